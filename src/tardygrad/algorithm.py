@@ -1,0 +1,397 @@
+"""The heart: the paper's Algorithms 1 and 2, the client's work and the server's round.
+
+Rules of this file:
+1. It holds the whole data path, in the paper's order and vocabulary, and nothing else.
+2. It knows no clock, no threads, no network, no files and no `torch.nn`: the model is a vector x ∈ R^d.
+3. `Server.receive` never waits, sends, logs or draws a number that is not keyed: same state + same input = same output.
+4. Vectors are never changed in place once they have left the function that made them.
+5. Time stamps are rounds. An update that started from x_s and is aggregated in round t has the delay p = t − s ≥ 1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, Required, TypedDict
+
+import torch
+from torch import Tensor
+
+from tardygrad import streams
+from tardygrad.errors import Invalid
+from tardygrad.messages import (
+    Advanced,
+    Buffers,
+    Job,
+    Joined,
+    Lost,
+    Reason,
+    Refused,
+    Reply,
+    Taken,
+    Ticket,
+    Update,
+    Vector,
+)
+from tardygrad.transforms import Step, Transform, clipped_share
+
+Mode = Literal["sync", "server", "client"]
+"""Who works when: synchronous rounds, server-centric, client-centric."""
+
+Dispatch = Literal["same", "random"]
+"""Who gets a free place: the client that left it, or a random idle one."""
+
+Weight = Callable[[int], float]
+"""The weight of an update as a function of its delay p."""
+
+
+# ------------------------------------------------------------------------------------------------------ method
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """A method is data: an inner step, an outer step, and what becomes of a late update in between."""
+
+    name: str
+    inner: Transform  # a gradient becomes a local move
+    outer: Transform  # the mean contribution Δ_t becomes a global move
+    buffer: int  # M
+    local_steps: int | None = None  # K as steps, or
+    local_epochs: int | None = None  # K as passes over the client's data
+    mode: Mode = "server"
+    weight: Weight | None = None  # of a delay; None: every update counts fully
+    compensate: bool = False  # δ − A ⊙ drift
+    max_delay: int | None = None  # staler updates are refused
+    concurrency: int | None = None  # clients at work at once; None: all (sync: M)
+    dispatch: Dispatch = "same"
+
+    def __post_init__(self) -> None:
+        _at_least_one("buffer", self.buffer)
+        if (self.local_steps is None) == (self.local_epochs is None):
+            given = f"local_steps={self.local_steps}, local_epochs={self.local_epochs}"
+            raise Invalid(f"set exactly one of `local_steps` and `local_epochs`, got {given}.")
+        for name in ("local_steps", "local_epochs", "max_delay", "concurrency"):
+            if getattr(self, name) is not None:
+                _at_least_one(name, getattr(self, name))
+        for name, known in (("mode", ("sync", "server", "client")), ("dispatch", ("same", "random"))):
+            if getattr(self, name) not in known:
+                raise Invalid(f"`{name}` must be one of {', '.join(known)}, got {getattr(self, name)!r}.")
+        if self.mode == "sync" and self.concurrency not in (None, self.buffer):
+            raise Invalid(
+                f"a sync round works with exactly `buffer` clients ({self.buffer}), got concurrency={self.concurrency}."
+            )
+        if self.mode == "server" and self.concurrency is not None and self.concurrency < self.buffer:
+            raise Invalid(
+                f"`concurrency` must be at least `buffer` ({self.buffer}) in mode 'server', got {self.concurrency}: "
+                "clients wait for the round's end, so the buffer could never fill."
+            )
+
+    def __str__(self) -> str:
+        mode = {"sync": "synchronous", "server": "server-centric", "client": "client-centric"}[self.mode]
+        work = f"K={self.local_steps}" if self.local_steps else f"K={self.local_epochs} epochs"
+        treated = [", downplayed"] * (self.weight is not None) + [", compensated"] * self.compensate
+        return f"{self.name} ({mode}, M={self.buffer}, {work}{''.join(treated)})"
+
+
+class How(TypedDict, total=False):
+    """The settings of `Method` that every constructor passes on: how much, how many, who works when."""
+
+    buffer: Required[int]
+    local_steps: int | None
+    local_epochs: int | None
+    mode: Mode
+    max_delay: int | None
+    concurrency: int | None
+    dispatch: Dispatch
+
+
+def _at_least_one(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise Invalid(f"`{name}` must be a whole number, 1 or more, got {value!r}.")
+
+
+# ------------------------------------------------------------------------------------------------- client side
+
+
+class Task(Protocol):
+    """What there is to learn. Only a task knows that the vector is a network."""
+
+    @property
+    def clients(self) -> int: ...
+
+    @property
+    def parameters(self) -> int:
+        """d, the length of the vector."""
+
+    def init(self, seed: int) -> Vector:
+        """x_0."""
+
+    def init_buffers(self) -> Buffers | None:
+        """The buffers that go with x_0, if the model has any."""
+
+    def batches(self, job: Job) -> Iterator[Any]:
+        """ξ_{i,1}, ξ_{i,2}, …: K steps or K epochs of the client's own data, drawn from the job's streams."""
+
+    def gradient(self, x: Vector, batch: Any, buffers: Buffers | None) -> tuple[Tensor, Vector]:
+        """F(x; ξ) and ∇F(x; ξ). Updates the buffers in place; the gradient may be overwritten by the next call."""
+
+    def evaluate(self, x: Vector, buffers: Buffers | None) -> dict[str, float]:
+        """Named scores on the test set; `loss` is one of them."""
+
+
+def work(job: Job, task: Task, method: Method) -> Update:
+    """The client side of Algorithms 1 and 2: K local steps from x_s."""
+    x = job.x.clone()  # x_{i,0} ← x_s
+    buffers = Buffers(job.buffers.floats.clone(), job.buffers.ints.clone()) if job.buffers else None
+    curvature = torch.zeros_like(x) if method.compensate else None  # A_{s,i} ← 0
+    state, context = method.inner.init(x), Step(job.round)
+    steps, loss, clipped = 0, torch.zeros(()), torch.zeros(())
+
+    for batch in task.batches(job):
+        value, g = task.gradient(x, batch, buffers)  # g_{i,k} ← ∇F(x_{i,k−1}; ξ_{i,k})
+        move, state = method.inner.update(g, state, context)  # η_ℓ^s · Clip(u_s, g_{i,k})
+        x -= move  # x_{i,k} ← x_{i,k−1} − move
+        if curvature is not None:
+            curvature.addcmul_(move, move)  # A_{s,i} ← A_{s,i} + move ⊙ move
+        steps, loss, clipped = steps + 1, loss + value, clipped + clipped_share(state)
+
+    return Update(
+        job.client, job.serial, job.round, x - job.x, curvature, buffers,  # δ_i ← x_{i,K} − x_s
+        steps, float(loss) / steps if steps else math.nan, float(clipped) / steps if steps else 0.0,
+    )  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------------- server side
+
+
+def downplay(delay: int) -> float:
+    """SD: an update of delay p counts 1/p."""
+    return 1.0 / delay
+
+
+def compensate(delta: Vector, curvature: Vector, drift: Vector) -> Vector:
+    """DC: what the update would have been from x_{t−1}, to first order: δ − A ⊙ (x_{t−1} − x_s)."""
+    return torch.addcmul(delta, curvature, drift, value=-1)
+
+
+class Past:
+    """The past models x_s that work in flight or in the buffer started from, each kept while someone needs it."""
+
+    def __init__(self) -> None:
+        self.models: dict[int, Vector] = {}
+        self.holders: Counter[int] = Counter()
+
+    def hold(self, s: int, x: Vector) -> None:
+        self.models[s] = x
+        self.holders[s] += 1
+
+    def release(self, s: int) -> None:
+        self.holders[s] -= 1
+        if not self.holders[s]:
+            del self.models[s], self.holders[s]
+
+
+class Server:
+    """The server side of Algorithms 1 and 2, as a state machine: messages in, jobs out.
+
+    Every client is in one place: at work (`jobs`), done and waiting for the round to end (`waiting`: sync and
+    server-centric), free (`idle`), or lost (nowhere).
+
+    Args:
+        method: what to do.
+        x: the initial model x_0.
+        clients: N.
+        seed: of every random stream of the run.
+        buffers: the initial model's buffers, if it has any.
+    """
+
+    def __init__(self, method: Method, x: Vector, *, clients: int, seed: int, buffers: Buffers | None = None) -> None:
+        _at_least_one("clients", clients)
+        for name, value, fix in (
+            ("buffer", method.buffer, f"Use buffer={clients} for full synchronisation."),
+            ("concurrency", method.concurrency or 1, "Leave it out to let all clients work."),
+        ):
+            if value > clients:
+                raise Invalid(f"`{name}` must be between 1 and the number of clients ({clients}), got {value}. {fix}")
+        self.method, self.clients, self.seed = method, clients, seed
+        self.x, self.buffers, self.round = x.detach().clone(), buffers, 0
+        self.state = method.outer.init(self.x)
+        self.buffer: list[Taken] = []
+        self.jobs: dict[int, Ticket] = {}
+        self.idle = list(range(clients - 1, -1, -1))  # places are given from the end: client 0 first
+        self.waiting: list[int] = []
+        self.serials = [0] * clients
+        self.sent = 0
+        self.past = Past()
+
+    def receive(self, message: Update | Lost | Joined) -> Reply:
+        """Take one message. Aggregates first, then dispatches, so whoever completes the buffer gets the new model."""
+        happened: Taken | Advanced | Refused | None = None
+        if isinstance(message, Update):
+            if refused := self.gate(message):
+                return refused
+            happened = self.take(message)
+            if len(self.buffer) == self.method.buffer:
+                happened = self.advance()
+        elif isinstance(message, Lost):
+            self.lose(message.client)
+        elif isinstance(message, Joined):
+            self.join(message.client)
+        else:
+            raise TypeError(f"a server receives Update, Lost or Joined, got {type(message).__name__}")
+        return Reply(happened, self.dispatch())
+
+    def advance(self) -> Advanced:
+        """One global round t."""
+        t = self.round + 1
+        taken = self.buffer
+        delays = tuple(one.delay for one in taken)  # p_{t,i} ← t − τ_{t,i}
+        delta = torch.zeros_like(self.x)
+        for one in taken:
+            delta += self.contribution(one)
+        delta /= len(taken)  # Δ_t ← (1/M) Σ_i contribution_i
+        move, self.state = self.method.outer.update(delta, self.state, Step(t, delays))  # η_t · Clip(ũ_t, Δ_t)
+        self.x = self.x + move  # x_t ← x_{t−1} + move
+        self.round = t
+        if self.buffers is not None:
+            self.buffers = _merge([one.update.buffers for one in taken if one.update.buffers])
+
+        updates = [one.update for one in taken]
+        for update in updates:
+            self._release(update.round)
+        self.buffer = []
+        self.idle += self.waiting
+        self.waiting = []
+        return Advanced(
+            round=t,
+            clients=tuple(update.client for update in updates),
+            delays=delays,
+            norms=tuple(one.norm for one in taken),
+            norm=float(torch.linalg.vector_norm(delta)),
+            move=float(torch.linalg.vector_norm(move)),
+            clipped=float(clipped_share(self.state)),
+            local_clipped=sum(update.clipped for update in updates) / len(updates),
+            loss=sum(update.loss for update in updates) / len(updates),
+            steps=sum(update.steps for update in updates),
+            snapshots=len(self.past.models),
+        )
+
+    def contribution(self, taken: Taken) -> Vector:
+        """What one update adds to the sum: vanilla δ, SD δ/p, DC δ − A ⊙ drift, or both."""
+        delta = taken.update.delta  # δ_i
+        if taken.update.curvature is not None:
+            drift = self.x - self.past.models[taken.update.round]  # x_{t−1} − x_s
+            delta = compensate(delta, taken.update.curvature, drift)
+        if self.method.weight is not None:
+            delta = delta * self.method.weight(taken.delay)
+        return delta
+
+    # ------------------------------------------------------------------------------------------- who works when
+
+    def dispatch(self) -> list[Job]:
+        """Jobs for every free place. The first call starts the run; on a resumed server it finds nothing to do."""
+        places = self.method.concurrency or self.clients
+        if self.method.mode == "sync":
+            places = self.method.buffer  # a sync round is server-centric with M places and random clients
+        if self.method.mode != "client":
+            places -= len(self.buffer)  # whoever has reported keeps its place until the round ends
+        jobs = []
+        while self.idle and len(self.jobs) < places:
+            jobs.append(self._send(self._pick()))
+        return jobs
+
+    def _pick(self) -> int:
+        if self.method.dispatch == "random" or self.method.mode == "sync":
+            chosen = int(streams.uniform(self.seed, "dispatch", self.sent) * len(self.idle))
+            self.idle[chosen], self.idle[-1] = self.idle[-1], self.idle[chosen]
+        return self.idle.pop()
+
+    def _send(self, client: int) -> Job:
+        method, serial = self.method, self.serials[client]
+        self.jobs[client] = Ticket(serial, self.round)
+        self.serials[client] = serial + 1
+        self.sent += 1
+        if method.compensate:
+            self.past.hold(self.round, self.x)
+        return Job(
+            client, serial, self.round, self.x,
+            method.local_steps, method.local_epochs, self.seed, self.buffers,
+        )  # fmt: skip
+
+    def _release(self, s: int) -> None:
+        if self.method.compensate:
+            self.past.release(s)
+
+    # ------------------------------------------------------------------------------------- the gate, lost clients
+
+    def gate(self, update: Update) -> Reply | None:
+        """Turn away what must not touch x, and give its client new work; None lets the update in."""
+        ticket = self.jobs.get(update.client)
+        out = ticket is not None and ticket.serial == update.serial  # this very job is out
+        reason: Reason
+        if update.round > self.round:
+            reason = "from the future"
+        elif ticket != (update.serial, update.round):
+            given = 0 <= update.client < self.clients and 0 <= update.serial < self.serials[update.client]
+            reason = "finished job" if given and not out else "unknown job"
+        elif not self._fits(update):
+            reason = "wrong shape"
+        elif not _finite(update):
+            reason = "not finite"
+        elif self.method.max_delay is not None and self.round + 1 - update.round > self.method.max_delay:
+            reason = "too stale"
+        else:
+            return None
+        refused = Refused(update.client, update.serial, update.round, reason)
+        if not out:
+            return Reply(refused, [])
+        self._release(self.jobs[update.client].round)
+        return Reply(refused, [self._send(update.client)])
+
+    def take(self, update: Update) -> Taken:
+        """Put an update into the buffer."""
+        del self.jobs[update.client]
+        (self.idle if self.method.mode == "client" else self.waiting).append(update.client)
+        taken = Taken(update, self.round + 1 - update.round, float(torch.linalg.vector_norm(update.delta)))
+        self.buffer.append(taken)
+        return taken
+
+    def lose(self, client: int) -> None:
+        """Forget a client and its job; what it has already delivered stays in the buffer."""
+        if ticket := self.jobs.pop(client, None):
+            self._release(ticket.round)
+        self.idle = [other for other in self.idle if other != client]
+        self.waiting = [other for other in self.waiting if other != client]
+
+    def join(self, client: int) -> None:
+        """Take a lost client back; one that was never lost, or never was, changes nothing."""
+        present = client in self.jobs or client in self.idle or client in self.waiting
+        if 0 <= client < self.clients and not present:
+            self.idle.append(client)
+
+    def census(self) -> dict[str, int]:
+        """How many clients are where, and how full the buffer is."""
+        present = len(self.jobs) + len(self.waiting) + len(self.idle)
+        return {
+            "clients": self.clients, "at work": len(self.jobs), "waiting": len(self.waiting), "idle": len(self.idle),
+            "lost": self.clients - present, "buffered": len(self.buffer), "buffer": self.method.buffer,
+        }  # fmt: skip
+
+    def _fits(self, update: Update) -> bool:
+        vectors = [update.delta, update.curvature] if self.method.compensate else [update.delta]
+        fits = all(v is not None and v.shape == self.x.shape and v.dtype == self.x.dtype for v in vectors)
+        if self.buffers is None or update.buffers is None:
+            return fits and self.buffers is update.buffers
+        return fits and all(a.shape == b.shape for a, b in zip(self.buffers, update.buffers, strict=True))
+
+
+def _finite(update: Update) -> bool:
+    vectors = (update.delta, update.curvature, update.buffers.floats if update.buffers else None)
+    return all(v is None or bool(torch.isfinite(v).all()) for v in vectors)
+
+
+def _merge(buffers: list[Buffers]) -> Buffers:
+    """Float buffers averaged over the M updates; integer ones from the newest."""
+    return Buffers(torch.stack([b.floats for b in buffers]).mean(0), buffers[-1].ints)

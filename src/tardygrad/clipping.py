@@ -1,0 +1,36 @@
+"""Clip, in the paper's coordinate-wise form and the theory's L2 form, each with TailOPT's lower threshold (BiClip)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Norm = Literal["coordinate", "l2"]
+"""What a threshold bounds: each coordinate by itself, or the whole vector's length."""
+
+
+def clip(v: Tensor, upper: float, lower: float = 0.0) -> Tensor:
+    """Clip(u, v)_j = sign(v_j) · min(max(|v_j|, d), u), coordinate by coordinate; zeros stay zero.
+
+    With the lower threshold d = 0 this is the paper's Clip, clamp(v_j, −u, u); with d > 0 it is BiClip.
+
+    >>> clip(torch.tensor([-3.0, 0.0, 0.1]), upper=1.0, lower=0.5).tolist()
+    [-1.0, 0.0, 0.5]
+    """
+    if lower == 0.0:
+        return v.clamp(-upper, upper)
+    return v.sign() * v.abs().clamp(lower, upper)
+
+
+def clip_l2(v: Tensor, upper: float, lower: float = 0.0) -> Tensor:
+    """Clip(u, v) = v · min(1, u/‖v‖₂): shortens v to length u, and lengthens it to d if it is shorter; zero stays zero.
+
+    >>> clip_l2(torch.tensor([3.0, 4.0]), upper=1.0).tolist()
+    [0.6000000238418579, 0.800000011920929]
+    """
+    length = float(torch.linalg.vector_norm(v, dtype=torch.float64))  # float64: squares of float32 overflow
+    if length == 0.0 or lower <= length <= upper:
+        return v
+    return v * ((upper if length > upper else lower) / length)

@@ -1,0 +1,114 @@
+"""The messages between server and clients, and what the server says happened. Plain data; time stamps are rounds."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, NamedTuple
+
+import numpy as np
+from torch import Tensor
+
+from tardygrad import streams
+
+Vector = Tensor
+"""One flat float32 tensor: a model, a delta, a curvature."""
+
+Reason = Literal["not finite", "wrong shape", "unknown job", "finished job", "from the future", "too stale"]
+"""Why the gate refuses an update."""
+
+
+class Buffers(NamedTuple):
+    """What a model carries besides parameters (BatchNorm's statistics). They take no part in the algebra."""
+
+    floats: Tensor  # averaged over the M updates of a round
+    ints: Tensor  # taken from the newest update
+
+
+class Job(NamedTuple):
+    """Work for one client: start from x_s. (client, serial) names it."""
+
+    client: int
+    serial: int  # how many jobs this client was given before
+    round: int  # s
+    x: Vector  # x_s
+    steps: int | None  # K local steps, or
+    epochs: int | None  # K local epochs
+    seed: int
+    buffers: Buffers | None = None
+
+    def stream(self, purpose: str, *numbers: int) -> np.random.Generator:
+        """The job's own random numbers, the same wherever it runs."""
+        return streams.generator(self.seed, purpose, self.client, self.serial, *numbers)
+
+
+class Ticket(NamedTuple):
+    """What the server remembers of a job that is out."""
+
+    serial: int
+    round: int
+
+
+class Update(NamedTuple):
+    """What a client sends back."""
+
+    client: int
+    serial: int
+    round: int  # s
+    delta: Vector  # δ_i = x_{i,K} − x_s
+    curvature: Vector | None = None  # A_i, if the method compensates
+    buffers: Buffers | None = None
+    steps: int = 0  # local steps done
+    loss: float = math.nan  # mean over those steps
+    clipped: float = 0.0  # share of gradient coordinates clipped, mean over those steps
+
+
+class Lost(NamedTuple):
+    """A client is gone, and its job with it."""
+
+    client: int
+
+
+class Joined(NamedTuple):
+    """A lost client is back."""
+
+    client: int
+
+
+class Taken(NamedTuple):
+    """An update went into the buffer."""
+
+    update: Update
+    delay: int  # p
+    norm: float  # ‖δ_i‖₂
+
+
+class Refused(NamedTuple):
+    """An update was turned away at the gate."""
+
+    client: int
+    serial: int
+    round: int
+    reason: Reason
+
+
+class Advanced(NamedTuple):
+    """The buffer was full and the server made x_t."""
+
+    round: int  # t
+    clients: tuple[int, ...]  # the M clients, in order of arrival
+    delays: tuple[int, ...]  # p_{t,i}
+    norms: tuple[float, ...]  # ‖δ_i‖₂
+    norm: float  # ‖Δ_t‖₂
+    move: float  # ‖x_t − x_{t−1}‖₂
+    clipped: float  # share of Δ_t's coordinates clipped
+    local_clipped: float  # share of gradient coordinates clipped, mean over the M
+    loss: float  # local training loss, mean over the M
+    steps: int  # local steps of the M together
+    snapshots: int  # past models the server holds
+
+
+class Reply(NamedTuple):
+    """What a message did, and the jobs to send next."""
+
+    happened: Taken | Advanced | Refused | None
+    jobs: list[Job]

@@ -1,0 +1,61 @@
+"""SGDClip: clipped local steps, averaged by the server.
+
+J. Sun, D. Yao, X. Gong, T. Rabbani, M. Zaheer, T. Li. Asynchronous Heavy-Tailed Optimization (Algorithms 1 and 2).
+
+    client   x_{i,k} = x_{i,k−1} − η_ℓ^s · Clip(u_s, g_{i,k}),   δ_i = x_{i,K} − x_s,   A_i = Σ_k (η_ℓ^s)² c_k ⊙ c_k
+    server   x_t = x_{t−1} + η_t · (1/M) Σ_i δ_i                                  vanilla
+             x_t = x_{t−1} + η_t · (1/M) Σ_i δ_i / p_{t,i}                        downplay (SD)
+             x_t = x_{t−1} + η_t · (1/M) Σ_i [δ_i − A_i ⊙ (x_{t−1} − x_s)]        compensate (DC)
+
+Differs from the paper in: nothing; DC with this outer step is in the paper's sweep though not in its listing, and SD
+with DC together, (δ_i − A_i ⊙ drift_i)/p_{t,i}, is offered as an experiment.
+"""
+
+from __future__ import annotations
+
+from typing import Unpack
+
+from tardygrad import algorithm
+from tardygrad.algorithm import How, Method
+from tardygrad.clipping import Norm
+from tardygrad.schedules import Schedule, lift
+from tardygrad.transforms import chain, clip, scale
+
+
+def sgdclip(
+    *,
+    local_lr: float | Schedule,
+    local_clip: float | Schedule,
+    lr: float | Schedule,
+    local_lower: float | Schedule = 0.0,
+    norm: Norm = "coordinate",
+    downplay: bool = False,
+    compensate: bool = False,
+    **how: Unpack[How],
+) -> Method:
+    """SGDClip.
+
+    Args:
+        local_lr: η_ℓ, read at the round the client pulled.
+        local_clip: u, likewise; inf switches clipping off.
+        lr: η, read at the server's round.
+        local_lower: BiClip's lower threshold d; 0 switches it off.
+        norm: clip each coordinate, or the whole vector's length ("l2").
+        downplay: SD, divide an update by its delay.
+        compensate: DC, correct an update for the model's drift.
+        how: `buffer`, `local_steps` or `local_epochs`, `mode`, `max_delay`, `concurrency`, `dispatch` of `Method`.
+
+    >>> str(sgdclip(local_lr=0.1, local_clip=0.5, lr=1.0, buffer=4, local_steps=5, mode="client"))
+    'SGDClip (client-centric, M=4, K=5)'
+    """
+    return Method(
+        name="SGDClip",
+        inner=chain(
+            clip(lift("local_clip", local_clip, finite=False), lift("local_lower", local_lower), norm),
+            scale(lift("local_lr", local_lr)),
+        ),
+        outer=scale(lift("lr", lr)),
+        weight=algorithm.downplay if downplay else None,
+        compensate=compensate,
+        **how,
+    )

@@ -1,0 +1,88 @@
+"""Schedules: learning rates and thresholds as functions of the round.
+
+A client's schedules are read at the round s it pulled, the server's at its own round t. Rounds count from 1 here:
+a client that pulled x_0 reads round 1 (``max(round, 1)``), as power laws need.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tardygrad.errors import Invalid
+
+Schedule = Callable[[int], float]
+"""Round to value; usually one of the classes below, and any function will do."""
+
+
+@dataclass(frozen=True)
+class Constant:
+    """The same value in every round."""
+
+    value: float
+
+    def __call__(self, round: int) -> float:
+        return self.value
+
+    def __repr__(self) -> str:
+        return f"{self.value:g}"
+
+
+@dataclass(frozen=True)
+class Power:
+    """The theory's power law, value · t^exponent.
+
+    >>> Power(0.1, -0.5)(4)
+    0.05
+    """
+
+    value: float
+    exponent: float
+
+    def __call__(self, round: int) -> float:
+        return float(self.value * max(round, 1) ** self.exponent)
+
+
+@dataclass(frozen=True)
+class Cosine:
+    """Linear warm-up to `peak` over `warmup` rounds, then half a cosine down to `floor` at round `rounds`.
+
+    >>> [Cosine(peak=1.0, rounds=10, warmup=2)(t) for t in (1, 2, 6, 10)]
+    [0.5, 1.0, 0.5, 0.0]
+    """
+
+    peak: float
+    rounds: int
+    warmup: int = 0
+    floor: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.warmup < self.rounds:
+            raise Invalid(
+                f"a cosine schedule needs 0 <= warmup < rounds, got warmup={self.warmup}, rounds={self.rounds}."
+            )
+
+    def __call__(self, round: int) -> float:
+        t = min(max(round, 1), self.rounds)
+        if t < self.warmup:
+            return self.peak * t / self.warmup
+        turn = (t - self.warmup) / (self.rounds - self.warmup)
+        return self.floor + (self.peak - self.floor) * 0.5 * (1.0 + math.cos(math.pi * turn))
+
+
+def lift(name: str, value: float | Schedule, *, finite: bool = True) -> Schedule:
+    """A schedule from a schedule or a number; refuses what can be no learning rate or threshold.
+
+    Args:
+        name: the setting's name, for the error.
+        finite: learning rates must be finite; thresholds may be infinite (no clipping).
+    """
+    if isinstance(value, bool) or not (callable(value) or isinstance(value, int | float)):
+        raise Invalid(f"`{name}` must be a number or a schedule, got {value!r}.")
+    schedule = value if callable(value) else Constant(float(value))
+    first = schedule(1)
+    if math.isnan(first) or first < 0 or (finite and math.isinf(first)):
+        rule = "a finite number, zero or more" if finite else "zero or more (inf switches it off)"
+        raise Invalid(f"`{name}` must be {rule}, got {first:g}.")
+    return schedule

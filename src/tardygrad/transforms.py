@@ -1,0 +1,97 @@
+"""Inner and outer steps, as one type: a pair of pure functions that turn a direction into a move.
+
+The client walks a gradient down (x − move), the server walks a delta up (x + move); a transform does not care which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from tardygrad import clipping
+from tardygrad.clipping import Norm
+from tardygrad.errors import Invalid
+from tardygrad.schedules import Constant, Schedule
+
+State = dict[str, Tensor]
+"""What a transform remembers between steps: named tensors, so that every optimizer state is a checkpoint as it is."""
+
+
+class Step(NamedTuple):
+    """The context of one step."""
+
+    round: int  # the client's: the round it pulled; the server's: the round it makes
+    delays: tuple[int, ...] = ()  # the server's: p of every update in the buffer
+
+
+@dataclass(frozen=True)
+class Transform:
+    """A direction becomes a move.
+
+    Args:
+        init: the vector about to be walked, to a first state.
+        update: (direction, state, step) to (move, next state); changes none of its arguments.
+        text: the call that made it.
+    """
+
+    init: Callable[[Tensor], State] = field(repr=False)
+    update: Callable[[Tensor, State, Step], tuple[Tensor, State]] = field(repr=False)
+    text: str = "Transform(...)"
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def scale(lr: Schedule) -> Transform:
+    """move = η · direction."""
+
+    def update(direction: Tensor, state: State, step: Step) -> tuple[Tensor, State]:
+        return direction * lr(step.round), state
+
+    return Transform(lambda x: {}, update, f"scale({lr})")
+
+
+def clip(upper: Schedule, lower: Schedule = Constant(0.0), norm: Norm = "coordinate") -> Transform:
+    """move = Clip(u, direction), or BiClip with a lower threshold d > 0.
+
+    The state holds `clipped`: the share of coordinates that the last step changed.
+    """
+    if norm not in ("coordinate", "l2"):
+        raise Invalid(f"`norm` must be 'coordinate' or 'l2', got {norm!r}.")
+    if lower(1) > upper(1):
+        raise Invalid(f"a lower threshold must not exceed the upper one ({upper(1):g}), got {lower(1):g}.")
+    form = clipping.clip if norm == "coordinate" else clipping.clip_l2
+
+    def update(direction: Tensor, state: State, step: Step) -> tuple[Tensor, State]:
+        move = form(direction, upper(step.round), lower(step.round))
+        changed = (move != direction).sum() / max(direction.numel(), 1)
+        return move, {"clipped": changed}
+
+    text = f"clip({upper}, lower={lower}, norm={norm!r})"
+    return Transform(lambda x: {"clipped": torch.zeros((), device=x.device)}, update, text)
+
+
+def chain(*transforms: Transform) -> Transform:
+    """One transform after the other: the move of each is the direction of the next."""
+
+    def init(x: Tensor) -> State:
+        return {f"{i}.{name}": value for i, t in enumerate(transforms) for name, value in t.init(x).items()}
+
+    def update(direction: Tensor, state: State, step: Step) -> tuple[Tensor, State]:
+        after: State = {}
+        for i, transform in enumerate(transforms):
+            own = {name.removeprefix(f"{i}."): value for name, value in state.items() if name.startswith(f"{i}.")}
+            direction, own = transform.update(direction, own, step)
+            after |= {f"{i}.{name}": value for name, value in own.items()}
+        return direction, after
+
+    return Transform(init, update, f"chain({', '.join(map(repr, transforms))})")
+
+
+def clipped_share(state: State) -> Tensor | float:
+    """The share of coordinates that the last step's clips changed; 0 where nothing clips."""
+    return next((value for name, value in state.items() if name.endswith("clipped")), 0.0)

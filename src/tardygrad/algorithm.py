@@ -147,7 +147,9 @@ def work(job: Job, task: Task, method: Method) -> Update:
     buffers = Buffers(job.buffers.floats.clone(), job.buffers.ints.clone()) if job.buffers else None
     curvature = torch.zeros_like(x) if method.compensate else None  # A_{s,i} ← 0
     state, context = method.inner.init(x), Step(job.round)
-    steps, loss, clipped = 0, torch.zeros(()), torch.zeros(())
+    steps = 0
+    loss: Tensor | float = 0.0
+    clipped: Tensor | float = 0.0
 
     for batch in task.batches(job):
         value, g = task.gradient(x, batch, buffers)  # g_{i,k} ← ∇F(x_{i,k−1}; ξ_{i,k})
@@ -159,7 +161,7 @@ def work(job: Job, task: Task, method: Method) -> Update:
 
     return Update(
         job.client, job.serial, job.round, x - job.x, curvature, buffers,  # δ_i ← x_{i,K} − x_s
-        steps, float(loss) / steps if steps else math.nan, float(clipped) / steps if steps else 0.0,
+        steps, float(loss) / steps if steps else math.nan, float(clipped) / max(steps, 1),
     )  # fmt: skip
 
 
@@ -230,9 +232,10 @@ class Server:
         """Take one message. Aggregates first, then dispatches, so whoever completes the buffer gets the new model."""
         happened: Taken | Advanced | Refused | None = None
         if isinstance(message, Update):
-            if refused := self.gate(message):
-                return refused
-            happened = self.take(message)
+            admitted = self.admit(message)
+            if not isinstance(admitted, Taken):
+                return self.refuse(message, admitted)
+            self.take(happened := admitted)
             if len(self.buffer) == self.method.buffer:
                 happened = self.advance()
         elif isinstance(message, Lost):
@@ -326,37 +329,40 @@ class Server:
 
     # ------------------------------------------------------------------------------------- the gate, lost clients
 
-    def gate(self, update: Update) -> Reply | None:
-        """Turn away what must not touch x, and give its client new work; None lets the update in."""
+    def admit(self, update: Update) -> Taken | Reason:
+        """The gate: an update that may touch x, with its delay and norm, or why it must not."""
         ticket = self.jobs.get(update.client)
-        out = ticket is not None and ticket.serial == update.serial  # this very job is out
-        reason: Reason
-        if update.round > self.round:
-            reason = "from the future"
-        elif ticket != (update.serial, update.round):
+        delay = self.round + 1 - update.round  # p ← t − s
+        if delay < 1:
+            return "from the future"
+        if ticket != (update.serial, update.round):
             given = 0 <= update.client < self.clients and 0 <= update.serial < self.serials[update.client]
-            reason = "finished job" if given and not out else "unknown job"
-        elif not self._fits(update):
-            reason = "wrong shape"
-        elif not _finite(update):
-            reason = "not finite"
-        elif self.method.max_delay is not None and self.round + 1 - update.round > self.method.max_delay:
-            reason = "too stale"
-        else:
-            return None
-        refused = Refused(update.client, update.serial, update.round, reason)
-        if not out:
-            return Reply(refused, [])
-        self._release(self.jobs[update.client].round)
-        return Reply(refused, [self._send(update.client)])
+            out = ticket is not None and ticket.serial == update.serial
+            return "finished job" if given and not out else "unknown job"
+        if not self._fits(update):
+            return "wrong shape"
+        norm = float(torch.linalg.vector_norm(update.delta))
+        if not _finite(update, norm):
+            return "not finite"
+        if self.method.max_delay is not None and delay > self.method.max_delay:
+            return "too stale"
+        return Taken(update, delay, norm)
 
-    def take(self, update: Update) -> Taken:
-        """Put an update into the buffer."""
-        del self.jobs[update.client]
-        (self.idle if self.method.mode == "client" else self.waiting).append(update.client)
-        taken = Taken(update, self.round + 1 - update.round, float(torch.linalg.vector_norm(update.delta)))
+    def take(self, taken: Taken) -> None:
+        """Put an update into the buffer; its client is free, or waits for the round to end."""
+        client = taken.update.client
+        del self.jobs[client]
+        (self.idle if self.method.mode == "client" else self.waiting).append(client)
         self.buffer.append(taken)
-        return taken
+
+    def refuse(self, update: Update, reason: Reason) -> Reply:
+        """Turn an update away; if its job was out, the client gets new work."""
+        refused = Refused(update.client, update.serial, update.round, reason)
+        ticket = self.jobs.get(update.client)
+        if ticket is None or ticket.serial != update.serial:
+            return Reply(refused, [])
+        self._release(ticket.round)
+        return Reply(refused, [self._send(update.client)])
 
     def lose(self, client: int) -> None:
         """Forget a client and its job; what it has already delivered stays in the buffer."""
@@ -380,14 +386,23 @@ class Server:
         }  # fmt: skip
 
     def _fits(self, update: Update) -> bool:
-        vectors = [update.delta, update.curvature] if self.method.compensate else [update.delta]
-        fits = all(v is not None and v.shape == self.x.shape and v.dtype == self.x.dtype for v in vectors)
-        if self.buffers is None or update.buffers is None:
-            return fits and self.buffers is update.buffers
-        return fits and all(a.shape == b.shape for a, b in zip(self.buffers, update.buffers, strict=True))
+        def like(a: Tensor | None, b: Tensor | None) -> bool:
+            if a is None or b is None:
+                return a is b
+            return isinstance(a, Tensor) and a.shape == b.shape and a.dtype == b.dtype
+
+        theirs, ours = update.buffers or (None, None), self.buffers or (None, None)
+        return (
+            like(update.delta, self.x)
+            and like(update.curvature, self.x if self.method.compensate else None)
+            and like(theirs[0], ours[0])
+            and like(theirs[1], ours[1])
+        )
 
 
-def _finite(update: Update) -> bool:
+def _finite(update: Update, norm: float) -> bool:
+    if math.isfinite(norm) and update.curvature is None and update.buffers is None:
+        return True  # the common case, without another pass; a norm can overflow where no coordinate does
     vectors = (update.delta, update.curvature, update.buffers.floats if update.buffers else None)
     return all(v is None or bool(torch.isfinite(v).all()) for v in vectors)
 

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from tardygrad import clipping
@@ -46,13 +45,18 @@ class Transform:
         return self.text
 
 
+def stateless(x: Tensor) -> State:
+    """The first state of a transform that needs none."""
+    return {}
+
+
 def scale(lr: Schedule) -> Transform:
     """move = η · direction."""
 
     def update(direction: Tensor, state: State, step: Step) -> tuple[Tensor, State]:
         return direction * lr(step.round), state
 
-    return Transform(lambda x: {}, update, f"scale({lr})")
+    return Transform(stateless, update, f"scale({lr})")
 
 
 def clip(upper: Schedule, lower: Schedule = Constant(0.0), norm: Norm = "coordinate") -> Transform:
@@ -72,14 +76,16 @@ def clip(upper: Schedule, lower: Schedule = Constant(0.0), norm: Norm = "coordin
         return move, {"clipped": changed}
 
     text = f"clip({upper}, lower={lower}, norm={norm!r})"
-    return Transform(lambda x: {"clipped": torch.zeros((), device=x.device)}, update, text)
+    return Transform(stateless, update, text)
 
 
 def chain(*transforms: Transform) -> Transform:
     """One transform after the other: the move of each is the direction of the next."""
 
+    stateful = [(i, transform) for i, transform in enumerate(transforms) if transform.init is not stateless]
+
     def init(x: Tensor) -> State:
-        return {f"{i}.{name}": value for i, t in enumerate(transforms) for name, value in t.init(x).items()}
+        return {f"{i}.{name}": value for i, transform in stateful for name, value in transform.init(x).items()}
 
     def update(direction: Tensor, state: State, step: Step) -> tuple[Tensor, State]:
         after: State = {}
@@ -93,5 +99,8 @@ def chain(*transforms: Transform) -> Transform:
 
 
 def clipped_share(state: State) -> Tensor | float:
-    """The share of coordinates that the last step's clips changed; 0 where nothing clips."""
-    return next((value for name, value in state.items() if name.endswith("clipped")), 0.0)
+    """The share of coordinates that the last step's clip changed; 0 where nothing clips."""
+    for name, value in state.items():
+        if name.endswith("clipped"):
+            return value
+    return 0.0

@@ -1,0 +1,160 @@
+"""Checkpoints: the whole state of a run between two messages, as safetensors and JSON.
+
+A checkpoint is a directory that appears complete or not at all (written aside, then renamed); the previous one is
+removed only when the new one is there. Each distinct vector is written once: jobs in flight share their round's x.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from tardygrad.algorithm import Server
+from tardygrad.errors import RecordError
+from tardygrad.messages import Buffers, Job, Taken, Ticket, Update
+from tardygrad.pools.pool import Pending
+from tardygrad.record import plain, unwritable
+
+KEEP = 2
+
+
+class Checkpoint(NamedTuple):
+    """The state of a run."""
+
+    tensors: dict[str, Tensor]
+    facts: dict[str, Any]
+
+
+def capture(server: Server, pending: Pending) -> Checkpoint:
+    """The state of a server and its pool."""
+    tensors: dict[str, Tensor] = {}
+
+    def keep(name: str, x: Tensor | None, buffers: Buffers | None = None) -> None:
+        if x is not None:
+            tensors[name] = x
+        if buffers is not None:
+            tensors[f"{name}.floats"], tensors[f"{name}.ints"] = buffers
+
+    keep(f"model.{server.round}", server.x, server.buffers)
+    for s, x in server.past.models.items():
+        keep(f"model.{s}", x)
+    for job in pending.jobs:
+        keep(f"model.{job.round}", job.x, job.buffers)
+    for name, value in server.state.items():
+        keep(f"state.{name}", value)
+    for i, (update, _, _) in enumerate(server.buffer):
+        keep(f"buffer.{i}.delta", update.delta, update.buffers)
+        keep(f"buffer.{i}.curvature", update.curvature)
+
+    return Checkpoint(
+        tensors,
+        {
+            "method": str(server.method), "clients": server.clients, "seed": server.seed,
+            "round": server.round, "sent": server.sent, "serials": server.serials,
+            "idle": server.idle, "waiting": server.waiting,
+            "jobs": [[client, *ticket] for client, ticket in server.jobs.items()],
+            "buffer": [
+                [one.update.client, one.update.serial, one.update.round, one.update.steps, one.update.loss,
+                 one.update.clipped, one.delay, one.norm]
+                for one in server.buffer
+            ],
+            "pending": {
+                "now": pending.now, "due": pending.due,
+                "jobs": [[job.client, job.serial, job.round, job.steps, job.epochs] for job in pending.jobs],
+            },
+        },
+    )  # fmt: skip
+
+
+def apply(checkpoint: Checkpoint, server: Server) -> Pending:
+    """Put a freshly made server into the checkpoint's state; what its pool must go on with."""
+    tensors, facts = checkpoint
+    for name, ours in (("method", str(server.method)), ("clients", server.clients), ("seed", server.seed)):
+        if facts[name] != ours:
+            raise RecordError(f"the checkpoint belongs to another run: its {name} is {facts[name]}, not {ours}.")
+    x = tensors[f"model.{facts['round']}"]
+    if x.shape != server.x.shape:
+        sizes = f"{x.numel()} parameters, not {server.x.numel()}"
+        raise RecordError(f"the checkpoint belongs to another model: it has {sizes}.")
+
+    def buffers(name: str) -> Buffers | None:
+        return Buffers(tensors[f"{name}.floats"], tensors[f"{name}.ints"]) if f"{name}.floats" in tensors else None
+
+    server.x, server.buffers = x, buffers(f"model.{facts['round']}")
+    server.state = {name.removeprefix("state."): t for name, t in tensors.items() if name.startswith("state.")}
+    server.round, server.sent, server.serials = facts["round"], facts["sent"], facts["serials"]
+    server.idle, server.waiting = facts["idle"], facts["waiting"]
+    server.jobs = {client: Ticket(serial, s) for client, serial, s in facts["jobs"]}
+    server.buffer = [
+        Taken(
+            Update(client, serial, s, tensors[f"buffer.{i}.delta"], tensors.get(f"buffer.{i}.curvature"),
+                   buffers(f"buffer.{i}.delta"), steps, float("nan") if loss is None else loss, clipped),
+            delay, norm,
+        )
+        for i, (client, serial, s, steps, loss, clipped, delay, norm) in enumerate(facts["buffer"])
+    ]  # fmt: skip
+    if server.method.compensate:
+        for s in [ticket.round for ticket in server.jobs.values()] + [one.update.round for one in server.buffer]:
+            server.past.hold(s, tensors[f"model.{s}"])
+    pending = facts["pending"]
+    jobs = [
+        Job(client, serial, s, tensors[f"model.{s}"], steps, epochs, server.seed, buffers(f"model.{s}"))
+        for client, serial, s, steps, epochs in pending["jobs"]
+    ]
+    return Pending(pending["now"], jobs, [(time, client, serial) for time, client, serial in pending["due"]])
+
+
+def save(folder: Path, checkpoint: Checkpoint, **also: Any) -> None:
+    """Write a checkpoint; the previous ones but one are removed when it is complete."""
+    number = 1 + max((int(path.name) for path in _complete(folder)), default=0)
+    draft, final = folder / "draft", folder / f"{number:08d}"
+    try:
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir(parents=True)
+        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in checkpoint.tensors.items()}
+        save_file(tensors, draft / "tensors.safetensors")
+        (draft / "state.json").write_text(json.dumps(plain(checkpoint.facts | also), allow_nan=False))
+        for file in (*draft.iterdir(), draft):
+            _fsync(file)
+        draft.rename(final)
+        _fsync(folder)
+        for old in _complete(folder)[:-KEEP]:
+            shutil.rmtree(old)
+    except OSError as error:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise unwritable(folder.parent, error) from error
+    except Exception as error:  # safetensors reports a full disk in its own words
+        shutil.rmtree(draft, ignore_errors=True)
+        raise unwritable(folder.parent, OSError(str(error))) from error
+
+
+def load(folder: Path) -> Checkpoint | None:
+    """The newest checkpoint that can be read; None if the run was stopped before its first."""
+    broken = []
+    for path in reversed(_complete(folder)):
+        try:
+            facts = json.loads((path / "state.json").read_text())
+            return Checkpoint(load_file(path / "tensors.safetensors"), facts)
+        except Exception as error:
+            broken.append(f"{path.name}: {error}")
+    if broken:
+        raise RecordError(f"no checkpoint in {str(folder)!r} can be read ({'; '.join(broken)}).")
+    return None
+
+
+def _complete(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.name.isdigit())
+
+
+def _fsync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

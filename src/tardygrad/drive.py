@@ -1,0 +1,50 @@
+"""The one loop for every engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from tardygrad.algorithm import Server
+from tardygrad.errors import Starved
+from tardygrad.messages import Advanced, Job, Refused, Taken
+from tardygrad.pools.pool import Message, Pool
+
+
+class Event(NamedTuple):
+    """One turn of the loop: when, what arrived, what it did, what was sent."""
+
+    time: float
+    message: Message | None  # None: the run's first jobs
+    happened: Taken | Advanced | Refused | None
+    jobs: list[Job]
+
+
+def drive(server: Server, pool: Pool, rounds: int | None = None) -> Iterator[Event]:
+    """Carry messages between a server and a pool until round `rounds`, or for as long as the caller likes.
+
+    Raises:
+        Starved: nothing is under way and the buffer is not full, or every client's updates keep being refused.
+    """
+    jobs, refused = server.dispatch(), 0
+    for job in jobs:
+        pool.submit(job)
+    if jobs:
+        yield Event(pool.now, None, None, jobs)
+    while rounds is None or server.round < rounds:
+        message = pool.next()
+        if message is None:
+            raise Starved(_starved(server, "nothing is under way"))
+        now = pool.now
+        happened, jobs = server.receive(message)
+        refused = refused + 1 if isinstance(happened, Refused) else 0
+        if refused > 10 * server.clients:
+            raise Starved(_starved(server, f"the last {refused} updates were refused"))
+        for job in jobs:
+            pool.submit(job)
+        yield Event(now, message, happened, jobs)
+
+
+def _starved(server: Server, why: str) -> str:
+    counts = ", ".join(f"{number} {place}" for place, number in server.census().items())
+    return f"the buffer cannot fill in round {server.round + 1}: {why} ({counts})."

@@ -1,0 +1,307 @@
+"""Fleets: who the clients are, how long they take, and what goes wrong when. Virtual seconds throughout."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from statistics import NormalDist
+from typing import Literal, Protocol
+
+from tardygrad.errors import Invalid
+
+Stragglers = Literal["mild", "large"]
+"""The paper's two fleets: slow clients take 5 to 8 seconds, or 20 to 40."""
+
+
+def _check(holds: bool, what: object, rule: str) -> None:
+    if not holds:
+        raise Invalid(f"{type(what).__name__} needs {rule}, got {what}.")
+
+
+class Runtime(Protocol):
+    """How long one job takes: a distribution, by its quantile function."""
+
+    def draw(self, u: float, serial: int) -> float:
+        """The runtime for a uniform number u in [0, 1); `serial` counts the client's jobs."""
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """Any time between low and high, equally likely."""
+
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        _check(0 <= self.low <= self.high < math.inf, self, "0 <= low <= high")
+
+    def draw(self, u: float, serial: int) -> float:
+        return self.low + u * (self.high - self.low)
+
+
+@dataclass(frozen=True)
+class Integer:
+    """A whole number of seconds between low and high, both ends included: the paper's draw."""
+
+    low: int
+    high: int
+
+    def __post_init__(self) -> None:
+        _check(0 <= self.low <= self.high, self, "0 <= low <= high")
+
+    def draw(self, u: float, serial: int) -> float:
+        return float(self.low + int(u * (self.high - self.low + 1)))
+
+
+@dataclass(frozen=True)
+class LogNormal:
+    """exp(Normal(log median, sigma²))."""
+
+    median: float
+    sigma: float
+
+    def __post_init__(self) -> None:
+        _check(0 < self.median < math.inf and 0 <= self.sigma < math.inf, self, "median > 0 and sigma >= 0")
+
+    def draw(self, u: float, serial: int) -> float:
+        return self.median * math.exp(self.sigma * NormalDist().inv_cdf(max(u, 2.0**-53)))
+
+
+@dataclass(frozen=True)
+class Exponential:
+    """Memoryless, with the given mean."""
+
+    mean: float
+
+    def __post_init__(self) -> None:
+        _check(0 < self.mean < math.inf, self, "mean > 0")
+
+    def draw(self, u: float, serial: int) -> float:
+        return -self.mean * math.log1p(-u)
+
+
+@dataclass(frozen=True)
+class Pareto:
+    """At least `minimum`; P(longer than r) = (minimum / r)^tail, so the mean is infinite for tail <= 1."""
+
+    minimum: float
+    tail: float
+
+    def __post_init__(self) -> None:
+        _check(0 < self.minimum < math.inf and 0 < self.tail < math.inf, self, "minimum > 0 and tail > 0")
+
+    def draw(self, u: float, serial: int) -> float:
+        return float(self.minimum * (1.0 - u) ** (-1.0 / self.tail))
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Measured times, taken in order and from the start again when they run out."""
+
+    seconds: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        fine = bool(self.seconds) and all(0 <= s < math.inf for s in self.seconds)
+        _check(fine, self, "at least one time, each finite and not negative")
+
+    def draw(self, u: float, serial: int) -> float:
+        return self.seconds[serial % len(self.seconds)]
+
+
+@dataclass(frozen=True)
+class Link:
+    """The way between a client and the server: seconds each way, and bytes per second down and up."""
+
+    latency: float = 0.0
+    down: float = math.inf
+    up: float = math.inf
+
+    def __post_init__(self) -> None:
+        _check(0 <= self.latency < math.inf and self.down > 0 and self.up > 0, self, "latency >= 0, down > 0, up > 0")
+
+
+@dataclass(frozen=True)
+class Group:
+    """So many clients of one class."""
+
+    name: str
+    clients: int
+    runtime: Uniform | Integer | LogNormal | Exponential | Pareto | Trace
+    link: Link = Link()
+
+    def __post_init__(self) -> None:
+        _check(self.clients >= 0, self, "clients >= 0")
+
+
+@dataclass(frozen=True)
+class Crash:
+    """The client is lost at a virtual time, and back later or never."""
+
+    client: int
+    at: float
+    back: float | None = None
+
+    def __post_init__(self) -> None:
+        fine = 0 <= self.at < math.inf and (self.back is None or self.at < self.back < math.inf)
+        _check(fine, self, "0 <= at < back")
+
+
+@dataclass(frozen=True)
+class Slow:
+    """The client computes `factor` times slower from `at` until `until`; factor inf is a pause."""
+
+    client: int
+    at: float
+    until: float = math.inf
+    factor: float = math.inf
+
+    def __post_init__(self) -> None:
+        _check(0 <= self.at < self.until and self.factor > 0, self, "0 <= at < until and factor > 0")
+        _check(
+            self.until < math.inf or self.factor < math.inf, self, "an end of the pause (use a crash for one without)"
+        )
+
+
+@dataclass(frozen=True)
+class Available:
+    """The client computes only inside these windows, repeated every `period` seconds if one is given."""
+
+    client: int
+    windows: tuple[tuple[float, float], ...]
+    period: float | None = None
+
+    def __post_init__(self) -> None:
+        edges = [edge for window in self.windows for edge in window]
+        fine = bool(edges) and edges[0] >= 0 and all(a < b for a, b in pairwise(edges))
+        _check(fine, self, "windows (start, end) in rising order")
+        _check(self.period is None or edges[-1] <= self.period < math.inf, self, "a period no shorter than the windows")
+
+    def open_at(self, time: float) -> tuple[bool, float]:
+        """Whether a window is open at a time, and when that changes next."""
+        lap = math.floor(time / self.period) * self.period if self.period else 0.0
+        for start, end in self.windows:
+            if time < lap + start:
+                return False, lap + start
+            if time < lap + end:
+                return True, lap + end
+        return False, lap + self.period + self.windows[0][0] if self.period else math.inf
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """Clients in groups, in order: the first group's clients have the lowest numbers.
+
+    Args:
+        groups: the classes of clients.
+        server_time: seconds that the server spends on each arriving update, one after the other.
+        crashes, slow, available: what goes wrong when.
+
+    >>> Fleet.paper(clients=40, stragglers="large").classes[16:18]
+    ('small', 'medium')
+    """
+
+    groups: tuple[Group, ...]
+    server_time: float = 0.0
+    crashes: tuple[Crash, ...] = ()
+    slow: tuple[Slow, ...] = ()
+    available: tuple[Available, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check(self.clients >= 1, self, "at least one client")
+        _check(0 <= self.server_time < math.inf, self, "server_time >= 0")
+        faults: tuple[Crash | Slow | Available, ...] = (*self.crashes, *self.slow, *self.available)
+        for fault in faults:
+            if not 0 <= fault.client < self.clients:
+                raise Invalid(f"a fault's client must be between 0 and {self.clients - 1}, got {fault}.")
+        windowed = [one.client for one in self.available]
+        _check(len(windowed) == len(set(windowed)), self, "one list of windows per client")
+
+    @classmethod
+    def paper(cls, *, clients: int = 40, stragglers: Stragglers = "large", continuous: bool = False) -> Fleet:
+        """The paper's fleet: of 40 clients 17 small (1–2 s), 12 medium (3–5 s), 11 large (5–8 s or 20–40 s)."""
+        if stragglers not in ("mild", "large"):
+            raise Invalid(f"`stragglers` must be 'mild' or 'large', got {stragglers!r}.")
+        if clients < 1:
+            raise Invalid(f"`clients` must be 1 or more, got {clients}.")
+        ranges = {"small": (1, 2), "medium": (3, 5), "large": (5, 8) if stragglers == "mild" else (20, 40)}
+        draw = Uniform if continuous else Integer
+        counts = _apportion(clients, (17, 12, 11))
+        return cls(tuple(Group(n, c, draw(*r)) for (n, r), c in zip(ranges.items(), counts, strict=True)))
+
+    @classmethod
+    def trace(cls, path: str | Path) -> Fleet:
+        """A fleet from measured times: a CSV file with the columns `client`, `seconds` and, if you like, `class`."""
+        times: dict[str, list[float]] = {}
+        names: dict[str, str] = {}
+        try:
+            with Path(path).open(newline="", encoding="utf-8") as file:
+                for row in csv.DictReader(file):
+                    times.setdefault(row["client"], []).append(float(row["seconds"]))
+                    names[row["client"]] = row.get("class") or "traced"
+        except OSError as error:
+            raise Invalid(f"a trace must be a readable CSV file, got {str(path)!r}: {error.strerror}.") from error
+        except (KeyError, TypeError, ValueError, csv.Error) as error:
+            fix = "Give it the columns client,seconds with a number of seconds in each row."
+            raise Invalid(f"the trace {str(path)!r} cannot be read ({error}). {fix}") from error
+        return cls(tuple(Group(names[c], 1, Trace(tuple(seconds))) for c, seconds in times.items()))
+
+    @property
+    def clients(self) -> int:
+        return sum(group.clients for group in self.groups)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The class of each client."""
+        return tuple(group.name for group in self.groups for _ in range(group.clients))
+
+    def crash(self, *, client: int, at: float, back: float | None = None) -> Fleet:
+        """The same fleet, with one more crash."""
+        return replace(self, crashes=(*self.crashes, Crash(client, at, back)))
+
+    def slowed(self, *, client: int, at: float, until: float = math.inf, factor: float) -> Fleet:
+        """The same fleet, with one more slow-down."""
+        return replace(self, slow=(*self.slow, Slow(client, at, until, factor)))
+
+    def paused(self, *, client: int, at: float, until: float) -> Fleet:
+        """The same fleet, with one more pause."""
+        return replace(self, slow=(*self.slow, Slow(client, at, until)))
+
+    def during(self, windows: Sequence[tuple[float, float]], *, client: int, period: float | None = None) -> Fleet:
+        """The same fleet, with a client that computes only inside the windows."""
+        return replace(self, available=(*self.available, Available(client, tuple(windows), period)))
+
+    def linked(self, link: Link) -> Fleet:
+        """The same fleet, every client behind the given link."""
+        return replace(self, groups=tuple(replace(group, link=link) for group in self.groups))
+
+
+def _apportion(total: int, shares: tuple[int, ...]) -> list[int]:
+    """Whole numbers that add up to `total` in the given proportions (largest remainders)."""
+    exact = [total * share / sum(shares) for share in shares]
+    counts = [math.floor(part) for part in exact]
+    by_remainder = sorted(range(len(shares)), key=lambda i: counts[i] - exact[i])
+    for i in by_remainder[: total - sum(counts)]:
+        counts[i] += 1
+    return counts
+
+
+def finish(start: float, seconds: float, slow: Sequence[Slow], available: Available | None) -> float:
+    """When `seconds` of computing that begin at `start` are done, given one client's slow-downs and windows."""
+    time, left = start, seconds
+    while True:
+        is_open, change = available.open_at(time) if available else (True, math.inf)
+        until = min([change, *(edge for one in slow for edge in (one.at, one.until) if edge > time)])
+        speed = float(is_open)
+        for one in slow:
+            if one.at <= time < one.until:
+                speed /= one.factor
+        if speed > 0 and left <= (until - time) * speed:
+            return time + left / speed
+        if until == math.inf:
+            return math.inf
+        left -= (until - time) * speed
+        time = until

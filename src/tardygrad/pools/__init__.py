@@ -1,0 +1,1 @@
+"""Engines: where jobs run and whose clock counts. One seam, `Pool`."""

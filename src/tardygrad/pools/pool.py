@@ -1,0 +1,57 @@
+"""The seam between the algorithm and whatever does the work."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from tardygrad.algorithm import Method, Task, work
+from tardygrad.errors import WorkFailed
+from tardygrad.messages import Job, Joined, Lost, Update
+
+Message = Update | Lost | Joined
+"""What a pool delivers to the server."""
+
+
+class Pool(Protocol):
+    """An engine.
+
+    Every submitted job comes back exactly once, as an `Update` or with its client's `Lost`, in the order of the
+    engine's clock.
+    """
+
+    @property
+    def now(self) -> float:
+        """Seconds since the run began, by this engine's clock; never goes back."""
+
+    def submit(self, job: Job) -> None:
+        """Start a job. Returns at once."""
+
+    def next(self) -> Message | None:
+        """Wait for the next message; None if nothing is under way and so none can come."""
+
+
+class Pending(NamedTuple):
+    """What an engine must remember to go on after a crash."""
+
+    now: float
+    jobs: list[Job]  # under way
+    due: list[tuple[float, int, int]]  # the simulator's calendar: (time, client, serial)
+
+
+class Resumable(Pool, Protocol):
+    """An engine that can be stopped and started again."""
+
+    def pending(self) -> Pending:
+        """What is under way."""
+
+    def restore(self, pending: Pending) -> None:
+        """Go on from there."""
+
+
+def perform(job: Job, task: Task, method: Method) -> Update:
+    """`work`, with an error that names the client and the job."""
+    try:
+        return work(job, task, method)
+    except Exception as error:
+        where = f"client {job.client}, job {job.serial}, from round {job.round}"
+        raise WorkFailed(f"the work of {where} failed: {type(error).__name__}: {error}") from error

@@ -1,0 +1,57 @@
+"""A given order of arrivals: for tests, and for replaying a run that happened elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from tardygrad.algorithm import Method, Task
+from tardygrad.errors import Invalid
+from tardygrad.messages import Job, Joined, Lost, Update
+from tardygrad.pools.pool import Message, perform
+
+_VERBS = ("arrive", "lose", "join", "repeat")
+
+
+class ScriptedPool:
+    """Deliver what the script says, in its order.
+
+    Args:
+        script: ("arrive", client), ("lose", client), ("join", client), ("repeat", client) to deliver the client's
+            last update once more, each with the time as an optional third item (default: one second after the last);
+            or a message to deliver as it is.
+
+    >>> pool = ScriptedPool([("arrive", 3), ("lose", 5, 7.5)], task=None, method=None)
+    """
+
+    def __init__(self, script: Iterable[tuple[Any, ...]], task: Task, method: Method) -> None:
+        self.now = 0.0
+        self.script = iter(script)
+        self.task, self.method = task, method
+        self.jobs: dict[int, Job] = {}
+        self.last: dict[int, Update] = {}
+
+    def submit(self, job: Job) -> None:
+        self.jobs[job.client] = job
+
+    def next(self) -> Message | None:
+        line = next(self.script, None)
+        if line is None:
+            return None
+        if isinstance(line, Update | Lost | Joined):
+            self.now += 1.0
+            return line
+        verb, client = line[:2]
+        if verb not in _VERBS:
+            raise Invalid(f"a script's verb must be one of {', '.join(_VERBS)}, got {verb!r}.")
+        self.now = line[2] if len(line) > 2 else self.now + 1.0
+        if verb == "join":
+            return Joined(client)
+        if verb == "lose":
+            self.jobs.pop(client, None)
+            return Lost(client)
+        if client not in (self.jobs if verb == "arrive" else self.last):
+            raise Invalid(f"the script says {line!r}, but client {client} has nothing to deliver.")
+        if verb == "arrive":
+            self.last[client] = perform(self.jobs.pop(client), self.task, self.method)
+        return self.last[client]

@@ -1,0 +1,67 @@
+"""The real clock on one machine: threads that do the work as it comes."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from queue import SimpleQueue
+from types import TracebackType
+
+from tardygrad.algorithm import Method, Task
+from tardygrad.errors import Invalid
+from tardygrad.messages import Job, Update
+from tardygrad.pools.pool import Message, Pending, perform
+
+
+class ThreadPool:
+    """Jobs on threads. Arrivals come as they finish; the record of a run makes it repeatable (`tardygrad.replay`).
+
+    Args:
+        workers: threads; clients share them, first come, first served.
+    """
+
+    def __init__(self, task: Task, method: Method, *, workers: int = 2) -> None:
+        if workers < 1:
+            raise Invalid(f"`workers` must be 1 or more, got {workers}.")
+        if workers > 1 and getattr(task, "draws_globally", False):
+            raise Invalid(
+                f"this model draws from torch's global generator (dropout), which {workers} threads would share, so "
+                "the run could not be repeated. Use workers=1, the simulator, or no dropout."
+            )
+        self.task, self.method = task, method
+        self.jobs: dict[tuple[int, int], Job] = {}
+        self._executor = ThreadPoolExecutor(workers, thread_name_prefix="tardygrad")
+        self._arrived: SimpleQueue[Future[Update]] = SimpleQueue()
+        self._began = time.monotonic()
+
+    @property
+    def now(self) -> float:
+        return time.monotonic() - self._began
+
+    def submit(self, job: Job) -> None:
+        self.jobs[job.client, job.serial] = job
+        future = self._executor.submit(perform, job, self.task, self.method)
+        future.add_done_callback(self._arrived.put)
+
+    def next(self) -> Message | None:
+        if not self.jobs:
+            return None
+        update = self._arrived.get().result()
+        del self.jobs[update.client, update.serial]
+        return update
+
+    def pending(self) -> Pending:
+        return Pending(self.now, list(self.jobs.values()), [])
+
+    def restore(self, pending: Pending) -> None:
+        self._began = time.monotonic() - pending.now
+        for job in pending.jobs:
+            self.submit(job)
+
+    def __enter__(self) -> ThreadPool:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._executor.shutdown(wait=True, cancel_futures=True)

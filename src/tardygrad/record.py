@@ -1,0 +1,169 @@
+"""The record: one directory per run, which holds everything that happened.
+
+    spec.json       what was asked for, resolved; and the versions it ran with
+    events.jsonl    dispatch, arrival, refusal, loss, join, advance, evaluation, in order, each with its time
+    metrics.jsonl   one line per round
+    checkpoints/    the latest two (see checkpoint.py)
+    model.safetensors, summary.json     when the run has ended
+
+Lines are only ever appended. A line cut short by a crash is ignored by readers and cut off by a resumed run, which
+goes back to where its checkpoint was written. Whole files are replaced atomically.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TextIO
+
+from tardygrad.errors import Invalid, RecordError
+
+Row = dict[str, Any]
+"""One line of a record."""
+
+
+def plain(value: Any) -> Any:
+    """The same value in strict JSON: what is not finite becomes null."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(name): plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return value
+
+
+class Record:
+    """The writer of a run's directory; one process at a time.
+
+    Args:
+        path: the directory. It must not hold a run yet, unless `resume` is set.
+        spec: what was asked for.
+    """
+
+    def __init__(self, path: Path, spec: Row | None = None, *, resume: bool = False) -> None:
+        self.path = path
+        if not resume and (path / "spec.json").exists():
+            raise Invalid(f"the directory {str(path)!r} already holds a run. Resume it, or choose another `out`.")
+        if resume and not (path / "spec.json").exists():
+            raise Invalid(f"{str(path)!r} holds no run to resume: it has no spec.json.")
+        self._files: list[TextIO] = []
+        try:
+            (path / "checkpoints").mkdir(parents=True, exist_ok=True)
+            self._lock = (path / ".lock").open("w")
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                self._lock.close()
+                raise RecordError(f"the run in {str(path)!r} is in use by another process.") from error
+            if spec is not None:
+                write_json(path / "spec.json", spec)
+            self.events = self._open("events.jsonl")
+            self.metrics = self._open("metrics.jsonl")
+        except OSError as error:
+            raise unwritable(path, error) from error
+
+    def _open(self, name: str) -> TextIO:
+        self._files.append((self.path / name).open("a", encoding="utf-8"))
+        return self._files[-1]
+
+    def event(self, kind: str, time: float, **facts: Any) -> None:
+        """Append one line to the events."""
+        self._append(self.events, {"event": kind, "time": time, **facts})
+
+    def row(self, row: Row) -> None:
+        """Append one line to the metrics."""
+        self._append(self.metrics, row)
+
+    def _append(self, file: TextIO, row: Row) -> None:
+        try:
+            file.write(json.dumps(plain(row), allow_nan=False, separators=(",", ":")) + "\n")
+        except OSError as error:
+            raise unwritable(self.path, error) from error
+
+    def sync(self) -> dict[str, int]:
+        """Bring all lines to the disk; the length of each file, for a checkpoint."""
+        try:
+            for file in self._files:
+                file.flush()
+                os.fsync(file.fileno())
+            return {Path(file.name).name: os.fstat(file.fileno()).st_size for file in self._files}
+        except OSError as error:
+            raise unwritable(self.path, error) from error
+
+    def rewind(self, lengths: dict[str, int]) -> None:
+        """Cut the files back to the lengths a checkpoint remembers."""
+        for file in self._files:
+            wanted = lengths[Path(file.name).name]
+            if os.fstat(file.fileno()).st_size < wanted:
+                raise RecordError(f"{file.name!r} is shorter than its checkpoint says: the record is damaged.")
+            file.truncate(wanted)
+
+    def close(self) -> None:
+        """Bring everything to the disk and let go of the directory."""
+        try:
+            for file in self._files:
+                file.close()
+        except OSError as error:
+            raise unwritable(self.path, error) from error
+        finally:
+            self._lock.close()
+
+
+def unwritable(path: Path, error: OSError) -> RecordError:
+    """One sentence for a failed write."""
+    return RecordError(
+        f"cannot write to {str(path)!r}: {error.strerror or error}. "
+        "The last complete checkpoint is untouched; make room and resume."
+    )
+
+
+def write_json(path: Path, value: Row) -> None:
+    """Replace a JSON file atomically."""
+    replace(path, json.dumps(plain(value), allow_nan=False, indent=2, ensure_ascii=False).encode() + b"\n")
+
+
+def replace(path: Path, content: bytes) -> None:
+    """Replace a file atomically: readers see the old content or the new, whatever happens on the way."""
+    draft = path.with_name(path.name + ".draft")
+    try:
+        with draft.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise unwritable(path.parent, error) from error
+
+
+def read_json(path: Path) -> Row:
+    """A JSON file of a record."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise Invalid(f"{str(path.parent)!r} holds no run: {path.name} cannot be read ({error.strerror}).") from error
+    except ValueError as error:
+        raise RecordError(f"{str(path)!r} is damaged: {error}.") from error
+    if not isinstance(value, dict):
+        raise RecordError(f"{str(path)!r} is damaged: it holds no JSON object.")
+    return value
+
+
+def read_lines(path: Path) -> Iterator[Row]:
+    """The lines of events.jsonl or metrics.jsonl; a torn last line is left out."""
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            for number, line in enumerate(file, 1):
+                if not line.endswith("\n"):
+                    return
+                try:
+                    yield json.loads(line)
+                except ValueError as error:
+                    raise RecordError(f"line {number} of {str(path)!r} is damaged: {error}.") from error
+    except OSError as error:
+        raise Invalid(f"{str(path.parent)!r} holds no run: {path.name} cannot be read ({error.strerror}).") from error

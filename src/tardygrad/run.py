@@ -1,0 +1,294 @@
+"""Runs: the loop with evaluations, metrics, a record and checkpoints; simulated, on any pool, resumed or replayed."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, Required, TypedDict, Unpack
+
+import numpy as np
+import torch
+from safetensors.torch import save
+
+from tardygrad import checkpoint
+from tardygrad.algorithm import Method, Server, Task
+from tardygrad.drive import Event, drive
+from tardygrad.errors import Invalid, Starved
+from tardygrad.fleet import Fleet
+from tardygrad.messages import Advanced, Joined, Lost, Refused, Taken, Update, Vector
+from tardygrad.pools.pool import Pool
+from tardygrad.pools.scripted import ScriptedPool
+from tardygrad.pools.sim import SimPool
+from tardygrad.record import Record, Row, read_json, read_lines, replace, write_json
+
+
+class Settings(TypedDict, total=False):
+    """How long a run goes on, and what is kept of it."""
+
+    rounds: Required[int]  # T
+    seed: int  # of every random stream; 0
+    evaluate_every: int  # rounds between evaluations, the last round always counts; 10; 0: never
+    out: str | Path | None  # a directory for the record; None keeps the metrics in memory only
+    checkpoint_every: int  # rounds between checkpoints; 10
+
+
+class Run:
+    """A run: a server, a pool and a task, what has happened so far, and its record."""
+
+    def __init__(self, method: Method, task: Task, pool: Pool, settings: Settings) -> None:
+        for name, least in (("rounds", 1), ("seed", 0), ("evaluate_every", 0), ("checkpoint_every", 1)):
+            value = settings.get(name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise Invalid(f"`{name}` must be a whole number, {least} or more, got {value!r}.")
+        seed = settings["seed"]
+        self.server = Server(method, task.init(seed), clients=task.clients, seed=seed, buffers=task.init_buffers())
+        self.task, self.pool, self.settings = task, pool, settings
+        self.record: Record | None = None
+        self.metrics: list[Row] = []
+        self.script: list[tuple[str, int, float]] = []
+        self.counts: Counter[str] = Counter()
+        self.status = "running"
+        self.seconds = 0.0  # real ones, over all sittings
+
+    @property
+    def x(self) -> Vector:
+        """The global model."""
+        return self.server.x
+
+    def go(self) -> Iterator[Row]:
+        """Run to the end, yielding the metrics of each round as it is made. Call `stop` to end early, resumably."""
+        began, rounds = time.perf_counter(), self.settings["rounds"]
+        self.status = "running"
+        try:
+            for event in drive(self.server, self.pool, rounds):
+                self._note(event)
+                if isinstance(event.happened, Advanced):
+                    row = self._round(event.time, event.happened)
+                    if event.happened.round % self.settings["checkpoint_every"] == 0:
+                        self._checkpoint(time.perf_counter() - began)
+                    yield row
+                if self.status == "stopping":
+                    break
+            self.status = "finished" if self.server.round >= rounds else "stopped"
+        except Starved as error:
+            self.status = f"starved: {error}"
+            raise
+        finally:
+            if self.status != "running":  # else an error or a kill: the last checkpoint stands
+                self._close(time.perf_counter() - began)
+            elif self.record:
+                self.record.close()
+
+    def stop(self) -> None:
+        """End at the next message, with a checkpoint."""
+        self.status = "stopping"
+
+    def summary(self) -> Summary:
+        """What came of it."""
+        scores = [row for row in self.metrics if "test_loss" in row]
+        delays = np.array([delay for row in self.metrics for delay in row["delays"]] or [0])
+        last = scores[-1] if scores else {}
+        return Summary(
+            method=str(self.server.method),
+            status=self.status,
+            rounds=self.server.round,
+            time=self.metrics[-1]["time"] if self.metrics else 0.0,
+            loss=last.get("test_loss"),
+            accuracy=last.get("test_accuracy"),
+            best_accuracy=max(
+                (row["test_accuracy"] for row in scores if row.get("test_accuracy") is not None), default=None
+            ),
+            delay_mean=float(delays.mean()),
+            delay_max=int(delays.max()),
+            updates=self.counts["arrival"],
+            refused={
+                name.removeprefix("refused: "): n for name, n in self.counts.items() if name.startswith("refused")
+            },
+            lost=self.counts["loss"],
+            local_steps=sum(row["steps"] for row in self.metrics),
+            snapshots=max((row["snapshots"] for row in self.metrics), default=0),
+            seconds=self.seconds,
+        )
+
+    def _note(self, event: Event) -> None:
+        """Write an event down."""
+        now, message, happened, jobs = event
+        if isinstance(message, Update):
+            self._arrived(now, message, happened)
+        elif isinstance(message, Lost | Joined):
+            kind = "loss" if isinstance(message, Lost) else "join"
+            self.script.append(("lose" if kind == "loss" else "join", message.client, now))
+            self._event(kind, now, client=message.client, round=self.server.round)
+        for job in jobs:
+            self._event("dispatch", now, client=job.client, serial=job.serial, round=job.round)
+
+    def _arrived(self, now: float, update: Update, happened: Taken | Advanced | Refused | None) -> None:
+        facts = {"client": update.client, "serial": update.serial, "round": update.round}
+        if isinstance(happened, Refused):
+            repeated = happened.reason in ("finished job", "unknown job")
+            self.script.append(("repeat" if repeated else "arrive", update.client, now))
+            self.counts[f"refused: {happened.reason}"] += 1
+            self._event("refusal", now, **facts, reason=happened.reason)
+            return
+        self.script.append(("arrive", update.client, now))
+        delay = happened.delays[-1] if isinstance(happened, Advanced) else happened.delay if happened else None
+        self._event("arrival", now, **facts, delay=delay, steps=update.steps, loss=update.loss)
+        if isinstance(happened, Advanced):
+            self._event("advance", now, **happened._asdict())
+
+    def _event(self, kind: str, now: float, **facts: Any) -> None:
+        self.counts[kind] += 1
+        if self.record:
+            self.record.event(kind, now, **facts)
+
+    def _round(self, now: float, advanced: Advanced) -> Row:
+        row: Row = {"time": now, **advanced._asdict()}
+        every = self.settings["evaluate_every"]
+        if every and (advanced.round % every == 0 or advanced.round == self.settings["rounds"]):
+            began = time.perf_counter()
+            scores = self.task.evaluate(self.server.x, self.server.buffers)
+            seconds = time.perf_counter() - began
+            row |= {f"test_{name}": value for name, value in scores.items()}
+            self._event("evaluation", now, round=advanced.round, **scores, seconds=seconds)
+        self.metrics.append(row)
+        if self.record:
+            self.record.row(row)
+        return row
+
+    def _checkpoint(self, seconds: float) -> None:
+        if self.record and hasattr(self.pool, "pending"):
+            state = checkpoint.capture(self.server, self.pool.pending())
+            facts = {"lengths": self.record.sync(), "seconds": self.seconds + seconds}
+            checkpoint.save(self.record.path / "checkpoints", state, **facts)
+
+    def _close(self, seconds: float) -> None:
+        if self.record:
+            self._checkpoint(seconds)
+        self.seconds += seconds
+        if self.record:
+            tensors = {"x": self.server.x.cpu()}
+            if self.server.buffers:
+                tensors |= {"floats": self.server.buffers.floats.cpu(), "ints": self.server.buffers.ints.cpu()}
+            replace(self.record.path / "model.safetensors", save(tensors))
+            write_json(self.record.path / "summary.json", self.summary()._asdict())
+            self.record.close()
+
+
+class Summary(NamedTuple):
+    """What came of a run."""
+
+    method: str
+    status: str
+    rounds: int
+    time: float  # seconds of the engine's clock
+    loss: float | None  # on the test set, after the last evaluated round
+    accuracy: float | None
+    best_accuracy: float | None
+    delay_mean: float
+    delay_max: int
+    updates: int
+    refused: dict[str, int]
+    lost: int
+    local_steps: int
+    snapshots: int  # most past models held at once
+    seconds: float  # real ones
+
+    def __str__(self) -> str:
+        lines = [self.method, f"{self.status} after {self.rounds} rounds, {self.time:g} s on the clock"]
+        if self.accuracy is not None:
+            lines.append(f"test accuracy {self.accuracy:.1%}, test loss {self.loss:.4g}")
+        elif self.loss is not None:
+            lines.append(f"test loss {self.loss:.4g}")
+        lines.append(
+            f"delay mean {self.delay_mean:.1f}, largest {self.delay_max}; {self.updates} updates, {self.lost} lost"
+        )
+        lines += [f"refused {number}: {reason}" for reason, number in self.refused.items()]
+        return "\n".join(lines)
+
+
+def simulate(method: Method, task: Task, fleet: Fleet, **settings: Unpack[Settings]) -> Run:
+    """Run a method on a simulated fleet."""
+    return train(method, task, SimPool(task, method, fleet), **settings)
+
+
+def train(method: Method, task: Task, pool: Pool, **settings: Unpack[Settings]) -> Run:
+    """Run a method on any pool."""
+    run = begin(method, task, pool, **settings)
+    for _ in run.go():
+        pass
+    return run
+
+
+def begin(method: Method, task: Task, pool: Pool, *, spec: Row | None = None, **settings: Unpack[Settings]) -> Run:
+    """A run that has not started: iterate over its `go()` to see every round as it is made."""
+    full: Settings = {"seed": 0, "evaluate_every": 10, "checkpoint_every": 10, **settings}
+    out = full.pop("out", None)
+    run = Run(method, task, pool, full)
+    if out is not None:
+        asked = {
+            "spec": spec,
+            "method": str(method),
+            "run": full,
+            "versions": versions(),
+            "threads": torch.get_num_threads(),
+        }
+        run.record = Record(Path(out), asked)
+    return run
+
+
+def resume(path: str | Path, method: Method, task: Task, pool: Pool, *, rounds: int | None = None) -> Run:
+    """A run that goes on from its last checkpoint, or from the start if it had none: iterate over its `go()`.
+
+    Args:
+        path: the run's directory. Method, task and pool must be made as they were.
+        rounds: T, if it should end later than was asked for.
+    """
+    settings: Settings = read_json(Path(path) / "spec.json")["run"]
+    if rounds is not None:
+        settings["rounds"] = rounds
+    run = Run(method, task, pool, settings)
+    run.record = record = Record(Path(path), resume=True)
+    saved = checkpoint.load(record.path / "checkpoints")
+    if saved is None:
+        record.rewind({"events.jsonl": 0, "metrics.jsonl": 0})
+        return run
+    if not hasattr(pool, "restore"):
+        raise Invalid(f"a {type(pool).__name__} cannot be resumed.")
+    pool.restore(checkpoint.apply(saved, run.server))
+    record.rewind(saved.facts["lengths"])
+    run.seconds = saved.facts["seconds"]
+    run.metrics = list(read_lines(record.path / "metrics.jsonl"))
+    for row in read_lines(record.path / "events.jsonl"):
+        run.counts[row["event"]] += 1
+        if row["event"] == "refusal":
+            run.counts[f"refused: {row['reason']}"] += 1
+    run.script = list(script(record.path))
+    return run
+
+
+def script(path: Path) -> Iterator[tuple[str, int, float]]:
+    """The order of arrivals of a recorded run, for a `ScriptedPool`."""
+    verbs = {"arrival": "arrive", "loss": "lose", "join": "join"}
+    for row in read_lines(path / "events.jsonl"):
+        kind = row["event"]
+        if kind == "refusal":
+            repeated = row["reason"] in ("finished job", "unknown job")
+            yield ("repeat" if repeated else "arrive", row["client"], row["time"])
+        elif kind in verbs:
+            yield (verbs[kind], row["client"], row["time"])
+
+
+def replay(run: Run) -> Run:
+    """The same arrivals once more, computed anew: the same bits, whatever engine the run had."""
+    server = run.server
+    pool = ScriptedPool(run.script, run.task, server.method)
+    every = run.settings["evaluate_every"]
+    return train(server.method, run.task, pool, rounds=server.round, seed=server.seed, evaluate_every=every)
+
+
+def versions() -> dict[str, str]:
+    """What a run's bits may depend on."""
+    return {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__}

@@ -1,1 +1,10 @@
 """What there is to learn: `Task` implementations."""
+
+from tardygrad.tasks.clock import clock as clock
+from tardygrad.tasks.digits import digits as digits
+from tardygrad.tasks.logistic import logistic as logistic
+from tardygrad.tasks.noise import Noise as Noise
+from tardygrad.tasks.quadratic import quadratic as quadratic
+from tardygrad.tasks.sharding import Shards as Shards
+from tardygrad.tasks.sharding import shard as shard
+from tardygrad.tasks.torch_task import TorchTask as TorchTask

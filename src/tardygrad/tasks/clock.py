@@ -1,0 +1,50 @@
+"""Nothing to learn: for runs that only ask how long a fleet takes and how stale its updates get."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tardygrad.messages import Buffers, Job, Vector
+from tardygrad.tasks.rules import whole
+
+
+@dataclass(frozen=True)
+class Clock:
+    """A task whose vector is empty and whose jobs are done at once; see `clock`."""
+
+    clients: int
+    parameters: int
+
+    def init(self, seed: int) -> Vector:
+        return torch.empty(0)
+
+    def init_buffers(self) -> Buffers | None:
+        return None
+
+    def batches(self, job: Job) -> Iterator[None]:
+        return iter(())
+
+    def gradient(self, x: Vector, batch: None, buffers: Buffers | None) -> tuple[Tensor, Vector]:
+        return torch.zeros(()), torch.zeros_like(x)
+
+    def evaluate(self, x: Vector, buffers: Buffers | None) -> dict[str, float]:
+        return {}
+
+
+def clock(*, clients: int, parameters: int = 0) -> Clock:
+    """A clock-only task: no vector, no batches, no scores.
+
+    Args:
+        clients: N.
+        parameters: the size of the model it stands for, for links whose messages take time.
+
+    >>> clock(clients=40).evaluate(torch.empty(0), None)
+    {}
+    """
+    whole("clients", clients)
+    whole("parameters", parameters, least=0)
+    return Clock(clients, parameters)

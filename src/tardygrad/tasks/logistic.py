@@ -1,0 +1,60 @@
+"""Logistic regression on synthetic data: convex, a few parameters, and with noise as heavy as you like."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import torch
+from torch import nn
+
+from tardygrad import streams
+from tardygrad.tasks.noise import Noise
+from tardygrad.tasks.rules import whole
+from tardygrad.tasks.sharding import shard
+from tardygrad.tasks.torch_task import TorchTask
+
+
+def logistic(
+    *,
+    clients: int,
+    samples: int = 2000,
+    dimension: int = 20,
+    batch_size: int = 16,
+    concentration: float | None = None,
+    noise: Noise | None = None,
+    seed: int = 0,
+) -> TorchTask:
+    """Two classes, P(class 1 | a) = σ(4 ⟨a, w⟩) with Gaussian a and a random unit w; a linear layer with two logits.
+
+    The best possible accuracy is about 0.87. The test set has `samples` rows of its own.
+
+    Args:
+        clients: N.
+        samples: rows of training data, over all clients.
+        dimension: of a.
+        concentration: of labels over clients, see `shard`; None is iid.
+        noise: added to every gradient.
+        seed: of the data and its split.
+
+    >>> logistic(clients=10)
+    TorchTask(Linear, parameters=42, clients=10)
+    """
+    whole("clients", clients)
+    whole("samples", samples)
+    whole("dimension", dimension)
+    rng = streams.generator(seed, "logistic")
+    w = rng.standard_normal(dimension)
+    a = rng.standard_normal((2 * samples, dimension))
+    odds = 4.0 * a @ w / math.sqrt(w @ w)
+    inputs = torch.from_numpy(a).float()
+    target = torch.from_numpy(rng.logistic(size=2 * samples) < odds).long()
+    train, test = (inputs[:samples], target[:samples]), (inputs[samples:], target[samples:])
+    return TorchTask(
+        partial(nn.Linear, dimension, 2),
+        loss=nn.functional.cross_entropy,
+        shards=shard(train, clients=clients, concentration=concentration, seed=seed),
+        test=test,
+        batch_size=batch_size,
+        noise=noise,
+    )

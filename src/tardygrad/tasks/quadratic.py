@@ -1,0 +1,103 @@
+"""A quadratic for every client: the smallest task on which delays, heterogeneity and heavy tails can all be seen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from tardygrad import streams
+from tardygrad.messages import Buffers, Job, Vector
+from tardygrad.tasks.noise import Noise
+from tardygrad.tasks.rules import number, whole
+
+
+class Draw(NamedTuple):
+    """A batch is the noise itself."""
+
+    client: int  # i
+    noise: Vector | None  # ξ_{i,k}; None is zero
+
+
+class Quadratic:
+    """F_i(x) = ½ Σ_j h_j (x_j − c_ij)²; see `quadratic`."""
+
+    def __init__(self, h: Vector, c: Tensor, noise: Noise | None) -> None:
+        self.h, self.c, self.noise = h, c, noise
+        self.optimum = c.double().mean(0)  # x*: F is the mean of the F_i, and they share h
+
+    def __repr__(self) -> str:
+        return f"Quadratic(clients={self.clients}, dimension={self.parameters}, noise={self.noise})"
+
+    @property
+    def clients(self) -> int:
+        return self.c.shape[0]
+
+    @property
+    def parameters(self) -> int:
+        return self.c.shape[1]
+
+    def init(self, seed: int) -> Vector:
+        """x_0, at the distance √d from the optimum in a random direction."""
+        away = torch.from_numpy(streams.generator(seed, "init").standard_normal(self.parameters))
+        away *= math.sqrt(self.parameters) / torch.linalg.vector_norm(away)
+        return (self.optimum + away).float()
+
+    def init_buffers(self) -> Buffers | None:
+        return None
+
+    def batches(self, job: Job) -> Iterator[Draw]:
+        rng = job.stream("noise") if self.noise else None
+        for _ in range(job.steps or job.epochs or 0):
+            yield Draw(job.client, self.noise.draw(rng, self.parameters) if self.noise and rng else None)
+
+    def gradient(self, x: Vector, batch: Draw, buffers: Buffers | None) -> tuple[Tensor, Vector]:
+        """F_i(x), which leaves the noise out, and h ⊙ (x − c_i) + ξ."""
+        off = x - self.c[batch.client]
+        g = self.h * off
+        value = 0.5 * torch.dot(g, off)
+        return value, g if batch.noise is None else g.add_(batch.noise)
+
+    def evaluate(self, x: Vector, buffers: Buffers | None) -> dict[str, float]:
+        """F(x) − F* and ‖x − x*‖₂."""
+        off = x.double() - self.optimum
+        return {
+            "loss": float(0.5 * (self.h * off * off).sum()),
+            "distance": float(torch.linalg.vector_norm(off)),
+        }
+
+
+def quadratic(
+    *,
+    clients: int,
+    dimension: int = 100,
+    condition: float = 10.0,
+    heterogeneity: float = 0.0,
+    noise: Noise | None = None,
+    seed: int = 0,
+) -> Quadratic:
+    """F = (1/N) Σ_i F_i with F_i(x) = ½ Σ_j h_j (x_j − c_ij)², and gradients h ⊙ (x − c_i) + ξ.
+
+    An epoch is one step, as there is no data to pass over.
+
+    Args:
+        clients: N.
+        dimension: d.
+        condition: the largest h_j over the smallest; they fall geometrically from 1.
+        heterogeneity: standard deviation of the clients' optima c_i, in every coordinate.
+        noise: ξ; None for exact gradients.
+        seed: of the c_i.
+
+    >>> quadratic(clients=4, dimension=10)
+    Quadratic(clients=4, dimension=10, noise=None)
+    """
+    whole("clients", clients)
+    whole("dimension", dimension)
+    number("condition", condition, least=1.0)
+    number("heterogeneity", heterogeneity)
+    h = torch.logspace(0.0, -math.log10(condition), dimension)
+    c = torch.from_numpy(streams.generator(seed, "optima").standard_normal((clients, dimension))) * heterogeneity
+    return Quadratic(h, c.float(), noise)

@@ -1,0 +1,203 @@
+"""Sharding: which rows of the data belong to which client."""
+
+from __future__ import annotations
+
+from collections.abc import Sized
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, TensorDataset, default_collate
+
+from tardygrad import streams
+from tardygrad.errors import Invalid
+from tardygrad.tasks.rules import number, whole
+
+How = Literal["iid", "dirichlet", "label"]
+"""How clients differ: not at all, by their mix of labels, or by the few labels they have."""
+
+Data = tuple[Tensor, ...] | Dataset[Any]
+"""(inputs..., target), one row per example; or a map-style dataset of such rows."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Shards:
+    """Data, and every client's rows of it. Made by `shard`, or by hand from a split of your own."""
+
+    data: tuple[Tensor, ...]  # inputs..., target
+    rows: tuple[Tensor, ...]  # one index per client
+
+    def __post_init__(self) -> None:
+        count = len(tensors(self.data)[-1])
+        for client, rows in enumerate(self.rows):
+            if rows.numel() == 0:
+                raise Invalid(
+                    f"every client needs at least one row, got none for client {client} "
+                    f"({count} rows, {self.clients} clients). Use fewer clients or a milder split."
+                )
+            if rows.dim() != 1 or rows.dtype != torch.int64:
+                raise Invalid(
+                    f"rows must be flat int64 tensors, got {rows.dtype} {list(rows.shape)} (client {client})."
+                )
+            if int(rows.min()) < 0 or int(rows.max()) >= count:
+                raise Invalid(f"rows must be between 0 and {count - 1}, got others for client {client}.")
+
+    @property
+    def clients(self) -> int:
+        return len(self.rows)
+
+    def __repr__(self) -> str:
+        sizes = [rows.numel() for rows in self.rows]
+        return f"Shards(clients={self.clients}, rows={sum(sizes)}, each={min(sizes)}..{max(sizes)})"
+
+
+def shard(
+    data: Data,
+    *,
+    clients: int,
+    how: How | None = None,
+    concentration: float | None = None,
+    labels_per_client: int = 2,
+    balanced: bool = True,
+    seed: int = 0,
+) -> Shards:
+    """Divide data among clients; no row goes to two of them.
+
+    iid        any row to anyone. Balanced: sizes differ by at most one. Otherwise sizes follow log-normal(0, 1) shares.
+    dirichlet  by label. Balanced: equal sizes, a mix of labels drawn per client (Hsu et al. 2019); whoever comes late
+               in a random order takes what is left. Otherwise every label's rows are divided by shares drawn per label
+               (Yurochkin et al. 2019), and sizes vary too.
+    label      few labels per client, every label with equally many clients (McMahan et al. 2017). Balanced: equal
+               sizes, so some rows stay unused. Otherwise all rows of a label are used.
+
+    Args:
+        data: tensors (inputs..., target), or a map-style dataset of such rows.
+        clients: N.
+        how: None is "iid", or "dirichlet" if there is a `concentration`.
+        concentration: of the Dirichlet law, per label; small is heterogeneous (0.1), large is iid (100).
+        labels_per_client: for "label".
+        balanced: equal sizes.
+        seed: of the split.
+
+    >>> shard((torch.zeros(10, 3), torch.arange(10)), clients=4)
+    Shards(clients=4, rows=10, each=2..3)
+    """
+    whole("clients", clients)
+    whole("labels_per_client", labels_per_client)
+    how = how or ("iid" if concentration is None else "dirichlet")
+    if how not in ("iid", "dirichlet", "label"):
+        raise Invalid(f"`how` must be one of iid, dirichlet, label, got {how!r}.")
+    if how == "dirichlet":
+        if concentration is None:
+            raise Invalid("how='dirichlet' needs a `concentration`, got none. Use 0.3 for markedly different clients.")
+        number("concentration", concentration, above=True)
+    elif concentration is not None:
+        raise Invalid(f"`concentration` belongs to how='dirichlet', got how={how!r}. Leave one of them out.")
+
+    held = tensors(data)
+    target, count = held[-1], len(held[-1])
+    if count < clients:
+        raise Invalid(
+            f"every client needs at least one row, got {count} rows for {clients} clients. Use fewer clients."
+        )
+    rng = streams.generator(seed, "shard")
+    if how == "iid":
+        sizes = _even(count, clients) if balanced else _lognormal(rng, count, clients)
+        parts = np.split(rng.permutation(count), np.cumsum(sizes)[:-1])
+    else:
+        decks = _decks(rng, target, how)
+        if how == "label":
+            parts = _by_label(rng, decks, clients, labels_per_client, balanced)
+        elif balanced:
+            parts = _mixed(rng, decks, clients, float(concentration or 0))
+        else:
+            parts = _shared(rng, decks, clients, float(concentration or 0))
+    return Shards(held, tuple(torch.from_numpy(np.sort(part)) for part in parts))
+
+
+def tensors(data: Data) -> tuple[Tensor, ...]:
+    """(inputs..., target) from tensors or from a map-style dataset."""
+    if isinstance(data, TensorDataset):
+        data = tuple(data.tensors)
+    elif isinstance(data, Dataset):
+        if not isinstance(data, Sized) or not len(data):
+            raise Invalid(f"a dataset must have a length and at least one row, got {type(data).__name__}.")
+        data = tuple(default_collate([data[i] for i in range(len(data))]))
+    if not isinstance(data, tuple) or len(data) < 2 or not all(isinstance(t, Tensor) for t in data):
+        raise Invalid(
+            "data must be a tuple of tensors (inputs..., target) or a dataset of such rows, got something else."
+        )
+    lengths = [t.shape[0] if t.dim() else 0 for t in data]
+    if len(set(lengths)) > 1 or not lengths[0]:
+        raise Invalid(f"inputs and target must have the same number of rows, at least one, got {lengths}.")
+    return data
+
+
+Rows = np.ndarray[tuple[int], np.dtype[np.int64]]
+
+
+def _even(count: int, parts: int) -> Rows:
+    """`count` in `parts` sizes that differ by at most one."""
+    return np.array([count // parts + (i < count % parts) for i in range(parts)])
+
+
+def _lognormal(rng: np.random.Generator, count: int, clients: int) -> Rows:
+    """One row for everyone, the rest by log-normal shares."""
+    edges = np.cumsum(rng.lognormal(size=clients))
+    edges = np.floor(edges / edges[-1] * (count - clients)).astype(np.int64)
+    sizes: Rows = 1 + np.diff(edges, prepend=0)
+    return sizes
+
+
+def _decks(rng: np.random.Generator, target: Tensor, how: str) -> list[Rows]:
+    """Every label's rows, shuffled."""
+    if target.dim() != 1 or target.is_floating_point() or target.is_complex():
+        raise Invalid(
+            f"how={how!r} needs integer labels, one per row, got {target.dtype} {list(target.shape)}. Use how='iid'."
+        )
+    labels = target.cpu().numpy()
+    return [rng.permutation(np.flatnonzero(labels == label)) for label in np.unique(labels)]
+
+
+def _mixed(rng: np.random.Generator, decks: list[Rows], clients: int, concentration: float) -> list[Rows]:
+    left = np.array([len(deck) for deck in decks])
+    prior = left / left.sum() * len(decks)  # all ones where labels are equally frequent
+    parts: list[Rows] = [np.empty(0, np.int64)] * clients
+    for client, size in zip(rng.permutation(clients), _even(int(left.sum()), clients), strict=True):
+        mix, own = rng.dirichlet(concentration * prior), []
+        while size:
+            open_mix = np.where(left > 0, mix, 0.0)
+            open_mix = open_mix if open_mix.sum() > 0 else left.astype(float)  # none of its labels is left
+            taken = np.minimum(rng.multinomial(size, open_mix / open_mix.sum()), left)
+            left = left - taken
+            size -= taken.sum()
+            own += [deck[rest : rest + k] for deck, rest, k in zip(decks, left, taken, strict=True)]
+        parts[client] = np.concatenate(own)
+    return parts
+
+
+def _shared(rng: np.random.Generator, decks: list[Rows], clients: int, concentration: float) -> list[Rows]:
+    parts: list[list[Rows]] = [[] for _ in range(clients)]
+    for deck in decks:
+        edges = np.cumsum(rng.dirichlet(np.full(clients, concentration)))[:-1]
+        for own, piece in zip(parts, np.split(deck, np.round(edges * len(deck)).astype(np.int64)), strict=True):
+            own.append(piece)
+    return [np.concatenate(own) for own in parts]
+
+
+def _by_label(rng: np.random.Generator, decks: list[Rows], clients: int, each: int, balanced: bool) -> list[Rows]:
+    if each > len(decks):
+        raise Invalid(f"`labels_per_client` must be at most the number of labels ({len(decks)}), got {each}.")
+    holders: list[list[int]] = [[] for _ in decks]
+    for client in range(clients):
+        held = np.array([len(holder) for holder in holders])
+        for label in np.lexsort((rng.random(len(decks)), held))[:each]:  # the least held, ties at random
+            holders[label].append(client)
+    quota = min(len(deck) // len(holder) for deck, holder in zip(decks, holders, strict=True) if holder)
+    parts: list[list[Rows]] = [[] for _ in range(clients)]
+    for deck, holder in zip(decks, holders, strict=True):
+        for client, piece in zip(holder, np.array_split(deck, max(len(holder), 1)), strict=False):
+            parts[client].append(piece[:quota] if balanced else piece)
+    return [np.concatenate(own) for own in parts]

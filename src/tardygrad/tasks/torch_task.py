@@ -1,0 +1,198 @@
+"""Any module, any loss, any data, as a task: the vector is the module's trainable parameters, one after another."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from tardygrad import streams
+from tardygrad.errors import Invalid
+from tardygrad.messages import Buffers, Job, Vector
+from tardygrad.tasks.noise import Noise
+from tardygrad.tasks.rules import whole
+from tardygrad.tasks.sharding import Data, Shards, tensors
+from tardygrad.tasks.views import Views, check, draws, flatten, kept, keyed, trainable
+
+Loss = Callable[[Any, Tensor], Tensor]
+"""(output, target) to the mean over the batch; usually from torch.nn.functional."""
+
+
+class Batch(NamedTuple):
+    """ξ_{i,k}: everything random in one local step."""
+
+    rows: Tensor  # of the data
+    key: int  # of the module's own draws (dropout)
+    noise: Vector | None  # added to the gradient
+
+
+class TorchTask:
+    """A task from a module.
+
+    Gradients are bit-identical to those of a plain torch loop. The module itself is never changed: every thread works
+    on its own deep copy. Frozen parameters stay as they are and out of the vector; tied weights appear once.
+
+    Args:
+        module: its weights now are x_0; or a function without arguments that makes one, and x_0 depends on the seed.
+        loss: (output, target) to the mean over the batch.
+        shards: the training data and who has which rows; `shard` makes them.
+        test: the test set; without it there is nothing to evaluate.
+        batch_size: rows per local step; a pass over a shard ends with a smaller batch if it must.
+        noise: added to every gradient.
+        buffers: "average" a module's persistent buffers (BatchNorm) over a round's updates, or "refuse" to have any.
+        evaluate_batch: rows at a time when evaluating.
+
+    >>> from tardygrad.tasks import shard
+    >>> data = (torch.randn(20, 3), torch.arange(20) % 2)
+    >>> TorchTask(nn.Linear(3, 2), loss=nn.functional.cross_entropy, shards=shard(data, clients=4))
+    TorchTask(Linear, parameters=8, clients=4)
+    """
+
+    def __init__(
+        self,
+        module: nn.Module | Callable[[], nn.Module],
+        *,
+        loss: Loss,
+        shards: Shards,
+        test: Data | None = None,
+        batch_size: int = 32,
+        noise: Noise | None = None,
+        buffers: Literal["average", "refuse"] = "average",
+        evaluate_batch: int = 1024,
+    ) -> None:
+        whole("batch_size", batch_size)
+        whole("evaluate_batch", evaluate_batch)
+        if not isinstance(shards, Shards):
+            raise Invalid(f"`shards` must be made by shard(data, clients=...), got {type(shards).__name__}.")
+        if buffers not in ("average", "refuse"):
+            raise Invalid(f"`buffers` must be 'average' or 'refuse', got {buffers!r}.")
+        self.loss, self.shards, self.noise = loss, shards, noise
+        self.test = None if test is None else tensors(test)
+        self.batch_size, self.evaluate_batch = batch_size, evaluate_batch
+        self._factory = None if isinstance(module, nn.Module) else module
+        self._template = copy.deepcopy(module) if isinstance(module, nn.Module) else self._make(0)
+        check(self._template)
+        floats, ints = kept(self._template)
+        if buffers == "refuse" and (floats or ints):
+            name = next(iter(floats | ints))
+            owner = type(self._template.get_submodule(name.rpartition(".")[0])).__name__
+            raise Invalid(f"buffers='refuse' allows no buffers, got `{name}` of {owner}. Use GroupNorm or LayerNorm.")
+        self._shapes = [p.shape for p in trainable(self._template).values()]
+        self._parameters = sum(shape.numel() for shape in self._shapes)
+        self._draws = draws(self._template)
+        self._local = threading.local()
+
+    def __repr__(self) -> str:
+        return f"TorchTask({type(self._template).__name__}, parameters={self.parameters}, clients={self.clients})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_local"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _local=threading.local())
+
+    @property
+    def clients(self) -> int:
+        return self.shards.clients
+
+    @property
+    def parameters(self) -> int:
+        return self._parameters
+
+    @property
+    def draws_globally(self) -> bool:
+        """Whether the module draws from torch's global generator: it has dropout, or was seen to draw in a first step.
+
+        Results are the same in any case, but threads then wait for each other's forward passes.
+        """
+        return self._draws
+
+    def init(self, seed: int) -> Vector:
+        """x_0; frozen parameters and buffers of a factory are those of seed 0 for every seed."""
+        module = self._template if self._factory is None or seed == 0 else self._make(seed)
+        parameters = trainable(module).values()
+        if [p.shape for p in parameters] != self._shapes:
+            raise Invalid(f"a module factory must make the same shapes every time, got others for seed {seed}.")
+        return flatten(parameters)
+
+    def init_buffers(self) -> Buffers | None:
+        floats, ints = kept(self._template)
+        if not floats and not ints:
+            return None
+        return Buffers(flatten(floats.values()), flatten(ints.values(), torch.int64))
+
+    def batches(self, job: Job) -> Iterator[Batch]:
+        """K batches, or those of K passes."""
+        noise = job.stream("noise") if self.noise else None
+        each = -(-len(self.shards.rows[job.client]) // self.batch_size)
+        count = (job.epochs or 0) * each if job.steps is None else job.steps
+        for step, rows in zip(range(count), self._deal(job), strict=False):
+            drawn = self.noise.draw(noise, self.parameters) if self.noise and noise else None
+            yield Batch(rows, streams.key(job.seed, "dropout", job.client, job.serial, step), drawn)
+
+    def _deal(self, job: Job) -> Iterator[Tensor]:
+        """The client's rows without end, batch by batch, every pass in a new order."""
+        rng, mine = job.stream("batches"), self.shards.rows[job.client]
+        while True:
+            yield from torch.split(mine[torch.from_numpy(rng.permutation(len(mine)))], self.batch_size)
+
+    def gradient(self, x: Vector, batch: Batch, buffers: Buffers | None) -> tuple[Tensor, Vector]:
+        """F(x; ξ), without the noise, and ∇F(x; ξ) + noise; the vector is overwritten by the thread's next call."""
+        views = self._views()
+        views.bind(x, buffers, training=True)
+        views.g.zero_()
+        with keyed(batch.key) if self._draws or not views.probed else nullcontext():
+            before = None if views.probed else torch.get_rng_state()
+            *inputs, target = (tensor[batch.rows] for tensor in self.shards.data)
+            value = self.loss(views.module(*inputs), target)
+            if before is not None:
+                self._draws |= not torch.equal(before, torch.get_rng_state())
+                views.probed = True
+        if value.numel() != 1:
+            raise Invalid(f"`loss` must return one number, got shape {list(value.shape)}. Use reduction='mean'.")
+        value.backward()  # type: ignore[no-untyped-call]
+        views.keep(buffers)
+        if batch.noise is not None:
+            views.g += batch.noise
+        return value.detach(), views.g
+
+    @torch.no_grad()
+    def evaluate(self, x: Vector, buffers: Buffers | None) -> dict[str, float]:
+        """The mean loss on the test set, and the accuracy in [0, 1] if targets are classes and outputs their logits."""
+        if self.test is None:
+            raise Invalid("evaluating needs a test set, got none. Give the task test=(inputs..., target).")
+        views = self._views()
+        views.bind(x, Buffers(*(flat.clone() for flat in buffers)) if buffers else None, training=False)
+        loss, right, count = 0.0, 0, len(self.test[-1])
+        classes = False
+        for *inputs, target in zip(*(torch.split(tensor, self.evaluate_batch) for tensor in self.test), strict=True):
+            output = views.module(*inputs)
+            loss += float(self.loss(output, target)) * len(target)
+            classes = _classes(output, target)
+            right += int((output.argmax(1) == target).sum()) if classes else 0
+        scores = {"loss": loss / count}
+        return scores | {"accuracy": right / count} if classes else scores
+
+    def _make(self, seed: int) -> nn.Module:
+        with keyed(streams.key(seed, "init")):
+            module = self._factory() if self._factory else None
+        if not isinstance(module, nn.Module):
+            raise Invalid(f"`module` must be a module or make one without arguments, got {type(module).__name__}.")
+        return module
+
+    def _views(self) -> Views:
+        """The calling thread's own copy of the module."""
+        if not hasattr(self._local, "views"):
+            self._local.views = Views(self._template)
+        views: Views = self._local.views
+        return views
+
+
+def _classes(output: Any, target: Tensor) -> bool:
+    whole_numbers = not target.is_floating_point() and target.dtype != torch.bool
+    return isinstance(output, Tensor) and output.dim() == 2 and target.dim() == 1 and whole_numbers

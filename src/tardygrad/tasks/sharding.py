@@ -119,20 +119,20 @@ def shard(
 
 def tensors(data: Data) -> tuple[Tensor, ...]:
     """(inputs..., target) from tensors or from a map-style dataset."""
+    found: Any = data
     if isinstance(data, TensorDataset):
-        data = tuple(data.tensors)
+        found = data.tensors
     elif isinstance(data, Dataset):
         if not isinstance(data, Sized) or not len(data):
             raise Invalid(f"a dataset must have a length and at least one row, got {type(data).__name__}.")
-        data = tuple(default_collate([data[i] for i in range(len(data))]))
-    if not isinstance(data, tuple) or len(data) < 2 or not all(isinstance(t, Tensor) for t in data):
-        raise Invalid(
-            "data must be a tuple of tensors (inputs..., target) or a dataset of such rows, got something else."
-        )
-    lengths = [t.shape[0] if t.dim() else 0 for t in data]
+        found = default_collate([data[i] for i in range(len(data))])
+    if not isinstance(found, list | tuple) or len(found) < 2 or not all(isinstance(t, Tensor) for t in found):
+        got = f"{len(found)} of them" if isinstance(found, list | tuple) else type(found).__name__
+        raise Invalid(f"data must be two or more tensors (inputs..., target) or a dataset of such rows, got {got}.")
+    lengths = [t.shape[0] if t.dim() else 0 for t in found]
     if len(set(lengths)) > 1 or not lengths[0]:
         raise Invalid(f"inputs and target must have the same number of rows, at least one, got {lengths}.")
-    return data
+    return tuple(found)
 
 
 Rows = np.ndarray[tuple[int], np.dtype[np.int64]]

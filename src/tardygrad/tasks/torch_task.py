@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -17,7 +16,7 @@ from tardygrad.messages import Buffers, Job, Vector
 from tardygrad.tasks.noise import Noise
 from tardygrad.tasks.rules import whole
 from tardygrad.tasks.sharding import Data, Shards, tensors
-from tardygrad.tasks.views import Views, check, draws, flatten, kept, keyed, trainable
+from tardygrad.tasks.views import Views, check, copied, draws, flatten, kept, keyed, trainable
 
 Loss = Callable[[Any, Tensor], Tensor]
 """(output, target) to the mean over the batch; usually from torch.nn.functional."""
@@ -75,8 +74,9 @@ class TorchTask:
         self.test = None if test is None else tensors(test)
         self.batch_size, self.evaluate_batch = batch_size, evaluate_batch
         self._factory = None if isinstance(module, nn.Module) else module
-        self._template = copy.deepcopy(module) if isinstance(module, nn.Module) else self._make(0)
-        check(self._template)
+        given = module if isinstance(module, nn.Module) else self._make(0)
+        check(given)  # before the copy, in which parameters no longer share memory
+        self._template = copied(given)
         floats, ints = kept(self._template)
         if buffers == "refuse" and (floats or ints):
             name = next(iter(floats | ints))

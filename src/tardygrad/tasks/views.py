@@ -29,9 +29,7 @@ class Views:
     """
 
     def __init__(self, template: nn.Module) -> None:
-        self.module = copy.deepcopy(template)
-        if _ties(self.module) != _ties(template):
-            raise Invalid(f"a deep copy must keep tied weights tied, got {type(template).__name__} with its own way.")
+        self.module = copied(template)
         self.parameters = list(trainable(self.module).values())
         self.sizes = [p.numel() for p in self.parameters]
         self.g = torch.zeros(sum(self.sizes), device=self.parameters[0].device)
@@ -80,6 +78,14 @@ class Views:
             found = [getattr(owner, leaf) for owner, leaf in owned]
             for buffer, part in zip(found, torch.split(flat, [b.numel() for b in found]), strict=True):
                 yield buffer, part, buffer.dtype == flat.dtype
+
+
+def copied(module: nn.Module) -> nn.Module:
+    """A deep copy, with the same weights tied."""
+    again = copy.deepcopy(module)
+    if _ties(again) != _ties(module):
+        raise Invalid(f"a deep copy must keep tied weights tied, got {type(module).__name__} with its own way.")
+    return again
 
 
 def trainable(module: nn.Module) -> dict[str, nn.Parameter]:

@@ -1,0 +1,216 @@
+"""Sharding: every row to one client at most, every client at least one row, and clients as alike as asked for."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import Dataset, IterableDataset, TensorDataset
+
+from tardygrad.errors import Invalid
+from tardygrad.tasks import Shards, shard
+
+
+def labelled(rows, labels=5, seed=0):
+    target = torch.randint(labels, (rows,), generator=torch.Generator().manual_seed(seed))
+    return torch.arange(float(rows))[:, None], target
+
+
+def sizes(shards):
+    return [len(rows) for rows in shards.rows]
+
+
+def used(shards):
+    return sorted(row for rows in shards.rows for row in rows.tolist())
+
+
+HOWS = st.one_of(
+    st.just({"how": "iid"}),
+    st.builds(lambda c: {"concentration": c}, st.floats(0.01, 100.0)),
+    st.builds(lambda k: {"how": "label", "labels_per_client": k}, st.integers(1, 5)),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    rows=st.integers(1, 120),
+    clients=st.integers(1, 30),
+    labels=st.integers(1, 6),
+    how=HOWS,
+    balanced=st.booleans(),
+    seed=st.integers(0, 5),
+)
+def test_every_split_is_a_split_or_is_refused(rows, clients, labels, how, balanced, seed):
+    data = labelled(rows, labels, seed)
+    try:
+        shards = shard(data, clients=clients, balanced=balanced, seed=seed, **how)
+    except Invalid:
+        if rows >= clients and (how.get("how") == "iid" or ("concentration" in how and balanced)):
+            raise  # these always work out
+        return
+    found = used(shards)
+    assert shards.clients == clients
+    assert len(set(found)) == len(found)
+    assert set(found) <= set(range(rows))
+    assert min(sizes(shards)) >= 1
+    if how.get("how") != "label":
+        assert found == list(range(rows))
+        assert not balanced or max(sizes(shards)) - min(sizes(shards)) <= 1
+    else:
+        assert not balanced or len(set(sizes(shards))) == 1
+        assert all(len(data[1][own].unique()) <= how["labels_per_client"] for own in shards.rows)
+
+
+def test_a_split_is_a_function_of_its_seed():
+    data = labelled(200)
+    for how in ({}, {"concentration": 0.3}, {"how": "label"}, {"balanced": False}):
+        a, b, c = (shard(data, clients=5, seed=seed, **how) for seed in (0, 0, 1))
+        assert all(torch.equal(x, y) for x, y in zip(a.rows, b.rows, strict=True))
+        assert not all(torch.equal(x, y) for x, y in zip(a.rows, c.rows, strict=True))
+
+
+def test_iid_is_not_the_order_of_the_data():
+    data = (torch.zeros(1000, 1), torch.arange(1000) // 100)
+    assert all(len(data[1][rows].unique()) == 10 for rows in shard(data, clients=10).rows)
+
+
+def largest_share(shards):
+    """The mean over clients of the share of their most frequent label."""
+    target = shards.data[-1]
+    return sum(float(target[own].bincount().max() / len(own)) for own in shards.rows) / shards.clients
+
+
+@pytest.mark.parametrize("balanced", [True, False])
+def test_concentration_says_how_alike_clients_are(balanced):
+    data = labelled(5000, labels=10)
+    few, some, many = (
+        largest_share(shard(data, clients=10, concentration=c, balanced=balanced)) for c in (0.05, 0.5, 1000.0)
+    )
+    assert few > 0.55
+    assert 0.25 < some < few - 0.1
+    assert many < 0.15
+
+
+def test_unbalanced_sizes_are_unequal():
+    data = labelled(5000)
+    even, uneven, mixed = (
+        sizes(shard(data, clients=20, **how))
+        for how in ({}, {"balanced": False}, {"concentration": 0.5, "balanced": False})
+    )
+    assert max(even) == min(even)
+    assert max(uneven) > 3 * min(uneven)
+    assert max(mixed) > 1.5 * min(mixed)
+
+
+def test_labels_are_held_by_equally_many_clients_and_all_used_if_unbalanced():
+    data = labelled(1000, labels=10)
+    shards = shard(data, clients=15, how="label", labels_per_client=2, balanced=False)
+    assert used(shards) == list(range(1000))
+    assert all(len(data[1][own].unique()) == 2 for own in shards.rows)
+    holders = sum(torch.eye(10)[data[1][own].unique()].sum(0) for own in shards.rows)
+    assert holders.tolist() == [3.0] * 10
+    pairs = {tuple(data[1][own].unique().tolist()) for own in shards.rows}
+    assert len(pairs) > 5  # not always the same labels together
+
+
+def test_datasets_are_taken_as_tensors():
+    class Squares(Dataset):
+        def __len__(self):
+            return 6
+
+        def __getitem__(self, i):
+            return torch.tensor([float(i)]), i * i
+
+    shards = shard(Squares(), clients=2)
+    assert shards.data[0].tolist() == [[0.0], [1.0], [2.0], [3.0], [4.0], [5.0]]
+    assert shards.data[1].tolist() == [0, 1, 4, 9, 16, 25]
+    tensors = labelled(6)
+    assert shard(TensorDataset(*tensors), clients=2).data[0] is tensors[0]
+
+
+def test_shards_print_compactly():
+    assert repr(shard(labelled(10), clients=3)) == "Shards(clients=3, rows=10, each=3..4)"
+
+
+class Endless(IterableDataset):
+    def __iter__(self):
+        return iter(())
+
+
+class Named(Dataset):
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, i):
+        return {"input": i}
+
+
+DATA = (torch.zeros(10, 1), torch.arange(10) % 5)
+FLOATS = (torch.zeros(10, 1), torch.zeros(10))
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda: shard(DATA, clients=0), "`clients` must be a whole number, 1 or more, got 0."),
+        (
+            lambda: shard(DATA, clients=11),
+            "every client needs at least one row, got 10 rows for 11 clients. Use fewer clients.",
+        ),
+        (lambda: shard(DATA, clients=2, how="random"), "`how` must be one of iid, dirichlet, label, got 'random'."),
+        (
+            lambda: shard(DATA, clients=2, how="dirichlet"),
+            "how='dirichlet' needs a `concentration`, got none. Use 0.3 for markedly different clients.",
+        ),
+        (
+            lambda: shard(DATA, clients=2, how="iid", concentration=1.0),
+            "`concentration` belongs to how='dirichlet', got how='iid'. Leave one of them out.",
+        ),
+        (
+            lambda: shard(DATA, clients=2, concentration=0.0),
+            "`concentration` must be a finite number, above 0, got 0.0.",
+        ),
+        (
+            lambda: shard(DATA, clients=2, how="label", labels_per_client=9),
+            "`labels_per_client` must be at most the number of labels (5), got 9.",
+        ),
+        (
+            lambda: shard(FLOATS, clients=2, how="label"),
+            "how='label' needs integer labels, one per row, got torch.float32 [10]. Use how='iid'.",
+        ),
+        (
+            lambda: shard(labelled(40), clients=20, concentration=0.01, balanced=False),
+            "every client needs at least one row, got none for client",
+        ),
+        (
+            lambda: Shards(DATA, (torch.tensor([1]), torch.empty(0, dtype=torch.int64))),
+            "every client needs at least one row, got none for client 1 (10 rows, 2 clients). "
+            "Use fewer clients or a milder split.",
+        ),
+        (lambda: Shards(DATA, (torch.tensor([10]),)), "rows must be between 0 and 9, got others for client 0."),
+        (
+            lambda: Shards(DATA, (torch.tensor([1.0]),)),
+            "rows must be flat int64 tensors, got torch.float32 [1] (client 0).",
+        ),
+        (
+            lambda: shard((torch.zeros(3, 1), torch.zeros(4)), clients=2),
+            "inputs and target must have the same number of rows, at least one, got [3, 4].",
+        ),
+        (
+            lambda: shard(torch.zeros(3), clients=2),
+            "data must be two or more tensors (inputs..., target) or a dataset of such rows, got Tensor.",
+        ),
+        (
+            lambda: shard((torch.zeros(3),), clients=2),
+            "data must be two or more tensors (inputs..., target) or a dataset of such rows, got 1 of them.",
+        ),
+        (
+            lambda: shard(Named(), clients=2),
+            "data must be two or more tensors (inputs..., target) or a dataset of such rows, got dict.",
+        ),
+        (lambda: shard(Endless(), clients=2), "a dataset must have a length and at least one row, got Endless."),
+    ],
+)
+def test_errors_say_the_rule_the_value_and_the_fix(call, text):
+    with pytest.raises(Invalid) as caught:
+        call()
+    assert str(caught.value).startswith(text)

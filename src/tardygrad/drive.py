@@ -46,5 +46,9 @@ def drive(server: Server, pool: Pool, rounds: int | None = None) -> Iterator[Eve
 
 
 def _starved(server: Server, why: str) -> str:
-    counts = ", ".join(f"{number} {place}" for place, number in server.census().items())
-    return f"the buffer cannot fill in round {server.round + 1}: {why} ({counts})."
+    at = server.census()
+    clients = ", ".join(f"{at[place]} {place}" for place in ("at work", "waiting", "idle", "lost"))
+    return (
+        f"the buffer cannot fill in round {server.round + 1}: {why} "
+        f"({at['buffered']} of {at['buffer']} updates there; of {at['clients']} clients {clients})."
+    )

@@ -17,6 +17,7 @@ import json
 import math
 import os
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -41,39 +42,45 @@ class Record:
     """The writer of a run's directory; one process at a time.
 
     Args:
-        path: the directory. It must not hold a run yet, unless `resume` is set.
-        spec: what was asked for.
+        path: the directory.
+        spec: what was asked for, for a new record.
+        lengths: where the files of a record that goes on are cut off first, as its checkpoint says.
     """
 
-    def __init__(self, path: Path, spec: Row | None = None, *, resume: bool = False) -> None:
-        self.path = path
-        if not resume and (path / "spec.json").exists():
-            raise Invalid(f"the directory {str(path)!r} already holds a run. Resume it, or choose another `out`.")
-        if resume and not (path / "spec.json").exists():
-            raise Invalid(f"{str(path)!r} holds no run to resume: it has no spec.json.")
+    def __init__(self, path: Path, spec: Row | None = None, lengths: dict[str, int] | None = None) -> None:
+        self.path = path if lengths is not None else unused(path)
         self._files: list[TextIO] = []
         try:
             (path / "checkpoints").mkdir(parents=True, exist_ok=True)
             self._lock = (path / ".lock").open("w")
-            try:
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                self._lock.close()
-                raise RecordError(f"the run in {str(path)!r} is in use by another process.") from error
+        except OSError as error:
+            raise unwritable(path, error) from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self._lock.close()
+            raise RecordError(f"the run in {str(path)!r} is in use by another process.") from error
+        try:
             if spec is not None:
                 write_json(path / "spec.json", spec)
             self.events = self._open("events.jsonl")
             self.metrics = self._open("metrics.jsonl")
+            if lengths is not None:
+                self._rewind(lengths)
         except OSError as error:
+            self.close()
             raise unwritable(path, error) from error
+        except BaseException:
+            self.close()
+            raise
 
     def _open(self, name: str) -> TextIO:
         self._files.append((self.path / name).open("a", encoding="utf-8"))
         return self._files[-1]
 
-    def event(self, kind: str, time: float, **facts: Any) -> None:
+    def event(self, row: Row) -> None:
         """Append one line to the events."""
-        self._append(self.events, {"event": kind, "time": time, **facts})
+        self._append(self.events, row)
 
     def row(self, row: Row) -> None:
         """Append one line to the metrics."""
@@ -95,8 +102,7 @@ class Record:
         except OSError as error:
             raise unwritable(self.path, error) from error
 
-    def rewind(self, lengths: dict[str, int]) -> None:
-        """Cut the files back to the lengths a checkpoint remembers."""
+    def _rewind(self, lengths: dict[str, int]) -> None:
         for file in self._files:
             wanted = lengths[Path(file.name).name]
             if os.fstat(file.fileno()).st_size < wanted:
@@ -106,12 +112,20 @@ class Record:
     def close(self) -> None:
         """Bring everything to the disk and let go of the directory."""
         try:
-            for file in self._files:
-                file.close()
+            with ExitStack() as stack:  # closes every file, even if one fails
+                for file in (self._lock, *self._files):
+                    stack.callback(file.close)
         except OSError as error:
             raise unwritable(self.path, error) from error
-        finally:
-            self._lock.close()
+
+
+def unused(path: Path) -> Path:
+    """The same path, if a new run may go there."""
+    if (path / "spec.json").exists():
+        raise Invalid(f"the directory {str(path)!r} already holds a run. Resume it, or choose another one.")
+    if path.exists() and not path.is_dir():
+        raise Invalid(f"a run needs a directory, and {str(path)!r} is a file. Choose another one.")
+    return path
 
 
 def unwritable(path: Path, error: OSError) -> RecordError:
@@ -154,12 +168,12 @@ def read_json(path: Path) -> Row:
     return value
 
 
-def read_lines(path: Path) -> Iterator[Row]:
-    """The lines of events.jsonl or metrics.jsonl; a torn last line is left out."""
+def read_lines(path: Path, length: int | None = None) -> Iterator[Row]:
+    """The lines of events.jsonl or metrics.jsonl, up to a length in bytes; a torn last line is left out."""
     try:
-        with path.open(encoding="utf-8", errors="replace") as file:
+        with path.open("rb") as file:
             for number, line in enumerate(file, 1):
-                if not line.endswith("\n"):
+                if not line.endswith(b"\n") or (length is not None and file.tell() > length):
                     return
                 try:
                     yield json.loads(line)

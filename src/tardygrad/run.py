@@ -6,6 +6,7 @@ import platform
 import time
 from collections import Counter
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple, Required, TypedDict, Unpack
 
@@ -18,11 +19,11 @@ from tardygrad.algorithm import Method, Server, Task
 from tardygrad.drive import Event, drive
 from tardygrad.errors import Invalid, Starved
 from tardygrad.fleet import Fleet
-from tardygrad.messages import Advanced, Joined, Lost, Refused, Taken, Update, Vector
+from tardygrad.messages import Advanced, Lost, Refused, Update, Vector
 from tardygrad.pools.pool import Pool
 from tardygrad.pools.scripted import ScriptedPool
 from tardygrad.pools.sim import SimPool
-from tardygrad.record import Record, Row, read_json, read_lines, replace, write_json
+from tardygrad.record import Record, Row, read_json, read_lines, replace, unused, write_json
 
 
 class Settings(TypedDict, total=False):
@@ -46,6 +47,9 @@ class Run:
         seed = settings["seed"]
         self.server = Server(method, task.init(seed), clients=task.clients, seed=seed, buffers=task.init_buffers())
         self.task, self.pool, self.settings = task, pool, settings
+        self.path: Path | None = None  # of the record; None keeps the metrics in memory only
+        self.asked: Row | None = None  # what goes into a new record's spec.json
+        self.lengths: dict[str, int] | None = None  # where a resumed record goes on
         self.record: Record | None = None
         self.metrics: list[Row] = []
         self.script: list[tuple[str, int, float]] = []
@@ -62,25 +66,32 @@ class Run:
         """Run to the end, yielding the metrics of each round as it is made. Call `stop` to end early, resumably."""
         began, rounds = time.perf_counter(), self.settings["rounds"]
         self.status = "running"
+        if self.path:
+            self.record = Record(self.path, self.asked, self.lengths)
         try:
             for event in drive(self.server, self.pool, rounds):
                 self._note(event)
                 if isinstance(event.happened, Advanced):
                     row = self._round(event.time, event.happened)
-                    if event.happened.round % self.settings["checkpoint_every"] == 0:
+                    if event.happened.round % self.settings["checkpoint_every"] == 0 and self.server.round < rounds:
                         self._checkpoint(time.perf_counter() - began)
                     yield row
                 if self.status == "stopping":
                     break
             self.status = "finished" if self.server.round >= rounds else "stopped"
+        except GeneratorExit:  # the caller's loop has ended early
+            self.status = "stopped"
+            raise
         except Starved as error:
             self.status = f"starved: {error}"
             raise
         finally:
-            if self.status != "running":  # else an error or a kill: the last checkpoint stands
-                self._close(time.perf_counter() - began)
-            elif self.record:
-                self.record.close()
+            try:
+                if self.status != "running":  # else the state may be half-way, and the last checkpoint stands
+                    self._end(time.perf_counter() - began)
+            finally:
+                if self.record:
+                    self.record.close()
 
     def stop(self) -> None:
         """End at the next message, with a checkpoint."""
@@ -117,32 +128,33 @@ class Run:
         """Write an event down."""
         now, message, happened, jobs = event
         if isinstance(message, Update):
-            self._arrived(now, message, happened)
-        elif isinstance(message, Lost | Joined):
+            facts: Row = {"client": message.client, "serial": message.serial, "round": message.round}
+            if isinstance(happened, Refused):
+                self._write("refusal", now, **facts, reason=happened.reason)
+            else:
+                delay = happened.delays[-1] if isinstance(happened, Advanced) else happened.delay if happened else None
+                self._write("arrival", now, **facts, delay=delay, steps=message.steps, loss=message.loss)
+        elif message is not None:
             kind = "loss" if isinstance(message, Lost) else "join"
-            self.script.append(("lose" if kind == "loss" else "join", message.client, now))
-            self._event(kind, now, client=message.client, round=self.server.round)
-        for job in jobs:
-            self._event("dispatch", now, client=job.client, serial=job.serial, round=job.round)
-
-    def _arrived(self, now: float, update: Update, happened: Taken | Advanced | Refused | None) -> None:
-        facts = {"client": update.client, "serial": update.serial, "round": update.round}
-        if isinstance(happened, Refused):
-            repeated = happened.reason in ("finished job", "unknown job")
-            self.script.append(("repeat" if repeated else "arrive", update.client, now))
-            self.counts[f"refused: {happened.reason}"] += 1
-            self._event("refusal", now, **facts, reason=happened.reason)
-            return
-        self.script.append(("arrive", update.client, now))
-        delay = happened.delays[-1] if isinstance(happened, Advanced) else happened.delay if happened else None
-        self._event("arrival", now, **facts, delay=delay, steps=update.steps, loss=update.loss)
+            self._write(kind, now, client=message.client, round=self.server.round)
         if isinstance(happened, Advanced):
-            self._event("advance", now, **happened._asdict())
+            self._write("advance", now, **happened._asdict())
+        for job in jobs:
+            self._write("dispatch", now, client=job.client, serial=job.serial, round=job.round)
 
-    def _event(self, kind: str, now: float, **facts: Any) -> None:
-        self.counts[kind] += 1
+    def _write(self, kind: str, now: float, **facts: Any) -> None:
+        row = {"event": kind, "time": now, **facts}
+        self._remember(row)
         if self.record:
-            self.record.event(kind, now, **facts)
+            self.record.event(row)
+
+    def _remember(self, row: Row) -> None:
+        """Keep of an event what the summary and a replay need."""
+        self.counts[row["event"]] += 1
+        if row["event"] == "refusal":
+            self.counts[f"refused: {row['reason']}"] += 1
+        if line := script_line(row):
+            self.script.append(line)
 
     def _round(self, now: float, advanced: Advanced) -> Row:
         row: Row = {"time": now, **advanced._asdict()}
@@ -152,7 +164,7 @@ class Run:
             scores = self.task.evaluate(self.server.x, self.server.buffers)
             seconds = time.perf_counter() - began
             row |= {f"test_{name}": value for name, value in scores.items()}
-            self._event("evaluation", now, round=advanced.round, **scores, seconds=seconds)
+            self._write("evaluation", now, round=advanced.round, **scores, seconds=seconds)
         self.metrics.append(row)
         if self.record:
             self.record.row(row)
@@ -164,9 +176,8 @@ class Run:
             facts = {"lengths": self.record.sync(), "seconds": self.seconds + seconds}
             checkpoint.save(self.record.path / "checkpoints", state, **facts)
 
-    def _close(self, seconds: float) -> None:
-        if self.record:
-            self._checkpoint(seconds)
+    def _end(self, seconds: float) -> None:
+        self._checkpoint(seconds)
         self.seconds += seconds
         if self.record:
             tensors = {"x": self.server.x.cpu()}
@@ -174,7 +185,6 @@ class Run:
                 tensors |= {"floats": self.server.buffers.floats.cpu(), "ints": self.server.buffers.ints.cpu()}
             replace(self.record.path / "model.safetensors", save(tensors))
             write_json(self.record.path / "summary.json", self.summary()._asdict())
-            self.record.close()
 
 
 class Summary(NamedTuple):
@@ -228,14 +238,8 @@ def begin(method: Method, task: Task, pool: Pool, *, spec: Row | None = None, **
     out = full.pop("out", None)
     run = Run(method, task, pool, full)
     if out is not None:
-        asked = {
-            "spec": spec,
-            "method": str(method),
-            "run": full,
-            "versions": versions(),
-            "threads": torch.get_num_threads(),
-        }
-        run.record = Record(Path(out), asked)
+        run.path = unused(Path(out))
+        run.asked = {"spec": spec, "method": str(method), "run": full, "versions": versions()}
     return run
 
 
@@ -250,35 +254,27 @@ def resume(path: str | Path, method: Method, task: Task, pool: Pool, *, rounds: 
     if rounds is not None:
         settings["rounds"] = rounds
     run = Run(method, task, pool, settings)
-    run.record = record = Record(Path(path), resume=True)
-    saved = checkpoint.load(record.path / "checkpoints")
+    run.path = Path(path)
+    saved = checkpoint.load(run.path / "checkpoints")
+    run.lengths = saved.facts["lengths"] if saved else {"events.jsonl": 0, "metrics.jsonl": 0}
     if saved is None:
-        record.rewind({"events.jsonl": 0, "metrics.jsonl": 0})
         return run
     if not hasattr(pool, "restore"):
         raise Invalid(f"a {type(pool).__name__} cannot be resumed.")
     pool.restore(checkpoint.apply(saved, run.server))
-    record.rewind(saved.facts["lengths"])
     run.seconds = saved.facts["seconds"]
-    run.metrics = list(read_lines(record.path / "metrics.jsonl"))
-    for row in read_lines(record.path / "events.jsonl"):
-        run.counts[row["event"]] += 1
-        if row["event"] == "refusal":
-            run.counts[f"refused: {row['reason']}"] += 1
-    run.script = list(script(record.path))
+    run.metrics = list(read_lines(run.path / "metrics.jsonl", run.lengths["metrics.jsonl"]))
+    for row in read_lines(run.path / "events.jsonl", run.lengths["events.jsonl"]):
+        run._remember(row)
     return run
 
 
-def script(path: Path) -> Iterator[tuple[str, int, float]]:
-    """The order of arrivals of a recorded run, for a `ScriptedPool`."""
-    verbs = {"arrival": "arrive", "loss": "lose", "join": "join"}
-    for row in read_lines(path / "events.jsonl"):
-        kind = row["event"]
-        if kind == "refusal":
-            repeated = row["reason"] in ("finished job", "unknown job")
-            yield ("repeat" if repeated else "arrive", row["client"], row["time"])
-        elif kind in verbs:
-            yield (verbs[kind], row["client"], row["time"])
+def script_line(row: Row) -> tuple[str, int, float] | None:
+    """An event of a record as a line for a `ScriptedPool`; None if it was no arrival."""
+    verb = {"arrival": "arrive", "loss": "lose", "join": "join", "refusal": "arrive"}.get(row["event"])
+    if row.get("reason") in ("finished job", "unknown job"):
+        verb = "repeat"
+    return (verb, row["client"], row["time"]) if verb else None
 
 
 def replay(run: Run) -> Run:
@@ -290,5 +286,11 @@ def replay(run: Run) -> Run:
 
 
 def versions() -> dict[str, str]:
-    """What a run's bits may depend on."""
-    return {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__}
+    """What a run's bits may depend on, besides its spec."""
+    return {
+        "tardygrad": version("tardygrad"),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "threads": str(torch.get_num_threads()),
+    }

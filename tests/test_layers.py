@@ -1,0 +1,81 @@
+"""Layers: a file imports only from its own layer or from those above it, and the heart knows no engine."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parent.parent / "src/tardygrad"
+LAYERS = [
+    {"errors"},
+    {"streams", "schedules", "clipping"},
+    {"transforms", "messages", "algorithm"},
+    {"methods", "fleet", "tasks"},
+    {"pools", "drive", "record", "checkpoint", "run"},
+    {"spec", "figures", "reproduce", "cli"},
+]
+RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
+HEART = {"streams", "schedules", "clipping", "transforms", "messages", "algorithm"}
+FILES = sorted(SOURCE.rglob("*.py"))
+
+
+def imports(path: Path) -> set[str]:
+    """Every module a file imports, at whatever depth of the code."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path.name} has a relative import"
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def room(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_a_file_imports_only_from_its_own_layer_or_above(path: Path) -> None:
+    if path == SOURCE / "__init__.py":
+        return
+    for name in imports(path):
+        parts = name.split(".")
+        if parts[0] == "tardygrad" and len(parts) > 1 and parts[1] != "__version__":
+            assert RANK[parts[1]] <= RANK[room(path)], f"{room(path)} must not import {name}"
+
+
+@pytest.mark.parametrize("path", [p for p in FILES if room(p) in HEART], ids=lambda path: path.stem)
+def test_the_heart_knows_no_time_threads_network_files_or_layers(path: Path) -> None:
+    banned = {"time", "datetime", "threading", "asyncio", "socket", "pathlib", "os", "io", "json", "logging", "ray"}
+    for name in imports(path):
+        assert name.split(".")[0] not in banned
+        assert not name.startswith("torch.nn")
+
+
+def test_every_room_has_a_layer() -> None:
+    assert {room(path) for path in FILES} - {"__init__", "specs"} <= set(RANK)
+
+
+def test_no_file_has_a_name_that_says_nothing() -> None:
+    empty = {"utils", "common", "helpers", "manager", "base", "misc"}
+    assert not [path for path in FILES if path.stem in empty]
+
+
+def test_importing_the_library_has_no_effect() -> None:
+    """No thread, no seed, no file: measured in a fresh interpreter."""
+    import subprocess
+
+    code = (
+        "import random, threading, numpy, torch\n"
+        "before = (random.getstate(), numpy.random.get_state()[1].tolist(), torch.get_rng_state().tolist(),"
+        " torch.get_num_threads(), threading.active_count())\n"
+        "import tardygrad\n"
+        "after = (random.getstate(), numpy.random.get_state()[1].tolist(), torch.get_rng_state().tolist(),"
+        " torch.get_num_threads(), threading.active_count())\n"
+        "assert before == after\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -1,0 +1,197 @@
+"""Records: append-only, crash-safe, and clear about what went wrong."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import tardygrad as tg
+from tardygrad import checkpoint
+from tardygrad.record import Record, plain, read_json, read_lines, write_json
+
+METHOD = tg.clip2(local_lr=0.1, local_clip=1.0, lr=1.0, clip=0.5, buffer=2, local_steps=2, mode="client")
+FLEET = tg.Fleet.paper(clients=5).crash(client=1, at=4.0, back=9.0)
+
+
+def task(dimension: int = 4) -> Any:
+    return tg.tasks.quadratic(clients=5, dimension=dimension, heterogeneity=1.0)
+
+
+def run_in(out: Path, **settings: Any) -> tg.Run:
+    return tg.simulate(METHOD, task(), FLEET, **({"rounds": 20, "evaluate_every": 5, "out": out} | settings))
+
+
+def test_a_record_tells_the_whole_story_in_order(tmp_path: Path) -> None:
+    run = run_in(tmp_path / "run")
+    events = list(read_lines(tmp_path / "run/events.jsonl"))
+    kinds = [event["event"] for event in events]
+    assert [event["time"] for event in events] == sorted(event["time"] for event in events)
+    assert kinds.count("advance") == 20
+    assert kinds.count("arrival") == 40 == run.summary().updates
+    assert kinds.count("evaluation") == 4
+    assert kinds.count("loss") == kinds.count("join") == 1 == run.summary().lost
+    assert kinds.count("dispatch") == run.server.sent
+    arrival = next(event for event in events if event["event"] == "arrival")
+    assert set(arrival) == {"event", "time", "client", "serial", "round", "delay", "steps", "loss"}
+    advance = next(event for event in events if event["event"] == "advance")
+    assert advance["delays"] == [1, 1]
+    assert {"norm", "move", "norms", "clipped", "local_clipped", "snapshots"} <= set(advance)
+
+
+def test_metrics_summary_spec_and_model_are_there_at_the_end(tmp_path: Path) -> None:
+    run = run_in(tmp_path / "run")
+    metrics = list(read_lines(tmp_path / "run/metrics.jsonl"))
+    assert [row["round"] for row in metrics] == list(range(1, 21))
+    assert [row["round"] for row in metrics if "test_loss" in row] == [5, 10, 15, 20]
+    summary = read_json(tmp_path / "run/summary.json")
+    assert summary["status"] == "finished"
+    assert summary["loss"] == metrics[-1]["test_loss"]
+    assert summary["delay_max"] == max(max(row["delays"]) for row in metrics)
+    assert torch.equal(load_file(tmp_path / "run/model.safetensors")["x"], run.x)
+    spec = read_json(tmp_path / "run/spec.json")
+    assert spec["run"]["seed"] == 0
+    assert spec["versions"]["torch"] == torch.__version__
+
+
+def test_a_directory_that_holds_a_run_is_not_written_over(tmp_path: Path) -> None:
+    run_in(tmp_path / "run")
+    before = (tmp_path / "run/events.jsonl").read_bytes()
+    with pytest.raises(tg.Invalid, match="already holds a run"):
+        run_in(tmp_path / "run")
+    assert (tmp_path / "run/events.jsonl").read_bytes() == before
+
+
+def test_a_file_in_place_of_the_directory_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("hello")
+    with pytest.raises(tg.Invalid, match="needs a directory"):
+        run_in(tmp_path / "run")
+
+
+def test_two_processes_cannot_write_one_record(tmp_path: Path) -> None:
+    pool = tg.SimPool(task(), METHOD, FLEET)
+    run = tg.begin(METHOD, task(), pool, rounds=20, out=tmp_path / "run")
+    going = run.go()
+    next(going)
+    with pytest.raises(tg.RecordError, match="in use by another process"):
+        next(tg.resume(tmp_path / "run", METHOD, task(), tg.SimPool(task(), METHOD, FLEET)).go())
+    going.close()
+
+
+def test_a_loop_that_breaks_off_leaves_a_resumable_run(tmp_path: Path) -> None:
+    run = tg.begin(METHOD, task(), tg.SimPool(task(), METHOD, FLEET), rounds=20, out=tmp_path / "run")
+    for row in run.go():
+        if row["round"] == 7:
+            break
+    assert run.status == "stopped"
+    again = tg.resume(tmp_path / "run", METHOD, task(), tg.SimPool(task(), METHOD, FLEET))
+    assert again.server.round == 7
+    assert [row["round"] for row in again.go()] == list(range(8, 21))
+    assert torch.equal(again.x, tg.simulate(METHOD, task(), FLEET, rounds=20).x)
+
+
+def test_a_torn_last_line_is_ignored_and_a_torn_line_in_the_middle_is_named(tmp_path: Path) -> None:
+    run_in(tmp_path / "run")
+    path = tmp_path / "run/metrics.jsonl"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-10])
+    assert len(list(read_lines(path))) == 19
+    path.write_bytes(whole[:-10] + b"\n" + whole)
+    with pytest.raises(tg.RecordError, match=r"line 20 of .*metrics.jsonl' is damaged"):
+        list(read_lines(path))
+
+
+def test_a_record_shorter_than_its_checkpoint_is_called_damaged(tmp_path: Path) -> None:
+    run_in(tmp_path / "run")
+    (tmp_path / "run/events.jsonl").write_bytes(b"")
+    run = tg.resume(tmp_path / "run", METHOD, task(), tg.SimPool(task(), METHOD, FLEET), rounds=30)
+    with pytest.raises(tg.RecordError, match="shorter than its checkpoint says"):
+        next(run.go())
+
+
+def test_what_holds_no_run_is_said_so(tmp_path: Path) -> None:
+    with pytest.raises(tg.Invalid, match=r"holds no run: spec\.json cannot be read"):
+        tg.resume(tmp_path, METHOD, task(), tg.SimPool(task(), METHOD, FLEET))
+
+
+def test_numbers_that_are_not_finite_become_null() -> None:
+    assert plain({"a": [math.nan, (math.inf, 1.5)], 3: "NaN"}) == {"a": [None, [None, 1.5]], "3": "NaN"}
+    json.dumps(plain({"a": math.nan}), allow_nan=False)
+
+
+def test_a_full_disk_is_a_clear_error(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    path.mkdir()
+    (path / "events.jsonl").symlink_to("/dev/full")  # every write to it fails as on a full disk
+    with pytest.raises(tg.RecordError, match=r"No space left on device.*last complete checkpoint is untouched"):
+        run_in(path, checkpoint_every=1)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A real file system of two megabytes."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(disk)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("mounting a small file system needs root")
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_when_the_disk_fills_up_the_previous_checkpoint_survives_and_the_run_goes_on(small_disk: Path) -> None:
+    big = task(dimension=20_000)  # six models of 80 kB in a checkpoint
+    run = tg.begin(METHOD, big, tg.SimPool(big, METHOD, FLEET), rounds=40, checkpoint_every=5, out=small_disk / "run")
+    for row in run.go():
+        if row["round"] == 12:
+            run.stop()
+    ballast = small_disk / "ballast"
+    room = os.statvfs(small_disk)
+    ballast.write_bytes(b"\0" * (room.f_bavail * room.f_frsize - 100_000))
+    held = sorted(path.name for path in (small_disk / "run/checkpoints").iterdir())
+    again = tg.resume(small_disk / "run", METHOD, big, tg.SimPool(big, METHOD, FLEET))
+    with pytest.raises(tg.RecordError, match="cannot write to"):
+        list(again.go())
+    assert sorted(path.name for path in (small_disk / "run/checkpoints").iterdir()) == held
+    ballast.unlink()
+    last = tg.resume(small_disk / "run", METHOD, big, tg.SimPool(big, METHOD, FLEET))
+    assert last.server.round == 12
+    list(last.go())
+    assert torch.equal(last.x, tg.simulate(METHOD, big, FLEET, rounds=40).x)
+
+
+def test_a_failed_replacement_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_json(tmp_path / "a.json", {"a": 1})
+
+    def full(handle: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(tg.RecordError, match="No space left"):
+        write_json(tmp_path / "a.json", {"a": 2})
+    assert read_json(tmp_path / "a.json") == {"a": 1}
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_checkpoints_hold_each_model_once_and_no_pickle(tmp_path: Path) -> None:
+    run_in(tmp_path / "run")
+    newest = sorted((tmp_path / "run/checkpoints").iterdir())[-1]
+    assert sorted(path.name for path in newest.iterdir()) == ["state.json", "tensors.safetensors"]
+    saved = checkpoint.load(tmp_path / "run/checkpoints")
+    assert saved is not None
+    rounds = {job[2] for job in saved.facts["pending"]["jobs"]} | {saved.facts["round"]}
+    assert {name for name in saved.tensors if name.startswith("model.")} == {f"model.{s}" for s in rounds}
+
+
+def test_a_record_that_cannot_be_made_leaves_no_file_open(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(tg.RecordError, match="cannot write to"):
+        Record(tmp_path / "file/run", {})

@@ -125,6 +125,12 @@ def test_the_transformer_sees_where_a_patch_is_and_what_is_in_it():
     image[0, :4, :4] = torch.arange(16.0).view(4, 4) / 16
     assert not torch.allclose(module(image), module(image.roll(4, 1)))
     assert not torch.allclose(module(image), module(image.roll(1, 1)))
+    seen = []
+    module.embed.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    image = torch.arange(64.0).view(1, 8, 8)
+    module(image)
+    assert torch.equal(seen[0][0, 1], image[0, :4, 4:].flatten())
+    assert torch.equal(seen[0][0, 2], image[0, 4:, :4].flatten())
 
 
 def test_the_clock_has_nothing_to_learn():

@@ -199,6 +199,18 @@ def test_dropout_is_a_function_of_the_job_and_leaves_the_global_generator_alone(
     assert not torch.equal(task.gradient(one.x, same_rows._replace(key=1), None)[1], g)
 
 
+def test_training_trains_and_evaluation_evaluates_whatever_the_modules_own_mode():
+    module, held = DRAWING["dropout"](0.5).eval(), data()
+    with torch.no_grad():
+        loss = F.cross_entropy(module(held[0]), held[1]).item()
+    task = make(module, held)
+    x, batch = task.init(0), next(task.batches(job(task)))
+    first = task.gradient(x, batch, None)[1].clone()
+    assert not torch.equal(task.gradient(x, batch._replace(key=1), None)[1], first)
+    assert task.evaluate(x, None)["loss"] == pytest.approx(loss)
+    assert torch.equal(task.gradient(x, batch, None)[1], first)
+
+
 def test_a_module_without_draws_is_not_thought_to_draw():
     task = make()
     work(job(task), task, METHOD)
@@ -220,6 +232,15 @@ def lookalike():
     return module
 
 
+def nested():
+    """A trainable weight inside a frozen one, with a constant between their beginnings."""
+    module, memory = nn.Sequential(nn.Linear(7, 3), nn.Linear(3, 3)), torch.randn(30)
+    module[0].weight = nn.Parameter(memory[:21].view(3, 7), requires_grad=False)
+    module[1].weight = nn.Parameter(memory[12:21].view(3, 3))
+    module.register_buffer("constant", memory[2:4], persistent=False)
+    return module
+
+
 def untying():
     class Untying(Tied):
         def __deepcopy__(self, memo):
@@ -238,6 +259,7 @@ def untying():
         (nn.Linear(7, 3).double(), "must be float32, got torch.float64 in `weight`. Use module.float()."),
         (nn.Linear(7, 3).bfloat16(), "must be float32, got torch.bfloat16 in `weight`. Use module.float()."),
         (nn.LazyLinear(3), "must have a shape, got lazy `weight` in LazyLinear. Run one forward pass first."),
+        (nested(), "`0.weight` and `1.weight` share memory."),
         (lookalike(), "`0.weight` and `1.weight` share memory. Tie weights as one Parameter under both names."),
     ],
 )

@@ -264,6 +264,7 @@ def test_a_used_task_can_be_copied_and_pickled(again, module):
         (lambda: make(evaluate_batch=2.5), "`evaluate_batch` must be a whole number, 1 or more, got 2.5."),
         (lambda: make(buffers="keep"), "`buffers` must be 'average' or 'refuse', got 'keep'."),
         (lambda: make(lambda: 3), "`module` must be a module or make one without arguments, got int."),
+        (lambda: make(3), "`module` must be a module or make one without arguments, got int."),
         (
             lambda: TorchTask(mlp(), loss=F.cross_entropy, shards=data()),
             "`shards` must be made by shard(data, clients=...), got tuple.",

@@ -180,7 +180,7 @@ class TorchTask:
 
     def _make(self, seed: int) -> nn.Module:
         with keyed(streams.key(seed, "init")):
-            module = self._factory() if self._factory else None
+            module = self._factory() if callable(self._factory) else self._factory
         if not isinstance(module, nn.Module):
             raise Invalid(f"`module` must be a module or make one without arguments, got {type(module).__name__}.")
         return module

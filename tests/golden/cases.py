@@ -1,0 +1,103 @@
+"""Every method as a `Setting` of the oracle, its translation for the library, and both sides' runs."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import tardygrad as tg
+from tests.golden.oracle import UNBOUNDED, Law, Round, Setting, run
+from tests.golden.problem import Problem, Task
+
+MODES = ("sync", "server", "client")
+
+METHODS: dict[str, dict[str, Any]] = {
+    "sgdclip": {},
+    "clip2": {"outer": True},
+    "sd-sgdclip": {"sd": True},
+    "sd-clip2": {"sd": True, "outer": True},
+    "dc-sgdclip": {"dc": True},
+    "dc-clip2": {"dc": True, "outer": True},
+    "sd-dc-clip2": {"sd": True, "dc": True, "outer": True},
+    "biclip": {"local_lower": True, "sd": True},
+    "biclip-outer": {"outer": True, "lower": True},
+    "l2": {"l2": True, "outer": True},
+    "biclip-l2": {"l2": True, "local_lower": True, "dc": True},
+}
+
+
+class Knobs(NamedTuple):
+    """What a method's switches do not say; the lower thresholds are shares of the upper ones."""
+
+    N: int
+    M: int
+    K: int
+    local_lr: Law
+    local_clip: Law
+    lr: Law
+    clip: Law
+    share: float
+
+
+def setting(name: str, mode: str, knobs: Knobs) -> Setting:
+    """A method of the table with its knobs turned."""
+    N, M, K, local_lr, local_clip, lr, clip, share = knobs
+    on = METHODS[name]
+    outer, raised = on.get("outer", False), on.get("lower", False)
+    if raised:
+        # BiClip jumps at 0, where float32 and float64 may disagree about a sign. Clipped local steps of ±u would often
+        # cancel to such zeros, so before an outer BiClip they are left unclipped.
+        local_clip = UNBOUNDED
+    return Setting(
+        mode=mode, N=N, M=M, K=K, local_lr=local_lr, local_clip=local_clip, lr=lr,
+        clip=clip if outer else None,
+        local_lower=Law(share * local_clip.c, local_clip.e) if on.get("local_lower") else Law(0.0),
+        lower=Law(share * clip.c, clip.e) if raised else Law(0.0),
+        l2=on.get("l2", False), sd=on.get("sd", False), dc=on.get("dc", False),
+    )  # fmt: skip
+
+
+def method(m: Setting) -> tg.Method:
+    """The same for the library."""
+
+    def schedule(law: Law) -> float | tg.Power:
+        return tg.Power(*law) if law.e else law.c
+
+    both: dict[str, Any] = {
+        "local_lr": schedule(m.local_lr), "local_clip": schedule(m.local_clip), "lr": schedule(m.lr),
+        "local_lower": schedule(m.local_lower), "norm": "l2" if m.l2 else "coordinate",
+        "downplay": m.sd, "compensate": m.dc, "buffer": m.M, "local_steps": m.K, "mode": m.mode,
+    }  # fmt: skip
+    if m.clip is None:
+        return tg.sgdclip(**both)
+    return tg.clip2(**both, clip=schedule(m.clip), lower=schedule(m.lower))
+
+
+Seconds = list[list[float]]
+"""For each client the runtimes of its jobs, from the start again when they run out."""
+
+
+def library(m: Setting, problem: Problem, seconds: Seconds, T: int, seed: int) -> tuple[list[Round], list[list[int]]]:
+    """The library's rounds, and the clients it gave work from each of x_0, x_1, …"""
+    fleet = tg.Fleet(tuple(tg.Group("traced", 1, tg.Trace(tuple(map(float, times)))) for times in seconds))
+    task, built = Task(problem), method(m)
+    server = tg.Server(built, task.init(seed), clients=m.N, seed=seed)
+    rounds: list[Round] = []
+    given: list[list[int]] = [[] for _ in range(T + 1)]
+    for event in tg.drive(server, tg.SimPool(task, built, fleet), T):
+        for job in event.jobs:
+            given[job.round].append(job.client)
+        if isinstance(event.happened, tg.Advanced):
+            done = event.happened
+            assert done.round == len(rounds) + 1
+            rounds.append(Round(event.time, list(done.clients), list(done.delays), server.x.double().numpy()))
+    return rounds, given
+
+
+def oracle(m: Setting, problem: Problem, seconds: Seconds, T: int, sampled: list[list[int]]) -> list[Round]:
+    """The oracle's rounds; it is told the clients of every sync round, and nothing else."""
+
+    def runtime(client: int, serial: int) -> float:
+        return seconds[client][serial % len(seconds[client])]
+
+    choice = (lambda t: sampled[t - 1]) if m.mode == "sync" else None
+    return run(m, problem.x0, runtime, problem.gradient, T, choice)

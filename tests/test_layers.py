@@ -15,7 +15,7 @@ LAYERS = [
     {"transforms", "messages", "algorithm"},
     {"methods", "fleet", "tasks"},
     {"pools", "drive", "record", "checkpoint", "run"},
-    {"spec", "figures", "reproduce", "cli"},
+    {"signature", "spec", "figures", "reproduce", "cli"},
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 HEART = {"streams", "schedules", "clipping", "transforms", "messages", "algorithm"}

@@ -1,0 +1,79 @@
+"""The command line. One file per group of verbs; `COMMANDS` is the list of them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import Annotated, Any, NoReturn
+
+import click
+import typer
+
+from tardygrad.cli.plan import plan
+from tardygrad.cli.replay import replay
+from tardygrad.cli.run import resume, run
+from tardygrad.cli.specs import specs
+from tardygrad.errors import Invalid, TardygradError
+
+COMMANDS: tuple[Callable[..., Any], ...] = (run, resume, replay, plan, specs)
+
+app = typer.Typer(
+    name="tardygrad",
+    help="Asynchronous training in PyTorch that survives stragglers and heavy-tailed gradients.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+for command in COMMANDS:
+    app.command()(command)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"tardygrad {version('tardygrad')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main(argv: list[str] | None = None) -> NoReturn:
+    """The command `tardygrad`.
+
+    Exit codes: 0 done; 1 the run failed, or a replay differs; 2 a rule was broken; 130 and 143 stopped by Ctrl-C and
+    SIGTERM.
+    """
+    given = sys.argv[1:] if argv is None else argv
+    try:
+        code = app(given, prog_name="tardygrad", standalone_mode=False)
+    except TardygradError as error:
+        _fail(str(error), 2 if isinstance(error, Invalid) else 1, given)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        sys.exit(2)
+    except click.ClickException as error:
+        _fail(f"{error.format_message()} See tardygrad --help.", 2, given)
+    except OSError as error:
+        _fail(f"{error.filename or 'the system'}: {error.strerror or error}.", 1, given)
+    except (KeyboardInterrupt, click.Abort):
+        _fail("stopped before there was anything to keep.", 130, given)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _fail(reason: str, code: int, argv: list[str]) -> NoReturn:
+    """One line: `error: ...` on stderr, or with --json an object on stdout."""
+    line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in " ".join(reason.split()))
+    if "--json" in argv:
+        typer.echo(json.dumps({"error": line}, ensure_ascii=False))
+    else:
+        typer.echo(f"{typer.style('error:', fg='red', bold=True)} {line}", err=True)
+    sys.exit(code)

@@ -1,0 +1,79 @@
+"""`replay`: the same arrivals once more."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from tardygrad import run as runs
+from tardygrad.cli.run import again
+from tardygrad.cli.screen import Folder, Json, progress, show, show_json
+from tardygrad.cli.sitting import torch_threads
+from tardygrad.errors import Invalid, RecordError
+from tardygrad.pools.scripted import ScriptedPool
+from tardygrad.record import Row, read_json, read_lines
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def replay(folder: Folder, json: Json = False) -> None:
+    """Compute a recorded run anew, and compare the final models.
+
+    RUN is its directory. Updates are taken in the order they came, whatever engine they came from.
+    """
+    path = Path(folder)
+    recorded = read_json(path / "spec.json")
+    if not (path / "model.safetensors").exists() or not (path / "summary.json").exists():
+        raise Invalid(f"a replay needs a run that has ended, got {folder!r}. Go on with it: tardygrad resume {folder}")
+    rounds = read_json(path / "summary.json")["rounds"]
+    if rounds < 1:
+        raise Invalid(f"a replay needs a run with at least one round, got {folder!r} with none.")
+    asked = again(folder, recorded, [])
+    with torch_threads(asked.run.threads):
+        built, changed = asked.build(), _changed(recorded)
+        lines = (runs.script_line(row) for row in read_lines(path / "events.jsonl"))
+        pool = ScriptedPool((line for line in lines if line), built.task, built.method)
+        run = runs.begin(built.method, built.task, pool, rounds=rounds, seed=asked.run.seed, evaluate_every=0)
+        for _ in progress(run.go(), done=0, rounds=rounds):
+            pass
+    difference = _difference(path / "model.safetensors", run)
+    same = difference == 0.0
+    if json:
+        show_json({"run": folder, "rounds": rounds, "same": same, "difference": difference, "changed": changed})
+    elif same:
+        show(f"the same bits after {rounds} rounds")
+    else:
+        why = "".join(f"; {name} was {was} and is {now}" for name, (was, now) in changed.items())
+        show(f"not the same bits after {rounds} rounds: the models differ by up to {difference:.3g}{why}")
+    if not same:
+        raise typer.Exit(1)
+
+
+def _difference(path: Path, run: runs.Run) -> float:
+    """The largest difference between two models' numbers, zero only for the same bits."""
+    import torch
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        recorded = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise RecordError(f"{str(path)!r} cannot be read: {error}.") from error
+    buffers = run.server.buffers
+    ours: dict[str, Tensor] = {"x": run.x} | (buffers._asdict() if buffers else {})
+    if {name: tensor.shape for name, tensor in ours.items()} != {name: t.shape for name, t in recorded.items()}:
+        raise RecordError(f"{str(path)!r} holds another model than its spec says: the record is damaged.")
+    pairs = [(tensor, recorded[name]) for name, tensor in ours.items()]
+    if all(torch.equal(a.view(torch.uint8), b.view(torch.uint8)) for a, b in pairs):
+        return 0.0
+    return max(float((a.double() - b.double()).abs().max()) for a, b in pairs if a.numel()) or math.ulp(0.0)
+
+
+def _changed(recorded: Row) -> dict[str, list[str]]:
+    """The versions that are not what they were."""
+    now = runs.versions()
+    return {name: [was, now.get(name, "none")] for name, was in recorded["versions"].items() if now.get(name) != was}

@@ -1,0 +1,90 @@
+"""`run` and `resume`."""
+
+from __future__ import annotations
+
+from itertools import count
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tardygrad import run as runs
+from tardygrad import spec
+from tardygrad.cli.screen import Folder, Json, Overrides, Source, say
+from tardygrad.cli.sitting import sit, torch_threads
+from tardygrad.errors import Invalid, RecordError
+from tardygrad.record import Row, read_json, unwritable
+
+
+def run(
+    source: Source,
+    overrides: Overrides = None,
+    out: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Where to record the run; the default is runs/SPEC-NUMBER.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Run a spec, and record everything.
+
+    SPEC is a TOML or JSON file, or a name that `tardygrad specs` lists.
+
+    TABLE.KEY=VALUE changes a setting, such as method.lr=0.1; without a VALUE it removes one.
+    """
+    asked = spec.load(source, overrides or ())
+    with torch_threads(asked.run.threads):
+        built = asked.build()
+        with built.pool() as pool:
+            settings: runs.Settings = {**asked.run.settings(), "out": out or "runs"}
+            begun = runs.begin(built.method, built.task, pool, spec=asked.resolved(), **settings)
+            begun.path = where = Path(out) if out else _fresh(asked.name)  # claimed only when no rule is broken
+            say(f"{begun.server.method} on {asked.task.kind}, recording in {where}")
+            sit(begun, str(where), json=json)
+
+
+def resume(folder: Folder, overrides: Overrides = None, json: Json = False) -> None:
+    """Go on with a run that was stopped or killed.
+
+    RUN is its directory. Add run.rounds=200 to make it longer.
+    """
+    recorded = read_json(Path(folder) / "spec.json")
+    asked = again(folder, recorded, overrides or [])
+    with torch_threads(asked.run.threads):
+        built = asked.build()
+        with built.pool() as pool:
+            rounds = asked.run.rounds
+            resumed = runs.resume(folder, built.method, built.task, pool, rounds=rounds)
+            made = resumed.server.round
+            if rounds < made:
+                raise Invalid(f"`run.rounds` must be at least the rounds already made ({made}), got {rounds}.")
+            if rounds != recorded["run"]["rounds"]:
+                resumed.asked = recorded | {"spec": asked.resolved(), "run": recorded["run"] | {"rounds": rounds}}
+            say(f"{resumed.server.method} on {asked.task.kind}, from round {made}, recording in {folder}")
+            sit(resumed, folder, json=json)
+
+
+def again(folder: str, recorded: Row, overrides: list[str]) -> spec.Spec:
+    """The spec of a recorded run; nothing but `run.rounds` may change."""
+    if not recorded.keys() >= {"spec", "run", "versions"}:
+        raise RecordError(f"the record in {folder!r} is damaged: its spec.json lacks what was asked for.")
+    tables = recorded["spec"]
+    if tables is None:
+        raise Invalid(f"the run in {folder!r} was begun in Python, without a spec. Go on with it there.")
+    for text in overrides:
+        if text.partition("=")[0].strip() != "run.rounds":
+            raise Invalid(f"a run may only be resumed with another run.rounds, got {text!r}. Begin a new one instead.")
+        spec.override(tables, text)
+    return spec.parse(tables, Path(folder).name)
+
+
+def _fresh(name: str) -> Path:
+    """A new directory for a run, claimed at once: several may start at the same time."""
+    for number in count(1):
+        path = Path("runs") / f"{name}-{number}"
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise unwritable(path, error) from error
+        return path
+    raise AssertionError  # count never ends

@@ -1,0 +1,85 @@
+"""What goes where: results on stdout, messages and progress on stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tardygrad.record import Row, plain
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+Source = Annotated[str, typer.Argument(metavar="SPEC")]
+Overrides = Annotated[list[str] | None, typer.Argument(metavar="[TABLE.KEY=VALUE]...", show_default=False)]
+Folder = Annotated[str, typer.Argument(metavar="RUN")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+
+def say(text: str) -> None:
+    """A message."""
+    typer.echo(text, err=True)
+
+
+def show(text: str) -> None:
+    """A result."""
+    typer.echo(text)
+
+
+def show_json(value: Any) -> None:
+    """A result as strict JSON."""
+    typer.echo(json.dumps(plain(value), allow_nan=False, ensure_ascii=False, indent=2))
+
+
+def show_table(table: Table) -> None:
+    """A result as a table; what comes from files must be escaped."""
+    from rich.console import Console
+
+    Console(highlight=False, width=None if sys.stdout.isatty() else 120).print(table)
+
+
+def progress(rows: Iterable[Row], *, done: int, rounds: int) -> Iterator[Row]:
+    """The rows, with a bar on the terminal for as long as they come; without a terminal, just the rows.
+
+    Args:
+        done: rounds made before.
+        rounds: T.
+    """
+    if not sys.stderr.isatty():
+        yield from rows
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("round"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[clock]}  {task.fields[loss]}  {task.fields[score]}", markup=False),
+        TextColumn("{task.fields[rate]}", markup=False),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=rounds, completed=done, clock="", loss="", score="", rate="")
+        for row in rows:
+            speed = bar.tasks[0].speed
+            bar.update(
+                task,
+                completed=row["round"],
+                clock=f"{row['time']:.4g} s",
+                loss=f"loss {row['loss']:.4g}",
+                rate=f"{speed:.3g}/s" if speed else "",
+            )
+            if scored := _score(row):
+                bar.update(task, score=scored)
+            yield row
+
+
+def _score(row: Row) -> str:
+    if row.get("test_accuracy") is not None:
+        return f"test accuracy {row['test_accuracy']:.1%}"
+    return f"test loss {row['test_loss']:.4g}" if row.get("test_loss") is not None else ""

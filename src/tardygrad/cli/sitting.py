@@ -1,0 +1,73 @@
+"""One sitting of a run at the terminal: torch's threads, progress, signals, what is printed at the end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import torch
+import typer
+
+from tardygrad.cli.screen import progress, say, show, show_json
+from tardygrad.run import Run
+
+
+@contextmanager
+def torch_threads(number: int) -> Iterator[None]:
+    """So many threads for torch's own work, and as before afterwards."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+class Signals:
+    """Ctrl-C and SIGTERM end a run at its next message, with a checkpoint; the second one ends the process at once."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.came: int | None = None
+
+    def __enter__(self) -> Signals:
+        here = threading.current_thread() is threading.main_thread()  # elsewhere signals cannot be caught
+        self._before = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM) if here}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        self.came = number
+        self.heed()
+        for each in self._before:
+            signal.signal(each, signal.SIG_DFL)
+        if sys.stderr.isatty():
+            os.write(sys.stderr.fileno(), b"\x1b[?25h")  # the bar hides the cursor, and a kill would leave it so
+
+    def heed(self) -> None:
+        """Stop the run if a signal came. Also called in the loop: one may come before a run has started."""
+        if self.came is not None and self.run.status == "running":
+            self.run.stop()
+
+
+def sit(run: Run, out: str, *, json: bool) -> None:
+    """Take a run to its end or to a signal, and print what came of it."""
+    with Signals(run) as signals:
+        for _ in progress(run.go(), done=run.server.round, rounds=run.settings["rounds"]):
+            signals.heed()
+    summary = run.summary()
+    if json:
+        show_json({"out": out, **summary._asdict()})
+    else:
+        show(str(summary))
+    if run.status == "stopped":
+        say(f"stopped at round {run.server.round}; go on with: tardygrad resume {out}")
+        raise typer.Exit(128 + (signals.came or signal.SIGINT))

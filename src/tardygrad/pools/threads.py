@@ -23,11 +23,6 @@ class ThreadPool:
     def __init__(self, task: Task, method: Method, *, workers: int = 2) -> None:
         if workers < 1:
             raise Invalid(f"`workers` must be 1 or more, got {workers}.")
-        if workers > 1 and getattr(task, "draws_globally", False):
-            raise Invalid(
-                f"this model draws from torch's global generator (dropout), which {workers} threads would share, so "
-                "the run could not be repeated. Use workers=1, the simulator, or no dropout."
-            )
         self.task, self.method = task, method
         self.jobs: dict[tuple[int, int], Job] = {}
         self._executor = ThreadPoolExecutor(workers, thread_name_prefix="tardygrad")

@@ -1,0 +1,43 @@
+PYTHON ?= python3
+BIN := .venv/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check format bench reproduce clean
+
+help:  ## what there is
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 20
+
+.venv/installed: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	touch $@
+
+.venv/developed: .venv/installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+demo: .venv/installed  ## five methods on real images and a slow fleet: a table and a figure
+	$(BIN)/tardygrad demo
+
+test: .venv/developed  ## all tests
+	$(BIN)/python -m pytest
+
+check: .venv/developed  ## style, types, layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest tests/test_layers.py tests/test_public.py
+
+format: .venv/developed  ## put the code in order
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: .venv/installed  ## what the simulator costs
+	$(BIN)/python benchmarks/clock.py
+	$(BIN)/python benchmarks/overhead.py
+
+reproduce: .venv/installed  ## the paper's clock
+	$(BIN)/tardygrad reproduce clock
+
+clean:  ## remove what the targets made
+	rm -rf .venv build dist demo .pytest_cache .mypy_cache .ruff_cache .hypothesis

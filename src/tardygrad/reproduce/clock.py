@@ -1,0 +1,61 @@
+"""The paper's simulated runtimes on CIFAR-10: N = 40, T = 140, every (mode, stragglers, M) of its tables.
+
+Only the clock runs: the method on a task without parameters. The paper gives a runtime for each method, from one run
+each; they differ only by chance, so a cell compares our mean over seeds with the paper's mean over methods.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections import defaultdict
+from collections.abc import Iterator
+from importlib.resources import files
+from statistics import mean
+from typing import NamedTuple, cast
+
+from tardygrad import tasks
+from tardygrad.algorithm import Mode, Server
+from tardygrad.drive import drive
+from tardygrad.fleet import Fleet, Stragglers
+from tardygrad.methods.sgdclip import sgdclip
+from tardygrad.pools.sim import SimPool
+
+CLIENTS, ROUNDS = 40, 140
+
+
+class Cell(NamedTuple):
+    """One cell of the paper's tables."""
+
+    mode: Mode
+    stragglers: Stragglers
+    buffer: int
+    ours: float  # simulated seconds, mean over seeds
+    paper: float  # mean over the paper's methods
+    ratio: float  # ours / paper
+
+
+def published() -> dict[tuple[Mode, Stragglers, int], list[float]]:
+    """The paper's runtimes, by (mode, stragglers, buffer)."""
+    cells = defaultdict(list)
+    text = files("tardygrad.reproduce").joinpath("clock.csv").read_text(encoding="utf-8")
+    for row in csv.DictReader(text.splitlines()):
+        place = (cast(Mode, row["mode"]), cast(Stragglers, row["stragglers"]), int(row["buffer"]))
+        cells[place].append(float(row["runtime"]))
+    return dict(cells)
+
+
+def runtime(mode: Mode, stragglers: Stragglers, buffer: int, seed: int) -> float:
+    """The simulated seconds of one run."""
+    method = sgdclip(local_lr=0.0, local_clip=0.0, lr=0.0, buffer=buffer, local_steps=1, mode=mode)
+    task = tasks.clock(clients=CLIENTS)
+    pool = SimPool(task, method, Fleet.paper(clients=CLIENTS, stragglers=stragglers))
+    for _ in drive(Server(method, task.init(seed), clients=CLIENTS, seed=seed), pool, ROUNDS):
+        pass
+    return pool.now
+
+
+def clock(seeds: int = 20) -> Iterator[Cell]:
+    """Every cell, as it is computed."""
+    for (mode, stragglers, buffer), runtimes in published().items():
+        ours = mean(runtime(mode, stragglers, buffer, seed) for seed in range(seeds))
+        yield Cell(mode, stragglers, buffer, ours, mean(runtimes), ours / mean(runtimes))

@@ -1,0 +1,149 @@
+"""Keyed random streams: the same name gives the same numbers, two names give independent ones, and both for ever."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from itertools import combinations, product
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from tardygrad import streams
+from tardygrad.messages import Job
+
+LIGHT = settings(deadline=None, max_examples=60, derandomize=True)
+names = st.tuples(
+    st.integers(0, 2**40),
+    st.sampled_from(["runtime", "noise", "batches"]),
+    st.integers(0, 10**6),
+    st.integers(0, 10**6),
+)
+
+
+@LIGHT
+@given(names)
+def test_the_same_name_gives_the_same_numbers(name: tuple[int, str, int, int]) -> None:
+    assert streams.key(*name) == streams.key(*name)
+    assert streams.uniform(*name) == streams.uniform(*name)
+    assert (streams.generator(*name).random(5) == streams.generator(*name).random(5)).all()
+
+
+@LIGHT
+@given(names, names)
+def test_two_names_give_two_keys(a: tuple[int, str, int, int], b: tuple[int, str, int, int]) -> None:
+    assert (a == b) == (streams.key(*a) == streams.key(*b))
+
+
+def test_no_two_jobs_of_a_large_run_share_a_key() -> None:
+    keys = {streams.key(s, p, c, j) for s, p, c, j in product(range(3), ("runtime", "noise"), range(60), range(300))}
+    assert len(keys) == 3 * 2 * 60 * 300
+
+
+def test_the_order_and_the_number_of_the_numbers_count() -> None:
+    keys = {streams.key(0, "p", *numbers) for numbers in [(), (0,), (0, 0), (1, 2), (2, 1), (1,), (1, 2, 0), (3,)]}
+    assert len(keys) == 8
+
+
+def test_keys_do_not_depend_on_what_was_drawn_before() -> None:
+    before = streams.uniform(0, "runtime", 3, 5)
+    for serial in range(100):
+        streams.generator(0, "runtime", 3, serial).random(3)
+    streams._root.cache_clear()
+    assert streams.uniform(0, "runtime", 3, 5) == before
+
+
+def test_another_process_draws_the_same(tmp_path) -> None:
+    """Python's own hash of a string is salted per process; the streams must not depend on it."""
+    line = "from tardygrad import streams; print(repr(streams.uniform(7, 'runtime', 3, 5)))"
+    out = subprocess.run([sys.executable, "-c", line], capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert float(out.stdout) == streams.uniform(7, "runtime", 3, 5)
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "uniform"),
+    [
+        # Pinned: a change here changes every run that anybody has recorded.
+        ((0, "runtime", 0, 0), 0xE51221CC17A21270, 0.894807922675348),
+        ((0, "runtime", 39, 140), 0xAF50950D35E1B847, 0.684823337292875),
+        ((1, "dispatch", 12), 0x02E4480A7B0252E5, 0.011295797880856329),
+        ((2026, "init"), 0xB03F832EC8B2800C, 0.6884691228121458),
+        ((0, "noise", -1), 0xCE237E2D82211E38, 0.80522907839816),
+    ],
+)
+def test_a_few_values_are_pinned(name: tuple[int, str], key: int, uniform: float) -> None:
+    assert streams.key(*name) == key
+    assert streams.uniform(*name) == uniform
+
+
+def test_a_generator_is_pinned() -> None:
+    rng = streams.generator(0, "noise", 1, 2)
+    assert type(rng.bit_generator).__name__ == "Philox"
+    assert rng.integers(0, 2**32, 3).tolist() == [2775526404, 1171409162, 2546903554]
+
+
+def draws(axis: str, n: int = 4000) -> np.ndarray:
+    """Uniform numbers along one axis of the name, all else fixed."""
+    ways = {
+        "seed": lambda i: (i, "runtime", 0, 0),
+        "purpose": lambda i: (0, f"purpose {i}", 0, 0),
+        "client": lambda i: (0, "runtime", i, 0),
+        "serial": lambda i: (0, "runtime", 0, i),
+        "dispatch": lambda i: (0, "dispatch", i),
+    }
+    return np.array([streams.uniform(*ways[axis](i)) for i in range(n)])
+
+
+AXES = ["seed", "purpose", "client", "serial", "dispatch"]
+
+
+@pytest.mark.parametrize("axis", AXES)
+def test_uniform_numbers_are_uniform_along_every_axis(axis: str) -> None:
+    u = draws(axis)
+    assert ((u >= 0) & (u < 1)).all()
+    assert stats.kstest(u, "uniform").pvalue > 1e-3
+    for bits in (2, 16, 1024):  # the leading bits and the middle ones
+        counts = np.bincount((u * bits * 16).astype(int) % 16, minlength=16)
+        assert stats.chisquare(counts).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("axis", AXES)
+def test_neighbours_are_independent_along_every_axis(axis: str) -> None:
+    """Serial correlation at a few lags, and pairs of neighbours spread evenly over the square."""
+    u = draws(axis)
+    for lag in (1, 2, 3, 7):
+        assert abs(np.corrcoef(u[:-lag], u[lag:])[0, 1]) < 4 / math.sqrt(len(u))
+    cells = (u[0::2] * 8).astype(int) * 8 + (u[1::2] * 8).astype(int)
+    assert stats.chisquare(np.bincount(cells, minlength=64)).pvalue > 1e-3
+
+
+def test_streams_of_different_purpose_client_seed_are_uncorrelated() -> None:
+    n = 4000
+    rows = [
+        [streams.uniform(seed, purpose, client, i) for i in range(n)]
+        for seed, purpose, client in [(0, "runtime", 0), (0, "noise", 0), (0, "runtime", 1), (1, "runtime", 0)]
+    ]
+    for a, b in combinations(rows, 2):
+        assert abs(np.corrcoef(a, b)[0, 1]) < 4 / math.sqrt(n)
+
+
+def test_generators_of_neighbouring_jobs_are_independent() -> None:
+    first = np.array([streams.generator(0, "noise", client, serial).standard_normal(4)
+                      for client in range(20) for serial in range(50)])  # fmt: skip
+    assert stats.kstest(first.ravel(), "norm").pvalue > 1e-3
+    off = np.corrcoef(first.T)[np.triu_indices(4, 1)]
+    assert (abs(off) < 4 / math.sqrt(len(first))).all()
+    assert abs(np.corrcoef(first[:-1, 0], first[1:, 0])[0, 1]) < 4 / math.sqrt(len(first))
+
+
+def test_a_job_draws_from_its_own_streams() -> None:
+    job = Job(client=3, serial=5, round=9, x=torch.zeros(1), steps=1, epochs=None, seed=7)
+    assert (job.stream("noise").random(3) == streams.generator(7, "noise", 3, 5).random(3)).all()
+    assert (job.stream("noise", 2).random(3) == streams.generator(7, "noise", 3, 5, 2).random(3)).all()
+    later = job._replace(round=10, x=torch.ones(1))  # neither the round nor the model names a stream
+    assert (later.stream("noise").random(3) == job.stream("noise").random(3)).all()

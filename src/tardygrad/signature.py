@@ -19,7 +19,7 @@ from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any, Literal, NamedTuple, Required, Union, get_args, get_origin, get_type_hints
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter
 
 from tardygrad.errors import Invalid, nearest
 from tardygrad.schedules import Cosine, Power, Schedule
@@ -31,6 +31,8 @@ Make = Callable[..., Any]
 """A constructor: a function or a class."""
 
 _REQUIRED = inspect.Parameter.empty
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 80
 
 
 class Parameter(NamedTuple):
@@ -82,7 +84,7 @@ def call(make: Make, given: Table, where: str) -> Any:
     except Invalid as error:
         raise Invalid(f"in {place(where)}: {error}") from error
     except (MemoryError, OverflowError, RuntimeError) as error:  # what NumPy and torch say of absurd sizes
-        raise Invalid(f"in {place(where)}: {type(error).__name__}: {str(error).partition(chr(10))[0]}.") from error
+        raise Invalid(f"in {place(where)}: too much for this machine ({shown(str(error))}). Use less.") from error
 
 
 def construct(make: Make, table: Table, where: str) -> Any:
@@ -98,7 +100,7 @@ def choose(kinds: Mapping[str, Make], table: Table, where: str) -> tuple[str, Ta
         raise Invalid(f"{place(where)} needs the key `kind`: one of {', '.join(kinds)}.")
     if not isinstance(kind, str) or kind not in kinds:
         fix = nearest(str(kind), kinds)
-        raise Invalid(f"`{where}.kind` must be one of {', '.join(kinds)}, got {reprlib.repr(kind)}.{fix}")
+        raise Invalid(f"`{where}.kind` must be one of {', '.join(kinds)}, got {shown(kind)}.{fix}")
     return kind, rest
 
 
@@ -121,14 +123,11 @@ def read(hint: Any, value: Any, where: str) -> Any:
     if value == "inf" and float in options:
         return math.inf
     try:
-        checked = _strict(options).validate_python(value)
-    except ValidationError:
-        checked = math.nan
-    if isinstance(checked, float) and math.isnan(checked):
+        return _single(options, value)
+    except ValueError as error:
         words = [word for option in options if get_origin(option) is Literal for word in get_args(option)]
         fix = nearest(value, words) if isinstance(value, str) else ""
-        raise Invalid(f"`{where}` must be {_rule(options)}, got {reprlib.repr(value)}.{fix}")
-    return checked
+        raise Invalid(f"`{where}` must be {_rule(options)}, got {shown(value)}.{fix}") from error
 
 
 def written(hint: Any, value: Any) -> Any:
@@ -146,6 +145,12 @@ def written(hint: Any, value: Any) -> Any:
 def written_arguments(known: Parameters, given: Table) -> Table:
     """The inverse of `arguments`."""
     return {key: written(known[key].hint, value) for key, value in given.items()}
+
+
+def shown(value: Any) -> str:
+    """A value of a table, as errors show it: in TOML's words, and not too long."""
+    words = {True: "true", False: "false", None: "null"}
+    return words[value] if value is None or isinstance(value, bool) else _SHORT.repr(value)
 
 
 def place(where: str) -> str:
@@ -168,12 +173,20 @@ def _items(option: Any, length: int) -> list[Any]:
     return [hints[0]] * length if hints[-1] is Ellipsis else list(hints)
 
 
+def _single(options: tuple[Any, ...], value: Any) -> Any:
+    """A number, a word, yes or no: what is neither table nor list. Raises a ValueError for anything else."""
+    singles = tuple(o for o in options if o != Schedule and not is_dataclass(o) and get_origin(o) is not tuple)
+    checked = _strict(singles).validate_python(value) if singles else math.nan
+    if isinstance(checked, float) and math.isnan(checked):
+        raise ValueError
+    return checked
+
+
 @cache
 def _strict(options: tuple[Any, ...]) -> TypeAdapter[Any]:
-    """What checks single values: pydantic, without its kindness."""
-    single = [o for o in options if o != Schedule and not is_dataclass(o) and get_origin(o) is not tuple]
-    hint: Any = Union.__getitem__(tuple(single)) if single else Literal[()]
-    return TypeAdapter(hint, config=ConfigDict(strict=True))
+    """Pydantic, without its kindness."""
+    union: Any = Union.__getitem__(options)
+    return TypeAdapter(union, config=ConfigDict(strict=True))
 
 
 def _rule(options: Iterable[Any]) -> str:
@@ -193,7 +206,7 @@ def _rule(options: Iterable[Any]) -> str:
             rules.append("a schedule such as {value = 0.1, exponent = -0.5}")
         elif get_origin(option) is tuple:
             hints = get_args(option)
-            rules.append(f"a list of {_rule(_options(hints[0]))}" if hints[-1] is Ellipsis else "a pair of numbers")
+            rules.append(f"a list, each item {_rule(_options(hints[0]))}" if hints[-1] is Ellipsis else "a pair")
         elif is_dataclass(option) and "a table" not in rules:
             rules.append("a table")
     return " or ".join(rules)

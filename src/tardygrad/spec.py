@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import reprlib
 import tomllib
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -42,6 +41,7 @@ from tardygrad.signature import (
     construct,
     parameters,
     read,
+    shown,
     written_arguments,
 )
 from tardygrad.tasks.rules import whole
@@ -188,7 +188,7 @@ def parse(tables: Mapping[str, Any], name: str = "spec") -> Spec:
         if key not in TABLES:
             raise Invalid(f"a spec has the tables {', '.join(TABLES)}, got `{key}`.{nearest(key, TABLES)}")
         if not isinstance(table, dict):
-            raise Invalid(f"[{key}] must be a table, got {reprlib.repr(table)}.")
+            raise Invalid(f"[{key}] must be a table, got {shown(table)}.")
     engine = _part("engine", {"kind": "sim"} | tables.get("engine", {}))
     for key in TABLES:
         if key not in tables and key != "engine" and (key != "fleet" or "fleet" in parameters(engine.make)):
@@ -200,17 +200,17 @@ def parse(tables: Mapping[str, Any], name: str = "spec") -> Spec:
 
 def override(tables: Table, text: str) -> None:
     """Set `table.key=value` in the tables, the value being TOML or else a bare string; an empty value removes."""
-    key, equals, value = (part.strip() for part in text.partition("="))
-    path = key.split(".")
-    if not equals or len(path) < 2 or not all(path):
+    key, equals, given = (part.strip() for part in text.partition("="))
+    path, value = key.split("."), _value(given)
+    if not equals or not all(path) or (len(path) == 1 and not isinstance(value, dict)):
         raise Invalid(f"an override must be table.key=value, got {text!r}. Write for example run.rounds=100.")
     table = tables
     for i, name in enumerate(path[:-1], 1):
         table = table.setdefault(name, {})
         if not isinstance(table, dict):
-            raise Invalid(f"`{'.'.join(path[:i])}` must be a table to set `{key}`, got {reprlib.repr(table)}.")
-    if value:
-        table[path[-1]] = _value(value)
+            raise Invalid(f"`{'.'.join(path[:i])}` must be a table to set `{key}`, got {shown(table)}.")
+    if given:
+        table[path[-1]] = value
     elif table.pop(path[-1], None) is None:
         raise Invalid(f"`{key}=` removes a key, but the spec does not set it.{nearest(path[-1], table)}")
 
@@ -251,7 +251,7 @@ def _parsed(path: Path) -> Table:
     except (ValueError, RecursionError) as error:
         raise Invalid(f"a spec must be valid {language}, got {str(path)!r}: {error}.") from error
     if not isinstance(tables, dict):
-        raise Invalid(f"a spec must be made of tables, got {reprlib.repr(tables)} in {str(path)!r}.")
+        raise Invalid(f"a spec must be made of tables, got {shown(tables)} in {str(path)!r}.")
     return tables
 
 
@@ -270,7 +270,9 @@ def _same_clients(task: Table, fleet: Table | None) -> tuple[Part, Part | None]:
     """[task] and [fleet], with the `clients` of one for both."""
     if fleet is None:
         return _part("task", task), None
-    said = read(int, task["clients"], "task.clients") if "clients" in task else None
+    said = None
+    if "clients" in task:
+        whole("task.clients", said := read(int, task["clients"], "task.clients"))
     kind, rest = choose(KINDS["fleet"], fleet, "fleet")
     if said is not None and "clients" not in rest and "clients" in parameters(KINDS["fleet"][kind]):
         fleet = fleet | {"clients": said}

@@ -1,0 +1,87 @@
+"""plan, specs, --version and --help: nothing is trained, nothing is written."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+from pathlib import Path
+
+import pytest
+
+from tardygrad import spec
+from tests.cli.conftest import SMALL, Command
+
+
+def test_a_plan_has_the_clock_of_the_run(tardygrad: Command) -> None:
+    link = "fleet.link={latency=0.1, up=1000}"
+    plan = tardygrad("plan", "small.toml", link, "--json").json
+    ran = tardygrad("run", "small.toml", link, "--json").json
+    assert (plan["method"], plan["time"], plan["rounds"]) == (ran["method"], ran["time"], ran["rounds"])
+    assert (plan["delay"]["mean"], plan["delay"]["max"]) == (ran["delay_mean"], ran["delay_max"])
+    assert plan["rounds_per_second"] == plan["rounds"] / plan["time"]
+    assert plan["parameters"] == 20
+    assert sum(one["updates"] for one in plan["classes"].values()) == ran["updates"] == 24
+    assert sum(one["share"] for one in plan["classes"].values()) == pytest.approx(1.0)
+    assert {name: one["clients"] for name, one in plan["classes"].items()} == {"small": 4, "medium": 2, "large": 2}
+
+
+def test_nobody_idles_client_centric_and_the_fast_ones_do_in_sync_rounds(tardygrad: Command) -> None:
+    assert tardygrad("plan", "small.toml", "--json").json["idle"] == pytest.approx(0.0)
+    groups = [
+        {"name": str(seconds), "clients": 1, "runtime": {"kind": "trace", "seconds": [seconds]}} for seconds in (1, 4)
+    ]
+    Path("two.json").write_text(json.dumps(_tables() | {"fleet": {"kind": "groups", "groups": groups}}))
+    plan = tardygrad("plan", "two.json", "method.mode=sync", "task.clients=", "--json").json
+    assert (plan["time"], plan["delay"]) == (48.0, {"mean": 1.0, "median": 1.0, "p90": 1.0, "max": 1})
+    assert plan["idle"] == pytest.approx(1 - (1 + 4) / (2 * 4))
+
+
+def _tables() -> spec.Table:
+    path = Path("small.toml")
+    path.write_text(SMALL)
+    return spec.load(path).resolved()
+
+
+def test_a_plan_is_a_table_and_writes_nothing(tardygrad: Command) -> None:
+    code, out, err = tardygrad("plan", "small.toml")
+    assert (code, err) == (0, "")
+    for words in ("Clip² (client-centric, M=2, K=3)", "8 s for 12 rounds", "p90", "medium", "mean delay"):
+        assert words in out
+    assert [path.name for path in Path().iterdir()] == ["small.toml"]
+
+
+def test_names_from_files_are_printed_as_they_are(tardygrad: Command) -> None:
+    group = "{name='[red]x[/red]', clients=8, runtime={kind='exponential', mean=1}}"
+    assert "[red]x[/red]" in tardygrad("plan", "small.toml", f"fleet={{kind='groups', groups=[{group}]}}").out
+
+
+def test_a_plan_needs_a_fleet(tardygrad: Command) -> None:
+    Path("threads.toml").write_text(SMALL.replace('[fleet]\nkind = "paper"', '[engine]\nkind = "threads"'))
+    assert tardygrad("plan", "threads.toml").err == (
+        "error: a plan needs a [fleet], got a spec without one. Describe your clients in it.\n"
+    )
+
+
+def test_a_plan_that_starves_is_one_line(tardygrad: Command) -> None:
+    crashes = ", ".join(f"{{client={client}, at=1.5}}" for client in range(7))
+    code, out, err = tardygrad(
+        "plan", "small.toml", f"fleet.crashes=[{crashes}]", "run.rounds=90", "method.mode=server"
+    )
+    assert (code, out) == (1, "")
+    assert err.startswith("error: the buffer cannot fill")
+
+
+def test_specs_lists_what_comes_with_the_package(tardygrad: Command) -> None:
+    code, out, _ = tardygrad("specs")
+    assert code == 0
+    assert all(name in out and text[:40] in out for name, text in spec.shipped().items())
+    listed = tardygrad("specs", "--json").json
+    assert listed == [{"name": name, "description": text} for name, text in spec.shipped().items()]
+
+
+def test_version_and_help(tardygrad: Command) -> None:
+    assert tardygrad("--version") == (0, f"tardygrad {importlib.metadata.version('tardygrad')}\n", "")
+    assert tardygrad("--help").code == 0
+    for verb in ("run", "resume", "replay", "plan", "specs"):
+        assert tardygrad(verb, "--help").code == 0
+    assert tardygrad().code == 2

@@ -1,0 +1,126 @@
+"""True processes: kills, signals, pipes and terminals."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from tardygrad.cli.sitting import Signals
+from tardygrad.run import Run
+from tests.cli.conftest import Command
+
+LONG = ["small.toml", "run.rounds=300", "task.dimension=3000", "run.checkpoint_every=7", "run.evaluate_every=50"]
+
+
+@pytest.fixture
+def begun(tardygrad: Command) -> Iterator[subprocess.Popen[str]]:
+    """A run in a process of its own, past its first checkpoints."""
+    process = _start("run", *LONG, "--out", "parts")
+    while not list(Path("parts/checkpoints").glob("*3")):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def _start(*argv: str, stdout: int = subprocess.PIPE, stderr: int = subprocess.PIPE) -> subprocess.Popen[str]:
+    code = "from tardygrad.cli import main; main()"
+    return subprocess.Popen([sys.executable, "-c", code, *argv], stdout=stdout, stderr=stderr, text=True)
+
+
+def _same_model(tardygrad: Command) -> bool:
+    tardygrad("run", *LONG, "--out", "whole")
+    return Path("parts/model.safetensors").read_bytes() == Path("whole/model.safetensors").read_bytes()
+
+
+def test_a_killed_run_resumes_to_the_same_bits(begun: subprocess.Popen[str], tardygrad: Command) -> None:
+    begun.kill()
+    begun.wait()
+    assert not Path("parts/model.safetensors").exists()
+    assert tardygrad("resume", "parts").code == 0
+    assert _same_model(tardygrad)
+    assert tardygrad("replay", "parts").out == "the same bits after 300 rounds\n"
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_stopped_run_says_how_to_go_on_and_does(
+    number: int, code: int, begun: subprocess.Popen[str], tardygrad: Command
+) -> None:
+    begun.send_signal(number)
+    out, err = begun.communicate(timeout=30)
+    assert begun.returncode == code
+    assert "stopped after" in out
+    last = err.splitlines()[-1]
+    assert last.startswith("stopped at round ")
+    assert last.endswith("; go on with: tardygrad resume parts")
+    assert "Traceback" not in err
+    assert tardygrad("replay", "parts").code == 0
+    assert tardygrad("resume", "parts").code == 0
+    assert _same_model(tardygrad)
+
+
+def test_the_second_signal_kills() -> None:
+    stopped: list[str] = []
+
+    class Going:
+        status = "running"
+
+        def stop(self) -> None:
+            stopped.append(self.status)
+
+    before = signal.getsignal(signal.SIGINT)
+    with Signals(cast(Run, Going())) as signals:
+        signal.raise_signal(signal.SIGINT)
+        assert (signals.came, stopped) == (signal.SIGINT, ["running"])
+        assert signal.getsignal(signal.SIGINT) == signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    assert signal.getsignal(signal.SIGINT) == before
+
+
+def test_a_run_in_use_is_not_touched(begun: subprocess.Popen[str], tardygrad: Command) -> None:
+    code, _, err = tardygrad("resume", "parts")
+    assert code == 1
+    assert err.splitlines()[-1] == "error: the run in 'parts' is in use by another process."
+
+
+def test_the_command_line_imports_no_more_than_it_needs() -> None:
+    heavy = "{'altair', 'sklearn', 'scipy', 'pandas', 'rich.progress'}"
+    code = f"import sys, tardygrad.cli; print({heavy} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+
+def test_a_closed_pipe_is_quiet(tardygrad: Command) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    process = _start("specs", stdout=writing)
+    os.close(writing)
+    _, err = process.communicate(timeout=60)
+    assert err == ""
+
+
+def test_progress_is_shown_on_a_terminal_only(tardygrad: Command) -> None:
+    master, terminal = pty.openpty()
+    process = _start("run", "small.toml", "run.rounds=200", "task.dimension=3000", "--json", stderr=terminal)
+    os.close(terminal)
+    shown = b""
+    while process.poll() is None or shown[-1:] != b"\n":
+        try:
+            shown += os.read(master, 65536)
+        except OSError:  # the terminal's end
+            break
+    out, _ = process.communicate(timeout=60)
+    os.close(master)
+    assert process.returncode == 0
+    assert out.startswith("{")
+    for words in (b"/200", b"test loss", b"loss"):
+        assert words in shown

@@ -128,7 +128,7 @@ def _table(plan: Plan) -> Table:
     table.add_row("idle", f"{plan.idle:.1%} of {plan.clients} clients' time")
     table.add_row("model", f"{plan.parameters} parameters")
     if plan.lost:
-        table.add_row("lost", f"{plan.lost} times a client")
+        table.add_row("lost", f"{plan.lost} (a client that is lost twice counts twice)")
     return table
 
 

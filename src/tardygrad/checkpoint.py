@@ -149,7 +149,7 @@ def load(folder: Path) -> Checkpoint | None:
 
 
 def _complete(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if path.name.isdigit())
+    return sorted(folder.glob("[0-9]" * 8))
 
 
 def _fsync(path: Path) -> None:

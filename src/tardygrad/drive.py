@@ -37,12 +37,12 @@ def drive(server: Server, pool: Pool, rounds: int | None = None) -> Iterator[Eve
             raise Starved(_starved(server, "nothing is under way"))
         now = pool.now
         happened, jobs = server.receive(message)
-        refused = refused + 1 if isinstance(happened, Refused) else 0
-        if refused > 10 * server.clients:
-            raise Starved(_starved(server, f"the last {refused} updates were refused"))
         for job in jobs:
             pool.submit(job)
         yield Event(now, message, happened, jobs)
+        refused = refused + 1 if isinstance(happened, Refused) else 0
+        if refused > 10 * server.clients:
+            raise Starved(_starved(server, f"the last {refused} updates were refused"))
 
 
 def _starved(server: Server, why: str) -> str:

@@ -43,9 +43,9 @@ def curves(runs: Mapping[str, list[Row]]) -> Any:
         alt.Tooltip("time:Q", title="simulated seconds", format=",.0f"),
         alt.Tooltip("loss:Q", title="test loss", format=".3f"),
     ]
-    legend = alt.Legend(orient="top", symbolStrokeWidth=3, labelFontSize=13)
+    legend = alt.Legend(orient="top", symbolType="stroke", symbolStrokeWidth=4, labelFontSize=13)
     base = (
-        alt.Chart(alt.Data(values=plain(points)))
+        alt.Chart({"values": plain(points)})
         .mark_line(point=alt.OverlayMarkDef(size=18), strokeWidth=2)
         .encode(
             y=alt.Y("loss:Q", title="test loss", scale=alt.Scale(type="log")),
@@ -55,10 +55,10 @@ def curves(runs: Mapping[str, list[Row]]) -> Any:
         )
         .properties(width=380, height=300)
     )
-    by_round = base.encode(x=alt.X("round:Q", title="rounds"))
+    by_round = base.encode(x=alt.X("round:Q", title="rounds")).add_params(highlight)
     by_time = base.encode(x=alt.X("time:Q", title="simulated time (seconds)", scale=alt.Scale(type="log")))
-    both = alt.hconcat(by_round, by_time).add_params(highlight)
-    return both.configure_axis(labelFontSize=12, titleFontSize=13).configure_view(stroke="#cccccc")
+    both = alt.hconcat(by_round, by_time)
+    return both.configure_axis(labelFontSize=12, titleFontSize=13, gridColor="#eeeeee").configure_view(stroke="#cccccc")
 
 
 def write(chart: Any, path: Path) -> list[Path]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -211,14 +212,17 @@ class Fleet:
     available: tuple[Available, ...] = ()
 
     def __post_init__(self) -> None:
-        _check(self.clients >= 1, self, "at least one client")
-        _check(0 <= self.server_time < math.inf, self, "server_time >= 0")
+        if self.clients < 1:
+            raise Invalid("a fleet needs at least one client, got none.")
+        if not 0 <= self.server_time < math.inf:
+            raise Invalid(f"`server_time` must be finite, zero or more, got {self.server_time:g}.")
         faults: tuple[Crash | Slow | Available, ...] = (*self.crashes, *self.slow, *self.available)
         for fault in faults:
             if not 0 <= fault.client < self.clients:
                 raise Invalid(f"a fault's client must be between 0 and {self.clients - 1}, got {fault}.")
         windowed = [one.client for one in self.available]
-        _check(len(windowed) == len(set(windowed)), self, "one list of windows per client")
+        if twice := [client for client, times in Counter(windowed).items() if times > 1]:
+            raise Invalid(f"`available` needs one list of windows per client, got several for client {twice[0]}.")
 
     @classmethod
     def paper(cls, *, clients: int = 40, stragglers: Stragglers = "large", continuous: bool = False) -> Fleet:

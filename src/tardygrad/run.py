@@ -54,7 +54,8 @@ class Run:
         self.metrics: list[Row] = []
         self.script: list[tuple[str, int, float]] = []
         self.counts: Counter[str] = Counter()
-        self.status = "running"
+        self.status = "not started"
+        self._stop = False
         self.seconds = 0.0  # real ones, over all sittings
 
     @property
@@ -76,7 +77,7 @@ class Run:
                     if event.happened.round % self.settings["checkpoint_every"] == 0 and self.server.round < rounds:
                         self._checkpoint(time.perf_counter() - began)
                     yield row
-                if self.status == "stopping":
+                if self._stop:
                     break
             self.status = "finished" if self.server.round >= rounds else "stopped"
         except GeneratorExit:  # the caller's loop has ended early
@@ -85,17 +86,21 @@ class Run:
         except Starved as error:
             self.status = f"starved: {error}"
             raise
+        except BaseException:
+            self.status = "failed"
+            raise
         finally:
             try:
-                if self.status != "running":  # else the state may be half-way, and the last checkpoint stands
+                if self.status != "failed":  # then the state may be half-way, and the last checkpoint stands
                     self._end(time.perf_counter() - began)
             finally:
+                self._stop = False
                 if self.record:
                     self.record.close()
 
     def stop(self) -> None:
         """End at the next message, with a checkpoint."""
-        self.status = "stopping"
+        self._stop = True
 
     def summary(self) -> Summary:
         """What came of it."""

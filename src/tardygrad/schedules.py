@@ -40,6 +40,10 @@ class Power:
     value: float
     exponent: float
 
+    def __post_init__(self) -> None:
+        if not (0 <= self.value < math.inf and math.isfinite(self.exponent)):
+            raise Invalid(f"a power law needs a finite value, zero or more, and a finite exponent, got {self}.")
+
     def __call__(self, round: int) -> float:
         return float(self.value * max(round, 1) ** self.exponent)
 
@@ -58,10 +62,8 @@ class Cosine:
     floor: float = 0.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.warmup < self.rounds:
-            raise Invalid(
-                f"a cosine schedule needs 0 <= warmup < rounds, got warmup={self.warmup}, rounds={self.rounds}."
-            )
+        if not (0 <= self.warmup < self.rounds and 0 <= self.floor <= self.peak < math.inf):
+            raise Invalid(f"a cosine schedule needs 0 <= warmup < rounds and 0 <= floor <= peak, got {self}.")
 
     def __call__(self, round: int) -> float:
         t = min(max(round, 1), self.rounds)

@@ -70,7 +70,7 @@ OVERRIDES = {
     "a crash without a client": ("fleet.crashes=[{at=5}]", "`fleet.crashes[0]` needs the key `client`"),
     "a window of one end": ("fleet.available=[{client=1, windows=[[1]]}]", "windows[0]` must be a pair"),
     "a link without way": ("fleet.link={up=0}", "in `fleet.link`: Link needs latency >= 0, down > 0, up > 0"),
-    "a negative server time": ("fleet.server_time=-1", "server_time >= 0"),
+    "a negative server time": ("fleet.server_time=-1", "`server_time` must be finite"),
     "a runtime without kind": (GROUPS % "{low=1}", "`fleet.groups[0].runtime` needs the key `kind`: one of uniform"),
     "an unknown runtime": (GROUPS % "{kind='normal'}", "`fleet.groups[0].runtime.kind` must be one of uniform"),
     "a runtime upside down": (GROUPS % "{kind='uniform', low=3, high=1}", "Uniform needs 0 <= low <= high"),

@@ -11,13 +11,15 @@ from typing import Annotated, Any, NoReturn
 import click
 import typer
 
+from tardygrad.cli import reproduce
+from tardygrad.cli.demo import demo
 from tardygrad.cli.plan import plan
 from tardygrad.cli.replay import replay
 from tardygrad.cli.run import resume, run
 from tardygrad.cli.specs import specs
 from tardygrad.errors import Invalid, TardygradError
 
-COMMANDS: tuple[Callable[..., Any], ...] = (run, resume, replay, plan, specs)
+COMMANDS: tuple[Callable[..., Any], ...] = (demo, run, resume, replay, plan, specs)
 
 app = typer.Typer(
     name="tardygrad",
@@ -29,6 +31,7 @@ app = typer.Typer(
 )
 for command in COMMANDS:
     app.command()(command)
+app.add_typer(reproduce.app)
 
 
 def _version(wanted: bool) -> None:

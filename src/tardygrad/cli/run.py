@@ -36,7 +36,7 @@ def run(
         with built.pool() as pool:
             settings: runs.Settings = {**asked.run.settings(), "out": out or "runs"}
             begun = runs.begin(built.method, built.task, pool, spec=asked.resolved(), **settings)
-            begun.path = where = Path(out) if out else _fresh(asked.name)  # claimed only when no rule is broken
+            begun.path = where = Path(out) if out else fresh(asked.name)  # claimed only when no rule is broken
             say(f"{begun.server.method} on {asked.task.kind}, recording in {where}")
             sit(begun, str(where), json=json)
 
@@ -76,7 +76,7 @@ def again(folder: str, recorded: Row, overrides: list[str]) -> spec.Spec:
     return spec.parse(tables, Path(folder).name)
 
 
-def _fresh(name: str) -> Path:
+def fresh(name: str) -> Path:
     """A new directory for a run, claimed at once: several may start at the same time."""
     for number in count(1):
         path = Path("runs") / f"{name}-{number}"

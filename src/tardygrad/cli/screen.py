@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -13,6 +13,8 @@ from tardygrad.record import Row, plain
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+Item = TypeVar("Item")
 
 Source = Annotated[str, typer.Argument(metavar="SPEC")]
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="[TABLE.KEY=VALUE]...", show_default=False)]
@@ -77,6 +79,17 @@ def progress(rows: Iterable[Row], *, done: int, rounds: int) -> Iterator[Row]:
             if scored := _score(row):
                 bar.update(task, score=scored)
             yield row
+
+
+def counted(items: Iterable[Item], *, total: int, what: str) -> Iterator[Item]:
+    """The items, with a bar on the terminal."""
+    if not sys.stderr.isatty():
+        yield from items
+        return
+    from rich.console import Console
+    from rich.progress import track
+
+    yield from track(items, description=what, total=total, console=Console(stderr=True), transient=True)
 
 
 def _score(row: Row) -> str:

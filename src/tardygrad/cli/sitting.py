@@ -46,23 +46,18 @@ class Signals:
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         self.came = number
-        self.heed()
+        self.run.stop()
         for each in self._before:
             signal.signal(each, signal.SIG_DFL)
         if sys.stderr.isatty():
             os.write(sys.stderr.fileno(), b"\x1b[?25h")  # the bar hides the cursor, and a kill would leave it so
-
-    def heed(self) -> None:
-        """Stop the run if a signal came. Also called in the loop: one may come before a run has started."""
-        if self.came is not None and self.run.status == "running":
-            self.run.stop()
 
 
 def sit(run: Run, out: str, *, json: bool) -> None:
     """Take a run to its end or to a signal, and print what came of it."""
     with Signals(run) as signals:
         for _ in progress(run.go(), done=run.server.round, rounds=run.settings["rounds"]):
-            signals.heed()
+            pass
     summary = run.summary()
     if json:
         show_json({"out": out, **summary._asdict()})

@@ -11,6 +11,7 @@ from tardygrad.algorithm import Task as Task
 from tardygrad.algorithm import work as work
 from tardygrad.drive import Event as Event
 from tardygrad.drive import drive as drive
+from tardygrad.errors import Diverged as Diverged
 from tardygrad.errors import Invalid as Invalid
 from tardygrad.errors import RecordError as RecordError
 from tardygrad.errors import Starved as Starved

@@ -31,7 +31,6 @@ from tardygrad.messages import (
     Refused,
     Reply,
     Taken,
-    Ticket,
     Update,
     Vector,
 )
@@ -146,7 +145,7 @@ def work(job: Job, task: Task, method: Method) -> Update:
     x = job.x.clone()  # x_{i,0} ← x_s
     buffers = Buffers(job.buffers.floats.clone(), job.buffers.ints.clone()) if job.buffers else None
     curvature = torch.zeros_like(x) if method.compensate else None  # A_{s,i} ← 0
-    state, context = method.inner.init(x), Step(job.round)
+    state, context = method.inner.init(x), Step(max(job.round, 1))
     steps = 0
     loss: Tensor | float = 0.0
     clipped: Tensor | float = 0.0
@@ -159,10 +158,11 @@ def work(job: Job, task: Task, method: Method) -> Update:
             curvature.addcmul_(move, move)  # A_{s,i} ← A_{s,i} + move ⊙ move
         steps, loss, clipped = steps + 1, loss + value, clipped + clipped_share(state)
 
-    return Update(
-        job.client, job.serial, job.round, x - job.x, curvature, buffers,  # δ_i ← x_{i,K} − x_s
-        steps, float(loss) / steps if steps else math.nan, float(clipped) / max(steps, 1),
-    )  # fmt: skip
+    delta = x - job.x  # δ_i ← x_{i,K} − x_s
+    if not steps:
+        return Update(job.client, job.serial, job.round, delta, curvature, buffers)
+    mean = (float(loss) / steps, float(clipped) / steps)
+    return Update(job.client, job.serial, job.round, delta, curvature, buffers, steps, *mean)
 
 
 # ------------------------------------------------------------------------------------------------- server side
@@ -221,12 +221,15 @@ class Server:
         self.x, self.buffers, self.round = x.detach().clone(), buffers, 0
         self.state = method.outer.init(self.x)
         self.buffer: list[Taken] = []
-        self.jobs: dict[int, Ticket] = {}
+        self.jobs: dict[int, tuple[int, int]] = {}  # at work: client to (serial, round) of its job
         self.idle = list(range(clients - 1, -1, -1))  # places are given from the end: client 0 first
         self.waiting: list[int] = []
         self.serials = [0] * clients
         self.sent = 0
         self.past = Past()
+        # A sync round is server-centric with M places, each given to a random client.
+        self.places = method.buffer if method.mode == "sync" else method.concurrency or clients
+        self.draws = method.mode == "sync" or method.dispatch == "random"
 
     def receive(self, message: Update | Lost | Joined) -> Reply:
         """Take one message. Aggregates first, then dispatches, so whoever completes the buffer gets the new model."""
@@ -295,9 +298,7 @@ class Server:
 
     def dispatch(self) -> list[Job]:
         """Jobs for every free place. The first call starts the run; on a resumed server it finds nothing to do."""
-        places = self.method.concurrency or self.clients
-        if self.method.mode == "sync":
-            places = self.method.buffer  # a sync round is server-centric with M places and random clients
+        places = self.places
         if self.method.mode != "client":
             places -= len(self.buffer)  # whoever has reported keeps its place until the round ends
         jobs = []
@@ -306,14 +307,14 @@ class Server:
         return jobs
 
     def _pick(self) -> int:
-        if self.method.dispatch == "random" or self.method.mode == "sync":
+        if self.draws:
             chosen = int(streams.uniform(self.seed, "dispatch", self.sent) * len(self.idle))
             self.idle[chosen], self.idle[-1] = self.idle[-1], self.idle[chosen]
         return self.idle.pop()
 
     def _send(self, client: int) -> Job:
         method, serial = self.method, self.serials[client]
-        self.jobs[client] = Ticket(serial, self.round)
+        self.jobs[client] = (serial, self.round)
         self.serials[client] = serial + 1
         self.sent += 1
         if method.compensate:
@@ -337,7 +338,7 @@ class Server:
             return "from the future"
         if ticket != (update.serial, update.round):
             given = 0 <= update.client < self.clients and 0 <= update.serial < self.serials[update.client]
-            out = ticket is not None and ticket.serial == update.serial
+            out = ticket is not None and ticket[0] == update.serial
             return "finished job" if given and not out else "unknown job"
         if not self._fits(update):
             return "wrong shape"
@@ -356,18 +357,18 @@ class Server:
         self.buffer.append(taken)
 
     def refuse(self, update: Update, reason: Reason) -> Reply:
-        """Turn an update away; if its job was out, the client gets new work."""
-        refused = Refused(update.client, update.serial, update.round, reason)
+        """Turn an update away; if its job was out, the client is free for new work."""
         ticket = self.jobs.get(update.client)
-        if ticket is None or ticket.serial != update.serial:
-            return Reply(refused, [])
-        self._release(ticket.round)
-        return Reply(refused, [self._send(update.client)])
+        if ticket is not None and ticket[0] == update.serial:
+            self._release(ticket[1])
+            del self.jobs[update.client]
+            self.idle.append(update.client)  # last in, first out: under `same` dispatch the job goes to this client
+        return Reply(Refused(update.client, update.serial, update.round, reason), self.dispatch())
 
     def lose(self, client: int) -> None:
         """Forget a client and its job; what it has already delivered stays in the buffer."""
         if ticket := self.jobs.pop(client, None):
-            self._release(ticket.round)
+            self._release(ticket[1])
         self.idle = [other for other in self.idle if other != client]
         self.waiting = [other for other in self.waiting if other != client]
 
@@ -386,18 +387,18 @@ class Server:
         }  # fmt: skip
 
     def _fits(self, update: Update) -> bool:
-        def like(a: Tensor | None, b: Tensor | None) -> bool:
-            if a is None or b is None:
-                return a is b
-            return isinstance(a, Tensor) and a.shape == b.shape and a.dtype == b.dtype
+        if not (_like(update.delta, self.x) and _like(update.curvature, self.x if self.method.compensate else None)):
+            return False
+        theirs, ours = update.buffers, self.buffers
+        if theirs is None or ours is None:
+            return theirs is ours
+        return _like(theirs.floats, ours.floats) and _like(theirs.ints, ours.ints)
 
-        theirs, ours = update.buffers or (None, None), self.buffers or (None, None)
-        return (
-            like(update.delta, self.x)
-            and like(update.curvature, self.x if self.method.compensate else None)
-            and like(theirs[0], ours[0])
-            and like(theirs[1], ours[1])
-        )
+
+def _like(a: object, b: Tensor | None) -> bool:
+    if a is None or b is None:
+        return a is b
+    return isinstance(a, Tensor) and a.shape == b.shape and a.dtype == b.dtype
 
 
 def _finite(update: Update, norm: float) -> bool:

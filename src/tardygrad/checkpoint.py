@@ -17,7 +17,7 @@ from torch import Tensor
 
 from tardygrad.algorithm import Server
 from tardygrad.errors import RecordError
-from tardygrad.messages import Buffers, Job, Taken, Ticket, Update
+from tardygrad.messages import Buffers, Job, Taken, Update
 from tardygrad.pools.pool import Pending
 from tardygrad.record import plain, unwritable
 
@@ -90,7 +90,7 @@ def apply(checkpoint: Checkpoint, server: Server) -> Pending:
     server.state = {name.removeprefix("state."): t for name, t in tensors.items() if name.startswith("state.")}
     server.round, server.sent, server.serials = facts["round"], facts["sent"], facts["serials"]
     server.idle, server.waiting = facts["idle"], facts["waiting"]
-    server.jobs = {client: Ticket(serial, s) for client, serial, s in facts["jobs"]}
+    server.jobs = {client: (serial, s) for client, serial, s in facts["jobs"]}
     server.buffer = [
         Taken(
             Update(client, serial, s, tensors[f"buffer.{i}.delta"], tensors.get(f"buffer.{i}.curvature"),
@@ -100,7 +100,7 @@ def apply(checkpoint: Checkpoint, server: Server) -> Pending:
         for i, (client, serial, s, steps, loss, clipped, delay, norm) in enumerate(facts["buffer"])
     ]  # fmt: skip
     if server.method.compensate:
-        for s in [ticket.round for ticket in server.jobs.values()] + [one.update.round for one in server.buffer]:
+        for s in [s for _, s in server.jobs.values()] + [one.update.round for one in server.buffer]:
             server.past.hold(s, tensors[f"model.{s}"])
     pending = facts["pending"]
     jobs = [

@@ -31,6 +31,7 @@ def clip_l2(v: Tensor, upper: float, lower: float = 0.0) -> Tensor:
     [0.6000000238418579, 0.800000011920929]
     """
     length = float(torch.linalg.vector_norm(v, dtype=torch.float64))  # float64: squares of float32 overflow
-    if length == 0.0 or lower <= length <= upper:
+    wanted = min(max(length, lower), upper)
+    if length in (0.0, wanted):
         return v
-    return v * ((upper if length > upper else lower) / length)
+    return (v.double() * (wanted / length)).to(v.dtype)  # and so may the factor

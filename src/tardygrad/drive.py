@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from tardygrad.algorithm import Server
-from tardygrad.errors import Starved
+from tardygrad.errors import Diverged, Starved
 from tardygrad.messages import Advanced, Job, Refused, Taken
 from tardygrad.pools.pool import Message, Pool
 
@@ -24,9 +26,10 @@ def drive(server: Server, pool: Pool, rounds: int | None = None) -> Iterator[Eve
     """Carry messages between a server and a pool until round `rounds`, or for as long as the caller likes.
 
     Raises:
-        Starved: nothing is under way and the buffer is not full, or every client's updates keep being refused.
+        Starved: nothing is under way and the buffer is not full, or everyone's updates keep being refused.
+        Diverged: the model is no longer finite.
     """
-    jobs, refused = server.dispatch(), 0
+    jobs, refused = server.dispatch(), Counter[int]()
     for job in jobs:
         pool.submit(job)
     if jobs:
@@ -40,9 +43,14 @@ def drive(server: Server, pool: Pool, rounds: int | None = None) -> Iterator[Eve
         for job in jobs:
             pool.submit(job)
         yield Event(now, message, happened, jobs)
-        refused = refused + 1 if isinstance(happened, Refused) else 0
-        if refused > 10 * server.clients:
-            raise Starved(_starved(server, f"the last {refused} updates were refused"))
+        if isinstance(happened, Refused):
+            refused[happened.client] += 1
+            if refused[happened.client] > 3 and all(refused[client] > 3 for client in server.jobs):
+                raise Starved(_starved(server, f"the last {refused.total()} updates were refused"))
+        elif happened is not None:
+            refused.clear()
+        if isinstance(happened, Advanced) and not (math.isfinite(happened.move) or server.x.isfinite().all()):
+            raise Diverged(f"the model is not finite after round {server.round}. Use a smaller lr, or clip.")
 
 
 def _starved(server: Server, why: str) -> str:

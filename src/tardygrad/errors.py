@@ -3,6 +3,7 @@
 TardygradError
 ├── Invalid        a setting, a file or a message breaks a rule; says the rule, the value and the fix   (exit code 2)
 ├── Starved        the buffer can no longer fill: too many clients are lost, or every update is refused
+├── Diverged       the model is no longer finite
 ├── WorkFailed     a client's work raised an error; names the client and the job
 └── RecordError    a run's directory could not be read or written (disk full, damaged, in use)
 """
@@ -23,6 +24,10 @@ class Invalid(TardygradError, ValueError):
 
 class Starved(TardygradError):
     """The buffer can no longer fill."""
+
+
+class Diverged(TardygradError):
+    """The model is no longer finite."""
 
 
 class WorkFailed(TardygradError):

@@ -23,6 +23,11 @@ def _check(holds: bool, what: object, rule: str) -> None:
         raise Invalid(f"{type(what).__name__} needs {rule}, got {what}.")
 
 
+def _exp(power: float) -> float:
+    """e^power, or the largest number there is: a draw from a very heavy tail may not fit."""
+    return math.exp(min(power, 709.0))
+
+
 class Runtime(Protocol):
     """How long one job takes: a distribution, by its quantile function."""
 
@@ -52,7 +57,8 @@ class Integer:
     high: int
 
     def __post_init__(self) -> None:
-        _check(0 <= self.low <= self.high, self, "0 <= low <= high")
+        whole = isinstance(self.low, int) and isinstance(self.high, int)
+        _check(whole and 0 <= self.low <= self.high, self, "whole numbers with 0 <= low <= high")
 
     def draw(self, u: float, serial: int) -> float:
         return float(self.low + int(u * (self.high - self.low + 1)))
@@ -69,7 +75,7 @@ class LogNormal:
         _check(0 < self.median < math.inf and 0 <= self.sigma < math.inf, self, "median > 0 and sigma >= 0")
 
     def draw(self, u: float, serial: int) -> float:
-        return self.median * math.exp(self.sigma * NormalDist().inv_cdf(max(u, 2.0**-53)))
+        return _exp(math.log(self.median) + self.sigma * NormalDist().inv_cdf(max(u, 2.0**-53)))
 
 
 @dataclass(frozen=True)
@@ -96,7 +102,7 @@ class Pareto:
         _check(0 < self.minimum < math.inf and 0 < self.tail < math.inf, self, "minimum > 0 and tail > 0")
 
     def draw(self, u: float, serial: int) -> float:
-        return float(self.minimum * (1.0 - u) ** (-1.0 / self.tail))
+        return _exp(math.log(self.minimum) - math.log1p(-u) / self.tail)
 
 
 @dataclass(frozen=True)
@@ -182,14 +188,21 @@ class Available:
         _check(self.period is None or edges[-1] <= self.period < math.inf, self, "a period no shorter than the windows")
 
     def open_at(self, time: float) -> tuple[bool, float]:
-        """Whether a window is open at a time, and when that changes next."""
-        lap = math.floor(time / self.period) * self.period if self.period else 0.0
-        for start, end in self.windows:
-            if time < lap + start:
-                return False, lap + start
-            if time < lap + end:
-                return True, lap + end
-        return False, lap + self.period + self.windows[0][0] if self.period else math.inf
+        """Whether a window is open at a time, and when that changes next; never again is inf."""
+        lap = math.floor(time / self.period) if self.period else 0
+        for number in (lap, lap + 1, lap + 2) if self.period else (0,):  # rounding may put the time a lap too early
+            begun = number * (self.period or 0.0)
+            for start, end in self.windows:
+                if time < begun + start:
+                    return False, begun + start
+                if time < begun + end:
+                    return True, begun + end
+        return False, math.inf
+
+    @property
+    def last(self) -> float:
+        """When the last window closes."""
+        return math.inf if self.period else self.windows[-1][1]
 
 
 @dataclass(frozen=True)
@@ -261,6 +274,19 @@ class Fleet:
     def classes(self) -> tuple[str, ...]:
         """The class of each client."""
         return tuple(group.name for group in self.groups for _ in range(group.clients))
+
+    @property
+    def absences(self) -> tuple[Crash, ...]:
+        """The crashes, those of one client that touch each other joined into one."""
+        joined: list[Crash] = []
+        for one in sorted(self.crashes, key=lambda crash: (crash.client, crash.at)):
+            last = joined[-1] if joined else None
+            if last and last.client == one.client and (last.back is None or one.at <= last.back):
+                back = None if last.back is None or one.back is None else max(last.back, one.back)
+                joined[-1] = Crash(last.client, last.at, back)
+            else:
+                joined.append(one)
+        return tuple(joined)
 
     def crash(self, *, client: int, at: float, back: float | None = None) -> Fleet:
         """The same fleet, with one more crash."""

@@ -41,13 +41,6 @@ class Job(NamedTuple):
         return streams.generator(self.seed, purpose, self.client, self.serial, *numbers)
 
 
-class Ticket(NamedTuple):
-    """What the server remembers of a job that is out."""
-
-    serial: int
-    round: int
-
-
 class Update(NamedTuple):
     """What a client sends back."""
 

@@ -17,7 +17,7 @@ from safetensors.torch import save
 from tardygrad import checkpoint
 from tardygrad.algorithm import Method, Server, Task
 from tardygrad.drive import Event, drive
-from tardygrad.errors import Invalid, Starved
+from tardygrad.errors import Diverged, Invalid, Starved
 from tardygrad.fleet import Fleet
 from tardygrad.messages import Advanced, Lost, Refused, Update, Vector
 from tardygrad.pools.pool import Pool
@@ -83,8 +83,8 @@ class Run:
         except GeneratorExit:  # the caller's loop has ended early
             self.status = "stopped"
             raise
-        except Starved as error:
-            self.status = f"starved: {error}"
+        except (Starved, Diverged) as error:
+            self.status = f"{type(error).__name__.lower()}: {error}"
             raise
         except BaseException:
             self.status = "failed"

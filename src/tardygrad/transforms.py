@@ -95,7 +95,7 @@ def chain(*transforms: Transform) -> Transform:
             after |= {f"{i}.{name}": value for name, value in own.items()}
         return direction, after
 
-    return Transform(init, update, f"chain({', '.join(map(repr, transforms))})")
+    return Transform(init if stateful else stateless, update, f"chain({', '.join(map(repr, transforms))})")
 
 
 def clipped_share(state: State) -> Tensor | float:

@@ -33,8 +33,8 @@ class SimPool:
         self.task, self.method, self.fleet = task, method, fleet
         self.now = 0.0
         self.jobs: dict[int, Job] = {}
-        self.due: list[tuple[float, int, int]] = [(one.at, one.client, _LOST) for one in fleet.crashes]
-        self.due += [(one.back, one.client, _JOINED) for one in fleet.crashes if one.back is not None]
+        self.due: list[tuple[float, int, int]] = [(one.at, one.client, _LOST) for one in fleet.absences]
+        self.due += [(one.back, one.client, _JOINED) for one in fleet.absences if one.back is not None]
         heapify(self.due)
         self._runtimes = [group.runtime.draw for group in fleet.groups for _ in range(group.clients)]
         message = 4 * task.parameters
@@ -47,19 +47,23 @@ class SimPool:
         for one in fleet.slow:
             self._slow.setdefault(one.client, []).append(one)
         self._available = {one.client: one for one in fleet.available}
+        self._troubled = self._slow.keys() | self._available.keys()
+        self._steps = method.local_steps
 
     def submit(self, job: Job) -> None:
         client, serial = job.client, job.serial
         seconds = self._runtimes[client](streams.uniform(job.seed, "runtime", client, serial), serial)
-        if job.steps != self.method.local_steps and job.steps and self.method.local_steps:
-            seconds *= job.steps / self.method.local_steps  # a method that varies the work varies the time
+        if job.steps != self._steps and job.steps and self._steps:
+            seconds *= job.steps / self._steps  # a method that varies the work varies the time
         down, up = self._links[client]
         done = self.now + down + seconds
-        if client in self._slow or client in self._available:
+        if client in self._troubled:
             done = finish(self.now + down, seconds, self._slow.get(client, ()), self._available.get(client))
         self.jobs[client] = job
-        if done < math.inf:
+        if done + up < math.inf:
             heappush(self.due, (done + up, client, serial))
+        else:  # its windows have closed for good
+            heappush(self.due, (max(self.now, self._available[client].last), client, _LOST))
 
     def next(self) -> Message | None:
         while self.due:
@@ -67,7 +71,8 @@ class SimPool:
             job = self.jobs.get(client)
             if serial >= 0 and (job is None or job.serial != serial):
                 continue  # the client was lost on the way
-            self.now = max(self.now, time)
+            if time > self.now:
+                self.now = time
             if serial == _JOINED:
                 return Joined(client)
             self.jobs.pop(client, None)

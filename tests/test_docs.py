@@ -1,0 +1,199 @@
+"""The docs tell the truth: examples and commands print what they say, excerpts stand in the source, links resolve."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+import re
+import runpy
+import shlex
+import tomllib
+from collections.abc import Iterator
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+import pytest
+import typer
+
+from tardygrad import spec
+from tardygrad.cli import app, demo, main
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+PRINTS = "\n# It prints:\n#\n"
+NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:e-?\d+)?")
+COMMAND: Any = typer.main.get_command(app)
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+class Block(NamedTuple):
+    """A fenced block: the language, the rest of its first line, the text."""
+
+    language: str
+    title: str
+    text: str
+
+
+def blocks(page: Path) -> list[Block]:
+    found = re.findall(r"^```(\w+) ?([^\n]*)\n(.*?)^```$", page.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    return [Block(*one) for one in found]
+
+
+def prose(page: Path) -> str:
+    return re.sub(r"^```.*?^```$", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+
+
+def agree(printed: str, said: str) -> None:
+    """The same words, and numbers within a twentieth: the last digits may be another machine's."""
+    for ours, theirs in zip_longest(printed.splitlines(), said.splitlines(), fillvalue="(no line)"):
+        assert NUMBER.sub("#", " ".join(ours.split())) == NUMBER.sub("#", " ".join(theirs.split()))
+        for a, b in zip(NUMBER.findall(ours), NUMBER.findall(theirs), strict=True):
+            assert float(a.replace(",", "")) == pytest.approx(float(b.replace(",", "")), rel=0.05), (ours, theirs)
+
+
+def code(example: Path) -> str:
+    """An example without its docstring and without what it prints."""
+    return example.read_text("utf-8").partition(PRINTS)[0].partition('"""\n\n')[2].strip()
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_prints_what_it_says(example: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = example.read_text("utf-8").partition(PRINTS)[2]
+    assert said
+    runpy.run_path(str(example))
+    agree(capsys.readouterr().out, "\n".join(line.removeprefix("# ") for line in said.splitlines()))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_python_in_the_docs_is_that_of_an_example(page: Path) -> None:
+    known = [code(example) for example in EXAMPLES]
+    assert not [block.text for block in blocks(page) if block.language == "python" and block.text.strip() not in known]
+
+
+def test_the_readme_shows_what_the_quickstart_prints() -> None:
+    said = (ROOT / "examples/quickstart.py").read_text("utf-8").partition(PRINTS)[2]
+    printed = "".join(line.removeprefix("# ") for line in said.splitlines(keepends=True))
+    assert printed in [block.text for block in blocks(ROOT / "README.md")]
+
+
+def test_the_readme_names_the_methods_of_the_demo() -> None:
+    (table,) = [block.text for block in blocks(ROOT / "README.md") if block.text.startswith("method ")]
+    assert [line.split()[0] for line in table.splitlines()[1:-1]] == list(demo_module().CAST)
+    assert table.splitlines()[-1] == demo_module().NOTE
+
+
+def demo_module() -> Any:
+    return importlib.import_module(demo.__module__)
+
+
+def commands(text: str) -> Iterator[tuple[str, str]]:
+    """Every `$ command` of a console block, with what the docs say it prints."""
+    for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
+        command, _, said = part.partition("\n")
+        yield command, said
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if "```console" in page.read_text("utf-8")], ids=name)
+def test_commands_print_what_the_docs_say(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for language, title, text in blocks(page):
+        if title:
+            Path(title).write_text(text, "utf-8")
+        for command, said in commands(text) if language == "console" else ():
+            capfd.readouterr()
+            with pytest.raises(SystemExit):
+                main(shlex.split(command)[1:])
+            printed = capfd.readouterr()
+            agree(printed.err + printed.out, said)
+
+
+def verbs(command: click.Group = COMMAND, before: str = "") -> dict[str, click.Command]:
+    found: dict[str, click.Command] = {}
+    for word, one in command.commands.items():
+        found |= verbs(one, f"{before}{word} ") if hasattr(one, "commands") else {before + word: one}
+    return found
+
+
+def test_every_verb_has_a_section_with_its_options_and_every_section_a_verb() -> None:
+    text = (ROOT / "docs/cli.md").read_text("utf-8")
+    sections = re.split(r"^## `tardygrad ([a-z ]+)", text, flags=re.MULTILINE)
+    described = {title.strip(): section for title, section in zip(sections[1::2], sections[2::2], strict=True)}
+    assert set(described) == set(verbs())
+    for verb, command in verbs().items():
+        for option in [option for one in command.params for option in one.opts if option.startswith("--")]:
+            assert f"`{option}" in described[verb] or option == "--json", f"{verb} {option}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_commands_that_the_docs_mention_exist(page: Path) -> None:
+    text = page.read_text("utf-8")
+    first = {verb.split()[0] for verb in verbs()}
+    for verb in re.findall(r"(?:`|^|\$ )tardygrad ([a-z]+)", text, re.MULTILINE):
+        assert verb in first
+    targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
+    for target in re.findall(r"`make ([a-z]+)`", text):
+        assert target in targets
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    for extra in re.findall(r"pip install .*\.\[([a-z]+)\]", text):
+        assert extra in extras
+
+
+def test_every_key_of_a_spec_is_in_the_cli_docs() -> None:
+    text = (ROOT / "docs/cli.md").read_text("utf-8")
+    for table, kinds in spec.KINDS.items():
+        (section,) = re.findall(rf"^### `\[{table}\]`\n(.*?)^##", text, re.MULTILINE | re.DOTALL)
+        for kind, make in kinds.items():
+            assert f'kind = "{kind}"' in section
+            assert not [key for key in spec._known(table, make) if f"`{key}`" not in section]
+    for key in spec.parameters(spec.Length):
+        assert f"`{key}`" in text
+
+
+def excerpts() -> list[tuple[str, str]]:
+    """(code, function) of every row of a table whose last column is headed `in`."""
+    rows = re.findall(
+        r"^\|[^|\n]*\| `([^|\n]+)` \| `([\w.]+)` \|$", (ROOT / "docs/algorithm.md").read_text("utf-8"), re.M
+    )
+    assert len(rows) > 30
+    return rows
+
+
+@pytest.mark.parametrize(("line", "where"), excerpts())
+def test_an_excerpt_stands_in_the_source(line: str, where: str) -> None:
+    assert line in inspect.getsource(pkgutil.resolve_name(f"tardygrad.{where}"))
+
+
+def anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.*)$", prose(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_relative_link_resolves(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
+        if "://" in target:
+            continue
+        path, _, anchor = target.partition("#")
+        linked = page.parent / path if path else page
+        assert linked.exists(), target
+        assert not anchor or anchor in anchors(linked), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_the_docs_name_no_place_on_somebodys_machine(page: Path) -> None:
+    assert not re.findall(r"(?<![\w.])/(?:home|root|tmp|work|usr|opt)/", page.read_text("utf-8"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_files_that_the_docs_mention_exist(page: Path) -> None:
+    for path in re.findall(r"`((?:docs|examples|tests|benchmarks|src)/[\w./]+)`", page.read_text("utf-8")):
+        assert (ROOT / path).exists(), path

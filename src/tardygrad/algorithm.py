@@ -145,14 +145,14 @@ def work(job: Job, task: Task, method: Method) -> Update:
     x = job.x.clone()  # x_{i,0} ← x_s
     buffers = Buffers(job.buffers.floats.clone(), job.buffers.ints.clone()) if job.buffers else None
     curvature = torch.zeros_like(x) if method.compensate else None  # A_{s,i} ← 0
-    state, context = method.inner.init(x), Step(max(job.round, 1))
+    state = method.inner.init(x)
     steps = 0
     loss: Tensor | float = 0.0
     clipped: Tensor | float = 0.0
 
     for batch in task.batches(job):
         value, g = task.gradient(x, batch, buffers)  # g_{i,k} ← ∇F(x_{i,k−1}; ξ_{i,k})
-        move, state = method.inner.update(g, state, context)  # η_ℓ^s · Clip(u_s, g_{i,k})
+        move, state = method.inner.update(g, state, Step(max(job.round, 1)))  # η_ℓ^s · Clip(u_s, g_{i,k})
         x -= move  # x_{i,k} ← x_{i,k−1} − move
         if curvature is not None:
             curvature.addcmul_(move, move)  # A_{s,i} ← A_{s,i} + move ⊙ move
@@ -221,7 +221,7 @@ class Server:
         self.x, self.buffers, self.round = x.detach().clone(), buffers, 0
         self.state = method.outer.init(self.x)
         self.buffer: list[Taken] = []
-        self.jobs: dict[int, tuple[int, int]] = {}  # at work: client to (serial, round) of its job
+        self.jobs: dict[int, int] = {}  # at work: client to the round its job started from
         self.idle = list(range(clients - 1, -1, -1))  # places are given from the end: client 0 first
         self.waiting: list[int] = []
         self.serials = [0] * clients
@@ -314,7 +314,7 @@ class Server:
 
     def _send(self, client: int) -> Job:
         method, serial = self.method, self.serials[client]
-        self.jobs[client] = (serial, self.round)
+        self.jobs[client] = self.round
         self.serials[client] = serial + 1
         self.sent += 1
         if method.compensate:
@@ -332,17 +332,15 @@ class Server:
 
     def admit(self, update: Update) -> Taken | Reason:
         """The gate: an update that may touch x, with its delay and norm, or why it must not."""
-        ticket = self.jobs.get(update.client)
         delay = self.round + 1 - update.round  # p ← t − s
         if delay < 1:
             return "from the future"
-        if ticket != (update.serial, update.round):
+        if not self._is_out(update) or self.jobs[update.client] != update.round:
             given = 0 <= update.client < self.clients and 0 <= update.serial < self.serials[update.client]
-            out = ticket is not None and ticket[0] == update.serial
-            return "finished job" if given and not out else "unknown job"
+            return "finished job" if given and not self._is_out(update) else "unknown job"
         if not self._fits(update):
             return "wrong shape"
-        norm = float(torch.linalg.vector_norm(update.delta))
+        norm = math.sqrt(torch.dot(update.delta, update.delta))
         if not _finite(update, norm):
             return "not finite"
         if self.method.max_delay is not None and delay > self.method.max_delay:
@@ -358,17 +356,15 @@ class Server:
 
     def refuse(self, update: Update, reason: Reason) -> Reply:
         """Turn an update away; if its job was out, the client is free for new work."""
-        ticket = self.jobs.get(update.client)
-        if ticket is not None and ticket[0] == update.serial:
-            self._release(ticket[1])
-            del self.jobs[update.client]
+        if self._is_out(update):
+            self._release(self.jobs.pop(update.client))
             self.idle.append(update.client)  # last in, first out: under `same` dispatch the job goes to this client
         return Reply(Refused(update.client, update.serial, update.round, reason), self.dispatch())
 
     def lose(self, client: int) -> None:
         """Forget a client and its job; what it has already delivered stays in the buffer."""
-        if ticket := self.jobs.pop(client, None):
-            self._release(ticket[1])
+        if client in self.jobs:
+            self._release(self.jobs.pop(client))
         self.idle = [other for other in self.idle if other != client]
         self.waiting = [other for other in self.waiting if other != client]
 
@@ -385,6 +381,10 @@ class Server:
             "clients": self.clients, "at work": len(self.jobs), "waiting": len(self.waiting), "idle": len(self.idle),
             "lost": self.clients - present, "buffered": len(self.buffer), "buffer": self.method.buffer,
         }  # fmt: skip
+
+    def _is_out(self, update: Update) -> bool:
+        """Whether this very job is at work: a client has one at a time, the last it was given."""
+        return update.client in self.jobs and update.serial == self.serials[update.client] - 1
 
     def _fits(self, update: Update) -> bool:
         if not (_like(update.delta, self.x) and _like(update.curvature, self.x if self.method.compensate else None)):

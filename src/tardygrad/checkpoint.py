@@ -58,7 +58,7 @@ def capture(server: Server, pending: Pending) -> Checkpoint:
             "method": str(server.method), "clients": server.clients, "seed": server.seed,
             "round": server.round, "sent": server.sent, "serials": server.serials,
             "idle": server.idle, "waiting": server.waiting,
-            "jobs": [[client, *ticket] for client, ticket in server.jobs.items()],
+            "jobs": list(server.jobs.items()),
             "buffer": [
                 [one.update.client, one.update.serial, one.update.round, one.update.steps, one.update.loss,
                  one.update.clipped, one.delay, one.norm]
@@ -90,7 +90,7 @@ def apply(checkpoint: Checkpoint, server: Server) -> Pending:
     server.state = {name.removeprefix("state."): t for name, t in tensors.items() if name.startswith("state.")}
     server.round, server.sent, server.serials = facts["round"], facts["sent"], facts["serials"]
     server.idle, server.waiting = facts["idle"], facts["waiting"]
-    server.jobs = {client: (serial, s) for client, serial, s in facts["jobs"]}
+    server.jobs = dict(facts["jobs"])
     server.buffer = [
         Taken(
             Update(client, serial, s, tensors[f"buffer.{i}.delta"], tensors.get(f"buffer.{i}.curvature"),
@@ -100,7 +100,7 @@ def apply(checkpoint: Checkpoint, server: Server) -> Pending:
         for i, (client, serial, s, steps, loss, clipped, delay, norm) in enumerate(facts["buffer"])
     ]  # fmt: skip
     if server.method.compensate:
-        for s in [s for _, s in server.jobs.values()] + [one.update.round for one in server.buffer]:
+        for s in [*server.jobs.values()] + [one.update.round for one in server.buffer]:
             server.past.hold(s, tensors[f"model.{s}"])
     pending = facts["pending"]
     jobs = [

@@ -32,17 +32,19 @@ class SimPool:
             )
         self.task, self.method, self.fleet = task, method, fleet
         self.now = 0.0
-        self.jobs: dict[int, Job] = {}
-        self.due: list[tuple[float, int, int]] = [(one.at, one.client, _LOST) for one in fleet.absences]
-        self.due += [(one.back, one.client, _JOINED) for one in fleet.absences if one.back is not None]
+        self.due: list[tuple[float, int, int, Job | None]] = []  # (time, client, serial, job), a heap
+        for away in fleet.absences:
+            self.due.append((away.at, away.client, _LOST, None))
+            if away.back is not None:
+                self.due.append((away.back, away.client, _JOINED, None))
         heapify(self.due)
-        self._runtimes = [group.runtime.draw for group in fleet.groups for _ in range(group.clients)]
+        self._runtimes = [draw for group in fleet.groups for draw in [group.runtime.draw] * group.clients]
         message = 4 * task.parameters
-        self._links = [
-            (group.link.latency + message / group.link.down,
-             group.link.latency + message * (2 if method.compensate else 1) / group.link.up)
-            for group in fleet.groups for _ in range(group.clients)
-        ]  # fmt: skip
+        answer = message * (2 if method.compensate else 1)
+        self._links: list[tuple[float, float]] = []
+        for group in fleet.groups:
+            link = (group.link.latency + message / group.link.down, group.link.latency + answer / group.link.up)
+            self._links += [link] * group.clients
         self._slow: dict[int, list[Slow]] = {}
         for one in fleet.slow:
             self._slow.setdefault(one.client, []).append(one)
@@ -59,33 +61,31 @@ class SimPool:
         done = self.now + down + seconds
         if client in self._troubled:
             done = finish(self.now + down, seconds, self._slow.get(client, ()), self._available.get(client))
-        self.jobs[client] = job
         if done + up < math.inf:
-            heappush(self.due, (done + up, client, serial))
+            heappush(self.due, (done + up, client, serial, job))
         else:  # its windows have closed for good
-            heappush(self.due, (max(self.now, self._available[client].last), client, _LOST))
+            heappush(self.due, (max(self.now, self._available[client].last), client, _LOST, None))
 
     def next(self) -> Message | None:
-        while self.due:
-            time, client, serial = heappop(self.due)
-            job = self.jobs.get(client)
-            if serial >= 0 and (job is None or job.serial != serial):
-                continue  # the client was lost on the way
-            if time > self.now:
-                self.now = time
-            if serial == _JOINED:
-                return Joined(client)
-            self.jobs.pop(client, None)
-            if serial == _LOST or job is None:
-                return Lost(client)
+        if not self.due:
+            return None
+        time, client, serial, job = heappop(self.due)
+        if time > self.now:
+            self.now = time
+        if job is not None:
             self.now += self.fleet.server_time
             return perform(job, self.task, self.method)
-        return None
+        if serial == _JOINED:
+            return Joined(client)
+        self.due = [one for one in self.due if one[1] != client or one[3] is None]  # its job is lost with it
+        heapify(self.due)
+        return Lost(client)
 
     def pending(self) -> Pending:
-        return Pending(self.now, list(self.jobs.values()), list(self.due))
+        jobs = [job for *_, job in self.due if job is not None]
+        return Pending(self.now, jobs, [(time, client, serial) for time, client, serial, _ in self.due])
 
     def restore(self, pending: Pending) -> None:
         self.now = pending.now
-        self.jobs = {job.client: job for job in pending.jobs}
-        self.due = list(pending.due)
+        jobs = {(job.client, job.serial): job for job in pending.jobs}
+        self.due = [(time, client, serial, jobs.get((client, serial))) for time, client, serial in pending.due]

@@ -40,4 +40,4 @@ reproduce: .venv/installed  ## the paper's clock
 	$(BIN)/tardygrad reproduce clock
 
 clean:  ## remove what the targets made
-	rm -rf .venv build dist demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -561,7 +561,6 @@ def test_crashes_of_one_client_that_touch_are_one_absence() -> None:
     assert fleet.absences == (Crash(0, 1, 6), Crash(0, 8, 9), Crash(1, 0, 2), Crash(1, 7))
 
 
-@pytest.mark.xfail(strict=True, reason="src: SimPool looks for closed windows where there are none: KeyError")
 def test_times_beyond_the_largest_number_are_no_key_error() -> None:
     """Two jobs of 1e308 s: the second would end at infinity."""
     with pytest.raises(tg.TardygradError):

@@ -261,10 +261,6 @@ def test_a_run_goes_on_around_a_broken_client(mode: str) -> None:
     assert all(1 not in row["clients"] for row in run.metrics)
 
 
-PICKED = "src: drive asks only the clients at work; a broken one that is picked five times in a row ends the run"
-
-
-@pytest.mark.xfail(strict=True, reason=PICKED)
 @pytest.mark.parametrize(
     "how",
     [{"mode": "sync", "buffer": 2}, {"buffer": 1, "concurrency": 1, "dispatch": "random"}],
@@ -278,7 +274,6 @@ def test_a_run_that_draws_its_clients_goes_on_around_a_broken_one(how: Change) -
         assert run.server.round == 200
 
 
-@pytest.mark.xfail(strict=True, reason="src: drive counts duplicates against the client whose job is still under way")
 def test_duplicates_do_not_starve_a_run() -> None:
     task: Any = Task(Problem(0, 1, D))
     method = method_of("client", 1)

@@ -264,7 +264,7 @@ class Server:
         if self.buffers is not None:
             self.buffers = _merge([one.update.buffers for one in taken if one.update.buffers])
 
-        updates = [one.update for one in taken]
+        updates, snapshots = [one.update for one in taken], len(self.past.models)
         for update in updates:
             self._release(update.round)
         self.buffer = []
@@ -281,7 +281,7 @@ class Server:
             local_clipped=sum(update.clipped for update in updates) / len(updates),
             loss=sum(update.loss for update in updates) / len(updates),
             steps=sum(update.steps for update in updates),
-            snapshots=len(self.past.models),
+            snapshots=snapshots,
         )
 
     def contribution(self, taken: Taken) -> Vector:

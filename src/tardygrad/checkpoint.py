@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +23,7 @@ from tardygrad.pools.pool import Pending
 from tardygrad.record import plain, unwritable
 
 KEEP = 2
+FORMAT = 1
 
 
 class Checkpoint(NamedTuple):
@@ -55,7 +57,7 @@ def capture(server: Server, pending: Pending) -> Checkpoint:
     return Checkpoint(
         tensors,
         {
-            "method": str(server.method), "clients": server.clients, "seed": server.seed,
+            "format": FORMAT, "method": _named(server), "clients": server.clients, "seed": server.seed,
             "round": server.round, "sent": server.sent, "serials": server.serials,
             "idle": server.idle, "waiting": server.waiting,
             "jobs": list(server.jobs.items()),
@@ -75,7 +77,9 @@ def capture(server: Server, pending: Pending) -> Checkpoint:
 def apply(checkpoint: Checkpoint, server: Server) -> Pending:
     """Put a freshly made server into the checkpoint's state; what its pool must go on with."""
     tensors, facts = checkpoint
-    for name, ours in (("method", str(server.method)), ("clients", server.clients), ("seed", server.seed)):
+    if facts.get("format") != FORMAT:
+        raise RecordError(f"the checkpoint has the format {facts.get('format')}, and this tardygrad reads {FORMAT}.")
+    for name, ours in (("method", _named(server)), ("clients", server.clients), ("seed", server.seed)):
         if facts[name] != ours:
             raise RecordError(f"the checkpoint belongs to another run: its {name} is {facts[name]}, not {ours}.")
     x = tensors[f"model.{facts['round']}"]
@@ -146,6 +150,11 @@ def load(folder: Path) -> Checkpoint | None:
     if broken:
         raise RecordError(f"no checkpoint in {str(folder)!r} can be read ({'; '.join(broken)}).")
     return None
+
+
+def _named(server: Server) -> str:
+    """The method with its settings; functions by name, without their address."""
+    return re.sub(r" at 0x[0-9a-f]+", "", f"{server.method}: {server.method.inner}, {server.method.outer}")
 
 
 def _complete(folder: Path) -> list[Path]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -43,14 +42,17 @@ def drive(server: Server, pool: Pool, rounds: int | None = None) -> Iterator[Eve
         for job in jobs:
             pool.submit(job)
         yield Event(now, message, happened, jobs)
-        if isinstance(happened, Refused):
+        if isinstance(happened, Refused) and happened.reason not in ("finished job", "unknown job"):
             refused[happened.client] += 1
-            if refused[happened.client] > 3 and all(refused[client] > 3 for client in server.jobs):
+            everyone = [*server.jobs, *(server.idle if server.draws else ())]
+            if refused[happened.client] > 3 and all(refused[client] > 3 for client in everyone):
                 raise Starved(_starved(server, f"the last {refused.total()} updates were refused"))
-        elif happened is not None:
+        elif isinstance(happened, Taken):
             refused.clear()
-        if isinstance(happened, Advanced) and not (math.isfinite(happened.move) or server.x.isfinite().all()):
-            raise Diverged(f"the model is not finite after round {server.round}. Use a smaller lr, or clip.")
+        elif isinstance(happened, Advanced):
+            refused.clear()
+            if not server.x.isfinite().all():
+                raise Diverged(f"the model is not finite after round {server.round}. Use a smaller lr, or clip.")
 
 
 def _starved(server: Server, why: str) -> str:

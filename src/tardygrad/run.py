@@ -6,6 +6,7 @@ import platform
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple, Required, TypedDict, Unpack
@@ -213,10 +214,11 @@ class Summary(NamedTuple):
 
     def __str__(self) -> str:
         lines = [self.method, f"{self.status} after {self.rounds} rounds, {self.time:g} s on the clock"]
+        loss = "not finite" if self.loss is None else f"{self.loss:.4g}"
         if self.accuracy is not None:
-            lines.append(f"test accuracy {self.accuracy:.1%}, test loss {self.loss:.4g}")
+            lines.append(f"test accuracy {self.accuracy:.1%}, test loss {loss}")
         elif self.loss is not None:
-            lines.append(f"test loss {self.loss:.4g}")
+            lines.append(f"test loss {loss}")
         lines.append(
             f"delay mean {self.delay_mean:.1f}, largest {self.delay_max}; {self.updates} updates, {self.lost} lost"
         )
@@ -287,7 +289,11 @@ def replay(run: Run) -> Run:
     server = run.server
     pool = ScriptedPool(run.script, run.task, server.method)
     every = run.settings["evaluate_every"]
-    return train(server.method, run.task, pool, rounds=server.round, seed=server.seed, evaluate_every=every)
+    again = begin(server.method, run.task, pool, rounds=server.round, seed=server.seed, evaluate_every=every)
+    with suppress(Diverged):  # as it did then
+        for _ in again.go():
+            pass
+    return again
 
 
 def versions() -> dict[str, str]:

@@ -26,7 +26,7 @@ class Constant:
         return self.value
 
     def __repr__(self) -> str:
-        return f"{self.value:g}"
+        return repr(self.value)
 
 
 @dataclass(frozen=True)

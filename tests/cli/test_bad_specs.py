@@ -75,7 +75,7 @@ OVERRIDES = {
     "an unknown runtime": (GROUPS % "{kind='normal'}", "`fleet.groups[0].runtime.kind` must be one of uniform"),
     "a runtime upside down": (GROUPS % "{kind='uniform', low=3, high=1}", "Uniform needs 0 <= low <= high"),
     "a runtime's key missing": (GROUPS % "{kind='pareto', tail=1}", "needs the key `minimum`: a number."),
-    "no groups": ("fleet={kind='groups', groups=[]}", "Fleet needs at least one client"),
+    "no groups": ("fleet={kind='groups', groups=[]}", "a fleet needs at least one client"),
     "a number for groups": ("fleet={kind='groups', groups=3}", "`fleet.groups` must be a list, each item a table"),
     "a number for a group": ("fleet={kind='groups', groups=[3]}", "`fleet.groups[0]` must be a table, got 3."),
     "a trace that is not there": ("fleet={kind='trace', path='no.csv'}", "must be a readable CSV file, got 'no.csv'"),

@@ -63,8 +63,9 @@ class SimPool:
             done = finish(self.now + down, seconds, self._slow.get(client, ()), self._available.get(client))
         if done + up < math.inf:
             heappush(self.due, (done + up, client, serial, job))
-        else:  # its windows have closed for good
-            heappush(self.due, (max(self.now, self._available[client].last), client, _LOST, None))
+        else:  # its windows have closed for good, or a heavy tail has run off the end of the numbers
+            closes = self._available[client].last if client in self._available else self.now
+            heappush(self.due, (max(self.now, closes), client, _LOST, None))
 
     def next(self) -> Message | None:
         if not self.due:

@@ -1,0 +1,38 @@
+"""The public surface: one import line per name, each documented, and nothing by accident."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from pathlib import Path
+
+import pytest
+
+import tardygrad
+
+INIT = Path(tardygrad.__file__)
+NAMES = [
+    alias.asname
+    for node in ast.parse(INIT.read_text(encoding="utf-8")).body
+    if isinstance(node, ast.ImportFrom)
+    for alias in node.names
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_public_name_is_documented(name: str) -> None:
+    value = getattr(tardygrad, name)
+    if inspect.isclass(value) or inspect.isfunction(value):
+        assert value.__doc__
+        assert not value.__doc__.startswith(f"{name}(")  # not the one a dataclass makes up
+
+
+def test_every_public_name_is_written_as_itself_and_once() -> None:
+    assert len(NAMES) == len(set(NAMES))
+    assert all(names is not None for names in NAMES)
+
+
+def test_the_docs_name_every_public_name() -> None:
+    api = (INIT.parents[2] / "docs/api.md").read_text(encoding="utf-8")
+    missing = [name for name in NAMES if f"`{name}`" not in api and f"`{name}(" not in api]
+    assert not missing

@@ -207,4 +207,4 @@ def test_where_they_cross_the_upper_one_wins_in_l2_too() -> None:
 def test_steps_print_as_the_call_that_made_them() -> None:
     assert repr(clip_step(Constant(1.0), norm="l2")) == "clip(1.0, lower=0.0, norm='l2')"
     both = chain(clip_step(Power(1.0, 0.5)), scale(Constant(0.1)))
-    assert repr(both) == ("chain(clip(Power(value=1.0, exponent=0.5), lower=0.0, norm='coordinate'), scale(0.1))")
+    assert repr(both) == "chain(clip(Power(value=1.0, exponent=0.5), lower=0.0, norm='coordinate'), scale(0.1))"

@@ -6,6 +6,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -320,6 +321,39 @@ def test_a_run_whose_every_client_fails_now_and_then_goes_on(mode: str) -> None:
     run = simulate(method_of(mode, 2), Moody(Problem(0, 3, D)), fleet_of(1.0, 1.0, 2.0), rounds=30)
     assert run.server.round == 30
     assert run.summary().refused["not finite"] > 60
+
+
+def test_a_finite_move_to_infinity_has_diverged_too() -> None:
+    class Steep(Task):
+        def gradient(self, x: Tensor, batch: Any, buffers: None) -> tuple[Tensor, Tensor]:
+            return x.sum(), torch.full_like(x, -2e38)
+
+    method = tg.sgdclip(local_lr=1.0, local_clip=INF, lr=1.0, buffer=1, local_steps=1)
+    with pytest.raises(tg.Diverged, match="the model is not finite after round 2"):
+        simulate(method, Steep(Problem(0, 2, 1)), fleet_of(1.0, 1.0), rounds=9)
+
+
+class Liar:
+    """A pool whose clients do every job at once and name the wrong round."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.jobs: list[tg.Job] = []
+
+    def submit(self, job: tg.Job) -> None:
+        self.jobs.append(job)
+
+    def next(self) -> tg.Update:
+        return update(self.jobs.pop(0), round=-1)
+
+
+@pytest.mark.xfail(
+    strict=True, reason="src: a wrong round is an 'unknown job', which drive does not count: it never ends"
+)
+def test_clients_that_name_the_wrong_round_for_ever_starve_the_run() -> None:
+    server = tg.Server(method_of("client", 1), torch.zeros(D), clients=2, seed=0)
+    with pytest.raises(tg.Starved):
+        list(islice(tg.drive(server, Liar(), 1), 1000))
 
 
 # Lost clients.
@@ -645,7 +679,7 @@ def test_past_models_are_held_exactly_while_somebody_needs_them() -> None:
     assert set(server.past.models) == {0, 2}  # nobody works from x_1 any more
     happened, _ = server.receive(update(jobs[1], **curved))
     assert isinstance(happened, tg.Advanced)
-    assert happened.snapshots == 2  # x_0 and x_2; x_3 is not past yet
+    assert happened.snapshots == 2  # x_0 and x_2, before the round let go; x_3 is not past yet
     server.receive(tg.Lost(2))
     assert set(server.past.models) == {2, 3}
     server.receive(update(second, NAN, **curved))  # refused: its job is over too
@@ -833,6 +867,8 @@ class Witness:
             assert set(done.delays) == {1}
         if m.mode != "client" and not self.rejoined:
             assert len(set(done.clients)) == M
+        held = {job.round for job in self.out.values()} | {one.round for one in self.buffered}
+        assert done.snapshots == (len(held) if m.compensate else 0)  # at its fullest: before the round lets go
         total = np.zeros(D)
         for one, p in zip(self.buffered, done.delays, strict=True):
             part = one.delta.double().numpy()

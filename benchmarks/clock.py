@@ -2,8 +2,8 @@
 
 A million updates over 100,000 clients on the clock alone, against a loop that only draws the same runtimes from the
 same streams and keeps them in `heapq`. Prints the ratio in each mode; memory per client for two fleet sizes; and
-whether the cost of an update grows with the number of rounds. CPU seconds, since other work on the machine takes wall-clock time
-from either side at random.
+whether the cost of an update grows with the number of rounds. CPU seconds, since other work on the machine takes
+wall-clock time from either side at random.
 
     python benchmarks/clock.py [--updates 1000000] [--clients 100000] [--buffer 100]
 """

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -21,12 +23,18 @@ from tardygrad.tasks.views import Views, check, copied, draws, flatten, kept, ke
 Loss = Callable[[Any, Tensor], Tensor]
 """(output, target) to the mean over the batch; usually from torch.nn.functional."""
 
+Scores = Callable[[Tensor, Tensor], dict[str, float]]
+"""(outputs, targets) of the whole test set to named scores."""
+
+Augment = Callable[[Tensor, np.random.Generator], Tensor]
+"""The first input of a training batch and the step's own random numbers, to what the module sees instead."""
+
 
 class Batch(NamedTuple):
     """ξ_{i,k}: everything random in one local step."""
 
     rows: Tensor  # of the data
-    key: int  # of the module's own draws (dropout)
+    key: int  # of the module's own draws (dropout), and of the augmentation
     noise: Vector | None  # added to the gradient
 
 
@@ -45,6 +53,10 @@ class TorchTask:
         noise: added to every gradient.
         buffers: "average" a module's persistent buffers (BatchNorm) over a round's updates, or "refuse" to have any.
         evaluate_batch: rows at a time when evaluating.
+        scores: of the test set besides the loss; None is the accuracy, if targets are classes.
+        augment: alters the inputs of every training batch; `crop_and_flip` of `tardygrad.tasks.pixels` is one.
+        device: where data, vectors and the module live.
+        autocast: forward passes in bfloat16 where torch thinks it safe; vectors stay float32.
 
     >>> from tardygrad.tasks import shard
     >>> data = (torch.randn(20, 3), torch.arange(20) % 2)
@@ -63,6 +75,10 @@ class TorchTask:
         noise: Noise | None = None,
         buffers: Literal["average", "refuse"] = "average",
         evaluate_batch: int = 1024,
+        scores: Scores | None = None,
+        augment: Augment | None = None,
+        device: str = "cpu",
+        autocast: bool = False,
     ) -> None:
         whole("batch_size", batch_size)
         whole("evaluate_batch", evaluate_batch)
@@ -70,13 +86,16 @@ class TorchTask:
             raise Invalid(f"`shards` must be made by shard(data, clients=...), got {type(shards).__name__}.")
         if buffers not in ("average", "refuse"):
             raise Invalid(f"`buffers` must be 'average' or 'refuse', got {buffers!r}.")
-        self.loss, self.shards, self.noise = loss, shards, noise
-        self.test = None if test is None else tensors(test)
+        self.device = _device(device)
+        self.loss, self.noise, self.augment, self.autocast = loss, noise, augment, autocast
+        self.scores = scores
+        self.shards = replace(shards, data=tuple(t.to(self.device) for t in shards.data))
+        self.test = None if test is None else tuple(t.to(self.device) for t in tensors(test))
         self.batch_size, self.evaluate_batch = batch_size, evaluate_batch
         self._factory = None if isinstance(module, nn.Module) else module
         given = module if isinstance(module, nn.Module) else self._make(0)
         check(given)  # before the copy, in which parameters no longer share memory
-        self._template = copied(given)
+        self._template = copied(given).to(self.device)
         floats, ints = kept(self._template)
         if buffers == "refuse" and (floats or ints):
             name = next(iter(floats | ints))
@@ -118,7 +137,7 @@ class TorchTask:
         parameters = trainable(module).values()
         if [p.shape for p in parameters] != self._shapes:
             raise Invalid(f"a module factory must make the same shapes every time, got others for seed {seed}.")
-        return flatten(parameters)
+        return flatten(parameters).to(self.device)
 
     def init_buffers(self) -> Buffers | None:
         floats, ints = kept(self._template)
@@ -149,7 +168,10 @@ class TorchTask:
         with keyed(batch.key) if self._draws or not views.probed else nullcontext():
             before = None if views.probed else torch.get_rng_state()
             *inputs, target = (tensor[batch.rows] for tensor in self.shards.data)
-            value = self.loss(views.module(*inputs), target)
+            if self.augment:
+                inputs[0] = self.augment(inputs[0], streams.generator(batch.key, "augment"))
+            with self._precision():
+                value = self.loss(views.module(*inputs), target)
             if before is not None:
                 self._draws |= not torch.equal(before, torch.get_rng_state())
                 views.probed = True
@@ -158,24 +180,28 @@ class TorchTask:
         value.backward()  # type: ignore[no-untyped-call]
         views.keep(buffers)
         if batch.noise is not None:
-            views.g += batch.noise
+            views.g += batch.noise.to(self.device)
         return value.detach(), views.g
 
     @torch.no_grad()
     def evaluate(self, x: Vector, buffers: Buffers | None) -> dict[str, float]:
-        """The mean loss on the test set, and the accuracy in [0, 1] if targets are classes and outputs their logits."""
+        """The mean loss on the test set, and `scores`: the accuracy in [0, 1] if targets are classes, outputs their logits."""
         if self.test is None:
             raise Invalid("evaluating needs a test set, got none. Give the task test=(inputs..., target).")
         views = self._views()
         views.bind(x, Buffers(*(flat.clone() for flat in buffers)) if buffers else None, training=False)
         loss, right, count = 0.0, 0, len(self.test[-1])
-        classes = False
+        classes, outputs = False, []
         for *inputs, target in zip(*(torch.split(tensor, self.evaluate_batch) for tensor in self.test), strict=True):
-            output = views.module(*inputs)
-            loss += float(self.loss(output, target)) * len(target)
+            with self._precision():
+                output = views.module(*inputs)
+                loss += float(self.loss(output, target)) * len(target)
             classes = _classes(output, target)
             right += int((output.argmax(1) == target).sum()) if classes else 0
+            outputs += [output] if self.scores else []
         scores = {"loss": loss / count}
+        if self.scores:
+            return scores | self.scores(torch.cat(outputs), self.test[-1])
         return scores | {"accuracy": right / count} if classes else scores
 
     def _make(self, seed: int) -> nn.Module:
@@ -184,6 +210,9 @@ class TorchTask:
         if not isinstance(module, nn.Module):
             raise Invalid(f"`module` must be a module or make one without arguments, got {type(module).__name__}.")
         return module
+
+    def _precision(self) -> AbstractContextManager[Any]:
+        return torch.autocast(self.device.type, torch.bfloat16) if self.autocast else nullcontext()
 
     def _views(self) -> Views:
         """The calling thread's own copy of the module."""
@@ -196,3 +225,13 @@ class TorchTask:
 def _classes(output: Any, target: Tensor) -> bool:
     whole_numbers = not target.is_floating_point() and target.dtype != torch.bool
     return isinstance(output, Tensor) and output.dim() == 2 and target.dim() == 1 and whole_numbers
+
+
+def _device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:  # torch built without CUDA asserts
+        rule = f"`device` must be one that torch can use here, got {name!r}"
+        raise Invalid(f"{rule}. Use 'cpu'.") from error
+    return device

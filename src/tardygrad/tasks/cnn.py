@@ -1,0 +1,43 @@
+"""A small convolutional network without state: group normalisation (Y. Wu, K. He. ECCV 2018) keeps no averages."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+from torch import Tensor, nn
+
+from tardygrad.tasks.rules import whole
+
+
+class CNN(nn.Module):
+    """Three convolutions of 3 × 3 pixels, each normalised and rectified, a mean over places, logits.
+
+    Args:
+        dim: channels of the first; the next two halve the sides and have 2 · dim and 4 · dim.
+        channels: of an image.
+        classes: logits.
+        normalize: what is done to the pixels first; None for images that are ready.
+
+    >>> import torch
+    >>> CNN(dim=16, channels=3)(torch.zeros(5, 3, 32, 32)).shape
+    torch.Size([5, 10])
+    """
+
+    def __init__(self, *, dim: int, channels: int = 1, classes: int = 10, normalize: nn.Module | None = None) -> None:
+        super().__init__()
+        whole("dim", dim)
+        self.normalize = normalize or nn.Identity()
+        widths = (channels, dim, 2 * dim, 4 * dim)
+        layers: list[nn.Module] = []
+        for i, (wide, wider) in enumerate(pairwise(widths)):
+            layers += [
+                nn.Conv2d(wide, wider, 3, stride=2 if i else 1, padding=1, bias=False),
+                nn.GroupNorm(math.gcd(wider, 8), wider),
+                nn.ReLU(),
+            ]
+        self.layers, self.head = nn.Sequential(*layers), nn.Linear(4 * dim, classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.layers(self.normalize(images)).mean((2, 3)))
+        return logits

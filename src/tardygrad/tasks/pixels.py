@@ -1,0 +1,57 @@
+"""From stored bytes to what a network sees: normalisation, and random crops and flips.
+
+Images are kept as uint8, a quarter of the memory of float32, and become numbers batch by batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+PAD = 4
+"""Pixels that a crop may move an image by, in each direction."""
+
+
+class Normalize(nn.Module):
+    """(pixels / 255 − mean) / std per channel, as float32; constants, which take no part in training.
+
+    Args:
+        mean: per channel, of pixels in [0, 1].
+        std: likewise.
+
+    >>> Normalize([0.5], [0.25])(torch.tensor([[[[0, 255]]]], dtype=torch.uint8))
+    tensor([[[[-2.,  2.]]]])
+    """
+
+    def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
+        super().__init__()
+        self.mean: Tensor
+        self.scale: Tensor
+        self.register_buffer("mean", 255.0 * torch.tensor(mean).view(-1, 1, 1), persistent=False)
+        self.register_buffer("scale", 1.0 / (255.0 * torch.tensor(std).view(-1, 1, 1)), persistent=False)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        return (pixels - self.mean) * self.scale
+
+
+def crop_and_flip(images: Tensor, rng: np.random.Generator) -> Tensor:
+    """Every image moved by up to 4 pixels each way over a black border, and every other one mirrored, at random.
+
+    Args:
+        images: (n, channels, height, width).
+        rng: the step's own.
+    """
+    n, channels, height, width = images.shape
+    down, right = rng.integers(0, 2 * PAD + 1, (2, n, 1))
+    rows, columns = down + np.arange(height), right + np.arange(width)
+    columns = np.where(rng.random((n, 1)) < 0.5, columns[:, ::-1], columns)
+    return F.pad(images, (PAD, PAD, PAD, PAD))[
+        torch.arange(n)[:, None, None, None],
+        torch.arange(channels)[:, None, None],
+        torch.from_numpy(rows)[:, None, :, None],
+        torch.from_numpy(columns)[:, None, None, :],
+    ]

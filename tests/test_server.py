@@ -347,9 +347,6 @@ class Liar:
         return update(self.jobs.pop(0), round=-1)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="src: a wrong round is an 'unknown job', which drive does not count: it never ends"
-)
 def test_clients_that_name_the_wrong_round_for_ever_starve_the_run() -> None:
     server = tg.Server(method_of("client", 1), torch.zeros(D), clients=2, seed=0)
     with pytest.raises(tg.Starved):

@@ -42,7 +42,7 @@ def drive(server: Server, pool: Pool, rounds: int | None = None) -> Iterator[Eve
         for job in jobs:
             pool.submit(job)
         yield Event(now, message, happened, jobs)
-        if isinstance(happened, Refused) and happened.reason not in ("finished job", "unknown job"):
+        if isinstance(happened, Refused) and happened.reason != "finished job":  # a duplicate says nothing
             refused[happened.client] += 1
             everyone = [*server.jobs, *(server.idle if server.draws else ())]
             if refused[happened.client] > 3 and all(refused[client] > 3 for client in everyone):

@@ -226,9 +226,10 @@ class Summary(NamedTuple):
         return "\n".join(lines)
 
 
-def simulate(method: Method, task: Task, fleet: Fleet, **settings: Unpack[Settings]) -> Run:
-    """Run a method on a simulated fleet."""
-    return train(method, task, SimPool(task, method, fleet), **settings)
+def simulate(method: Method, task: Task, fleet: Fleet, *, workers: int = 1, **settings: Unpack[Settings]) -> Run:
+    """Run a method on a simulated fleet, computed in so many processes; see `SimPool`."""
+    with SimPool(task, method, fleet, workers=workers, rounds=settings["rounds"]) as pool:
+        return train(method, task, pool, **settings)
 
 
 def train(method: Method, task: Task, pool: Pool, **settings: Unpack[Settings]) -> Run:

@@ -72,7 +72,12 @@ KINDS: dict[str, dict[str, Make]] = {
     "engine": {"sim": SimPool, "threads": ThreadPool},
 }
 TABLES = (*KINDS, "run")
-_MADE = ("task", "method", "fleet")  # arguments that come from other tables: those of engines, and of _afflicted
+_MADE = (
+    "task",
+    "method",
+    "fleet",
+    "rounds",
+)  # arguments that come from other tables: those of engines, and of _afflicted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +121,11 @@ class Built(NamedTuple):
     fleet: Fleet | None
     engine: Part
     run: Length
+
+    @property
+    def rounds(self) -> int:
+        """T."""
+        return self.run.rounds
 
     def pool(self) -> AbstractContextManager[Resumable]:
         """The engine, for a `with` statement."""

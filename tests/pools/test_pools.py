@@ -108,3 +108,8 @@ def test_threads_really_work_side_by_side_and_the_record_replays() -> None:
 def test_workers_must_be_at_least_one() -> None:
     with pytest.raises(tg.Invalid, match="`workers` must be 1 or more, got 0"):
         tg.ThreadPool(small_task(), METHOD, workers=0)
+
+
+class TestSimPoolWithProcesses(PoolContract):
+    def pool(self, task: tg.Task, method: tg.Method) -> AbstractContextManager[tg.Pool]:
+        return tg.SimPool(task, method, tg.Fleet.paper(clients=CLIENTS), workers=2)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
+import os
 from heapq import heapify, heappop, heappush
 
 from tardygrad import streams
-from tardygrad.algorithm import Method, Task
+from tardygrad.algorithm import Method, Server, Task
 from tardygrad.errors import Invalid
 from tardygrad.fleet import Fleet, Slow, finish
-from tardygrad.messages import Job, Joined, Lost
+from tardygrad.messages import Job, Joined, Lost, Update
+from tardygrad.pools.crew import Crew
 from tardygrad.pools.pool import Message, Pending, perform
+from tardygrad.tasks.clock import Clock
 
+AHEAD = 8
 _LOST, _JOINED = -2, -1  # in place of a serial: at equal times a client is lost or back before its job arrives
 
 
@@ -23,9 +27,16 @@ class SimPool:
         task: what to learn; one with as many clients as the fleet.
         method: how.
         fleet: how long it takes.
+        workers: processes that compute jobs before they are due, one torch thread each, with the same bits; 1 computes
+            here and only what arrives, 0 is one process for every core.
+        rounds: T, if it is known: processes then leave out jobs that no round up to T needs.
     """
 
-    def __init__(self, task: Task, method: Method, fleet: Fleet) -> None:
+    def __init__(
+        self, task: Task, method: Method, fleet: Fleet, *, workers: int = 1, rounds: int | None = None
+    ) -> None:
+        if workers < 0:
+            raise Invalid(f"`workers` must be 0 (all cores) or more, got {workers}.")
         if task.clients != fleet.clients:
             raise Invalid(
                 f"task and fleet must have the same number of clients, got {task.clients} and {fleet.clients}."
@@ -51,6 +62,8 @@ class SimPool:
         self._available = {one.client: one for one in fleet.available}
         self._troubled = self._slow.keys() | self._available.keys()
         self._steps = method.local_steps
+        workers = workers or len(os.sched_getaffinity(0))
+        self._ahead = Ahead(task, method, fleet, workers, rounds) if workers > 1 else None
 
     def submit(self, job: Job) -> None:
         client, serial = job.client, job.serial
@@ -63,6 +76,8 @@ class SimPool:
             done = finish(self.now + down, seconds, self._slow.get(client, ()), self._available.get(client))
         if done + up < math.inf:
             heappush(self.due, (done + up, client, serial, job))
+            if self._ahead:
+                self._ahead.add(done + up, job)
         else:  # its windows have closed for good, or a heavy tail has run off the end of the numbers
             closes = self._available[client].last if client in self._available else self.now
             heappush(self.due, (max(self.now, closes), client, _LOST, None))
@@ -75,11 +90,13 @@ class SimPool:
             self.now = time
         if job is not None:
             self.now += self.fleet.server_time
-            return perform(job, self.task, self.method)
+            return self._ahead.result(job) if self._ahead else perform(job, self.task, self.method)
         if serial == _JOINED:
             return Joined(client)
         self.due = [one for one in self.due if one[1] != client or one[3] is None]  # its job is lost with it
         heapify(self.due)
+        if self._ahead:
+            self._ahead.drop(client)
         return Lost(client)
 
     def pending(self) -> Pending:
@@ -90,3 +107,81 @@ class SimPool:
         self.now = pending.now
         jobs = {(job.client, job.serial): job for job in pending.jobs}
         self.due = [(time, client, serial, jobs.get((client, serial))) for time, client, serial in pending.due]
+        for time, _, _, job in self.due:
+            if self._ahead and job is not None:
+                self._ahead.add(time, job)
+
+    def __enter__(self) -> SimPool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._ahead:
+            self._ahead.crew.close()
+
+
+class Ahead:
+    """Jobs under way, computed before they are due by a crew of processes, those due first first."""
+
+    def __init__(self, task: Task, method: Method, fleet: Fleet, workers: int, rounds: int | None) -> None:
+        self.task, self.method, self.fleet, self.rounds = task, method, fleet, rounds
+        self.crew = Crew(task, method, workers)
+        self.todo: list[tuple[float, int, int, Job]] = []
+        self.done: dict[tuple[int, int], Update] = {}
+        self.taken_on: set[tuple[int, int]] = set()  # to do, at hand or done
+        self.needed: set[tuple[int, int]] | None = None  # None: not known
+
+    def add(self, due: float, job: Job) -> None:
+        """A job is under way."""
+        if self.rounds is not None:
+            self.needed = needed(self.task, self.method, self.fleet, self.rounds, job.seed)
+            self.rounds = None
+        if self.needed is None or (job.client, job.serial) in self.needed:
+            self.taken_on.add((job.client, job.serial))
+            heappush(self.todo, (due, job.client, job.serial, job))
+        self._feed()
+
+    def result(self, job: Job) -> Update:
+        """The result of a job that is due now."""
+        name = (job.client, job.serial)
+        if name not in self.taken_on:  # an update was refused, and the run has left the plan
+            self.needed = None
+            self.taken_on.add(name)
+            self.crew.give(job)
+        while name not in self.done:
+            if self.todo and self.todo[0][1:3] == name:
+                self.crew.give(heappop(self.todo)[-1])
+            for update in self.crew.collect(patiently=True):
+                self.done[update.client, update.serial] = update
+            self._feed()
+        update = self.done.pop(name)
+        self.taken_on.remove(name)
+        self._feed()
+        return update
+
+    def drop(self, client: int) -> None:
+        """A client is lost, and nobody will ask for its job."""
+        self.todo = [one for one in self.todo if one[1] != client]
+        heapify(self.todo)
+        self.done = {name: update for name, update in self.done.items() if name[0] != client}
+
+    def _feed(self) -> None:
+        """Keep one job at work and one at hand for every process, and no more than `AHEAD` results each in memory."""
+        crew = len(self.crew.hands)
+        while self.todo and self.crew.at_hand < 2 * crew and self.crew.at_hand + len(self.done) < AHEAD * crew:
+            self.crew.give(heappop(self.todo)[-1])
+
+
+def needed(task: Task, method: Method, fleet: Fleet, rounds: int, seed: int) -> set[tuple[int, int]]:
+    """The jobs that arrive in a run of so many rounds if nothing is refused, found by running the clock alone."""
+    clock: Task = Clock(task.clients, task.parameters)
+    server = Server(method, clock.init(seed), clients=task.clients, seed=seed)
+    pool = SimPool(clock, method, fleet)
+    arrived = set()
+    for job in server.dispatch():
+        pool.submit(job)
+    while server.round < rounds and (message := pool.next()) is not None:
+        if isinstance(message, Update):
+            arrived.add((message.client, message.serial))
+        for job in server.receive(message).jobs:
+            pool.submit(job)
+    return arrived

@@ -1,0 +1,150 @@
+"""A crew of processes that do jobs, one torch thread each, and are replaced when they die.
+
+Processes are forked, so the task and its data are there without being sent; vectors travel in shared memory.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import deque
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkProcess
+
+import torch
+from torch import Tensor
+from torch import multiprocessing as mp
+
+from tardygrad.algorithm import Method, Task
+from tardygrad.errors import Invalid, WorkFailed
+from tardygrad.messages import Job, Update
+from tardygrad.pools.pool import perform
+
+LIVES = 5  # deaths of processes over one job, after which it is the job's fault
+
+
+class Hand:
+    """One process, and the jobs it has been given in order."""
+
+    def __init__(self, process: ForkProcess, line: Connection) -> None:
+        self.process, self.line = process, line
+        self.jobs: deque[Job] = deque()
+
+
+class Crew:
+    """So many processes.
+
+    Args:
+        workers: how many; 0 is one for every core this process may use.
+    """
+
+    def __init__(self, task: Task, method: Method, workers: int) -> None:
+        if "fork" not in mp.get_all_start_methods():
+            raise Invalid(f"`workers` above 1 needs a system that can fork, got {workers}. Use workers=1.")
+        self._context = mp.get_context("fork")
+        self.task, self.method = task, method
+        self.deaths: dict[tuple[int, int], int] = {}
+        self.hands: list[Hand] = []
+        for _ in range(workers):
+            self.hands.append(self._hire())
+
+    def _hire(self) -> Hand:
+        ours, theirs = self._context.Pipe()
+        lines = [hand.line for hand in self.hands] + [ours]  # a child must not keep these open: they end with us
+        process = self._context.Process(target=_labour, args=(theirs, lines, self.task, self.method), daemon=True)
+        process.start()
+        theirs.close()
+        return Hand(process, ours)
+
+    @property
+    def at_hand(self) -> int:
+        """Jobs given and not yet done."""
+        return sum(len(hand.jobs) for hand in self.hands)
+
+    def give(self, job: Job) -> None:
+        """Hand a job to whoever has least to do."""
+        _share(job.x, *(job.buffers or ()))  # once for all jobs of a round
+        hand = min(self.hands, key=lambda hand: len(hand.jobs))
+        hand.jobs.append(job)
+        try:
+            hand.line.send(job)
+        except (BrokenPipeError, ConnectionResetError):
+            self._replace(hand)
+
+    def collect(self, *, patiently: bool) -> list[Update]:
+        """What has been done since the last call; waits for something if asked to be patient."""
+        done: list[Update] = []
+        while True:
+            lines = {hand.line: hand for hand in self.hands if hand.jobs}
+            for line in wait(list(lines), None if patiently and not done else 0):
+                hand = lines[line]  # type: ignore[index]
+                try:
+                    update = hand.line.recv()
+                except (EOFError, ConnectionResetError, OSError):
+                    self._replace(hand)
+                    continue
+                job = hand.jobs.popleft()
+                if isinstance(update, WorkFailed):
+                    raise update
+                self.deaths.pop((job.client, job.serial), None)
+                done.append(update)
+            if done or not patiently or not any(hand.jobs for hand in self.hands):
+                return done
+
+    def _replace(self, hand: Hand) -> None:
+        """A process has died: another takes its jobs over from the start."""
+        hand.line.close()
+        hand.process.join()
+        job = hand.jobs[0]
+        deaths = self.deaths[job.client, job.serial] = self.deaths.get((job.client, job.serial), 0) + 1
+        if deaths > LIVES:
+            raise WorkFailed(
+                f"the work of client {job.client}, job {job.serial}, from round {job.round} failed: {deaths} processes "
+                f"died over it (exit code {hand.process.exitcode}). Is there enough memory? Try fewer workers."
+            )
+        self.hands.remove(hand)
+        heir = self._hire()
+        self.hands.append(heir)
+        for job in hand.jobs:
+            heir.jobs.append(job)
+            heir.line.send(job)
+
+    def close(self) -> None:
+        """Send everyone home; who is still at work is ended."""
+        for hand in self.hands:
+            hand.line.close()
+            hand.process.terminate()
+        for hand in self.hands:
+            hand.process.join()
+        self.hands = []
+
+
+def _share(*tensors: Tensor | None) -> None:
+    """Move tensors into shared memory, where they stay the same tensors for everyone who holds them."""
+    for tensor in tensors:
+        if tensor is not None:
+            tensor.share_memory_()  # type: ignore[no-untyped-call]
+
+
+def _labour(line: Connection, others: list[Connection], task: Task, method: Method) -> None:
+    """The life of a process: jobs in, updates out, until the line goes dead."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one who gives the jobs
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for other in others:
+        other.close()
+    torch.set_num_threads(1)
+    while True:
+        try:
+            job = line.recv()
+        except (EOFError, OSError):
+            os._exit(0)
+        answer: Update | WorkFailed
+        try:
+            answer = perform(job, task, method)
+            _share(answer.delta, answer.curvature, *(answer.buffers or ()))
+        except WorkFailed as error:
+            answer = WorkFailed(str(error))  # without its cause, which may not travel
+        try:
+            line.send(answer)
+        except (BrokenPipeError, OSError):
+            os._exit(0)

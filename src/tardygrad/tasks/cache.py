@@ -62,7 +62,8 @@ def cached(name: str, make: Callable[[], Tensors], *key: Key, folder: str | Path
             _write(path, made)
         except (OSError, SafetensorError) as error:
             _kept(folder, error)
-    return made
+            return made
+    return _read(path) or made  # from the disk, memory is shared by all processes that read it
 
 
 def fingerprint(*key: Key) -> str:

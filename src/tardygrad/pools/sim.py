@@ -151,7 +151,8 @@ class Ahead:
             if self.todo and self.todo[0][1:3] == name:
                 self.crew.give(heappop(self.todo)[-1])
             for update in self.crew.collect(patiently=True):
-                self.done[update.client, update.serial] = update
+                if (update.client, update.serial) in self.taken_on:
+                    self.done[update.client, update.serial] = update
             self._feed()
         update = self.done.pop(name)
         self.taken_on.remove(name)
@@ -162,7 +163,8 @@ class Ahead:
         """A client is lost, and nobody will ask for its job."""
         self.todo = [one for one in self.todo if one[1] != client]
         heapify(self.todo)
-        self.done = {name: update for name, update in self.done.items() if name[0] != client}
+        self.taken_on = {name for name in self.taken_on if name[0] != client}
+        self.done = {name: update for name, update in self.done.items() if name in self.taken_on}
 
     def _feed(self) -> None:
         """Keep one job at work and one at hand for every process, and no more than `AHEAD` results each in memory."""

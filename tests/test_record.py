@@ -185,7 +185,7 @@ def test_checkpoints_hold_each_model_once_and_no_pickle(tmp_path: Path) -> None:
     run_in(tmp_path / "run")
     newest = sorted((tmp_path / "run/checkpoints").iterdir())[-1]
     assert sorted(path.name for path in newest.iterdir()) == ["state.json", "tensors.safetensors"]
-    saved = checkpoint.load(tmp_path / "run/checkpoints")
+    saved = checkpoint.read(tmp_path / "run/checkpoints")
     assert saved is not None
     rounds = {job[2] for job in saved.facts["pending"]["jobs"]} | {saved.facts["round"]}
     assert {name for name in saved.tensors if name.startswith("model.")} == {f"model.{s}" for s in rounds}

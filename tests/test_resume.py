@@ -57,7 +57,7 @@ def test_a_checkpoint_at_any_message_resumes_to_the_same_bits(mode: Any, how: An
         folder.mkdir()
         checkpoint.save(folder, checkpoint.capture(server, pool.pending()))
 
-        saved = checkpoint.load(folder)
+        saved = checkpoint.read(folder)
         assert saved is not None
         pool = tg.SimPool(task(), method(mode, **how), fleet())
         server = tg.Server(method(mode, **how), task().init(0), clients=12, seed=0)
@@ -188,7 +188,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path: Path) -> No
     old, new = sorted((path / "checkpoints").iterdir())
     (new / "tensors.safetensors").write_bytes(b"\0" * 100)
     run = resumed(path)
-    assert run.server.round == json.loads((old / "state.json").read_text())["round"] < 30
+    assert run.server.round == json.loads((old / "state.json").read_text().splitlines()[1])["round"] < 30
     for _ in run.go():
         pass
     assert torch.equal(run.x, tg.simulate(method(), task(), fleet(), rounds=30).x)

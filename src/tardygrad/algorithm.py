@@ -372,7 +372,8 @@ class Server:
         """Take a lost client back; one that was never lost, or never was, changes nothing."""
         present = client in self.jobs or client in self.idle or client in self.waiting
         if 0 <= client < self.clients and not present:
-            self.idle.append(client)
+            reported = self.method.mode != "client" and any(one.update.client == client for one in self.buffer)
+            (self.waiting if reported else self.idle).append(client)  # one update of each client in a round
 
     def census(self) -> dict[str, int]:
         """How many clients are where, and how full the buffer is."""
@@ -410,4 +411,5 @@ def _finite(update: Update, norm: float) -> bool:
 
 def _merge(buffers: list[Buffers]) -> Buffers:
     """Float buffers averaged over the M updates; integer ones from the newest."""
-    return Buffers(torch.stack([b.floats for b in buffers]).mean(0), buffers[-1].ints)
+    floats = torch.stack([b.floats.double() for b in buffers]).mean(0)  # in float64: a sum of float32 may overflow
+    return Buffers(floats.float(), buffers[-1].ints)

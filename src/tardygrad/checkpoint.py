@@ -1,7 +1,8 @@
 """Checkpoints: the whole state of a run between two messages, as safetensors and JSON.
 
 A checkpoint is a directory that appears complete or not at all (written aside, then renamed); the previous one is
-removed only when the new one is there. Each distinct vector is written once: jobs in flight share their round's x.
+removed only when the new one is there. Check sums tell a damaged one, and then the one before is taken. Each distinct
+vector is written once: jobs in flight share their round's x.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ import json
 import os
 import re
 import shutil
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, save_file
 from torch import Tensor
 
 from tardygrad.algorithm import Server
@@ -121,9 +123,11 @@ def save(folder: Path, checkpoint: Checkpoint, **also: Any) -> None:
     try:
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir(parents=True)
-        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in checkpoint.tensors.items()}
+        tensors = _apart({name: tensor.detach().cpu().contiguous() for name, tensor in checkpoint.tensors.items()})
         save_file(tensors, draft / "tensors.safetensors")
-        (draft / "state.json").write_text(json.dumps(plain(checkpoint.facts | also), allow_nan=False))
+        facts = json.dumps(plain(checkpoint.facts | also), allow_nan=False)
+        sums = {"facts": _sum(facts.encode()), "tensors": _sum((draft / "tensors.safetensors").read_bytes())}
+        (draft / "state.json").write_text(json.dumps(sums) + "\n" + facts)
         for file in (*draft.iterdir(), draft):
             _fsync(file)
         draft.rename(final)
@@ -138,18 +142,41 @@ def save(folder: Path, checkpoint: Checkpoint, **also: Any) -> None:
         raise unwritable(folder.parent, OSError(str(error))) from error
 
 
-def load(folder: Path) -> Checkpoint | None:
+def read(folder: Path) -> Checkpoint | None:
     """The newest checkpoint that can be read; None if the run was stopped before its first."""
     broken = []
     for path in reversed(_complete(folder)):
         try:
-            facts = json.loads((path / "state.json").read_text())
-            return Checkpoint(load_file(path / "tensors.safetensors"), facts)
+            sums, facts = (path / "state.json").read_text().split("\n")
+            content = (path / "tensors.safetensors").read_bytes()
+            if json.loads(sums) != {"facts": _sum(facts.encode()), "tensors": _sum(content)}:
+                raise ValueError("its check sum is wrong")
+            return Checkpoint(load(content), json.loads(facts) | {"number": path.name})
         except Exception as error:
             broken.append(f"{path.name}: {error}")
     if broken:
         raise RecordError(f"no checkpoint in {str(folder)!r} can be read ({'; '.join(broken)}).")
     return None
+
+
+def newest(folder: Path) -> str | None:
+    """The number of the newest checkpoint."""
+    return max((path.name for path in _complete(folder)), default=None)
+
+
+def _sum(content: bytes) -> str:
+    return blake2b(content, digest_size=16).hexdigest()
+
+
+def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """A copy of each tensor that shares memory with one before it: safetensors refuses them."""
+    seen: set[int] = set()
+    for name, tensor in tensors.items():
+        pointer = tensor.untyped_storage().data_ptr()
+        if pointer in seen:
+            tensors[name] = tensor.clone()
+        seen.add(pointer)
+    return tensors
 
 
 def _named(server: Server) -> str:

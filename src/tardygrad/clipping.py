@@ -21,6 +21,7 @@ def clip(v: Tensor, upper: float, lower: float = 0.0) -> Tensor:
     """
     if lower == 0.0:
         return v.clamp(-upper, upper)
+    lower = min(lower, torch.finfo(v.dtype).max)
     return v.sign() * v.abs().clamp(lower, upper)
 
 

@@ -25,9 +25,11 @@ def drive(server: Server, pool: Pool, rounds: int | None = None) -> Iterator[Eve
     """Carry messages between a server and a pool until round `rounds`, or for as long as the caller likes.
 
     Raises:
-        Starved: nothing is under way and the buffer is not full, or everyone's updates keep being refused.
+        Starved: nothing is under way and the buffer is not full, or updates keep being refused: everyone's, or a
+            thousand of one client while it keeps the others from coming up.
         Diverged: the model is no longer finite.
     """
+    _check_finite(server)
     jobs, refused = server.dispatch(), Counter[int]()
     for job in jobs:
         pool.submit(job)
@@ -45,14 +47,19 @@ def drive(server: Server, pool: Pool, rounds: int | None = None) -> Iterator[Eve
         if isinstance(happened, Refused) and happened.reason != "finished job":  # a duplicate says nothing
             refused[happened.client] += 1
             everyone = [*server.jobs, *(server.idle if server.draws else ())]
-            if refused[happened.client] > 3 and all(refused[client] > 3 for client in everyone):
+            times = refused[happened.client]
+            if times > 1000 or (times > 3 and all(refused[client] > 3 for client in everyone)):
                 raise Starved(_starved(server, f"the last {refused.total()} updates were refused"))
         elif isinstance(happened, Taken):
             refused.clear()
         elif isinstance(happened, Advanced):
             refused.clear()
-            if not server.x.isfinite().all():
-                raise Diverged(f"the model is not finite after round {server.round}. Use a smaller lr, or clip.")
+            _check_finite(server)
+
+
+def _check_finite(server: Server) -> None:
+    if not server.x.isfinite().all():
+        raise Diverged(f"the model is not finite after round {server.round}. Use a smaller lr, or clip.")
 
 
 def _starved(server: Server, why: str) -> str:

@@ -17,7 +17,7 @@ import json
 import math
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -44,14 +44,14 @@ class Record:
     Args:
         path: the directory.
         spec: what was asked for, for a new record.
-        lengths: where the files of a record that goes on are cut off first, as its checkpoint says.
+        new: whether the directory must not hold a run yet.
     """
 
-    def __init__(self, path: Path, spec: Row | None = None, lengths: dict[str, int] | None = None) -> None:
-        self.path = path if lengths is not None else unused(path)
+    def __init__(self, path: Path, spec: Row | None = None, *, new: bool = True) -> None:
+        self.path = unused(path) if new else path
         self._files: list[TextIO] = []
         try:
-            (path / "checkpoints").mkdir(parents=True, exist_ok=True)
+            path.mkdir(parents=True, exist_ok=True)
             self._lock = (path / ".lock").open("w")
         except OSError as error:
             raise unwritable(path, error) from error
@@ -61,12 +61,13 @@ class Record:
             self._lock.close()
             raise RecordError(f"the run in {str(path)!r} is in use by another process.") from error
         try:
+            if new:
+                unused(path)  # once more, now that nobody else can write there
+            (path / "checkpoints").mkdir(exist_ok=True)
             if spec is not None:
                 write_json(path / "spec.json", spec)
             self.events = self._open("events.jsonl")
             self.metrics = self._open("metrics.jsonl")
-            if lengths is not None:
-                self._rewind(lengths)
         except OSError as error:
             self.close()
             raise unwritable(path, error) from error
@@ -102,7 +103,8 @@ class Record:
         except OSError as error:
             raise unwritable(self.path, error) from error
 
-    def _rewind(self, lengths: dict[str, int]) -> None:
+    def rewind(self, lengths: dict[str, int]) -> None:
+        """Cut the files off where a checkpoint says."""
         for file in self._files:
             wanted = lengths[Path(file.name).name]
             if os.fstat(file.fileno()).st_size < wanted:
@@ -119,9 +121,22 @@ class Record:
             raise unwritable(self.path, error) from error
 
 
+@contextmanager
+def sound(path: Path) -> Iterator[None]:
+    """Reading a record whose content cannot be right says so."""
+    try:
+        yield
+    except (KeyError, IndexError, TypeError, AttributeError, RecursionError, OverflowError) as error:
+        raise RecordError(f"the record in {str(path)!r} is damaged ({type(error).__name__}: {error}).") from error
+    except ValueError as error:
+        if isinstance(error, Invalid):
+            raise
+        raise RecordError(f"the record in {str(path)!r} is damaged ({error}).") from error
+
+
 def unused(path: Path) -> Path:
     """The same path, if a new run may go there."""
-    if (path / "spec.json").exists():
+    if any((path / name).exists() for name in ("spec.json", "metrics.jsonl", "checkpoints", "summary.json")):
         raise Invalid(f"the directory {str(path)!r} already holds a run. Resume it, or choose another one.")
     if path.exists() and not path.is_dir():
         raise Invalid(f"a run needs a directory, and {str(path)!r} is a file. Choose another one.")
@@ -161,7 +176,7 @@ def read_json(path: Path) -> Row:
         value = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise Invalid(f"{str(path.parent)!r} holds no run: {path.name} cannot be read ({error.strerror}).") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RecordError(f"{str(path)!r} is damaged: {error}.") from error
     if not isinstance(value, dict):
         raise RecordError(f"{str(path)!r} is damaged: it holds no JSON object.")
@@ -176,8 +191,11 @@ def read_lines(path: Path, length: int | None = None) -> Iterator[Row]:
                 if not line.endswith(b"\n") or (length is not None and file.tell() > length):
                     return
                 try:
-                    yield json.loads(line)
-                except ValueError as error:
+                    row = json.loads(line)
+                except (ValueError, RecursionError) as error:
                     raise RecordError(f"line {number} of {str(path)!r} is damaged: {error}.") from error
+                if not isinstance(row, dict):
+                    raise RecordError(f"line {number} of {str(path)!r} is damaged: it holds no JSON object.")
+                yield row
     except OSError as error:
         raise Invalid(f"{str(path.parent)!r} holds no run: {path.name} cannot be read ({error.strerror}).") from error

@@ -18,13 +18,13 @@ from safetensors.torch import save
 from tardygrad import checkpoint
 from tardygrad.algorithm import Method, Server, Task
 from tardygrad.drive import Event, drive
-from tardygrad.errors import Diverged, Invalid, Starved
+from tardygrad.errors import Diverged, Invalid, RecordError, Starved, nearest
 from tardygrad.fleet import Fleet
 from tardygrad.messages import Advanced, Lost, Refused, Update, Vector
 from tardygrad.pools.pool import Pool
 from tardygrad.pools.scripted import ScriptedPool
 from tardygrad.pools.sim import SimPool
-from tardygrad.record import Record, Row, read_json, read_lines, replace, unused, write_json
+from tardygrad.record import Record, Row, read_json, read_lines, replace, sound, unused, write_json
 
 
 class Settings(TypedDict, total=False):
@@ -46,11 +46,16 @@ class Run:
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise Invalid(f"`{name}` must be a whole number, {least} or more, got {value!r}.")
         seed = settings["seed"]
+        if settings["evaluate_every"] and getattr(task, "test", ...) is None:
+            raise Invalid("evaluating needs a test set, and the task has none. Give it one, or set evaluate_every=0.")
         self.server = Server(method, task.init(seed), clients=task.clients, seed=seed, buffers=task.init_buffers())
+        if not self.server.x.isfinite().all():
+            raise Invalid("the initial model must be finite, and this task's is not. Use smaller settings.")
         self.task, self.pool, self.settings = task, pool, settings
         self.path: Path | None = None  # of the record; None keeps the metrics in memory only
         self.asked: Row | None = None  # what goes into a new record's spec.json
         self.lengths: dict[str, int] | None = None  # where a resumed record goes on
+        self.from_checkpoint: str | None = None  # which one was read
         self.record: Record | None = None
         self.metrics: list[Row] = []
         self.script: list[tuple[str, int, float]] = []
@@ -69,8 +74,11 @@ class Run:
         began, rounds = time.perf_counter(), self.settings["rounds"]
         self.status = "running"
         if self.path:
-            self.record = Record(self.path, self.asked, self.lengths)
+            self.record = Record(self.path, self.asked, new=self.lengths is None)
         try:
+            if self.record and self.lengths is not None:
+                self._check_unmoved(self.record.path)
+                self.record.rewind(self.lengths)
             for event in drive(self.server, self.pool, rounds):
                 self._note(event)
                 if isinstance(event.happened, Advanced):
@@ -98,6 +106,11 @@ class Run:
                 self._stop = False
                 if self.record:
                     self.record.close()
+
+    def _check_unmoved(self, path: Path) -> None:
+        """The checkpoint was read before the record was ours: meanwhile someone else may have gone on with it."""
+        if checkpoint.newest(path / "checkpoints") != self.from_checkpoint:
+            raise RecordError(f"another process has gone on with the run in {str(path)!r} meanwhile. Resume it again.")
 
     def stop(self) -> None:
         """End at the next message, with a checkpoint."""
@@ -242,12 +255,13 @@ def train(method: Method, task: Task, pool: Pool, **settings: Unpack[Settings]) 
 
 def begin(method: Method, task: Task, pool: Pool, *, spec: Row | None = None, **settings: Unpack[Settings]) -> Run:
     """A run that has not started: iterate over its `go()` to see every round as it is made."""
+    for name in settings.keys() - Settings.__annotations__.keys():
+        raise Invalid(f"a run has no setting `{name}`.{nearest(name, Settings.__annotations__)}")
     full: Settings = {"seed": 0, "evaluate_every": 10, "checkpoint_every": 10, **settings}
     out = full.pop("out", None)
     run = Run(method, task, pool, full)
-    if out is not None:
-        run.path = unused(Path(out))
-        run.asked = {"spec": spec, "method": str(method), "run": full, "versions": versions()}
+    run.asked = {"spec": spec, "method": str(method), "run": full, "versions": versions()}
+    run.path = None if out is None else unused(Path(out))
     return run
 
 
@@ -258,22 +272,28 @@ def resume(path: str | Path, method: Method, task: Task, pool: Pool, *, rounds: 
         path: the run's directory. Method, task and pool must be made as they were.
         rounds: T, if it should end later than was asked for.
     """
-    settings: Settings = read_json(Path(path) / "spec.json")["run"]
-    if rounds is not None:
-        settings["rounds"] = rounds
-    run = Run(method, task, pool, settings)
-    run.path = Path(path)
-    saved = checkpoint.load(run.path / "checkpoints")
-    run.lengths = saved.facts["lengths"] if saved else {"events.jsonl": 0, "metrics.jsonl": 0}
-    if saved is None:
-        return run
-    if not hasattr(pool, "restore"):
-        raise Invalid(f"a {type(pool).__name__} cannot be resumed.")
-    pool.restore(checkpoint.apply(saved, run.server))
-    run.seconds = saved.facts["seconds"]
-    run.metrics = list(read_lines(run.path / "metrics.jsonl", run.lengths["metrics.jsonl"]))
-    for row in read_lines(run.path / "events.jsonl", run.lengths["events.jsonl"]):
-        run._remember(row)
+    where = Path(path)
+    with sound(where):
+        settings: Settings = dict(read_json(where / "spec.json")["run"])  # type: ignore[assignment]
+        if rounds is not None:
+            settings["rounds"] = rounds
+        run = Run(method, task, pool, settings)
+        run.path = where
+        saved = checkpoint.read(where / "checkpoints")
+        if saved is None:
+            made = sum(1 for _ in read_lines(where / "metrics.jsonl")) if (where / "metrics.jsonl").exists() else 0
+            if made > settings["checkpoint_every"] or (where / "summary.json").exists():
+                raise RecordError(f"the run in {path!s} made {made} rounds, but its checkpoints are gone.")
+            run.lengths = {"events.jsonl": 0, "metrics.jsonl": 0}
+            return run
+        if not hasattr(pool, "restore"):
+            raise Invalid(f"a {type(pool).__name__} cannot be resumed.")
+        run.lengths, run.from_checkpoint = saved.facts["lengths"], checkpoint.newest(where / "checkpoints")
+        pool.restore(checkpoint.apply(saved, run.server))
+        run.seconds = saved.facts["seconds"]
+        run.metrics = list(read_lines(where / "metrics.jsonl", run.lengths["metrics.jsonl"]))
+        for row in read_lines(where / "events.jsonl", run.lengths["events.jsonl"]):
+            run._remember(row)
     return run
 
 

@@ -45,7 +45,10 @@ class Power:
             raise Invalid(f"a power law needs a finite value, zero or more, and a finite exponent, got {self}.")
 
     def __call__(self, round: int) -> float:
-        return float(self.value * max(round, 1) ** self.exponent)
+        try:
+            return float(self.value * max(round, 1) ** self.exponent)
+        except OverflowError:
+            return math.inf
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,7 @@ def call(make: Make, given: Table, where: str) -> Any:
         return make(**given)
     except Invalid as error:
         raise Invalid(f"in {place(where)}: {error}") from error
-    except (MemoryError, OverflowError, RuntimeError) as error:  # what NumPy and torch say of absurd sizes
+    except (MemoryError, OverflowError, RuntimeError, TypeError, ValueError) as error:  # torch's, of absurd sizes
         raise Invalid(f"in {place(where)}: too much for this machine ({shown(str(error))}). Use less.") from error
 
 
@@ -107,6 +107,8 @@ def choose(kinds: Mapping[str, Make], table: Table, where: str) -> tuple[str, Ta
 def read(hint: Any, value: Any, where: str) -> Any:
     """A value of a table, as a type hint wants it."""
     options = _options(hint)
+    if isinstance(value, str) and not value.isprintable():
+        raise Invalid(f"`{where}` must be printable text, got {value!a}.")
     if isinstance(value, dict):
         if Schedule in options:
             return construct(Cosine if value.keys() & parameters(Cosine).keys() else Power, value, where)

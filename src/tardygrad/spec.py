@@ -94,6 +94,8 @@ class Length:
         least = {"rounds": 1, "seed": 0, "evaluate_every": 0, "checkpoint_every": 1, "threads": 1}
         for name, value in least.items():
             whole(name, getattr(self, name), value)
+        if self.threads > 1024:
+            raise Invalid(f"`threads` must be 1024 at most, got {self.threads}.")
 
     def settings(self) -> Settings:
         """The same for `tardygrad.begin`."""
@@ -228,7 +230,7 @@ def override(tables: Table, text: str) -> None:
 def _value(text: str) -> Any:
     try:
         read = tomllib.loads(f"value = {text}")
-    except (tomllib.TOMLDecodeError, RecursionError):
+    except (ValueError, RecursionError):
         return text
     return read["value"] if len(read) == 1 else text
 

@@ -78,14 +78,15 @@ def simulated(method: Method, fleet: Fleet, parameters: int, rounds: int, seed: 
     pool = SimPool(task, method, fleet)
     sent: dict[int, float] = {}
     busy, lost = 0.0, 0
-    delays: dict[str, list[int]] = {name: [] for name in fleet.classes}
+    classes = fleet.classes
+    delays: dict[str, list[int]] = {name: [] for name in classes}
     for now, message, happened, jobs in drive(server, pool, rounds):
         if isinstance(message, Update | Lost):
             busy += now - sent.pop(message.client, now)
             lost += isinstance(message, Lost)
         if isinstance(message, Update) and isinstance(happened, Taken | Advanced):
             delay = happened.delay if isinstance(happened, Taken) else happened.delays[-1]
-            delays[fleet.classes[message.client]].append(delay)
+            delays[classes[message.client]].append(delay)
         sent |= {job.client: now for job in jobs}
     time = pool.now
     busy += sum(time - since for since in sent.values())

@@ -15,7 +15,7 @@ from tardygrad.cli.screen import Folder, Json, progress, show, show_json
 from tardygrad.cli.sitting import torch_threads
 from tardygrad.errors import Diverged, Invalid, RecordError
 from tardygrad.pools.scripted import ScriptedPool
-from tardygrad.record import Row, read_json, read_lines
+from tardygrad.record import Row, read_json, read_lines, sound
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,12 +30,14 @@ def replay(folder: Folder, json: Json = False) -> None:
     recorded = read_json(path / "spec.json")
     if not (path / "model.safetensors").exists() or not (path / "summary.json").exists():
         raise Invalid(f"a replay needs a run that has ended, got {folder!r}. Go on with it: tardygrad resume {folder}")
-    rounds = read_json(path / "summary.json")["rounds"]
+    with sound(path):
+        rounds = int(read_json(path / "summary.json")["rounds"])
+        changed = _changed(recorded)
     if rounds < 1:
         raise Invalid(f"a replay needs a run with at least one round, got {folder!r} with none.")
     asked = again(folder, recorded, [])
-    with torch_threads(asked.run.threads):
-        built, changed = asked.build(), _changed(recorded)
+    with sound(path), torch_threads(asked.run.threads):
+        built = asked.build()
         lines = (runs.script_line(row) for row in read_lines(path / "events.jsonl"))
         pool = ScriptedPool((line for line in lines if line), built.task, built.method)
         run = runs.begin(built.method, built.task, pool, rounds=rounds, seed=asked.run.seed, evaluate_every=0)

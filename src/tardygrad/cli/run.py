@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +14,7 @@ from tardygrad import spec
 from tardygrad.cli.screen import Folder, Json, Overrides, Source, say
 from tardygrad.cli.sitting import sit, torch_threads
 from tardygrad.errors import Invalid, RecordError
-from tardygrad.record import Row, read_json, unwritable
+from tardygrad.record import Row, read_json, sound, unused, unwritable
 
 
 def run(
@@ -34,9 +35,8 @@ def run(
     with torch_threads(asked.run.threads):
         built = asked.build()
         with built.pool() as pool:
-            settings: runs.Settings = {**asked.run.settings(), "out": out or "runs"}
-            begun = runs.begin(built.method, built.task, pool, spec=asked.resolved(), **settings)
-            begun.path = where = Path(out) if out else fresh(asked.name)  # claimed only when no rule is broken
+            begun = runs.begin(built.method, built.task, pool, spec=asked.resolved(), **asked.run.settings())
+            begun.path = where = unused(Path(out)) if out else fresh(asked.name)  # claimed when no rule is broken
             say(f"{begun.server.method} on {asked.task.kind}, recording in {where}")
             sit(begun, str(where), json=json)
 
@@ -69,22 +69,23 @@ def again(folder: str, recorded: Row, overrides: list[str]) -> spec.Spec:
     tables = recorded["spec"]
     if tables is None:
         raise Invalid(f"the run in {folder!r} was begun in Python, without a spec. Go on with it there.")
-    for text in overrides:
-        if text.partition("=")[0].strip() != "run.rounds":
-            raise Invalid(f"a run may only be resumed with another run.rounds, got {text!r}. Begin a new one instead.")
-        spec.override(tables, text)
-    return spec.parse(tables, Path(folder).name)
+    with sound(Path(folder)):
+        for text in overrides:
+            if text.partition("=")[0].strip() != "run.rounds":
+                raise Invalid(f"a run may only be resumed with another run.rounds, got {text!r}. Begin a new one.")
+            spec.override(tables, text)
+        return spec.parse(tables, Path(folder).name)
 
 
 def fresh(name: str) -> Path:
     """A new directory for a run, claimed at once: several may start at the same time."""
-    for number in count(1):
-        path = Path("runs") / f"{name}-{number}"
-        try:
-            path.mkdir(parents=True)
-        except FileExistsError:
-            continue
-        except OSError as error:
-            raise unwritable(path, error) from error
-        return path
+    try:
+        Path("runs").mkdir(exist_ok=True)
+        for number in count(1):
+            path = Path("runs") / f"{name}-{number}"
+            with suppress(FileExistsError):
+                path.mkdir()
+                return path
+    except OSError as error:
+        raise unwritable(Path("runs"), error) from error
     raise AssertionError  # count never ends

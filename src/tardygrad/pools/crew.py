@@ -1,6 +1,7 @@
 """A crew of processes that do jobs, one torch thread each, and are replaced when they die.
 
-Processes are forked, so the task and its data are there without being sent; vectors travel in shared memory.
+Processes are forked, so the task and its data are there without being sent. Start vectors travel in shared memory;
+results travel as bytes, which can still be read when their sender is dead.
 """
 
 from __future__ import annotations
@@ -8,8 +9,11 @@ from __future__ import annotations
 import os
 import signal
 from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +21,7 @@ from torch import multiprocessing as mp
 
 from tardygrad.algorithm import Method, Task
 from tardygrad.errors import Invalid, WorkFailed
-from tardygrad.messages import Job, Update
+from tardygrad.messages import Buffers, Job, Update
 from tardygrad.pools.pool import perform
 
 LIVES = 5  # deaths of processes over one job, after which it is the job's fault
@@ -63,13 +67,12 @@ class Crew:
 
     def give(self, job: Job) -> None:
         """Hand a job to whoever has least to do."""
-        _share(job.x, *(job.buffers or ()))  # once for all jobs of a round
+        for tensor in (job.x, *(job.buffers or ())):
+            tensor.share_memory_()  # once for all jobs of a round
         hand = min(self.hands, key=lambda hand: len(hand.jobs))
         hand.jobs.append(job)
-        try:
+        with suppress(OSError):  # a death is noticed when answers are collected
             hand.line.send(job)
-        except (BrokenPipeError, ConnectionResetError):
-            self._replace(hand)
 
     def collect(self, *, patiently: bool) -> list[Update]:
         """What has been done since the last call; waits for something if asked to be patient."""
@@ -79,15 +82,15 @@ class Crew:
             for line in wait(list(lines), None if patiently and not done else 0):
                 hand = lines[line]  # type: ignore[index]
                 try:
-                    update = hand.line.recv()
-                except (EOFError, ConnectionResetError, OSError):
+                    answer = hand.line.recv()
+                except (EOFError, OSError):
                     self._replace(hand)
                     continue
                 job = hand.jobs.popleft()
-                if isinstance(update, WorkFailed):
-                    raise update
+                if isinstance(answer, WorkFailed):
+                    raise answer
                 self.deaths.pop((job.client, job.serial), None)
-                done.append(update)
+                done.append(_each(answer, torch.from_numpy))
             if done or not patiently or not any(hand.jobs for hand in self.hands):
                 return done
 
@@ -107,7 +110,8 @@ class Crew:
         self.hands.append(heir)
         for job in hand.jobs:
             heir.jobs.append(job)
-            heir.line.send(job)
+            with suppress(OSError):
+                heir.line.send(job)
 
     def close(self) -> None:
         """Send everyone home; who is still at work is ended."""
@@ -119,11 +123,11 @@ class Crew:
         self.hands = []
 
 
-def _share(*tensors: Tensor | None) -> None:
-    """Move tensors into shared memory, where they stay the same tensors for everyone who holds them."""
-    for tensor in tensors:
-        if tensor is not None:
-            tensor.share_memory_()  # type: ignore[no-untyped-call]
+def _each(update: Update, change: Callable[[Any], Any]) -> Update:
+    """An update with each of its vectors changed."""
+    buffers = update.buffers and Buffers(*map(change, update.buffers))
+    curvature = None if update.curvature is None else change(update.curvature)
+    return update._replace(delta=change(update.delta), curvature=curvature, buffers=buffers)
 
 
 def _labour(line: Connection, others: list[Connection], task: Task, method: Method) -> None:
@@ -140,8 +144,7 @@ def _labour(line: Connection, others: list[Connection], task: Task, method: Meth
             os._exit(0)
         answer: Update | WorkFailed
         try:
-            answer = perform(job, task, method)
-            _share(answer.delta, answer.curvature, *(answer.buffers or ()))
+            answer = _each(perform(job, task, method), Tensor.numpy)
         except WorkFailed as error:
             answer = WorkFailed(str(error))  # without its cause, which may not travel
         try:

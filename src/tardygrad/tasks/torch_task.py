@@ -185,7 +185,7 @@ class TorchTask:
 
     @torch.no_grad()
     def evaluate(self, x: Vector, buffers: Buffers | None) -> dict[str, float]:
-        """The mean loss on the test set, and `scores`: the accuracy in [0, 1] if targets are classes, outputs their logits."""
+        """The mean loss on the test set, and `scores`, or the accuracy in [0, 1] if targets are classes."""
         if self.test is None:
             raise Invalid("evaluating needs a test set, got none. Give the task test=(inputs..., target).")
         views = self._views()

@@ -90,7 +90,8 @@ def hub(repository: str, fetch: Callable[..., str] | None = None) -> Path:
 def _snapshot_download() -> Callable[..., str]:
     from huggingface_hub import snapshot_download
 
-    return snapshot_download
+    download: Callable[..., str] = snapshot_download
+    return download
 
 
 def idx(path: Path) -> Tensor:

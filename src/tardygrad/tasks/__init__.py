@@ -3,6 +3,7 @@
 from tardygrad.tasks.clock import clock as clock
 from tardygrad.tasks.digits import digits as digits
 from tardygrad.tasks.glue import glue as glue
+from tardygrad.tasks.lm import lm as lm
 from tardygrad.tasks.logistic import logistic as logistic
 from tardygrad.tasks.noise import Noise as Noise
 from tardygrad.tasks.quadratic import quadratic as quadratic

@@ -1,0 +1,144 @@
+"""Language modelling: a small GPT on any text."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tardygrad.errors import Invalid
+from tardygrad.messages import Buffers, Vector
+from tardygrad.tasks.gpt import GPT
+from tardygrad.tasks.noise import Noise
+from tardygrad.tasks.rules import whole
+from tardygrad.tasks.sharding import Shards, shard
+from tardygrad.tasks.text import Pairs, pairs, read, split
+from tardygrad.tasks.torch_task import TorchTask
+
+
+class LM(TorchTask):
+    """A `TorchTask` whose target is the next token; see `lm`."""
+
+    def __init__(self, tokenizer: Pairs | None, tokens_per_byte: float, module: Any, **settings: Any) -> None:
+        super().__init__(module, **settings)
+        self.tokenizer, self.tokens_per_byte = tokenizer, tokens_per_byte
+
+    def __repr__(self) -> str:
+        count = sum(len(rows) for rows in self.shards.rows) * self.shards.data[0].shape[1]
+        return f"LM(parameters={self.parameters}, clients={self.clients}, tokens={count})"
+
+    def encode(self, text: bytes) -> Tensor:
+        """Tokens of a text."""
+        return self.tokenizer.encode(text) if self.tokenizer else _bytes(text)
+
+    def decode(self, tokens: Tensor) -> bytes:
+        """The text of tokens."""
+        return self.tokenizer.decode(tokens) if self.tokenizer else bytes(tokens.tolist())
+
+    def evaluate(self, x: Vector, buffers: Buffers | None) -> dict[str, float]:
+        """The mean loss in nats per token, the perplexity exp(loss), and bits per byte of text."""
+        scores = super().evaluate(x, buffers)
+        loss = scores["loss"]
+        perplexity = math.exp(loss) if loss < 700 else loss if math.isnan(loss) else math.inf
+        return scores | {"perplexity": perplexity, "bits_per_byte": loss * self.tokens_per_byte / math.log(2)}
+
+
+def lm(
+    *,
+    clients: int,
+    text: str = "python",
+    tokens: Literal["byte", "bpe"] = "byte",
+    vocabulary: int = 512,
+    context: int = 64,
+    dim: int = 64,
+    depth: int = 2,
+    heads: int = 4,
+    batch_size: int = 16,
+    how: Literal["spans", "iid"] = "spans",
+    test_rows: int | None = None,
+    noise: Noise | None = None,
+    device: str = "cpu",
+    autocast: bool = False,
+    cache: str | None = None,
+    seed: int = 0,
+) -> LM:
+    """The next token of a text, for a small GPT. The last tenth of the text is the test set.
+
+    Args:
+        clients: N.
+        text: a file, a folder of .txt files, or "python": the language reference inside CPython, 0.5 MB of English
+            that differs a little from one version of Python to the next.
+        tokens: "byte", or "bpe": byte pairs learnt from the first nine tenths of the text.
+        vocabulary: the number of byte pairs, bytes included.
+        context: tokens of a row; rows do not overlap.
+        dim: width of the transformer.
+        depth: its blocks.
+        heads: its attention heads; must divide `dim`.
+        batch_size: rows per local step.
+        how: a span of the text for every client, so that they differ, or any rows to anyone.
+        test_rows: of the test set, its first; None is all.
+        noise: added to every gradient.
+        device: where data, vectors and the module live.
+        autocast: forward passes in bfloat16 where torch thinks it safe.
+        cache: the folder for byte pairs; None is ~/.cache/tardygrad.
+        seed: of the split "iid"; x_0 depends on the seed of the run.
+
+    >>> lm(clients=10, depth=1)
+    LM(parameters=70272, clients=10, tokens=...)
+    """
+    for name, value in (("clients", clients), ("context", context), ("dim", dim), ("depth", depth), ("heads", heads)):
+        whole(name, value)
+    if test_rows is not None:
+        whole("test_rows", test_rows)
+    if dim % heads:
+        raise Invalid(f"`heads` must divide `dim` ({dim}), got {heads}.")
+    if tokens not in ("byte", "bpe"):
+        raise Invalid(f"`tokens` must be 'byte' or 'bpe', got {tokens!r}.")
+    if how not in ("spans", "iid"):
+        raise Invalid(f"`how` must be 'spans' or 'iid', got {how!r}.")
+    if tokens == "bpe":
+        whole("vocabulary", vocabulary, least=257)
+    whole_text = read(text)
+    train, test = split(whole_text)
+    learnt = pairs(train, vocabulary, cache) if tokens == "bpe" and train else None
+    encode = learnt.encode if learnt else _bytes
+    encoded = encode(train), encode(test)
+    held, tested = (_windows(one, context) for one in encoded)
+    if len(held[0]) < clients or not len(tested[0]):
+        need = math.ceil(max(clients * context + 1, 9 * (context + 1)) / 0.9)
+        raise Invalid(
+            f"a text must have about {need} tokens for {clients} clients and a context of {context}, "
+            f"got {sum(map(len, encoded))}. Use a longer text, a smaller context or fewer clients."
+        )
+    spans = tuple(torch.from_numpy(part) for part in np.array_split(np.arange(len(held[0])), clients))
+    return LM(
+        learnt,
+        len(encoded[1]) / len(test),
+        partial(GPT, vocabulary=vocabulary if learnt else 256, context=context, dim=dim, depth=depth, heads=heads),
+        loss=_token_loss,
+        shards=Shards(held, spans) if how == "spans" else shard(held, clients=clients, seed=seed),
+        test=tuple(tensor[:test_rows] for tensor in tested),
+        batch_size=batch_size,
+        noise=noise,
+        evaluate_batch=64,
+        device=device,
+        autocast=autocast,
+    )
+
+
+def _bytes(text: bytes) -> Tensor:
+    return torch.from_numpy(np.frombuffer(text, np.uint8).copy())
+
+
+def _windows(tokens: Tensor, context: int) -> tuple[Tensor, Tensor]:
+    """Rows of `context` tokens, and the tokens that follow each; both are views."""
+    rows = max(len(tokens) - 1, 0) // context
+    return tokens[: rows * context].view(rows, context), tokens[1 : rows * context + 1].view(rows, context)
+
+
+def _token_loss(output: Tensor, target: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(output.flatten(0, 1), target.flatten().long())

@@ -1,0 +1,228 @@
+"""Language modelling: bytes and byte pairs, the small GPT, and what it learns of a tiny text."""
+
+import copy
+import math
+import pickle
+import sys
+
+import pytest
+import torch
+
+from tardygrad.algorithm import Server, work
+from tardygrad.errors import Invalid
+from tardygrad.messages import Job
+from tardygrad.methods.sgdclip import sgdclip
+from tardygrad.tasks import lm, text
+from tardygrad.tasks.gpt import GPT
+
+RHYME = "the cat sat on the mat and the dog sat on the log; the bird, “tweet”, sat on the cat. "
+SMALL = {"dim": 16, "depth": 1, "heads": 2, "context": 16, "batch_size": 8}
+
+
+@pytest.fixture
+def rhyme(tmp_path):
+    (tmp_path / "rhyme.txt").write_text(RHYME * 60, "utf-8")
+    return str(tmp_path / "rhyme.txt")
+
+
+def job(task, client=0, steps=3):
+    return Job(client, 0, 0, task.init(0), steps, None, 0)
+
+
+def trained(task, rounds):
+    """Full synchronisation, by hand."""
+    method = sgdclip(local_lr=0.5, local_clip=0.1, lr=1.0, buffer=task.clients, local_steps=5, mode="sync")
+    server = Server(method, task.init(0), clients=task.clients, seed=0)
+    jobs = server.dispatch()
+    while server.round < rounds:
+        jobs += server.receive(work(jobs.pop(0), task, method)).jobs
+    return task.evaluate(server.x, None)
+
+
+def test_a_tiny_text_is_learnt(rhyme):
+    task = lm(clients=2, text=rhyme, **SMALL)
+    before, after = task.evaluate(task.init(0), None), trained(task, 25)
+    assert before["loss"] > 5
+    assert after["loss"] < 2.3  # the frequencies of its bytes alone are worth 2.9
+    assert after["perplexity"] == pytest.approx(math.exp(after["loss"]))
+    assert after["bits_per_byte"] == pytest.approx(after["loss"] / math.log(2))
+
+
+def test_rows_are_the_text_and_targets_the_bytes_that_follow(rhyme):
+    task = lm(clients=3, text=rhyme, **SMALL)
+    whole = (RHYME * 60).encode()
+    cut = len(whole) * 9 // 10
+    inputs, targets = task.shards.data
+    assert task.decode(inputs.flatten()) == whole[: inputs.numel()]
+    assert task.decode(targets.flatten()) == whole[1 : 1 + inputs.numel()]
+    assert cut - inputs.numel() <= 16
+    assert task.decode(task.test[0].flatten()) == whole[cut:][: task.test[0].numel()]
+    assert torch.equal(task.encode(b"abc"), torch.tensor([97, 98, 99], dtype=torch.uint8))
+
+
+def test_clients_have_spans_of_the_text_or_any_rows(rhyme):
+    spans = lm(clients=3, text=rhyme, **SMALL).shards.rows
+    assert torch.equal(torch.cat(spans), torch.arange(sum(map(len, spans))))
+    assert max(map(len, spans)) - min(map(len, spans)) <= 1
+    mixed = lm(clients=3, text=rhyme, how="iid", **SMALL).shards.rows
+    assert not torch.equal(torch.cat(mixed), torch.arange(sum(map(len, mixed))))
+    assert sorted(torch.cat(mixed).tolist()) == list(range(sum(map(len, spans))))
+    assert len(lm(clients=3, text=rhyme, test_rows=2, **SMALL).test[0]) == 2
+
+
+def test_a_place_sees_the_past_only():
+    module = GPT(vocabulary=11, context=8, dim=12, depth=2, heads=3)
+    tokens = torch.arange(8)[None] % 11
+    with torch.no_grad():
+        before = module(tokens)
+        tokens[0, 5] = 9
+        after = module(tokens)
+    assert before.shape == (1, 8, 11)
+    assert torch.allclose(before[:, :5], after[:, :5], atol=1e-6)
+    assert not torch.allclose(before[:, 5:], after[:, 5:], atol=1e-3)
+
+
+def test_the_head_is_tied_and_places_are_learnt():
+    module = GPT(vocabulary=11, context=8, dim=12, depth=2, heads=3)
+    block = 4 * 12 * 12 + 4 * 12 + 2 * 4 * 12 * 12 + 4 * 12 + 12 + 4 * 12
+    assert sum(p.numel() for p in module.parameters()) == 11 * 12 + 8 * 12 + 2 * block + 2 * 12
+    with torch.no_grad():
+        same = module(torch.full((1, 8), 3))[0]
+    assert not torch.allclose(same[0], same[7], atol=1e-3)
+    assert module(torch.zeros(2, 3, dtype=torch.uint8)).shape == (2, 3, 11)
+
+
+def test_every_parameter_is_trained(rhyme):
+    task = lm(clients=1, text=rhyme, **SMALL)
+    _, g = task.gradient(task.init(0), next(task.batches(job(task))), None)
+    assert (g != 0).double().mean() > 0.9
+    assert not torch.equal(task.init(0), task.init(1))
+
+
+def test_two_builds_compute_the_same_bits_and_so_does_a_copy(rhyme, tmp_path):
+    pytest.importorskip("tokenizers")
+    for tokens in ("byte", "bpe"):
+        a, b = (
+            lm(clients=2, text=rhyme, tokens=tokens, vocabulary=280, cache=str(tmp_path / name), **SMALL)
+            for name in ("one", "two")
+        )
+        deltas = [work(job(one), one, sgdclip(local_lr=0.1, local_clip=1.0, lr=1.0, buffer=1, local_steps=1)).delta
+                  for one in (a, b, copy.deepcopy(a), pickle.loads(pickle.dumps(b)))]  # noqa: S301  # fmt: skip
+        assert all(torch.equal(delta, deltas[0]) for delta in deltas)
+
+
+def test_byte_pairs_go_there_and_back(rhyme, tmp_path):
+    pytest.importorskip("tokenizers")
+    task = lm(clients=2, text=rhyme, tokens="bpe", vocabulary=300, cache=str(tmp_path / "cache"), **SMALL)
+    for said in (RHYME, "naïve\n\n  café \t  🙂 unseen words", "", " "):
+        assert task.decode(task.encode(said.encode())) == said.encode()
+    assert len(task.encode(RHYME.encode())) < len(RHYME) / 2
+    inputs, _ = task.shards.data
+    assert int(inputs.max()) < 300
+    assert (RHYME * 60).encode().startswith(task.decode(inputs.flatten()))
+    assert task.parameters > lm(clients=2, text=rhyme, **SMALL).parameters
+    scores = task.evaluate(task.init(0), None)
+    per_byte = len(task.encode(text.split((RHYME * 60).encode())[1])) / len(text.split((RHYME * 60).encode())[1])
+    assert scores["bits_per_byte"] == pytest.approx(scores["loss"] * per_byte / math.log(2))
+
+
+def test_byte_pairs_are_learnt_once_from_the_first_nine_tenths(rhyme, tmp_path, monkeypatch):
+    pytest.importorskip("tokenizers")
+    learnt, real = [], text._learn
+    monkeypatch.setattr(text, "_learn", lambda *given: learnt.append(given) or real(*given))
+    settings = {"clients": 2, "text": rhyme, "tokens": "bpe", "vocabulary": 280, "cache": str(tmp_path / "cache")}
+    first = lm(**settings, **SMALL)
+    again = lm(**settings, **SMALL)
+    assert len(learnt) == 1
+    assert learnt[0][0] == text.split((RHYME * 60).encode())[0]
+    assert first.tokenizer == again.tokenizer
+    (file,) = (tmp_path / "cache").glob("*.safetensors")
+    file.write_bytes(b"broken")
+    assert lm(**settings, **SMALL).tokenizer == first.tokenizer
+    lm(**settings | {"vocabulary": 290}, **SMALL)
+    assert len(learnt) == 3
+
+
+def test_long_texts_are_taken_in_pieces_of_whole_lines(monkeypatch):
+    pytest.importorskip("tokenizers")
+    monkeypatch.setattr(text, "_PIECE", 20)
+    said = ("one line and\nanother, naïve\n" * 5).encode()
+    pieces = list(text._pieces(said))
+    assert "".join(pieces).encode() == said
+    assert len(pieces) > 3
+    assert all(piece.endswith("\n") for piece in pieces)
+    made = text.Pairs(bytes(text._learn(said, 270)["json"].numpy()).decode())
+    assert made.decode(made.encode(said)) == said
+
+
+def test_a_text_is_cut_where_a_character_begins():
+    train, test = text.split("é".encode() * 33)
+    assert train.decode() + test.decode() == "é" * 33
+    assert text.split(b"") == (b"", b"")
+
+
+def test_a_folder_is_all_its_texts_in_order(tmp_path):
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b/2.txt").write_text("two")
+    (tmp_path / "a.txt").write_text("one")
+    (tmp_path / "c.md").write_text("three")
+    assert text.read(str(tmp_path)) == b"one\ntwo"
+
+
+def test_python_brings_a_text_of_its_own():
+    found = text.read("python")
+    assert len(found) > 300_000
+    assert b"The syntax for assignment" in found or b"Assignment statements are used" in found
+    assert found == text.read("python")
+    assert sum(map(len, lm(clients=10, depth=1).shards.rows)) > 4000
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"clients": 0}, "`clients` must be a whole number, 1 or more, got 0."),
+        ({"context": 0}, "`context` must be a whole number, 1 or more, got 0."),
+        ({"heads": 3}, "`heads` must divide `dim` (16), got 3."),
+        ({"tokens": "word"}, "`tokens` must be 'byte' or 'bpe', got 'word'."),
+        ({"how": "dirichlet"}, "`how` must be 'spans' or 'iid', got 'dirichlet'."),
+        ({"test_rows": 0}, "`test_rows` must be a whole number, 1 or more, got 0."),
+        ({"tokens": "bpe", "vocabulary": 256}, "`vocabulary` must be a whole number, 257 or more, got 256."),
+        (
+            {"text": "nowhere.txt"},
+            "`text` must be a file, a folder with .txt files, or 'python', got 'nowhere.txt', which is not there.",
+        ),
+        (
+            {"clients": 400},
+            "a text must have about 7113 tokens for 400 clients and a context of 16, got 5400. "
+            "Use a longer text, a smaller context or fewer clients.",
+        ),
+    ],
+)
+def test_errors_say_the_rule_the_value_and_the_fix(settings, said, rhyme):
+    with pytest.raises(Invalid) as caught:
+        lm(**{"clients": 2, "text": rhyme} | SMALL | settings)
+    assert str(caught.value) == said
+
+
+def test_an_empty_folder_and_an_empty_text_are_refused(tmp_path):
+    with pytest.raises(Invalid) as caught:
+        lm(clients=1, text=str(tmp_path))
+    assert str(caught.value) == (
+        f"`text` must be a file, a folder with .txt files, or 'python', got {str(tmp_path)!r} without any."
+    )
+    (tmp_path / "empty.txt").touch()
+    for tokens in ("byte", "bpe"):
+        with pytest.raises(Invalid, match=r"got 0. Use a longer text"):
+            lm(clients=1, text=str(tmp_path), tokens=tokens)
+
+
+def test_absent_packages_say_how_to_get_them(rhyme, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    with pytest.raises(Invalid) as caught:
+        lm(clients=1, text=rhyme, tokens="bpe")
+    assert str(caught.value) == (
+        "tokens='bpe' needs tokenizers, which is not installed. Use pip install 'tardygrad[hf]', or tokens='byte'."
+    )
+    monkeypatch.setitem(sys.modules, "pydoc_data.topics", None)
+    with pytest.raises(Invalid, match="text='python' needs pydoc_data, which this Python lacks"):
+        lm(clients=1)

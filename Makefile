@@ -13,7 +13,7 @@ help:  ## what there is
 	touch $@
 
 .venv/developed: .venv/installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,data,hf]'
 	touch $@
 
 demo: .venv/installed  ## five methods on real images and a slow fleet: a table and a figure

@@ -15,6 +15,15 @@ def pictures(rows, shape, seed=0):
     return rng.integers(0, 256, (rows, *shape), dtype=np.uint8), rng.permutation(np.arange(rows) % 10)
 
 
+def striped(rows, shape, seed=0):
+    """The higher the label, the larger the bright part of a noisy image."""
+    pixels, labels = pictures(rows, shape, seed)
+    pixels = pixels // 4
+    for pixel, label in zip(pixels, labels, strict=True):
+        pixel[:, : 2 * label + 2] += 150
+    return pixels, labels
+
+
 def idx_bytes(array):
     sizes = b"".join(size.to_bytes(4, "big") for size in array.shape)
     return b"\0\0\x08" + bytes([array.ndim]) + sizes + array.astype(np.uint8).tobytes()

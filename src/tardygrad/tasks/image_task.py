@@ -1,0 +1,167 @@
+"""What the tasks of images have in common: data, a network, a split, and which part is trained."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Literal, NamedTuple, get_args
+
+import torch
+from torch import nn
+
+from tardygrad import streams
+from tardygrad.errors import Invalid
+from tardygrad.tasks.cnn import CNN
+from tardygrad.tasks.images import CLASSES, LAYOUTS, Labelled, hub, images
+from tardygrad.tasks.noise import Noise
+from tardygrad.tasks.pixels import Normalize, crop_and_flip
+from tardygrad.tasks.pretrained_image import features, find, tuned
+from tardygrad.tasks.rules import whole
+from tardygrad.tasks.sharding import How, shard
+from tardygrad.tasks.torch_task import TorchTask
+from tardygrad.tasks.vit import Shape, ViT, fits
+
+Model = Literal["vit", "cnn", "tinyvit", "transformers"]
+"""A network of our own, from scratch, or a pretrained one."""
+
+
+class Source(NamedTuple):
+    """A data set: what its images are like, and where they are if nobody says."""
+
+    name: str
+    shape: Shape
+    mean: tuple[float, ...]  # of pixels in [0, 1], per channel
+    std: tuple[float, ...]
+    repository: str  # on the Hugging Face hub
+    folder: Path | None = None  # where a package of the system puts them
+    fix: str = "Use"  # how to get them, up to data=FOLDER
+
+
+def image_task(
+    source: Source,
+    *,
+    clients: int,
+    data: str | None,
+    model: Model,
+    dim: int,
+    depth: int,
+    heads: int,
+    patch: int,
+    batch_size: int,
+    how: How | None,
+    concentration: float | None,
+    labels_per_client: int,
+    balanced: bool,
+    augment: bool,
+    noise: Noise | None,
+    train_rows: int | None,
+    test_rows: int | None,
+    pretrained: str | None,
+    train: str | None,
+    resize: int | None,
+    cache: str | None,
+    device: str,
+    autocast: bool,
+    seed: int,
+) -> TorchTask:
+    """A task from a data set and the settings of `tasks.fashion`, where their meaning is."""
+    for name, value in (("clients", clients), ("train_rows", train_rows), ("test_rows", test_rows), ("resize", resize)):
+        if value is not None:
+            whole(name, value)
+    _pretraining(model, pretrained, train, resize, augment)
+    if model == "vit":
+        fits(dim=dim, depth=depth, heads=heads, patch=patch, shape=source.shape)
+    whole("dim", dim)
+    fit, test = images(_folder(source, data), source.shape, cache=cache)
+    fit, test = _sample("train_rows", fit, train_rows, seed), _sample("test_rows", test, test_rows, 0)
+    normalize = Normalize(source.mean, source.std)
+    module: Callable[[], nn.Module]
+    if model == "vit":
+        size = {"dim": dim, "depth": depth, "heads": heads, "patch": patch}
+        module = partial(ViT, **size, shape=source.shape, classes=CLASSES, normalize=normalize)
+    elif model == "cnn":
+        module = partial(CNN, dim=dim, channels=source.shape[0], classes=CLASSES, normalize=normalize)
+    else:
+        folder = find(str(pretrained), model)
+        if train in (None, "head"):
+            fit, test = _standardised(*((features(model, folder, resize, x, device, cache), y) for x, y in (fit, test)))
+            module = partial(nn.Linear, fit[0].shape[1], CLASSES)
+        else:
+            module = partial(tuned, model, folder, resize, str(train), source.shape, CLASSES)
+    return TorchTask(
+        module,
+        loss=nn.functional.cross_entropy,
+        shards=shard(
+            fit,
+            clients=clients,
+            how=how,
+            concentration=concentration,
+            labels_per_client=labels_per_client,
+            balanced=balanced,
+            seed=seed,
+        ),
+        test=test,
+        batch_size=batch_size,
+        noise=noise,
+        evaluate_batch=1024 if pretrained is None else 64,
+        augment=crop_and_flip if augment else None,
+        device=device,
+        autocast=autocast,
+    )
+
+
+def _pretraining(model: Model, pretrained: str | None, train: str | None, resize: int | None, augment: bool) -> None:
+    """The rules of pretrained networks, before anything is read."""
+    known = get_args(Model)
+    if model not in known:
+        raise Invalid(f"`model` must be one of {', '.join(known)}, got {model!r}.")
+    if model in ("vit", "cnn"):
+        for name, value in (("pretrained", pretrained), ("train", train), ("resize", resize)):
+            if value is not None:
+                rule = f"`{name}` belongs to model='tinyvit' and model='transformers'"
+                raise Invalid(f"{rule}, got model={model!r}. Leave it out.")
+        return
+    if pretrained is None:
+        fix = "FOLDER" if model == "tinyvit" else "FOLDER, or a name on the hub such as 'google/vit-base-patch16-224'"
+        raise Invalid(f"model={model!r} needs its weights, got none. Use pretrained={fix}.")
+    if train not in (None, "head", "all") and not re.fullmatch(r"last-[1-9]\d*", str(train)):
+        raise Invalid(f"`train` must be 'head', 'all' or 'last-N' with a number of blocks N, got {train!r}.")
+    if augment and train in (None, "head"):
+        raise Invalid("`augment` must be false where features are computed once (train='head'), got true.")
+    if model == "tinyvit" and resize and resize % 16:
+        raise Invalid(f"`resize` must be a multiple of 16 for TinyViT, got {resize}. Use 64.")
+
+
+def _folder(source: Source, data: str | None) -> Path:
+    """Where the images are."""
+    if data == "hub":
+        return hub(source.repository)
+    if data is not None:
+        return Path(data)
+    if source.folder is None or not source.folder.is_dir():
+        raise Invalid(
+            f"{source.name} needs its images, got no `data`. {source.fix} data=FOLDER, a folder with {LAYOUTS}; "
+            "or data='hub' with an internet connection."
+        )
+    return source.folder
+
+
+def _sample(name: str, held: Labelled, rows: int | None, seed: int) -> Labelled:
+    """So many rows, the same for the same seed."""
+    inputs, labels = held
+    if rows is None:
+        return held
+    if rows > len(labels):
+        raise Invalid(f"`{name}` must be at most the number of images ({len(labels)}), got {rows}.")
+    drawn = streams.generator(seed, name).permutation(len(labels))[:rows]
+    chosen = torch.from_numpy(drawn).sort().values
+    return inputs[chosen], labels[chosen]
+
+
+def _standardised(fit: Labelled, test: Labelled) -> tuple[Labelled, Labelled]:
+    """Features with mean 0 and standard deviation 1 over the training rows; 0 where they differ by rounding only."""
+    deviation, mean = torch.std_mean(fit[0], dim=0, correction=0)
+    scale = torch.where(deviation > 1e-5 * mean.abs(), 1.0 / deviation, 0.0)
+    return ((fit[0] - mean) * scale, fit[1]), ((test[0] - mean) * scale, test[1])

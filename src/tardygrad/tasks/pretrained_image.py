@@ -1,0 +1,190 @@
+"""Pretrained networks for images: which part of one is trained, and features that are computed once.
+
+A network is a backbone, which makes features, and a fresh linear head. What is trained is the vector, what is not is
+frozen: the "head", on features that are kept in the cache; the "last-N" blocks and the head; or "all".
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from tardygrad.errors import Invalid
+from tardygrad.tasks import tinyvit
+from tardygrad.tasks.cache import cached
+from tardygrad.tasks.pixels import Normalize
+
+Family = Literal["tinyvit", "transformers"]
+"""Whose code runs the network: ours, or that of the library transformers."""
+
+
+class Prepared(nn.Module):
+    """Pixels as a pretrained network wants them: normalised, three channels, its own side."""
+
+    def __init__(self, mean: Sequence[float], std: Sequence[float], side: int) -> None:
+        super().__init__()
+        self.normalize, self.side = Normalize(mean, std), side
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        images: Tensor = self.normalize(pixels)  # which makes three channels of one
+        return F.interpolate(images, size=(self.side, self.side), mode="bilinear", align_corners=False)
+
+
+class Headless(nn.Module):
+    """A classifier of transformers whose head is taken off."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor) -> Tensor:
+        features: Tensor = self.model(pixel_values=images).logits
+        return features.flatten(1)
+
+
+class Tuned(nn.Module):
+    """A pretrained backbone on pixels, and a head; frozen parts stay in evaluation mode."""
+
+    def __init__(self, prepared: Prepared, backbone: nn.Module, head: nn.Linear) -> None:
+        super().__init__()
+        self.prepared, self.backbone, self.head = prepared, backbone, head
+
+    def train(self, mode: bool = True) -> Tuned:
+        super().train(mode)
+        for part in self.backbone.modules():
+            if not any(p.requires_grad for p in part.parameters()):
+                part.eval()
+        return self
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.backbone(self.prepared(pixels)))
+        return logits
+
+
+class Backbone(NamedTuple):
+    """A pretrained network without its head, and how it wants its pixels."""
+
+    module: nn.Module
+    prepared: Prepared
+
+
+def backbone(family: Family, folder: Path, side: int | None) -> Backbone:
+    """The network of a folder; images are resized to `side`, None being the side it was made for."""
+    if family == "tinyvit":
+        return Backbone(tinyvit.load(folder), Prepared(tinyvit.MEAN, tinyvit.STD, side or 64))
+    model = _classifier(folder)
+    base = model.base_model
+    heads = [n for n, part in model.named_children() if part is not base and any(True for _ in part.parameters())]
+    if len(heads) != 1 or base is model:
+        got = ", ".join(heads) or "none"
+        raise Invalid(
+            f"`pretrained` must be a model with one classifier on a base, got {got} in {type(model).__name__}."
+        )
+    setattr(model, heads[0], nn.Identity())
+    mean, std = _statistics(folder)
+    size = getattr(model.config, "image_size", None) or 224
+    return Backbone(Headless(model), Prepared(mean, std, side or (size if isinstance(size, int) else max(size))))
+
+
+def tuned(family: Family, folder: Path, side: int | None, train: str, shape: tuple[int, ...], classes: int) -> Tuned:
+    """A network to fine-tune: the backbone as it is, a head from torch's generator, and everything else frozen."""
+    found = backbone(family, folder, side)
+    _freeze(found.module, train)
+    with torch.no_grad():
+        width = found.module.eval()(found.prepared(torch.zeros(1, *shape))).shape[1]
+    return Tuned(found.prepared, found.module, nn.Linear(width, classes)).train()
+
+
+def features(family: Family, folder: Path, side: int | None, pixels: Tensor, device: str, cache: str | None) -> Tensor:
+    """What a backbone makes of images, one row each; computed once for the same images and weights."""
+
+    @torch.no_grad()
+    def make() -> dict[str, Tensor]:
+        found = backbone(family, folder, side)
+        network = nn.Sequential(found.prepared, found.module).to(device).eval()
+        return {"features": torch.cat([network(part.to(device)).cpu() for part in torch.split(pixels, 50)])}
+
+    files = sorted(path for path in folder.iterdir() if path.suffix in (".json", ".safetensors"))
+    code = version("transformers") if family == "transformers" else "1"
+    return cached("features", make, family, code, str(side), *files, pixels, folder=cache)["features"]
+
+
+def find(pretrained: str, family: Family) -> Path:
+    """The folder of a network: given, or fetched from the hub, which keeps it."""
+    folder = Path(pretrained)
+    if folder.is_dir():
+        return folder
+    rule = f"`pretrained` must be a folder with config.json and model.safetensors, got {pretrained!r}"
+    if family == "tinyvit" or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", pretrained) or pretrained.startswith("."):
+        raise Invalid(f"{rule}, which is no folder.")
+    try:
+        from huggingface_hub import snapshot_download
+
+        return Path(snapshot_download(pretrained, allow_patterns=["*.json", "*.safetensors"], ignore_patterns=["*/*"]))
+    except ImportError as error:
+        raise Invalid(_MISSING) from error
+    except Exception as error:  # the network has many ways to fail
+        raise Invalid(
+            f"{rule}, which is no folder and cannot be fetched from the hub ({type(error).__name__})."
+        ) from error
+
+
+_MISSING = "model='transformers' needs transformers, got no such package. pip install 'tardygrad[hf]'."
+
+
+def _classifier(folder: Path) -> Any:
+    try:
+        from transformers import AutoModelForImageClassification
+        from transformers.utils import logging
+    except ImportError as error:
+        raise Invalid(_MISSING) from error
+    verbosity, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()  # a head that is not in the file is no news: it is taken off anyway
+    logging.disable_progress_bar()
+    try:
+        return AutoModelForImageClassification.from_pretrained(
+            folder, local_files_only=True, use_safetensors=True, dtype=torch.float32
+        )
+    except (OSError, ValueError, RuntimeError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise Invalid(
+            f"`pretrained` must be an image classifier of transformers, got {str(folder)!r}: {reason}"
+        ) from error
+    finally:
+        logging.set_verbosity(verbosity)
+        if bar:
+            logging.enable_progress_bar()
+
+
+def _statistics(folder: Path) -> tuple[Sequence[float], Sequence[float]]:
+    """Mean and standard deviation of pixels, from preprocessor_config.json; a half each where there is none."""
+    path, half = folder / "preprocessor_config.json", [0.5, 0.5, 0.5]
+    try:
+        said = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    except (OSError, ValueError) as error:
+        raise Invalid(f"{path.name} in {str(folder)!r} must be JSON, and cannot be read as such ({error}).") from error
+    return said.get("image_mean", half), said.get("image_std", half)
+
+
+def _freeze(module: nn.Module, train: str) -> None:
+    """Freeze every parameter that stands before the last N blocks; blocks are the outermost list of layers."""
+    if train == "all":
+        return
+    lists = [(name.count("."), m) for name, m in module.named_modules() if isinstance(m, nn.ModuleList) and len(m) > 1]
+    blocks = min(lists, key=lambda found: (found[0], -len(found[1])))[1] if lists else nn.ModuleList()
+    count = int(train.removeprefix("last-"))
+    if count > len(blocks):
+        raise Invalid(f"train='last-N' must have N from 1 to the network's {len(blocks)} blocks, got {train!r}.")
+    first = next(blocks[-count].parameters())
+    for p in module.parameters():
+        if p is first:
+            break
+        p.requires_grad_(False)

@@ -1,0 +1,256 @@
+"""TinyViT: K. Wu et al. TinyViT: Fast Pretraining Distillation for Small Vision Transformers. ECCV 2022.
+
+In the form of MobileSAM's encoder (C. Zhang et al. Faster Segment Anything. 2023), whose last merging keeps the side.
+A convolutional stem and stage, then three stages of attention within windows, with a learnt bias for every offset.
+Parameters have the names of the original code, so its weights load as they are; the parts behind the last stage
+(`neck`, `norm_head`, `head`) are left out.
+
+Differs from the original in: batch normalisations, which are frozen, are folded into their convolutions after loading.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from tardygrad.errors import Invalid
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+"""Of the pixels it was trained on, per channel."""
+
+_UNUSED = ("neck.", "norm_head.", "head.")
+
+
+class ConvBN(nn.Module):
+    """A convolution and its batch normalisation; one convolution once it is folded."""
+
+    def __init__(self, wide: int, wider: int, side: int = 1, stride: int = 1, groups: int = 1) -> None:
+        super().__init__()
+        self.c = nn.Conv2d(wide, wider, side, stride, side // 2, groups=groups, bias=False)
+        self.bn: nn.Module = nn.BatchNorm2d(wider)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.bn(self.c(x))
+        return out
+
+    @torch.no_grad()
+    def fold(self) -> None:
+        """γ (W x − μ) / σ + β = (γ/σ W) x + (β − γ μ / σ)."""
+        if isinstance(self.bn, nn.BatchNorm2d):
+            mean, variance = self.bn.get_buffer("running_mean"), self.bn.get_buffer("running_var")
+            scale = self.bn.weight / torch.sqrt(variance + self.bn.eps)
+            self.c.weight.copy_(self.c.weight * scale[:, None, None, None])
+            self.c.bias = nn.Parameter(self.bn.bias - mean * scale)
+            self.bn = nn.Identity()
+
+
+class Stem(nn.Module):
+    """A quarter of the side, in two strides."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.seq = nn.Sequential(ConvBN(3, dim // 2, 3, 2), nn.GELU(), ConvBN(dim // 2, dim, 3, 2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.seq(x)
+        return out
+
+
+class MBConv(nn.Module):
+    """An inverted bottleneck, four times as wide inside."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = ConvBN(dim, 4 * dim), ConvBN(4 * dim, 4 * dim, 3, groups=4 * dim)
+        self.conv3 = ConvBN(4 * dim, dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.gelu(x + self.conv3(F.gelu(self.conv2(F.gelu(self.conv1(x))))))
+
+
+class Merge(nn.Module):
+    """To the next stage's width, and to half the side if the stride is 2."""
+
+    def __init__(self, dim: int, wider: int, stride: int) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = ConvBN(dim, wider), ConvBN(wider, wider, 3, stride, groups=wider)
+        self.conv3 = ConvBN(wider, wider)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.conv3(F.gelu(self.conv2(F.gelu(self.conv1(x)))))
+        return out
+
+
+class WindowAttention(nn.Module):
+    """Self-attention in a window, on the normalised x, with a bias for every (|rows apart|, |columns apart|).
+
+    A window that reaches over the edge is filled up with zeros, which are attended to like pixels. All of them have
+    the same key and value, so one stands for all, with the bias log Σ exp(bias): the same numbers, and for images of
+    64 × 64 pixels in a sixth of the time.
+    """
+
+    def __init__(self, dim: int, heads: int, window: int) -> None:
+        super().__init__()
+        self.heads, self.scale, self.window = heads, (dim // heads) ** -0.5, window
+        self.norm, self.qkv, self.proj = nn.LayerNorm(dim), nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
+        self.attention_biases = nn.Parameter(torch.zeros(heads, window * window))
+        row, column = torch.arange(window * window) // window, torch.arange(window * window) % window
+        apart = (row[:, None] - row).abs() * window + (column[:, None] - column).abs()
+        self.row: Tensor
+        self.column: Tensor
+        self.apart: Tensor
+        for name, value in (("row", row), ("column", column), ("apart", apart)):
+            self.register_buffer(name, value, persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x is (n, height, width, dim): a window, or the part of one that lies in the image."""
+        n, height, width, dim = x.shape
+        tokens = x.reshape(n, height * width, dim)
+        inside = (self.row < height) & (self.column < width)
+        bias = self.attention_biases[:, self.apart[inside]]
+        if height * width < self.window**2:
+            tokens = F.pad(tokens, (0, 0, 0, 1))
+            bias = torch.cat([bias[..., inside], bias[..., ~inside].logsumexp(-1, keepdim=True)], -1)
+        q, k, v = self.qkv(self.norm(tokens)).view(n, -1, self.heads, 3, dim // self.heads).permute(3, 0, 2, 1, 4)
+        logits = q[:, :, : height * width] @ k.transpose(-2, -1) * self.scale + bias
+        out: Tensor = self.proj((torch.softmax(logits, dim=-1) @ v).transpose(1, 2).reshape(x.shape))
+        return out
+
+
+class Perceptron(nn.Module):
+    """Four times as wide inside, on the normalised x."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.norm, self.fc1, self.fc2 = nn.LayerNorm(dim), nn.Linear(dim, 4 * dim), nn.Linear(4 * dim, dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.fc2(F.gelu(self.fc1(self.norm(x))))
+        return out
+
+
+class TinyBlock(nn.Module):
+    """x + attention within windows, a convolution for what crosses their borders, x + perceptron."""
+
+    def __init__(self, dim: int, heads: int, window: int) -> None:
+        super().__init__()
+        self.window = window
+        self.attn, self.local_conv = WindowAttention(dim, heads, window), ConvBN(dim, dim, 3, groups=dim)
+        self.mlp = Perceptron(dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.local_conv(x + self._attend(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2))
+        out: Tensor = x + self.mlp(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+        return out
+
+    def _attend(self, x: Tensor) -> Tensor:
+        """Whole windows together, and those at the right and at the lower edge."""
+        rows, columns = (_cuts(side, self.window) for side in x.shape[1:3])
+        bands = [[self._tiles(part) for part in torch.split(band, columns, 2)] for band in torch.split(x, rows, 1)]
+        return torch.cat([torch.cat(band, 2) for band in bands], 1)
+
+    def _tiles(self, x: Tensor) -> Tensor:
+        n, height, width, dim = x.shape
+        h, w = min(height, self.window), min(width, self.window)
+        tiles = x.reshape(n, height // h, h, width // w, w, dim).transpose(2, 3)
+        seen: Tensor = self.attn(tiles.reshape(-1, h, w, dim)).view(tiles.shape)
+        return seen.transpose(2, 3).reshape(x.shape)
+
+
+def _cuts(side: int, window: int) -> list[int]:
+    """Whole windows, and what is left.
+
+    >>> _cuts(30, 7), _cuts(14, 7), _cuts(4, 7)
+    ([28, 2], [14], [4])
+    """
+    return [part for part in (side - side % window, side % window) if part]
+
+
+class Stage(nn.Module):
+    """Blocks, then a merging if there is a next stage."""
+
+    def __init__(self, blocks: Sequence[nn.Module], downsample: nn.Module) -> None:
+        super().__init__()
+        self.blocks, self.downsample = nn.Sequential(*blocks), downsample
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.downsample(self.blocks(x))
+        return out
+
+
+class TinyViT(nn.Module):
+    """Images, normalised and of a side that 16 divides, to the mean tokens after each of the last three stages.
+
+    Args:
+        widths: of the four stages.
+        depths: their blocks.
+        heads: of their attention; the first stage has none.
+        windows: sides of their windows.
+        strides: of the three mergings.
+    """
+
+    def __init__(
+        self,
+        *,
+        widths: Sequence[int] = (64, 128, 160, 320),
+        depths: Sequence[int] = (2, 2, 6, 2),
+        heads: Sequence[int] = (2, 4, 5, 10),
+        windows: Sequence[int] = (7, 7, 14, 7),
+        strides: Sequence[int] = (2, 2, 1),
+    ) -> None:
+        super().__init__()
+        self.patch_embed = Stem(widths[0])
+        merges = [Merge(widths[i], widths[i + 1], strides[i]) for i in range(3)]
+        stages = [Stage([MBConv(widths[0]) for _ in range(depths[0])], merges[0])]
+        for i in (1, 2, 3):
+            blocks = [TinyBlock(widths[i], heads[i], windows[i]) for _ in range(depths[i])]
+            stages.append(Stage(blocks, merges[i] if i < 3 else nn.Identity()))
+        self.layers = nn.ModuleList(stages)
+        self.features = widths[2] + 2 * widths[3]
+
+    def forward(self, images: Tensor) -> Tensor:
+        x, means = self.layers[0](self.patch_embed(images)), []
+        for stage in self.layers[1:]:
+            x = stage(x)
+            means.append(x.mean((2, 3)))
+        return torch.cat(means, 1)
+
+
+def load(folder: str | Path) -> TinyViT:
+    """The network of a folder with config.json and model.safetensors; every parameter must be there and no other."""
+    folder = Path(folder)
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        weights = load_file(folder / "model.safetensors")
+        model = TinyViT(
+            widths=config["embed_dims"],
+            depths=config["depths"],
+            heads=config["num_heads"],
+            windows=config["window_sizes"],
+            strides=(2, 2, config["last_downsample_stride"]),
+        )
+    except (OSError, ValueError, SafetensorError) as error:
+        raise Invalid(
+            f"`pretrained` must be a folder with TinyViT's config.json and model.safetensors, got {str(folder)!r} "
+            f"({error})."
+        ) from error
+    except (KeyError, TypeError, IndexError) as error:
+        raise Invalid(f"config.json in {str(folder)!r} must describe a TinyViT, got none ({error!r}).") from error
+    try:
+        model.load_state_dict({name: t for name, t in weights.items() if not name.startswith(_UNUSED)})
+    except RuntimeError as error:
+        reason = " ".join(str(error).split()).partition(": ")[2]
+        raise Invalid(
+            f"model.safetensors in {str(folder)!r} must hold the weights of its config.json: {reason}"
+        ) from error
+    for layer in model.modules():
+        if isinstance(layer, ConvBN):
+            layer.fold()
+    return model.eval()

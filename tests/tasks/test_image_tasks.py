@@ -1,0 +1,236 @@
+"""Fashion-MNIST, MNIST and CIFAR-10: the same settings for all, the same rows for everyone, and they are learnt."""
+
+import inspect
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tardygrad.algorithm import Server, work
+from tardygrad.errors import Invalid
+from tardygrad.messages import Job
+from tardygrad.methods.sgdclip import sgdclip
+from tardygrad.tasks import Noise, cifar10, fashion, image_task, images, mnist
+from tardygrad.tasks.cnn import CNN
+from tardygrad.tasks.fashion import FASHION
+from tardygrad.tasks.vit import ViT
+from tests.tasks.picture_files import GRAY, RGB, pictures, striped, write_binary, write_idx, write_parquet
+
+MODULE = sys.modules["tardygrad.tasks.fashion"]  # whose name the function has taken
+ALL = {"fashion": fashion, "mnist": mnist, "cifar10": cifar10}
+
+
+@pytest.fixture(scope="module")
+def gray(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("gray")
+    write_idx(folder, striped(400, GRAY, 0), striped(100, GRAY, 1))
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def color(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("color")
+    write_binary(folder, striped(400, RGB, 0), striped(100, RGB, 1))
+    return str(folder)
+
+
+def trained(task, rounds, local_lr, **settings):
+    """Full synchronisation, by hand."""
+    settings = {"local_steps": 5} | settings
+    method = sgdclip(local_lr=local_lr, local_clip=math.inf, lr=1.0, buffer=task.clients, mode="sync", **settings)
+    server = Server(method, task.init(0), clients=task.clients, seed=0)
+    jobs = server.dispatch()
+    while server.round < rounds:
+        jobs += server.receive(work(jobs.pop(0), task, method)).jobs
+    return task.evaluate(server.x, None)
+
+
+def job(task, serial=0, **how):
+    steps, epochs = how.get("steps"), how.get("epochs")
+    return Job(0, serial, 0, task.init(0), steps, epochs, 0)
+
+
+def test_all_take_the_same_settings_with_the_same_defaults():
+    first, *others = (
+        {n: (p.annotation, p.default) for n, p in inspect.signature(f).parameters.items()} for f in ALL.values()
+    )
+    assert all(other == first for other in others)
+    assert {*first} == {*inspect.signature(image_task.image_task).parameters} - {"source"}
+
+
+def test_images_are_kept_as_bytes_and_split_among_clients(gray, color):
+    for task, shape in ((fashion(clients=8, data=gray), GRAY), (cifar10(clients=8, data=color), RGB)):
+        assert task.shards.data[0].shape == (400, *shape)
+        assert task.shards.data[0].dtype == torch.uint8
+        assert task.test[0].shape == (100, *shape)
+        assert sum(len(rows) for rows in task.shards.rows) == 400
+        assert isinstance(task._template, ViT)
+        assert task.batch_size == 32
+        assert task.init_buffers() is None
+    uneven = fashion(clients=8, data=gray, how="label", labels_per_client=1, batch_size=5, noise=Noise())
+    assert all(len(uneven.shards.data[1][rows].unique()) == 1 for rows in uneven.shards.rows)
+    assert (uneven.batch_size, uneven.noise) == (5, Noise())
+    assert repr(mnist(clients=2, data=gray)) == "TorchTask(ViT, parameters=19594, clients=2)"
+
+
+@pytest.mark.parametrize("model", ["vit", "cnn"])
+def test_a_network_sees_normalised_pixels(model, color):
+    task = cifar10(clients=2, data=color, model=model, dim=8)
+    assert isinstance(task._template, ViT if model == "vit" else CNN)
+    seen = task._template.normalize(task.shards.data[0])
+    pixels = task.shards.data[0].double() / 255
+    assert torch.allclose(seen[:, 0].double(), (pixels[:, 0] - 0.49139968) / 0.24703223, atol=1e-5)
+    assert torch.allclose(seen[:, 2].double(), (pixels[:, 2] - 0.44653091) / 0.26158784, atol=1e-5)
+    assert not torch.equal(task.init(0), task.init(1))
+
+
+@pytest.mark.parametrize(("model", "rate"), [("vit", 0.1), ("cnn", 0.1)])
+def test_images_are_learnt(model, rate, gray):
+    task = fashion(clients=2, data=gray, model=model, dim=8, depth=1, heads=2, patch=14)
+    assert trained(task, 1, 0.0)["accuracy"] < 0.3
+    assert trained(task, 30, rate)["accuracy"] > 0.7
+
+
+def test_an_epoch_is_a_pass_over_a_clients_images(gray):
+    task = fashion(clients=4, data=gray, dim=8, depth=1, patch=14)
+    batches = list(task.batches(job(task, epochs=3)))
+    assert len(batches) == 3 * 4  # 100 rows in batches of 32
+    for start in (0, 4, 8):
+        seen = torch.cat([batch.rows for batch in batches[start : start + 4]])
+        assert torch.equal(seen.sort().values, task.shards.rows[0])
+
+
+def test_augmented_images_are_drawn_from_the_jobs_stream(color):
+    settings = {"clients": 2, "data": color, "dim": 8, "depth": 1, "patch": 8}
+    plain, moved = cifar10(**settings), cifar10(augment=True, **settings)
+    method = sgdclip(local_lr=0.1, local_clip=math.inf, lr=1.0, buffer=1, local_steps=2)
+    first, again, other = (work(job(moved, serial, steps=2), moved, method).delta for serial in (0, 0, 1))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert not torch.equal(first, work(job(plain, steps=2), plain, method).delta)
+    x = plain.init(0)
+    assert plain.evaluate(x, None) == moved.evaluate(x, None)
+
+
+def test_a_subset_to_test_on_is_the_same_for_every_seed_and_one_to_train_on_is_not(gray):
+    a, b = (fashion(clients=2, data=gray, test_rows=30, train_rows=100, seed=seed) for seed in (0, 1))
+    assert torch.equal(a.test[0], b.test[0])
+    assert (len(a.test[1]), len(a.shards.data[1])) == (30, 100)
+    assert not torch.equal(a.shards.data[0], b.shards.data[0])
+    again = fashion(clients=3, data=gray, test_rows=30, train_rows=100)
+    assert torch.equal(again.shards.data[0], a.shards.data[0])
+    whole = fashion(clients=2, data=gray)
+    rows = {image.numpy().tobytes(): int(label) for image, label in zip(*whole.test, strict=True)}
+    assert all(rows[image.numpy().tobytes()] == int(label) for image, label in zip(*a.test, strict=True))
+
+
+def test_debians_folder_is_the_default_for_fashion(gray, monkeypatch):
+    source = FASHION._replace(folder=Path(gray))
+    monkeypatch.setattr(MODULE, "FASHION", source)
+    assert len(fashion(clients=2).shards.data[1]) == 400
+
+
+def test_the_hub_is_asked_for_the_data_set(tmp_path, monkeypatch):
+    write_parquet(tmp_path / "plain_text", pictures(20, RGB), pictures(10, RGB))
+    asked = []
+
+    def fetch(name, **_):
+        asked.append(name)
+        return str(tmp_path)
+
+    monkeypatch.setattr(images, "_snapshot_download", lambda: fetch)
+    task = cifar10(clients=2, data="hub", cache=str(tmp_path / "cache"))
+    assert len(task.shards.data[1]) == 20
+    assert asked == ["uoft-cs/cifar10"]
+    assert list((tmp_path / "cache").glob("images-*.safetensors"))
+
+
+def test_precision_and_device_are_passed_on(gray):
+    task = fashion(clients=2, data=gray, autocast=True, device="cpu")
+    assert task.autocast
+    with pytest.raises(Invalid, match="`device` must be one that torch can use here, got 'gpu'"):
+        fashion(clients=2, data=gray, device="gpu")
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"clients": 0}, "`clients` must be a whole number, 1 or more, got 0."),
+        ({"test_rows": 0}, "`test_rows` must be a whole number, 1 or more, got 0."),
+        ({"train_rows": 401}, "`train_rows` must be at most the number of images (400), got 401."),
+        ({"test_rows": 101}, "`test_rows` must be at most the number of images (100), got 101."),
+        ({"model": "mlp"}, "`model` must be one of vit, cnn, tinyvit, transformers, got 'mlp'."),
+        ({"heads": 5}, "`heads` must divide `dim` (32), got 5."),
+        ({"patch": 8}, "`patch` must divide the images' side (28 pixels), got 8. Use 2 or 4 or 7 or 14."),
+        ({"model": "cnn", "dim": 0}, "`dim` must be a whole number, 1 or more, got 0."),
+        (
+            {"pretrained": "x"},
+            "`pretrained` belongs to model='tinyvit' and model='transformers', got model='vit'. Leave it out.",
+        ),
+        (
+            {"model": "cnn", "train": "all"},
+            "`train` belongs to model='tinyvit' and model='transformers', got model='cnn'. Leave it out.",
+        ),
+        ({"model": "tinyvit"}, "model='tinyvit' needs its weights, got none. Use pretrained=FOLDER."),
+        (
+            {"model": "transformers"},
+            "model='transformers' needs its weights, got none. Use pretrained=FOLDER, or a name on the hub such as "
+            "'google/vit-base-patch16-224'.",
+        ),
+        (
+            {"model": "tinyvit", "pretrained": "x", "train": "last"},
+            "`train` must be 'head', 'all' or 'last-N' with a number of blocks N, got 'last'.",
+        ),
+        (
+            {"model": "tinyvit", "pretrained": "x", "train": "last-0"},
+            "`train` must be 'head', 'all' or 'last-N' with a number of blocks N, got 'last-0'.",
+        ),
+        (
+            {"model": "tinyvit", "pretrained": "x", "augment": True},
+            "`augment` must be false where features are computed once (train='head'), got true.",
+        ),
+        (
+            {"model": "tinyvit", "pretrained": "x", "resize": 60},
+            "`resize` must be a multiple of 16 for TinyViT, got 60. Use 64.",
+        ),
+        (
+            {"model": "tinyvit", "pretrained": "no/folder"},
+            "`pretrained` must be a folder with config.json and model.safetensors, got 'no/folder', which is no "
+            "folder.",
+        ),
+    ],
+)
+def test_errors_say_the_rule_the_value_and_the_fix(settings, text, gray):
+    with pytest.raises(Invalid) as caught:
+        fashion(**({"clients": 2, "data": gray} | settings))
+    assert str(caught.value) == text
+
+
+def test_whoever_has_no_images_is_told_how_to_get_them(monkeypatch, tmp_path):
+    monkeypatch.setattr(MODULE, "FASHION", FASHION._replace(folder=tmp_path / "no"))
+    for make, text in (
+        (
+            fashion,
+            "Fashion-MNIST needs its images, got no `data`. Use apt-get install dataset-fashion-mnist on Debian or "
+            "Ubuntu; or data=FOLDER, a folder with train-images-idx3-ubyte, train-labels-idx1-ubyte, ",
+        ),
+        (cifar10, "CIFAR-10 needs its images, got no `data`. Use data=FOLDER, a folder with "),
+        (mnist, "MNIST needs its images, got no `data`. Use data=FOLDER, a folder with "),
+    ):
+        with pytest.raises(Invalid) as caught:
+            make(clients=2)
+        assert str(caught.value).startswith(text)
+        assert images.LAYOUTS in str(caught.value)
+        assert str(caught.value).endswith("; or data='hub' with an internet connection.")
+    with pytest.raises(Invalid, match="which has none of them"):
+        cifar10(clients=2, data=str(tmp_path))
+
+
+@pytest.mark.skipif(not FASHION.folder.is_dir(), reason="needs Debian's package dataset-fashion-mnist")
+def test_the_real_fashion_mnist_is_learnt():
+    task = fashion(clients=4, dim=16, depth=1, heads=2, patch=7, train_rows=4000, test_rows=500)
+    assert trained(task, 25, 0.1)["accuracy"] > 0.5
+    assert np.bincount(task.test[1].numpy()).min() > 20

@@ -1,0 +1,247 @@
+"""Pretrained networks for images: the head on cached features, the last blocks, or all, and nothing else moves."""
+
+import json
+import math
+import sys
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from tardygrad.algorithm import work
+from tardygrad.errors import Invalid
+from tardygrad.messages import Job
+from tardygrad.methods.sgdclip import sgdclip
+from tardygrad.tasks import cifar10, fashion, pretrained_image
+from tardygrad.tasks.pretrained_image import Prepared, backbone, find
+from tests.tasks.picture_files import GRAY, RGB, pictures, striped, write_binary, write_idx
+from tests.tasks.test_tinyvit import folder as tiny  # noqa: F401
+
+transformers = pytest.importorskip("transformers", reason="needs the extra hf")
+
+METHOD = sgdclip(local_lr=0.05, local_clip=math.inf, lr=1.0, buffer=1, local_steps=2)
+
+
+@pytest.fixture
+def color(tmp_path):
+    write_binary(tmp_path / "color", striped(24, RGB), striped(10, RGB))
+    return {"clients": 2, "data": str(tmp_path / "color"), "cache": str(tmp_path / "cache"), "batch_size": 4}
+
+
+@pytest.fixture(scope="module")
+def vit(tmp_path_factory):
+    """A small transformer of the library transformers, with seven classes."""
+    folder = tmp_path_factory.mktemp("vit")
+    torch.manual_seed(0)
+    config = transformers.ViTConfig(
+        hidden_size=12, num_hidden_layers=3, num_attention_heads=2, intermediate_size=16, image_size=16, patch_size=8,
+        num_labels=7,
+    )  # fmt: skip
+    transformers.ViTForImageClassification(config).save_pretrained(folder)
+    (folder / "preprocessor_config.json").write_text(
+        json.dumps({"image_mean": [0.1, 0.2, 0.3], "image_std": [0.5] * 3})
+    )
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def resnet(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("resnet")
+    torch.manual_seed(0)
+    config = transformers.ResNetConfig(
+        embedding_size=4, hidden_sizes=[4, 8], depths=[1, 1], layer_type="basic", num_labels=3
+    )
+    transformers.ResNetForImageClassification(config).save_pretrained(folder)
+    return str(folder)
+
+
+def step(task):
+    """The vector before and after a job."""
+    one = Job(0, 0, 0, task.init(0), 2, None, 0, task.init_buffers())
+    return one.x, work(one, task, METHOD)
+
+
+@pytest.mark.parametrize("family", ["tinyvit", "transformers"])
+def test_a_head_is_trained_on_features_that_are_computed_once(family, color, vit, tiny, monkeypatch):  # noqa: F811
+    folder, side = (tiny, 32) if family == "tinyvit" else (vit, None)
+    loaded = []
+    real = pretrained_image.backbone
+    monkeypatch.setattr(pretrained_image, "backbone", lambda *a: loaded.append(a) or real(*a))
+    settings = color | {"model": family, "pretrained": str(folder), "resize": side}
+    task = cifar10(**settings)
+    width = task.shards.data[0].shape[1]
+    assert repr(task) == f"TorchTask(Linear, parameters={10 * width + 10}, clients=2)"
+    assert len(loaded) == 2  # to train on, and to test on
+    again = cifar10(train="head", **settings)
+    assert len(loaded) == 2
+    assert torch.equal(again.shards.data[0], task.shards.data[0])
+    features, test = task.shards.data[0], task.test[0]
+    deviation = features.std(0, correction=0)
+    alive = deviation > 0.5
+    assert torch.allclose(features.mean(0), torch.zeros(width), atol=0.01)
+    assert torch.allclose(deviation[alive], torch.ones(int(alive.sum())), atol=1e-3)
+    assert torch.equal(features[:, ~alive], torch.zeros(24, int((~alive).sum())))  # the same for all images
+    module, prepared = real(family, find(str(folder), family), side)
+    with torch.no_grad():
+        raw, other = (module.eval()(prepared(torch.from_numpy(striped(rows, RGB)[0]))) for rows in (24, 10))
+    mean, spread = raw.mean(0)[alive], raw.std(0, correction=0)[alive]
+    assert alive.sum() >= 10
+    assert torch.allclose(features[:, alive], (raw[:, alive] - mean) / spread, atol=0.02)
+    assert torch.allclose(test[:, alive], (other[:, alive] - mean) / spread, atol=0.02)
+    assert task.evaluate(task.init(0), None).keys() == {"loss", "accuracy"}
+    assert not torch.equal(task.init(0), task.init(1))
+
+
+def test_other_rows_other_sizes_and_other_weights_are_other_features(color, tiny):  # noqa: F811
+    settings = color | {"model": "tinyvit", "pretrained": str(tiny)}
+    shapes = [cifar10(**settings | more).shards.data[0].shape[0] for more in ({"resize": 16}, {"resize": 32})]
+    assert shapes == [24, 24]
+    cifar10(train_rows=8, resize=16, **settings)
+    folder = tiny / "cache"
+    kept = {path.name for path in folder.glob("features-*.safetensors")}
+    assert len(kept) == 2 * 2 + 1  # the eight rows; the ten to test on were there
+
+
+def test_pixels_are_normalised_spread_over_three_channels_and_resized():
+    prepared = Prepared([0.1, 0.2, 0.3], [0.5, 0.25, 1.0], 6)
+    pixels = torch.from_numpy(pictures(10, (1, 4, 4))[0])
+    made = prepared(pixels)
+    assert made.shape == (10, 3, 6, 6)
+    large = F.interpolate(pixels.float() / 255, size=(6, 6), mode="bilinear", align_corners=False)[:, 0]
+    for channel, (mean, std) in enumerate(((0.1, 0.5), (0.2, 0.25), (0.3, 1.0))):
+        assert torch.allclose(made[:, channel], (large - mean) / std, atol=1e-5)
+
+
+def test_a_model_brings_its_own_size_and_statistics(vit, resnet, tmp_path):
+    module, prepared = backbone("transformers", find(vit, "transformers"), None)
+    assert prepared.side == 16
+    assert (prepared.normalize.mean.flatten() / 255).tolist() == pytest.approx([0.1, 0.2, 0.3])
+    assert backbone("transformers", find(vit, "transformers"), 16).prepared.side == 16
+    module, prepared = backbone("transformers", find(resnet, "transformers"), None)
+    assert prepared.side == 224
+    assert (prepared.normalize.mean.flatten() / 255).tolist() == [0.5, 0.5, 0.5]
+    assert module(prepared(torch.zeros(2, 3, 8, 8))).shape == (2, 8)
+
+
+@pytest.mark.parametrize(
+    ("family", "train", "first"),
+    [
+        ("transformers", "all", "backbone.model.vit.embeddings.cls_token"),
+        ("transformers", "last-3", ".layer.0.|.layers.0."),
+        ("transformers", "last-1", ".layer.2.|.layers.2."),
+        ("tinyvit", "all", "backbone.patch_embed.seq.0.c.weight"),
+        ("tinyvit", "last-4", "backbone.layers.0."),
+        ("tinyvit", "last-1", "backbone.layers.3.blocks.0."),
+    ],
+)
+def test_what_is_trained_is_the_vector_and_the_rest_is_frozen(family, train, first, color, vit, tiny):  # noqa: F811
+    folder, side = (tiny, 16) if family == "tinyvit" else (vit, None)
+    task = cifar10(model=family, pretrained=str(folder), train=train, resize=side, **color)
+    module = task._template
+    names = [name for name, p in module.named_parameters() if p.requires_grad]
+    frozen = [name for name, p in module.named_parameters() if not p.requires_grad]
+    assert any(part in names[0] for part in first.split("|"))
+    assert {"head.weight", "head.bias"} <= {*names}
+    assert [*frozen, *names] == [name for name, _ in module.named_parameters()]
+    assert bool(frozen) == (train != "all")
+    assert task.parameters == sum(p.numel() for p in module.parameters() if p.requires_grad)
+    before = {name: p.clone() for name, p in module.named_parameters()}
+    x, update = step(task)
+    assert update.delta.abs().max() > 0
+    assert torch.equal(update.delta, step(task)[1].delta)
+    after = dict(task._views().module.named_parameters())
+    assert all(torch.equal(after[name], before[name]) for name in frozen)
+    assert task.init_buffers() is None
+    size = module.head.weight.numel() + 10
+    assert not torch.equal(task.init(1)[-size:], x[-size:])  # a fresh head
+    assert torch.equal(task.init(1)[:-size], x[:-size])  # on the same backbone
+    assert task.evaluate(x + update.delta, None).keys() == {"loss", "accuracy"}
+
+
+def test_frozen_normalisations_keep_their_statistics(color, resnet):
+    task = cifar10(model="transformers", pretrained=resnet, train="last-1", resize=32, **color)
+    update = step(task)[1]
+    views = task._views().module
+    modes = {name: m.training for name, m in views.named_modules() if isinstance(m, nn.BatchNorm2d)}
+    assert {name for name, training in modes.items() if training} == {n for n in modes if "stages.1" in n}
+    assert update.buffers is not None
+    changed = (update.buffers.floats != task.init_buffers().floats).float().mean()
+    assert 0 < changed < 1
+
+
+def test_gray_images_and_augmentation_work_with_pretrained_networks(tmp_path, tiny):  # noqa: F811
+    write_idx(tmp_path / "gray", pictures(20, GRAY), pictures(10, GRAY))
+    settings = {"model": "tinyvit", "pretrained": str(tiny), "train": "last-1", "resize": 16, "batch_size": 4}
+    task = fashion(clients=2, data=str(tmp_path / "gray"), augment=True, **settings)
+    assert torch.equal(step(task)[1].delta, step(task)[1].delta)
+
+
+@pytest.mark.parametrize(
+    ("family", "train", "text"),
+    [
+        ("tinyvit", "last-5", "train='last-N' must have N from 1 to the network's 4 blocks, got 'last-5'."),
+        ("transformers", "last-4", "train='last-N' must have N from 1 to the network's 3 blocks, got 'last-4'."),
+    ],
+)
+def test_more_blocks_than_there_are_is_refused(family, train, text, color, vit, tiny):  # noqa: F811
+    with pytest.raises(Invalid) as caught:
+        cifar10(model=family, pretrained=str(tiny if family == "tinyvit" else vit), train=train, **color)
+    assert str(caught.value) == text
+
+
+def test_what_is_no_classifier_is_told_in_one_sentence(tmp_path, vit, monkeypatch):
+    with pytest.raises(Invalid, match="`pretrained` must be an image classifier of transformers, got "):
+        backbone("transformers", tmp_path, None)
+    config = transformers.BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8)
+    transformers.BertForSequenceClassification(config).save_pretrained(tmp_path / "bert")
+    with pytest.raises(Invalid) as caught:
+        backbone("transformers", tmp_path / "bert", None)
+    assert "must be an image classifier of transformers" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    (tmp_path / "vit").mkdir()
+    for path in find(vit, "transformers").iterdir():
+        (tmp_path / "vit" / path.name).write_bytes(path.read_bytes())
+    (tmp_path / "vit/preprocessor_config.json").write_text("{")
+    with pytest.raises(Invalid, match=r"preprocessor_config.json in .* must be JSON, and cannot be read as such"):
+        backbone("transformers", tmp_path / "vit", None)
+    two = transformers.DeiTConfig(
+        hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8, image_size=8, patch_size=4
+    )
+    transformers.DeiTForImageClassificationWithTeacher(two).save_pretrained(tmp_path / "deit")
+    with pytest.raises(Invalid) as caught:
+        backbone("transformers", tmp_path / "deit", None)
+    assert str(caught.value) == (
+        "`pretrained` must be a model with one classifier on a base, got cls_classifier, distillation_classifier in "
+        "DeiTForImageClassificationWithTeacher."
+    )
+
+
+def test_a_name_is_fetched_from_the_hub(vit, monkeypatch):
+    import huggingface_hub
+
+    asked = []
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *a, **k: asked.append((a, k)) or vit)
+    assert str(find("google/vit-base-patch16-224", "transformers")) == vit
+    assert asked[0][0] == ("google/vit-base-patch16-224",)
+
+    def fail(*_, **__):
+        raise ConnectionError("no route")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
+    rule = "`pretrained` must be a folder with config.json and model.safetensors, got {!r}, which is no folder"
+    for name, text in (
+        ("google/vit", " and cannot be fetched from the hub (ConnectionError)."),
+        ("./folder", "."),
+        ("a/b/c", "."),
+    ):
+        with pytest.raises(Invalid) as caught:
+            find(name, "transformers")
+        assert str(caught.value) == rule.format(name) + text
+    for package in ("huggingface_hub", "transformers"):
+        monkeypatch.setitem(sys.modules, package, None)
+        with pytest.raises(Invalid) as caught:
+            find("google/vit", "transformers") if package == "huggingface_hub" else backbone("transformers", vit, None)
+        assert str(caught.value) == (
+            "model='transformers' needs transformers, got no such package. pip install 'tardygrad[hf]'."
+        )

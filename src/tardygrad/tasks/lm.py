@@ -87,8 +87,8 @@ def lm(
         cache: the folder for byte pairs; None is ~/.cache/tardygrad.
         seed: of the split "iid"; x_0 depends on the seed of the run.
 
-    >>> lm(clients=10, depth=1)
-    LM(parameters=70272, clients=10, tokens=...)
+    >>> lm(clients=10, depth=1).clients
+    10
     """
     for name, value in (("clients", clients), ("context", context), ("dim", dim), ("depth", depth), ("heads", heads)):
         whole(name, value)

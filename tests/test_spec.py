@@ -192,6 +192,20 @@ def test_a_file_comes_before_a_shipped_spec_of_its_name(tmp_path: Path, monkeypa
     assert spec.load("logistic").task.kind == "quadratic"
 
 
+def test_the_folders_of_a_task_are_kept_as_absolute_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder in ("specs/images", "images", "weights"):
+        (tmp_path / folder).mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    images = SMALL.partition("[fleet]")[2]
+    Path("specs/mine.toml").write_text(f'[task]\nkind = "cifar10"\nclients = 8\ndata = "images"\n[fleet]{images}')
+    assert tables(Path("specs/mine.toml"))["task"]["data"] == str(tmp_path / "specs/images")
+    resolved = tables(Path("specs/mine.toml"), "task.data=images", "task.pretrained=weights")["task"]
+    assert (resolved["data"], resolved["pretrained"]) == (str(tmp_path / "images"), str(tmp_path / "weights"))
+    Path("hub").mkdir()
+    resolved = tables(Path("specs/mine.toml"), "task.data=hub", "task.pretrained=google/vit")["task"]
+    assert (resolved["data"], resolved["pretrained"]) == ("hub", "google/vit")
+
+
 @pytest.mark.parametrize("name", ["logistic", "quadratic"])
 def test_a_shipped_spec_learns(name: str) -> None:
     method, task, fleet, _, length = spec.load(name, ["run.evaluate_every=0"]).build()

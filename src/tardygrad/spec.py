@@ -66,7 +66,14 @@ def _afflicted(
 
 
 KINDS: dict[str, dict[str, Make]] = {
-    "task": {"digits": tasks.digits, "logistic": tasks.logistic, "quadratic": tasks.quadratic},
+    "task": {
+        "cifar10": tasks.cifar10,
+        "digits": tasks.digits,
+        "fashion": tasks.fashion,
+        "logistic": tasks.logistic,
+        "mnist": tasks.mnist,
+        "quadratic": tasks.quadratic,
+    },
     "fleet": {"paper": Fleet.paper, "groups": _grouped, "trace": Fleet.trace},
     "method": {"clip2": clip2, "sgdclip": sgdclip},
     "engine": {"sim": SimPool, "threads": ThreadPool},
@@ -181,6 +188,7 @@ def load(source: str | Path, overrides: Iterable[str] = ()) -> Spec:
     name, tables = _tables(source)
     for text in overrides:
         override(tables, text)
+    _anchor(tables, Path())
     return parse(tables, name)
 
 
@@ -242,6 +250,7 @@ def _tables(source: str | Path) -> tuple[str, Table]:
         fleet = tables.get("fleet")
         if isinstance(fleet, dict) and isinstance(fleet.get("path"), str):
             fleet["path"] = str(path.parent / fleet["path"])  # a spec and its trace move together
+        _anchor(tables, path.parent)
         return path.stem, tables
     if str(source) in known:
         return str(source), tomllib.loads(files("tardygrad").joinpath(f"specs/{source}.toml").read_text("utf-8"))
@@ -250,6 +259,15 @@ def _tables(source: str | Path) -> tuple[str, Table]:
         raise Invalid(f"a spec must be a file, got the directory {str(source)!r}. {fix}")
     fix = nearest(str(source), known) or f" Shipped specs: {', '.join(known)}."
     raise Invalid(f"a spec must be a file or the name of a shipped spec, got {str(source)!r}.{fix}")
+
+
+def _anchor(tables: Table, folder: Path) -> None:
+    """Make paths in [task] that are there absolute, so that a run can be resumed from anywhere."""
+    task = tables.get("task")
+    for key in ("data", "pretrained"):
+        value = task.get(key) if isinstance(task, dict) else None
+        if isinstance(value, str) and value != "hub" and (folder / value).exists():
+            tables["task"][key] = str((folder / value).resolve())
 
 
 def _parsed(path: Path) -> Table:

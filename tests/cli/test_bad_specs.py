@@ -25,7 +25,7 @@ OVERRIDES = {
     "a required key removed": ("method.lr=", "[method] needs the key `lr`: a number or a schedule"),
     "a required key of **how removed": ("method.buffer=", "[method] needs the key `buffer`: a whole number."),
     "a required key of a nested table": ("method.lr={value=1}", "`method.lr` needs the key `exponent`: a number."),
-    "no kind": ("task.kind=", "[task] needs the key `kind`: one of digits, logistic, quadratic."),
+    "no kind": ("task.kind=", "[task] needs the key `kind`: one of cifar10, digits, "),
     "an unknown task": ("task.kind=digit", "got 'digit'. Did you mean 'digits'?"),
     "an unknown fleet": ("fleet.kind=papers", "got 'papers'. Did you mean 'paper'?"),
     "an unknown method": ("method.kind=clip3", "got 'clip3'. Did you mean 'clip2'?"),
@@ -127,7 +127,7 @@ def test_what_is_no_file_is_answered_in_one_line(tardygrad: Command) -> None:
     Path("broken.json").write_text('{"task": ')
     for argument, fragment in {
         "digit": "got 'digit'. Did you mean 'digits'?",
-        "no/such/file.toml": "Shipped specs: digits, logistic, quadratic.",
+        "no/such/file.toml": "Shipped specs: cifar10, digits, ",
         "folder": "a spec must be a file, got the directory 'folder'.",
         "list.json": "a spec must be made of tables, got [1, 2]",
         "broken.json": "a spec must be valid JSON",

@@ -1,0 +1,91 @@
+"""The accuracy tables as Markdown, between two marks of a page whose other text is its author's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import mean
+
+from tardygrad.record import replace
+from tardygrad.reproduce.experiments import FLEETS
+from tardygrad.reproduce.tables import Line, Study
+
+BEGIN, END = "<!-- tables: made by `tardygrad reproduce tables` -->", "<!-- end of tables -->"
+HEADINGS = ("stragglers", "mode", "method", "ours", "paper", "ours (s)", "paper (s)", "η", "η_ℓ", "clipped: Δ, g")
+
+
+def markdown(studies: list[Study]) -> str:
+    """All experiments; what was not run is marked so."""
+    return "\n".join(map(_section, studies))
+
+
+def place(page: Path, text: str) -> None:
+    """Put the tables between the marks of a page; a page that is not there, or has no marks, becomes the tables."""
+    old = page.read_text(encoding="utf-8") if page.exists() else ""
+    before, begun, rest = old.partition(BEGIN)
+    _, ended, after = rest.partition(END)
+    if not (begun and ended):
+        before, after = "# Results\n\n", "\n"
+    page.parent.mkdir(parents=True, exist_ok=True)
+    replace(page, f"{before}{BEGIN}\n\n{text}\n{END}{after}".encode())
+
+
+def row(line: Line, grid: int) -> tuple[str, ...]:
+    """A cell's line of the table."""
+    stragglers, mode, _ = line.cell
+    paper = (f"{line.paper:.1f}", f"{line.paper_time:.0f}")
+    if line.best is None:
+        state = f"{line.trials} of {grid} trials" if line.trials else "not run"
+        return (stragglers, mode, line.label, state, paper[0], "", paper[1], "", "", "")
+    score = "diverged" if line.score is None else f"{line.score:.1f}"
+    score += "" if line.spread is None else f" ± {line.spread:.1f}"
+    outer = "–" if line.best.clip is None else f"{line.clipped:.0%}"
+    rates = (f"{line.best.lr:g}", f"{line.best.local_lr:g}", f"{outer}, {line.local_clipped:.0%}")
+    return (stragglers, mode, line.label, score, paper[0], f"{line.time:.0f}", paper[1], *rates)
+
+
+def verdicts(lines: list[Line]) -> list[str]:
+    """Waiting or not, ours beside the paper's: the best of either kind, in points and in simulated time."""
+    found = []
+    for fleet in FLEETS:
+        of = [line for line in lines if line.cell.stragglers == fleet]
+        if any(line.score is None for line in of):
+            continue
+        sync = [line for line in of if line.cell.mode == "sync"]
+        rest = [line for line in of if line.cell.mode != "sync"]
+        ours = max(line.score or 0.0 for line in rest) - max(line.score or 0.0 for line in sync)
+        paper = max(line.paper for line in rest) - max(line.paper for line in sync)
+        faster = mean(line.time for line in sync) / mean(line.time for line in rest)
+        theirs = mean(line.paper_time for line in sync) / mean(line.paper_time for line in rest)
+        found.append(
+            f"{fleet}: best asynchronous − best synchronous = {ours:+.1f} points (paper {paper:+.1f}), "
+            f"in {faster:.0f} times less time (paper {theirs:.0f})"
+        )
+    return found
+
+
+def _section(study: Study) -> str:
+    one, lines, clips = study.experiment, study.lines(), study.clips()
+    grid = len(one.rates)
+    if not any(line.trials for line in lines):
+        return f"## `{study.name}`\n\n{one.title}.\n\nNot run.\n"
+    seeds = f", mean ± standard deviation of {study.seeds} seeds" if study.seeds > 1 else ""
+    thresholds = f"u = {clips[0]:g} and ũ = {clips[1]:g}" if clips else "not chosen yet"
+    pairs = ", ".join(f"({u:g}, {outer:g})" for u, outer in one.clips)
+    settings = ", ".join(f"{key}={value!r}" for key, value in one.settings.items())
+    steps = ", ".join(f"{key}={value}" for key, value in one.how.items())
+    table = [HEADINGS, ("---",) * len(HEADINGS), *(row(line, grid) for line in lines)]
+    text = [
+        f"## `{study.name}`",
+        f"{one.title}.",
+        f"N = {one.clients}, T = {one.rounds}, {steps}; `tasks.{one.task.__name__}({settings})`. "
+        f"Shown: test {one.score} in per cent after the last round{seeds}. "
+        f"Grid: η in {_set(one.lrs)}, η_ℓ in {_set(one.local_lrs)}, (u, ũ) in {{{pairs}}}; "
+        f"chosen by the best synchronous Clip²: {thresholds}.",
+        "\n".join("| " + " | ".join(cells) + " |" for cells in table),
+        "\n".join(f"- {verdict}" for verdict in verdicts(lines)),
+    ]
+    return "\n\n".join(part for part in text if part) + "\n"
+
+
+def _set(values: tuple[float, ...]) -> str:
+    return "{" + ", ".join(f"{value:g}" for value in values) + "}"

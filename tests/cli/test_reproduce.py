@@ -1,0 +1,227 @@
+"""reproduce: the paper's tables, on an experiment that takes milliseconds."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tardygrad import tasks
+from tardygrad.errors import Diverged, RecordError
+from tardygrad.reproduce import experiments, report, tables
+from tardygrad.reproduce.experiments import CELLS, Cell, Experiment
+from tests.cli.conftest import Command, Result
+
+TINY = Experiment(
+    title="Logistic regression",
+    published="rte",
+    task=tasks.logistic,
+    settings={"samples": 200, "dimension": 4},
+    clients=10,
+    rounds=3,
+    lrs=(0.0, 1.0),
+    local_lrs=(0.1,),
+    clips=((0.5, 0.1), (1e-9, 0.1)),
+    cells=(
+        Cell("mild", "sync", "clip2"),
+        Cell("mild", "client", "dc-clip2"),
+        Cell("large", "sync", "clip2"),
+        Cell("large", "client", "sd-sgdclip"),
+    ),
+)
+RUNS = 2 * 2 + 4 * 2 - 2  # the sweep, and the grid of every cell; the best thresholds' two are in both
+
+
+@pytest.fixture
+def tiny(tardygrad: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
+    monkeypatch.setattr(experiments, "EXPERIMENTS", {"tiny": TINY})
+    return lambda *argv: tardygrad("reproduce", "tables", *argv)
+
+
+def results(folder: str = "runs/tables/tiny") -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in Path(folder).glob("*.json")}
+
+
+def test_the_clock_stands_beside_the_papers(tardygrad: Command) -> None:
+    cells = tardygrad("reproduce", "clock", "--seeds", "1", "--json").json["cells"]
+    assert len(cells) == 22
+    assert all(0.8 < cell["ratio"] < 1.2 for cell in cells)
+
+
+def test_every_cell_of_the_papers_tables_is_published_for_every_experiment() -> None:
+    assert len(CELLS) == len(set(CELLS)) == 24
+    for one in experiments.EXPERIMENTS.values():
+        assert tables.published(one.published).keys() == set(CELLS)
+    assert tables.published("cifar10")[Cell("large", "client", "dc-clip2")] == (98.3, 39.0)
+    assert tables.published("stsb")[Cell("mild", "sync", "sgdclip")] == (87.32, 103.0)
+
+
+def test_a_cell_is_tuned_with_the_thresholds_of_synchronous_clip2(tiny: Command) -> None:
+    lines = tiny("--json").json["experiments"]["tiny"]
+    assert len(results()) == RUNS
+    assert [line["status"] for line in lines] == ["finished"] * 4
+    for line in lines:
+        *_, method = line["cell"]
+        cell, lr, local_lr, local_clip, clip, seed = line["best"]
+        assert (cell, lr, local_lr, local_clip, seed) == (line["cell"], 1.0, 0.1, 0.5, 0), "standing still cannot win"
+        assert clip == (0.1 if method.endswith("clip2") else None)
+        assert line["score"] > 50
+        assert line["trials"] == 2
+
+
+def test_finished_runs_are_never_repeated(tiny: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = tiny("--json").out
+    before = results()
+    monkeypatch.setattr(tables, "_result", lambda *_: pytest.fail("ran again"))
+    assert tiny("--json").out == first
+    assert results() == before
+
+
+def test_more_seeds_run_the_best_setting_only(tiny: Command) -> None:
+    tiny()
+    lines = tiny("--seeds", "3", "--json").json["experiments"]["tiny"]
+    assert len(results()) == RUNS + 4 * 2
+    assert {line["seeds"] for line in lines} == {3}
+    assert all(line["spread"] >= 0 for line in lines)
+    page = Path("runs/tables/results.md").read_text("utf-8")
+    assert "mean ± standard deviation of 3 seeds" in page
+    assert len(re.findall(r"\d ± \d", page)) == 4
+
+
+def test_a_broken_file_is_made_again_with_the_same_content(tiny: Command) -> None:
+    tiny()
+    before = results()
+    torn, other = sorted(before)[:2]
+    Path("runs/tables/tiny", torn).write_bytes(before[torn][:40])
+    Path("runs/tables/tiny", other).write_text("[]")
+    tiny()
+    assert not list(Path("runs/tables/tiny").glob("*.draft"))
+    for name, content in results().items():
+        ours, was = json.loads(content), json.loads(before[name])
+        del ours["result"]["seconds"], was["result"]["seconds"]
+        assert ours == was
+
+
+def test_a_changed_experiment_takes_no_old_results(tiny: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny()
+    monkeypatch.setattr(experiments, "EXPERIMENTS", {"tiny": replace(TINY, rounds=4)})
+    tiny()
+    assert len(results()) == 2 * RUNS
+
+
+def test_reading_runs_nothing_and_marks_what_is_missing(tiny: Command) -> None:
+    tiny("--read")
+    assert "Not run." in Path("runs/tables/results.md").read_text("utf-8")
+    tiny()
+    for path in Path("runs/tables/tiny").glob("mild-client-*"):
+        path.unlink()
+    next(Path("runs/tables/tiny").glob("mild-sync-*")).unlink()
+    shown = tiny("--read").out
+    page = Path("runs/tables/results.md").read_text("utf-8")
+    assert "| mild | client | DC-Clip² | not run | 70.4 |  | 33 |  |  |  |" in page
+    assert "| mild | sync | Clip² | 1 of 2 trials |" in page
+    assert "1 of 2 trials" in shown
+    assert "- large: best asynchronous − best synchronous = " in page
+    assert "- mild:" not in page, "no verdict on half a table"
+
+
+def test_what_diverged_comes_last_and_says_so(tiny: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin = tables.begin
+
+    def fragile(method: Any, *rest: Any, **settings: Any) -> Any:
+        run = begin(method, *rest, **settings)
+        if method.mode == "client":
+            run.go = lambda: _diverge(run)
+        return run
+
+    monkeypatch.setattr(tables, "begin", fragile)
+    lines = tiny("--json").json["experiments"]["tiny"]
+    gone = [line for line in lines if line["cell"][1] == "client"]
+    assert {(line["status"], line["score"], line["loss"]) for line in gone} == {("diverged: it is gone", None, None)}
+    assert all(line["score"] > 50 for line in lines if line["cell"][1] == "sync")
+    assert "| large | client | SD-SGDClip | diverged |" in Path("runs/tables/results.md").read_text("utf-8")
+
+
+def _diverge(run: Any) -> Any:
+    run.status = "diverged: it is gone"
+    raise Diverged("it is gone")
+    yield
+
+
+def test_the_page_keeps_what_its_author_wrote(tiny: Command) -> None:
+    page = Path("page.md")
+    page.write_text(f"# Mine\n\nBefore.\n\n{report.BEGIN}\nold\n{report.END}\n\nAfter.\n", "utf-8")
+    tiny("--page", "page.md")
+    text = page.read_text("utf-8")
+    assert text.startswith(f"# Mine\n\nBefore.\n\n{report.BEGIN}\n\n## `tiny`\n")
+    assert text.endswith(f"{report.END}\n\nAfter.\n")
+    assert "old" not in text
+    assert text.count("| mild |") == text.count("| large |") == 2
+    tiny("--page", "page.md")
+    assert page.read_text("utf-8") == text
+
+
+def test_an_experiment_without_data_is_skipped_or_refused_by_name(tardygrad: Command, tmp_path: Path) -> None:
+    needy = Experiment(title="Needy", published="rte", task=tasks.cifar10, settings={}, folders={"data": "pictures"})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(experiments, "EXPERIMENTS", {"needy": needy, "tiny": TINY})
+        missing = "it needs a folder with pictures/, got none. Use --data FOLDER."
+        shown = tardygrad("reproduce", "tables", "--json")
+        assert (shown.code, shown.json["skipped"]) == (0, {"needy": missing})
+        assert shown.err == f"needy is skipped: {missing}\n"
+        assert len(results()) == RUNS
+        refused = tardygrad("reproduce", "tables", "--only", "needy")
+        assert refused == Result(2, "", f"error: needy cannot be run: {missing}\n")
+        (tmp_path / "pictures").mkdir()
+        assert "which has none of them" in tardygrad("reproduce", "tables", "--only", "needy", "--data", ".").err
+        wrong = tardygrad("reproduce", "tables", "--only", "tinny")
+        assert wrong == Result(2, "", "error: --only must be one of needy, tiny, got 'tinny'. Did you mean 'tiny'?\n")
+
+
+def test_two_processes_do_not_write_to_one_experiment(tiny: Command) -> None:
+    study = tables.Study("tiny", TINY, Path("runs/tables"), 1)
+    with study._ours(), pytest.raises(RecordError, match="are in use by another process"):
+        next(study.run(TINY.make(None)))
+
+
+SLOW = """
+import time
+from tardygrad.cli import main
+from tardygrad.reproduce import experiments, tables
+from tests.cli.test_reproduce import TINY
+experiments.EXPERIMENTS = {"tiny": TINY}
+result = tables._result
+tables._result = lambda *given: time.sleep(0.05) or result(*given)
+main(["reproduce", "tables"])
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_what_was_finished_survives_a_stop_and_a_kill(number: int, tiny: Command) -> None:
+    root = Path(__file__).parents[2]
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLOW], stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(root)}
+    )
+    while len(results()) < 5:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+    process.send_signal(number)
+    said = process.communicate(timeout=30)[1]
+    before = results()
+    assert 5 <= len(before) < RUNS
+    if number == signal.SIGINT:
+        assert process.returncode == 130
+        assert said == "stopped; finished runs are kept in runs/tables/tiny: go on with the same command\n"
+    assert tiny().code == 0
+    after = results()
+    assert len(after) == RUNS
+    assert before.items() <= after.items()

@@ -165,6 +165,8 @@ def test_the_page_keeps_what_its_author_wrote(tiny: Command) -> None:
     assert text.startswith(f"# Mine\n\nBefore.\n\n{report.BEGIN}\n\n## `tiny`\n")
     assert text.endswith(f"{report.END}\n\nAfter.\n")
     assert "old" not in text
+    assert "![Test accuracy against simulated time](images/tables-tiny.png)" in text
+    assert Path("images/tables-tiny.png").read_bytes().startswith(b"\x89PNG")
     assert text.count("| mild |") == text.count("| large |") == 2
     tiny("--page", "page.md")
     assert page.read_text("utf-8") == text
@@ -181,6 +183,9 @@ def test_an_experiment_without_data_is_skipped_or_refused_by_name(tardygrad: Com
         assert len(results()) == RUNS
         refused = tardygrad("reproduce", "tables", "--only", "needy")
         assert refused == Result(2, "", f"error: needy cannot be run: {missing}\n")
+        assert tardygrad("reproduce", "tables", "--only", "tiny").code == 0
+        page = Path("runs/tables/results.md").read_text("utf-8")
+        assert re.findall("## `(.*)`", page) == ["needy", "tiny"], "a page has all experiments, whatever was run"
         (tmp_path / "pictures").mkdir()
         assert "which has none of them" in tardygrad("reproduce", "tables", "--only", "needy", "--data", ".").err
         wrong = tardygrad("reproduce", "tables", "--only", "tinny")

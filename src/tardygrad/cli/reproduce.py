@@ -63,17 +63,18 @@ def tables(
 ) -> None:
     """The paper's accuracy tables on a small scale, beside the published ones; go on with the same command."""
     from tardygrad.reproduce.experiments import EXPERIMENTS
-    from tardygrad.reproduce.report import markdown, place
+    from tardygrad.reproduce.report import write
     from tardygrad.reproduce.tables import Study
 
     for name in only or ():
         if name not in EXPERIMENTS:
             rule = f"--only must be one of {', '.join(EXPERIMENTS)}"
             raise Invalid(f"{rule}, got {name!r}.{nearest(name, EXPERIMENTS)}")
-    studies = [Study(name, EXPERIMENTS[name], Path(out), seeds) for name in only or EXPERIMENTS]
+    every = [Study(name, one, Path(out), seeds) for name, one in EXPERIMENTS.items()]
+    studies = [study for study in every if study.name in (only or EXPERIMENTS)]
     skipped = {} if read else _make(studies, Path(data) if data else None, workers, named=bool(only))
     where = Path(page) if page else Path(out) / "results.md"
-    place(where, markdown(studies))
+    write(where, every)
     if json:
         cells = {study.name: [line._asdict() for line in study.lines()] for study in studies}
         show_json({"page": str(where), "skipped": skipped, "experiments": cells})

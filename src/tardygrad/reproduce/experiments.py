@@ -123,6 +123,8 @@ def _glue(name: str, title: str, score: str = "accuracy") -> Experiment:
         clients=10,
         rounds=30,
         how={"buffer": 4, "local_epochs": 1},
+        local_lrs=(0.01, 0.1),
+        clips=((0.01, 0.003), (0.1, 0.003), (0.1, 0.03)),
     )
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from statistics import mean
 
 from tardygrad.record import replace
+from tardygrad.reproduce.curves import png
 from tardygrad.reproduce.experiments import FLEETS
 from tardygrad.reproduce.tables import Line, Study
 
@@ -13,20 +14,24 @@ BEGIN, END = "<!-- tables: made by `tardygrad reproduce tables` -->", "<!-- end 
 HEADINGS = ("stragglers", "mode", "method", "ours", "paper", "ours (s)", "paper (s)", "η", "η_ℓ", "clipped: Δ, g")
 
 
-def markdown(studies: list[Study]) -> str:
-    """All experiments; what was not run is marked so."""
-    return "\n".join(map(_section, studies))
+def write(page: Path, studies: list[Study]) -> None:
+    """Put the tables between the marks of a page; a page that is not there, or has no marks, becomes the tables.
 
-
-def place(page: Path, text: str) -> None:
-    """Put the tables between the marks of a page; a page that is not there, or has no marks, becomes the tables."""
+    A picture of every experiment that is done goes into the folder `images` beside the page.
+    """
     old = page.read_text(encoding="utf-8") if page.exists() else ""
     before, begun, rest = old.partition(BEGIN)
     _, ended, after = rest.partition(END)
     if not (begun and ended):
         before, after = "# Results\n\n", "\n"
+    text = "\n".join(map(_section, studies))
     page.parent.mkdir(parents=True, exist_ok=True)
     replace(page, f"{before}{BEGIN}\n\n{text}\n{END}{after}".encode())
+    for study in studies:
+        if all(line.best for line in study.lines()):
+            picture = page.parent / _picture(study)
+            picture.parent.mkdir(exist_ok=True)
+            replace(picture, png(study))
 
 
 def row(line: Line, grid: int) -> tuple[str, ...]:
@@ -68,7 +73,8 @@ def _section(study: Study) -> str:
     grid = len(one.rates)
     if not any(line.trials for line in lines):
         return f"## `{study.name}`\n\n{one.title}.\n\nNot run.\n"
-    seeds = f", mean ± standard deviation of {study.seeds} seeds" if study.seeds > 1 else ""
+    most = max(line.seeds for line in lines)
+    seeds = f", mean ± standard deviation of {most} seeds" if most > 1 else ""
     thresholds = f"u = {clips[0]:g} and ũ = {clips[1]:g}" if clips else "not chosen yet"
     pairs = ", ".join(f"({u:g}, {outer:g})" for u, outer in one.clips)
     settings = ", ".join(f"{key}={value!r}" for key, value in one.settings.items())
@@ -83,8 +89,13 @@ def _section(study: Study) -> str:
         f"chosen by the best synchronous Clip²: {thresholds}.",
         "\n".join("| " + " | ".join(cells) + " |" for cells in table),
         "\n".join(f"- {verdict}" for verdict in verdicts(lines)),
+        f"![Test {one.score} against simulated time]({_picture(study)})" if all(line.best for line in lines) else "",
     ]
     return "\n\n".join(part for part in text if part) + "\n"
+
+
+def _picture(study: Study) -> str:
+    return f"images/tables-{study.name}.png"
 
 
 def _set(values: tuple[float, ...]) -> str:

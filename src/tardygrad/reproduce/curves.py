@@ -1,0 +1,48 @@
+"""A picture of a table: the score against simulated time, with the colours of `tardygrad.figures`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import altair as alt
+
+from tardygrad.figures import COLOURS
+from tardygrad.reproduce.experiments import FLEETS, LABELS
+from tardygrad.reproduce.tables import Study
+
+_COLOURS = {**COLOURS, "SD-SGDClip": "#CC79A7"}
+
+
+def png(study: Study) -> bytes:
+    """The synchronous and the client-centric cells with their best settings, first seed; the fleets side by side."""
+    import vl_convert
+
+    points = [
+        {
+            "method": line.label,
+            "mode": line.cell.mode,
+            "fleet": line.cell.stragglers,
+            "time": time,
+            "score": 100 * score,
+        }
+        for line in study.lines()
+        if line.best and line.cell.mode != "server"
+        for _, time, score in (study.look(line.best) or {})["curve"]
+        if score is not None
+    ]
+    chart: Any = alt.Chart({"values": points}).mark_line(point=alt.OverlayMarkDef(size=18), strokeWidth=2)
+    legend = alt.Legend(orient="top", symbolType="stroke", symbolStrokeWidth=4, labelFontSize=13)
+    labels = list(LABELS.values())
+    colours = alt.Scale(domain=labels, range=[_COLOURS[label] for label in labels])
+    title = f"test {study.experiment.score} (%)"
+    chart = chart.encode(
+        x=alt.X("time:Q", title="simulated time (seconds)", scale=alt.Scale(type="log")),
+        y=alt.Y("score:Q", title=title, scale=alt.Scale(zero=False)),
+        color=alt.Color("method:N", title=None, scale=colours, legend=legend),
+        strokeDash=alt.StrokeDash("mode:N", title=None, sort=["client", "sync"], legend=legend),
+    ).properties(width=380, height=300)
+    sides = [
+        chart.transform_filter(alt.datum.fleet == fleet).properties(title=f"{fleet} stragglers") for fleet in FLEETS
+    ]
+    both = alt.hconcat(*sides).configure_axis(labelFontSize=12, titleFontSize=13, gridColor="#eeeeee")
+    return bytes(vl_convert.vegalite_to_png(both.configure_view(stroke="#cccccc").to_json(), scale=1.5))

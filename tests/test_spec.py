@@ -14,6 +14,7 @@ import tardygrad as tg
 from tardygrad import run, spec
 from tardygrad.signature import parameters
 from tests.cli.conftest import SMALL
+from tests.tasks.text_files import examples, write_bert, write_tsv
 
 
 @pytest.fixture
@@ -204,6 +205,47 @@ def test_the_folders_of_a_task_are_kept_as_absolute_paths(tmp_path: Path, monkey
     Path("hub").mkdir()
     resolved = tables(Path("specs/mine.toml"), "task.data=hub", "task.pretrained=google/vit")["task"]
     assert (resolved["data"], resolved["pretrained"]) == ("hub", "google/vit")
+    Path("vit").mkdir()
+    assert tables(Path("specs/mine.toml"), "task.model=vit")["task"]["model"] == "vit"  # a word, not a folder
+
+
+def test_the_files_of_texts_and_text_models_are_kept_as_absolute_paths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("glue", "bert", "python"):
+        (tmp_path / folder).mkdir()
+    monkeypatch.chdir(tmp_path)
+    resolved = spec.load("glue", ["task.data=glue", "task.model=bert"]).resolved()["task"]
+    assert (resolved["data"], resolved["model"]) == (str(tmp_path / "glue"), str(tmp_path / "bert"))
+    resolved = spec.load("glue", ["task.data=hub", "task.model=FacebookAI/roberta-base"]).resolved()["task"]
+    assert (resolved["data"], resolved["model"]) == ("hub", "FacebookAI/roberta-base")
+    Path("mine.txt").write_text("words")
+    assert spec.load("lm", ["task.text=mine.txt"]).resolved()["task"]["text"] == str(tmp_path / "mine.txt")
+    assert spec.load("lm").resolved()["task"]["text"] == "python"
+
+
+def test_the_spec_glue_runs_any_task_of_a_folder(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    write_bert(tmp_path / "bert")
+    settings = [f"task.data={tmp_path}", f"task.model={tmp_path / 'bert'}", f"task.cache={tmp_path / 'cache'}"]
+    for name in ("rte", "stsb"):
+        write_tsv(tmp_path, name, examples(name, 40), examples(name, 13, seed=1))
+        loaded = spec.load("glue", [*settings, f"task.name={name}", "task.max_length=24", "run.rounds=2"])
+        method, task, fleet, _, length = loaded.build()
+        assert fleet is not None
+        assert (str(method), fleet.classes.count("large")) == ("Clip² (client-centric, M=4, K=1 epochs)", 3)
+        last = tg.simulate(method, task, fleet, **length.settings()).metrics[-1]
+        assert ("test_accuracy" in last, "test_pearson" in last) == (name == "rte", name == "stsb")
+
+
+def test_the_spec_lm_needs_no_data() -> None:
+    task = (
+        spec.load("lm", ["task.dim=8", "task.heads=2", "task.depth=1", "task.context=16", "task.test_rows=8"])
+        .build()
+        .task
+    )
+    assert task.clients == 20
+    assert task.evaluate(task.init(0), None).keys() == {"loss", "perplexity", "bits_per_byte"}
 
 
 @pytest.mark.parametrize("name", ["logistic", "quadratic"])

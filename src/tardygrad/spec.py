@@ -70,6 +70,8 @@ KINDS: dict[str, dict[str, Make]] = {
         "cifar10": tasks.cifar10,
         "digits": tasks.digits,
         "fashion": tasks.fashion,
+        "glue": tasks.glue,
+        "lm": tasks.lm,
         "logistic": tasks.logistic,
         "mnist": tasks.mnist,
         "quadratic": tasks.quadratic,
@@ -264,10 +266,15 @@ def _tables(source: str | Path) -> tuple[str, Table]:
 def _anchor(tables: Table, folder: Path) -> None:
     """Make paths in [task] that are there absolute, so that a run can be resumed from anywhere."""
     task = tables.get("task")
-    for key in ("data", "pretrained"):
-        value = task.get(key) if isinstance(task, dict) else None
-        if isinstance(value, str) and value != "hub" and (folder / value).exists():
-            tables["task"][key] = str((folder / value).resolve())
+    if not isinstance(task, dict):
+        return
+    words = {"data": "hub", "pretrained": None, "text": "python"}  # what is never a path
+    if task.get("kind") == "glue":
+        words["model"] = None  # elsewhere a word
+    for key, word in words.items():
+        value = task.get(key)
+        if isinstance(value, str) and value != word and (folder / value).exists():
+            task[key] = str((folder / value).resolve())
 
 
 def _parsed(path: Path) -> Table:

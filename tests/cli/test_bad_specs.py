@@ -82,6 +82,10 @@ OVERRIDES = {
     "no workers": ("engine={kind='threads', workers=0}", "in [engine]: `workers` must be 1 or more, got 0."),
     "an empty shard": ("task={kind='logistic', clients=8, samples=4}", "every client needs at least one row"),
     "heads that do not divide": ("task={kind='digits', clients=8, heads=5}", "`heads` must divide `dim` (32), got 5."),
+    "an unknown task of GLUE": ("task={kind='glue', clients=8, name='ret'}", "sst2, mrpc, cola, stsb, got 'ret'."),
+    "GLUE without its files": ("task={kind='glue', clients=8, name='rte'}", "`data` must be a folder with rte/"),
+    "rows of GLUE in words": ("task={kind='glue', clients=8, name='rte', rows='some'}", "a whole number or one of all"),
+    "a text that is not there": ("task={kind='lm', clients=8, text='no.txt'}", "in [task]: `text` must be a file"),
     "markup in a value": ("method.mode='[red]x[/red]'", "got '[red]x[/red]'."),
     "a line break in a key": ('method."a\nb"=1', "[method] has no key"),
 }  # fmt: skip

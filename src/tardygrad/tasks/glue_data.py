@@ -76,7 +76,7 @@ class Rows:
         return replace(self, texts=texts, labels=[self.labels[i] for i in chosen])
 
 
-def load(name: Name, data: str, rows: int | Literal["all"] | None, seed: int) -> tuple[Rows, Rows]:
+def load(name: Name, data: str | None, rows: int | Literal["all"] | None, seed: int) -> tuple[Rows, Rows]:
     """The rows to train on, drawn from the training set where fewer are asked for, and the validation set."""
     if name not in FORMS:
         raise Invalid(f"`name` must be one of {', '.join(FORMS)}, got {name!r}.{nearest(str(name), FORMS)}")
@@ -88,8 +88,8 @@ def load(name: Name, data: str, rows: int | Literal["all"] | None, seed: int) ->
         raise Invalid(f"`rows` must be a whole number, 1 or more, or 'all', got {rows!r}.")
     else:
         at_most = rows != "all"
-    data = _hub(name) if data == "hub" else data
-    train, test = _parquet(name, Path(data), rows) or _tsv(name, Path(data)) or _absent(name, data)
+    folder = Path(_hub(name) if data == "hub" else data) if data else None
+    train, test = (folder and (_parquet(name, folder, rows) or _tsv(name, folder))) or _absent(name, data)
     if rows == "all":
         return train, test
     if at_most and rows > len(train):
@@ -97,12 +97,12 @@ def load(name: Name, data: str, rows: int | Literal["all"] | None, seed: int) ->
     return train.sample(rows, seed, "glue rows"), test
 
 
-def _absent(name: str, data: str) -> Any:
-    form = FORMS[name]
+def _absent(name: str, data: str | None) -> Any:
+    form, got = FORMS[name], f"{data!r} with neither" if data else "none"
     raise Invalid(
         f"`data` must be a folder with {name}/train.parquet and {name}/{form.validation}.parquet, or with "
-        f"{form.folder}/train.tsv and {form.folder}/{form.dev}.tsv, got {data!r} with neither. Use data='hub', or "
-        f"hf download nyu-mll/glue --type dataset --include '{name}/*' --local-dir {data}"
+        f"{form.folder}/train.tsv and {form.folder}/{form.dev}.tsv, got {got}. Use data='hub', or "
+        f"hf download nyu-mll/glue --type dataset --include '{name}/*' --local-dir {data or 'FOLDER'}"
     )
 
 

@@ -14,7 +14,7 @@ LAYERS = [
     {"streams", "schedules", "clipping"},
     {"transforms", "messages", "algorithm"},
     {"methods", "fleet", "tasks"},
-    {"pools", "drive", "record", "checkpoint", "run"},
+    {"pools", "drive", "memory", "record", "checkpoint", "run"},
     {"signature", "spec", "figures", "reproduce", "cli"},
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}

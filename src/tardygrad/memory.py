@@ -1,0 +1,223 @@
+"""Memory, foreseen: the vectors that are alive at once in a run.
+
+The clock alone decides how many those are, so the same server and pool run on the clock, with nothing to learn, and the
+models they hold are counted. The parts:
+
+    model          x and the outer step's state; of a module also the weights it was made with, a copy of those that are
+                   frozen, and the x and gradient it keeps
+    start vectors  past models: those that jobs in flight started from, and under DC those of buffered updates
+    updates        δ, under DC also A: in the buffer, the last one to arrive, and those computed before they are due
+    work           local x, gradient, a move on its way through clip and rate, under DC A; or the server's Δ and move
+                   while it makes a round; with several processes that of all, and the answers they send
+    check sum      a checkpoint, read back when it has been written
+
+Data, activations, Python and torch are not counted.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from itertools import islice
+from typing import Any, NamedTuple
+from weakref import ref
+
+import torch
+from torch import Tensor
+
+from tardygrad.algorithm import Method, Server, Task
+from tardygrad.drive import Event, drive
+from tardygrad.errors import Invalid, Starved
+from tardygrad.fleet import Fleet
+from tardygrad.messages import Advanced
+from tardygrad.pools.sim import AHEAD, SimPool
+from tardygrad.tasks.clock import Clock
+from tardygrad.transforms import Transform
+
+WORK = 4  # local x, gradient, the clipped gradient, the move; under DC also A
+ROUND = 3  # Δ, the clipped Δ, the move; under DC first Δ, drift, A ⊙ drift, their difference
+UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+
+
+class Part(NamedTuple):
+    """So many of a kind, and their bytes together."""
+
+    number: int
+    bytes: int
+
+
+class Memory(NamedTuple):
+    """The most memory that a run's vectors take at once, and what it is made of."""
+
+    peak: int  # bytes
+    round: int  # when
+    rounds: int  # how far the clock was run
+    parts: dict[str, Part]
+
+    def __str__(self) -> str:
+        sizes = []
+        for name, (number, total) in self.parts.items():
+            counted = name if number == 1 else f"{number} {name}"
+            sizes += [f"{counted} {size(total)}"] if total else []
+        return f"{size(self.peak)} = {' + '.join(sizes)}"
+
+    def check(self, limit: int) -> None:
+        """Refuse a run whose vectors need more than so many bytes."""
+        if self.peak > limit:
+            fix = "Allow more, or use fewer clients at work (method.concurrency), fewer workers or a smaller model."
+            raise Invalid(f"the vectors of this run must fit in {size(limit)}, got {self} in round {self.round}. {fix}")
+
+
+class Needs(NamedTuple):
+    """The bytes of one of each kind."""
+
+    own: int  # what there is all the time
+    model: int  # x with its buffers
+    update: int
+    work: int  # of everyone who computes jobs
+    step: int  # of the server while it makes a round
+    apart: bool = False  # jobs are computed while the server makes a round
+    ahead: int = 0  # updates computed before they are due, at most
+    checkpoint_every: int = 0  # rounds; 0: never
+
+
+def needs(method: Method, task: Task, *, processes: int = 1, threads: int = 1, checkpoint_every: int = 0) -> Needs:
+    """What a run keeps of each kind.
+
+    Args:
+        processes: those that compute jobs; 1 is this one, 0 is one for every core.
+        threads: those of this process that compute jobs; 1 is the only one.
+        checkpoint_every: rounds; 0 is never.
+    """
+    d, dc = task.parameters, method.compensate
+    processes = processes or len(os.sched_getaffinity(0))
+    x, buffers = 4 * d, sum(tensor.nbytes for tensor in task.init_buffers() or ())
+    made, frozen = _module(task)
+    kept = 2 * x if made else 0
+    update = x * (1 + dc) + buffers
+    job = (WORK + dc) * x + buffers + _state(method.inner, d)
+    step = (ROUND + dc) * x
+    own = x + buffers + _state(method.outer, d) + made + frozen + kept
+    if processes > 1:
+        work, ahead = processes * (job + frozen + update) + update, AHEAD * processes
+    elif threads > 1:
+        work, ahead = threads * (job + frozen), task.clients
+    else:
+        work, ahead = job - kept, 0
+    return Needs(own, x + buffers, update, work, step, processes + threads > 2, ahead, checkpoint_every)
+
+
+def _module(task: Task) -> tuple[int, int]:
+    """The bytes of a task's module, and of those of its weights that are not trained: every thread copies them."""
+    template: Any = getattr(task, "_template", None)
+    if template is None:
+        return 0, 0
+    made = sum(tensor.nbytes for tensor in (*template.parameters(), *template.buffers()))
+    return made, made - sum(p.nbytes for p in template.parameters() if p.requires_grad)
+
+
+def _state(transform: Transform, parameters: int) -> int:
+    """The bytes of a step's state: what one more parameter adds to it, times all."""
+    one, two = (sum(value.nbytes for value in transform.init(torch.zeros(n)).values()) for n in (1, 2))
+    return (two - one) * parameters
+
+
+class Watch:
+    """Sees a run on the clock go by, and remembers its peak."""
+
+    def __init__(self, needs: Needs) -> None:
+        self.needs = needs
+        self.alive: set[ref[Tensor]] = set()  # the models of all rounds that somebody still holds, x included
+        self.memory = Memory(0, 0, 0, {})
+
+    def over(self, server: Server, events: Iterable[Event]) -> Iterator[Event]:
+        """The events, each seen."""
+        needs, last = self.needs, 0
+        self._born(server.x)
+        for event in events:
+            if isinstance(event.happened, Advanced):
+                self._born(server.x)
+            yield event  # now the caller has let go of the one before
+            if isinstance(event.happened, Advanced):
+                self._note(server, last, server.method.buffer, needs.step + needs.work * needs.apart)
+                if needs.checkpoint_every and server.round % needs.checkpoint_every == 0:
+                    self._written(server)
+            last = len(self.alive) - 1
+            held = len(server.buffer) or event.message is not None  # the last message stays until the next is there
+            self._note(server, last, int(held), needs.work)
+        if needs.checkpoint_every:
+            self._written(server)
+
+    def _born(self, x: Tensor) -> None:
+        self.alive.add(ref(x, self.alive.discard))
+
+    def _written(self, server: Server) -> None:
+        models = len(self.alive)
+        self._note(server, models - 1, 1, self.needs.work * self.needs.apart, models * self.needs.model)
+
+    def _note(self, server: Server, starts: int, updates: int, work: int, written: int = 0) -> None:
+        needs = self.needs
+        updates += min(needs.ahead, len(server.jobs))
+        parts = {
+            "model": Part(1, needs.own),
+            "start vectors": Part(starts, starts * needs.model),
+            "updates": Part(updates, updates * needs.update),
+            "work": Part(1, work),
+            "check sum": Part(1, written),
+        }
+        peak, at = sum(part.bytes for part in parts.values()), server.round
+        self.memory = self.memory._replace(rounds=at) if peak <= self.memory.peak else Memory(peak, at, at, parts)
+
+
+def foresee(
+    method: Method, task: Task, fleet: Fleet, needs: Needs, *, rounds: int, seed: int = 0, messages: int | None = None
+) -> Memory:
+    """The peak of a simulated run, as far as nothing is refused for what it contains.
+
+    Args:
+        needs: see `needs`.
+        messages: look no further ahead than so many; None is to the end.
+    """
+    clock = Clock(task.clients, task.parameters)
+    server = Server(method, clock.init(seed), clients=task.clients, seed=seed)
+    watch = Watch(needs)
+    with suppress(Starved):  # the run itself will say so
+        for _ in islice(watch.over(server, drive(server, SimPool(clock, method, fleet), rounds)), messages):
+            pass
+    return watch.memory
+
+
+def bound(method: Method, task: Task, needs: Needs, *, rounds: int) -> Memory:
+    """What a run on the real clock, which nobody foresees, takes at most: every job at work from another round."""
+    watch, server = Watch(needs), Server(method, torch.empty(0), clients=task.clients, seed=0)
+    server.jobs = dict.fromkeys(range(server.places), 0)
+    held = server.places + method.buffer * method.compensate
+    starts = 0 if method.mode == "sync" else min(held, rounds)
+    watch._note(server, starts, method.buffer, needs.step + needs.work)
+    return watch.memory._replace(round=rounds, rounds=rounds)
+
+
+def size(number: int) -> str:
+    """So many bytes, for people.
+
+    >>> size(999), size(72_616), size(3_100_000_000)
+    ('999 B', '72.6 kB', '3.1 GB')
+    """
+    power = min(int(math.log10(max(number, 1)) / 3), 4)
+    return f"{number / 1000**power:.3g} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"
+
+
+def read_size(text: str) -> int:
+    """A number of bytes, as people write it.
+
+    >>> read_size("8GB"), read_size("1.5 GiB"), read_size("4096")
+    (8000000000, 1610612736, 4096)
+    """
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
+    if not found or found[2].upper() not in UNITS or float(found[1]) == 0:
+        raise Invalid(f"an amount of memory must be a number above 0 with B, KB, MB, GB or GiB, got {text!r}.")
+    return int(float(found[1]) * UNITS[found[2].upper()])

@@ -1,0 +1,60 @@
+"""A run in a process of its own, with vectors of 36 MB, which the allocator gives back at once: what it took."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+import tardygrad as tg
+from tardygrad import memory
+from tardygrad.messages import Buffers, Job, Vector
+
+
+class Wide:
+    """F(x) = ½ Σ_j x_j² on a long vector."""
+
+    clients = 12
+
+    def __init__(self, parameters: int) -> None:
+        self.parameters = parameters
+
+    def init(self, seed: int) -> Vector:
+        return torch.ones(self.parameters)
+
+    def init_buffers(self) -> Buffers | None:
+        return None
+
+    def batches(self, job: Job) -> Iterator[int]:
+        return iter(range(job.steps or 0))
+
+    def gradient(self, x: Vector, batch: int, buffers: Buffers | None) -> tuple[torch.Tensor, Vector]:
+        return torch.dot(x, x) / 2, x.clone()
+
+    def evaluate(self, x: Vector, buffers: Buffers | None) -> dict[str, float]:
+        return {}
+
+
+def status(key: str) -> int:
+    (line,) = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(key)]
+    return 1024 * int(line.split()[1])
+
+
+def measure(how: dict[str, object], out: str | None) -> None:
+    torch.set_num_threads(1)
+    task, fleet = Wide(9_000_000), tg.Fleet.paper(clients=12)
+    method = tg.clip2(local_lr=0.1, local_clip=1.0, lr=1.0, clip=1.0, buffer=4, local_steps=2, **how)  # type: ignore
+    needs = memory.needs(method, task, checkpoint_every=3 if out else 0)
+    foreseen = memory.foresee(method, task, fleet, needs, rounds=5)
+    tg.simulate(method, Wide(100_000), fleet, rounds=2, evaluate_every=0)  # what is loaded when it is first needed
+    Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
+    before = status("VmRSS")
+    tg.simulate(method, task, fleet, rounds=5, evaluate_every=0, checkpoint_every=3, out=out)
+    print(json.dumps({"foreseen": foreseen.peak, "real": status("VmHWM") - before, "text": str(foreseen)}))
+
+
+if __name__ == "__main__":
+    measure(json.loads(sys.argv[1]), *sys.argv[2:] or [None])

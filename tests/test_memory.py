@@ -1,0 +1,157 @@
+"""Memory: what is foreseen is what is there, counted exactly and measured in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import tardygrad as tg
+from tardygrad import memory
+from tardygrad.tasks import clock
+
+ROUNDS = 60
+
+
+def fleet() -> tg.Fleet:
+    """With a crash, a slow-down, and a client that is gone for good in the middle of a job."""
+    paper = tg.Fleet.paper(clients=12).crash(client=3, at=7.0, back=30.0)
+    return paper.slowed(client=0, at=2.0, until=9.0, factor=4.0).during([(0.0, 3.5)], client=2)
+
+
+def method(**how: Any) -> tg.Method:
+    settings: dict[str, Any] = {"local_lr": 0.1, "local_clip": 1.0, "lr": 1.0, "clip": 0.5, "local_steps": 3}
+    return tg.clip2(**(settings | how))
+
+
+def models_alive(one: tg.Method, task: Any) -> Iterator[int]:
+    """After every event of a true run: the distinct models that the server, its past and the jobs in flight hold."""
+    pool = tg.SimPool(task, one, fleet())
+    server = tg.Server(one, task.init(0), clients=12, seed=0)
+    for _ in tg.drive(server, pool, ROUNDS):
+        in_flight = [job.x for *_, job in pool.due if job is not None]
+        yield len({x.data_ptr() for x in (server.x, *server.past.models.values(), *in_flight)})
+
+
+@pytest.mark.parametrize("mode", ["sync", "server", "client"])
+@pytest.mark.parametrize("compensate", [False, True])
+@pytest.mark.parametrize("buffer", [1, 3, 8])
+def test_the_models_alive_are_foreseen_at_every_event(mode: Any, compensate: bool, buffer: int) -> None:
+    one = method(mode=mode, compensate=compensate, buffer=buffer)
+    watch = memory.Watch(memory.Needs(own=1, model=1, update=0, work=0, step=0))
+    still = clock(clients=12, parameters=50)
+    server = tg.Server(one, still.init(0), clients=12, seed=0)
+    events = tg.drive(server, tg.SimPool(still, one, fleet()), ROUNDS)
+    foreseen = [len(watch.alive) for _ in watch.over(server, events)]
+    real = list(models_alive(one, tg.tasks.quadratic(clients=12, dimension=50)))
+    assert foreseen == real
+    assert watch.memory.peak == watch.memory.parts["start vectors"].number + 1 == max(real)
+    assert watch.memory.rounds == ROUNDS
+
+
+def test_a_peak_is_the_sum_of_its_parts() -> None:
+    one, task = method(mode="client", buffer=3, compensate=True), tg.tasks.quadratic(clients=12, dimension=1000)
+    found = memory.foresee(one, task, fleet(), memory.needs(one, task), rounds=ROUNDS)
+    parts = {name: tuple(part) for name, part in found.parts.items()}
+    starts = max(models_alive(one, task)) - 1
+    assert parts["model"] == (1, 4000)
+    assert parts["start vectors"] == (starts, 4000 * starts)
+    assert parts["updates"] == (3, 3 * 8000)
+    assert parts["work"] == (1, 4 * 4000)  # while the round is made: Δ, drift, A ⊙ drift, their difference
+    assert found.peak == sum(part.bytes for part in found.parts.values())
+    text = f"model 4 kB + {starts} start vectors {4 * starts} kB + 3 updates 24 kB + work 16 kB"
+    assert str(found) == f"{memory.size(found.peak)} = {text}"
+
+
+def test_a_checkpoint_processes_and_threads_cost_more() -> None:
+    one, task = method(mode="client", buffer=3), tg.tasks.quadratic(clients=12, dimension=1000)
+    plain, recorded, crew, threads = (
+        memory.needs(one, task, **how)
+        for how in ({}, {"checkpoint_every": 10}, {"processes": 2}, {"threads": 2})  # type: ignore[arg-type]
+    )
+    peaks = [memory.foresee(one, task, fleet(), needs, rounds=ROUNDS) for needs in (plain, recorded, crew)]
+    assert peaks[0].parts["check sum"].bytes == 0
+    assert peaks[1].parts["check sum"].bytes == 4000 * (peaks[1].parts["start vectors"].number + 1)
+    assert peaks[2].parts["updates"].number <= 3 + 2 * memory.AHEAD
+    assert peaks[2].parts["work"].bytes >= 2 * peaks[0].parts["work"].bytes
+    assert memory.bound(one, task, threads, rounds=ROUNDS).parts["start vectors"].number == 12
+    assert memory.bound(method(mode="sync", buffer=3), task, threads, rounds=ROUNDS).parts["start vectors"].number == 0
+
+
+def frozen() -> nn.Module:
+    network = nn.Sequential(nn.Linear(4, 500), nn.Linear(500, 2))
+    network[0].requires_grad_(False)
+    return network
+
+
+def test_frozen_weights_are_in_no_vector_and_are_counted_once_for_every_thread() -> None:
+    data = (torch.randn(24, 4), torch.arange(24) % 2)
+    shards = tg.shard(data, clients=12)
+    task = tg.TorchTask(frozen(), loss=nn.functional.cross_entropy, shards=shards, test=data)
+    one = method(mode="client", buffer=3, compensate=True)
+    pool, server = tg.SimPool(task, one, fleet()), tg.Server(one, task.init(0), clients=12, seed=0)
+    trained, untrained = 500 * 2 + 2, 4 * 500 + 500
+    most = 0
+    for event in tg.drive(server, pool, 20):
+        held = [*server.past.models.values(), *(job.x for job in event.jobs), server.x]
+        most = max(most, len(server.past.models))
+        assert {x.numel() for x in held} == {task.parameters} == {trained}
+    assert most > 3
+    needs = memory.needs(one, task)
+    assert (needs.model, needs.update) == (4 * trained, 8 * trained)
+    x, made, copied, kept = 4 * trained, 4 * (trained + untrained), 4 * untrained, 2 * 4 * trained
+    assert needs.own == x + made + copied + kept
+    crew = memory.needs(one, task, processes=3)
+    assert crew.work == 3 * (5 * x + 4 * untrained + 2 * x) + 2 * x
+
+
+def test_the_state_of_an_outer_step_is_part_of_the_model() -> None:
+    def init(x: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"m": torch.zeros_like(x), "v": torch.zeros_like(x), "count": torch.zeros(())}
+
+    adam = tg.Transform(init, lambda direction, state, step: (direction, state))
+    plain = method(buffer=3)
+    one = tg.Method(name="Adam", inner=plain.inner, outer=adam, buffer=3, local_steps=1)
+    task = tg.tasks.quadratic(clients=12, dimension=1000)
+    assert memory.needs(one, task).own - memory.needs(plain, task).own == 8000
+
+
+def test_a_run_that_would_starve_is_foreseen_up_to_there() -> None:
+    starving = tg.Fleet.paper(clients=2).crash(client=0, at=30.0).crash(client=1, at=30.0)
+    one, task = method(mode="client", buffer=1), tg.tasks.quadratic(clients=2, dimension=10)
+    found = memory.foresee(one, task, starving, memory.needs(one, task), rounds=1000)
+    assert 0 < found.rounds < 1000
+    near = memory.foresee(one, task, starving, memory.needs(one, task), rounds=1000, messages=5)
+    assert 0 < near.rounds < found.rounds
+
+
+def test_too_much_is_refused_with_the_arithmetic() -> None:
+    one, task = method(mode="sync", buffer=3), tg.tasks.quadratic(clients=12, dimension=1000)
+    found = memory.foresee(one, task, fleet(), memory.needs(one, task), rounds=10)
+    found.check(found.peak)
+    with pytest.raises(tg.Invalid, match=r"must fit in \d+ kB, got 28 kB = model 4 kB \+ .* in round \d+\. Allow more"):
+        found.check(found.peak - 1000)
+
+
+@pytest.mark.parametrize("text", ["", "GB", "0", "-1GB", "8 pounds", "1e9", "nan"])
+def test_what_is_no_amount_of_memory_is_refused(text: str) -> None:
+    with pytest.raises(tg.Invalid, match="an amount of memory must be a number above 0"):
+        memory.read_size(text)
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux to measure")
+@pytest.mark.parametrize("how", [{"mode": "client", "compensate": True}, {"mode": "sync"}], ids=["client", "sync"])
+def test_the_peak_that_a_run_takes_is_the_one_foreseen(how: dict[str, Any], tmp_path: Path) -> None:
+    """Within a third and 60 MB, of some 300 and 650 MB."""
+    command = [sys.executable, "-m", "tests.measure_memory", json.dumps(how), str(tmp_path / "out")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parent.parent)
+    found = json.loads(done.stdout)
+    assert found["real"] < 1.35 * found["foreseen"] + 60e6, found
+    assert found["foreseen"] < 1.35 * found["real"] + 60e6, found

@@ -129,7 +129,7 @@ def _glue(name: str, title: str, score: str = "accuracy") -> Experiment:
 
 
 _SMALL = {"dim": 32, "batch_size": 16, "test_rows": 2000}
-_SCRATCH: dict[str, Any] = {"lrs": (0.2, 2.0), "local_lrs": (0.3, 1.0), "clips": ((0.003, 0.001), (0.01, 0.003))}
+_SCRATCH: dict[str, Any] = {"lrs": (0.2, 0.6, 2.0), "local_lrs": (0.3, 1.0), "clips": ((0.003, 0.001), (0.01, 0.003))}
 EXPERIMENTS = {
     "fashion": Experiment(
         title="Fashion-MNIST: a small vision transformer from scratch; beside it the paper's CIFAR-10",
@@ -152,7 +152,7 @@ EXPERIMENTS = {
         title="CIFAR-10: a linear head on TinyViT's features; the paper tunes a whole pretrained ViT",
         published="cifar10",
         task=tasks.cifar10,
-        settings={"model": "tinyvit", "train": "head", "train_rows": 5000, "test_rows": 2000},
+        settings={"model": "tinyvit", "train": "head", "batch_size": 64, "train_rows": 5000, "test_rows": 2000},
         folders={"data": "cifar10", "pretrained": "tinyvit5m_mobilesam"},
         how={"buffer": 4, "local_epochs": 5},
     ),

@@ -12,7 +12,7 @@ SOURCE = Path(__file__).parent.parent / "src/tardygrad"
 LAYERS = [
     {"errors"},
     {"streams", "schedules", "clipping"},
-    {"transforms", "messages", "algorithm"},
+    {"fused", "kernels", "transforms", "messages", "algorithm"},
     {"methods", "fleet", "tasks"},
     {"pools", "drive", "memory", "record", "checkpoint", "run"},
     {"signature", "spec", "figures", "reproduce", "cli"},

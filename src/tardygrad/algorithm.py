@@ -19,8 +19,9 @@ from typing import Any, Literal, Protocol, Required, TypedDict
 import torch
 from torch import Tensor
 
-from tardygrad import streams
+from tardygrad import kernels, streams
 from tardygrad.errors import Invalid
+from tardygrad.kernels import Late, Outcome
 from tardygrad.messages import (
     Advanced,
     Buffers,
@@ -34,7 +35,7 @@ from tardygrad.messages import (
     Update,
     Vector,
 )
-from tardygrad.transforms import Step, Transform, clipped_share
+from tardygrad.transforms import State, Step, Transform, clipped_share
 
 Mode = Literal["sync", "server", "client"]
 """Who works when: synchronous rounds, server-centric, client-centric."""
@@ -145,17 +146,14 @@ def work(job: Job, task: Task, method: Method) -> Update:
     x = job.x.clone()  # x_{i,0} ← x_s
     buffers = Buffers(job.buffers.floats.clone(), job.buffers.ints.clone()) if job.buffers else None
     curvature = torch.zeros_like(x) if method.compensate else None  # A_{s,i} ← 0
-    state = method.inner.init(x)
+    state, step = method.inner.init(x), Step(max(job.round, 1))
     steps = 0
     loss: Tensor | float = 0.0
     clipped: Tensor | float = 0.0
 
     for batch in task.batches(job):
         value, g = task.gradient(x, batch, buffers)  # g_{i,k} ← ∇F(x_{i,k−1}; ξ_{i,k})
-        move, state = method.inner.update(g, state, Step(max(job.round, 1)))  # η_ℓ^s · Clip(u_s, g_{i,k})
-        x -= move  # x_{i,k} ← x_{i,k−1} − move
-        if curvature is not None:
-            curvature.addcmul_(move, move)  # A_{s,i} ← A_{s,i} + move ⊙ move
+        state = walk(x, g, curvature, method.inner, state, step)  # x_{i,k} ← x_{i,k−1} − η_ℓ^s · Clip(u_s, g_{i,k})
         steps, loss, clipped = steps + 1, loss + value, clipped + clipped_share(state)
 
     delta = x - job.x  # δ_i ← x_{i,K} − x_s
@@ -163,6 +161,17 @@ def work(job: Job, task: Task, method: Method) -> Update:
         return Update(job.client, job.serial, job.round, delta, curvature, buffers)
     mean = (float(loss) / steps, float(clipped) / steps)
     return Update(job.client, job.serial, job.round, delta, curvature, buffers, steps, *mean)
+
+
+def walk(x: Vector, g: Vector, curvature: Vector | None, inner: Transform, state: State, step: Step) -> State:
+    """One local step: x and A, which are the client's own, are changed in place."""
+    if kernels.fits(x) and (form := inner.form(step.round)):
+        return {"clipped": kernels.walk(x, g, curvature, form)}  # the lines below, in one pass over memory
+    move, state = inner.update(g, state, step)  # η_ℓ^s · Clip(u_s, g_{i,k})
+    x -= move  # x_{i,k} ← x_{i,k−1} − move
+    if curvature is not None:
+        curvature += move * move  # A_{s,i} ← A_{s,i} + move ⊙ move
+    return state
 
 
 # ------------------------------------------------------------------------------------------------- server side
@@ -175,7 +184,29 @@ def downplay(delay: int) -> float:
 
 def compensate(delta: Vector, curvature: Vector, drift: Vector) -> Vector:
     """DC: what the update would have been from x_{t−1}, to first order: δ − A ⊙ (x_{t−1} − x_s)."""
-    return torch.addcmul(delta, curvature, drift, value=-1)
+    return delta - curvature * drift
+
+
+def contribution(late: Late, x: Vector) -> Vector:
+    """What one update adds to the sum: vanilla δ, SD δ/p, DC δ − A ⊙ drift, or both."""
+    delta = late.delta  # δ_i
+    if late.curvature is not None and late.past is not None:
+        delta = compensate(delta, late.curvature, drift=x - late.past)  # drift = x_{t−1} − x_s
+    return delta * late.weight if late.weight != 1.0 else delta
+
+
+def aggregate(x: Vector, updates: list[Late], outer: Transform, state: State, step: Step) -> tuple[Outcome, State]:
+    """x_{t−1} and M updates become x_t."""
+    if kernels.fits(x) and (form := outer.form(step.round)):
+        made = kernels.aggregate(x, updates, form)  # the lines below, in one pass over memory
+        return made, {"clipped": torch.tensor(made.clipped)}
+    delta = torch.zeros_like(x)
+    for late in updates:
+        delta += contribution(late, x)
+    delta /= len(updates)  # Δ_t ← (1/M) Σ_i contribution_i
+    move, state = outer.update(delta, state, step)  # η_t · Clip(ũ_t, Δ_t)
+    norm, length = (float(torch.linalg.vector_norm(v)) for v in (delta, move))
+    return Outcome(x + move, norm, length, float(clipped_share(state))), state  # x_t ← x_{t−1} + move
 
 
 class Past:
@@ -254,12 +285,9 @@ class Server:
         t = self.round + 1
         taken = self.buffer
         delays = tuple(one.delay for one in taken)  # p_{t,i} ← t − τ_{t,i}
-        delta = torch.zeros_like(self.x)
-        for one in taken:
-            delta += self.contribution(one)
-        delta /= len(taken)  # Δ_t ← (1/M) Σ_i contribution_i
-        move, self.state = self.method.outer.update(delta, self.state, Step(t, delays))  # η_t · Clip(ũ_t, Δ_t)
-        self.x = self.x + move  # x_t ← x_{t−1} + move
+        late = [self.late(one) for one in taken]
+        made, self.state = aggregate(self.x, late, self.method.outer, self.state, Step(t, delays))
+        self.x = made.x  # x_t ← x_{t−1} + η_t · Clip(ũ_t, Δ_t)
         self.round = t
         if self.buffers is not None:
             self.buffers = _merge([one.update.buffers for one in taken if one.update.buffers])
@@ -275,24 +303,20 @@ class Server:
             clients=tuple(update.client for update in updates),
             delays=delays,
             norms=tuple(one.norm for one in taken),
-            norm=float(torch.linalg.vector_norm(delta)),
-            move=float(torch.linalg.vector_norm(move)),
-            clipped=float(clipped_share(self.state)),
+            norm=made.norm,
+            move=made.move,
+            clipped=made.clipped,
             local_clipped=sum(update.clipped for update in updates) / len(updates),
             loss=sum(update.loss for update in updates) / len(updates),
             steps=sum(update.steps for update in updates),
             snapshots=snapshots,
         )
 
-    def contribution(self, taken: Taken) -> Vector:
-        """What one update adds to the sum: vanilla δ, SD δ/p, DC δ − A ⊙ drift, or both."""
-        delta = taken.update.delta  # δ_i
-        if taken.update.curvature is not None:
-            drift = self.x - self.past.models[taken.update.round]  # x_{t−1} − x_s
-            delta = compensate(delta, taken.update.curvature, drift)
-        if self.method.weight is not None:
-            delta = delta * self.method.weight(taken.delay)
-        return delta
+    def late(self, taken: Taken) -> Late:
+        """An update, and what the method does about its delay p."""
+        update, weight = taken.update, self.method.weight
+        past = self.past.models[update.round] if self.method.compensate else None  # x_s
+        return Late(update.delta, weight(taken.delay) if weight else 1.0, update.curvature, past)
 
     # ------------------------------------------------------------------------------------------- who works when
 
@@ -403,10 +427,14 @@ def _like(a: object, b: Tensor | None) -> bool:
 
 
 def _finite(update: Update, norm: float) -> bool:
-    if math.isfinite(norm) and update.curvature is None and update.buffers is None:
-        return True  # the common case, without another pass; a norm can overflow where no coordinate does
-    vectors = (update.delta, update.curvature, update.buffers.floats if update.buffers else None)
-    return all(v is None or bool(torch.isfinite(v).all()) for v in vectors)
+    return (math.isfinite(norm) or _all_finite(update.delta)) and all(
+        v is None or math.isfinite(torch.dot(v, v)) or _all_finite(v)  # a square can overflow where no coordinate does
+        for v in (update.curvature, update.buffers.floats if update.buffers else None)
+    )
+
+
+def _all_finite(v: Tensor) -> bool:
+    return bool(torch.isfinite(v).all())
 
 
 def _merge(buffers: list[Buffers]) -> Buffers:

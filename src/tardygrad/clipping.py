@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import torch
@@ -19,9 +20,11 @@ def clip(v: Tensor, upper: float, lower: float = 0.0) -> Tensor:
     >>> clip(torch.tensor([-3.0, 0.0, 0.1]), upper=1.0, lower=0.5).tolist()
     [-1.0, 0.0, 0.5]
     """
+    largest = torch.finfo(v.dtype).max
+    upper = math.inf if upper > largest else upper
     if lower == 0.0:
         return v.clamp(-upper, upper)
-    lower = min(lower, torch.finfo(v.dtype).max)
+    lower = min(lower, largest)
     return v.sign() * v.abs().clamp(lower, upper)
 
 

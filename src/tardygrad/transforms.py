@@ -14,6 +14,7 @@ from torch import Tensor
 from tardygrad import clipping
 from tardygrad.clipping import Norm
 from tardygrad.errors import Invalid
+from tardygrad.kernels import Form
 from tardygrad.schedules import Constant, Schedule
 
 State = dict[str, Tensor]
@@ -27,6 +28,10 @@ class Step(NamedTuple):
     delays: tuple[int, ...] = ()  # the server's: p of every update in the buffer
 
 
+def _no_form(round: int) -> Form | None:
+    return None
+
+
 @dataclass(frozen=True)
 class Transform:
     """A direction becomes a move.
@@ -35,11 +40,13 @@ class Transform:
         init: the vector about to be walked, to a first state.
         update: (direction, state, step) to (move, next state); changes none of its arguments.
         text: the call that made it.
+        form: of a round, the same as one clip and one rate, if that is all there is to it; see `tardygrad.kernels`.
     """
 
     init: Callable[[Tensor], State] = field(repr=False)
     update: Callable[[Tensor, State, Step], tuple[Tensor, State]] = field(repr=False)
     text: str = "Transform(...)"
+    form: Callable[[int], Form | None] = field(default=_no_form, repr=False)
 
     def __repr__(self) -> str:
         return self.text
@@ -56,7 +63,7 @@ def scale(lr: Schedule) -> Transform:
     def update(direction: Tensor, state: State, step: Step) -> tuple[Tensor, State]:
         return direction * lr(step.round), state
 
-    return Transform(stateless, update, f"scale({lr})")
+    return Transform(stateless, update, f"scale({lr})", lambda round: Form(lr=lr(round)))
 
 
 def clip(upper: Schedule, lower: Schedule = Constant(0.0), norm: Norm = "coordinate") -> Transform:
@@ -68,15 +75,16 @@ def clip(upper: Schedule, lower: Schedule = Constant(0.0), norm: Norm = "coordin
         raise Invalid(f"`norm` must be 'coordinate' or 'l2', got {norm!r}.")
     if lower(1) > upper(1):
         raise Invalid(f"a lower threshold must not exceed the upper one ({upper(1):g}), got {lower(1):g}.")
-    form = clipping.clip if norm == "coordinate" else clipping.clip_l2
+    function = clipping.clip if norm == "coordinate" else clipping.clip_l2
 
     def update(direction: Tensor, state: State, step: Step) -> tuple[Tensor, State]:
-        move = form(direction, upper(step.round), lower(step.round))
+        move = function(direction, upper(step.round), lower(step.round))
         changed = (move != direction).sum() / max(direction.numel(), 1)
         return move, {"clipped": changed}
 
     text = f"clip({upper}, lower={lower}, norm={norm!r})"
-    return Transform(stateless, update, text)
+    form = None if norm == "l2" else lambda round: Form(upper(round), lower(round))
+    return Transform(stateless, update, text, form or _no_form)
 
 
 def chain(*transforms: Transform) -> Transform:
@@ -92,15 +100,18 @@ def chain(*transforms: Transform) -> Transform:
         for i, transform in enumerate(transforms):
             own = {name.removeprefix(f"{i}."): value for name, value in state.items() if name.startswith(f"{i}.")}
             direction, own = transform.update(direction, own, step)
-            after |= {f"{i}.{name}": value for name, value in own.items()}
+            after |= {name if name == "clipped" else f"{i}.{name}": value for name, value in own.items()}
         return direction, after
 
-    return Transform(init if stateful else stateless, update, f"chain({', '.join(map(repr, transforms))})")
+    def form(round: int) -> Form | None:
+        first, *rest = (transform.form(round) for transform in transforms)
+        if first is None or len(rest) != 1 or rest[0] is None or (first.lr, *rest[0][:2]) != (1.0, *Form()[:2]):
+            return None
+        return Form(first.upper, first.lower, rest[0].lr)  # a clip, then a rate
+
+    return Transform(init if stateful else stateless, update, f"chain({', '.join(map(repr, transforms))})", form)
 
 
 def clipped_share(state: State) -> Tensor | float:
-    """The share of coordinates that the last step's clip changed; 0 where nothing clips."""
-    for name, value in state.items():
-        if name.endswith("clipped"):
-            return value
-    return 0.0
+    """The share of coordinates that the last step's clip changed, of the last clip if there are several; 0 without."""
+    return state.get("clipped", 0.0)

@@ -1,0 +1,165 @@
+"""The local step and the round of algorithm.py, each in one pass over memory.
+
+On a CPU numba makes them (`fused.py`, the extra `fast`), on a GPU torch.compile. Where there is neither, where vectors
+are small, or where a method's steps are more than a clip and a rate, the lines of algorithm.py run as they stand. On a
+CPU models have the same bits either way; norms and shares in the record agree to six digits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+LEAST = 1 << 18
+"""Coordinates from which on a pass over memory costs more than calling torch a few times more."""
+
+_SHARE = 1 << 22  # coordinates that are worth a thread
+
+
+class Form(NamedTuple):
+    """A transform as numbers: move = lr · BiClip(direction) with these thresholds."""
+
+    upper: float = math.inf
+    lower: float = 0.0
+    lr: float = 1.0
+
+
+class Late(NamedTuple):
+    """An update as it enters a round: δ, its weight, and for DC its A and the x_s it started from."""
+
+    delta: Tensor
+    weight: float = 1.0
+    curvature: Tensor | None = None
+    past: Tensor | None = None
+
+
+class Outcome(NamedTuple):
+    """What a round came to."""
+
+    x: Tensor  # x_t
+    norm: float  # ‖Δ_t‖
+    move: float  # ‖x_t − x_{t−1}‖
+    clipped: float  # share of Δ_t's coordinates
+
+
+def fits(x: Tensor) -> bool:
+    """Whether there are kernels for a vector like this."""
+    if len(x) < LEAST or x.dtype != torch.float32 or not x.is_contiguous():
+        return False
+    return x.is_cuda or (x.device.type == "cpu" and _fused() is not None)
+
+
+def walk(x: Tensor, g: Tensor, curvature: Tensor | None, form: Form) -> Tensor:
+    """x ← x − move and A ← A + move ⊙ move in place, with move = lr · Clip(g); the share of g that was clipped."""
+    if x.is_cuda:
+        share: Tensor = _compiled(_walk)(x, g, curvature, *_scalars(form, x))
+        return share
+    fused = _numba()
+    vectors = [one.numpy() for one in (x, g, curvature) if one is not None]
+    kernel = fused.walk if curvature is None else fused.walk_curved
+    clipped = _spread(len(x), lambda a, b: (kernel(*(v[a:b] for v in vectors), *_float32(form)),))
+    return torch.tensor(clipped[0] / len(x))
+
+
+def aggregate(x: Tensor, updates: Sequence[Late], form: Form, out: Tensor | None = None) -> Outcome:
+    """x + lr · Clip((1/M) Σ contributions), in new memory or, on a CPU, in that of `out`."""
+    if x.is_cuda:
+        late = [(one.delta, one.curvature, one.past) for one in updates]
+        weights = torch.tensor([one.weight for one in updates], device=x.device)
+        made, *facts = _compiled(_aggregate)(x, late, weights, *_scalars(form, x))
+        return Outcome(made, *map(float, facts))
+    fused = _numba()
+    if out is None:
+        out = torch.from_numpy(np.empty(len(x), np.float32))  # numpy asks for huge pages, which are cleared sooner
+    compensated = updates[0].curvature is not None
+    vectors = ([getattr(one, name) for one in updates] for name in ("delta", "curvature", "past"))
+    addresses = [np.array([0 if v is None else v.data_ptr() for v in each], np.int64) for each in vectors]
+    weights32 = np.array([one.weight for one in updates], np.float32)
+    ends = (x.numpy(), out.numpy(), *addresses, weights32, compensated)
+    clipped, squares, moved = _spread(len(x), lambda a, b: fused.aggregate(*ends, a, b, *_float32(form)))
+    return Outcome(out, math.sqrt(squares), math.sqrt(moved), clipped / len(x))
+
+
+@cache
+def _fused() -> ModuleType | None:
+    try:
+        from tardygrad import fused
+    except ImportError:
+        return None
+    return fused
+
+
+def _numba() -> ModuleType:
+    made = _fused()
+    assert made is not None  # `fits` has said so
+    return made
+
+
+def _float32(form: Form) -> tuple[np.float32, ...]:
+    with np.errstate(over="ignore"):  # as in clipping.py: a threshold that is too large for float32 is infinite
+        return np.float32(form.lower), np.float32(form.upper), np.float32(form.lr)
+
+
+def _spread(n: int, part: Callable[[int, int], Sequence[float]]) -> list[float]:
+    """The sums of a kernel's results over the parts of a vector, one for each of torch's threads if it is long."""
+    block = 1 << 16
+    parts = max(min(torch.get_num_threads(), n // _SHARE), 1)
+    bounds = [n * i // parts // block * block for i in range(parts)] + [n]
+    if parts == 1:
+        return list(part(0, n))
+    with ThreadPoolExecutor(parts) as pool:
+        return [sum(each) for each in zip(*pool.map(part, bounds, bounds[1:]), strict=True)]
+
+
+# ------------------------------------------------------------------------------------------------------- for a GPU
+
+
+@cache
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    made: Callable[..., Any] = torch.compile(function)
+    return made
+
+
+def _scalars(form: Form, x: Tensor) -> tuple[Tensor, ...]:
+    """As tensors: a number that changes from round to round would be compiled anew."""
+    return tuple(torch.tensor(value, device=x.device) for value in (form.lower, form.upper, form.lr))
+
+
+def _walk(x: Tensor, g: Tensor, curvature: Tensor | None, lower: Tensor, upper: Tensor, lr: Tensor) -> Tensor:
+    c = _biclip(g, lower, upper)
+    move = c * lr
+    x -= move
+    if curvature is not None:
+        curvature += move * move
+    return (c != g).float().mean()
+
+
+def _aggregate(
+    x: Tensor,
+    late: Sequence[tuple[Tensor, Tensor | None, Tensor | None]],
+    weights: Tensor,
+    lower: Tensor,
+    upper: Tensor,
+    lr: Tensor,
+) -> tuple[Tensor, ...]:
+    total = torch.zeros_like(x)
+    for i, (delta, curvature, past) in enumerate(late):
+        if curvature is not None and past is not None:
+            delta = delta - curvature * (x - past)
+        total = total + delta * weights[i]
+    mean = total / len(late)
+    c = _biclip(mean, lower, upper)
+    move = c * lr
+    return x + move, torch.linalg.vector_norm(mean), torch.linalg.vector_norm(move), (c != mean).float().mean()
+
+
+def _biclip(v: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
+    return torch.where(lower > 0, v.sign() * v.abs().clamp(lower, upper), v.clamp(-upper, upper))

@@ -1,0 +1,202 @@
+"""Fused kernels: the same bits as the lines of algorithm.py, for every form, size and number of threads."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import tardygrad as tg
+from tardygrad import kernels
+from tardygrad.algorithm import aggregate, walk
+from tardygrad.kernels import Form, Late
+from tardygrad.schedules import Constant, Cosine, Power
+from tardygrad.transforms import Step, Transform, chain, clip, scale
+
+fused = pytest.importorskip("tardygrad.fused", reason="needs numba: pip install 'tardygrad[fast]'")
+
+SIZES = [1, 7, fused.BLOCK - 1, fused.BLOCK, 3 * fused.BLOCK + 5]
+STEPS = {
+    "rate": scale(Power(0.3, -0.5)),
+    "clip": chain(clip(Constant(0.7)), scale(Power(0.3, -0.5))),
+    "clip alone": clip(Constant(0.7)),
+    "biclip": chain(clip(Constant(0.7), Constant(0.2)), scale(Constant(0.1))),
+    "infinite": chain(clip(Constant(math.inf)), scale(Constant(0.1))),
+    "zero": chain(clip(Constant(0.0)), scale(Constant(0.1))),
+    "overflowing": chain(clip(Constant(1e300)), scale(Cosine(0.1, 9))),
+}
+
+
+@pytest.fixture(autouse=True)
+def every_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "LEAST", 1)
+
+
+@pytest.fixture
+def plainly() -> Iterator[pytest.MonkeyPatch]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernels, "LEAST", math.inf)
+        yield patch
+
+
+def vector(n: int, seed: int, special: bool = True) -> Tensor:
+    """Numbers of all sizes, with zeros of both signs, thresholds, subnormals and what is not finite among them."""
+    rng = np.random.default_rng(seed)
+    values = rng.standard_t(1.2, n).astype(np.float32)
+    if special and n > 6:
+        places = rng.permutation(n)[:7]
+        values[places] = [0.0, -0.0, 0.7, -0.7, 1e-42, np.inf, np.nan]
+    return torch.from_numpy(values)
+
+
+def same(a: Tensor, b: Tensor) -> bool:
+    """Bit for bit, whatever a NaN carries."""
+    nan = a.isnan() & b.isnan()
+    return bool(((a.view(torch.int32) == b.view(torch.int32)) | nan).all())
+
+
+def both(monkeypatch: pytest.MonkeyPatch, function):  # type: ignore[no-untyped-def]
+    """A function's results from the kernels and from plain torch."""
+    assert kernels.fits(torch.zeros(1))
+    quick = function()
+    with monkeypatch.context() as patch:
+        patch.setattr(kernels, "LEAST", math.inf)
+        assert not kernels.fits(torch.zeros(1))
+        return quick, function()
+
+
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("curved", [False, True])
+@pytest.mark.parametrize("name", STEPS)
+def test_a_local_step_has_the_same_bits(monkeypatch: pytest.MonkeyPatch, name: str, curved: bool, n: int) -> None:
+    def run() -> tuple[Tensor, Tensor | None, float]:
+        x, curvature = vector(n, 1), vector(n, 2).abs() if curved else None
+        state = walk(x, vector(n, 3), curvature, STEPS[name], {}, Step(5))
+        return x, curvature, float(state.get("clipped", 0.0))
+
+    (x, curvature, share), (x2, curvature2, share2) = both(monkeypatch, run)
+    assert same(x, x2)
+    if n < 7 or name != "rate":  # a step that clips nothing counts nothing, not even what is not a number
+        assert share == pytest.approx(share2, rel=1e-6)
+    if curvature is not None and curvature2 is not None:
+        assert same(curvature, curvature2)
+
+
+@pytest.mark.parametrize("updates", [1, 2, 3, 4, 5, 8, 11])
+@pytest.mark.parametrize("compensated", [False, True])
+@pytest.mark.parametrize("name", STEPS)
+def test_a_round_has_the_same_bits(monkeypatch: pytest.MonkeyPatch, name: str, compensated: bool, updates: int) -> None:
+    n = 3 * fused.BLOCK + 5
+    x = vector(n, 0, special=False)
+    late = [Late(vector(n, 10 * i, special=False), 1 / (i + 1), *_more(n, i, compensated)) for i in range(updates)]
+
+    (made, state), (made2, state2) = both(monkeypatch, lambda: aggregate(x, late, STEPS[name], {}, Step(5, (1,))))
+    assert same(made.x, made2.x)
+    assert made[1:] == pytest.approx(made2[1:], rel=1e-5)
+    assert float(state["clipped"]) == pytest.approx(float(state2.get("clipped", 0.0)), rel=1e-6)
+
+
+def _more(n: int, i: int, compensated: bool) -> tuple[Tensor | None, Tensor | None]:
+    return (
+        (vector(n, 10 * i + 1, special=False).abs(), vector(n, 10 * i + 2, special=False))
+        if compensated
+        else (None, None)
+    )
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_a_round_of_special_numbers_has_the_same_bits(monkeypatch: pytest.MonkeyPatch, n: int) -> None:
+    late = [Late(vector(n, i), 0.5, vector(n, i + 10), vector(n, i + 20)) for i in range(3)]
+    for transform in STEPS.values():
+        one, two = both(monkeypatch, lambda t=transform: aggregate(vector(n, 9), late, t, {}, Step(2)))  # type: ignore[misc]
+        assert same(one[0].x, two[0].x)
+
+
+def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    n, form = 300_000, Form(0.7, 0.0, 0.1)
+    late = [Late(vector(n, i, special=False)) for i in range(4)]
+    monkeypatch.setattr(kernels, "_SHARE", 1000)
+    made, walked = [], []
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            made.append(kernels.aggregate(late[0].delta, late, form))
+            x, curvature = vector(n, 1, special=False), torch.zeros(n)
+            share = kernels.walk(x, late[1].delta, curvature, form)
+            walked.append((x, curvature, share))
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(made[0].x, made[1].x)
+    assert made[0][1:] == pytest.approx(made[1][1:], rel=1e-9)
+    assert all(torch.equal(a, b) for a, b in zip(*walked, strict=True))
+
+
+@pytest.mark.parametrize("compensated", [False, True])
+def test_what_a_gpu_compiles_computes_the_same(monkeypatch: pytest.MonkeyPatch, compensated: bool) -> None:
+    n, form = 5000, Form(0.7, 0.2, 0.1)
+    late = [Late(vector(n, i, special=False), 0.5, *_more(n, i, compensated)) for i in range(3)]
+    scalars = kernels._scalars(form, late[0].delta)
+    compiled = torch.compile(kernels._aggregate, backend="aot_eager")
+    x, norm, move, clipped = compiled(
+        late[0].delta, [(one.delta, one.curvature, one.past) for one in late], torch.full((3,), 0.5), *scalars
+    )
+    wanted = kernels.aggregate(late[0].delta, late, form)
+    assert torch.allclose(x, wanted.x, rtol=1e-6, atol=0)
+    assert (float(norm), float(move), float(clipped)) == pytest.approx(wanted[1:], rel=1e-5)
+    one, two = vector(n, 5, special=False), vector(n, 5, special=False)
+    curves = [torch.zeros(n), torch.zeros(n)] if compensated else [None, None]
+    step = torch.compile(kernels._walk, backend="aot_eager")
+    assert float(step(one, late[0].delta, curves[0], *scalars)) == float(
+        kernels.walk(two, late[0].delta, curves[1], form)
+    )
+    assert torch.allclose(one, two, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        clip(Constant(1.0), norm="l2"),
+        chain(scale(Constant(0.1)), clip(Constant(1.0))),
+        chain(scale(Constant(0.1)), scale(Constant(0.1))),
+        chain(clip(Constant(1.0)), clip(Constant(0.5)), scale(Constant(0.1))),
+        chain(clip(Constant(1.0)), clip(Constant(0.5))),
+        chain(clip(Constant(1.0), norm="l2"), scale(Constant(0.1))),
+        Transform(lambda x: {}, lambda d, s, step: (d, s)),
+    ],
+    ids=repr,
+)
+def test_what_is_more_than_a_clip_and_a_rate_has_no_form(transform: Transform) -> None:
+    assert transform.form(1) is None
+
+
+def test_a_form_follows_the_schedules() -> None:
+    step = chain(clip(Power(2.0, 0.5), Constant(0.1)), scale(Power(1.0, -1.0)))
+    assert step.form(4) == Form(4.0, 0.1, 0.25)
+
+
+def test_only_long_float32_vectors_of_a_cpu_have_kernels(plainly: pytest.MonkeyPatch) -> None:
+    plainly.setattr(kernels, "LEAST", 10)
+    assert kernels.fits(torch.zeros(10))
+    for other in (torch.zeros(9), torch.zeros(10).double(), torch.zeros(20)[::2], torch.zeros(10, device="meta")):
+        assert not kernels.fits(other)
+    plainly.setattr(kernels, "_fused", lambda: None)
+    assert not kernels.fits(torch.zeros(10))
+
+
+@pytest.mark.parametrize("make", [tg.clip2, tg.sgdclip])
+@pytest.mark.parametrize("late", [{}, {"downplay": True}, {"compensate": True}])
+def test_a_run_has_the_same_bits_without_numba(monkeypatch: pytest.MonkeyPatch, make, late) -> None:  # type: ignore[no-untyped-def]
+    outer = {"clip": 0.01} if make is tg.clip2 else {}
+    method = make(lr=1.0, local_lr=0.1, local_clip=0.5, buffer=3, local_steps=3, mode="client", **outer, **late)
+    task = tg.tasks.quadratic(clients=8, dimension=5000, noise=tg.Noise("student", tail=1.5, scale=0.1))
+
+    def run() -> Tensor:
+        return tg.simulate(method, task, tg.Fleet.paper(clients=8, stragglers="large"), rounds=12, seed=3).x
+
+    quick, plain = both(monkeypatch, run)
+    assert torch.equal(quick, plain)

@@ -137,7 +137,7 @@ def test_a_model_brings_its_own_size_and_statistics(vit, resnet, tmp_path):
 )
 def test_what_is_trained_is_the_vector_and_the_rest_is_frozen(family, train, first, color, vit, tiny):  # noqa: F811
     folder, side = (tiny, 16) if family == "tinyvit" else (vit, None)
-    task = cifar10(model=family, pretrained=str(folder), train=train, resize=side, **color)
+    task = cifar10(model=family, pretrained=str(folder), train=train, resize=side, augment=True, **color)
     module = task._template
     names = [name for name, p in module.named_parameters() if p.requires_grad]
     frozen = [name for name, p in module.named_parameters() if not p.requires_grad]
@@ -180,8 +180,8 @@ def test_gray_images_and_augmentation_work_with_pretrained_networks(tmp_path, ti
 @pytest.mark.parametrize(
     ("family", "train", "text"),
     [
-        ("tinyvit", "last-5", "train='last-N' must have N from 1 to the network's 4 blocks, got 'last-5'."),
-        ("transformers", "last-4", "train='last-N' must have N from 1 to the network's 3 blocks, got 'last-4'."),
+        ("tinyvit", "last-5", "train='last-N' must have N from 1 to the network's 4 layers, got 'last-5'."),
+        ("transformers", "last-4", "train='last-N' must have N from 1 to the network's 3 layers, got 'last-4'."),
     ],
 )
 def test_more_blocks_than_there_are_is_refused(family, train, text, color, vit, tiny):  # noqa: F811

@@ -70,8 +70,8 @@ def fashion(
         train_rows: of the training set, drawn with `seed`; None is all.
         test_rows: of the test set, the same for every seed; None is all.
         pretrained: the folder of a pretrained network, or for "transformers" its name on the hub.
-        train: the "head" of a pretrained network, on features that are computed once; the "last-N" blocks and the
-            head; or "all". None is "head".
+        train: the "head" of a pretrained network, the "last-N" blocks and the head, or "all". What is frozen is
+            computed once, but for "last-N" with `augment`. None is "head".
         resize: side in pixels of the images that a pretrained network gets; None is 64 for TinyViT, and what the
             model's configuration says for "transformers".
         cache: the folder for decoded images and features; None is ~/.cache/tardygrad.

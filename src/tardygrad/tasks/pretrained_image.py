@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tardygrad.errors import Invalid
-from tardygrad.tasks import tinyvit
-from tardygrad.tasks.cache import cached
+from tardygrad.tasks import tail, tinyvit
+from tardygrad.tasks.cache import Key, Tensors, cached
 from tardygrad.tasks.pixels import Normalize
 
 Family = Literal["tinyvit", "transformers"]
@@ -51,21 +51,19 @@ class Headless(nn.Module):
 
 
 class Tuned(nn.Module):
-    """A pretrained backbone on pixels, and a head; frozen parts stay in evaluation mode."""
+    """A pretrained backbone on pixels, or its tail on what enters it, and a head; frozen parts stay as they are."""
 
-    def __init__(self, prepared: Prepared, backbone: nn.Module, head: nn.Linear) -> None:
+    def __init__(self, prepared: Prepared | None, backbone: nn.Module, head: nn.Linear) -> None:
         super().__init__()
         self.prepared, self.backbone, self.head = prepared, backbone, head
 
     def train(self, mode: bool = True) -> Tuned:
         super().train(mode)
-        for part in self.backbone.modules():
-            if not any(p.requires_grad for p in part.parameters()):
-                part.eval()
+        tail.rest(self.backbone)
         return self
 
-    def forward(self, pixels: Tensor) -> Tensor:
-        logits: Tensor = self.head(self.backbone(self.prepared(pixels)))
+    def forward(self, *inputs: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.backbone(*map(self.prepared, inputs) if self.prepared else inputs))
         return logits
 
 
@@ -94,27 +92,57 @@ def backbone(family: Family, folder: Path, side: int | None) -> Backbone:
     return Backbone(Headless(model), Prepared(mean, std, side or (size if isinstance(size, int) else max(size))))
 
 
-def tuned(family: Family, folder: Path, side: int | None, train: str, shape: tuple[int, ...], classes: int) -> Tuned:
-    """A network to fine-tune: the backbone as it is, a head from torch's generator, and everything else frozen."""
-    found = backbone(family, folder, side)
-    _freeze(found.module, train)
+def tuned(
+    family: Family,
+    folder: Path,
+    side: int | None,
+    train: str,
+    shape: tuple[int, ...],
+    classes: int,
+    *,
+    cut: bool = False,
+) -> Tuned:
+    """A network to fine-tune: the backbone as it is, or `cut` to what is trained, and a head from torch's generator."""
+    module, prepared = backbone(family, folder, side)
+    tail.freeze(module, train)
     with torch.no_grad():
-        width = found.module.eval()(found.prepared(torch.zeros(1, *shape))).shape[1]
-    return Tuned(found.prepared, found.module, nn.Linear(width, classes)).train()
+        width = module.eval()(prepared(torch.zeros(1, *shape))).shape[1]
+    cut = cut and tail.cut(module, train)
+    return Tuned(None if cut else prepared, module, nn.Linear(width, classes)).train()
+
+
+def entering(
+    family: Family, folder: Path, side: int | None, train: str, pixels: Tensor, device: str, cache: str | None
+) -> tuple[Tensor, ...]:
+    """What enters the last N blocks, computed once for the same images and weights; nothing if they cannot be cut."""
+
+    def make() -> Tensors:
+        found = backbone(family, folder, side)
+        tail.freeze(found.module, train)
+        whole = nn.Sequential(found.prepared, found.module).to(device)
+        count = 2 if family == "tinyvit" else 1  # the means of stages before are features too
+        fix = "Lower train_rows, test_rows or resize."
+        return tail.entering(whole, found.module, train, [pixels], arguments=count, fix=fix)
+
+    return tuple(cached("states", make, *_key(family, folder, side), train, pixels, folder=cache).values())
 
 
 def features(family: Family, folder: Path, side: int | None, pixels: Tensor, device: str, cache: str | None) -> Tensor:
     """What a backbone makes of images, one row each; computed once for the same images and weights."""
 
     @torch.no_grad()
-    def make() -> dict[str, Tensor]:
+    def make() -> Tensors:
         found = backbone(family, folder, side)
         network = nn.Sequential(found.prepared, found.module).to(device).eval()
         return {"features": torch.cat([network(part.to(device)).cpu() for part in torch.split(pixels, 50)])}
 
+    return cached("features", make, *_key(family, folder, side), pixels, folder=cache)["features"]
+
+
+def _key(family: Family, folder: Path, side: int | None) -> list[Key]:
+    """All that a backbone's answers depend on, but for the images."""
     files = sorted(path for path in folder.iterdir() if path.suffix in (".json", ".safetensors"))
-    code = version("transformers") if family == "transformers" else "1"
-    return cached("features", make, family, code, str(side), *files, pixels, folder=cache)["features"]
+    return [family, version("transformers") if family == "transformers" else "1", str(side), *files]
 
 
 def find(pretrained: str, family: Family) -> Path:
@@ -172,19 +200,3 @@ def _statistics(folder: Path) -> tuple[Sequence[float], Sequence[float]]:
     except (OSError, ValueError) as error:
         raise Invalid(f"{path.name} in {str(folder)!r} must be JSON, and cannot be read as such ({error}).") from error
     return said.get("image_mean", half), said.get("image_std", half)
-
-
-def _freeze(module: nn.Module, train: str) -> None:
-    """Freeze every parameter that stands before the last N blocks; blocks are the outermost list of layers."""
-    if train == "all":
-        return
-    lists = [(name.count("."), m) for name, m in module.named_modules() if isinstance(m, nn.ModuleList) and len(m) > 1]
-    blocks = min(lists, key=lambda found: (found[0], -len(found[1])))[1] if lists else nn.ModuleList()
-    count = int(train.removeprefix("last-"))
-    if count > len(blocks):
-        raise Invalid(f"train='last-N' must have N from 1 to the network's {len(blocks)} blocks, got {train!r}.")
-    first = next(blocks[-count].parameters())
-    for p in module.parameters():
-        if p is first:
-            break
-        p.requires_grad_(False)

@@ -18,7 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from tardygrad.errors import Invalid
-from tardygrad.tasks.cache import Key, cached
+from tardygrad.tasks import tail
+from tardygrad.tasks.cache import Key, Tensors, cached
+from tardygrad.tasks.views import keyed
 
 _CHUNK = 10_000  # rows at a time in the tokenizer, whose own objects are large
 _WORDS = (".json", ".txt", ".model")  # configuration and vocabulary
@@ -38,18 +40,17 @@ class Classifier(nn.Module):
 
     def train(self, mode: bool = True) -> Classifier:
         super().train(mode)
-        for part in self.modules():
-            parameters = list(part.parameters())
-            if parameters and not any(p.requires_grad for p in parameters):
-                part.eval()
+        tail.rest(self)
         return self
 
     def forward(self, ids: Tensor, mask: Tensor, types: Tensor | None = None) -> Tensor:
+        """`ids` are tokens, or for a model that was cut the states that enter it."""
         longest = max(int(mask.sum(1).max()), 1)
-        more = {} if types is None else {"token_type_ids": types[:, :longest].long()}
-        logits: Tensor = self.model(
-            input_ids=ids[:, :longest].long(), attention_mask=mask[:, :longest].long(), **more
-        ).logits
+        first = ids[:, :longest]
+        given = {"inputs_embeds": first} if first.is_floating_point() else {"input_ids": first.long()}
+        if types is not None:
+            given["token_type_ids"] = types[:, :longest].long()
+        logits: Tensor = self.model(attention_mask=mask[:, :longest].long(), **given).logits
         return logits
 
 
@@ -61,8 +62,15 @@ class Head(nn.Linear):
         nn.init.zeros_(self.bias)
 
 
-def classifier(folder: str, outputs: int, train: str) -> Classifier:
-    """The model of a folder with `outputs` logits; a head that is not in the folder is drawn from torch's generator."""
+def classifier(folder: str, outputs: int, train: str, *, cut: bool = False) -> Classifier:
+    """The model of a folder with `outputs` logits; a head that is not in the folder is drawn from torch's generator.
+
+    Args:
+        folder: of the model.
+        outputs: logits.
+        train: "all", or the "last-N" layers.
+        cut: only the layers that are trained, and what follows them.
+    """
     with _transformers() as transformers:
         model = _loaded(
             transformers.AutoModelForSequenceClassification,
@@ -73,23 +81,10 @@ def classifier(folder: str, outputs: int, train: str) -> Classifier:
     if model.config.pad_token_id is None:
         model.config.pad_token_id = model.config.eos_token_id
     made = Classifier(model)
-    if train != "all":
-        _freeze(made, train)
+    tail.freeze(made, train)
+    if cut:
+        tail.cut(made, train)
     return made
-
-
-def _freeze(made: Classifier, train: str) -> None:
-    """Freeze every parameter that stands before the last N layers."""
-    layers = max((m for m in made.modules() if isinstance(m, nn.ModuleList)), key=len, default=nn.ModuleList())
-    digits = train.removeprefix("last-")
-    if not train.startswith("last-") or not digits.isdecimal() or not 1 <= int(digits) <= len(layers):
-        rule = "`train` must be 'all', 'head' or 'last-N'"
-        raise Invalid(f"{rule} with N from 1 to the model's {len(layers)} layers, got {train!r}.")
-    first = next(layers[-int(digits)].parameters())
-    for p in made.parameters():
-        if p is first:
-            break
-        p.requires_grad_(False)
 
 
 def find(model: str | None) -> Path:
@@ -163,6 +158,20 @@ def _tokenise(folder: Path, texts: Texts, max_length: int) -> dict[str, Tensor]:
     return {name: tensor[:, :longest].contiguous() for name, tensor in whole.items()}
 
 
+def entering(folder: Path, tokens: Sequence[Tensor], train: str, device: str, cache: str | None) -> tuple[Tensor, ...]:
+    """The states that enter the last N layers, computed once, and the mask; nothing if the model cannot be cut."""
+
+    def make() -> Tensors:
+        with keyed(0):  # a head is drawn, and does not matter
+            whole = classifier(str(folder), 2, train).to(device)
+        order = tokens[1].sum(1).argsort(descending=True, stable=True)
+        fix = "Lower rows, test_rows or max_length."
+        return tail.entering(whole, whole, train, tokens, also=tokens[1:2], order=order, fix=fix)
+
+    held = cached("states", make, *_files(folder, (*_WORDS, _WEIGHTS)), train, *tokens, folder=cache)
+    return (*held.values(), tokens[1]) if held else ()
+
+
 def embedded(folder: Path, texts: Texts, max_length: int, cache: str | None) -> Tensor:
     """Features of sentences or pairs: u, or (u, v, |u − v|, u ⊙ v), with u the mean of a sentence's last states.
 
@@ -230,15 +239,19 @@ def _loaded(kind: Any, folder: str | Path, **settings: Any) -> Any:
 
 def _key(folder: Path, texts: Texts, max_length: int, suffixes: tuple[str, ...]) -> list[Key]:
     """All that tokens or features depend on."""
-    try:
-        reader = version("transformers")
-    except PackageNotFoundError as error:
-        raise Invalid(_MISSING) from error
     digest = blake2b(digest_size=16)
     for column in texts:
         digest.update(f"{len(column)}:".encode())
         for text in column:
             raw = text.encode("utf-8", "surrogatepass")
             digest.update(f"{len(raw)}:".encode() + raw)
-    files = sorted(file for file in folder.iterdir() if file.suffix in suffixes)
-    return [*files, reader, digest.hexdigest(), str(max_length)]
+    return [*_files(folder, suffixes), digest.hexdigest(), str(max_length)]
+
+
+def _files(folder: Path, suffixes: tuple[str, ...]) -> list[Key]:
+    """A model's files, and the version of what reads them."""
+    try:
+        reader = version("transformers")
+    except PackageNotFoundError as error:
+        raise Invalid(_MISSING) from error
+    return [*sorted(file for file in folder.iterdir() if file.suffix in suffixes), reader]

@@ -174,15 +174,15 @@ def _cuts(side: int, window: int) -> list[int]:
 
 
 class Stage(nn.Module):
-    """Blocks, then a merging if there is a next stage."""
+    """Blocks, then a merging if there is a next stage; and the mean tokens so far."""
 
     def __init__(self, blocks: Sequence[nn.Module], downsample: nn.Module) -> None:
         super().__init__()
         self.blocks, self.downsample = nn.Sequential(*blocks), downsample
 
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.downsample(self.blocks(x))
-        return out
+    def forward(self, x: Tensor, means: Tensor) -> tuple[Tensor, Tensor]:
+        x = self.downsample(self.blocks(x))
+        return x, torch.cat([means, x.mean((2, 3))], 1)
 
 
 class TinyViT(nn.Module):
@@ -215,12 +215,13 @@ class TinyViT(nn.Module):
         self.layers = nn.ModuleList(stages)
         self.features = widths[2] + 2 * widths[3]
 
-    def forward(self, images: Tensor) -> Tensor:
-        x, means = self.layers[0](self.patch_embed(images)), []
-        for stage in self.layers[1:]:
-            x = stage(x)
-            means.append(x.mean((2, 3)))
-        return torch.cat(means, 1)
+    def forward(self, images: Tensor, means: Tensor | None = None) -> Tensor:
+        """`means` are those of stages that were computed before."""
+        x = self.patch_embed(images)
+        means = x.new_empty(len(x), 0) if means is None else means
+        for stage in self.layers:
+            x, means = stage(x, means)
+        return means[:, -self.features :]  # without those of the first stage
 
 
 def load(folder: str | Path) -> TinyViT:

@@ -1,0 +1,167 @@
+"""The last layers alone, on what enters them: the same vector, answers and gradients as those of the whole network."""
+
+import copy
+
+import pytest
+import torch
+
+from tardygrad.errors import Invalid
+from tardygrad.messages import Job
+from tardygrad.tasks import cifar10, glue, tail
+from tests.tasks.picture_files import RGB, striped, write_binary
+from tests.tasks.test_pretrained_image import resnet, vit  # noqa: F401
+from tests.tasks.test_tinyvit import folder as tiny  # noqa: F401
+from tests.tasks.text_files import examples, write_bert, write_tsv
+
+transformers = pytest.importorskip("transformers", reason="needs the extra hf")
+
+SMALL = {"num_hidden_layers": 3, "num_attention_heads": 2, "vocab_size": 60, "max_position_embeddings": 70}
+SMALL |= {"pad_token_id": 0, "eos_token_id": 3, "bos_token_id": 3, "hidden_size": 16, "embedding_size": 8}
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    """RTE, and small text models of several kinds with one tokenizer."""
+    made = tmp_path_factory.mktemp("texts")
+    write_tsv(made, "rte", examples("rte", 40), examples("rte", 13, seed=1))
+    write_bert(made / "Bert", layers=3)
+    for name in ("Roberta", "DistilBert", "Electra", "GPT2"):
+        write_bert(made / name)
+        torch.manual_seed(0)
+        model = getattr(transformers, f"{name}Model")(getattr(transformers, f"{name}Config")(**SMALL))
+        model.save_pretrained(made / name)
+    return made
+
+
+@pytest.fixture
+def rte(texts, tmp_path):
+    def build(model="Bert", train="last-1", **settings):
+        given = {"clients": 2, "name": "rte", "data": str(texts), "model": str(texts / model), "max_length": 24}
+        return glue(train=train, **given | {"cache": str(tmp_path / "cache"), "batch_size": 8} | settings)
+
+    return build
+
+
+@pytest.fixture
+def pictures(tmp_path, tiny, vit, resnet):  # noqa: F811
+    write_binary(tmp_path / "color", striped(24, RGB), striped(10, RGB))
+    folders = {"tinyvit": str(tiny), "vit": vit, "resnet": resnet}
+
+    def build(model="tinyvit", train="last-1", **settings):
+        given = {"clients": 2, "data": str(tmp_path / "color"), "cache": str(tmp_path / "cache"), "batch_size": 4}
+        family = {"model": "tinyvit", "resize": 32} if model == "tinyvit" else {"model": "transformers"}
+        return cifar10(pretrained=folders[model], train=train, **given | family | settings)
+
+    return build
+
+
+def uncut(build, monkeypatch, tmp_path, *args, **settings):
+    """The same task on the whole network."""
+    with monkeypatch.context() as patch:
+        patch.setattr(tail, "cut", lambda *_: False)
+        return build(*args, cache=str(tmp_path / "uncut"), **settings)
+
+
+def compare(task, plain):
+    assert task.shards.data[0].is_floating_point()
+    assert not plain.shards.data[0].is_floating_point()
+    assert sum(p.numel() for p in task._template.parameters()) < sum(p.numel() for p in plain._template.parameters())
+    x = task.init(3)
+    assert torch.equal(x, plain.init(3))
+    for batch in task.batches(Job(1, 0, 0, x, 3, None, 0)):
+        (loss, g), (same, h) = task.gradient(x, batch, None), plain.gradient(x, batch, None)  # dropout included
+        assert torch.allclose(loss, same, atol=1e-5)
+        assert torch.allclose(g, h, atol=1e-5)
+        assert g.abs().max() > 1e-3
+        x = x - g
+    with torch.no_grad():
+        for module in (task._template, plain._template):
+            module.eval()
+        said = task._template(*task.test[:-1])
+        assert torch.allclose(said, plain._template(*plain.test[:-1]), atol=1e-5)
+    scores, others = task.evaluate(x, None), plain.evaluate(x, None)
+    assert scores == pytest.approx(others, abs=1e-5)
+
+
+@pytest.mark.parametrize("model", ["Bert", "Roberta", "DistilBert"])
+@pytest.mark.parametrize("train", ["last-1", "last-3"])
+def test_the_last_layers_of_a_text_model_learn_as_in_the_whole(model, train, rte, monkeypatch, tmp_path):
+    compare(rte(model, train), uncut(rte, monkeypatch, tmp_path, model, train))
+
+
+@pytest.mark.parametrize("model", ["tinyvit", "vit"])
+@pytest.mark.parametrize("train", ["last-1", "last-2", "last-3"])
+def test_the_last_blocks_of_an_image_model_learn_as_in_the_whole(model, train, pictures, monkeypatch, tmp_path):
+    compare(pictures(model, train), uncut(pictures, monkeypatch, tmp_path, model, train))
+
+
+def test_all_four_stages_of_tinyvit_learn_on_its_frozen_stem(pictures, monkeypatch, tmp_path):
+    compare(pictures("tinyvit", "last-4"), uncut(pictures, monkeypatch, tmp_path, "tinyvit", "last-4"))
+
+
+@pytest.mark.parametrize("model", ["Electra", "GPT2"])  # a projection behind the embeddings; no embeddings of that name
+def test_a_text_model_that_cannot_be_cut_stays_whole(model, rte):
+    task = rte(model)
+    assert task.shards.data[0].dtype == torch.int32
+    frozen = [name for name, p in task._template.named_parameters() if not p.requires_grad]
+    assert any("embed" in name or "wte" in name for name in frozen)
+    batch = next(task.batches(Job(0, 0, 0, task.init(0), 1, None, 0)))
+    assert task.gradient(task.init(0), batch, None)[1].abs().max() > 0
+
+
+def test_images_stay_pixels_where_they_are_augmented_or_the_network_cannot_be_cut(pictures):
+    for task in (pictures("vit", augment=True), pictures("tinyvit", "all"), pictures("resnet", resize=32)):
+        assert task.shards.data[0].dtype == torch.uint8
+
+
+def test_it_is_computed_once_and_again_for_anything_else(rte, pictures, tmp_path, monkeypatch):
+    calls, real = [], tail.entering
+    monkeypatch.setattr(tail, "entering", lambda *a, **k: calls.append(a) or real(*a, **k))
+    for build in (rte, pictures):
+        first, again = build(), build(clients=1, batch_size=2)
+        assert len(calls) == 2  # to train on, and to test on
+        assert torch.equal(first.shards.data[0], again.shards.data[0])
+        build(train="last-2")
+        assert len(calls) == 4
+        calls.clear()
+    for path in (tmp_path / "cache").glob("states-*.safetensors"):
+        path.write_bytes(path.read_bytes()[:-9])
+    assert torch.equal(pictures().shards.data[0], first.shards.data[0])
+    assert len(calls) == 2
+
+
+def test_what_the_mask_hides_is_not_seen(rte):
+    states, mask, _ = rte().shards.data
+    assert states.shape[:2] == mask.shape
+    assert (mask.sum(1) < mask.shape[1]).any()
+    module = rte()._template.eval()
+    noisy = torch.where(mask.bool()[..., None], states, torch.randn_like(states))
+    with torch.no_grad():
+        assert torch.allclose(module(noisy, mask), module(states, mask), atol=1e-6)
+
+
+def test_what_would_be_too_large_is_refused_with_the_arithmetic(rte, pictures, monkeypatch):
+    monkeypatch.setattr(tail, "LIMIT", 1 << 30)
+    monkeypatch.setattr(tail, "_fits", lambda parts, rows, fix, real=tail._fits: real(parts, rows << 20, fix))
+    with pytest.raises(Invalid) as caught:
+        rte()
+    length = rte(train="all").shards.data[0].shape[1]
+    assert str(caught.value) == (
+        f"what enters the trained layers must fit into 1 GiB, where it is kept, got 41943040 rows of {length} × 16 "
+        f"numbers, {40 * length * 16 * 4 / 1024:.1f} GiB. Lower rows, test_rows or max_length."
+    )
+    with pytest.raises(Invalid, match=r"of 16 × 2 × 2 \+ 36 numbers, .* GiB. Lower train_rows, test_rows or resize."):
+        pictures()
+
+
+def test_a_cut_leaves_a_network_as_it_was_if_it_would_lose_a_trained_parameter():
+    network = transformers.BertForSequenceClassification(
+        transformers.BertConfig(**{k: v for k, v in SMALL.items() if k != "embedding_size"}, intermediate_size=8)
+    )
+    before = copy.deepcopy(network.state_dict())
+    assert not tail.cut(network, "last-1")  # nothing is frozen
+    assert network.state_dict().keys() == before.keys()
+    tail.freeze(network, "last-1")
+    kept = [p for p in network.parameters() if p.requires_grad]
+    assert tail.cut(network, "last-1")
+    assert all(a is b for a, b in zip(network.parameters(), kept, strict=True))

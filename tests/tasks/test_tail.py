@@ -81,6 +81,10 @@ def compare(task, plain):
         assert torch.allclose(said, plain._template(*plain.test[:-1]), atol=1e-5)
     scores, others = task.evaluate(x, None), plain.evaluate(x, None)
     assert scores == pytest.approx(others, abs=1e-5)
+    whole = task.module(x)  # on tokens or pixels
+    right = whole(*plain.test[:-1]).argmax(1) == plain.test[-1]
+    assert not whole.training
+    assert float(right.double().mean()) == scores["accuracy"]
 
 
 @pytest.mark.parametrize("model", ["Bert", "Roberta", "DistilBert"])

@@ -1,10 +1,13 @@
 """TorchTask computes what a plain torch loop computes, to the bit, wherever and however often it is called."""
 
 import copy
+import doctest
 import math
 import pickle
+import re
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 from threading import Barrier
 
 import pytest
@@ -15,12 +18,14 @@ from torch import nn
 from torch.nn import functional as F
 
 from tardygrad.algorithm import work
+from tardygrad.cli import main
 from tardygrad.errors import Invalid
 from tardygrad.messages import Job
 from tardygrad.methods.sgdclip import sgdclip
 from tardygrad.tasks import Noise, TorchTask, shard
 from tardygrad.tasks.digits import ViT
 
+ROOT = Path(__file__).parents[2]
 LR, CLIP = 0.1, 0.05
 METHOD = sgdclip(local_lr=LR, local_clip=CLIP, lr=1.0, buffer=1, local_steps=1)  # a job brings its own K
 
@@ -227,6 +232,48 @@ def test_losses_that_are_not_finite_come_back_as_they_are():
     x = torch.full_like(task.init(0), math.nan)
     assert math.isnan(task.evaluate(x, None)["loss"])
     assert math.isnan(float(task.gradient(x, next(task.batches(job(task))), None)[0]))
+
+
+@pytest.mark.parametrize("normalised", [False, True])
+def test_the_network_of_a_vector_answers_as_the_task_does(normalised):
+    layers = [nn.Linear(7, 13), nn.BatchNorm1d(13) if normalised else nn.Identity(), nn.Dropout(0.5), nn.Linear(13, 3)]
+    task = make(nn.Sequential(*layers))
+    before = task.init(0).clone()
+    one = job(task, steps=20)
+    update = work(one, task, METHOD)
+    x = one.x + update.delta
+    network = task.module(x, update.buffers)
+    inputs, labels = task.test
+    assert not network.training
+    accuracy = float((network(inputs).argmax(1) == labels).double().mean())
+    assert accuracy == task.evaluate(x, update.buffers)["accuracy"]
+    expected, kept = network(inputs).detach(), x.clone()
+    x += 1.0  # the network has memory of its own
+    if update.buffers:
+        update.buffers.floats.add_(1.0)
+    assert torch.equal(network(inputs), expected)
+    with torch.no_grad():
+        network[0].weight.zero_()
+    assert torch.equal(task.module(kept, one.buffers and task.init_buffers())[0].weight.flatten(), kept[:91])
+    assert torch.equal(task.init(0), before)
+    assert [name for name, _ in network.named_parameters()] == [name for name, _ in task._template.named_parameters()]
+
+
+def test_a_network_needs_a_vector_of_its_length_and_its_buffers():
+    with pytest.raises(Invalid, match=r"x must be a flat float32 tensor of length 146, got torch.float32 \[3\]"):
+        make().module(torch.zeros(3))
+    task = make(nn.Sequential(nn.Linear(7, 3), nn.BatchNorm1d(3)))
+    with pytest.raises(Invalid, match="this module has buffers, got none with x"):
+        task.module(task.init(0))
+
+
+def test_the_docs_say_how_to_use_the_network_of_a_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit):
+        main(["run", "digits", "run.rounds=1", "run.evaluate_every=0"])
+    (code,) = re.findall(r"```pycon\n(.*?)```", (ROOT / "docs/tasks.md").read_text("utf-8"), re.DOTALL)
+    example = doctest.DocTestParser().get_doctest(code, {}, "docs/tasks.md", None, 0)
+    assert doctest.DocTestRunner().run(example).failed == 0
 
 
 def test_two_threads_get_the_same_bits_as_one():

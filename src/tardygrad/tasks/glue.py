@@ -94,11 +94,12 @@ def glue(
     folder = text_model.find(model)
     classes = len(FORMS[name].labels)
     held, tested = (_inputs(name, one, folder, train, max_length, device, cache) for one in (fit, test))
+    module: Any = partial(text_model.classifier, str(folder), classes or 1, train)
+    uncut: Any = None
     if train == "head":
-        module: Any = partial(text_model.Head, held[0].shape[1], classes or 1)
-    else:
-        states = held[0].is_floating_point()  # and no tokens
-        module = partial(text_model.classifier, str(folder), classes or 1, train, cut=states)
+        module = partial(text_model.Head, held[0].shape[1], classes or 1)
+    elif held[0].is_floating_point():  # states, and no tokens
+        module, uncut = partial(module, cut=True), module
     return Glue(
         name,
         (f"{len(fit)} rows of {fit.source}", f"{len(test)} rows of {test.source}"),
@@ -120,6 +121,7 @@ def glue(
         evaluate_batch=64,
         device=device,
         autocast=autocast,
+        uncut=uncut,
     )
 
 

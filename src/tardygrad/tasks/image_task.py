@@ -80,6 +80,7 @@ def image_task(
     tested: tuple[Tensor, ...] = test
     normalize = Normalize(source.mean, source.std)
     module: Callable[[], nn.Module]
+    uncut: Callable[[], nn.Module] | None = None
     if model == "vit":
         size = {"dim": dim, "depth": depth, "heads": heads, "patch": patch}
         module = partial(ViT, **size, shape=source.shape, classes=CLASSES, normalize=normalize)
@@ -96,7 +97,9 @@ def image_task(
             network = (model, folder, resize, str(train))
             if train != "all" and not augment:
                 held, tested = ((*(entering(*network, x, device, cache) or (x,)), y) for x, y in (fit, test))
-            module = partial(tuned, *network, source.shape, CLASSES, cut=held[0].is_floating_point())
+            module = partial(tuned, *network, source.shape, CLASSES)
+            if held[0].is_floating_point():  # no pixels
+                module, uncut = partial(module, cut=True), module
     return TorchTask(
         module,
         loss=nn.functional.cross_entropy,
@@ -116,6 +119,7 @@ def image_task(
         augment=crop_and_flip if augment else None,
         device=device,
         autocast=autocast,
+        uncut=uncut,
     )
 
 

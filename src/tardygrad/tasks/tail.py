@@ -2,7 +2,7 @@
 
 "last-N" trains the last N of a network's layers and whatever follows them. All before is frozen, without dropout, and
 so a function of the row: it is computed once for every row and kept on disk, and the task's module is the tail, the
-layers that are trained. Parameters, their order and x_0 are those of the whole network.
+layers that are trained. Parameters, their order and x_0 are those of the whole network, and so are its buffers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from tardygrad.errors import Invalid
 from tardygrad.tasks.cache import Tensors
-from tardygrad.tasks.views import trainable
+from tardygrad.tasks.views import kept, trainable
 
 LIMIT = 4 << 30
 """Bytes of what enters the tail, over all rows."""
@@ -64,13 +64,13 @@ def cut(network: nn.Module, train: str) -> bool:
     """Take off the embeddings and the layers before the last N; False if that cannot be, and nothing has changed."""
     path, layers = _layers(network)
     entry = next((name for name, _ in network.named_modules() if name.rpartition(".")[2] in _ENTRIES), "")
-    count, before = int(train.removeprefix("last-")), list(trainable(network).values())
+    count, before = int(train.removeprefix("last-")), _state(network)
     if not entry or count > len(layers):
         return False
     old = network.get_submodule(entry)
     _put(network, entry, Given(old))
     _put(network, path, layers[-count:])
-    after = list(trainable(network).values())
+    after = _state(network)
     if len(before) == len(after) and all(a is b for a, b in zip(before, after, strict=True)):
         return True
     _put(network, entry, old)
@@ -118,8 +118,8 @@ def entering(
                 return {}
             _fits(parts, len(held[0]), fix)
             found = {str(i): torch.zeros(len(held[0]), *part.shape[1:]) for i, part in enumerate(parts)}
-        for kept, part in zip(found.values(), parts, strict=True):
-            kept[rows, : part.shape[1]] = part.cpu()
+        for states, part in zip(found.values(), parts, strict=True):
+            states[rows, : part.shape[1]] = part.cpu()
     return found
 
 
@@ -146,6 +146,11 @@ def _layers(network: nn.Module) -> tuple[str, nn.ModuleList]:
         key=lambda found: (len(found[1]) < 2, found[0].count("."), -len(found[1])),
         default=("", nn.ModuleList()),
     )
+
+
+def _state(network: nn.Module) -> list[Tensor]:
+    """What a task keeps of a network."""
+    return [tensor for held in (trainable(network), *kept(network)) for tensor in held.values()]
 
 
 def _put(network: nn.Module, name: str, part: nn.Module) -> None:

@@ -57,6 +57,7 @@ class TorchTask:
         augment: alters the inputs of every training batch; `crop_and_flip` of `tardygrad.tasks.pixels` is one.
         device: where data, vectors and the module live.
         autocast: forward passes in bfloat16 where torch thinks it safe; vectors stay float32.
+        uncut: makes the network whose last layers the module is, for `module`; None if it is all there is.
 
     >>> from tardygrad.tasks import shard
     >>> data = (torch.randn(20, 3), torch.arange(20) % 2)
@@ -79,6 +80,7 @@ class TorchTask:
         augment: Augment | None = None,
         device: str = "cpu",
         autocast: bool = False,
+        uncut: Callable[[], nn.Module] | None = None,
     ) -> None:
         whole("batch_size", batch_size)
         whole("evaluate_batch", evaluate_batch)
@@ -88,7 +90,7 @@ class TorchTask:
             raise Invalid(f"`buffers` must be 'average' or 'refuse', got {buffers!r}.")
         self.device = _device(device)
         self.loss, self.noise, self.augment, self.autocast = loss, noise, augment, autocast
-        self.scores = scores
+        self.scores, self._uncut = scores, uncut
         self.shards = replace(shards, data=tuple(t.to(self.device) for t in shards.data))
         self.test = None if test is None else tuple(t.to(self.device) for t in tensors(test))
         self.batch_size, self.evaluate_batch = batch_size, evaluate_batch
@@ -144,6 +146,16 @@ class TorchTask:
         if not floats and not ints:
             return None
         return Buffers(flatten(floats.values()), flatten(ints.values(), torch.int64))
+
+    def module(self, x: Vector, buffers: Buffers | None = None) -> nn.Module:
+        """The network with the parameters x, in evaluation mode: a copy, to use without the task."""
+        views = self._views()
+        if self._uncut is not None:
+            with keyed(0):  # what it draws is overwritten
+                views = Views(self._uncut().to(self.device))
+        own = Buffers(*(flat.to(self.device, copy=True) for flat in buffers)) if buffers else None
+        views.bind(x.to(self.device), own, training=False)
+        return copied(views.module)
 
     def batches(self, job: Job) -> Iterator[Batch]:
         """K batches, or those of K passes."""

@@ -195,3 +195,16 @@ def test_a_record_that_cannot_be_made_leaves_no_file_open(tmp_path: Path) -> Non
     (tmp_path / "file").write_text("")
     with pytest.raises(tg.RecordError, match="cannot write to"):
         Record(tmp_path / "file/run", {})
+
+
+def test_the_docs_name_every_key_of_a_record(tmp_path: Path) -> None:
+    fleet = tg.Fleet.paper(clients=8).crash(client=0, at=2.0, back=4.0)
+    settings: dict[str, Any] = {"local_lr": 0.1, "local_clip": 1.0, "lr": 1.0, "buffer": 2, "local_steps": 2}
+    method = tg.sgdclip(**settings, mode="client", max_delay=3)
+    tg.simulate(method, tg.tasks.logistic(clients=8), fleet, rounds=40, out=tmp_path / "run")
+    docs = (Path(__file__).parent.parent / "docs/cli.md").read_text("utf-8").partition("# Records")[2]
+    events = list(read_lines(tmp_path / "run/events.jsonl"))
+    kinds = {row["event"] for row in events}
+    assert kinds == {"dispatch", "arrival", "refusal", "loss", "join", "advance", "evaluation"}
+    rows = [*events, *read_lines(tmp_path / "run/metrics.jsonl"), read_json(tmp_path / "run/summary.json")]
+    assert not {key for row in rows for key in [*row, *kinds] if f"`{key}`" not in docs} - {"accuracy"}

@@ -46,7 +46,7 @@ UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 class Part(NamedTuple):
     """So many of a kind, and their bytes together."""
 
-    number: int
+    number: int | None  # where they are counted
     bytes: int
 
 
@@ -61,7 +61,7 @@ class Memory(NamedTuple):
     def __str__(self) -> str:
         sizes = []
         for name, (number, total) in self.parts.items():
-            counted = name if number == 1 else f"{number} {name}"
+            counted = name if number is None else f"{number} {name.removesuffix('s') if number == 1 else name}"
             sizes += [f"{counted} {size(total)}"] if total else []
         return f"{size(self.peak)} = {' + '.join(sizes)}"
 
@@ -85,12 +85,12 @@ class Needs(NamedTuple):
     checkpoint_every: int = 0  # rounds; 0: never
 
 
-def needs(method: Method, task: Task, *, processes: int = 1, threads: int = 1, checkpoint_every: int = 0) -> Needs:
+def needs(method: Method, task: Task, *, processes: int = 1, threads: int = 0, checkpoint_every: int = 0) -> Needs:
     """What a run keeps of each kind.
 
     Args:
         processes: those that compute jobs; 1 is this one, 0 is one for every core.
-        threads: those of this process that compute jobs; 1 is the only one.
+        threads: those of this process that compute jobs for the server's; 0 is none.
         checkpoint_every: rounds; 0 is never.
     """
     d, dc = task.parameters, method.compensate
@@ -104,11 +104,11 @@ def needs(method: Method, task: Task, *, processes: int = 1, threads: int = 1, c
     own = x + buffers + _state(method.outer, d) + made + frozen + kept
     if processes > 1:
         work, ahead = processes * (job + frozen + update) + update, AHEAD * processes
-    elif threads > 1:
+    elif threads > 0:
         work, ahead = threads * (job + frozen), task.clients
     else:
         work, ahead = job - kept, 0
-    return Needs(own, x + buffers, update, work, step, processes + threads > 2, ahead, checkpoint_every)
+    return Needs(own, x + buffers, update, work, step, processes > 1 or threads > 0, ahead, checkpoint_every)
 
 
 def _module(task: Task) -> tuple[int, int]:
@@ -163,11 +163,11 @@ class Watch:
         needs = self.needs
         updates += min(needs.ahead, len(server.jobs))
         parts = {
-            "model": Part(1, needs.own),
+            "model": Part(None, needs.own),
             "start vectors": Part(starts, starts * needs.model),
             "updates": Part(updates, updates * needs.update),
-            "work": Part(1, work),
-            "check sum": Part(1, written),
+            "work": Part(None, work),
+            "check sum": Part(None, written),
         }
         peak, at = sum(part.bytes for part in parts.values()), server.round
         self.memory = self.memory._replace(rounds=at) if peak <= self.memory.peak else Memory(peak, at, at, parts)
@@ -184,9 +184,9 @@ def foresee(
     """
     clock = Clock(task.clients, task.parameters)
     server = Server(method, clock.init(seed), clients=task.clients, seed=seed)
-    watch = Watch(needs)
+    watch, pool = Watch(needs), SimPool(clock, method, fleet)  # the last checkpoint has what is then under way
     with suppress(Starved):  # the run itself will say so
-        for _ in islice(watch.over(server, drive(server, SimPool(clock, method, fleet), rounds)), messages):
+        for _ in islice(watch.over(server, drive(server, pool, rounds)), messages):
             pass
     return watch.memory
 

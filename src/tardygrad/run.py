@@ -60,7 +60,8 @@ class Run:
         self.metrics: list[Row] = []
         self.script: list[tuple[str, int, float]] = []
         self.counts: Counter[str] = Counter()
-        self.status = "not started"
+        self.status = "new"  # then running, and finished, stopped, starved, diverged or failed
+        self.reason: str | None = None  # why it starved or diverged
         self._stop = False
         self.seconds = 0.0  # real ones, over all sittings
 
@@ -72,7 +73,7 @@ class Run:
     def go(self) -> Iterator[Row]:
         """Run to the end, yielding the metrics of each round as it is made. Call `stop` to end early, resumably."""
         began, rounds = time.perf_counter(), self.settings["rounds"]
-        self.status = "running"
+        self.status, self.reason = "running", None
         if self.path:
             self.record = Record(self.path, self.asked, new=self.lengths is None)
         try:
@@ -93,7 +94,7 @@ class Run:
             self.status = "stopped"
             raise
         except (Starved, Diverged) as error:
-            self.status = f"{type(error).__name__.lower()}: {error}"
+            self.status, self.reason = type(error).__name__.lower(), str(error)
             raise
         except BaseException:
             self.status = "failed"
@@ -124,8 +125,10 @@ class Run:
         return Summary(
             method=str(self.server.method),
             status=self.status,
+            reason=self.reason,
             rounds=self.server.round,
             time=self.metrics[-1]["time"] if self.metrics else 0.0,
+            score_round=last.get("round"),
             loss=last.get("test_loss"),
             accuracy=last.get("test_accuracy"),
             best_accuracy=max(
@@ -210,10 +213,12 @@ class Summary(NamedTuple):
     """What came of a run."""
 
     method: str
-    status: str
+    status: str  # finished, stopped, starved, diverged, ...
+    reason: str | None  # why it starved or diverged
     rounds: int
     time: float  # seconds of the engine's clock
-    loss: float | None  # on the test set, after the last evaluated round
+    score_round: int | None  # the last round that was evaluated: loss and accuracy are its own
+    loss: float | None  # on the test set
     accuracy: float | None
     best_accuracy: float | None
     delay_mean: float
@@ -226,17 +231,26 @@ class Summary(NamedTuple):
     seconds: float  # real ones
 
     def __str__(self) -> str:
-        lines = [self.method, f"{self.status} after {self.rounds} rounds, {self.time:g} s on the clock"]
+        lines = [self.method, f"{self.status} after {plural(self.rounds, 'round')}, {self.time:g} s on the clock"]
+        lines += [self.reason] if self.reason else []
         loss = "not finite" if self.loss is None else f"{self.loss:.4g}"
-        if self.accuracy is not None:
-            lines.append(f"test accuracy {self.accuracy:.1%}, test loss {loss}")
-        elif self.loss is not None:
-            lines.append(f"test loss {loss}")
-        lines.append(
-            f"delay mean {self.delay_mean:.1f}, largest {self.delay_max}; {self.updates} updates, {self.lost} lost"
-        )
+        accuracy = "" if self.accuracy is None else f"test accuracy {self.accuracy:.1%}, "
+        if accuracy or self.loss is not None:
+            when = "" if self.score_round == self.rounds else f" (of round {self.score_round})"
+            lines.append(f"{accuracy}test loss {loss}{when}")
+        arrived = f"{plural(self.updates, 'update')}, {self.lost} lost"
+        lines.append(f"delay mean {self.delay_mean:.1f}, largest {self.delay_max}; {arrived}")
         lines += [f"refused {number}: {reason}" for reason, number in self.refused.items()]
         return "\n".join(lines)
+
+
+def plural(number: int, what: str) -> str:
+    """So many of a thing.
+
+    >>> plural(1, "round"), plural(140, "round")
+    ('1 round', '140 rounds')
+    """
+    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def simulate(method: Method, task: Task, fleet: Fleet, *, workers: int = 1, **settings: Unpack[Settings]) -> Run:
@@ -283,13 +297,17 @@ def resume(path: str | Path, method: Method, task: Task, pool: Pool, *, rounds: 
         if saved is None:
             made = sum(1 for _ in read_lines(where / "metrics.jsonl")) if (where / "metrics.jsonl").exists() else 0
             if made > settings["checkpoint_every"] or (where / "summary.json").exists():
-                raise RecordError(f"the run in {path!s} made {made} rounds, but its checkpoints are gone.")
+                raise RecordError(f"the run in {path!s} made {plural(made, 'round')}, but its checkpoints are gone.")
             run.lengths = {"events.jsonl": 0, "metrics.jsonl": 0}
             return run
         if not hasattr(pool, "restore"):
             raise Invalid(f"a {type(pool).__name__} cannot be resumed.")
         run.lengths, run.from_checkpoint = saved.facts["lengths"], checkpoint.newest(where / "checkpoints")
-        pool.restore(checkpoint.apply(saved, run.server))
+        pending = checkpoint.apply(saved, run.server)
+        if not run.server.x.isfinite().all():
+            gone = f"a run that diverged cannot go on, got {str(where)!r} with a model that is not finite after "
+            raise Invalid(f"{gone}{plural(run.server.round, 'round')}. Begin a new one with a smaller lr, or clip.")
+        pool.restore(pending)
         run.seconds = saved.facts["seconds"]
         run.metrics = list(read_lines(where / "metrics.jsonl", run.lengths["metrics.jsonl"]))
         for row in read_lines(where / "events.jsonl", run.lengths["events.jsonl"]):

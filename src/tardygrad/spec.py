@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -25,6 +26,7 @@ from tardygrad import tasks
 from tardygrad.algorithm import Method, Task
 from tardygrad.errors import Invalid, nearest
 from tardygrad.fleet import Available, Crash, Fleet, Group, Link, Slow
+from tardygrad.memory import Memory, Needs, bound, foresee, needs
 from tardygrad.methods.clip2 import clip2
 from tardygrad.methods.sgdclip import sgdclip
 from tardygrad.pools.pool import Resumable
@@ -145,6 +147,19 @@ class Built(NamedTuple):
         pool = call(self.engine.make, made | self.engine.arguments, "engine")
         return pool if hasattr(pool, "__exit__") else nullcontext(pool)
 
+    def needs(self) -> Needs:
+        """What the vectors of a recorded run take, each by itself."""
+        who = "processes" if self.engine.kind == "sim" else "threads"
+        many = {who: self.engine.arguments["workers"], "checkpoint_every": self.run.checkpoint_every}
+        return needs(self.method, self.task, **many)
+
+    def memory(self, messages: int | None = None) -> Memory:
+        """What they take together at the most; simulated, as far as so many messages ahead show."""
+        if self.engine.kind != "sim" or self.fleet is None:
+            return bound(self.method, self.task, self.needs(), rounds=self.rounds)
+        rounds, seed = self.rounds, self.run.seed
+        return foresee(self.method, self.task, self.fleet, self.needs(), rounds=rounds, seed=seed, messages=messages)
+
 
 @dataclass(frozen=True)
 class Spec:
@@ -225,7 +240,8 @@ def override(tables: Table, text: str) -> None:
     key, equals, given = (part.strip() for part in text.partition("="))
     path, value = key.split("."), _value(given)
     if not equals or not all(path) or (len(path) == 1 and not isinstance(value, dict)):
-        raise Invalid(f"an override must be table.key=value, got {text!r}. Write for example run.rounds=100.")
+        fix = places(key, given) or "Write for example run.rounds=100."
+        raise Invalid(f"an override must be table.key=value, got {text!r}. {fix}")
     table = tables
     for i, name in enumerate(path[:-1], 1):
         table = table.setdefault(name, {})
@@ -235,6 +251,19 @@ def override(tables: Table, text: str) -> None:
         table[path[-1]] = value
     elif table.pop(path[-1], None) is None:
         raise Invalid(f"`{key}=` removes a key, but the spec does not set it.{nearest(path[-1], table)}")
+
+
+def places(key: str, value: str = "VALUE") -> str:
+    """Where a key that was given without its table, or as an option, belongs; nothing if it is nowhere.
+
+    >>> places("rounds", "100")
+    'Write run.rounds=100.'
+    """
+    table, _, name = key.rpartition(".")
+    keys = {home: {key for make in kinds.values() for key in _known(home, make)} for home, kinds in KINDS.items()}
+    keys = {"run": set(parameters(Length))} | keys
+    homes = [home for home, known in keys.items() if name in known and table in ("", home)]
+    return f"Write {' or '.join(f'{home}.{name}={value}' for home in homes)}." if homes else ""
 
 
 def _value(text: str) -> Any:
@@ -247,8 +276,12 @@ def _value(text: str) -> Any:
 
 def _tables(source: str | Path) -> tuple[str, Table]:
     path, known = Path(source), shipped()
+    if (path / "spec.json").is_file():
+        path /= "spec.json"
     if path.is_file():
         tables = _parsed(path)
+        if tables.keys() >= {"spec", "run", "versions"}:
+            return _recorded(path.resolve().parent, tables)
         fleet = tables.get("fleet")
         if isinstance(fleet, dict) and isinstance(fleet.get("path"), str):
             fleet["path"] = str(path.parent / fleet["path"])  # a spec and its trace move together
@@ -257,10 +290,16 @@ def _tables(source: str | Path) -> tuple[str, Table]:
     if str(source) in known:
         return str(source), tomllib.loads(files("tardygrad").joinpath(f"specs/{source}.toml").read_text("utf-8"))
     if path.is_dir():
-        fix = "It holds a run: resume or replay it." if (path / "spec.json").exists() else "Name a file."
-        raise Invalid(f"a spec must be a file, got the directory {str(source)!r}. {fix}")
+        raise Invalid(f"a spec must be a file or hold a run, got the directory {str(source)!r}. Name a file.")
     fix = nearest(str(source), known) or f" Shipped specs: {', '.join(known)}."
     raise Invalid(f"a spec must be a file or the name of a shipped spec, got {str(source)!r}.{fix}")
+
+
+def _recorded(folder: Path, record: Table) -> tuple[str, Table]:
+    """The spec of a run, named as that run was without its number."""
+    if not isinstance(record["spec"], dict):
+        raise Invalid(f"a run must have a spec to begin another with it, got {folder.name!r}, begun in Python.")
+    return re.sub(r"-\d+$", "", folder.name), record["spec"]
 
 
 def _anchor(tables: Table, folder: Path) -> None:
@@ -300,7 +339,11 @@ def _known(name: str, make: Make) -> Parameters:
 def _part(name: str, table: Table) -> Part:
     kind, rest = choose(KINDS[name], table, name)
     make = KINDS[name][kind]
-    return Part(kind, make, arguments(_known(name, make), rest, name))
+    known = _known(name, make)
+    for key in rest:
+        if key not in known and any(key in _known(name, other) for other in KINDS[name].values()):
+            raise Invalid(f"[{name}] has no key `{key}` if its kind is {kind!r}. Remove it: add {name}.{key}=")
+    return Part(kind, make, arguments(known, rest, name))
 
 
 def _same_clients(task: Table, fleet: Table | None) -> tuple[Part, Part | None]:

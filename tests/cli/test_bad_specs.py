@@ -14,6 +14,9 @@ GROUPS = "fleet={kind='groups', groups=[{name='a', clients=8, runtime=%s}]}"
 OVERRIDES = {
     "no equals sign": ("method.lr", "must be table.key=value, got 'method.lr'"),
     "no table": ("lr=0.1", "must be table.key=value"),
+    "rounds without a table": ("rounds=100", "must be table.key=value, got 'rounds=100'. Write run.rounds=100."),
+    "a key of two tables": ("seed=3", "Write run.seed=3 or task.seed=3."),
+    "another kind's key": ("method.kind=sgdclip", "`clip` if its kind is 'sgdclip'. Remove it: add method.clip="),
     "an empty key": ("method.=1", "must be table.key=value"),
     "an unknown table": ("metod.lr=1", "got `metod`. Did you mean 'method'?"),
     "an unknown key": ("method.bufer=2", "[method] has no key `bufer`. Did you mean 'buffer'?"),
@@ -132,7 +135,7 @@ def test_what_is_no_file_is_answered_in_one_line(tardygrad: Command) -> None:
     for argument, fragment in {
         "digit": "got 'digit'. Did you mean 'digits'?",
         "no/such/file.toml": "Shipped specs: cifar10, digits, ",
-        "folder": "a spec must be a file, got the directory 'folder'.",
+        "folder": "a spec must be a file or hold a run, got the directory 'folder'.",
         "list.json": "a spec must be made of tables, got [1, 2]",
         "broken.json": "a spec must be valid JSON",
         "a\0b": "a spec must be a file",
@@ -157,6 +160,14 @@ def test_usage_errors_look_the_same(tardygrad: Command) -> None:
     _refused(tardygrad("run"), "Missing argument 'SPEC'")
     _refused(tardygrad("run", "small.toml", "--ouch"), "--ouch")
     _refused(tardygrad("rum"), "No such command 'rum'")
+
+
+@pytest.mark.parametrize("given", [["--rounds", "100"], ["--rounds=100"], ["--run.rounds", "100"]])
+def test_a_setting_given_as_an_option_is_answered_with_the_override(given: list[str], tardygrad: Command) -> None:
+    for verb in ("run", "resume", "plan"):
+        _refused(tardygrad(verb, "small.toml", *given), "a setting is no option, got --")
+        _refused(tardygrad(verb, "small.toml", *given), "Write run.rounds=100.")
+    _refused(tardygrad("specs", "--rounds", "100"), "No such option")
 
 
 def test_errors_are_json_if_that_was_asked_for(tardygrad: Command) -> None:

@@ -36,6 +36,25 @@ def test_nobody_idles_client_centric_and_the_fast_ones_do_in_sync_rounds(tardygr
     assert plan["idle"] == pytest.approx(1 - (1 + 4) / (2 * 4))
 
 
+def test_idle_is_never_below_nothing(tardygrad: Command) -> None:
+    times = "\n".join(f"{client},{seconds}" for client, seconds in (("a", 1.0), ("b", 1.2), ("c", 9.5), ("a", 1.1)))
+    Path("times.csv").write_text(f"client,seconds\n{times}\n")
+    trace = ["fleet={kind='trace', path='times.csv'}", "task.clients=3", "run.rounds=400"]
+    assert tardygrad("plan", "small.toml", *trace, "--json").json["idle"] == 0.0
+    assert "idle   0.0% of 3 clients' time" in tardygrad("plan", "small.toml", *trace).out
+
+
+def test_a_plan_has_the_memory_of_the_run(tardygrad: Command) -> None:
+    how = ["small.toml", "method.compensate=true", "run.rounds=30"]
+    memory = tardygrad("plan", *how, "--json").json["memory"]
+    assert memory["peak"] == sum(part["bytes"] for part in memory["parts"].values())
+    assert memory["rounds"] == 30
+    ran = tardygrad("run", *how, "--json", "--out", "here")
+    parts = memory["parts"]
+    assert f"+ {parts['start vectors']['number']} start vector" in ran.err
+    assert tardygrad("plan", *how).out.splitlines()[-1].split() == ["together", f"{memory['peak'] / 1000:.3g}", "kB"]
+
+
 def _tables() -> spec.Table:
     path = Path("small.toml")
     path.write_text(SMALL)

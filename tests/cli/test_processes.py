@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import signal
@@ -90,6 +91,31 @@ def test_a_run_in_use_is_not_touched(begun: subprocess.Popen[str], tardygrad: Co
     code, _, err = tardygrad("resume", "parts")
     assert code == 1
     assert err.splitlines()[-1] == "error: the run in 'parts' is in use by another process."
+
+
+def test_a_stopped_run_says_which_round_its_score_is_of(tardygrad: Command) -> None:
+    process = _start("run", "small.toml", "run.rounds=100000", "run.evaluate_every=70", "--json", "--out", "here")
+    while not Path("here/metrics.jsonl").exists() or Path("here/metrics.jsonl").stat().st_size < 60_000:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=30)
+    summary = json.loads(out)
+    assert (summary["status"], summary["reason"]) == ("stopped", None)
+    assert summary["score_round"] == summary["rounds"] // 70 * 70 > 0
+    shown = tardygrad("resume", "here", f"run.rounds={summary['rounds'] + 1}").out
+    assert f"(of round {summary['score_round']})" not in shown  # the last round is evaluated
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs to see what is being loaded")
+def test_ctrl_c_while_torch_is_imported_is_quiet() -> None:
+    code = "from tardygrad_command import main; main()"
+    process = subprocess.Popen([sys.executable, "-c", code, "specs"], stdout=-1, stderr=-1, text=True)
+    while "libtorch" not in Path(f"/proc/{process.pid}/maps").read_text():
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=60) == ("", "")
+    assert process.returncode == -signal.SIGINT
 
 
 def test_the_command_line_imports_no_more_than_it_needs() -> None:

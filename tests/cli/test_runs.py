@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from tardygrad.record import read_lines
 from tests.cli.conftest import Command
 
+DIVERGING = ["method={kind='sgdclip', local_lr=10.0, local_clip=inf, lr=1e30, buffer=2, local_steps=3, mode='client'}"]
 STARVING = ["fleet.crashes=[{client=0, at=3}, {client=1, at=3}]", "task.clients=2", "run.rounds=100"]
 
 
@@ -20,7 +21,9 @@ def test_run_prints_a_summary_and_leaves_a_record(tardygrad: Command) -> None:
     code, out, err = tardygrad("run", "small.toml")
     assert code == 0
     assert out.splitlines()[:2] == ["Clip² (client-centric, M=2, K=3)", "finished after 12 rounds, 8 s on the clock"]
-    assert err == "Clip² (client-centric, M=2, K=3) on quadratic, recording in runs/small-1\n"
+    first, second = err.splitlines()
+    assert first == "Clip² (client-centric, M=2, K=3) on quadratic, recording in runs/small-1"
+    assert second.startswith("memory: ")
     assert {path.name for path in Path("runs/small-1").iterdir()} >= {"spec.json", "events.jsonl", "model.safetensors"}
 
 
@@ -57,6 +60,79 @@ def test_a_run_that_starves_is_one_line_and_exit_code_1(tardygrad: Command) -> N
     assert err.splitlines()[-1].startswith("error: the buffer cannot fill in round")
     result = tardygrad("run", "small.toml", *STARVING, "--json")
     assert (result.code, list(result.json)) == (1, ["error"])
+
+
+@pytest.mark.parametrize(("word", "how"), [("starved", STARVING), ("diverged", DIVERGING)])
+def test_a_status_is_one_word_and_the_reason_stands_beside_it(word: str, how: list[str], tardygrad: Command) -> None:
+    code, _, err = tardygrad("run", "small.toml", *how, "--out", "here")
+    summary = json.loads(Path("here/summary.json").read_text())
+    assert (code, summary["status"]) == (1, word)
+    assert err.splitlines()[-1] == f"error: {summary['reason']}"
+
+
+def test_a_diverged_run_is_not_resumed(tardygrad: Command) -> None:
+    tardygrad("run", "small.toml", *DIVERGING, "--out", "here")
+    code, out, err = tardygrad("resume", "here")
+    assert (code, out) == (2, "")
+    made = json.loads(Path("here/summary.json").read_text())["rounds"]
+    rounds = "1 round" if made == 1 else f"{made} rounds"
+    assert err == (
+        f"error: a run that diverged cannot go on, got 'here' with a model that is not finite after {rounds}. "
+        "Begin a new one with a smaller lr, or clip.\n"
+    )
+
+
+@pytest.mark.parametrize("source", ["here", "here/spec.json"])
+def test_a_recorded_run_is_a_spec(source: str, tardygrad: Command) -> None:
+    tardygrad("run", "small.toml", "method.buffer=3", "run.seed=4", "--out", "here")
+    again = tardygrad("run", source, "--json").json
+    assert again["out"] == "runs/here-1"
+    assert Path("runs/here-1/model.safetensors").read_bytes() == Path("here/model.safetensors").read_bytes()
+    numbered = tardygrad("run", "runs/here-1", "run.seed=5", "--json").json
+    assert numbered["out"] == "runs/here-2"
+    assert json.loads(Path("runs/here-2/spec.json").read_text())["spec"]["run"]["seed"] == 5
+
+
+def test_a_run_begun_in_python_is_no_spec(tardygrad: Command) -> None:
+    tardygrad("run", "small.toml", "--out", "here")
+    recorded = json.loads(Path("here/spec.json").read_text())
+    Path("here/spec.json").write_text(json.dumps(recorded | {"spec": None}))
+    code, _, err = tardygrad("run", "here")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "a run must have a spec to begin another with it, got 'here', begun in Python." in err
+
+
+def test_one_round_is_not_called_rounds(tardygrad: Command) -> None:
+    assert "finished after 1 round, " in tardygrad("run", "small.toml", "run.rounds=1", "--out", "here").out
+    assert tardygrad("replay", "here").out == "the same bits after 1 round\n"
+    assert " s for 1 round (" in tardygrad("plan", "small.toml", "run.rounds=1").out
+
+
+def test_too_little_memory_is_said_before_anything_is_written(tardygrad: Command) -> None:
+    tardygrad("run", "small.toml", "--out", "here")
+    before = Path("here/events.jsonl").read_bytes()
+    peak = tardygrad("plan", "small.toml", "--json").json["memory"]["peak"]
+    for argv in (["run", "small.toml", "--out", "there"], ["resume", "here", "run.rounds=30"], ["plan", "small.toml"]):
+        code, out, err = tardygrad(*argv, "--max-memory", "0.1KB")
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert err.startswith("error: the vectors of this run must fit in 100 B, got ")
+        assert " = model 80 B + " in err
+    assert not Path("there").exists()
+    assert Path("here/events.jsonl").read_bytes() == before
+    assert tardygrad("run", "small.toml", "--max-memory", str(peak)).code == 0
+    assert tardygrad("run", "small.toml", "--max-memory", str(peak - 1)).code == 2
+    assert "an amount of memory must be" in tardygrad("run", "small.toml", "--max-memory", "much").err
+
+
+def test_a_long_run_is_looked_ahead_of_only_so_far(tardygrad: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tardygrad.cli.sitting.NEAR", 9)
+    assert tardygrad("run", "small.toml").err.endswith(" in the first 3 rounds\n")
+    assert "in the first" not in tardygrad("run", "small.toml", "--max-memory", "1GB").err
+
+
+def test_memory_on_the_real_clock_is_bounded(tardygrad: Command) -> None:
+    err = tardygrad("run", "small.toml", "engine={kind='threads', workers=2}").err
+    assert "+ 8 start vectors 640 B + " in err
 
 
 def test_an_unwritable_directory_is_one_line_and_exit_code_1(tardygrad: Command) -> None:

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable
 from importlib.metadata import version
+from itertools import pairwise
 from typing import Annotated, Any, NoReturn
 
 import click
@@ -18,6 +19,7 @@ from tardygrad.cli.replay import replay
 from tardygrad.cli.run import resume, run
 from tardygrad.cli.specs import specs
 from tardygrad.errors import Invalid, TardygradError
+from tardygrad.spec import places
 
 COMMANDS: tuple[Callable[..., Any], ...] = (demo, run, resume, replay, plan, specs)
 
@@ -63,6 +65,8 @@ def main(argv: list[str] | None = None) -> NoReturn:
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         sys.exit(2)
+    except click.NoSuchOption as error:
+        _fail(_key(error, given) or f"{error.format_message()} See tardygrad --help.", 2, given)
     except click.ClickException as error:
         _fail(f"{error.format_message()} See tardygrad --help.", 2, given)
     except OSError as error:
@@ -70,6 +74,16 @@ def main(argv: list[str] | None = None) -> NoReturn:
     except (KeyboardInterrupt, click.Abort):
         _fail("stopped before there was anything to keep.", 130, given)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _key(error: click.NoSuchOption, argv: list[str]) -> str:
+    """Where a setting that was written as an option belongs; nothing if it is none."""
+    option = error.option_name
+    after = [later for one, later in pairwise([*argv, "VALUE"]) if one == option]
+    given = [one.partition("=")[2] for one in argv if one.startswith(f"{option}=")]
+    verb = error.ctx.info_name if error.ctx else None
+    where = places(option.lstrip("-").replace("-", "_"), (after + given)[0])
+    return f"a setting is no option, got {option}. {where}" if where and verb in ("run", "resume", "plan") else ""
 
 
 def _fail(reason: str, code: int, argv: list[str]) -> NoReturn:

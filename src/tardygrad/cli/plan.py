@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from tardygrad import spec
-from tardygrad.algorithm import Method, Server
-from tardygrad.cli.screen import Json, Overrides, Source, show_json, show_table
+from tardygrad.algorithm import Server
+from tardygrad.cli.screen import Json, MaxMemory, Overrides, Source, show_json, show_table
 from tardygrad.drive import drive
 from tardygrad.errors import Invalid
 from tardygrad.fleet import Fleet
+from tardygrad.memory import Memory, Watch, read_size, size
 from tardygrad.messages import Advanced, Lost, Taken, Update
 from tardygrad.pools.sim import SimPool
+from tardygrad.run import plural
 from tardygrad.tasks.clock import clock
 
 if TYPE_CHECKING:
@@ -52,35 +54,42 @@ class Plan(NamedTuple):
     idle: float  # 1 − client-seconds with a job out / (clients · time)
     lost: int
     classes: dict[str, Share]
+    memory: Memory
 
 
-def plan(source: Source, overrides: Overrides = None, json: Json = False) -> None:
-    """Say how long a spec takes and how stale updates get, without training.
+def plan(source: Source, overrides: Overrides = None, max_memory: MaxMemory = None, json: Json = False) -> None:
+    """Say how long a spec takes, how stale updates get and what memory it needs, without training.
 
     The same method on the same fleet, on the clock alone. SPEC and TABLE.KEY=VALUE as for `tardygrad run`.
     """
     built = spec.load(source, overrides or ()).build()
     if built.fleet is None:
         raise Invalid("a plan needs a [fleet], got a spec without one. Describe your clients in it.")
-    planned = simulated(built.method, built.fleet, built.task.parameters, built.run.rounds, built.run.seed)
+    limit = read_size(max_memory) if max_memory else None
+    planned = simulated(built, built.fleet)
+    if limit:
+        planned.memory.check(limit)
     if json:
         classes = {name: share._asdict() for name, share in planned.classes.items()}
-        show_json(planned._asdict() | {"delay": planned.delay._asdict(), "classes": classes})
+        parts = {name: part._asdict() for name, part in planned.memory.parts.items()}
+        memory = planned.memory._asdict() | {"parts": parts}
+        show_json(planned._asdict() | {"delay": planned.delay._asdict(), "classes": classes, "memory": memory})
     else:
-        show_table(_table(planned))
-        show_table(_classes(planned))
+        for table in (_table(planned), _classes(planned), _parts(planned.memory)):
+            show_table(table)
 
 
-def simulated(method: Method, fleet: Fleet, parameters: int, rounds: int, seed: int) -> Plan:
+def simulated(built: spec.Built, fleet: Fleet) -> Plan:
     """Drive the method's server on the fleet's clock, with nothing to learn."""
+    method, parameters, rounds, seed = built.method, built.task.parameters, built.rounds, built.run.seed
     task = clock(clients=fleet.clients, parameters=parameters)
     server = Server(method, task.init(seed), clients=fleet.clients, seed=seed)
     pool = SimPool(task, method, fleet)
-    sent: dict[int, float] = {}
+    watch, sent = Watch(built.needs()), dict[int, float]()
     busy, lost = 0.0, 0
     classes = fleet.classes
     delays: dict[str, list[int]] = {name: [] for name in classes}
-    for now, message, happened, jobs in drive(server, pool, rounds):
+    for now, message, happened, jobs in watch.over(server, drive(server, pool, rounds)):
         if isinstance(message, Update | Lost):
             busy += now - sent.pop(message.client, now)
             lost += isinstance(message, Lost)
@@ -98,9 +107,10 @@ def simulated(method: Method, fleet: Fleet, parameters: int, rounds: int, seed: 
         time=time,
         rounds_per_second=rounds / time if time else None,
         delay=_delays([delay for each in delays.values() for delay in each]),
-        idle=1.0 - busy / (fleet.clients * time) if time else 0.0,
+        idle=max(1.0 - busy / (fleet.clients * time), 0.0) if time else 0.0,  # sums of floats may end beyond 1
         lost=lost,
         classes=_shares(fleet, delays),
+        memory=watch.memory if built.engine.kind == "sim" else built.memory(),
     )
 
 
@@ -123,11 +133,11 @@ def _table(plan: Plan) -> Table:
 
     table = Table(title=escape(plan.method), title_justify="left", show_header=False, box=None, pad_edge=False)
     rate = "" if plan.rounds_per_second is None else f" ({plan.rounds_per_second:.4g} rounds per second)"
-    table.add_row("time", f"{plan.time:.6g} s for {plan.rounds} rounds{rate}")
+    table.add_row("time", f"{plan.time:.6g} s for {plural(plan.rounds, 'round')}{rate}")
     delay = plan.delay
     table.add_row("delay", f"mean {delay.mean:.3g}, median {delay.median:g}, p90 {delay.p90:g}, max {delay.max}")
     table.add_row("idle", f"{plan.idle:.1%} of {plan.clients} clients' time")
-    table.add_row("model", f"{plan.parameters} parameters")
+    table.add_row("model", plural(plan.parameters, "parameter"))
     if plan.lost:
         table.add_row("lost", f"{plan.lost} (a client that is lost twice counts twice)")
     return table
@@ -143,4 +153,17 @@ def _classes(plan: Plan) -> Table:
     for name, one in plan.classes.items():
         delay = "" if one.delay is None else f"{one.delay:.3g}"
         table.add_row(escape(name), str(one.clients), str(one.updates), f"{one.share:.1%}", delay)
+    return table
+
+
+def _parts(memory: Memory) -> Table:
+    from rich.table import Table
+
+    table = Table("memory", "number", "size", box=None, pad_edge=False)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for name, (number, total) in memory.parts.items():
+        if total:
+            table.add_row(name, "" if number is None else str(number), size(total))
+    table.add_row("together", "", size(memory.peak))
     return table

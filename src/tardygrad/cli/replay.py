@@ -49,10 +49,12 @@ def replay(folder: Folder, json: Json = False) -> None:
     if json:
         show_json({"run": folder, "rounds": rounds, "same": same, "difference": difference, "changed": changed})
     elif same:
-        show(f"the same bits after {rounds} rounds")
+        show(f"the same bits after {runs.plural(rounds, 'round')}")
     else:
         why = "".join(f"; {name} was {was} and is {now}" for name, (was, now) in changed.items())
-        show(f"not the same bits after {rounds} rounds: the models differ by up to {difference:.3g}{why}")
+        show(
+            f"not the same bits after {runs.plural(rounds, 'round')}: the models differ by up to {difference:.3g}{why}"
+        )
     if not same:
         raise typer.Exit(1)
 

@@ -11,8 +11,8 @@ import typer
 
 from tardygrad import run as runs
 from tardygrad import spec
-from tardygrad.cli.screen import Folder, Json, Overrides, Source, say
-from tardygrad.cli.sitting import sit, torch_threads
+from tardygrad.cli.screen import Folder, Json, MaxMemory, Overrides, Source, say
+from tardygrad.cli.sitting import fit, sit, torch_threads
 from tardygrad.errors import Invalid, RecordError
 from tardygrad.record import Row, read_json, sound, unused, unwritable
 
@@ -23,25 +23,27 @@ def run(
     out: Annotated[
         str | None, typer.Option(metavar="DIR", help="Where to record the run; the default is runs/SPEC-NUMBER.")
     ] = None,
+    max_memory: MaxMemory = None,
     json: Json = False,
 ) -> None:
     """Run a spec, and record everything.
 
-    SPEC is a TOML or JSON file, or a name that `tardygrad specs` lists.
+    SPEC is a TOML or JSON file, a name that `tardygrad specs` lists, or the directory of a run to do again.
 
     TABLE.KEY=VALUE changes a setting, such as method.lr=0.1; without a VALUE it removes one.
     """
     asked = spec.load(source, overrides or ())
     with torch_threads(asked.run.threads):
         built = asked.build()
+        memory = fit(built, max_memory)
         with built.pool() as pool:
             begun = runs.begin(built.method, built.task, pool, spec=asked.resolved(), **asked.run.settings())
             begun.path = where = unused(Path(out)) if out else fresh(asked.name)  # claimed when no rule is broken
-            say(f"{begun.server.method} on {asked.task.kind}, recording in {where}")
+            say(f"{begun.server.method} on {asked.task.kind}, recording in {where}\n{memory}")
             sit(begun, str(where), json=json)
 
 
-def resume(folder: Folder, overrides: Overrides = None, json: Json = False) -> None:
+def resume(folder: Folder, overrides: Overrides = None, max_memory: MaxMemory = None, json: Json = False) -> None:
     """Go on with a run that was stopped or killed.
 
     RUN is its directory. Add run.rounds=200 to make it longer.
@@ -50,6 +52,7 @@ def resume(folder: Folder, overrides: Overrides = None, json: Json = False) -> N
     asked = again(folder, recorded, overrides or [])
     with torch_threads(asked.run.threads):
         built = asked.build()
+        memory = fit(built, max_memory)
         with built.pool() as pool:
             rounds = asked.run.rounds
             resumed = runs.resume(folder, built.method, built.task, pool, rounds=rounds)
@@ -58,7 +61,7 @@ def resume(folder: Folder, overrides: Overrides = None, json: Json = False) -> N
                 raise Invalid(f"`run.rounds` must be at least the rounds already made ({made}), got {rounds}.")
             if rounds != recorded["run"]["rounds"]:
                 resumed.asked = recorded | {"spec": asked.resolved(), "run": recorded["run"] | {"rounds": rounds}}
-            say(f"{resumed.server.method} on {asked.task.kind}, from round {made}, recording in {folder}")
+            say(f"{resumed.server.method} on {asked.task.kind}, from round {made}, recording in {folder}\n{memory}")
             sit(resumed, folder, json=json)
 
 

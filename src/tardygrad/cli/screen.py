@@ -19,6 +19,9 @@ Item = TypeVar("Item")
 Source = Annotated[str, typer.Argument(metavar="SPEC")]
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="[TABLE.KEY=VALUE]...", show_default=False)]
 Folder = Annotated[str, typer.Argument(metavar="RUN")]
+MaxMemory = Annotated[
+    str | None, typer.Option(metavar="SIZE", help="Do not begin if the run's vectors need more than this, such as 8GB.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 

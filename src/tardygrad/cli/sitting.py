@@ -14,7 +14,11 @@ import torch
 import typer
 
 from tardygrad.cli.screen import progress, say, show, show_json
-from tardygrad.run import Run
+from tardygrad.memory import read_size
+from tardygrad.run import Run, plural
+from tardygrad.spec import Built
+
+NEAR = 20_000  # messages that the clock runs ahead of a run, a second or two, unless memory is limited
 
 
 @contextmanager
@@ -26,6 +30,16 @@ def torch_threads(number: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def fit(built: Built, max_memory: str | None) -> str:
+    """What a run's vectors will take, in a line; refused if it is more than allowed."""
+    limit = read_size(max_memory) if max_memory else None
+    memory = built.memory(messages=None if limit else NEAR)
+    if limit:
+        memory.check(limit)
+    seen = "" if memory.rounds == built.rounds else f" in the first {plural(memory.rounds, 'round')}"
+    return f"memory: {memory}{seen}"
 
 
 class Signals:

@@ -1,8 +1,6 @@
 """Fashion-MNIST, MNIST and CIFAR-10: the same settings for all, the same rows for everyone, and they are learnt."""
 
-import inspect
 import math
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,14 +11,11 @@ from tardygrad.algorithm import Server, work
 from tardygrad.errors import Invalid
 from tardygrad.messages import Job
 from tardygrad.methods.sgdclip import sgdclip
-from tardygrad.tasks import Noise, cifar10, fashion, image_task, images, mnist
+from tardygrad.tasks import Noise, cifar10, fashion, images, mnist
 from tardygrad.tasks.cnn import CNN
 from tardygrad.tasks.fashion import FASHION
 from tardygrad.tasks.vit import ViT
 from tests.tasks.picture_files import GRAY, RGB, pictures, striped, write_binary, write_idx, write_parquet
-
-MODULE = sys.modules["tardygrad.tasks.fashion"]  # whose name the function has taken
-ALL = {"fashion": fashion, "mnist": mnist, "cifar10": cifar10}
 
 
 @pytest.fixture(scope="module")
@@ -51,14 +46,6 @@ def trained(task, rounds, local_lr, **settings):
 def job(task, serial=0, **how):
     steps, epochs = how.get("steps"), how.get("epochs")
     return Job(0, serial, 0, task.init(0), steps, epochs, 0)
-
-
-def test_all_take_the_same_settings_with_the_same_defaults():
-    first, *others = (
-        {n: (p.annotation, p.default) for n, p in inspect.signature(f).parameters.items()} for f in ALL.values()
-    )
-    assert all(other == first for other in others)
-    assert {*first} == {*inspect.signature(image_task.image_task).parameters} - {"source"}
 
 
 def test_images_are_kept_as_bytes_and_split_among_clients(gray, color):
@@ -127,10 +114,8 @@ def test_a_subset_to_test_on_is_the_same_for_every_seed_and_one_to_train_on_is_n
     assert all(rows[image.numpy().tobytes()] == int(label) for image, label in zip(*a.test, strict=True))
 
 
-def test_debians_folder_is_the_default_for_fashion(gray, monkeypatch):
-    source = FASHION._replace(folder=Path(gray))
-    monkeypatch.setattr(MODULE, "FASHION", source)
-    assert len(fashion(clients=2).shards.data[1]) == 400
+def test_debians_folder_is_the_default_for_fashion(gray):
+    assert len(FASHION._replace(folder=Path(gray)).task(clients=2).shards.data[1]) == 400
 
 
 def test_the_hub_is_asked_for_the_data_set(tmp_path, monkeypatch):
@@ -209,11 +194,10 @@ def test_errors_say_the_rule_the_value_and_the_fix(settings, text, gray):
     assert str(caught.value) == text
 
 
-def test_whoever_has_no_images_is_told_how_to_get_them(monkeypatch, tmp_path):
-    monkeypatch.setattr(MODULE, "FASHION", FASHION._replace(folder=tmp_path / "no"))
+def test_whoever_has_no_images_is_told_how_to_get_them(tmp_path):
     for make, text in (
         (
-            fashion,
+            FASHION._replace(folder=tmp_path / "no").task,
             "Fashion-MNIST needs its images, got no `data`. Use apt-get install dataset-fashion-mnist on Debian or "
             "Ubuntu; or data=FOLDER, a folder with train-images-idx3-ubyte, train-labels-idx1-ubyte, ",
         ),

@@ -8,38 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-
-class CausalAttention(nn.Module):
-    """Self-attention to the past, with plain matrix products, which torch.func can batch over clients."""
-
-    def __init__(self, dim: int, heads: int) -> None:
-        super().__init__()
-        self.heads, self.scale = heads, (dim // heads) ** -0.5
-        self.qkv, self.out = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
-
-    def forward(self, x: Tensor) -> Tensor:
-        n, length, dim = x.shape
-        q, k, v = self.qkv(x).view(n, length, 3, self.heads, dim // self.heads).permute(2, 0, 3, 1, 4)
-        future = torch.ones(length, length, dtype=torch.bool, device=x.device).triu(1)
-        score = (q @ k.transpose(-2, -1) * self.scale).masked_fill(future, -torch.inf)
-        seen = torch.softmax(score, dim=-1) @ v
-        mixed: Tensor = self.out(seen.transpose(1, 2).reshape(n, length, dim))
-        return mixed
-
-
-class CausalBlock(nn.Module):
-    """x + attention, then x + perceptron, each on the normalised x."""
-
-    def __init__(self, dim: int, heads: int) -> None:
-        super().__init__()
-        self.norm1, self.attention = nn.LayerNorm(dim), CausalAttention(dim, heads)
-        self.norm2 = nn.LayerNorm(dim)
-        self.perceptron = nn.Sequential(nn.Linear(dim, 4 * dim), nn.GELU(), nn.Linear(4 * dim, dim))
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self.attention(self.norm1(x))
-        out: Tensor = x + self.perceptron(self.norm2(x))
-        return out
+from tardygrad.tasks.block import Block
 
 
 class GPT(nn.Module):
@@ -48,7 +17,7 @@ class GPT(nn.Module):
     def __init__(self, *, vocabulary: int, context: int, dim: int, depth: int, heads: int) -> None:
         super().__init__()
         self.tokens, self.positions = nn.Embedding(vocabulary, dim), nn.Embedding(context, dim)
-        self.blocks = nn.Sequential(*(CausalBlock(dim, heads) for _ in range(depth)))
+        self.blocks = nn.Sequential(*(Block(dim, heads, wide=4, causal=True) for _ in range(depth)))
         self.norm = nn.LayerNorm(dim)
         for layer in self.modules():
             if isinstance(layer, nn.Linear):

@@ -28,7 +28,7 @@ Model = Literal["vit", "cnn", "tinyvit", "transformers"]
 
 
 class Source(NamedTuple):
-    """A data set: what its images are like, and where they are if nobody says."""
+    """A data set: what its images are like, where they are if nobody says, and the `task` of learning it."""
 
     name: str
     shape: Shape
@@ -38,89 +38,128 @@ class Source(NamedTuple):
     folder: Path | None = None  # where a package of the system puts them
     fix: str = "Use"  # how to get them, up to data=FOLDER
 
+    def task(
+        self,
+        *,
+        clients: int,
+        data: str | None = None,
+        model: Model = "vit",
+        dim: int = 32,
+        depth: int = 2,
+        heads: int = 4,
+        patch: int = 4,
+        batch_size: int = 32,
+        how: How | None = None,
+        concentration: float | None = None,
+        labels_per_client: int = 2,
+        balanced: bool = True,
+        augment: bool = False,
+        noise: Noise | None = None,
+        train_rows: int | None = None,
+        test_rows: int | None = None,
+        pretrained: str | None = None,
+        train: str | None = None,
+        resize: int | None = None,
+        cache: str | None = None,
+        device: str = "cpu",
+        autocast: bool = False,
+        seed: int = 0,
+    ) -> TorchTask:
+        """These images, divided among clients, and a network for them.
 
-def image_task(
-    source: Source,
-    *,
-    clients: int,
-    data: str | None,
-    model: Model,
-    dim: int,
-    depth: int,
-    heads: int,
-    patch: int,
-    batch_size: int,
-    how: How | None,
-    concentration: float | None,
-    labels_per_client: int,
-    balanced: bool,
-    augment: bool,
-    noise: Noise | None,
-    train_rows: int | None,
-    test_rows: int | None,
-    pretrained: str | None,
-    train: str | None,
-    resize: int | None,
-    cache: str | None,
-    device: str,
-    autocast: bool,
-    seed: int,
-) -> TorchTask:
-    """A task from a data set and the settings of `tasks.fashion`, where their meaning is."""
-    for name, value in (("clients", clients), ("train_rows", train_rows), ("test_rows", test_rows), ("resize", resize)):
-        if value is not None:
-            whole(name, value)
-    _pretraining(model, pretrained, train, resize, augment)
-    if model == "vit":
-        fits(dim=dim, depth=depth, heads=heads, patch=patch, shape=source.shape)
-    whole("dim", dim)
-    fit, test = images(_folder(source, data), source.shape, cache=cache)
-    fit, test = _sample("train_rows", fit, train_rows, seed), _sample("test_rows", test, test_rows, 0)
-    held: tuple[Tensor, ...] = fit
-    tested: tuple[Tensor, ...] = test
-    normalize = Normalize(source.mean, source.std)
-    module: Callable[[], nn.Module]
-    uncut: Callable[[], nn.Module] | None = None
-    if model == "vit":
-        size = {"dim": dim, "depth": depth, "heads": heads, "patch": patch}
-        module = partial(ViT, **size, shape=source.shape, classes=CLASSES, normalize=normalize)
-    elif model == "cnn":
-        module = partial(CNN, dim=dim, channels=source.shape[0], classes=CLASSES, normalize=normalize)
-    else:
-        folder = find(str(pretrained), model)
-        if train in (None, "head"):
-            held, tested = _standardised(
-                *((features(model, folder, resize, x, device, cache), y) for x, y in (fit, test))
-            )
-            module = partial(nn.Linear, held[0].shape[1], CLASSES)
+        Args:
+            clients: N.
+            data: the folder of the images, see `tardygrad.tasks.images`; "hub" fetches them from huggingface.co; None
+                is where Debian's package dataset-fashion-mnist puts Fashion-MNIST, and no place for the others.
+            model: "vit", a vision transformer, or "cnn", three convolutions, from scratch; "tinyvit" or
+                "transformers", pretrained.
+            dim: width of the transformer, or of the first convolution.
+            depth: blocks of the transformer.
+            heads: of its attention; must divide `dim`.
+            patch: side of its patches in pixels; must divide that of the images.
+            batch_size: rows per local step.
+            how: the split over clients, with `concentration`, `labels_per_client` and `balanced`; see `shard`.
+            augment: random crops and flips of the training images, drawn from the job's stream.
+            noise: added to every gradient.
+            train_rows: of the training set, drawn with `seed`; None is all.
+            test_rows: of the test set, the same for every seed; None is all.
+            pretrained: the folder of a pretrained network, or for "transformers" its name on the hub.
+            train: the "head" of a pretrained network, the "last-N" blocks and the head, or "all". What is frozen is
+                computed once, but for "last-N" with `augment`. None is "head".
+            resize: side in pixels of the images that a pretrained network gets; None is 64 for TinyViT, and what the
+                model's configuration says for "transformers".
+            cache: the folder for decoded images and features; None is ~/.cache/tardygrad.
+            device: where data, vectors and the module live.
+            autocast: forward passes in bfloat16 where torch thinks it safe.
+            seed: of the split and of `train_rows`; x_0 depends on the seed of the run.
+        """
+        sizes = {"clients": clients, "dim": dim, "train_rows": train_rows, "test_rows": test_rows, "resize": resize}
+        for name, value in sizes.items():
+            if value is not None:
+                whole(name, value)
+        _pretraining(model, pretrained, train, resize, augment)
+        if model == "vit":
+            fits(dim=dim, depth=depth, heads=heads, patch=patch, shape=self.shape)
+        fit, test = images(self._find(data), self.shape, cache=cache)
+        fit, test = _sample("train_rows", fit, train_rows, seed), _sample("test_rows", test, test_rows, 0)
+        held: tuple[Tensor, ...] = fit
+        tested: tuple[Tensor, ...] = test
+        normalize = Normalize(self.mean, self.std)
+        module: Callable[[], nn.Module]
+        uncut: Callable[[], nn.Module] | None = None
+        if model == "vit":
+            size = {"dim": dim, "depth": depth, "heads": heads, "patch": patch}
+            module = partial(ViT, **size, shape=self.shape, classes=CLASSES, normalize=normalize)
+        elif model == "cnn":
+            module = partial(CNN, dim=dim, channels=self.shape[0], classes=CLASSES, normalize=normalize)
         else:
-            network = (model, folder, resize, str(train))
-            if train != "all" and not augment:
-                held, tested = ((*(entering(*network, x, device, cache) or (x,)), y) for x, y in (fit, test))
-            module = partial(tuned, *network, source.shape, CLASSES)
-            if held[0].is_floating_point():  # no pixels
-                module, uncut = partial(module, cut=True), module
-    return TorchTask(
-        module,
-        loss=nn.functional.cross_entropy,
-        shards=shard(
-            held,
-            clients=clients,
-            how=how,
-            concentration=concentration,
-            labels_per_client=labels_per_client,
-            balanced=balanced,
-            seed=seed,
-        ),
-        test=tested,
-        batch_size=batch_size,
-        noise=noise,
-        evaluate_batch=1024 if pretrained is None else 64,
-        augment=crop_and_flip if augment else None,
-        device=device,
-        autocast=autocast,
-        uncut=uncut,
-    )
+            folder = find(str(pretrained), model)
+            if train in (None, "head"):
+                held, tested = _standardised(
+                    *((features(model, folder, resize, x, device, cache), y) for x, y in (fit, test))
+                )
+                module = partial(nn.Linear, held[0].shape[1], CLASSES)
+            else:
+                network = (model, folder, resize, str(train))
+                if train != "all" and not augment:
+                    held, tested = ((*(entering(*network, x, device, cache) or (x,)), y) for x, y in (fit, test))
+                module = partial(tuned, *network, self.shape, CLASSES)
+                if held[0].is_floating_point():  # no pixels
+                    module, uncut = partial(module, cut=True), module
+        return TorchTask(
+            module,
+            loss=nn.functional.cross_entropy,
+            shards=shard(
+                held,
+                clients=clients,
+                how=how,
+                concentration=concentration,
+                labels_per_client=labels_per_client,
+                balanced=balanced,
+                seed=seed,
+            ),
+            test=tested,
+            batch_size=batch_size,
+            noise=noise,
+            evaluate_batch=1024 if pretrained is None else 64,
+            augment=crop_and_flip if augment else None,
+            device=device,
+            autocast=autocast,
+            uncut=uncut,
+        )
+
+    def _find(self, data: str | None) -> Path:
+        """Where the images are."""
+        if data == "hub":
+            return hub(self.repository)
+        if data is not None:
+            return Path(data)
+        if self.folder is None or not self.folder.is_dir():
+            raise Invalid(
+                f"{self.name} needs its images, got no `data`. {self.fix} data=FOLDER, a folder with {LAYOUTS}; "
+                "or data='hub' with an internet connection."
+            )
+        return self.folder
 
 
 def _pretraining(model: Model, pretrained: str | None, train: str | None, resize: int | None, augment: bool) -> None:
@@ -143,20 +182,6 @@ def _pretraining(model: Model, pretrained: str | None, train: str | None, resize
         raise Invalid("`augment` must be false where features are computed once (train='head'), got true.")
     if model == "tinyvit" and resize and resize % 16:
         raise Invalid(f"`resize` must be a multiple of 16 for TinyViT, got {resize}. Use 64.")
-
-
-def _folder(source: Source, data: str | None) -> Path:
-    """Where the images are."""
-    if data == "hub":
-        return hub(source.repository)
-    if data is not None:
-        return Path(data)
-    if source.folder is None or not source.folder.is_dir():
-        raise Invalid(
-            f"{source.name} needs its images, got no `data`. {source.fix} data=FOLDER, a folder with {LAYOUTS}; "
-            "or data='hub' with an internet connection."
-        )
-    return source.folder
 
 
 def _sample(name: str, held: Labelled, rows: int | None, seed: int) -> Labelled:

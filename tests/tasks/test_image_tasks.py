@@ -1,6 +1,8 @@
 """Fashion-MNIST, MNIST and CIFAR-10: the same settings for all, the same rows for everyone, and they are learnt."""
 
 import math
+import sys
+import types
 from pathlib import Path
 
 import numpy as np
@@ -122,14 +124,14 @@ def test_the_hub_is_asked_for_the_data_set(tmp_path, monkeypatch):
     write_parquet(tmp_path / "plain_text", pictures(20, RGB), pictures(10, RGB))
     asked = []
 
-    def fetch(name, **_):
-        asked.append(name)
+    def fetch(name, **options):
+        asked.append((name, options))
         return str(tmp_path)
 
-    monkeypatch.setattr(images, "_snapshot_download", lambda: fetch)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", types.SimpleNamespace(snapshot_download=fetch))
     task = cifar10(clients=2, data="hub", cache=str(tmp_path / "cache"))
     assert len(task.shards.data[1]) == 20
-    assert asked == ["uoft-cs/cifar10"]
+    assert asked == [("uoft-cs/cifar10", {"repo_type": "dataset", "allow_patterns": ["*.parquet"]})]
     assert list((tmp_path / "cache").glob("images-*.safetensors"))
 
 

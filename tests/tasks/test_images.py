@@ -12,7 +12,7 @@ import torch
 
 from tardygrad.errors import Invalid
 from tardygrad.tasks import images as module
-from tardygrad.tasks.images import LAYOUTS, hub, images
+from tardygrad.tasks.images import LAYOUTS, images
 from tests.tasks.picture_files import (
     GRAY,
     RGB,
@@ -266,35 +266,6 @@ def test_a_missing_package_is_named(package, text, tmp_path, monkeypatch):
     with pytest.raises(Invalid) as caught:
         images(tmp_path, RGB, cache=tmp_path / "cache")
     assert str(caught.value) == text
-
-
-def test_the_hub_is_asked_for_the_parquet_files_of_a_data_set(tmp_path):
-    asked = []
-
-    def fetch(*names, **options):
-        asked.append((names, options))
-        write_parquet(tmp_path / "plain_text", pictures(10, RGB), pictures(10, RGB, seed=1))
-        return str(tmp_path)
-
-    folder = hub("uoft-cs/cifar10", fetch)
-    assert asked == [(("uoft-cs/cifar10",), {"repo_type": "dataset", "allow_patterns": ["*.parquet"]})]
-    assert same(images(folder, RGB, cache=tmp_path / "cache").test, pictures(10, RGB, seed=1))
-
-
-def test_a_hub_that_does_not_answer_is_told_in_one_sentence(monkeypatch):
-    def fetch(*_, **__):
-        raise ConnectionError("no route")
-
-    with pytest.raises(Invalid) as caught:
-        hub("uoft-cs/cifar10", fetch)
-    assert str(caught.value) == (
-        "data='hub' needs uoft-cs/cifar10 from huggingface.co, and it cannot be fetched (no route). "
-        "Fetch it elsewhere and give data=FOLDER."
-    )
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(Invalid) as caught:
-        hub("uoft-cs/cifar10")
-    assert str(caught.value) == "data='hub' needs huggingface_hub, got no such package. pip install 'tardygrad[hf]'."
 
 
 @pytest.mark.skipif(not (SHARED / "cifar10").is_dir(), reason="needs shared/data/cifar10 beside the repository")

@@ -191,13 +191,15 @@ def test_more_blocks_than_there_are_is_refused(family, train, text, color, vit, 
 
 
 def test_what_is_no_classifier_is_told_in_one_sentence(tmp_path, vit, monkeypatch):
-    with pytest.raises(Invalid, match="`pretrained` must be an image classifier of transformers, got "):
+    with pytest.raises(
+        Invalid, match="`pretrained` must be an image model that AutoModelForImageClassification can load, got "
+    ):
         backbone("transformers", tmp_path, None)
     config = transformers.BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8)
     transformers.BertForSequenceClassification(config).save_pretrained(tmp_path / "bert")
     with pytest.raises(Invalid) as caught:
         backbone("transformers", tmp_path / "bert", None)
-    assert "must be an image classifier of transformers" in str(caught.value)
+    assert "must be an image model that AutoModelForImageClassification can load" in str(caught.value)
     assert "\n" not in str(caught.value)
     (tmp_path / "vit").mkdir()
     for path in find(vit, "transformers").iterdir():
@@ -229,19 +231,15 @@ def test_a_name_is_fetched_from_the_hub(vit, monkeypatch):
         raise ConnectionError("no route")
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
-    rule = "`pretrained` must be a folder with config.json and model.safetensors, got {!r}, which is no folder"
-    for name, text in (
-        ("google/vit", " and cannot be fetched from the hub (ConnectionError)."),
-        ("./folder", "."),
-        ("a/b/c", "."),
-    ):
+    rule = "`pretrained` must be a folder with config.json and model.safetensors, got {!r}, which "
+    hub = "cannot be fetched from huggingface.co (ConnectionError). Fetch it elsewhere and give its folder."
+    for name, text in (("google/vit", hub), ("./folder", "is no folder."), ("a/b/c", "is no folder.")):
         with pytest.raises(Invalid) as caught:
             find(name, "transformers")
         assert str(caught.value) == rule.format(name) + text
-    for package in ("huggingface_hub", "transformers"):
-        monkeypatch.setitem(sys.modules, package, None)
-        with pytest.raises(Invalid) as caught:
-            find("google/vit", "transformers") if package == "huggingface_hub" else backbone("transformers", vit, None)
-        assert str(caught.value) == (
-            "model='transformers' needs transformers, got no such package. pip install 'tardygrad[hf]'."
-        )
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(Invalid, match=r"got 'google/vit', which needs huggingface_hub. Use pip install 'tardygrad\[hf"):
+        find("google/vit", "transformers")
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(Invalid, match=r"pretrained models need transformers, which is not installed. Use pip install"):
+        backbone("transformers", vit, None)

@@ -18,6 +18,7 @@ import numpy as np
 
 from tardygrad import streams
 from tardygrad.errors import Invalid, nearest
+from tardygrad.tasks.hugging import fetched
 
 Name = Literal["mnli", "qnli", "qqp", "rte", "sst2", "mrpc", "cola", "stsb"]
 """The tasks of GLUE that the paper trains on."""
@@ -88,8 +89,12 @@ def load(name: Name, data: str | None, rows: int | Literal["all"] | None, seed: 
         raise Invalid(f"`rows` must be a whole number, 1 or more, or 'all', got {rows!r}.")
     else:
         at_most = rows != "all"
-    folder = Path(_hub(name) if data == "hub" else data) if data else None
-    train, test = (folder and (_parquet(name, folder, rows) or _tsv(name, folder))) or _absent(name, data)
+    if data == "hub":
+        rule, fix = "data='hub' needs nyu-mll/glue", "Fetch it elsewhere and give data=FOLDER."
+        folder = fetched("nyu-mll/glue", [f"{name}/*.parquet"], rule, fix, dataset=True)
+    else:
+        folder = Path(data or _absent(name, data))
+    train, test = _parquet(name, folder, rows) or _tsv(name, folder) or _absent(name, data)
     if rows == "all":
         return train, test
     if at_most and rows > len(train):
@@ -104,23 +109,6 @@ def _absent(name: str, data: str | None) -> Any:
         f"{form.folder}/train.tsv and {form.folder}/{form.dev}.tsv, got {got}. Use data='hub', or "
         f"hf download nyu-mll/glue --type dataset --include '{name}/*' --local-dir {data or 'FOLDER'}"
     )
-
-
-def _hub(name: str) -> str:
-    """The folder where huggingface_hub keeps the files of a task, once it has fetched them."""
-    try:
-        from huggingface_hub import snapshot_download
-    except ImportError as error:
-        raise Invalid(
-            "data='hub' needs huggingface_hub, got no such package. Use pip install 'tardygrad[hf]'."
-        ) from error
-    try:
-        return str(snapshot_download("nyu-mll/glue", repo_type="dataset", allow_patterns=[f"{name}/*.parquet"]))
-    except Exception as error:  # the network has many ways to fail
-        raise Invalid(
-            f"data='hub' needs nyu-mll/glue from huggingface.co, and it cannot be fetched ({type(error).__name__}). "
-            "Fetch it elsewhere and give data=FOLDER."
-        ) from error
 
 
 def _parquet(name: str, data: Path, rows: int | str) -> tuple[Rows, Rows] | None:

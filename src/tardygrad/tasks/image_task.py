@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from tardygrad import streams
 from tardygrad.errors import Invalid
 from tardygrad.tasks.cnn import CNN
-from tardygrad.tasks.images import CLASSES, LAYOUTS, Labelled, hub, images
+from tardygrad.tasks.hugging import fetched
+from tardygrad.tasks.images import CLASSES, LAYOUTS, Labelled, images
 from tardygrad.tasks.noise import Noise
 from tardygrad.tasks.pixels import Normalize, crop_and_flip
 from tardygrad.tasks.pretrained_image import entering, features, find, tuned
@@ -151,7 +152,8 @@ class Source(NamedTuple):
     def _find(self, data: str | None) -> Path:
         """Where the images are."""
         if data == "hub":
-            return hub(self.repository)
+            rule, fix = f"data='hub' needs {self.repository}", "Fetch it elsewhere and give data=FOLDER."
+            return fetched(self.repository, ["*.parquet"], rule, fix, dataset=True)
         if data is not None:
             return Path(data)
         if self.folder is None or not self.folder.is_dir():

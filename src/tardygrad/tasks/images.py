@@ -14,7 +14,7 @@ from __future__ import annotations
 import gzip
 import zipfile
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -66,32 +66,6 @@ def images(data: str | Path, shape: Shape, *, cache: str | Path | None = None) -
         if found is not None:
             return found
     raise Invalid(f"`data` must be a folder with {LAYOUTS}; got {str(data)!r}, which has none of them.")
-
-
-def hub(repository: str, fetch: Callable[..., str] | None = None) -> Path:
-    """A folder with the parquet files of a data set of the Hugging Face hub, which keeps them once they are fetched.
-
-    Args:
-        repository: its name there.
-        fetch: huggingface_hub.snapshot_download, or whatever does the same.
-    """
-    try:
-        fetch = fetch or _snapshot_download()
-        return Path(fetch(repository, repo_type="dataset", allow_patterns=["*.parquet"]))
-    except ImportError as error:
-        raise Invalid("data='hub' needs huggingface_hub, got no such package. pip install 'tardygrad[hf]'.") from error
-    except Exception as error:  # the network has many ways to fail
-        raise Invalid(
-            f"data='hub' needs {repository} from huggingface.co, and it cannot be fetched ({error}). "
-            "Fetch it elsewhere and give data=FOLDER."
-        ) from error
-
-
-def _snapshot_download() -> Callable[..., str]:
-    from huggingface_hub import snapshot_download
-
-    download: Callable[..., str] = snapshot_download
-    return download
 
 
 def idx(path: Path) -> Tensor:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,7 @@ from torch.nn import functional as F
 from tardygrad.errors import Invalid
 from tardygrad.tasks import tail, tinyvit
 from tardygrad.tasks.cache import Key, Tensors, cached
+from tardygrad.tasks.hugging import fetched, loaded, quiet
 from tardygrad.tasks.pixels import Normalize
 
 Family = Literal["tinyvit", "transformers"]
@@ -78,7 +79,10 @@ def backbone(family: Family, folder: Path, side: int | None) -> Backbone:
     """The network of a folder; images are resized to `side`, None being the side it was made for."""
     if family == "tinyvit":
         return Backbone(tinyvit.load(folder), Prepared(tinyvit.MEAN, tinyvit.STD, side or 64))
-    model = _classifier(folder)
+    with quiet() as transformers:
+        kind = transformers.AutoModelForImageClassification
+        rule = "`pretrained` must be an image model"
+        model = loaded(kind, folder, rule, dtype=torch.float32, use_safetensors=True)
     base = model.base_model
     heads = [n for n, part in model.named_children() if part is not base and any(True for _ in part.parameters())]
     if len(heads) != 1 or base is model:
@@ -153,43 +157,8 @@ def find(pretrained: str, family: Family) -> Path:
     rule = f"`pretrained` must be a folder with config.json and model.safetensors, got {pretrained!r}"
     if family == "tinyvit" or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", pretrained) or pretrained.startswith("."):
         raise Invalid(f"{rule}, which is no folder.")
-    try:
-        from huggingface_hub import snapshot_download
-
-        return Path(snapshot_download(pretrained, allow_patterns=["*.json", "*.safetensors"], ignore_patterns=["*/*"]))
-    except ImportError as error:
-        raise Invalid(_MISSING) from error
-    except Exception as error:  # the network has many ways to fail
-        raise Invalid(
-            f"{rule}, which is no folder and cannot be fetched from the hub ({type(error).__name__})."
-        ) from error
-
-
-_MISSING = "model='transformers' needs transformers, got no such package. pip install 'tardygrad[hf]'."
-
-
-def _classifier(folder: Path) -> Any:
-    try:
-        from transformers import AutoModelForImageClassification
-        from transformers.utils import logging
-    except ImportError as error:
-        raise Invalid(_MISSING) from error
-    verbosity, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()  # a head that is not in the file is no news: it is taken off anyway
-    logging.disable_progress_bar()
-    try:
-        return AutoModelForImageClassification.from_pretrained(
-            folder, local_files_only=True, use_safetensors=True, dtype=torch.float32
-        )
-    except (OSError, ValueError, RuntimeError) as error:
-        reason = str(error).strip().partition("\n")[0]
-        raise Invalid(
-            f"`pretrained` must be an image classifier of transformers, got {str(folder)!r}: {reason}"
-        ) from error
-    finally:
-        logging.set_verbosity(verbosity)
-        if bar:
-            logging.enable_progress_bar()
+    fix = "Fetch it elsewhere and give its folder."
+    return fetched(pretrained, ["*.json", "*.safetensors"], rule, fix)
 
 
 def _statistics(folder: Path) -> tuple[Sequence[float], Sequence[float]]:

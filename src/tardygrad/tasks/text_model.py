@@ -5,8 +5,7 @@ A name on the hub becomes a folder first, so everything after is local, and what
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from hashlib import blake2b
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -20,12 +19,14 @@ from torch import Tensor, nn
 from tardygrad.errors import Invalid
 from tardygrad.tasks import tail
 from tardygrad.tasks.cache import Key, Tensors, cached
+from tardygrad.tasks.hugging import MISSING, fetched, loaded, quiet
 from tardygrad.tasks.views import keyed
 
 _CHUNK = 10_000  # rows at a time in the tokenizer, whose own objects are large
 _WORDS = (".json", ".txt", ".model")  # configuration and vocabulary
 _WEIGHTS = ".safetensors"
-_MISSING = "text models need transformers, which is not installed. Use pip install 'tardygrad[hf]'."
+_RULE = "`model` must be a text model"
+_PLAIN = {"dtype": torch.float32, "use_safetensors": True}
 
 Texts = Sequence[list[str]]
 """One list of sentences, or two for pairs."""
@@ -71,13 +72,9 @@ def classifier(folder: str, outputs: int, train: str, *, cut: bool = False) -> C
         train: "all", or the "last-N" layers.
         cut: only the layers that are trained, and what follows them.
     """
-    with _transformers() as transformers:
-        model = _loaded(
-            transformers.AutoModelForSequenceClassification,
-            folder,
-            num_labels=outputs,
-            ignore_mismatched_sizes=True,  # the head of another task is replaced
-        )
+    with quiet() as transformers:
+        kind = transformers.AutoModelForSequenceClassification
+        model = loaded(kind, folder, _RULE, num_labels=outputs, ignore_mismatched_sizes=True, **_PLAIN)
     if model.config.pad_token_id is None:
         model.config.pad_token_id = model.config.eos_token_id
     made = Classifier(model)
@@ -105,15 +102,7 @@ def find(model: str | None) -> Path:
     rule = f"`model` must be a folder or a name on the hub, got {model!r}"
     if model.startswith((".", "/", "~")) or model.count("/") > 1:
         raise Invalid(f"{rule}, which is no folder. {fix}")
-    try:
-        from huggingface_hub import snapshot_download
-    except ImportError as error:
-        raise Invalid(_MISSING) from error
-    try:
-        wanted = [f"*{suffix}" for suffix in (*_WORDS, _WEIGHTS)]
-        return _complete(Path(snapshot_download(model, allow_patterns=wanted, ignore_patterns=["*/*"])))
-    except (OSError, ValueError) as error:  # no network, no such name
-        raise Invalid(f"{rule}, which could not be fetched ({type(error).__name__}). {fix}") from error
+    return _complete(fetched(model, [f"*{suffix}" for suffix in (*_WORDS, _WEIGHTS)], rule, fix))
 
 
 def _complete(folder: Path) -> Path:
@@ -133,8 +122,8 @@ def tokenised(folder: Path, texts: Texts, max_length: int, cache: str | None) ->
 
 
 def _tokenise(folder: Path, texts: Texts, max_length: int) -> dict[str, Tensor]:
-    with _transformers() as transformers:
-        tokenizer = _loaded(transformers.AutoTokenizer, folder)
+    with quiet() as transformers:
+        tokenizer = loaded(transformers.AutoTokenizer, folder, _RULE)
     if max_length > tokenizer.model_max_length:
         rule = f"`max_length` must be at most what the model can read ({tokenizer.model_max_length} tokens)"
         raise Invalid(f"{rule}, got {max_length}.")
@@ -191,8 +180,8 @@ def _embed(folder: Path, texts: Texts, max_length: int) -> dict[str, Tensor]:
     row = {text: i for i, text in enumerate(dict.fromkeys(text for column in texts for text in column))}
     tokens = _tokenise(folder, [list(row)], max_length)
     ids, mask = tokens["ids"].long(), tokens["mask"].long()
-    with _transformers() as transformers:
-        model = _loaded(transformers.AutoModel, folder).eval()
+    with quiet() as transformers:
+        model = loaded(transformers.AutoModel, folder, _RULE, **_PLAIN).eval()
     order = mask.sum(1).argsort(stable=True)  # rows of like length, so that little is padded
     parts = []
     for rows in torch.split(order, 32):
@@ -204,37 +193,6 @@ def _embed(folder: Path, texts: Texts, max_length: int) -> dict[str, Tensor]:
     every = torch.empty(len(row), parts[0].shape[1])
     every[order] = torch.cat(parts)
     return {"features": torch.stack([every[[row[text] for text in column]] for column in texts])}
-
-
-@contextmanager
-def _transformers() -> Iterator[Any]:
-    """The library, without its bars and its reports of fresh heads."""
-    try:
-        import transformers
-        from transformers.utils import logging
-    except ImportError as error:
-        raise Invalid(_MISSING) from error
-    verbosity, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield transformers
-    finally:
-        logging.set_verbosity(verbosity)
-        if bar:
-            logging.enable_progress_bar()
-
-
-def _loaded(kind: Any, folder: str | Path, **settings: Any) -> Any:
-    if "Tokenizer" not in kind.__name__:
-        settings |= {"dtype": torch.float32, "use_safetensors": True}
-    try:
-        return kind.from_pretrained(str(folder), local_files_only=True, **settings)
-    except Exception as error:  # there are many ways not to be one
-        reason = str(error).strip().partition("\n")[0]
-        raise Invalid(
-            f"`model` must be a text model that {kind.__name__} can load, got {str(folder)!r}: {reason}"
-        ) from error
 
 
 def _key(folder: Path, texts: Texts, max_length: int, suffixes: tuple[str, ...]) -> list[Key]:
@@ -253,5 +211,5 @@ def _files(folder: Path, suffixes: tuple[str, ...]) -> list[Key]:
     try:
         reader = version("transformers")
     except PackageNotFoundError as error:
-        raise Invalid(_MISSING) from error
+        raise Invalid(MISSING) from error
     return [*sorted(file for file in folder.iterdir() if file.suffix in suffixes), reader]

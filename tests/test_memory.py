@@ -110,7 +110,7 @@ def test_frozen_weights_are_in_no_vector_and_are_counted_once_for_every_thread()
     x, made, copied, kept = 4 * trained, 4 * (trained + untrained), 4 * untrained, 2 * 4 * trained
     assert needs.own == x + made + copied + kept
     crew = memory.needs(one, task, processes=3)
-    assert crew.work == 3 * (5 * x + 4 * untrained + 2 * x) + 2 * x
+    assert crew.work == 3 * (5 * x + 4 * untrained + 2 * x) + 2 * x + 7 * x
 
 
 def test_the_state_of_an_outer_step_is_part_of_the_model() -> None:

@@ -8,7 +8,7 @@ models they hold are counted. The parts:
     start vectors  past models: those that jobs in flight started from, and under DC those of buffered updates
     updates        δ, under DC also A: in the buffer, the last one to arrive, and those computed before they are due
     work           local x, gradient, a move on its way through clip and rate, under DC A; or the server's Δ and move
-                   while it makes a round; with several processes that of all, and the answers they send
+                   while it makes a round; with several processes that of all, what they read and what they send
     check sum      a checkpoint, read back when it has been written
 
 Data, activations, Python and torch are not counted.
@@ -33,6 +33,7 @@ from tardygrad.drive import Event, drive
 from tardygrad.errors import Invalid, Starved
 from tardygrad.fleet import Fleet
 from tardygrad.messages import Advanced
+from tardygrad.pools.crew import places
 from tardygrad.pools.sim import AHEAD, SimPool
 from tardygrad.tasks.clock import Clock
 from tardygrad.transforms import Transform
@@ -103,7 +104,7 @@ def needs(method: Method, task: Task, *, processes: int = 1, threads: int = 0, c
     step = (ROUND + dc) * x
     own = x + buffers + _state(method.outer, d) + made + frozen + kept
     if processes > 1:
-        work, ahead = processes * (job + frozen + update) + update, AHEAD * processes
+        work, ahead = processes * (job + frozen + update) + update + places(processes) * x, AHEAD * processes
     elif threads > 0:
         work, ahead = threads * (job + frozen), task.clients
     else:

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import tardygrad as tg
+from tardygrad.pools import crew
 
 FLEET = tg.Fleet.paper(clients=12).crash(client=3, at=7.0, back=20.0).crash(client=0, at=4.0)
 
@@ -161,3 +162,46 @@ def _runs(pid: int) -> bool:
     except OSError:
         return False
     return state != "Z"
+
+
+STOPPED = """
+    import tardygrad as tg
+    from tests.pools.test_crew import FLEET, method, task
+
+    for _ in range(10):
+        with tg.SimPool(task(), method(), FLEET, workers=2) as pool:
+            server = tg.Server(method(), task().init(0), clients=task().clients, seed=0)
+            for event in tg.drive(server, pool, 5):
+                pass
+"""
+
+
+def test_a_run_that_ends_with_jobs_at_hand_says_nothing() -> None:
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(STOPPED)],
+        cwd=root, capture_output=True, text=True, check=True, env=os.environ | {"PYTHONPATH": str(root)},
+    )  # fmt: skip
+    assert (done.stdout, done.stderr) == ("", "")
+
+
+def test_a_crew_has_room_for_the_start_vectors_of_all_its_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    least = []
+    put = crew.Shelf.put
+    monkeypatch.setattr(crew.Shelf, "put", lambda self, x: (put(self, x), least.append(len(self.free)))[0])
+    with tg.SimPool(task(), method(mode="client", buffer=1), FLEET, workers=2) as pool:
+        server = tg.Server(method(mode="client", buffer=1), task().init(0), clients=task().clients, seed=0)
+        for _ in tg.drive(server, pool, 60):
+            pass
+        shelf = pool._ahead.crew.shelf
+        used = {id(job.x) for hand in pool._ahead.crew.hands for job in hand.jobs}
+        assert shelf.standing.keys() == used
+        assert len(shelf.free) + len(used) == crew.places(2) == 5
+    assert min(least) < 3
+
+
+def test_processes_refuse_a_task_on_a_gpu() -> None:
+    one = task()
+    one.device = torch.device("cuda")  # type: ignore[attr-defined]
+    with pytest.raises(tg.Invalid, match=r"`workers` above 1 compute on CPUs, got a task on cuda. Use workers=1."):
+        tg.SimPool(one, method(), FLEET, workers=2)

@@ -1,23 +1,24 @@
 """A crew of processes that do jobs, one torch thread each, and are replaced when they die.
 
-Processes are forked, so the task and its data are there without being sent. Start vectors travel in shared memory;
-results travel as bytes, which can still be read when their sender is dead.
+Processes are forked, so the task and its data are there without being sent. Start vectors stand in memory that all
+share; results travel as bytes, which can still be read when their sender is dead.
 """
 
 from __future__ import annotations
 
+import multiprocessing as mp
 import os
 import signal
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
+from mmap import mmap
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch import multiprocessing as mp
 
 from tardygrad.algorithm import Method, Task
 from tardygrad.errors import Invalid, WorkFailed
@@ -35,6 +36,32 @@ class Hand:
         self.jobs: deque[Job] = deque()
 
 
+class Shelf:
+    """Places for start vectors in memory that processes forked later see; one for all jobs that start from it."""
+
+    def __init__(self, parameters: int, places: int) -> None:
+        memory = mmap(-1, max(4 * parameters * places, 1))  # without a name or a file: it ends with the last process
+        self.places = torch.frombuffer(memory, dtype=torch.float32, count=parameters * places).view(places, parameters)
+        self.free = list(range(places))
+        self.standing: dict[int, int] = {}  # the id of a vector, which its jobs keep alive, to its place
+        self.readers: Counter[int] = Counter()
+
+    def put(self, x: Tensor) -> int:
+        """The place of a vector, for one more job."""
+        if id(x) not in self.standing:
+            place = self.standing[id(x)] = self.free.pop()
+            self.places[place] = x
+        self.readers[id(x)] += 1
+        return self.standing[id(x)]
+
+    def take(self, x: Tensor) -> None:
+        """A job that started from a vector is done."""
+        self.readers[id(x)] -= 1
+        if not self.readers[id(x)]:
+            self.free.append(self.standing.pop(id(x)))
+            del self.readers[id(x)]
+
+
 class Crew:
     """So many processes.
 
@@ -46,7 +73,10 @@ class Crew:
         if "fork" not in mp.get_all_start_methods():
             raise Invalid(f"`workers` above 1 needs a system that can fork, got {workers}. Use workers=1.")
         self._context = mp.get_context("fork")
+        if (device := getattr(task, "device", torch.device("cpu"))).type != "cpu":
+            raise Invalid(f"`workers` above 1 compute on CPUs, got a task on {device}. Use workers=1.")
         self.task, self.method = task, method
+        self.shelf = Shelf(task.parameters, places(workers))
         self.deaths: dict[tuple[int, int], int] = {}
         self.hands: list[Hand] = []
         for _ in range(workers):
@@ -55,7 +85,8 @@ class Crew:
     def _hire(self) -> Hand:
         ours, theirs = self._context.Pipe()
         lines = [hand.line for hand in self.hands] + [ours]  # a child must not keep these open: they end with us
-        process = self._context.Process(target=_labour, args=(theirs, lines, self.task, self.method), daemon=True)
+        work = (self.shelf.places, self.task, self.method)
+        process = self._context.Process(target=_labour, args=(theirs, lines, *work), daemon=True)
         process.start()
         theirs.close()
         return Hand(process, ours)
@@ -67,12 +98,14 @@ class Crew:
 
     def give(self, job: Job) -> None:
         """Hand a job to whoever has least to do."""
-        for tensor in (job.x, *(job.buffers or ())):
-            tensor.share_memory_()  # once for all jobs of a round
-        hand = min(self.hands, key=lambda hand: len(hand.jobs))
+        self.shelf.put(job.x)
+        self._send(min(self.hands, key=lambda hand: len(hand.jobs)), job)
+
+    def _send(self, hand: Hand, job: Job) -> None:
         hand.jobs.append(job)
+        buffers = job.buffers and [tensor.numpy() for tensor in job.buffers]
         with suppress(OSError):  # a death is noticed when answers are collected
-            hand.line.send(job)
+            hand.line.send(job._asdict() | {"x": self.shelf.standing[id(job.x)], "buffers": buffers})
 
     def collect(self, *, patiently: bool) -> list[Update]:
         """What has been done since the last call; waits for something if asked to be patient."""
@@ -87,6 +120,7 @@ class Crew:
                     self._replace(hand)
                     continue
                 job = hand.jobs.popleft()
+                self.shelf.take(job.x)
                 if isinstance(answer, WorkFailed):
                     raise answer
                 self.deaths.pop((job.client, job.serial), None)
@@ -109,9 +143,7 @@ class Crew:
         heir = self._hire()
         self.hands.append(heir)
         for job in hand.jobs:
-            heir.jobs.append(job)
-            with suppress(OSError):
-                heir.line.send(job)
+            self._send(heir, job)
 
     def close(self) -> None:
         """Send everyone home; who is still at work is ended."""
@@ -123,6 +155,11 @@ class Crew:
         self.hands = []
 
 
+def places(workers: int) -> int:
+    """How many start vectors a crew has room for: two jobs at hand for each process, and one that is due at once."""
+    return 2 * workers + 1
+
+
 def _each(update: Update, change: Callable[[Any], Any]) -> Update:
     """An update with each of its vectors changed."""
     buffers = update.buffers and Buffers(*map(change, update.buffers))
@@ -130,7 +167,7 @@ def _each(update: Update, change: Callable[[Any], Any]) -> Update:
     return update._replace(delta=change(update.delta), curvature=curvature, buffers=buffers)
 
 
-def _labour(line: Connection, others: list[Connection], task: Task, method: Method) -> None:
+def _labour(line: Connection, others: list[Connection], shelf: Tensor, task: Task, method: Method) -> None:
     """The life of a process: jobs in, updates out, until the line goes dead."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one who gives the jobs
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -139,11 +176,13 @@ def _labour(line: Connection, others: list[Connection], task: Task, method: Meth
     torch.set_num_threads(1)
     while True:
         try:
-            job = line.recv()
+            sent = line.recv()
         except (EOFError, OSError):
             os._exit(0)
         answer: Update | WorkFailed
         try:
+            buffers = sent["buffers"] and Buffers(*map(torch.from_numpy, sent["buffers"]))
+            job = Job(**(sent | {"x": shelf[sent["x"]], "buffers": buffers}))
             answer = _each(perform(job, task, method), Tensor.numpy)
         except WorkFailed as error:
             answer = WorkFailed(str(error))  # without its cause, which may not travel

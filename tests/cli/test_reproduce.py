@@ -164,8 +164,8 @@ def test_the_page_keeps_what_its_author_wrote(tiny: Command) -> None:
     assert text.startswith(f"# Mine\n\nBefore.\n\n{report.BEGIN}\n\n## `tiny`\n")
     assert text.endswith(f"{report.END}\n\nAfter.\n")
     assert "old" not in text
-    assert "![Test accuracy against simulated time](images/tables-tiny.png)" in text
-    assert Path("images/tables-tiny.png").read_bytes().startswith(b"\x89PNG")
+    assert "![Test accuracy against simulated time](images/tables-tiny.svg)" in text
+    assert Path("images/tables-tiny.svg").read_bytes().startswith(b"<svg")
     assert text.count("| mild |") == text.count("| large |") == 2
     tiny("--page", "page.md")
     assert page.read_text("utf-8") == text

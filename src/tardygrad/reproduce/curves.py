@@ -13,7 +13,7 @@ from tardygrad.reproduce.tables import Study
 _COLOURS = {**COLOURS, "SD-SGDClip": "#CC79A7"}
 
 
-def png(study: Study) -> bytes:
+def svg(study: Study) -> bytes:
     """The synchronous and the client-centric cells with their best settings, first seed; the fleets side by side."""
     import vl_convert
 
@@ -32,17 +32,19 @@ def png(study: Study) -> bytes:
     ]
     chart: Any = alt.Chart({"values": points}).mark_line(point=alt.OverlayMarkDef(size=18), strokeWidth=2)
     legend = alt.Legend(orient="top", symbolType="stroke", symbolStrokeWidth=4, labelFontSize=13)
+    dashes = alt.Scale(domain=["client", "sync"], range=[[1, 0], [4, 2]])
     labels = list(LABELS.values())
     colours = alt.Scale(domain=labels, range=[_COLOURS[label] for label in labels])
     title = f"test {study.experiment.score} (%)"
     chart = chart.encode(
-        x=alt.X("time:Q", title="simulated time (seconds)", scale=alt.Scale(type="log")),
+        x=alt.X("time:Q", title="simulated time (seconds)", scale=alt.Scale(type="log", nice=False)),
         y=alt.Y("score:Q", title=title, scale=alt.Scale(zero=False)),
         color=alt.Color("method:N", title=None, scale=colours, legend=legend),
-        strokeDash=alt.StrokeDash("mode:N", title=None, sort=["client", "sync"], legend=legend),
+        strokeDash=alt.StrokeDash("mode:N", scale=dashes, legend=None),
     ).properties(width=380, height=300)
     sides = [
-        chart.transform_filter(alt.datum.fleet == fleet).properties(title=f"{fleet} stragglers") for fleet in FLEETS
+        chart.transform_filter(alt.datum.fleet == fleet).properties(title=f"{fleet} stragglers (dashed: synchronous)")
+        for fleet in FLEETS
     ]
     both = alt.hconcat(*sides).configure_axis(labelFontSize=12, titleFontSize=13, gridColor="#eeeeee")
-    return bytes(vl_convert.vegalite_to_png(both.configure_view(stroke="#cccccc").to_json(), scale=1.5))
+    return str(vl_convert.vegalite_to_svg(both.configure_view(stroke="#cccccc").to_json())).encode()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from statistics import mean
 
 from tardygrad.record import replace
-from tardygrad.reproduce.curves import png
-from tardygrad.reproduce.experiments import FLEETS
+from tardygrad.reproduce.curves import svg
+from tardygrad.reproduce.experiments import FLEETS, LABELS
 from tardygrad.reproduce.tables import Line, Study
 
 BEGIN, END = "<!-- tables: made by `tardygrad reproduce tables` -->", "<!-- end of tables -->"
@@ -31,7 +32,7 @@ def write(page: Path, studies: list[Study]) -> None:
         if all(line.best for line in study.lines()):
             picture = page.parent / _picture(study)
             picture.parent.mkdir(exist_ok=True)
-            replace(picture, png(study))
+            replace(picture, svg(study))
 
 
 def row(line: Line, grid: int) -> tuple[str, ...]:
@@ -41,8 +42,7 @@ def row(line: Line, grid: int) -> tuple[str, ...]:
     if line.best is None:
         state = f"{line.trials} of {grid} trials" if line.trials else "not run"
         return (stragglers, mode, line.label, state, paper[0], "", paper[1], "", "", "")
-    score = "diverged" if line.score is None else f"{line.score:.1f}"
-    score += "" if line.spread is None else f" ± {line.spread:.1f}"
+    score = _score(line.score) + ("" if line.spread is None else f" ± {line.spread:.1f}")
     outer = "–" if line.best.clip is None else f"{line.clipped:.0%}"
     rates = (f"{line.best.lr:g}", f"{line.best.local_lr:g}", f"{outer}, {line.local_clipped:.0%}")
     return (stragglers, mode, line.label, score, paper[0], f"{line.time:.0f}", paper[1], *rates)
@@ -70,7 +70,6 @@ def verdicts(lines: list[Line]) -> list[str]:
 
 def _section(study: Study) -> str:
     one, lines, clips = study.experiment, study.lines(), study.clips()
-    grid = len(one.rates)
     if not any(line.trials for line in lines):
         return f"## `{study.name}`\n\n{one.title}.\n\nNot run.\n"
     most = max(line.seeds for line in lines)
@@ -79,23 +78,42 @@ def _section(study: Study) -> str:
     pairs = ", ".join(f"({u:g}, {outer:g})" for u, outer in one.clips)
     settings = ", ".join(f"{key}={value!r}" for key, value in one.settings.items())
     steps = ", ".join(f"{key}={value}" for key, value in one.how.items())
-    table = [HEADINGS, ("---",) * len(HEADINGS), *(row(line, grid) for line in lines)]
     text = [
         f"## `{study.name}`",
         f"{one.title}.",
-        f"N = {one.clients}, T = {one.rounds}, {steps}; `tasks.{one.task.__name__}({settings})`. "
+        f"N = {one.clients}, T = {one.rounds}, {steps}; the task: {settings}. "
         f"Shown: test {one.score} in per cent after the last round{seeds}. "
         f"Grid: η in {_set(one.lrs)}, η_ℓ in {_set(one.local_lrs)}, (u, ũ) in {{{pairs}}}; "
         f"chosen by the best synchronous Clip²: {thresholds}.",
-        "\n".join("| " + " | ".join(cells) + " |" for cells in table),
+        _table(HEADINGS, (row(line, len(one.rates)) for line in lines)),
         "\n".join(f"- {verdict}" for verdict in verdicts(lines)),
         f"![Test {one.score} against simulated time]({_picture(study)})" if all(line.best for line in lines) else "",
+        f"Every trial with large stragglers, by (η, η_ℓ), first seed:\n\n{_trials(study, clips)}" if clips else "",
     ]
     return "\n\n".join(part for part in text if part) + "\n"
 
 
+def _trials(study: Study, clips: tuple[float, float]) -> str:
+    """The scores with every pair of rates: how wide the range is in which a method works."""
+    rows = []
+    for cell in study.experiment.cells:
+        if cell.stragglers == "large":
+            found = [study.look(trial) for trial in study.experiment.grid(cell, clips)]
+            scores = ("" if one is None else _score(one["score"] and 100 * one["score"]) for one in found)
+            rows.append((cell.mode, LABELS[cell.method], *scores))
+    return _table(("mode", "method", *(f"{lr:g}, {local_lr:g}" for lr, local_lr in study.experiment.rates)), rows)
+
+
+def _table(headings: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in (headings, ("---",) * len(headings), *rows))
+
+
+def _score(score: float | None) -> str:
+    return "diverged" if score is None else f"{score:.1f}"
+
+
 def _picture(study: Study) -> str:
-    return f"images/tables-{study.name}.png"
+    return f"images/tables-{study.name}.svg"
 
 
 def _set(values: tuple[float, ...]) -> str:

@@ -58,7 +58,7 @@ def test_every_default_of_the_signatures_is_in_the_resolved_spec(small: Path) ->
         "kind": "paper", "clients": 8, "stragglers": "large", "continuous": False,
         "server_time": 0.0, "crashes": [], "slow": [], "available": [], "link": None,
     }  # fmt: skip
-    assert resolved["engine"] == {"kind": "sim", "workers": 1}
+    assert resolved["engine"] == {"kind": "sim", "workers": 1, "batch": 1}
     assert resolved["run"] == {"rounds": 12, "seed": 0, "evaluate_every": 10, "checkpoint_every": 5, "threads": 1}
 
 

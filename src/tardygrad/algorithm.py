@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, Required, TypedDict
 
@@ -141,8 +141,48 @@ class Task(Protocol):
         """Named scores on the test set; `loss` is one of them."""
 
 
+class Batched(Task, Protocol):
+    """A task that can do several clients' steps at once."""
+
+    def gradients(self, asked: Sequence[Ask]) -> list[tuple[Tensor, Vector]]:
+        """`gradient` of each, up to the last bits; raises `Invalid`, even for none, where it cannot."""
+
+
 def work(job: Job, task: Task, method: Method) -> Update:
-    """The client side of Algorithms 1 and 2: K local steps from x_s."""
+    """One client's work."""
+    steps = local(job, task, method)
+    said = _go_on(steps)
+    while not isinstance(said, Update):
+        said = _go_on(steps, task.gradient(*said))
+    return said
+
+
+def work_together(jobs: Sequence[Job], task: Batched, method: Method) -> list[Update]:
+    """Several clients' work in step, their gradients computed at once."""
+    steps = [local(job, task, method) for job in jobs]
+    said = [_go_on(one) for one in steps]
+    while asked := {i: one for i, one in enumerate(said) if not isinstance(one, Update)}:
+        for i, answer in zip(asked, task.gradients(list(asked.values())), strict=True):
+            said[i] = _go_on(steps[i], answer)
+    return [one for one in said if isinstance(one, Update)]
+
+
+Ask = tuple[Vector, Any, Buffers | None]
+"""x_{i,k−1}, ξ_{i,k}, and the model's buffers: the arguments of `Task.gradient`."""
+
+Steps = Generator[Ask, tuple[Tensor, Vector], Update]
+
+
+def _go_on(steps: Steps, answer: tuple[Tensor, Vector] | None = None) -> Ask | Update:
+    try:
+        return next(steps) if answer is None else steps.send(answer)
+    except StopIteration as done:
+        update: Update = done.value
+        return update
+
+
+def local(job: Job, task: Task, method: Method) -> Steps:
+    """The client side of Algorithms 1 and 2: K local steps from x_s. Asks for gradients, and ends with the update."""
     x = job.x.clone()  # x_{i,0} ← x_s
     buffers = Buffers(job.buffers.floats.clone(), job.buffers.ints.clone()) if job.buffers else None
     curvature = torch.zeros_like(x) if method.compensate else None  # A_{s,i} ← 0
@@ -152,7 +192,7 @@ def work(job: Job, task: Task, method: Method) -> Update:
     clipped: Tensor | float = 0.0
 
     for batch in task.batches(job):
-        value, g = task.gradient(x, batch, buffers)  # g_{i,k} ← ∇F(x_{i,k−1}; ξ_{i,k})
+        value, g = yield x, batch, buffers  # g_{i,k} ← ∇F(x_{i,k−1}; ξ_{i,k})
         state = walk(x, g, curvature, method.inner, state, step)  # x_{i,k} ← x_{i,k−1} − η_ℓ^s · Clip(u_s, g_{i,k})
         steps, loss, clipped = steps + 1, loss + value, clipped + clipped_share(state)
 

@@ -11,6 +11,7 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -52,9 +53,9 @@ def capture(server: Server, pending: Pending) -> Checkpoint:
         keep(f"model.{job.round}", job.x, job.buffers)
     for name, value in server.state.items():
         keep(f"state.{name}", value)
-    for i, (update, _, _) in enumerate(server.buffer):
-        keep(f"buffer.{i}.delta", update.delta, update.buffers)
-        keep(f"buffer.{i}.curvature", update.curvature)
+    for name, update in _updates(server.buffer, pending.done):
+        keep(f"{name}.delta", update.delta, update.buffers)
+        keep(f"{name}.curvature", update.curvature)
 
     return Checkpoint(
         tensors,
@@ -63,14 +64,11 @@ def capture(server: Server, pending: Pending) -> Checkpoint:
             "round": server.round, "sent": server.sent, "serials": server.serials,
             "idle": server.idle, "waiting": server.waiting,
             "jobs": list(server.jobs.items()),
-            "buffer": [
-                [one.update.client, one.update.serial, one.update.round, one.update.steps, one.update.loss,
-                 one.update.clipped, one.delay, one.norm]
-                for one in server.buffer
-            ],
+            "buffer": [[*_facts(one.update), one.delay, one.norm] for one in server.buffer],
             "pending": {
                 "now": pending.now, "due": pending.due,
                 "jobs": [[job.client, job.serial, job.round, job.steps, job.epochs] for job in pending.jobs],
+                "done": [_facts(update) for update in pending.done],
             },
         },
     )  # fmt: skip
@@ -97,14 +95,14 @@ def apply(checkpoint: Checkpoint, server: Server) -> Pending:
     server.round, server.sent, server.serials = facts["round"], facts["sent"], facts["serials"]
     server.idle, server.waiting = facts["idle"], facts["waiting"]
     server.jobs = dict(facts["jobs"])
+
+    def update(name: str, client: int, serial: int, s: int, steps: int, loss: float | None, clipped: float) -> Update:
+        vectors = tensors[f"{name}.delta"], tensors.get(f"{name}.curvature"), buffers(f"{name}.delta")
+        return Update(client, serial, s, *vectors, steps, float("nan") if loss is None else loss, clipped)
+
     server.buffer = [
-        Taken(
-            Update(client, serial, s, tensors[f"buffer.{i}.delta"], tensors.get(f"buffer.{i}.curvature"),
-                   buffers(f"buffer.{i}.delta"), steps, float("nan") if loss is None else loss, clipped),
-            delay, norm,
-        )
-        for i, (client, serial, s, steps, loss, clipped, delay, norm) in enumerate(facts["buffer"])
-    ]  # fmt: skip
+        Taken(update(f"buffer.{i}", *fields), delay, norm) for i, (*fields, delay, norm) in enumerate(facts["buffer"])
+    ]
     if server.method.compensate:
         for s in [*server.jobs.values()] + [one.update.round for one in server.buffer]:
             server.past.hold(s, tensors[f"model.{s}"])
@@ -113,7 +111,18 @@ def apply(checkpoint: Checkpoint, server: Server) -> Pending:
         Job(client, serial, s, tensors[f"model.{s}"], steps, epochs, server.seed, buffers(f"model.{s}"))
         for client, serial, s, steps, epochs in pending["jobs"]
     ]
-    return Pending(pending["now"], jobs, [(time, client, serial) for time, client, serial in pending["due"]])
+    done = tuple(update(f"done.{i}", *fields) for i, fields in enumerate(pending.get("done", [])))
+    return Pending(pending["now"], jobs, [(time, client, serial) for time, client, serial in pending["due"]], done)
+
+
+def _updates(buffer: list[Taken], done: Sequence[Update]) -> Iterator[tuple[str, Update]]:
+    yield from ((f"buffer.{i}", one.update) for i, one in enumerate(buffer))
+    yield from ((f"done.{i}", update) for i, update in enumerate(done))
+
+
+def _facts(update: Update) -> list[Any]:
+    """What of an update is no vector."""
+    return [update.client, update.serial, update.round, update.steps, update.loss, update.clipped]
 
 
 def save(folder: Path, checkpoint: Checkpoint, **also: Any) -> None:

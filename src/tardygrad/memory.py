@@ -86,12 +86,15 @@ class Needs(NamedTuple):
     checkpoint_every: int = 0  # rounds; 0: never
 
 
-def needs(method: Method, task: Task, *, processes: int = 1, threads: int = 0, checkpoint_every: int = 0) -> Needs:
+def needs(
+    method: Method, task: Task, *, processes: int = 1, threads: int = 0, batch: int = 1, checkpoint_every: int = 0
+) -> Needs:
     """What a run keeps of each kind.
 
     Args:
         processes: those that compute jobs; 1 is this one, 0 is one for every core.
         threads: those of this process that compute jobs for the server's; 0 is none.
+        batch: jobs that are computed at once.
         checkpoint_every: rounds; 0 is never.
     """
     d, dc = task.parameters, method.compensate
@@ -108,7 +111,7 @@ def needs(method: Method, task: Task, *, processes: int = 1, threads: int = 0, c
     elif threads > 0:
         work, ahead = threads * (job + frozen), task.clients
     else:
-        work, ahead = job - kept, 0
+        work, ahead = batch * job - kept, batch - 1
     return Needs(own, x + buffers, update, work, step, processes > 1 or threads > 0, ahead, checkpoint_every)
 
 

@@ -253,9 +253,11 @@ def plural(number: int, what: str) -> str:
     return f"{number} {what}{'s' * (number != 1)}"
 
 
-def simulate(method: Method, task: Task, fleet: Fleet, *, workers: int = 1, **settings: Unpack[Settings]) -> Run:
-    """Run a method on a simulated fleet, computed in so many processes; see `SimPool`."""
-    with SimPool(task, method, fleet, workers=workers, rounds=settings["rounds"]) as pool:
+def simulate(
+    method: Method, task: Task, fleet: Fleet, *, workers: int = 1, batch: int = 1, **settings: Unpack[Settings]
+) -> Run:
+    """Run a method on a simulated fleet, computed in so many processes or so many jobs at once; see `SimPool`."""
+    with SimPool(task, method, fleet, workers=workers, batch=batch, rounds=settings["rounds"]) as pool:
         return train(method, task, pool, **settings)
 
 

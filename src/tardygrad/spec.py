@@ -150,8 +150,8 @@ class Built(NamedTuple):
     def needs(self) -> Needs:
         """What the vectors of a recorded run take, each by itself."""
         who = "processes" if self.engine.kind == "sim" else "threads"
-        many = {who: self.engine.arguments["workers"], "checkpoint_every": self.run.checkpoint_every}
-        return needs(self.method, self.task, **many)
+        many = {who: self.engine.arguments["workers"], "batch": self.engine.arguments.get("batch", 1)}
+        return needs(self.method, self.task, **many, checkpoint_every=self.run.checkpoint_every)
 
     def memory(self, messages: int | None = None) -> Memory:
         """What they take together at the most; simulated, as far as so many messages ahead show."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
-from tardygrad.algorithm import Method, Task, work
+from tardygrad.algorithm import Batched, Method, Task, work, work_together
 from tardygrad.errors import WorkFailed
 from tardygrad.messages import Job, Joined, Lost, Update
 
@@ -36,6 +38,7 @@ class Pending(NamedTuple):
     now: float
     jobs: list[Job]  # under way
     due: list[tuple[float, int, int]]  # the simulator's calendar: (time, client, serial)
+    done: tuple[Update, ...] = ()  # not yet due, but computed, with others and to other last bits than alone
 
 
 class Resumable(Pool, Protocol):
@@ -50,8 +53,20 @@ class Resumable(Pool, Protocol):
 
 def perform(job: Job, task: Task, method: Method) -> Update:
     """`work`, with an error that names the client and the job."""
-    try:
+    with _named([job]):
         return work(job, task, method)
+
+
+def perform_together(jobs: Sequence[Job], task: Batched, method: Method) -> list[Update]:
+    """`work_together`, with an error that names the clients and their jobs."""
+    with _named(jobs):
+        return work_together(jobs, task, method)
+
+
+@contextmanager
+def _named(jobs: Sequence[Job]) -> Iterator[None]:
+    try:
+        yield
     except Exception as error:
-        where = f"client {job.client}, job {job.serial}, from round {job.round}"
+        where = "; ".join(f"client {job.client}, job {job.serial}, from round {job.round}" for job in jobs)
         raise WorkFailed(f"the work of {where} failed: {type(error).__name__}: {error}") from error

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 import os
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, nsmallest
+from itertools import islice
+from typing import cast
 
 from tardygrad import streams
-from tardygrad.algorithm import Method, Server, Task
+from tardygrad.algorithm import Batched, Method, Server, Task
 from tardygrad.errors import Invalid
 from tardygrad.fleet import Fleet, Slow, finish
 from tardygrad.messages import Job, Joined, Lost, Update
 from tardygrad.pools.crew import Crew
-from tardygrad.pools.pool import Message, Pending, perform
+from tardygrad.pools.pool import Message, Pending, perform, perform_together
 from tardygrad.tasks.clock import Clock
 
 AHEAD = 8
@@ -29,11 +31,20 @@ class SimPool:
         fleet: how long it takes.
         workers: processes that compute jobs before they are due, one torch thread each, with the same bits; 1 computes
             here and only what arrives, 0 is one process for every core.
+        batch: jobs computed at once, those due first, where the task can do that; faster for small models and batches,
+            with other last bits. Needs workers=1.
         rounds: T, if it is known: processes then leave out jobs that no round up to T needs.
     """
 
     def __init__(
-        self, task: Task, method: Method, fleet: Fleet, *, workers: int = 1, rounds: int | None = None
+        self,
+        task: Task,
+        method: Method,
+        fleet: Fleet,
+        *,
+        workers: int = 1,
+        batch: int = 1,
+        rounds: int | None = None,
     ) -> None:
         if workers < 0:
             raise Invalid(f"`workers` must be 0 (all cores) or more, got {workers}.")
@@ -64,6 +75,9 @@ class SimPool:
         self._steps = method.local_steps
         workers = workers or len(os.sched_getaffinity(0))
         self._ahead = Ahead(task, method, fleet, workers, rounds) if workers > 1 else None
+        if batch < 1 or (batch > 1 and workers > 1):
+            raise Invalid(f"`batch` must be 1 or more, and 1 with several workers, got {batch} with workers={workers}.")
+        self._together = Together(task, method, fleet, batch, rounds) if batch > 1 else None
 
     def submit(self, job: Job) -> None:
         client, serial = job.client, job.serial
@@ -90,6 +104,8 @@ class SimPool:
             self.now = time
         if job is not None:
             self.now += self.fleet.server_time
+            if self._together:
+                return self._together.result(job, self.due)
             return self._ahead.result(job) if self._ahead else perform(job, self.task, self.method)
         if serial == _JOINED:
             return Joined(client)
@@ -97,16 +113,21 @@ class SimPool:
         heapify(self.due)
         if self._ahead:
             self._ahead.drop(client)
+        if self._together:
+            self._together.drop(client)
         return Lost(client)
 
     def pending(self) -> Pending:
         jobs = [job for *_, job in self.due if job is not None]
-        return Pending(self.now, jobs, [(time, client, serial) for time, client, serial, _ in self.due])
+        due = [(time, client, serial) for time, client, serial, _ in self.due]
+        return Pending(self.now, jobs, due, tuple(self._together.done.values()) if self._together else ())
 
     def restore(self, pending: Pending) -> None:
         self.now = pending.now
         jobs = {(job.client, job.serial): job for job in pending.jobs}
         self.due = [(time, client, serial, jobs.get((client, serial))) for time, client, serial in pending.due]
+        if self._together:
+            self._together.done = {(update.client, update.serial): update for update in pending.done}
         for time, _, _, job in self.due:
             if self._ahead and job is not None:
                 self._ahead.add(time, job)
@@ -171,6 +192,39 @@ class Ahead:
         crew = len(self.crew.hands)
         while self.todo and self.crew.at_hand < 2 * crew and self.crew.at_hand + len(self.done) < AHEAD * crew:
             self.crew.give(heappop(self.todo)[-1])
+
+
+class Together:
+    """Jobs computed several at once: with the one that is due, those that are due next."""
+
+    def __init__(self, task: Task, method: Method, fleet: Fleet, batch: int, rounds: int | None) -> None:
+        if not hasattr(task, "gradients"):
+            raise Invalid(f"`batch` above 1 needs a task with `gradients`, got {type(task).__name__}. Use batch=1.")
+        self.task, self.method, self.fleet, self.rounds = cast(Batched, task), method, fleet, rounds
+        self.task.gradients([])  # says if it cannot
+        self.batch = batch
+        self.done: dict[tuple[int, int], Update] = {}
+        self.needed: set[tuple[int, int]] | None = None  # None: not known
+
+    def result(self, job: Job, due: list[tuple[float, int, int, Job | None]]) -> Update:
+        """The result of a job that is due now, before those of the calendar."""
+        if self.rounds is not None:
+            self.needed = needed(self.task, self.method, self.fleet, self.rounds, job.seed)
+            self.rounds = None
+        if (job.client, job.serial) not in self.done:
+            later = (one for *_, one in nsmallest(self.batch + len(self.done), due) if one and self._open(one))
+            group = [job, *islice(later, self.batch - 1)]
+            for update in perform_together(group, self.task, self.method):
+                self.done[update.client, update.serial] = update
+        return self.done.pop((job.client, job.serial))
+
+    def drop(self, client: int) -> None:
+        """A client is lost, and nobody will ask for its job."""
+        self.done = {name: update for name, update in self.done.items() if name[0] != client}
+
+    def _open(self, job: Job) -> bool:
+        name = (job.client, job.serial)
+        return name not in self.done and (self.needed is None or name in self.needed)
 
 
 def needed(task: Task, method: Method, fleet: Fleet, rounds: int, seed: int) -> set[tuple[int, int]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
@@ -11,8 +11,10 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value, vmap
 
 from tardygrad import streams
+from tardygrad.algorithm import Ask
 from tardygrad.errors import Invalid
 from tardygrad.messages import Buffers, Job, Vector
 from tardygrad.tasks.noise import Noise
@@ -179,9 +181,7 @@ class TorchTask:
         views.g.zero_()
         with keyed(batch.key) if self._draws or not views.probed else nullcontext():
             before = None if views.probed else torch.get_rng_state()
-            *inputs, target = (tensor[batch.rows] for tensor in self.shards.data)
-            if self.augment:
-                inputs[0] = self.augment(inputs[0], streams.generator(batch.key, "augment"))
+            *inputs, target = self._rows(batch)
             with self._precision():
                 value = self.loss(views.module(*inputs), target)
             if before is not None:
@@ -194,6 +194,43 @@ class TorchTask:
         if batch.noise is not None:
             views.g += batch.noise.to(self.device)
         return value.detach(), views.g
+
+    def gradients(self, asked: Sequence[Ask]) -> list[tuple[Tensor, Vector]]:
+        """What `gradient` gives for each (x, ξ), with those of equally large batches computed at once by torch.func."""
+        if self._draws or any(kept(self._template)):
+            what = "draws random numbers (dropout)" if self._draws else "keeps buffers (BatchNorm)"
+            raise Invalid(f"jobs can be computed at once only by a module without state, got one that {what}.")
+        answers: list[tuple[Tensor, Vector] | None] = [None] * len(asked)
+        alike: dict[int, list[int]] = {}
+        for i, (_, batch, _) in enumerate(asked):
+            alike.setdefault(len(batch.rows), []).append(i)
+        for places in alike.values():
+            values, gradients = self._together([asked[i][0] for i in places], [asked[i][1] for i in places])
+            for i, value, g in zip(places, values, gradients, strict=True):
+                noise = asked[i][1].noise
+                answers[i] = value, g if noise is None else g + noise.to(self.device)
+        return [answer for answer in answers if answer is not None]
+
+    def _together(self, xs: list[Vector], batches: list[Batch]) -> tuple[Tensor, Tensor]:
+        module, count = self._views().module.train(), len(xs)
+        names = trainable(module)
+        parts = torch.split(torch.stack(xs), [p.numel() for p in names.values()], 1)
+        weights = {name: part.view(count, *p.shape) for (name, p), part in zip(names.items(), parts, strict=True)}
+        *inputs, target = (torch.stack(each) for each in zip(*(self._rows(batch) for batch in batches), strict=True))
+
+        def loss(weights: dict[str, Tensor], target: Tensor, *inputs: Tensor) -> Tensor:
+            with self._precision():
+                return self.loss(functional_call(module, weights, inputs), target)
+
+        made: tuple[dict[str, Tensor], Tensor] = vmap(grad_and_value(loss))(weights, target, *inputs)
+        return made[1], torch.cat([made[0][name].reshape(count, -1) for name in names], 1)
+
+    def _rows(self, batch: Batch) -> list[Tensor]:
+        """A batch's inputs and target."""
+        inputs = [tensor[batch.rows] for tensor in self.shards.data]
+        if self.augment:
+            inputs[0] = self.augment(inputs[0], streams.generator(batch.key, "augment"))
+        return inputs
 
     @torch.no_grad()
     def evaluate(self, x: Vector, buffers: Buffers | None) -> dict[str, float]:

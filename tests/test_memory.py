@@ -70,20 +70,40 @@ def test_a_peak_is_the_sum_of_its_parts() -> None:
     assert str(found) == f"{memory.size(found.peak)} = {text}"
 
 
-def test_a_checkpoint_processes_and_threads_cost_more() -> None:
+def test_checkpoints_processes_batches_and_threads_cost_more() -> None:
     one, task = method(mode="client", buffer=3), tg.tasks.quadratic(clients=12, dimension=1000)
-    plain, recorded, crew, threads = (
+    plain, recorded, crew, together, threads = (
         memory.needs(one, task, **how)
-        for how in ({}, {"checkpoint_every": 10}, {"processes": 2}, {"threads": 2})  # type: ignore[arg-type]
+        for how in (
+            {},
+            {"checkpoint_every": 10},
+            {"processes": 2},
+            {"batch": 4, "checkpoint_every": 10},
+            {"threads": 2},
+        )
     )
-    peaks = [memory.foresee(one, task, fleet(), needs, rounds=ROUNDS) for needs in (plain, recorded, crew)]
+    peaks = [memory.foresee(one, task, fleet(), needs, rounds=ROUNDS) for needs in (plain, recorded, crew, together)]
     assert peaks[0].parts["check sum"].bytes == 0
     assert peaks[1].parts["check sum"].bytes == 4000 + peaks[1].parts["start vectors"].bytes
     assert peaks[2].parts["updates"].bytes == 4000 * (3 + 11)  # the buffer's, and one for every client at work
     assert peaks[2].parts["work"].bytes >= 2 * peaks[0].parts["work"].bytes
+    assert together.work == 4 * plain.work
+    assert peaks[3].parts["updates"].bytes == 4000 * (1 + 11)
+    assert peaks[3].parts["check sum"].bytes == 4000 * (1 + 11) + peaks[3].parts["start vectors"].bytes
     for mode, starts in {"client": 12, "server": 12, "sync": 0}.items():
         bound = memory.bound(method(mode=mode, buffer=3), task, threads, rounds=ROUNDS)
         assert bound.parts["start vectors"].number == starts
+
+
+def test_updates_of_a_batch_that_wait_are_at_most_one_for_each_client_at_work() -> None:
+    uneven = tg.Fleet((tg.Group("fast", 20, tg.Exponential(1.0)), tg.Group("slow", 20, tg.Pareto(1.0, 1.1))))
+    one, task = method(mode="client", buffer=4), tg.tasks.logistic(clients=40)
+    pool = tg.SimPool(task, one, uneven, batch=8, rounds=80)
+    server = tg.Server(one, task.init(0), clients=40, seed=0)
+    assert pool._together is not None
+    waiting = [(len(pool._together.done), len(server.jobs)) for _ in tg.drive(server, pool, 80)]
+    assert all(done <= jobs for done, jobs in waiting)
+    assert max(done for done, _ in waiting) > 7  # more than a batch: new jobs overtake computed ones
 
 
 def frozen() -> nn.Module:

@@ -83,6 +83,7 @@ class Needs(NamedTuple):
     step: int  # of the server while it makes a round
     apart: bool = False  # jobs are computed while the server makes a round
     ahead: int = 0  # updates computed before they are due, at most
+    saved: bool = False  # and checkpoints hold them
     checkpoint_every: int = 0  # rounds; 0: never
 
 
@@ -111,8 +112,9 @@ def needs(
     elif threads > 0:
         work, ahead = threads * (job + frozen), task.clients
     else:
-        work, ahead = batch * job - kept, batch - 1
-    return Needs(own, x + buffers, update, work, step, processes > 1 or threads > 0, ahead, checkpoint_every)
+        work, ahead = batch * job - kept, task.clients if batch > 1 else 0  # new jobs may overtake computed ones
+    apart = processes > 1 or threads > 0
+    return Needs(own, x + buffers, update, work, step, apart, ahead, batch > 1, checkpoint_every)
 
 
 def _module(task: Task) -> tuple[int, int]:
@@ -160,8 +162,9 @@ class Watch:
         self.alive.add(ref(x, self.alive.discard))
 
     def _written(self, server: Server) -> None:
-        models = len(self.alive)
-        self._note(server, models - 1, 1, self.needs.work * self.needs.apart, models * self.needs.model)
+        needs, models = self.needs, len(self.alive)
+        written = models * needs.model + min(needs.ahead, len(server.jobs)) * needs.update * needs.saved
+        self._note(server, models - 1, 1, needs.work * needs.apart, written)
 
     def _note(self, server: Server, starts: int, updates: int, work: int, written: int = 0) -> None:
         needs = self.needs

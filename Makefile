@@ -32,9 +32,11 @@ format: .venv/developed  ## put the code in order
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: .venv/installed  ## what the simulator costs
+bench: .venv/developed  ## what the simulator costs, and how fast it is
 	$(BIN)/python benchmarks/clock.py
 	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/simulator.py
+	$(BIN)/python benchmarks/kernels.py
 
 reproduce: .venv/installed  ## the paper's clock
 	$(BIN)/tardygrad reproduce clock

@@ -32,7 +32,7 @@ print(run.summary())
 # It prints:
 #
 # TorchTask(Sequential, parameters=162, clients=20)
-# Clip² (client-centric, M=4, K=1 epochs, downplayed)
+# Clip² (client-centric, M=4, K=1 epoch, downplayed)
 # finished after 150 rounds, 74 s on the clock
 # test accuracy 96.1%, test loss 0.1615
 # delay mean 5.6, largest 19; 600 updates, 0 lost

@@ -182,7 +182,7 @@ def test_overrides_are_toml_or_bare_words_and_the_last_one_wins(small: Path) -> 
 
 def test_an_override_may_change_the_kind_and_remove_what_the_new_one_lacks(small: Path) -> None:
     method = spec.load(small, ["method.kind=sgdclip", "method.clip=", "method.local_steps=", "method.local_epochs=1"])
-    assert str(method.build().method) == "SGDClip (client-centric, M=2, K=1 epochs)"
+    assert str(method.build().method) == "SGDClip (client-centric, M=2, K=1 epoch)"
 
 
 def test_a_file_comes_before_a_shipped_spec_of_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,7 +233,7 @@ def test_the_spec_glue_runs_any_task_of_a_folder(tmp_path: Path) -> None:
         loaded = spec.load("glue", [*settings, f"task.name={name}", "task.max_length=24", "run.rounds=2"])
         method, task, fleet, _, length = loaded.build()
         assert fleet is not None
-        assert (str(method), fleet.classes.count("large")) == ("Clip² (client-centric, M=4, K=1 epochs)", 3)
+        assert (str(method), fleet.classes.count("large")) == ("Clip² (client-centric, M=4, K=1 epoch)", 3)
         last = tg.simulate(method, task, fleet, **length.settings()).metrics[-1]
         assert ("test_accuracy" in last, "test_pearson" in last) == (name == "rte", name == "stsb")
 

@@ -90,7 +90,8 @@ class Method:
 
     def __str__(self) -> str:
         mode = {"sync": "synchronous", "server": "server-centric", "client": "client-centric"}[self.mode]
-        work = f"K={self.local_steps}" if self.local_steps else f"K={self.local_epochs} epochs"
+        epochs = "1 epoch" if self.local_epochs == 1 else f"{self.local_epochs} epochs"
+        work = f"K={self.local_steps or epochs}"
         treated = [", downplayed"] * (self.weight is not None) + [", compensated"] * self.compensate
         return f"{self.name} ({mode}, M={self.buffer}, {work}{''.join(treated)})"
 

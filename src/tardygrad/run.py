@@ -134,6 +134,11 @@ class Run:
             best_accuracy=max(
                 (row["test_accuracy"] for row in scores if row.get("test_accuracy") is not None), default=None
             ),
+            scores={
+                name.removeprefix("test_"): value
+                for name, value in last.items()
+                if name.startswith("test_") and name not in ("test_loss", "test_accuracy")
+            },
             delay_mean=float(delays.mean()),
             delay_max=int(delays.max()),
             updates=self.counts["arrival"],
@@ -221,6 +226,7 @@ class Summary(NamedTuple):
     loss: float | None  # on the test set
     accuracy: float | None
     best_accuracy: float | None
+    scores: dict[str, float | None]  # whatever else the task measured, such as f1 or pearson
     delay_mean: float
     delay_max: int
     updates: int
@@ -237,7 +243,11 @@ class Summary(NamedTuple):
         accuracy = "" if self.accuracy is None else f"test accuracy {self.accuracy:.1%}, "
         if accuracy or self.loss is not None:
             when = "" if self.score_round == self.rounds else f" (of round {self.score_round})"
-            lines.append(f"{accuracy}test loss {loss}{when}")
+            others = "".join(
+                f", {name.replace('_', ' ')} {'not finite' if value is None else f'{value:.4g}'}"
+                for name, value in self.scores.items()
+            )
+            lines.append(f"{accuracy}test loss {loss}{others}{when}")
         arrived = f"{plural(self.updates, 'update')}, {self.lost} lost"
         lines.append(f"delay mean {self.delay_mean:.1f}, largest {self.delay_max}; {arrived}")
         lines += [f"refused {number}: {reason}" for reason, number in self.refused.items()]

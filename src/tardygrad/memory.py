@@ -108,7 +108,10 @@ def needs(
     step = (ROUND + dc) * x
     own = x + buffers + _state(method.outer, d) + made + frozen + kept
     if processes > 1:
-        work, ahead = processes * (job + frozen + update) + update + places(processes) * x, AHEAD * processes
+        work, ahead = (
+            processes * (job + frozen + update) + update + places(processes) * (x + buffers),
+            AHEAD * processes,
+        )
     elif threads > 0:
         work, ahead = threads * (job + frozen), task.clients
     else:
@@ -225,6 +228,8 @@ def read_size(text: str) -> int:
     (8000000000, 1610612736, 4096)
     """
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
-    if not found or found[2].upper() not in UNITS or float(found[1]) == 0:
-        raise Invalid(f"an amount of memory must be a number above 0 with B, KB, MB, GB or GiB, got {text!r}.")
-    return int(float(found[1]) * UNITS[found[2].upper()])
+    unit = UNITS.get(found[2].upper()) if found else None
+    if not found or unit is None or len(found[1]) > 30 or int(float(found[1]) * unit) < 1:
+        shown = text if len(text) < 40 else f"{text[:40]}…"
+        raise Invalid(f"an amount of memory must be 1 byte or more, as in 500MB, 8GB, 8GiB or 1TB, got {shown!r}.")
+    return int(float(found[1]) * unit)

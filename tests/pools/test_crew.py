@@ -188,7 +188,7 @@ def test_a_run_that_ends_with_jobs_at_hand_says_nothing() -> None:
 def test_a_crew_has_room_for_the_start_vectors_of_all_its_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     least = []
     put = crew.Shelf.put
-    monkeypatch.setattr(crew.Shelf, "put", lambda self, x: (put(self, x), least.append(len(self.free)))[0])
+    monkeypatch.setattr(crew.Shelf, "put", lambda self, job: (put(self, job), least.append(len(self.free)))[0])
     with tg.SimPool(task(), method(mode="client", buffer=1), FLEET, workers=2) as pool:
         server = tg.Server(method(mode="client", buffer=1), task().init(0), clients=task().clients, seed=0)
         for _ in tg.drive(server, pool, 60):
@@ -198,6 +198,46 @@ def test_a_crew_has_room_for_the_start_vectors_of_all_its_jobs(monkeypatch: pyte
         assert shelf.standing.keys() == used
         assert len(shelf.free) + len(used) == crew.places(2) == 5
     assert min(least) < 3
+
+
+def test_large_buffers_do_not_make_two_messages_wait_for_each_other() -> None:
+    x = torch.linspace(-1, 1, 36).reshape(12, 3)
+    wide = torch.nn.Sequential(torch.nn.Linear(3, 60_000), torch.nn.BatchNorm1d(60_000), torch.nn.Linear(60_000, 2))
+    given = {"loss": torch.nn.functional.cross_entropy, "shards": tg.shard((x, (x.sum(1) > 0).long()), clients=4)}
+    fleet, one = tg.Fleet.paper(clients=4), method(buffer=1, local_steps=1)
+    runs = [tg.simulate(one, tg.TorchTask(wide, **given), fleet, rounds=6, evaluate_every=0, workers=n) for n in (1, 2)]
+    assert torch.equal(runs[0].x, runs[1].x)
+
+
+def test_a_job_that_never_arrives_may_fail() -> None:
+    """Client 0 sends nothing finite, so the run leaves its plan, and jobs are computed that no round needs."""
+
+    class Odd:
+        def __init__(self, of: Any) -> None:
+            self.of = of
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.of, name)
+
+        def batches(self, job: Any) -> Any:
+            if job.client == 11:  # the slowest class: its job is due long after the last round
+                raise RuntimeError("out of cheese")
+            return ((job.client, batch) for batch in self.of.batches(job))
+
+        def gradient(self, x: Any, batch: Any, buffers: Any) -> Any:
+            value, g = self.of.gradient(x, batch[1], buffers)
+            return value, g * (float("nan") if batch[0] == 0 else 1.0)
+
+    fleet = tg.Fleet.paper(clients=12)
+    runs = [tg.simulate(method(), Odd(task()), fleet, rounds=4, workers=n, evaluate_every=0) for n in (1, 2)]
+    assert runs[0].summary().refused["not finite"] > 0
+    assert torch.equal(runs[0].x, runs[1].x)
+
+
+def test_a_task_without_parameters_is_computed_by_processes_too() -> None:
+    clock = tg.tasks.clock(clients=12, parameters=0)
+    runs = [tg.simulate(method(), clock, FLEET, rounds=5, workers=n, evaluate_every=0) for n in (1, 2)]
+    assert runs[0].summary().time == runs[1].summary().time > 0
 
 
 def test_processes_refuse_a_task_on_a_gpu() -> None:

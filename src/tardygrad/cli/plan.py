@@ -65,7 +65,7 @@ def plan(source: Source, overrides: Overrides = None, max_memory: MaxMemory = No
     built = spec.load(source, overrides or ()).build()
     if built.fleet is None:
         raise Invalid("a plan needs a [fleet], got a spec without one. Describe your clients in it.")
-    limit = read_size(max_memory) if max_memory else None
+    limit = None if max_memory is None else read_size(max_memory)
     planned = simulated(built, built.fleet)
     if limit:
         planned.memory.check(limit)

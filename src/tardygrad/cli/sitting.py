@@ -34,7 +34,7 @@ def torch_threads(number: int) -> Iterator[None]:
 
 def fit(built: Built, max_memory: str | None) -> str:
     """What a run's vectors will take, in a line; refused if it is more than allowed."""
-    limit = read_size(max_memory) if max_memory else None
+    limit = None if max_memory is None else read_size(max_memory)
     memory = built.memory(messages=None if limit else NEAR)
     if limit:
         memory.check(limit)

@@ -37,29 +37,41 @@ class Hand:
 
 
 class Shelf:
-    """Places for start vectors in memory that processes forked later see; one for all jobs that start from it."""
+    """Places for models in memory that processes forked later see; one for all jobs that start from it."""
 
-    def __init__(self, parameters: int, places: int) -> None:
-        memory = mmap(-1, max(4 * parameters * places, 1))  # without a name or a file: it ends with the last process
-        self.places = torch.frombuffer(memory, dtype=torch.float32, count=parameters * places).view(places, parameters)
+    def __init__(self, parameters: int, buffers: Buffers | None, places: int) -> None:
+        self.x = _shared(places, parameters, torch.float32)
+        self.floats = _shared(places, 0 if buffers is None else len(buffers.floats), torch.float32)
+        self.ints = _shared(places, 0 if buffers is None else len(buffers.ints), torch.int64)
         self.free = list(range(places))
         self.standing: dict[int, int] = {}  # the id of a vector, which its jobs keep alive, to its place
         self.readers: Counter[int] = Counter()
 
-    def put(self, x: Tensor) -> int:
-        """The place of a vector, for one more job."""
-        if id(x) not in self.standing:
-            place = self.standing[id(x)] = self.free.pop()
-            self.places[place] = x
-        self.readers[id(x)] += 1
-        return self.standing[id(x)]
+    def put(self, job: Job) -> None:
+        """Have a job's model stand somewhere."""
+        name = id(job.x)
+        if name not in self.standing:
+            place = self.standing[name] = self.free.pop()
+            self.x[place] = job.x
+            if job.buffers is not None:
+                self.floats[place], self.ints[place] = job.buffers
+        self.readers[name] += 1
 
-    def take(self, x: Tensor) -> None:
-        """A job that started from a vector is done."""
-        self.readers[id(x)] -= 1
-        if not self.readers[id(x)]:
-            self.free.append(self.standing.pop(id(x)))
-            del self.readers[id(x)]
+    def take(self, job: Job) -> None:
+        """A job is done."""
+        name = id(job.x)
+        self.readers[name] -= 1
+        if not self.readers[name]:
+            self.free.append(self.standing.pop(name))
+            del self.readers[name]
+
+
+def _shared(rows: int, columns: int, dtype: torch.dtype) -> Tensor:
+    """Memory without a name or a file: it ends with the last process."""
+    if not columns:
+        return torch.empty(rows, 0, dtype=dtype)
+    memory = mmap(-1, rows * columns * dtype.itemsize)
+    return torch.frombuffer(memory, dtype=dtype).view(rows, columns)
 
 
 class Crew:
@@ -76,7 +88,7 @@ class Crew:
         if (device := getattr(task, "device", torch.device("cpu"))).type != "cpu":
             raise Invalid(f"`workers` above 1 compute on CPUs, got a task on {device}. Use workers=1.")
         self.task, self.method = task, method
-        self.shelf = Shelf(task.parameters, places(workers))
+        self.shelf = Shelf(task.parameters, task.init_buffers(), places(workers))
         self.deaths: dict[tuple[int, int], int] = {}
         self.hands: list[Hand] = []
         for _ in range(workers):
@@ -85,7 +97,7 @@ class Crew:
     def _hire(self) -> Hand:
         ours, theirs = self._context.Pipe()
         lines = [hand.line for hand in self.hands] + [ours]  # a child must not keep these open: they end with us
-        work = (self.shelf.places, self.task, self.method)
+        work = (self.shelf, self.task, self.method)
         process = self._context.Process(target=_labour, args=(theirs, lines, *work), daemon=True)
         process.start()
         theirs.close()
@@ -98,18 +110,18 @@ class Crew:
 
     def give(self, job: Job) -> None:
         """Hand a job to whoever has least to do."""
-        self.shelf.put(job.x)
+        self.shelf.put(job)
         self._send(min(self.hands, key=lambda hand: len(hand.jobs)), job)
 
     def _send(self, hand: Hand, job: Job) -> None:
         hand.jobs.append(job)
-        buffers = job.buffers and [tensor.numpy() for tensor in job.buffers]
+        place = self.shelf.standing[id(job.x)]  # what is sent is small: two long messages would wait for each other
         with suppress(OSError):  # a death is noticed when answers are collected
-            hand.line.send(job._asdict() | {"x": self.shelf.standing[id(job.x)], "buffers": buffers})
+            hand.line.send(job._asdict() | {"x": place, "buffers": job.buffers is not None})
 
-    def collect(self, *, patiently: bool) -> list[Update]:
-        """What has been done since the last call; waits for something if asked to be patient."""
-        done: list[Update] = []
+    def collect(self, *, patiently: bool) -> list[tuple[Job, Update | WorkFailed]]:
+        """What has been done, or has failed, since the last call; waits for something if asked to be patient."""
+        done: list[tuple[Job, Update | WorkFailed]] = []
         while True:
             lines = {hand.line: hand for hand in self.hands if hand.jobs}
             for line in wait(list(lines), None if patiently and not done else 0):
@@ -120,11 +132,9 @@ class Crew:
                     self._replace(hand)
                     continue
                 job = hand.jobs.popleft()
-                self.shelf.take(job.x)
-                if isinstance(answer, WorkFailed):
-                    raise answer
+                self.shelf.take(job)
                 self.deaths.pop((job.client, job.serial), None)
-                done.append(_each(answer, torch.from_numpy))
+                done.append((job, answer if isinstance(answer, WorkFailed) else _each(answer, torch.from_numpy)))
             if done or not patiently or not any(hand.jobs for hand in self.hands):
                 return done
 
@@ -167,7 +177,7 @@ def _each(update: Update, change: Callable[[Any], Any]) -> Update:
     return update._replace(delta=change(update.delta), curvature=curvature, buffers=buffers)
 
 
-def _labour(line: Connection, others: list[Connection], shelf: Tensor, task: Task, method: Method) -> None:
+def _labour(line: Connection, others: list[Connection], shelf: Shelf, task: Task, method: Method) -> None:
     """The life of a process: jobs in, updates out, until the line goes dead."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one who gives the jobs
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -181,8 +191,9 @@ def _labour(line: Connection, others: list[Connection], shelf: Tensor, task: Tas
             os._exit(0)
         answer: Update | WorkFailed
         try:
-            buffers = sent["buffers"] and Buffers(*map(torch.from_numpy, sent["buffers"]))
-            job = Job(**(sent | {"x": shelf[sent["x"]], "buffers": buffers}))
+            place = sent["x"]
+            buffers = Buffers(shelf.floats[place], shelf.ints[place]) if sent["buffers"] else None
+            job = Job(**(sent | {"x": shelf.x[place], "buffers": buffers}))
             answer = _each(perform(job, task, method), Tensor.numpy)
         except WorkFailed as error:
             answer = WorkFailed(str(error))  # without its cause, which may not travel

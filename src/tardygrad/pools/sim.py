@@ -10,7 +10,7 @@ from typing import cast
 
 from tardygrad import streams
 from tardygrad.algorithm import Batched, Method, Server, Task
-from tardygrad.errors import Invalid
+from tardygrad.errors import Invalid, WorkFailed
 from tardygrad.fleet import Fleet, Slow, finish
 from tardygrad.messages import Job, Joined, Lost, Update
 from tardygrad.pools.crew import Crew
@@ -75,8 +75,10 @@ class SimPool:
         self._steps = method.local_steps
         workers = workers or len(os.sched_getaffinity(0))
         self._ahead = Ahead(task, method, fleet, workers, rounds) if workers > 1 else None
-        if batch < 1 or (batch > 1 and workers > 1):
-            raise Invalid(f"`batch` must be 1 or more, and 1 with several workers, got {batch} with workers={workers}.")
+        if batch < 1:
+            raise Invalid(f"`batch` must be 1 or more, got {batch}.")
+        if batch > 1 and workers > 1:
+            raise Invalid(f"`batch` above 1 needs workers=1, got batch={batch} with workers={workers}.")
         self._together = Together(task, method, fleet, batch, rounds) if batch > 1 else None
 
     def submit(self, job: Job) -> None:
@@ -147,7 +149,7 @@ class Ahead:
         self.task, self.method, self.fleet, self.rounds = task, method, fleet, rounds
         self.crew = Crew(task, method, workers)
         self.todo: list[tuple[float, int, int, Job]] = []
-        self.done: dict[tuple[int, int], Update] = {}
+        self.done: dict[tuple[int, int], Update | WorkFailed] = {}
         self.taken_on: set[tuple[int, int]] = set()  # to do, at hand or done
         self.needed: set[tuple[int, int]] | None = None  # None: not known
 
@@ -171,14 +173,16 @@ class Ahead:
         while name not in self.done:
             if self.todo and self.todo[0][1:3] == name:
                 self.crew.give(heappop(self.todo)[-1])
-            for update in self.crew.collect(patiently=True):
-                if (update.client, update.serial) in self.taken_on:
-                    self.done[update.client, update.serial] = update
+            for one, answer in self.crew.collect(patiently=True):
+                if (one.client, one.serial) in self.taken_on:
+                    self.done[one.client, one.serial] = answer
             self._feed()
-        update = self.done.pop(name)
+        answer = self.done.pop(name)
         self.taken_on.remove(name)
+        if isinstance(answer, WorkFailed):  # and not before: a job that never arrives may fail as it likes
+            raise answer
         self._feed()
-        return update
+        return answer
 
     def drop(self, client: int) -> None:
         """A client is lost, and nobody will ask for its job."""

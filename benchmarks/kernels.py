@@ -96,7 +96,7 @@ def main() -> None:
     asked = ask.parse_args()
     torch.set_num_threads(asked.threads)
     if not kernels.fits(torch.zeros(kernels.LEAST)):
-        raise SystemExit("there are no kernels here. Use pip install 'tardygrad[fast]'.")
+        raise SystemExit("the kernels need numba, which is not installed. Use pip install -e '.[fast]'.")
     table = Table("parameters", "pass", title=f"{asked.threads} thread(s), M = {BUFFER}", title_justify="left")
     for heading in ("ours (GB/s)", "x limit", "x in place", "plain torch (GB/s)", "speed-up"):
         table.add_column(heading, justify="right")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator
 
 import numpy as np
@@ -28,6 +29,7 @@ STEPS = {
     "infinite": chain(clip(Constant(math.inf)), scale(Constant(0.1))),
     "zero": chain(clip(Constant(0.0)), scale(Constant(0.1))),
     "overflowing": chain(clip(Constant(1e300)), scale(Cosine(0.1, 9))),
+    "overflowing below": chain(clip(Constant(math.inf), Constant(1e300)), scale(Constant(0.0))),
 }
 
 
@@ -200,3 +202,32 @@ def test_a_run_has_the_same_bits_without_numba(monkeypatch: pytest.MonkeyPatch, 
 
     quick, plain = both(monkeypatch, run)
     assert torch.equal(quick, plain)
+
+
+@pytest.mark.parametrize("delta", [(torch.arange(1000.0) % 2)[::2], torch.full((1,), 0.25).expand(500)])
+def test_vectors_that_do_not_lie_in_a_row_are_not_read_as_if_they_did(delta: Tensor) -> None:
+    method = tg.sgdclip(lr=1.0, local_lr=0.1, local_clip=0.5, buffer=1, local_steps=1)
+    server = tg.Server(method, torch.zeros(500), clients=1, seed=0)
+    (job,) = server.dispatch()
+    server.receive(tg.Update(job.client, job.serial, job.round, delta))
+    assert torch.equal(server.x, delta)
+
+
+@pytest.mark.parametrize("g", [torch.ones(500).double(), torch.ones(1000)[::2], torch.ones(500, requires_grad=True)])
+def test_a_gradient_of_any_kind_is_walked(g: Tensor) -> None:
+    x = torch.zeros(500)
+    with torch.no_grad():
+        walk(x, g, None, STEPS["clip alone"], {}, Step(1))
+    assert torch.equal(x, torch.full((500,), -0.7))
+
+
+def test_a_numba_that_cannot_compile_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken:
+        def find_spec(self, name: str, *rest: object) -> None:
+            if name == "tardygrad.fused":
+                raise RuntimeError("cannot cache function 'walk': no locator available")
+
+    monkeypatch.delitem(sys.modules, "tardygrad.fused")
+    monkeypatch.delattr(tg, "fused")
+    monkeypatch.setattr(sys, "meta_path", [Broken(), *sys.meta_path])
+    assert kernels._fused.__wrapped__() is None

@@ -206,7 +206,7 @@ def local(job: Job, task: Task, method: Method) -> Steps:
 
 def walk(x: Vector, g: Vector, curvature: Vector | None, inner: Transform, state: State, step: Step) -> State:
     """One local step: x and A, which are the client's own, are changed in place."""
-    if kernels.fits(x) and (form := inner.form(step.round)):
+    if kernels.fits(x, g, curvature) and (form := inner.form(step.round)):
         return {"clipped": kernels.walk(x, g, curvature, form)}  # the lines below, in one pass over memory
     move, state = inner.update(g, state, step)  # η_ℓ^s · Clip(u_s, g_{i,k})
     x -= move  # x_{i,k} ← x_{i,k−1} − move
@@ -238,7 +238,8 @@ def contribution(late: Late, x: Vector) -> Vector:
 
 def aggregate(x: Vector, updates: list[Late], outer: Transform, state: State, step: Step) -> tuple[Outcome, State]:
     """x_{t−1} and M updates become x_t."""
-    if kernels.fits(x) and (form := outer.form(step.round)):
+    vectors = (v for late in updates for v in (late.delta, late.curvature, late.past))
+    if kernels.fits(x, *vectors) and (form := outer.form(step.round)):
         made = kernels.aggregate(x, updates, form)  # the lines below, in one pass over memory
         return made, {"clipped": torch.tensor(made.clipped)}
     delta = torch.zeros_like(x)

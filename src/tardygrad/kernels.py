@@ -50,11 +50,15 @@ class Outcome(NamedTuple):
     clipped: float  # share of Δ_t's coordinates
 
 
-def fits(x: Tensor) -> bool:
-    """Whether there are kernels for a vector like this."""
-    if len(x) < LEAST or x.dtype != torch.float32 or not x.is_contiguous():
+def fits(x: Tensor, *others: Tensor | None) -> bool:
+    """Whether there are kernels for a vector like this and those that go with it."""
+    if len(x) < LEAST or not (x.is_cuda or (x.device.type == "cpu" and _fused() is not None)):
         return False
-    return x.is_cuda or (x.device.type == "cpu" and _fused() is not None)
+    return all(
+        v.dtype == torch.float32 and v.is_contiguous() and v.shape == x.shape and v.device == x.device
+        for v in (x, *others)
+        if v is not None
+    )
 
 
 def walk(x: Tensor, g: Tensor, curvature: Tensor | None, form: Form) -> Tensor:
@@ -63,7 +67,7 @@ def walk(x: Tensor, g: Tensor, curvature: Tensor | None, form: Form) -> Tensor:
         share: Tensor = _compiled(_walk)(x, g, curvature, *_scalars(form, x))
         return share
     fused = _numba()
-    vectors = [one.numpy() for one in (x, g, curvature) if one is not None]
+    vectors = [one.detach().numpy() for one in (x, g, curvature) if one is not None]
     kernel = fused.walk if curvature is None else fused.walk_curved
     clipped = _spread(len(x), lambda a, b: (kernel(*(v[a:b] for v in vectors), *_float32(form)),))
     return torch.tensor(clipped[0] / len(x))
@@ -92,7 +96,7 @@ def aggregate(x: Tensor, updates: Sequence[Late], form: Form, out: Tensor | None
 def _fused() -> ModuleType | None:
     try:
         from tardygrad import fused
-    except ImportError:
+    except Exception:  # no numba, or one that cannot compile here, or not keep what it compiled
         return None
     return fused
 
@@ -105,7 +109,8 @@ def _numba() -> ModuleType:
 
 def _float32(form: Form) -> tuple[np.float32, ...]:
     with np.errstate(over="ignore"):  # as in clipping.py: a threshold that is too large for float32 is infinite
-        return np.float32(form.lower), np.float32(form.upper), np.float32(form.lr)
+        lower = min(form.lower, float(np.finfo(np.float32).max))
+        return np.float32(lower), np.float32(form.upper), np.float32(form.lr)
 
 
 def _spread(n: int, part: Callable[[int, int], Sequence[float]]) -> list[float]:

@@ -294,3 +294,17 @@ def test_the_real_files_have_the_official_numbers_of_rows(name):
         assert set(test.labels) == set(range(len(FORMS[name].labels)))
     if name == "qqp":  # cut out of the pool that train_5k is from
         assert not set(zip(*train.texts, strict=True)) & set(zip(*test.texts, strict=True))
+
+
+def test_a_text_that_is_missing_is_no_text(tmp_path):
+    train = [((None, "b"), 0), (("c", "d"), 1)]
+    both(tmp_path, "rte", train, examples("rte", 3))
+    with pytest.raises(Invalid, match=r"`sentence1` must be text, got None in row 0 of .*Fetch it again."):
+        load("rte", str(tmp_path), None, 0)
+
+
+def test_what_breaks_while_reading_is_answered_in_a_sentence(tmp_path):
+    (tmp_path / "RTE" / "train.tsv").mkdir(parents=True)
+    (tmp_path / "RTE" / "dev.tsv").write_text("x")
+    with pytest.raises(Invalid, match=r"rte in .* cannot be read \(IsADirectoryError.*Fetch it again."):
+        load("rte", str(tmp_path), None, 0)

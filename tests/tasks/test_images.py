@@ -3,6 +3,7 @@
 import gzip
 import shutil
 import sys
+import zipfile
 from functools import partial
 from pathlib import Path
 
@@ -298,3 +299,18 @@ def test_the_real_fashion_mnist_is_read(tmp_path):
     shutil.copytree(DEBIAN, tmp_path / "part", ignore=shutil.ignore_patterns("*labels*"))
     with pytest.raises(Invalid, match="without train-labels-idx1-ubyte"):
         images(tmp_path / "part", GRAY)
+
+
+def test_what_breaks_while_reading_is_answered_in_a_sentence(tmp_path):
+    (tmp_path / "data_batch_1.bin").mkdir()
+    (tmp_path / "test_batch.bin").mkdir()
+    with pytest.raises(Invalid, match=r"the images in .* cannot be read \(IsADirectoryError.*Get them again."):
+        images(tmp_path, (3, 32, 32))
+
+
+def test_members_of_an_npz_that_are_no_arrays_are_refused(tmp_path):
+    with zipfile.ZipFile(tmp_path / "set.npz", "w") as packed:
+        for name in ("x_train", "y_train", "x_test", "y_test"):
+            packed.writestr(f"{name}.npy", b"no array")
+    with pytest.raises(Invalid, match=r"npz|cannot be read"):
+        images(tmp_path, (1, 28, 28))

@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from tardygrad import streams
-from tardygrad.errors import Invalid, nearest
+from tardygrad.errors import Invalid, TardygradError, nearest
 from tardygrad.tasks.hugging import fetched
 
 Name = Literal["mnli", "qnli", "qqp", "rte", "sst2", "mrpc", "cola", "stsb"]
@@ -94,7 +94,13 @@ def load(name: Name, data: str | None, rows: int | Literal["all"] | None, seed: 
         folder = fetched("nyu-mll/glue", [f"{name}/*.parquet"], rule, fix, dataset=True)
     else:
         folder = Path(data or _absent(name, data))
-    train, test = _parquet(name, folder, rows) or _tsv(name, folder) or _absent(name, data)
+    try:
+        train, test = _parquet(name, folder, rows) or _tsv(name, folder) or _absent(name, data)
+    except TardygradError:
+        raise
+    except Exception as error:  # files have many ways to be broken
+        reason = f"{type(error).__name__}: {error}"
+        raise Invalid(f"{name} in {str(folder)!r} cannot be read ({reason}). Fetch it again.") from error
     if rows == "all":
         return train, test
     if at_most and rows > len(train):
@@ -163,7 +169,11 @@ def _read_parquet(name: str, files: list[Path]) -> Rows:
             raise Invalid(
                 f"labels of {name} must be {rule}, got {label} in row {row} of {source}. Test splits have none."
             )
-    return Rows(tuple([str(text) for text in held[column]] for column in columns), labels, source)
+    for column in columns:
+        for row, text in enumerate(held[column]):
+            if not isinstance(text, str):
+                raise Invalid(f"`{column}` must be text, got {text!r} in row {row} of {source}. Fetch it again.")
+    return Rows(tuple(held[column] for column in columns), labels, source)
 
 
 def _tsv(name: str, data: Path) -> tuple[Rows, Rows] | None:

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tardygrad.errors import Invalid
+from tardygrad.errors import Invalid, TardygradError
 from tardygrad.tasks.cache import Tensors, cached
 from tardygrad.tasks.vit import Shape
 
@@ -62,7 +62,13 @@ def images(data: str | Path, shape: Shape, *, cache: str | Path | None = None) -
     if not folder.exists():
         raise Invalid(f"`data` must be a folder with {LAYOUTS}; got {str(data)!r}, which does not exist.")
     for read in (_idx, _parquet, _binary, _npz):
-        found = read(folder, shape, cache)
+        try:
+            found = read(folder, shape, cache)
+        except TardygradError:
+            raise
+        except Exception as error:  # files have many ways to be broken
+            reason = f"{type(error).__name__}: {error}"
+            raise Invalid(f"the images in {str(data)!r} cannot be read ({reason}). Get them again.") from error
         if found is not None:
             return found
     raise Invalid(f"`data` must be a folder with {LAYOUTS}; got {str(data)!r}, which has none of them.")

@@ -33,12 +33,19 @@ def read(text: str) -> bytes:
             ) from error
         return "\n\n".join(topics[name] for name in sorted(topics)).encode()
     path = Path(text)
-    if path.is_dir():
+    try:
+        return _file(path, text)
+    except OSError as error:
+        raise Invalid(f"`text` must be files that can be read, got {text!r}: {error.strerror}.") from error
+
+
+def _file(path: Path, text: str) -> bytes:
+    if text and path.is_dir():
         files = sorted(path.rglob("*.txt"))
         if not files:
             raise Invalid(f"`text` must be a file, a folder with .txt files, or 'python', got {text!r} without any.")
         return b"\n".join(file.read_bytes() for file in files)
-    if not path.is_file():
+    if not text or not path.is_file():
         raise Invalid(
             f"`text` must be a file, a folder with .txt files, or 'python', got {text!r}, which is not there."
         )

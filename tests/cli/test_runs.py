@@ -195,6 +195,12 @@ def test_a_damaged_record_is_one_line_and_exit_code_1(text: str, tardygrad: Comm
         assert "damaged" in err
 
 
+def test_a_replay_of_a_batched_run_has_the_same_bits(tardygrad: Command) -> None:
+    small = ["run.rounds=6", "run.evaluate_every=0", "method.local_steps=2"]
+    assert tardygrad("run", "digits", "engine.batch=3", *small, "--out", "here").code == 0
+    assert tardygrad("replay", "here") == (0, "the same bits after 6 rounds\n", "")
+
+
 @pytest.mark.parametrize("method", [[], ["method.compensate=true", "method.mode=server", "method.concurrency=6"]])
 def test_a_replay_of_a_simulated_run_has_the_same_bits(method: list[str], tardygrad: Command) -> None:
     crash = "fleet.crashes=[{client=0, at=3, back=5}]"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,11 +39,13 @@ def replay(folder: Folder, json: Json = False) -> None:
     with sound(path), torch_threads(asked.run.threads):
         built = asked.build()
         lines = (runs.script_line(row) for row in read_lines(path / "events.jsonl"))
-        pool = ScriptedPool((line for line in lines if line), built.task, built.method)
-        run = runs.begin(built.method, built.task, pool, rounds=rounds, seed=asked.run.seed, evaluate_every=0)
-        with suppress(Diverged):  # as it did then
-            for _ in progress(run.go(), done=0, rounds=rounds):
-                pass
+        script = ScriptedPool((line for line in lines if line), built.task, built.method)
+        batched = asked.engine.arguments.get("batch", 1) > 1  # then the calendar says which jobs were computed at once
+        with built.pool() if batched else nullcontext(script) as pool:
+            run = runs.begin(built.method, built.task, pool, rounds=rounds, seed=asked.run.seed, evaluate_every=0)
+            with suppress(Diverged):  # as it did then
+                for _ in progress(run.go(), done=0, rounds=rounds):
+                    pass
     difference = _difference(path / "model.safetensors", run)
     same = difference == 0.0
     if json:

@@ -102,6 +102,10 @@ def test_a_broken_file_is_made_again_with_the_same_content(tiny: Command) -> Non
     torn, other = sorted(before)[:2]
     Path("runs/tables/tiny", torn).write_bytes(before[torn][:40])
     Path("runs/tables/tiny", other).write_text("[]")
+    sound = json.loads(before[sorted(before)[2]])
+    for change in ({"score": "good"}, {"curve": "x"}, {"time": None}, {"status": 3}):
+        Path("runs/tables/tiny", sorted(before)[2]).write_text(json.dumps(sound | {"result": sound["result"] | change}))
+        assert tiny("--read").code == 0
     tiny()
     assert not list(Path("runs/tables/tiny").glob("*.draft"))
     for name, content in results().items():
@@ -169,6 +173,17 @@ def test_the_page_keeps_what_its_author_wrote(tiny: Command) -> None:
     assert text.count("| mild |") == text.count("| large |") == 2
     tiny("--page", "page.md")
     assert page.read_text("utf-8") == text
+    assert tiny("--page", "page.md", "--read", "--out", "empty").code == 0
+    assert page.read_text("utf-8") == text  # of which nothing is there, stays
+
+
+def test_a_page_without_a_place_for_the_tables_is_left_alone(tiny: Command) -> None:
+    for content in (b"my thesis", f"{report.BEGIN} only".encode(), f"{report.END}{report.BEGIN}".encode(), b"\xff\xfe"):
+        Path("mine.md").write_bytes(content)
+        code, _, err = tiny("--read", "--page", "mine.md")
+        assert (code, err.count("\n")) == (2, 1)
+        assert "--page must be a" in err
+        assert Path("mine.md").read_bytes() == content
 
 
 def test_an_experiment_without_data_is_skipped_or_refused_by_name(tardygrad: Command, tmp_path: Path) -> None:

@@ -43,7 +43,9 @@ def svg(study: Study) -> bytes:
         strokeDash=alt.StrokeDash("mode:N", scale=dashes, legend=None),
     ).properties(width=380, height=300)
     sides = [
-        chart.transform_filter(alt.datum.fleet == fleet).properties(title=f"{fleet} stragglers (dashed: synchronous)")
+        chart.transform_filter(alt.datum.fleet == fleet).properties(
+            title=f"{fleet} stragglers, client-centric (dashed: synchronous)"
+        )
         for fleet in FLEETS
     ]
     both = alt.hconcat(*sides).configure_axis(labelFontSize=12, titleFontSize=13, gridColor="#eeeeee")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from statistics import mean
 
+from tardygrad.errors import Invalid
 from tardygrad.record import replace
 from tardygrad.reproduce.curves import svg
 from tardygrad.reproduce.experiments import FLEETS, LABELS
@@ -16,16 +18,23 @@ HEADINGS = ("stragglers", "mode", "method", "ours", "paper", "ours (s)", "paper 
 
 
 def write(page: Path, studies: list[Study]) -> None:
-    """Put the tables between the marks of a page; a page that is not there, or has no marks, becomes the tables.
+    """Put the tables between the marks of a page; one that is not there becomes the tables.
 
-    A picture of every experiment that is done goes into the folder `images` beside the page.
+    What a page says of an experiment of which nothing is here stays. A picture of every experiment that is done goes
+    into the folder `images` beside the page.
     """
-    old = page.read_text(encoding="utf-8") if page.exists() else ""
-    before, begun, rest = old.partition(BEGIN)
-    _, ended, after = rest.partition(END)
-    if not (begun and ended):
-        before, after = "# Results\n\n", "\n"
-    text = "\n".join(map(_section, studies))
+    before, standing, after = "# Results\n\n", "", "\n"
+    if page.exists():
+        try:
+            before, begun, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+        except (OSError, UnicodeDecodeError) as error:
+            raise Invalid(f"--page must be a text file, got {str(page)!r}: {error}.") from error
+        standing, ended, after = rest.partition(END)
+        if not (begun and ended):
+            rule = "--page must be a new file or one with a place for the tables"
+            raise Invalid(f"{rule}, got {str(page)!r}. Put {BEGIN} and {END} into it, each on a line of its own.")
+    stays = {part.split("`")[1]: part.rstrip() + "\n" for part in re.split(r"(?m)^(?=## `)", standing)[1:]}
+    text = "\n".join(_section(study) or stays.get(study.name) or _nothing(study) for study in studies)
     page.parent.mkdir(parents=True, exist_ok=True)
     replace(page, f"{before}{BEGIN}\n\n{text}\n{END}{after}".encode())
     for study in studies:
@@ -68,10 +77,14 @@ def verdicts(lines: list[Line]) -> list[str]:
     return found
 
 
+def _nothing(study: Study) -> str:
+    return f"## `{study.name}`\n\n{study.experiment.title}.\n\nNot run.\n"
+
+
 def _section(study: Study) -> str:
     one, lines, clips = study.experiment, study.lines(), study.clips()
     if not any(line.trials for line in lines):
-        return f"## `{study.name}`\n\n{one.title}.\n\nNot run.\n"
+        return ""
     most = max(line.seeds for line in lines)
     seeds = f", mean ± standard deviation of {most} seeds" if most > 1 else ""
     thresholds = f"u = {clips[0]:g} and ũ = {clips[1]:g}" if clips else "not chosen yet"
@@ -87,7 +100,10 @@ def _section(study: Study) -> str:
         f"chosen by the best synchronous Clip²: {thresholds}.",
         _table(HEADINGS, (row(line, len(one.rates)) for line in lines)),
         "\n".join(f"- {verdict}" for verdict in verdicts(lines)),
-        f"![Test {one.score} against simulated time]({_picture(study)})" if all(line.best for line in lines) else "",
+        f"![Test {one.score} against simulated time]({_picture(study)})\n\n"
+        "In the picture the first seed of the synchronous and of the client-centric cells, with their best settings."
+        if all(line.best for line in lines)
+        else "",
         f"Every trial with large stragglers, by (η, η_ℓ), first seed:\n\n{_trials(study, clips)}" if clips else "",
     ]
     return "\n\n".join(part for part in text if part) + "\n"

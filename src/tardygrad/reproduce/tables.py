@@ -117,7 +117,7 @@ class Study:
         """A run's result, if it is there; a file that is broken is not."""
         with suppress(ValueError, RecordError):
             row = read_json(self.path(trial)).get("result")
-            return row if isinstance(row, dict) and "status" in row else None
+            return row if isinstance(row, dict) and _sound(row) else None
         return None
 
     def _asked(self, trial: Trial) -> Row:
@@ -183,6 +183,18 @@ def _result(experiment: Experiment, trial: Trial, task: Task, workers: int) -> R
         "seconds": summary.seconds,
     }
     return cast(Row, plain(row))
+
+
+def _sound(row: Row) -> bool:
+    """Whether a result is one that `_result` could have written."""
+    number, curve = (int, float), row.get("curve")
+    return (
+        isinstance(row.get("status"), str)
+        and all(isinstance(row.get(key, ""), (*number, type(None))) for key in ("score", "loss"))
+        and all(isinstance(row.get(key), number) for key in ("time", "clipped", "local_clipped"))
+        and isinstance(curve, list)
+        and all(isinstance(point, list) and len(point) == 3 for point in curve)
+    )
 
 
 def _summed(rows: list[Row]) -> Row:

@@ -22,6 +22,17 @@ COLOURS = {
 }
 
 
+def below(label: str) -> bool:
+    """DC is often all but Clip²: its curve is drawn first, and wide, so that both are seen."""
+    return label.startswith("DC-")
+
+
+def widths(labels: list[str]) -> Any:
+    """The width of every method's curve."""
+    wide = alt.FieldOneOfPredicate(field="method", oneOf=list(filter(below, labels)))
+    return alt.condition(wide, alt.value(6), alt.value(2))
+
+
 def curves(runs: Mapping[str, list[Row]]) -> Any:
     """Test loss against rounds, and against simulated time.
 
@@ -30,7 +41,7 @@ def curves(runs: Mapping[str, list[Row]]) -> Any:
     """
     points = [
         {"method": name, "round": row["round"], "time": row["time"], "loss": row["test_loss"]}
-        for name, rows in runs.items()
+        for name, rows in sorted(runs.items(), key=lambda run: not below(run[0]))
         for row in rows
         if row.get("test_loss") is not None
     ]
@@ -46,8 +57,9 @@ def curves(runs: Mapping[str, list[Row]]) -> Any:
     legend = alt.Legend(orient="top", symbolType="stroke", symbolStrokeWidth=4, labelFontSize=13)
     base = (
         alt.Chart({"values": plain(points)})
-        .mark_line(point=alt.OverlayMarkDef(size=18), strokeWidth=2)
+        .mark_line(point=alt.OverlayMarkDef(size=18, strokeWidth=2))
         .encode(
+            strokeWidth=widths(labels),
             y=alt.Y("loss:Q", title="test loss", scale=alt.Scale(type="log")),
             color=alt.Color("method:N", title=None, scale=alt.Scale(domain=labels, range=colours), legend=legend),
             opacity=alt.condition(highlight, alt.value(1.0), alt.value(0.15)),

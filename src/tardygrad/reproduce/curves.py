@@ -6,7 +6,7 @@ from typing import Any
 
 import altair as alt
 
-from tardygrad.figures import COLOURS
+from tardygrad.figures import COLOURS, below, widths
 from tardygrad.reproduce.experiments import FLEETS, LABELS
 from tardygrad.reproduce.tables import Study
 
@@ -25,12 +25,12 @@ def svg(study: Study) -> bytes:
             "time": time,
             "score": 100 * score,
         }
-        for line in study.lines()
+        for line in sorted(study.lines(), key=lambda line: not below(line.label))
         if line.best and line.cell.mode != "server"
         for _, time, score in (study.look(line.best) or {})["curve"]
         if score is not None
     ]
-    chart: Any = alt.Chart({"values": points}).mark_line(point=alt.OverlayMarkDef(size=18), strokeWidth=2)
+    chart: Any = alt.Chart({"values": points}).mark_line(point=alt.OverlayMarkDef(size=18, strokeWidth=2))
     legend = alt.Legend(orient="top", symbolType="stroke", symbolStrokeWidth=4, labelFontSize=13)
     dashes = alt.Scale(domain=["client", "sync"], range=[[1, 0], [4, 2]])
     labels = list(LABELS.values())
@@ -40,6 +40,7 @@ def svg(study: Study) -> bytes:
         x=alt.X("time:Q", title="simulated time (seconds)", scale=alt.Scale(type="log", nice=False)),
         y=alt.Y("score:Q", title=title, scale=alt.Scale(zero=False)),
         color=alt.Color("method:N", title=None, scale=colours, legend=legend),
+        strokeWidth=widths(labels),
         strokeDash=alt.StrokeDash("mode:N", scale=dashes, legend=None),
     ).properties(width=380, height=300)
     sides = [

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
 from tardygrad import spec
+from tardygrad.cli import screen
 from tests.cli.conftest import SMALL, Command
 
 
@@ -104,3 +106,18 @@ def test_version_and_help(tardygrad: Command) -> None:
     for verb in ("run", "resume", "replay", "plan", "specs"):
         assert tardygrad(verb, "--help").code == 0
     assert tardygrad().code == 2
+
+
+def test_a_terminal_shows_that_something_is_being_made(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: False)
+    with screen.waiting("preparing"):
+        pass
+    assert capsys.readouterr() == ("", "")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    with screen.waiting("preparing"):
+        pass
+    out, err = capsys.readouterr()
+    assert (out, "preparing" in err) == ("", True)

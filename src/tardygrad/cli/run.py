@@ -11,7 +11,7 @@ import typer
 
 from tardygrad import run as runs
 from tardygrad import spec
-from tardygrad.cli.screen import Folder, Json, MaxMemory, Overrides, Source, say
+from tardygrad.cli.screen import Folder, Json, MaxMemory, Overrides, Source, say, waiting
 from tardygrad.cli.sitting import fit, sit, torch_threads
 from tardygrad.errors import Invalid, RecordError
 from tardygrad.record import Row, read_json, sound, unused, unwritable
@@ -34,7 +34,8 @@ def run(
     """
     asked = spec.load(source, overrides or ())
     with torch_threads(asked.run.threads):
-        built = asked.build()
+        with waiting(f"preparing {asked.task.kind}; a first time may take minutes"):
+            built = asked.build()
         memory = fit(built, max_memory)
         with built.pool() as pool:
             begun = runs.begin(built.method, built.task, pool, spec=asked.resolved(), **asked.run.settings())
@@ -51,7 +52,8 @@ def resume(folder: Folder, overrides: Overrides = None, max_memory: MaxMemory = 
     recorded = read_json(Path(folder) / "spec.json")
     asked = again(folder, recorded, overrides or [])
     with torch_threads(asked.run.threads):
-        built = asked.build()
+        with waiting(f"preparing {asked.task.kind}; a first time may take minutes"):
+            built = asked.build()
         memory = fit(built, max_memory)
         with built.pool() as pool:
             rounds = asked.run.rounds

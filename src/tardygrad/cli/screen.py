@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
@@ -45,6 +46,18 @@ def show_table(table: Table) -> None:
     from rich.console import Console
 
     Console(highlight=False, width=None if sys.stdout.isatty() else 120).print(table)
+
+
+@contextmanager
+def waiting(what: str) -> Iterator[None]:
+    """A sign of life on the terminal while something is made."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(what):
+        yield
 
 
 def progress(rows: Iterable[Row], *, done: int, rounds: int) -> Iterator[Row]:

@@ -12,13 +12,13 @@ SOURCE = Path(__file__).parent.parent / "src/tardygrad"
 LAYERS = [
     {"errors"},
     {"streams", "schedules", "clipping"},
-    {"fused", "kernels", "transforms", "messages", "algorithm"},
+    {"fused", "kernels", "transforms", "method", "messages", "algorithm"},
     {"methods", "fleet", "tasks"},
     {"pools", "drive", "memory", "record", "checkpoint", "run"},
     {"signature", "spec", "figures", "reproduce", "cli"},
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
-HEART = {"streams", "schedules", "clipping", "transforms", "messages", "algorithm"}
+HEART = {"streams", "schedules", "clipping", "transforms", "method", "messages", "algorithm"}
 FILES = sorted(SOURCE.rglob("*.py"))
 
 

@@ -5,7 +5,6 @@ any pool (`train`); `drive` is the loop underneath, `Server` the algorithm.
 """
 
 from tardygrad import tasks as tasks
-from tardygrad.algorithm import Method as Method
 from tardygrad.algorithm import Server as Server
 from tardygrad.algorithm import Task as Task
 from tardygrad.algorithm import work as work
@@ -34,6 +33,7 @@ from tardygrad.messages import Lost as Lost
 from tardygrad.messages import Refused as Refused
 from tardygrad.messages import Taken as Taken
 from tardygrad.messages import Update as Update
+from tardygrad.method import Method as Method
 from tardygrad.methods.clip2 import clip2 as clip2
 from tardygrad.methods.sgdclip import sgdclip as sgdclip
 from tardygrad.pools.pool import Pool as Pool

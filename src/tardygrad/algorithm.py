@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol, Required, TypedDict
+from collections.abc import Generator, Iterator, Sequence
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -35,83 +34,8 @@ from tardygrad.messages import (
     Update,
     Vector,
 )
+from tardygrad.method import Method, at_least_one
 from tardygrad.transforms import State, Step, Transform, clipped_share
-
-Mode = Literal["sync", "server", "client"]
-"""Who works when: synchronous rounds, server-centric, client-centric."""
-
-Dispatch = Literal["same", "random"]
-"""Who gets a free place: the client that left it, or a random idle one."""
-
-Weight = Callable[[int], float]
-"""The weight of an update as a function of its delay p."""
-
-
-# ------------------------------------------------------------------------------------------------------ method
-
-
-@dataclass(frozen=True, kw_only=True)
-class Method:
-    """A method is data: an inner step, an outer step, and what becomes of a late update in between."""
-
-    name: str
-    inner: Transform  # a gradient becomes a local move
-    outer: Transform  # the mean contribution Δ_t becomes a global move
-    buffer: int  # M
-    local_steps: int | None = None  # K as steps, or
-    local_epochs: int | None = None  # K as passes over the client's data
-    mode: Mode = "server"
-    weight: Weight | None = None  # of a delay; None: every update counts fully
-    compensate: bool = False  # δ − A ⊙ drift
-    max_delay: int | None = None  # staler updates are refused
-    concurrency: int | None = None  # clients at work at once; None: all (sync: M)
-    dispatch: Dispatch = "same"
-
-    def __post_init__(self) -> None:
-        _at_least_one("buffer", self.buffer)
-        if (self.local_steps is None) == (self.local_epochs is None):
-            given = f"local_steps={self.local_steps}, local_epochs={self.local_epochs}"
-            raise Invalid(f"set exactly one of `local_steps` and `local_epochs`, got {given}.")
-        for name in ("local_steps", "local_epochs", "max_delay", "concurrency"):
-            if getattr(self, name) is not None:
-                _at_least_one(name, getattr(self, name))
-        for name, known in (("mode", ("sync", "server", "client")), ("dispatch", ("same", "random"))):
-            if getattr(self, name) not in known:
-                raise Invalid(f"`{name}` must be one of {', '.join(known)}, got {getattr(self, name)!r}.")
-        if self.mode == "sync" and self.concurrency not in (None, self.buffer):
-            raise Invalid(
-                f"a sync round works with exactly `buffer` clients ({self.buffer}), got concurrency={self.concurrency}."
-            )
-        if self.mode == "server" and self.concurrency is not None and self.concurrency < self.buffer:
-            raise Invalid(
-                f"`concurrency` must be at least `buffer` ({self.buffer}) in mode 'server', got {self.concurrency}: "
-                "clients wait for the round's end, so the buffer could never fill."
-            )
-
-    def __str__(self) -> str:
-        mode = {"sync": "synchronous", "server": "server-centric", "client": "client-centric"}[self.mode]
-        epochs = "1 epoch" if self.local_epochs == 1 else f"{self.local_epochs} epochs"
-        work = f"K={self.local_steps or epochs}"
-        treated = [", downplayed"] * (self.weight is not None) + [", compensated"] * self.compensate
-        return f"{self.name} ({mode}, M={self.buffer}, {work}{''.join(treated)})"
-
-
-class How(TypedDict, total=False):
-    """The settings of `Method` that every constructor passes on: how much, how many, who works when."""
-
-    buffer: Required[int]
-    local_steps: int | None
-    local_epochs: int | None
-    mode: Mode
-    max_delay: int | None
-    concurrency: int | None
-    dispatch: Dispatch
-
-
-def _at_least_one(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise Invalid(f"`{name}` must be a whole number, 1 or more, got {value!r}.")
-
 
 # ------------------------------------------------------------------------------------------------- client side
 
@@ -142,48 +66,17 @@ class Task(Protocol):
         """Named scores on the test set; `loss` is one of them."""
 
 
-class Batched(Task, Protocol):
-    """A task that can do several clients' steps at once."""
-
-    def gradients(self, asked: Sequence[Ask]) -> list[tuple[Tensor, Vector]]:
-        """`gradient` of each, up to the last bits; raises `Invalid`, even for none, where it cannot."""
-
-
-def work(job: Job, task: Task, method: Method) -> Update:
-    """One client's work."""
-    steps = local(job, task, method)
-    said = _go_on(steps)
-    while not isinstance(said, Update):
-        said = _go_on(steps, task.gradient(*said))
-    return said
-
-
-def work_together(jobs: Sequence[Job], task: Batched, method: Method) -> list[Update]:
-    """Several clients' work in step, their gradients computed at once."""
-    steps = [local(job, task, method) for job in jobs]
-    said = [_go_on(one) for one in steps]
-    while asked := {i: one for i, one in enumerate(said) if not isinstance(one, Update)}:
-        for i, answer in zip(asked, task.gradients(list(asked.values())), strict=True):
-            said[i] = _go_on(steps[i], answer)
-    return [one for one in said if isinstance(one, Update)]
-
-
 Ask = tuple[Vector, Any, Buffers | None]
 """x_{i,k−1}, ξ_{i,k}, and the model's buffers: the arguments of `Task.gradient`."""
 
 Steps = Generator[Ask, tuple[Tensor, Vector], Update]
 
 
-def _go_on(steps: Steps, answer: tuple[Tensor, Vector] | None = None) -> Ask | Update:
-    try:
-        return next(steps) if answer is None else steps.send(answer)
-    except StopIteration as done:
-        update: Update = done.value
-        return update
-
-
 def local(job: Job, task: Task, method: Method) -> Steps:
-    """The client side of Algorithms 1 and 2: K local steps from x_s. Asks for gradients, and ends with the update."""
+    """The client side of Algorithms 1 and 2: K local steps from x_s.
+
+    A gradient is asked for by `yield`, so that whoever answers may compute those of several clients at once.
+    """
     x = job.x.clone()  # x_{i,0} ← x_s
     buffers = Buffers(job.buffers.floats.clone(), job.buffers.ints.clone()) if job.buffers else None
     curvature = torch.zeros_like(x) if method.compensate else None  # A_{s,i} ← 0
@@ -213,6 +106,40 @@ def walk(x: Vector, g: Vector, curvature: Vector | None, inner: Transform, state
     if curvature is not None:
         curvature += move * move  # A_{s,i} ← A_{s,i} + move ⊙ move
     return state
+
+
+class Batched(Task, Protocol):
+    """A task that can do several clients' steps at once."""
+
+    def gradients(self, asked: Sequence[Ask]) -> list[tuple[Tensor, Vector]]:
+        """`gradient` of each, up to the last bits; raises `Invalid`, even for none, where it cannot."""
+
+
+def work(job: Job, task: Task, method: Method) -> Update:
+    """One client's work."""
+    steps = local(job, task, method)
+    said = _go_on(steps)
+    while not isinstance(said, Update):
+        said = _go_on(steps, task.gradient(*said))
+    return said
+
+
+def work_together(jobs: Sequence[Job], task: Batched, method: Method) -> list[Update]:
+    """Several clients' work in step, their gradients computed at once."""
+    steps = [local(job, task, method) for job in jobs]
+    said = [_go_on(one) for one in steps]
+    while asked := {i: one for i, one in enumerate(said) if not isinstance(one, Update)}:
+        for i, answer in zip(asked, task.gradients(list(asked.values())), strict=True):
+            said[i] = _go_on(steps[i], answer)
+    return [one for one in said if isinstance(one, Update)]
+
+
+def _go_on(steps: Steps, answer: tuple[Tensor, Vector] | None = None) -> Ask | Update:
+    try:
+        return next(steps) if answer is None else steps.send(answer)
+    except StopIteration as done:
+        update: Update = done.value
+        return update
 
 
 # ------------------------------------------------------------------------------------------------- server side
@@ -283,7 +210,7 @@ class Server:
     """
 
     def __init__(self, method: Method, x: Vector, *, clients: int, seed: int, buffers: Buffers | None = None) -> None:
-        _at_least_one("clients", clients)
+        at_least_one("clients", clients)
         for name, value, fix in (
             ("buffer", method.buffer, f"Use buffer={clients} for full synchronisation."),
             ("concurrency", method.concurrency or 1, "Leave it out to let all clients work."),

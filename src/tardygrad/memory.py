@@ -28,11 +28,12 @@ from weakref import ref
 import torch
 from torch import Tensor
 
-from tardygrad.algorithm import Method, Server, Task
+from tardygrad.algorithm import Server, Task
 from tardygrad.drive import Event, drive
 from tardygrad.errors import Invalid, Starved
 from tardygrad.fleet import Fleet
 from tardygrad.messages import Advanced
+from tardygrad.method import Method
 from tardygrad.pools.crew import places
 from tardygrad.pools.sim import AHEAD, SimPool
 from tardygrad.tasks.clock import Clock

@@ -16,11 +16,12 @@ import torch
 from safetensors.torch import save
 
 from tardygrad import checkpoint
-from tardygrad.algorithm import Method, Server, Task
+from tardygrad.algorithm import Server, Task
 from tardygrad.drive import Event, drive
 from tardygrad.errors import Diverged, Invalid, RecordError, Starved, nearest
 from tardygrad.fleet import Fleet
 from tardygrad.messages import Advanced, Lost, Refused, Update, Vector
+from tardygrad.method import Method
 from tardygrad.pools.pool import Pool
 from tardygrad.pools.scripted import ScriptedPool
 from tardygrad.pools.sim import SimPool

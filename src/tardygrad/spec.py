@@ -23,10 +23,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tardygrad import tasks
-from tardygrad.algorithm import Method, Task
+from tardygrad.algorithm import Task
 from tardygrad.errors import Invalid, nearest
 from tardygrad.fleet import Available, Crash, Fleet, Group, Link, Slow
 from tardygrad.memory import Memory, Needs, bound, foresee, needs
+from tardygrad.method import Method
 from tardygrad.methods.clip2 import clip2
 from tardygrad.methods.sgdclip import sgdclip
 from tardygrad.pools.pool import Resumable

@@ -16,8 +16,8 @@ from __future__ import annotations
 from typing import Unpack
 
 from tardygrad import algorithm, transforms
-from tardygrad.algorithm import How, Method
 from tardygrad.clipping import Norm
+from tardygrad.method import How, Method
 from tardygrad.schedules import Schedule, lift
 from tardygrad.transforms import chain, scale
 

@@ -20,9 +20,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tardygrad.algorithm import Method, Task
+from tardygrad.algorithm import Task
 from tardygrad.errors import Invalid, WorkFailed
 from tardygrad.messages import Buffers, Job, Update
+from tardygrad.method import Method
 from tardygrad.pools.pool import perform
 
 LIVES = 5  # deaths of processes over one job, after which it is the job's fault

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
-from tardygrad.algorithm import Batched, Method, Task, work, work_together
+from tardygrad.algorithm import Batched, Task, work, work_together
 from tardygrad.errors import WorkFailed
 from tardygrad.messages import Job, Joined, Lost, Update
+from tardygrad.method import Method
 
 Message = Update | Lost | Joined
 """What a pool delivers to the server."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from tardygrad.algorithm import Method, Task
+from tardygrad.algorithm import Task
 from tardygrad.errors import Invalid
 from tardygrad.messages import Job, Joined, Lost, Update
+from tardygrad.method import Method
 from tardygrad.pools.pool import Message, perform
 
 _VERBS = ("arrive", "lose", "join", "repeat")

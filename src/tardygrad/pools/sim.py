@@ -9,10 +9,11 @@ from itertools import islice
 from typing import cast
 
 from tardygrad import streams
-from tardygrad.algorithm import Batched, Method, Server, Task
+from tardygrad.algorithm import Batched, Server, Task
 from tardygrad.errors import Invalid, WorkFailed
 from tardygrad.fleet import Fleet, Slow, finish
 from tardygrad.messages import Job, Joined, Lost, Update
+from tardygrad.method import Method
 from tardygrad.pools.crew import Crew
 from tardygrad.pools.pool import Message, Pending, perform, perform_together
 from tardygrad.tasks.clock import Clock

@@ -7,9 +7,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
 from types import TracebackType
 
-from tardygrad.algorithm import Method, Task
+from tardygrad.algorithm import Task
 from tardygrad.errors import Invalid
 from tardygrad.messages import Job, Update
+from tardygrad.method import Method
 from tardygrad.pools.pool import Message, Pending, perform
 
 

@@ -14,9 +14,10 @@ from statistics import mean
 from typing import NamedTuple, cast
 
 from tardygrad import tasks
-from tardygrad.algorithm import Mode, Server
+from tardygrad.algorithm import Server
 from tardygrad.drive import drive
 from tardygrad.fleet import Fleet, Stragglers
+from tardygrad.method import Mode
 from tardygrad.methods.sgdclip import sgdclip
 from tardygrad.pools.sim import SimPool
 

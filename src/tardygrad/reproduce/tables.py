@@ -18,9 +18,10 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import NamedTuple, cast
 
-from tardygrad.algorithm import Mode, Task
+from tardygrad.algorithm import Task
 from tardygrad.errors import Diverged, RecordError, Starved
 from tardygrad.fleet import Fleet, Stragglers
+from tardygrad.method import Mode
 from tardygrad.pools.sim import SimPool
 from tardygrad.record import Row, plain, read_json, unwritable, write_json
 from tardygrad.reproduce.experiments import LABELS, Cell, Experiment, Trial

@@ -590,7 +590,7 @@ def test_a_round_by_hand() -> None:
     assert x_0.tolist() == [1.0, 2.0, 3.0]
     assert isinstance(happened, tg.Advanced)
     assert happened._replace(norm=0, move=0, clipped=0) == tg.Advanced(
-        round=1, clients=(1, 2), delays=(1, 1), norms=(5.0, 5.0), norm=0, move=0, clipped=0,
+        round=1, clients=(1, 2), delays=(1, 1), weights=(1.0, 1.0), norms=(5.0, 5.0), norm=0, move=0, clipped=0,
         local_clipped=0.25, loss=2.0, steps=5, snapshots=0,
     )  # fmt: skip
     assert happened.norm == pytest.approx(math.sqrt(20))

@@ -271,6 +271,7 @@ class Server:
             round=t,
             clients=tuple(update.client for update in updates),
             delays=delays,
+            weights=tuple(one.weight for one in late),
             norms=tuple(one.norm for one in taken),
             norm=made.norm,
             move=made.move,

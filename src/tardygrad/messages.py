@@ -90,6 +90,7 @@ class Advanced(NamedTuple):
     round: int  # t
     clients: tuple[int, ...]  # the M clients, in order of arrival
     delays: tuple[int, ...]  # p_{t,i}
+    weights: tuple[float, ...]  # of each update: 1, or what its delay leaves of it
     norms: tuple[float, ...]  # ‖δ_i‖₂
     norm: float  # ‖Δ_t‖₂
     move: float  # ‖x_t − x_{t−1}‖₂

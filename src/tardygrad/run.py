@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import save
 
 from tardygrad import checkpoint
-from tardygrad.algorithm import Server, Task
+from tardygrad.algorithm import Server, Task, downplay
 from tardygrad.drive import Event, drive
 from tardygrad.errors import Diverged, Invalid, RecordError, Starved, nearest
 from tardygrad.fleet import Fleet
@@ -65,6 +65,7 @@ class Run:
         self.reason: str | None = None  # why it starved or diverged
         self._stop = False
         self.seconds = 0.0  # real ones, over all sittings
+        self._began = 0.0  # this sitting
 
     @property
     def x(self) -> Vector:
@@ -73,7 +74,7 @@ class Run:
 
     def go(self) -> Iterator[Row]:
         """Run to the end, yielding the metrics of each round as it is made. Call `stop` to end early, resumably."""
-        began, rounds = time.perf_counter(), self.settings["rounds"]
+        self._began, rounds = time.perf_counter(), self.settings["rounds"]
         self.status, self.reason = "running", None
         if self.path:
             self.record = Record(self.path, self.asked, new=self.lengths is None)
@@ -86,7 +87,7 @@ class Run:
                 if isinstance(event.happened, Advanced):
                     row = self._round(event.time, event.happened)
                     if event.happened.round % self.settings["checkpoint_every"] == 0 and self.server.round < rounds:
-                        self._checkpoint(time.perf_counter() - began)
+                        self._checkpoint()
                     yield row
                 if self._stop:
                     break
@@ -103,7 +104,7 @@ class Run:
         finally:
             try:
                 if self.status != "failed":  # then the state may be half-way, and the last checkpoint stands
-                    self._end(time.perf_counter() - began)
+                    self._end()
             finally:
                 self._stop = False
                 if self.record:
@@ -166,7 +167,7 @@ class Run:
             kind = "loss" if isinstance(message, Lost) else "join"
             self._write(kind, now, client=message.client, round=self.server.round)
         if isinstance(happened, Advanced):
-            self._write("advance", now, **happened._asdict())
+            self._write("advance", now, **happened._asdict(), seconds=self._spent())
         for job in jobs:
             self._write("dispatch", now, client=job.client, serial=job.serial, round=job.round)
 
@@ -198,15 +199,18 @@ class Run:
             self.record.row(row)
         return row
 
-    def _checkpoint(self, seconds: float) -> None:
+    def _spent(self) -> float:
+        return self.seconds + time.perf_counter() - self._began
+
+    def _checkpoint(self) -> None:
         if self.record and hasattr(self.pool, "pending"):
             state = checkpoint.capture(self.server, self.pool.pending())
-            facts = {"lengths": self.record.sync(), "seconds": self.seconds + seconds}
+            facts = {"lengths": self.record.sync(), "seconds": self._spent()}
             checkpoint.save(self.record.path / "checkpoints", state, **facts)
 
-    def _end(self, seconds: float) -> None:
-        self._checkpoint(seconds)
-        self.seconds += seconds
+    def _end(self) -> None:
+        self._checkpoint()
+        self.seconds = self._spent()
         if self.record:
             tensors = {"x": self.server.x.cpu()}
             if self.server.buffers:
@@ -287,7 +291,15 @@ def begin(method: Method, task: Task, pool: Pool, *, spec: Row | None = None, **
     full: Settings = {"seed": 0, "evaluate_every": 10, "checkpoint_every": 10, **settings}
     out = full.pop("out", None)
     run = Run(method, task, pool, full)
-    run.asked = {"spec": spec, "method": str(method), "run": full, "versions": versions()}
+    run.asked = {
+        "spec": spec,
+        "method": str(method),
+        "label": label(method),
+        "parameters": task.parameters,
+        "classes": [(group.name, group.clients) for group in pool.fleet.groups] if hasattr(pool, "fleet") else [],
+        "run": full,
+        "versions": versions(),
+    }
     run.path = None if out is None else unused(Path(out))
     return run
 
@@ -346,6 +358,17 @@ def replay(run: Run) -> Run:
         for _ in again.go():
             pass
     return again
+
+
+def label(method: Method) -> str:
+    """What tables and figures call a method.
+
+    >>> from tardygrad.methods.clip2 import clip2
+    >>> label(clip2(local_lr=0.1, local_clip=1.0, lr=1.0, clip=0.1, buffer=4, local_steps=5, downplay=True))
+    'SD-Clip²'
+    """
+    said = (method.mode == "sync", "sync-"), (method.weight is downplay, "SD-"), (method.compensate, "DC-")
+    return "".join(prefix for holds, prefix in said if holds) + method.name
 
 
 def versions() -> dict[str, str]:

@@ -1,7 +1,7 @@
 """Asynchronous training in PyTorch that survives stragglers and heavy-tailed gradients.
 
-A method (`clip2`, `sgdclip`) runs on a task (`tasks`, `TorchTask`) with a fleet (`Fleet`), simulated (`simulate`) or on
-any pool (`train`); `drive` is the loop underneath, `Server` the algorithm.
+A method (`clip2`, `sgdclip`, `fadas`, `dn_dylu`) runs on a task (`tasks`, `TorchTask`) with a fleet (`Fleet`),
+simulated (`simulate`) or on any pool (`train`); `drive` is the loop underneath, `Server` the algorithm.
 """
 
 from tardygrad import tasks as tasks
@@ -35,6 +35,8 @@ from tardygrad.messages import Taken as Taken
 from tardygrad.messages import Update as Update
 from tardygrad.method import Method as Method
 from tardygrad.methods.clip2 import clip2 as clip2
+from tardygrad.methods.dn_dylu import dn_dylu as dn_dylu
+from tardygrad.methods.fadas import fadas as fadas
 from tardygrad.methods.sgdclip import sgdclip as sgdclip
 from tardygrad.pools.pool import Pool as Pool
 from tardygrad.pools.scripted import ScriptedPool as ScriptedPool

@@ -2,7 +2,8 @@
 
 Rules of this file:
 1. It holds the whole data path, in the paper's order and vocabulary, and nothing else.
-2. It knows no clock, no threads, no network, no files and no `torch.nn`: the model is a vector x ∈ R^d.
+2. It knows no clock, no threads, no network, no files and no `torch.nn`: the model is a vector x ∈ R^d. The time comes
+   with a message, for DyLU's speeds alone.
 3. `Server.receive` never waits, sends, logs or draws a number that is not keyed: same state + same input = same output.
 4. Vectors are never changed in place once they have left the function that made them.
 5. Time stamps are rounds. An update that started from x_s and is aggregated in round t has the delay p = t − s ≥ 1.
@@ -34,7 +35,7 @@ from tardygrad.messages import (
     Update,
     Vector,
 )
-from tardygrad.method import Method, at_least_one
+from tardygrad.method import Method, Pace, at_least_one
 from tardygrad.transforms import State, Step, Transform, clipped_share
 
 # ------------------------------------------------------------------------------------------------- client side
@@ -227,12 +228,20 @@ class Server:
         self.serials = [0] * clients
         self.sent = 0
         self.past = Past()
+        self.now = 0.0  # of the last message
+        self.speeds: dict[int, float] = {}  # DyLU: client to local steps (or epochs) in a second
+        self.given: dict[int, tuple[int, float]] = {}  # DyLU: client to the K_i of its last job, and when it was sent
         # A sync round is server-centric with M places, each given to a random client.
         self.places = method.buffer if method.mode == "sync" else method.concurrency or clients
         self.draws = method.mode == "sync" or method.dispatch == "random"
 
-    def receive(self, message: Update | Lost | Joined) -> Reply:
-        """Take one message. Aggregates first, then dispatches, so whoever completes the buffer gets the new model."""
+    def receive(self, message: Update | Lost | Joined, now: float = 0.0) -> Reply:
+        """Take one message. Aggregates first, then dispatches, so whoever completes the buffer gets the new model.
+
+        Args:
+            now: when it came, by the engine's clock; only DyLU reads it.
+        """
+        self.now = now
         happened: Taken | Advanced | Refused | None = None
         if isinstance(message, Update):
             admitted = self.admit(message)
@@ -313,10 +322,24 @@ class Server:
         self.sent += 1
         if method.compensate:
             self.past.hold(self.round, self.x)
-        return Job(
-            client, serial, self.round, self.x,
-            method.local_steps, method.local_epochs, self.seed, self.buffers,
-        )  # fmt: skip
+        steps, epochs = method.local_steps, method.local_epochs
+        if method.pace:
+            K = self._share(client, method.pace)
+            steps, epochs = (K, None) if steps else (None, K)
+        return Job(client, serial, self.round, self.x, steps, epochs, self.seed, self.buffers)
+
+    def _share(self, client: int, pace: Pace) -> int:
+        """DyLU: as much of K as a client does while the fastest does all."""
+        K = self.method.local_steps or self.method.local_epochs or 1
+        share = pace.share(K, self.speeds.get(client), self.speeds.values())
+        self.given[client] = share, self.now
+        return share
+
+    def _measure(self, client: int, pace: Pace) -> None:
+        """DyLU: how fast a client was, from dispatch to arrival."""
+        share, sent = self.given[client]
+        if self.now > sent and math.isfinite(speed := share / (self.now - sent)):
+            self.speeds[client] = pace.measured(self.speeds.get(client), speed)
 
     def _release(self, s: int) -> None:
         if self.method.compensate:
@@ -347,6 +370,8 @@ class Server:
         del self.jobs[client]
         (self.idle if self.method.mode == "client" else self.waiting).append(client)
         self.buffer.append(taken)
+        if self.method.pace:
+            self._measure(client, self.method.pace)
 
     def refuse(self, update: Update, reason: Reason) -> Reply:
         """Turn an update away; if its job was out, the client is free for new work."""
@@ -361,6 +386,7 @@ class Server:
             self._release(self.jobs.pop(client))
         self.idle = [other for other in self.idle if other != client]
         self.waiting = [other for other in self.waiting if other != client]
+        self.speeds.pop(client, None)
 
     def join(self, client: int) -> None:
         """Take a lost client back; one that was never lost, or never was, changes nothing."""

@@ -64,6 +64,8 @@ def capture(server: Server, pending: Pending) -> Checkpoint:
             "round": server.round, "sent": server.sent, "serials": server.serials,
             "idle": server.idle, "waiting": server.waiting,
             "jobs": list(server.jobs.items()),
+            "speeds": list(server.speeds.items()),
+            "given": [[client, *given] for client, given in server.given.items()],
             "buffer": [[*_facts(one.update), one.delay, one.norm] for one in server.buffer],
             "pending": {
                 "now": pending.now, "due": pending.due,
@@ -95,6 +97,8 @@ def apply(checkpoint: Checkpoint, server: Server) -> Pending:
     server.round, server.sent, server.serials = facts["round"], facts["sent"], facts["serials"]
     server.idle, server.waiting = facts["idle"], facts["waiting"]
     server.jobs = dict(facts["jobs"])
+    server.speeds = dict(facts.get("speeds", []))
+    server.given = {client: (share, sent) for client, share, sent in facts.get("given", [])}
 
     def update(name: str, client: int, serial: int, s: int, steps: int, loss: float | None, clipped: float) -> Update:
         vectors = tensors[f"{name}.delta"], tensors.get(f"{name}.curvature"), buffers(f"{name}.delta")
@@ -190,7 +194,9 @@ def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def _named(server: Server) -> str:
     """The method with its settings; functions by name, without their address."""
-    return re.sub(r" at 0x[0-9a-f]+", "", f"{server.method}: {server.method.inner}, {server.method.outer}")
+    method = server.method
+    parts = [method.inner, method.outer, *([method.pace] if method.pace else [])]
+    return re.sub(r" at 0x[0-9a-f]+", "", f"{method}: {', '.join(map(repr, parts))}")
 
 
 def _complete(folder: Path) -> list[Path]:

@@ -40,7 +40,7 @@ def drive(server: Server, pool: Pool, rounds: int | None = None) -> Iterator[Eve
         if message is None:
             raise Starved(_starved(server, "nothing is under way"))
         now = pool.now
-        happened, jobs = server.receive(message)
+        happened, jobs = server.receive(message, now)
         for job in jobs:
             pool.submit(job)
         yield Event(now, message, happened, jobs)

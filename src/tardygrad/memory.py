@@ -86,6 +86,7 @@ class Needs(NamedTuple):
     ahead: int = 0  # updates computed before they are due, at most
     saved: bool = False  # and checkpoints hold them
     checkpoint_every: int = 0  # rounds; 0: never
+    outer: int = 0  # of `own`, what the outer step remembers, and checkpoints hold
 
 
 def needs(
@@ -106,8 +107,9 @@ def needs(
     kept = 2 * x if made else 0
     update = x * (1 + dc) + buffers
     job = (WORK + dc) * x + buffers + _state(method.inner, d)
-    step = (ROUND + dc) * x
-    own = x + buffers + _state(method.outer, d) + made + frozen + kept
+    outer = _state(method.outer, d)
+    step = (ROUND + dc) * x + outer  # the state before stays until the round is made
+    own = x + buffers + outer + made + frozen + kept
     if processes > 1:
         work, ahead = (
             processes * (job + frozen + update) + update + places(processes) * (x + buffers),
@@ -118,7 +120,7 @@ def needs(
     else:
         work, ahead = batch * job - kept, task.clients if batch > 1 else 0  # new jobs may overtake computed ones
     apart = processes > 1 or threads > 0
-    return Needs(own, x + buffers, update, work, step, apart, ahead, batch > 1, checkpoint_every)
+    return Needs(own, x + buffers, update, work, step, apart, ahead, batch > 1, checkpoint_every, outer)
 
 
 def _module(task: Task) -> tuple[int, int]:
@@ -167,7 +169,7 @@ class Watch:
 
     def _written(self, server: Server) -> None:
         needs, models = self.needs, len(self.alive)
-        written = models * needs.model + min(needs.ahead, len(server.jobs)) * needs.update * needs.saved
+        written = models * needs.model + needs.outer + min(needs.ahead, len(server.jobs)) * needs.update * needs.saved
         self._note(server, models - 1, 1, needs.work * needs.apart, written)
 
     def _note(self, server: Server, starts: int, updates: int, work: int, written: int = 0) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Literal, Required, TypedDict
 
@@ -17,6 +18,39 @@ Dispatch = Literal["same", "random"]
 
 Weight = Callable[[int], float]
 """The weight of an update as a function of its delay p."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pace:
+    """DyLU: K_i = max(1, ⌊K · v_i / v⌋), at most K, for a client of measured speed v_i.
+
+    Args:
+        percentile: v is that of all measured speeds; 100 is the fastest, 90 is not misled by a few wrong ones.
+        smoothing: how much of the speed measured before stays when a new one comes in; 0 is none of it.
+
+    >>> [Pace().share(8, speed, [1.0, 2.0, 4.0]) for speed in (None, 4.0, 1.0, 0.1)]
+    [8, 8, 2, 1]
+    """
+
+    percentile: float = 100.0
+    smoothing: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not 0 < self.percentile <= 100:
+            raise Invalid(f"`percentile` must be above 0 and at most 100 (the fastest), got {self.percentile!r}.")
+        if not 0 <= self.smoothing < 1:
+            raise Invalid(f"`smoothing` must be at least 0 and below 1, got {self.smoothing!r}.")
+
+    def share(self, work: int, speed: float | None, speeds: Collection[float]) -> int:
+        """K_i of K; K for a client of unknown speed."""
+        if speed is None:
+            return work
+        reference = sorted(speeds)[math.ceil(len(speeds) * self.percentile / 100) - 1]
+        return min(work, max(1, math.floor(work * speed / reference + 1e-6)))  # rounding must not cost a step
+
+    def measured(self, before: float | None, speed: float) -> float:
+        """v_i, with one more measurement."""
+        return speed if before is None else self.smoothing * before + (1 - self.smoothing) * speed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +69,7 @@ class Method:
     max_delay: int | None = None  # staler updates are refused
     concurrency: int | None = None  # clients at work at once; None: all (sync: M)
     dispatch: Dispatch = "same"
+    pace: Pace | None = None  # less work for slower clients; None: K for everyone
 
     def __post_init__(self) -> None:
         at_least_one("buffer", self.buffer)
@@ -65,16 +100,21 @@ class Method:
         return f"{self.name} ({mode}, M={self.buffer}, {work}{''.join(treated)})"
 
 
-class How(TypedDict, total=False):
-    """The settings of `Method` that every constructor passes on: how much, how many, who works when."""
+class Work(TypedDict, total=False):
+    """The settings of `Method` that every constructor passes on: how much, who works when."""
 
-    buffer: Required[int]
     local_steps: int | None
     local_epochs: int | None
     mode: Mode
     max_delay: int | None
     concurrency: int | None
     dispatch: Dispatch
+
+
+class How(Work):
+    """And how many: those of a method that waits for M updates."""
+
+    buffer: Required[int]
 
 
 def at_least_one(name: str, value: object) -> None:

@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from tardygrad import tasks
 from tardygrad.algorithm import Task
@@ -29,6 +29,8 @@ from tardygrad.fleet import Available, Crash, Fleet, Group, Link, Slow
 from tardygrad.memory import Memory, Needs, bound, foresee, needs
 from tardygrad.method import Method
 from tardygrad.methods.clip2 import clip2
+from tardygrad.methods.dn_dylu import dn_dylu
+from tardygrad.methods.fadas import fadas
 from tardygrad.methods.sgdclip import sgdclip
 from tardygrad.pools.pool import Resumable
 from tardygrad.pools.sim import SimPool
@@ -80,7 +82,7 @@ KINDS: dict[str, dict[str, Make]] = {
         "quadratic": tasks.quadratic,
     },
     "fleet": {"paper": Fleet.paper, "groups": _grouped, "trace": Fleet.trace},
-    "method": {"clip2": clip2, "sgdclip": sgdclip},
+    "method": {"clip2": clip2, "dn_dylu": dn_dylu, "fadas": fadas, "sgdclip": sgdclip},
     "engine": {"sim": SimPool, "threads": ThreadPool},
 }
 TABLES = (*KINDS, "run")
@@ -101,6 +103,7 @@ class Length:
     evaluate_every: int = 10
     checkpoint_every: int = 10
     threads: int = 1  # torch's own: one is fastest for small models, and their number may change a run's bits
+    track: tuple[Literal["tensorboard", "wandb", "trackio", "mlflow"], ...] = ()  # see track.py; the bits do not change
 
     def __post_init__(self) -> None:
         least = {"rounds": 1, "seed": 0, "evaluate_every": 0, "checkpoint_every": 1, "threads": 1}
@@ -173,10 +176,10 @@ class Spec:
     engine: Part
     run: Length
 
-    def build(self) -> Built:
-        """Everything a run needs, made."""
+    def build(self, task: Task | None = None) -> Built:
+        """Everything a run needs, made; the task only if it is not there already."""
         method = call(self.method.make, self.method.arguments, "method")
-        task = call(self.task.make, self.task.arguments, "task")
+        task = call(self.task.make, self.task.arguments, "task") if task is None else task
         return Built(method, task, _fleet(self.fleet) if self.fleet else None, self.engine, self.run)
 
     def resolved(self) -> Table:
@@ -194,7 +197,7 @@ class Spec:
             for name, part in parts.items()
             if part
         }
-        return tables | {"run": vars(self.run).copy()}
+        return tables | {"run": written_arguments(parameters(Length), vars(self.run))}
 
 
 def load(source: str | Path, overrides: Iterable[str] = ()) -> Spec:
@@ -293,6 +296,8 @@ def _tables(source: str | Path) -> tuple[str, Table]:
     if path.is_dir():
         raise Invalid(f"a spec must be a file or hold a run, got the directory {str(source)!r}. Name a file.")
     fix = nearest(str(source), known) or f" Shipped specs: {', '.join(known)}."
+    if str(source) in KINDS["task"]:
+        fix = f" It is a kind of task: write for example fashion task.kind={source} task.data=FOLDER."
     raise Invalid(f"a spec must be a file or the name of a shipped spec, got {str(source)!r}.{fix}")
 
 

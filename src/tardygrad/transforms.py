@@ -5,10 +5,12 @@ The client walks a gradient down (x − move), the server walks a delta up (x + 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
+import torch
 from torch import Tensor
 
 from tardygrad import clipping
@@ -19,6 +21,10 @@ from tardygrad.schedules import Constant, Schedule
 
 State = dict[str, Tensor]
 """What a transform remembers between steps: named tensors, so that every optimizer state is a checkpoint as it is."""
+
+
+LateRate = Literal["code", "paper"]
+"""FADAS's rate for a late round: η/s, as its authors' code has it, or min(η, 1/s), as their text does."""
 
 
 class Step(NamedTuple):
@@ -110,6 +116,77 @@ def chain(*transforms: Transform) -> Transform:
         return Form(first.upper, first.lower, rest[0].lr)  # a clip, then a rate
 
     return Transform(init if stateful else stateless, update, f"chain({', '.join(map(repr, transforms))})", form)
+
+
+def amsgrad(
+    lr: Schedule,
+    tau_c: float,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    lr_rule: LateRate = "code",
+    bias_correction: bool = True,
+) -> Transform:
+    """FADAS's step: AMSGrad, with a rate that falls where the round's latest update missed more than τ_c rounds.
+
+    m = β₁ m + (1 − β₁) direction, v = β₂ v + (1 − β₂) direction², v̂ = max(v̂, v), all from 0; with s the most rounds
+    that an update missed, η_t = η if s ≤ τ_c, else η/s or min(η, 1/s);
+    move = η_t / (1 − β₁^t) · m / (√v̂ / √(1 − β₂^t) + ε), or η_t · m / (√v̂ + ε) without the correction of the bias.
+    """
+    for name, beta in (("beta1", beta1), ("beta2", beta2)):
+        if not 0 <= beta < 1:
+            raise Invalid(f"`{name}` must be at least 0 and below 1, got {beta!r}.")
+    if not 0 < eps < math.inf:
+        raise Invalid(f"`eps` must be a finite number above 0, got {eps!r}.")
+    if not tau_c >= 0:
+        raise Invalid(f"`tau_c` must be a number of rounds, 0 or more (inf: the rate never falls), got {tau_c!r}.")
+    if lr_rule not in ("code", "paper"):
+        raise Invalid(f"`lr_rule` must be 'code' or 'paper', got {lr_rule!r}.")
+
+    def init(x: Tensor) -> State:
+        return {name: torch.zeros_like(x) for name in ("m", "v", "v_max")}
+
+    def rate(step: Step) -> float:
+        eta, missed = lr(step.round), max(step.delays, default=1) - 1  # s = p − 1
+        if missed <= tau_c:
+            return eta
+        return eta / missed if lr_rule == "code" else min(eta, 1 / missed)
+
+    def update(direction: Tensor, state: State, step: Step) -> tuple[Tensor, State]:
+        m = (beta1 * state["m"]).add_(direction, alpha=1 - beta1)
+        v = (beta2 * state["v"]).addcmul_(direction, direction, value=1 - beta2)
+        v_max = torch.maximum(state["v_max"], v)
+        first, second = (1 - beta**step.round if bias_correction else 1.0 for beta in (beta1, beta2))
+        below = v_max.sqrt().div_(math.sqrt(second)).add_(eps)
+        return (m * (rate(step) / first)).div_(below), {"m": m, "v": v, "v_max": v_max}
+
+    settings = f"beta1={beta1}, beta2={beta2}, eps={eps}, lr_rule={lr_rule!r}, bias_correction={bias_correction}"
+    return Transform(init, update, f"amsgrad({lr}, tau_c={tau_c:g}, {settings})")
+
+
+def delayed_nesterov(lr: Schedule, momentum: float, period: int, c: float = 0.0) -> Transform:
+    """DN's step: every direction moves by its N-th part at once, and momentum follows in every N-th round.
+
+    sum = sum + direction; in every N-th round m = β m + sum/N, move = η · ((1 − cN + c) β m + direction/N), sum = 0;
+    in the others move = η · (c β m + direction/N). Both m and sum begin with 0.
+    """
+    if not 0 <= momentum < 1:
+        raise Invalid(f"`momentum` must be at least 0 and below 1, got {momentum!r}.")
+    if not 0 <= c <= 1 / period:
+        raise Invalid(f"`c` must be between 0 and 1/period ({1 / period:g}), got {c!r}.")
+
+    def init(x: Tensor) -> State:
+        return {name: torch.zeros_like(x) for name in ("m", "sum")}
+
+    def update(direction: Tensor, state: State, step: Step) -> tuple[Tensor, State]:
+        m, total, share = state["m"], state["sum"] + direction, c
+        if step.round % period == 0:
+            m = (momentum * m).add_(total, alpha=1 / period)
+            total, share = torch.zeros_like(total), 1 - c * period + c
+        move = (direction / period).add_(m, alpha=share * momentum).mul_(lr(step.round))
+        return move, {"m": m, "sum": total}
+
+    return Transform(init, update, f"delayed_nesterov({lr}, momentum={momentum}, period={period}, c={c})")
 
 
 def clipped_share(state: State) -> Tensor | float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import tardygrad as tg
-from tests.golden.oracle import UNBOUNDED, Law, Round, Setting, run
+from tests.golden.oracle import DN, UNBOUNDED, Fadas, Law, Round, Setting, run
 from tests.golden.problem import Problem, Task
 
 MODES = ("sync", "server", "client")
@@ -22,6 +22,10 @@ METHODS: dict[str, dict[str, Any]] = {
     "biclip-outer": {"outer": True, "lower": True},
     "l2": {"l2": True, "outer": True},
     "biclip-l2": {"l2": True, "local_lower": True, "dc": True},
+    "fadas": {"relative": Fadas(tau_c=1, b1=0.9, b2=0.99, eps=0.1, paper=False)},
+    "fadas-paper": {"relative": Fadas(tau_c=1, b1=0.8, b2=0.95, eps=0.1, paper=True)},
+    "dn": {"relative": DN(N=3, beta=0.5, c=0.25, dylu=False)},
+    "dn-dylu": {"relative": DN(N=4, beta=0.5, c=0.0, dylu=True)},
 }
 
 
@@ -42,17 +46,17 @@ def setting(name: str, mode: str, knobs: Knobs) -> Setting:
     """A method of the table with its knobs turned."""
     N, M, K, local_lr, local_clip, lr, clip, share = knobs
     on = METHODS[name]
-    outer, raised = on.get("outer", False), on.get("lower", False)
-    if raised:
+    outer, raised, relative = on.get("outer", False), on.get("lower", False), on.get("relative")
+    if raised or isinstance(relative, Fadas):
         # BiClip jumps at 0, where float32 and float64 may disagree about a sign. Clipped local steps of ±u would often
-        # cancel to such zeros, so before an outer BiClip they are left unclipped.
+        # cancel to such zeros, so before an outer BiClip they are left unclipped; so too where FADAS divides by them.
         local_clip = UNBOUNDED
     return Setting(
         mode=mode, N=N, M=M, K=K, local_lr=local_lr, local_clip=local_clip, lr=lr,
         clip=clip if outer else None,
         local_lower=Law(share * local_clip.c, local_clip.e) if on.get("local_lower") else Law(0.0),
         lower=Law(share * clip.c, clip.e) if raised else Law(0.0),
-        l2=on.get("l2", False), sd=on.get("sd", False), dc=on.get("dc", False),
+        l2=on.get("l2", False), sd=on.get("sd", False), dc=on.get("dc", False), relative=relative,
     )  # fmt: skip
 
 
@@ -62,10 +66,20 @@ def method(m: Setting) -> tg.Method:
     def schedule(law: Law) -> float | tg.Power:
         return tg.Power(*law) if law.e else law.c
 
-    both: dict[str, Any] = {
+    shared: dict[str, Any] = {
         "local_lr": schedule(m.local_lr), "local_clip": schedule(m.local_clip), "lr": schedule(m.lr),
+        "buffer": m.M, "local_steps": m.K, "mode": m.mode,
+    }  # fmt: skip
+    if isinstance(m.relative, Fadas):
+        tau_c, b1, b2, eps, paper = m.relative
+        rule: Any = {"lr_rule": "paper" if paper else "code", "bias_correction": not paper}
+        return tg.fadas(**shared, tau_c=tau_c, beta1=b1, beta2=b2, eps=eps, **rule)
+    if isinstance(m.relative, DN):
+        N, beta, c, dylu = m.relative
+        return tg.dn_dylu(**shared, period=N, momentum=beta, c=c, dylu=dylu)
+    both = shared | {
         "local_lower": schedule(m.local_lower), "norm": "l2" if m.l2 else "coordinate",
-        "downplay": m.sd, "compensate": m.dc, "buffer": m.M, "local_steps": m.K, "mode": m.mode,
+        "downplay": m.sd, "compensate": m.dc,
     }  # fmt: skip
     if m.clip is None:
         return tg.sgdclip(**both)

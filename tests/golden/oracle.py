@@ -1,6 +1,7 @@
 """The whole process of algorithms.md once more: plain NumPy, float64, one event at a time, without tardygrad.
 
-It is written from the specification alone and for reading, not for speed. Section numbers are those of algorithms.md.
+It is written from the specification alone and for reading, not for speed. Section numbers are those of algorithms.md,
+and for FADAS and DN+DyLU those of relatives.md.
 """
 
 from __future__ import annotations
@@ -36,6 +37,25 @@ OFF = Law(0.0)  # a lower threshold of 0 switches BiClip off
 UNBOUNDED = Law(math.inf)
 
 
+class Fadas(NamedTuple):
+    """Section 2.2 of relatives.md, in its symbols."""
+
+    tau_c: float
+    b1: float
+    b2: float
+    eps: float
+    paper: bool  # the text's step and rate, not the code's
+
+
+class DN(NamedTuple):
+    """Section 2.3 of relatives.md, in its symbols."""
+
+    N: int
+    beta: float
+    c: float
+    dylu: bool
+
+
 @dataclass(frozen=True, kw_only=True)
 class Setting:
     """One method, in the paper's symbols."""
@@ -53,6 +73,7 @@ class Setting:
     l2: bool = False
     sd: bool = False
     dc: bool = False
+    relative: Fadas | DN | None = None  # whose outer step it is, if not the paper's
 
 
 class Round(NamedTuple):
@@ -73,6 +94,8 @@ class Sent(NamedTuple):
     s: int
     delta: Array
     A: Array
+    began: float
+    K: int
 
 
 # Section 1: Clip(u, v)_j = clamp(v_j, −u, u); BiClip raises 0 < |v_j| < d to d; the L2 form treats the length so.
@@ -93,18 +116,18 @@ def clip(v: Array, u: float, d: float, l2: bool) -> Array:
 
 
 # Section 2: the client.
-def client(m: Setting, gradient: Gradient, i: int, serial: int, s: int, x_s: Array) -> tuple[Array, Array]:
+def client(m: Setting, gradient: Gradient, i: int, serial: int, s: int, x_s: Array, K: int) -> tuple[Array, Array]:
     eta, u, d = m.local_lr.at(s), m.local_clip.at(s), m.local_lower.at(s)
     x, A = x_s.copy(), np.zeros_like(x_s)
-    for k in range(m.K):
+    for k in range(K):
         c = clip(gradient(i, serial, k, x), u, d, m.l2)
         x = x - eta * c
         A = A + eta**2 * (c * c)
     return x - x_s, A
 
 
-# Section 3: the server's round t; `xs` holds x_0 … x_{t−1}.
-def server(m: Setting, xs: list[Array], buffer: Sequence[Sent]) -> tuple[Array, list[int]]:
+# Section 3: the server's round t; `xs` holds x_0 … x_{t−1}, `means` the means of rounds 1 … t−1 and then of t too.
+def server(m: Setting, xs: list[Array], means: list[Array], buffer: Sequence[Sent]) -> tuple[Array, list[int]]:
     t = len(xs)
     contributions, delays = [], []
     for one in buffer:
@@ -114,9 +137,49 @@ def server(m: Setting, xs: list[Array], buffer: Sequence[Sent]) -> tuple[Array, 
         contributions.append(contribution / p if m.sd else contribution)
         delays.append(p)
     mean = sum(contributions) / m.M
+    means.append(mean)
+    if isinstance(m.relative, Fadas):
+        return xs[t - 1] + fadas(m.relative, m.lr.at(t), means, max(delays) - 1), delays
+    if isinstance(m.relative, DN):
+        return xs[t - 1] + m.lr.at(t) * dn(m.relative, means), delays
     if m.clip is not None:
         mean = clip(mean, m.clip.at(t), m.lower.at(t), m.l2)
     return xs[t - 1] + m.lr.at(t) * mean, delays
+
+
+# Relatives, 2.2. Both moments as the sums that their recursions come to.
+def fadas(f: Fadas, eta: float, means: list[Array], smax: int) -> Array:
+    t = len(means)
+
+    def averaged(b: float, values: list[Array]) -> Array:
+        total = np.zeros_like(values[0])
+        for age, value in enumerate(reversed(values)):
+            total = total + (1 - b) * b**age * value
+        return total
+
+    m = averaged(f.b1, means)
+    squares = [mean * mean for mean in means]
+    vh = np.max([averaged(f.b2, squares[:j]) for j in range(1, t + 1)], axis=0)
+    if f.paper:
+        return (eta if smax <= f.tau_c else min(eta, 1 / smax)) * m / (np.sqrt(vh) + f.eps)
+    eta = eta if smax <= f.tau_c else eta / smax
+    return eta / (1 - f.b1**t) * m / (np.sqrt(vh) / np.sqrt(1 - f.b2**t) + f.eps)
+
+
+# Relatives, 2.3, with g = −mean. The momentum as the sum over the periods that are complete.
+def dn(d: DN, means: list[Array]) -> Array:
+    t = len(means)
+    complete = t // d.N
+    m = np.zeros_like(means[0])
+    for period in range(complete):
+        m = m + d.beta ** (complete - 1 - period) * sum(means[period * d.N : (period + 1) * d.N]) / d.N
+    share = 1 - d.c * d.N + d.c if t % d.N == 0 else d.c
+    return share * d.beta * m + means[-1] / d.N
+
+
+# Relatives, 2.3: DyLU. What is a whole number but for rounding is one.
+def dylu(K: int, i: int, speeds: dict[int, float]) -> int:
+    return max(1, math.floor(round(K * speeds[i] / max(speeds.values()), 9))) if i in speeds else K
 
 
 # Section 4: who works when. Events in the order (time, client, serial).
@@ -128,11 +191,16 @@ def run(
     serials = [0] * m.N
     away: list[Sent] = []
     buffer: list[Sent] = []
+    means: list[Array] = []
+    speeds: dict[int, float] = {}
+    paced = isinstance(m.relative, DN) and m.relative.dylu
 
     def start(i: int, now: float) -> None:
         s, serial = len(xs) - 1, serials[i]
         serials[i] += 1
-        away.append(Sent(now + runtime(i, serial), i, serial, s, *client(m, gradient, i, serial, s, xs[s])))
+        K = dylu(m.K, i, speeds) if paced else m.K
+        due = now + runtime(i, serial) * (K / m.K)
+        away.append(Sent(due, i, serial, s, *client(m, gradient, i, serial, s, xs[s], K), now, K))
 
     def called() -> list[int]:
         return list(sampled(len(xs))) if sampled else list(range(m.N))
@@ -143,10 +211,13 @@ def run(
         arrival = min(away, key=lambda one: (one.time, one.client, one.serial))
         away = [one for one in away if one is not arrival]
         buffer.append(arrival)
+        if arrival.time > arrival.began:
+            v = arrival.K / (arrival.time - arrival.began)
+            speeds[arrival.client] = (speeds.get(arrival.client, v) + v) / 2
         full = len(buffer) == m.M
         reported = [one.client for one in buffer]
         if full:
-            x, delays = server(m, xs, buffer)
+            x, delays = server(m, xs, means, buffer)
             xs.append(x)
             rounds.append(Round(arrival.time, reported, delays, x))
             buffer = []

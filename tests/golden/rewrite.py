@@ -36,8 +36,9 @@ STORED: dict[str, Callable[[str], tuple[Setting, Problem, Seconds]]] = {name: pa
 
 
 def described(m: Setting) -> dict[str, Any]:
-    """A setting as JSON reads it back."""
-    return json.loads(json.dumps({key: str(value) for key, value in asdict(m).items()}))
+    """A setting as JSON reads it back; a relative where there is one."""
+    facts = {key: str(value) for key, value in asdict(m).items() if key != "relative" or value is not None}
+    return json.loads(json.dumps(facts))
 
 
 def rounds_of(document: dict[str, Any]) -> list[Round]:

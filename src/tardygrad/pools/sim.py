@@ -73,7 +73,7 @@ class SimPool:
             self._slow.setdefault(one.client, []).append(one)
         self._available = {one.client: one for one in fleet.available}
         self._troubled = self._slow.keys() | self._available.keys()
-        self._steps = method.local_steps
+        self._whole = method.local_steps or method.local_epochs or 1
         workers = workers or len(os.sched_getaffinity(0))
         self._ahead = Ahead(task, method, fleet, workers, rounds) if workers > 1 else None
         if batch < 1:
@@ -85,8 +85,8 @@ class SimPool:
     def submit(self, job: Job) -> None:
         client, serial = job.client, job.serial
         seconds = self._runtimes[client](streams.uniform(job.seed, "runtime", client, serial), serial)
-        if job.steps != self._steps and job.steps and self._steps:
-            seconds *= job.steps / self._steps  # a method that varies the work varies the time
+        if (work := job.steps or job.epochs or self._whole) != self._whole:
+            seconds *= work / self._whole  # a method that varies the work varies the time
         down, up = self._links[client]
         done = self.now + down + seconds
         if client in self._troubled:
@@ -243,6 +243,6 @@ def needed(task: Task, method: Method, fleet: Fleet, rounds: int, seed: int) -> 
     while server.round < rounds and (message := pool.next()) is not None:
         if isinstance(message, Update):
             arrived.add((message.client, message.serial))
-        for job in server.receive(message).jobs:
+        for job in server.receive(message, pool.now).jobs:
             pool.submit(job)
     return arrived

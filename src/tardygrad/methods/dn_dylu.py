@@ -1,0 +1,77 @@
+"""DN+DyLU: delayed Nesterov at the server, and fewer local steps for slower clients.
+
+B. Liu, R. Chhaparia, A. Douillard, S. Kale, A. A. Rusu, J. Shen, A. Szlam, M. Ranzato. Asynchronous Local-SGD Training
+for Language Modeling. 2024, arXiv:2401.09135.
+
+    client   x_{i,k} = x_{i,k−1} − η_ℓ · g_{i,k} for k ≤ K_i,   δ_i = x_{i,K_i} − x_s
+             K_i = max(1, ⌊K · v_i / max_j v_j⌋), v the measured speeds                                    DyLU
+    server, at every arrival t
+             D ← D + δ_i
+             t divisible by N:   m ← β m + D/N;   x_t = x_{t−1} + η · [(1 − cN + c) β m + δ_i/N];   D ← 0
+             else:               x_t = x_{t−1} + η · [c β m + δ_i/N]
+
+The scale of η: an arrival moves x by η/N of its δ, so N arrivals together make one Nesterov step of rate η on their
+mean. Where others give a rate for each arrival, η is N times that.
+
+Differs from the paper in: plain local steps, which may be clipped, in place of AdamW and its schedules, as in the
+comparison of the paper on Clip²; K_i is at least 1, and K until a client has been measured; speeds are averages over a
+client's jobs, each from dispatch to arrival, messages and queues included; no grace period. K may count epochs: then so
+does K_i, and with K = 1 there is nothing to shorten.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Unpack
+
+from tardygrad import transforms
+from tardygrad.method import Method, Pace, Work, at_least_one
+from tardygrad.schedules import Schedule, lift
+from tardygrad.transforms import chain, delayed_nesterov, scale
+
+
+def dn_dylu(
+    *,
+    local_lr: float | Schedule,
+    lr: float | Schedule,
+    period: int,
+    momentum: float = 0.9,
+    c: float = 0.0,
+    local_clip: float | Schedule = math.inf,
+    dylu: bool = True,
+    percentile: float = 100.0,
+    smoothing: float = 0.5,
+    buffer: int = 1,
+    **how: Unpack[Work],
+) -> Method:
+    """DN, with DyLU or without.
+
+    Args:
+        local_lr: η_ℓ, read at the round the client pulled.
+        lr: η, read at the server's round: the rate of N arrivals together.
+        period: N, the arrivals between two updates of the momentum.
+        momentum: β.
+        c: the share of the momentum that every arrival gets, from 0 (all of it at the N-th) to 1/N.
+        local_clip: u of the local steps, read as local_lr; inf switches clipping off.
+        dylu: fewer local steps for slower clients; False gives everyone K.
+        percentile: DyLU compares with that of the measured speeds; 100 is the fastest.
+        smoothing: how much of a client's measured speed stays when a new measurement comes in.
+        buffer: M; 1 is the paper's, more takes the mean of M updates for an arrival.
+        how: `local_steps` or `local_epochs`, `mode`, `max_delay`, `concurrency`, `dispatch` of `Method`.
+
+    >>> str(dn_dylu(local_lr=0.1, lr=0.7, period=4, local_steps=20, mode="client"))
+    'DN+DyLU (client-centric, M=1, K=20)'
+    """
+    at_least_one("period", period)
+    pace = Pace(percentile=percentile, smoothing=smoothing)
+    return Method(
+        name="DN+DyLU" if dylu else "DN",
+        inner=chain(
+            transforms.clip(lift("local_clip", local_clip, finite=False)),
+            scale(lift("local_lr", local_lr)),
+        ),
+        outer=delayed_nesterov(lift("lr", lr), momentum, period, c),
+        buffer=buffer,
+        pace=pace if dylu else None,
+        **how,
+    )

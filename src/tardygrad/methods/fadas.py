@@ -1,0 +1,65 @@
+"""FADAS: local SGD, and an AMSGrad server whose rate falls with the delays of a round.
+
+Y. Wang, S. Wang, S. Lu, J. Chen. FADAS: Towards Federated Adaptive Asynchronous Optimization. ICML 2024.
+
+    client   x_{i,k} = x_{i,k−1} − η_ℓ · g_{i,k},   δ_i = x_{i,K} − x_s
+    server   Δ_t = (1/M) Σ_i δ_i,   s_t = max_i (p_{t,i} − 1)
+             m_t = β₁ m_{t−1} + (1 − β₁) Δ_t,   v_t = β₂ v_{t−1} + (1 − β₂) Δ_t²,   v̂_t = max(v̂_{t−1}, v_t)
+             η_t = η if s_t ≤ τ_c, else η / s_t (lr_rule "code") or min(η, 1 / s_t) (lr_rule "paper")
+             x_t = x_{t−1} + η_t / (1 − β₁^t) · m_t / (√v̂_t / √(1 − β₂^t) + ε)          bias_correction
+             x_t = x_{t−1} + η_t · m_t / (√v̂_t + ε)                                     without
+
+Differs from the paper in: the defaults are those of its authors' code, whose rate for late rounds and whose correction
+of the bias are not in the text (lr_rule="paper", bias_correction=False is the text, where the rate falls only if
+s_t > 1/η); no weight decay; local steps may be clipped. The paper gives free places to random idle clients:
+mode="server", dispatch="random" and a concurrency do so.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Unpack
+
+from tardygrad import transforms
+from tardygrad.method import How, Method
+from tardygrad.schedules import Schedule, lift
+from tardygrad.transforms import LateRate, amsgrad, chain, scale
+
+
+def fadas(
+    *,
+    local_lr: float | Schedule,
+    lr: float | Schedule,
+    tau_c: float,
+    beta1: float = 0.9,
+    beta2: float = 0.99,
+    eps: float = 1e-8,
+    lr_rule: LateRate = "code",
+    bias_correction: bool = True,
+    local_clip: float | Schedule = math.inf,
+    **how: Unpack[How],
+) -> Method:
+    """FADAS.
+
+    Args:
+        local_lr: η_ℓ, read at the round the client pulled.
+        lr: η, read at the server's round.
+        tau_c: τ_c, the rounds that an update may have missed before the rate falls; inf: it never does.
+        eps: ε. A coordinate of Δ that is far above it moves by about η however small it is, so where Δ is all but 0
+            rounding decides, and runs that agree but for rounding part sooner than with other methods.
+        lr_rule: how the rate falls.
+        local_clip: u of the local steps, read as local_lr; inf, the paper's, switches clipping off.
+        how: `buffer`, `local_steps` or `local_epochs`, `mode`, `max_delay`, `concurrency`, `dispatch` of `Method`.
+
+    >>> str(fadas(local_lr=0.1, lr=0.001, tau_c=4, buffer=5, local_steps=5, concurrency=25, dispatch="random"))
+    'FADAS (server-centric, M=5, K=5)'
+    """
+    return Method(
+        name="FADAS",
+        inner=chain(
+            transforms.clip(lift("local_clip", local_clip, finite=False)),
+            scale(lift("local_lr", local_lr)),
+        ),
+        outer=amsgrad(lift("lr", lr), tau_c, beta1, beta2, eps, lr_rule, bias_correction),
+        **how,
+    )

@@ -1,13 +1,13 @@
-"""Figures: one chart, written as a picture (PNG) and as an interactive page that works offline (HTML).
+"""Figures: the chart of the demo, and what all charts have in common.
 
 Every method has one colour everywhere; the palette is Okabe and Ito's, which colour-blind readers can tell apart.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import altair as alt
 
@@ -19,7 +19,45 @@ COLOURS = {
     "SD-Clip²": "#E69F00",
     "DC-Clip²": "#009E73",
     "SGDClip": "#D55E00",
+    "SD-SGDClip": "#CC79A7",
+    "DC-SGDClip": "#332288",
+    "sync-SGDClip": "#808080",
+    "FADAS": "#56B4E9",
+    "DN+DyLU": "#882255",
+    "DN": "#AA4499",
+    "FedBuff": "#999933",
 }
+DASHES = ((6, 3), (2, 2), (8, 3, 2, 3))
+
+
+class Stroke(NamedTuple):
+    """How a method's curve is drawn."""
+
+    colour: str
+    dash: tuple[int, ...]
+
+
+def colours(labels: Iterable[str]) -> list[Stroke]:
+    """A stroke for each label, no two alike: a method's own colour, else a free one, dashed where it is taken.
+
+    >>> [one, other, again] = colours(["Clip²", "mine", "Clip²"])
+    >>> one.colour == again.colour != other.colour, one.dash, again.dash
+    (True, (1, 0), (6, 3))
+    """
+    given = list(labels)
+    free = [colour for colour in COLOURS.values() if colour not in {COLOURS.get(label) for label in given}]
+    own: dict[str, str] = {}
+    found: list[Stroke] = []
+    for label in given:
+        if label not in own:
+            unknown = len(own.keys() - COLOURS.keys())
+            spare = free or list(COLOURS.values())
+            own[label] = COLOURS.get(label) or spare[unknown % len(spare)]
+        taken = sum(stroke.colour == own[label] for stroke in found)
+        longer, which = divmod(taken - 1, len(DASHES))
+        dash = tuple(length * (longer + 1) for length in DASHES[which]) if taken else (1, 0)
+        found.append(Stroke(own[label], dash))
+    return found
 
 
 def below(label: str) -> bool:
@@ -46,7 +84,7 @@ def curves(runs: Mapping[str, list[Row]]) -> Any:
         if row.get("test_loss") is not None
     ]
     labels = list(runs)
-    colours = [COLOURS.get(label, "#56B4E9") for label in labels]
+    strokes = [stroke.colour for stroke in colours(labels)]
     highlight = alt.selection_point(fields=["method"], bind="legend")
     tooltip = [
         alt.Tooltip("method:N", title="method"),
@@ -61,7 +99,7 @@ def curves(runs: Mapping[str, list[Row]]) -> Any:
         .encode(
             strokeWidth=widths(labels),
             y=alt.Y("loss:Q", title="test loss", scale=alt.Scale(type="log")),
-            color=alt.Color("method:N", title=None, scale=alt.Scale(domain=labels, range=colours), legend=legend),
+            color=alt.Color("method:N", title=None, scale=alt.Scale(domain=labels, range=strokes), legend=legend),
             opacity=alt.condition(highlight, alt.value(1.0), alt.value(0.15)),
             tooltip=tooltip,
         )
@@ -73,12 +111,18 @@ def curves(runs: Mapping[str, list[Row]]) -> Any:
     return both.configure_axis(labelFontSize=12, titleFontSize=13, gridColor="#eeeeee").configure_view(stroke="#cccccc")
 
 
-def write(chart: Any, path: Path) -> list[Path]:
-    """Write a chart beside each other as PNG and as a page that needs no network."""
+def png(chart: Any, path: Path) -> Path:
+    """Write a chart as PNG."""
     import vl_convert
 
-    spec = chart.to_json()
-    png, page = path.with_suffix(".png"), path.with_suffix(".html")
-    replace(png, vl_convert.vegalite_to_png(spec, scale=2.0))
-    replace(page, vl_convert.vegalite_to_html(spec, bundle=True).encode())
-    return [png, page]
+    replace(path, vl_convert.vegalite_to_png(chart.to_json(), scale=2.0))
+    return path
+
+
+def svg(chart: Any, path: Path) -> Path:
+    """Write a chart as SVG."""
+    import vl_convert
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace(path, str(vl_convert.vegalite_to_svg(chart.to_json())).encode())
+    return path

@@ -122,6 +122,22 @@ class Record:
 
 
 @contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """A folder of results, made if need be, for one process at a time."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / ".lock").open("w")
+    except OSError as error:
+        raise unwritable(folder, error) from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise RecordError(f"the results in {str(folder)!r} are in use by another process.") from error
+        yield
+
+
+@contextmanager
 def sound(path: Path) -> Iterator[None]:
     """Reading a record whose content cannot be right says so."""
     try:

@@ -16,10 +16,13 @@ import pytest
 
 from tardygrad import tasks
 from tardygrad.errors import Diverged, RecordError
-from tardygrad.reproduce import experiments, report, tables
+from tardygrad.record import held
+from tardygrad.reproduce import experiments, tables
 from tardygrad.reproduce.experiments import CELLS, Cell, Experiment
+from tardygrad.reproduce.page import marks
 from tests.cli.conftest import Command, Result
 
+BEGIN, END = marks("tables")
 TINY = Experiment(
     title="Logistic regression",
     published="rte",
@@ -162,11 +165,11 @@ def _diverge(run: Any) -> Any:
 
 def test_the_page_keeps_what_its_author_wrote(tiny: Command) -> None:
     page = Path("page.md")
-    page.write_text(f"# Mine\n\nBefore.\n\n{report.BEGIN}\nold\n{report.END}\n\nAfter.\n", "utf-8")
+    page.write_text(f"# Mine\n\nBefore.\n\n{BEGIN}\nold\n{END}\n\nAfter.\n", "utf-8")
     tiny("--page", "page.md")
     text = page.read_text("utf-8")
-    assert text.startswith(f"# Mine\n\nBefore.\n\n{report.BEGIN}\n\n## `tiny`\n")
-    assert text.endswith(f"{report.END}\n\nAfter.\n")
+    assert text.startswith(f"# Mine\n\nBefore.\n\n{BEGIN}\n\n## `tiny`\n")
+    assert text.endswith(f"{END}\n\nAfter.\n")
     assert "old" not in text
     assert "![Test accuracy against simulated time](images/tables-tiny.svg)" in text
     assert Path("images/tables-tiny.svg").read_bytes().startswith(b"<svg")
@@ -178,7 +181,7 @@ def test_the_page_keeps_what_its_author_wrote(tiny: Command) -> None:
 
 
 def test_a_page_without_a_place_for_the_tables_is_left_alone(tiny: Command) -> None:
-    for content in (b"my thesis", f"{report.BEGIN} only".encode(), f"{report.END}{report.BEGIN}".encode(), b"\xff\xfe"):
+    for content in (b"my thesis", f"{BEGIN} only".encode(), f"{END}{BEGIN}".encode(), b"\xff\xfe"):
         Path("mine.md").write_bytes(content)
         code, _, err = tiny("--read", "--page", "mine.md")
         assert (code, err.count("\n")) == (2, 1)
@@ -208,7 +211,7 @@ def test_an_experiment_without_data_is_skipped_or_refused_by_name(tardygrad: Com
 
 def test_two_processes_do_not_write_to_one_experiment(tiny: Command) -> None:
     study = tables.Study("tiny", TINY, Path("runs/tables"), 1)
-    with study._ours(), pytest.raises(RecordError, match="are in use by another process"):
+    with held(study.folder), pytest.raises(RecordError, match="are in use by another process"):
         next(study.run(TINY.make(None)))
 
 

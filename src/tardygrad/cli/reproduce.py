@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +12,9 @@ from tardygrad.cli.screen import Json, counted, say, show, show_json, show_table
 from tardygrad.errors import Invalid, nearest
 
 if TYPE_CHECKING:
+    from tardygrad.reproduce.arms import Ask
+    from tardygrad.reproduce.claims import Claim, Finding, Scale
+    from tardygrad.reproduce.results import Results
     from tardygrad.reproduce.tables import Study
 
 app = typer.Typer(name="reproduce", help="Make the paper's results again.", no_args_is_help=True)
@@ -21,15 +25,24 @@ def reproduce() -> None:
     """Make the paper's results again."""
 
 
+Page = Annotated[
+    str | None, typer.Option(metavar="FILE", help="A Markdown page that the result goes into, its pictures beside it.")
+]
+
+
 @app.command()
 def clock(
     seeds: Annotated[int, typer.Option(min=1, help="Runs per cell.")] = 20,
+    page: Page = None,
     json: Json = False,
 ) -> None:
     """The simulated runtimes of the paper's CIFAR-10 tables: every mode, straggler class and buffer."""
-    from tardygrad.reproduce.clock import clock, published
+    from tardygrad.reproduce.clock import clock, markdown, published
+    from tardygrad.reproduce.page import fresh, put
 
     cells = list(counted(clock(seeds), total=len(published()), what="cells"))
+    if page:
+        put(Path(page), "clock", lambda _: markdown(cells, seeds), new=fresh())
     if json:
         show_json({"seeds": seeds, "cells": [cell._asdict() for cell in cells]})
         return
@@ -41,6 +54,110 @@ def clock(
     for cell in cells:
         numbers = (str(cell.buffer), f"{cell.ours:.1f}", f"{cell.paper:.1f}", f"{cell.ratio:.3f}")
         table.add_row(cell.mode, cell.stragglers, *numbers)
+    show_table(table)
+
+
+@app.command()
+def timeline(
+    out: Annotated[str, typer.Option(metavar="FILE", help="The picture, as SVG.")] = "timeline.svg",
+    page: Page = None,
+    json: Json = False,
+) -> None:
+    """The paper's Figure 1: who works when, server- and client-centric, with N = 3, M = 2 and K = 3."""
+    from tardygrad.figures import svg
+    from tardygrad.reproduce.page import fresh, put
+    from tardygrad.reproduce.timeline import MODES, figure, markdown
+    from tardygrad.reproduce.timeline import timeline as simulated
+
+    where = Path(page).parent / "images/timeline.svg" if page else Path(out)
+    svg(figure(), where)
+    if page:
+        put(Path(page), "timeline", lambda _: markdown(), new=fresh())
+    lines = [simulated(mode) for mode in MODES]
+    if json:
+        show_json({"figure": str(where), "modes": [one.plain() for one in lines]})
+        return
+    from rich.table import Table
+
+    table = Table("mode", box=None, pad_edge=False)
+    for heading in ("x", "made at (s)"):
+        table.add_column(heading, justify="right")
+    for heading in ("of the clients", "with delays"):
+        table.add_column(heading)
+    for one in lines:
+        for made in one.moments:
+            clients, delays = (", ".join(map(str, numbers)) for numbers in (made.named(), made.delays))
+            table.add_row(MODES[one.mode], str(made.round), f"{made.time:g}", clients, delays)
+    show_table(table)
+    show(f"figure  {where}")
+
+
+@app.command()
+def claims(
+    fast: Annotated[bool, typer.Option("--fast", help="Fewer seeds, methods and fleets: minutes, not hours.")] = False,
+    only: Annotated[
+        list[int] | None, typer.Option(metavar="NUMBER", help="This claim, and others so numbered.")
+    ] = None,
+    out: Annotated[str, typer.Option(metavar="DIR", help="Where finished runs are kept.")] = "runs/claims",
+    page: Page = None,
+    jobs: Annotated[int, typer.Option(min=0, help="Runs at once; 0 is one for every core.")] = 0,
+    read: Annotated[bool, typer.Option("--read", help="Run nothing: the verdicts on what is there.")] = False,
+    json: Json = False,
+) -> None:
+    """The paper's seven claims, each as an experiment with a verdict; go on with the same command."""
+    from tardygrad.reproduce.claims import CLAIMS, FAST, FULL
+    from tardygrad.reproduce.page import fresh, put
+    from tardygrad.reproduce.results import Results
+    from tardygrad.reproduce.verdicts import draw, text
+
+    for number in only or ():
+        if number not in (known := [claim.number for claim in CLAIMS]):
+            raise Invalid(f"--only must be one of {', '.join(map(str, known))}, got {number}.")
+    wanted = [claim for claim in CLAIMS if not only or claim.number in only]
+    if page and only:
+        raise Invalid("--page takes all claims together, got --only. Leave one of them out.")
+    scale, results = FAST if fast else FULL, Results(Path(out))
+    missing = {claim: _unmade(claim, results, scale) for claim in wanted}
+    if not read:
+        _prove(wanted, results, scale, jobs or len(os.sched_getaffinity(0)))
+    elif any(missing.values()):
+        left = ", ".join(f"{len(asks)} of claim {claim.number}" for claim, asks in missing.items() if asks)
+        raise Invalid(f"--read needs every run to be there, got {out!r} without {left}. Leave --read out to make them.")
+    found: dict[Claim, Finding] = {claim: claim.judge(results.look, scale) for claim in wanted}
+    if page:
+        command = f"tardygrad reproduce claims{' --fast' * fast}"
+        draw(Path(page).parent / "images", found, results.look, scale)
+        put(Path(page), "claims", lambda _: text(found, scale, command), new=fresh())
+    if json:
+        show_json([{"claim": claim.number, **one.plain()} for claim, one in found.items()])
+        return
+    _verdicts(found)
+
+
+def _unmade(claim: Claim, results: Results, scale: Scale) -> list[Ask]:
+    return [ask for ask in claim.needs(results.look, scale) if results.look(*ask) is None]
+
+
+def _prove(claims: list[Claim], results: Results, scale: Scale, jobs: int) -> None:
+    """Make every run; what is tuned has more to run when it has been tuned."""
+    try:
+        while missing := {ask: None for claim in claims for ask in _unmade(claim, results, scale)}:
+            made = results.make(list(missing), jobs)
+            for _ in counted(made, total=len(missing), what="runs"):
+                pass
+    except KeyboardInterrupt:
+        say(f"stopped; finished runs are kept in {results.folder}: go on with the same command")
+        raise typer.Exit(130) from None
+
+
+def _verdicts(found: dict[Claim, Finding]) -> None:
+    from rich.table import Table
+
+    from tardygrad.reproduce.claims import texts
+
+    table = Table("claim", "verdict", "numbers", box=None, pad_edge=False, padding=(0, 2, 1, 0))
+    for claim, one in found.items():
+        table.add_row(f"{claim.number}. {texts()[str(claim.number)]['says']}", one.word, one.why)
     show_table(table)
 
 

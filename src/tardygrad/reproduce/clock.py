@@ -20,6 +20,8 @@ from tardygrad.fleet import Fleet, Stragglers
 from tardygrad.method import Mode
 from tardygrad.methods.sgdclip import sgdclip
 from tardygrad.pools.sim import SimPool
+from tardygrad.reproduce.page import table
+from tardygrad.run import plural
 
 CLIENTS, ROUNDS = 40, 140
 
@@ -53,6 +55,21 @@ def runtime(mode: Mode, stragglers: Stragglers, buffer: int, seed: int) -> float
     for _ in drive(Server(method, task.init(seed), clients=CLIENTS, seed=seed), pool, ROUNDS):
         pass
     return pool.now
+
+
+def markdown(cells: list[Cell], seeds: int) -> str:
+    """The cells as a table for a page."""
+    rows = (
+        (cell.mode, cell.stragglers, str(cell.buffer), f"{cell.ours:.1f}", f"{cell.paper:.1f}", f"{cell.ratio:.3f}")
+        for cell in cells
+    )
+    off = max(abs(cell.ratio - 1) for cell in cells)
+    near = sum(abs(cell.ratio - 1) <= 0.04 for cell in cells)
+    said = (
+        f"N = {CLIENTS}, T = {ROUNDS}; ours is the mean of {plural(seeds, 'seed')}, the paper's that of its methods. "
+    )
+    said += f"Of {len(cells)} cells {near} are within 4 %; the largest difference is {off:.0%}."
+    return f"{said}\n\n{table(('mode', 'stragglers', 'M', 'ours (s)', 'paper (s)', 'ratio'), rows)}"
 
 
 def clock(seeds: int = 20) -> Iterator[Cell]:

@@ -6,11 +6,9 @@ from typing import Any
 
 import altair as alt
 
-from tardygrad.figures import COLOURS, below, widths
+from tardygrad.figures import below, colours, widths
 from tardygrad.reproduce.experiments import FLEETS, LABELS
 from tardygrad.reproduce.tables import Study
-
-_COLOURS = {**COLOURS, "SD-SGDClip": "#CC79A7"}
 
 
 def svg(study: Study) -> bytes:
@@ -34,12 +32,12 @@ def svg(study: Study) -> bytes:
     legend = alt.Legend(orient="top", symbolType="stroke", symbolStrokeWidth=4, labelFontSize=13)
     dashes = alt.Scale(domain=["client", "sync"], range=[[1, 0], [4, 2]])
     labels = list(LABELS.values())
-    colours = alt.Scale(domain=labels, range=[_COLOURS[label] for label in labels])
+    strokes = alt.Scale(domain=labels, range=[stroke.colour for stroke in colours(labels)])
     title = f"test {study.experiment.score} (%)"
     chart = chart.encode(
         x=alt.X("time:Q", title="simulated time (seconds)", scale=alt.Scale(type="log", nice=False)),
         y=alt.Y("score:Q", title=title, scale=alt.Scale(zero=False)),
-        color=alt.Color("method:N", title=None, scale=colours, legend=legend),
+        color=alt.Color("method:N", title=None, scale=strokes, legend=legend),
         strokeWidth=widths(labels),
         strokeDash=alt.StrokeDash("mode:N", scale=dashes, legend=None),
     ).properties(width=380, height=300)

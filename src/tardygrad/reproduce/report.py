@@ -1,42 +1,33 @@
-"""The accuracy tables as Markdown, between two marks of a page whose other text is its author's."""
+"""The accuracy tables as Markdown."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from pathlib import Path
 from statistics import mean
 
-from tardygrad.errors import Invalid
 from tardygrad.record import replace
 from tardygrad.reproduce.curves import svg
 from tardygrad.reproduce.experiments import FLEETS, LABELS
+from tardygrad.reproduce.page import marks, put, table
 from tardygrad.reproduce.tables import Line, Study
 
-BEGIN, END = "<!-- tables: made by `tardygrad reproduce tables` -->", "<!-- end of tables -->"
 HEADINGS = ("stragglers", "mode", "method", "ours", "paper", "ours (s)", "paper (s)", "η", "η_ℓ", "clipped: Δ, g")
 
 
 def write(page: Path, studies: list[Study]) -> None:
-    """Put the tables between the marks of a page; one that is not there becomes the tables.
+    """Put the tables into a page; one that is not there becomes the tables.
 
     What a page says of an experiment of which nothing is here stays. A picture of every experiment that is done goes
     into the folder `images` beside the page.
     """
-    before, standing, after = "# Results\n\n", "", "\n"
-    if page.exists():
-        try:
-            before, begun, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-        except (OSError, UnicodeDecodeError) as error:
-            raise Invalid(f"--page must be a text file, got {str(page)!r}: {error}.") from error
-        standing, ended, after = rest.partition(END)
-        if not (begun and ended):
-            rule = "--page must be a new file or one with a place for the tables"
-            raise Invalid(f"{rule}, got {str(page)!r}. Put {BEGIN} and {END} into it, each on a line of its own.")
-    stays = {part.split("`")[1]: part.rstrip() + "\n" for part in re.split(r"(?m)^(?=## `)", standing)[1:]}
-    text = "\n".join(_section(study) or stays.get(study.name) or _nothing(study) for study in studies)
-    page.parent.mkdir(parents=True, exist_ok=True)
-    replace(page, f"{before}{BEGIN}\n\n{text}\n{END}{after}".encode())
+
+    def tables(standing: str) -> str:
+        stays = {part.split("`")[1]: part.rstrip() + "\n" for part in re.split(r"(?m)^(?=## `)", standing)[1:]}
+        return "\n".join(_section(study) or stays.get(study.name) or _nothing(study) for study in studies)
+
+    begin, end = marks("tables")
+    put(page, "tables", tables, new=f"# Results\n\n{begin}\n{end}\n")
     for study in studies:
         if all(line.best for line in study.lines()):
             picture = page.parent / _picture(study)
@@ -98,7 +89,7 @@ def _section(study: Study) -> str:
         f"Shown: test {one.score} in per cent after the last round{seeds}. "
         f"Grid: η in {_set(one.lrs)}, η_ℓ in {_set(one.local_lrs)}, (u, ũ) in {{{pairs}}}; "
         f"chosen by the best synchronous Clip²: {thresholds}.",
-        _table(HEADINGS, (row(line, len(one.rates)) for line in lines)),
+        table(HEADINGS, (row(line, len(one.rates)) for line in lines)),
         "\n".join(f"- {verdict}" for verdict in verdicts(lines)),
         f"![Test {one.score} against simulated time]({_picture(study)})\n\n"
         "In the picture the first seed of the synchronous and of the client-centric cells, with their best settings."
@@ -117,11 +108,7 @@ def _trials(study: Study, clips: tuple[float, float]) -> str:
             found = [study.look(trial) for trial in study.experiment.grid(cell, clips)]
             scores = ("" if one is None else _score(one["score"] and 100 * one["score"]) for one in found)
             rows.append((cell.mode, LABELS[cell.method], *scores))
-    return _table(("mode", "method", *(f"{lr:g}, {local_lr:g}" for lr, local_lr in study.experiment.rates)), rows)
-
-
-def _table(headings: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in (headings, ("---",) * len(headings), *rows))
+    return table(("mode", "method", *(f"{lr:g}, {local_lr:g}" for lr, local_lr in study.experiment.rates)), rows)
 
 
 def _score(score: float | None) -> str:

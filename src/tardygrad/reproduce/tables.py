@@ -7,11 +7,10 @@ runs are never repeated, and a changed experiment never takes an old one's resul
 from __future__ import annotations
 
 import csv
-import fcntl
 import json
 import math
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from hashlib import blake2b
 from importlib.resources import files
 from pathlib import Path
@@ -23,7 +22,7 @@ from tardygrad.errors import Diverged, RecordError, Starved
 from tardygrad.fleet import Fleet, Stragglers
 from tardygrad.method import Mode
 from tardygrad.pools.sim import SimPool
-from tardygrad.record import Row, plain, read_json, unwritable, write_json
+from tardygrad.record import Row, held, plain, read_json, write_json
 from tardygrad.reproduce.experiments import LABELS, Cell, Experiment, Trial
 from tardygrad.run import begin, versions
 
@@ -72,7 +71,7 @@ class Study:
 
     def run(self, task: Task, workers: int = 1) -> Iterator[Trial]:
         """Every run that is not there yet, one after the other; those that are there pass at once."""
-        with self._ours():
+        with held(self.folder):
             for trial in self.experiment.sweep():
                 yield self._once(trial, task, workers)
             clips = self.clips()
@@ -142,21 +141,6 @@ class Study:
             return (-math.inf if score is None else score, -math.inf if loss is None else -loss)
 
         return max(trials, key=merit)
-
-    @contextmanager
-    def _ours(self) -> Iterator[None]:
-        """One process at a time."""
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            lock = (self.folder / ".lock").open("w")
-        except OSError as error:
-            raise unwritable(self.folder, error) from error
-        with lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                raise RecordError(f"the results in {str(self.folder)!r} are in use by another process.") from error
-            yield
 
 
 def _result(experiment: Experiment, trial: Trial, task: Task, workers: int) -> Row:

@@ -1,0 +1,372 @@
+"""The paper's seven claims, each as an experiment whose runs and whose rule for a verdict stand before its result.
+
+Settings that are not tuned come from a pilot on the seed for tuning, which no verdict looks at. A verdict is
+`reproduced`; `differs`, if only a part of the claim holds; or `not reproduced`.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from functools import cache
+from importlib.resources import files
+from itertools import pairwise
+from statistics import mean, stdev
+from typing import Any, Literal, NamedTuple
+
+from tardygrad.fleet import Stragglers
+from tardygrad.method import Mode
+from tardygrad.reproduce.arms import ROUNDS, TUNING, Arm, Ask, Look, Tuned
+
+Word = Literal["reproduced", "differs", "not reproduced"]
+
+_CLIPS = {"lr": (0.3, 1.0, 3.0, 10.0), "clip": (0.001, 0.003, 0.01)}
+GRIDS: dict[str, dict[str, tuple[float, ...]]] = {
+    "SGDClip": {"lr": (0.1, 0.3, 1.0, 3.0), "local_lr": (0.1, 0.3, 1.0)},
+    "Clip²": _CLIPS,
+    "SD-Clip²": _CLIPS,
+    "DC-Clip²": _CLIPS,
+    "FADAS": {"lr": (0.003, 0.01, 0.03, 0.1), "tau_c": (1.0, 10.0, 100.0)},
+    "DN+DyLU": {"lr": (0.03, 0.1, 0.3), "period": (8, 16, 32, 64)},
+}
+"""Twelve trials for each method that is tuned. Those of FADAS and DN+DyLU lie around what was best in the pilot."""
+
+FIXED: dict[str, dict[str, float]] = {
+    "SGDClip": {"lr": 0.3},
+    "SD-SGDClip": {"lr": 1.0},
+    "Clip²": {"lr": 1.0, "clip": 0.003},
+    "SD-Clip²": {"lr": 3.0, "clip": 0.001},
+    "DC-Clip²": {"lr": 1.0, "clip": 0.003},
+}
+"""Settings at which each method works with M = 4 on the large fleet, from the pilot."""
+
+WORKS, FAILS = 80.0, 50.0
+"""Accuracies in per cent: what is at or above the first works, what is below the second fails."""
+
+FLEETS: tuple[Stragglers, ...] = ("mild", "large")
+
+
+class Scale(NamedTuple):
+    """How much is run."""
+
+    seeds: range
+    fleets: tuple[Stragglers, ...]  # of claims 5 and 7; the others have both, or the large one alone
+    methods: tuple[str, ...]  # of claim 5
+    buffers: tuple[int, ...]  # M of claim 5
+
+
+FAST = Scale(range(1, 4), ("large",), ("SGDClip", "SD-SGDClip", "Clip²"), (1, 10, 20))
+FULL = Scale(range(1, 11), FLEETS, tuple(FIXED), (1, 10, 20, 30))
+
+
+class Line(NamedTuple):
+    """An arm over its seeds: a line of a claim's table."""
+
+    arm: Arm
+    accuracy: float  # in per cent, mean; a run that did not end counts as 0
+    spread: float  # standard deviation
+    time: float  # simulated seconds, mean
+    clipped: float  # share of Δ_t's coordinates, mean
+    note: str = ""
+
+
+class Finding(NamedTuple):
+    """What came of a claim."""
+
+    word: Word
+    why: str
+    lines: list[Line]
+
+    def plain(self) -> dict[str, Any]:
+        """The same as JSON."""
+        lines = [
+            {**asdict(one.arm), "given": one.arm.settings, **one._asdict(), "arm": one.arm.label} for one in self.lines
+        ]
+        return {"verdict": self.word, "numbers": self.why, "lines": lines}
+
+
+class Claim(NamedTuple):
+    """A claim: what is run for it, and how it is judged; `texts` says the same in words."""
+
+    number: int
+    arms: Callable[[Look, Scale], list[Arm]]  # run with every seed; those of a tuned method once it is tuned
+    judge: Callable[[Look, Scale], Finding]
+    tuned: Callable[[Scale], list[Tuned]] = lambda scale: []
+    once: Callable[[Scale], list[Arm]] = lambda scale: []  # run with the first seed alone
+
+    def needs(self, look: Look, scale: Scale) -> list[Ask]:
+        """The runs, as far as they are known; when all of them are there, there may be more."""
+        trials = [(arm, TUNING) for tuned in self.tuned(scale) for arm in tuned.trials()]
+        each = [(arm, seed) for arm in self.arms(look, scale) for seed in scale.seeds]
+        return [*trials, *each, *((arm, scale.seeds[0]) for arm in self.once(scale))]
+
+
+def line(look: Look, arm: Arm, scale: Scale, note: str = "") -> Line:
+    """An arm over the seeds; all its runs must be there."""
+    rows = [row for seed in scale.seeds if (row := look(arm, seed))]
+    scores = [row.accuracy or 0.0 for row in rows]
+    spread = stdev(scores) if len(scores) > 1 else 0.0
+    return Line(arm, mean(scores), spread, mean(r.time for r in rows), mean(r.clipped for r in rows), note)
+
+
+def chosen(look: Look, tuned: list[Tuned]) -> list[Arm]:
+    """The best of each that is tuned."""
+    return [best for one in tuned if (best := one.best(look))]
+
+
+def _edges(look: Look, tuned: list[Tuned]) -> dict[Arm, str]:
+    """The best of each, and whether better settings may lie beyond its grid."""
+    return {
+        best: f"at the grid's edge: {', '.join(edges)}" if (edges := one.edges(best)) else ""
+        for one in tuned
+        if (best := one.best(look))
+    }
+
+
+def _word(whole: bool, part: bool) -> Word:
+    return "reproduced" if whole else "differs" if part else "not reproduced"
+
+
+def _best(lines: Iterable[Line]) -> Line:
+    return max(lines, key=lambda one: one.accuracy)
+
+
+def _points(value: float) -> str:
+    return f"{value:+.1f} points"
+
+
+# 1 ------------------------------------------------------------------------------------------------ not waiting
+
+FASTER = {"mild": 20, "large": 75}  # the paper's
+LONGER = 4
+
+
+def _waiting(scale: Scale) -> list[Tuned]:
+    """Who straggles changes only the clock of a synchronous run, so it is tuned once."""
+    sync = [Tuned(Arm(method, "sync"), GRIDS[method]) for method in ("SGDClip", "Clip²")]
+    return sync + [Tuned(Arm(one.arm.method, "client", fleet), one.grid) for fleet in FLEETS for one in sync]
+
+
+def _arms_1(look: Look, scale: Scale) -> list[Arm]:
+    arms = chosen(look, _waiting(scale))
+    mild = [arm.on("mild") for arm in arms if arm.mode == "sync"]
+    longer = [arm.lasting(LONGER * ROUNDS) for arm in arms if arm.mode == "client" and arm.method == "Clip²"]
+    return arms + mild + longer
+
+
+def _judge_1(look: Look, scale: Scale) -> Finding:
+    notes = _edges(look, _waiting(scale))
+    lines = [
+        line(look, arm, scale, notes.get(arm, "" if arm.rounds == ROUNDS else f"{LONGER} times the rounds"))
+        for arm in _arms_1(look, scale)
+    ]
+    said, near, fast = [], [], []
+    for fleet in FLEETS:
+        here = [one for one in lines if one.arm.stragglers == fleet]
+        short = [one for one in here if one.arm.rounds == ROUNDS]
+        sync, client = (_best(one for one in short if one.arm.mode == mode) for mode in ("sync", "client"))
+        gap, times = client.accuracy - sync.accuracy, sync.time / client.time
+        near.append(gap >= -1.0)
+        fast.append(times >= FASTER[fleet] / 2)
+        long = next(one for one in here if one.arm.rounds != ROUNDS)
+        said.append(
+            f"{fleet}: {_points(gap)} in {times:.0f} times less time (paper {FASTER[fleet]}); Clip² with {LONGER} "
+            f"times the rounds {_points(long.accuracy - sync.accuracy)} in {sync.time / long.time:.0f} times less"
+        )
+    return Finding(_word(all(near) and all(fast), all(fast)), "; ".join(said), lines)
+
+
+# 2 ------------------------------------------------------------------------------- where SGDClip cannot stand delays
+
+HARD = ({"lr": 1.0}, {"lr": 3.0})
+
+
+def _arms_2(look: Look, scale: Scale) -> list[Arm]:
+    return [
+        arm.at(**setting)
+        for setting in HARD
+        for arm in (Arm("SGDClip", "sync"), Arm("SGDClip"), Arm("SGDClip", "server"), Arm("Clip²").at(clip=0.003))
+    ]
+
+
+def _judge_2(look: Look, scale: Scale) -> Finding:
+    lines = [line(look, arm, scale) for arm in _arms_2(look, scale)]
+    whole, part, said = [], [], []
+    for i, setting in enumerate(HARD):
+        sync, client, server, clip2 = lines[4 * i : 4 * i + 4]
+        fails = sync.accuracy >= WORKS and max(client.accuracy, server.accuracy) <= sync.accuracy - 20
+        whole.append(fails and clip2.accuracy >= sync.accuracy - 10)
+        part.append(fails and clip2.accuracy >= client.accuracy + 20)
+        said.append(
+            f"η = {setting['lr']:g}: synchronous SGDClip {sync.accuracy:.1f}, without waiting {client.accuracy:.1f} "
+            f"(CC) and {server.accuracy:.1f} (SC), Clip² {clip2.accuracy:.1f} with {clip2.clipped:.0%} of Δ clipped"
+        )
+    return Finding(_word(all(whole), any(whole) or any(part)), "; ".join(said), lines)
+
+
+# 3 ------------------------------------------------------------------------------------------- what SD widens
+
+PLACES = ({"lr": 1.0, "local_lr": 0.3}, {"lr": 3.0, "local_lr": 0.1}, {"lr": 3.0, "local_lr": 0.3})
+WIDE = {"lr": (0.1, 0.3, 1.0, 3.0, 10.0), "local_lr": (0.03, 0.1, 0.3, 1.0)}
+PAIR = ("SGDClip", "SD-SGDClip")
+
+
+def _arms_3(look: Look, scale: Scale) -> list[Arm]:
+    return [Arm(method).at(**place) for place in PLACES for method in PAIR]
+
+
+def field(scale: Scale) -> list[Arm]:
+    """The grid of claim 3, for either method."""
+    return [arm for method in PAIR for arm in Tuned(Arm(method), WIDE).trials()]
+
+
+def works(look: Look, arm: Arm, seed: int) -> bool:
+    """Whether a run ended at or above the accuracy that counts as working."""
+    result = look(arm, seed)
+    return result is not None and (result.accuracy or 0.0) >= WORKS
+
+
+def _judge_3(look: Look, scale: Scale) -> Finding:
+    lines = [line(look, arm, scale) for arm in _arms_3(look, scale)]
+    pairs = [(lines[i], lines[i + 1]) for i in range(0, len(lines), 2)]
+    failed = [sd for plain, sd in pairs if plain.accuracy < FAILS]
+    rescued = [sd for sd in failed if sd.accuracy >= WORKS]
+    better = [sd.accuracy >= plain.accuracy + 20 for plain, sd in pairs]
+    share = {
+        method: mean(works(look, arm, scale.seeds[0]) for arm in field(scale) if arm.method == method)
+        for method in PAIR
+    }
+    wider = share["SD-SGDClip"] > share["SGDClip"]
+    why = (
+        f"plain SGDClip fails at {len(failed)} of {len(pairs)} settings, of which SD works at {len(rescued)}; workable "
+        f"share of the grid {share['SGDClip']:.0%} plain, {share['SD-SGDClip']:.0%} with SD"
+    )
+    whole = len(failed) == len(rescued) == len(pairs) and wider
+    return Finding(_word(whole, bool(rescued) or all(better) or wider), why, lines)
+
+
+# 4 ---------------------------------------------------------------------------------------------------- M = 1
+
+OURS = ("Clip²", "SD-Clip²", "DC-Clip²")
+ALONE = {**{name: {"lr": 1.0} for name in PAIR}, **{name: FIXED[name] for name in OURS}}
+SMALLER = (0.1, 0.3)
+
+
+def _arms_4(look: Look, scale: Scale) -> list[Arm]:
+    alone = [Arm(name, "server", fleet, 1).at(**ALONE[name]) for fleet in FLEETS for name in ALONE]
+    return alone + [Arm("SGDClip", "server", fleet, 1).at(lr=lr) for fleet in FLEETS for lr in SMALLER]
+
+
+def _judge_4(look: Look, scale: Scale) -> Finding:
+    lines = [line(look, arm, scale) for arm in _arms_4(look, scale)]
+    main = lines[: len(FLEETS) * len(ALONE)]
+    mean_of = {name: mean(one.accuracy for one in main if one.arm.method == name) for name in ALONE}
+    worst = {name: min(one.accuracy for one in main if one.arm.method == name) for name in ALONE}
+    most = {name: max(one.accuracy for one in main if one.arm.method == name) for name in ALONE}
+    holds = all(worst[name] >= WORKS for name in OURS)
+    plain, downplayed = most["SGDClip"] <= 20, most["SD-SGDClip"] <= 20
+    smaller = _best(lines[len(main) :])
+    why = "mean over both fleets: " + ", ".join(f"{name} {value:.1f}" for name, value in mean_of.items())
+    why += f"; SGDClip with the smaller rate η = {smaller.arm.settings['lr']:g} reaches {smaller.accuracy:.1f}"
+    return Finding(_word(plain and downplayed and holds, plain or holds), why, lines)
+
+
+# 5 ------------------------------------------------------------------------------------------------- more of M
+
+
+def _arms_5(look: Look, scale: Scale) -> list[Arm]:
+    return [
+        Arm(method, "server", fleet, buffer).at(**ALONE[method])
+        for fleet in scale.fleets
+        for method in scale.methods
+        for buffer in scale.buffers
+    ]
+
+
+def _judge_5(look: Look, scale: Scale) -> Finding:
+    lines = [line(look, arm, scale) for arm in _arms_5(look, scale)]
+    many = len(scale.buffers)
+    rows = [lines[i : i + many] for i in range(0, len(lines), many)]
+    helped = [row[1].accuracy >= row[0].accuracy for row in rows]  # from M = 1 to 10
+    after = [row[-1].accuracy - row[1].accuracy for row in rows]
+    grows = all(a.time < b.time for row in rows for a, b in pairwise(row))
+    slower = mean(row[-1].time / row[1].time for row in rows)
+    why = (
+        f"M = 10 is at least as good as M = 1 in {sum(helped)} of {len(rows)} rows; from M = 10 to {scale.buffers[-1]} "
+        f"accuracy changes by {min(after):+.1f} to {_points(max(after))} in {slower:.1f} times the time; the time "
+        f"{'grows' if grows else 'does not always grow'} with M"
+    )
+    return Finding(_word(all(helped) and grows and max(after) <= 5, grows and sum(helped) * 2 > len(rows)), why, lines)
+
+
+# 6 --------------------------------------------------------------------------------------- who asks for the model
+
+
+def _arms_6(look: Look, scale: Scale) -> list[Arm]:
+    modes: tuple[Mode, ...] = ("server", "client")
+    return [Arm(name, mode, fleet).at(**FIXED[name]) for fleet in FLEETS for name in FIXED for mode in modes]
+
+
+def _judge_6(look: Look, scale: Scale) -> Finding:
+    lines = [line(look, arm, scale) for arm in _arms_6(look, scale)]
+    gaps = [abs(lines[i].accuracy - lines[i + 1].accuracy) for i in range(0, len(lines), 2)]
+    times = [lines[i].time / lines[i + 1].time for i in range(0, len(lines), 2)]
+    why = (
+        f"SC and CC differ by {mean(gaps):.1f} points on average, {max(gaps):.1f} at the most; SC takes "
+        f"{min(times):.2f} to {max(times):.2f} times as long"
+    )
+    longer = mean(times) > 1
+    return Finding(_word(max(gaps) <= 3 and longer, mean(gaps) <= 3 and longer), why, lines)
+
+
+# 7 ------------------------------------------------------------------------------------------------- the relatives
+
+THEIRS, HELPED = ("FADAS", "DN+DyLU"), ("FADAS, clipped", "DN+DyLU, clipped")
+
+
+def _rivals(scale: Scale) -> list[Tuned]:
+    return [
+        Tuned(Arm(name, "client", fleet), GRIDS[name.removesuffix(", clipped")])
+        for fleet in scale.fleets
+        for name in (*OURS, *THEIRS, *HELPED)
+    ]
+
+
+def _arms_7(look: Look, scale: Scale) -> list[Arm]:
+    return chosen(look, _rivals(scale))
+
+
+def _judge_7(look: Look, scale: Scale) -> Finding:
+    notes = _edges(look, _rivals(scale))
+    lines = [line(look, arm, scale, notes[arm]) for arm in _arms_7(look, scale)]
+    wins, some, said = [], [], []
+    for fleet in scale.fleets:
+        of = {one.arm.method: one.accuracy for one in lines if one.arm.stragglers == fleet}
+        rival = max(of[name] for name in THEIRS)
+        wins.append(all(of[name] > rival for name in OURS))
+        some.append(any(of[name] > rival for name in OURS))
+        said.append(
+            f"{fleet}: "
+            + ", ".join(f"{name} {of[name]:.1f}" for name in (*OURS, *THEIRS))
+            + "; with our local clip "
+            + ", ".join(f"{name.removesuffix(', clipped')} {of[name]:.1f}" for name in HELPED)
+        )
+    return Finding(_word(all(wins), any(some)), "; ".join(said), lines)
+
+
+CLAIMS = (
+    Claim(1, _arms_1, _judge_1, tuned=_waiting),
+    Claim(2, _arms_2, _judge_2),
+    Claim(3, _arms_3, _judge_3, once=field),
+    Claim(4, _arms_4, _judge_4),
+    Claim(5, _arms_5, _judge_5),
+    Claim(6, _arms_6, _judge_6),
+    Claim(7, _arms_7, _judge_7, tuned=_rivals),
+)
+
+
+@cache
+def texts() -> dict[str, dict[str, str]]:
+    """What the paper says, what is run, and what makes it true, by the claim's number."""
+    return tomllib.loads(files("tardygrad.reproduce").joinpath("claims.toml").read_text(encoding="utf-8"))

@@ -1,0 +1,60 @@
+"""Results as Markdown, between two marks of a page whose other text is its author's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from importlib.resources import files
+from pathlib import Path
+
+from tardygrad.errors import Invalid
+from tardygrad.record import replace, unwritable
+
+
+def put(page: Path, name: str, make: Callable[[str], str], *, new: str) -> None:
+    """Put what `make` makes of the text between the marks in its place.
+
+    Args:
+        page: where; one that is not there becomes `new` first.
+        name: of the results, as `tardygrad reproduce` calls them.
+        new: a whole page, with the marks.
+    """
+    text = new
+    if page.exists():
+        try:
+            text = page.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise Invalid(f"--page must be a text file, got {str(page)!r}: {error}.") from error
+    begin, end = marks(name)
+    before, begun, rest = text.partition(begin)
+    standing, ended, after = rest.partition(end)
+    if not (begun and ended):
+        rule = f"--page must be a new file or one with a place for the {name}"
+        raise Invalid(f"{rule}, got {str(page)!r}. Put {begin} and {end} into it, each on a line of its own.")
+    made = make(standing)
+    try:
+        page.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise unwritable(page.parent, error) from error
+    replace(page, f"{before}{begin}\n\n{made.strip()}\n\n{end}{after}".encode())
+
+
+def fresh() -> str:
+    """A page with a place for the clock, the timeline and the claims."""
+    return files("tardygrad.reproduce").joinpath("page.md").read_text(encoding="utf-8")
+
+
+def marks(name: str) -> tuple[str, str]:
+    """What stands before results on a page, and after them."""
+    return f"<!-- {name}: made by `tardygrad reproduce {name}` -->", f"<!-- end of {name} -->"
+
+
+def table(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """A table.
+
+    >>> print(table(("M", "time"), [("4", "39")]))
+    | M | time |
+    | --- | --- |
+    | 4 | 39 |
+    """
+    head = list(headings)
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows))

@@ -1,0 +1,186 @@
+"""A picture for each claim: what the paper shows for it, made of our runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from statistics import mean
+from typing import Any
+
+import altair as alt
+
+from tardygrad.figures import colours
+from tardygrad.reproduce import paper
+from tardygrad.reproduce.arms import Arm, Look
+from tardygrad.reproduce.claims import FLEETS, HARD, PAIR, PLACES, WORKS, Claim, Finding, Line, Scale, field
+
+_TIME = alt.X("time:Q", title="simulated time (seconds)", scale=alt.Scale(type="log", nice=False))
+_LOSS = alt.Y("loss:Q", title="test loss", scale=alt.Scale(type="log"))
+_ACCURACY = alt.Y("accuracy:Q", title="test accuracy (%)", scale=alt.Scale(domain=[0, 100]))
+
+
+def picture(claim: Claim, finding: Finding, look: Look, scale: Scale) -> Any:
+    """The picture of a claim."""
+    draw = {1: _waiting, 2: _hard, 3: _wider, 4: _dots, 5: _buffers, 6: _dots, 7: _dots}[claim.number]
+    chart: Any = draw(finding.lines, look, scale)
+    chart = chart.configure_axis(labelFontSize=12, titleFontSize=13, gridColor="#eeeeee")
+    return chart.configure_view(stroke="#cccccc")
+
+
+def curve(look: Look, arm: Arm, scale: Scale) -> list[dict[str, Any]]:
+    """An arm's evaluations, mean over the seeds; where a seed's loss is not finite there is none."""
+    points = []
+    for evaluated in zip(*(row.curve for seed in scale.seeds if (row := look(arm, seed))), strict=False):
+        rounds, times, losses, scores = zip(*evaluated, strict=True)
+        known = [loss for loss in losses if loss is not None]
+        points.append(
+            {
+                "method": arm.label,
+                "mode": arm.mode,
+                "round": rounds[0],
+                "time": mean(times),
+                "loss": mean(known) if len(known) == len(losses) else None,
+                "accuracy": mean(score or 0.0 for score in scores),
+            }
+        )
+    return points
+
+
+def _lines(points: list[dict[str, Any]], labels: Iterable[str]) -> Any:
+    """Curves in the methods' colours; server-centric ones dashed."""
+    kept = list(dict.fromkeys(labels))
+    shown = alt.Legend(orient="top", symbolType="stroke", symbolStrokeWidth=4, title=None, columns=4)
+    dashes = alt.Scale(domain=["client", "sync", "server"], range=[[1, 0], [1, 0], [5, 3]])
+    return (
+        alt.Chart({"values": points})
+        .mark_line(strokeWidth=2.5, clip=True)
+        .encode(
+            color=alt.Color("method:N", scale=_palette(kept), legend=shown),
+            strokeDash=alt.StrokeDash("mode:N", scale=dashes, legend=None),
+        )
+        .properties(width=360, height=260)
+    )
+
+
+def _palette(labels: list[str]) -> Any:
+    return alt.Scale(domain=labels, range=[stroke.colour for stroke in colours(labels)])
+
+
+def _waiting(lines: list[Line], look: Look, scale: Scale) -> Any:
+    sides = []
+    for fleet in FLEETS:
+        here = [one.arm for one in lines if one.arm.stragglers == fleet and one.arm.rounds == lines[0].arm.rounds]
+        points = [point for arm in here for point in curve(look, arm, scale)]
+        chart = _lines(points, [arm.label for arm in here]).encode(x=_TIME, y=_ACCURACY)
+        sides.append(chart.properties(title=f"{fleet} stragglers"))
+    return alt.hconcat(*sides)
+
+
+def _hard(lines: list[Line], look: Look, scale: Scale) -> Any:
+    rows = []
+    for i, setting in enumerate(HARD):
+        arms = [one.arm for one in lines[4 * i : 4 * i + 4]]
+        points = [point for arm in arms for point in curve(look, arm, scale)]
+        chart = _lines(points, [arm.label for arm in arms]).encode(y=_LOSS).properties(height=200)
+        title = f"η = {setting['lr']:g} (dashed: server-centric)"
+        rows.append(
+            alt.hconcat(chart.encode(x=alt.X("round:Q", title="rounds")).properties(title=title), chart.encode(x=_TIME))
+        )
+    return alt.vconcat(*rows)
+
+
+def _wider(lines: list[Line], look: Look, scale: Scale) -> Any:
+    """Three settings, and the grid."""
+    sides = []
+    for i, place in enumerate(PLACES):
+        arms = [one.arm for one in lines[2 * i : 2 * i + 2]]
+        points = [point for arm in arms for point in curve(look, arm, scale)]
+        chart = _lines(points, [arm.label for arm in arms]).encode(x=alt.X("round:Q", title="rounds"), y=_LOSS)
+        sides.append(chart.properties(width=230, height=200, title=f"η = {place['lr']:g}, η_ℓ = {place['local_lr']:g}"))
+    return alt.vconcat(alt.hconcat(*sides), alt.hconcat(*(_grid(look, scale, method) for method in PAIR)))
+
+
+def _grid(look: Look, scale: Scale, method: str) -> Any:
+    cells: list[dict[str, Any]] = []
+    for arm in field(scale):
+        row = look(arm, scale.seeds[0])
+        if arm.method == method and row:
+            score = row.accuracy or 0.0
+            cells.append({**arm.settings, "accuracy": score, "text": f"{score:.0f}", "works": score >= WORKS})
+    base = alt.Chart({"values": cells}).encode(
+        x=alt.X("lr:O", title="η", axis=alt.Axis(labelAngle=0)), y=alt.Y("local_lr:O", title="η_ℓ", sort="descending")
+    )
+    shade = alt.Scale(domain=[0, 100], scheme="viridis")
+    heat = base.mark_rect().encode(color=alt.Color("accuracy:Q", title="accuracy (%)", scale=shade))
+    light = alt.condition(alt.datum.accuracy > 60, alt.value("black"), alt.value("white"))
+    text = base.mark_text(fontSize=12).encode(text="text:N", color=light)
+    share = mean(cell["works"] for cell in cells)
+    title = f"{method}: {share:.0%} of the grid works ({WORKS:.0f} % or more)"
+    return (heat + text).properties(width=300, height=160, title=title)
+
+
+def _dots(lines: list[Line], look: Look, scale: Scale) -> Any:
+    """Accuracies with their spread, and the paper's."""
+    fleets = list(dict.fromkeys(one.arm.stragglers for one in lines))
+    return alt.hconcat(*(_side([one for one in lines if one.arm.stragglers == fleet], fleet) for fleet in fleets))
+
+
+def _side(lines: list[Line], title: str) -> Any:
+    rows: list[dict[str, Any]] = [
+        {
+            "arm": name(one.arm, lines),
+            "method": one.arm.label,
+            "accuracy": one.accuracy,
+            "low": max(one.accuracy - one.spread, 0.0),
+            "high": min(one.accuracy + one.spread, 100.0),
+            "paper": paper.accuracy(one.arm),
+        }
+        for one in lines
+    ]
+    labels = list(dict.fromkeys(row["method"] for row in rows))
+    order = [row["arm"] for row in rows]
+    base = alt.Chart({"values": rows}).encode(y=alt.Y("arm:N", title=None, sort=order, axis=alt.Axis(labelLimit=220)))
+    heading, percent = "test accuracy (%); hollow: the paper's on CIFAR-10", alt.Scale(domain=[0, 100])
+    colour = alt.Color("method:N", scale=_palette(labels), legend=None)
+
+    def along(key: str) -> Any:
+        return alt.X(f"{key}:Q", title=heading, scale=percent)
+
+    dots = base.mark_point(filled=True, size=90, opacity=1).encode(x=along("accuracy"), color=colour)
+    bars = base.mark_rule(strokeWidth=2).encode(x=along("low"), x2="high:Q", color=colour)
+    theirs = base.mark_point(shape="diamond", size=80, color="#777777").encode(x=along("paper"))
+    return (theirs + bars + dots).properties(width=330, height=24 * len(rows), title=f"{title} stragglers")
+
+
+def name(arm: Arm, among: list[Line]) -> str:
+    """An arm's name, with what tells it from the others of its method."""
+    same = [one.arm for one in among if one.arm.label == arm.label]
+    parts = [arm.label]
+    if len({one.mode for one in same}) > 1:
+        parts.append({"server": "SC", "client": "CC", "sync": "sync"}[arm.mode])
+    if len({one.settings.get("lr") for one in same}) > 1:
+        parts.append(f"η = {arm.settings['lr']:g}")
+    return ", ".join(parts)
+
+
+def _buffers(lines: list[Line], look: Look, scale: Scale) -> Any:
+    rows: list[dict[str, Any]] = [
+        {
+            "method": one.arm.label,
+            "mode": one.arm.mode,
+            "fleet": one.arm.stragglers,
+            "M": one.arm.buffer,
+            "accuracy": one.accuracy,
+            "time": one.time,
+        }
+        for one in lines
+    ]
+    labels = list(dict.fromkeys(row["method"] for row in rows))
+    sides = []
+    for fleet in dict.fromkeys(row["fleet"] for row in rows):
+        here = [row for row in rows if row["fleet"] == fleet]
+        chart = _lines(here, labels).mark_line(point=alt.OverlayMarkDef(size=50), strokeWidth=2.5)
+        chart = chart.encode(x=alt.X("M:Q", title="M"), strokeDash=alt.value([1, 0]))
+        time = alt.Y("time:Q", title="simulated time (seconds)", scale=alt.Scale(type="log"))
+        score = chart.encode(y=_ACCURACY).properties(title=f"{fleet} stragglers, server-centric")
+        sides.append(alt.hconcat(score, chart.encode(y=time)))
+    return alt.vconcat(*sides)

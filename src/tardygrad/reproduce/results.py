@@ -1,0 +1,120 @@
+"""Finished runs of the claims' experiments: one file each, named after a hash of its spec, written whole or not at all.
+
+So finished runs are never repeated, several claims share them, and a changed experiment never takes an old one's
+results. A file holds the whole spec: `tardygrad run FILE` does the run again.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing as mp
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
+from functools import cache
+from hashlib import blake2b
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import torch
+
+from tardygrad import spec
+from tardygrad.errors import Diverged, RecordError, Starved
+from tardygrad.record import Row, held, read_json, write_json
+from tardygrad.reproduce.arms import Arm, Ask, Result
+from tardygrad.run import begin, versions
+
+
+class Results:
+    """A folder of finished runs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._known: dict[Path, Result] = {}
+
+    def look(self, arm: Arm, seed: int) -> Result | None:
+        """A run's result, if it is there; a file that is broken is not."""
+        path = self.path(arm, seed)
+        if path not in self._known:
+            with suppress(ValueError, RecordError, KeyError, TypeError):
+                self._known[path] = _read(read_json(path)["result"])
+        return self._known.get(path)
+
+    def path(self, arm: Arm, seed: int) -> Path:
+        """Where a run's result is, or will be."""
+        text = json.dumps(_decisive(json.dumps(arm.spec(seed))), sort_keys=True)
+        name = "-".join((arm.label, arm.stragglers, blake2b(text.encode(), digest_size=6).hexdigest()))
+        return self.folder / f"{name.replace('²', '2').replace(', ', '-').lower()}.json"
+
+    def make(self, asked: list[Ask], jobs: int) -> Iterator[Path]:
+        """The runs that are not there yet, in so many processes; every file as it is written."""
+        missing = {self.path(*one): one[0].spec(one[1]) for one in asked if self.look(*one) is None}
+        with held(self.folder), ProcessPoolExecutor(jobs, mp.get_context("fork"), _begin) as pool:
+            try:
+                for made in as_completed([pool.submit(_run, *one) for one in missing.items()]):
+                    yield made.result()
+            except BrokenProcessPool as error:
+                raise RecordError("a process died; is there enough memory? Go on with the same command.") from error
+            finally:
+                pool.shutdown(cancel_futures=True)  # runs under way are finished and kept
+
+
+@cache
+def _decisive(text: str) -> dict[str, Any]:
+    """What a run's result depends on, defaults filled in."""
+    tables = spec.parse(json.loads(text)).resolved()
+    run = {key: tables["run"][key] for key in ("rounds", "seed", "evaluate_every")}
+    return {**{name: tables[name] for name in ("task", "fleet", "method")}, "run": run}
+
+
+def _read(row: Row) -> Result:
+    curve = [(int(r), float(t), loss, accuracy) for r, t, loss, accuracy in row["curve"]]
+    return Result(**{**row, "curve": curve})
+
+
+def _begin() -> None:
+    """A process ends with the one that began it, and leaves Ctrl-C to that one."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    torch.set_num_threads(1)
+
+
+def _end_with_parent() -> None:
+    parent = mp.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def _run(path: Path, tables: dict[str, Any]) -> Path:
+    """Run it, to its end or to where it diverges, and write down what came of it."""
+    read = spec.parse(tables, path.stem)
+    built = read.build()
+    with built.pool() as pool:
+        run = begin(built.method, built.task, pool, **read.run.settings())
+        with suppress(Diverged, Starved):
+            for _ in run.go():
+                pass
+    curve = [
+        (row["round"], row["time"], row["test_loss"], 100 * row["test_accuracy"])
+        for row in run.metrics
+        if "test_loss" in row
+    ]
+    result = Result(
+        status=run.status,
+        accuracy=curve[-1][3] if run.status == "finished" else None,
+        time=run.metrics[-1]["time"] if run.metrics else 0.0,
+        curve=curve,
+        clipped=mean(row["clipped"] for row in run.metrics) if run.metrics else 0.0,
+        local_clipped=mean(row["local_clipped"] for row in run.metrics) if run.metrics else 0.0,
+    )
+    write_json(
+        path,
+        {"spec": read.resolved(), "run": read.run.settings(), "versions": versions(), "result": result._asdict()},
+    )
+    return path

@@ -1,0 +1,170 @@
+"""The paper's Figure 1: who works when, server- and client-centric, N = 3, M = 2, K = 3, as the simulator has it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from tardygrad import tasks
+from tardygrad.algorithm import Server
+from tardygrad.drive import drive
+from tardygrad.fleet import Fleet, Group, Trace
+from tardygrad.messages import Advanced, Update
+from tardygrad.method import Mode
+from tardygrad.methods.sgdclip import sgdclip
+from tardygrad.pools.sim import SimPool
+
+MODES: dict[Mode, str] = {"server": "server-centric", "client": "client-centric"}
+BUFFER, STEPS, END = 2, 3, 16.0
+SECONDS = (2.0, 3.0, 7.0)
+"""What a job takes each of the three clients."""
+
+
+class Bar(NamedTuple):
+    """What a client did from one moment to another: worked from x_s, or waited for the round to end."""
+
+    client: int
+    begin: float
+    end: float
+    round: int | None  # s; None: it waited
+    delay: int | None = None  # p of the update, if it was used
+
+
+class Moment(NamedTuple):
+    """The server made x_t, of these clients' updates."""
+
+    time: float
+    round: int
+    clients: tuple[int, ...]
+    delays: tuple[int, ...]
+
+    def named(self) -> list[int]:
+        """The clients, counted from 1 as in the picture."""
+        return [client + 1 for client in self.clients]
+
+
+class Timeline(NamedTuple):
+    """One mode's picture."""
+
+    mode: Mode
+    bars: list[Bar]
+    moments: list[Moment]
+
+    def plain(self) -> dict[str, Any]:
+        """The same as JSON."""
+        return {
+            "mode": self.mode,
+            "bars": [bar._asdict() for bar in self.bars],
+            "models": [moment._asdict() for moment in self.moments],
+        }
+
+
+def timeline(mode: Mode) -> Timeline:
+    """Drive the server on the clock of three clients; the method's arithmetic has nothing to do."""
+    method = sgdclip(local_lr=0.0, local_clip=0.0, lr=0.0, buffer=BUFFER, local_steps=STEPS, mode=mode)
+    task = tasks.clock(clients=len(SECONDS))
+    fleet = Fleet(tuple(Group(f"client {i}", 1, Trace((seconds,))) for i, seconds in enumerate(SECONDS, 1)))
+    server = Server(method, task.init(0), clients=len(SECONDS), seed=0)
+    bars: list[Bar] = []
+    moments: list[Moment] = []
+    begun: dict[int, tuple[float, int]] = {}
+    waits: dict[int, float] = {}
+    for now, message, happened, jobs in drive(server, SimPool(task, method, fleet)):
+        if now >= END:
+            break
+        if isinstance(message, Update):
+            since, s = begun.pop(message.client)
+            delay = happened.delays[-1] if isinstance(happened, Advanced) else getattr(happened, "delay", None)
+            bars.append(Bar(message.client, since, now, s, delay))
+            waits[message.client] = now
+        if isinstance(happened, Advanced):
+            moments.append(Moment(now, happened.round, happened.clients, happened.delays))
+        for job in jobs:
+            if (since := waits.pop(job.client, now)) < now:
+                bars.append(Bar(job.client, since, now, None))
+            begun[job.client] = now, job.round
+    bars += [Bar(client, since, END, s) for client, (since, s) in begun.items()]
+    bars += [Bar(client, since, END, None) for client, since in waits.items() if since < END]
+    return Timeline(mode, bars, moments)
+
+
+def markdown() -> str:
+    """The picture for a page, and what it says in numbers."""
+    made = {mode: timeline(mode).moments for mode in MODES}
+    said = "; ".join(f"{MODES[mode]} {len(moments)} models in {END:g} s" for mode, moments in made.items())
+    return (
+        "![Bars of three clients at work, server- and client-centric](images/timeline.svg)\n\n"
+        f"Jobs take the three clients {', '.join(f'{seconds:g}' for seconds in SECONDS)} s: "
+        f"{said}. Server-centric clients wait for the round to end and start from its model; client-centric ones start "
+        "at once from whatever is there, so that the same client may be heard twice in one round."
+    )
+
+
+def figure() -> Any:
+    """Both modes side by side."""
+    import altair as alt
+
+    return alt.hconcat(*(_side(timeline(mode)) for mode in MODES)).configure_view(stroke=None)
+
+
+def _side(one: Timeline) -> Any:
+    import altair as alt
+
+    names = [f"client {i}" for i in range(1, len(SECONDS) + 1)]
+    bars = [
+        {
+            "client": names[bar.client],
+            "begin": bar.begin,
+            "end": bar.end,
+            "does": "waits" if bar.round is None else "works",
+            "from": "" if bar.round is None else f"x{_below(bar.round)}",
+            "delay": "" if bar.delay is None else f"p = {bar.delay}",
+        }
+        for bar in one.bars
+    ]
+    steps = [
+        {"client": names[bar.client], "time": bar.begin + k * SECONDS[bar.client] / STEPS}
+        for bar in one.bars
+        if bar.round is not None
+        for k in range(1, STEPS)
+        if bar.begin + k * SECONDS[bar.client] / STEPS < bar.end
+    ]
+    made = [{"time": moment.time, "model": f"x{_below(moment.round)}"} for moment in one.moments]
+    time = alt.X("begin:Q", title="time (seconds)", scale=alt.Scale(domain=[0, END], nice=False))
+    client = alt.Y("client:N", title=None, sort=names, scale=alt.Scale(paddingInner=0.45))
+    colour = alt.Color(
+        "does:N",
+        title=None,
+        scale=alt.Scale(domain=["works", "waits"], range=["#56B4E9", "#dddddd"]),
+        legend=alt.Legend(orient="bottom"),
+    )
+    work = alt.Chart({"values": bars}).mark_bar(stroke="#0072B2", strokeWidth=1.2)
+    work = work.encode(x=time, x2="end:Q", y=client, color=colour)
+    ticks = alt.Chart({"values": steps}).mark_tick(color="white", thickness=2, height=26).encode(x="time:Q", y=client)
+    text = alt.Chart({"values": bars})
+    start = text.mark_text(fontSize=12, align="left", dx=4).encode(x="begin:Q", y=client, text="from:N")
+    late = text.mark_text(fontSize=10, align="right", dx=-2, dy=27, color="#444444")
+    late = late.encode(x="end:Q", y=client, text="delay:N")
+    rules = (
+        alt.Chart({"values": made}).mark_rule(color="#D55E00", strokeDash=[4, 3], strokeWidth=1.5).encode(x="time:Q")
+    )
+    names_of = alt.Chart({"values": made}).mark_text(y=-9, color="#D55E00", fontSize=12, fontWeight="bold")
+    layers = alt.layer(work, ticks, rules, start, late, names_of.encode(x="time:Q", text="model:N"))
+    return layers.properties(
+        width=460,
+        height=200,
+        title=alt.TitleParams(
+            f"{MODES[one.mode]}: N = 3, M = {BUFFER}, K = {STEPS}",
+            subtitle="a bar is a job of K steps from the model named in it, p its delay; dashed: the server makes x",
+            anchor="start",
+            offset=22,
+        ),
+    )
+
+
+def _below(number: int) -> str:
+    """A number as an index.
+
+    >>> _below(12)
+    '₁₂'
+    """
+    return str(number).translate(str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉"))

@@ -1,0 +1,75 @@
+"""The claims' verdicts as Markdown, with their tables and pictures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tardygrad.figures import svg
+from tardygrad.reproduce import paper
+from tardygrad.reproduce.arms import BUFFER, LOCAL_CLIP, LOCAL_LR, LOCAL_STEPS, ROUNDS, TASK, TUNING, Look
+from tardygrad.reproduce.claims import Claim, Finding, Line, Scale, texts
+from tardygrad.reproduce.page import table
+from tardygrad.reproduce.pictures import picture
+
+HEADINGS = ("method", "mode", "stragglers", "M", "settings", "accuracy (%)", "paper (%)", "time (s)", "Δ clipped", "")
+
+
+def row(line: Line) -> tuple[str, ...]:
+    """A line of a claim's table."""
+    arm = line.arm
+    theirs = paper.accuracy(arm)
+    return (
+        arm.method,
+        arm.mode,
+        arm.stragglers,
+        str(arm.buffer),
+        ", ".join(f"{key} {value:g}" for key, value in arm.settings.items()),
+        f"{line.accuracy:.1f} ± {line.spread:.1f}",
+        "" if theirs is None else f"{theirs:.1f}",
+        f"{line.time:,.0f}",
+        f"{line.clipped:.0%}" if "clip" in arm.settings else "",
+        line.note,
+    )
+
+
+def text(findings: dict[Claim, Finding], scale: Scale, command: str) -> str:
+    """What goes into a page."""
+    noise = TASK["noise"]
+    words = texts()
+    first, last = scale.seeds[0], scale.seeds[-1]
+    parts = [
+        f"Made by `{command}`. Task: {TASK['kind']}, {TASK['model']} of width {TASK['dim']}, with "
+        f"{noise['kind']} noise of tail {noise['tail']} and scale {noise['scale']} on every gradient; "
+        f"N = {TASK['clients']}, M = {BUFFER}, K = {LOCAL_STEPS}, T = {ROUNDS}, η_ℓ = {LOCAL_LR}, u = {LOCAL_CLIP} "
+        "unless a table says otherwise. Accuracies are those after the last round, mean ± standard deviation over the "
+        f"seeds {first} to {last}; what is tuned was tuned on seed {TUNING}. Chance is 10 %.",
+        table(
+            ("claim", "verdict", "numbers"),
+            (
+                (
+                    f"[{claim.number}](#claim-{claim.number}). {words[str(claim.number)]['says']}",
+                    f"**{found.word}**",
+                    found.why,
+                )
+                for claim, found in findings.items()
+            ),
+        ),
+    ]
+    for claim, found in findings.items():
+        said = words[str(claim.number)]
+        parts += [
+            f"### Claim {claim.number}",
+            said["says"],
+            f"*Run:* {said['setup']}",
+            f"*Rule:* {said['rule']}",
+            f"*Verdict:* **{found.word}**. {found.why[0].upper()}{found.why[1:]}.",
+            f"![Claim {claim.number}: {said['says']}](images/claim-{claim.number}.svg)",
+            table(HEADINGS, map(row, found.lines)),
+        ]
+    return "\n\n".join(parts)
+
+
+def draw(folder: Path, findings: dict[Claim, Finding], look: Look, scale: Scale) -> None:
+    """Write every claim's picture."""
+    for claim, found in findings.items():
+        svg(picture(claim, found, look, scale), folder / f"claim-{claim.number}.svg")

@@ -1,0 +1,124 @@
+"""Results on disk: made once, by several processes, whatever kills them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tardygrad import spec
+from tardygrad.errors import RecordError
+from tardygrad.record import held
+from tardygrad.reproduce import results
+from tardygrad.reproduce.arms import Arm
+from tardygrad.reproduce.results import Results
+
+ARM = Arm("Clip²", rounds=10).at(lr=1.0, clip=0.003)
+ASKS = [(ARM, 1), (ARM, 2), (ARM.at(lr=3.0), 1), (Arm("FADAS", rounds=10).at(lr=0.01, tau_c=1.0), 1)]
+
+
+def test_runs_are_made_once_and_read_back(tmp_path: Path) -> None:
+    some = Results(tmp_path)
+    assert some.look(ARM, 1) is None
+    made = list(some.make(ASKS, jobs=2))
+    assert sorted(made) == sorted(some.path(*ask) for ask in ASKS)
+    assert len(set(made)) == 4
+    found = Results(tmp_path).look(ARM, 1)
+    assert found is not None
+    assert found.status == "finished"
+    assert [point[0] for point in found.curve] == [10]
+    assert found.accuracy == found.curve[-1][3] > 0
+    assert 0 < found.clipped < 1
+    assert list(some.make(ASKS, jobs=2)) == []
+
+
+def test_a_result_can_be_run_again_by_its_file(tmp_path: Path) -> None:
+    some = Results(tmp_path)
+    [path] = some.make([(ARM, 1)], jobs=1)
+    again = spec.load(path)
+    assert again.resolved() == spec.parse(ARM.spec(1)).resolved()
+
+
+def test_a_broken_file_is_made_again(tmp_path: Path) -> None:
+    some = Results(tmp_path)
+    [path] = some.make([(ARM, 1)], jobs=1)
+    right = json.loads(path.read_text("utf-8"))["result"]
+    for broken in ("", "{", "[]", '{"result": 3}', '{"result": {"curve": [[1]]}}'):
+        path.write_text(broken)
+        assert Results(tmp_path).look(ARM, 1) is None
+    assert list(Results(tmp_path).make([(ARM, 1)], jobs=1)) == [path]
+    assert json.loads(path.read_text("utf-8"))["result"] == right
+
+
+def test_a_run_that_diverges_is_a_result(tmp_path: Path) -> None:
+    some = Results(tmp_path)
+    wild = Arm("SGDClip", rounds=10).at(lr=1e38, local_lr=1e3, local_clip=1e3)
+    list(some.make([(wild, 1)], jobs=1))
+    found = some.look(wild, 1)
+    assert found is not None
+    assert (found.status, found.accuracy) == ("diverged", None)
+
+
+def test_one_process_at_a_time(tmp_path: Path) -> None:
+    with held(tmp_path), pytest.raises(RecordError, match="in use by another process"):
+        list(Results(tmp_path).make([(ARM, 1)], jobs=1))
+
+
+def die(path: Path, tables: dict[str, Any]) -> Path:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return path
+
+
+def test_a_process_that_dies_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(results, "_run", die)
+    with pytest.raises(RecordError, match="a process died"):
+        list(Results(tmp_path).make([(ARM, 1)], jobs=1))
+
+
+LONG = """
+import sys
+from pathlib import Path
+from tardygrad.reproduce.arms import Arm
+from tardygrad.reproduce.results import Results
+
+asks = [(Arm("Clip²", rounds=10).at(lr=1.0, clip=0.003), seed) for seed in range(200)]
+for path in Results(Path(sys.argv[1])).make(asks, jobs=2):
+    print(path, flush=True)
+"""
+
+
+def test_killed_it_goes_on_and_leaves_no_process(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", LONG, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as one:
+        assert one.stdout is not None
+        one.stdout.readline()
+        one.send_signal(signal.SIGKILL)
+        one.wait()
+        deadline = time.monotonic() + 20
+        while _members(one.pid) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert not _members(one.pid)
+    whole = [path for path in tmp_path.glob("*.json") if json.loads(path.read_text("utf-8"))["result"]]
+    assert 0 < len(whole) < 200
+    assert not list(tmp_path.glob("*.draft"))[2:], "at most what the two were writing"
+    assert len(list(Results(tmp_path).make([(ARM, seed) for seed in range(3)], jobs=2))) <= 3
+
+
+def _members(session: int) -> list[str]:
+    """Living processes of a session."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[3]) == session and fields[0] != "Z":
+            found.append(stat.parent.name)
+    return found

@@ -38,8 +38,10 @@ bench: .venv/developed  ## what the simulator costs, and how fast it is
 	$(BIN)/python benchmarks/simulator.py
 	$(BIN)/python benchmarks/kernels.py
 
-reproduce: .venv/installed  ## the paper's clock
-	$(BIN)/tardygrad reproduce clock
+reproduce: .venv/installed  ## the paper's clock, its Figure 1 and its claims: docs/reproduction.md, in 15 minutes
+	$(BIN)/tardygrad reproduce clock --page docs/reproduction.md
+	$(BIN)/tardygrad reproduce timeline --page docs/reproduction.md
+	$(BIN)/tardygrad reproduce claims --fast --page docs/reproduction.md
 
 clean:  ## remove what the targets made
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

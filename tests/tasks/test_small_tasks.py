@@ -182,3 +182,14 @@ def test_a_spec_can_validate_the_settings_from_the_annotations(constructor):
         validate_call(constructor)(clients=2, noise={"kind": "gauss"})
     with pytest.raises(ValidationError, match="at most 2"):
         validate_call(constructor)(clients=2, noise={"tail": 3.0})
+
+
+def test_digits_have_a_perceptron_too():
+    task = digits(clients=4, model="mlp")
+    assert task.parameters == 64 * 32 + 32 + 32 * 32 + 32 + 32 * 10 + 10
+    assert digits(clients=4, model="mlp", dim=8, depth=1).parameters == 64 * 8 + 8 + 8 * 10 + 10
+    assert trained(task, 60, local_lr=0.3)["accuracy"] > 0.8
+    with pytest.raises(Invalid, match=r"`model` must be one of vit, mlp, got 'cnn'"):
+        digits(clients=4, model="cnn")
+    with pytest.raises(Invalid, match="`depth` must be"):
+        digits(clients=4, model="mlp", depth=0).init(0)

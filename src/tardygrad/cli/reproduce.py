@@ -106,7 +106,7 @@ def claims(
 ) -> None:
     """The paper's seven claims, each as an experiment with a verdict; go on with the same command."""
     from tardygrad.reproduce.claims import CLAIMS, FAST, FULL
-    from tardygrad.reproduce.page import fresh, put
+    from tardygrad.reproduce.page import fresh, parts, put
     from tardygrad.reproduce.results import Results
     from tardygrad.reproduce.verdicts import draw, text
 
@@ -116,6 +116,8 @@ def claims(
     wanted = [claim for claim in CLAIMS if not only or claim.number in only]
     if page and only:
         raise Invalid("--page takes all claims together, got --only. Leave one of them out.")
+    if page:
+        parts(Path(page), "claims", fresh())  # before hours of work
     scale, results = FAST if fast else FULL, Results(Path(out))
     missing = {claim: _unmade(claim, results, scale) for claim in wanted}
     if not read:

@@ -18,6 +18,18 @@ def put(page: Path, name: str, make: Callable[[str], str], *, new: str) -> None:
         name: of the results, as `tardygrad reproduce` calls them.
         new: a whole page, with the marks.
     """
+    before, standing, after = parts(page, name, new)
+    begin, end = marks(name)
+    made = make(standing)
+    try:
+        page.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise unwritable(page.parent, error) from error
+    replace(page, f"{before}{begin}\n\n{made.strip()}\n\n{end}{after}".encode())
+
+
+def parts(page: Path, name: str, new: str) -> tuple[str, str, str]:
+    """The text of a page before its marks, between and after them; `Invalid` if it has none."""
     text = new
     if page.exists():
         try:
@@ -30,12 +42,7 @@ def put(page: Path, name: str, make: Callable[[str], str], *, new: str) -> None:
     if not (begun and ended):
         rule = f"--page must be a new file or one with a place for the {name}"
         raise Invalid(f"{rule}, got {str(page)!r}. Put {begin} and {end} into it, each on a line of its own.")
-    made = make(standing)
-    try:
-        page.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise unwritable(page.parent, error) from error
-    replace(page, f"{before}{begin}\n\n{made.strip()}\n\n{end}{after}".encode())
+    return before, standing, after
 
 
 def fresh() -> str:

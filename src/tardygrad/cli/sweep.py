@@ -1,0 +1,139 @@
+"""`sweep`: a spec with many settings."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tardygrad.cli.run import fresh
+from tardygrad.cli.screen import Json, Overrides, say, show, show_json, show_table, waiting
+from tardygrad.cli.sitting import Signals, torch_threads
+from tardygrad.errors import Invalid
+from tardygrad.record import Row
+from tardygrad.run import plural
+from tardygrad.sweep import Group, Sweep, Trial, groups, read
+
+if TYPE_CHECKING:
+    from tardygrad.sweep.crew import Crew
+
+
+def sweep(
+    source: Annotated[str, typer.Argument(metavar="SPEC")],
+    overrides: Overrides = None,
+    over: Annotated[
+        list[str] | None, typer.Option(metavar="TABLE.KEY=VALUES", help="Sweep this key too: a list, or a range.")
+    ] = None,
+    sampler: Annotated[str | None, typer.Option(metavar="NAME", help="grid, random or tpe; grid.")] = None,
+    trials: Annotated[int | None, typer.Option(min=1, help="How many random and tpe draw; 64.")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Runs of each trial; 1.")] = None,
+    best: Annotated[str | None, typer.Option(metavar="WHAT", help="accuracy, loss or time.")] = None,
+    budget: Annotated[float | None, typer.Option(metavar="SECONDS", help="Simulated ones of each run.")] = None,
+    target: Annotated[float | None, typer.Option(help="A score that ends a run; for --best time.")] = None,
+    prune: Annotated[bool, typer.Option("--prune", help="End runs early that fall behind.")] = False,
+    workable: Annotated[float | None, typer.Option(metavar="SHARE", help="Of the way to the best score; 0.9.")] = None,
+    jobs: Annotated[int, typer.Option(min=0, help="Processes; 0 is one for every core.")] = 1,
+    out: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Where it is kept; the default is runs/SPEC-sweep-NUMBER.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Run a spec with many settings, by default the paper's grid of rates and thresholds.
+
+    SPEC and TABLE.KEY=VALUE as for `tardygrad run`, or SPEC is the folder of a sweep to go on with.
+    """
+    from tardygrad.sweep.asked import again, ask, build
+    from tardygrad.sweep.crew import Crew, same
+
+    given: dict[str, Any] = {"over": over, "sampler": sampler, "trials": trials, "seeds": seeds, "best": best}
+    given |= {"budget": budget, "target": target, "prune": prune or None, "workable": workable}
+    given = {name: value for name, value in given.items() if value is not None}
+    with torch_threads(1):
+        if (Path(source) / "sweep.json").is_file():
+            if more := [*(overrides or ()), *(f"--{name}" for name in given), *(["--out"] if out else [])]:
+                raise Invalid(f"a sweep goes on as it was asked, got {more[0]!r} too. Give its folder and --jobs only.")
+            folder, asked = Path(source), again(Path(source))
+            with waiting(f"preparing {asked.spec['task']['kind']}; a first time may take minutes"):
+                task = build(asked)
+        else:
+            with waiting("preparing the task; a first time may take minutes"):
+                asked, task = ask(source, overrides or (), **given)
+            folder = Path(out) if out else fresh(f"{asked.name}-sweep")
+            if (folder / "sweep.json").is_file():
+                same(folder, asked)
+        say(f"{plural(asked.trials, 'trial')} of {asked.name}, in {folder}")
+        crew = Crew(folder, asked, task, jobs)
+        with Signals(crew) as signals:
+            for _ in _progress(crew):
+                pass
+    _show(read(folder), folder, json=json)
+    if signals.came is not None:
+        say(f"stopped after {plural(crew.done, 'trial')}; go on with: tardygrad sweep {folder}")
+        raise typer.Exit(128 + signals.came)
+
+
+def _progress(crew: Crew) -> Iterator[Row]:
+    """What came of each trial, with a bar on the terminal."""
+    if not sys.stderr.isatty():
+        yield from crew.go()
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("trial"), BarColumn(bar_width=24), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"))
+    best = TextColumn("{task.fields[best]}", markup=False)
+    before = read(crew.folder).trials if (crew.folder / "sweep.json").exists() else []
+    values = [trial.value for trial in before if trial.value is not None]
+    done = sum(trial.status is not None for trial in before)
+    with Progress(*columns, TimeRemainingColumn(), best, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=crew.asked.trials, completed=done, rate="", best="")
+        for result in crew.go():
+            values += [] if result["value"] is None else [result["value"]]
+            shown = f"best {(max if crew.asked.best == 'accuracy' else min)(values):.4g}" if values else ""
+            speed = bar.tasks[0].speed
+            bar.update(task, completed=crew.done, rate=f"{60 * speed:.3g}/min" if speed else "", best=shown)
+            yield result
+
+
+def _show(sweep: Sweep, folder: Path, *, json: bool) -> None:
+    rows = groups(sweep)
+    if json:
+        trials = [trial._asdict() for trial in sweep.trials]
+        show_json({"out": str(folder), **sweep._asdict(), "trials": trials, "groups": [_row(one) for one in rows]})
+        return
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table("group", box=None, pad_edge=False)
+    for name in ("trials", "finished", "diverged", "other", "workable", "best"):
+        table.add_column(name, justify="right")
+    table.add_column("with")
+    for one in rows:
+        counts = (f"{one.done}/{one.trials}", str(one.finished), str(one.diverged), str(one.other))
+        workable = "" if one.share is None else f"{one.workable}/{one.judged} {one.share:6.1%}"
+        table.add_row(escape(one.name), *counts, workable, _value(one.best, sweep.best), escape(_setting(one.best)))
+    show_table(table)
+    for trial in [trial for trial in sweep.trials if trial.status == "failed"][:1]:
+        say(f"trial {trial.number} failed: {trial.reason}")
+    show(f"best by {sweep.goal}; report with: tardygrad report {folder}")
+
+
+def _row(group: Group) -> Row:
+    return group._asdict() | {"best": group.best and {"number": group.best.number, "params": group.best.params}}
+
+
+def _value(trial: Trial | None, best: str) -> str:
+    if trial is None or trial.value is None:
+        return ""
+    return f"{trial.value:.1%}" if best == "accuracy" else f"{trial.value:.4g}"
+
+
+def _setting(trial: Trial | None) -> str:
+    """What of a point its group does not say."""
+    if trial is None:
+        return ""
+    numbers = [(key, value) for key, value in trial.params.items() if type(value) in (int, float)]
+    return " ".join(f"{key.rpartition('.')[2]}={value:.4g}" for key, value in numbers)

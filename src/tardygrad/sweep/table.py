@@ -1,0 +1,188 @@
+"""What came of a sweep: its trials, which of them are workable, and how many that are in each group.
+
+A sweep's folder holds `sweep.json`, what was asked for, and `study.db`, an Optuna study in SQLite. Here it is only
+read, with plain SQL and without the lock, so a sweep can be looked at while it runs.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable
+from contextlib import closing
+from pathlib import Path
+from statistics import mean
+from typing import Any, Literal, NamedTuple
+
+from tardygrad.errors import RecordError
+from tardygrad.record import Row, read_json, sound
+
+State = Literal["waiting", "running", "finished", "pruned"]
+
+STATES: dict[str, State] = {
+    "WAITING": "waiting",
+    "RUNNING": "running",
+    "COMPLETE": "finished",
+    "FAIL": "finished",
+    "PRUNED": "pruned",
+}
+"""Optuna's words, and ours."""
+
+
+class Trial(NamedTuple):
+    """One point of the space; the numbers are means over its seeds, None if one of them has none."""
+
+    number: int
+    state: State
+    params: dict[str, Any]  # a key of the spec, such as method.lr, to its value
+    group: str  # the method's label and other words, such as "SD-SGDClip, large"
+    start: Row  # the scores of x_0: loss, and accuracy where the task has one
+    seeds: list[Row]  # one each: seed, status, scores, time, curve of (round, time, loss, accuracy), ...
+    status: str | None = None  # finished, diverged, starved, pruned or failed; None: not yet
+    reason: str | None = None  # why it is not finished
+    value: float | None = None  # what the sweep's best is chosen by; None ranks last
+    workable: bool | None = None  # None: not yet, or cut short
+    accuracy: float | None = None
+    loss: float | None = None
+    time: float | None = None  # simulated seconds
+    clipped: float | None = None  # share of the coordinates of Δ_t, mean over rounds
+    local_clipped: float | None = None  # share of those of gradients
+
+
+class Sweep(NamedTuple):
+    """A sweep, as far as it has come."""
+
+    name: str
+    space: dict[str, Any]  # a key of the spec to the list of its values, or to a range (low, high, log)
+    goal: str  # what best means, in words, such as "test accuracy"
+    best: str  # accuracy, loss or time
+    total: int  # trials asked for
+    trials: list[Trial]  # in order of their numbers; random ones appear as they are drawn
+    asked: Row  # all of sweep.json
+
+
+class Group(NamedTuple):
+    """The trials of one method on one kind of fleet."""
+
+    name: str
+    trials: int  # asked for, or drawn so far
+    done: int  # finished or pruned
+    finished: int  # ended with a model that is finite
+    diverged: int
+    other: int  # starved, failed or pruned
+    workable: int
+    judged: int  # done, and neither pruned nor failed
+    share: float | None  # workable / judged; None: none is
+    best: Trial | None
+
+
+def read(folder: str | Path) -> Sweep:
+    """A sweep, finished or not."""
+    where = Path(folder)
+    asked = read_json(where / "sweep.json")
+    with sound(where):
+        trials = [_trial(number, STATES[state], attrs) for number, state, attrs in _rows(where / "study.db")]
+        return Sweep(
+            name=asked["name"],
+            space=dict(asked["space"]),
+            goal=goal(asked),
+            best=asked["best"],
+            total=asked["trials"],
+            trials=judged(trials, asked["score"], asked["workable"], target=asked["target"] is not None),
+            asked=asked,
+        )
+
+
+def goal(asked: Row) -> str:
+    """What best means, in words."""
+    if asked["best"] == "time":
+        return f"simulated seconds to a test {asked['score']} of {asked['target']:g}"
+    at = "" if asked["budget"] is None else f" after {asked['budget']:g} simulated seconds"
+    return f"test {asked['best']}{at}"
+
+
+def judged(trials: list[Trial], score: str, share: float, *, target: bool) -> list[Trial]:
+    """The trials with `workable` filled in.
+
+    A trial is workable if every seed ended and its score (accuracy or loss) went at least that share of the way from
+    that of x_0 to the best of all trials; with a target, if every seed reached it.
+    """
+    scores = [getattr(trial, score) for trial in trials if trial.status == "finished"]
+    best = (max if score == "accuracy" else min)((one for one in scores if one is not None), default=None)
+
+    def workable(trial: Trial) -> bool | None:
+        if trial.state != "finished" or trial.status == "failed":
+            return None
+        ours, start = getattr(trial, score), trial.start.get(score)
+        if trial.status != "finished" or ours is None or start is None or best is None:
+            return False
+        if target:
+            return trial.value is not None
+        way = best - start
+        learned = way > 0 if score == "accuracy" else way < 0
+        return learned and bool((ours - start) / way >= share)
+
+    return [trial._replace(workable=workable(trial)) for trial in trials]
+
+
+def best_of(trials: Iterable[Trial], best: str) -> Trial | None:
+    """The trial with the best value; the first of several."""
+    valued = [trial for trial in trials if trial.value is not None and trial.state == "finished"]
+    sign = -1.0 if best == "accuracy" else 1.0
+    return min(valued, key=lambda trial: sign * (trial.value or 0.0), default=None)
+
+
+def groups(sweep: Sweep) -> list[Group]:
+    """A row for each group, in order of appearance."""
+    found = []
+    for name in dict.fromkeys(trial.group for trial in sweep.trials):
+        trials = [trial for trial in sweep.trials if trial.group == name]
+        done = [trial for trial in trials if trial.status is not None]
+        statuses = [trial.status for trial in done]
+        judged = [trial for trial in done if trial.workable is not None]
+        workable = sum(trial.workable is True for trial in judged)
+        finished, diverged = statuses.count("finished"), statuses.count("diverged")
+        share = workable / len(judged) if judged else None
+        counts = (len(trials), len(done), finished, diverged, len(done) - finished - diverged, workable, len(judged))
+        found.append(Group(name, *counts, share, best_of(trials, sweep.best)))
+    return found
+
+
+def _rows(path: Path) -> list[tuple[int, str, Row]]:
+    """Every trial's number, state and attributes."""
+    if not path.exists():  # it comes when all is ready
+        return []
+    uri = f"{path.resolve().as_uri()}?mode=rw"  # not ro: what a killed writer left half-done may have to be undone
+    try:
+        with closing(sqlite3.connect(uri, uri=True, timeout=60)) as db:
+            rows = db.execute(
+                "SELECT number, state, key, value_json FROM trials JOIN trial_user_attributes USING (trial_id) "
+                "ORDER BY number"
+            ).fetchall()
+    except sqlite3.Error as error:
+        raise RecordError(f"the study in {str(path)!r} is damaged ({error}).") from error
+    found: dict[int, tuple[int, str, Row]] = {}
+    for number, state, key, value in rows:
+        found.setdefault(number, (number, state, {}))[2][key] = json.loads(value)
+    return list(found.values())
+
+
+def _trial(number: int, state: State, attrs: Row) -> Trial:
+    result = attrs.get("result") if state in ("finished", "pruned") else None
+    known = (number, state, attrs["params"], attrs["group"])
+    if result is None:
+        return Trial(*known, start={}, seeds=[])
+    seeds = result["seeds"]
+    starts = {name: _mean(row["start"][name] for row in seeds) for name in (seeds[0]["start"] if seeds else ())}
+    facts: Row = {
+        key: _mean(row[key] for row in seeds) for key in ("accuracy", "loss", "time", "clipped", "local_clipped")
+    }
+    facts |= {key: result[key] for key in ("status", "reason", "value")}
+    return Trial(*known, starts, seeds, **facts)
+
+
+def _mean(numbers: Iterable[float | None]) -> float | None:
+    """Over the seeds; None if one of them has no number."""
+    every = list(numbers)
+    known = [number for number in every if number is not None]
+    return mean(known) if known and len(known) == len(every) else None

@@ -1,0 +1,191 @@
+"""`sweep` on the command line, and in processes that are killed."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tardygrad.sweep import read
+from tests.cli.conftest import Command
+
+POINTS = ["method.lr=1", "method.clip=0.5", "method.local_clip=1", "--over", "method.local_lr=[0.01, 0.1, 0.3]"]
+MANY = [
+    "method.local_clip=1",
+    *("--over", "method.local_lr=[0.01, 0.1, 0.3]"),
+    *("--over", "method.lr=[0.5, 1.0]"),
+    *("--over", "method.clip=[0.1, 0.5]"),
+    *("--over", "method.downplay=[false, true]"),
+]
+LONG = ["small.toml", *MANY, "run.rounds=40", "task.dimension=500", "--jobs", "2", "--out"]
+
+
+def _start(*argv: str, stderr: int = subprocess.PIPE) -> subprocess.Popen[str]:
+    code = "from tardygrad.cli import main; main()"
+    return subprocess.Popen([sys.executable, "-c", code, *argv], stdout=subprocess.PIPE, stderr=stderr, text=True)
+
+
+def _finished() -> list[tuple[int, str]]:
+    """The trials that are finished, and when they were."""
+    if not Path("parts/study.db").exists():
+        return []
+    with sqlite3.connect("parts/study.db", timeout=60) as db:
+        return db.execute(
+            "SELECT number, datetime_complete FROM trials WHERE state = 'COMPLETE' ORDER BY number"
+        ).fetchall()
+
+
+def _wait(process: subprocess.Popen[str], number: int) -> None:
+    while len(_finished()) < number:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+
+
+def _children(pid: int) -> list[int]:
+    found = []
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            text = status.read_text()
+        except OSError:
+            continue
+        if int(text.rpartition(")")[2].split()[1]) == pid:
+            found.append(int(status.parent.name))
+    return found
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs to see processes")
+def test_a_sweep_that_is_killed_twice_makes_every_trial_exactly_once(tardygrad: Command) -> None:
+    before: list[tuple[int, str]] = []
+    for number in (3, 9):
+        process = _start("sweep", *LONG, "parts")
+        _wait(process, number)
+        workers = _children(process.pid)
+        assert len(workers) == 2
+        process.kill()
+        process.communicate()
+        patience = time.monotonic() + 10
+        while any(map(_alive, workers)):
+            assert time.monotonic() < patience, "orphans"
+            time.sleep(0.01)
+        after = _finished()
+        assert set(before) <= set(after)
+        assert number <= len(after) < 24
+        before = after
+    assert "running" in {trial.state for trial in read("parts").trials}
+    assert tardygrad("sweep", "parts", "--jobs", "2").code == 0
+    assert set(before) <= set(_finished())
+    trials = read("parts").trials
+    assert [trial.number for trial in trials] == list(range(24))
+    assert len({str(trial.params) for trial in trials}) == 24
+    assert {trial.status for trial in trials} == {"finished"}
+    assert tardygrad("sweep", *LONG, "whole").code == 0
+    assert [trial.loss for trial in read("whole").trials] == [trial.loss for trial in trials]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_stopped_sweep_says_how_to_go_on_and_does(number: int, code: int, tardygrad: Command) -> None:
+    process = _start("sweep", *LONG, "parts")
+    _wait(process, 2)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == code, err
+    assert out.startswith("group ")
+    made = len(_finished())
+    assert err.splitlines()[-1] == f"stopped after {made} trials; go on with: tardygrad sweep parts"
+    assert {trial.state for trial in read("parts").trials} == {"finished", "waiting"}
+    assert tardygrad("sweep", *LONG, "parts").code == 0
+    assert len(_finished()) == 24
+
+
+def test_a_sweep_prints_a_row_for_each_group(tardygrad: Command) -> None:
+    code, out, err = tardygrad("sweep", "small.toml", *POINTS, "--over", "fleet.stragglers=['mild', 'large']")
+    assert code == 0
+    assert err == "6 trials of small, in runs/small-sweep-1\n"
+    heading, *rows, last = out.splitlines()
+    assert " ".join(heading.split()) == "group trials finished diverged other workable best with"
+    assert [row.split()[:6] for row in rows] == [
+        ["Clip²,", "mild", "3/3", "3", "0", "0"],
+        ["Clip²,", "large", "3/3", "3", "0", "0"],
+    ]
+    assert all("local_lr=0." in row for row in rows)
+    assert last == "best by test loss; report with: tardygrad report runs/small-sweep-1"
+
+
+def test_a_sweep_as_json(tardygrad: Command) -> None:
+    command = ("sweep", "small.toml", *POINTS, "--seeds", "2", "--workable", "0.5", "--json")
+    found = tardygrad(*command).json
+    assert found["out"] == "runs/small-sweep-1"
+    assert (found["best"], found["goal"], found["total"]) == ("loss", "test loss", 3)
+    assert found["asked"]["seeds"] == 2
+    assert [len(trial["seeds"]) for trial in found["trials"]] == [2, 2, 2]
+    (group,) = found["groups"]
+    assert group["best"]["params"] == found["trials"][group["best"]["number"]]["params"]
+    assert tardygrad("sweep", "runs/small-sweep-1", "--json").json == found
+    assert tardygrad(*command).json["out"] == "runs/small-sweep-2"
+
+
+def test_text_from_a_sweep_is_no_markup(tardygrad: Command) -> None:
+    tardygrad("sweep", "small.toml", *POINTS, "--out", "here")
+    with sqlite3.connect("here/study.db") as db:
+        db.execute("""UPDATE trial_user_attributes SET value_json = '"[red]Clip"' WHERE key = 'group'""")
+    assert tardygrad("sweep", "here").out.splitlines()[1].startswith("[red]Clip ")
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["--over", "method.lr=[]"], "the values of `method.lr` must be one or more and differ, got []."),
+        (["--rounds", "5"], "a setting is no option, got --rounds. Write run.rounds=5."),
+        (["--target", "0.9"], "`best` = time and a target need each other, got best=None and target=0.9."),
+        (["--sampler", "gird"], "`sampler` must be one of grid, random, tpe, got 'gird'."),
+    ],
+)
+def test_a_broken_rule_is_one_line_and_exit_code_2(tardygrad: Command, more: list[str], words: str) -> None:
+    code, out, err = tardygrad("sweep", "small.toml", *more)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"error: {words}")
+    assert len(err.splitlines()) == 1
+    assert not Path("runs").exists()
+
+
+def test_a_sweep_goes_on_as_it_was_asked(tardygrad: Command) -> None:
+    tardygrad("sweep", "small.toml", *POINTS, "--out", "here")
+    for more in (["run.rounds=3"], ["--seeds", "2"], ["--out", "there"], ["--prune"]):
+        code, _, err = tardygrad("sweep", "here", *more)
+        assert code == 2
+        assert err.startswith(f"error: a sweep goes on as it was asked, got {more[0]!r} too.")
+    code, _, err = tardygrad("sweep", "small.toml", *POINTS, "--seeds", "2", "--out", "here")
+    assert code == 2
+    assert "`seeds` was 1 there, got 2." in err
+
+
+def test_a_bar_is_shown_on_a_terminal(tardygrad: Command) -> None:
+    master, terminal = pty.openpty()
+    process = _start("sweep", "small.toml", *POINTS, "run.rounds=30", "--json", stderr=terminal)
+    os.close(terminal)
+    shown = b""
+    while True:
+        try:
+            shown += os.read(master, 65536)
+        except OSError:  # the terminal's end
+            break
+    out, _ = process.communicate(timeout=60)
+    os.close(master)
+    assert process.returncode == 0
+    assert out.startswith("{")
+    for words in (b"trial", b"/3", b"best"):
+        assert words in shown

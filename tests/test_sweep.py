@@ -1,0 +1,425 @@
+"""Sweeps: the space, the trials, each exactly once whatever dies, and what is workable."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import signal
+import sqlite3
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tardygrad as tg
+from tardygrad import spec
+from tardygrad.errors import Invalid, RecordError
+from tardygrad.sweep import Sweep, Trial, groups, read, sweep
+from tardygrad.sweep.asked import again, ask, overrides
+from tardygrad.sweep.crew import LIVES, Crew
+from tardygrad.sweep.study import Study
+from tardygrad.sweep.table import judged
+from tardygrad.sweep.trial import Bench
+from tests.cli.conftest import SMALL
+
+FEW = ["method.lr=1", "method.clip=0.5", "method.local_clip=1"]
+RATES = ["method.local_lr=[0.01, 0.1, 0.3]"]
+RANGES = ["method.local_lr={low=0.001, high=1.0, log=true}", "method.buffer={low=1, high=4}", "method.lr=[0.5, 1.0]"]
+
+
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    Path("small.toml").write_text(SMALL)
+    return "small.toml"
+
+
+def crew(source: str, changes: Sequence[str] = FEW, *, jobs: int = 1, out: str = "here", **how: Any) -> Crew:
+    return Crew(Path(out), *ask(source, changes, **how), jobs)
+
+
+def facts(found: Sweep) -> list[Any]:
+    """Everything about the trials but how long they really took."""
+    rows = [trial._asdict() for trial in found.trials]
+    for row in rows:
+        row["seeds"] = [{key: value for key, value in seed.items() if key != "seconds"} for seed in row["seeds"]]
+    return rows
+
+
+def test_the_papers_grid_has_64_points_for_sgdclip_and_256_for_clip2(small: str) -> None:
+    plain, _ = ask("logistic")
+    clipped, _ = ask(small)
+    assert (plain.trials, clipped.trials) == (64, 256)
+    assert list(plain.space) == ["method.lr", "method.local_lr", "method.local_clip"]
+    assert plain.space["method.lr"] == [0.1, 0.01, 0.001, 0.0001]
+    assert plain.space["method.local_clip"] == np.linspace(1e-4, 1.5, 4).tolist()
+    points = list(plain.grid())
+    assert len({tuple(point.values()) for point in points}) == 64
+    assert points[1] == points[0] | {"method.local_clip": plain.space["method.local_clip"][1]}
+
+
+def test_other_keys_multiply_the_grid_and_set_or_swept_rates_leave_it(small: str) -> None:
+    over = ["method.downplay=[false, true]", "fleet.stragglers=['mild', 'large']", "method.clip=[0.1]"]
+    asked, _ = ask(small, ["method.lr=1.0"], over=over)
+    assert list(asked.space) == [
+        "method.downplay",
+        "fleet.stragglers",
+        "method.local_lr",
+        "method.clip",
+        "method.local_clip",
+    ]
+    assert asked.trials == 2 * 2 * 4 * 1 * 4
+    part, _ = ask("quadratic", over=["method.lr.value=[1.0, 5.0]"])
+    assert list(part.space) == ["method.lr.value", "method.local_lr", "method.clip", "method.local_clip"]
+
+
+def test_a_group_is_the_method_and_every_other_word(small: str) -> None:
+    over = ["method.downplay=[false, true]", "fleet.stragglers=['mild', 'large']", "method.buffer=[2, 4]"]
+    over += ["method.mode=['sync', 'client']", "fleet.continuous=[false, true]"]
+    asked, _ = ask(small, FEW, over=over)
+    first = asked.first()
+    assert asked.group(first) == "sync-Clip², mild, fleet.continuous=false"
+    other = first | {"method.downplay": True, "method.mode": "client", "fleet.stragglers": "large"}
+    assert asked.group(other) == "SD-Clip², large, client, fleet.continuous=false"
+
+
+def test_a_point_is_a_command_line_that_makes_the_same_spec(small: str) -> None:
+    params = {"method.lr": {"value": 0.1, "exponent": -0.5}, "method.clip": "inf", "fleet.crashes": []}
+    asked, _ = ask(small, over=["method.lr=[{value=0.1, exponent=-0.5}, 1]", "method.clip=[inf]", "fleet.crashes=[[]]"])
+    assert asked.space["method.clip"] == ["inf"]
+    assert asked.at(params).method == spec.load(small, overrides(params)).method
+    assert asked.at(params).method.arguments["clip"] == math.inf
+
+
+def test_a_trial_is_the_run_of_its_point_and_jobs_change_nothing(small: str) -> None:
+    over = [*RATES, "fleet.stragglers=['mild', 'large']"]
+    one = sweep(small, FEW, over=over, seeds=2, out="one")
+    two = sweep(small, FEW, over=over, seeds=2, out="two", jobs=3)
+    assert facts(one) == facts(two)
+    assert [trial.number for trial in one.trials] == list(range(6))
+    trial = one.trials[4]
+    runs = []
+    for seed in (0, 1):
+        built = spec.load(small, [*FEW, *overrides(trial.params), f"run.seed={seed}"]).build()
+        assert built.fleet is not None
+        runs.append(tg.simulate(built.method, built.task, built.fleet, rounds=12, seed=seed))
+    losses = [run.summary().loss for run in runs]
+    assert [seed["loss"] for seed in trial.seeds] == losses
+    assert trial.loss == trial.value == np.mean(losses)
+    assert trial.clipped == np.mean([row["clipped"] for run in runs for row in run.metrics])
+    assert [point[0] for point in trial.seeds[0]["curve"]] == [0, 10, 12]
+    assert trial.start["loss"] == np.mean([seed["curve"][0][2] for seed in trial.seeds])
+
+
+def test_a_swept_task_is_made_anew(small: str) -> None:
+    found = sweep(small, FEW, over=["method.local_lr=[0.1]", "task.clients=[4, 8]", "task.condition=[2, 20]"], out="x")
+    for trial in found.trials:
+        built = spec.load(small, [*FEW, *overrides(trial.params)]).build()
+        assert built.fleet is not None
+        assert built.fleet.clients == trial.params["task.clients"]
+        assert trial.loss == tg.simulate(built.method, built.task, built.fleet, rounds=12).summary().loss
+    assert len({trial.start["loss"] for trial in found.trials}) == 2
+
+
+def test_to_diverge_or_to_starve_is_a_result(small: str) -> None:
+    over = ["method.lr=[0.5, 1e38]", "method.local_lr=[1e38, 0.1]"]
+    found = sweep(small, ["method.clip=inf", "method.local_clip=inf"], over=over, out="here")
+    assert [trial.status for trial in found.trials] == ["starved", "finished", "starved", "diverged"]
+    assert [trial.value is None for trial in found.trials] == [True, False, True, True]
+    assert "the model is not finite after round" in (found.trials[3].reason or "")
+    assert "updates were refused" in (found.trials[0].reason or "")  # the clients diverged, not the server
+    (group,) = groups(found)
+    assert (group.trials, group.finished, group.diverged, group.other, group.workable) == (4, 1, 1, 2, 1)
+    assert group.share == 0.25
+    assert group.best == found.trials[1]
+    lost = "fleet.crashes=[{client=0, at=3}, {client=1, at=3}]"
+    (starved,) = sweep(small, [*FEW, lost, "task.clients=2"], over=["method.local_lr=[0.1]"], out="there").trials
+    assert (starved.status, starved.workable) == ("starved", False)
+
+
+def made(score: float | None, status: str = "finished", start: float = 0.1, **more: Any) -> Trial:
+    return Trial(0, "finished", {}, "SGDClip", {"accuracy": start}, [], status=status, accuracy=score, **more)
+
+
+def test_the_workable_share_by_hand() -> None:
+    trials = [made(0.9), made(0.83), made(0.81), made(0.1), made(None, "diverged"), made(None, "failed")]
+    trials += [made(None, "pruned")._replace(state="pruned"), made(0.9, start=0.89)]
+    told = [True, True, False, False, False, None, None, True]  # 0.1 + 0.9 × 0.8 = 0.82
+    assert [trial.workable for trial in judged(trials, "accuracy", 0.9, target=False)] == told
+    found = Sweep("made", {}, "test accuracy", "accuracy", 8, judged(trials, "accuracy", 0.9, target=False), {})
+    (group,) = groups(found)
+    assert (group.workable, group.judged, group.share) == (3, 6, 0.5)
+    nothing = judged([made(0.1), made(0.05)], "accuracy", 0.9, target=False)
+    assert [trial.workable for trial in nothing] == [False, False]  # nobody learned anything
+    losses = [made(None)._replace(loss=loss, start={"loss": 2.0}) for loss in (0.5, 0.65, 0.66, 3.0)]
+    assert [trial.workable for trial in judged(losses, "loss", 0.9, target=False)] == [True, True, False, False]
+    reached = judged([made(0.9, value=7.0), made(0.9)], "accuracy", 0.9, target=True)
+    assert [trial.workable for trial in reached] == [True, False]
+
+
+def test_a_budget_ends_runs_and_counts_what_was_scored_until_then(small: str) -> None:
+    changes = [*FEW, "run.evaluate_every=2", "run.rounds=50"]
+    (trial,) = sweep(small, changes, over=["method.local_lr=[0.1]"], budget=8.0, out="here").trials
+    built = spec.load(small, [*changes, "method.local_lr=0.1"]).build()
+    assert built.fleet is not None
+    run = tg.simulate(built.method, built.task, built.fleet, rounds=50, evaluate_every=2)
+    until = [row for row in run.metrics if row["time"] <= 8.0]
+    assert 2 < len(until) < 50
+    assert trial.seeds[0]["rounds"] == len(until)
+    assert trial.time == until[-1]["time"]
+    assert trial.value == [row["test_loss"] for row in until if "test_loss" in row][-1]
+    (early,) = sweep(small, changes, over=["method.local_lr=[0.1]"], budget=0.1, out="early").trials
+    assert early.value == early.start["loss"]
+
+
+def test_best_by_the_time_to_a_target(small: str) -> None:
+    changes = [*FEW, "run.evaluate_every=1"]
+    found = sweep(small, changes, over=["method.local_lr=[0.0001, 0.1, 0.3]"], best="time", target=1.0, out="here")
+    assert found.goal == "simulated seconds to a test loss of 1"
+    assert [trial.value is None for trial in found.trials] == [True, False, False]
+    assert [trial.workable for trial in found.trials] == [False, True, True]
+    for trial in found.trials[1:]:
+        assert trial.loss is not None
+        assert trial.loss <= 1.0 < trial.seeds[0]["curve"][-2][2]
+        assert trial.value == trial.time
+    (group,) = groups(found)
+    assert group.best is not None
+    assert group.best.value == min(trial.value for trial in found.trials[1:] if trial.value is not None)
+
+
+def test_accuracy_is_the_goal_where_there_is_one() -> None:
+    asked, _ = ask("logistic")
+    assert (asked.best, asked.score, asked.better()) == ("accuracy", "accuracy", "maximize")
+    asked, _ = ask("logistic", best="time", target=0.8)
+    assert (asked.best, asked.score, asked.better()) == ("time", "accuracy", "minimize")
+
+
+def _kill(asked: Any) -> None:
+    """Leave a study as a process does that dies while a trial is under way."""
+    study = Study(Path("killed"), asked)
+    study.next()
+    study.close()
+
+
+@pytest.mark.parametrize(("sampler", "trials", "stops"), [("random", 6, [2, 4]), ("tpe", 12, [5, 11])])
+def test_a_killed_sampler_draws_what_it_would_have_drawn(
+    small: str, sampler: Any, trials: int, stops: list[int]
+) -> None:
+    how: dict[str, Any] = {"over": RANGES, "sampler": sampler, "trials": trials, "prune": sampler == "tpe"}
+    whole = sweep(small, ["run.evaluate_every=2"], out="whole", **how)
+    for stop in stops:
+        begun = crew(small, ["run.evaluate_every=2"], out="killed", **how)
+        for _ in begun.go():
+            if begun.done == stop:
+                break
+        _kill(begun.asked)
+    assert facts(sweep(small, ["run.evaluate_every=2"], out="killed", **how)) == facts(whole)
+    assert [trial.number for trial in whole.trials] == list(range(trials))
+    assert len({str(trial.params) for trial in whole.trials}) == trials
+    for trial in whole.trials:
+        assert type(trial.params["method.buffer"]) is int
+        assert 0.001 <= trial.params["method.local_lr"] <= 1.0
+        assert trial.params["method.lr"] in (0.5, 1.0)
+
+
+def test_several_processes_draw_as_many_trials_as_were_asked_for(small: str) -> None:
+    found = sweep(small, over=RANGES, sampler="tpe", trials=13, jobs=3, out="here")
+    assert [trial.status for trial in found.trials] == ["finished"] * 13
+    assert len({str(trial.params) for trial in found.trials}) == 13
+
+
+def test_what_was_done_stays_done(small: str) -> None:
+    begun = crew(small, over=RATES, jobs=2)
+    for _ in begun.go():
+        if begun.done == 2:
+            break
+    before = [(trial.number, trial.seeds) for trial in read("here").trials if trial.state == "finished"]
+    assert len(before) == 2
+    assert [trial.state for trial in read("here").trials].count("waiting") == 1
+    after = sweep(small, FEW, over=RATES, out="here")
+    assert [(trial.number, trial.seeds) for trial in after.trials if (trial.number, trial.seeds) in before] == before
+    assert {trial.state for trial in after.trials} == {"finished"}
+    assert list(crew(small, over=RATES).go()) == []  # nothing is left to do
+
+
+def test_a_study_that_was_killed_while_it_was_made_is_made_anew(small: str) -> None:
+    Path("here").mkdir()
+    Path("here/study.db.draft").write_bytes(b"half of a database")
+    assert len(sweep(small, FEW, over=RATES, out="here").trials) == 3
+    assert not Path("here/study.db.draft").exists()
+
+
+def test_a_process_that_dies_is_replaced_and_its_trial_begun_again(small: str) -> None:
+    begun = crew(small, [*FEW, "run.rounds=30"], over=["method.local_lr=[0.01, 0.02, 0.03, 0.04, 0.05, 0.06]"], jobs=2)
+    for number, _ in enumerate(begun.go()):
+        if number in (0, 2):
+            for hand in begun._hands:
+                os.kill(hand.process.pid or 0, signal.SIGKILL)
+    found = read("here")
+    assert [trial.status for trial in found.trials] == ["finished"] * 6
+    again = sweep(
+        small, [*FEW, "run.rounds=30"], over=["method.local_lr=[0.01, 0.02, 0.03, 0.04, 0.05, 0.06]"], out="x"
+    )
+    assert facts(found) == facts(again)
+
+
+def test_a_trial_that_kills_its_processes_fails_and_the_others_go_on(
+    small: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest: Callable[..., Any] = Bench.trial
+
+    def deadly(bench: Bench, params: Any, look: Any) -> Any:
+        Path(f"tried-{params['method.local_lr']}-{os.getpid()}").touch()
+        if params["method.local_lr"] == 0.1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if params["method.local_lr"] == 0.3:
+            raise MemoryError("too large")
+        return honest(bench, params, look)
+
+    monkeypatch.setattr(Bench, "trial", deadly)
+    found = sweep(small, FEW, over=RATES, out="here")
+    assert [trial.status for trial in found.trials] == ["finished", "failed", "failed"]
+    assert [trial.state for trial in found.trials] == ["finished"] * 3
+    assert found.trials[1].reason == (
+        "4 processes died over it (exit code -9). Is there enough memory? Try fewer jobs."
+    )
+    assert found.trials[2].reason == "MemoryError: too large"
+    assert len(list(Path().glob("tried-0.1-*"))) == LIVES + 1
+    (group,) = groups(found)
+    assert (group.other, group.workable, group.share) == (2, 1, 1.0)
+
+
+def test_pruning_ends_what_falls_behind(small: str) -> None:
+    rates = "method.local_lr=[0.1, 0.0001, 0.001, 0.0002, 0.2]"
+    changes = [*FEW, "run.evaluate_every=1", "run.rounds=32"]
+    found = sweep(small, changes, over=[rates], prune=True, out="here")
+    states = [trial.state for trial in found.trials]
+    assert states[0] == "finished"
+    assert states[1:4] == ["pruned"] * 3
+    assert found.trials[1].seeds[0]["rounds"] == 2  # a sixteenth of all
+    assert found.trials[1].workable is None
+    assert found.trials[1].value is None
+    (group,) = groups(found)
+    assert group.best is not None
+    assert group.best.params["method.local_lr"] in (0.1, 0.2)
+
+
+def test_a_sweep_can_be_read_while_it_runs(small: str) -> None:
+    begun = crew(small, over=RATES)
+    states = [[trial.state for trial in read("here").trials] for _ in begun.go()]
+    assert states == [["finished", "waiting", "waiting"], ["finished"] * 2 + ["waiting"], ["finished"] * 3]
+    assert read("here").space == {"method.local_lr": [0.01, 0.1, 0.3]}
+
+
+def test_a_sweep_in_use_is_not_touched(small: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tardygrad.sweep.crew.time.sleep", lambda _: None)
+    begun = crew(small, over=RATES).go()
+    next(begun)
+    with pytest.raises(RecordError, match=r"the sweep in 'here' is in use by another process\."):
+        sweep(small, FEW, over=RATES, out="here")
+    begun.close()
+    assert len(sweep(small, FEW, over=RATES, out="here").trials) == 3
+
+
+def test_optuna_leaves_no_trace(small: str, capfd: pytest.CaptureFixture[str]) -> None:
+    before = (logging.getLogger("optuna").level, list(warnings.filters))
+    sweep(small, FEW, over=RANGES, sampler="tpe", trials=3, out="here")
+    assert (logging.getLogger("optuna").level, list(warnings.filters)) == before
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_damaged_sweep_says_so(small: str) -> None:
+    sweep(small, FEW, over=RATES, out="here")
+    with sqlite3.connect("here/study.db") as db:
+        db.execute("UPDATE trial_user_attributes SET value_json = '{}' WHERE key = 'result'")
+    with pytest.raises(RecordError, match="the record in 'here' is damaged"):
+        read("here")
+    Path("here/study.db").write_bytes(b"no database at all, but long enough to be looked at" * 100)
+    with pytest.raises(RecordError, match=r"the study in '.*' is damaged \(file is not a database\)"):
+        read("here")
+    with pytest.raises(RecordError, match="the study of the sweep cannot be read or written: file is not a database"):
+        sweep(small, FEW, over=RATES, out="here")
+    Path("here/sweep.json").write_text('{"versions": {}}')
+    with pytest.raises(RecordError, match="the record in 'here' is damaged"):
+        again(Path("here"))
+    with pytest.raises(Invalid, match=r"'.' holds no run: sweep.json cannot be read"):
+        read(".")
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ({"over": ["method.bufer=[1]"]}, r"\[method\] has no key `bufer`. Did you mean 'buffer'\?"),
+        ({"over": ["method.buffer=[]"]}, "the values of `method.buffer` must be one or more and differ, got"),
+        ({"over": ["method.buffer=[2, 4, 2]"]}, "must be one or more and differ"),
+        ({"over": ["method.buffer=2"]}, r"a sweep goes over TABLE.KEY=\[VALUES\]"),
+        ({"over": ["method.buffer=[2,"]}, r"a sweep goes over TABLE.KEY=\[VALUES\]"),
+        ({"over": ["buffer=[2]"]}, r"a sweep goes over TABLE.KEY=\[VALUES\]"),
+        ({"over": ["method.buffer=[2, 64]"]}, "`buffer` must be between 1 and the number of clients"),
+        ({"over": ["method.lr=[1979-05-27]"]}, "`method.lr` must be a number or a schedule"),
+        ({"over": ["method.lr=[1]", "method.lr=[2]"]}, "a key can be swept once, got `method.lr` twice"),
+        ({"over": ["method.lr=[1]", "method.lr.value=[2]"]}, "a key and a part of it cannot both be swept"),
+        ({"over": ["engine.workers=[1, 2]"]}, "`engine.workers` changes no result"),
+        ({"over": ["method.lr={low=0.1, high=1}"]}, "a grid needs lists, got a range for `method.lr`"),
+        ({"over": ["method.lr={low=1, high=0.1}"], "sampler": "tpe"}, "a range must have low < high, got low=1"),
+        ({"over": ["method.lr={low=0, high=1, log=true}"], "sampler": "tpe"}, "a range must have 0 < low < high"),
+        ({"over": ["method.lr={low=0}"], "sampler": "tpe"}, "a range needs two finite numbers"),
+        ({"over": ["method.lr={lo=0}"], "sampler": "tpe"}, "got `lo` for `method.lr`. Did you mean 'low'?"),
+        ({"over": ["method.buffer={low=2, high=64}"], "sampler": "tpe"}, "`buffer` must be between 1 and the number"),
+        ({"sampler": "best"}, "`sampler` must be one of grid, random, tpe, got 'best'"),
+        ({"best": "speed"}, "`best` must be one of accuracy, loss, time, got 'speed'"),
+        ({"best": "accuracy"}, "`best` = accuracy needs a task that has one, got quadratic"),
+        ({"best": "time"}, "`best` = time and a target need each other"),
+        ({"target": 0.9}, "`best` = time and a target need each other"),
+        ({"trials": 5}, "a grid has as many trials as points, got --trials 5"),
+        ({"trials": 0, "sampler": "tpe"}, "`trials` must be a whole number, 1 or more, got 0"),
+        ({"seeds": 0}, "`seeds` must be a whole number, 1 or more, got 0"),
+        ({"seeds": 2, "prune": True}, "pruning needs one seed per trial, got 2"),
+        ({"workable": 1.5}, "`workable` must be above 0 and at most 1, got 1.5"),
+        ({"budget": -1.0}, "`budget` must be a finite number of seconds above 0, got -1.0"),
+        ({"changes": ["engine.workers=2"]}, "got engine.workers=2. Use --jobs 2"),
+        ({"changes": ["run.track=['tensorboard']"]}, r"the trials of a sweep are not tracked. Add run.track=\[\]"),
+        ({"changes": ["run.evaluate_every=0"]}, "a sweep compares test scores, got run.evaluate_every=0"),
+        ({"jobs": -1}, "`jobs` must be 0 or more, got -1"),
+    ],
+)
+def test_a_broken_rule_is_refused_before_anything_is_written(small: str, how: Any, words: str) -> None:
+    with pytest.raises(Invalid, match=words):
+        sweep(small, how.pop("changes", FEW), out="here", **how)
+    assert not Path("here").exists()
+
+
+def test_a_target_accuracy_is_a_share() -> None:
+    with pytest.raises(Invalid, match="a target accuracy must be above 0 and at most 1, got 90"):
+        ask("logistic", best="time", target=90)
+
+
+def test_a_folder_is_gone_on_with_only_if_the_same_is_asked(small: str) -> None:
+    sweep(small, FEW, over=RATES, out="here")
+    with pytest.raises(
+        Invalid, match=r"'here' was asked otherwise: `seeds` was 1 there, got 2. Choose another folder."
+    ):
+        sweep(small, FEW, over=RATES, seeds=2, out="here")
+    with pytest.raises(Invalid, match=r"`run.rounds` was 12 there, got 13"):
+        sweep(small, [*FEW, "run.rounds=13"], over=RATES, out="here")
+    Path("here/sweep.json").unlink()
+    with pytest.raises(Invalid, match=r"the folder 'here' holds a study without its sweep.json"):
+        sweep(small, FEW, over=RATES, out="here")
+    Path("run").mkdir()
+    Path("run/spec.json").write_text("{}")
+    with pytest.raises(Invalid, match="already holds a run"):
+        sweep(small, FEW, over=RATES, out="run")
+
+
+def test_a_combination_that_cannot_be_is_a_failed_trial(small: str) -> None:
+    over = ["method.local_lr=[0.1]", "method.buffer={low=2, high=4}", "method.concurrency=[4, 2]"]
+    found = sweep(small, [*FEW, "method.mode=server"], over=over, sampler="random", trials=12, out="here")
+    bad = [trial for trial in found.trials if trial.params["method.concurrency"] < trial.params["method.buffer"]]
+    assert bad
+    assert {(trial.status, trial.group) for trial in bad} == {("failed", "refused")}
+    assert all("`concurrency` must be at least `buffer`" in (trial.reason or "") for trial in bad)
+    assert {trial.status for trial in found.trials if trial not in bad} == {"finished"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -72,7 +72,7 @@ class Run:
         """The global model."""
         return self.server.x
 
-    def go(self) -> Iterator[Row]:
+    def go(self) -> Generator[Row, None, None]:
         """Run to the end, yielding the metrics of each round as it is made. Call `stop` to end early, resumably."""
         self._began, rounds = time.perf_counter(), self.settings["rounds"]
         self.status, self.reason = "running", None

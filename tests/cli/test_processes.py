@@ -119,7 +119,7 @@ def test_ctrl_c_while_torch_is_imported_is_quiet() -> None:
 
 
 def test_the_command_line_imports_no_more_than_it_needs() -> None:
-    heavy = "{'altair', 'sklearn', 'scipy', 'pandas', 'rich.progress'}"
+    heavy = "{'altair', 'sklearn', 'scipy', 'pandas', 'optuna', 'rich.progress'}"
     code = f"import sys, tardygrad.cli; print({heavy} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"

@@ -166,7 +166,7 @@ def test_resuming_a_finished_run_changes_nothing(tardygrad: Command) -> None:
     [
         (["here", "run.rounds=5"], "must be at least the rounds already made (12), got 5."),
         (["here", "run.rounds=x"], "`run.rounds` must be a whole number, got 'x'."),
-        (["here", "method.lr=5"], "a run may only be resumed with another run.rounds, got 'method.lr=5'."),
+        (["here", "method.lr=5"], "a run may only be resumed with another run.rounds or run.track, got 'method.lr=5'."),
         (["nowhere"], "'nowhere' holds no run: spec.json cannot be read (No such file or directory)."),
         (["small.toml"], "holds no run"),
     ],
@@ -238,3 +238,57 @@ def test_what_cannot_be_replayed_is_one_line(tardygrad: Command) -> None:
     code, out, err = tardygrad("replay", "here")
     assert (code, out) == (2, "")
     assert err == "error: a replay needs a run that has ended, got 'here'. Go on with it: tardygrad resume here\n"
+
+
+def test_resuming_a_finished_run_says_that_it_is(tardygrad: Command) -> None:
+    tardygrad("run", "small.toml", "--out", "here")
+    said = "the run in here has made its 12 rounds; add run.rounds=N for more\n"
+    assert tardygrad("resume", "here").err == said
+
+
+@pytest.mark.parametrize("verb", ["resume", "replay", "export"])
+def test_a_run_named_without_its_folder_is_found_for_you(verb: str, tardygrad: Command) -> None:
+    tardygrad("run", "small.toml")
+    code, out, err = tardygrad(verb, "small-1")
+    assert (code, out) == (2, "")
+    assert err == "error: a run must be named by its directory, got 'small-1'. Did you mean 'runs/small-1'?\n"
+
+
+def test_a_kind_of_task_is_no_spec(tardygrad: Command) -> None:
+    code, _, err = tardygrad("run", "mnist")
+    assert code == 2
+    assert err.endswith("It is a kind of task: write for example fashion task.kind=mnist task.data=FOLDER.\n")
+
+
+def test_a_run_is_tracked_if_its_spec_says_so(tardygrad: Command) -> None:
+    pytest.importorskip("tensorboard", reason="the extra tensorboard")
+    result = tardygrad("run", "small.toml", 'run.track=["tensorboard"]', "--out", "here", "--json")
+    assert (result.code, result.json["status"]) == (0, "finished")
+    assert len(result.err.splitlines()) == 2
+    assert json.loads(Path("here/spec.json").read_text())["spec"]["run"]["track"] == ["tensorboard"]
+    assert list(Path("here/track/tensorboard").iterdir())
+    assert tardygrad("replay", "here").out == "the same bits after 12 rounds\n"
+
+
+def test_trackers_may_be_added_to_a_run_and_taken_from_it(tardygrad: Command) -> None:
+    pytest.importorskip("tensorboard", reason="the extra tensorboard")
+    tardygrad("run", "small.toml", "--out", "here")
+    assert tardygrad("resume", "here", 'run.track=["tensorboard"]').code == 0
+    assert list(Path("here/track/tensorboard").iterdir())
+    assert json.loads(Path("here/spec.json").read_text())["spec"]["run"]["track"] == ["tensorboard"]
+    tardygrad("resume", "here", "run.track=[]")
+    assert json.loads(Path("here/spec.json").read_text())["spec"]["run"]["track"] == []
+
+
+@pytest.mark.parametrize(
+    ("value", "fragment"),
+    [
+        ("mlflow", "`run.track` must be a list, each item one of tensorboard, wandb, trackio, mlflow, got 'mlflow'."),
+        ('["wandby"]', "must be one of tensorboard, wandb, trackio, mlflow, got 'wandby'. Did you mean 'wandb'?"),
+    ],
+)
+def test_a_tracker_that_is_none_is_one_line(value: str, fragment: str, tardygrad: Command) -> None:
+    code, out, err = tardygrad("run", "small.toml", f"run.track={value}")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert fragment in err
+    assert not Path("runs").exists()

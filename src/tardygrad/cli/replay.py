@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from tardygrad import run as runs
-from tardygrad.cli.run import again
+from tardygrad.cli.run import again, there
 from tardygrad.cli.screen import Folder, Json, progress, show, show_json
 from tardygrad.cli.sitting import torch_threads
 from tardygrad.errors import Diverged, Invalid, RecordError
@@ -26,7 +26,7 @@ def replay(folder: Folder, json: Json = False) -> None:
 
     RUN is its directory. Updates are taken in the order they came, whatever engine they came from.
     """
-    path = Path(folder)
+    path = there(folder)
     recorded = read_json(path / "spec.json")
     if not (path / "model.safetensors").exists() or not (path / "summary.json").exists():
         raise Invalid(f"a replay needs a run that has ended, got {folder!r}. Go on with it: tardygrad resume {folder}")

@@ -15,6 +15,7 @@ from tardygrad.cli.screen import Folder, Json, MaxMemory, Overrides, Source, say
 from tardygrad.cli.sitting import fit, sit, torch_threads
 from tardygrad.errors import Invalid, RecordError
 from tardygrad.record import Row, read_json, sound, unused, unwritable
+from tardygrad.track import check
 
 
 def run(
@@ -33,6 +34,7 @@ def run(
     TABLE.KEY=VALUE changes a setting, such as method.lr=0.1; without a VALUE it removes one.
     """
     asked = spec.load(source, overrides or ())
+    check(asked.run.track)
     with torch_threads(asked.run.threads):
         with waiting(f"preparing {asked.task.kind}; a first time may take minutes"):
             built = asked.build()
@@ -41,7 +43,7 @@ def run(
             begun = runs.begin(built.method, built.task, pool, spec=asked.resolved(), **asked.run.settings())
             begun.path = where = unused(Path(out)) if out else fresh(asked.name)  # claimed when no rule is broken
             say(f"{begun.server.method} on {asked.task.kind}, recording in {where}\n{memory}")
-            sit(begun, str(where), json=json)
+            sit(begun, str(where), json=json, track=asked.run.track)
 
 
 def resume(folder: Folder, overrides: Overrides = None, max_memory: MaxMemory = None, json: Json = False) -> None:
@@ -49,8 +51,9 @@ def resume(folder: Folder, overrides: Overrides = None, max_memory: MaxMemory = 
 
     RUN is its directory. Add run.rounds=200 to make it longer.
     """
-    recorded = read_json(Path(folder) / "spec.json")
+    recorded = read_json(there(folder) / "spec.json")
     asked = again(folder, recorded, overrides or [])
+    check(asked.run.track)
     with torch_threads(asked.run.threads):
         with waiting(f"preparing {asked.task.kind}; a first time may take minutes"):
             built = asked.build()
@@ -61,14 +64,25 @@ def resume(folder: Folder, overrides: Overrides = None, max_memory: MaxMemory = 
             made = resumed.server.round
             if rounds < made:
                 raise Invalid(f"`run.rounds` must be at least the rounds already made ({made}), got {rounds}.")
-            if rounds != recorded["run"]["rounds"]:
+            if overrides:
                 resumed.asked = recorded | {"spec": asked.resolved(), "run": recorded["run"] | {"rounds": rounds}}
-            say(f"{resumed.server.method} on {asked.task.kind}, from round {made}, recording in {folder}\n{memory}")
-            sit(resumed, folder, json=json)
+            if made == rounds:
+                say(f"the run in {folder} has made its {runs.plural(made, 'round')}; add run.rounds=N for more")
+            else:
+                say(f"{resumed.server.method} on {asked.task.kind}, from round {made}, recording in {folder}\n{memory}")
+            sit(resumed, folder, json=json, track=asked.run.track)
+
+
+def there(folder: str) -> Path:
+    """The directory of a run; where there is none, that of its name in runs/ is suggested."""
+    inside = Path("runs") / folder
+    if not (Path(folder) / "spec.json").exists() and (inside / "spec.json").exists():
+        raise Invalid(f"a run must be named by its directory, got {folder!r}. Did you mean {str(inside)!r}?")
+    return Path(folder)
 
 
 def again(folder: str, recorded: Row, overrides: list[str]) -> spec.Spec:
-    """The spec of a recorded run; nothing but `run.rounds` may change."""
+    """The spec of a recorded run; nothing but `run.rounds` and `run.track` may change."""
     if not recorded.keys() >= {"spec", "run", "versions"}:
         raise RecordError(f"the record in {folder!r} is damaged: its spec.json lacks what was asked for.")
     tables = recorded["spec"]
@@ -76,8 +90,9 @@ def again(folder: str, recorded: Row, overrides: list[str]) -> spec.Spec:
         raise Invalid(f"the run in {folder!r} was begun in Python, without a spec. Go on with it there.")
     with sound(Path(folder)):
         for text in overrides:
-            if text.partition("=")[0].strip() != "run.rounds":
-                raise Invalid(f"a run may only be resumed with another run.rounds, got {text!r}. Begin a new one.")
+            if text.partition("=")[0].strip() not in ("run.rounds", "run.track"):
+                allowed = "another run.rounds or run.track"
+                raise Invalid(f"a run may only be resumed with {allowed}, got {text!r}. Begin a new one.")
             spec.override(tables, text)
         return spec.parse(tables, Path(folder).name)
 

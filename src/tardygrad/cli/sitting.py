@@ -6,9 +6,10 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
+from typing import Protocol
 
 import torch
 import typer
@@ -17,6 +18,7 @@ from tardygrad.cli.screen import progress, say, show, show_json
 from tardygrad.memory import read_size
 from tardygrad.run import Run, plural
 from tardygrad.spec import Built
+from tardygrad.track import tracked
 
 NEAR = 20_000  # messages that the clock runs ahead of a run, a second or two, unless memory is limited
 
@@ -42,10 +44,16 @@ def fit(built: Built, max_memory: str | None) -> str:
     return f"memory: {memory}{seen}"
 
 
+class Stoppable(Protocol):
+    """A run, or a sweep."""
+
+    def stop(self) -> None: ...
+
+
 class Signals:
     """Ctrl-C and SIGTERM end a run at its next message, with a checkpoint; the second one ends the process at once."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Stoppable) -> None:
         self.run = run
         self.came: int | None = None
 
@@ -67,10 +75,11 @@ class Signals:
             os.write(sys.stderr.fileno(), b"\x1b[?25h")  # the bar hides the cursor, and a kill would leave it so
 
 
-def sit(run: Run, out: str, *, json: bool) -> None:
-    """Take a run to its end or to a signal, and print what came of it."""
+def sit(run: Run, out: str, *, json: bool, track: Sequence[str] = ()) -> None:
+    """Take a run to its end or to a signal, shown to trackers on the way, and print what came of it."""
     with Signals(run) as signals:
-        for _ in progress(run.go(), done=run.server.round, rounds=run.settings["rounds"]):
+        rows = tracked(run, track) if track else run.go()
+        for _ in progress(rows, done=run.server.round, rounds=run.settings["rounds"]):
             pass
     summary = run.summary()
     if json:

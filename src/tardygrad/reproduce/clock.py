@@ -68,7 +68,7 @@ def markdown(cells: list[Cell], seeds: int) -> str:
     said = (
         f"N = {CLIENTS}, T = {ROUNDS}; ours is the mean of {plural(seeds, 'seed')}, the paper's that of its methods. "
     )
-    said += f"Of {len(cells)} cells {near} are within 4 %; the largest difference is {off:.0%}."
+    said += f"Of {len(cells)} cells {near} are within 4 %; the largest difference is {100 * off:.0f} %."
     return f"{said}\n\n{table(('mode', 'stragglers', 'M', 'ours (s)', 'paper (s)', 'ratio'), rows)}"
 
 

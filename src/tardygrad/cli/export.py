@@ -1,0 +1,42 @@
+"""`export`: records as tables for other programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tardygrad import export as exports
+from tardygrad.cli.run import there
+from tardygrad.cli.screen import Json, show, show_json, waiting
+from tardygrad.errors import Invalid
+from tardygrad.run import plural
+
+
+def export(
+    folders: Annotated[list[str], typer.Argument(metavar="RUN...")],
+    csv: Annotated[bool, typer.Option("--csv", help="As CSV, which is the default.")] = False,
+    parquet: Annotated[bool, typer.Option("--parquet", help="As Parquet.")] = False,
+    out: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Where to write; the default for a single run is RUN/export.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace files of an earlier export.")] = False,
+    json: Json = False,
+) -> None:
+    """Write the metrics, updates and events of runs as flat tables.
+
+    RUN is a run's directory. The tables of several have a column with its name.
+    """
+    paths = [there(folder) for folder in folders]
+    if len({path.resolve() for path in paths}) < len(paths):
+        raise Invalid(f"each run must be named once, got {', '.join(map(repr, folders))}.")
+    if out is None and len(paths) > 1:
+        raise Invalid(f"the tables of several runs need a directory, got {len(paths)} runs and none. Add --out DIR.")
+    formats = [name for name, wanted in (("csv", csv or not parquet), ("parquet", parquet)) if wanted]
+    with waiting("exporting"):
+        made = exports.export(paths, Path(out) if out else paths[0] / "export", formats, force=force)
+    if json:
+        show_json({"files": [{"path": str(path), "rows": rows} for path, rows in made]})
+    else:
+        show("\n".join(f"{path}  {plural(rows, 'row')}" for path, rows in made))

@@ -1,0 +1,185 @@
+"""export: tables that hold what the record holds."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tardygrad import export
+from tardygrad.record import read_lines
+from tests.cli.conftest import Command
+
+CRASH = "fleet.crashes=[{client=0, at=3, back=5}]"
+
+
+def table(path: str) -> list[dict[str, str]]:
+    with Path(path).open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def lines(path: str) -> list[dict[str, Any]]:
+    return list(read_lines(Path(path)))
+
+
+def test_the_tables_hold_what_the_record_holds(tardygrad: Command) -> None:
+    tardygrad("run", "small.toml", CRASH, "method.downplay=true", "--out", "here")
+    code, out, _ = tardygrad("export", "here")
+    rounds, events = lines("here/metrics.jsonl"), lines("here/events.jsonl")
+    arrivals = [row for row in events if row["event"] == "arrival"]
+    assert code == 0
+    assert out.splitlines() == [
+        "here/export/metrics.csv  12 rows",
+        f"here/export/updates.csv  {len(arrivals)} rows",
+        f"here/export/events.csv  {len(events)} rows",
+    ]
+    metrics = table("here/export/metrics.csv")
+    assert [(int(row["round"]), float(row["loss"])) for row in metrics] == [
+        (row["round"], row["loss"]) for row in rounds
+    ]
+    assert [float(row["delay_mean"]) for row in metrics] == [sum(row["delays"]) / 2 for row in rounds]
+    assert [int(row["delay_max"]) for row in metrics] == [max(row["delays"]) for row in rounds]
+    assert [row["round"] for row in metrics if row["test_loss"]] == ["10", "12"]
+    assert [row["event"] for row in table("here/export/events.csv")] == [row["event"] for row in events]
+
+
+def test_an_update_has_its_round_its_class_and_the_time_its_job_began(tardygrad: Command) -> None:
+    tardygrad("run", "small.toml", CRASH, "method.downplay=true", "run.rounds=40", "--out", "here")
+    tardygrad("export", "here")
+    updates = table("here/export/updates.csv")
+    for row in lines("here/metrics.jsonl"):
+        used = [one for one in updates if one["round"] == str(row["round"])]
+        assert [int(one["client"]) for one in used] == row["clients"]
+        assert [int(one["delay"]) for one in used] == row["delays"]
+        assert [float(one["weight"]) for one in used] == row["weights"]
+        assert [float(one["norm"]) for one in used] == row["norms"]
+    sent = {
+        (row["client"], row["serial"]): row["time"] for row in lines("here/events.jsonl") if row["event"] == "dispatch"
+    }
+    for one in updates:
+        assert float(one["start_time"]) == sent[int(one["client"]), int(one["serial"])]
+        assert float(one["start_time"]) < float(one["arrival_time"])
+    slow = {one["class"] for one in updates if float(one["arrival_time"]) - float(one["start_time"]) >= 20}
+    assert slow == {"large"}
+
+
+def test_parquet_holds_the_same_as_csv(tardygrad: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet", reason="the extra data")
+    monkeypatch.setattr(export, "BATCH", 5)  # several batches
+    tardygrad("run", "small.toml", CRASH, "--out", "here")
+    result = tardygrad("export", "here", "--csv", "--parquet", "--json")
+    assert [Path(one["path"]).name for one in result.json["files"]] == [
+        f"{name}.{kind}" for kind in ("csv", "parquet") for name in ("metrics", "updates", "events")
+    ]
+    for one in result.json["files"][3:]:
+        read = parquet.read_table(one["path"]).to_pylist()
+        assert len(read) == one["rows"]
+        written = table(one["path"].replace(".parquet", ".csv"))
+        assert [{k: "" if v is None else str(v) for k, v in row.items()} for row in read] == written
+    updates = parquet.read_table("here/export/updates.parquet").schema
+    assert (str(updates.field("client").type), str(updates.field("loss").type)) == ("int64", "double")
+
+
+def test_several_runs_are_one_table_with_their_names(tardygrad: Command) -> None:
+    tardygrad("run", "small.toml")
+    tardygrad("run", "small.toml", "run.evaluate_every=0")
+    assert tardygrad("export", "runs/small-1", "runs/small-2", "--out", "both").code == 0
+    metrics = table("both/metrics.csv")
+    assert [row["run"] for row in metrics] == ["runs/small-1"] * 12 + ["runs/small-2"] * 12
+    assert [bool(row["test_loss"]) for row in metrics[-13:]] == [True] + [False] * 12
+
+
+def test_nothing_is_overwritten_without_force(tardygrad: Command) -> None:
+    tardygrad("run", "small.toml", "--out", "here")
+    tardygrad("export", "here")
+    Path("here/export/events.csv").write_text("mine")
+    assert tardygrad("export", "here") == (
+        2,
+        "",
+        "error: an export overwrites nothing, got 'here/export/metrics.csv', which is there. Add --force, or choose"
+        " --out.\n",
+    )
+    assert Path("here/export/events.csv").read_text() == "mine"
+    assert tardygrad("export", "here", "--force").code == 0
+    assert Path("here/export/events.csv").read_text() != "mine"
+
+
+def test_text_that_a_spreadsheet_would_run_is_quoted(tardygrad: Command) -> None:
+    tardygrad("run", "small.toml", "--out", "here")
+    spec = json.loads(Path("here/spec.json").read_text())
+    spec["classes"] = [["=cmd|' /C calc'!A0", 8]]
+    Path("here/spec.json").write_text(json.dumps(spec))
+    with Path("here/events.jsonl").open("a") as file:
+        file.write('{"event":"@SUM(A1)","time":-1.5,"+name":"-2"}\n')
+    tardygrad("export", "here")
+    assert {row["class"] for row in table("here/export/updates.csv")} == {"'=cmd|' /C calc'!A0"}
+    last = table("here/export/events.csv")[-1]
+    assert (last["event"], last["time"], last["'+name"]) == ("'@SUM(A1)", "-1.5", "'-2")
+
+
+@pytest.mark.parametrize(
+    ("argv", "fragment"),
+    [
+        (["nowhere"], "'nowhere' holds no run: spec.json cannot be read"),
+        (["small-1"], "a run must be named by its directory, got 'small-1'. Did you mean 'runs/small-1'?"),
+        (["runs/small-1", "runs/../runs/small-1", "--out", "x"], "each run must be named once"),
+        (
+            ["runs/small-1", "nowhere"],
+            "the tables of several runs need a directory, got 2 runs and none. Add --out DIR.",
+        ),
+    ],
+)
+def test_what_cannot_be_exported_is_one_line(argv: list[str], fragment: str, tardygrad: Command) -> None:
+    tardygrad("run", "small.toml")
+    code, out, err = tardygrad("export", *argv)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert fragment in err
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("metrics.jsonl", '{"round": 1}\n'),
+        ("events.jsonl", "{\n"),
+        ("events.jsonl", '{"event": "arrival"}\n'),
+        ("spec.json", '{"classes": 3}'),
+        ("spec.json", '{"classes": [["a", "b"]]}'),
+    ],
+)
+def test_a_damaged_record_leaves_no_table(name: str, text: str, tardygrad: Command) -> None:
+    tardygrad("run", "small.toml", "--out", "here")
+    with Path("here", name).open("w" if name == "spec.json" else "a") as file:
+        file.write(text)
+    code, out, err = tardygrad("export", "here")
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert "damaged" in err
+    assert not list(Path("here").glob("export/*"))
+
+
+def test_a_value_that_does_not_fit_its_column_is_named(tardygrad: Command) -> None:
+    pytest.importorskip("pyarrow", reason="the extra data")
+    tardygrad("run", "small.toml", "--out", "here")
+    path = Path("here/metrics.jsonl")
+    path.write_text(path.read_text().replace('"snapshots":0', '"snapshots":"none"'))
+    code, _, err = tardygrad("export", "here", "--parquet")
+    assert (code, err.count("\n")) == (1, 1)
+    assert "a value of another type than its column's" in err
+    assert not list(Path("here").glob("export/*"))
+
+
+def test_parquet_without_its_package_says_which(tardygrad: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    tardygrad("run", "small.toml", "--out", "here")
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
+    code, _, err = tardygrad("export", "here", "--parquet")
+    assert (code, "pip install 'tardygrad[data]'" in err) == (2, True)
+
+
+def test_a_torn_last_line_is_left_out(tardygrad: Command) -> None:
+    tardygrad("run", "small.toml", "--out", "here")
+    with Path("here/metrics.jsonl").open("a") as file:
+        file.write('{"round": 13, "ti')
+    tardygrad("export", "here")
+    assert len(table("here/export/metrics.csv")) == 12

@@ -14,8 +14,8 @@ LAYERS = [
     {"streams", "schedules", "clipping"},
     {"fused", "kernels", "transforms", "method", "messages", "algorithm"},
     {"methods", "fleet", "tasks"},
-    {"pools", "drive", "memory", "record", "checkpoint", "run"},
-    {"signature", "spec", "figures", "reproduce", "cli"},
+    {"pools", "drive", "memory", "record", "checkpoint", "run", "track"},
+    {"signature", "spec", "figures", "reproduce", "sweep", "report", "export", "cli"},
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 HEART = {"streams", "schedules", "clipping", "transforms", "method", "messages", "algorithm"}

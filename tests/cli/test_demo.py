@@ -1,4 +1,4 @@
-"""The demo, cut short: its table, its files, and when the goal was reached."""
+"""The demo, cut short: its table, its files, and when the goal was reached; tests/report opens its report."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_the_demo_prints_a_table_and_writes_figures_and_records(tardygrad: Comma
     assert all(row.split()[2] == "–" for row in rows)  # after one round nobody is there
     assert f"Accuracy is taken every {MODULE.EVERY} rounds." in out
     made = {path.name for path in Path("here").iterdir()}
-    assert made >= {"test-loss.png", "test-loss.html", "sync-clip2", "sgdclip"}
+    assert made >= {"test-loss.png", "report.html", "sync-clip2", "sgdclip"}
 
 
 @pytest.mark.parametrize(("accuracies", "when"), [([0.5, 0.9, 0.8], 2.0), ([0.5, 0.89], None), ([], None)])

@@ -14,14 +14,17 @@ import typer
 
 from tardygrad.cli import reproduce
 from tardygrad.cli.demo import demo
+from tardygrad.cli.export import export
 from tardygrad.cli.plan import plan
 from tardygrad.cli.replay import replay
+from tardygrad.cli.report import report, watch
 from tardygrad.cli.run import resume, run
 from tardygrad.cli.specs import specs
+from tardygrad.cli.sweep import sweep
 from tardygrad.errors import Invalid, TardygradError
 from tardygrad.spec import places
 
-COMMANDS: tuple[Callable[..., Any], ...] = (demo, run, resume, replay, plan, specs)
+COMMANDS: tuple[Callable[..., Any], ...] = (demo, run, resume, replay, plan, sweep, report, watch, export, specs)
 
 app = typer.Typer(
     name="tardygrad",
@@ -83,7 +86,8 @@ def _key(error: click.NoSuchOption, argv: list[str]) -> str:
     given = [one.partition("=")[2] for one in argv if one.startswith(f"{option}=")]
     verb = error.ctx.info_name if error.ctx else None
     where = places(option.lstrip("-").replace("-", "_"), (after + given)[0])
-    return f"a setting is no option, got {option}. {where}" if where and verb in ("run", "resume", "plan") else ""
+    takes = verb in ("run", "resume", "plan", "sweep")
+    return f"a setting is no option, got {option}. {where}" if where and takes else ""
 
 
 def _fail(reason: str, code: int, argv: list[str]) -> NoReturn:

@@ -10,8 +10,9 @@ import typer
 from tardygrad import run as runs
 from tardygrad import spec
 from tardygrad.cli.run import fresh
-from tardygrad.cli.screen import Json, progress, say, show, show_json, show_table
+from tardygrad.cli.screen import Json, progress, say, show, show_json, show_table, waiting
 from tardygrad.cli.sitting import Signals, torch_threads
+from tardygrad.record import replace
 
 CAST = {
     "sync-Clip²": ["method.mode=sync"],
@@ -37,11 +38,12 @@ def demo(
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of each method.")] = 280,
     json: Json = False,
 ) -> None:
-    """Five methods on real images and a fleet with large stragglers: a table, and a figure of the test loss.
+    """Five methods on real images and a fleet with large stragglers: a table, a figure of the test loss, a report.
 
     The clients are simulated on a virtual clock; their gradients, and so the accuracies, are real.
     """
     from tardygrad import figures
+    from tardygrad.report.tell import tell
 
     folder = Path(out) if out else fresh("demo")
     done: dict[str, runs.Run] = {}
@@ -50,12 +52,15 @@ def demo(
     sync = done["sync-Clip²"].summary().time
     rows = [_row(label, run, sync) for label, run in done.items()]
     chart = figures.curves({label: run.metrics for label, run in done.items()})
-    png, page = figures.write(chart, folder / "test-loss")
+    picture, page = figures.png(chart, folder / "test-loss.png"), folder / "report.html"
+    with waiting("writing the report"):
+        told = tell([str(run.path) for run in done.values()], title="Demo", baseline="sync-Clip²", target=GOAL)
+        replace(page, told.html().encode())
     if json:
-        show_json({"out": str(folder), "figure": str(png), "report": str(page), "methods": rows})
+        show_json({"out": str(folder), "figure": str(picture), "report": str(page), "methods": rows})
         return
     _print(rows)
-    show(f"{NOTE}\nfigure  {png}\nreport  {page}")
+    show(f"{NOTE}\nfigure  {picture}\nreport  {page}")
 
 
 def _one(label: str, folder: Path, changes: list[str]) -> runs.Run:

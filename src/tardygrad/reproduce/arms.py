@@ -87,6 +87,7 @@ class Arm:
             "task": TASK,
             "fleet": {"kind": "paper", "stragglers": self.stragglers},
             "method": {**work, **kind, **self.settings},
+            "engine": {"kind": "sim", "batch": TASK["clients"]},  # a third faster, with other last bits
             "run": {"rounds": self.rounds * often, "evaluate_every": 10 * often, "seed": seed},
         }
 

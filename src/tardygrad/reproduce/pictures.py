@@ -48,7 +48,7 @@ def curve(look: Look, arm: Arm, scale: Scale) -> list[dict[str, Any]]:
 def _lines(points: list[dict[str, Any]], labels: Iterable[str]) -> Any:
     """Curves in the methods' colours; server-centric ones dashed."""
     kept = list(dict.fromkeys(labels))
-    shown = alt.Legend(orient="top", symbolType="stroke", symbolStrokeWidth=4, title=None, columns=4)
+    shown = alt.Legend(orient="top", symbolType="stroke", symbolStrokeWidth=4, title=None, columns=4, labelFontSize=12)
     dashes = alt.Scale(domain=["client", "sync", "server"], range=[[1, 0], [1, 0], [5, 3]])
     return (
         alt.Chart({"values": points})

@@ -69,7 +69,7 @@ def _decisive(text: str) -> dict[str, Any]:
     """What a run's result depends on, defaults filled in."""
     tables = spec.parse(json.loads(text)).resolved()
     run = {key: tables["run"][key] for key in ("rounds", "seed", "evaluate_every")}
-    return {**{name: tables[name] for name in ("task", "fleet", "method")}, "run": run}
+    return {**{name: tables[name] for name in ("task", "fleet", "method", "engine")}, "run": run}
 
 
 def _read(row: Row) -> Result:

@@ -1,0 +1,56 @@
+"""The table that compares runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tardygrad.report.blocks import Block, Table
+from tardygrad.report.figure import CLOCK
+from tardygrad.report.groups import Group, Line, Spread, Target, lines, names
+
+
+def comparison(groups: list[Group], base: Group, target: Target | None) -> Iterator[Block]:
+    seeds = any(len(group.runs) > 1 for group in groups)
+    if target:
+        what = f"a test {target.name} of {_amount(target.name, target.value)} or {_better(target)}"
+        why = "" if target.given else f", nine tenths of the way from the first score of {base.name} to the best of all"
+        yield f"The target is {what}{why}; speed-ups are those of reaching it, over {base.name}."
+    if seeds:
+        yield "Runs that differ only in their seed are one line: mean ± standard deviation."
+    found = lines(groups, base, target)
+    shown = [name for name in names(groups) if name in ("accuracy", "loss")] or names(groups)[:1]
+    there = [f"time to {_amount(target.name, target.value)} (s)", "speed-up"] if target else []
+    heads = ("run", "runs", "status", "rounds", *(f"test {name}" for name in shown), CLOCK, *there)
+    yield Table((*heads, "mean delay", "largest delay"), [_line(line, shown, target) for line in found])
+
+
+def _better(target: Target) -> str:
+    return "more" if target.name == "accuracy" else "less"
+
+
+def _line(line: Line, shown: list[str], target: Target | None) -> tuple[str, ...]:
+    runs = line.group.runs
+    statuses = dict.fromkeys(run.status for run in runs)
+    scores = [_spread(line.scores.get(name), percent=name == "accuracy") for name in shown]
+    there = [_reached(line, len(runs)), "–" if line.faster is None else f"{line.faster:.3g}×"] if target else []
+    made = dict.fromkeys(f"{run.made:,}" for run in runs)
+    delay = "–" if line.delay is None else f"{line.delay:.1f}"
+    own = (line.group.name, str(len(runs)), ", ".join(statuses), ", ".join([*made][:4]))
+    return (*own, *scores, _spread(line.time), *there, delay, f"{line.late:,}")
+
+
+def _reached(line: Line, runs: int) -> str:
+    few = "" if line.there is None or line.there.number == runs else f" ({line.there.number} of {runs} runs)"
+    return _spread(line.there) + few
+
+
+def _spread(spread: Spread | None, *, percent: bool = False) -> str:
+    if spread is None:
+        return "–"
+    form = "{:.1%}" if percent else "{:,.4g}"
+    more = "" if spread.deviation is None else f" ± {(form if percent else '{:.2g}').format(spread.deviation)}"
+    return form.format(spread.mean) + more
+
+
+def _amount(name: str, value: float) -> str:
+    return f"{value:.4g}" if name != "accuracy" else f"{value:.1%}".replace(".0%", "%")

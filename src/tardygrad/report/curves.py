@@ -1,0 +1,216 @@
+"""Figures that lay runs over each other: scores, losses, clipping, and who is heard."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import altair as alt
+
+from tardygrad.figures import below, colours
+from tardygrad.record import Row
+from tardygrad.report.blocks import Figure, Table
+from tardygrad.report.figure import (
+    CLOCK,
+    INK,
+    PANEL,
+    SMALL,
+    WIDTH,
+    by_class,
+    classes_of,
+    drawn,
+    figure,
+    percent,
+)
+from tardygrad.report.groups import Group, curve, names
+from tardygrad.report.read import Story
+
+AXES = {"round": "rounds", "time": CLOCK, "seconds": "real time (s)", "steps": "local steps"}
+
+
+class Curve(NamedTuple):
+    """What is drawn against rounds and time."""
+
+    key: str
+    title: str
+    said: str
+    rows: Callable[[Story], list[Row]]
+    value: Callable[[Row], float | None]
+    percent: bool
+    axes: tuple[str, ...]
+
+
+def learning(groups: list[Group]) -> Iterator[Figure]:
+    """Every score and the training loss, against rounds, the clock, real time and local steps."""
+    for number, name in enumerate(names(groups), 1):
+        said = f"The test set's {name}, as often as it was taken."
+        value = _score(name)
+        yield from _drawn(
+            groups,
+            Curve(f"score-{number}", f"Test {name}", said, lambda run: run.scores, value, name == "accuracy", (*AXES,)),
+        )
+    said = "The clients' own loss while they work, mean over the updates of a round."
+    yield from _drawn(groups, Curve("training-loss", "Training loss", said, _rounds, _fact("loss"), False, (*AXES,)))
+
+
+def clipping(groups: list[Group]) -> Iterator[Figure]:
+    """How much was clipped, by the server and by clients."""
+    for key, title, said in (
+        ("clipped", "Clipped by the server", "Share of the coordinates of Δ that the server clipped."),
+        ("local_clipped", "Clipped by clients", "Share of the gradients' coordinates that clients clipped."),
+    ):
+        one = Curve(key.replace("_", "-"), title, said, _rounds, _fact(key), True, ("round", "time"))
+        yield from _drawn(groups, one)
+
+
+def _rounds(run: Story) -> list[Row]:
+    return run.rounds
+
+
+def _score(name: str) -> Callable[[Row], float | None]:
+    return lambda row: row["scores"].get(name)
+
+
+def _fact(name: str) -> Callable[[Row], float | None]:
+    return lambda row: row[name]
+
+
+def _drawn(groups: list[Group], one: Curve) -> Iterator[Figure]:
+    points = [
+        {**point, "width": 6 if below(group.label) and len(groups) > 1 else 2}
+        for group in sorted(groups, key=lambda group: not below(group.label))
+        for point in curve(group, one.rows, one.value)
+    ]
+    if not points:
+        return
+    axes = [axis for axis in one.axes if any(point.get(axis) is not None for point in points)]
+    heads = [AXES[axis] for axis in axes]
+    rows = [(point["group"], *(point.get(axis) for axis in axes), point["value"]) for point in points]
+    if wide := _wide(points, one):
+        least = min(point["value"] for point in points)
+        points = [{**point, "low": max(point["low"], least)} for point in points]  # a logarithm needs more than 0
+    caption = " ".join((one.said, *_notes(groups, one)))
+    table = Table(("run", *heads, one.title.lower()), rows)
+    yield figure(one.key, one.title, caption, _panels(groups, points, one, axes, wide), {"rows": points}, table)
+
+
+def _notes(groups: list[Group], one: Curve) -> Iterator[str]:
+    runs = [run for group in groups for run in group.runs]
+    if len(runs) > len(groups):
+        yield "Lines are means over seeds at each round, bands one standard deviation to either side."
+    step = max(run.step if one.rows is _rounds else run.score_step for run in runs)
+    if step > 1:
+        yield f"One in {step} is drawn."
+    missing = sum(one.value(row) is None for run in runs for row in one.rows(run))
+    if missing:
+        yield f"{missing} values that are missing or not finite are left out."
+    if len(groups) > 1:
+        yield "A click on the legend brings out one line."
+
+
+def _wide(points: list[Row], one: Curve) -> bool:
+    """Whether a logarithmic scale shows more."""
+    heights = [point["value"] for point in points]
+    return not one.percent and min(heights) > 0 and max(heights) > 20 * min(heights)
+
+
+def _panels(groups: list[Group], points: list[Row], one: Curve, axes: Sequence[str], wide: bool) -> Any:
+    """Curves of groups against each axis, the panels two in a row."""
+    scale = alt.Scale(type="log") if wide else alt.Scale(zero=False)
+    axis_y = percent() if one.percent else alt.Axis(format=".3~g")
+    title = one.title.lower()
+    y = alt.Y("value:Q", title=title, scale=scale, axis=axis_y)
+    shown = [
+        alt.Tooltip("group:N", title="run"),
+        *(alt.Tooltip(f"{axis}:Q", title=AXES[axis], format=",.6~g") for axis in axes),
+        alt.Tooltip("value:Q", title=title, format=".1%" if one.percent else ".4~g"),
+    ]
+    highlight = alt.selection_point(name="highlight", fields=["group"], bind="legend")
+    bands = any(len(group.runs) > 1 for group in groups)
+    panels = []
+    for axis in axes:
+        spans = [point[axis] for point in points if point.get(axis)]
+        far = axis == "time" and len(groups) > 1 and spans and max(spans) > 50 * min(spans)
+        scale_x = alt.Scale(type="log" if far else "linear", nice=False)
+        x = alt.X(f"{axis}:Q", title=AXES[axis], scale=scale_x, axis=alt.Axis(labelOverlap="greedy", labelSeparation=8))
+        marked = _marked(groups)
+        base: Any = alt.Chart().encode(x=x, color=marked["color"])
+        if len(groups) > 1:
+            base = base.encode(opacity=alt.condition(highlight, alt.value(1.0), alt.value(0.12)))
+        low = alt.Y("low:Q", title=title, scale=scale, axis=axis_y)
+        band = base.mark_area(fillOpacity=0.18, strokeWidth=0, aria=False).encode(y=low, y2="high:Q")
+        level = alt.Y("mean(value):Q", title=title, scale=scale, axis=axis_y) if axis == "time" else y  # many at once
+        width = alt.StrokeWidth("width:Q", scale=None)
+        line = base.mark_line(aria=False).encode(y=level, strokeWidth=width, strokeDash=marked["strokeDash"])
+        dots = base.mark_circle(size=26, aria=len(points) <= SMALL).encode(y=y, tooltip=shown)
+        panels.append(alt.layer(*[band] * bands, line, dots).properties(width=PANEL, height=220))
+    if len(groups) > 1:
+        panels[0] = panels[0].add_params(highlight)
+    return alt.concat(*panels, columns=2, data=alt.NamedData("rows"))
+
+
+def _marked(groups: list[Group]) -> dict[str, Any]:
+    """Colour and dash of every group; no legend where there is nothing to tell apart."""
+    domain, strokes = [group.name for group in groups], colours(group.label for group in groups)
+    columns = max(1, min(len(groups), 90 // max(map(len, domain))))
+    legend = alt.Legend(symbolType="stroke", symbolStrokeWidth=3, symbolSize=300, columns=columns)
+    shown = legend if len(groups) > 1 else None
+    ink = [INK if stroke.colour == "#000000" else stroke.colour for stroke in strokes]
+    dash = alt.Scale(domain=domain, range=[list(stroke.dash) for stroke in strokes])
+    return {
+        "color": alt.Color("group:N", title=None, scale=alt.Scale(domain=domain, range=ink), legend=shown),
+        "strokeDash": alt.StrokeDash("group:N", title=None, scale=dash, legend=shown),
+    }
+
+
+def heard(groups: list[Group]) -> Iterator[Figure]:
+    """Who is heard: the classes' shares of clients, of updates and of the weight these were given."""
+    classes = list(dict.fromkeys(name for group in groups for run in group.runs for name in classes_of(run)))
+    rows: list[Row] = []
+    for group in groups:
+        for what, shares in _shares(group.runs).items():
+            whole = sum(shares.values())
+            rows += [
+                {"group": group.name, "what": what, "class": name, "order": classes.index(name), "share": value / whole}
+                for name, value in shares.items()
+                if whole
+            ]
+    if not rows or len(classes) < 2:
+        return
+    alone = len(groups) == 1
+    base = drawn().mark_bar(stroke=INK, strokeOpacity=0.3, strokeWidth=0.5)
+    side = alt.Axis(labelLimit=220, ticks=False, domain=False)
+    chart = base.encode(
+        x=alt.X("share:Q", title=None, axis=percent(), scale=alt.Scale(domain=[0, 1])),
+        y=alt.Y("what:N" if alone else "group:N", title=None, sort=None, axis=side),
+        color=by_class(classes),
+        order=alt.Order("order:Q"),
+        tooltip=[
+            alt.Tooltip("group:N", title="run"),
+            alt.Tooltip("class:N"),
+            alt.Tooltip("what:N", title="share of"),
+            alt.Tooltip("share:Q", format=".1%"),
+        ],
+    ).properties(height=alt.Step(26), width=WIDTH - 120 if alone else 210)
+    if not alone:
+        chart = chart.facet(column=alt.Column("what:N", title=None, sort=None), spacing=20)
+    caption = (
+        "Shares of the classes in the clients, in the updates used, and in the weight that these were given for their "
+        "delays, which is divided by M."
+    )
+    if any(run.weights is None for group in groups for run in group.runs):
+        caption += " Where no weights are recorded, as in older versions, they are left out."
+    table = [(row["group"], row["what"], row["class"], f"{row['share']:.1%}") for row in rows]
+    heads = ("run", "share of", "class", "share")
+    yield figure("shares", "Shares of the classes", caption, chart, {"rows": rows}, Table(heads, table))
+
+
+def _shares(runs: list[Story]) -> dict[str, dict[str, float]]:
+    clients = {name: float(use.clients) for name, use in runs[0].uses.items()}
+    updates: dict[str, float] = {}
+    weight: dict[str, float] = {}
+    for run in runs:
+        for name in classes_of(run):
+            updates[name] = updates.get(name, 0.0) + run.updates[name]
+            weight[name] = weight.get(name, 0.0) + (run.weights or {}).get(name, 0.0)
+    return {"clients": clients, "updates": updates, "weight": weight}

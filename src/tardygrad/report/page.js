@@ -1,0 +1,92 @@
+"use strict";
+
+const root = document.documentElement;
+const button = document.getElementById("theme");
+const night = matchMedia("(prefers-color-scheme: dark)");
+
+function dark() {
+  return root.dataset.theme ? root.dataset.theme === "dark" : night.matches;
+}
+
+function name() {
+  button.textContent = dark() ? "Light colours" : "Dark colours";
+}
+
+button.addEventListener("click", () => {
+  root.dataset.theme = dark() ? "light" : "dark";
+  name();
+});
+night.addEventListener("change", name);
+name();
+
+// Expressions are interpreted (ast), not compiled: the page's policy allows no eval.
+const how = { actions: false, renderer: "svg", ast: true, mode: "vega-lite" };
+
+async function embed(place) {
+  place.dataset.drawn = "";
+  try {
+    await vegaEmbed(place, JSON.parse(place.nextElementSibling.textContent), how);
+  } catch (error) {
+    console.error(error);
+    place.textContent = "This chart could not be drawn; what it says stands below.";
+  }
+}
+
+function draw(within) {
+  const places = [...within.querySelectorAll(".chart:not([data-drawn])")];
+  return Promise.all(places.filter((place) => !place.closest("details:not([open])")).map(embed));
+}
+
+async function show(main) {
+  for (const run of main.querySelectorAll("details.run")) {
+    run.addEventListener("toggle", () => draw(run));
+  }
+  await draw(main);
+}
+
+const live = document.getElementById("live");
+
+// The new page is drawn beside the old one and takes its place when it is ready, so that nothing moves.
+async function renew() {
+  const page = new DOMParser().parseFromString(await (await fetch(".")).text(), "text/html");
+  const old = document.querySelector("main");
+  const fresh = document.adoptNode(page.querySelector("main"));
+  for (const each of fresh.querySelectorAll("details[id]")) {
+    each.open = document.getElementById(each.id)?.open ?? false;
+  }
+  fresh.hidden = true;
+  old.after(fresh);
+  await show(fresh);
+  const focused = old.contains(document.activeElement) ? document.activeElement.id : "";
+  const { scrollX, scrollY } = window;
+  old.remove();
+  fresh.hidden = false;
+  scrollTo(scrollX, scrollY);
+  if (focused) {
+    document.getElementById(focused)?.focus({ preventScroll: true });
+  }
+  live.textContent = page.getElementById("live").textContent;
+  return live.dataset.state = page.getElementById("live").dataset.state;
+}
+
+async function follow() {
+  let seen = live.dataset.state;
+  for (;;) {
+    await new Promise((done) => setTimeout(done, 1500));
+    try {
+      const { state } = await (await fetch("state")).json();
+      if (state !== seen) {
+        seen = await renew();
+      }
+    } catch {
+      live.textContent = "Nobody serves this page any more; it shows what was last seen.";
+    }
+  }
+}
+
+show(document.querySelector("main")).then(() => {
+  root.dataset.ready = "";
+  if (live) {
+    follow();
+  }
+});

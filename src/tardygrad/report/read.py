@@ -1,0 +1,325 @@
+"""A record as a story: one pass over its events, however many, into lists short enough to draw.
+
+Records may be of older versions, of runs that still go on, and of anybody: what is missing is None, and text is cut
+short and freed of what cannot be printed. It is escaped where it is written.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tardygrad.errors import Invalid
+from tardygrad.record import Row, read_json, read_lines, sound
+from tardygrad.report.settings import flat, toml
+from tardygrad.report.thin import Bar, Lanes, Lateness, Thin
+
+POINTS, SPANS, CLIENTS, BARS, CLASSES = 400, 120, 64, 3000, 8  # of a curve, of delays, of a timeline, of a fleet
+SHARE, LEAST = 10, 20  # a tail is the largest tenth of the norms, and at least so many
+
+
+class Tail(NamedTuple):
+    """Hill's estimate: P(‖δ‖ > r) falls like r to the power −tail."""
+
+    tail: float
+    error: float  # standard, tail / √number
+    number: int  # of norms it is made from
+    edge: float  # where the tail begins, and
+    share: float  # what share of the norms is beyond that
+    points: list[tuple[float, float]]  # r, and the share of norms beyond it
+
+
+class Use(NamedTuple):
+    """How clients of a class spent their time, in seconds together."""
+
+    clients: int
+    working: float
+    lost: float
+
+
+@dataclass(frozen=True)
+class Story:
+    """What a report tells of a run."""
+
+    path: Path
+    label: str
+    method: str
+    settings: dict[str, str] | None  # every key of the spec; None: begun in Python
+    toml: str  # the spec, or what is known of it
+    run: Row
+    versions: dict[str, str]
+    parameters: int | None
+    classes: dict[str, int]  # clients of each, as far as known
+    status: str
+    reason: str | None
+    made: int  # rounds
+    time: float
+    seconds: float | None
+    rounds: list[Row]  # round, time, seconds, steps so far, loss, clipped, local_clipped, snapshots
+    step: int  # one in so many rounds is kept
+    scores: list[Row]  # round, time, seconds, steps so far, and the scores by name under `scores`
+    score_step: int  # one in so many evaluations is kept
+    delays: Counter[tuple[str, int]]  # of the updates used, by class
+    lateness: list[tuple[str, int, float, float, int]]
+    weights: dict[str, float] | None  # sums by class; None: not recorded
+    refused: Counter[tuple[str, str]]  # by reason and class
+    lost: Counter[str]
+    arrived: int
+    snapshots: int  # most at once
+    uses: dict[str, Use]
+    working: list[Bar]
+    away: list[Bar]
+    stride: int  # one in so many clients is drawn
+    gap: float  # shorter ones are not drawn; negative: all are
+    jobs: int  # that ended
+    advances: list[float]
+    tail: Tail | None
+
+    @property
+    def updates(self) -> Counter[str]:
+        """Those used, by class."""
+        used: Counter[str] = Counter()
+        for (name, _), number in self.delays.items():
+            used[name] += number
+        return used
+
+    @property
+    def ended(self) -> bool:
+        """Whether the run said how it ended."""
+        return self.status != RUNNING
+
+    def class_of(self, client: int) -> str:
+        """A client's class."""
+        return _class(list(self.classes), list(accumulate(self.classes.values())), client)
+
+
+RUNNING = "not ended"
+
+
+def find(places: list[str]) -> list[Path]:
+    """The runs that are meant: each place is one, or a folder with runs somewhere below it."""
+    found: dict[Path, Path] = {}
+    for place in map(Path, places):
+        below = [place] if (place / "spec.json").exists() else sorted(path.parent for path in place.rglob("spec.json"))
+        if not below:
+            what = "holds no run" if place.is_dir() else "is no directory"
+            raise Invalid(f"a report needs the directory of a run, or a folder with runs; {str(place)!r} {what}.")
+        found |= {path.resolve(): path for path in below}
+    return list(found.values())
+
+
+def read(path: Path) -> Story:
+    """A run's record as a story."""
+    asked = read_json(path / "spec.json")
+    ended = read_json(path / "summary.json") if (path / "summary.json").exists() else {}
+    with sound(path):
+        told = _Telling(_classes(asked.get("classes") or []))
+        if (path / "events.jsonl").exists():
+            for row in read_lines(path / "events.jsonl"):
+                told.note(row)
+        return told.story(path, asked, ended)
+
+
+def text(value: Any, limit: int = 80) -> str:
+    """Text of a record, made fit to be shown.
+
+    >>> text("one\\ntwo"), text("x" * 100, 5)
+    ('one two', 'xxxx…')
+    """
+    clean = "".join(c if c.isprintable() else " " for c in str(value))
+    return clean if len(clean) <= limit else clean[: limit - 1] + "…"
+
+
+def finite(value: Any) -> float | None:
+    """A number of a record, to six digits; None if it is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return float(f"{value:.6g}")
+
+
+def whole(value: Any) -> int:
+    """A count of a record; it must be one."""
+    if not isinstance(value, int) or not 0 <= value < 2**53:
+        raise ValueError(f"{text(repr(value))} is no count")
+    return value
+
+
+def _classes(recorded: Any) -> dict[str, int]:
+    """Class to number of clients, in order of the clients; of very many classes the last are one."""
+    found: dict[str, int] = {}
+    for name, clients in recorded:
+        shown = text(name, 40)
+        if shown not in found and len(found) >= CLASSES - 1 and len(recorded) > CLASSES:
+            shown = "all others"
+        found[shown] = found.get(shown, 0) + whole(clients)
+    return found
+
+
+def _class(names: list[str], ends: list[int], client: int) -> str:
+    return names[bisect_right(ends, client)] if names and 0 <= client < ends[-1] else "clients"
+
+
+class _Telling:
+    """What has been read of a record so far."""
+
+    def __init__(self, classes: dict[str, int]) -> None:
+        self.classes, self._names, self._ends = classes, list(classes), list(accumulate(classes.values()))
+        self.made, self.time, self.steps = 0, 0.0, 0
+        self.seconds: float | None = None
+        self.rounds, self.scores = Thin[Row](POINTS), Thin[Row](POINTS)
+        self.advances, self.lanes, self.lateness = Thin[float](POINTS), Lanes(CLIENTS, BARS), Lateness(SPANS)
+        self.delays: Counter[tuple[str, int]] = Counter()
+        self.weights: dict[str, float] = {}
+        self.weighed = True
+        self.refused: Counter[tuple[str, str]] = Counter()
+        self.lost: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()
+        self.snapshots = 0
+        self.norms = array("d")
+        self._out: dict[int, tuple[int, float]] = {}  # client to serial and time of its job
+        self._away: dict[int, float] = {}
+        self._spent: dict[int, list[float]] = {}  # client to seconds at work and lost
+
+    def of(self, client: int) -> str:
+        return _class(self._names, self._ends, client)
+
+    def note(self, row: Row) -> None:
+        """The next event."""
+        kind, self.time = row["event"], float(row["time"])
+        if not math.isfinite(self.time):
+            raise ValueError("a time that is not finite")
+        self.counts[kind] += 1
+        if kind == "advance":
+            self._advance(row)
+        elif kind == "evaluation":
+            scores = {text(name, 40): finite(value) for name, value in row.items() if name not in _FACTS}
+            self.scores.add({**self._now(), "scores": scores})
+        elif kind in ("dispatch", "arrival", "refusal", "loss", "join"):
+            self._client(kind, whole(row["client"]), row)
+
+    def _client(self, kind: str, client: int, row: Row) -> None:
+        if kind == "dispatch":
+            self._out[client] = (whole(row["serial"]), self.time)
+            self._spent.setdefault(client, [0.0, 0.0])
+        elif kind == "join":
+            self._back(client)
+        else:
+            if kind == "loss" or self._out.get(client, (None,))[0] == row["serial"]:
+                self._done(client)
+            if kind == "loss":
+                self.lost[self.of(client)] += 1
+                self._away[client] = self.time
+            elif kind == "refusal":
+                self.refused[text(row["reason"]), self.of(client)] += 1
+
+    def _done(self, client: int) -> None:
+        if client in self._out:
+            _, since = self._out.pop(client)
+            self.lanes.add("working", client, since, self.time)
+            self._spent[client][0] += self.time - since
+
+    def _back(self, client: int) -> None:
+        if client in self._away:
+            since = self._away.pop(client)
+            self.lanes.add("lost", client, since, self.time)
+            self._spent.setdefault(client, [0.0, 0.0])[1] += self.time - since
+
+    def _advance(self, row: Row) -> None:
+        self.made, self.seconds = whole(row["round"]), finite(row.get("seconds"))
+        self.steps += whole(row["steps"])
+        self.snapshots = max(self.snapshots, whole(row["snapshots"]))
+        for client, delay in zip(row["clients"], row["delays"], strict=True):
+            name = self.of(client)
+            self.delays[name, whole(delay)] += 1
+            self.lateness.add(self.made, name, self.time, delay)
+        self.weighed &= "weights" in row
+        for client, weight in zip(row["clients"], row.get("weights", ()), strict=False):
+            self.weights[self.of(client)] = self.weights.get(self.of(client), 0.0) + (finite(weight) or 0.0)
+        self.norms.extend(norm for norm in row["norms"] if norm is not None and 0.0 < norm < math.inf)
+        self.advances.add(self.time)
+        facts = {name: finite(row.get(name)) for name in ("loss", "clipped", "local_clipped")}
+        self.rounds.add({**self._now(), **facts, "snapshots": whole(row["snapshots"])})
+
+    def _now(self) -> Row:
+        return {"round": self.made, "time": finite(self.time), "seconds": self.seconds, "steps": self.steps}
+
+    def story(self, path: Path, asked: Row, ended: Row) -> Story:
+        """All of it, when the last event has been read."""
+        for client in [*self._out]:
+            self._done(client)
+        for client in [*self._away]:
+            self._back(client)
+        current = bool(ended) and whole(ended["rounds"]) >= self.made  # else it has been resumed since
+        run = dict(asked.get("run") or {})
+        return Story(
+            path=path,
+            label=text(asked.get("label") or str(asked["method"]).partition(" (")[0], 40),
+            method=text(asked["method"], 200),
+            settings=None if asked.get("spec") is None else dict(flat(asked["spec"])),
+            toml=toml(asked.get("spec") or {"run": run}),
+            run=run,
+            versions={text(name): text(value) for name, value in dict(asked.get("versions") or {}).items()},
+            parameters=None if asked.get("parameters") is None else whole(asked["parameters"]),
+            classes=self.classes,
+            status=text(ended["status"]) if current else RUNNING,
+            reason=text(ended["reason"], 400) if current and ended.get("reason") else None,
+            made=self.made,
+            time=self.time,
+            seconds=finite(ended.get("seconds")) if current else self.seconds,
+            rounds=self.rounds.kept,
+            step=self.rounds.step,
+            scores=self.scores.kept,
+            score_step=self.scores.step,
+            delays=self.delays,
+            lateness=self.lateness.kept,
+            weights=self.weights if self.weighed and self.weights else None,
+            refused=self.refused,
+            lost=self.lost,
+            arrived=self.counts["arrival"],
+            snapshots=self.snapshots,
+            uses=dict(self._uses()),
+            working=self.lanes.kept("working"),
+            away=self.lanes.kept("lost"),
+            stride=self.lanes.stride,
+            gap=self.lanes.gap,
+            jobs=self.counts["arrival"] + self.counts["refusal"],
+            advances=self.advances.kept,
+            tail=hill(self.norms),
+        )
+
+    def _uses(self) -> Iterator[tuple[str, Use]]:
+        spent: dict[str, list[float]] = {}
+        seen: Counter[str] = Counter()
+        for client, (working, lost) in self._spent.items():
+            held = spent.setdefault(self.of(client), [0.0, 0.0])
+            held[0], held[1] = held[0] + working, held[1] + lost
+            seen[self.of(client)] += 1
+        for name in [*self.classes, *(spent.keys() - self.classes.keys())]:
+            working, lost = spent.get(name, (0.0, 0.0))
+            yield name, Use(self.classes.get(name, seen[name]), working, lost)
+
+
+_FACTS = {"event", "time", "round", "seconds"}
+
+
+def hill(norms: array[float]) -> Tail | None:
+    """Hill's estimate of the tail index from the largest tenth of the norms; None of too few, or of equal ones.
+
+    >>> round(hill(array("d", [(1 - (i + 0.5) / 10_000) ** (-1 / 1.5) for i in range(10_000)])).tail, 2)
+    1.5
+    """
+    ordered = sorted(norms, reverse=True)
+    number = max(LEAST, len(ordered) // SHARE)
+    if len(ordered) <= number or ordered[0] == ordered[number]:
+        return None
+    tail = number / sum(math.log(norm / ordered[number]) for norm in ordered[:number])
+    ranks = sorted({round(len(ordered) ** (i / 99)) for i in range(100)})
+    points = [(float(f"{ordered[rank - 1]:.6g}"), rank / len(ordered)) for rank in ranks]
+    return Tail(tail, tail / math.sqrt(number), number, ordered[number], number / len(ordered), points)

@@ -1,0 +1,152 @@
+"""Pages in a real browser: charts draw, tips show, themes switch, keys work, nothing is fetched."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tardygrad.cli import main
+from tardygrad.report.live import serve
+from tardygrad.report.page import figures
+from tardygrad.report.tell import tell
+from tests.report.conftest import Open
+from tests.report.records import EVIL, events, record, write
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A page on one run, and one on several of which one is hostile."""
+    folder = tmp_path_factory.mktemp("pages")
+    evil = record(folder / "runs/evil", label=EVIL, method=EVIL, classes=[[EVIL, 3], ["large", 1]], spec={EVIL: EVIL})
+    for seed in range(2):
+        record(folder / f"runs/{seed}", seed=seed)
+    made = {}
+    for name, places in (("one", [folder / "runs/0"]), ("evil", [evil]), ("several", [folder / "runs"])):
+        made[name] = folder / f"{name}.html"
+        made[name].write_text(tell([str(place) for place in places]).html(), "utf-8")
+    return made
+
+
+def drawn(page: Any, within: str = "main") -> dict[str, int]:
+    """Every chart that is in the open, with the number of its marks."""
+    script = """within => Object.fromEntries([...document.querySelectorAll(within + ' .chart')]
+        .filter(chart => !chart.closest('details:not([open])'))
+        .map(chart => [chart.id, chart.querySelectorAll('svg .mark-rect path, svg .mark-line path, '
+            + 'svg .mark-symbol path, svg .mark-rule line').length]))"""
+    return dict(page.evaluate(script, within))
+
+
+@pytest.mark.parametrize("name", ["one", "evil"])
+def test_every_chart_of_a_run_draws(pages: dict[str, Path], opened: Open, name: str) -> None:
+    page = opened(pages[name].as_uri())
+    expected = {f"chart-{figure.key}" for figure in figures(tell([str(pages[name].parent / "runs/0")]).parts)}
+    marks = drawn(page)
+    assert set(marks) == expected
+    assert all(marks.values()), marks
+
+
+def test_charts_of_single_runs_draw_when_they_are_opened(pages: dict[str, Path], opened: Open) -> None:
+    page = opened(pages["several"].as_uri())
+    before = drawn(page)
+    assert all(before.values())
+    page.click("#run-1 > summary")
+    page.locator("#run-1 .chart svg").nth(4).wait_for()
+    page.wait_for_timeout(500)
+    assert all(drawn(page, "#run-1").values())
+    assert set(drawn(page)) > set(before)
+
+
+def test_a_tip_shows_the_text_of_a_record_as_text(pages: dict[str, Path], opened: Open) -> None:
+    page = opened(pages["evil"].as_uri())
+    page.locator("#chart-shares .mark-rect path").first.hover()
+    tip = page.locator("#vg-tooltip-element.visible")
+    tip.wait_for()
+    assert "<script>alert(1)" in tip.inner_text()
+    assert tip.locator("script").count() == 0
+
+
+def test_the_button_switches_between_dark_and_light(pages: dict[str, Path], opened: Open) -> None:
+    def ground() -> str:
+        return str(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+
+    def ink() -> str:
+        return str(page.evaluate("getComputedStyle(document.querySelector('.chart svg text')).fill"))
+
+    page = opened(pages["one"].as_uri(), color_scheme="dark")
+    dark = (ground(), ink())
+    page.click("text=Light colours")
+    light = (ground(), ink())
+    assert light[0] == "rgb(255, 255, 255)"
+    assert dark[0] != light[0]
+    assert dark[1] != light[1]
+    page.emulate_media(media="print", color_scheme="dark")
+    page.click("#main", position={"x": 1, "y": 1})
+    assert ink() == "rgb(0, 0, 0)"
+
+
+def test_the_keyboard_reaches_everything_in_order(pages: dict[str, Path], opened: Open) -> None:
+    page = opened(pages["several"].as_uri())
+    reached = []
+    for _ in range(7):
+        page.keyboard.press("Tab")
+        reached.append(page.evaluate("document.activeElement.innerText || document.activeElement.id"))
+    assert reached[:4] == ["Skip to the report", "Dark colours", "Comparison", "Learning"]
+    page.focus("#run-1 > summary")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#run-1[open] .chart svg")
+    outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+    assert outline == "solid"
+    page.focus("a.skip")
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "main"
+
+
+def test_every_chart_has_a_name_for_those_who_do_not_see_it(pages: dict[str, Path], opened: Open) -> None:
+    page = opened(pages["one"].as_uri())
+    names = page.evaluate(
+        "[...document.querySelectorAll('.chart svg')].map(svg => svg.getAttribute('aria-label') || "
+        "svg.querySelector('[aria-label]').getAttribute('aria-label'))"
+    )
+    assert all(len(name) > 20 for name in names)
+
+
+def test_a_page_prints(pages: dict[str, Path], opened: Open) -> None:
+    page = opened(pages["one"].as_uri())
+    assert page.pdf(format="A4").startswith(b"%PDF")
+
+
+def test_the_report_of_the_demo_draws(tmp_path: Path, opened: Open) -> None:
+    with pytest.raises(SystemExit):
+        main(["demo", "--rounds", "2", "--out", str(tmp_path / "demo")])
+    page = opened((tmp_path / "demo/report.html").as_uri())
+    marks = drawn(page)
+    expected = {"score-1", "score-2", "training-loss", "shares", "clipped", "local-clipped"}
+    assert set(marks) == {f"chart-{key}" for key in expected}
+    assert all(marks.values())
+    assert page.locator("details.run").count() == 5
+    assert "time to 90% (s)" in page.inner_text("main")
+
+
+def test_a_page_that_is_served_follows_its_run(tmp_path: Path, opened: Open) -> None:
+    path = record(tmp_path / "run", rounds=3, torn=True)
+    with serve([str(path)], 0) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            address = f"http://127.0.0.1:{server.server_address[1]}/"
+            page = opened(address, also=(f"{address}state",))
+            assert "follows the record" in page.inner_text("#live")
+            page.evaluate("scrollTo(0, 700)")
+            (path / "events.jsonl").write_text("".join(json.dumps(row) + "\n" for row in events(12)))
+            write(path / "summary.json", {"status": "finished", "reason": None, "rounds": 12, "seconds": 1.0})
+            page.wait_for_selector("#live:has-text('the run has ended (finished)')")
+            assert "12 of 12" in page.inner_text("main")
+            assert all(drawn(page).values())
+            assert page.evaluate("scrollY") == 700
+        finally:
+            server.shutdown()
+            thread.join()

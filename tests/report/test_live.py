@@ -1,0 +1,105 @@
+"""The server of `watch`: whom it answers, and what."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tardygrad.errors import Invalid
+from tardygrad.report.live import serve
+from tests.report.records import record
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return record(tmp_path_factory.mktemp("live") / "run", rounds=2, torn=True)
+
+
+@pytest.fixture(scope="module")
+def port(run: Path) -> Iterator[int]:
+    with serve([str(run)], 0) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield int(server.server_address[1])
+        server.shutdown()
+        thread.join()
+
+
+def ask(port: int, path: str = "/", method: str = "GET", host: str | None = None) -> tuple[int, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    connection.request(method, path, headers={"Host": host or f"127.0.0.1:{port}"})
+    answer = connection.getresponse()
+    body = answer.read().decode()
+    connection.close()
+    return answer.status, body
+
+
+def test_the_page_may_ask_its_own_server_and_nobody_else(port: int) -> None:
+    status, body = ask(port)
+    assert status == 200
+    assert "connect-src &#x27;self&#x27;" in body or "connect-src 'self'" in body
+
+
+def test_the_state_changes_when_the_record_does(port: int, run: Path) -> None:
+    before = json.loads(ask(port, "/state")[1])
+    assert json.loads(ask(port, "/state")[1]) == before
+    with (run / "events.jsonl").open("a") as file:
+        file.write("x")
+    assert json.loads(ask(port, "/state")[1]) != before
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1", "127.0.0.1:1"])
+def test_another_name_for_this_machine_is_refused(port: int, host: str) -> None:
+    assert ask(port, host=host)[0] == 403
+    assert ask(port, "/state", host=host)[0] == 403
+
+
+@pytest.mark.parametrize("path", ["/../spec.json", "/events.jsonl", "/?x"])
+def test_there_is_nothing_else(port: int, path: str) -> None:
+    assert ask(port, path)[0] == 404
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS"])
+def test_it_only_answers_questions(port: int, method: str) -> None:
+    assert ask(port, method=method)[0] == 501
+
+
+def test_the_head_of_a_page_has_no_body(port: int) -> None:
+    assert ask(port, method="HEAD") == (200, "")
+
+
+def test_a_record_that_goes_away_is_no_crash(tmp_path: Path) -> None:
+    path = record(tmp_path / "run", rounds=1)
+    with serve([str(path)], 0) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        (path / "events.jsonl").write_text("no JSON\n")
+        assert ask(server.server_address[1])[0] == 503  # type: ignore[arg-type]
+        server.shutdown()
+        thread.join()
+
+
+def test_watching_takes_no_lock_and_writes_nothing(run: Path, port: int) -> None:
+    before = sorted(path.name for path in run.iterdir())
+    ask(port)
+    assert sorted(path.name for path in run.iterdir()) == before == ["events.jsonl", "spec.json"]
+
+
+def test_a_port_in_use_is_refused(run: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        number = taken.getsockname()[1]
+        with pytest.raises(Invalid, match=f"--port must be free, got {number} .* Use --port 0"):
+            serve([str(run)], number)
+
+
+def test_a_port_that_cannot_be_is_refused(run: Path) -> None:
+    with pytest.raises(Invalid, match="--port must be free, got 70000"):
+        serve([str(run)], 70_000)

@@ -1,0 +1,260 @@
+"""Pages: what they say, what is compared with what, and that nothing of a record gets out of its place."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tardygrad.errors import Invalid
+from tardygrad.figures import colours
+from tardygrad.report.groups import baseline_of, grouped, lines, target_of
+from tardygrad.report.page import figures, pictures
+from tardygrad.report.read import read
+from tardygrad.report.tell import Report, tell
+from tests.report.records import EVIL, events, record, write
+
+ALONE = {
+    "score-1",
+    "score-2",
+    "training-loss",
+    "timeline",
+    "delays",
+    "lateness",
+    "shares",
+    "clipped",
+    "local-clipped",
+    "tail",
+    "trouble",
+    "memory",
+}
+
+
+class Elements(HTMLParser):
+    """The elements of a page, and what their scripts hold."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: list[str] = []
+        self.text = ""
+        self._script = False
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        self._script = tag == "script"
+        if self._script:
+            self.scripts.append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._script = False
+
+    def handle_data(self, data: str) -> None:
+        if self._script:
+            self.scripts[-1] += data
+        else:
+            self.text += data
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    """A report on one run."""
+    return tell([str(record(tmp_path_factory.mktemp("alone") / "my run"))])
+
+
+def keys(report: Report) -> set[str]:
+    return {figure.key for figure in figures(report.parts)}
+
+
+def test_a_run_has_every_figure(alone: Report) -> None:
+    assert keys(alone) == ALONE
+    for figure in figures(alone.parts):
+        assert figure.caption.endswith((".", ")"))
+        assert figure.chart["description"]
+        assert any(figure.chart["datasets"].values())
+
+
+def test_a_page_is_small_and_has_landmarks_headings_and_captions(alone: Report) -> None:
+    page = alone.html()
+    assert len(page) < 1_500_000
+    found = Elements(page)
+    tags = [tag for tag, _ in found.tags]
+    assert [tags.count(tag) for tag in ("main", "nav", "header", "h1")] == [1, 1, 1, 1]
+    assert tags.count("figure") == tags.count("figcaption") == len(ALONE)
+    ids = [attrs["id"] for _, attrs in found.tags if "id" in attrs]
+    assert len(ids) == len(set(ids))
+    for tag, attrs in found.tags:
+        if tag == "a":
+            assert str(attrs["href"]).removeprefix("#") in ids
+
+
+def test_a_page_can_fetch_nothing_and_run_nothing_but_its_scripts(alone: Report) -> None:
+    found = Elements(alone.html())
+    (policy,) = [str(attrs["content"]) for _, attrs in found.tags if attrs.get("http-equiv")]
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
+    script = re.findall(r"script-src ([^;]*)", policy)[0]
+    assert "unsafe" not in script
+    assert "connect-src" not in policy
+    assert not [attrs for _, attrs in found.tags if "src" in attrs or any(name.startswith("on") for name in attrs)]
+
+
+def test_nothing_of_a_record_is_taken_for_anything_but_text(tmp_path: Path) -> None:
+    asked: dict[str, Any] = {"label": EVIL, "method": EVIL, "classes": [[EVIL, 3], ["large", 1]]}
+    asked |= {"versions": {EVIL: EVIL}, "spec": {EVIL: {EVIL: EVIL, "run": [EVIL]}}, "run": {"seed": EVIL, EVIL: EVIL}}
+    path = record(tmp_path / "run", **asked)
+    rows = events(6)
+    rows[-1][EVIL] = 1.0  # a score of that name
+    rows.append({"event": "refusal", "time": 6.0, "client": 0, "serial": 99, "round": 0, "reason": EVIL})
+    (path / "events.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write(path / "summary.json", {"status": EVIL, "reason": EVIL, "rounds": 6, "seconds": 1.0})
+    calm = record(tmp_path / "calm")
+    for places in ([path], [path, calm]):
+        page = tell([str(place) for place in places], title=EVIL).html()
+        found = Elements(page)
+        assert len(found.scripts) == 2 + [tag for tag, _ in found.tags].count("figure")
+        assert "alert(1)" in found.text
+        assert not [tag for tag, attrs in found.tags if tag == "script" and attrs.get("src")]
+        assert "\u2028" not in page
+        for chart in found.scripts[:-2]:
+            assert not re.search(r"[<>&]", chart)
+            assert expressions(json.loads(chart)) == []
+
+
+def expressions(spec: Any) -> list[str]:
+    """Text of the record where Vega would read a field's name or an expression."""
+    if isinstance(spec, list):
+        return [found for each in spec for found in expressions(each)]
+    if not isinstance(spec, dict):
+        return []
+    found = [
+        str(value)
+        for key, value in spec.items()
+        if key in ("field", "expr", "test", "calculate", "filter", "href", "url", "signal") and "alert" in str(value)
+    ]
+    return found + [one for key, value in spec.items() if key != "datasets" for one in expressions(value)]
+
+
+def test_the_command_that_repeats_a_run_is_shown(alone: Report) -> None:
+    page = alone.html()
+    assert f"tardygrad run &#x27;{alone.stories[0].path}&#x27;" in page
+    assert "[task]\nkind = &quot;quadratic&quot;" in page
+
+
+def test_a_run_begun_in_python_says_so(tmp_path: Path) -> None:
+    page = tell([str(record(tmp_path / "run", rounds=1, spec=None))]).html()
+    assert "begun in Python" in page
+    assert "tardygrad run" not in page
+
+
+def test_a_spec_of_any_length_makes_a_small_page(tmp_path: Path) -> None:
+    page = tell([str(record(tmp_path / "run", rounds=1, spec={"fleet": {"seconds": list(range(200_000))}}))]).html()
+    assert "more characters stand in spec.json" in page
+    assert len(page) < 1_500_000
+
+
+@pytest.mark.parametrize("rounds", [0, 1, 2])
+def test_a_run_that_has_hardly_begun_has_a_page(tmp_path: Path, rounds: int) -> None:
+    report = tell([str(record(tmp_path / "run", rounds=rounds, torn=True))])
+    assert "No round has been made yet." in report.html() or rounds
+    assert "score-1" not in keys(report)
+    assert "still going on, or killed" in report.html()
+
+
+def test_how_a_run_ended_is_said(tmp_path: Path) -> None:
+    path = record(tmp_path / "run", rounds=2)
+    write(path / "summary.json", {"status": "diverged", "reason": "for a reason", "rounds": 2, "seconds": 1.0})
+    text = Elements(tell([str(path)]).html()).text
+    assert "diverged" in text
+    assert "for a reason" in text
+
+
+def test_values_that_are_not_finite_are_counted(tmp_path: Path) -> None:
+    path = record(tmp_path / "run")
+    rows = events(12)
+    for row in rows:
+        if row["event"] in ("advance", "evaluation") and row["round"] > 6:
+            row["loss"] = None
+    (path / "events.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (figure,) = [one for one in figures(tell([str(path)]).parts) if one.key == "training-loss"]
+    assert "6 values that are missing or not finite are left out." in figure.caption
+    assert len(figure.chart["datasets"]["rows"]) == 6
+
+
+def test_runs_that_differ_only_in_their_seed_are_one_group(tmp_path: Path) -> None:
+    other = {"task": {"kind": "quadratic"}, "method": {"kind": "clip2", "lr": 2.0}, "run": {"seed": 0}}
+    stories = [read(record(tmp_path / str(seed), seed=seed)) for seed in (0, 1)]
+    stories += [read(record(tmp_path / "other", spec=other))]
+    stories += [read(record(tmp_path / name, spec=None)) for name in ("python", "python-2")]
+    groups = grouped(stories)
+    assert [len(group.runs) for group in groups] == [2, 1, 1, 1]
+    assert [group.name for group in groups[:2]] == ["Clip², method.lr=1.0", "Clip², method.lr=2.0"]
+    assert len({group.name for group in groups}) == 4
+
+
+def test_speed_ups_are_times_to_the_target_over_the_baselines(tmp_path: Path) -> None:
+    slow = record(tmp_path / "slow", label="sync-Clip²", spec={"method": {"mode": "sync"}})
+    rows = [{**row, "time": 10 * row["time"]} for row in events(12)]
+    (slow / "events.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    groups = grouped(read(path) for path in (record(tmp_path / "0"), record(tmp_path / "1", seed=1), slow))
+    base = baseline_of(groups, None)
+    assert base.label == "sync-Clip²"
+    target = target_of(groups, base, 0.89)
+    quick, sync = lines(groups, base, target)
+    assert quick.there
+    assert quick.there.mean == 9.0
+    assert (quick.there.deviation, quick.there.number) == (0.0, 2)
+    assert (sync.there and sync.there.mean, sync.faster, quick.faster) == (90.0, 1.0, 10.0)
+    assert quick.scores["accuracy"].mean == pytest.approx((12 / 13 + 1 - 1.1 / 13) / 2, rel=1e-4)
+
+
+def test_a_target_that_nobody_reaches_has_no_time(tmp_path: Path) -> None:
+    groups = grouped([read(record(tmp_path / "run"))])
+    (line,) = lines(groups, groups[0], target_of(groups, groups[0], 0.999))
+    assert (line.there, line.faster) == (None, None)
+
+
+def test_without_a_given_one_the_target_is_most_of_the_way(tmp_path: Path) -> None:
+    groups = grouped([read(record(tmp_path / "run"))])
+    target = target_of(groups, groups[0], None)
+    assert target
+    assert target.value == pytest.approx(0.75 + 0.9 * (12 / 13 - 0.75), rel=1e-4)
+
+
+def test_a_baseline_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Invalid, match=r"--baseline must be one of 'Clip²', got 'Clip'\. Did you mean 'Clip²'\?"):
+        tell([str(record(tmp_path / "run"))], baseline="Clip")
+
+
+def test_several_runs_are_laid_over_each_other_and_told_one_by_one(tmp_path: Path) -> None:
+    for seed in range(3):
+        record(tmp_path / f"all/{seed}", seed=seed)
+    report = tell([str(tmp_path / "all")])
+    assert keys(report) >= {"score-1", "training-loss", "shares", "clipped", "timeline-1", "tail-3"}
+    assert "mean ± standard deviation" in report.html()
+    (curve,) = [one for one in figures(report.parts) if one.key == "score-1"]
+    assert curve.chart["datasets"]["rows"][0]["high"] > curve.chart["datasets"]["rows"][0]["value"]
+
+
+def test_of_very_many_runs_the_first_are_told_one_by_one(tmp_path: Path) -> None:
+    for seed in range(14):
+        record(tmp_path / f"all/{seed:02}", rounds=2, seed=seed)
+    assert "Of 14 runs the first 12 are told one by one." in tell([str(tmp_path / "all")]).html()
+
+
+def test_figures_are_written_as_pictures(alone: Report, tmp_path: Path) -> None:
+    (figure,) = [one for one in figures(alone.parts) if one.key == "shares"]
+    png, svg = pictures(figure, tmp_path)
+    assert png.read_bytes().startswith(b"\x89PNG")
+    assert svg.read_text().startswith("<svg")
+
+
+def test_strokes_are_distinct_and_a_methods_own() -> None:
+    labels = ["Clip²", "SGDClip", *(f"unknown {i}" for i in range(20)), "Clip²", "Clip²"]
+    strokes = colours(labels)
+    assert len(set(strokes)) == len(strokes)
+    assert strokes[0] == colours(["SGDClip", "x", "Clip²"])[2]

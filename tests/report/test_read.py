@@ -1,0 +1,170 @@
+"""Reading records: whole, torn, old, hostile, long."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tardygrad.errors import Invalid, RecordError
+from tardygrad.report.read import BARS, CLASSES, CLIENTS, POINTS, SPANS, find, read
+from tardygrad.report.thin import Lanes, Thin
+from tests.report.records import EVIL, events, record, write
+
+
+def test_a_record_is_counted_right(tmp_path: Path) -> None:
+    story = read(record(tmp_path / "run"))
+    assert (story.made, story.time, story.status, story.seconds) == (12, 12.0, "finished", 1.5)
+    assert story.updates == {"small": 22, "large": 2}
+    assert story.weights == pytest.approx({"small": 22.0, "large": 0.4})
+    assert story.refused == {("too stale", "large"): 1}
+    assert story.lost == {"small": 1}
+    assert story.rounds[-1]["steps"] == 120
+    assert [row["scores"]["accuracy"] for row in story.scores] == pytest.approx([0.75, 6 / 7, 0.9, 12 / 13], rel=1e-4)
+    assert story.snapshots == 2
+
+
+def test_every_second_of_a_client_is_working_idle_or_lost(tmp_path: Path) -> None:
+    story = read(record(tmp_path / "run"))
+    small, large = story.uses["small"], story.uses["large"]
+    assert (small.clients, small.working, small.lost) == (3, 2 * 12.0 + 3.0, 3.0)  # client 2: 3 at work, 3 lost, 6 idle
+    assert (large.clients, large.working, large.lost) == (1, 12.0, 0.0)
+    assert [(bar.start, bar.end) for bar in story.away] == [(3.0, 6.0)]
+    assert [bar.end for bar in story.working if bar.client == 3] == [3.0, 12.0]
+
+
+def test_the_update_of_another_job_does_not_end_the_one_that_is_out(tmp_path: Path) -> None:
+    path = record(tmp_path / "run", rounds=1)
+    again = {"event": "refusal", "time": 5.0, "client": 0, "serial": 0, "round": 0, "reason": "finished job"}
+    with (path / "events.jsonl").open("a") as file:
+        file.write(json.dumps(again) + "\n")
+    bars = [bar for bar in read(path).working if bar.client == 0]
+    assert [(bar.start, bar.end) for bar in bars] == [(0.0, 1.0), (1.0, 5.0)]
+
+
+def test_a_torn_record_is_of_a_run_that_has_not_ended(tmp_path: Path) -> None:
+    story = read(record(tmp_path / "run", torn=True))
+    assert (story.status, story.ended, story.made, story.seconds) == ("not ended", False, 12, pytest.approx(1.2))
+
+
+def test_a_summary_from_before_a_resume_is_not_believed(tmp_path: Path) -> None:
+    path = record(tmp_path / "run")
+    write(path / "summary.json", {"status": "stopped", "reason": None, "rounds": 5, "seconds": 1.0})
+    assert read(path).status == "not ended"
+
+
+def test_a_record_of_an_older_version_is_read(tmp_path: Path) -> None:
+    path = record(tmp_path / "run", label=None, classes=None, parameters=None)
+    old = [{k: v for k, v in row.items() if k not in ("weights", "seconds")} for row in events(12)]
+    (path / "events.jsonl").write_text("".join(json.dumps(row) + "\n" for row in old))
+    story = read(path)
+    assert (story.label, story.weights, story.parameters) == ("Clip²", None, None)
+    assert story.updates == {"clients": 24}
+    assert {row["seconds"] for row in story.rounds} == {None}
+
+
+@pytest.mark.parametrize("gone", ["events.jsonl", "summary.json"])
+def test_a_run_without_a_file_is_one_that_has_not_come_far(tmp_path: Path, gone: str) -> None:
+    path = record(tmp_path / "run")
+    (path / gone).unlink()
+    assert read(path).made == (0 if gone == "events.jsonl" else 12)
+
+
+def test_what_is_not_finite_is_none(tmp_path: Path) -> None:
+    path = record(tmp_path / "run", rounds=0)
+    row = events(1)[-3]
+    assert row["event"] == "advance"
+    row |= {"loss": None, "clipped": float("nan"), "norms": [None, float("inf")]}
+    (path / "events.jsonl").write_text(json.dumps(row) + "\n")
+    (kept,) = read(path).rounds
+    assert (kept["loss"], kept["clipped"], kept["local_clipped"]) == (None, None, 0.1)
+
+
+def test_text_is_cut_short_and_can_be_printed(tmp_path: Path) -> None:
+    story = read(record(tmp_path / "run", label=EVIL * 9, method="a\ud800\n\x1b[2J", classes=[["x" * 999, 4]]))
+    assert len(story.label) == 40
+    assert story.method.isprintable()
+    assert len(next(iter(story.classes))) == 40
+
+
+def test_of_very_many_classes_the_last_are_one(tmp_path: Path) -> None:
+    story = read(record(tmp_path / "run", classes=[[f"c{i}", 1] for i in range(1000)]))
+    assert len(story.classes) == CLASSES
+    assert story.classes["all others"] == 1000 - CLASSES + 1
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"event": "arrival", "time": None, "client": 0, "serial": 0},
+        {"event": "arrival", "time": float("nan"), "client": 0, "serial": 0},
+        {"event": "dispatch", "time": 0.0, "client": "nobody", "serial": 0},
+        {"event": "advance", "time": 0.0, "round": 1, "clients": [0, 1], "delays": [1], "steps": 1, "snapshots": 0},
+        {"event": "dispatch", "time": 0.0, "client": -1, "serial": 0},
+        {"event": "dispatch", "time": 0.0, "client": 10**400, "serial": 0},
+        {"time": 0.0},
+    ],
+)
+def test_a_record_that_cannot_be_right_is_called_damaged(tmp_path: Path, row: dict[str, Any]) -> None:
+    path = record(tmp_path / "run")
+    (path / "events.jsonl").write_text(json.dumps(row) + "\n")
+    with pytest.raises(RecordError, match="damaged"):
+        read(path)
+
+
+def test_a_spec_without_a_bottom_is_called_damaged(tmp_path: Path) -> None:
+    path = record(tmp_path / "run", rounds=1)
+    deep = '{"a":' * 900 + "1" + "}" * 900
+    (path / "spec.json").write_text(f'{{"method": "x", "spec": {deep}}}')
+    with pytest.raises(RecordError, match="damaged"):
+        read(path)
+
+
+def test_a_long_record_is_thinned_while_it_is_read(tmp_path: Path) -> None:
+    path = record(tmp_path / "run", rounds=0)
+    with (path / "events.jsonl").open("w") as file:
+        file.writelines(json.dumps(row) + "\n" for row in events(20 * POINTS))
+    story = read(path)
+    assert story.made == 20 * POINTS
+    assert len(story.rounds) <= POINTS + 1
+    assert (story.rounds[0]["round"], story.rounds[-1]["round"]) == (1, story.made)
+    assert len({span for _, span, *_ in story.lateness}) <= SPANS
+    assert len(story.working) <= BARS
+    assert sum(bar.jobs for bar in story.working) >= story.jobs
+    assert sum(story.updates.values()) == 2 * story.made
+
+
+def test_of_many_clients_some_are_drawn(tmp_path: Path) -> None:
+    lanes = Lanes(clients=CLIENTS, bars=BARS)
+    for client in range(1000):
+        lanes.add("working", client, 0.0, 1.0)
+    assert len(lanes.kept("working")) == 1000 // lanes.stride + 1 <= CLIENTS
+
+
+def test_bars_are_merged_until_there_are_few_whatever_the_states() -> None:
+    lanes = Lanes(clients=4, bars=50)
+    for i in range(5000):
+        lanes.add("working" if i % 2 else "lost", i % 4, float(i), i + 0.5)
+    assert lanes.number <= 50
+    assert sum(bar.jobs for state in ("working", "lost") for bar in lanes.kept(state)) == 5000
+
+
+@pytest.mark.parametrize("number", [0, 1, 4, 5, 6, 9, 100])
+def test_thinning_keeps_the_first_and_the_last(number: int) -> None:
+    thin = Thin[int](limit=4)
+    for i in range(number):
+        thin.add(i)
+    assert thin.kept[:1] + thin.kept[-1:] == ([0, number - 1] if number else [])
+    assert thin.kept == sorted(set(thin.kept))
+    assert len(thin.kept) <= 5
+
+
+def test_a_folder_stands_for_the_runs_below_it(tmp_path: Path) -> None:
+    one, other = record(tmp_path / "all/b/run"), record(tmp_path / "all/a")
+    assert find([str(tmp_path / "all"), str(one)]) == [other, one]
+    for place, what in ((tmp_path / "none", "is no directory"), (tmp_path / "empty", "holds no run")):
+        (tmp_path / "empty").mkdir(exist_ok=True)
+        with pytest.raises(Invalid, match=what):
+            find([str(place)])

@@ -45,8 +45,14 @@ def test_a_sweep_has_its_table_and_figures(sweep: Sweep) -> None:
     best, where = sweep_parts(sweep, "mine", 2)
     assert [figure.key for figure in figures([best, where])] == ["workable-2", "settings-2", "parallel-2"]
     (table,) = [block for block in best.blocks if isinstance(block, Table)]
-    assert [row[:5] for row in table.rows] == [(label, "12 of 12", "4", "4 of 12 (33%)", "0.11") for label in LABELS]
+    assert [row[:4] for row in table.rows] == [(label, "12 of 12", "4", "4 of 12 (33%)") for label in LABELS]
     assert "method.lr=0.1, method.local_lr=0.01" in table.rows[0][-1]
+    (timed,) = [
+        block
+        for block in sweep_parts(sweep._replace(goal="time to 0.9", best="time"), "mine", 1)[0].blocks
+        if isinstance(block, Table)
+    ]
+    assert (timed.headings[4], timed.rows[0][4]) == ("time to 0.9", "0.11")
 
 
 def test_no_two_trials_share_a_cell(sweep: Sweep) -> None:

@@ -42,17 +42,21 @@ def sweep_parts(sweep: Sweep, name: str, number: int) -> list[Part]:
 
 
 def _best(sweep: Sweep) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    heads = ("group", "trials", "diverged", "workable", text(sweep.goal), "accuracy", "loss", "time (s)", "settings")
+    own_goal = text(sweep.goal) not in ("test accuracy", "test loss")  # which stand there anyway
+    goal = (text(sweep.goal),) if own_goal else ()
+    heads = ("group", "trials", "diverged", "workable", *goal, "test accuracy", "test loss", "time (s)", "settings")
     rows: list[tuple[str, ...]] = []
     for group in groups(sweep):
         share = "–" if group.share is None else f"{group.workable} of {_judged(sweep, group.name)} ({group.share:.0%})"
         own = (text(group.name), f"{group.done} of {group.trials}", str(group.diverged), share)
         if group.best is None:
-            rows.append((*own, "–", "–", "–", "–", "none"))
+            rows.append((*own, *("–" for _ in goal), "–", "–", "–", "none"))
             continue
         best = group.best
-        scores = (_number(best.value), _number(best.accuracy), _number(best.loss), _number(best.time))
-        rows.append((*own, *scores, ", ".join(f"{text(key)}={_short(value)}" for key, value in best.params.items())))
+        accuracy = "–" if best.accuracy is None else f"{best.accuracy:.1%}"
+        scores = (accuracy, _number(best.loss), _number(best.time))
+        settings = ", ".join(f"{text(key)}={_short(value)}" for key, value in best.params.items())
+        rows.append((*own, *(_number(best.value) for _ in goal), *scores, settings))
     return heads, rows
 
 
@@ -121,8 +125,8 @@ def _scale(sweep: Sweep) -> Any:
     scores = sorted(one for trial in _done(sweep) if (one := finite(trial.value)) is not None)
     low, high = (scores[0], scores[-1]) if scores else (0.0, 1.0)
     far = sweep.best != "accuracy" and low > 0 and high > 20 * low
-    good = sweep.best == "accuracy"
-    return alt.Scale(type="log" if far else "linear", scheme="viridis", domain=[low, high], reverse=good)
+    small = sweep.best != "accuracy"  # is better, and the better is the brighter
+    return alt.Scale(type="log" if far else "linear", scheme="viridis", domain=[low, high], reverse=small)
 
 
 def _heat(sweep: Sweep) -> Iterator[Figure]:
@@ -190,6 +194,8 @@ def _heat(sweep: Sweep) -> Iterator[Figure]:
 
 def _short(value: Any) -> str:
     number = finite(value)
+    if isinstance(value, bool):
+        return str(value).lower()
     return text(value, 20) if number is None else f"{number:.3g}"
 
 

@@ -35,7 +35,7 @@ def timeline(story: Story) -> Iterator[Figure]:
     place = {"x": x, "x2": "end:Q", "y": y}
     layers = [
         _bars("idle", color=INK, opacity=0.08).encode(**place),
-        _bars("working", stroke=INK, strokeOpacity=0.5, strokeWidth=0.4).encode(
+        _bars("working", stroke=INK, strokeOpacity=0.9, strokeWidth=0.8).encode(
             **place, color=by_class(classes_of(story)), tooltip=[*tooltip, alt.Tooltip("jobs:Q")]
         ),
     ]
@@ -54,7 +54,7 @@ def timeline(story: Story) -> Iterator[Figure]:
     )
     chart = alt.vconcat(strip.properties(width=WIDTH, height=14), bars, spacing=6)
     lost = ", thin and red while it is lost" if story.away else ""
-    said = f"A line per client: coloured while it works, pale while it is idle{lost}. A tick above is a round made."
+    said = f"A row per client: coloured while it works, job by job, pale while it is idle{lost}. A tick above is a round made."
     caption = " ".join((said, *_thinned(story)))
     data = {
         "idle": [{"client": one, "start": begin, "end": end} for one in shown],

@@ -51,12 +51,12 @@ class Scale(NamedTuple):
     """How much is run."""
 
     seeds: range
-    fleets: tuple[Stragglers, ...]  # of claims 5 and 7; the others have both, or the large one alone
+    fleets: tuple[Stragglers, ...]  # of claims 5, 6 and 7; the others have both, or the large one alone
     methods: tuple[str, ...]  # of claim 5
     buffers: tuple[int, ...]  # M of claim 5
 
 
-FAST = Scale(range(1, 4), ("large",), ("SGDClip", "SD-SGDClip", "Clip²"), (1, 10, 20))
+FAST = Scale(range(1, 4), ("large",), ("SGDClip", "Clip²"), (1, 10, 20))
 FULL = Scale(range(1, 11), FLEETS, tuple(FIXED), (1, 10, 20, 30))
 
 
@@ -305,7 +305,7 @@ def _judge_5(look: Look, scale: Scale) -> Finding:
 
 def _arms_6(look: Look, scale: Scale) -> list[Arm]:
     modes: tuple[Mode, ...] = ("server", "client")
-    return [Arm(name, mode, fleet).at(**FIXED[name]) for fleet in FLEETS for name in FIXED for mode in modes]
+    return [Arm(name, mode, fleet).at(**FIXED[name]) for fleet in scale.fleets for name in FIXED for mode in modes]
 
 
 def _judge_6(look: Look, scale: Scale) -> Finding:

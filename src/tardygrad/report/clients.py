@@ -54,7 +54,7 @@ def timeline(story: Story) -> Iterator[Figure]:
     )
     chart = alt.vconcat(strip.properties(width=WIDTH, height=14), bars, spacing=6)
     lost = ", thin and red while it is lost" if story.away else ""
-    said = f"A row per client: coloured while it works, job by job, pale while idle{lost}. A tick above is a round made."
+    said = f"A row per client: coloured while it works, job by job, pale while idle{lost}. A tick above is a round."
     caption = " ".join((said, *_thinned(story)))
     data = {
         "idle": [{"client": one, "start": begin, "end": end} for one in shown],

@@ -18,7 +18,7 @@ from tardygrad.kernels import Form, Late
 from tardygrad.schedules import Constant, Cosine, Power
 from tardygrad.transforms import Step, Transform, chain, clip, scale
 
-fused = pytest.importorskip("tardygrad.fused", reason="needs numba: pip install 'tardygrad[fast]'")
+fused = pytest.importorskip("tardygrad.fused", reason="needs numba: pip install -c constraints.txt -e '.[fast]'")
 
 SIZES = [1, 7, fused.BLOCK - 1, fused.BLOCK, 3 * fused.BLOCK + 5]
 STEPS = {

@@ -5,10 +5,13 @@ from __future__ import annotations
 import logging
 import math
 import os
+import re
+import runpy
 import signal
 import sqlite3
 import warnings
 from collections.abc import Callable, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +21,7 @@ import pytest
 import tardygrad as tg
 from tardygrad import spec
 from tardygrad.errors import Invalid, RecordError
-from tardygrad.sweep import Sweep, Trial, groups, read, sweep
+from tardygrad.sweep import Sweep, Trial, groups, read, remark, sweep
 from tardygrad.sweep.asked import again, ask, overrides
 from tardygrad.sweep.crew import LIVES, Crew
 from tardygrad.sweep.study import Study
@@ -26,6 +29,7 @@ from tardygrad.sweep.table import judged
 from tardygrad.sweep.trial import Bench
 from tests.cli.conftest import SMALL
 
+DOCS = Path(__file__).parent.parent / "docs/cli.md"
 FEW = ["method.lr=1", "method.clip=0.5", "method.local_clip=1"]
 RATES = ["method.local_lr=[0.01, 0.1, 0.3]"]
 RANGES = ["method.local_lr={low=0.001, high=1.0, log=true}", "method.buffer={low=1, high=4}", "method.lr=[0.5, 1.0]"]
@@ -306,6 +310,8 @@ def test_pruning_ends_what_falls_behind(small: str) -> None:
     (group,) = groups(found)
     assert group.best is not None
     assert group.best.params["method.local_lr"] in (0.1, 0.2)
+    assert (group.pruned, group.other) == (states.count("pruned"), 0)
+    assert group.share is None  # pruning chose who could be workable
 
 
 def test_a_sweep_can_be_read_while_it_runs(small: str) -> None:
@@ -330,6 +336,16 @@ def test_optuna_leaves_no_trace(small: str, capfd: pytest.CaptureFixture[str]) -
     sweep(small, FEW, over=RANGES, sampler="tpe", trials=3, out="here")
     assert (logging.getLogger("optuna").level, list(warnings.filters)) == before
     assert capfd.readouterr() == ("", "")
+
+
+def test_optuna_reads_a_study_as_the_docs_say(small: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = sweep(small, FEW, over=RATES, seeds=2, out="runs/quadratic-sweep-1")
+    (snippet,) = re.findall(r"^```py\n(.*?)^```$", DOCS.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    Path("snippet.py").write_text(snippet)
+    runpy.run_path("snippet.py")
+    best = groups(found)[0].best
+    assert best is not None
+    assert capsys.readouterr().out == f"{best.number} {best.params} {best.seeds[0]['loss']}\n"
 
 
 def test_a_damaged_sweep_says_so(small: str) -> None:
@@ -394,8 +410,56 @@ def test_a_broken_rule_is_refused_before_anything_is_written(small: str, how: An
 
 
 def test_a_target_accuracy_is_a_share() -> None:
-    with pytest.raises(Invalid, match="a target accuracy must be above 0 and at most 1, got 90"):
+    with pytest.raises(
+        Invalid, match=r"a target accuracy must be above 0 and at most 1, got 90\. Did you mean 0\.9\?$"
+    ):
         ask("logistic", best="time", target=90)
+    with pytest.raises(Invalid, match=r"at most 1, got -1\.$"):
+        ask("logistic", best="time", target=-1)
+
+
+def test_a_target_that_x_0_has_already_is_refused(small: str) -> None:
+    with pytest.raises(
+        Invalid, match=r"^x_0 already has a test accuracy of 0\.\d+, got the target 0.1. Use a higher one"
+    ):
+        ask("logistic", best="time", target=0.1)
+    with pytest.raises(Invalid, match=r"^x_0 already has a test loss of [\d.]+, got the target 1000. Use a lower one"):
+        ask(small, best="time", target=1000)
+
+
+def placed(values: Sequence[float], space: dict[str, Any], **start: float) -> Sweep:
+    """A sweep over the points of a grid with these losses."""
+    points = [dict(zip(space, point, strict=True)) for point in product(*space.values())]
+    trials = [
+        made(None, value=value)._replace(number=i, params=point, loss=value, start=start)
+        for i, (point, value) in enumerate(zip(points, values, strict=True))
+    ]
+    return Sweep("made", space, "test loss", "loss", len(points), trials, {})
+
+
+def test_the_best_at_the_edge_is_told_of() -> None:
+    space: dict[str, Any] = {"method.lr": [0.1, 1.0, 10.0], "fleet.stragglers": ["mild", "large"]}
+    edge = "best at the edge of lr: better settings may lie beyond"
+    assert remark(placed([1, 2, 3, 4, 5, 6], space, loss=9.0)) == edge
+    assert remark(placed([6, 5, 4, 3, 2, 1], space, loss=9.0)) == edge
+    assert remark(placed([6, 5, 1, 3, 2, 4], space, loss=9.0)) is None
+    assert remark(placed([1, 5, 1, 3, 2, 4], space, loss=9.0)) is None  # as good inside
+    under_way = placed([1, 2, 3, 4, 5, 6], space, loss=9.0)
+    assert remark(under_way._replace(total=7)) is None
+    beyond: dict[str, Any] = {"method.clip": [0.1, 1, "inf"]}
+    assert remark(placed([3, 2, 1], beyond, loss=9.0)) is None
+    assert remark(placed([1, 2, 3], beyond, loss=9.0)) == "best at the edge of clip: better settings may lie beyond"
+    whole = under_way._replace(space={"method.lr": {"low": 0.1, "high": 50, "log": True}})
+    assert remark(whole) == edge
+    assert remark(whole._replace(space={"method.lr": {"low": 0.01, "high": 50, "log": True}})) is None
+
+
+def test_a_sweep_without_a_trial_better_than_x_0_says_so(small: str) -> None:
+    space: dict[str, Any] = {"method.lr": [0.1, 1.0]}
+    assert remark(placed([9.0, 10.0], space, loss=9.0)) == "no trial is better than x_0"
+    found = sweep(small, ["method.clip=inf", "method.local_clip=inf", "method.lr=1e38"], over=RATES, out="here")
+    assert remark(found) == "no trial is better than x_0"
+    assert remark(sweep(small, FEW, over=RATES, out="there")) != "no trial is better than x_0"
 
 
 def test_a_folder_is_gone_on_with_only_if_the_same_is_asked(small: str) -> None:

@@ -177,7 +177,7 @@ def test_bad_names_missing_packages_and_missing_records_are_refused(
         track.tracked(begun(None), ["tensorboard"])
     for found in (None, ModuleSpec("mlflow", None)):  # the second is a mere folder of that name
         monkeypatch.setattr(track, "find_spec", {"mlflow": found}.get)
-        with pytest.raises(tg.Invalid, match=r"needs its package, got none. Use pip install 'tardygrad\[mlflow\]'."):
+        with pytest.raises(tg.Invalid, match=r"got none. Use pip install -c constraints.txt -e '.\[mlflow\]'."):
             track.tracked(run, ["mlflow"])
     assert not (tmp_path / "run").exists()
 
@@ -187,6 +187,9 @@ def test_a_spec_knows_the_same_trackers() -> None:
     assert list(words) == list(track.TRACKERS)
     asked = spec.load("quadratic", ['run.track=["mlflow", "wandb"]'])
     assert asked.run.track == ("mlflow", "wandb")
+    assert spec.load("quadratic", ["run.track=mlflow"]).run.track == ("mlflow",)
+    with pytest.raises(tg.Invalid, match=r"must be one of tensorboard, .*, got 'mlflo'\. Did you mean 'mlflow'\?"):
+        spec.load("quadratic", ["run.track=mlflo"])
     assert spec.parse(asked.resolved()) == spec.parse(json.loads(json.dumps(asked.resolved())))
 
 

@@ -197,7 +197,8 @@ def _parquet(path: Path, columns: dict[str, str], rows: Iterable[Row]) -> int:
     try:
         from pyarrow import ArrowException, Table, float64, int64, parquet, schema, string
     except ImportError as error:
-        raise Invalid("parquet files need pyarrow, got no such package. pip install 'tardygrad[data]'.") from error
+        fix = "Use pip install -c constraints.txt -e '.[data]'."
+        raise Invalid(f"parquet files need pyarrow, got no such package. {fix}") from error
     types = {"int": int64(), "float": float64(), "text": string()}
     shape = schema([(name, types[kind]) for name, kind in columns.items()])
     number, left = 0, iter(rows)

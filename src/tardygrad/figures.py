@@ -22,7 +22,7 @@ COLOURS = {
     "SD-SGDClip": "#CC79A7",
     "DC-SGDClip": "#332288",
     "sync-SGDClip": "#808080",
-    "FADAS": "#56B4E9",
+    "FADAS": "#A50026",
     "DN+DyLU": "#882255",
     "DN": "#AA4499",
     "FedBuff": "#999933",

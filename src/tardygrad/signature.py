@@ -4,7 +4,7 @@ float, int, bool, str, Literal   a TOML value of just that type: "4" is no numbe
 X | None                         leave the key out, or null in JSON
 a dataclass                      a table with its fields; where several are possible, with `kind`, the class's name
 a schedule                       0.1, {value = 0.1, exponent = -0.5} (Power), {peak = 0.1, rounds = 140} (Cosine)
-tuple                            a list
+tuple                            a list; of words out of a few, also a single one
 inf                              inf; in JSON, which has no such number, "inf"
 """
 
@@ -118,6 +118,8 @@ def read(hint: Any, value: Any, where: str) -> Any:
             return construct(classes[kind], value, where)
         for only in classes.values():
             return construct(only, value, where)
+    if isinstance(value, str) and any(_words(option) for option in options):
+        value = [value]  # a single word of a list of them
     if isinstance(value, list):
         for option in options:
             if get_origin(option) is tuple and len(hints := _items(option, len(value))) == len(value):
@@ -167,6 +169,11 @@ def _options(hint: Any) -> tuple[Any, ...]:
 
 def _classes(options: Iterable[Any]) -> dict[str, Make]:
     return {option.__name__.lower(): option for option in options if isinstance(option, type) and is_dataclass(option)}
+
+
+def _words(option: Any) -> bool:
+    """Whether it is a list of words out of a few."""
+    return get_origin(option) is tuple and get_origin(get_args(option)[0]) is Literal
 
 
 def _items(option: Any, length: int) -> list[Any]:

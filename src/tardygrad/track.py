@@ -201,7 +201,8 @@ def check(names: Iterable[str]) -> list[str]:
             )
         found = find_spec(name)
         if found is None or found.origin is None:  # a folder of that name, which trackers like to make, is no package
-            raise Invalid(f"tracking with {name} needs its package, got none. Use pip install 'tardygrad[{name}]'.")
+            fix = f"Use pip install -c constraints.txt -e '.[{name}]'."
+            raise Invalid(f"tracking with {name} needs its package, got none. {fix}")
     return chosen
 
 

@@ -21,6 +21,7 @@ def test_the_demo_prints_a_table_and_writes_figures_and_records(tardygrad: Comma
     assert code == 0
     heading, *rows = out.splitlines()[:6]
     assert "time to 90% (s)" in heading
+    assert "speed-up of the rounds" in heading
     assert [row.split()[0] for row in rows] == list(MODULE.CAST)
     assert all(row.split()[2] == "–" for row in rows)  # after one round nobody is there
     assert f"Accuracy is taken every {MODULE.EVERY} rounds." in out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,15 @@ def test_several_runs_are_one_table_with_their_names(tardygrad: Command) -> None
     assert [bool(row["test_loss"]) for row in metrics[-13:]] == [True] + [False] * 12
 
 
+def test_a_folder_stands_for_the_runs_below_it_each_once(tardygrad: Command) -> None:
+    tardygrad("run", "small.toml")
+    assert tardygrad("export", "runs", "runs/small-1").code == 0
+    assert len(table("runs/small-1/export/metrics.csv")) == 12
+    tardygrad("run", "small.toml")
+    assert tardygrad("export", "runs", "--out", "both").code == 0
+    assert [row["run"] for row in table("both/metrics.csv")] == ["runs/small-1"] * 12 + ["runs/small-2"] * 12
+
+
 def test_nothing_is_overwritten_without_force(tardygrad: Command) -> None:
     tardygrad("run", "small.toml", "--out", "here")
     tardygrad("export", "here")
@@ -123,17 +133,22 @@ def test_text_that_a_spreadsheet_would_run_is_quoted(tardygrad: Command) -> None
 @pytest.mark.parametrize(
     ("argv", "fragment"),
     [
-        (["nowhere"], "'nowhere' holds no run: spec.json cannot be read"),
-        (["small-1"], "a run must be named by its directory, got 'small-1'. Did you mean 'runs/small-1'?"),
-        (["runs/small-1", "runs/../runs/small-1", "--out", "x"], "each run must be named once"),
+        (["nowhere"], "a run, a sweep or a folder with some is needed, and 'nowhere' is no directory. Name what"),
         (
-            ["runs/small-1", "nowhere"],
-            "the tables of several runs need a directory, got 2 runs and none. Add --out DIR.",
+            ["empty"],
+            "'empty' holds none. Name what `tardygrad run` or `tardygrad sweep` recorded, such as runs/digits-1.",
         ),
+        (["swept"], "an export needs runs, got only sweeps. Use `tardygrad report` for those."),
+        (["small-1"], "a run must be named by its directory, got 'small-1'. Did you mean 'runs/small-1'?"),
+        (["runs", "copy"], "the tables of several runs need a directory, got 2 runs and none. Add --out DIR."),
     ],
 )
 def test_what_cannot_be_exported_is_one_line(argv: list[str], fragment: str, tardygrad: Command) -> None:
     tardygrad("run", "small.toml")
+    shutil.copytree("runs/small-1", "copy")
+    Path("empty").mkdir()
+    Path("swept").mkdir()
+    Path("swept/sweep.json").write_text("{}")
     code, out, err = tardygrad("export", *argv)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert fragment in err
@@ -174,7 +189,7 @@ def test_parquet_without_its_package_says_which(tardygrad: Command, monkeypatch:
     tardygrad("run", "small.toml", "--out", "here")
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
     code, _, err = tardygrad("export", "here", "--parquet")
-    assert (code, "pip install 'tardygrad[data]'" in err) == (2, True)
+    assert (code, "pip install -c constraints.txt -e '.[data]'" in err) == (2, True)
 
 
 def test_a_torn_last_line_is_left_out(tardygrad: Command) -> None:

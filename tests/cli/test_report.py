@@ -37,13 +37,14 @@ def test_figures_are_written_on_demand(tardygrad: Command) -> None:
         (("runs/a", "-o", "runs/a/spec.json"), "--out must be a file that ends in .html, got 'runs/a/spec.json'."),
         (("runs/a", "--baseline", "x"), "--baseline must be one of 'Clip²', got 'x'."),
         (("runs/a", "--target", "high"), "Invalid value for '--target'"),
+        (("runs", "--target", "90"), "got 90. Did you mean 0.9?"),
         ((), "Missing argument 'RUN...'"),
     ],
 )
 def test_a_broken_rule_is_answered_and_nothing_is_written(
     tardygrad: Command, options: tuple[str, ...], rule: str
 ) -> None:
-    before = (record(Path("runs/a"), rounds=1) / "spec.json").read_text()
+    before = (record(Path("runs/a"), rounds=3) / "spec.json").read_text()
     code, _, err = tardygrad("report", *options)
     assert code == 2
     assert rule in err
@@ -59,8 +60,34 @@ def test_a_damaged_record_is_no_report(tardygrad: Command) -> None:
     assert not Path("report.html").exists()
 
 
+def test_the_sweeps_in_a_folder_are_told_of_too(tardygrad: Command) -> None:
+    record(Path("runs/a"), rounds=1)
+    few = ("--sampler", "random", "--trials", "1")
+    for name in ("one", "two"):
+        assert tardygrad("sweep", "quadratic", "run.rounds=1", *few, "--out", f"runs/{name}").code == 0
+    assert tardygrad("report", "runs").code == 0
+    page = Path("report.html").read_text("utf-8")
+    assert "<title>1 run and sweep one and sweep two</title>" in page
+    assert "Sweep one: best settings" in page
+    assert "Sweep two: best settings" in page
+    for option in ("--target", "--baseline"):
+        code, _, err = tardygrad("report", "runs/one", option, "0.5")
+        assert (code, f"{option} is for runs, got" in err, "Leave it out." in err) == (2, True, True)
+
+
 def test_watching_what_is_no_run_is_refused(tardygrad: Command) -> None:
     assert tardygrad("watch", "nowhere").code == 2
+
+
+def test_ctrl_c_ends_watching_even_before_there_is_a_server(
+    tardygrad: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    record(Path("runs/a"), rounds=1)
+    monkeypatch.setattr("tardygrad.report.live.serve", interrupted)
+    assert tardygrad("watch", "runs/a") == (0, "", "")
 
 
 def test_watching_prints_the_address_and_ends_quietly(tmp_path: Path) -> None:

@@ -115,14 +115,43 @@ def test_a_sweep_prints_a_row_for_each_group(tardygrad: Command) -> None:
     code, out, err = tardygrad("sweep", "small.toml", *POINTS, "--over", "fleet.stragglers=['mild', 'large']")
     assert code == 0
     assert err == "6 trials of small, in runs/small-sweep-1\n"
-    heading, *rows, last = out.splitlines()
-    assert " ".join(heading.split()) == "group trials finished diverged other workable best with"
-    assert [row.split()[:6] for row in rows] == [
-        ["Clip²,", "mild", "3/3", "3", "0", "0"],
-        ["Clip²,", "large", "3/3", "3", "0", "0"],
+    heading, *rows, edge, last = out.splitlines()
+    assert " ".join(heading.split()) == "group trials finished diverged workable best with"
+    assert [row.split()[:5] for row in rows] == [
+        ["Clip²,", "mild", "3/3", "3", "0"],
+        ["Clip²,", "large", "3/3", "3", "0"],
     ]
+    assert edge == "best at the edge of local_lr: better settings may lie beyond"
     assert all("local_lr=0." in row for row in rows)
     assert last == "best by test loss; report with: tardygrad report runs/small-sweep-1"
+
+
+def test_pruned_trials_have_a_column_and_no_share_is_claimed(tardygrad: Command) -> None:
+    over = ["--over", "method.local_lr=[0.1, 0.0001, 0.001, 0.0002]", "run.rounds=32", "run.evaluate_every=1"]
+    heading, row, *_ = tardygrad("sweep", "small.toml", *POINTS[:3], *over, "--prune").out.splitlines()
+    assert heading.split() == ["group", "trials", "finished", "diverged", "pruned", "workable", "best", "with"]
+    assert row.split()[:6] == ["Clip²", "4/4", "1", "0", "3", "–"]
+
+
+def test_trials_that_starved_have_a_column(tardygrad: Command) -> None:
+    over = ["--over", "method.local_lr=[0.1, 1e38]"]
+    out = tardygrad("sweep", "small.toml", "method.lr=1", "method.clip=inf", "method.local_clip=inf", *over).out
+    assert out.splitlines()[0].split()[3:6] == ["diverged", "other", "workable"]
+    assert out.splitlines()[1].split()[2:5] == ["1", "0", "1"]
+
+
+def test_a_target_that_nobody_reached_is_named(tardygrad: Command) -> None:
+    out = tardygrad("sweep", "small.toml", *POINTS, "--best", "time", "--target", "0.00001").out
+    assert "none reached 1e-05" in out.splitlines()[1]
+
+
+def test_going_on_says_how_much_is_left(tardygrad: Command) -> None:
+    tardygrad("sweep", "small.toml", *POINTS, "--out", "here")
+    with sqlite3.connect("here/study.db") as db:
+        db.execute("UPDATE trials SET state = 'RUNNING', datetime_complete = NULL WHERE number > 0")
+    assert tardygrad("sweep", "here").err == "3 trials of small, in here: 1 done, 2 to go\n"
+    again = tardygrad("sweep", "small.toml", *POINTS, "--out", "here")
+    assert again.err == "3 trials of small, in here: 3 done, 0 to go\n"
 
 
 def test_a_sweep_as_json(tardygrad: Command) -> None:
@@ -151,6 +180,7 @@ def test_text_from_a_sweep_is_no_markup(tardygrad: Command) -> None:
         (["--over", "method.lr=[]"], "the values of `method.lr` must be one or more and differ, got []."),
         (["--rounds", "5"], "a setting is no option, got --rounds. Write run.rounds=5."),
         (["--target", "0.9"], "`best` = time and a target need each other, got best=None and target=0.9."),
+        (["--best", "time", "--target", "1000"], "x_0 already has a test loss of "),
         (["--sampler", "gird"], "`sampler` must be one of grid, random, tpe, got 'gird'."),
     ],
 )

@@ -80,9 +80,18 @@ def test_a_record_that_goes_away_is_no_crash(tmp_path: Path) -> None:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         (path / "events.jsonl").write_text("no JSON\n")
-        assert ask(server.server_address[1])[0] == 503  # type: ignore[arg-type]
+        status, body = ask(server.server_address[1])  # type: ignore[arg-type]
+        assert status == 503
+        assert "is damaged" in body
         server.shutdown()
         thread.join()
+
+
+def test_a_folder_without_runs_is_refused_at_once_and_a_page_made_when_it_is_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(Invalid, match="holds none"):
+        serve([str(tmp_path)], 0)
+    (record(tmp_path / "run", rounds=1) / "events.jsonl").write_text("no JSON\n")
+    serve([str(tmp_path)], 0).server_close()  # which no page could be made of
 
 
 def test_watching_takes_no_lock_and_writes_nothing(run: Path, port: int) -> None:

@@ -12,9 +12,11 @@ import pytest
 
 from tardygrad.errors import Invalid
 from tardygrad.figures import colours
+from tardygrad.report.blocks import Note, Table
 from tardygrad.report.groups import baseline_of, grouped, lines, target_of
+from tardygrad.report.live import said
 from tardygrad.report.page import figures, pictures
-from tardygrad.report.read import read
+from tardygrad.report.read import find, read
 from tardygrad.report.tell import Report, tell
 from tests.report.records import EVIL, events, record, write
 
@@ -210,6 +212,118 @@ def test_speed_ups_are_times_to_the_target_over_the_baselines(tmp_path: Path) ->
     assert (quick.there.deviation, quick.there.number) == (0.0, 2)
     assert (sync.there and sync.there.mean, sync.faster, quick.faster) == (90.0, 1.0, 10.0)
     assert quick.scores["accuracy"].mean == pytest.approx((12 / 13 + 1 - 1.1 / 13) / 2, rel=1e-4)
+
+
+def test_a_speed_up_is_of_groups_whose_runs_all_reached_the_target(tmp_path: Path) -> None:
+    record(tmp_path / "all/0")
+    record(tmp_path / "all/1", seed=1)
+    record(tmp_path / "all/2", seed=9, rounds=11)
+    record(tmp_path / "all/sync", label="sync-Clip²", spec={"method": {"mode": "sync"}})
+    table = compared(tell([str(tmp_path / "all")], target=0.89))
+    assert table["Clip²"] | {"time to 89% (s)": "2 of 3 runs", "speed-up to 89%": "–"} == table["Clip²"]
+    assert table["sync-Clip²"] | {"time to 89% (s)": "9", "speed-up to 89%": "1×"} == table["sync-Clip²"]
+    flipped = compared(tell([str(tmp_path / "all")], target=0.89, baseline="Clip²"))
+    assert flipped["sync-Clip²"]["speed-up to 89%"] == "–"
+
+
+def compared(report: Report) -> dict[str, dict[str, str]]:
+    """The table that compares runs: name of the run to heading to cell."""
+    (table,) = [block for block in report.parts[0].blocks if isinstance(block, Table)]
+    return {row[0]: dict(zip(table.headings, row, strict=True)) for row in table.rows}
+
+
+def test_the_speed_up_of_the_rounds_is_of_runs_that_made_as_many(tmp_path: Path) -> None:
+    slow = record(tmp_path / "all/slow", label="sync-Clip²", spec={"method": {"mode": "sync"}})
+    rows = [{**row, "time": 10 * row["time"]} for row in events(12)]
+    (slow / "events.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    record(tmp_path / "all/equal", label="as many")
+    record(tmp_path / "all/fewer", label="fewer", rounds=11, spec={"method": {"lr": 2.0}})
+    table = compared(tell([str(tmp_path / "all")]))
+    assert {name: row["speed-up of the rounds"] for name, row in table.items()} == {
+        "as many": "10×",
+        "fewer": "–",
+        "sync-Clip²": "1×",
+    }
+
+
+@pytest.mark.parametrize(
+    ("target", "rule"),
+    [
+        (90, r"--target is an accuracy, above 0 and at most 1, got 90\. Did you mean 0\.9\?"),
+        (101, r"got 101\. Use for example 0\.9\."),
+        (0, r"got 0\. Use for example 0\.9\."),
+        (float("nan"), r"got nan\. Use for example 0\.9\."),
+    ],
+)
+def test_an_accuracy_that_cannot_be_is_no_target(tmp_path: Path, target: float, rule: str) -> None:
+    one, other = str(record(tmp_path / "0")), str(record(tmp_path / "1", seed=1))
+    for places in ([one], [one, other]):
+        with pytest.raises(Invalid, match=rule):
+            tell(places, target=target)
+
+
+def test_a_loss_to_be_reached_is_finite(tmp_path: Path) -> None:
+    path = record(tmp_path / "run")
+    rows = [{key: value for key, value in row.items() if key != "accuracy"} for row in events(12)]
+    (path / "events.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    tell([str(path)], target=90)
+    with pytest.raises(Invalid, match=r"--target must be a finite loss, got inf\. Use for example 0\.5\."):
+        tell([str(path)], target=float("inf"))
+
+
+def test_runs_on_different_tasks_are_said_to_be(tmp_path: Path) -> None:
+    record(tmp_path / "all/0")
+    record(tmp_path / "all/1", seed=1)
+    note = "These runs learn different tasks (quadratic, glue rte): their losses cannot be compared."
+    assert note not in tell([str(tmp_path / "all")]).html()
+    record(tmp_path / "all/2", spec={"task": {"kind": "glue", "name": "rte"}})
+    report = tell([str(tmp_path / "all")])
+    assert report.parts[0].blocks[0] == Note(note)
+    assert f'<p class="note">{note}</p>' in report.html()
+
+
+def test_long_names_keep_both_ends(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        record(tmp_path / "all" / name, spec={"task": {"data": "x" * 90 + name}})
+    groups = grouped(map(read, find([str(tmp_path / "all")]).runs))
+    assert [(group.name[:17], group.name[-4:], len(group.name)) for group in groups] == [
+        ("Clip², task.data=", 'one"', 60),
+        ("Clip², task.data=", 'two"', 60),
+    ]
+
+
+def test_a_method_that_clips_nothing_is_left_out_of_the_figure_of_clipping(tmp_path: Path) -> None:
+    record(tmp_path / "all/0")
+    bare = record(tmp_path / "all/1", label="SGDClip", spec={"method": {"kind": "sgdclip"}})
+    rows = [{**row, "clipped": 0.0} if row["event"] == "advance" else row for row in events(12)]
+    (bare / "events.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    drawn = {one.key: one for one in figures(tell([str(tmp_path / "all")]).parts)}
+    groups = {key: {row["group"] for row in drawn[key].chart["datasets"]["rows"]} for key in ("clipped", "score-1")}
+    assert groups == {"clipped": {"Clip²"}, "score-1": {"Clip²", "SGDClip"}}
+    assert "Those that clip nothing there are left out: SGDClip." in drawn["clipped"].caption
+    assert "clipped" not in {one.key for one in figures(tell([str(bare)]).parts)}
+
+
+def test_long_lines_have_no_marks_and_equal_times_are_said(tmp_path: Path) -> None:
+    path = record(tmp_path / "run", rounds=70)
+    rows = [{**row, "time": float(int(row["time"] / 2))} for row in events(70)]
+    (path / "events.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    drawn = {one.key: one for one in figures(tell([str(path)]).parts)}
+    marks = {
+        key: drawn[key].chart["concat"][0]["layer"][-1]["encoding"].get("opacity") for key in ("score-1", "clipped")
+    }
+    assert marks == {"score-1": None, "clipped": {"value": 0}}
+    assert "the line against time is their mean" in drawn["clipped"].caption
+    assert "the line against time is their mean" not in drawn["score-1"].caption
+
+
+@pytest.mark.parametrize("status", ["stopped", "finished"])
+def test_a_stopped_run_says_how_it_goes_on(tmp_path: Path, status: str) -> None:
+    path = record(tmp_path / "a run", rounds=2)
+    write(path / "summary.json", {"status": status, "reason": None, "rounds": 2, "seconds": 1.0})
+    again = f"tardygrad resume '{path}'"
+    assert (again in Elements(tell([str(path)]).html()).text) == (status == "stopped")
+    assert (f"The run is stopped; it can go on with `{again}`." == said([read(path)])) == (status == "stopped")
 
 
 def test_a_target_that_nobody_reaches_has_no_time(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from tardygrad.errors import Invalid, RecordError
-from tardygrad.report.read import BARS, CLASSES, CLIENTS, POINTS, SPANS, find, read
+from tardygrad.record import Record
+from tardygrad.report.read import BARS, CLASSES, CLIENTS, POINTS, SPANS, find, going, read
 from tardygrad.report.thin import Lanes, Thin
 from tests.report.records import EVIL, events, record, write
 
@@ -163,8 +164,22 @@ def test_thinning_keeps_the_first_and_the_last(number: int) -> None:
 
 def test_a_folder_stands_for_the_runs_below_it(tmp_path: Path) -> None:
     one, other = record(tmp_path / "all/b/run"), record(tmp_path / "all/a")
-    assert find([str(tmp_path / "all"), str(one)]) == [other, one]
-    for place, what in ((tmp_path / "none", "is no directory"), (tmp_path / "empty", "holds no run")):
+    assert find([str(tmp_path / "all"), str(one)]) == ([other, one], [])
+    (tmp_path / "all/sweep").mkdir()
+    write(tmp_path / "all/sweep/sweep.json", {})
+    assert find([str(tmp_path / "all")]) == ([other, one], [tmp_path / "all/sweep"])
+    for place, what in ((tmp_path / "none", "is no directory"), (tmp_path / "empty", "holds none")):
         (tmp_path / "empty").mkdir(exist_ok=True)
-        with pytest.raises(Invalid, match=what):
+        with pytest.raises(Invalid, match=rf"{what}\. Name what `tardygrad run` or `tardygrad sweep` recorded"):
             find([str(place)])
+
+
+@pytest.mark.skipif(not Path("/proc/locks").exists(), reason="the system lists no locks")
+def test_a_run_that_is_held_is_seen_to_go_on_and_one_that_was_killed_is_not(tmp_path: Path) -> None:
+    assert not going(record(tmp_path / "old"))
+    held = Record(tmp_path / "run", {})
+    try:
+        assert going(tmp_path / "run")
+    finally:
+        held.close()
+    assert not going(tmp_path / "run")

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import math
+import shlex
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tardygrad.report.blocks import Table
+from tardygrad import spec
+from tardygrad.report.blocks import Code, Table
 from tardygrad.report.page import figures, html
 from tardygrad.report.sweeps import sweep_parts
-from tardygrad.sweep import Sweep, Trial
+from tardygrad.sweep import Sweep, Trial, groups
+from tardygrad.sweep import sweep as sweep_of
+from tardygrad.sweep.asked import ask, overrides
 from tests.report.conftest import Open
 from tests.report.records import EVIL
 
@@ -41,31 +44,104 @@ def sweep() -> Sweep:
     return swept([trial(number, *point) for number, point in enumerate(points)])
 
 
-def test_a_sweep_has_its_table_and_figures(sweep: Sweep) -> None:
-    best, where = sweep_parts(sweep, "mine", 2)
-    assert [figure.key for figure in figures([best, where])] == ["workable-2", "settings-2", "parallel-2"]
-    (table,) = [block for block in best.blocks if isinstance(block, Table)]
+def tables(sweep: Sweep) -> list[Table]:
+    return [block for block in sweep_parts(sweep, "mine", 1)[0].blocks if isinstance(block, Table)]
+
+
+def drawn(sweep: Sweep) -> dict[str, Any]:
+    return {figure.key: figure.chart for figure in figures(sweep_parts(sweep, "mine", 1))}
+
+
+def test_a_sweep_has_its_tables_and_figures(sweep: Sweep) -> None:
+    parts = sweep_parts(sweep, "mine", 2)
+    assert [figure.key for figure in figures(parts)] == ["workable-2", "settings-2", "parallel-2"]
+    table, top = tables(sweep)
     assert [row[:4] for row in table.rows] == [(label, "12 of 12", "4", "4 of 12 (33%)") for label in LABELS]
     assert "method.lr=0.1, method.local_lr=0.01" in table.rows[0][-1]
-    (timed,) = [
-        block
-        for block in sweep_parts(sweep._replace(goal="time to 0.9", best="time"), "mine", 1)[0].blocks
-        if isinstance(block, Table)
-    ]
+    assert len(top.rows) == 10
+    assert top.rows[0][:3] == ("0", LABELS[0], "0.11")
+    assert top.rows[0][-1] == 'method.lr=0.1 method.local_lr=0.01 method.clip=0.5 method.kind="SD-S"'
+    timed, _ = tables(sweep._replace(goal="time to 0.9", best="time"))
     assert (timed.headings[4], timed.rows[0][4]) == ("time to 0.9", "0.11")
 
 
+def test_pruned_trials_are_told_apart_and_leave_no_workable_share(sweep: Sweep) -> None:
+    pruned = [one._replace(state="pruned", status="pruned", value=None, workable=None) for one in sweep.trials[:3]]
+    cut = swept([*pruned, *sweep.trials[3:]], asked={"prune": True})
+    said, table, *_ = sweep_parts(cut, "mine", 1)[0].blocks
+    assert isinstance(said, str)
+    assert said.startswith("24 of 24 trials are done, 3 of them pruned.")
+    assert isinstance(table, Table)
+    assert table.headings[:5] == ("group", "trials", "diverged", "pruned", "workable")
+    assert [row[3:5] for row in table.rows] == [("3", "–"), ("0", "–")]
+    assert "workable" not in drawn(cut)
+
+
+def test_a_target_that_nobody_reached_is_named(sweep: Sweep) -> None:
+    nobody = [one._replace(value=None, workable=False) for one in sweep.trials]
+    found = swept(nobody, goal="time to 0.9", best="time", asked={"target": 0.9})
+    assert [row[-1] for row in tables(found)[0].rows] == ["none reached 0.9"] * 2
+
+
+def test_the_best_trial_comes_with_the_command_that_runs_it(tmp_path: Path) -> None:
+    changes = ["run.rounds=3", "method.buffer=2", "method.clip=inf", "method.local_clip=1"]
+    over = ["method.local_lr=[0.1, 0.2]", "method.lr=[1.0]", "fleet.stragglers=['mild']"]
+    found = sweep_of("quadratic", changes, over=over, out=tmp_path / "here")
+    (code,) = [block for block in sweep_parts(found, "mine", 1)[0].blocks if isinstance(block, Code)]
+    program, verb, name, *given = shlex.split(code.text)
+    assert (program, verb, name) == ("tardygrad", "run", "quadratic")
+    best = groups(found)[0].best
+    assert best is not None
+    asked, _ = ask("quadratic", changes, over=over)
+    assert spec.load(name, given) == asked.at(best.params)
+    foreign = found._replace(asked={**found.asked, "name": "mine"})
+    (code,) = [block for block in sweep_parts(foreign, "mine", 1)[0].blocks if isinstance(block, Code)]
+    assert shlex.split(code.text) == overrides(best.params)
+
+
 def test_no_two_trials_share_a_cell(sweep: Sweep) -> None:
-    (heat,) = [figure for figure in figures(sweep_parts(sweep, "mine", 1)) if figure.key == "settings"]
-    rows = heat.chart["datasets"]["rows"]
-    assert len({(row["group"], row["others"], row["across"], row["up"]) for row in rows}) == len(sweep.trials)
-    assert {row["others"] for row in rows} == {"clip 0.5", "clip inf"}
-    assert [row["mark"] for row in rows if row["across"] == 10.0] == ["×"] * 8
+    chart = drawn(sweep)["settings"]
+    rows = chart["datasets"]["rows"]
+    assert len({(row["row"], row["column"], row["across"], row["up"]) for row in rows}) == len(sweep.trials)
+    assert {row["column"] for row in rows} == {"0.5", "inf"}
+    assert [row["mark"] for row in rows if row["across"] == "10"] == ["×"] * 8
+
+
+def test_two_more_keys_are_the_rows_and_columns_of_heat_maps(sweep: Sweep, tmp_path: Path, opened: Open) -> None:
+    trials = [
+        one._replace(number=4 * one.number + i, params=one.params | {"method.local_clip": 0.5 + 1e-9 * i})
+        for one in sweep.trials
+        for i in range(4)
+    ]
+    charts = drawn(swept(trials))
+    assert [key for key in charts if key.startswith("settings")] == ["settings", "settings-g2"]
+    for chart in (charts["settings"], charts["settings-g2"]):
+        rows = chart["datasets"]["rows"]
+        assert len({(row["row"], row["column"], row["across"], row["up"]) for row in rows}) == len(rows) == 48
+        assert chart["facet"]["row"]["sort"] == ["0.5", "inf"]
+        assert len(chart["facet"]["column"]["sort"]) == 4
+    path = tmp_path / "sweep.html"
+    path.write_text(html("a grid", sweep_parts(swept(trials), "mine", 1)), "utf-8")
+    assert opened(path.as_uri()).locator("#chart-settings-g2 svg text", has_text="×").count() == 16
+
+
+def test_many_heat_maps_follow_in_lines(sweep: Sweep) -> None:
+    trials = [
+        one._replace(number=8 * one.number + i, params=one.params | {"method.buffer": i // 2, "fleet.speed": i % 2})
+        for one in sweep.trials
+        for i in range(8)
+    ]
+    chart = drawn(swept(trials))["settings"]
+    assert chart["columns"] == 4
+    assert len({row["others"] for row in chart["datasets"]["rows"]}) == 16
 
 
 def test_infinity_lies_beyond_the_other_values(sweep: Sweep) -> None:
-    (lines,) = [figure for figure in figures(sweep_parts(sweep, "mine", 1)) if figure.key == "parallel"]
-    rows = lines.chart["datasets"]["rows"]
+    data = drawn(sweep)["parallel"]["datasets"]
+    rows = data["rows"]
+    told = {row["key"]: row["value"] for row in data["most"]}
+    assert told == {"lr": "10", "local_lr": "0.1", "clip": "∞", "test loss": "1.1"}
+    assert [row["workable"] for row in rows] == sorted(row["workable"] for row in rows)  # the last is on top
     assert {(row["value"], row["at"]) for row in rows if row["key"] == "clip"} == {("0.5", 0.0), ("∞", 1.0)}
 
 
@@ -88,7 +164,17 @@ def test_a_sweep_draws_whatever_its_text(sweep: Sweep, tmp_path: Path, opened: O
     assert crosses == 8
 
 
-def test_a_random_sweep_is_drawn_as_points() -> None:
-    trials = [trial(i, "Clip²", 0.01 * (i + 1), 0.1 / (i + 1), 0.5) for i in range(40)]
-    (heat,) = [figure for figure in figures(sweep_parts(swept(trials), "mine", 1)) if figure.key == "settings"]
-    assert '"circle"' in json.dumps(heat.chart)
+def test_a_random_sweep_is_drawn_in_slices(tmp_path: Path, opened: Open) -> None:
+    trials = [trial(i, "Clip²", 0.03 * (i + 1), 0.1 / (i + 1), 0.5) for i in range(40)]
+    trials[0] = trials[0]._replace(state="pruned", status="pruned", value=None)
+    space = {"method.lr": {"low": 0.01, "high": 2.0, "log": True}, "method.local_lr": {"low": 0.0, "high": 1.0}}
+    charts = drawn(swept(trials, space=space))
+    assert list(charts) == ["workable", "slices", "parallel"]
+    chart = charts["slices"]
+    assert [one["layer"][0]["encoding"]["x"]["scale"]["type"] for one in chart["concat"]] == ["log", "linear"]
+    lost = [row["end"] for row in chart["datasets"]["lost"]]
+    assert lost == ["pruned"] + ["diverged"] * 7
+    assert len(chart["datasets"]["rows"]) == 40 - len(lost)
+    path = tmp_path / "sweep.html"
+    path.write_text(html("slices", sweep_parts(swept(trials, space=space), "mine", 1)), "utf-8")
+    assert opened(path.as_uri()).locator("#chart-slices svg path").count() > 80

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tardygrad.reproduce import arms, claims
-from tardygrad.reproduce.claims import Claim, Finding, line
+from tardygrad.reproduce.claims import Check, Claim, Finding, line
 from tardygrad.reproduce.page import fresh, marks
 from tests.cli.conftest import Command, tardygrad  # noqa: F401
 
@@ -22,7 +22,8 @@ def tiny() -> Claim:
         return claims.chosen(look, [tuned])
 
     def judge(look: arms.Look, scale: claims.Scale) -> Finding:
-        return Finding("differs", "it is <tiny>", [line(look, arm, scale, "a note") for arm in chosen(look, scale)])
+        lines = [line(look, arm, scale, "a note") for arm in chosen(look, scale)]
+        return Finding("differs", [Check("it is tiny", True), Check("it is large", False)], lines, "it ends")
 
     return Claim(4, chosen, judge, tuned=lambda scale: [tuned])
 
@@ -36,11 +37,12 @@ def small(tardygrad: Command, monkeypatch: pytest.MonkeyPatch) -> Command:  # no
 def test_what_is_tuned_is_tuned_first_and_nothing_is_run_twice(small: Command) -> None:
     done = small("--fast", "--jobs", "2")
     assert (done.code, done.err) == (0, "")
-    assert "differs" in done.out
+    assert "   differs\n     holds: it is tiny\n     fails: it is large\n     beside the rule: it ends\n" in done.out
+    assert "   rule: On both fleets SGDClip and SD-SGDClip have at most 20 %" in done.out
     files = sorted(Path("runs/claims").glob("*.json"))
     assert len(files) == 2 + 3, "two trials, and three seeds of the better one"
     before = [file.stat().st_mtime_ns for file in files]
-    told = small("--fast", "--json").json
+    told = small("--fast", "--json").json["claims"]
     assert [file.stat().st_mtime_ns for file in files] == before
     assert [(one["claim"], one["verdict"]) for one in told] == [(4, "differs")]
     assert told[0]["lines"][0]["given"]["clip"] == 0.003
@@ -55,6 +57,7 @@ def test_the_page_gets_verdicts_tables_and_pictures(small: Command) -> None:
     assert "Made by `tardygrad reproduce claims --fast`" in text
     assert "| Clip² | client | large | 4 |" in text
     assert "a note |" in text
+    assert "- holds: it is tiny\n- **fails**: it is large\n\nBeside the rule: it ends." in text
     assert Path("docs/images/claim-4.svg").read_bytes().startswith(b"<svg")
     assert small("--fast", "--page", "docs/page.md").code == 0
     assert Path("docs/page.md").read_text("utf-8") == text

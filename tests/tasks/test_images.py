@@ -257,8 +257,11 @@ def test_a_folder_without_images_is_told_what_it_may_hold(tmp_path):
 @pytest.mark.parametrize(
     ("package", "text"),
     [
-        ("pyarrow", "parquet files need pyarrow, got no such package. pip install 'tardygrad[data]'."),
-        ("PIL", "encoded images need Pillow, got no such package. pip install 'tardygrad[data]'."),
+        (
+            "pyarrow",
+            "parquet files need pyarrow, got no such package. Use pip install -c constraints.txt -e '.[data]'.",
+        ),
+        ("PIL", "encoded images need Pillow, got no such package. Use pip install -c constraints.txt -e '.[data]'."),
     ],
 )
 def test_a_missing_package_is_named(package, text, tmp_path, monkeypatch):

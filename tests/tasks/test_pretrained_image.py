@@ -238,7 +238,7 @@ def test_a_name_is_fetched_from_the_hub(vit, monkeypatch):
             find(name, "transformers")
         assert str(caught.value) == rule.format(name) + text
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(Invalid, match=r"got 'google/vit', which needs huggingface_hub. Use pip install 'tardygrad\[hf"):
+    with pytest.raises(Invalid, match=r"got 'google/vit', which needs huggingface_hub. Use pip install -c .*'.\[hf"):
         find("google/vit", "transformers")
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(Invalid, match=r"pretrained models need transformers, which is not installed. Use pip install"):

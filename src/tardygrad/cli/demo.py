@@ -102,7 +102,7 @@ def _print(rows: list[dict[str, Any]]) -> None:
 
     table = Table("method", box=None, pad_edge=False)
     goal = f"time to {GOAL:.0%} (s)"
-    for heading in ("test accuracy", goal, "simulated time (s)", "speed-up over sync", "mean delay", "max delay"):
+    for heading in ("test accuracy", goal, "simulated time (s)", "speed-up of the rounds", "mean delay", "max delay"):
         table.add_column(heading, justify="right")
     for row in rows:
         accuracy = "-" if row["accuracy"] is None else f"{row['accuracy']:.1%}"

@@ -11,6 +11,7 @@ from tardygrad import export as exports
 from tardygrad.cli.run import there
 from tardygrad.cli.screen import Json, show, show_json, waiting
 from tardygrad.errors import Invalid
+from tardygrad.report.read import find
 from tardygrad.run import plural
 
 
@@ -26,11 +27,12 @@ def export(
 ) -> None:
     """Write the metrics, updates and events of runs as flat tables.
 
-    RUN is a run's directory. The tables of several have a column with its name.
+    RUN is a run's directory, or a folder with runs somewhere below it. The tables of several have a column with its
+    name.
     """
-    paths = [there(folder) for folder in folders]
-    if len({path.resolve() for path in paths}) < len(paths):
-        raise Invalid(f"each run must be named once, got {', '.join(map(repr, folders))}.")
+    paths = find([folder if Path(folder).is_dir() else str(there(folder)) for folder in folders]).runs
+    if not paths:
+        raise Invalid("an export needs runs, got only sweeps. Use `tardygrad report` for those.")
     if out is None and len(paths) > 1:
         raise Invalid(f"the tables of several runs need a directory, got {len(paths)} runs and none. Add --out DIR.")
     formats = [name for name, wanted in (("csv", csv or not parquet), ("parquet", parquet)) if wanted]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
@@ -32,7 +34,8 @@ def report(
 ) -> None:
     """Tell of runs on one page that needs no network: curves, clients, delays, clipping, settings.
 
-    RUN is a run's directory, a folder with runs somewhere below it, or a sweep's. Several are laid over each other.
+    RUN is the directory of a run or of a sweep, or a folder with some somewhere below it. Several runs are laid over
+    each other.
     """
     from tardygrad.report.page import figures as all_figures
     from tardygrad.report.page import pictures
@@ -68,17 +71,18 @@ def watch(
 
     It only reads: the run is not touched, and goes on when this ends.
     """
-    from tardygrad.report.live import serve
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job begins without it
+    with suppress(KeyboardInterrupt):
+        from tardygrad.report.live import serve
 
-    with waiting("reading the record"):
-        server = serve([folder], port)
-    address = f"http://127.0.0.1:{server.server_address[1]}/"
-    with server, suppress(KeyboardInterrupt):
-        if json:
-            show_json({"address": address})
-        else:
-            show(address)
-        say("Ctrl-C ends this, not the run")
-        if open:
-            typer.launch(address)
-        server.serve_forever()
+        with serve([folder], port) as server:
+            address = f"http://127.0.0.1:{server.server_address[1]}/"
+            if json:
+                show_json({"address": address})
+            else:
+                show(address)
+            say("Ctrl-C ends this, not the run")
+            if open:
+                typer.launch(address)
+            server.serve_forever()

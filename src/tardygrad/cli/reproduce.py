@@ -131,7 +131,7 @@ def claims(
         draw(Path(page).parent / "images", found, results.look, scale)
         put(Path(page), "claims", lambda _: text(found, scale, command), new=fresh())
     if json:
-        show_json([{"claim": claim.number, **one.plain()} for claim, one in found.items()])
+        show_json({"claims": [{"claim": claim.number, **one.plain()} for claim, one in found.items()]})
         return
     _verdicts(found)
 
@@ -153,14 +153,14 @@ def _prove(claims: list[Claim], results: Results, scale: Scale, jobs: int) -> No
 
 
 def _verdicts(found: dict[Claim, Finding]) -> None:
-    from rich.table import Table
-
     from tardygrad.reproduce.claims import texts
 
-    table = Table("claim", "verdict", "numbers", box=None, pad_edge=False, padding=(0, 2, 1, 0))
     for claim, one in found.items():
-        table.add_row(f"{claim.number}. {texts()[str(claim.number)]['says']}", one.word, one.why)
-    show_table(table)
+        said = texts()[str(claim.number)]
+        show(f"{claim.number}. {said['says']}\n   rule: {said['rule']}\n   {one.word}")
+        for check in one.checks:
+            show(f"     {'holds' if check.holds else 'fails'}: {check.says}")
+        show(f"     beside the rule: {one.beside}\n" if one.beside else "")
 
 
 @app.command()

@@ -15,7 +15,7 @@ from tardygrad.cli.sitting import Signals, torch_threads
 from tardygrad.errors import Invalid
 from tardygrad.record import Row
 from tardygrad.run import plural
-from tardygrad.sweep import Group, Sweep, Trial, groups, read
+from tardygrad.sweep import Group, Sweep, Trial, groups, read, remark
 
 if TYPE_CHECKING:
     from tardygrad.sweep.crew import Crew
@@ -64,10 +64,13 @@ def sweep(
             folder = Path(out) if out else fresh(f"{asked.name}-sweep")
             if (folder / "sweep.json").is_file():
                 same(folder, asked)
-        say(f"{plural(asked.trials, 'trial')} of {asked.name}, in {folder}")
+        before = read(folder).trials if (folder / "sweep.json").is_file() else None
+        done = sum(trial.status is not None for trial in before or ())
+        left = "" if before is None else f": {done} done, {asked.trials - done} to go"
+        say(f"{plural(asked.trials, 'trial')} of {asked.name}, in {folder}{left}")
         crew = Crew(folder, asked, task, jobs)
         with Signals(crew) as signals:
-            for _ in _progress(crew):
+            for _ in _progress(crew, done, [trial.value for trial in before or () if trial.value is not None]):
                 pass
     _show(read(folder), folder, json=json)
     if signals.came is not None:
@@ -75,8 +78,13 @@ def sweep(
         raise typer.Exit(128 + signals.came)
 
 
-def _progress(crew: Crew) -> Iterator[Row]:
-    """What came of each trial, with a bar on the terminal."""
+def _progress(crew: Crew, done: int, values: list[float]) -> Iterator[Row]:
+    """What came of each trial, with a bar on the terminal.
+
+    Args:
+        done: trials of earlier sittings.
+        values: theirs.
+    """
     if not sys.stderr.isatty():
         yield from crew.go()
         return
@@ -85,9 +93,6 @@ def _progress(crew: Crew) -> Iterator[Row]:
 
     columns = (TextColumn("trial"), BarColumn(bar_width=24), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"))
     best = TextColumn("{task.fields[best]}", markup=False)
-    before = read(crew.folder).trials if (crew.folder / "sweep.json").exists() else []
-    values = [trial.value for trial in before if trial.value is not None]
-    done = sum(trial.status is not None for trial in before)
     with Progress(*columns, TimeRemainingColumn(), best, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=crew.asked.trials, completed=done, rate="", best="")
         for result in crew.go():
@@ -102,22 +107,26 @@ def _show(sweep: Sweep, folder: Path, *, json: bool) -> None:
     rows = groups(sweep)
     if json:
         trials = [trial._asdict() for trial in sweep.trials]
-        show_json({"out": str(folder), **sweep._asdict(), "trials": trials, "groups": [_row(one) for one in rows]})
+        found = {**sweep._asdict(), "trials": trials, "groups": [_row(one) for one in rows], "remark": remark(sweep)}
+        show_json({"out": str(folder), **found})
         return
     from rich.markup import escape
     from rich.table import Table
 
     table = Table("group", box=None, pad_edge=False)
-    for name in ("trials", "finished", "diverged", "other", "workable", "best"):
+    others = [name for name in ("pruned", "other") if any(getattr(one, name) for one in rows)]
+    for name in ("trials", "finished", "diverged", *others, "workable", "best"):
         table.add_column(name, justify="right")
     table.add_column("with")
     for one in rows:
-        counts = (f"{one.done}/{one.trials}", str(one.finished), str(one.diverged), str(one.other))
-        workable = "" if one.share is None else f"{one.workable}/{one.judged} {one.share:6.1%}"
-        table.add_row(escape(one.name), *counts, workable, _value(one.best, sweep.best), escape(_setting(one.best)))
+        counts = (f"{one.done}/{one.trials}", *(str(getattr(one, name)) for name in ("finished", "diverged", *others)))
+        workable = "–" if one.share is None else f"{one.workable}/{one.judged} {one.share:6.1%}"
+        table.add_row(escape(one.name), *counts, workable, _value(one, sweep), escape(_setting(one.best)))
     show_table(table)
     for trial in [trial for trial in sweep.trials if trial.status == "failed"][:1]:
         say(f"trial {trial.number} failed: {trial.reason}")
+    if words := remark(sweep):
+        show(words)
     show(f"best by {sweep.goal}; report with: tardygrad report {folder}")
 
 
@@ -125,10 +134,10 @@ def _row(group: Group) -> Row:
     return group._asdict() | {"best": group.best and {"number": group.best.number, "params": group.best.params}}
 
 
-def _value(trial: Trial | None, best: str) -> str:
-    if trial is None or trial.value is None:
-        return ""
-    return f"{trial.value:.1%}" if best == "accuracy" else f"{trial.value:.4g}"
+def _value(group: Group, sweep: Sweep) -> str:
+    if group.best is None or group.best.value is None:
+        return f"none reached {sweep.asked['target']:g}" if sweep.best == "time" and group.done else ""
+    return f"{group.best.value:.1%}" if sweep.best == "accuracy" else f"{group.best.value:.4g}"
 
 
 def _setting(trial: Trial | None) -> str:

@@ -13,6 +13,12 @@ class Table(NamedTuple):
     rows: Sequence[Sequence[Any]]
 
 
+class Note(NamedTuple):
+    """A paragraph that must not be missed."""
+
+    said: str
+
+
 class Figure(NamedTuple):
     """A chart with what is said about it."""
 
@@ -38,7 +44,7 @@ class Fold(NamedTuple):
     blocks: list[Any]
 
 
-Block = str | Figure | Table | Code | Fold
+Block = str | Note | Figure | Table | Code | Fold
 """A paragraph, or something with a form of its own."""
 
 

@@ -25,6 +25,7 @@ from tardygrad.report.figure import (
 from tardygrad.report.groups import Group, curve, names
 from tardygrad.report.read import Story
 
+MANY = 60  # points of a line, beyond which it has no marks
 AXES = {"round": "rounds", "time": CLOCK, "seconds": "real time (s)", "steps": "local steps"}
 
 
@@ -38,6 +39,7 @@ class Curve(NamedTuple):
     value: Callable[[Row], float | None]
     percent: bool
     axes: tuple[str, ...]
+    zeros: bool = True  # whether a run with nothing else is drawn
 
 
 def learning(groups: list[Group]) -> Iterator[Figure]:
@@ -59,7 +61,7 @@ def clipping(groups: list[Group]) -> Iterator[Figure]:
         ("clipped", "Clipped by the server", "Share of the coordinates of Δ that the server clipped."),
         ("local_clipped", "Clipped by clients", "Share of the gradients' coordinates that clients clipped."),
     ):
-        one = Curve(key.replace("_", "-"), title, said, _rounds, _fact(key), True, ("round", "time"))
+        one = Curve(key.replace("_", "-"), title, said, _rounds, _fact(key), True, ("round", "time"), zeros=False)
         yield from _drawn(groups, one)
 
 
@@ -76,10 +78,14 @@ def _fact(name: str) -> Callable[[Row], float | None]:
 
 
 def _drawn(groups: list[Group], one: Curve) -> Iterator[Figure]:
+    found = {group.name: curve(group, one.rows, one.value) for group in groups}
+    if not one.zeros:
+        found = {name: line for name, line in found.items() if any(point["value"] for point in line)}
+    many = max(map(len, found.values()), default=0) > MANY
     points = [
-        {**point, "width": 6 if below(group.label) and len(groups) > 1 else 2}
+        {**point, "width": (6 if below(group.label) and len(found) > 1 else 2) / (2 if many else 1)}
         for group in sorted(groups, key=lambda group: not below(group.label))
-        for point in curve(group, one.rows, one.value)
+        for point in found.get(group.name, ())
     ]
     if not points:
         return
@@ -89,9 +95,10 @@ def _drawn(groups: list[Group], one: Curve) -> Iterator[Figure]:
     if wide := _wide(points, one):
         least = min(point["value"] for point in points)
         points = [{**point, "low": max(point["low"], least)} for point in points]  # a logarithm needs more than 0
-    caption = " ".join((one.said, *_notes(groups, one)))
+    caption = " ".join((one.said, *_notes(groups, one), *_left(groups, found), *_equal(points)))
     table = Table(("run", *heads, one.title.lower()), rows)
-    yield figure(one.key, one.title, caption, _panels(groups, points, one, axes, wide), {"rows": points}, table)
+    panels = _panels(groups, points, one, axes, wide=wide, many=many)
+    yield figure(one.key, one.title, caption, panels, {"rows": points}, table)
 
 
 def _notes(groups: list[Group], one: Curve) -> Iterator[str]:
@@ -108,13 +115,24 @@ def _notes(groups: list[Group], one: Curve) -> Iterator[str]:
         yield "A click on the legend brings out one line."
 
 
+def _left(groups: list[Group], found: dict[str, list[Row]]) -> Iterator[str]:
+    if len(found) < len(groups):
+        names = ", ".join(group.name for group in groups if group.name not in found)
+        yield f"Those that clip nothing there are left out: {names}."
+
+
+def _equal(points: list[Row]) -> Iterator[str]:
+    if len({(point["group"], point.get("time")) for point in points}) < len(points):
+        yield "Where rounds have equal times, the line against time is their mean."
+
+
 def _wide(points: list[Row], one: Curve) -> bool:
     """Whether a logarithmic scale shows more."""
     heights = [point["value"] for point in points]
     return not one.percent and min(heights) > 0 and max(heights) > 20 * min(heights)
 
 
-def _panels(groups: list[Group], points: list[Row], one: Curve, axes: Sequence[str], wide: bool) -> Any:
+def _panels(groups: list[Group], points: list[Row], one: Curve, axes: Sequence[str], *, wide: bool, many: bool) -> Any:
     """Curves of groups against each axis, the panels two in a row."""
     scale = alt.Scale(type="log") if wide else alt.Scale(zero=False)
     axis_y = percent() if one.percent else alt.Axis(format=".3~g")
@@ -133,7 +151,7 @@ def _panels(groups: list[Group], points: list[Row], one: Curve, axes: Sequence[s
         far = axis == "time" and len(groups) > 1 and spans and max(spans) > 50 * min(spans)
         scale_x = alt.Scale(type="log" if far else "linear", nice=False)
         x = alt.X(f"{axis}:Q", title=AXES[axis], scale=scale_x, axis=alt.Axis(labelOverlap="greedy", labelSeparation=8))
-        marked = _marked(groups)
+        marked = _marked(groups, {point["group"] for point in points})
         base: Any = alt.Chart().encode(x=x, color=marked["color"])
         if len(groups) > 1:
             base = base.encode(opacity=alt.condition(highlight, alt.value(1.0), alt.value(0.12)))
@@ -143,17 +161,20 @@ def _panels(groups: list[Group], points: list[Row], one: Curve, axes: Sequence[s
         width = alt.StrokeWidth("width:Q", scale=None)
         line = base.mark_line(aria=False).encode(y=level, strokeWidth=width, strokeDash=marked["strokeDash"])
         dots = base.mark_circle(size=26, aria=len(points) <= SMALL).encode(y=y, tooltip=shown)
+        if many:
+            dots = dots.encode(opacity=alt.value(0))  # for their tips
         panels.append(alt.layer(*[band] * bands, line, dots).properties(width=PANEL, height=220))
     if len(groups) > 1:
         panels[0] = panels[0].add_params(highlight)
     return alt.concat(*panels, columns=2, data=alt.NamedData("rows"))
 
 
-def _marked(groups: list[Group]) -> dict[str, Any]:
-    """Colour and dash of every group; no legend where there is nothing to tell apart."""
+def _marked(groups: list[Group], drawn: set[str]) -> dict[str, Any]:
+    """Colour and dash of every group, and a legend of those drawn; none where there is nothing to tell apart."""
     domain, strokes = [group.name for group in groups], colours(group.label for group in groups)
     columns = max(1, min(len(groups), 90 // max(map(len, domain))))
-    legend = alt.Legend(symbolType="stroke", symbolStrokeWidth=3, symbolSize=300, columns=columns)
+    values = [name for name in domain if name in drawn]
+    legend = alt.Legend(symbolType="stroke", symbolStrokeWidth=3, symbolSize=300, columns=columns, values=values)
     shown = legend if len(groups) > 1 else None
     ink = [INK if stroke.colour == "#000000" else stroke.colour for stroke in strokes]
     dash = alt.Scale(domain=domain, range=[list(stroke.dash) for stroke in strokes])

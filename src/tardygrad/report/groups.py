@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable
 from statistics import mean, stdev
 from typing import NamedTuple
 
 from tardygrad.errors import Invalid, nearest
 from tardygrad.record import Row
-from tardygrad.report.read import Story, text
+from tardygrad.report.read import Story, short, text
 
 SCORES = 6  # names of scores that are drawn
 
@@ -37,7 +38,8 @@ class Line(NamedTuple):
     scores: dict[str, Spread]  # the last ones
     time: Spread | None  # simulated seconds
     there: Spread | None  # simulated seconds until the target was reached
-    faster: float | None  # how many times, to the target, than the baseline
+    faster: float | None  # how many times, to the target, than the baseline; None unless all runs of both got there
+    faster_rounds: float | None  # how many times, to the end; None unless all runs of both made as many rounds
     delay: float | None
     late: int
 
@@ -70,7 +72,8 @@ def grouped(stories: Iterable[Story]) -> list[Group]:
             for key, value in own.items()
             if key != "run.seed" and any(each.get(key) != value for each in others)
         ]
-        name = label if labels.count(label) == 1 else text(f"{label}, {', '.join(apart[:3]) or runs[0].path.name}", 60)
+        longer = f"{label}, {', '.join(apart[:3]) or runs[0].path.name}"
+        name = label if labels.count(label) == 1 else short(longer, 60)
         taken = {group.name for group in named}
         number = next(n for n in range(1, len(sets) + 1) if (name if n == 1 else f"{name} ({n})") not in taken)
         named.append(Group(name if number == 1 else f"{name} ({number})", label, runs))
@@ -82,6 +85,16 @@ def _setting(story: Story) -> str:
     if story.settings is None:
         return str(story.path.resolve())
     return json.dumps([[key, value] for key, value in sorted(story.settings.items()) if key != "run.seed"])
+
+
+def tasks(groups: list[Group]) -> list[str]:
+    """The tasks that the runs learn, as far as it is known."""
+    found = dict.fromkeys(
+        " ".join(text(settings[key].strip('"'), 40) for key in ("task.kind", "task.name") if key in settings)
+        for group in groups
+        if (settings := group.runs[0].settings) and "task.kind" in settings
+    )
+    return list(found)
 
 
 def names(groups: list[Group]) -> list[str]:
@@ -122,7 +135,7 @@ def target_of(groups: list[Group], base: Group, given: float | None) -> Target |
     if name is None:
         return None
     if given is not None:
-        return Target(name, given, given=True)
+        return Target(name, _possible(name, given), given=True)
     taken = [[row["scores"].get(name) for run in group.runs for row in run.scores] for group in (base, *groups)]
     own, *every = [[score for score in scores if score is not None] for scores in taken]
     scores = [score for each in every for score in each]
@@ -130,6 +143,15 @@ def target_of(groups: list[Group], base: Group, given: float | None) -> Target |
         return None
     best = max(scores) if name == "accuracy" else min(scores)
     return Target(name, own[0] + 0.9 * (best - own[0]), given=False)
+
+
+def _possible(name: str, given: float) -> float:
+    if name == "accuracy" and not 0 < given <= 1:
+        fix = f"Did you mean {given / 100:g}?" if 1 < given <= 100 else "Use for example 0.9."
+        raise Invalid(f"--target is an accuracy, above 0 and at most 1, got {given:g}. {fix}")
+    if not math.isfinite(given):
+        raise Invalid(f"--target must be a finite loss, got {given:g}. Use for example 0.5.")
+    return given
 
 
 def baseline_of(groups: list[Group], given: str | None) -> Group:
@@ -145,11 +167,12 @@ def baseline_of(groups: list[Group], given: str | None) -> Group:
 
 def lines(groups: list[Group], baseline: Group, target: Target | None) -> list[Line]:
     """What came of every group."""
-    there = {group.name: _there(group, target) for group in groups}
-    base = there[baseline.name]
+    base, base_time = _there(baseline, target), over(run.time for run in baseline.runs)
     found = []
     for group in groups:
-        own, delays = there[group.name], [(d, n) for run in group.runs for (_, d), n in run.delays.items()]
+        own, time = _there(group, target), over(run.time for run in group.runs)
+        delays = [(d, n) for run in group.runs for (_, d), n in run.delays.items()]
+        equal = len({run.made for run in (*group.runs, *baseline.runs)}) == 1
         scores = {
             name: over(run.scores[-1]["scores"].get(name) for run in group.runs if run.scores)
             for name in names([group])
@@ -158,14 +181,24 @@ def lines(groups: list[Group], baseline: Group, target: Target | None) -> list[L
             Line(
                 group=group,
                 scores={name: spread for name, spread in scores.items() if spread},
-                time=over(run.time for run in group.runs),
+                time=time,
                 there=own,
-                faster=base.mean / own.mean if base and own and own.mean else None,
+                faster=_ratio(_of_all(baseline, base), _of_all(group, own)),
+                faster_rounds=_ratio(_of_all(baseline, base_time), _of_all(group, time)) if equal else None,
                 delay=sum(d * n for d, n in delays) / sum(n for _, n in delays) if delays else None,
                 late=max((d for d, _ in delays), default=0),
             )
         )
     return found
+
+
+def _of_all(group: Group, spread: Spread | None) -> float | None:
+    """The mean, if every run has that number: of those that do it would flatter."""
+    return spread.mean if spread and spread.number == len(group.runs) else None
+
+
+def _ratio(base: float | None, own: float | None) -> float | None:
+    return base / own if base is not None and own else None
 
 
 def _there(group: Group, target: Target | None) -> Spread | None:

@@ -6,16 +6,19 @@ It reads, takes no lock and answers nobody else: a name that merely resolves to 
 from __future__ import annotations
 
 import json
+import shlex
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import product
 
 from tardygrad.errors import Invalid, TardygradError
-from tardygrad.report.page import Live
-from tardygrad.report.tell import Report, state, tell
+from tardygrad.report.read import Story, find, text
 
 HOST = "127.0.0.1"
+FILES = ("spec.json", "events.jsonl", "summary.json", "sweep.json", "study.db", "study.db-wal")
 
 
 class Pages:
@@ -26,35 +29,43 @@ class Pages:
         self._lock = threading.Lock()
         self._seen, self._page = "", ""
 
-    def state(self) -> str:
-        """A token of the records as they are."""
-        return state(self.places)
-
     def page(self) -> str:
         """The page of the records as they are."""
+        from tardygrad.report.page import Live  # with Altair, which is slow to import: first comes the address
+        from tardygrad.report.tell import tell
+
         with self._lock:
-            now = self.state()
+            now = state(self.places)
             if now != self._seen:
                 report = tell(self.places)
-                self._page, self._seen = report.html(Live(now, said(report))), now
+                self._page, self._seen = report.html(Live(now, said(report.stories))), now
             return self._page
 
 
-def said(report: Report) -> str:
+def state(places: Sequence[str]) -> str:
+    """A token that changes whenever a record does."""
+    runs, sweeps = find(places)
+    stats = [path.stat() for folder, name in product((*runs, *sweeps), FILES) if (path := folder / name).exists()]
+    return "-".join(f"{stat.st_size:x}.{stat.st_mtime_ns:x}" for stat in stats)
+
+
+def said(stories: list[Story]) -> str:
     """Whether there is more to come."""
-    going = [story for story in report.stories if not story.ended]
-    if report.stories and not going:
-        ends = ", ".join(dict.fromkeys(story.status for story in report.stories))
-        return (
-            f"Nothing more will come: {'the run has' if len(report.stories) == 1 else 'all runs have'} ended ({ends})."
-        )
-    return "This page follows the record and changes as it grows. Closing it does nothing to the run."
+    if not stories or not all(story.ended for story in stories):
+        return "This page follows the record and changes as it grows. Closing it does nothing to the run."
+    ends = ", ".join(dict.fromkeys(story.status for story in stories))
+    stopped = [shlex.quote(text(story.path, 1000)) for story in stories if story.status == "stopped"]
+    if len(stories) == len(stopped) == 1:
+        return f"The run is stopped; it can go on with `tardygrad resume {stopped[0]}`."
+    who = "the run has" if len(stories) == 1 else "all runs have"
+    more = f" Those that are stopped can go on with `tardygrad resume RUN`, as {stopped[0]}." if stopped else ""
+    return f"Nothing more will come: {who} ended ({ends}).{more}"
 
 
 def serve(places: Sequence[str], port: int) -> ThreadingHTTPServer:
-    """A server that is ready; call its `serve_forever`."""
+    """A server that is ready; call its `serve_forever`. Pages are made when they are asked for."""
+    find(places)  # a folder without runs is refused here, not in the browser
     pages = Pages(places)
-    pages.page()  # what is wrong with a record is said here, not in the browser
 
     class Answer(BaseHTTPRequestHandler):
         """GET and HEAD of the page and of its state."""
@@ -72,16 +83,20 @@ def serve(places: Sequence[str], port: int) -> ThreadingHTTPServer:
             elif self.path == "/":
                 self._send("text/html", pages.page, body)
             elif self.path == "/state":
-                self._send("application/json", lambda: json.dumps({"state": pages.state()}), body)
+                self._send("application/json", lambda: json.dumps({"state": state(places)}), body)
             else:
                 self.send_error(HTTPStatus.NOT_FOUND)
 
         def _send(self, kind: str, make: Callable[[], str], body: bool) -> None:
             try:
                 content = make().encode()
-            except TardygradError:  # as when the directory is gone
-                self.send_error(HTTPStatus.SERVICE_UNAVAILABLE, "the record cannot be read")
+            except TardygradError as error:  # as when the directory is gone
+                self.send_error(HTTPStatus.SERVICE_UNAVAILABLE, "the record cannot be read", str(error))
                 return
+            with suppress(ConnectionError):  # a page that was closed
+                self._write(kind, content, body)
+
+        def _write(self, kind: str, content: bytes, body: bool) -> None:
             self.send_response(HTTPStatus.OK)
             self.send_header("Content-Type", f"{kind}; charset=utf-8")
             self.send_header("Content-Length", str(len(content)))

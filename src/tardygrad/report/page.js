@@ -22,10 +22,34 @@ name();
 // Expressions are interpreted (ast), not compiled: the page's policy allows no eval.
 const how = { actions: false, renderer: "svg", ast: true, mode: "vega-lite" };
 
+// On a narrow screen panels stand below each other, no wider than the screen, so that their words stay readable.
+const narrow = matchMedia("(max-width: 699px)").matches;
+
+function stacked(spec) {
+  if (spec.columns) {
+    spec.columns = 1;
+  }
+  if (spec.width > 270) {
+    spec.width = 270;
+  }
+  if (spec.facet?.column && !spec.facet.row) {
+    spec.facet = spec.facet.column;
+    spec.columns = 1;
+  }
+  for (const { legend } of Object.values(spec.encoding ?? {})) {
+    if (legend?.columns) {
+      legend.columns = Math.ceil(legend.columns / 3);
+    }
+  }
+  [spec.concat, spec.vconcat, spec.layer, spec.spec].flat().filter(Boolean).forEach(stacked);
+  return spec;
+}
+
 async function embed(place) {
   place.dataset.drawn = "";
   try {
-    await vegaEmbed(place, JSON.parse(place.nextElementSibling.textContent), how);
+    const spec = JSON.parse(place.nextElementSibling.textContent);
+    await vegaEmbed(place, narrow ? stacked(spec) : spec, how);
   } catch (error) {
     console.error(error);
     place.textContent = "This chart could not be drawn; what it says stands below.";

@@ -18,7 +18,7 @@ from string import Template
 from typing import Any, NamedTuple
 
 from tardygrad.record import replace
-from tardygrad.report.blocks import Block, Code, Figure, Fold, Part, Table
+from tardygrad.report.blocks import Block, Code, Figure, Fold, Note, Part, Table
 
 POLICY = (
     "default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src data:{connect}; base-uri 'none'; "
@@ -98,6 +98,8 @@ def _block(block: Block) -> str:
         case Fold(key, title, blocks):
             inner = "\n".join(map(_block, blocks))
             return f'<details class="run" id="{key}"><summary>{escape(title)}</summary>\n{inner}\n</details>'
+        case Note(said):
+            return f'<p class="note">{escape(said)}</p>'
         case str():
             return f"<p>{escape(block)}</p>"
 

@@ -9,7 +9,7 @@ from tardygrad.report import clients, curves, vectors
 from tardygrad.report.blocks import Block, Code, Figure, Fold, Part, Table
 from tardygrad.report.comparison import comparison
 from tardygrad.report.groups import Group, baseline_of, grouped, names, target_of
-from tardygrad.report.read import RUNNING, Story, text
+from tardygrad.report.read import RUNNING, Story, going, text
 
 DETAILED = 12  # runs of a comparison that are also told one by one
 
@@ -18,8 +18,7 @@ def parts(stories: list[Story], *, baseline: str | None = None, target: float | 
     """A report on one run, or on several beside each other."""
     groups = grouped(stories)
     if len(stories) == 1:
-        if baseline is not None:
-            baseline_of(groups, baseline)
+        target_of(groups, baseline_of(groups, baseline), target)  # neither is used, and both are checked
         return list(_alone(stories[0]))
     base = baseline_of(groups, baseline)
     goal = target_of(groups, base, target)
@@ -29,7 +28,11 @@ def parts(stories: list[Story], *, baseline: str | None = None, target: float | 
         Part(
             "heard", "Who is heard?", list(curves.heard(groups)) or ["The clients are of one class, or nothing came."]
         ),
-        Part("clipping", "Clipping", list(curves.clipping(groups)) or ["Nothing was clipped."]),
+        Part(
+            "clipping",
+            "Clipping",
+            list(curves.clipping(groups)) or ["Nothing was clipped, or nothing is recorded of it."],
+        ),
         Part("runs", "The runs one by one", list(_folds(groups))),
     ]
 
@@ -61,7 +64,7 @@ def _alone(story: Story, *, overlaid: bool = False) -> Iterator[Part]:
     yield Part("heard", "Who is heard?", heard or ["The clients are of one class, or it is not recorded."])
     if not overlaid:
         clipped: list[Block] = [*curves.clipping(group)]
-        yield Part("clipping", "Clipping", clipped or ["Nothing is recorded of it yet."])
+        yield Part("clipping", "Clipping", clipped or ["Nothing was clipped, or nothing is recorded of it."])
     heavy: list[Block] = [*vectors.tail(story)]
     yield Part("tails", "Tails", heavy or ["Too few updates, or too equal ones, for an estimate of their tail index."])
     trouble: list[Block] = [*clients.trouble(story)]
@@ -105,7 +108,11 @@ def _facts(story: Story) -> Iterator[tuple[str, str]]:
 
 
 def _status(story: Story) -> str:
-    return f"{RUNNING}: still going on, or killed" if story.status == RUNNING else story.status
+    if story.status == "stopped":
+        return f"stopped; it can go on with: tardygrad resume {shlex.quote(text(story.path, 1000))}"
+    if story.ended:
+        return story.status
+    return "going on" if going(story.path) else f"{RUNNING}: still going on, or killed"
 
 
 def _memory(story: Story) -> str:

@@ -7,10 +7,11 @@ short and freed of what cannot be printed. It is escaped where it is written.
 from __future__ import annotations
 
 import math
+import os
 from array import array
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -103,16 +104,46 @@ class Story:
 RUNNING = "not ended"
 
 
-def find(places: list[str]) -> list[Path]:
-    """The runs that are meant: each place is one, or a folder with runs somewhere below it."""
-    found: dict[Path, Path] = {}
+def going(path: Path) -> bool:
+    """Whether a process is seen to hold a run; on some systems none is seen. Nothing is locked to find out."""
+    try:
+        lock = (path / ".lock").stat()
+        held = Path("/proc/locks").read_text("utf-8")
+    except OSError:
+        return False
+    place = f"{os.major(lock.st_dev):02x}:{os.minor(lock.st_dev):02x}:{lock.st_ino}"
+    return any(place in line.split() and "FLOCK" in line for line in held.splitlines())
+
+
+class Found(NamedTuple):
+    """The directories of runs and of sweeps."""
+
+    runs: list[Path]
+    sweeps: list[Path]
+
+
+def find(places: Sequence[str]) -> Found:
+    """What is meant: each place is a run or a sweep, or a folder with some somewhere below it."""
+    runs: dict[Path, Path] = {}
+    sweeps: dict[Path, Path] = {}
     for place in map(Path, places):
-        below = [place] if (place / "spec.json").exists() else sorted(path.parent for path in place.rglob("spec.json"))
-        if not below:
-            what = "holds no run" if place.is_dir() else "is no directory"
-            raise Invalid(f"a report needs the directory of a run, or a folder with runs; {str(place)!r} {what}.")
-        found |= {path.resolve(): path for path in below}
-    return list(found.values())
+        own, swept = _below(place, "spec.json"), _below(place, "sweep.json")
+        if not own and not swept:
+            what = "holds none" if place.is_dir() else "is no directory"
+            raise Invalid(
+                f"a run, a sweep or a folder with some is needed, and {str(place)!r} {what}. "
+                "Name what `tardygrad run` or `tardygrad sweep` recorded, such as runs/digits-1."
+            )
+        runs |= {path.resolve(): path for path in own}
+        sweeps |= {path.resolve(): path for path in swept}
+    return Found(list(runs.values()), list(sweeps.values()))
+
+
+def _below(place: Path, name: str) -> list[Path]:
+    """The folders with a file of that name; below a run or a sweep none are looked for."""
+    if any((place / file).exists() for file in ("spec.json", "sweep.json")):
+        return [place] if (place / name).exists() else []
+    return sorted(path.parent for path in place.rglob(name))
 
 
 def read(path: Path) -> Story:
@@ -135,6 +166,17 @@ def text(value: Any, limit: int = 80) -> str:
     """
     clean = "".join(c if c.isprintable() else " " for c in str(value))
     return clean if len(clean) <= limit else clean[: limit - 1] + "…"
+
+
+def short(value: Any, limit: int) -> str:
+    """The same, cut in the middle: names often differ at their ends.
+
+    >>> short("method.lr=0.1", 9)
+    'meth…=0.1'
+    """
+    clean = text(value, 10_000)
+    kept = limit // 2
+    return clean if len(clean) <= limit else f"{clean[: limit - kept - 1]}…{clean[-kept:]}"
 
 
 def finite(value: Any) -> float | None:

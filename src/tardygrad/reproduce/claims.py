@@ -71,19 +71,28 @@ class Line(NamedTuple):
     note: str = ""
 
 
+class Check(NamedTuple):
+    """A part of a rule, with the number it was held against."""
+
+    says: str
+    holds: bool
+
+
 class Finding(NamedTuple):
     """What came of a claim."""
 
     word: Word
-    why: str
+    checks: list[Check]
     lines: list[Line]
+    beside: str = ""  # what is no part of the rule
 
     def plain(self) -> dict[str, Any]:
         """The same as JSON."""
+        checks = [check._asdict() for check in self.checks]
         lines = [
             {**asdict(one.arm), "given": one.arm.settings, **one._asdict(), "arm": one.arm.label} for one in self.lines
         ]
-        return {"verdict": self.word, "numbers": self.why, "lines": lines}
+        return {"verdict": self.word, "checks": checks, "beside": self.beside, "lines": lines}
 
 
 class Claim(NamedTuple):
@@ -124,16 +133,18 @@ def _edges(look: Look, tuned: list[Tuned]) -> dict[Arm, str]:
     }
 
 
-def _word(whole: bool, part: bool) -> Word:
-    return "reproduced" if whole else "differs" if part else "not reproduced"
+def _judged(checks: list[Check], part: bool, lines: list[Line], beside: str = "") -> Finding:
+    """Reproduced if every check holds; else it differs, if a part of it does."""
+    whole = all(check.holds for check in checks)
+    return Finding("reproduced" if whole else "differs" if part else "not reproduced", checks, lines, beside)
 
 
 def _best(lines: Iterable[Line]) -> Line:
     return max(lines, key=lambda one: one.accuracy)
 
 
-def _points(value: float) -> str:
-    return f"{value:+.1f} points"
+def _score(one: Line) -> str:
+    return f"{one.accuracy:.1f} ± {one.spread:.1f}"
 
 
 # 1 ------------------------------------------------------------------------------------------------ not waiting
@@ -161,20 +172,20 @@ def _judge_1(look: Look, scale: Scale) -> Finding:
         line(look, arm, scale, notes.get(arm, "" if arm.rounds == ROUNDS else f"{LONGER} times the rounds"))
         for arm in _arms_1(look, scale)
     ]
-    said, near, fast = [], [], []
+    near, fast, beside = [], [], []
     for fleet in FLEETS:
         here = [one for one in lines if one.arm.stragglers == fleet]
         short = [one for one in here if one.arm.rounds == ROUNDS]
         sync, client = (_best(one for one in short if one.arm.mode == mode) for mode in ("sync", "client"))
         gap, times = client.accuracy - sync.accuracy, sync.time / client.time
-        near.append(gap >= -1.0)
-        fast.append(times >= FASTER[fleet] / 2)
-        long = next(one for one in here if one.arm.rounds != ROUNDS)
-        said.append(
-            f"{fleet}: {_points(gap)} in {times:.0f} times less time (paper {FASTER[fleet]}); Clip² with {LONGER} "
-            f"times the rounds {_points(long.accuracy - sync.accuracy)} in {sync.time / long.time:.0f} times less"
+        near.append(Check(f"{fleet}: at most 1 point behind ({_score(client)} against {_score(sync)})", gap >= -1.0))
+        fast.append(
+            Check(f"{fleet}: at least {FASTER[fleet] / 2:g} times less time ({times:.0f})", times >= FASTER[fleet] / 2)
         )
-    return Finding(_word(all(near) and all(fast), all(fast)), "; ".join(said), lines)
+        long = next(one for one in here if one.arm.rounds != ROUNDS)
+        beside.append(f"{fleet} {_score(long)} in {sync.time / long.time:.0f} times less time")
+    said = f"Clip² with {LONGER} times the rounds: {'; '.join(beside)}"
+    return _judged(near + fast, all(check.holds for check in fast), lines, said)
 
 
 # 2 ------------------------------------------------------------------------------- where SGDClip cannot stand delays
@@ -192,17 +203,20 @@ def _arms_2(look: Look, scale: Scale) -> list[Arm]:
 
 def _judge_2(look: Look, scale: Scale) -> Finding:
     lines = [line(look, arm, scale) for arm in _arms_2(look, scale)]
-    whole, part, said = [], [], []
+    checks, part = [], False
     for i, setting in enumerate(HARD):
         sync, client, server, clip2 = lines[4 * i : 4 * i + 4]
-        fails = sync.accuracy >= WORKS and max(client.accuracy, server.accuracy) <= sync.accuracy - 20
-        whole.append(fails and clip2.accuracy >= sync.accuracy - 10)
-        part.append(fails and clip2.accuracy >= client.accuracy + 20)
-        said.append(
-            f"η = {setting['lr']:g}: synchronous SGDClip {sync.accuracy:.1f}, without waiting {client.accuracy:.1f} "
-            f"(CC) and {server.accuracy:.1f} (SC), Clip² {clip2.accuracy:.1f} with {clip2.clipped:.0%} of Δ clipped"
-        )
-    return Finding(_word(all(whole), any(whole) or any(part)), "; ".join(said), lines)
+        low, at = sync.accuracy - 20, f"η = {setting['lr']:g}:"
+        here = [
+            Check(f"{at} synchronous SGDClip works ({_score(sync)})", sync.accuracy >= WORKS),
+            Check(f"{at} client-centric is 20 points or more below ({_score(client)})", client.accuracy <= low),
+            Check(f"{at} server-centric is 20 points or more below ({_score(server)})", server.accuracy <= low),
+            Check(f"{at} Clip² is at most 10 points below ({_score(clip2)})", clip2.accuracy >= sync.accuracy - 10),
+        ]
+        part |= all(check.holds for check in here) or clip2.accuracy >= client.accuracy + 20
+        checks += here
+    shares = ", ".join(f"{one.clipped:.0%}" for one in lines[3::4])
+    return _judged(checks, part, lines, f"of Δ's coordinates Clip² clips {shares}")
 
 
 # 3 ------------------------------------------------------------------------------------------- what SD widens
@@ -229,21 +243,22 @@ def works(look: Look, arm: Arm, seed: int) -> bool:
 
 def _judge_3(look: Look, scale: Scale) -> Finding:
     lines = [line(look, arm, scale) for arm in _arms_3(look, scale)]
-    pairs = [(lines[i], lines[i + 1]) for i in range(0, len(lines), 2)]
-    failed = [sd for plain, sd in pairs if plain.accuracy < FAILS]
-    rescued = [sd for sd in failed if sd.accuracy >= WORKS]
-    better = [sd.accuracy >= plain.accuracy + 20 for plain, sd in pairs]
+    plain, downplayed = lines[::2], lines[1::2]
     share = {
         method: mean(works(look, arm, scale.seeds[0]) for arm in field(scale) if arm.method == method)
         for method in PAIR
     }
     wider = share["SD-SGDClip"] > share["SGDClip"]
-    why = (
-        f"plain SGDClip fails at {len(failed)} of {len(pairs)} settings, of which SD works at {len(rescued)}; workable "
-        f"share of the grid {share['SGDClip']:.0%} plain, {share['SD-SGDClip']:.0%} with SD"
-    )
-    whole = len(failed) == len(rescued) == len(pairs) and wider
-    return Finding(_word(whole, bool(rescued) or all(better) or wider), why, lines)
+    checks = [
+        Check(f"plain SGDClip fails ({', '.join(map(_score, plain))})", all(one.accuracy < FAILS for one in plain)),
+        Check(
+            f"SD-SGDClip works ({', '.join(map(_score, downplayed))})", all(one.accuracy >= WORKS for one in downplayed)
+        ),
+        Check(f"SD works on more of the grid ({share['SD-SGDClip']:.0%} against {share['SGDClip']:.0%})", wider),
+    ]
+    rescued = any(a.accuracy < FAILS and b.accuracy >= WORKS for a, b in zip(plain, downplayed, strict=True))
+    better = all(b.accuracy >= a.accuracy + 20 for a, b in zip(plain, downplayed, strict=True))
+    return _judged(checks, rescued or better or wider, lines)
 
 
 # 4 ---------------------------------------------------------------------------------------------------- M = 1
@@ -260,16 +275,19 @@ def _arms_4(look: Look, scale: Scale) -> list[Arm]:
 
 def _judge_4(look: Look, scale: Scale) -> Finding:
     lines = [line(look, arm, scale) for arm in _arms_4(look, scale)]
-    main = lines[: len(FLEETS) * len(ALONE)]
-    mean_of = {name: mean(one.accuracy for one in main if one.arm.method == name) for name in ALONE}
-    worst = {name: min(one.accuracy for one in main if one.arm.method == name) for name in ALONE}
-    most = {name: max(one.accuracy for one in main if one.arm.method == name) for name in ALONE}
-    holds = all(worst[name] >= WORKS for name in OURS)
-    plain, downplayed = most["SGDClip"] <= 20, most["SD-SGDClip"] <= 20
-    smaller = _best(lines[len(main) :])
-    why = "mean over both fleets: " + ", ".join(f"{name} {value:.1f}" for name, value in mean_of.items())
-    why += f"; SGDClip with the smaller rate η = {smaller.arm.settings['lr']:g} reaches {smaller.accuracy:.1f}"
-    return Finding(_word(plain and downplayed and holds, plain or holds), why, lines)
+    main, smaller = lines[: len(FLEETS) * len(ALONE)], _best(lines[len(FLEETS) * len(ALONE) :])
+    of = {name: [one for one in main if one.arm.method == name] for name in ALONE}
+    collapsed = [
+        Check(f"{name} collapses ({', '.join(map(_score, of[name]))})", all(one.accuracy <= 20 for one in of[name]))
+        for name in PAIR
+    ]
+    held = [
+        Check(f"{name} holds ({', '.join(map(_score, of[name]))})", all(one.accuracy >= WORKS for one in of[name]))
+        for name in OURS
+    ]
+    part = collapsed[0].holds or all(check.holds for check in held)
+    said = f"SGDClip with the smaller rate η = {smaller.arm.settings['lr']:g} does not: {_score(smaller)}"
+    return _judged(collapsed + held, part, lines, said if smaller.accuracy > 20 else "")
 
 
 # 5 ------------------------------------------------------------------------------------------------- more of M
@@ -286,18 +304,19 @@ def _arms_5(look: Look, scale: Scale) -> list[Arm]:
 
 def _judge_5(look: Look, scale: Scale) -> Finding:
     lines = [line(look, arm, scale) for arm in _arms_5(look, scale)]
-    many = len(scale.buffers)
+    many, last = len(scale.buffers), scale.buffers[-1]
     rows = [lines[i : i + many] for i in range(0, len(lines), many)]
-    helped = [row[1].accuracy >= row[0].accuracy for row in rows]  # from M = 1 to 10
-    after = [row[-1].accuracy - row[1].accuracy for row in rows]
+    helped, after = [], []
+    for row in rows:
+        name = f"{row[0].arm.method}, {row[0].arm.stragglers}:"
+        better, gain = row[1].accuracy >= row[0].accuracy, row[-1].accuracy - row[1].accuracy
+        helped.append(Check(f"{name} M = 10 is at least as good as M = 1 ({_score(row[1])}, {_score(row[0])})", better))
+        after.append(Check(f"{name} M = {last} is at most 5 points better than M = 10 ({_score(row[-1])})", gain <= 5))
     grows = all(a.time < b.time for row in rows for a, b in pairwise(row))
     slower = mean(row[-1].time / row[1].time for row in rows)
-    why = (
-        f"M = 10 is at least as good as M = 1 in {sum(helped)} of {len(rows)} rows; from M = 10 to {scale.buffers[-1]} "
-        f"accuracy changes by {min(after):+.1f} to {_points(max(after))} in {slower:.1f} times the time; the time "
-        f"{'grows' if grows else 'does not always grow'} with M"
-    )
-    return Finding(_word(all(helped) and grows and max(after) <= 5, grows and sum(helped) * 2 > len(rows)), why, lines)
+    time = Check(f"the time grows with M (from M = 10 to {last} {slower:.1f} times)", grows)
+    part = grows and sum(check.holds for check in helped) * 2 > len(rows)
+    return _judged([*helped, *after, time], part, lines)
 
 
 # 6 --------------------------------------------------------------------------------------- who asks for the model
@@ -310,14 +329,14 @@ def _arms_6(look: Look, scale: Scale) -> list[Arm]:
 
 def _judge_6(look: Look, scale: Scale) -> Finding:
     lines = [line(look, arm, scale) for arm in _arms_6(look, scale)]
-    gaps = [abs(lines[i].accuracy - lines[i + 1].accuracy) for i in range(0, len(lines), 2)]
-    times = [lines[i].time / lines[i + 1].time for i in range(0, len(lines), 2)]
-    why = (
-        f"SC and CC differ by {mean(gaps):.1f} points on average, {max(gaps):.1f} at the most; SC takes "
-        f"{min(times):.2f} to {max(times):.2f} times as long"
+    pairs = list(zip(lines[::2], lines[1::2], strict=True))
+    gaps = [abs(server.accuracy - client.accuracy) for server, client in pairs]
+    times = [server.time / client.time for server, client in pairs]
+    longer = Check(f"SC takes longer ({min(times):.2f} to {max(times):.2f} times)", mean(times) > 1)
+    near = Check(
+        f"SC and CC are within 3 points ({mean(gaps):.1f} on average, {max(gaps):.1f} at the most)", max(gaps) <= 3
     )
-    longer = mean(times) > 1
-    return Finding(_word(max(gaps) <= 3 and longer, mean(gaps) <= 3 and longer), why, lines)
+    return _judged([near, longer], mean(gaps) <= 3 and longer.holds, lines)
 
 
 # 7 ------------------------------------------------------------------------------------------------- the relatives
@@ -340,19 +359,17 @@ def _arms_7(look: Look, scale: Scale) -> list[Arm]:
 def _judge_7(look: Look, scale: Scale) -> Finding:
     notes = _edges(look, _rivals(scale))
     lines = [line(look, arm, scale, notes[arm]) for arm in _arms_7(look, scale)]
-    wins, some, said = [], [], []
+    checks, beside = [], []
     for fleet in scale.fleets:
-        of = {one.arm.method: one.accuracy for one in lines if one.arm.stragglers == fleet}
-        rival = max(of[name] for name in THEIRS)
-        wins.append(all(of[name] > rival for name in OURS))
-        some.append(any(of[name] > rival for name in OURS))
-        said.append(
-            f"{fleet}: "
-            + ", ".join(f"{name} {of[name]:.1f}" for name in (*OURS, *THEIRS))
-            + "; with our local clip "
-            + ", ".join(f"{name.removesuffix(', clipped')} {of[name]:.1f}" for name in HELPED)
-        )
-    return Finding(_word(all(wins), any(some)), "; ".join(said), lines)
+        of = {one.arm.method: one for one in lines if one.arm.stragglers == fleet}
+        rival = _best(of[name] for name in THEIRS)
+        for name in OURS:
+            says = f"{fleet}: {name} ({_score(of[name])}) is above {rival.arm.method} ({_score(rival)})"
+            checks.append(Check(says, of[name].accuracy > rival.accuracy))
+        other = min((of[name] for name in THEIRS), key=lambda one: one.accuracy)
+        helped = ", ".join(f"{name.removesuffix(', clipped')} {_score(of[name])}" for name in HELPED)
+        beside.append(f"{fleet}: {other.arm.method} {_score(other)}; with our local clip {helped}")
+    return _judged(checks, any(check.holds for check in checks), lines, "; ".join(beside))
 
 
 CLAIMS = (

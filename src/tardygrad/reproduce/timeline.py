@@ -103,7 +103,10 @@ def figure() -> Any:
     """Both modes side by side."""
     import altair as alt
 
-    return alt.hconcat(*(_side(timeline(mode)) for mode in MODES)).configure_view(stroke=None)
+    said = "A bar is a job of K steps from the model named in it, p its delay; dashed: the server makes the next model."
+    title = alt.TitleParams(said, anchor="start", fontSize=12, fontWeight="normal", offset=14)
+    sides = alt.hconcat(*(_side(timeline(mode)) for mode in MODES), title=title, padding=12)
+    return sides.configure_view(stroke=None)
 
 
 def _side(one: Timeline) -> Any:
@@ -152,12 +155,7 @@ def _side(one: Timeline) -> Any:
     return layers.properties(
         width=460,
         height=200,
-        title=alt.TitleParams(
-            f"{MODES[one.mode]}: N = 3, M = {BUFFER}, K = {STEPS}",
-            subtitle="a bar is a job of K steps from the model named in it, p its delay; dashed: the server makes x",
-            anchor="start",
-            offset=22,
-        ),
+        title=alt.TitleParams(f"{MODES[one.mode]}: N = 3, M = {BUFFER}, K = {STEPS}", anchor="start", offset=22),
     )
 
 

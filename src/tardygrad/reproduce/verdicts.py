@@ -44,12 +44,12 @@ def text(findings: dict[Claim, Finding], scale: Scale, command: str) -> str:
         "unless a table says otherwise. Accuracies are those after the last round, mean ± standard deviation over the "
         f"seeds {first} to {last}; what is tuned was tuned on seed {TUNING}. Chance is 10 %.",
         table(
-            ("claim", "verdict", "numbers"),
+            ("claim", "verdict", "what fails"),
             (
                 (
                     f"[{claim.number}](#claim-{claim.number}). {words[str(claim.number)]['says']}",
                     f"**{found.word}**",
-                    found.why,
+                    "; ".join(check.says for check in found.checks if not check.holds) or "nothing",
                 )
                 for claim, found in findings.items()
             ),
@@ -62,7 +62,9 @@ def text(findings: dict[Claim, Finding], scale: Scale, command: str) -> str:
             said["says"],
             f"*Run:* {said['setup']}",
             f"*Rule:* {said['rule']}",
-            f"*Verdict:* **{found.word}**. {found.why[0].upper()}{found.why[1:]}.",
+            f"*Verdict:* **{found.word}**.",
+            "\n".join(f"- {'holds' if check.holds else '**fails**'}: {check.says}" for check in found.checks),
+            *([f"Beside the rule: {found.beside}."] if found.beside else []),
             f"![Claim {claim.number}: {said['says']}](images/claim-{claim.number}.svg)",
             table(HEADINGS, map(row, found.lines)),
         ]

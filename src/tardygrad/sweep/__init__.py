@@ -14,6 +14,7 @@ from tardygrad.sweep.table import Sweep as Sweep
 from tardygrad.sweep.table import Trial as Trial
 from tardygrad.sweep.table import groups as groups
 from tardygrad.sweep.table import read as read
+from tardygrad.sweep.table import remark as remark
 
 
 def sweep(source: str | Path, changes: Sequence[str] = (), *, out: str | Path, jobs: int = 1, **how: Any) -> Sweep:

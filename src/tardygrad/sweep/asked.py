@@ -21,7 +21,7 @@ from tardygrad.method import Method, at_least_one
 from tardygrad.record import Row, read_json, sound
 from tardygrad.run import label
 from tardygrad.signature import Table, call, shown
-from tardygrad.spec import Spec, load, override, parse
+from tardygrad.spec import Spec, load, override, parse, shipped
 
 Sampler = Literal["grid", "random", "tpe"]
 Best = Literal["accuracy", "loss", "time"]
@@ -139,9 +139,19 @@ def ask(
     score: Literal["accuracy", "loss"] = "accuracy" if "accuracy" in scores else "loss"
     if best == "accuracy" and score == "loss":
         raise Invalid(f"`best` = accuracy needs a task that has one, got {base.task.kind}. Use --best loss.")
-    if score == "accuracy" and target is not None and not 0 < target <= 1:
-        raise Invalid(f"a target accuracy must be above 0 and at most 1, got {target!r}.")
+    if target is not None:
+        _ahead(target, score, scores[score])
     return Asked(**given, best=best or score, score=score), task
+
+
+def _ahead(target: float, score: str, start: float) -> None:
+    """Refuse a target that cannot be, or where x_0 is already."""
+    if score == "accuracy" and not 0 < target <= 1:
+        fix = f" Did you mean {target / 100:g}?" if 1 < target <= 100 else ""
+        raise Invalid(f"a target accuracy must be above 0 and at most 1, got {target!r}.{fix}")
+    if start >= target if score == "accuracy" else start <= target:
+        way = "higher" if score == "accuracy" else "lower"
+        raise Invalid(f"x_0 already has a test {score} of {start:.4g}, got the target {target:g}. Use a {way} one.")
 
 
 def again(folder: Path) -> Asked:
@@ -168,6 +178,28 @@ def overrides(params: Row) -> list[str]:
     ['method.lr=0.1', 'method.downplay=true', 'fleet.stragglers="mild"']
     """
     return [f"{key}={toml(value)}" for key, value in params.items()]
+
+
+def command(asked: Row, params: Row) -> list[str] | None:
+    """What runs a point: a shipped spec and its changes; None if the sweep's spec was none of those.
+
+    Args:
+        asked: all of a `sweep.json`.
+    """
+    try:
+        whole = Asked(**{key: value for key, value in asked.items() if key != "versions"})
+        base = load(whole.name).resolved() if whole.name in shipped() else {}
+        fixed = {
+            f"{name}.{key}": value
+            for name, table in whole.spec.items()
+            for key, value in table.items()
+            if base.get(name, {}).get(key) != value
+        }
+        found = [*overrides({key: value for key, value in fixed.items() if key not in params}), *overrides(params)]
+        exact = bool(base) and load(whole.name, found) == whole.at(params)
+    except (Invalid, TypeError, AttributeError):  # a record by hand, or of another version
+        return None
+    return ["tardygrad", "run", whole.name, *found] if exact else None
 
 
 def toml(value: Any) -> str:

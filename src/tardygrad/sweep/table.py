@@ -69,10 +69,11 @@ class Group(NamedTuple):
     done: int  # finished or pruned
     finished: int  # ended with a model that is finite
     diverged: int
-    other: int  # starved, failed or pruned
+    pruned: int
+    other: int  # starved or failed
     workable: int
     judged: int  # done, and neither pruned nor failed
-    share: float | None  # workable / judged; None: none is
+    share: float | None  # workable / judged; None: none is, or pruning chose which are
     best: Trial | None
 
 
@@ -141,11 +142,42 @@ def groups(sweep: Sweep) -> list[Group]:
         statuses = [trial.status for trial in done]
         judged = [trial for trial in done if trial.workable is not None]
         workable = sum(trial.workable is True for trial in judged)
-        finished, diverged = statuses.count("finished"), statuses.count("diverged")
-        share = workable / len(judged) if judged else None
-        counts = (len(trials), len(done), finished, diverged, len(done) - finished - diverged, workable, len(judged))
-        found.append(Group(name, *counts, share, best_of(trials, sweep.best)))
+        finished, diverged, pruned = (statuses.count(status) for status in ("finished", "diverged", "pruned"))
+        share = workable / len(judged) if judged and not sweep.asked.get("prune") else None
+        ended = (finished, diverged, pruned, len(done) - finished - diverged - pruned)
+        best = best_of(trials, sweep.best)
+        found.append(Group(name, len(trials), len(done), *ended, workable, len(judged), share, best))
     return found
+
+
+def remark(sweep: Sweep) -> str | None:
+    """What to beware of in the best of a sweep that is done: it is no better than x_0, or at the edge of the space."""
+    best = best_of(sweep.trials, sweep.best)
+    if sum(trial.status is not None for trial in sweep.trials) < sweep.total:
+        return None
+    known = sweep.best != "time" and any(sweep.best in trial.start for trial in sweep.trials)
+    if known and not any(_beats(trial, sweep.best) for trial in sweep.trials):
+        return "no trial is better than x_0"
+    equals = [trial for trial in sweep.trials if best and trial.state == "finished" and trial.value == best.value]
+    edges = [key for key, values in sweep.space.items() if equals and all(_edge(one, key, values) for one in equals)]
+    if not edges:
+        return None
+    names = ", ".join(key.removeprefix("method.") for key in edges)
+    return f"best at the edge of {names}: better settings may lie beyond"
+
+
+def _beats(trial: Trial, best: str) -> bool:
+    ours, start = getattr(trial, best), trial.start.get(best)
+    return None not in (ours, start) and bool(ours > start if best == "accuracy" else ours < start)
+
+
+def _edge(trial: Trial, key: str, values: Any) -> bool:
+    """Whether a trial has the least or the largest of several numbers; beyond infinity there is nothing."""
+    ends = [values.get("low"), values.get("high")] if isinstance(values, dict) else values
+    numbers = [value for value in ends if isinstance(value, int | float) and not isinstance(value, bool)]
+    if len(ends) < 2 or not numbers or any(value not in numbers and value != "inf" for value in ends):
+        return False
+    return trial.params.get(key) in (min(numbers), *([max(numbers)] if "inf" not in ends else []))
 
 
 def _rows(path: Path) -> list[tuple[int, str, Row]]:

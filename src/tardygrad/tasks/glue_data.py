@@ -141,7 +141,7 @@ def _read_parquet(name: str, files: list[Path]) -> Rows:
     try:
         from pyarrow import ArrowException, parquet
     except ImportError as error:
-        fix = "Use pip install 'tardygrad[hf]', or GLUE's own tsv files."
+        fix = "Use pip install -c constraints.txt -e '.[hf]', or GLUE's own tsv files."
         raise Invalid(f"reading parquet needs pyarrow, which is not installed. {fix}") from error
     columns = FORMS[name].columns
     held: dict[str, list[Any]] = {column: [] for column in (*columns, "label")}

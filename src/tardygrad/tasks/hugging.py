@@ -9,7 +9,7 @@ from typing import Any
 
 from tardygrad.errors import Invalid
 
-MISSING = "pretrained models need transformers, which is not installed. Use pip install 'tardygrad[hf]'."
+MISSING = "pretrained models need transformers, which is not installed. Use pip install -c constraints.txt -e '.[hf]'."
 
 
 def fetched(repository: str, patterns: list[str], rule: str, fix: str, *, dataset: bool = False) -> Path:
@@ -25,7 +25,7 @@ def fetched(repository: str, patterns: list[str], rule: str, fix: str, *, datase
     try:
         from huggingface_hub import snapshot_download
     except ImportError as error:
-        raise Invalid(f"{rule}, which needs huggingface_hub. Use pip install 'tardygrad[hf]'.") from error
+        raise Invalid(f"{rule}, which needs huggingface_hub. Use pip install -c constraints.txt -e '.[hf]'.") from error
     kind = {"repo_type": "dataset"} if dataset else {"ignore_patterns": ["*/*"]}
     try:
         return Path(snapshot_download(repository, allow_patterns=patterns, **kind))

@@ -160,7 +160,8 @@ def _decoded(files: Sequence[Path], shape: Shape) -> Labelled:
     try:
         from pyarrow import ArrowException, parquet
     except ImportError as error:
-        raise Invalid("parquet files need pyarrow, got no such package. pip install 'tardygrad[data]'.") from error
+        fix = "Use pip install -c constraints.txt -e '.[data]'."
+        raise Invalid(f"parquet files need pyarrow, got no such package. {fix}") from error
     pixels: list[Tensor] = []
     labels: list[int] = []
     for path in files:
@@ -189,7 +190,8 @@ def _picture(cell: Any, shape: Shape, where: str) -> np.ndarray[Any, np.dtype[np
     try:
         from PIL import Image
     except ImportError as error:
-        raise Invalid("encoded images need Pillow, got no such package. pip install 'tardygrad[data]'.") from error
+        fix = "Use pip install -c constraints.txt -e '.[data]'."
+        raise Invalid(f"encoded images need Pillow, got no such package. {fix}") from error
     content: Any = cell.get("bytes") if isinstance(cell, dict) else cell
     try:
         with Image.open(BytesIO(content)) as image:

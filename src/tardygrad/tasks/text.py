@@ -123,6 +123,7 @@ def _tokenizers() -> Any:
         import tokenizers.trainers
     except ImportError as error:
         raise Invalid(
-            "tokens='bpe' needs tokenizers, which is not installed. Use pip install 'tardygrad[hf]', or tokens='byte'."
+            "tokens='bpe' needs tokenizers, which is not installed. Use pip install -c constraints.txt -e '.[hf]', or "
+            "tokens='byte'."
         ) from error
     return tokenizers

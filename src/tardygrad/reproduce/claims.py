@@ -286,7 +286,7 @@ def _judge_4(look: Look, scale: Scale) -> Finding:
         for name in OURS
     ]
     part = collapsed[0].holds or all(check.holds for check in held)
-    said = f"SGDClip with the smaller rate η = {smaller.arm.settings['lr']:g} does not: {_score(smaller)}"
+    said = f"SGDClip with the smaller rate η = {smaller.arm.settings['lr']:g} does not collapse: {_score(smaller)}"
     return _judged(collapsed + held, part, lines, said if smaller.accuracy > 20 else "")
 
 

@@ -171,3 +171,8 @@ def test_what_cannot_be_is_refused(name: str, setting: dict[str, Any], said: str
     with pytest.raises(tg.Invalid) as caught:
         method(name, **setting)
     assert str(caught.value) == said
+
+
+def test_a_period_that_no_number_holds_is_refused() -> None:
+    with pytest.raises(tg.Invalid, match=r"`period` must be at most 1,000,000,000, got 1000000"):
+        tg.dn_dylu(local_lr=0.1, lr=1.0, period=10**29, local_steps=1)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import csv
 import json
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from itertools import islice
+from itertools import accumulate, islice
 from pathlib import Path
 from types import NoneType
 from typing import Any, NamedTuple
@@ -152,7 +153,7 @@ def _updates(path: Path) -> Iterator[Row]:
                 "arrival_time": row["time"],
                 "start_time": job["time"] if job.get("serial") == row["serial"] else None,
             }
-            buffer.append(own | times | {"class": classes[client] if client < len(classes) else None})
+            buffer.append(own | times | {"class": classes.of(client)})
         elif row["event"] == "advance":
             facts = zip(row["delays"], row.get("weights") or [None] * len(buffer), row["norms"], buffer, strict=True)
             for delay, weight, norm, update in facts:
@@ -161,9 +162,20 @@ def _updates(path: Path) -> Iterator[Row]:
     yield from buffer
 
 
-def _classes(path: Path) -> list[str]:
-    """The class of every client."""
-    return [str(name) for name, clients in read_json(path / "spec.json").get("classes", []) for _ in range(clients)]
+class Classes(NamedTuple):
+    """The classes of clients, in order, and where each ends."""
+
+    names: list[str]
+    ends: list[int]
+
+    def of(self, client: int) -> str | None:
+        """A client's class; None if there is none."""
+        return self.names[bisect_right(self.ends, client)] if self.ends and 0 <= client < self.ends[-1] else None
+
+
+def _classes(path: Path) -> Classes:
+    found = read_json(path / "spec.json").get("classes", [])
+    return Classes([str(name) for name, _ in found], list(accumulate(int(clients) for _, clients in found)))
 
 
 def _events(path: Path) -> Iterator[Row]:
@@ -182,7 +194,7 @@ def cell(value: Any) -> Any:
 
 
 def _csv(path: Path, columns: dict[str, str], rows: Iterable[Row]) -> int:
-    with path.open("w", newline="", encoding="utf-8") as file:
+    with path.open("w", newline="", encoding="utf-8", errors="backslashreplace") as file:
         writer = csv.writer(file)
         writer.writerow(map(cell, columns))
         number = 0
@@ -200,13 +212,16 @@ def _parquet(path: Path, columns: dict[str, str], rows: Iterable[Row]) -> int:
         fix = "Use pip install -c constraints.txt -e '.[data]'."
         raise Invalid(f"parquet files need pyarrow, got no such package. {fix}") from error
     types = {"int": int64(), "float": float64(), "text": string()}
-    shape = schema([(name, types[kind]) for name, kind in columns.items()])
+    try:
+        shape = schema([(name, types[kind]) for name, kind in columns.items()])
+    except ValueError as error:
+        raise RecordError(f"a record has a name that Parquet cannot hold: {error}.") from error
     number, left = 0, iter(rows)
     with parquet.ParquetWriter(path, shape) as writer:
         while batch := [_typed(row, columns) for row in islice(left, BATCH)]:
             try:
                 writer.write_table(Table.from_pylist(batch, schema=shape))
-            except (ArrowException, TypeError) as error:
+            except (ArrowException, TypeError, ValueError, OverflowError) as error:
                 raise RecordError(f"a record has a value of another type than its column's: {error}.") from error
             number += len(batch)
     return number

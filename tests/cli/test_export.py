@@ -198,3 +198,27 @@ def test_a_torn_last_line_is_left_out(tardygrad: Command) -> None:
         file.write('{"round": 13, "ti')
     tardygrad("export", "here")
     assert len(table("here/export/metrics.csv")) == 12
+
+
+def test_hostile_values_give_a_table_or_one_line(tardygrad: Command) -> None:
+    pytest.importorskip("pyarrow", reason="needs the extra data")
+    tardygrad("run", "small.toml", "--out", "here")
+    events = Path("here/events.jsonl").read_text("utf-8")
+    asked = json.loads(Path("here/spec.json").read_text("utf-8"))
+    hostile = {
+        "surrogate": '{"event":"loss","time":1.0,"client":0,"round":"\\ud800"}\n',
+        "name": '{"event":"loss","time":1.0,"client":0,"\\ud800":1}\n',
+        "large": f'{{"event":"loss","time":1.0,"client":{2**70},"round":1}}\n',
+        "negative": '{"event":"arrival","time":1.0,"client":-3,"serial":0,"round":0,"delay":1,"steps":1,"loss":1}\n',
+    }
+    for name, line in hostile.items():
+        Path("here/events.jsonl").write_text(events + line)
+        assert tardygrad("export", "here", "--csv", "--out", f"{name}-csv").code == 0
+        code, _, err = tardygrad("export", "here", "--parquet", "--out", f"{name}-parquet")
+        assert (code, err.count("\n")) in ((0, 0), (1, 1))
+        assert "Traceback" not in err
+    assert table("negative-csv/updates.csv")[-1]["class"] == ""
+    Path("here/events.jsonl").write_text(events)
+    Path("here/spec.json").write_text(json.dumps(asked | {"classes": [["all", 10**10]]}))
+    assert tardygrad("export", "here", "--csv", "--out", "many").code == 0
+    assert table("many/updates.csv")[0]["class"] == "all"

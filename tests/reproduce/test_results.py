@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -50,7 +51,9 @@ def test_a_broken_file_is_made_again(tmp_path: Path) -> None:
     some = Results(tmp_path)
     [path] = some.make([(ARM, 1)], jobs=1)
     right = json.loads(path.read_text("utf-8"))["result"]
-    for broken in ("", "{", "[]", '{"result": 3}', '{"result": {"curve": [[1]]}}'):
+    wrong = [right | change for change in ({"accuracy": "x"}, {"curve": [[1]]}, {"status": None}, {"time": None})]
+    wrong += [right | {"curve": [[math.inf, 1, 1, 1]]}]
+    for broken in ("", "{", "[]", '{"result": 3}', *(json.dumps({"result": one}) for one in wrong)):
         path.write_text(broken)
         assert Results(tmp_path).look(ARM, 1) is None
     assert list(Results(tmp_path).make([(ARM, 1)], jobs=1)) == [path]

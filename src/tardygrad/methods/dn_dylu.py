@@ -25,9 +25,13 @@ import math
 from typing import Unpack
 
 from tardygrad import transforms
+from tardygrad.errors import Invalid
 from tardygrad.method import Method, Pace, Work, at_least_one
 from tardygrad.schedules import Schedule, lift
 from tardygrad.transforms import chain, delayed_nesterov, scale
+
+LONGEST = 10**9
+"""The largest N: beyond, an arrival moves x by less than float32 can tell."""
 
 
 def dn_dylu(
@@ -63,6 +67,8 @@ def dn_dylu(
     'DN+DyLU (client-centric, M=1, K=20)'
     """
     at_least_one("period", period)
+    if period > LONGEST:
+        raise Invalid(f"`period` must be at most {LONGEST:,}, got {period}.")
     pace = Pace(percentile=percentile, smoothing=smoothing)
     return Method(
         name="DN+DyLU" if dylu else "DN",

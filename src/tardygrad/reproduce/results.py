@@ -22,6 +22,7 @@ from statistics import mean
 from typing import Any
 
 import torch
+from pydantic import TypeAdapter
 
 from tardygrad import spec
 from tardygrad.errors import Diverged, RecordError, Starved
@@ -41,7 +42,7 @@ class Results:
         """A run's result, if it is there; a file that is broken is not."""
         path = self.path(arm, seed)
         if path not in self._known:
-            with suppress(ValueError, RecordError, KeyError, TypeError):
+            with suppress(ValueError, RecordError, KeyError):
                 self._known[path] = _read(read_json(path)["result"])
         return self._known.get(path)
 
@@ -73,8 +74,13 @@ def _decisive(text: str) -> dict[str, Any]:
 
 
 def _read(row: Row) -> Result:
-    curve = [(int(r), float(t), loss, accuracy) for r, t, loss, accuracy in row["curve"]]
-    return Result(**{**row, "curve": curve})
+    """A result whose every part is of its type."""
+    return _adapter().validate_python(row)
+
+
+@cache
+def _adapter() -> TypeAdapter[Result]:
+    return TypeAdapter(Result)
 
 
 def _begin() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import os
@@ -11,6 +12,7 @@ import signal
 import sqlite3
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -314,6 +316,32 @@ def test_pruning_ends_what_falls_behind(small: str) -> None:
     assert group.share is None  # pruning chose who could be workable
 
 
+@pytest.mark.parametrize("dies", ["worker", "writer"])
+def test_a_death_after_the_word_to_prune_changes_no_fate(
+    small: str, dies: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rates = ["method.local_lr=[0.1, 0.0001, 0.001, 0.0002, 0.2]"]
+    changes = [*FEW, "run.evaluate_every=1", "run.rounds=32"]
+    whole = sweep(small, changes, over=rates, prune=True, out="whole")
+    begun = crew(small, changes, over=rates, prune=True)
+    honest, deaths = Study.prune, list[int]()
+
+    def deadly(study: Study, trial: Any, round: int, loss: float) -> bool:
+        told = honest(study, trial, round, loss)
+        if told and not deaths:
+            deaths.append(trial.number)
+            if dies == "writer":
+                raise KeyboardInterrupt
+            os.kill(begun._hands[0].process.pid or 0, signal.SIGKILL)
+        return told
+
+    monkeypatch.setattr(Study, "prune", deadly)
+    with suppress(KeyboardInterrupt):
+        list(begun.go())
+    assert deaths == [1]
+    assert facts(sweep(small, changes, over=rates, prune=True, out="here")) == facts(whole)
+
+
 def test_a_sweep_can_be_read_while_it_runs(small: str) -> None:
     begun = crew(small, over=RATES)
     states = [[trial.state for trial in read("here").trials] for _ in begun.go()]
@@ -357,13 +385,110 @@ def test_a_damaged_sweep_says_so(small: str) -> None:
     Path("here/study.db").write_bytes(b"no database at all, but long enough to be looked at" * 100)
     with pytest.raises(RecordError, match=r"the study in '.*' is damaged \(file is not a database\)"):
         read("here")
-    with pytest.raises(RecordError, match="the study of the sweep cannot be read or written: file is not a database"):
+    with pytest.raises(RecordError, match=r"the study in '.*' is damaged \(file is not a database\)"):
         sweep(small, FEW, over=RATES, out="here")
+    with pytest.raises(RecordError, match="the study of the sweep cannot be read or written: file is not a database"):
+        Study(Path("here"), ask(small, FEW, over=RATES)[0])
     Path("here/sweep.json").write_text('{"versions": {}}')
     with pytest.raises(RecordError, match="the record in 'here' is damaged"):
         again(Path("here"))
     with pytest.raises(Invalid, match=r"'.' holds no run: sweep.json cannot be read"):
         read(".")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"spec": {}},
+        {"spec": [1]},
+        {"spec": {"run": {}}},
+        {"spec": {"run": {"seed": 0, "threads": "x"}}},
+        {"trials": "many"},
+        {"trials": 5},
+        {"trials": True},
+        {"space": [1]},
+        {"space": {}},
+        {"space": {"method.local_lr": 5}},
+        {"space": {"method.local_lr": []}},
+        {"space": {"method.local_lr": {"low": 1}}, "sampler": "tpe"},
+        {"space": {"method.local_lr": {"low": "a", "high": 1, "log": False}}, "sampler": "tpe"},
+        {"sampler": "foo"},
+        {"name": None},
+        {"best": "time"},
+        {"score": "number"},
+        {"more": 1},
+    ],
+    ids=str,
+)
+def test_a_sweep_json_that_cannot_be_right_is_damaged(small: str, damage: Any) -> None:
+    sweep(small, FEW, over=["method.local_lr=[0.1, 0.2]"], out="here")
+    place, study = Path("here/sweep.json"), Path("here/study.db").read_bytes()
+    place.write_text(json.dumps(json.loads(place.read_text("utf-8")) | damage))
+    with pytest.raises(RecordError, match=r"^the record in 'here' is damaged \(.+\)\.$"):
+        again(Path("here"))
+    with pytest.raises(RecordError, match=r"^the record in 'here' is damaged \(.+\)\.$"):
+        sweep(small, FEW, over=["method.local_lr=[0.1, 0.2]"], out="here")
+    assert Path("here/study.db").read_bytes() == study
+
+
+def _attribute(key: str, value: str) -> str:
+    return f"UPDATE trial_user_attributes SET value_json = '{value}' WHERE key = '{key}'"
+
+
+def _result(key: str, value: str) -> str:
+    return f"UPDATE trial_user_attributes SET value_json = json_set(value_json, '$.{key}', json('{value}'))"
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE trials SET state = 'FOO'",
+        "UPDATE trials SET number = 'a'",
+        "DELETE FROM trial_user_attributes",
+        "DELETE FROM trial_user_attributes WHERE key = 'params'",
+        _attribute("params", "5"),
+        _attribute("params", "[1]"),
+        _attribute("params", "{"),
+        _attribute("group", '["a"]'),
+        _attribute("group", '{"a": {}}'),
+        _attribute("result", "5"),
+        *(
+            f"{_result(key, value)} WHERE key = 'result'"
+            for key, value in (
+                ("value", '"1"'),
+                ("value", "true"),
+                ("value", "1e999"),
+                ("status", '["x"]'),
+                ("status", '"<b>"'),
+                ("reason", "{}"),
+                ("seeds", "{}"),
+                ("seeds", "[5]"),
+                ("seeds[0].loss", '"a"'),
+            )
+        ),
+    ],
+)
+def test_a_trial_that_cannot_be_right_is_damaged(small: str, damage: str) -> None:
+    sweep(small, FEW, over=["method.local_lr=[0.1]"], out="here")
+    with sqlite3.connect("here/study.db") as db:
+        assert db.execute(damage).rowcount == 1 or damage.startswith("DELETE")
+    study = Path("here/study.db").read_bytes()
+    for look in (lambda: read("here"), lambda: sweep(small, FEW, over=["method.local_lr=[0.1]"], out="here")):
+        with pytest.raises(RecordError, match=r"^the record in 'here' is damaged \(.+\)\.$"):
+            look()
+    assert Path("here/study.db").read_bytes() == study
+
+
+def test_a_study_without_content_is_damaged(small: str) -> None:
+    sweep(small, FEW, over=["method.local_lr=[0.1]"], out="here")
+    with sqlite3.connect("here/study.db") as db:
+        db.executescript("DELETE FROM trials; DELETE FROM studies")
+    with pytest.raises(RecordError, match=r"^the record in 'here' is damaged \(KeyError: .+\)\.$"):
+        sweep(small, FEW, over=["method.local_lr=[0.1]"], out="here")
+    Path("here/study.db").write_bytes(b"")
+    with pytest.raises(RecordError, match=r"^the study in '.*' is damaged \(no such table: trials\)\.$"):
+        sweep(small, FEW, over=["method.local_lr=[0.1]"], out="here")
+    assert Path("here/study.db").read_bytes() == b""
 
 
 @pytest.mark.parametrize(
@@ -390,6 +515,12 @@ def test_a_damaged_sweep_says_so(small: str) -> None:
         ({"best": "speed"}, "`best` must be one of accuracy, loss, time, got 'speed'"),
         ({"best": "accuracy"}, "`best` = accuracy needs a task that has one, got quadratic"),
         ({"best": "time"}, "`best` = time and a target need each other"),
+        ({"best": "time", "target": math.nan}, "`target` must be a finite number, got nan"),
+        ({"best": "time", "target": -math.inf}, "`target` must be a finite number, got -inf"),
+        (
+            {"over": [f"run.seed={[*range(9999)]}", f"run.rounds={[*range(1, 1001)]}", "method.local_lr=[1]"]},
+            "a grid must have at most 100,000 points, got 9,999,000. Use --sampler random.",
+        ),
         ({"target": 0.9}, "`best` = time and a target need each other"),
         ({"trials": 5}, "a grid has as many trials as points, got --trials 5"),
         ({"trials": 0, "sampler": "tpe"}, "`trials` must be a whole number, 1 or more, got 0"),

@@ -181,6 +181,7 @@ def test_text_from_a_sweep_is_no_markup(tardygrad: Command) -> None:
         (["--rounds", "5"], "a setting is no option, got --rounds. Write run.rounds=5."),
         (["--target", "0.9"], "`best` = time and a target need each other, got best=None and target=0.9."),
         (["--best", "time", "--target", "1000"], "x_0 already has a test loss of "),
+        (["--best", "time", "--target", "nan"], "`target` must be a finite number, got nan."),
         (["--sampler", "gird"], "`sampler` must be one of grid, random, tpe, got 'gird'."),
     ],
 )
@@ -201,6 +202,21 @@ def test_a_sweep_goes_on_as_it_was_asked(tardygrad: Command) -> None:
     code, _, err = tardygrad("sweep", "small.toml", *POINTS, "--seeds", "2", "--out", "here")
     assert code == 2
     assert "`seeds` was 1 there, got 2." in err
+
+
+def test_a_damaged_sweep_is_one_line_and_exit_code_1(tardygrad: Command) -> None:
+    tardygrad("sweep", "small.toml", *POINTS, "--out", "here")
+    with sqlite3.connect("here/study.db") as db:
+        db.execute("UPDATE trial_user_attributes SET value_json = '5' WHERE key = 'params'")
+    for command in ("sweep", "report"):
+        code, out, err = tardygrad(command, "here")
+        assert (code, out) == (1, "")
+        assert err == "error: the record in 'here' is damaged (trial 0: params or group).\n"
+    Path("here/study.db").write_bytes(b"")
+    for command in ("sweep", "report"):
+        code, out, err = tardygrad(command, "here")
+        assert (code, out) == (1, "")
+        assert err == "error: the study in 'here/study.db' is damaged (no such table: trials).\n"
 
 
 def test_a_bar_is_shown_on_a_terminal(tardygrad: Command) -> None:

@@ -10,10 +10,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal, TypeGuard, get_args
+from typing import Annotated, Any, Literal, TypeGuard, get_args
 
 import numpy as np
 import torch
+from pydantic import Field, TypeAdapter, ValidationError
 
 from tardygrad.algorithm import Server, Task
 from tardygrad.errors import Invalid, nearest
@@ -25,11 +26,14 @@ from tardygrad.spec import Spec, load, override, parse, shipped
 
 Sampler = Literal["grid", "random", "tpe"]
 Best = Literal["accuracy", "loss", "time"]
+Range = Annotated[dict[Literal["low", "high", "log"], float | bool], Field(min_length=3)]
 
 _RATES = [0.1, 0.01, 0.001, 0.0001]
 _CLIPS = np.linspace(1e-4, 1.5, 4).tolist()
 PAPER = {"method.lr": _RATES, "method.local_lr": _RATES, "method.clip": _CLIPS, "method.local_clip": _CLIPS}
 """The paper's grid: 64 points for SGDClip, 256 for Clip²."""
+
+MOST = 100_000  # points of a grid: all are checked and written before the first is run
 
 _LABELLED = ("method.kind", "method.downplay", "method.compensate")  # the method's label tells these
 
@@ -39,13 +43,13 @@ class Asked:
     """A sweep, as its `sweep.json` says it."""
 
     name: str
-    spec: Table  # resolved; every point changes some of it
-    space: dict[str, Any]  # a key of the spec to the list of its values, or to a range
+    spec: dict[str, Table]  # resolved; every point changes some of it
+    space: dict[str, list[Any] | Range]  # a key of the spec to its values
     sampler: Sampler
     trials: int
     seeds: int  # of every trial: run.seed, run.seed + 1, ...
     best: Best
-    score: str  # what targets and workable shares go by: accuracy if the task has one, else loss
+    score: Literal["accuracy", "loss"]  # what targets and workable shares go by: accuracy if the task has one
     target: float | None
     budget: float | None  # in simulated seconds
     prune: bool
@@ -118,6 +122,8 @@ def ask(
         raise Invalid(f"`workable` must be above 0 and at most 1, got {workable!r}.")
     if budget is not None and not 0 < budget < math.inf:
         raise Invalid(f"`budget` must be a finite number of seconds above 0, got {budget!r}.")
+    if target is not None and not math.isfinite(target):
+        raise Invalid(f"`target` must be a finite number, got {target!r}.")
     if (best == "time") != (target is not None):
         raise Invalid(f"`best` = time and a target need each other, got best={best} and target={target}. Use --target.")
     base = load(source, changes)
@@ -126,6 +132,8 @@ def ask(
         raise Invalid(f"a grid has as many trials as points, got --trials {trials}. Use --sampler random or tpe.")
     count = math.prod(map(len, space.values())) if sampler == "grid" else 64 if trials is None else trials
     at_least_one("trials", count)
+    if sampler == "grid" and count > MOST:
+        raise Invalid(f"a grid must have at most {MOST:,} points, got {count:,}. Use --sampler random.")
     tables = base.resolved()
     if tables.get("fleet", {}).get("kind") == "paper":
         del tables["fleet"]["clients"]  # those of [task], which may be swept
@@ -156,10 +164,32 @@ def _ahead(target: float, score: str, start: float) -> None:
 
 def again(folder: Path) -> Asked:
     """What was asked of the sweep in a folder."""
-    row = read_json(folder / "sweep.json")
+    asked = said(read_json(folder / "sweep.json"), folder)
     with sound(folder):
-        del row["versions"]
-        return Asked(**row)
+        points = math.prod(map(len, asked.space.values()))
+        if asked.sampler == "grid" and asked.trials != points:
+            raise ValueError(f"trials: {asked.trials} of a grid of {points}")
+        if missing := {"seed", "threads"} - asked.spec["run"].keys():
+            raise ValueError(f"spec.run: no {min(missing)}")
+        try:
+            asked.at(asked.first())
+        except Invalid as error:
+            raise ValueError(f"spec: {str(error).rstrip('.')}") from error
+    return asked
+
+
+def said(row: Row, folder: Path) -> Asked:
+    """What a folder's `sweep.json` says, each value being of its type."""
+    given = {key: value for key, value in row.items() if key != "versions"}
+    with sound(folder):
+        try:
+            TypeAdapter(Asked).validate_json(json.dumps(given), strict=True)
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+        if (given["best"] == "time") != (given["target"] is not None):
+            raise ValueError(f"best: {given['best']} with the target {given['target']}")
+        return Asked(**given)
 
 
 def build(asked: Asked) -> Task:
@@ -246,7 +276,8 @@ def _values(text: str, sampler: Sampler) -> tuple[str, Any]:
             raise Invalid(f"a grid needs lists, got a range for `{key}`. Use a list, or --sampler random or tpe.")
         return key, _range(key, values)
     values = ["inf" if value == math.inf else value for value in values]  # as in a spec's JSON
-    if not values or any(value in values[:i] for i, value in enumerate(values)):
+    differ = {value if isinstance(value, str | int | float) else (toml(value),) for value in values}
+    if not values or len(differ) < len(values):
         raise Invalid(f"the values of `{key}` must be one or more and differ, got {given}.")
     return key, values
 

@@ -29,6 +29,7 @@ from tardygrad.run import versions
 from tardygrad.signature import shown
 from tardygrad.sweep.asked import Asked, again
 from tardygrad.sweep.study import Study
+from tardygrad.sweep.table import read
 from tardygrad.sweep.trial import Bench
 
 LIVES = 3  # deaths of processes over one trial that are forgiven
@@ -117,7 +118,7 @@ class Crew:
             try:
                 said = hand.line.recv()
             except (EOFError, OSError):
-                said = self._replace(hand, trial)
+                said = self._replace(hand, trial, study)
             if isinstance(said, tuple):
                 with suppress(OSError):
                     hand.line.send(study.prune(trial, *said))
@@ -126,7 +127,7 @@ class Crew:
                 study.tell(trial, said)
                 yield said
 
-    def _replace(self, hand: Hand, trial: optuna.trial.Trial) -> Row | None:
+    def _replace(self, hand: Hand, trial: optuna.trial.Trial, study: Study) -> Row | None:
         """A process has died: another begins its trial again, unless it is the trial's fault."""
         hand.process.join()
         hand.line.close()
@@ -138,7 +139,7 @@ class Crew:
             return _failed(
                 f"{deaths} processes died over it (exit code {code}). Is there enough memory? Try fewer jobs."
             )
-        self._send(hand, trial)
+        self._send(hand, study.afresh(trial))
         return None
 
 
@@ -186,6 +187,7 @@ def _ours(folder: Path, asked: Asked) -> Iterator[None]:
         _lock(lock.fileno(), folder)
         if (folder / "sweep.json").exists():
             same(folder, asked)
+            read(folder)  # refuses one that is damaged before Optuna mends it in its own way
         elif (folder / "study.db").exists():
             raise Invalid(f"the folder {str(folder)!r} holds a study without its sweep.json. Choose another one.")
         else:

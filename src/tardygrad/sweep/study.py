@@ -20,11 +20,12 @@ import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.samplers import RandomSampler, TPESampler
 from optuna.trial import TrialState, create_trial
+from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
 
 from tardygrad import streams
 from tardygrad.errors import Invalid, RecordError
-from tardygrad.record import Row
+from tardygrad.record import Row, sound
 from tardygrad.sweep.asked import Asked, toml
 
 _NAME = "sweep"
@@ -53,16 +54,19 @@ class Study:
     @_quiet()
     def __init__(self, folder: Path, asked: Asked) -> None:
         self.asked, path = asked, folder / "study.db"
-        self.space = {key: _distribution(values) for key, values in asked.space.items()}
-        if new := not path.exists():
-            self._create(folder / "study.db.draft").replace(path)
-        self.storage = _storage(path, new=new)
-        pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=_rung(asked)) if asked.prune else None
-        self.study = optuna.load_study(study_name=_NAME, storage=self.storage, sampler=RandomSampler(), pruner=pruner)
-        self.put_back()
-        trials = self.study.get_trials(deepcopy=False)
-        self._waiting = deque(trial._trial_id for trial in trials if not trial.state.is_finished())
-        self.done = len(trials) - len(self._waiting)
+        with sound(folder):
+            self.space = {key: _distribution(values) for key, values in asked.space.items()}
+            if new := not path.exists():
+                self._create(folder / "study.db.draft").replace(path)
+            self.storage = _storage(path, new=new)
+            pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=_rung(asked)) if asked.prune else None
+            self.study = optuna.load_study(
+                study_name=_NAME, storage=self.storage, sampler=RandomSampler(), pruner=pruner
+            )
+            self.put_back()
+            trials = self.study.get_trials(deepcopy=False)
+            self._waiting = deque(trial._trial_id for trial in trials if not trial.state.is_finished())
+            self.done = len(trials) - len(self._waiting)
 
     def _create(self, draft: Path) -> Path:
         """A study with every point of a grid, in a file of its own until it is whole."""
@@ -133,7 +137,20 @@ class Study:
     def put_back(self) -> None:
         """Trials that were under way wait again."""
         for trial in self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+            self._forget(trial._trial_id)
             self.storage.set_trial_state_values(trial._trial_id, TrialState.WAITING)
+
+    @_quiet()
+    def afresh(self, trial: optuna.trial.Trial) -> optuna.trial.Trial:
+        """A trial under way, as it was when it began."""
+        self._forget(trial._trial_id)
+        return optuna.trial.Trial(self.study, trial._trial_id)
+
+    def _forget(self, one: int) -> None:
+        """Remove what the pruner has seen of a trial, which would change its fate; Optuna itself never does."""
+        with self.storage.engine.begin() as db:
+            for rows in ("trial_intermediate_values", "trial_system_attributes"):
+                db.execute(text(f"DELETE FROM {rows} WHERE trial_id = :one"), {"one": one})
 
     def close(self) -> None:
         """Let go of the file."""

@@ -7,6 +7,7 @@ read, with plain SQL and without the lock, so a sweep can be looked at while it 
 from __future__ import annotations
 
 import json
+import math
 import sqlite3
 from collections.abc import Iterable
 from contextlib import closing
@@ -27,6 +28,8 @@ STATES: dict[str, State] = {
     "PRUNED": "pruned",
 }
 """Optuna's words, and ours."""
+
+_STATUSES = ("finished", "diverged", "starved", "pruned", "failed")
 
 
 class Trial(NamedTuple):
@@ -79,13 +82,16 @@ class Group(NamedTuple):
 
 def read(folder: str | Path) -> Sweep:
     """A sweep, finished or not."""
+    from tardygrad.sweep.asked import said  # it needs PyTorch, which is slow to import
+
     where = Path(folder)
     asked = read_json(where / "sweep.json")
+    said(asked, where)
     with sound(where):
         trials = [_trial(number, STATES[state], attrs) for number, state, attrs in _rows(where / "study.db")]
         return Sweep(
             name=asked["name"],
-            space=dict(asked["space"]),
+            space=asked["space"],
             goal=goal(asked),
             best=asked["best"],
             total=asked["trials"],
@@ -188,23 +194,29 @@ def _rows(path: Path) -> list[tuple[int, str, Row]]:
     try:
         with closing(sqlite3.connect(uri, uri=True, timeout=60)) as db:
             rows = db.execute(
-                "SELECT number, state, key, value_json FROM trials JOIN trial_user_attributes USING (trial_id) "
+                "SELECT number, state, key, value_json FROM trials LEFT JOIN trial_user_attributes USING (trial_id) "
                 "ORDER BY number"
             ).fetchall()
     except sqlite3.Error as error:
         raise RecordError(f"the study in {str(path)!r} is damaged ({error}).") from error
     found: dict[int, tuple[int, str, Row]] = {}
     for number, state, key, value in rows:
-        found.setdefault(number, (number, state, {}))[2][key] = json.loads(value)
+        found.setdefault(number, (number, state, {}))[2][key] = json.loads(value or "null")
     return list(found.values())
 
 
 def _trial(number: int, state: State, attrs: Row) -> Trial:
     result = attrs.get("result") if state in ("finished", "pruned") else None
     known = (number, state, attrs["params"], attrs["group"])
+    if not (isinstance(number, int) and isinstance(attrs["params"], dict) and isinstance(attrs["group"], str)):
+        raise ValueError(f"trial {number!r}: params or group")
     if result is None:
         return Trial(*known, start={}, seeds=[])
-    seeds = result["seeds"]
+    seeds, value, reason = result["seeds"], result["value"], result["reason"]
+    if result["status"] not in _STATUSES or not (isinstance(reason, str | None) and isinstance(seeds, list)):
+        raise ValueError(f"trial {number}: status, reason or seeds")
+    if value is not None and not (type(value) in (int, float) and math.isfinite(value)):
+        raise ValueError(f"trial {number}: value")
     starts = {name: _mean(row["start"][name] for row in seeds) for name in (seeds[0]["start"] if seeds else ())}
     facts: Row = {
         key: _mean(row[key] for row in seeds) for key in ("accuracy", "loss", "time", "clipped", "local_clipped")

@@ -9,6 +9,9 @@ from typing import Any
 EVIL = "</script><script>alert(1)</script><!-- \"'>&\u2028 javascript:alert(1) {signal}"
 """What no page may take for anything but text."""
 
+ODD = "a.b['c'].d\\"
+"""What would end a string in an expression."""
+
 CLASSES = [["small", 3], ["large", 1]]
 
 

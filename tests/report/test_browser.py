@@ -14,7 +14,7 @@ from tardygrad.report.live import serve
 from tardygrad.report.page import figures
 from tardygrad.report.tell import tell
 from tests.report.conftest import Open
-from tests.report.records import EVIL, events, record, write
+from tests.report.records import EVIL, ODD, events, record, write
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +47,28 @@ def test_every_chart_of_a_run_draws(pages: dict[str, Path], opened: Open, name: 
     marks = drawn(page)
     assert set(marks) == expected
     assert all(marks.values()), marks
+
+
+def test_every_chart_draws_whatever_the_numbers_and_names_of_scores(tmp_path: Path, opened: Open) -> None:
+    path = record(tmp_path / "run")
+    rows = events(12)
+    for row in rows:
+        if row["event"] == "advance":
+            row |= {"loss": 5e-324 if row["round"] % 2 else 1e308, "delays": [0, 2**52]}
+        if row["event"] == "evaluation":
+            row |= {"loss": -1e308 if row["round"] % 2 else 1e308, ODD: 1.0}
+    (path / "events.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "page.html").write_text(tell([str(path)]).html(), "utf-8")
+    page = opened((tmp_path / "page.html").as_uri())
+    marks = drawn(page)
+    assert "chart-score-3" in marks
+    assert all(marks.values()), marks
+    assert (
+        page.evaluate(
+            "[...document.querySelectorAll('.chart svg path')].filter(p => /NaN|Inf/.test(p.outerHTML)).length"
+        )
+        == 0
+    )
 
 
 def test_charts_of_single_runs_draw_when_they_are_opened(pages: dict[str, Path], opened: Open) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+import struct
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -85,6 +86,56 @@ def test_a_record_that_goes_away_is_no_crash(tmp_path: Path) -> None:
         assert "is damaged" in body
         server.shutdown()
         thread.join()
+
+
+def test_whatever_goes_wrong_with_a_page_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(places: list[str]) -> str:
+        raise ZeroDivisionError("<b>by nothing")
+
+    with serve([str(record(tmp_path / "run", rounds=1))], 0) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        monkeypatch.setattr("tardygrad.report.live.state", fail)
+        for path in ("/", "/state"):
+            status, body = ask(int(server.server_address[1]), path)
+            assert status == 503
+            assert "ZeroDivisionError: &lt;b&gt;by nothing" in body
+        server.shutdown()
+        thread.join()
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("sent", ["GET / HT", "GET / HTTP/1.1\r\nHost: {host}\r\n\r\n", "GET /none HTTP/1.1\r\n\r\n"])
+def test_a_browser_that_goes_away_is_not_heard_of(run: Path, sent: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with serve([str(run)], 0) as server:
+        server.daemon_threads = False  # closing the server waits for them
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        host = f"127.0.0.1:{server.server_address[1]}"
+        ask(int(server.server_address[1]))
+        for _ in range(3):
+            browser = socket.create_connection(("127.0.0.1", int(server.server_address[1])))
+            browser.sendall(sent.format(host=host).encode())
+            browser.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset, no goodbye
+            browser.close()
+        ask(int(server.server_address[1]), "/state")
+        server.shutdown()
+        thread.join()
+    assert capsys.readouterr().err == ""
+
+
+def test_another_failure_of_the_server_is_heard_of(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with serve([str(run)], 0) as server:
+        for error in (ValueError("a mistake of ours"), ConnectionResetError()):
+            try:
+                raise error
+            except Exception:
+                server.handle_error(None, ("127.0.0.1", 1))
+    err = capsys.readouterr().err
+    assert "a mistake of ours" in err
+    assert "ConnectionResetError" not in err
 
 
 def test_a_folder_without_runs_is_refused_at_once_and_a_page_made_when_it_is_asked_for(tmp_path: Path) -> None:

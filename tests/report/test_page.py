@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from tardygrad.errors import Invalid
+from tardygrad.errors import Invalid, RecordError
 from tardygrad.figures import colours
 from tardygrad.report.blocks import Note, Table
 from tardygrad.report.groups import baseline_of, grouped, lines, target_of
 from tardygrad.report.live import said
-from tardygrad.report.page import figures, pictures
+from tardygrad.report.page import figures, pictures, put
 from tardygrad.report.read import find, read
 from tardygrad.report.tell import Report, tell
-from tests.report.records import EVIL, events, record, write
+from tests.report.records import EVIL, ODD, events, record, write
 
 ALONE = {
     "score-1",
@@ -125,6 +125,28 @@ def test_nothing_of_a_record_is_taken_for_anything_but_text(tmp_path: Path) -> N
         for chart in found.scripts[:-2]:
             assert not re.search(r"[<>&]", chart)
             assert expressions(json.loads(chart)) == []
+
+
+def test_no_title_has_what_would_end_a_string(tmp_path: Path) -> None:
+    path = record(tmp_path / "run")
+    rows = [{**row, ODD: 1.0} if row["event"] == "evaluation" else row for row in events(12)]
+    (path / "events.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (figure,) = [one for one in figures(tell([str(path)]).parts) if one.key == "score-3"]
+    assert figure.title == f"Test {ODD}"
+    found = titles(figure.chart)
+    assert "test a.b[’c’].d∖" in found
+    assert not [title for title in found if re.search(r"""[\\'"]""", title)]
+    pictures(figure, tmp_path)
+
+
+def titles(spec: Any) -> list[str]:
+    """Every title in a chart."""
+    if isinstance(spec, list):
+        return [found for each in spec for found in titles(each)]
+    if not isinstance(spec, dict):
+        return []
+    own = [value for key, value in spec.items() if key == "title" and isinstance(value, str)]
+    return own + [found for value in spec.values() for found in titles(value)]
 
 
 def expressions(spec: Any) -> list[str]:
@@ -358,6 +380,49 @@ def test_of_very_many_runs_the_first_are_told_one_by_one(tmp_path: Path) -> None
     for seed in range(14):
         record(tmp_path / f"all/{seed:02}", rounds=2, seed=seed)
     assert "Of 14 runs the first 12 are told one by one." in tell([str(tmp_path / "all")]).html()
+
+
+def test_a_page_on_many_long_runs_is_small(tmp_path: Path) -> None:
+    rows = [
+        row | {"time": row["time"] / 3, "loss": row["round"] / 7}
+        for row in events(400)
+        if row["event"] in ("advance", "evaluation")
+    ]
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    for number in range(64):
+        path = record(tmp_path / f"all/{number:02}", rounds=0, label=f"M{number}", spec={"method": {"lr": number}})
+        (path / "events.jsonl").write_text(text)
+    report = tell([str(tmp_path / "all")])
+    assert len(report.html()) < 4_000_000
+    (curve,) = [one for one in figures(report.parts) if one.key == "training-loss"]
+    points = [point for point in curve.chart["datasets"]["rows"] if point["group"] == "M0"]
+    assert 20 < len(points) <= 3200 // 64 + 1
+    assert [points[0]["round"], points[-1]["round"]] == [1, 400]
+    assert points[0]["value"] == 0.142857
+    assert "One in 8 is drawn." in curve.caption
+    assert "It names the first 60." in curve.caption
+    legend = curve.chart["concat"][0]["layer"][0]["encoding"]["color"]["legend"]
+    assert len(legend["values"]) == curve.chart["config"]["legend"]["symbolLimit"] == 60
+
+
+def test_of_very_many_reasons_the_rarer_are_one(tmp_path: Path) -> None:
+    path = record(tmp_path / "run", rounds=0)
+    refusal = {"event": "refusal", "time": 1.0, "client": 0, "serial": 0, "round": 0}
+    rows = [{**refusal, "reason": f"reason {i}"} for i in range(1000)]
+    rows += [{**refusal, "client": 3, "reason": "the usual"}] * 9
+    (path / "events.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (figure,) = [one for one in figures(tell([str(path)]).parts) if one.key == "trouble"]
+    drawn = {row["what"]: row["number"] for row in figure.chart["datasets"]["rows"]}
+    assert len(drawn) == 13
+    assert drawn["refused: the usual"] == 9
+    assert list(drawn.items())[-1] == ("refused: 989 others", 989)
+
+
+def test_a_page_that_cannot_be_written_says_so_in_its_own_words(tmp_path: Path) -> None:
+    place = tmp_path / "none/page.html"
+    rule = rf"^cannot write {str(place)!r}: No such file or directory\. Make room, or name another place\.$"
+    with pytest.raises(RecordError, match=rule):
+        put(place, b"")
 
 
 def test_figures_are_written_as_pictures(alone: Report, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from array import array
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import pytest
 
 from tardygrad.errors import Invalid, RecordError
 from tardygrad.record import Record
-from tardygrad.report.read import BARS, CLASSES, CLIENTS, POINTS, SPANS, find, going, read
+from tardygrad.report.read import BARS, CLASSES, CLIENTS, EVEN, POINTS, SPANS, find, going, hill, read
+from tardygrad.report.tell import tell
 from tardygrad.report.thin import Lanes, Thin
 from tests.report.records import EVIL, events, record, write
 
@@ -81,6 +83,28 @@ def test_what_is_not_finite_is_none(tmp_path: Path) -> None:
     (path / "events.jsonl").write_text(json.dumps(row) + "\n")
     (kept,) = read(path).rounds
     assert (kept["loss"], kept["clipped"], kept["local_clipped"]) == (None, None, 0.1)
+
+
+@pytest.mark.parametrize(
+    "norms",
+    [
+        [1.234562 * (1 + 1e-10 * i) for i in range(400)],  # an index of 1e8 or so
+        [5e-324] * 300 + [1e308] * 30,
+        [1.0 + 1e-16 * i for i in range(400)],
+    ],
+)
+def test_norms_too_even_or_too_far_apart_have_no_tail(tmp_path: Path, norms: list[float]) -> None:
+    path = record(tmp_path / "run", rounds=0)
+    row = next(row for row in events(1) if row["event"] == "advance") | {"norms": norms}
+    (path / "events.jsonl").write_text(json.dumps(row) + "\n")
+    assert read(path).tail is None
+    assert "Too few updates, or too even ones" in tell([str(path)]).html()
+
+
+def test_norms_that_differ_a_little_have_a_tail() -> None:
+    found = hill(array("d", [1 + 0.05 * i / 400 for i in range(400)]))
+    assert found
+    assert 100 < found.tail < EVEN
 
 
 def test_text_is_cut_short_and_can_be_printed(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from tardygrad.sweep import Sweep, Trial, groups
 from tardygrad.sweep import sweep as sweep_of
 from tardygrad.sweep.asked import ask, overrides
 from tests.report.conftest import Open
-from tests.report.records import EVIL
+from tests.report.records import EVIL, ODD
 
 LABELS = ("SD-SGDClip, large", "Clip², large")
 
@@ -153,7 +153,8 @@ def test_a_sweep_that_has_hardly_begun_has_a_page(best: str) -> None:
 
 
 def test_a_sweep_draws_whatever_its_text(sweep: Sweep, tmp_path: Path, opened: Open) -> None:
-    evil = swept([one._replace(group=EVIL + one.group, status=EVIL) for one in sweep.trials], goal=EVIL)
+    odd = [one._replace(params={f"{ODD}{key}\\": value for key, value in one.params.items()}) for one in sweep.trials]
+    evil = swept([one._replace(group=EVIL + one.group, status=EVIL) for one in odd], goal=EVIL + ODD)
     path = tmp_path / "sweep.html"
     path.write_text(html(EVIL, [*sweep_parts(sweep, "mine", 1), *sweep_parts(evil, EVIL, 2)]), "utf-8")
     page = opened(path.as_uri())

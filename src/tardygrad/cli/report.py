@@ -12,7 +12,6 @@ import typer
 
 from tardygrad.cli.screen import Folder, Json, counted, say, show, show_json, waiting
 from tardygrad.errors import Invalid
-from tardygrad.record import replace
 
 
 def report(
@@ -38,7 +37,7 @@ def report(
     each other.
     """
     from tardygrad.report.page import figures as all_figures
-    from tardygrad.report.page import pictures
+    from tardygrad.report.page import pictures, put
     from tardygrad.report.tell import tell
 
     page = Path(out)
@@ -47,7 +46,7 @@ def report(
     with waiting("reading the record"):
         told = tell(runs, title=title, baseline=baseline, target=target)
         page.parent.mkdir(parents=True, exist_ok=True)
-        replace(page, told.html().encode())
+        put(page, told.html().encode())
     written: list[Path] = []
     if figures is not None:
         Path(figures).mkdir(parents=True, exist_ok=True)

@@ -15,6 +15,7 @@ from tardygrad.report.figure import CLOCK, INK, RED, WIDTH, by_class, classes_of
 from tardygrad.report.read import Story, finite
 from tardygrad.report.thin import Bar
 
+REASONS = 12  # that are drawn
 TICKS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 10_000, 100_000, 1_000_000]  # on axes of delays
 
 
@@ -150,7 +151,7 @@ def lateness(story: Story) -> Iterator[Figure]:
     if not story.lateness:
         return
     rows = [
-        {"class": name, "round": last, "time": finite(time), "mean": finite(mean), "most": most}
+        {"class": name, "round": last, "time": finite(time), "mean": finite(max(mean, 1.0)), "most": max(most, 1)}
         for name, last, time, mean, most in story.lateness
     ]
     base = drawn().encode(
@@ -180,10 +181,17 @@ def lateness(story: Story) -> Iterator[Figure]:
 
 
 def trouble(story: Story) -> Iterator[Figure]:
-    """Refused updates and losses of clients, by class."""
+    """Refused updates and losses of clients, by class; of many reasons the rarer ones are one."""
+    reasons: Counter[str] = Counter()
+    for (reason, _), number in story.refused.items():
+        reasons[reason] += number
+    most = [reason for reason, _ in reasons.most_common(REASONS)]
+    shown = dict.fromkeys(reasons, f"{len(reasons) - REASONS:,} others") | {reason: reason for reason in most}
+    refused: Counter[tuple[str, str]] = Counter()
+    for (reason, name), number in sorted(story.refused.items(), key=lambda one: one[0][0] not in most):
+        refused[shown[reason], name] += number
     rows: list[Row] = [
-        {"what": f"refused: {reason}", "class": name, "number": number}
-        for (reason, name), number in story.refused.items()
+        {"what": f"refused: {reason}", "class": name, "number": number} for (reason, name), number in refused.items()
     ]
     rows += [{"what": "client lost", "class": name, "number": number} for name, number in story.lost.items()]
     if not rows:

@@ -13,6 +13,7 @@ from tardygrad.report.blocks import Figure, Table
 from tardygrad.report.figure import (
     CLOCK,
     INK,
+    NAMED,
     PANEL,
     SMALL,
     WIDTH,
@@ -24,8 +25,10 @@ from tardygrad.report.figure import (
 )
 from tardygrad.report.groups import Group, curve, names
 from tardygrad.report.read import Story
+from tardygrad.report.thin import Thin
 
 MANY = 60  # points of a line, beyond which it has no marks
+POINTS, FEWEST = 3200, 40  # of all lines of a figure, and of one
 AXES = {"round": "rounds", "time": CLOCK, "seconds": "real time (s)", "steps": "local steps"}
 
 
@@ -81,6 +84,7 @@ def _drawn(groups: list[Group], one: Curve) -> Iterator[Figure]:
     found = {group.name: curve(group, one.rows, one.value) for group in groups}
     if not one.zeros:
         found = {name: line for name, line in found.items() if any(point["value"] for point in line)}
+    found, apart = _thinned(found)
     many = max(map(len, found.values()), default=0) > MANY
     points = [
         {**point, "width": (6 if below(group.label) and len(found) > 1 else 2) / (2 if many else 1)}
@@ -95,24 +99,35 @@ def _drawn(groups: list[Group], one: Curve) -> Iterator[Figure]:
     if wide := _wide(points, one):
         least = min(point["value"] for point in points)
         points = [{**point, "low": max(point["low"], least)} for point in points]  # a logarithm needs more than 0
-    caption = " ".join((one.said, *_notes(groups, one), *_left(groups, found), *_equal(points)))
+    caption = " ".join((one.said, *_notes(groups, one, apart), *_left(groups, found), *_equal(points)))
     table = Table(("run", *heads, one.title.lower()), rows)
     panels = _panels(groups, points, one, axes, wide=wide, many=many)
     yield figure(one.key, one.title, caption, panels, {"rows": points}, table)
 
 
-def _notes(groups: list[Group], one: Curve) -> Iterator[str]:
+def _thinned(found: dict[str, list[Row]]) -> tuple[dict[str, list[Row]], int]:
+    """Lines that share the points of a figure, and how many of their own become one."""
+    lines = {name: Thin[Row](max(FEWEST, POINTS // len(found))) for name in found}
+    for name, points in found.items():
+        for point in points:
+            lines[name].add(point)
+    return {name: line.kept for name, line in lines.items()}, max((line.step for line in lines.values()), default=1)
+
+
+def _notes(groups: list[Group], one: Curve, apart: int) -> Iterator[str]:
     runs = [run for group in groups for run in group.runs]
     if len(runs) > len(groups):
         yield "Lines are means over seeds at each round, bands one standard deviation to either side."
     step = max(run.step if one.rows is _rounds else run.score_step for run in runs)
-    if step > 1:
-        yield f"One in {step} is drawn."
+    if step * apart > 1:
+        yield f"One in {step * apart} is drawn."
     missing = sum(one.value(row) is None for run in runs for row in one.rows(run))
     if missing:
         yield f"{missing} values that are missing or not finite are left out."
     if len(groups) > 1:
         yield "A click on the legend brings out one line."
+    if len(groups) > NAMED:
+        yield f"It names the first {NAMED}."
 
 
 def _left(groups: list[Group], found: dict[str, list[Row]]) -> Iterator[str]:
@@ -147,9 +162,10 @@ def _panels(groups: list[Group], points: list[Row], one: Curve, axes: Sequence[s
     bands = any(len(group.runs) > 1 for group in groups)
     panels = []
     for axis in axes:
-        spans = [point[axis] for point in points if point.get(axis)]
+        spans = [point[axis] for point in points if (point.get(axis) or 0) > 0]
         far = axis == "time" and len(groups) > 1 and spans and max(spans) > 50 * min(spans)
-        scale_x = alt.Scale(type="log" if far else "linear", nice=False)
+        ratios = alt.Scale(type="log", nice=False, domainMin=min(spans, default=1), clamp=True)  # whatever is at 0
+        scale_x = ratios if far else alt.Scale(nice=False)
         x = alt.X(f"{axis}:Q", title=AXES[axis], scale=scale_x, axis=alt.Axis(labelOverlap="greedy", labelSeparation=8))
         marked = _marked(groups, {point["group"] for point in points})
         base: Any = alt.Chart().encode(x=x, color=marked["color"])
@@ -172,8 +188,8 @@ def _panels(groups: list[Group], points: list[Row], one: Curve, axes: Sequence[s
 def _marked(groups: list[Group], drawn: set[str]) -> dict[str, Any]:
     """Colour and dash of every group, and a legend of those drawn; none where there is nothing to tell apart."""
     domain, strokes = [group.name for group in groups], colours(group.label for group in groups)
-    columns = max(1, min(len(groups), 90 // max(map(len, domain))))
-    values = [name for name in domain if name in drawn]
+    columns = max(1, min(len(groups), 10, 90 // max(map(len, domain))))
+    values = [name for name in domain if name in drawn][:NAMED]
     legend = alt.Legend(symbolType="stroke", symbolStrokeWidth=3, symbolSize=300, columns=columns, values=values)
     shown = legend if len(groups) > 1 else None
     ink = [INK if stroke.colour == "#000000" else stroke.colour for stroke in strokes]

@@ -1,7 +1,8 @@
 """What all figures of a report have in common.
 
-Text of records is only ever a value, a title or a domain, never a field's name and never in an expression. Ink is
-`currentColor`, so that a page's colours are its style sheet's business; in pictures it is black.
+Text of records is only ever a value, a title or a domain, never a field's name and never in an expression; of titles
+Vega-Lite makes expressions, so theirs has no character that could end one. Ink is `currentColor`, so that a page's
+colours are its style sheet's business; in pictures it is black.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ from tardygrad.report.read import Story
 
 WIDTH, PANEL = 820, 360
 SMALL = 120  # rows of a table that is worth showing
+NAMED = 60  # lines in a legend
 INK = "currentColor"
 BLUE, RED = "#0072B2", "#D55E00"
 CLASS_COLOURS = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#0072B2", "#D55E00", "#999933", "#808080")
+QUOTES = str.maketrans("\\\"'", "∖”’")
 CLOCK = "time on the clock (s)"
 
 
@@ -34,14 +37,26 @@ def figure(
         background="transparent",
         font="system-ui, sans-serif",
         axis={**inked, **axis, "titleFontWeight": "normal"},
-        legend={**words, "labelLimit": 320, "orient": "top"},
+        legend={**words, "labelLimit": 320, "symbolLimit": NAMED, "orient": "top"},
         title={"color": INK, "fontSize": 13, "fontWeight": "normal", "anchor": "start"},
         header={**words, "titleFontWeight": "normal"},
         view={"stroke": None},
     )
-    spec = dressed.properties(description=f"{title}. {caption}", padding=4).to_dict()
+    spec = _quoted(dressed.properties(description=f"{title}. {caption}", padding=4).to_dict())
     spec["datasets"] = {name: plain(list(rows)) for name, rows in data.items()}
     return Figure(key, title, caption, spec, table if table and 0 < len(table.rows) <= SMALL else None)
+
+
+def _quoted(spec: Any) -> Any:
+    """A chart in whose titles nothing ends a string."""
+    if isinstance(spec, list):
+        return [_quoted(each) for each in spec]
+    if not isinstance(spec, dict):
+        return spec
+    return {
+        key: value.translate(QUOTES) if key == "title" and isinstance(value, str) else _quoted(value)
+        for key, value in spec.items()
+    }
 
 
 def drawn(name: str = "rows") -> Any:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from tardygrad.errors import Invalid, nearest
 from tardygrad.record import Row
-from tardygrad.report.read import Story, short, text
+from tardygrad.report.read import Story, finite, short, text
 
 SCORES = 6  # names of scores that are drawn
 
@@ -124,8 +124,9 @@ def curve(group: Group, rows: Callable[[Story], list[Row]], value: Callable[[Row
         if spread:
             means = {axis: over(row[axis] for row in here) for axis in ("time", "seconds", "steps")}
             low, high = ((spread.mean + sign * (spread.deviation or 0.0)) for sign in (-1, 1))
-            point = {"group": group.name, "round": number, "value": spread.mean, "low": low, "high": high}
-            points.append(point | {axis: each.mean for axis, each in means.items() if each})
+            levels = {"value": finite(spread.mean), "low": finite(low), "high": finite(high)}
+            there = {axis: finite(each.mean) for axis, each in means.items() if each}
+            points.append({"group": group.name, "round": number, **levels, **there})
     return points
 
 

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import product
+from typing import Any
 
 from tardygrad.errors import Invalid, TardygradError
 from tardygrad.report.read import Story, find, text
@@ -62,7 +63,15 @@ def said(stories: list[Story]) -> str:
     return f"Nothing more will come: {who} ended ({ends}).{more}"
 
 
-def serve(places: Sequence[str], port: int) -> ThreadingHTTPServer:
+class Server(ThreadingHTTPServer):
+    """One whose terminal hears nothing of a browser that has gone away."""
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
+
+
+def serve(places: Sequence[str], port: int) -> Server:
     """A server that is ready; call its `serve_forever`. Pages are made when they are asked for."""
     find(places)  # a folder without runs is refused here, not in the browser
     pages = Pages(places)
@@ -92,8 +101,10 @@ def serve(places: Sequence[str], port: int) -> ThreadingHTTPServer:
                 content = make().encode()
             except TardygradError as error:  # as when the directory is gone
                 self.send_error(HTTPStatus.SERVICE_UNAVAILABLE, "the record cannot be read", str(error))
-                return
-            with suppress(ConnectionError):  # a page that was closed
+            except Exception as error:  # whatever a record has in it, the terminal stays as it is
+                why = text(f"{type(error).__name__}: {error}", 400)
+                self.send_error(HTTPStatus.SERVICE_UNAVAILABLE, "the page cannot be made", why)
+            else:
                 self._write(kind, content, body)
 
         def _write(self, kind: str, content: bytes, body: bool) -> None:
@@ -111,7 +122,7 @@ def serve(places: Sequence[str], port: int) -> ThreadingHTTPServer:
             """Nothing: the terminal is for people."""
 
     try:
-        return ThreadingHTTPServer((HOST, port), Answer)
+        return Server((HOST, port), Answer)
     except (OSError, OverflowError) as error:
         why = getattr(error, "strerror", None) or error
         raise Invalid(f"--port must be free, got {port} ({why}). Use --port 0 for any that is.") from error

@@ -17,6 +17,7 @@ from pathlib import Path
 from string import Template
 from typing import Any, NamedTuple
 
+from tardygrad.errors import RecordError
 from tardygrad.record import replace
 from tardygrad.report.blocks import Block, Code, Figure, Fold, Note, Part, Table
 
@@ -69,14 +70,23 @@ def figures(parts: Iterable[Part]) -> Iterator[Figure]:
         yield from within(part.blocks)
 
 
+def put(path: Path, content: bytes) -> None:
+    """Write a page or a picture; of one that cannot be written nothing is left."""
+    try:
+        replace(path, content)
+    except RecordError as error:
+        why = getattr(error.__cause__, "strerror", None) or error.__cause__
+        raise RecordError(f"cannot write {str(path)!r}: {why}. Make room, or name another place.") from error
+
+
 def pictures(figure: Figure, folder: Path) -> list[Path]:
     """Write a figure as PNG and as SVG."""
     import vl_convert
 
     spec = json.dumps({**figure.chart, "background": "white"})
     paths = [folder / f"{figure.key}.png", folder / f"{figure.key}.svg"]
-    replace(paths[0], vl_convert.vegalite_to_png(spec, scale=2.0))
-    replace(paths[1], str(vl_convert.vegalite_to_svg(spec)).encode())
+    put(paths[0], vl_convert.vegalite_to_png(spec, scale=2.0))
+    put(paths[1], str(vl_convert.vegalite_to_svg(spec)).encode())
     return paths
 
 

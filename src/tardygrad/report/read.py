@@ -24,6 +24,8 @@ from tardygrad.report.thin import Bar, Lanes, Lateness, Thin
 
 POINTS, SPANS, CLIENTS, BARS, CLASSES = 400, 120, 64, 3000, 8  # of a curve, of delays, of a timeline, of a fleet
 SHARE, LEAST = 10, 20  # a tail is the largest tenth of the norms, and at least so many
+EVEN = 1000  # a tail index beyond it is none: the norms are all but equal
+SMALLEST, LARGEST = 1e-300, 1e150  # what can be drawn, and its square reckoned with
 
 
 class Tail(NamedTuple):
@@ -180,10 +182,14 @@ def short(value: Any, limit: int) -> str:
 
 
 def finite(value: Any) -> float | None:
-    """A number of a record, to six digits; None if it is none."""
+    """A number of a record, to six digits and within what can be drawn; None if it is none.
+
+    >>> finite(1 / 3), finite(-1e308), finite(5e-324), finite(math.nan)
+    (0.333333, -1e+150, 0.0, None)
+    """
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
-    return float(f"{value:.6g}")
+    return float(f"{max(-LARGEST, min(value, LARGEST)):.6g}") if abs(value) >= SMALLEST else 0.0
 
 
 def whole(value: Any) -> int:
@@ -352,7 +358,7 @@ _FACTS = {"event", "time", "round", "seconds"}
 
 
 def hill(norms: array[float]) -> Tail | None:
-    """Hill's estimate of the tail index from the largest tenth of the norms; None of too few, or of equal ones.
+    """Hill's estimate of the tail index from the largest tenth of the norms; None of too few, or of all but equal ones.
 
     >>> round(hill(array("d", [(1 - (i + 0.5) / 10_000) ** (-1 / 1.5) for i in range(10_000)])).tail, 2)
     1.5
@@ -361,7 +367,10 @@ def hill(norms: array[float]) -> Tail | None:
     number = max(LEAST, len(ordered) // SHARE)
     if len(ordered) <= number or ordered[0] == ordered[number]:
         return None
-    tail = number / sum(math.log(norm / ordered[number]) for norm in ordered[:number])
+    beyond = sum(math.log(norm / ordered[number]) for norm in ordered[:number])
+    if not number / EVEN < beyond < math.inf:
+        return None
+    tail = number / beyond
     ranks = sorted({round(len(ordered) ** (i / 99)) for i in range(100)})
     points = [(float(f"{ordered[rank - 1]:.6g}"), rank / len(ordered)) for rank in ranks]
     return Tail(tail, tail / math.sqrt(number), number, ordered[number], number / len(ordered), points)

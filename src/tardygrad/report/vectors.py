@@ -10,13 +10,15 @@ from tardygrad.report.blocks import Figure, Table
 from tardygrad.report.figure import BLUE, PANEL, RED, WIDTH, drawn, figure
 from tardygrad.report.read import Story
 
+LEAST = 1e-12  # share that is drawn, on a logarithmic scale
+
 
 def tail(story: Story) -> Iterator[Figure]:
     """The tail of the updates' norms."""
     if story.tail is None:
         return
     tail, error, number, edge, share, points = story.tail
-    fit = [{"norm": norm, "share": share * (norm / edge) ** -tail} for norm in (edge, points[0][0])]
+    fit = [{"norm": norm, "share": max(share * (norm / edge) ** -tail, LEAST)} for norm in (edge, points[0][0])]
     x = alt.X("norm:Q", title="‖δ‖", scale=alt.Scale(type="log", nice=False))
     axis = alt.Axis(format="~%", tickCount=4)
     y = alt.Y("share:Q", title="share of updates beyond it", scale=alt.Scale(type="log", nice=False), axis=axis)

@@ -16,7 +16,7 @@ help:  ## what there is
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,data,hf]'
 	touch $@
 
-demo: .venv/installed  ## five methods on real images and a slow fleet: a table and a figure
+demo: .venv/installed  ## five methods on real images and a slow fleet: a table, a figure and a report
 	$(BIN)/tardygrad demo
 
 test: .venv/developed  ## all tests

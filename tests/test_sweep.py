@@ -350,7 +350,7 @@ def test_a_sweep_can_be_read_while_it_runs(small: str) -> None:
 
 
 def test_a_sweep_in_use_is_not_touched(small: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tardygrad.sweep.crew.time.sleep", lambda _: None)
+    monkeypatch.setattr("tardygrad.record.time.sleep", lambda _: None)
     begun = crew(small, over=RATES).go()
     next(begun)
     with pytest.raises(RecordError, match=r"the sweep in 'here' is in use by another process\."):

@@ -16,6 +16,7 @@ import fcntl
 import json
 import math
 import os
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -122,18 +123,22 @@ class Record:
 
 
 @contextmanager
-def held(folder: Path) -> Iterator[None]:
-    """A folder of results, made if need be, for one process at a time."""
+def held(folder: Path, what: str = "the folder of results") -> Iterator[None]:
+    """A folder, made if need be, for one process at a time; those of one that was killed need a moment to let go."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = (folder / ".lock").open("w")
     except OSError as error:
         raise unwritable(folder, error) from error
     with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise RecordError(f"the results in {str(folder)!r} are in use by another process.") from error
+        for left in reversed(range(20)):
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError as error:
+                if not left:
+                    raise RecordError(f"{what} {str(folder)!r} is in use by another process.") from error
+                time.sleep(0.1)
         yield
 
 

@@ -211,7 +211,7 @@ def test_an_experiment_without_data_is_skipped_or_refused_by_name(tardygrad: Com
 
 def test_two_processes_do_not_write_to_one_experiment(tiny: Command) -> None:
     study = tables.Study("tiny", TINY, Path("runs/tables"), 1)
-    with held(study.folder), pytest.raises(RecordError, match="are in use by another process"):
+    with held(study.folder), pytest.raises(RecordError, match="in use by another process"):
         next(study.run(TINY.make(None)))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import multiprocessing as mp
 import os
 import signal
+import threading
 from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -169,6 +170,20 @@ class Crew:
 def places(workers: int) -> int:
     """How many start vectors a crew has room for: two jobs at hand for each process, and one that is due at once."""
     return 2 * workers + 1
+
+
+def serve_parent() -> None:
+    """For a forked process: leave Ctrl-C to the one that began it, and end at once when that one does."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = mp.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _each(update: Update, change: Callable[[Any], Any]) -> Update:

@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import json
 import multiprocessing as mp
-import os
-import signal
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -26,6 +23,7 @@ from pydantic import TypeAdapter
 
 from tardygrad import spec
 from tardygrad.errors import Diverged, RecordError, Starved
+from tardygrad.pools.crew import serve_parent
 from tardygrad.record import Row, held, read_json, write_json
 from tardygrad.reproduce.arms import Arm, Ask, Result
 from tardygrad.run import begin, versions
@@ -84,17 +82,8 @@ def _adapter() -> TypeAdapter[Result]:
 
 
 def _begin() -> None:
-    """A process ends with the one that began it, and leaves Ctrl-C to that one."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    serve_parent()
     torch.set_num_threads(1)
-
-
-def _end_with_parent() -> None:
-    parent = mp.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
 
 
 def _run(path: Path, tables: dict[str, Any]) -> Path:

@@ -6,12 +6,8 @@ last has, the lock they inherited keeps others out.
 
 from __future__ import annotations
 
-import fcntl
 import multiprocessing as mp
 import os
-import signal
-import threading
-import time
 from collections import Counter
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
@@ -23,8 +19,9 @@ import optuna
 import torch
 
 from tardygrad.algorithm import Task
-from tardygrad.errors import Invalid, RecordError
-from tardygrad.record import Row, unused, unwritable, write_json
+from tardygrad.errors import Invalid
+from tardygrad.pools.crew import serve_parent
+from tardygrad.record import Row, held, unused, write_json
 from tardygrad.run import versions
 from tardygrad.signature import shown
 from tardygrad.sweep.asked import Asked, again
@@ -149,9 +146,7 @@ def _failed(reason: str) -> Row:
 
 def _labour(line: Connection, asked: Asked, task: Task) -> None:
     """The life of a process: points in, results out, until it is ended."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one who gives the points
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    serve_parent()
     torch.set_num_threads(asked.spec["run"]["threads"])
     bench = Bench(asked, task)
 
@@ -168,23 +163,10 @@ def _labour(line: Connection, asked: Asked, task: Task) -> None:
         line.send(result)
 
 
-def _end_with_parent() -> None:
-    parent = mp.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
-
-
 @contextmanager
 def _ours(folder: Path, asked: Asked) -> Iterator[None]:
     """A folder that holds this sweep and is no one else's meanwhile."""
-    try:
-        unused(folder).mkdir(parents=True, exist_ok=True)
-        lock = (folder / ".lock").open("w")
-    except OSError as error:
-        raise unwritable(folder, error) from error
-    with lock:
-        _lock(lock.fileno(), folder)
+    with held(unused(folder), "the sweep in"):
         if (folder / "sweep.json").exists():
             same(folder, asked)
             read(folder)  # refuses one that is damaged before Optuna mends it in its own way
@@ -193,17 +175,6 @@ def _ours(folder: Path, asked: Asked) -> Iterator[None]:
         else:
             write_json(folder / "sweep.json", vars(asked) | {"versions": versions()})
         yield
-
-
-def _lock(file: int, folder: Path) -> None:
-    """Take the lock; the processes of a sweep that was killed need a moment to let go of it."""
-    for left in reversed(range(20)):
-        with suppress(OSError):
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        if left:
-            time.sleep(0.1)
-    raise RecordError(f"the sweep in {str(folder)!r} is in use by another process.")
 
 
 def same(folder: Path, asked: Asked) -> None:

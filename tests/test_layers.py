@@ -12,13 +12,14 @@ SOURCE = Path(__file__).parent.parent / "src/tardygrad"
 LAYERS = [
     {"errors"},
     {"streams", "schedules", "clipping"},
-    {"fused", "kernels", "transforms", "method", "messages", "algorithm"},
+    {"fused", "kernels", "transforms", "adapter", "pace", "weights"},
+    {"method", "messages", "gate", "algorithm", "regions"},
     {"methods", "fleet", "tasks"},
     {"pools", "drive", "memory", "record", "checkpoint", "run", "track"},
     {"signature", "spec", "figures", "reproduce", "sweep", "report", "export", "cli"},
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
-HEART = {"streams", "schedules", "clipping", "transforms", "method", "messages", "algorithm"}
+HEART = LAYERS[1] | {"transforms", "pace", "weights"} | LAYERS[3]
 FILES = sorted(SOURCE.rglob("*.py"))
 
 

@@ -660,7 +660,8 @@ def test_the_outer_step_is_told_its_round_and_the_delays() -> None:
     server.receive(update(again))
     server.receive(update(jobs[1]))
     server.receive(update(jobs[2]))
-    assert told == [tg.Step(1, (1, 1)), tg.Step(2, (2, 2))]
+    assert [step[:2] for step in told] == [(1, (1, 1)), (2, (2, 2))]
+    assert [step.x is not None for step in told] == [True, True]
 
 
 # Past models.

@@ -1,6 +1,6 @@
 """Asynchronous training in PyTorch that survives stragglers and heavy-tailed gradients.
 
-A method (`clip2`, `sgdclip`, `fadas`, `dn_dylu`) runs on a task (`tasks`, `TorchTask`) with a fleet (`Fleet`),
+A method (`clip2`, `sgdclip`, or one of their relatives) runs on a task (`tasks`, `TorchTask`) with a fleet (`Fleet`),
 simulated (`simulate`) or on any pool (`train`); `drive` is the loop underneath, `Server` the algorithm.
 """
 
@@ -35,13 +35,24 @@ from tardygrad.messages import Taken as Taken
 from tardygrad.messages import Update as Update
 from tardygrad.method import Method as Method
 from tardygrad.methods.clip2 import clip2 as clip2
+from tardygrad.methods.dcasgd import dcasgd as dcasgd
+from tardygrad.methods.diloco import diloco as diloco
 from tardygrad.methods.dn_dylu import dn_dylu as dn_dylu
 from tardygrad.methods.fadas import fadas as fadas
+from tardygrad.methods.fedadam import fedadam as fedadam
+from tardygrad.methods.fedasync import fedasync as fedasync
+from tardygrad.methods.fedavg import fedavg as fedavg
+from tardygrad.methods.fedavgm import fedavgm as fedavgm
+from tardygrad.methods.fedbuff import fedbuff as fedbuff
+from tardygrad.methods.fedyogi import fedyogi as fedyogi
+from tardygrad.methods.halos import halos as halos
 from tardygrad.methods.sgdclip import sgdclip as sgdclip
+from tardygrad.methods.tailopt import tailopt as tailopt
 from tardygrad.pools.pool import Pool as Pool
 from tardygrad.pools.scripted import ScriptedPool as ScriptedPool
 from tardygrad.pools.sim import SimPool as SimPool
 from tardygrad.pools.threads import ThreadPool as ThreadPool
+from tardygrad.regions import serve as serve
 from tardygrad.run import Run as Run
 from tardygrad.run import Summary as Summary
 from tardygrad.run import begin as begin
@@ -58,3 +69,7 @@ from tardygrad.tasks.sharding import shard as shard
 from tardygrad.tasks.torch_task import TorchTask as TorchTask
 from tardygrad.transforms import Step as Step
 from tardygrad.transforms import Transform as Transform
+from tardygrad.weights import Hinge as Hinge
+from tardygrad.weights import Polynomial as Polynomial
+from tardygrad.weights import Root as Root
+from tardygrad.weights import Threshold as Threshold

@@ -3,7 +3,7 @@
 Rules of this file:
 1. It holds the whole data path, in the paper's order and vocabulary, and nothing else.
 2. It knows no clock, no threads, no network, no files and no `torch.nn`: the model is a vector x ∈ R^d. The time comes
-   with a message, for DyLU's speeds alone.
+   with a message, and is handed on to whoever asks (pace.py, regions.py).
 3. `Server.receive` never waits, sends, logs or draws a number that is not keyed: same state + same input = same output.
 4. Vectors are never changed in place once they have left the function that made them.
 5. Time stamps are rounds. An update that started from x_s and is aggregated in round t has the delay p = t − s ≥ 1.
@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from tardygrad import kernels, streams
+from tardygrad import gate, kernels, streams
 from tardygrad.errors import Invalid
 from tardygrad.kernels import Late, Outcome
 from tardygrad.messages import (
@@ -35,8 +35,9 @@ from tardygrad.messages import (
     Update,
     Vector,
 )
-from tardygrad.method import Method, Pace, at_least_one
-from tardygrad.transforms import State, Step, Transform, clipped_share
+from tardygrad.method import Method, at_least_one
+from tardygrad.pace import Speeds
+from tardygrad.transforms import State, Step, Transform, below, clipped_share
 
 # ------------------------------------------------------------------------------------------------- client side
 
@@ -81,7 +82,8 @@ def local(job: Job, task: Task, method: Method) -> Steps:
     x = job.x.clone()  # x_{i,0} ← x_s
     buffers = Buffers(job.buffers.floats.clone(), job.buffers.ints.clone()) if job.buffers else None
     curvature = torch.zeros_like(x) if method.compensate else None  # A_{s,i} ← 0
-    state, step = method.inner.init(x), Step(max(job.round, 1))
+    state = method.inner.init(x) if job.state is None else below(job.state, "inner.")
+    step = Step(max(job.round, 1), x=x, start=job.x)
     steps = 0
     loss: Tensor | float = 0.0
     clipped: Tensor | float = 0.0
@@ -92,10 +94,13 @@ def local(job: Job, task: Task, method: Method) -> Steps:
         steps, loss, clipped = steps + 1, loss + value, clipped + clipped_share(state)
 
     delta = x - job.x  # δ_i ← x_{i,K} − x_s
-    if not steps:
-        return Update(job.client, job.serial, job.round, delta, curvature, buffers)
-    mean = (float(loss) / steps, float(clipped) / steps)
-    return Update(job.client, job.serial, job.round, delta, curvature, buffers, steps, *mean)
+    kept = {f"inner.{name}": value for name, value in state.items() if name != "clipped"}
+    if method.curvature and curvature is not None:
+        curvature, bent = weighed(delta, curvature, method, job, step)  # DC-ASGD's A
+        kept |= {f"curvature.{name}": value for name, value in bent.items()}
+    mean = (float(loss) / steps, float(clipped) / steps) if steps else (math.nan, 0.0)
+    named = job.client, job.serial, job.round
+    return Update(*named, delta, curvature, buffers, steps, *mean, kept if method.keep else None)
 
 
 def walk(x: Vector, g: Vector, curvature: Vector | None, inner: Transform, state: State, step: Step) -> State:
@@ -107,6 +112,15 @@ def walk(x: Vector, g: Vector, curvature: Vector | None, inner: Transform, state
     if curvature is not None:
         curvature += move * move  # A_{s,i} ← A_{s,i} + move ⊙ move
     return state
+
+
+def weighed(delta: Vector, squares: Vector, method: Method, job: Job, step: Step) -> tuple[Vector, State]:
+    """A of a method with one of its own, from Σ_k move_k² or from δ²."""
+    assert method.curvature is not None
+    if method.curvature.source == "delta":
+        squares = delta * delta
+    weigh = method.curvature.weigh
+    return weigh.update(squares, weigh.init(delta) if job.state is None else below(job.state, "curvature."), step)
 
 
 class Batched(Task, Protocol):
@@ -157,23 +171,27 @@ def compensate(delta: Vector, curvature: Vector, drift: Vector) -> Vector:
 
 
 def contribution(late: Late, x: Vector) -> Vector:
-    """What one update adds to the sum: vanilla δ, SD δ/p, DC δ − A ⊙ drift, or both."""
+    """What one update adds to the sum: vanilla δ, SD δ/p, DC δ − A ⊙ drift, or both; FedAsync δ − drift."""
     delta = late.delta  # δ_i
-    if late.curvature is not None and late.past is not None:
-        delta = compensate(delta, late.curvature, drift=x - late.past)  # drift = x_{t−1} − x_s
+    if late.past is not None:
+        drift = x - late.past  # x_{t−1} − x_s
+        delta = delta - drift if late.curvature is None else compensate(delta, late.curvature, drift)
     return delta * late.weight if late.weight != 1.0 else delta
 
 
-def aggregate(x: Vector, updates: list[Late], outer: Transform, state: State, step: Step) -> tuple[Outcome, State]:
-    """x_{t−1} and M updates become x_t."""
+def aggregate(
+    x: Vector, updates: list[Late], outer: Transform, state: State, step: Step, over: float | None = None
+) -> tuple[Outcome, State]:
+    """x_{t−1} and M updates become x_t; their sum is divided by M, or over another number."""
     vectors = (v for late in updates for v in (late.delta, late.curvature, late.past))
-    if kernels.fits(x, *vectors) and (form := outer.form(step.round)):
+    plain = over is None and (updates[0].past is None or updates[0].curvature is not None)
+    if plain and kernels.fits(x, *vectors) and (form := outer.form(step.round)):
         made = kernels.aggregate(x, updates, form)  # the lines below, in one pass over memory
         return made, {"clipped": torch.tensor(made.clipped)}
     delta = torch.zeros_like(x)
     for late in updates:
         delta += contribution(late, x)
-    delta /= len(updates)  # Δ_t ← (1/M) Σ_i contribution_i
+    delta /= len(updates) if over is None else over  # Δ_t ← (1/M) Σ_i contribution_i
     move, state = outer.update(delta, state, step)  # η_t · Clip(ũ_t, Δ_t)
     norm, length = (float(torch.linalg.vector_norm(v)) for v in (delta, move))
     return Outcome(x + move, norm, length, float(clipped_share(state))), state  # x_t ← x_{t−1} + move
@@ -203,7 +221,7 @@ class Server:
     server-centric), free (`idle`), or lost (nowhere).
 
     Args:
-        method: what to do.
+        method: what to do; one with regions needs two levels of servers (`regions.serve`).
         x: the initial model x_0.
         clients: N.
         seed: of every random stream of the run.
@@ -218,6 +236,8 @@ class Server:
         ):
             if value > clients:
                 raise Invalid(f"`{name}` must be between 1 and the number of clients ({clients}), got {value}. {fix}")
+        if method.regions:
+            raise Invalid(f"{method.name} has regions, and needs a server for each: use `tardygrad.serve`.")
         self.method, self.clients, self.seed = method, clients, seed
         self.x, self.buffers, self.round = x.detach().clone(), buffers, 0
         self.state = method.outer.init(self.x)
@@ -229,8 +249,9 @@ class Server:
         self.sent = 0
         self.past = Past()
         self.now = 0.0  # of the last message
-        self.speeds: dict[int, float] = {}  # DyLU: client to local steps (or epochs) in a second
-        self.given: dict[int, tuple[int, float]] = {}  # DyLU: client to the K_i of its last job, and when it was sent
+        self.speeds = Speeds(method.pace) if method.pace else None
+        self.kept: dict[int, State] = {}  # the inner step's state of each client, if the method keeps it
+        self.drifts = method.compensate or method.pull  # whether past models are needed
         # A sync round is server-centric with M places, each given to a random client.
         self.places = method.buffer if method.mode == "sync" else method.concurrency or clients
         self.draws = method.mode == "sync" or method.dispatch == "random"
@@ -264,7 +285,8 @@ class Server:
         taken = self.buffer
         delays = tuple(one.delay for one in taken)  # p_{t,i} ← t − τ_{t,i}
         late = [self.late(one) for one in taken]
-        made, self.state = aggregate(self.x, late, self.method.outer, self.state, Step(t, delays))
+        step = Step(t, delays, self.x)
+        made, self.state = aggregate(self.x, late, self.method.outer, self.state, step, self.over(late))
         self.x = made.x  # x_t ← x_{t−1} + η_t · Clip(ũ_t, Δ_t)
         self.round = t
         if self.buffers is not None:
@@ -294,8 +316,14 @@ class Server:
     def late(self, taken: Taken) -> Late:
         """An update, and what the method does about its delay p."""
         update, weight = taken.update, self.method.weight
-        past = self.past.models[update.round] if self.method.compensate else None  # x_s
+        past = self.past.models[update.round] if self.drifts else None  # x_s
         return Late(update.delta, weight(taken.delay) if weight else 1.0, update.curvature, past)
+
+    def over(self, updates: list[Late]) -> float | None:
+        """What their sum is divided by, if it is not M."""
+        if self.method.denominator == "weights":
+            return sum(late.weight for late in updates) or 1.0
+        return 1.0 if self.method.denominator == "one" else None
 
     # ------------------------------------------------------------------------------------------- who works when
 
@@ -320,29 +348,17 @@ class Server:
         self.jobs[client] = self.round
         self.serials[client] = serial + 1
         self.sent += 1
-        if method.compensate:
+        if self.drifts:
             self.past.hold(self.round, self.x)
         steps, epochs = method.local_steps, method.local_epochs
-        if method.pace:
-            K = self._share(client, method.pace)
+        if self.speeds:
+            K = self.speeds.share(client, steps or epochs or 1, self.now)
             steps, epochs = (K, None) if steps else (None, K)
-        return Job(client, serial, self.round, self.x, steps, epochs, self.seed, self.buffers)
-
-    def _share(self, client: int, pace: Pace) -> int:
-        """DyLU: as much of K as a client does while the fastest does all."""
-        K = self.method.local_steps or self.method.local_epochs or 1
-        share = pace.share(K, self.speeds.get(client), self.speeds.values())
-        self.given[client] = share, self.now
-        return share
-
-    def _measure(self, client: int, pace: Pace) -> None:
-        """DyLU: how fast a client was, from dispatch to arrival."""
-        share, sent = self.given[client]
-        if self.now > sent and math.isfinite(speed := share / (self.now - sent)):
-            self.speeds[client] = pace.measured(self.speeds.get(client), speed)
+        named = client, serial, self.round
+        return Job(*named, self.x, steps, epochs, self.seed, self.buffers, self.state_of(client))
 
     def _release(self, s: int) -> None:
-        if self.method.compensate:
+        if self.drifts:
             self.past.release(s)
 
     # ------------------------------------------------------------------------------------- the gate, lost clients
@@ -355,10 +371,10 @@ class Server:
         if not self._is_out(update) or self.jobs[update.client] != update.round:
             given = 0 <= update.client < self.clients and 0 <= update.serial < self.serials[update.client]
             return "finished job" if given and not self._is_out(update) else "unknown job"
-        if not self._fits(update):
+        if not gate.fits(update, self.x, self.buffers, self.method):
             return "wrong shape"
         norm = math.sqrt(torch.dot(update.delta, update.delta))
-        if not _finite(update, norm):
+        if not gate.finite(update, norm):
             return "not finite"
         if self.method.max_delay is not None and delay > self.method.max_delay:
             return "too stale"
@@ -370,8 +386,10 @@ class Server:
         del self.jobs[client]
         (self.idle if self.method.mode == "client" else self.waiting).append(client)
         self.buffer.append(taken)
-        if self.method.pace:
-            self._measure(client, self.method.pace)
+        if taken.update.state is not None:
+            self.kept[client] = taken.update.state
+        if self.speeds:
+            self.speeds.measure(client, self.now)
 
     def refuse(self, update: Update, reason: Reason) -> Reply:
         """Turn an update away; if its job was out, the client is free for new work."""
@@ -386,7 +404,8 @@ class Server:
             self._release(self.jobs.pop(client))
         self.idle = [other for other in self.idle if other != client]
         self.waiting = [other for other in self.waiting if other != client]
-        self.speeds.pop(client, None)
+        if self.speeds:
+            self.speeds.forget(client)
 
     def join(self, client: int) -> None:
         """Take a lost client back; one that was never lost, or never was, changes nothing."""
@@ -394,6 +413,15 @@ class Server:
         if 0 <= client < self.clients and not present:
             reported = self.method.mode != "client" and any(one.update.client == client for one in self.buffer)
             (self.waiting if reported else self.idle).append(client)  # one update of each client in a round
+
+    def state_of(self, client: int) -> State | None:
+        """The inner step's state, as a client's last job left it; None if it had none, or the method keeps none."""
+        return self.kept.get(client)
+
+    @property
+    def levels(self) -> list[Server]:
+        """This server alone; see regions.py for others."""
+        return [self]
 
     def census(self) -> dict[str, int]:
         """How many clients are where, and how full the buffer is."""
@@ -406,31 +434,6 @@ class Server:
     def _is_out(self, update: Update) -> bool:
         """Whether this very job is at work: a client has one at a time, the last it was given."""
         return update.client in self.jobs and update.serial == self.serials[update.client] - 1
-
-    def _fits(self, update: Update) -> bool:
-        if not (_like(update.delta, self.x) and _like(update.curvature, self.x if self.method.compensate else None)):
-            return False
-        theirs, ours = update.buffers, self.buffers
-        if theirs is None or ours is None:
-            return theirs is ours
-        return _like(theirs.floats, ours.floats) and _like(theirs.ints, ours.ints)
-
-
-def _like(a: object, b: Tensor | None) -> bool:
-    if a is None or b is None:
-        return a is b
-    return isinstance(a, Tensor) and a.shape == b.shape and a.dtype == b.dtype
-
-
-def _finite(update: Update, norm: float) -> bool:
-    return (math.isfinite(norm) or _all_finite(update.delta)) and all(
-        v is None or math.isfinite(torch.dot(v, v)) or _all_finite(v)  # a square can overflow where no coordinate does
-        for v in (update.curvature, update.buffers.floats if update.buffers else None)
-    )
-
-
-def _all_finite(v: Tensor) -> bool:
-    return bool(torch.isfinite(v).all())
 
 
 def _merge(buffers: list[Buffers]) -> Buffers:

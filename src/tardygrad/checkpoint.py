@@ -11,7 +11,6 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,11 +21,14 @@ from torch import Tensor
 from tardygrad.algorithm import Server
 from tardygrad.errors import RecordError
 from tardygrad.messages import Buffers, Job, Taken, Update
+from tardygrad.pace import Speeds
 from tardygrad.pools.pool import Pending
 from tardygrad.record import plain, unwritable
+from tardygrad.regions import Letter, Regional
+from tardygrad.transforms import State, below
 
 KEEP = 2
-FORMAT = 1
+FORMAT = 2
 
 
 class Checkpoint(NamedTuple):
@@ -36,97 +38,155 @@ class Checkpoint(NamedTuple):
     facts: dict[str, Any]
 
 
-def capture(server: Server, pending: Pending) -> Checkpoint:
-    """The state of a server and its pool."""
-    tensors: dict[str, Tensor] = {}
+class _Tensors:
+    """Tensors by name; each model is written once, however many jobs share it."""
 
-    def keep(name: str, x: Tensor | None, buffers: Buffers | None = None) -> None:
+    def __init__(self, named: dict[str, Tensor] | None = None) -> None:
+        self.named: dict[str, Tensor] = named or {}
+        self._models: dict[int, str] = {}
+
+    def put(self, name: str, x: Tensor | None, buffers: Buffers | None = None) -> None:
         if x is not None:
-            tensors[name] = x
+            self.named[name] = x
         if buffers is not None:
-            tensors[f"{name}.floats"], tensors[f"{name}.ints"] = buffers
+            self.named[f"{name}.floats"], self.named[f"{name}.ints"] = buffers
 
-    keep(f"model.{server.round}", server.x, server.buffers)
-    for s, x in server.past.models.items():
-        keep(f"model.{s}", x)
-    for job in pending.jobs:
-        keep(f"model.{job.round}", job.x, job.buffers)
-    for name, value in server.state.items():
-        keep(f"state.{name}", value)
-    for name, update in _updates(server.buffer, pending.done):
-        keep(f"{name}.delta", update.delta, update.buffers)
-        keep(f"{name}.curvature", update.curvature)
+    def put_model(self, x: Tensor, buffers: Buffers | None = None) -> str:
+        """The name of a model."""
+        name = self._models.setdefault(id(x), f"model.{len(self._models)}")
+        self.put(name, x, buffers)
+        return name
 
+    def put_update(self, name: str, update: Update) -> list[Any]:
+        """What of an update is no vector."""
+        self.put(f"{name}.delta", update.delta, update.buffers)
+        self.put(f"{name}.curvature", update.curvature)
+        return [update.client, update.serial, update.round, update.steps, update.loss, update.clipped]
+
+    def put_state(self, name: str, state: State | None) -> None:
+        for key, value in (state or {}).items():
+            self.put(f"{name}.{key}", value)
+
+    def buffers(self, name: str) -> Buffers | None:
+        if f"{name}.floats" not in self.named:
+            return None
+        return Buffers(self.named[f"{name}.floats"], self.named[f"{name}.ints"])
+
+    def update(self, name: str, facts: list[Any]) -> Update:
+        client, serial, s, steps, loss, clipped = facts
+        vectors = self.named[f"{name}.delta"], self.named.get(f"{name}.curvature"), self.buffers(f"{name}.delta")
+        return Update(client, serial, s, *vectors, steps, float("nan") if loss is None else loss, clipped)
+
+    def state(self, name: str) -> State:
+        return below(self.named, f"{name}.")
+
+
+def capture(server: Server | Regional, pending: Pending) -> Checkpoint:
+    """The state of a server and its pool."""
+    tensors = _Tensors()
+    servers = [_capture(one, tensors, str(i)) for i, one in enumerate(server.levels)]
+    for i, update in enumerate(pending.done):
+        tensors.put_state(f"done.{i}.state", update.state)
     return Checkpoint(
-        tensors,
+        tensors.named,
         {
             "format": FORMAT, "method": _named(server), "clients": server.clients, "seed": server.seed,
-            "round": server.round, "sent": server.sent, "serials": server.serials,
-            "idle": server.idle, "waiting": server.waiting,
-            "jobs": list(server.jobs.items()),
-            "speeds": list(server.speeds.items()),
-            "given": [[client, *given] for client, given in server.given.items()],
-            "buffer": [[*_facts(one.update), one.delay, one.norm] for one in server.buffer],
+            "round": server.round, "servers": servers,
+            "regions": _letters(server, tensors) if isinstance(server, Regional) else None,
             "pending": {
                 "now": pending.now, "due": pending.due,
-                "jobs": [[job.client, job.serial, job.round, job.steps, job.epochs] for job in pending.jobs],
-                "done": [_facts(update) for update in pending.done],
+                "jobs": [
+                    [job.client, job.serial, job.round, tensors.put_model(job.x, job.buffers), job.steps, job.epochs]
+                    for job in pending.jobs
+                ],
+                "done": [tensors.put_update(f"done.{i}", update) for i, update in enumerate(pending.done)],
             },
         },
     )  # fmt: skip
 
 
-def apply(checkpoint: Checkpoint, server: Server) -> Pending:
+def _capture(server: Server, tensors: _Tensors, name: str) -> dict[str, Any]:
+    """What of a server is no tensor."""
+    tensors.put_state(f"{name}.state", server.state)
+    for client, state in server.kept.items():
+        tensors.put_state(f"{name}.kept.{client}", state)
+    buffer = [
+        [tensors.put_update(f"{name}.buffer.{i}", one.update), one.delay, one.norm]
+        for i, one in enumerate(server.buffer)
+    ]
+    return {
+        "round": server.round, "x": tensors.put_model(server.x, server.buffers), "sent": server.sent,
+        "serials": server.serials, "idle": server.idle, "waiting": server.waiting,
+        "jobs": list(server.jobs.items()), "buffer": buffer, "kept": list(server.kept),
+        "past": [[s, tensors.put_model(x)] for s, x in server.past.models.items()],
+        "speeds": list(server.speeds.of.items()) if server.speeds else [],
+        "given": [[client, *given] for client, given in server.speeds.given.items()] if server.speeds else [],
+    }  # fmt: skip
+
+
+def _letters(server: Regional, tensors: _Tensors) -> dict[str, Any]:
+    letters = [
+        [letter.due, letter.region, number, letter.up, tensors.put_model(letter.vector, letter.buffers)]
+        for _, _, number, letter in server.letters
+    ]
+    starts = [tensors.put_model(x) for x in server.starts]
+    return {"starts": starts, "heard": server.heard, "written": server.written, "letters": letters}
+
+
+def apply(checkpoint: Checkpoint, server: Server | Regional) -> Pending:
     """Put a freshly made server into the checkpoint's state; what its pool must go on with."""
-    tensors, facts = checkpoint
+    tensors, facts = _Tensors(checkpoint.tensors), checkpoint.facts
     if facts.get("format") != FORMAT:
         raise RecordError(f"the checkpoint has the format {facts.get('format')}, and this tardygrad reads {FORMAT}.")
     for name, ours in (("method", _named(server)), ("clients", server.clients), ("seed", server.seed)):
         if facts[name] != ours:
             raise RecordError(f"the checkpoint belongs to another run: its {name} is {facts[name]}, not {ours}.")
-    x = tensors[f"model.{facts['round']}"]
+    x = tensors.named[facts["servers"][0]["x"]]
     if x.shape != server.x.shape:
         sizes = f"{x.numel()} parameters, not {server.x.numel()}"
         raise RecordError(f"the checkpoint belongs to another model: it has {sizes}.")
+    for i, (one, its) in enumerate(zip(server.levels, facts["servers"], strict=True)):
+        _apply(one, its, tensors, str(i))
+    if isinstance(server, Regional):
+        its = facts["regions"]
+        server.starts = [tensors.named[name] for name in its["starts"]]
+        server.heard, server.written = its["heard"], its["written"]
+        server.letters = [
+            (due, r, number, Letter(due, r, up, tensors.named[name], tensors.buffers(name)))
+            for due, r, number, up, name in its["letters"]
+        ]
+    pending = facts["pending"]
+    jobs = [
+        Job(
+            client, serial, s, tensors.named[x], steps, epochs, server.seed, tensors.buffers(x), server.state_of(client)
+        )
+        for client, serial, s, x, steps, epochs in pending["jobs"]
+    ]
+    done = [tensors.update(f"done.{i}", its) for i, its in enumerate(pending["done"])]
+    if server.method.keep:
+        done = [update._replace(state=tensors.state(f"done.{i}.state")) for i, update in enumerate(done)]
+    return Pending(
+        pending["now"], jobs, [(time, client, serial) for time, client, serial in pending["due"]], tuple(done)
+    )
 
-    def buffers(name: str) -> Buffers | None:
-        return Buffers(tensors[f"{name}.floats"], tensors[f"{name}.ints"]) if f"{name}.floats" in tensors else None
 
-    server.x, server.buffers = x, buffers(f"model.{facts['round']}")
-    server.state = {name.removeprefix("state."): t for name, t in tensors.items() if name.startswith("state.")}
+def _apply(server: Server, facts: dict[str, Any], tensors: _Tensors, name: str) -> None:
+    server.x, server.buffers = tensors.named[facts["x"]], tensors.buffers(facts["x"])
+    server.state = tensors.state(f"{name}.state")
     server.round, server.sent, server.serials = facts["round"], facts["sent"], facts["serials"]
     server.idle, server.waiting = facts["idle"], facts["waiting"]
     server.jobs = dict(facts["jobs"])
-    server.speeds = dict(facts.get("speeds", []))
-    server.given = {client: (share, sent) for client, share, sent in facts.get("given", [])}
-
-    def update(name: str, client: int, serial: int, s: int, steps: int, loss: float | None, clipped: float) -> Update:
-        vectors = tensors[f"{name}.delta"], tensors.get(f"{name}.curvature"), buffers(f"{name}.delta")
-        return Update(client, serial, s, *vectors, steps, float("nan") if loss is None else loss, clipped)
-
+    server.kept = {client: tensors.state(f"{name}.kept.{client}") for client in facts["kept"]}
+    if server.method.pace:
+        server.speeds = Speeds(server.method.pace, facts["speeds"])
+        server.speeds.given = {client: (share, sent) for client, share, sent in facts["given"]}
     server.buffer = [
-        Taken(update(f"buffer.{i}", *fields), delay, norm) for i, (*fields, delay, norm) in enumerate(facts["buffer"])
+        Taken(tensors.update(f"{name}.buffer.{i}", its), delay, norm)
+        for i, (its, delay, norm) in enumerate(facts["buffer"])
     ]
-    if server.method.compensate:
-        for s in [*server.jobs.values()] + [one.update.round for one in server.buffer]:
-            server.past.hold(s, tensors[f"model.{s}"])
-    pending = facts["pending"]
-    jobs = [
-        Job(client, serial, s, tensors[f"model.{s}"], steps, epochs, server.seed, buffers(f"model.{s}"))
-        for client, serial, s, steps, epochs in pending["jobs"]
-    ]
-    done = tuple(update(f"done.{i}", *fields) for i, fields in enumerate(pending.get("done", [])))
-    return Pending(pending["now"], jobs, [(time, client, serial) for time, client, serial in pending["due"]], done)
-
-
-def _updates(buffer: list[Taken], done: Sequence[Update]) -> Iterator[tuple[str, Update]]:
-    yield from ((f"buffer.{i}", one.update) for i, one in enumerate(buffer))
-    yield from ((f"done.{i}", update) for i, update in enumerate(done))
-
-
-def _facts(update: Update) -> list[Any]:
-    """What of an update is no vector."""
-    return [update.client, update.serial, update.round, update.steps, update.loss, update.clipped]
+    past = {s: tensors.named[model] for s, model in facts["past"]}
+    for s in [*server.jobs.values(), *(one.update.round for one in server.buffer)] if past else ():
+        server.past.hold(s, past[s])
 
 
 def save(folder: Path, checkpoint: Checkpoint, **also: Any) -> None:
@@ -192,10 +252,11 @@ def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return tensors
 
 
-def _named(server: Server) -> str:
+def _named(server: Server | Regional) -> str:
     """The method with its settings; functions by name, without their address."""
     method = server.method
-    parts = [method.inner, method.outer, *([method.pace] if method.pace else [])]
+    rest = [part for part in (method.weight, method.curvature, method.pace, method.regions) if part is not None]
+    parts = [method.inner, method.outer, *rest, method.denominator, method.pull, method.keep]
     return re.sub(r" at 0x[0-9a-f]+", "", f"{method}: {', '.join(map(repr, parts))}")
 
 

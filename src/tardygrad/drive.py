@@ -10,6 +10,7 @@ from tardygrad.algorithm import Server
 from tardygrad.errors import Diverged, Starved
 from tardygrad.messages import Advanced, Job, Refused, Taken
 from tardygrad.pools.pool import Message, Pool
+from tardygrad.regions import Regional
 
 
 class Event(NamedTuple):
@@ -21,7 +22,7 @@ class Event(NamedTuple):
     jobs: list[Job]
 
 
-def drive(server: Server, pool: Pool, rounds: int | None = None) -> Iterator[Event]:
+def drive(server: Server | Regional, pool: Pool, rounds: int | None = None) -> Iterator[Event]:
     """Carry messages between a server and a pool until round `rounds`, or for as long as the caller likes.
 
     Raises:
@@ -57,12 +58,12 @@ def drive(server: Server, pool: Pool, rounds: int | None = None) -> Iterator[Eve
             _check_finite(server)
 
 
-def _check_finite(server: Server) -> None:
-    if not server.x.isfinite().all():
+def _check_finite(server: Server | Regional) -> None:
+    if not all(one.x.isfinite().all() for one in server.levels):
         raise Diverged(f"the model is not finite after round {server.round}. Use a smaller lr, or clip.")
 
 
-def _starved(server: Server, why: str) -> str:
+def _starved(server: Server | Regional, why: str) -> str:
     at = server.census()
     clients = ", ".join(f"{at[place]} {place}" for place in ("at work", "waiting", "idle", "lost"))
     return (

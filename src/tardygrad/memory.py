@@ -36,8 +36,9 @@ from tardygrad.messages import Advanced
 from tardygrad.method import Method
 from tardygrad.pools.crew import places
 from tardygrad.pools.sim import AHEAD, SimPool
+from tardygrad.regions import Regional, serve
 from tardygrad.tasks.clock import Clock
-from tardygrad.transforms import Transform
+from tardygrad.transforms import Step, Transform
 
 WORK = 4  # local x, gradient, the clipped gradient, the move; under DC also A
 ROUND = 3  # Δ, the clipped Δ, the move; under DC first Δ, drift, A ⊙ drift, their difference
@@ -105,11 +106,14 @@ def needs(
     x, buffers = 4 * d, sum(tensor.nbytes for tensor in task.init_buffers() or ())
     made, frozen = _module(task)
     kept = 2 * x if made else 0
-    update = x * (1 + dc) + buffers
-    job = (WORK + dc) * x + buffers + _state(method.inner, d)
-    outer = _state(method.outer, d)
+    outer, inner = _state(method.outer, d), _state(method.inner, d)
+    if method.regions:
+        outer = len(method.regions.members(task.clients)) * outer + _state(method.regions.outer, d)
+    kept_states = task.clients * inner if method.keep else 0
+    update = x * (1 + dc) + buffers + inner * method.keep
+    job = (WORK + dc) * x + buffers + inner
     step = (ROUND + dc) * x + outer  # the state before stays until the round is made
-    own = x + buffers + outer + made + frozen + kept
+    own = x + buffers + outer + made + frozen + kept + kept_states
     if processes > 1:
         work, ahead = (
             processes * (job + frozen + update) + update + places(processes) * (x + buffers),
@@ -133,9 +137,14 @@ def _module(task: Task) -> tuple[int, int]:
 
 
 def _state(transform: Transform, parameters: int) -> int:
-    """The bytes of a step's state: what one more parameter adds to it, times all."""
-    one, two = (sum(value.nbytes for value in transform.init(torch.zeros(n)).values()) for n in (1, 2))
-    return (two - one) * parameters
+    """The bytes of a step's state: what one more parameter adds to it after one step, times all."""
+
+    def after(n: int) -> int:
+        x = torch.zeros(n)
+        _, state = transform.update(x, transform.init(x), Step(1, (1,), x, x))
+        return sum(value.nbytes for value in state.values())
+
+    return (after(2) - after(1)) * parameters
 
 
 class Watch:
@@ -143,38 +152,41 @@ class Watch:
 
     def __init__(self, needs: Needs) -> None:
         self.needs = needs
-        self.alive: set[ref[Tensor]] = set()  # the models of all rounds that somebody still holds, x included
+        self.alive: dict[int, ref[Tensor]] = {}  # the models of all rounds that somebody still holds, x included
         self.memory = Memory(0, 0, 0, {})
 
-    def over(self, server: Server, events: Iterable[Event]) -> Iterator[Event]:
+    def over(self, server: Server | Regional, events: Iterable[Event]) -> Iterator[Event]:
         """The events, each seen."""
         needs, last = self.needs, 0
-        self._born(server.x)
+        self._born(server)
         for event in events:
             if isinstance(event.happened, Advanced):
-                self._born(server.x)
+                self._born(server)
             yield event  # now the caller has let go of the one before
             if isinstance(event.happened, Advanced):
-                self._note(server, last, server.method.buffer, needs.step + needs.work * needs.apart)
+                self._note(
+                    server.round, len(server.jobs), last, server.method.buffer, needs.step + needs.work * needs.apart
+                )
                 if needs.checkpoint_every and server.round % needs.checkpoint_every == 0:
                     self._written(server)
             last = len(self.alive) - 1
             held = len(server.buffer) or event.message is not None  # the last message stays until the next is there
-            self._note(server, last, int(held), needs.work)
+            self._note(server.round, len(server.jobs), last, int(held), needs.work)
         if needs.checkpoint_every:
             self._written(server)
 
-    def _born(self, x: Tensor) -> None:
-        self.alive.add(ref(x, self.alive.discard))
+    def _born(self, server: Server | Regional) -> None:
+        for x in (one.x for one in server.levels):
+            self.alive.setdefault(id(x), ref(x, lambda _, name=id(x): self.alive.pop(name, None)))  # type: ignore[misc]
 
-    def _written(self, server: Server) -> None:
+    def _written(self, server: Server | Regional) -> None:
         needs, models = self.needs, len(self.alive)
         written = models * needs.model + needs.outer + min(needs.ahead, len(server.jobs)) * needs.update * needs.saved
-        self._note(server, models - 1, 1, needs.work * needs.apart, written)
+        self._note(server.round, len(server.jobs), models - 1, 1, needs.work * needs.apart, written)
 
-    def _note(self, server: Server, starts: int, updates: int, work: int, written: int = 0) -> None:
+    def _note(self, at: int, jobs: int, starts: int, updates: int, work: int, written: int = 0) -> None:
         needs = self.needs
-        updates += min(needs.ahead, len(server.jobs))
+        updates += min(needs.ahead, jobs)
         parts = {
             "model": Part(None, needs.own),
             "start vectors": Part(starts, starts * needs.model),
@@ -182,7 +194,7 @@ class Watch:
             "work": Part(None, work),
             "check sum": Part(None, written),
         }
-        peak, at = sum(part.bytes for part in parts.values()), server.round
+        peak = sum(part.bytes for part in parts.values())
         self.memory = self.memory._replace(rounds=at) if peak <= self.memory.peak else Memory(peak, at, at, parts)
 
 
@@ -196,7 +208,7 @@ def foresee(
         messages: look no further ahead than so many; None is to the end.
     """
     clock = Clock(task.clients, task.parameters)
-    server = Server(method, clock.init(seed), clients=task.clients, seed=seed)
+    server = serve(method, clock.init(seed), clients=task.clients, seed=seed)
     watch, pool = Watch(needs), SimPool(clock, method, fleet)  # the last checkpoint has what is then under way
     with suppress(Starved):  # the run itself will say so
         for _ in islice(watch.over(server, drive(server, pool, rounds)), messages):
@@ -206,11 +218,10 @@ def foresee(
 
 def bound(method: Method, task: Task, needs: Needs, *, rounds: int) -> Memory:
     """What a run on the real clock, which nobody foresees, takes at most: every job at work from another round."""
-    watch, server = Watch(needs), Server(method, torch.empty(0), clients=task.clients, seed=0)
-    server.jobs = dict.fromkeys(range(server.places), 0)
-    held = server.places + method.buffer * method.compensate
+    watch, places = Watch(needs), serve(method, torch.empty(0), clients=task.clients, seed=0).places
+    held = places + method.buffer * (method.compensate or method.pull)
     starts = 0 if method.mode == "sync" else min(held, rounds)
-    watch._note(server, starts, method.buffer, needs.step + needs.work)
+    watch._note(0, places, starts, method.buffer, needs.step + needs.work)
     return watch.memory._replace(round=rounds, rounds=rounds)
 
 

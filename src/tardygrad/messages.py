@@ -9,6 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from tardygrad import streams
+from tardygrad.transforms import State
 
 Vector = Tensor
 """One flat float32 tensor: a model, a delta, a curvature."""
@@ -35,6 +36,7 @@ class Job(NamedTuple):
     epochs: int | None  # K local epochs
     seed: int
     buffers: Buffers | None = None
+    state: State | None = None  # of the inner step, as this client's last job left it, if the method keeps it
 
     def stream(self, purpose: str, *numbers: int) -> np.random.Generator:
         """The job's own random numbers, the same wherever it runs."""
@@ -53,6 +55,7 @@ class Update(NamedTuple):
     steps: int = 0  # local steps done
     loss: float = math.nan  # mean over those steps
     clipped: float = 0.0  # share of gradient coordinates clipped, mean over those steps
+    state: State | None = None  # of the inner step, if the method keeps it
 
 
 class Lost(NamedTuple):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Required, TypedDict
+from itertools import accumulate
+from typing import Literal, Required, TypedDict, get_args
 
 from tardygrad.errors import Invalid
+from tardygrad.pace import Pace
 from tardygrad.transforms import Transform
 
 Mode = Literal["sync", "server", "client"]
@@ -19,38 +21,62 @@ Dispatch = Literal["same", "random"]
 Weight = Callable[[int], float]
 """The weight of an update as a function of its delay p."""
 
+Denominator = Literal["buffer", "weights", "one"]
+"""What the sum of a round's contributions is divided by: M, the sum of their weights, or nothing."""
+
 
 @dataclass(frozen=True, kw_only=True)
-class Pace:
-    """DyLU: K_i = max(1, ⌊K · v_i / v⌋), at most K, for a client of measured speed v_i.
+class Curvature:
+    """What a client sends for A, if it is not the paper's Σ_k move_k².
 
     Args:
-        percentile: v is that of all measured speeds; 100 is the fastest, 90 is not misled by a few wrong ones.
-        smoothing: how much of the speed measured before stays when a new one comes in; 0 is none of it.
-
-    >>> [Pace().share(8, speed, [1.0, 2.0, 4.0]) for speed in (None, 4.0, 1.0, 0.1)]
-    [8, 8, 2, 1]
+        weigh: that sum, or the square of δ, becomes A; its state is kept per client.
+        source: which of the two.
     """
 
-    percentile: float = 100.0
-    smoothing: float = 0.5
+    weigh: Transform
+    source: Literal["steps", "delta"] = "steps"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Regions:
+    """HALoS: clients report to their region's server, and regions to the global one.
+
+    Args:
+        sizes: the clients of each region, in order; or the number of regions, to which clients are dealt in turn.
+        every: rounds of a region between two reports.
+        blend: α, the share of the global model in what a region goes on with after a report.
+        outer: the global server's step.
+        exchange: seconds that a message between a region and the global server takes.
+    """
+
+    sizes: int | tuple[int, ...]
+    every: int
+    blend: float
+    outer: Transform
+    exchange: float = 0.0
 
     def __post_init__(self) -> None:
-        if not 0 < self.percentile <= 100:
-            raise Invalid(f"`percentile` must be above 0 and at most 100 (the fastest), got {self.percentile!r}.")
-        if not 0 <= self.smoothing < 1:
-            raise Invalid(f"`smoothing` must be at least 0 and below 1, got {self.smoothing!r}.")
+        at_least_one("every", self.every)
+        for size in self.sizes if isinstance(self.sizes, tuple) else (self.sizes,):
+            at_least_one("regions", size)
+        if self.sizes == ():
+            raise Invalid("`regions` must have one region or more, got none.")
+        if not 0 <= self.blend <= 1:
+            raise Invalid(f"`blend` must be between 0 (regions go on alone) and 1, got {self.blend!r}.")
+        if not 0 <= self.exchange < math.inf:
+            raise Invalid(f"`exchange` must be a finite number of seconds, 0 or more, got {self.exchange!r}.")
 
-    def share(self, work: int, speed: float | None, speeds: Collection[float]) -> int:
-        """K_i of K; K for a client of unknown speed."""
-        if speed is None:
-            return work
-        reference = sorted(speeds)[math.ceil(len(speeds) * self.percentile / 100) - 1]
-        return min(work, max(1, math.floor(work * speed / reference + 1e-6)))  # rounding must not cost a step
-
-    def measured(self, before: float | None, speed: float) -> float:
-        """v_i, with one more measurement."""
-        return speed if before is None else self.smoothing * before + (1 - self.smoothing) * speed
+    def members(self, clients: int) -> list[list[int]]:
+        """The clients of each region."""
+        if isinstance(self.sizes, int):
+            if self.sizes > clients:
+                raise Invalid(f"`regions` must be at most the number of clients ({clients}), got {self.sizes}.")
+            return [list(range(first, clients, self.sizes)) for first in range(self.sizes)]
+        if sum(self.sizes) != clients:
+            raise Invalid(f"`regions` must have {clients} clients together, got {sum(self.sizes)}: {self.sizes}.")
+        ends = list(accumulate(self.sizes))
+        return [list(range(end - size, end)) for size, end in zip(self.sizes, ends, strict=True)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,11 +91,16 @@ class Method:
     local_epochs: int | None = None  # K as passes over the client's data
     mode: Mode = "server"
     weight: Weight | None = None  # of a delay; None: every update counts fully
+    denominator: Denominator = "buffer"  # of Δ_t
     compensate: bool = False  # δ − A ⊙ drift
+    curvature: Curvature | None = None  # A, if it is not the paper's
+    pull: bool = False  # δ − drift: walk to the client's model, wherever the global one has gone
+    keep: bool = False  # the inner step's state from one job of a client to the next
     max_delay: int | None = None  # staler updates are refused
     concurrency: int | None = None  # clients at work at once; None: all (sync: M)
     dispatch: Dispatch = "same"
     pace: Pace | None = None  # less work for slower clients; None: K for everyone
+    regions: Regions | None = None  # two levels of servers; None: one
 
     def __post_init__(self) -> None:
         at_least_one("buffer", self.buffer)
@@ -79,9 +110,14 @@ class Method:
         for name in ("local_steps", "local_epochs", "max_delay", "concurrency"):
             if getattr(self, name) is not None:
                 at_least_one(name, getattr(self, name))
-        for name, known in (("mode", ("sync", "server", "client")), ("dispatch", ("same", "random"))):
+        words = {"mode": Mode, "dispatch": Dispatch, "denominator": Denominator}
+        for name, known in ((name, get_args(word)) for name, word in words.items()):
             if getattr(self, name) not in known:
                 raise Invalid(f"`{name}` must be one of {', '.join(known)}, got {getattr(self, name)!r}.")
+        if self.compensate and self.pull:
+            raise Invalid("a method either compensates an update or pulls the model to it, got both.")
+        if self.regions and (self.compensate or self.pull):
+            raise Invalid("a method with regions can neither compensate an update nor pull the model to it.")
         if self.mode == "sync" and self.concurrency not in (None, self.buffer):
             raise Invalid(
                 f"a sync round works with exactly `buffer` clients ({self.buffer}), got concurrency={self.concurrency}."
@@ -100,19 +136,30 @@ class Method:
         return f"{self.name} ({mode}, M={self.buffer}, {work}{''.join(treated)})"
 
 
-class Work(TypedDict, total=False):
-    """The settings of `Method` that every constructor passes on: how much, who works when."""
+class Places(TypedDict, total=False):
+    """The settings of `Method` that every constructor passes on: how much work, and for whom."""
 
     local_steps: int | None
     local_epochs: int | None
-    mode: Mode
     max_delay: int | None
     concurrency: int | None
     dispatch: Dispatch
 
 
+class Work(Places, total=False):
+    """And who works when, of a method that was published for no mode of its own."""
+
+    mode: Mode
+
+
 class How(Work):
     """And how many: those of a method that waits for M updates."""
+
+    buffer: Required[int]
+
+
+class Many(Places):
+    """How many, of a method with a mode of its own."""
 
     buffer: Required[int]
 

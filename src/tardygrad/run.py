@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import save
 
 from tardygrad import checkpoint
-from tardygrad.algorithm import Server, Task, downplay
+from tardygrad.algorithm import Task, downplay
 from tardygrad.drive import Event, drive
 from tardygrad.errors import Diverged, Invalid, RecordError, Starved, nearest
 from tardygrad.fleet import Fleet
@@ -26,6 +26,7 @@ from tardygrad.pools.pool import Pool
 from tardygrad.pools.scripted import ScriptedPool
 from tardygrad.pools.sim import SimPool
 from tardygrad.record import Record, Row, read_json, read_lines, replace, sound, unused, write_json
+from tardygrad.regions import serve
 
 
 class Settings(TypedDict, total=False):
@@ -49,7 +50,7 @@ class Run:
         seed = settings["seed"]
         if settings["evaluate_every"] and getattr(task, "test", ...) is None:
             raise Invalid("evaluating needs a test set, and the task has none. Give it one, or set evaluate_every=0.")
-        self.server = Server(method, task.init(seed), clients=task.clients, seed=seed, buffers=task.init_buffers())
+        self.server = serve(method, task.init(seed), clients=task.clients, seed=seed, buffers=task.init_buffers())
         if not self.server.x.isfinite().all():
             raise Invalid("the initial model must be finite, and this task's is not. Use smaller settings.")
         self.task, self.pool, self.settings = task, pool, settings
@@ -367,7 +368,8 @@ def label(method: Method) -> str:
     >>> label(clip2(local_lr=0.1, local_clip=1.0, lr=1.0, clip=0.1, buffer=4, local_steps=5, downplay=True))
     'SD-Clip²'
     """
-    said = (method.mode == "sync", "sync-"), (method.weight is downplay, "SD-"), (method.compensate, "DC-")
+    compensated = method.compensate and not method.curvature  # else its name says so
+    said = (method.mode == "sync", "sync-"), (method.weight is downplay, "SD-"), (compensated, "DC-")
     return "".join(prefix for holds, prefix in said if holds) + method.name
 
 

@@ -29,9 +29,19 @@ from tardygrad.fleet import Available, Crash, Fleet, Group, Link, Slow
 from tardygrad.memory import Memory, Needs, bound, foresee, needs
 from tardygrad.method import Method
 from tardygrad.methods.clip2 import clip2
+from tardygrad.methods.dcasgd import dcasgd
+from tardygrad.methods.diloco import diloco
 from tardygrad.methods.dn_dylu import dn_dylu
 from tardygrad.methods.fadas import fadas
+from tardygrad.methods.fedadam import fedadam
+from tardygrad.methods.fedasync import fedasync
+from tardygrad.methods.fedavg import fedavg
+from tardygrad.methods.fedavgm import fedavgm
+from tardygrad.methods.fedbuff import fedbuff
+from tardygrad.methods.fedyogi import fedyogi
+from tardygrad.methods.halos import halos
 from tardygrad.methods.sgdclip import sgdclip
+from tardygrad.methods.tailopt import tailopt
 from tardygrad.pools.pool import Resumable
 from tardygrad.pools.sim import SimPool
 from tardygrad.pools.threads import ThreadPool
@@ -82,7 +92,22 @@ KINDS: dict[str, dict[str, Make]] = {
         "quadratic": tasks.quadratic,
     },
     "fleet": {"paper": Fleet.paper, "groups": _grouped, "trace": Fleet.trace},
-    "method": {"clip2": clip2, "dn_dylu": dn_dylu, "fadas": fadas, "sgdclip": sgdclip},
+    "method": {
+        "clip2": clip2,
+        "dcasgd": dcasgd,
+        "diloco": diloco,
+        "dn_dylu": dn_dylu,
+        "fadas": fadas,
+        "fedadam": fedadam,
+        "fedasync": fedasync,
+        "fedavg": fedavg,
+        "fedavgm": fedavgm,
+        "fedbuff": fedbuff,
+        "fedyogi": fedyogi,
+        "halos": halos,
+        "sgdclip": sgdclip,
+        "tailopt": tailopt,
+    },
     "engine": {"sim": SimPool, "threads": ThreadPool},
 }
 TABLES = (*KINDS, "run")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -32,6 +32,8 @@ class Step(NamedTuple):
 
     round: int  # the client's: the round it pulled; the server's: the round it makes
     delays: tuple[int, ...] = ()  # the server's: p of every update in the buffer
+    x: Tensor | None = None  # the vector that is about to be walked
+    start: Tensor | None = None  # the client's: x_s
 
 
 def _no_form(round: int) -> Form | None:
@@ -61,6 +63,11 @@ class Transform:
 def stateless(x: Tensor) -> State:
     """The first state of a transform that needs none."""
     return {}
+
+
+def below(state: State, prefix: str) -> State:
+    """The part of a state whose names begin so, without it."""
+    return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
 
 
 def scale(lr: Schedule) -> Transform:
@@ -104,8 +111,7 @@ def chain(*transforms: Transform) -> Transform:
     def update(direction: Tensor, state: State, step: Step) -> tuple[Tensor, State]:
         after: State = {}
         for i, transform in enumerate(transforms):
-            own = {name.removeprefix(f"{i}."): value for name, value in state.items() if name.startswith(f"{i}.")}
-            direction, own = transform.update(direction, own, step)
+            direction, own = transform.update(direction, below(state, f"{i}."), step)
             after |= {name if name == "clipped" else f"{i}.{name}": value for name, value in own.items()}
         return direction, after
 
@@ -133,11 +139,8 @@ def amsgrad(
     that an update missed, η_t = η if s ≤ τ_c, else η/s or min(η, 1/s);
     move = η_t / (1 − β₁^t) · m / (√v̂ / √(1 − β₂^t) + ε), or η_t · m / (√v̂ + ε) without the correction of the bias.
     """
-    for name, beta in (("beta1", beta1), ("beta2", beta2)):
-        if not 0 <= beta < 1:
-            raise Invalid(f"`{name}` must be at least 0 and below 1, got {beta!r}.")
-    if not 0 < eps < math.inf:
-        raise Invalid(f"`eps` must be a finite number above 0, got {eps!r}.")
+    _below_one(beta1=beta1, beta2=beta2)
+    _above_zero(eps=eps)
     if not tau_c >= 0:
         raise Invalid(f"`tau_c` must be a number of rounds, 0 or more (inf: the rate never falls), got {tau_c!r}.")
     if lr_rule not in ("code", "paper"):
@@ -170,8 +173,7 @@ def delayed_nesterov(lr: Schedule, momentum: float, period: int, c: float = 0.0)
     sum = sum + direction; in every N-th round m = β m + sum/N, move = η · ((1 − cN + c) β m + direction/N), sum = 0;
     in the others move = η · (c β m + direction/N). Both m and sum begin with 0.
     """
-    if not 0 <= momentum < 1:
-        raise Invalid(f"`momentum` must be at least 0 and below 1, got {momentum!r}.")
+    _below_one(momentum=momentum)
     if not 0 <= c <= 1 / period:
         raise Invalid(f"`c` must be between 0 and 1/period ({1 / period:g}), got {c!r}.")
 
@@ -189,6 +191,89 @@ def delayed_nesterov(lr: Schedule, momentum: float, period: int, c: float = 0.0)
     return Transform(init, update, f"delayed_nesterov({lr}, momentum={momentum}, period={period}, c={c})")
 
 
+def momentum(lr: Schedule, beta: float, nesterov: bool = False) -> Transform:
+    """m = β m + direction from 0; move = η · m, or Nesterov's η · (direction + β m)."""
+    _below_one(momentum=beta)
+
+    def init(x: Tensor) -> State:
+        return {"m": torch.zeros_like(x)}
+
+    def update(direction: Tensor, state: State, step: Step) -> tuple[Tensor, State]:
+        m = beta * state["m"] + direction
+        return ((direction + beta * m) if nesterov else m) * lr(step.round), {"m": m}
+
+    return Transform(init, update, f"momentum({lr}, beta={beta}, nesterov={nesterov})")
+
+
+Second = Literal["sum", "mean", "yogi"]
+"""How an adaptive step remembers squares: Adagrad's sum, RMSProp's and Adam's running mean, or Yogi's."""
+
+
+def adaptive(
+    lr: Schedule, second: Second, beta1: float, beta2: float, eps: float, initial: float = 0.0, unbiased: bool = False
+) -> Transform:
+    """The adaptive server steps: Adagrad and RMSProp (β₁ = 0), Adam, Yogi.
+
+    m = β₁ m + (1 − β₁) direction from 0; v, from `initial`, is v + direction² (sum), β₂ v + (1 − β₂) direction² (mean),
+    or v − (1 − β₂) sign(v − direction²) direction² (yogi); move = η · m / (√v + ε). Unbiased, m is divided by
+    1 − β₁^t, and v by 1 − β₂^t.
+    """
+    _below_one(beta1=beta1, beta2=beta2)
+    _above_zero(eps=eps)
+    if not 0 <= initial < math.inf:
+        raise Invalid(f"`initial` must be a finite number, 0 or more, got {initial!r}.")
+    if second not in get_args(Second):
+        raise Invalid(f"`second` must be one of {', '.join(get_args(Second))}, got {second!r}.")
+
+    def init(x: Tensor) -> State:
+        first = {"m": torch.zeros_like(x)} if beta1 else {}
+        return first | {"v": torch.full_like(x, initial)}
+
+    def squares(v: Tensor, new: Tensor) -> Tensor:
+        if second == "sum":
+            return v + new
+        if second == "mean":
+            return beta2 * v + (1 - beta2) * new
+        return v - (1 - beta2) * (v - new).sign() * new
+
+    def update(direction: Tensor, state: State, step: Step) -> tuple[Tensor, State]:
+        m = beta1 * state["m"] + (1 - beta1) * direction if beta1 else direction
+        v = squares(state["v"], direction * direction)
+        first, root = (1 - beta**step.round if unbiased else 1.0 for beta in (beta1, beta2))
+        move = m * (lr(step.round) / first) / (v.sqrt() / math.sqrt(root) + eps)
+        return move, ({"m": m} if beta1 else {}) | {"v": v}
+
+    settings = f"beta1={beta1}, beta2={beta2}, eps={eps}, initial={initial}, unbiased={unbiased}"
+    return Transform(init, update, f"adaptive({lr}, {second!r}, {settings})")
+
+
+def tethered(inner: Transform, rho: float) -> Transform:
+    """A local step on F(x) + (ρ/2) ‖x − x_s‖²: FedAsync's and FedProx's proximal term."""
+    if not 0 <= rho < math.inf:
+        raise Invalid(f"`rho` must be a finite number, 0 or more, got {rho!r}.")
+    if rho == 0:
+        return inner
+
+    def update(direction: Tensor, state: State, step: Step) -> tuple[Tensor, State]:
+        assert step.x is not None
+        assert step.start is not None
+        return inner.update(direction + rho * (step.x - step.start), state, step)
+
+    return Transform(inner.init, update, f"tethered({inner!r}, rho={rho})")
+
+
 def clipped_share(state: State) -> Tensor | float:
     """The share of coordinates that the last step's clip changed, of the last clip if there are several; 0 without."""
     return state.get("clipped", 0.0)
+
+
+def _below_one(**settings: float) -> None:
+    for name, value in settings.items():
+        if not 0 <= value < 1:
+            raise Invalid(f"`{name}` must be at least 0 and below 1, got {value!r}.")
+
+
+def _above_zero(**settings: float) -> None:
+    for name, value in settings.items():
+        if not 0 < value < math.inf:
+            raise Invalid(f"`{name}` must be a finite number above 0, got {value!r}.")

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from tardygrad import spec
-from tardygrad.algorithm import Server
 from tardygrad.cli.screen import Json, MaxMemory, Overrides, Source, show_json, show_table
 from tardygrad.drive import drive
 from tardygrad.errors import Invalid
@@ -16,6 +15,7 @@ from tardygrad.fleet import Fleet
 from tardygrad.memory import Memory, Watch, read_size, size
 from tardygrad.messages import Advanced, Lost, Taken, Update
 from tardygrad.pools.sim import SimPool
+from tardygrad.regions import serve
 from tardygrad.run import plural
 from tardygrad.tasks.clock import clock
 
@@ -83,7 +83,7 @@ def simulated(built: spec.Built, fleet: Fleet) -> Plan:
     """Drive the method's server on the fleet's clock, with nothing to learn."""
     method, parameters, rounds, seed = built.method, built.task.parameters, built.rounds, built.run.seed
     task = clock(clients=fleet.clients, parameters=parameters)
-    server = Server(method, task.init(seed), clients=fleet.clients, seed=seed)
+    server = serve(method, task.init(seed), clients=fleet.clients, seed=seed)
     pool = SimPool(task, method, fleet)
     watch, sent = Watch(built.needs()), dict[int, float]()
     busy, lost = 0.0, 0

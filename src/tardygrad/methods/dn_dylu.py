@@ -13,22 +13,24 @@ for Language Modeling. 2024, arXiv:2401.09135.
 The scale of η: an arrival moves x by η/N of its δ, so N arrivals together make one Nesterov step of rate η on their
 mean. Where others give a rate for each arrival, η is N times that.
 
-Differs from the paper in: plain local steps, which may be clipped, in place of AdamW and its schedules, as in the
-comparison of the paper on Clip²; K_i is at least 1, and K until a client has been measured; speeds are averages over a
-client's jobs, each from dispatch to arrival, messages and queues included; no grace period. K may count epochs: then so
-does K_i, and with K = 1 there is nothing to shorten.
+Differs from the paper in: plain local steps by default, which may be clipped, in place of AdamW (optimizer="AdamW",
+keep=True) and its schedules, as in the comparison of the paper on Clip²; K_i is at least 1 (`least`), and K until a
+client has been measured; speeds are averages over a client's jobs, each from dispatch to arrival, messages and queues
+included; no grace period. K may count epochs: then so does K_i, and with K = 1 there is nothing to shorten.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Unpack
+from typing import Literal, Unpack
 
-from tardygrad import transforms
+from tardygrad.adapter import Options
 from tardygrad.errors import Invalid
-from tardygrad.method import Method, Pace, Work, at_least_one
+from tardygrad.method import Method, Work, at_least_one
+from tardygrad.methods.local import local
+from tardygrad.pace import Pace
 from tardygrad.schedules import Schedule, lift
-from tardygrad.transforms import chain, delayed_nesterov, scale
+from tardygrad.transforms import delayed_nesterov
 
 LONGEST = 10**9
 """The largest N: beyond, an arrival moves x by less than float32 can tell."""
@@ -45,6 +47,11 @@ def dn_dylu(
     dylu: bool = True,
     percentile: float = 100.0,
     smoothing: float = 0.5,
+    rounding: Literal["floor", "ceil"] = "floor",
+    least: int = 1,
+    optimizer: str = "SGD",
+    options: Options | None = None,
+    keep: bool = False,
     buffer: int = 1,
     **how: Unpack[Work],
 ) -> Method:
@@ -60,6 +67,11 @@ def dn_dylu(
         dylu: fewer local steps for slower clients; False gives everyone K.
         percentile: DyLU compares with that of the measured speeds; 100 is the fastest.
         smoothing: how much of a client's measured speed stays when a new measurement comes in.
+        rounding: of K_i, "floor" (the paper's) or "ceil" (HALoS's).
+        least: the smallest K_i; 5 in its authors' notebook.
+        optimizer: a class of torch.optim for the local steps; the paper's is "AdamW", with keep=True.
+        options: its arguments.
+        keep: its state from one job of a client to the next; else it begins anew.
         buffer: M; 1 is the paper's, more takes the mean of M updates for an arrival.
         how: `local_steps` or `local_epochs`, `mode`, `max_delay`, `concurrency`, `dispatch` of `Method`.
 
@@ -69,15 +81,13 @@ def dn_dylu(
     at_least_one("period", period)
     if period > LONGEST:
         raise Invalid(f"`period` must be at most {LONGEST:,}, got {period}.")
-    pace = Pace(percentile=percentile, smoothing=smoothing)
+    pace = Pace(percentile=percentile, smoothing=smoothing, rounding=rounding, least=least)
     return Method(
         name="DN+DyLU" if dylu else "DN",
-        inner=chain(
-            transforms.clip(lift("local_clip", local_clip, finite=False)),
-            scale(lift("local_lr", local_lr)),
-        ),
+        inner=local(local_lr, local_clip, optimizer, options),
         outer=delayed_nesterov(lift("lr", lr), momentum, period, c),
         buffer=buffer,
         pace=pace if dylu else None,
+        keep=keep,
         **how,
     )

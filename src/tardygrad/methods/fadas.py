@@ -20,10 +20,10 @@ from __future__ import annotations
 import math
 from typing import Unpack
 
-from tardygrad import transforms
 from tardygrad.method import How, Method
+from tardygrad.methods.local import local
 from tardygrad.schedules import Schedule, lift
-from tardygrad.transforms import LateRate, amsgrad, chain, scale
+from tardygrad.transforms import LateRate, amsgrad
 
 
 def fadas(
@@ -56,10 +56,7 @@ def fadas(
     """
     return Method(
         name="FADAS",
-        inner=chain(
-            transforms.clip(lift("local_clip", local_clip, finite=False)),
-            scale(lift("local_lr", local_lr)),
-        ),
+        inner=local(local_lr, local_clip),
         outer=amsgrad(lift("lr", lr), tau_c, beta1, beta2, eps, lr_rule, bias_correction),
         **how,
     )

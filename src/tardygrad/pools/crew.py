@@ -93,6 +93,7 @@ class Crew:
         self.shelf = Shelf(task.parameters, task.init_buffers(), places(workers))
         self.deaths: dict[tuple[int, int], int] = {}
         self.hands: list[Hand] = []
+        self.waiting: deque[Job] = deque()
         for _ in range(workers):
             self.hands.append(self._hire())
 
@@ -108,18 +109,23 @@ class Crew:
     @property
     def at_hand(self) -> int:
         """Jobs given and not yet done."""
-        return sum(len(hand.jobs) for hand in self.hands)
+        return sum(len(hand.jobs) for hand in self.hands) + len(self.waiting)
 
     def give(self, job: Job) -> None:
-        """Hand a job to whoever has least to do."""
+        """Hand a job to whoever has least to do; one with a state, long to send, waits for someone with nothing."""
         self.shelf.put(job)
-        self._send(min(self.hands, key=lambda hand: len(hand.jobs)), job)
+        hand = min(self.hands, key=lambda hand: len(hand.jobs))
+        if job.state is not None and hand.jobs:
+            self.waiting.append(job)
+        else:
+            self._send(hand, job)
 
     def _send(self, hand: Hand, job: Job) -> None:
         hand.jobs.append(job)
         place = self.shelf.standing[id(job.x)]  # what is sent is small: two long messages would wait for each other
         with suppress(OSError):  # a death is noticed when answers are collected
-            hand.line.send(job._asdict() | {"x": place, "buffers": job.buffers is not None})
+            state = None if job.state is None else {name: value.numpy() for name, value in job.state.items()}
+            hand.line.send(job._asdict() | {"x": place, "buffers": job.buffers is not None, "state": state})
 
     def collect(self, *, patiently: bool) -> list[tuple[Job, Update | WorkFailed]]:
         """What has been done, or has failed, since the last call; waits for something if asked to be patient."""
@@ -137,6 +143,8 @@ class Crew:
                 self.shelf.take(job)
                 self.deaths.pop((job.client, job.serial), None)
                 done.append((job, answer if isinstance(answer, WorkFailed) else _each(answer, torch.from_numpy)))
+                if self.waiting and not hand.jobs:
+                    self._send(hand, self.waiting.popleft())
             if done or not patiently or not any(hand.jobs for hand in self.hands):
                 return done
 
@@ -190,7 +198,8 @@ def _each(update: Update, change: Callable[[Any], Any]) -> Update:
     """An update with each of its vectors changed."""
     buffers = update.buffers and Buffers(*map(change, update.buffers))
     curvature = None if update.curvature is None else change(update.curvature)
-    return update._replace(delta=change(update.delta), curvature=curvature, buffers=buffers)
+    state = update.state and {name: change(value) for name, value in update.state.items()}
+    return update._replace(delta=change(update.delta), curvature=curvature, buffers=buffers, state=state)
 
 
 def _labour(line: Connection, others: list[Connection], shelf: Shelf, task: Task, method: Method) -> None:
@@ -210,6 +219,8 @@ def _labour(line: Connection, others: list[Connection], shelf: Shelf, task: Task
             place = sent["x"]
             buffers = Buffers(shelf.floats[place], shelf.ints[place]) if sent["buffers"] else None
             job = Job(**(sent | {"x": shelf.x[place], "buffers": buffers}))
+            if job.state is not None:
+                job = job._replace(state={name: torch.from_numpy(value) for name, value in sent["state"].items()})
             answer = _each(perform(job, task, method), Tensor.numpy)
         except WorkFailed as error:
             answer = WorkFailed(str(error))  # without its cause, which may not travel

@@ -9,13 +9,14 @@ from itertools import islice
 from typing import cast
 
 from tardygrad import streams
-from tardygrad.algorithm import Batched, Server, Task
+from tardygrad.algorithm import Batched, Task
 from tardygrad.errors import Invalid, WorkFailed
 from tardygrad.fleet import Fleet, Slow, finish
 from tardygrad.messages import Job, Joined, Lost, Update
 from tardygrad.method import Method
 from tardygrad.pools.crew import Crew
 from tardygrad.pools.pool import Message, Pending, perform, perform_together
+from tardygrad.regions import serve
 from tardygrad.tasks.clock import Clock
 
 AHEAD = 8
@@ -235,7 +236,7 @@ class Together:
 def needed(task: Task, method: Method, fleet: Fleet, rounds: int, seed: int) -> set[tuple[int, int]]:
     """The jobs that arrive in a run of so many rounds if nothing is refused, found by running the clock alone."""
     clock: Task = Clock(task.clients, task.parameters)
-    server = Server(method, clock.init(seed), clients=task.clients, seed=seed)
+    server = serve(method, clock.init(seed), clients=task.clients, seed=seed)
     pool = SimPool(clock, method, fleet)
     arrived = set()
     for job in server.dispatch():

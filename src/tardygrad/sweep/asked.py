@@ -16,10 +16,11 @@ import numpy as np
 import torch
 from pydantic import Field, TypeAdapter, ValidationError
 
-from tardygrad.algorithm import Server, Task
+from tardygrad.algorithm import Task
 from tardygrad.errors import Invalid, nearest
 from tardygrad.method import Method, at_least_one
 from tardygrad.record import Row, read_json, sound
+from tardygrad.regions import serve
 from tardygrad.run import label
 from tardygrad.signature import Table, call, shown
 from tardygrad.spec import Spec, load, override, parse, shipped
@@ -315,7 +316,7 @@ def _check(one: Spec) -> None:
     if one.engine.kind == "sim" and (workers := one.engine.arguments["workers"]) != 1:
         raise Invalid(f"a sweep has one process for each trial, got engine.workers={workers}. Use --jobs {workers}.")
     method = _method(one)
-    Server(method, torch.zeros(1), clients=one.task.arguments["clients"], seed=0)
+    serve(method, torch.zeros(1), clients=one.task.arguments["clients"], seed=0)
 
 
 def _method(one: Spec) -> Method:

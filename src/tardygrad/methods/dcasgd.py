@@ -1,0 +1,111 @@
+"""DC-ASGD: every update is corrected for the model's drift, by the squares of its own gradient.
+
+S. Zheng, Q. Meng, T. Wang, W. Chen, N. Yu, Z.-M. Ma, T.-Y. Liu. Asynchronous Stochastic Gradient Descent with Delay
+Compensation. ICML 2017.
+
+    client   δ_i = x_{i,K} − x_s, K = 1: −η_ℓ g
+    server   x_t = x_{t−1} − η η_ℓ · (g + λ ⊙ g² ⊙ (x_{t−1} − x_s))
+             λ = λ₀                                                               DC-ASGD-c, λ₀ = 0.04
+             λ = λ₀ / √(MS_i + ε),   MS_i = m MS_i + (1 − m) g²                    DC-ASGD-a, λ₀ = 2, m = 0.95
+
+In the terms of `Server`: DC with A = (λ/η_ℓ) (η_ℓ g)²; the paper on Clip² has λ = η_ℓ. MS_i is the client's own.
+With K > 1 local steps g² is (δ/η_ℓ)² (source="delta", as in the authors' system) or Σ_k g_k² (source="steps").
+
+Differs from the paper in: local steps may be clipped; M and K may be more than 1.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, Unpack
+
+import torch
+from torch import Tensor
+
+from tardygrad.errors import Invalid
+from tardygrad.method import Curvature, Method, Mode, Places
+from tardygrad.methods.local import local
+from tardygrad.schedules import Schedule, lift
+from tardygrad.transforms import State, Step, Transform, scale, stateless
+
+
+def dcasgd(
+    *,
+    local_lr: float | Schedule,
+    lr: float | Schedule = 1.0,
+    adaptive: bool = False,
+    strength: float | None = None,
+    decay: float = 0.95,
+    eps: float = 1e-7,
+    source: Literal["delta", "steps"] = "delta",
+    local_clip: float | Schedule = math.inf,
+    buffer: int = 1,
+    mode: Mode = "client",
+    **how: Unpack[Places],
+) -> Method:
+    """DC-ASGD.
+
+    Args:
+        local_lr: η_ℓ, read at the round the client pulled.
+        lr: η, read at the server's round.
+        adaptive: DC-ASGD-a; else -c.
+        strength: λ₀; None is 0.04, and 2 if it is adaptive.
+        decay: m.
+        eps: ε.
+        source: what g² is with several local steps.
+        local_clip: u of the local steps, read as local_lr; inf switches clipping off.
+        buffer: M; 1 is the paper's.
+        mode: with M = 1 it makes no difference.
+        how: `local_steps` or `local_epochs`, `max_delay`, `concurrency`, `dispatch` of `Method`.
+
+    >>> str(dcasgd(local_lr=0.1, local_steps=1))
+    'DC-ASGD-c (client-centric, M=1, K=1, compensated)'
+    """
+    strength = (2.0 if adaptive else 0.04) if strength is None else strength
+    if not 0 <= strength < math.inf:
+        raise Invalid(f"`strength` must be a finite number, 0 or more, got {strength!r}.")
+    if not 0 <= decay < 1:
+        raise Invalid(f"`decay` must be at least 0 and below 1, got {decay!r}.")
+    if not 0 < eps < math.inf:
+        raise Invalid(f"`eps` must be a finite number above 0, got {eps!r}.")
+    if source not in ("delta", "steps"):
+        raise Invalid(f"`source` must be 'delta' or 'steps', got {source!r}.")
+    rate = lift("local_lr", local_lr)
+    weigh = by_mean_square(rate, strength, decay, eps) if adaptive else by(rate, strength)
+    return Method(
+        name=f"DC-ASGD-{'a' if adaptive else 'c'}",
+        inner=local(local_lr, local_clip),
+        outer=scale(lift("lr", lr)),
+        compensate=True,
+        curvature=Curvature(weigh=weigh, source=source),
+        keep=adaptive,
+        buffer=buffer,
+        mode=mode,
+        **how,
+    )
+
+
+def by(local_lr: Schedule, strength: float) -> Transform:
+    """A = (λ₀/η_ℓ) · (η_ℓ g)²."""
+
+    def update(squares: Tensor, state: State, step: Step) -> tuple[Tensor, State]:
+        return squares * (strength / max(local_lr(step.round), _TINY)), state
+
+    return Transform(stateless, update, f"by({local_lr}, {strength})")
+
+
+def by_mean_square(local_lr: Schedule, strength: float, decay: float, eps: float) -> Transform:
+    """A = (λ₀/η_ℓ) · (η_ℓ g)² / √(MS + ε), MS = m MS + (1 − m) g² from 0."""
+
+    def init(x: Tensor) -> State:
+        return {"mean_square": torch.zeros_like(x)}
+
+    def update(squares: Tensor, state: State, step: Step) -> tuple[Tensor, State]:
+        eta = max(local_lr(step.round), _TINY)
+        mean_square = decay * state["mean_square"] + (1 - decay) * (squares / eta**2)
+        return squares * (strength / eta) / (mean_square + eps).sqrt(), {"mean_square": mean_square}
+
+    return Transform(init, update, f"by_mean_square({local_lr}, {strength}, decay={decay}, eps={eps})")
+
+
+_TINY = 1e-12  # a rate of 0 moves nothing, and leaves nothing to correct

@@ -1,0 +1,64 @@
+"""DiLoCo: many AdamW steps at every client, and a Nesterov step on their mean.
+
+A. Douillard, Q. Feng, A. A. Rusu, R. Chhaparia, Y. Donchev, A. Kuncoro, M. Ranzato, A. Szlam, J. Shen. DiLoCo:
+Distributed Low-Communication Training of Language Models. 2023, arXiv:2311.08105.
+
+    client   AdamW for K steps from x_s, its moments kept from job to job;   δ_i = x_{i,K} − x_s
+    server   Δ_t = (1/M) Σ_i δ_i,   m_t = β m_{t−1} + Δ_t,   x_t = x_{t−1} + η · (Δ_t + β m_t)
+
+Differs from the paper in: written after it, not from its code; weight decay is the same for all parameters, since the
+model is one vector; local steps may be clipped (the paper clips the gradient's length: norm="l2"); it runs
+asynchronously too.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Unpack
+
+from tardygrad import transforms
+from tardygrad.adapter import Options
+from tardygrad.clipping import Norm
+from tardygrad.method import Many, Method, Mode
+from tardygrad.methods.local import local
+from tardygrad.schedules import Schedule, lift
+
+
+def diloco(
+    *,
+    local_lr: float | Schedule,
+    lr: float | Schedule = 0.7,
+    momentum: float = 0.9,
+    optimizer: str = "AdamW",
+    options: Options | None = None,
+    keep: bool = True,
+    local_clip: float | Schedule = math.inf,
+    norm: Norm = "coordinate",
+    mode: Mode = "sync",
+    **how: Unpack[Many],
+) -> Method:
+    """DiLoCo.
+
+    Args:
+        local_lr: η_ℓ, read at the round the client pulled.
+        lr: η, read at the server's round.
+        momentum: β.
+        optimizer: a class of torch.optim for the local steps, and
+        options: its arguments, such as {"weight_decay": 0.1}.
+        keep: its state from one job of a client to the next; else it begins anew.
+        local_clip: u of the local steps, read as local_lr; inf switches clipping off.
+        norm: clip each coordinate, or the whole vector's length ("l2").
+        mode: "sync" is the paper's, with `buffer` all clients.
+        how: `buffer`, `local_steps` or `local_epochs`, `max_delay`, `concurrency`, `dispatch` of `Method`.
+
+    >>> str(diloco(local_lr=4e-4, buffer=8, local_steps=500))
+    'DiLoCo (synchronous, M=8, K=500)'
+    """
+    return Method(
+        name="DiLoCo",
+        inner=local(local_lr, local_clip, optimizer, options, norm=norm),
+        outer=transforms.momentum(lift("lr", lr), momentum, nesterov=True),
+        keep=keep,
+        mode=mode,
+        **how,
+    )

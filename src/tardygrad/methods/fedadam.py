@@ -1,0 +1,53 @@
+"""FedAdam: local SGD, and Adam without its correction of the bias at the server.
+
+S. J. Reddi, Z. Charles, M. Zaheer, Z. Garrett, K. Rush, J. Konečný, S. Kumar, H. B. McMahan. Adaptive Federated
+Optimization. ICLR 2021.
+
+    client   x_{i,k} = x_{i,k−1} − η_ℓ · g_{i,k},   δ_i = x_{i,K} − x_s
+    server   Δ_t = (1/M) Σ_i δ_i,   m_t = β₁ m_{t−1} + (1 − β₁) Δ_t,   v_0 = τ²
+             v_t = β₂ v_{t−1} + (1 − β₂) Δ_t²
+             x_t = x_{t−1} + η · m_t / (√v_t + τ)
+
+Differs from the paper in: clients count alike, whatever data they have; local steps may be clipped; it
+runs asynchronously too. The paper asks for v_0 of at least τ²; it is τ² here.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Unpack
+
+from tardygrad.method import Many, Method, Mode
+from tardygrad.methods.local import local
+from tardygrad.schedules import Schedule, lift
+from tardygrad.transforms import adaptive
+
+
+def fedadam(
+    *,
+    local_lr: float | Schedule,
+    lr: float | Schedule,
+    beta1: float = 0.9,
+    beta2: float = 0.99,
+    eps: float = 1e-3,
+    local_clip: float | Schedule = math.inf,
+    mode: Mode = "sync",
+    **how: Unpack[Many],
+) -> Method:
+    """FedAdam.
+
+    Args:
+        local_lr: η_ℓ, read at the round the client pulled.
+        lr: η, read at the server's round.
+        beta1: β₁.
+        beta2: β₂.
+        eps: τ.
+        local_clip: u of the local steps, read as local_lr; inf switches clipping off.
+        mode: "sync" is the paper's.
+        how: `buffer`, `local_steps` or `local_epochs`, `max_delay`, `concurrency`, `dispatch` of `Method`.
+
+    >>> str(fedadam(local_lr=0.1, lr=0.01, buffer=10, local_steps=5))
+    'FedAdam (synchronous, M=10, K=5)'
+    """
+    outer = adaptive(lift("lr", lr), "mean", beta1, beta2, eps, initial=eps**2)
+    return Method(name="FedAdam", inner=local(local_lr, local_clip), outer=outer, mode=mode, **how)

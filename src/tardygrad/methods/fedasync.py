@@ -1,0 +1,89 @@
+"""FedAsync: every update pulls the global model towards the client's, the less the later it comes.
+
+C. Xie, S. Koyejo, I. Gupta. Asynchronous Federated Optimization. 2019, arXiv:1903.03934.
+
+    client   x_{i,k} = x_{i,k−1} − η_ℓ · (g_{i,k} + ρ (x_{i,k−1} − x_s))
+    server   x_t = (1 − a_t) x_{t−1} + a_t x_{i,K},   a_t = η · S(p_t − 1)
+             S(s) = 1 (weight None), (1 + s)^−a (Polynomial) or 1 up to b, then 1/(a (s − b) + 1) (Hinge)
+
+In the terms of `Server`: x_t = x_{t−1} + a_t · (δ_i − (x_{t−1} − x_s)), delay compensation with A = 1. The paper's α is
+`lr` here.
+
+Others have it otherwise, and their forms are options: FedLab's hinge (`Hinge(jump=True)`); plato's mixing, which is
+multiplied by S again with every update, and so dies out (mixing="compound").
+
+Differs from the paper in: local steps may be clipped; with M > 1 the mean of M updates pulls.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, Unpack
+
+import torch
+from torch import Tensor
+
+from tardygrad.errors import Invalid
+from tardygrad.method import Method, Mode, Places, Weight
+from tardygrad.methods.local import local
+from tardygrad.schedules import Schedule, lift
+from tardygrad.transforms import State, Step, Transform, scale, tethered
+from tardygrad.weights import Polynomial, Staleness
+
+PUBLISHED = Polynomial(exponent=0.5)
+
+
+def fedasync(
+    *,
+    local_lr: float | Schedule,
+    lr: float | Schedule = 0.6,
+    weight: Staleness | None = PUBLISHED,
+    rho: float = 0.005,
+    mixing: Literal["each", "compound"] = "each",
+    local_clip: float | Schedule = math.inf,
+    buffer: int = 1,
+    mode: Mode = "client",
+    **how: Unpack[Places],
+) -> Method:
+    """FedAsync.
+
+    Args:
+        local_lr: η_ℓ, read at the round the client pulled.
+        lr: η, the weight of a fresh update's model, read at the server's round.
+        weight: S; None is constant.
+        rho: ρ of the proximal term; 0 switches it off.
+        mixing: a_t = η S(s) for each update, or a_t = a_{t−1} S(s) ("compound").
+        local_clip: u of the local steps, the term's gradient included, read as local_lr; inf switches clipping off.
+        buffer: M; 1 is the paper's.
+        mode: with M = 1 it makes no difference.
+        how: `local_steps` or `local_epochs`, `max_delay`, `concurrency`, `dispatch` of `Method`.
+
+    >>> str(fedasync(local_lr=0.1, local_steps=5))
+    'FedAsync (client-centric, M=1, K=5, downplayed)'
+    """
+    if mixing not in ("each", "compound"):
+        raise Invalid(f"`mixing` must be 'each' or 'compound', got {mixing!r}.")
+    rate, compound = lift("lr", lr), mixing == "compound" and weight is not None
+    return Method(
+        name="FedAsync",
+        inner=tethered(local(local_lr, local_clip), rho),
+        outer=compounded(rate, weight) if compound and weight else scale(rate),
+        weight=None if compound else weight,
+        pull=True,
+        buffer=buffer,
+        mode=mode,
+        **how,
+    )
+
+
+def compounded(lr: Schedule, weight: Weight) -> Transform:
+    """move = a · direction, with a = η before the first step and a · S(s) of every update from then on."""
+
+    def init(x: Tensor) -> State:
+        return {"mixing": torch.tensor(lr(1), dtype=torch.float64)}
+
+    def update(direction: Tensor, state: State, step: Step) -> tuple[Tensor, State]:
+        mixing = state["mixing"] * math.prod(map(weight, step.delays))
+        return direction * float(mixing), {"mixing": mixing}
+
+    return Transform(init, update, f"compounded({lr}, {weight})")

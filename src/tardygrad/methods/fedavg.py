@@ -1,0 +1,52 @@
+"""FedAvg: local SGD, averaged by the server.
+
+H. B. McMahan, E. Moore, D. Ramage, S. Hampson, B. Agüera y Arcas. Communication-Efficient Learning of Deep Networks
+from Decentralized Data. AISTATS 2017.
+
+    client   x_{i,k} = x_{i,k−1} − η_ℓ · g_{i,k},   δ_i = x_{i,K} − x_s
+    server   x_t = x_{t−1} + η · (1/M) Σ_i δ_i,   η = 1
+
+Differs from the paper in: clients count alike, whatever data they have; local steps may be clipped, and made by any
+optimizer; it runs asynchronously too.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Unpack
+
+from tardygrad.adapter import Options
+from tardygrad.method import Many, Method, Mode
+from tardygrad.methods.local import local
+from tardygrad.schedules import Schedule, lift
+from tardygrad.transforms import scale
+
+
+def fedavg(
+    *,
+    local_lr: float | Schedule,
+    lr: float | Schedule = 1.0,
+    local_clip: float | Schedule = math.inf,
+    optimizer: str = "SGD",
+    options: Options | None = None,
+    keep: bool = False,
+    mode: Mode = "sync",
+    **how: Unpack[Many],
+) -> Method:
+    """FedAvg.
+
+    Args:
+        local_lr: η_ℓ, read at the round the client pulled.
+        lr: η, read at the server's round.
+        local_clip: u of the local steps, read as local_lr; inf switches clipping off.
+        optimizer: a class of torch.optim for the local steps, and
+        options: its arguments.
+        keep: its state from one job of a client to the next; else it begins anew.
+        mode: "sync" is the paper's.
+        how: `buffer`, `local_steps` or `local_epochs`, `max_delay`, `concurrency`, `dispatch` of `Method`.
+
+    >>> str(fedavg(local_lr=0.1, buffer=10, local_epochs=1))
+    'FedAvg (synchronous, M=10, K=1 epoch)'
+    """
+    inner = local(local_lr, local_clip, optimizer, options)
+    return Method(name="FedAvg", inner=inner, outer=scale(lift("lr", lr)), keep=keep, mode=mode, **how)

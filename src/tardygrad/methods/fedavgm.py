@@ -1,0 +1,47 @@
+"""FedAvgM: local SGD, and a server with momentum.
+
+T.-M. H. Hsu, H. Qi, M. Brown. Measuring the Effects of Non-Identical Data Distribution for Federated Visual
+Classification. 2019, arXiv:1909.06335.
+
+    client   x_{i,k} = x_{i,k−1} − η_ℓ · g_{i,k},   δ_i = x_{i,K} − x_s
+    server   m_t = β m_{t−1} + (1/M) Σ_i δ_i,   x_t = x_{t−1} + η · m_t
+
+Differs from the paper in: clients count alike, whatever data they have; local steps may be clipped; it runs
+asynchronously too. The text leaves η out (η = 1, the default).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Unpack
+
+from tardygrad import transforms
+from tardygrad.method import Many, Method, Mode
+from tardygrad.methods.local import local
+from tardygrad.schedules import Schedule, lift
+
+
+def fedavgm(
+    *,
+    local_lr: float | Schedule,
+    lr: float | Schedule = 1.0,
+    momentum: float = 0.9,
+    local_clip: float | Schedule = math.inf,
+    mode: Mode = "sync",
+    **how: Unpack[Many],
+) -> Method:
+    """FedAvgM.
+
+    Args:
+        local_lr: η_ℓ, read at the round the client pulled.
+        lr: η, read at the server's round.
+        momentum: β.
+        local_clip: u of the local steps, read as local_lr; inf switches clipping off.
+        mode: "sync" is the paper's.
+        how: `buffer`, `local_steps` or `local_epochs`, `max_delay`, `concurrency`, `dispatch` of `Method`.
+
+    >>> str(fedavgm(local_lr=0.1, buffer=10, local_steps=5))
+    'FedAvgM (synchronous, M=10, K=5)'
+    """
+    outer = transforms.momentum(lift("lr", lr), momentum)
+    return Method(name="FedAvgM", inner=local(local_lr, local_clip), outer=outer, mode=mode, **how)

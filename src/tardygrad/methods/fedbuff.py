@@ -1,0 +1,80 @@
+"""FedBuff: local SGD, and a server that averages a buffer of updates, later ones counting less.
+
+J. Nguyen, K. Malik, H. Zhan, A. Yousefpour, M. Rabbat, M. Malek, D. Huba. Federated Learning with Buffered Asynchronous
+Aggregation. AISTATS 2022.
+
+    client   x_{i,k} = x_{i,k−1} − η_ℓ · g_{i,k},   δ_i = x_{i,K} − x_s
+    server   x_t = x_{t−1} + η · (1/M) Σ_i w(s_i) δ_i,   s_i = p_{t,i} − 1,   w(s) = 1/√(1 + s)
+
+Others have it otherwise, and their forms are options:
+    FedScale                weight Polynomial(exponent=0.5), denominator="weights": Σ w in place of M
+    NVFlare                 weight Root(fresh=1): 1/(1 + √(s + 1)), a fresh update counts a half
+    plato                   weight=None: none
+    FLSim                   weight Polynomial(average=a), over the weight of the expected s; denominator="one": a sum
+    APPFL                   toward="model": x_{i,K} − x_{t−1} in place of δ_i (and 1/N, which is a matter of η)
+
+Differs from the paper in: local steps may be clipped, and made by any optimizer. The paper gives free places to random
+clients: a concurrency and dispatch="random" do so.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, Unpack
+
+from tardygrad.adapter import Options
+from tardygrad.errors import Invalid
+from tardygrad.method import Denominator, Many, Method, Mode
+from tardygrad.methods.local import local
+from tardygrad.schedules import Schedule, lift
+from tardygrad.transforms import scale
+from tardygrad.weights import Polynomial, Staleness
+
+PUBLISHED = Polynomial(exponent=0.5)
+
+
+def fedbuff(
+    *,
+    local_lr: float | Schedule,
+    lr: float | Schedule = 1.0,
+    weight: Staleness | None = PUBLISHED,
+    denominator: Denominator = "buffer",
+    toward: Literal["delta", "model"] = "delta",
+    local_clip: float | Schedule = math.inf,
+    optimizer: str = "SGD",
+    options: Options | None = None,
+    keep: bool = False,
+    mode: Mode = "client",
+    **how: Unpack[Many],
+) -> Method:
+    """FedBuff.
+
+    Args:
+        local_lr: η_ℓ, read at the round the client pulled.
+        lr: η, read at the server's round.
+        weight: w; None counts every update fully.
+        denominator: of the sum: M ("buffer"), Σ w ("weights") or nothing ("one").
+        toward: walk along δ_i, or to the client's model.
+        local_clip: u of the local steps, read as local_lr; inf switches clipping off.
+        optimizer: a class of torch.optim for the local steps, and
+        options: its arguments.
+        keep: its state from one job of a client to the next; else it begins anew.
+        mode: "client" is the paper's.
+        how: `buffer`, `local_steps` or `local_epochs`, `max_delay`, `concurrency`, `dispatch` of `Method`.
+
+    >>> str(fedbuff(local_lr=0.1, buffer=10, local_steps=5, concurrency=20, dispatch="random"))
+    'FedBuff (client-centric, M=10, K=5, downplayed)'
+    """
+    if toward not in ("delta", "model"):
+        raise Invalid(f"`toward` must be 'delta' or 'model', got {toward!r}.")
+    return Method(
+        name="FedBuff",
+        inner=local(local_lr, local_clip, optimizer, options),
+        outer=scale(lift("lr", lr)),
+        weight=weight,
+        denominator=denominator,
+        pull=toward == "model",
+        keep=keep,
+        mode=mode,
+        **how,
+    )

@@ -1,0 +1,103 @@
+"""HALoS: clients report to their region's server, regions to a global one, both with delayed Nesterov steps.
+
+G. Kim, J. Li, S. Gandham, O. Baldonado, A. Gupta, P. Gibbons, H. Wang. HALoS: Hierarchical Asynchronous Local SGD over
+Slow Networks for Geo-Distributed Large Language Model Training. ICML 2025.
+
+    client   AdamW for K_i steps from its region's model, moments kept;   K_i = max(1, ⌈K · v_i / max_j v_j⌉)
+    region   θ: DN(η_r, β_r, N_r) on every δ_i; the client goes on from the new θ at once
+             after every E updates since it last heard of the global model: sends U = θ − θ_ref, and goes on
+    global   x: DN(η, β, N) on every U; x goes back to that region alone
+    region   θ ← (1 − α) θ + α x,   θ_ref ← θ
+
+See `tardygrad.regions` for the two levels, and `dn_dylu` for DN's step and the scale of η: N arrivals together.
+
+Differs from the paper in: weight decay is the same for all parameters, since the model is one vector; the rate's
+schedule is any of ours, read at the region's round; rounds are those of all regions together.
+"""
+
+from __future__ import annotations
+
+from typing import Unpack
+
+from tardygrad.adapter import Options
+from tardygrad.clipping import Norm
+from tardygrad.method import Method, Mode, Places, Regions, at_least_one
+from tardygrad.methods.local import local
+from tardygrad.pace import Pace
+from tardygrad.schedules import Schedule, lift
+from tardygrad.transforms import delayed_nesterov
+
+PUBLISHED: Options = {"betas": [0.9, 0.95], "weight_decay": 0.1}
+
+
+def halos(
+    *,
+    regions: int | tuple[int, ...],
+    local_lr: float | Schedule,
+    region_lr: float | Schedule = 3.2,
+    region_momentum: float = 0.9,
+    region_period: int = 16,
+    every: int = 32,
+    lr: float | Schedule = 0.3,
+    momentum: float = 0.5,
+    period: int = 2,
+    blend: float = 0.25,
+    exchange: float = 0.0,
+    optimizer: str = "AdamW",
+    options: Options | None = None,
+    keep: bool = True,
+    local_clip: float | Schedule = 1.0,
+    norm: Norm = "l2",
+    dylu: bool = True,
+    buffer: int = 1,
+    mode: Mode = "client",
+    **how: Unpack[Places],
+) -> Method:
+    """HALoS.
+
+    Args:
+        regions: how many, clients being dealt to them in turn; or how many clients each has, in their order.
+        local_lr: η_ℓ, read at the round of its region that the client pulled.
+        region_lr: η_r, read at the region's round: the rate of N_r arrivals together.
+        region_momentum: β_r.
+        region_period: N_r.
+        every: E.
+        lr: η, read at the global server's round: the rate of N reports together.
+        momentum: β.
+        period: N.
+        blend: α.
+        exchange: seconds that a message between a region and the global server takes.
+        optimizer: a class of torch.optim for the local steps, and
+        options: its arguments; for AdamW, None is the paper's.
+        keep: its state from one job of a client to the next; else it begins anew.
+        local_clip: u of the local steps, read as local_lr; inf switches clipping off.
+        norm: clip each coordinate, or the whole vector's length ("l2", the paper's).
+        dylu: fewer local steps for slower clients; False gives everyone K.
+        buffer: M of the regions; 1 is the paper's.
+        mode: of the regions; with M = 1 it makes no difference.
+        how: `local_steps` or `local_epochs`, `max_delay`, `concurrency`, `dispatch` of `Method`, for each region.
+
+    >>> str(halos(regions=2, local_lr=1e-3, local_steps=8))
+    'HALoS (client-centric, M=1, K=8)'
+    """
+    for name, value in (("region_period", region_period), ("period", period)):
+        at_least_one(name, value)
+    if options is None and optimizer == "AdamW":
+        options = PUBLISHED
+    return Method(
+        name="HALoS",
+        inner=local(local_lr, local_clip, optimizer, options, norm=norm),
+        outer=delayed_nesterov(lift("region_lr", region_lr), region_momentum, region_period),
+        keep=keep,
+        pace=Pace(rounding="ceil") if dylu else None,
+        regions=Regions(
+            sizes=regions,
+            every=every,
+            blend=blend,
+            outer=delayed_nesterov(lift("lr", lr), momentum, period),
+            exchange=exchange,
+        ),
+        buffer=buffer,
+        mode=mode,
+        **how,
+    )

@@ -1,0 +1,124 @@
+"""TailOPT's family: an outer step on the mean of what clients moved, over local steps that are clipped or adaptive.
+
+S. H. Lee, M. Zaheer, T. Li. Efficient Distributed Optimization under Heavy-Tailed Noise. 2025, arXiv:2502.04164.
+
+    client   x_{i,k} = x_{i,k−1} − η_ℓ · Inner(g_{i,k}),   δ_i = x_{i,K} − x_s
+    server   Δ_t = (1/M) Σ_i δ_i,   x_t = x_{t−1} + η · Outer(Δ_t)
+    BiClip   sign(v_j) · min(max(|v_j|, d), u) for every coordinate j; zeros stay zero
+    L2Clip   v · min(1, u/‖v‖)
+    Adagrad  v = v + Δ²;  RMSProp  v = β₂ v + (1 − β₂) Δ²;  both  Δ / (√v + τ)
+    Adam     m = β₁ m + (1 − β₁) Δ,  v as RMSProp;  m / (√v + τ)
+
+Members are named outer-inner: Avg-L2Clip, Avg-BiClip, RMSProp-BiClip, …; Bi²Clip is BiClip-BiClip, Adam² Adam-Adam.
+Avg-SGD is FedAvg, Adam-SGD nearly FedAdam. SGDClip is Avg-BiClip, Clip² is Bi²Clip with d = 0.
+
+Differs from the paper in: written after it, not from its code; schedules are those of any setting here (`Power`); the
+inner Adam is torch's, with its bias corrected, and begins anew with every job; a round may take M of N clients, and run
+asynchronously. The paper's own settings are not known to us.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, Unpack, get_args
+
+from tardygrad import transforms
+from tardygrad.errors import Invalid
+from tardygrad.method import Many, Method, Mode
+from tardygrad.methods.local import local
+from tardygrad.schedules import Schedule, lift
+from tardygrad.transforms import Transform, adaptive, chain, scale
+
+Outer = Literal["avg", "biclip", "adagrad", "rmsprop", "adam"]
+Inner = Literal["sgd", "biclip", "l2clip", "adam"]
+_WORDS = {
+    "avg": "Avg", "biclip": "BiClip", "adagrad": "Adagrad", "rmsprop": "RMSProp", "adam": "Adam",
+    "sgd": "SGD", "l2clip": "L2Clip",
+}  # fmt: skip
+_SQUARED = {("biclip", "biclip"): "Bi²Clip", ("adam", "adam"): "Adam²"}
+
+
+def tailopt(
+    *,
+    outer: Outer = "biclip",
+    inner: Inner = "biclip",
+    local_lr: float | Schedule,
+    lr: float | Schedule,
+    local_clip: float | Schedule = math.inf,
+    local_lower: float | Schedule = 0.0,
+    clip: float | Schedule = math.inf,
+    lower: float | Schedule = 0.0,
+    beta1: float = 0.9,
+    beta2: float = 0.99,
+    eps: float = 1e-3,
+    unbiased: bool = False,
+    mode: Mode = "sync",
+    **how: Unpack[Many],
+) -> Method:
+    """A member of TailOPT's family.
+
+    Args:
+        outer: the server's step.
+        inner: the clients' step.
+        local_lr: η_ℓ, read at the round the client pulled.
+        lr: η, read at the server's round.
+        local_clip: u of inner "biclip" and "l2clip"; inf switches clipping off.
+        local_lower: d of the same; 0 switches it off.
+        clip: u of outer "biclip".
+        lower: d of outer "biclip".
+        beta1: β₁ of outer "adam"; the inner one has torch's.
+        beta2: β₂ of outer "adam" and "rmsprop".
+        eps: τ.
+        unbiased: correct the bias of outer "adam".
+        mode: "sync" is the paper's.
+        how: `buffer`, `local_steps` or `local_epochs`, `max_delay`, `concurrency`, `dispatch` of `Method`.
+
+    >>> str(tailopt(outer="rmsprop", local_lr=0.1, local_clip=1.0, local_lower=0.1, lr=0.01, buffer=10, local_steps=5))
+    'RMSProp-BiClip (synchronous, M=10, K=5)'
+    """
+    for name, word, known in (("outer", outer, get_args(Outer)), ("inner", inner, get_args(Inner))):
+        if word not in known:
+            raise Invalid(f"`{name}` must be one of {', '.join(known)}, got {word!r}.")
+    clips = inner in ("biclip", "l2clip")
+    _unused(outer != "biclip", "clip", clip, math.inf, f"outer={outer!r}")
+    _unused(outer != "biclip", "lower", lower, 0.0, f"outer={outer!r}")
+    _unused(not clips, "local_clip", local_clip, math.inf, f"inner={inner!r}")
+    _unused(not clips, "local_lower", local_lower, 0.0, f"inner={inner!r}")
+    return Method(
+        name=_SQUARED.get((outer, inner)) or f"{_WORDS[outer]}-{_WORDS[inner]}",
+        inner=local(
+            local_lr,
+            local_clip,
+            "Adam" if inner == "adam" else "SGD",
+            lower=local_lower,
+            norm="l2" if inner == "l2clip" else "coordinate",
+        ),
+        outer=_outer(outer, lift("lr", lr), clip, lower, beta1, beta2, eps, unbiased),
+        mode=mode,
+        **how,
+    )
+
+
+def _outer(
+    outer: Outer,
+    lr: Schedule,
+    clip: float | Schedule,
+    lower: float | Schedule,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    unbiased: bool,
+) -> Transform:
+    if outer == "avg":
+        return scale(lr)
+    if outer == "biclip":
+        return chain(transforms.clip(lift("clip", clip, finite=False), lift("lower", lower)), scale(lr))
+    if outer == "adam":
+        return adaptive(lr, "mean", beta1, beta2, eps, unbiased=unbiased)
+    return adaptive(lr, "sum" if outer == "adagrad" else "mean", 0.0, beta2, eps)
+
+
+def _unused(holds: bool, name: str, value: object, default: float, why: str) -> None:
+    """Refuse a setting that would do nothing."""
+    if holds and value != default:
+        raise Invalid(f"`{name}` does nothing with {why}, got {value!r}. Leave it out.")

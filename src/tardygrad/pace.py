@@ -1,0 +1,84 @@
+"""DyLU: less local work for slower clients, by the speeds that have been measured."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, insort
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from tardygrad.errors import Invalid
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pace:
+    """DyLU: K_i = ⌊K · v_i / v⌋ for a client of measured speed v_i, at least one and at most K.
+
+    Args:
+        percentile: v is that of all measured speeds; 100 is the fastest, 90 is not misled by a few wrong ones.
+        smoothing: how much of the speed measured before stays when a new one comes in; 0 is none of it.
+        rounding: down, as published, or up.
+        least: the fewest local steps (or epochs); K where K is fewer.
+
+    >>> [Pace().share(8, speed, fastest=4.0) for speed in (None, 4.0, 1.0, 0.1)]
+    [8, 8, 2, 1]
+    """
+
+    percentile: float = 100.0
+    smoothing: float = 0.5
+    rounding: Literal["floor", "ceil"] = "floor"
+    least: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0 < self.percentile <= 100:
+            raise Invalid(f"`percentile` must be above 0 and at most 100 (the fastest), got {self.percentile!r}.")
+        if not 0 <= self.smoothing < 1:
+            raise Invalid(f"`smoothing` must be at least 0 and below 1, got {self.smoothing!r}.")
+        if self.rounding not in ("floor", "ceil"):
+            raise Invalid(f"`rounding` must be 'floor' or 'ceil', got {self.rounding!r}.")
+        if isinstance(self.least, bool) or not isinstance(self.least, int) or self.least < 1:
+            raise Invalid(f"`least` must be a whole number, 1 or more, got {self.least!r}.")
+
+    def share(self, work: int, speed: float | None, fastest: float) -> int:
+        """K_i of K; K for a client of unknown speed."""
+        if speed is None:
+            return work
+        exact = work * speed / fastest
+        rounded = math.floor(exact + 1e-6) if self.rounding == "floor" else math.ceil(exact - 1e-6)  # but for rounding
+        return min(work, max(self.least, rounded))
+
+    def measured(self, before: float | None, speed: float) -> float:
+        """v_i, with one more measurement."""
+        return speed if before is None else self.smoothing * before + (1 - self.smoothing) * speed
+
+
+class Speeds:
+    """What has been measured: a client's speed is its local steps (or epochs) in a second, from dispatch to arrival."""
+
+    def __init__(self, pace: Pace, measured: Iterable[tuple[int, float]] = ()) -> None:
+        self.pace = pace
+        self.of: dict[int, float] = dict(measured)
+        self.given: dict[int, tuple[int, float]] = {}  # client to the K_i of its last job, and when it was sent
+        self._sorted = sorted(self.of.values())
+
+    def share(self, client: int, work: int, now: float) -> int:
+        """K_i of the job that a client is given now."""
+        fastest = self._sorted[math.ceil(len(self.of) * self.pace.percentile / 100) - 1] if self.of else 1.0
+        share = self.pace.share(work, self.of.get(client), fastest)
+        self.given[client] = share, now
+        return share
+
+    def measure(self, client: int, now: float) -> None:
+        """A client's job has arrived."""
+        share, sent = self.given[client]
+        if now > sent and math.isfinite(speed := share / (now - sent)):
+            speed = self.pace.measured(self.of.get(client), speed)
+            self.forget(client)
+            self.of[client] = speed
+            insort(self._sorted, speed)
+
+    def forget(self, client: int) -> None:
+        """A client is lost, and its speed with it."""
+        if client in self.of:
+            del self._sorted[bisect_left(self._sorted, self.of.pop(client))]

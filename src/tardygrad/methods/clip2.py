@@ -13,12 +13,13 @@ The outer clip can only bind where η_ℓ · K · u > ũ: a run reports the shar
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import Literal, Unpack
 
 from tardygrad import algorithm, transforms
 from tardygrad.clipping import Norm
 from tardygrad.method import How, Method
 from tardygrad.schedules import Schedule, lift
+from tardygrad.theory.prescribed import prescribed
 from tardygrad.transforms import chain, scale
 
 
@@ -33,6 +34,8 @@ def clip2(
     norm: Norm = "coordinate",
     downplay: bool = False,
     compensate: bool = False,
+    schedule: Literal["constant", "theory", "theory-tolerant", "theory-unknown-tail"] = "constant",
+    tail: float | None = None,
     **how: Unpack[How],
 ) -> Method:
     """Clip².
@@ -47,11 +50,17 @@ def clip2(
         norm: clip each coordinate, or the whole vector's length ("l2").
         downplay: SD, divide an update by its delay.
         compensate: DC, correct an update for the model's drift.
+        schedule: "theory" makes the four numbers c · t^exponent, as the theorem says for the noise's tail index
+            (`tardygrad theory` prints them); "theory-tolerant" and "theory-unknown-tail" are its other two without SD.
+        tail: α of the noise, above 1 and at most 2; what schedules of the theory need.
         how: `buffer`, `local_steps` or `local_epochs`, `mode`, `max_delay`, `concurrency`, `dispatch` of `Method`.
 
     >>> str(clip2(local_lr=0.01, local_clip=0.5, lr=0.1, clip=1.0, buffer=10, local_steps=5, downplay=True))
     'Clip² (server-centric, M=10, K=5, downplayed)'
     """
+    at = prescribed("clip2", schedule, tail, downplay=downplay, compensate=compensate)
+    local_lr, local_clip = at("local_lr", local_lr), at("local_clip", local_clip)
+    lr, clip = at("lr", lr), at("clip", clip)
     return Method(
         name="Clip²",
         inner=chain(

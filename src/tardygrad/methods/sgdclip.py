@@ -13,12 +13,13 @@ with DC together, (δ_i − A_i ⊙ drift_i)/p_{t,i}, is offered as an experimen
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import Literal, Unpack
 
 from tardygrad import algorithm
 from tardygrad.clipping import Norm
 from tardygrad.method import How, Method
 from tardygrad.schedules import Schedule, lift
+from tardygrad.theory.prescribed import prescribed
 from tardygrad.transforms import chain, clip, scale
 
 
@@ -31,6 +32,8 @@ def sgdclip(
     norm: Norm = "coordinate",
     downplay: bool = False,
     compensate: bool = False,
+    schedule: Literal["constant", "theory"] = "constant",
+    tail: float | None = None,
     **how: Unpack[How],
 ) -> Method:
     """SGDClip.
@@ -43,11 +46,17 @@ def sgdclip(
         norm: clip each coordinate, or the whole vector's length ("l2").
         downplay: SD, divide an update by its delay.
         compensate: DC, correct an update for the model's drift.
+        schedule: "theory" makes the three numbers c · t^exponent, as the theorem says for the noise's tail index
+            (`tardygrad theory` prints them).
+        tail: α of the noise, above 1 and at most 2; what the theory's schedule needs.
         how: `buffer`, `local_steps` or `local_epochs`, `mode`, `max_delay`, `concurrency`, `dispatch` of `Method`.
 
     >>> str(sgdclip(local_lr=0.1, local_clip=0.5, lr=1.0, buffer=4, local_steps=5, mode="client"))
     'SGDClip (client-centric, M=4, K=5)'
     """
+    at = prescribed("sgdclip", schedule, tail, downplay=downplay, compensate=compensate)
+    local_lr, local_clip = at("local_lr", local_lr), at("local_clip", local_clip)
+    lr = at("lr", lr)
     return Method(
         name="SGDClip",
         inner=chain(

@@ -1,0 +1,106 @@
+"""`theory`: what the paper's theorems say for a tail index and a number of rounds."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from tardygrad.cli.screen import Json, show, show_json, show_table
+from tardygrad.errors import Invalid
+from tardygrad.run import plural
+from tardygrad.theory.bounds import bounds
+from tardygrad.theory.delays import Constants, Sums, equal, factors
+from tardygrad.theory.rates import PRESETS, Preset, preset
+
+Row = dict[str, Any]
+MOST = 10**18
+
+
+def theory(
+    tail: Annotated[float, typer.Option(help="α, the tail index of the noise, above 1 and at most 2.")],
+    rounds: Annotated[int, typer.Option(help="T.")],
+    method: Annotated[str | None, typer.Option(metavar="NAME", help="One of them only.")] = None,
+    delay: Annotated[int, typer.Option(help="That of every update, in the explicit bounds.")] = 1,
+    buffer: Annotated[int, typer.Option(help="M, in the same.")] = 1,
+    local_steps: Annotated[int, typer.Option(help="K.")] = 1,
+    local_clip: Annotated[float | None, typer.Option(help="u; by default what the schedule says at T.")] = None,
+    local_lr: Annotated[float | None, typer.Option(help="η_ℓ; likewise.")] = None,
+    clip: Annotated[float | None, typer.Option(help="ũ; likewise.")] = None,
+    json: Json = False,
+) -> None:
+    """Say what rates, schedules and delays the paper's theorems give.
+
+    Constants that nobody knows are 1: those of O(...), and those of the problem.
+    """
+    whole = {"rounds": rounds, "delay": delay, "buffer": buffer, "local-steps": local_steps}
+    for name, value in whole.items():
+        if not 1 <= value <= MOST:
+            raise Invalid(f"--{name} must be a whole number from 1 to 10^18, got {value}.")
+    chosen = PRESETS if method is None else (preset(method),)
+    settings = {"local_steps": local_steps, "local_clip": local_clip, "local_lr": local_lr, "clip": clip}
+    given = {name: value for name, value in settings.items() if value is not None}
+    sums = equal(delay, rounds=rounds, buffer=buffer)
+    rates = [_rates(one, tail, rounds) for one in chosen]
+    explicit = [row for one in chosen for row in _explicit(one, tail, sums, given)]
+    if json:
+        show_json({"tail": tail, "rounds": rounds, "methods": rates, "delay": delay, "bounds": explicit})
+        return
+    _show_rates(rates)
+    if explicit:
+        show(f"\nIf every delay is {delay} (M={buffer}, K={local_steps}, {plural(rounds, 'round')}):\n")
+        _show_explicit(explicit)
+
+
+def _rates(one: Preset, tail: float, rounds: int) -> Row:
+    rate, tolerance = float(one.rate(tail)), float(one.tolerance(tail))
+    return {
+        "method": one.name,
+        "exponents": {name: float(power) for name, power in one.exponents(tail).items()},
+        "rate": rate,
+        "bound": rounds**-rate,
+        "tolerance": tolerance,
+        "delay": rounds**tolerance,
+        "source": one.theorem.name,
+    }
+
+
+def _explicit(one: Preset, tail: float, sums: Sums, given: dict[str, float]) -> list[Row]:
+    """The explicit bounds of a method, with what was not given as its schedule says at T."""
+    scheduled = {name: sums.rounds ** float(power) for name, power in one.exponents(tail).items() if name != "lr"}
+    constants = Constants(tail=tail, **{**scheduled, **given})
+    return [
+        {"method": one.name, "factor": factors(sums, constants)[one.name] if bound.condition else None}
+        | {"source": bound.source, "condition": bound.condition, "lr": bound.lr}
+        | {"bound": bound.value, "terms": bound.terms}
+        for bound in bounds(sums, constants)
+        if bound.method == one.name
+    ]
+
+
+def _show_rates(rows: list[Row]) -> None:
+    from rich.table import Table
+
+    table = Table("method", "η", "η_ℓ", "u", "ũ", "bound", "at T", "delays", "at T", "source", box=None)
+    table.pad_edge = False
+    for row in rows:
+        powers = [row["exponents"].get(name) for name in ("lr", "local_lr", "local_clip", "clip")]
+        shown = ["–" if power is None else f"t^{power:.3g}" if power else "1" for power in powers]
+        bound = [f"T^-{row['rate']:.3g}", f"{row['bound']:.3g}"]
+        late = [f"T^{row['tolerance']:.3g}", f"{row['delay']:.4g}"]
+        table.add_row(row["method"], *shown, *bound, *late, row["source"])
+    show_table(table)
+
+
+def _show_explicit(rows: list[Row]) -> None:
+    from rich.table import Table
+
+    table = Table("method", "source", "η", "bound", "mostly", "needs", box=None, pad_edge=False)
+    for row in rows:
+        name, value = max(row["terms"].items(), key=lambda term: term[1])
+        kept = row["condition"] and ("kept" if row["factor"] <= 1 else f"missed {row['factor']:.3g}-fold")
+        needs = f"condition of {row['condition']}: {kept}" if kept else "nothing"
+        table.add_row(
+            row["method"], row["source"], f"{row['lr']:.3g}", f"{row['bound']:.3g}", f"{name} {value:.3g}", needs
+        )
+    show_table(table)

@@ -1,0 +1,160 @@
+"""The clipped steps as ordinary `torch.optim` optimizers, for training on one machine.
+
+S. H. Lee, M. Zaheer, T. Li. Efficient Distributed Optimization under Heavy-Tailed Noise (TailOPT). 2025.
+
+    x ← x − η · (sign(g_j) · min(max(|g_j|, d), u))_j       norm="coordinate"; zeros stay zero
+    x ← x − η · g · min(max(‖g‖, d), u) / ‖g‖               norm="l2", over all parameters of a group
+
+With d = 0 they are the local steps of SGDClip and Clip². Values are those of `tardygrad.clipping`; there is no state.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import Optimizer, ParamsT
+
+from tardygrad.clipping import Norm
+from tardygrad.errors import Invalid
+
+
+class BiClip(Optimizer):
+    """SGD on gradients that are clipped from above and from below.
+
+    Args:
+        lr: η, a number or a tensor.
+        upper: u, each coordinate's or the whole length's; inf switches it off.
+        lower: d, likewise; 0 switches it off.
+        weight_decay: λ; decoupled, x ← (1 − ηλ) x before the step.
+        foreach: all tensors of a group at once: the same bits, more memory; by default where none is on the CPU.
+        fused: there is no fused step, so True is refused.
+
+    >>> x = torch.nn.Parameter(torch.tensor([1.0, 1.0, 1.0]))
+    >>> x.grad = torch.tensor([-3.0, 0.0, 0.1])
+    >>> BiClip([x], lr=1.0, upper=1.0, lower=0.5).step()
+    >>> x.tolist()
+    [2.0, 1.0, 0.5]
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor,
+        upper: float,
+        lower: float,
+        *,
+        norm: Norm = "coordinate",
+        weight_decay: float = 0.0,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        fused: bool | None = None,
+    ) -> None:
+        if fused:
+            raise RuntimeError("`fused` is not supported by BiClip and ClipSGD. Use `foreach=True`.")
+        limits = {"upper": upper, "lower": lower, "norm": norm}
+        how = {"weight_decay": weight_decay, "maximize": maximize, "foreach": foreach}
+        super().__init__(params, {"lr": lr, **limits, **how})
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """A group more; what it does not say is as for the others."""
+        _check(self.defaults | param_group)
+        super().add_param_group(param_group)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One step; returns what the closure, which computes the gradients anew, gives."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            params = [x for x in group["params"] if x.grad is not None]
+            if any(x.grad.is_sparse for x in params):
+                raise RuntimeError(f"{type(self).__name__} does not support sparse gradients")
+            if params:
+                _step(params, group)
+        return loss
+
+
+class ClipSGD(BiClip):
+    """SGD on clipped gradients: BiClip without a lower threshold.
+
+    >>> x = torch.nn.Parameter(torch.zeros(2))
+    >>> x.grad = torch.tensor([3.0, 4.0])
+    >>> ClipSGD([x], lr=1.0, upper=1.0, norm="l2").step()
+    >>> x.tolist()
+    [-0.6000000238418579, -0.800000011920929]
+    """
+
+    def __init__(self, params: ParamsT, lr: float | Tensor, upper: float, **how: Any) -> None:
+        super().__init__(params, lr, upper, 0.0, **how)
+
+
+def _check(group: dict[str, Any]) -> None:
+    """Refuse settings that break a rule."""
+    lr = group["lr"]
+    if isinstance(lr, Tensor) and lr.dim():
+        raise Invalid(f"`lr` must be a number or a tensor without dimensions, got one of shape {tuple(lr.shape)}.")
+    for name in ("lr", "weight_decay"):
+        if not 0 <= group[name] < math.inf:
+            raise Invalid(f"`{name}` must be a finite number, zero or more, got {group[name]!r}.")
+    if not 0 <= group["lower"] <= group["upper"] or group["lower"] == math.inf:
+        raise Invalid(f"the thresholds must be 0 <= lower <= upper, got {group['lower']!r} and {group['upper']!r}.")
+    if group["norm"] not in ("coordinate", "l2"):
+        raise Invalid(f"`norm` must be one of coordinate, l2, got {group['norm']!r}.")
+
+
+def _step(params: list[Tensor], group: dict[str, Any]) -> None:
+    grads = [-x.grad if group["maximize"] else x.grad for x in params if x.grad is not None]
+    factor = _factor(grads, group["upper"], group["lower"]) if group["norm"] == "l2" else None
+    foreach = group["foreach"]
+    if foreach is None:
+        foreach = all(x.device.type != "cpu" for x in params)
+    lists: dict[Any, list[tuple[Tensor, Tensor]]] = defaultdict(list)
+    for i, (x, g) in enumerate(zip(params, grads, strict=True)):
+        lists[(x.device, g.dtype) if foreach else i].append((x, g))
+    for pairs in lists.values():
+        xs, gs = [x for x, _ in pairs], [g for _, g in pairs]
+        _move(xs, _clipped(gs, group) if factor is None else _scaled(gs, factor), group["lr"], group["weight_decay"])
+
+
+def _move(params: list[Tensor], moves: tuple[Tensor, ...], lr: float | Tensor, decay: float) -> None:
+    if decay:
+        torch._foreach_mul_(params, 1 - lr * decay)
+    if isinstance(lr, Tensor):
+        torch._foreach_sub_(params, torch._foreach_mul(moves, lr))
+    else:
+        torch._foreach_add_(params, moves, alpha=-lr)
+
+
+def _clipped(grads: list[Tensor], group: dict[str, Any]) -> tuple[Tensor, ...]:
+    """`tardygrad.clipping.clip` of every tensor."""
+    largest = torch.finfo(grads[0].dtype).max
+    upper = math.inf if group["upper"] > largest else group["upper"]
+    if not group["lower"]:
+        moves = torch._foreach_clamp_min(grads, -upper)
+        torch._foreach_clamp_max_(moves, upper)
+        return moves
+    moves = torch._foreach_abs(grads)
+    torch._foreach_clamp_min_(moves, min(group["lower"], largest))
+    torch._foreach_clamp_max_(moves, upper)
+    torch._foreach_mul_(moves, torch._foreach_sign(grads))
+    return moves
+
+
+def _factor(grads: list[Tensor], upper: float, lower: float) -> Tensor:
+    """What makes the whole of them as long as it should be; on the device, so nothing waits for it."""
+    lengths = [torch.linalg.vector_norm(g, dtype=torch.float64).to(grads[0].device) for g in grads]
+    length = torch.linalg.vector_norm(torch.stack(lengths))
+    return torch.where(length == 0, 1.0, length.clamp(lower, upper) / length)
+
+
+def _scaled(grads: list[Tensor], factor: Tensor) -> tuple[Tensor, ...]:
+    """`tardygrad.clipping.clip_l2`: in float64, as a factor may be beyond float32."""
+    moves = torch._foreach_mul([g.double() for g in grads], factor.to(grads[0].device))
+    return tuple(move.to(g.dtype) for move, g in zip(moves, grads, strict=True))

@@ -1,0 +1,65 @@
+"""theory: a table, an object, and what it refuses."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cli.conftest import Command
+
+ASKED = ("theory", "--tail", "1.5", "--rounds", "10000")
+
+
+def test_the_object_has_every_method_with_its_numbers(tardygrad: Command) -> None:
+    told = tardygrad(*ASKED, "--json").json
+    rows = {row["method"]: row for row in told["methods"]}
+    assert list(rows) == [
+        *("sgdclip", "clip2", "clip2-tolerant", "clip2-unknown-tail"),
+        *("sd-sgdclip", "sd-clip2", "dc-clip2"),
+    ]
+    clip2 = rows["clip2"]
+    assert clip2["exponents"] == {"lr": -0.5, "local_lr": -0.375, "local_clip": 0.25, "clip": 0.0}
+    assert (clip2["rate"], clip2["tolerance"], clip2["source"]) == (0.125, 0.375, "Theorem 5")
+    assert (clip2["bound"], clip2["delay"]) == pytest.approx((10_000**-0.125, 10_000**0.375))
+    assert [row["source"] for row in told["bounds"]] == ["Theorem 6", "Corollary 8", "Theorem 9", "Corollary 11"]
+    for row in told["bounds"]:
+        assert row["bound"] == pytest.approx(sum(row["terms"].values()))
+
+
+def test_settings_change_the_explicit_bounds(tardygrad: Command) -> None:
+    only = ("--method", "sd-sgdclip", "--json")
+    few, many = (tardygrad(*ASKED, *only, "--delay", delay, "--local-clip", "8").json["bounds"] for delay in ("4", "5"))
+    assert (few[0]["factor"], many[0]["factor"]) == pytest.approx((1, 1.25))  # p ≤ Ku/(2G)
+    more = tardygrad(*ASKED, *only, "--delay", "5", "--local-clip", "8", "--local-steps", "5").json["bounds"]
+    assert more[0]["factor"] == pytest.approx(0.25)
+    buffer = tardygrad(*ASKED, *only, "--buffer", "4", "--local-lr", "0.1").json["bounds"]
+    assert buffer[0]["terms"]["start"] == pytest.approx(2 * 10_000 ** (1 / 3) / 100)  # M drops out of equal delays
+    rate = tardygrad(*ASKED, "--method", "sd-clip2", "--clip", "2", "--json").json["bounds"][0]["lr"]
+    assert rate == pytest.approx(1 / (2 * 100))
+
+
+def test_the_table_is_for_people(tardygrad: Command) -> None:
+    out = tardygrad(*ASKED, "--method", "sd-clip2", "--delay", "100").out
+    for words in ("T^-0.0833", "0.464", "T^0.417", "46.42", "Theorem 2", "Corollary 11", "missed", "nothing"):
+        assert words in out
+    assert "If every delay" not in tardygrad(*ASKED, "--method", "clip2").out
+
+
+@pytest.mark.parametrize(
+    ("argv", "complaint"),
+    [
+        (("--tail", "1", "--rounds", "10"), "`tail` must be above 1 and at most 2 (finite variance), got 1.0."),
+        (("--tail", "nan", "--rounds", "10"), "got nan."),
+        (("--tail", "1.5", "--rounds", "0"), "--rounds must be a whole number from 1 to 10^18, got 0."),
+        (("--tail", "1.5", "--rounds", "9" * 400), "--rounds must be a whole number from 1 to 10^18"),
+        (("--tail", "1.5", "--rounds", "9", "--delay", "0"), "--delay must be a whole number"),
+        (("--tail", "1.5", "--rounds", "9", "--buffer", "-1"), "--buffer must be a whole number"),
+        (("--tail", "1.5", "--rounds", "9", "--local-steps", "0"), "--local-steps must be a whole number"),
+        (("--tail", "1.5", "--rounds", "9", "--local-clip", "0"), "`local_clip` must be a finite number above 0"),
+        (("--tail", "1.5", "--rounds", "9", "--method", "sgdclp"), "Did you mean 'sgdclip'?"),
+        (("--rounds", "9"), "Missing option '--tail'"),
+    ],
+)
+def test_what_breaks_a_rule_is_refused(tardygrad: Command, argv: tuple[str, ...], complaint: str) -> None:
+    code, out, err = tardygrad("theory", *argv)
+    assert (code, out) == (2, "")
+    assert complaint in err

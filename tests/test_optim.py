@@ -1,0 +1,239 @@
+"""ClipSGD and BiClip are ordinary optimizers, with the values of `tardygrad.clipping`."""
+
+from __future__ import annotations
+
+import copy
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from tardygrad.clipping import clip, clip_l2
+from tardygrad.errors import Invalid
+from tardygrad.optim import BiClip, ClipSGD
+
+SHAPES = ((3, 4), (5,), (), (2, 1, 3))
+
+
+def heavy(seed: int, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    """Gradients with a heavy tail, and zeros."""
+    stream = torch.Generator().manual_seed(seed)
+    drawn = [torch.randn(shape, generator=stream) / torch.rand(shape, generator=stream) ** 2 for shape in SHAPES]
+    return [(g * (torch.rand(g.shape, generator=stream) > 0.1)).to(dtype) for g in drawn]
+
+
+def model(grads: list[Tensor]) -> list[nn.Parameter]:
+    params = [nn.Parameter(torch.linspace(-1, 1, g.numel()).reshape(g.shape).to(g.dtype)) for g in grads]
+    for x, g in zip(params, grads, strict=True):
+        x.grad = g.clone()
+    return params
+
+
+def flat(tensors: list[Any]) -> Tensor:
+    return torch.cat([t.detach().flatten() for t in tensors])
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    upper=st.sampled_from([0.0, 1e-3, 0.5, 2.0, 1e39, math.inf]),
+    share=st.sampled_from([0.0, 0.1, 1.0]),
+    norm=st.sampled_from(["coordinate", "l2"]),
+    foreach=st.booleans(),
+)
+def test_a_step_is_that_of_the_flat_vector(seed: int, upper: float, share: float, norm: Any, foreach: bool) -> None:
+    lower = 0.0 if upper > 1e38 else upper * share
+    grads = heavy(seed)
+    params = model(grads)
+    before = flat(params)
+    BiClip(params, 0.1, upper, lower, norm=norm, foreach=foreach).step()
+    by = clip if norm == "coordinate" else clip_l2
+    said = before.add(by(flat(grads), upper, lower), alpha=-0.1)
+    if norm == "coordinate":
+        assert flat(params).equal(said)
+    else:
+        torch.testing.assert_close(flat(params), said, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("norm", ["coordinate", "l2"])
+@pytest.mark.parametrize("lr", [0.1, torch.tensor(0.1)], ids=["float", "tensor"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_all_at_once_has_the_bits_of_one_by_one(norm: Any, lr: Any, dtype: torch.dtype) -> None:
+    ends = []
+    for foreach in (False, True, None):
+        params = model(heavy(1, dtype))
+        optimizer = BiClip(params, lr, 0.5, 0.01, norm=norm, weight_decay=0.1, maximize=True, foreach=foreach)
+        for seed in range(3):
+            for x, g in zip(params, heavy(seed, dtype), strict=True):
+                x.grad = g
+            optimizer.step()
+        ends.append(flat(params))
+    assert ends[0].equal(ends[1])
+    assert ends[0].equal(ends[2])
+
+
+def test_tensors_of_several_dtypes_may_be_in_one_group() -> None:
+    for norm in ("coordinate", "l2"):
+        params = model([*heavy(1), *heavy(2, torch.float64), *heavy(3, torch.float16)])
+        ClipSGD(params, lr=0.1, upper=1e6, norm=norm, foreach=True).step()  # beyond float16
+        assert all(x.isfinite().all() for x in params)
+
+
+def test_a_number_and_a_tensor_are_the_same_rate() -> None:
+    ends = []
+    for lr in (0.1, torch.tensor(0.1)):
+        params = model(heavy(1))
+        ClipSGD(params, lr=lr, upper=1.0, weight_decay=0.1).step()
+        ends.append(flat(params))
+    torch.testing.assert_close(*ends)
+
+
+def test_the_length_is_that_of_a_group() -> None:
+    a, b = nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(1))
+    a.grad, b.grad = torch.tensor([3.0, 4.0]), torch.tensor([0.5])
+    optimizer = ClipSGD([{"params": [a]}, {"params": [b], "lr": 2.0}], lr=1.0, upper=1.0, norm="l2")
+    optimizer.step()
+    torch.testing.assert_close(a.detach(), torch.tensor([-0.6, -0.8]))
+    assert b.item() == -1.0
+
+
+def test_decay_is_decoupled_and_maximize_climbs() -> None:
+    x = nn.Parameter(torch.tensor([2.0]))
+    x.grad = torch.tensor([5.0])
+    ClipSGD([x], lr=0.1, upper=1.0, weight_decay=0.5, maximize=True).step()
+    assert x.item() == pytest.approx(2.0 * 0.95 + 0.1)
+
+
+def test_gradients_that_are_zero_or_missing_move_nothing() -> None:
+    for norm in ("coordinate", "l2"):
+        a, b = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(2))
+        a.grad = torch.zeros(3)
+        optimizer = BiClip([a, b], lr=1.0, upper=2.0, lower=1.0, norm=norm)
+        optimizer.step()
+        assert a.tolist() == [1, 1, 1]
+        assert b.tolist() == [1, 1]
+        optimizer.zero_grad()
+        optimizer.step()
+
+
+def test_the_gradients_stay_as_they_are() -> None:
+    for norm in ("coordinate", "l2"):
+        params = model(heavy(1, torch.float64))
+        ClipSGD(params, lr=0.1, upper=0.1, norm=norm, foreach=True).step()
+        assert flat([x.grad for x in params]).equal(flat(heavy(1, torch.float64)))
+
+
+def test_a_closure_computes_gradients_anew() -> None:
+    x = nn.Parameter(torch.tensor([3.0]))
+    optimizer = ClipSGD([x], lr=0.5, upper=1.0)
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = (x**2).sum()
+        loss.backward()
+        return loss
+
+    assert optimizer.step(closure).item() == 9.0
+    assert x.item() == 2.5
+    assert optimizer.step() is None
+
+
+def test_settings_survive_a_file_and_a_copy(tmp_path: Path) -> None:
+    params = model(heavy(1))
+    optimizer = BiClip([{"params": params[:2], "upper": 0.7}, {"params": params[2:]}], lr=0.1, upper=0.5, lower=0.1)
+    torch.save(optimizer.state_dict(), tmp_path / "state.pt")
+    others = model(heavy(1))
+    other = BiClip([{"params": others[:2]}, {"params": others[2:]}], lr=9.0, upper=9.0, lower=9.0)
+    other.load_state_dict(torch.load(tmp_path / "state.pt"))
+    assert other.state_dict() == optimizer.state_dict()
+    optimizer.step()
+    other.step()
+    assert flat(params).equal(flat(others))
+    assert copy.deepcopy(optimizer).state_dict() == optimizer.state_dict()
+
+
+def test_a_scheduler_drives_it() -> None:
+    x = nn.Parameter(torch.zeros(1))
+    optimizer = ClipSGD([x], lr=1.0, upper=1.0)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    for _ in range(3):
+        x.grad = torch.tensor([9.0])
+        optimizer.step()
+        scheduler.step()
+    assert x.item() == -1.75
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ({"lr": -1.0}, "`lr` must be a finite number, zero or more, got -1.0."),
+        ({"lr": math.nan}, "`lr` must be a finite number"),
+        ({"lr": torch.tensor([0.1])}, r"a tensor without dimensions, got one of shape \(1,\)"),
+        ({"weight_decay": -0.1}, "`weight_decay` must be a finite number"),
+        ({"upper": 0.1}, "the thresholds must be 0 <= lower <= upper, got 0.5 and 0.1."),
+        ({"upper": math.nan}, "the thresholds must be"),
+        ({"lower": -0.5}, "the thresholds must be"),
+        ({"lower": math.inf, "upper": math.inf}, "the thresholds must be"),
+        ({"norm": "l1"}, "`norm` must be one of coordinate, l2, got 'l1'."),
+    ],
+)
+def test_settings_that_break_a_rule_are_refused_for_all_and_for_a_group(given: dict[str, Any], complaint: str) -> None:
+    fine = {"lr": 0.1, "upper": 1.0, "lower": 0.5}
+    x = nn.Parameter(torch.zeros(1))
+    with pytest.raises(Invalid, match=complaint):
+        BiClip([x], **(fine | given))
+    optimizer = BiClip([x], **fine)
+    with pytest.raises(Invalid, match=complaint):
+        optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(1))], **given})
+    assert len(optimizer.param_groups) == 1
+
+
+def test_what_there_is_not_is_refused_as_torch_does() -> None:
+    x = nn.Parameter(torch.zeros(3))
+    with pytest.raises(RuntimeError, match="`fused` is not supported"):
+        ClipSGD([x], lr=0.1, upper=1.0, fused=True)
+    ClipSGD([x], lr=0.1, upper=1.0, fused=False)
+    x.grad = torch.zeros(3).to_sparse()
+    with pytest.raises(RuntimeError, match="ClipSGD does not support sparse gradients"):
+        ClipSGD([x], lr=0.1, upper=1.0).step()
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
+@pytest.mark.parametrize("norm", ["coordinate", "l2"])
+def test_a_compiled_step_equals_an_eager_one(norm: Any) -> None:
+    ends = []
+    for compiled in (False, True):
+        params = model(heavy(1))
+        optimizer = BiClip(params, torch.tensor(0.1), 0.5, 0.01, norm=norm, foreach=True)
+        step = torch.compile(optimizer.step, fullgraph=True) if compiled else optimizer.step
+        for seed in range(2):
+            for x, g in zip(params, heavy(seed), strict=True):
+                x.grad = g
+            step()
+        ends.append(flat(params))
+    torch.testing.assert_close(*ends, rtol=1e-6, atol=1e-7)
+
+
+def test_a_trainer_of_transformers_trains_with_it(tmp_path: Path) -> None:
+    pytest.importorskip("accelerate", reason="the Trainer of transformers needs accelerate")
+    transformers = pytest.importorskip("transformers", reason="the Trainer is that of transformers")
+    config = transformers.BertConfig(
+        vocab_size=20, hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8, num_labels=2
+    )
+    torch.manual_seed(0)
+    network = transformers.BertForSequenceClassification(config)
+    rows = [{"input_ids": [2 + i % 2 * 9] * 4, "labels": i % 2} for i in range(16)]
+    optimizer = ClipSGD(network.parameters(), lr=0.5, upper=0.1)
+    how = transformers.TrainingArguments(
+        str(tmp_path), max_steps=30, use_cpu=True, report_to=[], disable_tqdm=True, save_strategy="no"
+    )
+    trainer = transformers.Trainer(network, how, train_dataset=rows, optimizers=(optimizer, None))
+    before = trainer.evaluate(rows)["eval_loss"]
+    trainer.train()
+    assert trainer.evaluate(rows)["eval_loss"] < before / 2

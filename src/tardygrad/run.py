@@ -20,13 +20,14 @@ from tardygrad.algorithm import Task, downplay
 from tardygrad.drive import Event, drive
 from tardygrad.errors import Diverged, Invalid, RecordError, Starved, nearest
 from tardygrad.fleet import Fleet
-from tardygrad.messages import Advanced, Lost, Refused, Update, Vector
+from tardygrad.messages import Advanced, Lost, Refused, Taken, Update, Vector
 from tardygrad.method import Method
 from tardygrad.pools.pool import Pool
 from tardygrad.pools.scripted import ScriptedPool
 from tardygrad.pools.sim import SimPool
 from tardygrad.record import Record, Row, read_json, read_lines, replace, sound, unused, write_json
 from tardygrad.regions import serve
+from tardygrad.tail.updates import Updates
 
 
 class Settings(TypedDict, total=False):
@@ -37,13 +38,15 @@ class Settings(TypedDict, total=False):
     evaluate_every: int  # rounds between evaluations, the last round always counts; 10; 0: never
     out: str | Path | None  # a directory for the record; None keeps the metrics in memory only
     checkpoint_every: int  # rounds between checkpoints; 10
+    tail_every: int  # rounds between estimates of the updates' tail index; 0: never
 
 
 class Run:
     """A run: a server, a pool and a task, what has happened so far, and its record."""
 
     def __init__(self, method: Method, task: Task, pool: Pool, settings: Settings) -> None:
-        for name, least in (("rounds", 1), ("seed", 0), ("evaluate_every", 0), ("checkpoint_every", 1)):
+        counts = {"rounds": 1, "seed": 0, "evaluate_every": 0, "checkpoint_every": 1, "tail_every": 0}
+        for name, least in counts.items():
             value = settings.get(name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise Invalid(f"`{name}` must be a whole number, {least} or more, got {value!r}.")
@@ -54,6 +57,8 @@ class Run:
         if not self.server.x.isfinite().all():
             raise Invalid("the initial model must be finite, and this task's is not. Use smaller settings.")
         self.task, self.pool, self.settings = task, pool, settings
+        parameters = len(self.server.x)
+        self.tail = Updates(every=settings["tail_every"], seed=seed, parameters=parameters, buffer=method.buffer)
         self.path: Path | None = None  # of the record; None keeps the metrics in memory only
         self.asked: Row | None = None  # what goes into a new record's spec.json
         self.lengths: dict[str, int] | None = None  # where a resumed record goes on
@@ -83,8 +88,10 @@ class Run:
             if self.record and self.lengths is not None:
                 self._check_unmoved(self.record.path)
                 self.record.rewind(self.lengths)
+            self.tail.begin(self.server.round + 1, (taken.update.delta for taken in self.server.buffer))
             for event in drive(self.server, self.pool, rounds):
                 self._note(event)
+                self._weigh(event)
                 if isinstance(event.happened, Advanced):
                     row = self._round(event.time, event.happened)
                     if event.happened.round % self.settings["checkpoint_every"] == 0 and self.server.round < rounds:
@@ -171,6 +178,17 @@ class Run:
             self._write("advance", now, **happened._asdict(), seconds=self._spent())
         for job in jobs:
             self._write("dispatch", now, client=job.client, serial=job.serial, round=job.round)
+
+    def _weigh(self, event: Event) -> None:
+        """Look at the tail of the updates of every so many rounds."""
+        now, message, happened, _ = event
+        if not isinstance(message, Update) or not isinstance(happened, Taken | Advanced):
+            return
+        made = isinstance(happened, Advanced)
+        if self.tail.due(self.server.round + (not made)):
+            self.tail.take(message.delta)
+            if made:
+                self._write("tail", now, round=self.server.round, **self.tail.told())
 
     def _write(self, kind: str, now: float, **facts: Any) -> None:
         row = {"event": kind, "time": now, **facts}
@@ -289,7 +307,7 @@ def begin(method: Method, task: Task, pool: Pool, *, spec: Row | None = None, **
     """A run that has not started: iterate over its `go()` to see every round as it is made."""
     for name in settings.keys() - Settings.__annotations__.keys():
         raise Invalid(f"a run has no setting `{name}`.{nearest(name, Settings.__annotations__)}")
-    full: Settings = {"seed": 0, "evaluate_every": 10, "checkpoint_every": 10, **settings}
+    full: Settings = {"seed": 0, "evaluate_every": 10, "checkpoint_every": 10, "tail_every": 0, **settings}
     out = full.pop("out", None)
     run = Run(method, task, pool, full)
     run.asked = {
@@ -314,7 +332,7 @@ def resume(path: str | Path, method: Method, task: Task, pool: Pool, *, rounds: 
     """
     where = Path(path)
     with sound(where):
-        settings: Settings = dict(read_json(where / "spec.json")["run"])  # type: ignore[assignment]
+        settings: Settings = {"tail_every": 0, **read_json(where / "spec.json")["run"]}  # type: ignore[typeddict-item]
         if rounds is not None:
             settings["rounds"] = rounds
         run = Run(method, task, pool, settings)

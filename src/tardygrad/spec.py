@@ -127,11 +127,12 @@ class Length:
     seed: int = 0
     evaluate_every: int = 10
     checkpoint_every: int = 10
+    tail_every: int = 0
     threads: int = 1  # torch's own: one is fastest for small models, and their number may change a run's bits
     track: tuple[Literal["tensorboard", "wandb", "trackio", "mlflow"], ...] = ()  # see track.py; the bits do not change
 
     def __post_init__(self) -> None:
-        least = {"rounds": 1, "seed": 0, "evaluate_every": 0, "checkpoint_every": 1, "threads": 1}
+        least = {"rounds": 1, "seed": 0, "evaluate_every": 0, "checkpoint_every": 1, "tail_every": 0, "threads": 1}
         for name, value in least.items():
             whole(name, getattr(self, name), value)
         if self.threads > 1024:
@@ -144,6 +145,7 @@ class Length:
             "seed": self.seed,
             "evaluate_every": self.evaluate_every,
             "checkpoint_every": self.checkpoint_every,
+            "tail_every": self.tail_every,
         }
 
 

@@ -69,6 +69,8 @@ class Story:
     step: int  # one in so many rounds is kept
     scores: list[Row]  # round, time, seconds, steps so far, and the scores by name under `scores`
     score_step: int  # one in so many evaluations is kept
+    tails: list[Row]  # round, time, seconds, steps so far, and the tail index of the round's updates
+    tail_step: int  # one in so many is kept
     delays: Counter[tuple[str, int]]  # of the updates used, by class
     lateness: list[tuple[str, int, float, float, int]]
     weights: dict[str, float] | None  # sums by class; None: not recorded
@@ -221,7 +223,7 @@ class _Telling:
         self.classes, self._names, self._ends = classes, list(classes), list(accumulate(classes.values()))
         self.made, self.time, self.steps = 0, 0.0, 0
         self.seconds: float | None = None
-        self.rounds, self.scores = Thin[Row](POINTS), Thin[Row](POINTS)
+        self.rounds, self.scores, self.tails = Thin[Row](POINTS), Thin[Row](POINTS), Thin[Row](POINTS)
         self.advances, self.lanes, self.lateness = Thin[float](POINTS), Lanes(CLIENTS, BARS), Lateness(SPANS)
         self.delays: Counter[tuple[str, int]] = Counter()
         self.weights: dict[str, float] = {}
@@ -249,6 +251,8 @@ class _Telling:
         elif kind == "evaluation":
             scores = {text(name, 40): finite(value) for name, value in row.items() if name not in _FACTS}
             self.scores.add({**self._now(), "scores": scores})
+        elif kind == "tail":
+            self.tails.add({**self._now(), "index": finite(row.get("index"))})
         elif kind in ("dispatch", "arrival", "refusal", "loss", "join"):
             self._client(kind, whole(row["client"]), row)
 
@@ -325,6 +329,8 @@ class _Telling:
             step=self.rounds.step,
             scores=self.scores.kept,
             score_step=self.scores.step,
+            tails=self.tails.kept,
+            tail_step=self.tails.step,
             delays=self.delays,
             lateness=self.lateness.kept,
             weights=self.weights if self.weighed and self.weights else None,

@@ -270,7 +270,7 @@ def _values(text: str, sampler: Sampler) -> tuple[str, Any]:
         values = None
     if not equals or "." not in key or not isinstance(values, list | dict):
         raise Invalid(f"{rule}; got {text!r}.")
-    if key in ("engine.workers", "run.threads", "run.checkpoint_every"):
+    if key in ("engine.workers", "run.threads", "run.checkpoint_every", "run.tail_every"):
         raise Invalid(f"`{key}` changes no result, so there is nothing to sweep. Leave it out.")
     if isinstance(values, dict):
         if sampler == "grid":

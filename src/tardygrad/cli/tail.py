@@ -1,0 +1,161 @@
+"""`tail`: how heavy-tailed the gradient noise of a spec or of a run's model is."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from tardygrad import spec
+from tardygrad.cli.screen import Json, Overrides, counted, show, show_json, show_table, waiting
+from tardygrad.cli.sitting import torch_threads
+from tardygrad.errors import Invalid, RecordError
+from tardygrad.messages import Buffers
+from tardygrad.record import read_json, sound
+from tardygrad.schedules import lift
+from tardygrad.tail.estimate import Tail
+from tardygrad.tail.probe import CLIPPED, Layer, Probe, gradients, sampling, told
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from tardygrad.messages import Vector
+
+
+def tail(
+    source: Annotated[str, typer.Argument(metavar="SPEC_OR_RUN")],
+    overrides: Overrides = None,
+    at: Annotated[
+        Literal["model", "init"] | None,
+        typer.Option(help="A run's final model, which is the default of a run that has ended, or x_0."),
+    ] = None,
+    clients: Annotated[int, typer.Option(metavar="N", help="How many clients are asked.")] = 8,
+    batches: Annotated[int, typer.Option(metavar="N", help="Mini-batches of each.")] = 16,
+    seed: Annotated[
+        int | None, typer.Option(metavar="N", help="Of clients, mini-batches and coordinates; run.seed if left out.")
+    ] = None,
+    figure: Annotated[str | None, typer.Option(metavar="FILE", help="A picture, .png or .svg.")] = None,
+    json: Json = False,
+) -> None:
+    """Say how heavy the tails of gradient noise are, layer by layer, and which threshold would clip how much.
+
+    SPEC_OR_RUN is a spec as for `tardygrad run`, or the directory of a run, whose final model is then looked at.
+    """
+    picture = None if figure is None else _picture(figure)
+    asked = spec.load(source, overrides or ())
+    where = at or ("model" if (Path(source) / "model.safetensors").exists() else "init")
+    if where == "model" and not (Path(source) / "model.safetensors").exists():
+        raise Invalid(f"--at model needs a run that has ended, got {source!r}. Use --at init.")
+    if seed is not None and seed < 0:
+        raise Invalid(f"--seed must be a whole number, 0 or more, got {seed}.")
+    with torch_threads(asked.run.threads):
+        with waiting(f"preparing {asked.task.kind}; a first time may take minutes"):
+            built = asked.build()
+            task, round = built.task, 0
+            x, buffers = task.init(asked.run.seed), task.init_buffers()
+            if where == "model":
+                x, buffers, round = _model(Path(source), x, buffers)
+            own = asked.run.seed if seed is None else seed
+            chosen = sampling(task, x, clients=clients, batches=batches, seed=own)
+        rows = gradients(task, x, chosen, buffers)
+        seen = list(counted(rows, total=len(chosen.clients) * batches, what="mini-batches"))
+    with waiting("estimating tails"):
+        found = told(chosen, seen, _threshold(asked, round))
+    if picture:
+        from tardygrad.cli.tail_figure import drawn
+        from tardygrad.figures import png, svg
+
+        picture.parent.mkdir(parents=True, exist_ok=True)
+        (png if picture.suffix == ".png" else svg)(drawn(found), picture)
+    if json:
+        show_json({"source": source, "at": where, "round": round, "seed": own, "figure": figure, **asdict(found)})
+        return
+    show_table(_table(found))
+    show(_advice(found, round))
+    if picture:
+        show(f"figure  {picture}")
+
+
+def _picture(figure: str) -> Path:
+    path = Path(figure)
+    if path.suffix not in (".png", ".svg") or path.is_dir():
+        raise Invalid(f"--figure must be a file that ends in .png or .svg, got {figure!r}.")
+    return path
+
+
+def _model(folder: Path, x: Vector, buffers: Buffers | None) -> tuple[Vector, Buffers | None, int]:
+    """A run's final model, and its round."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    path = folder / "model.safetensors"
+    try:
+        held = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise RecordError(f"{str(path)!r} cannot be read: {error}.") from error
+    with sound(folder):
+        round = int(read_json(folder / "summary.json")["rounds"])
+    wanted = {"x": x} | (buffers._asdict() if buffers else {})
+    if {n: (t.shape, t.dtype) for n, t in held.items()} != {n: (t.shape, t.dtype) for n, t in wanted.items()}:
+        raise Invalid(f"the model in {str(folder)!r} must have the shape of the task's. Leave the task as it was.")
+    own = {name: tensor.to(x.device) for name, tensor in held.items()}
+    return own["x"], Buffers(own["floats"], own["ints"]) if buffers else None, round
+
+
+def _threshold(asked: spec.Spec, round: int) -> float | None:
+    """u, if the method clips coordinates."""
+    given = asked.method.arguments.get("local_clip")
+    if given is None or asked.method.arguments.get("norm", "coordinate") != "coordinate":
+        return None
+    return lift("local_clip", given, finite=False)(max(round, 1))
+
+
+def _table(found: Probe) -> Table:
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column("layer", overflow="fold")
+    for name in ("index", "by", "block sum", "scaled"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    clip = "above u" if found.clip is None or math.isinf(found.clip) else f"above {found.clip:.3g}"
+    for name in (clip, f"clips {CLIPPED:.0%}"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for layer in (found.whole, *found.layers):
+        table.add_row(escape(layer.name), *_cells(layer))
+    return table
+
+
+def _cells(layer: Layer) -> list[str]:
+    above = "" if layer.above is None else f"{layer.above:.2%}"
+    clip = f"{layer.suggested:.3g}"
+    if layer.tail is None:
+        return ["", "", "", "", "no noise", above, clip]
+    tail, scaled = layer.tail, _brief(layer.scaled)
+    return [_banded(tail), tail.by or "", _shown(tail.block_sum), scaled, tail.verdict, above, clip]
+
+
+def _brief(tail: Tail | None) -> str:
+    heavy = tail is not None and tail.verdict.startswith("heavy")
+    return _shown(tail.index) if tail and heavy else "light" if tail and tail.verdict == "light-tailed" else "?"
+
+
+def _banded(tail: Tail) -> str:
+    if tail.index is None or tail.high is None or tail.index >= 100:
+        return _shown(tail.index)
+    return f"{tail.index:.2f} ± {tail.high - tail.index:.2f}"
+
+
+def _shown(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}" if value < 100 else "> 100"
+
+
+def _advice(found: Probe, round: int) -> str:
+    """What it comes to, in two lines."""
+    asked = f"{found.batches} mini-batches of each of {len(found.clients)} clients, at x_{round}"
+    clip = f"to clip {CLIPPED:.0%} of all coordinates here: local_clip={found.whole.suggested:.3g}"
+    return f"{asked}\n{clip}"

@@ -1,0 +1,96 @@
+"""The picture of a noise probe: how often noise is how large, and Hill's index for every k."""
+
+from __future__ import annotations
+
+from statistics import NormalDist
+from typing import Any
+
+import altair as alt
+
+from tardygrad.record import Row, plain
+from tardygrad.tail.estimate import Tail
+from tardygrad.tail.probe import Probe
+
+NOISE, SCALED = "noise", "noise, every coordinate over its own scale"
+GAUSS, POWER = "Gaussian", "power law of the index"
+COLOURS = {NOISE: "#0072B2", SCALED: "#E69F00", GAUSS: "#808080", POWER: "#000000"}
+DASHES = {NOISE: [1, 0], SCALED: [1, 0], GAUSS: [6, 3], POWER: [2, 2]}
+TOP, LEAST = 12.0, 4.0  # of the axis of indices: what is above is light
+SIDES = {"width": 360, "height": 300}
+
+
+def drawn(found: Probe) -> Any:
+    """Two panels, side by side."""
+    lines = {NOISE: _halves(found.survival), SCALED: _halves(found.scaled_survival), GAUSS: _gauss(found)}
+    lines[POWER] = _power(found.whole.tail, lines[NOISE])
+    shown = [law for law in COLOURS if lines[law]]
+    strokes: Any = {"symbolType": "stroke", "symbolStrokeWidth": 3, "symbolOpacity": 1}
+    legend = alt.Legend(orient="top", columns=4, labelLimit=320, **strokes)
+    scale = alt.Scale(domain=shown, range=[COLOURS[law] for law in shown])
+    colour = alt.Color("law:N", title=None, scale=scale, legend=legend)
+    dash = alt.StrokeDash("law:N", title=None, scale=alt.Scale(domain=shown, range=[DASHES[law] for law in shown]))
+    left = _sizes(lines).encode(color=colour, strokeDash=dash)
+    both = alt.hconcat(left, _indices({NOISE: found.whole.tail, SCALED: found.whole.scaled}, colour))
+    dressed = both.configure_axis(labelFontSize=12, titleFontSize=13, gridColor="#eeeeee")
+    return dressed.configure_view(stroke="#cccccc").configure_legend(labelFontSize=12)
+
+
+def _across(field: str, title: str) -> Any:
+    axis = alt.Axis(labelOverlap="greedy", labelSeparation=10)
+    return alt.X(f"{field}:Q", title=title, scale=alt.Scale(type="log", nice=False), axis=axis)
+
+
+def _sizes(lines: dict[str, list[tuple[float, float]]]) -> Any:
+    """How often noise is how large."""
+    rows = [{"law": law, "size": v, "share": share} for law, points in lines.items() for v, share in points]
+    axis = alt.Axis(format=".0e", tickCount=6)
+    chart = alt.Chart({"values": plain(rows)}, title="How often noise is that large").mark_line(strokeWidth=2)
+    return chart.encode(
+        x=_across("size", "size of the noise (its median is 1)"),
+        y=alt.Y("share:Q", title="share of coordinates beyond", scale=alt.Scale(type="log"), axis=axis),
+    ).properties(**SIDES)
+
+
+def _indices(tails: dict[str, Tail | None], colour: Any) -> Any:
+    """Hill's index for every k."""
+    rows: list[Row] = [
+        {"law": law, "k": k, "index": index, "low": low, "high": min(high, TOP)}
+        for law, tail in tails.items()
+        for k, index, low, high in (tail.curve if tail else ())
+        if index < TOP
+    ]
+    height = alt.Scale(domain=[0, max([LEAST, *(row["high"] for row in rows)])], nice=False)
+    base: Any = alt.Chart({"values": plain(rows)}, title="Hill’s tail index, with a band of 95 %")
+    base = base.encode(x=_across("k", "k, the largest coordinates used"), color=colour)
+    band = base.mark_area(opacity=0.2).encode(y=alt.Y("low:Q", scale=height), y2="high:Q")
+    line = base.mark_line(strokeWidth=2).encode(y=alt.Y("index:Q", title="tail index", scale=height))
+    edge: Any = alt.Chart({"values": [{"index": 2, "said": "infinite variance below 2"}]})
+    edge = edge.encode(y=alt.Y("index:Q", scale=height))
+    rule = edge.mark_rule(strokeDash=[4, 4], color="#000000")
+    words = edge.mark_text(align="left", baseline="bottom", dy=-3).encode(x=alt.value(6), text="said:N")
+    return alt.layer(band, line, rule, words).properties(**SIDES)
+
+
+def _halves(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Sizes in units of their median; the smaller half is left out, as nothing of the tail is in it."""
+    if not points:
+        return []
+    middle = min(points, key=lambda point: abs(point[1] - 0.5))[0]
+    return [(v / middle, share) for v, share in points if v >= middle]
+
+
+def _gauss(found: Probe) -> list[tuple[float, float]]:
+    shares = [share for _, share in found.survival if share <= 0.5]
+    unit = NormalDist().inv_cdf(0.75)
+    return [(NormalDist().inv_cdf(1 - share / 2) / unit, share) for share in shares]
+
+
+def _power(tail: Tail | None, points: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """A straight line from where the k largest begin."""
+    if tail is None or tail.index is None or not tail.verdict.startswith("heavy") or not tail.k:
+        return []
+    far = [(v, share) for v, share in points if share <= tail.k / tail.number]
+    if not far:
+        return []
+    v, share = far[-1]
+    return [(size, share * (size / v) ** -tail.index) for size in (v, points[0][0])]

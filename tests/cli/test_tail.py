@@ -1,0 +1,102 @@
+"""`tail`: the probe at the terminal."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from tests.cli.conftest import Command
+
+QUICK = ("--clients", "4", "--batches", "4")
+
+
+def test_a_spec_is_looked_at_where_it_begins_and_a_run_where_it_ended(tardygrad: Command) -> None:
+    noise = 'task.noise={kind="stable", tail=1.5}'
+    fresh = tardygrad("tail", "small.toml", noise, "task.dimension=2000", "--json").json
+    assert (fresh["at"], fresh["round"], fresh["clip"]) == ("init", 0, 1.0)
+    assert fresh["whole"]["tail"]["verdict"] == "heavy-tailed, infinite variance"
+    assert fresh["whole"]["tail"]["index"] == pytest.approx(1.5, rel=0.1)
+    assert fresh["layers"] == []
+    tardygrad("run", "small.toml", "--out", "run")
+    ended = tardygrad("tail", "run", *QUICK, "--json").json
+    assert (ended["at"], ended["round"]) == ("model", 12)
+    begun = tardygrad("tail", "run", "--at", "init", *QUICK, "--json").json
+    assert (begun["at"], begun["round"]) == ("init", 0)
+    assert begun["whole"]["gradient"] != ended["whole"]["gradient"]
+    assert begun == tardygrad("tail", "small.toml", *QUICK, "--json").json | {"source": "run"}
+
+
+def test_a_table_has_a_row_for_every_layer(tardygrad: Command) -> None:
+    done = tardygrad("tail", "digits", "task.model=mlp", *QUICK)
+    assert done.code == 0
+    lines = done.out.splitlines()
+    assert [line.split()[0] for line in lines[1:5]] == ["all", "1", "3", "5"]
+    assert lines[-2] == "4 mini-batches of each of 4 clients, at x_0"
+    assert "local_clip=" in lines[-1]
+    assert "above 0.03" in lines[0]
+
+
+def test_a_threshold_is_that_of_the_round_and_of_coordinates_only(tardygrad: Command) -> None:
+    falls = "method.local_clip={value=1.0, exponent=-1.0}"
+    tardygrad("run", "small.toml", falls, "--out", "run")
+    assert tardygrad("tail", "run", *QUICK, "--json").json["clip"] == pytest.approx(1 / 12)
+    assert tardygrad("tail", "run", "--at", "init", *QUICK, "--json").json["clip"] == 1.0
+    assert tardygrad("tail", "small.toml", "method.norm=l2", *QUICK, "--json").json["clip"] is None
+
+
+def test_the_seed_is_the_runs_unless_given(tardygrad: Command) -> None:
+    def noise(*argv: str) -> object:
+        return tardygrad("tail", "small.toml", *QUICK, "--json", *argv).json["survival"]
+
+    assert noise() == noise("--seed", "0") != noise("--seed", "1")
+
+
+@pytest.mark.parametrize("name", ["a/tail.png", "tail.svg"])
+def test_a_figure_is_written(tardygrad: Command, name: str) -> None:
+    done = tardygrad("tail", "small.toml", *QUICK, "--figure", name)
+    assert done.out.splitlines()[-1] == f"figure  {name}"
+    content = Path(name).read_bytes()
+    assert content.startswith(b"\x89PNG") or b"share of coordinates beyond" in content
+
+
+def test_buffers_of_a_model_are_its_own(tardygrad: Command) -> None:
+    tardygrad("run", "small.toml", "--out", "run")
+    held = load_file("run/model.safetensors")
+    save_file(held | {"floats": torch.zeros(1), "ints": torch.zeros(1, dtype=torch.int64)}, "run/model.safetensors")
+    assert "must have the shape of the task's" in tardygrad("tail", "run").err
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["nothing"], "a spec must be a file or the name of a shipped spec, got 'nothing'"),
+        (["small.toml", "--at", "model"], "--at model needs a run that has ended, got 'small.toml'. Use --at init."),
+        (["small.toml", "--batches", "3"], "`batches` must be an even number, as noise is seen in pairs, got 3."),
+        (["small.toml", "--clients", "0"], "`clients` must be a whole number, 1 or more, got 0."),
+        (["small.toml", "--seed", "-1"], "--seed must be a whole number, 0 or more, got -1."),
+        (["small.toml", "--figure", "a.pdf"], "--figure must be a file that ends in .png or .svg, got 'a.pdf'."),
+        (["small.toml", "task.noise="], "a noise probe needs gradients that differ between mini-batches"),
+        (["small.toml", "--local-clip", "1"], "a setting is no option, got --local-clip. Write method.local_clip=1."),
+        (["run", "task.dimension=21"], "the model in 'run' must have the shape of the task's. Leave the task as it"),
+    ],
+)
+def test_what_cannot_be_is_refused(tardygrad: Command, argv: list[str], said: str) -> None:
+    if argv[0] == "run":
+        tardygrad("run", "small.toml", "--out", "run")
+    refused = tardygrad("tail", *argv)
+    assert refused.code == 2
+    assert said in refused.err
+    assert not refused.out
+    assert said in json.loads(tardygrad("tail", *argv, "--json").out)["error"]
+
+
+def test_a_damaged_model_is_an_error_and_no_traceback(tardygrad: Command) -> None:
+    tardygrad("run", "small.toml", "--out", "run")
+    Path("run/model.safetensors").write_bytes(b"no tensors")
+    refused = tardygrad("tail", "run")
+    assert refused.code == 1
+    assert "model.safetensors' cannot be read" in refused.err

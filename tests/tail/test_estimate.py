@@ -1,0 +1,143 @@
+"""The estimators against laws whose index is known; what is reported as best is what counts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.stats import levy_stable
+
+from tardygrad.errors import Invalid
+from tardygrad.record import plain
+from tardygrad.tail import estimate
+from tardygrad.tasks import Noise
+
+MANY, SEEDS = 100_000, (0, 1, 2)
+INFINITE, FINITE, LIGHT = "heavy-tailed, infinite variance", "heavy-tailed, finite variance", "light-tailed"
+
+Draw = Callable[[np.random.Generator, int], NDArray[np.float64]]
+
+
+def drawn(kind: str, tail: float, seed: int, size: int = MANY) -> NDArray[np.float64]:
+    return Noise(kind, tail).draw(np.random.default_rng(seed), size).double().numpy()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("tail", [1.2, 1.5, 1.8])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_stable_law_is_found_within_a_tenth(tail: float, seed: int) -> None:
+    found = estimate(drawn("stable", tail, seed))
+    assert found.index == pytest.approx(tail, rel=0.1)
+    assert found.block_sum == pytest.approx(tail, rel=0.15)
+    assert found.verdict == INFINITE
+    assert found.low is not None
+    assert found.low < found.index < found.high  # type: ignore[operator]
+
+
+def test_a_skewed_stable_law_far_from_zero_is_one_too() -> None:
+    found = estimate(levy_stable.rvs(1.7, 0.8, loc=5, scale=2, size=MANY, random_state=0))
+    assert found.by == "stable"
+    assert found.index == pytest.approx(1.7, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("tail", "verdict"), [(1.2, INFINITE), (1.5, INFINITE), (1.8, INFINITE), (2.5, FINITE), (3.5, FINITE)]
+)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_power_law_is_found_by_hill(tail: float, verdict: str, seed: int) -> None:
+    both, above = drawn("pareto", tail, seed), np.abs(drawn("pareto", tail, seed + 100))
+    for found in map(estimate, (both, above)):
+        assert found.by == "hill"
+        assert found.index == found.hill == pytest.approx(tail, rel=0.1)
+        assert found.verdict == verdict
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_students_t_has_a_finite_variance_though_block_sums_say_otherwise(seed: int) -> None:
+    found = estimate(drawn("student", 3.0, seed))
+    assert found.verdict == FINITE
+    assert found.by == "hill"
+    assert found.index == pytest.approx(3.0, rel=0.15)
+    assert found.block_sum is not None
+    assert found.block_sum < 2
+    assert found.stable is not None
+    assert found.stable < 2
+    assert abs(found.bend or 0) > 10
+
+
+LIGHTS: dict[str, Draw] = {
+    "gaussian": lambda rng, size: rng.standard_normal(size),
+    "far from zero": lambda rng, size: rng.standard_normal(size) + 50,
+    "bounded": lambda rng, size: rng.random(size) - 0.5,
+    "of two scales": lambda rng, size: rng.standard_normal(size) * np.where(rng.random(size) < 0.5, 1, 10),
+    "with rare outliers": lambda rng, size: rng.standard_normal(size) * np.where(rng.random(size) < 0.01, 100, 1),
+    "of two values": lambda rng, size: np.where(rng.random(size) < 0.5, 1.0, -1.0),
+}
+
+
+@pytest.mark.parametrize("law", LIGHTS)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_light_tail_is_called_light(law: str, seed: int) -> None:
+    assert estimate(LIGHTS[law](np.random.default_rng(seed), MANY)).verdict == LIGHT
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_mixture_of_scales_stays_heavy(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    for scales in (np.where(rng.random(MANY) < 0.5, 1, 10), rng.lognormal(size=MANY)):
+        found = estimate(drawn("stable", 1.5, seed) * scales)
+        assert found.verdict == INFINITE
+        assert found.index == pytest.approx(1.5, rel=0.2)
+
+
+def test_few_samples_never_make_an_infinite_variance_light() -> None:
+    said = [estimate(drawn("stable", 1.5, seed, 300)).verdict for seed in range(20)]
+    assert LIGHT not in said
+    assert "too few to tell" in said
+
+
+def test_fewer_than_a_hundred_are_too_few() -> None:
+    found = estimate(np.append(np.random.default_rng(0).standard_normal(99), np.zeros(1000)))
+    assert found.verdict == "too few to tell"
+    assert found.index is None
+    assert found.number == 99
+
+
+def test_scale_sign_order_and_zeros_change_nothing() -> None:
+    samples = drawn("student", 3.0, 0, 20_000)
+    index = estimate(samples).index
+    assert estimate(-1e-6 * samples).index == pytest.approx(index, rel=1e-6)
+    assert estimate(np.append(samples, np.zeros(5000))).index == index
+    assert estimate(np.sort(samples)).verdict == estimate(samples).verdict
+
+
+def test_an_estimate_is_strict_json() -> None:
+    for samples in (drawn("pareto", 1.5, 0, 1000), LIGHTS["of two values"](np.random.default_rng(0), 1000), np.ones(0)):
+        json.dumps(plain(asdict(estimate(samples))), allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    ("samples", "said"),
+    [
+        ([1.0, np.nan, np.inf], "a tail needs samples that are finite, got 2 of 3 that are not."),
+        (np.zeros(200), "a tail needs samples that differ, got 200 times 0."),
+        (np.full(200, 2.5), "a tail needs samples that differ, got 200 times 2.5."),
+    ],
+)
+def test_what_has_no_tail_is_refused(samples: list[float], said: str) -> None:
+    with pytest.raises(Invalid) as error:
+        estimate(samples)
+    assert str(error.value) == said
+
+
+def test_the_curve_has_the_chosen_k_and_bands_that_narrow() -> None:
+    found = estimate(drawn("pareto", 1.5, 0))
+    assert (found.k, found.hill, found.hill_low, found.hill_high) in found.curve
+    ks = [k for k, *_ in found.curve]
+    assert ks == sorted(ks)
+    assert ks[-1] == MANY // 10
+    widths = [(high - low) / index for _, index, low, high in found.curve]
+    assert widths == pytest.approx([2 * 1.96 / np.sqrt(k) for k in ks])

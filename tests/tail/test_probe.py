@@ -1,0 +1,168 @@
+"""The noise probe: what it finds is the noise that a task was given, whatever its clients and layers are like."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import tardygrad as tg
+from tardygrad.errors import Invalid
+from tardygrad.tail import probe
+from tardygrad.tail.probe import VALUES, gradients, sampling
+
+
+def quadratic(noise: tg.Noise | None, dimension: int = 2000) -> Any:
+    return tg.tasks.quadratic(clients=20, dimension=dimension, heterogeneity=5.0, noise=noise)
+
+
+def small(module: nn.Module, **how: Any) -> tg.TorchTask:
+    rng = torch.Generator().manual_seed(0)
+    data = (torch.randn(400, 6, generator=rng), torch.arange(400) % 3)
+    shards = tg.tasks.shard(data, clients=4)
+    return tg.TorchTask(module, loss=nn.functional.cross_entropy, shards=shards, **how)
+
+
+@pytest.mark.parametrize(
+    ("noise", "verdict", "index"),
+    [
+        (tg.Noise("stable", 1.5), "heavy-tailed, infinite variance", 1.5),
+        (tg.Noise("stable", 1.8), "heavy-tailed, infinite variance", 1.8),
+        (tg.Noise("pareto", 1.5), "heavy-tailed, infinite variance", 1.5),
+        (tg.Noise("student", 3.0), "heavy-tailed, finite variance", 3.0),
+    ],
+    ids=str,
+)
+def test_the_noise_of_unlike_clients_is_found_as_it_was_given(noise: tg.Noise, verdict: str, index: float) -> None:
+    task = quadratic(noise)
+    found = probe(task, task.init(0)).whole
+    assert found.tail is not None
+    assert found.tail.verdict == verdict
+    assert found.tail.index == pytest.approx(index, rel=0.1)
+
+
+def test_gaussian_noise_is_light_and_has_its_own_size() -> None:
+    task = quadratic(tg.Noise("stable", 2.0, scale=3.0))
+    found = probe(task, task.init(0)).whole
+    assert found.tail is not None
+    assert found.tail.verdict == "light-tailed"
+    assert found.noise["0.5"] == pytest.approx(0.6745 * 3.0 * math.sqrt(2), rel=0.02)
+
+
+def test_coordinates_of_many_scales_are_heavy_together_and_light_each() -> None:
+    class Task(tg.tasks.quadratic(clients=1).__class__):  # type: ignore[misc]
+        def gradient(self, x: Any, batch: Any, buffers: Any) -> Any:
+            value, g = super().gradient(x, batch, buffers)
+            return value, g * torch.logspace(-4, 0, len(g))
+
+    plain = quadratic(tg.Noise("stable", 2.0))
+    task = Task(plain.h, torch.zeros_like(plain.c), plain.noise)
+    found = probe(task, task.init(0), batches=64).whole
+    assert found.tail is not None
+    assert found.scaled is not None
+    assert found.tail.block_sum is not None
+    assert found.tail.block_sum < 1.8
+    assert found.scaled.verdict == "light-tailed"
+    assert found.scaled.block_sum == pytest.approx(2.0, abs=0.1)
+
+
+def test_layers_are_modules_and_cover_the_vector() -> None:
+    task = small(nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)))
+    found = probe(task, task.init(0))
+    assert [(layer.name, layer.size) for layer in found.layers] == [("0", 56), ("2", 27)]
+    assert found.whole.size == task.parameters == 83
+    alone = small(nn.Linear(6, 3))
+    assert [layer.name for layer in probe(alone, alone.init(0)).layers] == ["weight", "bias"]
+
+
+def test_a_threshold_clips_what_it_says() -> None:
+    task = quadratic(tg.Noise("stable", 1.5), dimension=200)
+    x = task.init(0)
+    suggested = probe(task, x).whole.suggested
+    assert probe(task, x, clip=suggested).whole.above == pytest.approx(0.05, abs=0.001)
+    assert probe(task, x, clip=math.inf).whole.above == 0.0
+    assert probe(task, x).whole.above is None
+
+
+def test_buffers_are_left_as_they_are_and_so_is_the_model() -> None:
+    task = small(nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)))
+    x, buffers = task.init(0), task.init_buffers()
+    assert buffers is not None
+    before = [tensor.clone() for tensor in (x, *buffers)]
+    probe(task, x, buffers=buffers)
+    assert all(torch.equal(a, b) for a, b in zip(before, (x, *buffers), strict=True))
+
+
+def test_the_seed_decides_and_nothing_else() -> None:
+    task = quadratic(tg.Noise("stable", 1.5), dimension=100)
+    x = task.init(0)
+    assert probe(task, x, seed=1) == probe(task, x, seed=1)
+    assert probe(task, x, seed=1).survival != probe(task, x, seed=2).survival
+
+
+def test_a_large_model_is_looked_at_in_few_places() -> None:
+    class Large:
+        clients, parameters = 2, 20_000_000
+
+        def batches(self, job: Any) -> Iterator[int]:
+            return iter(range(job.steps))
+
+        def gradient(self, x: Any, batch: int, buffers: Any) -> Any:
+            return None, x
+
+    x = torch.zeros(Large.parameters)
+    chosen = sampling(Large(), x, batches=16)  # type: ignore[arg-type]
+    rows = list(gradients(Large(), x, chosen))  # type: ignore[arg-type]
+    assert len(rows) == 32
+    assert sum(row.numel() for row in rows) == 4 * VALUES
+    sample = chosen.parts[0].sample
+    assert len(np.unique(sample)) == len(sample)
+    assert sample.max() > Large.parameters * 0.99
+
+
+def test_without_noise_there_is_nothing_to_say() -> None:
+    for task in (quadratic(None), small(nn.Linear(6, 3), batch_size=1000)):
+        with pytest.raises(Invalid, match="got the same for every one of a client's"):
+            probe(task, task.init(0))
+
+
+def test_a_layer_without_noise_has_no_tail() -> None:
+    class Half(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.used, self.unused = nn.Linear(6, 3), nn.Linear(6, 3)
+
+        def forward(self, a: torch.Tensor) -> Any:
+            return self.used(a) + 0 * self.unused(a)
+
+    task = small(Half())
+    used, unused = probe(task, task.init(0)).layers
+    assert used.tail is not None
+    assert unused.tail is None
+    assert unused.suggested == 0.0
+
+
+def test_a_model_whose_gradients_are_not_finite_is_refused() -> None:
+    task = small(nn.Linear(6, 3))
+    with pytest.raises(Invalid, match="a noise probe needs finite gradients"):
+        probe(task, torch.full_like(task.init(0), math.nan))
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ({"batches": 0}, "`batches` must be a whole number, 2 or more, got 0."),
+        ({"batches": 5}, "`batches` must be an even number, as noise is seen in pairs, got 5."),
+        ({"clients": 0}, "`clients` must be a whole number, 1 or more, got 0."),
+    ],
+)
+def test_a_probe_that_cannot_be_is_refused(how: dict[str, int], said: str) -> None:
+    task = quadratic(None, dimension=3)
+    with pytest.raises(Invalid) as error:
+        probe(task, task.init(0), **how)  # type: ignore[arg-type]
+    assert str(error.value) == said

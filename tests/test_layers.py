@@ -14,9 +14,9 @@ LAYERS = [
     {"streams", "schedules", "clipping"},
     {"fused", "kernels", "transforms", "adapter", "pace", "weights"},
     {"method", "messages", "gate", "algorithm", "regions"},
-    {"methods", "fleet", "tasks"},
+    {"methods", "theory", "optim", "fleet", "tasks", "tail"},
     {"pools", "drive", "memory", "record", "checkpoint", "run", "track"},
-    {"signature", "spec", "figures", "reproduce", "sweep", "report", "export", "cli"},
+    {"signature", "spec", "figures", "reproduce", "sweep", "report", "doctor", "export", "cli"},
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 HEART = LAYERS[1] | {"transforms", "pace", "weights"} | LAYERS[3]

@@ -14,6 +14,7 @@ import typer
 
 from tardygrad.cli import reproduce
 from tardygrad.cli.demo import demo
+from tardygrad.cli.doctor import doctor
 from tardygrad.cli.export import export
 from tardygrad.cli.plan import plan
 from tardygrad.cli.replay import replay
@@ -21,10 +22,26 @@ from tardygrad.cli.report import report, watch
 from tardygrad.cli.run import resume, run
 from tardygrad.cli.specs import specs
 from tardygrad.cli.sweep import sweep
+from tardygrad.cli.tail import tail
+from tardygrad.cli.theory import theory
 from tardygrad.errors import Invalid, TardygradError
 from tardygrad.spec import places
 
-COMMANDS: tuple[Callable[..., Any], ...] = (demo, run, resume, replay, plan, sweep, report, watch, export, specs)
+COMMANDS: tuple[Callable[..., Any], ...] = (
+    demo,
+    run,
+    resume,
+    replay,
+    plan,
+    sweep,
+    report,
+    watch,
+    doctor,
+    export,
+    tail,
+    theory,
+    specs,
+)
 
 app = typer.Typer(
     name="tardygrad",
@@ -86,7 +103,7 @@ def _key(error: click.NoSuchOption, argv: list[str]) -> str:
     given = [one.partition("=")[2] for one in argv if one.startswith(f"{option}=")]
     verb = error.ctx.info_name if error.ctx else None
     where = places(option.lstrip("-").replace("-", "_"), (after + given)[0])
-    takes = verb in ("run", "resume", "plan", "sweep")
+    takes = verb in ("run", "resume", "plan", "sweep", "tail")
     return f"a setting is no option, got {option}. {where}" if where and takes else ""
 
 

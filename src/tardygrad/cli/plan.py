@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import numpy as np
+import typer
 
 from tardygrad import spec
 from tardygrad.cli.screen import Json, MaxMemory, Overrides, Source, show_json, show_table
@@ -57,12 +58,43 @@ class Plan(NamedTuple):
     memory: Memory
 
 
-def plan(source: Source, overrides: Overrides = None, max_memory: MaxMemory = None, json: Json = False) -> None:
+def plan(
+    source: Source,
+    overrides: Overrides = None,
+    search: Annotated[bool, typer.Option("--search", help="Try every M, mode and concurrency.")] = False,
+    fit: Annotated[
+        str | None, typer.Option(metavar="RUN", help="Search on a fleet that is fitted to this run's record.")
+    ] = None,
+    max_delay: Annotated[
+        int | None, typer.Option(metavar="ROUNDS", min=1, help="The latest update that a setting may have.")
+    ] = None,
+    figure: Annotated[str | None, typer.Option(metavar="FILE", help="Draw the search, as PNG or SVG.")] = None,
+    write: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write the spec with the fitted fleet, as TOML or JSON.")
+    ] = None,
+    max_memory: MaxMemory = None,
+    json: Json = False,
+) -> None:
     """Say how long a spec takes, how stale updates get and what memory it needs, without training.
 
     The same method on the same fleet, on the clock alone. SPEC and TABLE.KEY=VALUE as for `tardygrad run`.
     """
-    built = spec.load(source, overrides or ()).build()
+    searching = search or fit is not None
+    for option, needs, fine in (
+        ("--max-delay", "--search or --fit RUN", max_delay is None or searching),
+        ("--figure", "--search or --fit RUN", figure is None or searching),
+        ("--write", "--fit RUN", write is None or fit is not None),
+        ("--max-memory", "a plan of one setting", max_memory is None or not searching),
+    ):
+        if not fine:
+            raise Invalid(f"{option} needs {needs}. Add it, or leave {option} out.")
+    asked = spec.load(source, overrides or ())
+    built = asked.build()
+    if searching:
+        from tardygrad.cli.search import find
+
+        find(asked, built, run=fit, most=max_delay, figure=figure, write=write, json=json)
+        return
     if built.fleet is None:
         raise Invalid("a plan needs a [fleet], got a spec without one. Describe your clients in it.")
     limit = None if max_memory is None else read_size(max_memory)

@@ -1,7 +1,7 @@
 """HALoS: clients report to their region's server, regions to a global one, both with delayed Nesterov steps.
 
-G. Kim, J. Li, S. Gandham, O. Baldonado, A. Gupta, P. Gibbons, H. Wang. HALoS: Hierarchical Asynchronous Local SGD over
-Slow Networks for Geo-Distributed Large Language Model Training. ICML 2025.
+G.-W. Kim et al. HALoS: Hierarchical Asynchronous Local SGD over Slow Networks for Geo-Distributed Large Language Model
+Training. ICML 2025.
 
     client   AdamW for K_i steps from its region's model, moments kept;   K_i = max(1, ⌈K · v_i / max_j v_j⌉)
     region   θ: DN(η_r, β_r, N_r) on every δ_i; the client goes on from the new θ at once

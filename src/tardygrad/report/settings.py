@@ -35,7 +35,7 @@ def toml(tables: Any) -> str:
     found = []
     for name, table in tables.items() if isinstance(tables, dict) else ():
         own = table.items() if isinstance(table, dict) else ()
-        keys = [f"{_key(key)} = {_inline(value)}" for key, value in own if value is not None]
+        keys = [f"{_key(key)} = {inline(value)}" for key, value in own if value is not None]
         found.append("\n".join((f"[{_key(name)}]", *keys)))
     whole = "\n\n".join(found)
     if len(whole) <= SPEC:
@@ -47,10 +47,11 @@ def _key(name: Any) -> str:
     return str(name) if str(name).replace("_", "").replace("-", "").isalnum() else json.dumps(str(name))
 
 
-def _inline(value: Any) -> str:
+def inline(value: Any) -> str:
+    """A value in TOML, on one line."""
     if isinstance(value, dict):
-        inner = ", ".join(f"{_key(key)} = {_inline(each)}" for key, each in value.items() if each is not None)
+        inner = ", ".join(f"{_key(key)} = {inline(each)}" for key, each in value.items() if each is not None)
         return f"{{ {inner} }}" if inner else "{}"
     if isinstance(value, list):
-        return f"[{', '.join(map(_inline, value))}]"
+        return f"[{', '.join(map(inline, value))}]"
     return json.dumps(value, ensure_ascii=True)

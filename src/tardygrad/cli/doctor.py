@@ -1,0 +1,58 @@
+"""`doctor`: what is wrong with a run, and what to change."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tardygrad.cli.run import there
+from tardygrad.cli.screen import Folder, Json, show, show_json, show_table, waiting
+from tardygrad.cli.sitting import torch_threads
+from tardygrad.run import plural
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from tardygrad.doctor.finding import Finding
+
+
+def doctor(
+    folder: Folder,
+    probe: Annotated[
+        bool, typer.Option("--probe", help="Also build the task, and look at the noise of its gradients.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Say what is wrong with a run, the worst first, and what to change.
+
+    RUN is its directory; it may still go on. Nothing is trained: what a change would do to the clock is simulated on a
+    fleet that is fitted to the record.
+    """
+    from tardygrad.doctor.examine import examine
+
+    with torch_threads(1), waiting("examining the run"):
+        seen = examine(there(folder), probed=probe)
+    if json:
+        findings = [finding._asdict() for finding in seen.findings]
+        show_json(seen._asdict() | {"healthy": seen.healthy, "findings": findings})
+        return
+    show(f"{seen.method}: {seen.status} after {plural(seen.rounds, 'round')}, {seen.time:g} s on the clock")
+    for finding in seen.findings:
+        show_table(_table(finding))
+    made = ", ".join(seen.checks)
+    show(f"healthy: nothing wrong with {made}" if seen.healthy else f"checked: {made}")
+
+
+def _table(finding: Finding) -> Table:
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(min_width=8, no_wrap=True)
+    table.add_column()
+    table.add_row(finding.severity, escape(f"{finding.cause}: {finding.says}"))
+    for word, text in (("do", finding.advice), ("expect", finding.expected)):
+        if text:
+            table.add_row(word, escape(text))
+    return table

@@ -1,0 +1,213 @@
+"""`plan --search` and `plan --fit`: which setting suits a fleet, the spec's own or a measured one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from tardygrad import figures
+from tardygrad.algorithm import downplay
+from tardygrad.cli.run import there
+from tardygrad.cli.screen import counted, show, show_json, show_table, waiting
+from tardygrad.doctor.fit import Fitted, fit
+from tardygrad.doctor.history import History, read
+from tardygrad.doctor.picture import picture
+from tardygrad.doctor.search import Tried, ranked, search, settings
+from tardygrad.doctor.theorems import tail_of, tolerance
+from tardygrad.doctor.writing import written_spec
+from tardygrad.errors import Invalid
+from tardygrad.method import Method
+from tardygrad.record import Row, replace
+from tardygrad.run import plural
+from tardygrad.spec import Built, Spec
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+TOP = 10  # settings that are printed
+
+
+class Bound(NamedTuple):
+    """The largest delay that a choice may have."""
+
+    delay: float
+    why: str
+
+
+def find(
+    asked: Spec, built: Built, *, run: str | None, most: int | None, figure: str | None, write: str | None, json: bool
+) -> None:
+    """Fit a fleet if a run is given, try every setting on its clock, and say which is the fastest."""
+    for path, ends in ((figure, (".png", ".svg")), (write, (".toml", ".json"))):
+        if path and (not path.endswith(ends) or Path(path).is_dir()):
+            raise Invalid(f"a file that ends in {' or '.join(ends)} is needed, got {path!r}.")
+    if write and Path(write).exists():
+        raise Invalid(f"a plan overwrites nothing, got --write {write!r}, which is there. Choose another name.")
+    fitted: Fitted | None = None
+    if run is not None:
+        with waiting("reading the record"):
+            history = read(there(run))
+            fitted = fit(history, _scale(history, built.method))
+        if history.clients != built.task.clients:
+            wanted = f"as many clients as the spec ({built.task.clients})"
+            raise Invalid(f"a fit needs a run with {wanted}, got {run!r} with {history.clients}.")
+    fleet = fitted.fleet if fitted else built.fleet
+    if fleet is None:
+        raise Invalid("a search needs a [fleet], got a spec without one. Describe your clients, or add --fit RUN.")
+    bound = _bound(asked, built, most)
+    tries = settings(built.method, fleet.clients)
+    how = {"rounds": built.rounds, "parameters": built.task.parameters if run is None else 0, "seed": built.run.seed}
+    tried = search(tries, fleet, bound=bound.delay, **how)  # measured times have the messages in them
+    found = ranked(list(counted(tried, total=len(tries), what="settings")))
+    if figure:
+        draw = figures.png if figure.endswith(".png") else figures.svg
+        draw(picture(found), Path(figure))
+    if write and fitted:
+        replace(Path(write), written_spec(asked, fitted.fleet, json=write.endswith(".json")).encode())
+    files = {"figure": figure, "written": write}
+    if json:
+        show_json(_facts(built, found, bound, fitted) | files)
+        return
+    if fitted:
+        show_table(_fits(fitted))
+    show_table(_table(found))
+    made = [f"{name}  {path}" for name, path in files.items() if path]
+    show("\n".join([*_remarks(found, bound, built.method), *made]))
+
+
+def _scale(history: History, method: Method) -> float:
+    """The work of a job to come, over that of the record's, where both are counted in steps."""
+    before = history.setting("local_steps")
+    return method.local_steps / before if method.local_steps and isinstance(before, int) and before > 0 else 1.0
+
+
+def _bound(asked: Spec, built: Built, most: int | None) -> Bound:
+    if most is not None:
+        return Bound(most, "--max-delay")
+    if built.method.max_delay is not None:
+        return Bound(built.method.max_delay, "method.max_delay")
+    tail = tail_of(asked.resolved())
+    bound = tolerance(built.method, built.rounds, tail.tail)
+    if bound == np.inf:
+        why = (
+            "no theorem speaks of this method"
+            if built.method.weight is not downplay
+            else "downplayed updates may be late"
+        )
+        return Bound(bound, f"none, as {why}")
+    return Bound(bound, f"what the theory lets {built.rounds} rounds bear at tail index {tail.tail:g}, {tail.source}")
+
+
+def _facts(built: Built, found: Sequence[Tried], bound: Bound, fitted: Fitted | None) -> Row:
+    choices = [one for one in found if one.excluded is None]
+    return {
+        "method": str(built.method),
+        "rounds": built.rounds,
+        "bound": bound._asdict(),
+        "best": _row(choices[0]) if choices else None,
+        "current": next(_row(one) for one in found if one.current),
+        "settings": [_row(one) for one in found],
+        "fit": [
+            one._asdict() | {"runtime": {"kind": type(one.runtime).__name__.lower(), **vars(one.runtime)}}
+            for one in fitted.clients
+        ]
+        if fitted
+        else None,
+    }
+
+
+def _row(one: Tried) -> Row:
+    method, clock = one.method, one.clock
+    facts: Row = {
+        "mode": method.mode, "buffer": method.buffer, "concurrency": method.concurrency, "dispatch": method.dispatch,
+        "excluded": one.excluded, "current": one.current,
+    }  # fmt: skip
+    if clock:
+        facts |= {**clock._asdict(), "per_round": clock.per_round, "per_effective": clock.per_effective}
+    return facts
+
+
+def _table(found: Sequence[Tried]) -> Table:
+    from rich.table import Table
+
+    table = Table("", "mode", box=None, pad_edge=False)
+    for name in ("M", "at work", "s per effective update", "s per round", "mean delay", "largest", "idle"):
+        table.add_column(name, justify="right")
+    choices = [one for one in found if one.excluded is None]
+    shown = (choices or list(found))[:TOP]
+    shown += [one for one in found if one.current and one not in shown]
+    for one in shown:
+        marks = ["best"] * (one is choices[0] if choices else False) + ["now"] * one.current
+        method, clock = one.method, one.clock
+        work = str(method.concurrency or (method.buffer if method.mode == "sync" else "all"))
+        numbers = ["–"] * 5
+        if clock:
+            numbers = [f"{clock.per_effective:.4g}", f"{clock.per_round:.4g}"]
+            numbers += [f"{clock.delay_mean:.3g}", str(clock.delay_max), f"{clock.idle:.1%}"]
+        table.add_row(", ".join(marks), method.mode, str(method.buffer), work, *numbers)
+    return table
+
+
+def _remarks(found: Sequence[Tried], bound: Bound, method: Method) -> list[str]:
+    why = Counter(one.excluded for one in found if one.excluded)
+    choices, lines = [one for one in found if one.excluded is None], []
+    limit = "" if bound.delay == np.inf else f"{bound.delay:.4g} rounds, "
+    lines.append(f"delay bound: {limit}{bound.why}")
+    if why:
+        reasons = ", ".join(f"{number} because {reason}" for reason, number in why.most_common())
+        lines.append(f"no choice: {why.total()} of {len(found)} settings, {reasons}")
+    if not choices:
+        return [*lines, "no setting keeps to the bound: allow a larger one with --max-delay, or downplay"]
+    best, now = choices[0], next(one for one in found if one.current)
+    if best.current:
+        return [*lines, "the present setting is the best of those tried"]
+    ratio = now.seconds / best.seconds if best.seconds > 0 else 1.0
+    faster = f"{ratio:.3g} times as fast as now"
+    if ratio < 1:
+        faster = f"the present setting is no choice; the best one is {1 / ratio:.3g} times slower"
+    return [*lines, f"{faster}, with {' '.join(changes(best.method, method))}"]
+
+
+def changes(method: Method, before: Method) -> list[str]:
+    """What to write on the command line for one method in the place of another."""
+    found = []
+    for key in ("mode", "buffer", "concurrency", "dispatch", "max_delay"):
+        if (value := getattr(method, key)) != getattr(before, key):
+            found.append(f"method.{key}={'' if value is None else value}")
+    return found
+
+
+def _fits(fitted: Fitted) -> Table:
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table("class", box=None, pad_edge=False)
+    for name in ("clients", "jobs", "median s"):
+        table.add_column(name, justify="right")
+    for name in ("runtime", "from", "lost"):
+        table.add_column(name)
+    for name in dict.fromkeys(one.name for one in fitted.clients):
+        mine = [one for one in fitted.clients if one.name == name]
+        medians = [one.runtime.draw(0.5, 0) for one in mine]
+        kinds = Counter(type(one.runtime).__name__.lower() for one in mine)
+        sources = Counter(str(one.source) for one in mine)
+        lost = [one for one in mine if one.lost]
+        most = max((one.lost or 0.0 for one in lost), default=0.0)
+        table.add_row(
+            escape(name),
+            str(len(mine)),
+            str(sum(one.jobs for one in mine)),
+            f"{min(medians):.3g}–{max(medians):.3g}" if min(medians) < max(medians) else f"{medians[0]:.3g}",
+            _many(kinds),
+            _many(sources),
+            f"{plural(len(lost), 'client')}, {most:.1%} of jobs at most" if lost else "none",
+        )
+    return table
+
+
+def _many(counts: Counter[str]) -> str:
+    return ", ".join(name if len(counts) == 1 else f"{number} {name}" for name, number in counts.most_common())

@@ -1,0 +1,85 @@
+"""A run, examined: every check made, and what was found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from tardygrad import spec
+from tardygrad.doctor.crowd import dead_weight, idle, losses, no_rounds, refusals, starvation
+from tardygrad.doctor.finding import Finding, in_order
+from tardygrad.doctor.history import History, read
+from tardygrad.doctor.lateness import delays
+from tardygrad.doctor.learning import divergence, heavy, local_clip, outer_clip, progress, tails
+from tardygrad.doctor.remedy import Remedies
+from tardygrad.errors import Invalid
+from tardygrad.record import sound
+from tardygrad.tail.probe import probe
+
+CLIENTS, BATCHES = 4, 16  # that a probe asks
+
+Check = Callable[[History, Remedies], Iterator[Finding]]
+
+CHECKS: dict[str, Check] = {
+    "rounds": no_rounds,
+    "divergence": divergence,
+    "starvation": starvation,
+    "delays": delays,
+    "tail": tails,
+    "outer clip": outer_clip,
+    "local clip": local_clip,
+    "progress": progress,
+    "refusals": refusals,
+    "losses": losses,
+    "idle": idle,
+    "dead weight": dead_weight,
+}
+
+
+class Examined(NamedTuple):
+    """What the doctor says of a run."""
+
+    run: str
+    method: str
+    status: str
+    rounds: int
+    time: float
+    checks: list[str]
+    findings: list[Finding]
+
+    @property
+    def healthy(self) -> bool:
+        """Whether nothing is wrong; notes may be there."""
+        return all(one.severity == "note" for one in self.findings)
+
+
+def examine(path: Path, *, probed: bool = False) -> Examined:
+    """Read a record and make every check.
+
+    Args:
+        probed: also build the task, and look at the noise of its gradients.
+    """
+    history = read(path)
+    with sound(path):
+        remedies = Remedies(history)
+        found = [finding for check in CHECKS.values() for finding in check(history, remedies)]
+    if probed:
+        found.append(_probed(history))
+    checks = [*CHECKS, *(["noise"] if probed else [])]
+    status = "going on" if history.going else history.status
+    rounds = len(history.rounds)
+    return Examined(str(path), history.method, status, rounds, history.time, checks, in_order(found))
+
+
+def _probed(history: History) -> Finding:
+    """The noise of the task's gradients at x_0."""
+    if history.spec is None:
+        raise Invalid(f"a probe needs the run's spec, got {str(history.path)!r}, begun in Python. Leave --probe out.")
+    asked = spec.parse(history.spec)
+    task = asked.build().task
+    seen = probe(task, task.init(asked.run.seed), clients=CLIENTS, batches=BATCHES, seed=asked.run.seed)
+    tail = seen.whole.tail
+    if tail is None or tail.index is None:
+        return Finding("note", "tail", "the gradients' noise at x_0 has too few samples for a tail index.")
+    return heavy(history, vars(tail), "the gradients' noise at x_0")

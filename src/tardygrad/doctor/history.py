@@ -1,0 +1,260 @@
+"""A record as numbers: how long every client's jobs took, and what every round was made of.
+
+Records may be of runs that still go on or were killed, and of anybody: what is missing is None or not a number, and
+text is cut short and freed of what cannot be printed.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tardygrad.record import Row, read_json, read_lines, sound
+from tardygrad.report.read import RUNNING, going, text, whole
+
+MOST = 10**6  # clients of a record that does not say how many there are
+
+
+class Jobs(NamedTuple):
+    """What one client did."""
+
+    seconds: tuple[float, ...]  # from dispatch to arrival, each as of a job with the client's full work
+    open: tuple[float, ...]  # how long those had been out that never came back: at work at the end, or lost
+    sent: int
+    taken: int  # arrived, and let in
+    refused: int
+    lost: int  # times that the client was
+    away: bool  # lost, and not back
+    busy: float  # seconds with a job, and
+    gone: float  # lost
+    steps: int  # local ones, of the updates taken
+
+
+class Rounds(NamedTuple):
+    """What every round was made of: T × M numbers of its updates, and T of its own. Null is not a number."""
+
+    clients: NDArray[np.int64]
+    delays: NDArray[np.int64]
+    weights: NDArray[np.float64]
+    norms: NDArray[np.float64]
+    time: NDArray[np.float64]
+    norm: NDArray[np.float64]
+    move: NDArray[np.float64]
+    clipped: NDArray[np.float64]
+    local_clipped: NDArray[np.float64]
+    loss: NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.time)
+
+    @property
+    def buffer(self) -> int:
+        """M."""
+        return int(self.delays.shape[1])
+
+
+@dataclass(frozen=True)
+class History:
+    """What a record holds of a run, so far."""
+
+    path: Path
+    label: str
+    method: str
+    spec: Row | None  # None: begun in Python
+    parameters: int | None
+    classes: tuple[str, ...]  # of every client
+    asked: int | None  # rounds
+    status: str
+    going: bool  # a process is seen to hold it
+    reason: str | None
+    time: float
+    rounds: Rounds
+    jobs: tuple[Jobs, ...]  # of every client
+    refused: Counter[str]  # by reason
+    tails: list[Row]  # estimates of the tail index
+
+    @property
+    def clients(self) -> int:
+        """N."""
+        return len(self.jobs)
+
+    def setting(self, key: str) -> Any:
+        """A key of the spec's [method]; None if there is none, or no spec."""
+        return (self.spec or {}).get("method", {}).get(key)
+
+
+def read(path: Path) -> History:
+    """A run's record as numbers."""
+    asked = read_json(path / "spec.json")
+    ended = read_json(path / "summary.json") if (path / "summary.json").exists() else {}
+    with sound(path):
+        named = [(text(name, 40), whole(number)) for name, number in asked.get("classes") or []]
+        known = sum(number for _, number in named)
+        if known > MOST:
+            raise ValueError(f"{known} clients")
+        reading = _Reading(known or MOST)
+        if (path / "events.jsonl").exists():
+            for row in read_lines(path / "events.jsonl"):
+                reading.note(row)
+        clients = known or _clients(asked.get("spec")) or 1 + max(reading.at, default=-1)
+        if max(reading.at, default=-1) >= clients or clients > MOST:
+            raise ValueError(f"client {max(reading.at, default=-1)} of {clients}")
+        made = len(reading.alone["time"])
+        current = bool(ended) and whole(ended["rounds"]) >= made  # else it has been resumed since
+        rounds = (asked.get("run") or {}).get("rounds")
+        return History(
+            path=path,
+            label=text(asked.get("label") or str(asked["method"]).partition(" (")[0], 40),
+            method=text(asked["method"], 200),
+            spec=None if asked.get("spec") is None else _tables(asked["spec"]),
+            parameters=None if asked.get("parameters") is None else whole(asked["parameters"]),
+            classes=tuple(name for name, number in named for _ in range(number)) or ("clients",) * clients,
+            asked=None if rounds is None else whole(rounds),
+            status=text(ended["status"]) if current else RUNNING,
+            going=not current and going(path),
+            reason=text(ended["reason"], 400) if current and ended.get("reason") else None,
+            time=reading.time,
+            rounds=reading.rounds(),
+            jobs=tuple(reading.jobs(client) for client in range(clients)),
+            refused=reading.refused,
+            tails=reading.tails,
+        )
+
+
+def _clients(spec: Any) -> int:
+    return whole(spec["task"].get("clients") or 0) if spec else 0
+
+
+def _tables(spec: Any) -> Row:
+    if not isinstance(spec, dict) or not all(isinstance(table, dict) for table in spec.values()):
+        raise TypeError("a spec is made of tables")
+    return spec
+
+
+def _number(value: Any) -> float:
+    """A number of a record; null is not a number."""
+    if value is None:
+        return math.nan
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{text(repr(value))} is no number")
+    return float(value)
+
+
+@dataclass
+class _Client:
+    """What has been read of a client so far."""
+
+    done: list[tuple[float, int]] = field(default_factory=list)  # seconds and local steps; 0: not known
+    open: list[float] = field(default_factory=list)
+    out: tuple[int, float] | None = None  # serial and time of its job
+    sent: int = 0
+    refused: int = 0
+    lost: int = 0
+    away: bool = False
+    since: float = 0.0  # when it was lost
+    busy: float = 0.0
+    gone: float = 0.0
+    taken: int = 0
+    steps: int = 0
+
+
+class _Reading:
+    """What has been read of a record so far."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.time = most, 0.0
+        self.at: dict[int, _Client] = {}
+        self.refused: Counter[str] = Counter()
+        self.tails: list[Row] = []
+        self.buffer: int | None = None
+        self.whole = {name: array("q") for name in ("clients", "delays")}
+        self.each = {name: array("d") for name in ("weights", "norms")}
+        self.alone = {name: array("d") for name in Rounds._fields[4:]}
+
+    def note(self, row: Row) -> None:
+        """The next event."""
+        kind, self.time = row["event"], float(row["time"])
+        if not math.isfinite(self.time):
+            raise ValueError("a time that is not finite")
+        if kind == "advance":
+            self._advance(row)
+        elif kind == "tail":
+            self.tails.append(row)
+        elif kind in ("dispatch", "arrival", "refusal", "loss", "join"):
+            if (client := whole(row["client"])) >= self.most:
+                raise ValueError(f"client {client} of {self.most}")
+            self._client(kind, self.at.setdefault(client, _Client()), row)
+
+    def _client(self, kind: str, one: _Client, row: Row) -> None:
+        if kind == "dispatch":
+            one.out, one.sent = (whole(row["serial"]), self.time), one.sent + 1
+        elif kind == "join":
+            self._join(one)
+        elif kind == "loss":
+            if one.out:
+                one.open.append(self._back(one))
+            if not one.away:
+                one.since = self.time
+            one.lost, one.away = one.lost + 1, True
+        else:
+            steps = whole(row.get("steps") or 0)
+            if one.out and one.out[0] == row["serial"]:
+                one.done.append((self._back(one), steps))
+            if kind == "arrival":
+                one.taken, one.steps = one.taken + 1, one.steps + steps
+            else:
+                one.refused += 1
+                self.refused[text(row["reason"])] += 1
+
+    def _join(self, one: _Client) -> None:
+        if one.away:
+            one.gone, one.away = one.gone + self.time - one.since, False
+
+    def _back(self, one: _Client) -> float:
+        """A job is no longer out: for how long it was."""
+        if one.out is None:
+            return 0.0
+        seconds = self.time - one.out[1]
+        one.busy, one.out = one.busy + seconds, None
+        return seconds
+
+    def _advance(self, row: Row) -> None:
+        many = len(row["clients"])
+        if many < 1 or self.buffer not in (None, many):
+            raise ValueError(f"a round of {many} updates after rounds of {self.buffer}")
+        self.buffer = many
+        weights = row.get("weights") or [1.0] * many
+        for name, numbers in (("clients", row["clients"]), ("delays", row["delays"])):
+            self.whole[name].extend(map(whole, numbers))
+        for name, values in (("weights", weights), ("norms", row["norms"])):
+            self.each[name].extend(map(_number, values))
+        for name, rows in self.alone.items():
+            rows.append(_number(row.get(name)))
+
+    def rounds(self) -> Rounds:
+        """All of them, as arrays."""
+        made, many = len(self.alone["time"]), self.buffer or 1
+        clients, delays = (np.array(numbers, dtype=np.int64).reshape(made, many) for numbers in self.whole.values())
+        if made and delays.min() < 1:
+            raise ValueError("a delay below 1")
+        weights, norms = (np.array(values, dtype=np.float64).reshape(made, many) for values in self.each.values())
+        alone = {name: np.array(values, dtype=np.float64) for name, values in self.alone.items()}
+        return Rounds(clients, delays, weights, norms, **alone)
+
+    def jobs(self, client: int) -> Jobs:
+        """A client's, when the last event has been read."""
+        one = self.at.get(client, _Client())
+        if one.out:
+            one.open.append(self._back(one))
+        most = max((steps for _, steps in one.done), default=0)  # DyLU gives less work to some jobs, and K to the first
+        seconds = tuple(taken * most / steps if steps else taken for taken, steps in one.done)
+        counts = (one.sent, one.taken, one.refused, one.lost, one.away)
+        self._join(one)
+        return Jobs(seconds, tuple(one.open), *counts, one.busy, one.gone, one.steps)

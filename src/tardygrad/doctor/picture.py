@@ -1,0 +1,51 @@
+"""The picture of a search: time for an effective update against M, a line for every mode."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import altair as alt
+
+from tardygrad.doctor.search import MODES, Tried, ranked
+from tardygrad.record import plain
+
+COLOURS = ("#000000", "#0072B2", "#E69F00")  # of MODES, from the palette of figures.py
+WITHIN, BEYOND = "within the delay bound", "beyond it"
+
+
+def picture(tried: Sequence[Tried]) -> Any:
+    """The settings with all clients at work; crosses are no choice, rings are the present setting and the best one."""
+    all_at_work = sorted((one for one in tried if one.clock), key=lambda one: one.method.buffer)
+    points = [_point(one) for one in all_at_work if one.method.concurrency is None or one.method.mode == "sync"]
+    log = alt.Scale(type="log", nice=False, padding=20)
+    base = alt.Chart({"values": plain(points)}).encode(
+        x=alt.X("M:Q", title="buffer M (updates)", scale=log),
+        y=alt.Y("seconds:Q", title="simulated seconds per effective update", scale=log),
+        color=alt.Color("mode:N", title="mode", scale=alt.Scale(domain=list(MODES), range=list(COLOURS))),
+        tooltip=["mode:N", "M:Q", "at work:N", "seconds:Q", "largest delay:Q"],
+    )
+    shapes = alt.Scale(domain=[WITHIN, BEYOND], range=["circle", "cross"])
+    dots = base.mark_point(size=60, filled=True, opacity=1).encode(shape=alt.Shape("bound:N", title=None, scale=shapes))
+    best = next((one for one in ranked(tried) if one.excluded is None), None)
+    rings = {"now": next((one for one in tried if one.current and one.clock), None), "best": best}
+    marked = [{"name": name, **_point(one)} for name, one in rings.items() if one]
+    ring = alt.Chart({"values": plain(marked)}).encode(
+        x="M:Q", y="seconds:Q", tooltip=["name:N", "mode:N", "at work:N"]
+    )
+    note = ring.mark_text(dy=-18, color="#D55E00", fontSize=12).encode(text="name:N")
+    ring = ring.mark_point(size=300, shape="circle", stroke="#D55E00", strokeWidth=2)
+    chart = alt.layer(base.mark_line(strokeWidth=2), dots, ring, note).properties(width=480, height=320)
+    dressed = chart.configure_axis(labelFontSize=12, titleFontSize=13, gridColor="#eeeeee")
+    return dressed.configure_view(stroke="#cccccc").configure_legend(labelFontSize=12, titleFontSize=12)
+
+
+def _point(one: Tried) -> dict[str, Any]:
+    return {
+        "mode": one.method.mode,
+        "M": one.method.buffer,
+        "at work": str(one.method.concurrency or "all"),
+        "seconds": one.seconds,
+        "largest delay": one.clock.delay_max if one.clock else None,
+        "bound": WITHIN if one.excluded is None else BEYOND,
+    }

@@ -1,0 +1,116 @@
+"""What a change of settings would do, on the clock of the fleet that a record shows."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from functools import cached_property
+from typing import NamedTuple
+
+from tardygrad import spec
+from tardygrad.doctor.clocked import Clocked, clocked
+from tardygrad.doctor.fit import fit
+from tardygrad.doctor.history import History
+from tardygrad.doctor.search import search, sizes
+from tardygrad.errors import Invalid, Starved
+from tardygrad.fleet import Fleet
+from tardygrad.method import How, Method, Mode
+from tardygrad.methods.sgdclip import sgdclip
+from tardygrad.signature import call
+
+
+class Expected(NamedTuple):
+    """A changed method, and the clock now and then."""
+
+    method: Method
+    now: Clocked
+    then: Clocked
+
+    @property
+    def faster(self) -> float:
+        """Effective updates per second, over those now."""
+        return self.now.per_effective / self.then.per_effective if self.then.time else 1.0
+
+    def __str__(self) -> str:
+        now, then = self.now, self.then
+        said = [f"largest delay {now.delay_max} → {then.delay_max}, mean {now.delay_mean:.3g} → {then.delay_mean:.3g}"]
+        if now.time:
+            said.append(f"{then.per_round / now.per_round:.2g} times the time per round")
+            said.append(f"{self.faster:.2g} times the effective updates per second")
+        said.append(f"idle share {now.idle:.0%} → {then.idle:.0%}")
+        said += [f"{then.refused:.1%} of updates refused"] if then.refused else []
+        return ", ".join(said)
+
+
+class Remedies:
+    """The method and the fleet of a record, to try changes on; nothing where they are not known."""
+
+    def __init__(self, history: History) -> None:
+        self.history = history
+        self.method = method_of(history)
+
+    @cached_property
+    def fleet(self) -> Fleet | None:
+        """As fitted."""
+        try:
+            return fit(self.history).fleet
+        except Invalid:
+            return None
+
+    @cached_property
+    def now(self) -> Clocked | None:
+        """The run's own method, simulated."""
+        return self._clock(self.method)
+
+    def expect(self, **changes: object) -> Expected | None:
+        """What comes of changed settings; None if that is not known, or nothing good."""
+        try:
+            changed = replace(self.method, **changes) if self.method else None  # type: ignore[arg-type]
+        except Invalid:
+            return None
+        then = self._clock(changed)
+        return Expected(changed, self.now, then) if changed and self.now and then else None
+
+    def larger_buffer(self) -> Expected | None:
+        """The larger M with the least time for an effective update, if that is no more than now and delays fall."""
+        method, fleet, now = self.method, self.fleet, self.now
+        if method is None or fleet is None or now is None:
+            return None
+        most = method.concurrency if method.mode == "server" and method.concurrency else fleet.clients
+        bigger = [
+            replace(method, buffer=buffer) for buffer in sizes(most, method.buffer) if method.buffer < buffer <= most
+        ]
+        tried = search(bigger, fleet, rounds=len(self.history.rounds), bound=now.delay_max - 1)
+        found = [one for one in tried if one.clock and not one.excluded]
+        best = min(found, key=lambda one: one.seconds, default=None)
+        return (
+            Expected(best.method, now, best.clock)
+            if best and best.clock and best.seconds <= now.per_effective
+            else None
+        )
+
+    def _clock(self, method: Method | None) -> Clocked | None:
+        if method is None or self.fleet is None:
+            return None
+        try:
+            return clocked(method, self.fleet, rounds=len(self.history.rounds))
+        except (Invalid, Starved):
+            return None
+
+
+def method_of(history: History) -> Method | None:
+    """The method of a record: its spec's, or of a run begun in Python one with the same clock, if its text says it."""
+    if history.spec is not None:
+        try:
+            part = spec.parse(history.spec).method
+            made: Method = call(part.make, part.arguments, "method")
+            return made
+        except Invalid:  # of another version
+            pass
+    said = re.search(r" \((synchronous|server-centric|client-centric), M=(\d{1,9}), ", history.method)
+    if said is None or int(said[2]) > history.clients:
+        return None
+    modes: dict[str, Mode] = {"synchronous": "sync", "server-centric": "server", "client-centric": "client"}
+    late = "downplayed" in history.method
+    how: How = {"buffer": int(said[2]), "local_steps": 1, "mode": modes[said[1]]}
+    return sgdclip(local_lr=0.0, local_clip=0.0, lr=0.0, downplay=late, **how)

@@ -1,0 +1,91 @@
+"""Which setting suits a fleet: every M, mode and concurrency on the clock, the fastest first.
+
+Fast is the least time for an effective update, of which an update of delay p makes 1/p: what downplaying leaves of it,
+and for other methods a measure that favours neither many stale updates nor a few fresh ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from tardygrad.doctor.clocked import Clocked, clocked
+from tardygrad.errors import Invalid, Starved
+from tardygrad.fleet import Fleet
+from tardygrad.method import Method, Mode
+
+SIZES = 12  # different M, and the present one
+MODES: tuple[Mode, ...] = ("sync", "server", "client")
+
+
+class Tried(NamedTuple):
+    """One setting, and what came of it."""
+
+    method: Method
+    clock: Clocked | None  # None: there is none
+    excluded: str | None  # why it is no choice
+    current: bool = False  # it is the present setting
+
+    @property
+    def seconds(self) -> float:
+        """For each effective update."""
+        return self.clock.per_effective if self.clock else float("inf")
+
+
+def sizes(clients: int, also: int) -> list[int]:
+    """Buffers to try: all if there are few, else evenly spaced on a log scale; and the present one.
+
+    >>> sizes(1000, also=25)
+    [1, 2, 4, 7, 12, 23, 25, 43, 81, 152, 285, 534, 1000]
+    """
+    few = range(1, clients + 1) if clients <= SIZES else map(int, np.geomspace(1, clients, SIZES).round())
+    return sorted({*few, also})
+
+
+def settings(method: Method, clients: int) -> list[Method]:
+    """The present setting first, then every other one to try.
+
+    With fewer places than clients, a free one goes to a random client: else the same few would work all the time.
+    """
+    found = [method]
+    places = (None, *sorted({clients // 2, clients // 4} - {0, clients}, reverse=True))
+    for mode in MODES:
+        for buffer in sizes(clients, method.buffer):
+            for concurrency in places[: 1 if mode == "sync" else None]:
+                if concurrency is None or mode == "client" or concurrency >= buffer:
+                    dispatch = "random" if concurrency else method.dispatch
+                    found.append(replace(method, mode=mode, buffer=buffer, concurrency=concurrency, dispatch=dispatch))
+    return [found[0], *(one for one in found[1:] if not _same(one, method))]
+
+
+def _same(one: Method, other: Method) -> bool:
+    """Whether the clock cannot tell them apart."""
+    places = {None, one.buffer} if one.mode == "sync" else {one.concurrency}
+    return (one.mode, one.buffer) == (other.mode, other.buffer) and other.concurrency in places
+
+
+def search(
+    tried: Iterable[Method], fleet: Fleet, *, rounds: int, bound: float, parameters: int = 0, seed: int = 0
+) -> Iterator[Tried]:
+    """Simulate one setting after the other; the first is the present one.
+
+    Args:
+        bound: a setting with a later update than this, in rounds, is no choice.
+    """
+    for number, method in enumerate(tried):
+        try:
+            clock = clocked(method, fleet, rounds=rounds, parameters=parameters, seed=seed)
+        except (Invalid, Starved) as error:
+            why = "it starves" if isinstance(error, Starved) else "the method cannot have it"
+            yield Tried(method, None, why, number == 0)
+            continue
+        late = f"its largest delay is above {bound:.4g}" if clock.delay_max > bound else None
+        yield Tried(method, clock, late, number == 0)
+
+
+def ranked(tried: Sequence[Tried]) -> list[Tried]:
+    """The fastest first, those that are no choice last; of equals the smaller M, then the earlier."""
+    return sorted(tried, key=lambda one: (one.excluded is not None, one.seconds, one.method.buffer))

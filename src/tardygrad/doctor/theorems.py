@@ -1,0 +1,107 @@
+"""Which theorem speaks of a run, and with what constants."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tardygrad.doctor.history import History
+from tardygrad.method import Method
+from tardygrad.run import label
+from tardygrad.theory.delays import Constants
+from tardygrad.theory.rates import PRESETS, Preset
+
+PRESUMED = 1.5  # the tail index where nobody knows it
+
+
+class Tailed(NamedTuple):
+    """A tail index, and where it is from."""
+
+    tail: float  # α
+    source: str
+
+
+def presets(name: str, schedule: str | None = None) -> list[Preset]:
+    """The theory's schedules for a method of that label; of one that it does not treat, SGDClip's.
+
+    >>> [one.name for one in presets("SD-Clip²")], [one.name for one in presets("FADAS")]
+    (['sd-clip2'], ['sgdclip'])
+    """
+    kind = "clip2" if name.endswith("Clip²") else "sgdclip"
+    treated = "sd-" if "SD-" in name else "dc-" if "DC-" in name and kind == "clip2" else ""
+    if schedule and schedule.startswith("theory"):
+        return [one for one in PRESETS if one.name == treated + schedule.replace("theory", kind)]
+    return [one for one in PRESETS if one.name.startswith(treated + kind)]
+
+
+def treated(name: str) -> bool:
+    """Whether a theorem speaks of a method of that label.
+
+    >>> treated("sync-SD-Clip²"), treated("FADAS")
+    (True, False)
+    """
+    return name.rpartition("-")[2] in ("SGDClip", "Clip²")
+
+
+def tolerance(method: Method, rounds: int, tail: float) -> float:
+    """The largest delay that a method is proved to bear in so many rounds, up to a constant; inf: none is known."""
+    name = label(method)
+    if "SD-" in name or not treated(name):
+        return math.inf
+    return max(math.pow(rounds, one.tolerance(tail)) for one in presets(name))
+
+
+def tail_of(spec: Any, events: list[Any] | None = None) -> Tailed:
+    """The tail index of a run's noise: the last one measured, that of the spec, or a guess."""
+    for event in reversed(events or []):
+        if within(event.get("index")) and "infinite" in str(event.get("verdict")):
+            return Tailed(float(event["index"]), f"measured in round {event.get('round')}")
+    tables = spec if isinstance(spec, dict) else {}
+    for table, key in (("method", "tail"), ("task", "noise")):
+        value = (tables.get(table) or {}).get(key)
+        value = value.get("tail") if isinstance(value, dict) else value
+        if value is not None and within(value):
+            return Tailed(float(value), f"of the spec's {key}")
+    return Tailed(PRESUMED, "presumed")
+
+
+def within(tail: Any) -> bool:
+    """Whether the theorems speak of it."""
+    return isinstance(tail, int | float) and not isinstance(tail, bool) and 1 < tail <= 2
+
+
+def constants(history: History, tail: float) -> Constants:
+    """What the theorems need to know, as far as the record says.
+
+    G is the largest ‖δ‖/(η_ℓ K), averaged over a round; C₁ the fall of the training loss; L the least that a loss with
+    such gradients and such a fall can have, G²/(2C₁). Of coordinate-wise clips u and ũ stand for u√d and ũ√d.
+    """
+    rounds = history.rounds
+    steps = max((jobs.steps / jobs.taken for jobs in history.jobs if jobs.taken), default=1.0) or 1.0
+    wide = math.sqrt(history.parameters or 1) if history.setting("norm") != "l2" else 1.0
+    local_lr = _positive(history.setting("local_lr"))
+    means = [float(np.nanmean(row)) for row in rounds.norms if not np.isnan(row).all()]
+    gradient = max(means, default=0.0) / ((local_lr or 1.0) * steps)
+    loss = rounds.loss[np.isfinite(rounds.loss)]
+    gap = float(loss[0] - loss.min()) if len(loss) else 0.0
+    known = {
+        "local_lr": local_lr,
+        "local_clip": _positive(history.setting("local_clip"), wide),
+        "clip": _positive(history.setting("clip"), wide),
+        "gradient": _positive(gradient),
+        "gap": _positive(gap),
+        "smoothness": _positive(gradient**2 / (2 * gap)) if gap > 0 else None,
+    }
+    told = {name: value for name, value in known.items() if value is not None}
+    return Constants(tail=tail, local_steps=max(round(steps), 1), **told)
+
+
+def _positive(value: Any, times: float = 1.0) -> float | None:
+    """A setting that is a number or a schedule, which counts as at its beginning; None if it is not known."""
+    if isinstance(value, dict):
+        value = value.get("value", value.get("peak"))
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value * times < math.inf:
+        return None
+    return value * times

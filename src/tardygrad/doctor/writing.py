@@ -1,0 +1,23 @@
+"""A spec with a fitted fleet, as a file that can be run, planned and read."""
+
+from __future__ import annotations
+
+import json as jsons
+
+from tardygrad.fleet import Fleet, Group
+from tardygrad.report.settings import inline, toml
+from tardygrad.signature import parameters, written_arguments
+from tardygrad.spec import Spec
+
+
+def written_spec(asked: Spec, fleet: Fleet, *, json: bool) -> str:
+    """The spec in JSON, or in TOML with a line for every group of clients."""
+    own = {name: parameter for name, parameter in parameters(Group).items() if name != "link"}  # it has none
+    groups = [written_arguments(own, {name: getattr(group, name) for name in own}) for group in fleet.groups]
+    tables = asked.resolved()
+    if json:
+        made = tables | {"fleet": {"kind": "groups", "groups": groups}}
+        return jsons.dumps(made, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    lines = "".join(f"    {inline(group)},\n" for group in groups)
+    fitted = f'[fleet]\nkind = "groups"\ngroups = [\n{lines}]'
+    return "\n\n".join([*(toml({name: tables[name]}) for name in tables if name != "fleet"), fitted]) + "\n"

@@ -1,0 +1,149 @@
+"""doctor, and plan with --search and --fit."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import SMALL, Command
+from tests.report.records import record
+
+
+def test_a_healthy_run_is_told_so_in_a_line(tardygrad: Command) -> None:
+    even = "fleet={kind='groups', groups=[{name='rack', clients=8, runtime={kind='lognormal', median=1, sigma=0.1}}]}"
+    how = ["method.buffer=4", "method.clip=0.1", "run.rounds=60", "method.lr={value=1.0, exponent=-0.5}", even]
+    tardygrad("run", "small.toml", *how, "--out", "run")
+    code, out, err = tardygrad("doctor", "run")
+    assert (code, err) == (0, "")
+    assert out.splitlines()[0].startswith("Clip² (client-centric, M=4, K=3): finished after 60 rounds")
+    assert out.splitlines()[-1].startswith("healthy: nothing wrong with rounds, divergence, starvation, delays")
+    seen = tardygrad("doctor", "run", "--json").json
+    assert (seen["healthy"], seen["rounds"], seen["run"]) == (True, 60, "run")
+
+
+def test_findings_are_printed_and_are_json(tardygrad: Command) -> None:
+    tardygrad("run", "small.toml", "method.clip=9.0", "run.rounds=40", "--out", "run")
+    out = tardygrad("doctor", "run").out
+    assert "outer clip: the server's clip ũ = 9 never binds" in " ".join(out.split())
+    assert "do use method.clip=" in " ".join(out.split())
+    assert out.splitlines()[-1].startswith("checked: ")
+    (found,) = [one for one in tardygrad("doctor", "run", "--json").json["findings"] if one["cause"] == "outer clip"]
+    assert found.keys() == {"severity", "cause", "says", "advice", "expected", "numbers"}
+    assert found["severity"] == "warning"
+
+
+def test_a_probe_is_an_option(tardygrad: Command) -> None:
+    tardygrad("run", "small.toml", "--out", "run")
+    assert "tail" in [one["cause"] for one in tardygrad("doctor", "run", "--probe", "--json").json["findings"]]
+
+
+def test_text_of_a_record_is_printed_as_it_is(tardygrad: Command) -> None:
+    evil = "[red]x[/red]\x1b[31m"
+    record(Path("run"), method=f"{evil} (client-centric, M=1, K=5)", classes=[[evil, 3], ["b", 1]])
+    code, out, _ = tardygrad("doctor", "run")
+    assert code == 0
+    assert "[red]x[/red]" in out
+    assert "\x1b" not in out
+
+
+def test_what_is_no_run_cannot_be_examined(tardygrad: Command) -> None:
+    assert tardygrad("doctor", "nowhere").err.startswith("error: 'nowhere' holds no run")
+    record(Path("runs/one"))
+    assert "Did you mean 'runs/one'?" in tardygrad("doctor", "one").err
+    Path("runs/one/events.jsonl").write_text("nonsense\n")
+    code, _, err = tardygrad("doctor", "runs/one")
+    assert (code, "is damaged" in err) == (1, True)
+
+
+def test_a_search_ranks_settings(tardygrad: Command) -> None:
+    seen = tardygrad("plan", "small.toml", "--search", "--json").json
+    assert seen["current"]["current"]
+    assert (seen["current"]["mode"], seen["current"]["buffer"]) == ("client", 2)
+    assert seen["best"] == seen["settings"][0]
+    assert seen["best"]["per_effective"] == pytest.approx(seen["best"]["time"] / seen["best"]["effective"])
+    assert seen["bound"]["delay"] == pytest.approx(12**0.5)
+    assert all(one["delay_max"] <= 12**0.5 for one in seen["settings"] if one["excluded"] is None)
+    assert seen["fit"] is None
+    out = tardygrad("plan", "small.toml", "--search", "--max-delay", "1000").out
+    assert "best" in out
+    assert "now" in out
+    assert "delay bound: 1000 rounds, --max-delay" in out
+    assert "times as fast as now, with method." in out
+
+
+def test_a_search_repeats_itself(tardygrad: Command) -> None:
+    assert tardygrad("plan", "small.toml", "--search").out == tardygrad("plan", "small.toml", "--search").out
+
+
+def test_a_search_without_a_choice_says_so(tardygrad: Command) -> None:
+    even = "fleet.crashes=[{client=7, at=0.5}]"
+    Path("one.toml").write_text(SMALL.replace('kind = "paper"', 'kind = "paper"\nclients = 8'))
+    out = tardygrad("plan", "one.toml", even, "method.downplay=true", "--search").out
+    assert "delay bound: none, as downplayed" in out
+    assert "because it starves" in out
+    slow = tardygrad("plan", "small.toml", "method.mode=server", "method.buffer=5", "--search", "--max-delay", "1").out
+    assert "the present setting is no choice; the best one is " in slow
+    best = tardygrad("plan", "small.toml", "method.buffer=8", "--search", "--max-delay", "1000").out
+    assert "the present setting is the best of those tried" in best
+
+
+def test_a_fitted_fleet_can_be_written_and_run(tardygrad: Command) -> None:
+    tardygrad("run", "small.toml", "run.rounds=60", "--out", "run")
+    for name in ("fitted.toml", "fitted.json"):
+        code, out, _ = tardygrad("plan", "small.toml", "--fit", "run", "--write", name)
+        assert code == 0
+        assert f"written  {name}" in out
+        assert "class" in out
+        tables = json.loads(Path(name).read_text()) if name.endswith("json") else tomllib.loads(Path(name).read_text())
+        assert sum(group["clients"] for group in tables["fleet"]["groups"]) == 8
+        planned = tardygrad("plan", name, "run.rounds=60", "--json").json
+        there = tardygrad("plan", "small.toml", "run.rounds=60", "--json").json
+        assert planned["time"] == pytest.approx(there["time"], rel=0.25)
+    assert tardygrad("plan", "small.toml", "--fit", "run", "--write", "fitted.toml").err == (
+        "error: a plan overwrites nothing, got --write 'fitted.toml', which is there. Choose another name.\n"
+    )
+
+
+def test_a_fit_is_told_client_by_client(tardygrad: Command) -> None:
+    tardygrad("run", "small.toml", "run.rounds=60", "--out", "run")
+    seen = tardygrad("plan", "small.toml", "--fit", "run", "--json").json["fit"]
+    assert [one["client"] for one in seen] == list(range(8))
+    assert seen[0]["runtime"] == {"kind": "integer", "low": 1, "high": 2}
+    twice = tardygrad("plan", "small.toml", "method.local_steps=6", "--fit", "run", "--json").json["fit"]
+    assert set(twice[0]["runtime"]["seconds"]) == {2.0, 4.0}
+
+
+def test_a_threads_spec_can_be_planned_with_a_fit(tardygrad: Command) -> None:
+    Path("threads.toml").write_text(SMALL.replace('[fleet]\nkind = "paper"', '[engine]\nkind = "threads"'))
+    tardygrad("run", "threads.toml", "--out", "run")
+    assert tardygrad("plan", "threads.toml", "--fit", "run", "--json").code == 0
+    assert "a search needs a [fleet]" in tardygrad("plan", "threads.toml", "--search").err
+
+
+@pytest.mark.parametrize("name", ["search.png", "search.svg"])
+def test_a_search_can_be_drawn(name: str, tardygrad: Command) -> None:
+    assert tardygrad("plan", "small.toml", "--search", "--figure", name).out.endswith(f"figure  {name}\n")
+    assert Path(name).stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--max-delay", "3"], "--max-delay needs --search or --fit RUN"),
+        (["--figure", "x.png"], "--figure needs --search or --fit RUN"),
+        (["--search", "--write", "x.toml"], "--write needs --fit RUN"),
+        (["--search", "--max-memory", "1GB"], "--max-memory needs a plan of one setting"),
+        (["--search", "--figure", "x.gif"], "a file that ends in .png or .svg is needed, got 'x.gif'"),
+        (["--fit", "run", "--write", "x.yaml"], "a file that ends in .toml or .json is needed, got 'x.yaml'"),
+        (["--fit", "nowhere"], "'nowhere' holds no run"),
+        (["--fit", "run"], "a fit needs a run with as many clients as the spec (8), got 'run' with 4"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(options: list[str], says: str, tardygrad: Command) -> None:
+    record(Path("run"))
+    code, out, err = tardygrad("plan", "small.toml", *options)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"error: {says}")

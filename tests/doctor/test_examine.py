@@ -1,0 +1,316 @@
+"""The doctor: planted problems are named first, and a healthy run is left alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tardygrad as tg
+from tardygrad import spec
+from tardygrad.doctor.examine import Examined, examine
+from tardygrad.doctor.finding import Finding, in_order
+from tardygrad.doctor.history import read
+from tardygrad.doctor.learning import onset
+from tardygrad.errors import RecordError
+from tests.doctor.planted import clip2, fleet, record, sgdclip
+from tests.report.records import record as made_up
+
+NOISE = tg.Noise("student", 1.5, 0.1)
+
+
+def causes(seen: Examined, *severities: str) -> list[str]:
+    return [one.cause for one in seen.findings if one.severity in (severities or ("severe", "warning", "note"))]
+
+
+def test_a_healthy_run_is_healthy(tmp_path: Path) -> None:
+    seen = examine(record(tmp_path / "run", clip2(), fleet(), noise=NOISE))
+    assert seen.healthy
+    assert causes(seen, "severe", "warning") == []
+    assert (seen.status, seen.rounds) == ("finished", 100)
+
+
+def test_a_buffer_too_small_for_one_extreme_client_is_named_first(tmp_path: Path) -> None:
+    method = clip2(buffer=1, lr=0.3, local_steps=1)
+    first, *_ = examine(record(tmp_path / "run", method, fleet(slow=100.0), rounds=1600)).findings
+    assert (first.severity, first.cause) == ("severe", "delays")
+    numbers = first.numbers or {}
+    assert list(numbers["clients"]) == [11]
+    assert numbers["clients"][11] > 0.9
+    assert numbers["largest"] > 700
+    assert numbers["factor"] == pytest.approx(numbers["largest"] / 40, rel=0.01)  # T^(1/2)
+    assert "client 11 (far)" in first.says
+    assert "Theorem 5" in first.says
+    assert "method.buffer=" in (first.advice or "")
+    assert numbers["then"]["delay_max"] < 0.2 * numbers["now"]["delay_max"]
+    assert f"→ {numbers['then']['delay_max']}," in (first.expected or "")
+
+
+def test_a_buffer_that_is_as_large_as_pays_is_left_alone(tmp_path: Path) -> None:
+    first, *_ = examine(
+        record(tmp_path / "run", clip2(buffer=11, mode="server"), fleet(slow=60.0), rounds=200)
+    ).findings
+    assert (first.severity, first.cause) == ("warning", "delays")
+    assert "method.buffer" not in (first.advice or "")
+    assert "method.max_delay=14, which" in (first.advice or "")
+    assert (first.expected or "").startswith("with max_delay = 14: largest delay ")
+    assert (first.numbers or {})["then"]["delay_max"] <= 14
+
+
+def test_an_outer_clip_that_never_binds_is_named_first(tmp_path: Path) -> None:
+    first, *_ = examine(record(tmp_path / "run", clip2(clip=5.0), fleet(), noise=NOISE)).findings
+    assert (first.severity, first.cause) == ("warning", "outer clip")
+    suggested = (first.numbers or {})["suggested"]
+    assert f"method.clip={suggested:.2g}" in (first.advice or "")
+    again = read(record(tmp_path / "again", clip2(clip=suggested), fleet(), noise=NOISE)).rounds.clipped
+    assert 0 < again.mean() < 0.5
+
+
+def test_a_rate_that_diverges_is_named_first(tmp_path: Path) -> None:
+    wild = sgdclip(lr=60.0, local_clip=np.inf, buffer=4)
+    seen = examine(record(tmp_path / "run", wild, fleet(), rounds=400))
+    first, *_ = seen.findings
+    assert seen.status == "diverged"
+    assert (first.severity, first.cause) == ("severe", "divergence")
+    numbers = first.numbers or {}
+    assert numbers["round"] < 15
+    assert len(numbers["clients"]) == len(numbers["delays"]) == 4
+    assert f"round {numbers['round']}" in first.says
+    assert "smaller lr" in (first.advice or "")
+
+
+def test_a_rate_that_diverges_slowly_is_found_before_the_model_is_lost(tmp_path: Path) -> None:
+    seen = examine(record(tmp_path / "run", sgdclip(lr=30.0, local_clip=np.inf, buffer=12), fleet(), rounds=40))
+    assert seen.status == "finished"
+    assert (seen.findings[0].severity, seen.findings[0].cause) == ("severe", "divergence")
+
+
+def test_the_rate_that_is_advised_does_not_diverge(tmp_path: Path) -> None:
+    tables = spec.load("quadratic", ["task.noise=", "method.kind=sgdclip", "method.clip=", "method.mode=sync"])
+    wild = {"method": tables.resolved()["method"] | {"lr": 8.0, "local_clip": "inf", "downplay": False}}
+    path = _run(tmp_path / "run", tables.resolved() | wild | {"run": {"rounds": 60}})
+    first = examine(path).findings[0]
+    assert first.cause == "divergence"
+    lr = float((first.advice or "").partition("method.lr=")[2].split()[0])
+    assert lr < 8.0
+    calm = {"method": wild["method"] | {"lr": lr}}
+    seen = examine(_run(tmp_path / "calm", tables.resolved() | calm | {"run": {"rounds": 60}}))
+    assert "divergence" not in causes(seen)
+
+
+def _run(path: Path, tables: spec.Table) -> Path:
+    """Run a spec, as the command line does."""
+    asked = spec.parse(tables)
+    built = asked.build()
+    with built.pool() as pool:
+        run = tg.begin(built.method, built.task, pool, spec=asked.resolved(), out=path, **asked.run.settings())
+        try:
+            for _ in run.go():
+                pass
+        except (tg.Diverged, tg.Starved):
+            pass
+    return path
+
+
+def test_delays_of_a_downplayed_run_are_held_against_its_own_theorem(tmp_path: Path) -> None:
+    seen = examine(record(tmp_path / "run", clip2(buffer=1, downplay=True), fleet(slow=30.0), rounds=600))
+    assert "delays" not in causes(seen, "severe")
+    for one in seen.findings:
+        assert one.cause != "delays" or "Theorem 2" in one.says
+
+
+def test_delays_of_a_method_without_a_theorem_are_held_against_another_and_never_severe(tmp_path: Path) -> None:
+    method = tg.fadas(local_lr=0.1, lr=0.05, tau_c=1, buffer=1, local_steps=1, mode="client")
+    seen = examine(record(tmp_path / "run", method, fleet(slow=30.0), rounds=500))
+    late = next(one for one in seen.findings if one.cause == "delays")
+    assert late.severity == "warning"
+    assert "of SGDClip, as none speaks of this method" in late.says
+    assert "downplay" not in (late.advice or "")
+
+
+def test_a_starved_run_says_who_is_lost(tmp_path: Path) -> None:
+    crashed = fleet()
+    for client in range(8):
+        crashed = crashed.crash(client=client, at=8.0)
+    first, *_ = examine(record(tmp_path / "run", clip2(mode="server"), crashed)).findings
+    assert (first.severity, first.cause) == ("severe", "starvation")
+    assert (first.numbers or {})["lost"] == list(range(8))
+    assert "method.buffer=4" in (first.advice or "")
+
+
+def test_clients_that_never_contribute_are_named(tmp_path: Path) -> None:
+    seen = examine(record(tmp_path / "run", clip2(), fleet(slow=10_000.0)))
+    silent = next(one for one in seen.findings if one.cause == "starvation")
+    assert (silent.numbers or {})["clients"] == [11]
+    assert "client 11 (far) still at work" in silent.says
+    idle = examine(record(tmp_path / "idle", clip2(concurrency=6), fleet()))
+    assert "method.dispatch=random" in next(one.advice or "" for one in idle.findings if one.cause == "starvation")
+
+
+def test_refusals_are_counted_and_whose_they_are(tmp_path: Path) -> None:
+    seen = examine(record(tmp_path / "run", clip2(buffer=1, max_delay=14), fleet(slow=5.0), rounds=400))
+    refused = next(one for one in seen.findings if one.cause == "refusals")
+    numbers = refused.numbers or {}
+    assert numbers["clients"][0] == 11
+    assert list(numbers["reasons"]) == ["too stale"]
+    assert "method.max_delay" in (refused.advice or "")
+
+
+def test_losses_are_noted(tmp_path: Path) -> None:
+    crashed = fleet().crash(client=3, at=5.0, back=9.0)
+    seen = examine(record(tmp_path / "run", clip2(), crashed, noise=NOISE))
+    lost = next(one for one in seen.findings if one.cause == "losses")
+    assert (lost.severity, lost.numbers) == ("note", {"clients": {3: 1}, "share": pytest.approx(1 / 600, rel=0.2)})
+
+
+def test_a_sync_run_has_no_delays_and_is_told_what_waiting_costs(tmp_path: Path) -> None:
+    seen = examine(record(tmp_path / "run", clip2(mode="sync", buffer=4), fleet(slow=30.0), noise=NOISE))
+    assert "delays" not in causes(seen)
+    idle = next(one for one in seen.findings if one.cause == "idle")
+    assert (idle.severity, idle.advice) == ("warning", "use method.mode=server")
+    assert "times the time per round" in (idle.expected or "")
+    assert (idle.numbers or {})["then"]["time"] < seen.time
+
+
+def test_a_single_client_can_be_examined(tmp_path: Path) -> None:
+    seen = examine(record(tmp_path / "run", clip2(buffer=1), fleet(1), noise=NOISE))
+    assert causes(seen, "severe") == []
+    assert seen.rounds == 100
+
+
+def test_work_that_hardly_counts_is_found(tmp_path: Path) -> None:
+    slow = tg.Fleet((tg.Group("quick", 4, tg.Uniform(1.0, 1.2)), tg.Group("slow", 4, tg.Uniform(30.0, 40.0))))
+    seen = examine(record(tmp_path / "run", clip2(buffer=4, downplay=True), slow, rounds=200))
+    dead = next(one for one in seen.findings if one.cause == "dead weight")
+    assert dead.severity == "warning"
+    assert (dead.numbers or {})["clients"] == [4, 5, 6, 7]
+    assert (dead.numbers or {})["weight"] < 0.05 < 0.4 < (dead.numbers or {})["work"]
+
+
+def test_clips_that_always_bind_are_found(tmp_path: Path) -> None:
+    tables = spec.load("quadratic", ["run.rounds=40", "method.local_clip=1e-3", "method.clip=1e-6"]).resolved()
+    seen = examine(_run(tmp_path / "run", tables))
+    assert {"outer clip", "local clip", "progress"} <= set(causes(seen, "warning"))
+    loose = spec.load("quadratic", ["run.rounds=40", "method.local_clip=1e6", "task.noise="]).resolved()
+    assert "local clip" in causes(examine(_run(tmp_path / "loose", loose)), "note")
+
+
+def test_an_outer_clip_that_cannot_bind_is_told_so(tmp_path: Path) -> None:
+    tables = spec.load("quadratic", ["run.rounds=40", "method.clip=5.0"]).resolved()
+    found = next(one for one in examine(_run(tmp_path / "run", tables)).findings if one.cause == "outer clip")
+    assert "ũ = 5 never binds" in found.says
+    assert "as η_ℓ·K·u = 0.5" in found.says
+
+
+def test_a_measured_tail_is_noted_and_warned_of_where_nobody_clips(tmp_path: Path) -> None:
+    tables = spec.load("quadratic", ["run.rounds=20", "method.local_clip=inf", "method.lr=0.01"]).resolved()
+    for name, clip, severity in (("bare", "inf", "warning"), ("clipped", 1.0, "note")):
+        path = _run(tmp_path / name, tables | {"method": tables["method"] | {"local_clip": clip}})
+        tail = {"event": "tail", "time": 1e9, "round": 20, "index": 1.4, "low": 1.3, "high": 1.5}
+        with (path / "events.jsonl").open("a") as file:
+            file.write(json.dumps(tail | {"verdict": "heavy-tailed, infinite variance"}) + "\n")
+        found = next(one for one in examine(path).findings if one.cause == "tail")
+        assert found.severity == severity
+        assert "the tail index of the updates of round 20 is 1.4 (1.3 to 1.5)" in found.says
+
+
+def test_a_run_without_rounds_says_so(tmp_path: Path) -> None:
+    path = record(tmp_path / "run", clip2(), fleet())
+    for name in ("events.jsonl", "metrics.jsonl", "summary.json"):
+        (path / name).unlink()
+    seen = examine(path)
+    assert causes(seen) == ["no rounds"]
+    assert "tardygrad resume" in (seen.findings[0].advice or "")
+
+
+def test_a_run_that_goes_on_is_examined_as_far_as_it_is(tmp_path: Path) -> None:
+    task = tg.tasks.quadratic(clients=12, dimension=10, noise=NOISE)
+    run = tg.begin(
+        clip2(), task, tg.SimPool(task, clip2(), fleet()), rounds=100, out=tmp_path / "run", evaluate_every=0
+    )
+    rows = run.go()
+    for _ in range(60):
+        next(rows)
+    assert run.record is not None
+    run.record.sync()
+    seen = examine(tmp_path / "run")
+    rows.close()
+    assert (seen.status, seen.rounds) == ("going on", 60)
+    assert causes(seen, "severe") == []
+
+
+def test_a_resumed_run_is_examined_as_a_whole(tmp_path: Path) -> None:
+    task = tg.tasks.quadratic(clients=12, dimension=10, noise=NOISE)
+
+    def pool() -> tg.SimPool:
+        return tg.SimPool(task, clip2(), fleet())
+
+    tg.train(clip2(), task, pool(), rounds=50, out=tmp_path / "run", evaluate_every=0)
+    for _ in tg.resume(tmp_path / "run", clip2(), task, pool(), rounds=100).go():
+        pass
+    once = record(tmp_path / "once", clip2(), fleet(), noise=NOISE)
+    assert examine(tmp_path / "run").findings == examine(once).findings
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"event":"dispatch","time":1,"client":99,"serial":0,"round":0}',
+        '{"event":"dispatch","time":1,"client":-1,"serial":0,"round":0}',
+        '{"event":"arrival","time":1,"client":0,"serial":0,"steps":"many"}',
+        '{"event":"arrival","time":"soon","client":0,"serial":0}',
+        '{"event":"advance","time":1,"round":1,"clients":[],"delays":[],"norms":[]}',
+        '{"event":"advance","time":1,"round":1,"clients":[0,1],"delays":[0,1],"norms":[1,1]}',
+        '{"event":"advance","time":1,"round":1,"clients":[0],"delays":[1],"norms":[1]}',
+        '{"event":"advance","time":1,"round":1,"clients":[0,1],"delays":[1],"norms":[1,1]}',
+        '{"event":"advance","time":1,"round":1,"clients":[0,77],"delays":[1,1],"norms":[1,1]}',
+        '{"event":"advance","time":1,"round":1,"clients":[0,1],"delays":[1,1],"norms":["x",1]}',
+        '{"time":1}',
+        "[1, 2]",
+        "nonsense",
+    ],
+)
+def test_a_damaged_record_says_so(line: str, tmp_path: Path) -> None:
+    path = made_up(tmp_path / "run")
+    with (path / "events.jsonl").open("a") as file:
+        file.write(line + "\n")
+    with pytest.raises(RecordError, match="damaged"):
+        examine(path)
+
+
+def test_a_damaged_spec_says_so(tmp_path: Path) -> None:
+    for number, asked in enumerate(({"spec": [1]}, {"spec": {"method": 3}}, {"classes": [["a"]]}, {"method": None})):
+        with pytest.raises(RecordError, match="damaged"):
+            examine(made_up(tmp_path / str(number), **asked))
+    with pytest.raises(tg.Invalid, match="holds no run"):
+        examine(tmp_path / "nowhere")
+
+
+def test_records_that_were_killed_or_are_of_other_versions_are_read(tmp_path: Path) -> None:
+    torn = examine(made_up(tmp_path / "torn", torn=True))
+    assert (torn.status, torn.rounds) == ("not ended", 12)
+    assert examine(made_up(tmp_path / "python", spec=None)).rounds == 12
+    assert examine(made_up(tmp_path / "bare", spec=None, classes=None, label=None, parameters=None)).rounds == 12
+
+
+def test_findings_come_in_order() -> None:
+    mixed = [Finding("note", "delays", ""), Finding("severe", "starvation", ""), Finding("severe", "divergence", "")]
+    assert [one.cause for one in in_order(mixed)] == ["divergence", "starvation", "delays"]
+
+
+def test_an_onset_is_where_the_band_is_left_for_good() -> None:
+    assert onset(np.array([1.0, 2.0, 3.0])) is None
+    assert onset(np.array([1.0, 50.0, 1.0, 50.0, 60.0])) == 3
+    assert onset(np.array([np.nan, np.nan])) == 0
+    assert onset(np.array([])) is None
+
+
+def test_a_probe_looks_at_the_noise(tmp_path: Path) -> None:
+    path = _run(tmp_path / "run", spec.load("quadratic", ["run.rounds=10"]).resolved())
+    found = [one for one in examine(path, probed=True).findings if one.cause == "tail"]
+    assert len(found) == 1
+    assert found[0].says.startswith("the tail index of the gradients' noise at x_0 is ")
+    with pytest.raises(tg.Invalid, match=r"a probe needs the run's spec, got .*, begun in Python"):
+        examine(record(tmp_path / "python", clip2(), fleet(), rounds=5), probed=True)

@@ -1,0 +1,152 @@
+"""Fitted fleets: the planted distributions come out, and so does their clock."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tardygrad as tg
+from tardygrad import streams
+from tardygrad.doctor.clocked import clocked
+from tardygrad.doctor.fit import Drawn, choose, fit
+from tardygrad.doctor.history import History, read
+from tests.doctor.planted import clip2, fleet, record
+
+LAWS = (
+    tg.Uniform(3.0, 5.0),
+    tg.LogNormal(2.0, 0.2),
+    tg.LogNormal(2.0, 1.0),
+    tg.Exponential(2.0),
+    tg.Pareto(5.0, 1.5),
+    tg.Pareto(1.0, 3.0),
+    tg.Integer(1, 2),
+    tg.Integer(20, 40),
+)
+
+
+def drawn(law: Drawn, jobs: int, seed: int = 0) -> list[float]:
+    return [law.draw(streams.uniform(seed, "fit", 0, serial), serial) for serial in range(jobs)]
+
+
+@pytest.mark.parametrize("law", LAWS, ids=str)
+def test_the_planted_distribution_is_chosen_and_has_its_quantiles(law: Drawn) -> None:
+    chosen = [choose(drawn(law, 100, seed)) for seed in range(10)]
+    right = [one for one in chosen if type(one) is type(law)]
+    assert len(right) >= 9
+    for u in (0.1, 0.5, 0.9):
+        assert np.median([one.draw(u, 0) for one in right]) == pytest.approx(law.draw(u, 0), rel=0.15)
+
+
+def test_what_no_distribution_draws_stays_as_it_was_measured() -> None:
+    times = [1.0 + 0.01 * i if i % 2 else 50.0 + 0.01 * i for i in range(60)]
+    assert choose(times) == tg.Trace(tuple(times))
+    assert len(choose(times * 20).seconds) <= 200  # type: ignore[union-attr]
+    uneven = [1.0] * 50 + [9.0] * 50
+    assert choose(uneven) == tg.Trace(tuple(uneven))
+
+
+def test_a_constant_time_is_one() -> None:
+    assert choose([2.5] * 6) == tg.Uniform(2.5, 2.5)
+    assert choose([2.0] * 6) == tg.Integer(2, 2)
+    assert choose([0.0] * 6) == tg.Integer(0, 0)
+
+
+@pytest.mark.parametrize("mode", ["client", "server"])
+def test_the_fitted_fleet_has_the_clock_of_the_planted_one(mode: str, tmp_path: Path) -> None:
+    planted = tg.Fleet(
+        (
+            tg.Group("fast", 5, tg.LogNormal(1.0, 0.3)),
+            tg.Group("slow", 3, tg.Uniform(6.0, 9.0)),
+            tg.Group("odd", 2, tg.Exponential(3.0)),
+        )
+    )
+    method = clip2(buffer=3, mode=mode)
+    fitted = fit(read(record(tmp_path / "run", method, planted, rounds=300))).fleet
+    assert type(fitted.groups[0].runtime).__name__ == "LogNormal"
+    ours, theirs = (clocked(method, each, rounds=300, seed=5) for each in (fitted, planted))
+    assert ours.time == pytest.approx(theirs.time, rel=0.1)
+    assert ours.delay_mean == pytest.approx(theirs.delay_mean, rel=0.1)
+    assert ours.effective == pytest.approx(theirs.effective, rel=0.1)
+
+
+def test_the_papers_fleet_is_fitted_as_whole_numbers(tmp_path: Path) -> None:
+    history = read(record(tmp_path / "run", clip2(buffer=2), tg.Fleet.paper(clients=12), rounds=200))
+    found = fit(history).fleet.groups
+    assert {(group.name, group.runtime) for group in found if group.name != "large"} == {
+        ("small", tg.Integer(1, 2)),
+        ("medium", tg.Integer(3, 5)),
+    }
+    assert all(20 <= group.runtime.draw(0.5, 0) <= 40 for group in found if group.name == "large")
+
+
+def made_up(tmp_path: Path, *times: list[float], classes: list[tuple[str, int]] | None = None) -> History:
+    """A record whose clients had jobs of just these times, one after the other; a negative one never came back."""
+    rows = []
+    for client, own in enumerate(times):
+        now = 0.0
+        for serial, seconds in enumerate(own):
+            rows.append({"event": "dispatch", "time": now, "client": client, "serial": serial, "round": 0})
+            now += abs(seconds)
+            facts = {"client": client, "serial": serial, "round": 0, "delay": 1, "steps": 1, "loss": 1.0}
+            rows += [{"event": "arrival", "time": now, **facts}] if seconds >= 0 else []
+    rows.sort(key=lambda row: row["time"])
+    rows.append({"event": "join", "time": 100.0, "client": 0, "round": 0})
+    tmp_path.joinpath("events.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    asked = {"spec": None, "method": "Clip²", "classes": classes or [], "run": {}, "versions": {}}
+    tmp_path.joinpath("spec.json").write_text(json.dumps(asked))
+    return read(tmp_path)
+
+
+MANY = [1.1, 0.9, 1.05, 0.95, 1.0, 1.02]
+
+
+def test_a_client_with_few_jobs_is_pooled(tmp_path: Path) -> None:
+    def sources(*times: list[float], classes: list[tuple[str, int]] | None = None) -> list[str]:
+        return [one.source for one in fit(made_up(tmp_path, *times, classes=classes)).clients]
+
+    assert sources(MANY, [1.2], classes=[("a", 2)]) == ["own", "class"]
+    assert sources(MANY, [1.2], classes=[("a", 1), ("b", 1)]) == ["own", "neighbours"]
+    assert sources(MANY, [50.0], classes=[("a", 2)]) == ["own", "few"]
+    assert sources(MANY, [], classes=[("a", 2)]) == ["own", "class"]
+    assert sources(MANY, [], classes=[("a", 1), ("b", 1)]) == ["own", "everyone"]
+    few = fit(made_up(tmp_path, MANY, [50.0])).clients[1].runtime
+    assert isinstance(few, tg.LogNormal)
+    assert (few.median, 0.01 < few.sigma < 0.2) == (50.0, True)
+
+
+def test_a_job_that_never_came_back_took_at_least_as_long_as_it_was_out(tmp_path: Path) -> None:
+    slow = fit(made_up(tmp_path, MANY, [-1000.0])).clients[1]  # seen until second 100
+    assert (slow.source, slow.runtime.draw(0.5, 0)) == ("few", pytest.approx(100.0))
+    times = [1.5, 2.5, 3.5, 4.5]
+    with_open = fit(made_up(tmp_path, MANY, [*times, -3.0])).clients[1]
+    assert (with_open.source, with_open.jobs) == ("own", 4)
+    assert fit(made_up(tmp_path, MANY, [], classes=[("a", 2)])).clients[1].lost is None
+
+
+def test_less_work_is_counted_as_such(tmp_path: Path) -> None:
+    """DyLU gives slow clients fewer steps, and a simulated job of fewer steps is as much shorter."""
+    method = tg.dn_dylu(local_lr=0.1, lr=0.5, period=4, local_steps=8, mode="client")
+    planted = tg.Fleet((tg.Group("fast", 3, tg.Uniform(1.5, 1.5)), tg.Group("slow", 1, tg.Uniform(6.5, 6.5))))
+    found = fit(read(record(tmp_path / "run", method, planted, rounds=100))).clients
+    assert [one.runtime.draw(0.5, 0) for one in found] == pytest.approx([1.5] * 3 + [6.5])
+
+
+def test_work_to_come_may_be_more(tmp_path: Path) -> None:
+    history = made_up(tmp_path, MANY)
+    once, twice = (fit(history, scale).clients[0].runtime.draw(0.5, 0) for scale in (1.0, 2.0))
+    assert twice == pytest.approx(2 * once, rel=0.01)
+
+
+def test_losses_are_counted(tmp_path: Path) -> None:
+    crashed = fleet(6).crash(client=2, at=10.0, back=12.0).crash(client=2, at=20.0, back=22.0)
+    found = fit(read(record(tmp_path / "run", clip2(buffer=3), crashed, rounds=60))).clients
+    assert 0.05 < (found[2].lost or 0) < 0.15
+    assert [one.lost for one in found if one.client != 2] == [0.0] * 5
+
+
+def test_a_record_without_a_job_cannot_be_fitted(tmp_path: Path) -> None:
+    with pytest.raises(tg.Invalid, match=r"a fit needs a run with at least one finished job, got .* with none"):
+        fit(made_up(tmp_path, [], []))

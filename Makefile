@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench reproduce clean
+.PHONY: help demo test check format bench reproduce baselines clean
 
 help:  ## what there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 20
@@ -42,6 +42,9 @@ reproduce: .venv/installed  ## the paper's clock, its Figure 1 and its claims: d
 	$(BIN)/tardygrad reproduce clock --page docs/reproduction.md
 	$(BIN)/tardygrad reproduce timeline --page docs/reproduction.md
 	$(BIN)/tardygrad reproduce claims --fast --page docs/reproduction.md
+
+baselines: .venv/installed  ## Clip² beside its relatives, each tuned alike: docs/baselines.md, in half an hour to an hour
+	$(BIN)/tardygrad reproduce baselines --page docs/baselines.md
 
 clean:  ## remove what the targets made
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -26,6 +26,10 @@ COLOURS = {
     "DN+DyLU": "#882255",
     "DN": "#AA4499",
     "FedBuff": "#999933",
+    "FedAsync": "#44AA99",
+    "DC-ASGD-a": "#661100",
+    "HALoS": "#88CCEE",
+    "sync-Bi²Clip": "#DDCC77",
 }
 DASHES = ((6, 3), (2, 2), (8, 3, 2, 3))
 

@@ -13,6 +13,7 @@ from tardygrad.errors import Invalid, nearest
 
 if TYPE_CHECKING:
     from tardygrad.reproduce.arms import Ask
+    from tardygrad.reproduce.baselines import Contest, Line
     from tardygrad.reproduce.claims import Claim, Finding, Scale
     from tardygrad.reproduce.results import Results
     from tardygrad.reproduce.tables import Study
@@ -242,3 +243,101 @@ def _print(study: Study) -> None:
         table.add_row(*row(line, grid))
     show_table(table)
     show("\n".join((*verdicts(lines), "")))
+
+
+@app.command()
+def baselines(
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="METHOD", help="This method, and others so named; all if left out.")
+    ] = None,
+    trials: Annotated[int, typer.Option(min=1, help="Settings that are tried of each method on each fleet.")] = 20,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each method's best setting.")] = 3,
+    data: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Has fashion/, where no package of the system has it.")
+    ] = None,
+    out: Annotated[
+        str, typer.Option(metavar="DIR", help="Where trials and finished runs are kept.")
+    ] = "runs/baselines",
+    page: Page = None,
+    jobs: Annotated[int, typer.Option(min=0, help="Runs at once; 0 is one for every core.")] = 0,
+    read: Annotated[bool, typer.Option("--read", help="Run nothing: the tables of what is there.")] = False,
+    json: Json = False,
+) -> None:
+    """The methods side by side, each tuned with as many trials; go on with the same command."""
+    from tardygrad.figures import svg
+    from tardygrad.reproduce.baselines import Contest
+    from tardygrad.reproduce.contenders import CONTENDERS
+    from tardygrad.reproduce.page import parts, put
+    from tardygrad.reproduce.standings import PICTURE, fresh, picture, text
+
+    for name in only or ():
+        if name not in CONTENDERS:
+            rule = f"--only must be one of {', '.join(CONTENDERS)}"
+            raise Invalid(f"{rule}, got {name!r}.{nearest(name, CONTENDERS)}")
+    if page and only:
+        raise Invalid("--page takes all methods together, got --only. Leave one of them out.")
+    if page:
+        parts(Path(page), "baselines", fresh())  # before hours of work
+    names = [name for name in CONTENDERS if name in (only or CONTENDERS)]
+    skipped, where = ("", None) if read else _fashion(data)
+    contest = Contest(Path(out), names, trials, seeds, fashion=not skipped, data=where)
+    if not read:
+        _compete(contest, jobs or len(os.sched_getaffinity(0)))
+    tables = contest.tables()
+    if missing := contest.missing(tables):
+        left = ", ".join(missing)
+        raise Invalid(f"--read needs every run to be there, got {out!r} without {left}. Leave --read out to make them.")
+    if page:
+        svg(picture(tables), Path(page).parent / PICTURE)
+        command = f"tardygrad reproduce baselines --trials {trials} --seeds {seeds}"
+        put(Path(page), "baselines", lambda _: text(contest, tables, command, skipped), new=fresh())
+    if json:
+        lines = [line.plain() for table in tables for line in table]
+        show_json({"trials": trials, "seeds": seeds, "skipped": skipped or None, "lines": lines})
+        return
+    for table in filter(None, tables):
+        _standings(table, seeds)
+
+
+def _fashion(data: str | None) -> tuple[str, str | None]:
+    """Why Fashion-MNIST cannot be learnt, and where its images are; None: where the task looks by itself."""
+    from tardygrad import spec
+    from tardygrad.cli.sitting import torch_threads
+    from tardygrad.reproduce.contenders import Entry
+
+    folder = Path(data) / "fashion" if data else None
+    where = str(folder.resolve()) if folder and folder.is_dir() else None
+    try:
+        with torch_threads(1):
+            spec.parse(Entry("clip2", "large", lesson="fashion", data=where).lowest().spec(0)).build()
+    except Invalid as error:
+        say(f"fashion is skipped: {error}")
+        return str(error), None
+    return "", where
+
+
+def _compete(contest: Contest, jobs: int) -> None:
+    try:
+        for _ in counted(contest.go(jobs), total=len(contest), what="runs"):
+            pass
+    except KeyboardInterrupt:
+        say(f"stopped; finished runs are kept in {contest.folder}: go on with the same command")
+        raise typer.Exit(130) from None
+
+
+def _standings(lines: list[Line], seeds: int) -> None:
+    from rich.table import Table
+
+    from tardygrad.reproduce.standings import headings, name, row, said
+
+    head = headings(lines[0])
+    table = Table(head[0], box=None, pad_edge=False, title=name(lines[0]), title_justify="left")
+    table.add_column(head[1], justify="right")
+    table.add_column(head[2])
+    for heading in head[3:5]:
+        table.add_column(heading, justify="right")
+    table.add_column(head[5])
+    for line in lines:
+        table.add_row(*row(line, seeds)[:6])
+    show_table(table)
+    show("\n".join((*said(lines), "")))

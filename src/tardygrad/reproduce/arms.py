@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from tardygrad.fleet import Stragglers
 from tardygrad.method import Mode
@@ -101,6 +101,18 @@ class Result(NamedTuple):
     curve: list[tuple[int, float, float | None, float | None]]  # round, time, test loss, test accuracy in per cent
     clipped: float  # share of the coordinates of Δ_t, mean over rounds
     local_clipped: float  # share of the coordinates of gradients
+
+
+class Runnable(Protocol):
+    """What can be run with a seed: an arm, or what is like one."""
+
+    @property
+    def label(self) -> str: ...
+
+    @property
+    def stragglers(self) -> Stragglers: ...
+
+    def spec(self, seed: int) -> dict[str, Any]: ...
 
 
 Ask = tuple[Arm, int]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing as mp
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
@@ -25,7 +25,7 @@ from tardygrad import spec
 from tardygrad.errors import Diverged, RecordError, Starved
 from tardygrad.pools.crew import serve_parent
 from tardygrad.record import Row, held, read_json, write_json
-from tardygrad.reproduce.arms import Arm, Ask, Result
+from tardygrad.reproduce.arms import Result, Runnable
 from tardygrad.run import begin, versions
 
 
@@ -36,7 +36,7 @@ class Results:
         self.folder = folder
         self._known: dict[Path, Result] = {}
 
-    def look(self, arm: Arm, seed: int) -> Result | None:
+    def look(self, arm: Runnable, seed: int) -> Result | None:
         """A run's result, if it is there; a file that is broken is not."""
         path = self.path(arm, seed)
         if path not in self._known:
@@ -44,13 +44,13 @@ class Results:
                 self._known[path] = _read(read_json(path)["result"])
         return self._known.get(path)
 
-    def path(self, arm: Arm, seed: int) -> Path:
+    def path(self, arm: Runnable, seed: int) -> Path:
         """Where a run's result is, or will be."""
         text = json.dumps(_decisive(json.dumps(arm.spec(seed))), sort_keys=True)
         name = "-".join((arm.label, arm.stragglers, blake2b(text.encode(), digest_size=6).hexdigest()))
         return self.folder / f"{name.replace('²', '2').replace(', ', '-').lower()}.json"
 
-    def make(self, asked: list[Ask], jobs: int) -> Iterator[Path]:
+    def make(self, asked: Sequence[tuple[Runnable, int]], jobs: int) -> Iterator[Path]:
         """The runs that are not there yet, in so many processes; every file as it is written."""
         missing = {self.path(*one): one[0].spec(one[1]) for one in asked if self.look(*one) is None}
         with held(self.folder), ProcessPoolExecutor(jobs, mp.get_context("fork"), _begin) as pool:
@@ -65,8 +65,9 @@ class Results:
 
 @cache
 def _decisive(text: str) -> dict[str, Any]:
-    """What a run's result depends on, defaults filled in."""
+    """What a run's result depends on, defaults filled in; where data lie is no part of it."""
     tables = spec.parse(json.loads(text)).resolved()
+    tables["task"] = {key: value for key, value in tables["task"].items() if key not in ("data", "cache")}
     run = {key: tables["run"][key] for key in ("rounds", "seed", "evaluate_every")}
     return {**{name: tables[name] for name in ("task", "fleet", "method", "engine")}, "run": run}
 

@@ -32,7 +32,7 @@ _NAME = "sweep"
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet(what: str = "the study of the sweep") -> Iterator[None]:
     """Optuna without its messages, and its errors in our words."""
     log = logging.getLogger("optuna")
     before = log.level
@@ -43,7 +43,7 @@ def _quiet() -> Iterator[None]:
             yield
     except (optuna.exceptions.StorageInternalError, SQLAlchemyError, RuntimeError) as error:  # the last: other versions
         reason = str(error.__cause__ or error).partition("\n")[0]
-        raise RecordError(f"the study of the sweep cannot be read or written: {reason}. Go on when it can.") from error
+        raise RecordError(f"{what} cannot be read or written: {reason}. Go on when it can.") from error
     finally:
         log.setLevel(before)
 
@@ -51,14 +51,14 @@ def _quiet() -> Iterator[None]:
 class Study:
     """The trials of a sweep: which wait, which are under way, and what came of the others."""
 
-    @_quiet()
+    @quiet()
     def __init__(self, folder: Path, asked: Asked) -> None:
         self.asked, path = asked, folder / "study.db"
         with sound(folder):
             self.space = {key: _distribution(values) for key, values in asked.space.items()}
             if new := not path.exists():
                 self._create(folder / "study.db.draft").replace(path)
-            self.storage = _storage(path, new=new)
+            self.storage = database(path, new=new)
             pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=_rung(asked)) if asked.prune else None
             self.study = optuna.load_study(
                 study_name=_NAME, storage=self.storage, sampler=RandomSampler(), pruner=pruner
@@ -71,7 +71,7 @@ class Study:
     def _create(self, draft: Path) -> Path:
         """A study with every point of a grid, in a file of its own until it is whole."""
         draft.unlink(missing_ok=True)
-        storage = _storage(draft, new=True)
+        storage = database(draft, new=True)
         study = optuna.create_study(study_name=_NAME, storage=storage, direction=self.asked.better())
         if self.asked.sampler == "grid":
             study.add_trials(map(self._trial, self.asked.grid()))
@@ -90,7 +90,7 @@ class Study:
             user_attrs={"params": params, "group": group},
         )
 
-    @_quiet()
+    @quiet()
     def next(self) -> optuna.trial.Trial | None:
         """The next trial, which is then under way; None if there is none left to begin."""
         if not self._waiting:
@@ -116,14 +116,14 @@ class Study:
             for key in self.asked.space
         }
 
-    @_quiet()
+    @quiet()
     def prune(self, trial: optuna.trial.Trial, round: int, loss: float) -> bool:
         """Whether a trial's test loss has fallen behind those of others after as many rounds."""
         loss = loss if math.isfinite(loss) else math.inf
         trial.report(-loss if self.asked.best == "accuracy" else loss, round)
         return trial.should_prune()
 
-    @_quiet()
+    @quiet()
     def tell(self, trial: optuna.trial.Trial, result: Row) -> None:
         """What came of a trial; without a value it ranks last."""
         last = -math.inf if self.asked.best == "accuracy" else math.inf
@@ -133,14 +133,14 @@ class Study:
         self.study.tell(trial, value if state == TrialState.COMPLETE else None, state)
         self.done += 1
 
-    @_quiet()
+    @quiet()
     def put_back(self) -> None:
         """Trials that were under way wait again."""
         for trial in self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             self._forget(trial._trial_id)
             self.storage.set_trial_state_values(trial._trial_id, TrialState.WAITING)
 
-    @_quiet()
+    @quiet()
     def afresh(self, trial: optuna.trial.Trial) -> optuna.trial.Trial:
         """A trial under way, as it was when it began."""
         self._forget(trial._trial_id)
@@ -157,7 +157,7 @@ class Study:
         self.storage.engine.dispose()
 
 
-def _storage(path: Path, *, new: bool) -> optuna.storages.RDBStorage:
+def database(path: Path, *, new: bool) -> optuna.storages.RDBStorage:
     """A database; one that is new needs no check, which is slow, that this Optuna can read it."""
     patient: dict[str, Any] = {"connect_args": {"timeout": 60}}
     url = f"sqlite:///{path.resolve()}"

@@ -1,9 +1,10 @@
-"""FADAS and DN+DyLU run as the paper's methods do: the same bits again, resumed, replayed, in processes."""
+"""One battery for all relatives, in every mode: they converge, and give the same bits again, resumed and replayed."""
 
 from __future__ import annotations
 
 import json
 import math
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,134 +15,301 @@ import torch
 import tardygrad as tg
 from tardygrad import checkpoint, memory, run, spec
 from tardygrad.pools import sim
-from tests.laws.test_relatives import speeds
-from tests.test_resume import fleet, task
 
-ROUNDS = 60
-METHODS: dict[str, dict[str, Any]] = {
-    "fadas": {"lr": 0.05, "tau_c": 4, "buffer": 3, "concurrency": 9, "dispatch": "random"},
-    "dn_dylu": {"lr": 0.3, "period": 4, "momentum": 0.5, "percentile": 90.0},
-    "dn": {"lr": 0.3, "period": 4, "momentum": 0.5, "dylu": False, "mode": "client"},
-}
+MODES = ("sync", "server", "client")
+SLOW = {"local_lr": 0.03, "local_steps": 3}
+ADAMW = {"betas": [0.8, 0.95], "weight_decay": 0.01}
+REGIONS = {"region_lr": 1.5, "region_momentum": 0.2, "region_period": 3, "every": 2, "lr": 0.8, "momentum": 0.2,
+           "local_clip": math.inf}  # fmt: skip
+METHODS: dict[str, tuple[str, dict[str, Any]]] = {
+    "fadas": ("fadas", {"lr": 0.05, "tau_c": 4, "concurrency": 9, "dispatch": "random"}),
+    "dn_dylu": ("dn_dylu", {"lr": 0.5, "period": 4, "momentum": 0.5, "percentile": 90.0}),
+    "dn_dylu-ceil": ("dn_dylu", {"lr": 1.0, "period": 2, "momentum": 0.2, "rounding": "ceil", "least": 2,
+                                 "optimizer": "AdamW", "keep": True, **SLOW}),
+    "dn": ("dn_dylu", {"lr": 0.5, "period": 4, "momentum": 0.5, "dylu": False}),
+    "bi2clip": ("tailopt", {"lr": 1.0, "local_clip": 1.0, "local_lower": 1e-3, "clip": 0.5, "lower": 1e-3}),
+    "avg-l2clip": ("tailopt", {"outer": "avg", "inner": "l2clip", "lr": 1.0, "local_clip": 4.0}),
+    "adagrad-biclip": ("tailopt", {"outer": "adagrad", "lr": 0.3, "local_clip": 1.0, "eps": 0.01}),
+    "rmsprop-biclip": ("tailopt", {"outer": "rmsprop", "lr": 0.02, "local_clip": 1.0, "eps": 0.01}),
+    "adam2": ("tailopt", {"outer": "adam", "inner": "adam", "lr": 0.05, "unbiased": True, **SLOW}),
+    "fedavg": ("fedavg", {}),
+    "fedavg-adamw": ("fedavg", {"optimizer": "AdamW", "options": ADAMW, "keep": True, **SLOW}),
+    "fedavgm": ("fedavgm", {"lr": 0.3, "momentum": 0.6}),
+    "fedadam": ("fedadam", {"lr": 0.03, "eps": 0.01}),
+    "fedyogi": ("fedyogi", {"lr": 0.03, "eps": 0.01}),
+    "fedbuff": ("fedbuff", {"concurrency": 9, "dispatch": "random"}),
+    "fedbuff-model": ("fedbuff", {"weight": tg.Root(fresh=1), "denominator": "weights", "toward": "model", "lr": 0.5}),
+    "fedasync": ("fedasync", {}),
+    "fedasync-compound": ("fedasync", {"mixing": "compound", "weight": tg.Hinge(slope=0.01), "max_delay": 20,
+                                       "lr": 0.9}),
+    "dcasgd-c": ("dcasgd", {"lr": 0.5, "source": "steps"}),
+    "dcasgd-a": ("dcasgd", {"lr": 0.5, "adaptive": True, "strength": 0.2}),
+    "diloco": ("diloco", {"lr": 0.5, "momentum": 0.3, "options": ADAMW, "local_clip": 4.0, "norm": "l2", **SLOW}),
+    "halos": ("halos", {**REGIONS, "regions": 2, **SLOW}),
+    "halos-far": ("halos", {**REGIONS, "regions": (5, 7), "exchange": 2.5, "dylu": False, "optimizer": "SGD",
+                            "options": {"momentum": 0.3}, "blend": 0.5, "lr": 1.6, "local_lr": 0.06}),
+}  # fmt: skip
+KEEPING = ["dn_dylu-ceil", "fedavg-adamw", "dcasgd-a", "diloco", "halos", "halos-far"]
+TOGETHER = [*KEEPING, "fedbuff-model"]
+CASES = [(name, mode) for name in METHODS for mode in MODES]
+each = pytest.mark.parametrize(("name", "mode"), CASES)
+SINGLE = [name for name, (kind, _) in METHODS.items() if kind in ("fedasync", "dcasgd", "dn_dylu", "halos")]  # M = 1
+apart = pytest.mark.parametrize(("name", "mode"), [one for one in CASES if one[0] not in SINGLE or one[1] != "server"])
 
 
-def method(name: str, **changes: Any) -> tg.Method:
-    how: dict[str, Any] = {"local_lr": 0.1, "local_steps": 6, **METHODS[name], **changes}
-    return tg.fadas(**how) if name == "fadas" else tg.dn_dylu(**how)
+def settings(name: str, mode: Any, **changes: Any) -> dict[str, Any]:
+    _, how = METHODS[name]
+    several = {} if name in SINGLE else {"buffer": 3}
+    given = {"local_lr": 0.1, "local_steps": 6, "mode": mode, **several, **how, **changes}
+    return {key: value for key, value in given.items() if mode != "sync" or key not in ("concurrency", "dispatch")}
 
 
-def simulated(name: str, **settings: Any) -> tg.Run:
-    return tg.simulate(method(name), task(), fleet(), rounds=ROUNDS, **settings)
+def method(name: str, mode: Any = "client", **changes: Any) -> tg.Method:
+    made: tg.Method = spec.KINDS["method"][METHODS[name][0]](**settings(name, mode, **changes))
+    return made
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_a_run_is_a_function_of_its_settings_in_one_process_or_two(name: str) -> None:
-    whole = simulated(name)
-    assert torch.equal(simulated(name).x, whole.x)
-    assert not torch.equal(simulated(name, seed=1).x, whole.x)
-    crew = simulated(name, workers=2)
-    assert torch.equal(crew.x, whole.x)
-    assert speeds(crew.server) == speeds(whole.server)
+def rounds(name: str) -> int:
+    """T: some thirty updates, so that most clients have two jobs, the quick ones many."""
+    return 32 if name in SINGLE else 12
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_the_jobs_that_will_arrive_are_foreseen(name: str) -> None:
-    pool, server = (
-        tg.SimPool(task(), method(name), fleet()),
-        tg.Server(method(name), task().init(0), clients=12, seed=0),
-    )
-    messages = [event.message for event in tg.drive(server, pool, ROUNDS)]
+def task() -> Any:
+    noise = tg.Noise(kind="student", tail=1.5, scale=0.1)
+    return tg.tasks.quadratic(clients=12, dimension=30, heterogeneity=1.0, noise=noise)
+
+
+def fleet() -> tg.Fleet:
+    return tg.Fleet.paper(clients=12).crash(client=3, at=7.0, back=30.0).slowed(client=0, at=2.0, until=9.0, factor=4.0)
+
+
+def begun(name: str, mode: Any, here: Any = None, **how: Any) -> tuple[tg.SimPool, Any]:
+    here = here or task()
+    one = method(name, mode)
+    return tg.SimPool(here, one, fleet(), **how), tg.serve(one, here.init(0), clients=12, seed=0)
+
+
+def simulated(name: str, mode: Any, **how: Any) -> tg.Run:
+    return tg.simulate(method(name, mode), task(), fleet(), rounds=rounds(name), evaluate_every=0, **how)
+
+
+@cache
+def whole(name: str, mode: Any) -> tg.Run:
+    """A run that nothing disturbs."""
+    return simulated(name, mode)
+
+
+def bits(server: Any) -> dict[str, Any]:
+    """All that the next rounds depend on."""
+    found: dict[str, Any] = {"letters": [letter[:3] for *_, letter in sorted(getattr(server, "letters", ()))]}
+    for i, one in enumerate(server.levels):
+        found[f"x of {i}"], found[f"round of {i}"], found[f"jobs of {i}"] = one.x.tolist(), one.round, one.jobs
+        found[f"state of {i}"] = {name: value.tolist() for name, value in one.state.items()}
+        found[f"speeds of {i}"] = one.speeds and one.speeds.of
+        kept = {c: {name: value.tolist() for name, value in state.items()} for c, state in one.kept.items()}
+        found[f"kept by {i}"] = dict(sorted(kept.items()))
+    return found
+
+
+@each
+def test_a_run_is_a_function_of_its_settings(name: str, mode: Any) -> None:
+    assert bits(simulated(name, mode).server) == bits(whole(name, mode).server)
+    short = [tg.simulate(method(name, mode), task(), fleet(), rounds=3, evaluate_every=0, seed=seed) for seed in (0, 1)]
+    assert not torch.equal(short[0].server.levels[-1].x, short[1].server.levels[-1].x)
+
+
+@pytest.mark.parametrize(("name", "mode"), [one for one in CASES if one[0] in KEEPING or one[1] == "client"])
+def test_two_processes_give_the_same_bits(name: str, mode: Any) -> None:
+    assert bits(simulated(name, mode, workers=2).server) == bits(whole(name, mode).server)
+
+
+@each
+def test_the_jobs_that_will_arrive_are_foreseen(name: str, mode: Any) -> None:
+    pool, server = begun(name, mode)
+    messages = [event.message for event in tg.drive(server, pool, rounds(name))]
     arrived = {(message.client, message.serial) for message in messages if isinstance(message, tg.Update)}
-    assert arrived == sim.needed(task(), method(name), fleet(), ROUNDS, 0)
+    assert arrived == sim.needed(task(), method(name, mode), fleet(), rounds(name), 0)
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_jobs_computed_together_have_the_same_clock_and_nearly_the_same_model(name: str) -> None:
-    small, paper = tg.tasks.logistic(clients=12, samples=240), tg.Fleet.paper(clients=12)
-    one = method(name, **({"eps": 0.1} if name == "fadas" else {}))  # a small one makes much of rounding
-    alone, together = (tg.simulate(one, small, paper, rounds=30, evaluate_every=0, batch=batch) for batch in (1, 4))
-    assert [(row["time"], row["steps"]) for row in alone.metrics] == [
-        (row["time"], row["steps"]) for row in together.metrics
-    ]
-    torch.testing.assert_close(alone.x, together.x, atol=1e-5, rtol=1e-5)
+def cut_and_resumed(name: str, mode: Any, cut: int, folder: Path, here: Any = None, **how: Any) -> tuple[Any, Any]:
+    """The bits of a run that was saved after so many messages, read and gone on with; and what was saved."""
+    pool, server = begun(name, mode, here, **how)
+    for seen, _ in enumerate(tg.drive(server, pool, rounds(name))):
+        if seen == cut:
+            break
+    checkpoint.save(folder, checkpoint.capture(server, pool.pending()))
+    saved = checkpoint.read(folder)
+    assert saved is not None
+    pool, server = begun(name, mode, here, **how)
+    pool.restore(checkpoint.apply(saved, server))
+    for _ in tg.drive(server, pool, rounds(name)):
+        pass
+    return bits(server), saved
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_a_run_cut_at_random_messages_resumes_to_the_same_bits(name: str, tmp_path: Path) -> None:
-    whole = simulated(name)
-    for number, cut in enumerate(np.random.default_rng(5).integers(1, 60, size=6)):
-        one = method(name)
-        pool, server = tg.SimPool(task(), one, fleet()), tg.Server(one, task().init(0), clients=12, seed=0)
-        for seen, _ in enumerate(tg.drive(server, pool, ROUNDS)):
-            if seen == cut:
-                break
-        checkpoint.save(tmp_path / str(number), checkpoint.capture(server, pool.pending()))
-        saved = checkpoint.read(tmp_path / str(number))
-        assert saved is not None
-        pool, server = tg.SimPool(task(), one, fleet()), tg.Server(one, task().init(0), clients=12, seed=0)
-        pool.restore(checkpoint.apply(saved, server))
-        for _ in tg.drive(server, pool, ROUNDS):
-            pass
-        assert torch.equal(server.x, whole.x)
-        assert speeds(server) == speeds(whole.server)
-        assert all(torch.equal(server.state[key], value) for key, value in whole.server.state.items())
+@each
+def test_a_run_cut_at_random_messages_resumes_to_the_same_bits(name: str, mode: Any, tmp_path: Path) -> None:
+    for cut in np.random.default_rng(len(name)).integers(1, 32, size=2):
+        assert cut_and_resumed(name, mode, int(cut), tmp_path / str(cut))[0] == bits(whole(name, mode).server)
 
 
-def test_a_checkpoint_of_another_pace_is_refused(tmp_path: Path) -> None:
-    simulated("dn_dylu", out=tmp_path / "run")
-    other = method("dn_dylu", percentile=100.0)
-    with pytest.raises(tg.RecordError, match="belongs to another run: its method is"):
-        tg.resume(tmp_path / "run", other, task(), tg.SimPool(task(), other, fleet()))
+def test_letters_under_way_are_in_a_checkpoint(tmp_path: Path) -> None:
+    under_way = []
+    for cut in range(1, 31):
+        resumed, saved = cut_and_resumed("halos-far", "client", cut, tmp_path / str(cut))
+        assert resumed == bits(whole("halos-far", "client").server)
+        under_way += [up for *_, up, _ in saved.facts["regions"]["letters"]]
+    assert under_way.count(True) >= 3
+    assert under_way.count(False) >= 3
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_a_replay_has_the_same_bits_on_either_clock(name: str) -> None:
-    whole = simulated(name)
-    assert torch.equal(tg.replay(whole).x, whole.x)
-    with tg.ThreadPool(task(), method(name), workers=2) as pool:
-        real = tg.train(method(name), task(), pool, rounds=ROUNDS)
-    again = tg.replay(real)
-    assert torch.equal(again.x, real.x)
-    assert speeds(again.server) == speeds(real.server)
+@pytest.mark.parametrize("name", TOGETHER)
+def test_jobs_computed_together_have_the_same_clock_and_resume_to_the_same_bits(name: str, tmp_path: Path) -> None:
+    small, done = tg.tasks.logistic(clients=12, samples=240), 0
+    runs = []
+    for batch in (1, 4):
+        pool, server = begun(name, "client", small, batch=batch)
+        times = [event.time for event in tg.drive(server, pool, rounds(name))]
+        runs.append((times, server))
+    (alone_times, alone), (times, together) = runs
+    assert times == alone_times
+    torch.testing.assert_close(alone.x, together.x, atol=1e-3, rtol=1e-3)
+    for cut in (5, 14, 25):
+        resumed, saved = cut_and_resumed(name, "client", cut, tmp_path / str(cut), small, batch=4)
+        assert resumed == bits(together)
+        done += len(saved.facts["pending"]["done"])
+    assert done > 0
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_it_converges_on_the_quadratic(name: str) -> None:
-    calm = tg.tasks.quadratic(clients=12, dimension=20, heterogeneity=0.0)
-    done = tg.simulate(
-        method(name), calm, tg.Fleet.paper(clients=12, stragglers="mild"), rounds=400, evaluate_every=400
-    )
-    first, last = calm.evaluate(calm.init(0), None)["loss"], done.metrics[-1]["test_loss"]
-    assert last < first / 100
+def test_a_checkpoint_of_another_method_is_refused(tmp_path: Path) -> None:
+    for number, (name, other) in enumerate(
+        [
+            ("dn_dylu", {"percentile": 100.0}),
+            ("fedbuff", {"weight": tg.Root()}),
+            ("fedbuff-model", {"denominator": "one"}),
+            ("fedbuff-model", {"toward": "delta"}),
+            ("fedasync", {"rho": 0.1}),
+            ("dcasgd-a", {"decay": 0.5}),
+            ("diloco", {"keep": False}),
+            ("diloco", {"options": {"weight_decay": 0.2}}),
+            ("halos-far", {"every": 5}),
+            ("halos-far", {"exchange": 0.0}),
+            ("halos-far", {"momentum": 0.1}),
+        ]
+    ):  # fmt: skip
+        path = tmp_path / str(number)
+        tg.simulate(method(name), task(), fleet(), rounds=3, evaluate_every=0, out=path)
+        changed = method(name, **other)
+        with pytest.raises(tg.RecordError, match="belongs to another run: its method is"):
+            tg.resume(path, changed, task(), tg.SimPool(task(), changed, fleet()))
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_it_stays_finite_under_a_heavy_tail_if_local_steps_are_clipped(name: str) -> None:
+@each
+def test_a_replay_has_the_same_bits_on_either_clock(name: str, mode: Any) -> None:
+    assert bits(tg.replay(whole(name, mode)).server) == bits(whole(name, mode).server)
+    with tg.ThreadPool(task(), method(name, mode), workers=2) as pool:
+        real = tg.train(method(name, mode), task(), pool, rounds=12, evaluate_every=0)
+    assert bits(tg.replay(real).server) == bits(real.server)
+
+
+@pytest.mark.parametrize("name", SINGLE)
+def test_with_one_update_a_round_the_asynchronous_modes_are_the_same(name: str) -> None:
+    assert bits(whole(name, "server").server) == bits(whole(name, "client").server)
+
+
+@apart
+def test_it_converges_on_the_quadratic(name: str, mode: Any) -> None:
+    one, calm = method(name, mode), tg.tasks.quadratic(clients=12, dimension=10)
+    mild = tg.Fleet.paper(clients=12, stragglers="mild")
+    rounds = 450 if one.regions else 180 // one.buffer  # reports go twice as far, and are fewer
+    done = tg.simulate(one, calm, mild, rounds=rounds, evaluate_every=0)
+    first, last = (calm.evaluate(x, None)["loss"] for x in (calm.init(0), done.x))
+    assert last < first / 15
+
+
+@apart
+def test_it_stays_finite_under_a_heavy_tail_if_local_steps_are_clipped(name: str, mode: Any) -> None:
     noise = tg.Noise(kind="student", tail=1.2, scale=1.0)
-    wild = tg.tasks.quadratic(clients=12, dimension=200, heterogeneity=1.0, noise=noise)
-    one = method(name, local_clip=1.0, lr=0.05)
-    done = tg.simulate(one, wild, tg.Fleet.paper(clients=12), rounds=300, evaluate_every=300)
+    wild = tg.tasks.quadratic(clients=12, dimension=30, noise=noise)
+    one = method(name, mode, local_steps=3, **({} if name == "adam2" else {"local_clip": 1.0}))
+    done = tg.simulate(one, wild, tg.Fleet.paper(clients=12), rounds=120 // one.buffer, evaluate_every=0)
     assert done.status == "finished"
-    assert done.metrics[-1]["test_loss"] < wild.evaluate(wild.init(0), None)["loss"]
+    first, last = (wild.evaluate(x, None)["loss"] for x in (wild.init(0), done.x))
+    assert last < first
 
 
 def test_their_names() -> None:
-    assert [run.label(method(name)) for name in METHODS] == ["FADAS", "DN+DyLU", "DN"]
+    names = ["FADAS", "DN+DyLU", "DN+DyLU", "DN", "Bi²Clip", "Avg-L2Clip", "Adagrad-BiClip", "RMSProp-BiClip", "Adam²",
+             "FedAvg", "FedAvg", "FedAvgM", "FedAdam", "FedYogi", "FedBuff", "FedBuff", "FedAsync", "FedAsync",
+             "DC-ASGD-c", "DC-ASGD-a", "DiLoCo", "HALoS", "HALoS"]  # fmt: skip
+    assert [run.label(method(name)) for name in METHODS] == names
+    assert run.label(method("fedavg", "sync")) == "sync-FedAvg"
     assert str(method("dn")) == "DN (client-centric, M=1, K=6)"
+    assert str(method("dcasgd-a")) == "DC-ASGD-a (client-centric, M=1, K=6, compensated)"
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_a_spec_makes_the_same_method_and_survives_a_round_trip(name: str) -> None:
-    kind = "fadas" if name == "fadas" else "dn_dylu"
+def written(value: Any) -> Any:
+    """As a spec in TOML has it."""
+    if isinstance(value, tuple):
+        return list(value)
+    if isinstance(value, tg.Polynomial | tg.Hinge | tg.Threshold | tg.Root):
+        return {"kind": type(value).__name__.lower(), **vars(value)}
+    return value
+
+
+TURNED: dict[str, dict[str, Any]] = {  # what METHODS leaves as it is
+    "fadas": {"lr_rule": "paper", "bias_correction": False, "beta1": 0.5, "local_clip": 2.0},
+    "fedbuff": {"weight": tg.Polynomial(exponent=1.0, fresh=1, average=3.0), "keep": True, "optimizer": "Adam"},
+    "fedasync": {"weight": tg.Hinge(slope=2.0, bound=1.0, jump=True), "rho": 0.0, "max_delay": 3},
+    "fedasync-compound": {"weight": tg.Threshold(bound=5.0)},
+    "fedbuff-model": {"weight": None, "denominator": "one"},
+    "bi2clip": {"local_epochs": 2, "local_steps": None},
+    "dcasgd-a": {"decay": 0.5, "eps": 1e-3, "source": "steps", "buffer": 2},
+    "halos": {"regions": (5, 7), "options": {"betas": [0.9, 0.99], "eps": 1e-4, "amsgrad": True}},
+    "halos-far": {"options": None, "keep": False},
+}
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@each
+def test_a_spec_makes_the_same_method_and_survives_a_round_trip(name: str, mode: Any, turned: bool) -> None:
+    given = settings(name, mode, **(TURNED.get(name, {}) if turned else {}))
+    table = {key: written(value) for key, value in given.items()}
     tables = {
         "task": {"kind": "quadratic", "clients": 12},
         "fleet": {"kind": "paper"},
-        "method": {"kind": kind, "local_lr": 0.1, "local_steps": 6, **METHODS[name]},
+        "method": {"kind": METHODS[name][0], **table},
         "run": {"rounds": 3},
     }
     loaded = spec.parse(tables, "here")
-    assert repr(loaded.build().method) == repr(method(name))
+    built, wanted = loaded.build().method, method(name, mode, **(TURNED.get(name, {}) if turned else {}))
+    assert repr(built) == repr(wanted)
     assert spec.parse(json.loads(json.dumps(loaded.resolved(), allow_nan=False)), "here") == loaded
+
+
+def test_every_kind_of_method_is_in_the_battery() -> None:
+    assert {kind for kind, _ in METHODS.values()} == spec.KINDS["method"].keys() - {"sgdclip", "clip2"}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_memory_of_states_is_foreseen(name: str) -> None:
+    one, here = method(name), tg.tasks.quadratic(clients=12, dimension=1000)
+    need = memory.needs(one, here, checkpoint_every=4)
+    found = memory.foresee(one, here, fleet(), need, rounds=rounds(name))
+    assert found.peak == sum(part.bytes for part in found.parts.values()) > need.own
+    server = tg.simulate(one, here, fleet(), rounds=rounds(name), evaluate_every=0).server
+    outer = sum(long(level.state) for level in server.levels)
+    kept = {long(state) for level in server.levels for state in level.kept.values()} or {0}
+    assert len(kept) == 1
+    assert need.outer == outer + 12 * max(kept)
+    assert need.own == 4000 + need.outer
+    assert need.update == 4000 * (1 + one.compensate) + max(kept)
+    assert (max(kept) > 0) == (name in KEEPING)
+
+
+def long(state: dict[str, torch.Tensor]) -> int:
+    """The bytes of its vectors."""
+    return sum(value.nbytes for value in state.values() if value.numel() > 1)
 
 
 def test_the_state_of_an_outer_step_counts_twice_while_a_round_is_made() -> None:
@@ -163,17 +331,54 @@ def test_the_state_of_an_outer_step_counts_twice_while_a_round_is_made() -> None
         ("dn", {"momentum": 1.0}, "`momentum` must be at least 0 and below 1, got 1.0."),
         ("dn", {"period": 0}, "`period` must be a whole number, 1 or more, got 0."),
         ("dn", {"period": True}, "`period` must be a whole number, 1 or more, got True."),
+        ("dn", {"period": 10**29}, f"`period` must be at most 1,000,000,000, got {10**29}."),
         ("dn", {"c": 0.3}, "`c` must be between 0 and 1/period (0.25), got 0.3."),
         ("dn", {"percentile": 0.0}, "`percentile` must be above 0 and at most 100 (the fastest), got 0.0."),
         ("dn_dylu", {"smoothing": 1.0}, "`smoothing` must be at least 0 and below 1, got 1.0."),
+        ("dn_dylu", {"rounding": "up"}, "`rounding` must be 'floor' or 'ceil', got 'up'."),
+        ("dn_dylu", {"least": 0}, "`least` must be a whole number, 1 or more, got 0."),
+        ("dn_dylu", {"least": True}, "`least` must be a whole number, 1 or more, got True."),
+        ("bi2clip", {"outer": "sgd"}, "`outer` must be one of avg, biclip, adagrad, rmsprop, adam, got 'sgd'."),
+        ("bi2clip", {"inner": "avg"}, "`inner` must be one of sgd, biclip, l2clip, adam, got 'avg'."),
+        ("avg-l2clip", {"clip": 1.0}, "`clip` does nothing with outer='avg', got 1.0. Leave it out."),
+        ("adam2", {"lower": 1.0}, "`lower` does nothing with outer='adam', got 1.0. Leave it out."),
+        ("adam2", {"local_clip": 1.0}, "`local_clip` does nothing with inner='adam', got 1.0. Leave it out."),
+        ("adam2", {"local_lower": 1.0}, "`local_lower` does nothing with inner='adam', got 1.0. Leave it out."),
+        ("bi2clip", {"lower": 0.9}, "a lower threshold must not exceed the upper one (0.5), got 0.9."),
+        ("rmsprop-biclip", {"beta2": 1.0}, "`beta2` must be at least 0 and below 1, got 1.0."),
+        ("rmsprop-biclip", {"eps": 0.0}, "`eps` must be a finite number above 0, got 0.0."),
+        ("fedavg", {"local_lr": -0.1}, "`local_lr` must be a finite number, zero or more, got -0.1."),
+        ("fedavg", {"lr": math.inf}, "`lr` must be a finite number, zero or more, got inf."),
+        ("fedavg", {"local_clip": -1.0}, "`local_clip` must be zero or more (inf switches it off), got -1."),
+        ("fedavg", {"buffer": 0}, "`buffer` must be a whole number, 1 or more, got 0."),
+        ("fedavg", {"mode": "async"}, "`mode` must be one of sync, server, client, got 'async'."),
+        ("fedavgm", {"momentum": 1.0}, "`momentum` must be at least 0 and below 1, got 1.0."),
+        ("fedadam", {"beta1": 1.5}, "`beta1` must be at least 0 and below 1, got 1.5."),
+        ("fedyogi", {"eps": -1.0}, "`eps` must be a finite number above 0, got -1.0."),
+        ("fedbuff", {"toward": "x"}, "`toward` must be 'delta' or 'model', got 'x'."),
+        ("fedbuff", {"denominator": "M"}, "`denominator` must be one of buffer, weights, one, got 'M'."),
+        ("fedasync", {"mixing": "both"}, "`mixing` must be 'each' or 'compound', got 'both'."),
+        ("fedasync", {"rho": -1.0}, "`rho` must be a finite number, 0 or more, got -1.0."),
+        ("dcasgd-c", {"strength": -1.0}, "`strength` must be a finite number, 0 or more, got -1.0."),
+        ("dcasgd-a", {"decay": 1.0}, "`decay` must be at least 0 and below 1, got 1.0."),
+        ("dcasgd-a", {"eps": 0.0}, "`eps` must be a finite number above 0, got 0.0."),
+        ("dcasgd-c", {"source": "both"}, "`source` must be 'delta' or 'steps', got 'both'."),
+        ("diloco", {"momentum": -0.1}, "`momentum` must be at least 0 and below 1, got -0.1."),
+        ("diloco", {"norm": "l1"}, "`norm` must be 'coordinate' or 'l2', got 'l1'."),
+        ("halos", {"every": 0}, "`every` must be a whole number, 1 or more, got 0."),
+        ("halos", {"period": 0}, "`period` must be a whole number, 1 or more, got 0."),
+        ("halos", {"region_period": 0}, "`region_period` must be a whole number, 1 or more, got 0."),
+        ("halos", {"region_period": 10**29}, f"`region_period` must be at most 1,000,000,000, got {10**29}."),
+        ("halos", {"regions": 0}, "`regions` must be a whole number, 1 or more, got 0."),
+        ("halos", {"regions": (3, 0)}, "`regions` must be a whole number, 1 or more, got 0."),
+        ("halos", {"regions": ()}, "`regions` must have one region or more, got none."),
+        ("halos", {"blend": 1.5}, "`blend` must be between 0 (regions go on alone) and 1, got 1.5."),
+        ("halos", {"exchange": -1.0}, "`exchange` must be a finite number of seconds, 0 or more, got -1.0."),
+        ("halos", {"region_lr": -1.0}, "`region_lr` must be a finite number, zero or more, got -1."),
+        ("halos", {"region_momentum": 1.0}, "`region_momentum` must be at least 0 and below 1, got 1.0."),
     ],
 )  # fmt: skip
-def test_what_cannot_be_is_refused(name: str, setting: dict[str, Any], said: str) -> None:
+def test_what_cannot_be_is_refused_in_a_sentence(name: str, setting: dict[str, Any], said: str) -> None:
     with pytest.raises(tg.Invalid) as caught:
         method(name, **setting)
     assert str(caught.value) == said
-
-
-def test_a_period_that_no_number_holds_is_refused() -> None:
-    with pytest.raises(tg.Invalid, match=r"`period` must be at most 1,000,000,000, got 1000000"):
-        tg.dn_dylu(local_lr=0.1, lr=1.0, period=10**29, local_steps=1)

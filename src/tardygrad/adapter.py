@@ -48,7 +48,7 @@ def optimizer(name: str, lr: Schedule, options: Options | None = None) -> Transf
             warnings.simplefilter("ignore")
             _, state = made.update(torch.ones(2), {}, Step(1, x=torch.ones(2)))
             made.update(torch.ones(2), state, Step(1, x=torch.ones(2)))
-    except (TypeError, ValueError, RuntimeError, AttributeError, AssertionError, KeyError) as error:
+    except (TypeError, ValueError, RuntimeError, AttributeError, AssertionError, LookupError, ArithmeticError) as error:
         said, rule = " ".join(str(error).split()), f"torch.optim.{name} cannot be an inner step with these `options`"
         raise Invalid(f"{rule}, got {dict(options or {})}: {said}") from error
     return made

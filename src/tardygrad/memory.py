@@ -87,7 +87,7 @@ class Needs(NamedTuple):
     ahead: int = 0  # updates computed before they are due, at most
     saved: bool = False  # and checkpoints hold them
     checkpoint_every: int = 0  # rounds; 0: never
-    outer: int = 0  # of `own`, what the outer step remembers, and checkpoints hold
+    outer: int = 0  # of `own`, what is remembered of steps, and checkpoints hold
 
 
 def needs(
@@ -109,6 +109,8 @@ def needs(
     outer, inner = _state(method.outer, d), _state(method.inner, d)
     if method.regions:
         outer = len(method.regions.members(task.clients)) * outer + _state(method.regions.outer, d)
+    if method.curvature:
+        inner += _state(method.curvature.weigh, d)
     kept_states = task.clients * inner if method.keep else 0
     update = x * (1 + dc) + buffers + inner * method.keep
     job = (WORK + dc) * x + buffers + inner
@@ -124,7 +126,7 @@ def needs(
     else:
         work, ahead = batch * job - kept, task.clients if batch > 1 else 0  # new jobs may overtake computed ones
     apart = processes > 1 or threads > 0
-    return Needs(own, x + buffers, update, work, step, apart, ahead, batch > 1, checkpoint_every, outer)
+    return Needs(own, x + buffers, update, work, step, apart, ahead, batch > 1, checkpoint_every, outer + kept_states)
 
 
 def _module(task: Task) -> tuple[int, int]:
@@ -160,7 +162,7 @@ class Watch:
         needs, last = self.needs, 0
         self._born(server)
         for event in events:
-            if isinstance(event.happened, Advanced):
+            if isinstance(event.happened, Advanced) or server.method.regions:  # letters come with any message
                 self._born(server)
             yield event  # now the caller has let go of the one before
             if isinstance(event.happened, Advanced):
@@ -176,7 +178,8 @@ class Watch:
             self._written(server)
 
     def _born(self, server: Server | Regional) -> None:
-        for x in (one.x for one in server.levels):
+        letters = [*server.starts, *(one.vector for *_, one in server.letters)] if isinstance(server, Regional) else []
+        for x in (*(one.x for one in server.levels), *letters):
             self.alive.setdefault(id(x), ref(x, lambda _, name=id(x): self.alive.pop(name, None)))  # type: ignore[misc]
 
     def _written(self, server: Server | Regional) -> None:
@@ -218,9 +221,11 @@ def foresee(
 
 def bound(method: Method, task: Task, needs: Needs, *, rounds: int) -> Memory:
     """What a run on the real clock, which nobody foresees, takes at most: every job at work from another round."""
-    watch, places = Watch(needs), serve(method, torch.empty(0), clients=task.clients, seed=0).places
+    watch, server = Watch(needs), serve(method, torch.empty(0), clients=task.clients, seed=0)
+    places = server.places
     held = places + method.buffer * (method.compensate or method.pull)
     starts = 0 if method.mode == "sync" else min(held, rounds)
+    starts += 3 * (len(server.levels) - 1)  # of a region the model, where it started, and a letter
     watch._note(0, places, starts, method.buffer, needs.step + needs.work)
     return watch.memory._replace(round=rounds, rounds=rounds)
 

@@ -131,7 +131,11 @@ class Regional:
     @property
     def buffer(self) -> list[Taken]:
         """The updates in the buffers of all regions."""
-        return [one for region in self.regions for one in region.buffer]
+        return [
+            one._replace(update=one.update._replace(client=self.members[r][one.update.client]))
+            for r, region in enumerate(self.regions)
+            for one in region.buffer
+        ]
 
     @property
     def jobs(self) -> dict[int, int]:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
+
+import torch
 
 import tardygrad as tg
 from tests.golden.oracle import DN, UNBOUNDED, Fadas, Law, Round, Setting, run
 from tests.golden.problem import Problem, Task
+from tests.golden.relative_cases import RELATIVES
+from tests.golden.relatives import Halos, Relative, halos, rules
 
 MODES = ("sync", "server", "client")
 
@@ -26,6 +31,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "fadas-paper": {"relative": Fadas(tau_c=1, b1=0.8, b2=0.95, eps=0.1, paper=True)},
     "dn": {"relative": DN(N=3, beta=0.5, c=0.25, dylu=False)},
     "dn-dylu": {"relative": DN(N=4, beta=0.5, c=0.0, dylu=True)},
+    **RELATIVES,
 }
 
 
@@ -47,12 +53,20 @@ def setting(name: str, mode: str, knobs: Knobs) -> Setting:
     N, M, K, local_lr, local_clip, lr, clip, share = knobs
     on = METHODS[name]
     outer, raised, relative = on.get("outer", False), on.get("lower", False), on.get("relative")
-    if raised or isinstance(relative, Fadas):
+    M, K = on.get("M", M), on.get("K", K) + on.get("more", 0)
+    if on.get("odd"):
+        # An odd number of steps of ±u and ±d does not cancel if u/d is no fraction: see below.
+        M, K, share = M - 1 + M % 2, K + 1 - K % 2, share / math.sqrt(2)
+    elif raised or on.get("unclipped") or isinstance(relative, Fadas):
         # BiClip jumps at 0, where float32 and float64 may disagree about a sign. Clipped local steps of ±u would often
         # cancel to such zeros, so before an outer BiClip they are left unclipped; so too where FADAS divides by them.
         local_clip = UNBOUNDED
+    if on.get("summed"):
+        lr = Law(lr.c / (M + 1), lr.e)
+    if callable(relative):
+        relative = relative(N)
     return Setting(
-        mode=mode, N=N, M=M, K=K, local_lr=local_lr, local_clip=local_clip, lr=lr,
+        mode=mode, N=N, M=M, K=K, local_lr=on.get("local_lr", local_lr), local_clip=local_clip, lr=lr,
         clip=clip if outer else None,
         local_lower=Law(share * local_clip.c, local_clip.e) if on.get("local_lower") else Law(0.0),
         lower=Law(share * clip.c, clip.e) if raised else Law(0.0),
@@ -60,12 +74,12 @@ def setting(name: str, mode: str, knobs: Knobs) -> Setting:
     )  # fmt: skip
 
 
+def schedule(law: Law) -> float | tg.Power:
+    return tg.Power(*law) if law.e else law.c
+
+
 def method(m: Setting) -> tg.Method:
     """The same for the library."""
-
-    def schedule(law: Law) -> float | tg.Power:
-        return tg.Power(*law) if law.e else law.c
-
     shared: dict[str, Any] = {
         "local_lr": schedule(m.local_lr), "local_clip": schedule(m.local_clip), "lr": schedule(m.lr),
         "buffer": m.M, "local_steps": m.K, "mode": m.mode,
@@ -77,6 +91,8 @@ def method(m: Setting) -> tg.Method:
     if isinstance(m.relative, DN):
         N, beta, c, dylu = m.relative
         return tg.dn_dylu(**shared, period=N, momentum=beta, c=c, dylu=dylu)
+    if isinstance(m.relative, Relative | Halos):
+        return _relative(m, shared)
     both = shared | {
         "local_lower": schedule(m.local_lower), "norm": "l2" if m.l2 else "coordinate",
         "downplay": m.sd, "compensate": m.dc,
@@ -84,6 +100,16 @@ def method(m: Setting) -> tg.Method:
     if m.clip is None:
         return tg.sgdclip(**both)
     return tg.clip2(**both, clip=schedule(m.clip), lower=schedule(m.lower))
+
+
+def _relative(m: Setting, shared: dict[str, Any]) -> tg.Method:
+    assert isinstance(m.relative, Relative | Halos)
+    thresholds = {"local_lower": m.local_lower, "lower": m.lower, "clip": m.clip}
+    given = {name: schedule(law) for name, law in thresholds.items() if law and law.c}
+    if isinstance(m.relative, Halos):
+        given["members"] = m.relative.members
+    built: tg.Method = RELATIVES[m.relative.name]["library"](**shared, **given)
+    return built
 
 
 Seconds = list[list[float]]
@@ -94,7 +120,7 @@ def library(m: Setting, problem: Problem, seconds: Seconds, T: int, seed: int) -
     """The library's rounds, and the clients it gave work from each of x_0, x_1, …"""
     fleet = tg.Fleet(tuple(tg.Group("traced", 1, tg.Trace(tuple(map(float, times)))) for times in seconds))
     task, built = Task(problem), method(m)
-    server = tg.Server(built, task.init(seed), clients=m.N, seed=seed)
+    server = tg.serve(built, task.init(seed), clients=m.N, seed=seed)
     rounds: list[Round] = []
     given: list[list[int]] = [[] for _ in range(T + 1)]
     for event in tg.drive(server, tg.SimPool(task, built, fleet), T):
@@ -103,7 +129,8 @@ def library(m: Setting, problem: Problem, seconds: Seconds, T: int, seed: int) -
         if isinstance(event.happened, tg.Advanced):
             done = event.happened
             assert done.round == len(rounds) + 1
-            rounds.append(Round(event.time, list(done.clients), list(done.delays), server.x.double().numpy()))
+            x = torch.cat([one.x for one in server.levels]).double().numpy()  # of HALoS all models
+            rounds.append(Round(event.time, list(done.clients), list(done.delays), x))
     return rounds, given
 
 
@@ -114,4 +141,14 @@ def oracle(m: Setting, problem: Problem, seconds: Seconds, T: int, sampled: list
         return seconds[client][serial % len(seconds[client])]
 
     choice = (lambda t: sampled[t - 1]) if m.mode == "sync" else None
+    if isinstance(m.relative, Halos):
+        return halos(m, m.relative, problem.x0, runtime, problem.gradient, T)
+    if isinstance(m.relative, Relative):
+        return run(m, problem.x0, runtime, problem.gradient, T, choice, rules(m.relative))
     return run(m, problem.x0, runtime, problem.gradient, T, choice)
+
+
+def modes(name: str) -> tuple[str, ...]:
+    """Those a method is tried in."""
+    found: tuple[str, ...] = METHODS[name].get("modes", MODES)
+    return found

@@ -1,7 +1,7 @@
 """The whole process of algorithms.md once more: plain NumPy, float64, one event at a time, without tardygrad.
 
 It is written from the specification alone and for reading, not for speed. Section numbers are those of algorithms.md,
-and for FADAS and DN+DyLU those of relatives.md.
+and for FADAS and DN+DyLU those of relatives.md; its other methods are in relatives.py.
 """
 
 from __future__ import annotations
@@ -73,7 +73,9 @@ class Setting:
     l2: bool = False
     sd: bool = False
     dc: bool = False
-    relative: Fadas | DN | None = None  # whose outer step it is, if not the paper's
+    relative: tuple[object, ...] | None = (
+        None  # Fadas, DN, or one of relatives.py: whose steps it has, if not the paper's
+    )
 
 
 class Round(NamedTuple):
@@ -150,13 +152,6 @@ def server(m: Setting, xs: list[Array], means: list[Array], buffer: Sequence[Sen
 # Relatives, 2.2. Both moments as the sums that their recursions come to.
 def fadas(f: Fadas, eta: float, means: list[Array], smax: int) -> Array:
     t = len(means)
-
-    def averaged(b: float, values: list[Array]) -> Array:
-        total = np.zeros_like(values[0])
-        for age, value in enumerate(reversed(values)):
-            total = total + (1 - b) * b**age * value
-        return total
-
     m = averaged(f.b1, means)
     squares = [mean * mean for mean in means]
     vh = np.max([averaged(f.b2, squares[:j]) for j in range(1, t + 1)], axis=0)
@@ -164,6 +159,14 @@ def fadas(f: Fadas, eta: float, means: list[Array], smax: int) -> Array:
         return (eta if smax <= f.tau_c else min(eta, 1 / smax)) * m / (np.sqrt(vh) + f.eps)
     eta = eta if smax <= f.tau_c else eta / smax
     return eta / (1 - f.b1**t) * m / (np.sqrt(vh) / np.sqrt(1 - f.b2**t) + f.eps)
+
+
+# b · average + (1 − b) · value for one value after the other, from 0.
+def averaged(b: float, values: list[Array]) -> Array:
+    total = np.zeros_like(values[0])
+    for age, value in enumerate(reversed(values)):
+        total = total + (1 - b) * b**age * value
+    return total
 
 
 # Relatives, 2.3, with g = −mean. The momentum as the sum over the periods that are complete.
@@ -182,9 +185,27 @@ def dylu(K: int, i: int, speeds: dict[int, float]) -> int:
     return max(1, math.floor(round(K * speeds[i] / max(speeds.values()), 9))) if i in speeds else K
 
 
+def share(m: Setting, i: int, speeds: dict[int, float]) -> int:
+    return dylu(m.K, i, speeds) if isinstance(m.relative, DN) and m.relative.dylu else m.K
+
+
+class Rules(NamedTuple):
+    """What clients and server do, and how much a client is given to do."""
+
+    client: Callable[[Setting, Gradient, int, int, int, Array, int], tuple[Array, Array]] = client
+    server: Callable[[Setting, list[Array], list[Array], Sequence[Sent]], tuple[Array, list[int]]] = server
+    share: Callable[[Setting, int, dict[int, float]], int] = share
+
+
 # Section 4: who works when. Events in the order (time, client, serial).
 def run(
-    m: Setting, x0: Array, runtime: Runtime, gradient: Gradient, T: int, sampled: Callable[[int], Sequence[int]] | None
+    m: Setting,
+    x0: Array,
+    runtime: Runtime,
+    gradient: Gradient,
+    T: int,
+    sampled: Callable[[int], Sequence[int]] | None,
+    rules: Rules = Rules(),
 ) -> list[Round]:
     """Rounds 1 … T. `sampled` names the M clients of each round t in sync mode, and is None in the others."""
     xs, rounds = [np.asarray(x0, dtype=np.float64)], []
@@ -193,14 +214,13 @@ def run(
     buffer: list[Sent] = []
     means: list[Array] = []
     speeds: dict[int, float] = {}
-    paced = isinstance(m.relative, DN) and m.relative.dylu
 
     def start(i: int, now: float) -> None:
         s, serial = len(xs) - 1, serials[i]
         serials[i] += 1
-        K = dylu(m.K, i, speeds) if paced else m.K
+        K = rules.share(m, i, speeds)
         due = now + runtime(i, serial) * (K / m.K)
-        away.append(Sent(due, i, serial, s, *client(m, gradient, i, serial, s, xs[s], K), now, K))
+        away.append(Sent(due, i, serial, s, *rules.client(m, gradient, i, serial, s, xs[s], K), now, K))
 
     def called() -> list[int]:
         return list(sampled(len(xs))) if sampled else list(range(m.N))
@@ -217,7 +237,7 @@ def run(
         full = len(buffer) == m.M
         reported = [one.client for one in buffer]
         if full:
-            x, delays = server(m, xs, means, buffer)
+            x, delays = rules.server(m, xs, means, buffer)
             xs.append(x)
             rounds.append(Round(arrival.time, reported, delays, x))
             buffer = []

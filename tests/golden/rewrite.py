@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.golden.cases import METHODS, MODES, Knobs, Seconds, library, oracle, setting
+from tests.golden.cases import METHODS, Knobs, Seconds, library, modes, oracle, setting
 from tests.golden.oracle import Law, Round, Setting
 from tests.golden.problem import Problem
 
@@ -49,7 +49,7 @@ def rounds_of(document: dict[str, Any]) -> list[Round]:
 def main() -> None:
     for name, case in STORED.items():
         document = {}
-        for mode in MODES:
+        for mode in modes(name):
             m, problem, seconds = case(mode)
             sampled = library(m, problem, seconds, T, SEED)[1][:T] if mode == "sync" else []
             rounds = [one._asdict() | {"x": one.x.tolist()} for one in oracle(m, problem, seconds, T, sampled)]

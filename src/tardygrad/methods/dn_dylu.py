@@ -78,9 +78,7 @@ def dn_dylu(
     >>> str(dn_dylu(local_lr=0.1, lr=0.7, period=4, local_steps=20, mode="client"))
     'DN+DyLU (client-centric, M=1, K=20)'
     """
-    at_least_one("period", period)
-    if period > LONGEST:
-        raise Invalid(f"`period` must be at most {LONGEST:,}, got {period}.")
+    check_period("period", period)
     pace = Pace(percentile=percentile, smoothing=smoothing, rounding=rounding, least=least)
     return Method(
         name="DN+DyLU" if dylu else "DN",
@@ -91,3 +89,10 @@ def dn_dylu(
         keep=keep,
         **how,
     )
+
+
+def check_period(name: str, period: int) -> None:
+    """Refuse what can be no N."""
+    at_least_one(name, period)
+    if period > LONGEST:
+        raise Invalid(f"`{name}` must be at most {LONGEST:,}, got {period}.")

@@ -21,7 +21,9 @@ from typing import Unpack
 
 from tardygrad.adapter import Options
 from tardygrad.clipping import Norm
-from tardygrad.method import Method, Mode, Places, Regions, at_least_one
+from tardygrad.errors import Invalid
+from tardygrad.method import Method, Mode, Places, Regions
+from tardygrad.methods.dn_dylu import check_period
 from tardygrad.methods.local import local
 from tardygrad.pace import Pace
 from tardygrad.schedules import Schedule, lift
@@ -80,8 +82,10 @@ def halos(
     >>> str(halos(regions=2, local_lr=1e-3, local_steps=8))
     'HALoS (client-centric, M=1, K=8)'
     """
-    for name, value in (("region_period", region_period), ("period", period)):
-        at_least_one(name, value)
+    check_period("region_period", region_period)
+    check_period("period", period)
+    if not 0 <= region_momentum < 1:
+        raise Invalid(f"`region_momentum` must be at least 0 and below 1, got {region_momentum!r}.")
     if options is None and optimizer == "AdamW":
         options = PUBLISHED
     return Method(

@@ -1,0 +1,199 @@
+"""Optimizers of torch.optim as inner steps, and the state that clients keep: at the gate and in processes."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import tardygrad as tg
+from tardygrad.adapter import optimizer
+from tardygrad.messages import Buffers, Job, Vector
+from tardygrad.schedules import Constant, Power
+
+CLASSES = sorted(
+    name
+    for name, made in vars(torch.optim).items()
+    if isinstance(made, type) and issubclass(made, torch.optim.Optimizer) and made is not torch.optim.Optimizer
+)
+NOT_OURS = {
+    "LBFGS": "missing 1 required positional argument: 'closure'",
+    "Muon": "only supports 2D parameters",
+    "SparseAdam": "does not support dense gradients",
+}
+
+
+def quadratic() -> Any:
+    return tg.tasks.quadratic(clients=4, dimension=6, heterogeneity=1.0, noise=tg.Noise("student", scale=0.1))
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_every_optimizer_of_torch_keeps_its_state_through_a_run_or_says_why_it_cannot(name: str) -> None:
+    how: dict[str, Any] = {"local_lr": 0.01, "optimizer": name, "keep": True, "buffer": 2, "local_steps": 2}
+    if name in NOT_OURS:
+        with pytest.raises(tg.Invalid, match=NOT_OURS[name]):
+            tg.fedavg(**how)
+        return
+    run = tg.simulate(tg.fedavg(mode="client", **how), quadratic(), tg.Fleet.paper(clients=4), rounds=6)
+    assert run.status == "finished"
+    assert run.summary().refused == {}
+    assert run.summary().loss is not None
+    assert math.isfinite(run.summary().loss)
+    assert len(run.server.levels[0].kept) > 1
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "said"),
+    [
+        ("AdamX", None, "`optimizer` must be a class of torch.optim, got 'AdamX'. Did you mean 'Adam'?"),
+        ("Optimizer", None, "`optimizer` must be a class of torch.optim, got 'Optimizer'."),
+        ("SGD", {"speed": 1.0}, "got {'speed': 1.0}: SGD.__init__() got an unexpected keyword argument 'speed'"),
+        ("SGD", {"momentum": -1.0}, "got {'momentum': -1.0}: Invalid momentum value: -1.0"),
+        ("SGD", {"lr": 0.5}, "got {'lr': 0.5}: torch.optim.sgd.SGD() got multiple values for keyword argument 'lr'"),
+        ("Adam", {"betas": [0.9]}, "got {'betas': [0.9]}: tuple index out of range"),
+        ("Adam", {"betas": "high"}, "got {'betas': 'high'}: '<=' not supported"),
+        ("Adam", {"eps": 10**400}, "int too big to convert"),
+        ("Adam", {"capturable": True}, "got {'capturable': True}: If capturable=True"),
+    ],
+)
+def test_an_optimizer_or_options_that_cannot_be_are_refused_in_a_line(name: str, options: Any, said: str) -> None:
+    with pytest.raises(tg.Invalid) as caught:
+        tg.diloco(local_lr=0.1, optimizer=name, options=options, buffer=1, local_steps=1)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["SGD", "AdamW", "NAdam", "Adagrad"])
+def test_a_step_changes_none_of_its_arguments(name: str) -> None:
+    inner = optimizer(name, Constant(0.1), {"weight_decay": 0.1})
+    direction, x = torch.tensor([1.0, -2.0]), torch.tensor([3.0, 4.0])
+    _, state = inner.update(direction, {}, tg.Step(1, x=x))
+    before = {key: value.clone() for key, value in state.items()}
+    move, _ = inner.update(direction, state, tg.Step(2, x=x))
+    assert (direction.tolist(), x.tolist()) == ([1.0, -2.0], [3.0, 4.0])
+    assert all(torch.equal(state[key], value) for key, value in before.items())
+    assert torch.equal(inner.update(direction, state, tg.Step(2, x=x))[0], move)
+    assert move.abs().min() > 0
+
+
+def test_the_rate_is_read_at_the_round_and_decay_sees_the_model() -> None:
+    inner = optimizer("AdamW", Power(0.5, -1.0), {"weight_decay": 0.1, "eps": 1e-12})
+    moves = [
+        inner.update(torch.tensor([2.0]), {}, tg.Step(round, x=torch.tensor([x])))[0].item()
+        for round, x in ((1, 0.0), (5, 0.0), (1, 10.0))
+    ]
+    assert moves == pytest.approx([0.5, 0.1, 0.5 + 0.5 * 0.1 * 10.0])  # η · sign(g), and η · λ · x
+
+
+def kept(keep: bool = True) -> tuple[tg.Server, Job]:
+    method = tg.fedavg(
+        local_lr=0.1, optimizer="AdamW", keep=keep, buffer=2, local_steps=1, mode="client", concurrency=1
+    )
+    server = tg.Server(method, torch.zeros(3), clients=2, seed=0)
+    (job,) = server.dispatch()
+    return server, job
+
+
+def sound(job: Job) -> tg.Update:
+    state = {"inner.1.exp_avg": torch.ones(3), "inner.1.exp_avg_sq": torch.ones(3), "inner.1.step": torch.tensor(1.0)}
+    return tg.Update(job.client, job.serial, job.round, torch.ones(3), state=state)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"inner.1.exp_avg": torch.ones(4)}, "wrong shape"),
+        ({"inner.1.exp_avg": torch.ones(3, 1)}, "wrong shape"),
+        ({"inner.1.exp_avg": torch.ones(3, dtype=torch.float64)}, "wrong shape"),
+        ({"inner.1.step": torch.ones(2)}, "wrong shape"),
+        ({"inner.1.step": 1.0}, "wrong shape"),
+        ({"inner.1.exp_avg": torch.tensor([0.0, math.nan, 0.0])}, "not finite"),
+        ({"inner.1.exp_avg_sq": torch.tensor([0.0, math.inf, 0.0])}, "not finite"),
+        ({"inner.1.step": torch.tensor(math.nan)}, "not finite"),
+        (None, "wrong shape"),
+    ],
+)
+def test_a_state_that_cannot_be_is_refused_and_changes_nothing(change: Any, reason: str) -> None:
+    server, job = kept()
+    _, (job,) = server.receive(sound(job))  # one is in the buffer, and its state is kept
+    before = ({c: dict(state) for c, state in server.kept.items()}, list(server.buffer), server.round)
+    good = sound(job)
+    bad = good._replace(state=None if change is None else {**(good.state or {}), **change})
+    happened, (again,) = server.receive(bad)
+    assert isinstance(happened, tg.Refused)
+    assert happened.reason == reason
+    assert (server.kept, server.buffer, server.round, server.x.tolist()) == (*before, [0.0] * 3)
+    assert (again.client, again.serial) == (job.client, job.serial + 1)
+    assert again.state is server.state_of(job.client)
+
+
+def test_a_state_is_refused_where_none_is_kept() -> None:
+    server, job = kept(keep=False)
+    happened, (again,) = server.receive(sound(job))
+    assert isinstance(happened, tg.Refused)
+    assert happened.reason == "wrong shape"
+    assert (again.state, server.kept) == (None, {})
+    happened, _ = server.receive(sound(again)._replace(state=None))
+    assert isinstance(happened, tg.Taken)
+
+
+def test_a_state_goes_out_with_the_clients_next_job_also_when_it_was_lost() -> None:
+    method = tg.fedavg(local_lr=0.1, optimizer="AdamW", keep=True, buffer=1, local_steps=1, mode="client")
+    server = tg.Server(method, torch.zeros(3), clients=1, seed=0)
+    (first,) = server.dispatch()
+    assert first.state is None
+    _, (second,) = server.receive(sent := sound(first))
+    server.receive(tg.Lost(0))
+    _, (third,) = server.receive(tg.Joined(0))
+    assert second.state == third.state == sent.state
+    assert (second.serial, third.serial) == (1, 2)
+
+
+class Wide:
+    """F(x) = ½ Σ_j x_j² on a long vector."""
+
+    clients = 4
+
+    def __init__(self, parameters: int) -> None:
+        self.parameters = parameters
+
+    def init(self, seed: int) -> Vector:
+        return torch.ones(self.parameters)
+
+    def init_buffers(self) -> Buffers | None:
+        return None
+
+    def batches(self, job: Job) -> Iterator[int]:
+        return iter(range(job.steps or 0))
+
+    def gradient(self, x: Vector, batch: int, buffers: Buffers | None) -> tuple[torch.Tensor, Vector]:
+        return torch.dot(x, x) / 2, x.clone()
+
+    def evaluate(self, x: Vector, buffers: Buffers | None) -> dict[str, float]:
+        return {}
+
+
+@pytest.mark.timeout(120)
+def test_a_state_of_four_million_numbers_travels_to_two_processes_and_back_also_when_they_are_killed() -> None:
+    """Far more than a pipe holds: whoever sends it must find the other side listening."""
+    wide, fleet = Wide(2_000_000), tg.Fleet.paper(clients=4)
+    one = tg.fedavg(local_lr=0.01, optimizer="AdamW", keep=True, buffer=1, local_steps=1, mode="client")
+    alone = tg.simulate(one, wide, fleet, rounds=10, evaluate_every=0)
+    with tg.SimPool(wide, one, fleet, workers=2, rounds=10) as pool:
+        run = tg.begin(one, wide, pool, rounds=10, evaluate_every=0)
+        for row in run.go():
+            if row["round"] in (3, 6, 7):
+                assert pool._ahead is not None
+                victim = max(pool._ahead.crew.hands, key=lambda hand: len(hand.jobs)).process
+                assert victim.pid is not None
+                os.kill(victim.pid, signal.SIGKILL)
+    assert torch.equal(run.x, alone.x)
+    ours, theirs = run.server.levels[0].kept, alone.server.levels[0].kept
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[client][name], value) for client in ours for name, value in theirs[client].items())
+    assert max(sum(value.numel() for value in state.values()) for state in ours.values()) > 4_000_000

@@ -1,0 +1,218 @@
+"""HALoS's two levels: who reports to whom, letters that take time, and what an engine and a checkpoint see of it."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import tardygrad as tg
+from tardygrad import checkpoint, memory
+from tardygrad.method import Regions
+from tardygrad.regions import Regional
+from tardygrad.tasks import clock
+from tardygrad.transforms import scale
+from tests.test_resume import fleet
+
+
+def method(**changes: Any) -> tg.Method:
+    """Plain steps everywhere, unless told."""
+    how: dict[str, Any] = {
+        "regions": 2, "local_lr": 0.5, "region_lr": 1.0, "region_momentum": 0.0, "region_period": 1, "every": 1,
+        "lr": 0.5, "momentum": 0.0, "period": 1, "blend": 0.5, "optimizer": "SGD", "keep": False,
+        "local_clip": math.inf, "local_steps": 1, "dylu": False,
+    }  # fmt: skip
+    return tg.halos(**(how | changes))
+
+
+def served(one: tg.Method, x: torch.Tensor, clients: int) -> Regional:
+    server = tg.serve(one, x, clients=clients, seed=0)
+    assert isinstance(server, Regional)
+    return server
+
+
+@pytest.mark.parametrize(
+    ("sizes", "members"),
+    [
+        (1, [[0, 1, 2, 3, 4]]),
+        (2, [[0, 2, 4], [1, 3]]),
+        (5, [[0], [1], [2], [3], [4]]),
+        ((2, 3), [[0, 1], [2, 3, 4]]),
+        ((4, 1), [[0, 1, 2, 3], [4]]),
+    ],
+)
+def test_clients_are_dealt_in_turn_or_in_order(sizes: Any, members: list[list[int]]) -> None:
+    assert Regions(sizes=sizes, every=1, blend=0.5, outer=scale(lambda round: 1.0)).members(5) == members
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"regions": 6}, "`regions` must be at most the number of clients (5), got 6."),
+        ({"regions": (2, 2)}, "`regions` must have 5 clients together, got 4: (2, 2)."),
+        ({"regions": (2, 3), "buffer": 3}, "`buffer` must be between 1 and the number of clients (2), got 3. "
+                                           "Use buffer=2 for full synchronisation."),
+    ],
+)  # fmt: skip
+def test_regions_that_do_not_fit_the_clients_are_refused(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(tg.Invalid) as caught:
+        tg.serve(method(**changes), torch.zeros(1), clients=5, seed=0)
+    assert str(caught.value) == said
+
+
+def test_what_does_not_go_with_regions_is_refused() -> None:
+    with pytest.raises(tg.Invalid, match=r"HALoS has regions, and needs a server for each: use `tardygrad.serve`\."):
+        tg.Server(method(), torch.zeros(1), clients=4, seed=0)
+    parts: dict[str, Any] = {
+        "name": "", "inner": scale(lambda round: 1.0), "outer": scale(lambda round: 1.0), "buffer": 1, "local_steps": 1,
+        "regions": Regions(sizes=1, every=1, blend=0.5, outer=scale(lambda round: 1.0)),
+    }  # fmt: skip
+    for drifting in ({"compensate": True}, {"pull": True}):
+        with pytest.raises(tg.Invalid, match="a method with regions can neither compensate an update nor pull"):
+            tg.Method(**parts, **drifting)
+    del parts["regions"]
+    with pytest.raises(tg.Invalid, match="a method either compensates an update or pulls the model to it, got both"):
+        tg.Method(**parts, compensate=True, pull=True)
+
+
+@pytest.mark.parametrize(
+    ("exchange", "path"), [(0.0, [[8, 4], [6, 3], [5, 2.5]]), (0.75, [[8, 4], [6, 2], [6, 3]])]
+)  # fmt: skip
+def test_letters_arrive_when_they_are_due(exchange: float, path: list[list[float]]) -> None:
+    """The run that tests/golden works out by hand, with a script for a clock."""
+
+    class Identity(type(tg.tasks.quadratic(clients=1))):  # type: ignore[misc]
+        """g = x, from 8."""
+
+        def init(self, seed: int) -> torch.Tensor:
+            return torch.tensor([8.0])
+
+    task = Identity(torch.ones(1), torch.zeros(1, 1), None)
+    one = method(regions=1, exchange=exchange)
+    server = served(one, task.init(0), 1)
+    pool = tg.ScriptedPool([("arrive", 0, float(t)) for t in (1, 2, 3)], task, one)
+    seen = [[level.x.item() for level in server.levels] for event in tg.drive(server, pool, 3) if event.message]
+    assert seen == path
+
+
+def test_a_region_reports_once_and_not_again_before_it_has_heard() -> None:
+    server = served(method(exchange=10.0, every=2), torch.zeros(1), 2)
+    job, _ = server.dispatch()
+    posted = []
+    for now in range(1, 40):
+        _, (job,) = server.receive(tg.Update(0, job.serial, job.round, torch.ones(1)), float(now))
+        posted += [letter.due for *_, letter in server.letters if letter.up and letter.due == now + 10.0]
+    assert posted == [12.0, 33.0]  # sent in second 2, answered in 22 before round 22 is made; round 23 is the second
+    assert server.levels[0].round == 2
+
+
+def test_messages_go_to_the_clients_own_region_and_come_back_by_the_clients_own_name() -> None:
+    server = served(method(regions=(1, 2)), torch.zeros(1), 3)
+    jobs = server.dispatch()
+    assert [job.client for job in jobs] == [0, 1, 2]
+    happened, (job,) = server.receive(tg.Update(2, 0, 0, torch.ones(1)), 1.0)
+    assert isinstance(happened, tg.Advanced)
+    assert (happened.round, happened.clients, job.client, job.serial) == (1, (2,), 2, 1)
+    assert [level.round for level in server.levels] == [0, 0, 1]
+    happened, _ = server.receive(tg.Update(0, 0, 0, torch.ones(1)), 2.0)
+    assert isinstance(happened, tg.Advanced)
+    assert (happened.round, server.round) == (2, 2)
+    happened, _ = server.receive(tg.Update(2, 0, 0, torch.ones(1)), 3.0)
+    assert happened == tg.Refused(2, 0, 0, "finished job")
+    happened, _ = server.receive(tg.Update(9, 0, 0, torch.ones(1)), 3.0)
+    assert happened == tg.Refused(9, 0, 0, "unknown job")
+    server.receive(tg.Lost(1), 4.0)
+    assert (sorted(server.jobs), server.census()["lost"]) == ([0, 2], 1)
+    assert [job.client for job in server.receive(tg.Joined(1), 5.0).jobs] == [1]
+    assert server.receive(tg.Joined(9), 5.0).jobs == []
+    assert server.places == 3
+
+
+def test_a_taken_update_has_its_clients_own_name_too() -> None:
+    server = served(method(regions=2, buffer=2), torch.zeros(1), 4)
+    server.dispatch()
+    happened, _ = server.receive(tg.Update(3, 0, 0, torch.ones(1)), 1.0)
+    assert isinstance(happened, tg.Taken)
+    assert happened.update.client == 3
+    assert [taken.update.client for taken in server.buffer] == [3]
+
+
+def with_batchnorm() -> tg.TorchTask:
+    def module() -> torch.nn.Module:
+        return torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 2))
+
+    x = torch.linspace(-1, 1, 360).reshape(120, 3)
+    data = (x, (x.sum(1) > 0).long())
+    return tg.TorchTask(module, loss=torch.nn.functional.cross_entropy, shards=tg.shard(data, clients=12), test=data)
+
+
+def test_buffers_travel_with_letters_and_through_checkpoints(tmp_path: Path) -> None:
+    one = method(exchange=1.5, every=2, optimizer="AdamW", keep=True, local_lr=0.01, local_steps=2, dylu=True)
+    whole = tg.simulate(one, with_batchnorm(), fleet(), rounds=40, evaluate_every=0)
+    assert whole.server.buffers is not None
+    assert float(whole.server.buffers.floats.abs().max()) > 0
+    for cut in (6, 17, 29):
+        run = tg.begin(
+            one, with_batchnorm(), tg.SimPool(with_batchnorm(), one, fleet()), rounds=40, evaluate_every=0,
+            out=tmp_path / str(cut),
+        )  # fmt: skip
+        for row in run.go():
+            if row["round"] == cut:
+                run.stop()
+        again = tg.resume(tmp_path / str(cut), one, with_batchnorm(), tg.SimPool(with_batchnorm(), one, fleet()))
+        for _ in again.go():
+            pass
+        for ours, theirs in zip(again.server.levels, whole.server.levels, strict=True):
+            assert torch.equal(ours.x, theirs.x)
+            assert ours.buffers is not None
+            assert theirs.buffers is not None
+            assert torch.equal(ours.buffers.floats, theirs.buffers.floats)
+            assert torch.equal(ours.buffers.ints, theirs.buffers.ints)
+
+
+def test_a_checkpoint_holds_every_letter_and_start_once() -> None:
+    server = served(method(exchange=3.0), torch.zeros(2), 4)
+    jobs = {job.client: job for job in server.dispatch()}
+    for now, client in enumerate((0, 1, 0), 1):
+        job = jobs[client]
+        _, (jobs[client],) = server.receive(tg.Update(client, job.serial, job.round, torch.ones(2)), float(now))
+    pending = tg.SimPool(tg.tasks.quadratic(clients=4, dimension=2), method(exchange=3.0), tg.Fleet.paper(clients=4))
+    saved = checkpoint.capture(server, pending.pending())
+    assert [letter[:4] for letter in saved.facts["regions"]["letters"]] == [[4.0, 0, 1, True], [5.0, 1, 2, True]]
+    fresh = served(method(exchange=3.0), torch.zeros(2), 4)
+    checkpoint.apply(saved, fresh)
+    assert [one[-1][:3] for one in fresh.letters] == [one[-1][:3] for one in server.letters]
+    assert [start.tolist() for start in fresh.starts] == [start.tolist() for start in server.starts]
+    assert (fresh.heard, fresh.written) == (server.heard, server.written)
+
+
+def alive(one: tg.Method) -> list[int]:
+    """After every event of a true run: the distinct models that servers, letters and jobs in flight hold."""
+    task = tg.tasks.quadratic(clients=12, dimension=50)
+    pool, server, found = tg.SimPool(task, one, fleet()), served(one, task.init(0), 12), []
+    for _ in tg.drive(server, pool, 60):
+        in_flight = [job.x for *_, job in pool.due if job is not None]
+        letters = [letter.vector for *_, letter in server.letters]
+        held = (*(level.x for level in server.levels), *server.starts, *letters, *in_flight)
+        found.append(len({x.data_ptr() for x in held}))
+    return found
+
+
+@pytest.mark.parametrize("exchange", [0.0, 2.5])
+@pytest.mark.parametrize("every", [1, 4])
+def test_the_models_of_all_levels_are_foreseen(exchange: float, every: int) -> None:
+    one = method(regions=3, exchange=exchange, every=every)
+    watch = memory.Watch(memory.Needs(own=1, model=1, update=0, work=0, step=0))
+    still = clock(clients=12, parameters=50)
+    server = served(one, still.init(0), 12)
+    foreseen = [len(watch.alive) for _ in watch.over(server, tg.drive(server, tg.SimPool(still, one, fleet()), 60))]
+    assert foreseen == alive(one)
+
+
+def test_on_the_real_clock_the_models_of_all_levels_are_bounded() -> None:
+    one, task = method(regions=3, exchange=2.5), tg.tasks.quadratic(clients=12, dimension=50)
+    bound = memory.bound(one, task, memory.needs(one, task), rounds=60)
+    assert bound.parts["start vectors"].number == 12 + 3 * 3 >= max(alive(one)) - 1

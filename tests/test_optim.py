@@ -158,6 +158,38 @@ def test_settings_survive_a_file_and_a_copy(tmp_path: Path) -> None:
     assert copy.deepcopy(optimizer).state_dict() == optimizer.state_dict()
 
 
+@pytest.mark.parametrize("given", [{"norm": "zz"}, {"upper": -1}, {"lr": None}])
+def test_settings_that_break_a_rule_are_refused_from_a_file_too(given: dict[str, Any]) -> None:
+    optimizer = BiClip(model(heavy(1)), lr=0.1, upper=1.0, lower=0.5)
+    before = optimizer.state_dict()
+    bad = copy.deepcopy(before)
+    bad["param_groups"][0].update(given)
+    with pytest.raises(Invalid, match=r"must be (one of|a finite|0 <=)"):
+        optimizer.load_state_dict(bad)
+    other = torch.optim.SGD(model(heavy(1)), lr=0.1).state_dict()
+    with pytest.raises(Invalid, match=r"a state of BiClip must have `lower` in every group, got none."):
+        optimizer.load_state_dict(other)
+    assert optimizer.state_dict() == before
+
+
+@pytest.mark.parametrize("size", [5e-324, 1e-200, 1.0, 1e200, 1.7e308])
+@pytest.mark.parametrize("foreach", [False, True])
+def test_a_length_is_what_it_should_be_at_either_end_of_float64(size: float, foreach: bool) -> None:
+    for upper, lower, wanted in ((0.25, 0.0, min(2 * size, 0.25)), (1e305, 0.5, min(max(2 * size, 0.5), 1e305))):
+        params = [nn.Parameter(torch.zeros(2, dtype=torch.float64)) for _ in range(2)]
+        for x in params:
+            x.grad = torch.full_like(x, size)
+        BiClip(params, 1.0, upper, lower, norm="l2", foreach=foreach).step()
+        torch.testing.assert_close(flat(params), torch.full((4,), -wanted / 2, dtype=torch.float64))
+
+
+def test_without_a_threshold_an_infinite_gradient_is_left_as_it_is() -> None:
+    x, none = nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(0))
+    x.grad, none.grad = torch.tensor([math.inf, 1.0]), torch.zeros(0)
+    ClipSGD([x, none], lr=1.0, upper=math.inf, norm="l2").step()
+    assert x.tolist() == (-clip_l2(torch.tensor([math.inf, 1.0]), math.inf)).tolist() == [-math.inf, -1.0]
+
+
 def test_a_scheduler_drives_it() -> None:
     x = nn.Parameter(torch.zeros(1))
     optimizer = ClipSGD([x], lr=1.0, upper=1.0)
@@ -180,6 +212,10 @@ def test_a_scheduler_drives_it() -> None:
         ({"upper": math.nan}, "the thresholds must be"),
         ({"lower": -0.5}, "the thresholds must be"),
         ({"lower": math.inf, "upper": math.inf}, "the thresholds must be"),
+        ({"lr": "0.1"}, "`lr` must be a finite number, zero or more, got '0.1'."),
+        ({"lr": None}, "`lr` must be a finite number, zero or more, got None."),
+        ({"weight_decay": None}, "`weight_decay` must be a finite number, zero or more, got None."),
+        ({"upper": None}, "the thresholds must be 0 <= lower <= upper, got 0.5 and None."),
         ({"norm": "l1"}, "`norm` must be one of coordinate, l2, got 'l1'."),
     ],
 )

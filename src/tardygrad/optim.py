@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable
+from numbers import Real
 from typing import Any
 
 import torch
@@ -65,6 +66,14 @@ class BiClip(Optimizer):
         _check(self.defaults | param_group)
         super().add_param_group(param_group)
 
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take the settings of another; refuses those that break a rule, before anything is changed."""
+        for group in state_dict["param_groups"]:
+            if missing := self.defaults.keys() - group.keys():
+                raise Invalid(f"a state of {type(self).__name__} must have `{min(missing)}` in every group, got none.")
+            _check(group)
+        super().load_state_dict(state_dict)
+
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One step; returns what the closure, which computes the gradients anew, gives."""
@@ -73,7 +82,7 @@ class BiClip(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
-            params = [x for x in group["params"] if x.grad is not None]
+            params = [x for x in group["params"] if x.grad is not None and x.numel()]
             if any(x.grad.is_sparse for x in params):
                 raise RuntimeError(f"{type(self).__name__} does not support sparse gradients")
             if params:
@@ -101,17 +110,23 @@ def _check(group: dict[str, Any]) -> None:
     if isinstance(lr, Tensor) and lr.dim():
         raise Invalid(f"`lr` must be a number or a tensor without dimensions, got one of shape {tuple(lr.shape)}.")
     for name in ("lr", "weight_decay"):
-        if not 0 <= group[name] < math.inf:
-            raise Invalid(f"`{name}` must be a finite number, zero or more, got {group[name]!r}.")
-    if not 0 <= group["lower"] <= group["upper"] or group["lower"] == math.inf:
-        raise Invalid(f"the thresholds must be 0 <= lower <= upper, got {group['lower']!r} and {group['upper']!r}.")
+        value = group[name]
+        if not (_number(value) or (name == "lr" and isinstance(value, Tensor))) or not 0 <= value < math.inf:
+            raise Invalid(f"`{name}` must be a finite number, zero or more, got {value!r}.")
+    lower, upper = group["lower"], group["upper"]
+    if not (_number(lower) and _number(upper)) or not 0 <= lower <= upper or lower == math.inf:
+        raise Invalid(f"the thresholds must be 0 <= lower <= upper, got {lower!r} and {upper!r}.")
     if group["norm"] not in ("coordinate", "l2"):
         raise Invalid(f"`norm` must be one of coordinate, l2, got {group['norm']!r}.")
 
 
+def _number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
 def _step(params: list[Tensor], group: dict[str, Any]) -> None:
     grads = [-x.grad if group["maximize"] else x.grad for x in params if x.grad is not None]
-    factor = _factor(grads, group["upper"], group["lower"]) if group["norm"] == "l2" else None
+    factors = _factors(grads, group["upper"], group["lower"]) if group["norm"] == "l2" else None
     foreach = group["foreach"]
     if foreach is None:
         foreach = all(x.device.type != "cpu" for x in params)
@@ -120,7 +135,8 @@ def _step(params: list[Tensor], group: dict[str, Any]) -> None:
         lists[(x.device, g.dtype) if foreach else i].append((x, g))
     for pairs in lists.values():
         xs, gs = [x for x, _ in pairs], [g for _, g in pairs]
-        _move(xs, _clipped(gs, group) if factor is None else _scaled(gs, factor), group["lr"], group["weight_decay"])
+        moves = _scaled(gs, *factors) if factors else _clipped(gs, group)
+        _move(xs, moves, group["lr"], group["weight_decay"])
 
 
 def _move(params: list[Tensor], moves: tuple[Tensor, ...], lr: float | Tensor, decay: float) -> None:
@@ -147,14 +163,24 @@ def _clipped(grads: list[Tensor], group: dict[str, Any]) -> tuple[Tensor, ...]:
     return moves
 
 
-def _factor(grads: list[Tensor], upper: float, lower: float) -> Tensor:
-    """What makes the whole of them as long as it should be; on the device, so nothing waits for it."""
-    lengths = [torch.linalg.vector_norm(g, dtype=torch.float64).to(grads[0].device) for g in grads]
+def _factors(grads: list[Tensor], upper: float, lower: float) -> tuple[Tensor, Tensor]:
+    """What to divide by, and then what makes the whole of them as long as it should be; what is not clipped stays.
+
+    Both are on the device, so nothing waits for them. Only of float64 can squares be beyond float64, so only there is
+    the divisor not 1 but the largest magnitude.
+    """
+    unit = torch.ones((), dtype=torch.float64, device=grads[0].device)
+    if any(g.dtype == torch.float64 for g in grads):
+        largest = torch.stack([g.abs().max().to(unit) for g in grads]).max()
+        unit = torch.where((largest > 0) & largest.isfinite(), largest, unit)
+    lengths = [torch.linalg.vector_norm(g.double() / unit.to(g.device)).to(unit.device) for g in grads]
     length = torch.linalg.vector_norm(torch.stack(lengths))
-    return torch.where(length == 0, 1.0, length.clamp(lower, upper) / length)
+    wanted = (length * unit).clamp(lower, upper)
+    return unit, torch.where((length == 0) | (length * unit == wanted), unit, wanted / length)
 
 
-def _scaled(grads: list[Tensor], factor: Tensor) -> tuple[Tensor, ...]:
+def _scaled(grads: list[Tensor], unit: Tensor, factor: Tensor) -> tuple[Tensor, ...]:
     """`tardygrad.clipping.clip_l2`: in float64, as a factor may be beyond float32."""
-    moves = torch._foreach_mul([g.double() for g in grads], factor.to(grads[0].device))
+    moves = torch._foreach_div([g.double() for g in grads], unit.to(grads[0].device))
+    torch._foreach_mul_(moves, factor.to(grads[0].device))
     return tuple(move.to(g.dtype) for move, g in zip(moves, grads, strict=True))

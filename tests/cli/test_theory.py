@@ -54,7 +54,12 @@ def test_the_table_is_for_people(tardygrad: Command) -> None:
         (("--tail", "1.5", "--rounds", "9", "--delay", "0"), "--delay must be a whole number"),
         (("--tail", "1.5", "--rounds", "9", "--buffer", "-1"), "--buffer must be a whole number"),
         (("--tail", "1.5", "--rounds", "9", "--local-steps", "0"), "--local-steps must be a whole number"),
-        (("--tail", "1.5", "--rounds", "9", "--local-clip", "0"), "`local_clip` must be a finite number above 0"),
+        (("--tail", "1.5", "--rounds", "9", "--local-clip", "0"), "`local_clip` must be a number from 1e-30 to 1e+30"),
+        (("--tail", "2", "--rounds", "10", "--local-clip", "5e-324"), "`local_clip` must be a number from 1e-30 to"),
+        (
+            ("--tail", "2", "--rounds", "10", "--local-clip", "1e-200", "--local-lr", "1e-200"),
+            "`local_clip` must be a number from 1e-30 to 1e+30, got 1e-200.",
+        ),
         (("--tail", "1.5", "--rounds", "9", "--method", "sgdclp"), "Did you mean 'sgdclip'?"),
         (("--rounds", "9"), "Missing option '--tail'"),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 import pytest
@@ -93,6 +94,15 @@ def test_a_mixture_of_scales_stays_heavy(seed: int) -> None:
         assert found.index == pytest.approx(1.5, rel=0.2)
 
 
+@pytest.mark.parametrize("size", [1000, 10_000, MANY])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_one_outlier_decides_nothing(size: int, seed: int) -> None:
+    gaussian, student = np.random.default_rng(seed).standard_normal(size), drawn("student", 3.0, seed, size)
+    for outlier in (30.0, 1e3, 1e12, 1e300):
+        assert estimate(np.append(gaussian, outlier)).verdict == LIGHT
+        assert estimate(np.append(student, outlier)).verdict in (FINITE, "too few to tell")
+
+
 def test_few_samples_never_make_an_infinite_variance_light() -> None:
     said = [estimate(drawn("stable", 1.5, seed, 300)).verdict for seed in range(20)]
     assert LIGHT not in said
@@ -114,6 +124,29 @@ def test_scale_sign_order_and_zeros_change_nothing() -> None:
     assert estimate(np.sort(samples)).verdict == estimate(samples).verdict
 
 
+@pytest.mark.parametrize("scale", [1e307, 1e-310])
+def test_a_scale_at_the_end_of_the_range_changes_nothing(scale: float) -> None:
+    samples = np.random.default_rng(0).standard_normal(1000)
+    found, usual = estimate(samples * scale), estimate(samples)
+    assert found.verdict == usual.verdict
+    for name in ("index", "stable", "block_sum"):
+        assert getattr(found, name) == pytest.approx(getattr(usual, name), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    "samples",
+    [
+        np.tile([-1e307, 1e307], 300),
+        np.repeat([0.0, 1.0], 300),
+        np.tile(np.arange(1, 5) * 5e-324, 100),
+        np.geomspace(1e-300, 1e300, 500),
+    ],
+    ids=["huge", "zeros and ones", "denormal", "of every scale"],
+)
+def test_numbers_at_the_end_of_their_range_have_a_verdict(samples: NDArray[np.float64]) -> None:
+    assert estimate(samples).number >= 300
+
+
 def test_an_estimate_is_strict_json() -> None:
     for samples in (drawn("pareto", 1.5, 0, 1000), LIGHTS["of two values"](np.random.default_rng(0), 1000), np.ones(0)):
         json.dumps(plain(asdict(estimate(samples))), allow_nan=False)
@@ -124,10 +157,16 @@ def test_an_estimate_is_strict_json() -> None:
     [
         ([1.0, np.nan, np.inf], "a tail needs samples that are finite, got 2 of 3 that are not."),
         (np.zeros(200), "a tail needs samples that differ, got 200 times 0."),
+        (["a"], "a tail needs samples that are real numbers, got <U1."),
+        (np.ones(200) * 1j, "a tail needs samples that are real numbers, got complex128."),
+        (
+            [10**400],
+            "a tail needs samples that are real numbers, got some that are none: int too large to convert to float.",
+        ),
         (np.full(200, 2.5), "a tail needs samples that differ, got 200 times 2.5."),
     ],
 )
-def test_what_has_no_tail_is_refused(samples: list[float], said: str) -> None:
+def test_what_has_no_tail_is_refused(samples: Any, said: str) -> None:
     with pytest.raises(Invalid) as error:
         estimate(samples)
     assert str(error.value) == said

@@ -126,8 +126,11 @@ def test_a_large_model_is_looked_at_in_few_places() -> None:
 
 
 def test_without_noise_there_is_nothing_to_say() -> None:
-    for task in (quadratic(None), small(nn.Linear(6, 3), batch_size=1000)):
-        with pytest.raises(Invalid, match="got the same for every one of a client's"):
+    for task, fix in (
+        (quadratic(None), "The task has no gradient noise."),
+        (small(nn.Linear(6, 3), batch_size=1000), "Use a smaller batch_size."),
+    ):
+        with pytest.raises(Invalid, match=f"got the same for every one of a client's. {fix}"):
             probe(task, task.init(0))
 
 

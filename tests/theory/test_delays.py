@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import product
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from tardygrad.errors import Invalid
 from tardygrad.theory.bounds import bounds, fadas
-from tardygrad.theory.delays import Constants, Sums, conditions, equal, factors, measured, small
+from tardygrad.theory.delays import LATEST, LEAST, MOST, Constants, Sums, conditions, equal, factors, measured, small
 from tardygrad.theory.rates import preset
 
 C = Constants(
@@ -209,7 +210,10 @@ def test_fadas_grows_with_the_mean_and_the_median_delay_and_sd_does_not() -> Non
         ([[1.5]], "whole numbers, rounds × updates of a round, got float64"),
         ([[True]], "got bool"),
         ([["1"]], "whole numbers"),
-        ([[1, 0]], r"must be 1 \(fresh\) or more, got 0"),
+        ([[1, 0]], r"must be from 1 \(fresh\) to 2\^31, got 0."),
+        ([[1, 2**31 + 1]], "got 2147483649."),
+        ([[2**63]], "got 9223372036854775808."),
+        (np.full((2, 2), 2**64 - 1, np.uint64), "got 18446744073709551615."),
     ],
 )
 def test_what_are_no_delays_is_refused(delays: object, complaint: str) -> None:
@@ -217,7 +221,30 @@ def test_what_are_no_delays_is_refused(delays: object, complaint: str) -> None:
         conditions(delays, C)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("value", [0, -1.0, math.nan, math.inf, True, "1"])
+@pytest.mark.parametrize("value", [0, -1.0, math.nan, math.inf, True, "1", 5e-324, 1e300, 10**400])
 def test_a_constant_must_be_a_positive_number(value: object) -> None:
-    with pytest.raises(Invalid, match="`local_clip` must be a finite number above 0"):
+    with pytest.raises(Invalid, match="`local_clip` must be a number from 1e-30 to 1e\\+30, got"):
         Constants(tail=1.5, local_clip=value)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("tail", ["1.5", None, True, 1, math.nan])
+def test_a_tail_must_be_one_that_the_theorems_cover(tail: object) -> None:
+    with pytest.raises(Invalid, match="`tail` must be above 1 and at most 2"):
+        Constants(tail=tail)  # type: ignore[arg-type]
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    given = Constants(tail=np.float64(1.5), local_steps=np.int64(3), local_clip=np.float32(1))  # type: ignore[arg-type]
+    assert repr(given) == repr(Constants(tail=1.5, local_steps=3, local_clip=1.0))
+
+
+@pytest.mark.parametrize("tail", [1.0001, 2.0])
+def test_no_bound_or_condition_of_the_largest_and_least_constants_overflows(tail: float) -> None:
+    late = [[1, LATEST], [LATEST, 3]]
+    names = ("local_steps", "local_clip", "local_lr", "clip", "gap", "smoothness", "gradient", "noise")
+    for values in product((LEAST, MOST), repeat=len(names)):
+        of = Constants(tail=tail, **dict(zip(names, values, strict=True)))  # type: ignore[arg-type]
+        for sums in (measured(late), equal(10**18, rounds=1), equal(1, rounds=10**18, buffer=10**18)):
+            assert all(math.isfinite(bound.value) for bound in bounds(sums, of))
+            assert all(math.isfinite(factor) for factor in factors(sums, of).values())
+    assert all(math.isfinite(one.factor) for one in conditions(late, of))

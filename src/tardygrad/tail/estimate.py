@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from tardygrad.errors import Invalid
-from tardygrad.tail.hill import Z, band, hill
+from tardygrad.tail.hill import Numbers, Z, band, hill
 from tardygrad.tail.stable import Stable, block_sum, shuffled, stable
 
 Verdict = Literal["heavy-tailed, infinite variance", "heavy-tailed, finite variance", "light-tailed", "too few to tell"]
@@ -62,7 +62,7 @@ def estimate(samples: ArrayLike) -> Tail:
     >>> tail.verdict, tail.by, round(tail.index, 1)
     ('heavy-tailed, infinite variance', 'hill', 1.5)
     """
-    given = np.asarray(samples, np.float64).ravel()
+    given = _numbers(samples)
     if not np.isfinite(given).all():
         count = int((~np.isfinite(given)).sum())
         raise Invalid(f"a tail needs samples that are finite, got {count} of {len(given)} that are not.")
@@ -71,7 +71,9 @@ def estimate(samples: ArrayLike) -> Tail:
     found = shuffled(given[given != 0])
     if len(found) < FEWEST:
         return Tail("too few to tell", *(None,) * 4, len(found), *(None,) * 8, [])
-    far = hill(np.abs(found))
+    sizes = np.abs(found)
+    far = hill(sizes)
+    found /= sizes.max()  # so that no sum overflows
     law = stable(found)
     heavy = far.heaviness > SURE * far.error
     fits = heavy and law is not None and _fits(law) and (law.bend_error < SHARP or far.index >= 2)
@@ -100,6 +102,18 @@ def estimate(samples: ArrayLike) -> Tail:
         block_sum=block_sum(found),
         curve=far.curve,
     )
+
+
+def _numbers(samples: ArrayLike) -> Numbers:
+    """The samples as an array; refuses what are no real numbers."""
+    try:
+        given = np.asarray(samples)
+        if given.dtype.kind in "biufO":
+            with np.errstate(over="ignore"):
+                return given.astype(np.float64).ravel()
+    except (TypeError, ValueError, OverflowError) as error:
+        raise Invalid(f"a tail needs samples that are real numbers, got some that are none: {error}.") from error
+    raise Invalid(f"a tail needs samples that are real numbers, got {given.dtype}.")
 
 
 def _fits(law: Stable) -> bool:

@@ -160,9 +160,10 @@ def told(chosen: Sampling, rows: Iterable[Tensor], clip: float | None = None) ->
         _told(part, g.astype(np.float64), clip) for part, g in zip(chosen.parts, values, strict=True)
     )
     if everything.tail is None:
+        fix = "Use a smaller batch_size." if layers else "The task has no gradient noise."
         raise Invalid(
             "a noise probe needs gradients that differ between mini-batches, got the same for every one of a client's. "
-            "Use a smaller batch_size."
+            + fix
         )
     noise = _noise(values[0].astype(np.float64))
     curves = (_survival(noise), _survival(_scaled(noise)))

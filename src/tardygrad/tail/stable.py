@@ -47,8 +47,9 @@ def block_sum(samples: Numbers) -> float | None:
     centred = samples[: size * size] - samples.mean()
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         sums, each = np.log(np.abs(centred.reshape(size, size).sum(1))), np.log(np.abs(centred))
-        grown = float(sums[np.isfinite(sums)].mean() - each[np.isfinite(each)].mean()) if size else math.nan
-    return math.log(size) / grown if math.isfinite(grown) and grown > 0 else None
+    sums, each = sums[np.isfinite(sums)], each[np.isfinite(each)]
+    grown = float(sums.mean() - each.mean()) if len(sums) and len(each) else 0.0
+    return math.log(size) / grown if grown > 0 else None
 
 
 def stable(samples: Numbers) -> Stable | None:
@@ -56,14 +57,15 @@ def stable(samples: Numbers) -> Stable | None:
     low, high = np.percentile(samples, [25, 75])
     if not high > low:
         return None
-    u = PLACES / ((high - low) / 2)  # half the quartiles' distance is all but c, whatever α
-    squares = np.array([_square(part, u) for part in np.array_split(samples, GROUPS)])
+    with np.errstate(over="ignore", invalid="ignore"):  # of samples that have next to nothing between their quartiles
+        units = samples / ((high - low) / 2)  # half the quartiles' distance is all but c, whatever α
+        squares = np.array([_square(part, PLACES) for part in np.array_split(units, GROUPS)])
     whole = squares.mean(0)
     without = (squares.sum(0) - squares) / (GROUPS - 1)
     every = np.vstack([whole, without])
     if not (np.all(every > 0) and np.all(every < 1)):
         return None
-    lines, at = np.log(-np.log(every)), np.log(u)
+    lines, at = np.log(-np.log(every)), np.log(PLACES)
     slopes = _slopes(at, lines)
     bends = _slopes(at[: HALF + 1], lines[:, : HALF + 1]) - _slopes(at[HALF:], lines[:, HALF:])
     return Stable(float(slopes[0]), _error(slopes), float(bends[0]), _error(bends))

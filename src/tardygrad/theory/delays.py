@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
+from numbers import Integral, Real
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +26,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from tardygrad.errors import Invalid
 from tardygrad.theory.rates import PRESETS, Preset, exact, preset
+
+LEAST, MOST = 1e-30, 1e30  # of a constant; with these no bound and no condition overflows
+LATEST = 2**31  # a delay at most
 
 Delays = NDArray[np.int64]
 """T × M delays."""
@@ -53,8 +57,11 @@ class Constants:
         exact(self.tail)
         for field in fields(self):
             value = getattr(self, field.name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-                raise Invalid(f"`{field.name}` must be a finite number above 0, got {value!r}.")
+            number = isinstance(value, Real) and not isinstance(value, bool)
+            if not number or not LEAST <= value <= MOST:
+                raise Invalid(f"`{field.name}` must be a number from {LEAST:g} to {MOST:g}, got {value!r}.")
+            plain = int(value) if isinstance(value, Integral) else float(value)  # NumPy's own would overflow sooner
+            object.__setattr__(self, field.name, plain)
 
 
 class Sums(NamedTuple):
@@ -104,8 +111,9 @@ def checked(delays: ArrayLike) -> Delays:
     if found.ndim != 2 or not found.size or not np.issubdtype(found.dtype, np.integer):
         got = f"{found.dtype} of shape {found.shape}"
         raise Invalid(f"`delays` must be whole numbers, rounds × updates of a round, got {got}.")
-    if found.min() < 1:
-        raise Invalid(f"`delays` must be 1 (fresh) or more, got {found.min()}.")
+    for one in (found.min(), found.max()):
+        if not 1 <= one <= LATEST:
+            raise Invalid(f"`delays` must be from 1 (fresh) to 2^31, got {one}.")
     return found.astype(np.int64)
 
 

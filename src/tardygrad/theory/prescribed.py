@@ -26,11 +26,12 @@ def prescribed(
     Power(value=0.1, exponent=-0.5)
     """
     if schedule == "constant":
+        if tail is not None:
+            raise Invalid(f"`tail` is for the theory's schedules only, got tail={tail!r}. Add schedule='theory'.")
         return lambda name, value: value
-    words = {"constant"} | {one.name.replace(method, "theory", 1) for one in PRESETS if one.name.startswith(method)}
-    if schedule not in words:
-        known = sorted(words)
-        raise Invalid(f"`schedule` must be one of {', '.join(known)}, got {schedule!r}.{nearest(schedule, known)}")
+    known = ["constant", *(one.name.replace(method, "theory", 1) for one in PRESETS if one.name.startswith(method))]
+    if schedule not in known:
+        raise Invalid(f"`schedule` must be one of {', '.join(known)}, got {schedule!r}.{nearest(str(schedule), known)}")
     treated = "sd-" * downplay + "dc-" * compensate
     wanted = treated + schedule.replace("theory", method)
     if wanted not in [one.name for one in PRESETS]:

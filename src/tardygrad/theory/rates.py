@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
+from numbers import Real
 from typing import NamedTuple
 
 from tardygrad.errors import Invalid, nearest
@@ -187,6 +188,6 @@ def exact(tail: float) -> Fraction:
     >>> exact(1.3)
     Fraction(13, 10)
     """
-    if not 1 < tail <= 2:  # also refuses nan
+    if isinstance(tail, bool) or not isinstance(tail, Real) or not 1 < tail <= 2:  # also refuses nan
         raise Invalid(f"`tail` must be above 1 and at most 2 (finite variance), got {tail!r}.")
     return Fraction(str(tail))

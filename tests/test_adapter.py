@@ -132,6 +132,14 @@ def test_a_state_that_cannot_be_is_refused_and_changes_nothing(change: Any, reas
     assert again.state is server.state_of(job.client)
 
 
+def test_a_state_of_which_a_part_is_missing_is_refused() -> None:
+    server, job = kept()
+    _, (job,) = server.receive(sound(job))
+    happened, _ = server.receive(sound(job)._replace(state={"inner.1.step": torch.tensor(2.0)}))
+    assert isinstance(happened, tg.Refused)
+    assert happened.reason == "wrong shape"
+
+
 def test_a_state_is_refused_where_none_is_kept() -> None:
     server, job = kept(keep=False)
     happened, (again,) = server.receive(sound(job))

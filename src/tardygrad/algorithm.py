@@ -371,7 +371,7 @@ class Server:
         if not self._is_out(update) or self.jobs[update.client] != update.round:
             given = 0 <= update.client < self.clients and 0 <= update.serial < self.serials[update.client]
             return "finished job" if given and not self._is_out(update) else "unknown job"
-        if not gate.fits(update, self.x, self.buffers, self.method):
+        if not gate.fits(update, self.x, self.buffers, self.method, self.state_of(update.client)):
             return "wrong shape"
         norm = math.sqrt(torch.dot(update.delta, update.delta))
         if not gate.finite(update, norm):

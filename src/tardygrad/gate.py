@@ -9,15 +9,18 @@ from torch import Tensor
 
 from tardygrad.messages import Buffers, Update, Vector
 from tardygrad.method import Method
+from tardygrad.transforms import State
 
 
-def fits(update: Update, x: Vector, buffers: Buffers | None, method: Method) -> bool:
+def fits(update: Update, x: Vector, buffers: Buffers | None, method: Method, kept: State | None) -> bool:
     """Whether an update's every part has the shape and type it should have, and none is there that should not be."""
     curvature = x if method.compensate else None
     if not (_like(update.delta, x) and _like(update.curvature, curvature)):
         return False
     state = update.state
     if (state is not None) != method.keep or not all(_like(v, x) or _number(v) for v in (state or {}).values()):
+        return False
+    if not (kept or {}).keys() <= (state or {}).keys():
         return False
     theirs = update.buffers
     if theirs is None or buffers is None:

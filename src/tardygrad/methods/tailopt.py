@@ -80,8 +80,13 @@ def tailopt(
         if word not in known:
             raise Invalid(f"`{name}` must be one of {', '.join(known)}, got {word!r}.")
     clips = inner in ("biclip", "l2clip")
-    _unused(outer != "biclip", "clip", clip, math.inf, f"outer={outer!r}")
-    _unused(outer != "biclip", "lower", lower, 0.0, f"outer={outer!r}")
+    said = f"outer={outer!r}"
+    _unused(outer != "biclip", "clip", clip, math.inf, said)
+    _unused(outer != "biclip", "lower", lower, 0.0, said)
+    _unused(outer != "adam", "beta1", beta1, 0.9, said)
+    _unused(outer not in ("adam", "rmsprop"), "beta2", beta2, 0.99, said)
+    _unused(outer in ("avg", "biclip"), "eps", eps, 1e-3, said)
+    _unused(outer != "adam", "unbiased", unbiased, False, said)
     _unused(not clips, "local_clip", local_clip, math.inf, f"inner={inner!r}")
     _unused(not clips, "local_lower", local_lower, 0.0, f"inner={inner!r}")
     return Method(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tardygrad.errors import RecordError
 from tests.cli.conftest import SMALL, Command
 from tests.report.records import record
 
@@ -19,7 +20,9 @@ def test_a_healthy_run_is_told_so_in_a_line(tardygrad: Command) -> None:
     code, out, err = tardygrad("doctor", "run")
     assert (code, err) == (0, "")
     assert out.splitlines()[0].startswith("Clip² (client-centric, M=4, K=3): finished after 60 rounds")
-    assert out.splitlines()[-1].startswith("healthy: nothing wrong with rounds, divergence, starvation, delays")
+    assert out.splitlines()[-1].startswith("healthy: nothing wrong with rounds, divergence, starvation, ")
+    noted = {one["cause"] for one in tardygrad("doctor", "run", "--json").json["findings"]}
+    assert noted.isdisjoint(out.splitlines()[-1].removeprefix("healthy: nothing wrong with ").split(", "))
     seen = tardygrad("doctor", "run", "--json").json
     assert (seen["healthy"], seen["rounds"], seen["run"]) == (True, 60, "run")
 
@@ -107,6 +110,47 @@ def test_a_fitted_fleet_can_be_written_and_run(tardygrad: Command) -> None:
     )
 
 
+EMOJI = (
+    "fleet={kind='groups', groups=[{name='rack 🚀 with a name of more than forty letters, A', clients=4, runtime="
+    "{kind='lognormal', median=1, sigma=0.1}}, {name='rack 🚀 with a name of more than forty letters, B', clients=3, "
+    "runtime={kind='lognormal', median=2, sigma=0.1}}, {name='far', clients=1, runtime={kind='uniform', low=900, "
+    "high=900}}]}"
+)
+
+
+def test_what_is_written_has_the_classes_names_and_says_what_never_came_back(tardygrad: Command) -> None:
+    tardygrad("run", "small.toml", EMOJI, "run.rounds=60", "--out", "run")
+    out = tardygrad("plan", "small.toml", "--fit", "run", "--write", "fitted.toml").out
+    far = next(line for line in out.splitlines() if line.startswith("far"))
+    assert "at least " in far
+    assert len([line for line in out.splitlines() if line.startswith("rack 🚀")]) == 2
+    names = [group["name"] for group in tomllib.loads(Path("fitted.toml").read_text())["fleet"]["groups"]]
+    assert list(dict.fromkeys(names)) == [
+        "rack 🚀 with a name of more than forty letters, A",
+        "rack 🚀 with a name of more than forty letters, B",
+        "far (at least)",
+    ]
+    assert tardygrad("plan", "fitted.toml", "--json").code == 0
+
+
+def test_nothing_is_left_behind_when_the_figure_fails(tardygrad: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise RecordError("no room")
+
+    tardygrad("run", "small.toml", "--out", "run")
+    monkeypatch.setattr("tardygrad.figures.svg", fails)
+    before = set(Path().iterdir())
+    assert tardygrad("plan", "small.toml", "--fit", "run", "--write", "a.toml", "--figure", "a.svg").code == 1
+    assert set(Path().iterdir()) == before
+
+
+def test_a_search_says_how_many_rounds_it_simulates(tardygrad: Command) -> None:
+    few = ["task.clients=2", "method.buffer=1", "run.rounds=5000"]
+    out = tardygrad("plan", "small.toml", *few, "--search").out
+    assert "simulated: 2,000 to 4,000 rounds of a setting, of 5,000 asked for" in out
+    assert "simulated" not in tardygrad("plan", "small.toml", "--search").out
+
+
 def test_a_fit_is_told_client_by_client(tardygrad: Command) -> None:
     tardygrad("run", "small.toml", "run.rounds=60", "--out", "run")
     seen = tardygrad("plan", "small.toml", "--fit", "run", "--json").json["fit"]
@@ -136,14 +180,25 @@ def test_a_search_can_be_drawn(name: str, tardygrad: Command) -> None:
         (["--figure", "x.png"], "--figure needs --search or --fit RUN"),
         (["--search", "--write", "x.toml"], "--write needs --fit RUN"),
         (["--search", "--max-memory", "1GB"], "--max-memory needs a plan of one setting"),
-        (["--search", "--figure", "x.gif"], "a file that ends in .png or .svg is needed, got 'x.gif'"),
-        (["--fit", "run", "--write", "x.yaml"], "a file that ends in .toml or .json is needed, got 'x.yaml'"),
+        (["--search", "--figure", "x.gif"], "--figure must be a file that ends in .png or .svg, got 'x.gif'"),
+        (["--search", "--figure", ""], "--figure must be a file that ends in .png or .svg, got ''"),
+        (["--search", "--figure", "dir.png"], "--figure must be a file that ends in .png or .svg, got 'dir.png'"),
+        (["--search", "--figure", "no/x.png"], "--figure must be a file that can be written, got 'no/x.png' (No such"),
+        (
+            ["--fit", "run", "--write", "small.toml/x.toml"],
+            "--write must be a file that can be written, got 'small.toml",
+        ),
+        (["--search", "method.buffer=99"], "`buffer` must be between 1 and the number of clients (8), got 99."),
+        (["run.rounds=1000000000"], "a plan is of 10,000,000 updates (rounds · buffer) at most, got 2,000,000,000."),
+        (["--search", "task.clients=10001"], "a search is of 10,000 clients at most, got 10,001."),
+        (["--fit", "run", "--write", "x.yaml"], "--write must be a file that ends in .toml or .json, got 'x.yaml'"),
         (["--fit", "nowhere"], "'nowhere' holds no run"),
         (["--fit", "run"], "a fit needs a run with as many clients as the spec (8), got 'run' with 4"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(options: list[str], says: str, tardygrad: Command) -> None:
     record(Path("run"))
+    Path("dir.png").mkdir()
     code, out, err = tardygrad("plan", "small.toml", *options)
     assert (code, out) == (2, "")
     assert err.startswith(f"error: {says}")

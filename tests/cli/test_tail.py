@@ -57,6 +57,7 @@ def test_the_seed_is_the_runs_unless_given(tardygrad: Command) -> None:
 
 @pytest.mark.parametrize("name", ["a/tail.png", "tail.svg"])
 def test_a_figure_is_written(tardygrad: Command, name: str) -> None:
+    Path("a").mkdir()
     done = tardygrad("tail", "small.toml", *QUICK, "--figure", name)
     assert done.out.splitlines()[-1] == f"figure  {name}"
     content = Path(name).read_bytes()
@@ -79,6 +80,8 @@ def test_buffers_of_a_model_are_its_own(tardygrad: Command) -> None:
         (["small.toml", "--clients", "0"], "`clients` must be a whole number, 1 or more, got 0."),
         (["small.toml", "--seed", "-1"], "--seed must be a whole number, 0 or more, got -1."),
         (["small.toml", "--figure", "a.pdf"], "--figure must be a file that ends in .png or .svg, got 'a.pdf'."),
+        (["small.toml", "--figure", "none/a.png"], "--figure must be a file that can be written, got 'none/a.png'"),
+        (["small.toml", "--batches", "1000000000000"], "--clients times --batches must be 1,000,000 or less, got 8,"),
         (["small.toml", "task.noise="], "a noise probe needs gradients that differ between mini-batches"),
         (["small.toml", "--local-clip", "1"], "a setting is no option, got --local-clip. Write method.local_clip=1."),
         (["run", "task.dimension=21"], "the model in 'run' must have the shape of the task's. Leave the task as it"),

@@ -120,6 +120,10 @@ def test_a_client_with_few_jobs_is_pooled(tmp_path: Path) -> None:
 def test_a_job_that_never_came_back_took_at_least_as_long_as_it_was_out(tmp_path: Path) -> None:
     slow = fit(made_up(tmp_path, MANY, [-1000.0])).clients[1]  # seen until second 100
     assert (slow.source, slow.runtime.draw(0.5, 0)) == ("few", pytest.approx(100.0))
+    assert slow.at_least
+    assert not fit(made_up(tmp_path, MANY, [60.0, -1.0])).clients[1].at_least
+    twice = fit(made_up(tmp_path, MANY, [30.0, 65.0, -5.0])).clients[1]  # the third takes the smaller of the two
+    assert twice.runtime.draw(0.5, 0) == pytest.approx(30.0)
     times = [1.5, 2.5, 3.5, 4.5]
     with_open = fit(made_up(tmp_path, MANY, [*times, -3.0])).clients[1]
     assert (with_open.source, with_open.jobs) == ("own", 4)

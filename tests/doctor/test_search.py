@@ -24,6 +24,7 @@ def test_an_effective_update_is_counted_by_its_delay() -> None:
     assert (seen.delay_max, seen.delay_mean) == (3, pytest.approx(1.6))
     assert seen.per_effective == pytest.approx(6.0 / seen.effective)
     assert (seen.idle, seen.refused) == (0.0, 0.0)
+    assert seen.waits == 3  # of the slow client's second job, from x_3
 
 
 def test_rounds_that_wait_for_all_are_fresh_and_leave_the_quick_idle() -> None:

@@ -40,8 +40,8 @@ def doctor(
     show(f"{seen.method}: {seen.status} after {plural(seen.rounds, 'round')}, {seen.time:g} s on the clock")
     for finding in seen.findings:
         show_table(_table(finding))
-    made = ", ".join(seen.checks)
-    show(f"healthy: nothing wrong with {made}" if seen.healthy else f"checked: {made}")
+    said, names = ("healthy: nothing wrong with", seen.clean) if seen.healthy else ("checked:", seen.checks)
+    show(f"{said} {', '.join(names)}")
 
 
 def _table(finding: Finding) -> Table:

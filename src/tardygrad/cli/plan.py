@@ -9,7 +9,7 @@ import numpy as np
 import typer
 
 from tardygrad import spec
-from tardygrad.cli.screen import Json, MaxMemory, Overrides, Source, show_json, show_table
+from tardygrad.cli.screen import Json, MaxMemory, Overrides, Source, counted, show_json, show_table
 from tardygrad.drive import drive
 from tardygrad.errors import Invalid
 from tardygrad.fleet import Fleet
@@ -22,6 +22,9 @@ from tardygrad.tasks.clock import clock
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+
+MOST = 10_000_000  # updates that are simulated: minutes
 
 
 class Delays(NamedTuple):
@@ -98,6 +101,10 @@ def plan(
     if built.fleet is None:
         raise Invalid("a plan needs a [fleet], got a spec without one. Describe your clients in it.")
     limit = None if max_memory is None else read_size(max_memory)
+    if (updates := built.rounds * built.method.buffer) > MOST:
+        raise Invalid(
+            f"a plan is of {MOST:,} updates (rounds · buffer) at most, got {updates:,}. Plan fewer run.rounds."
+        )
     planned = simulated(built, built.fleet)
     if limit:
         planned.memory.check(limit)
@@ -121,7 +128,8 @@ def simulated(built: spec.Built, fleet: Fleet) -> Plan:
     busy, lost = 0.0, 0
     classes = fleet.classes
     delays: dict[str, list[int]] = {name: [] for name in classes}
-    for now, message, happened, jobs in watch.over(server, drive(server, pool, rounds)):
+    events = counted(drive(server, pool, rounds), total=rounds * method.buffer, what="updates")
+    for now, message, happened, jobs in watch.over(server, events):
         if isinstance(message, Update | Lost):
             busy += now - sent.pop(message.client, now)
             lost += isinstance(message, Lost)

@@ -6,10 +6,13 @@ import json
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from tardygrad.errors import Invalid
 from tardygrad.record import Row, plain
 
 if TYPE_CHECKING:
@@ -46,6 +49,19 @@ def show_table(table: Table) -> None:
     from rich.console import Console
 
     Console(highlight=False, width=None if sys.stdout.isatty() else 120).print(table)
+
+
+def writable(option: str, given: str, *ends: str) -> Path:
+    """The file that an option names, tried before there is anything to write."""
+    path = Path(given)
+    if path.suffix not in ends or path.is_dir():
+        raise Invalid(f"{option} must be a file that ends in {' or '.join(ends)}, got {given!r}.")
+    try:
+        with TemporaryFile(dir=path.parent):
+            return path
+    except OSError as error:
+        reason = error.strerror or error
+        raise Invalid(f"{option} must be a file that can be written, got {given!r} ({reason}).") from error
 
 
 @contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -12,8 +11,8 @@ import numpy as np
 from tardygrad import figures
 from tardygrad.algorithm import downplay
 from tardygrad.cli.run import there
-from tardygrad.cli.screen import counted, show, show_json, show_table, waiting
-from tardygrad.doctor.fit import Fitted, fit
+from tardygrad.cli.screen import counted, show, show_json, show_table, waiting, writable
+from tardygrad.doctor.fit import Fit, Fitted, fit
 from tardygrad.doctor.history import History, read
 from tardygrad.doctor.picture import picture
 from tardygrad.doctor.search import Tried, ranked, search, settings
@@ -22,13 +21,17 @@ from tardygrad.doctor.writing import written_spec
 from tardygrad.errors import Invalid
 from tardygrad.method import Method
 from tardygrad.record import Row, replace
+from tardygrad.regions import serve
+from tardygrad.report.read import text
 from tardygrad.run import plural
 from tardygrad.spec import Built, Spec
+from tardygrad.tasks.clock import clock
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 TOP = 10  # settings that are printed
+MOST = 10_000  # clients of a search: minutes
 
 
 class Bound(NamedTuple):
@@ -42,10 +45,9 @@ def find(
     asked: Spec, built: Built, *, run: str | None, most: int | None, figure: str | None, write: str | None, json: bool
 ) -> None:
     """Fit a fleet if a run is given, try every setting on its clock, and say which is the fastest."""
-    for path, ends in ((figure, (".png", ".svg")), (write, (".toml", ".json"))):
-        if path and (not path.endswith(ends) or Path(path).is_dir()):
-            raise Invalid(f"a file that ends in {' or '.join(ends)} is needed, got {path!r}.")
-    if write and Path(write).exists():
+    drawing = None if figure is None else writable("--figure", figure, ".png", ".svg")
+    writing = None if write is None else writable("--write", write, ".toml", ".json")
+    if writing and writing.exists():
         raise Invalid(f"a plan overwrites nothing, got --write {write!r}, which is there. Choose another name.")
     fitted: Fitted | None = None
     if run is not None:
@@ -58,16 +60,25 @@ def find(
     fleet = fitted.fleet if fitted else built.fleet
     if fleet is None:
         raise Invalid("a search needs a [fleet], got a spec without one. Describe your clients, or add --fit RUN.")
+    if fleet.clients > MOST:
+        raise Invalid(
+            f"a search is of {MOST:,} clients at most, got {fleet.clients:,}. Search with a part of the fleet."
+        )
+    serve(built.method, clock(clients=fleet.clients).init(0), clients=fleet.clients, seed=0)  # refuses what cannot run
     bound = _bound(asked, built, most)
     tries = settings(built.method, fleet.clients)
     how = {"rounds": built.rounds, "parameters": built.task.parameters if run is None else 0, "seed": built.run.seed}
     tried = search(tries, fleet, bound=bound.delay, **how)  # measured times have the messages in them
     found = ranked(list(counted(tried, total=len(tries), what="settings")))
-    if figure:
-        draw = figures.png if figure.endswith(".png") else figures.svg
-        draw(picture(found), Path(figure))
-    if write and fitted:
-        replace(Path(write), written_spec(asked, fitted.fleet, json=write.endswith(".json")).encode())
+    if writing and fitted:
+        replace(writing, written_spec(asked, fitted.fleet, json=writing.suffix == ".json").encode())
+    try:
+        if drawing:
+            (figures.png if drawing.suffix == ".png" else figures.svg)(picture(found), drawing)
+    except BaseException:
+        if writing:
+            writing.unlink(missing_ok=True)
+        raise
     files = {"figure": figure, "written": write}
     if json:
         show_json(_facts(built, found, bound, fitted) | files)
@@ -76,7 +87,7 @@ def find(
         show_table(_fits(fitted))
     show_table(_table(found))
     made = [f"{name}  {path}" for name, path in files.items() if path]
-    show("\n".join([*_remarks(found, bound, built.method), *made]))
+    show("\n".join([*_remarks(found, bound, built), *made]))
 
 
 def _scale(history: History, method: Method) -> float:
@@ -152,11 +163,14 @@ def _table(found: Sequence[Tried]) -> Table:
     return table
 
 
-def _remarks(found: Sequence[Tried], bound: Bound, method: Method) -> list[str]:
+def _remarks(found: Sequence[Tried], bound: Bound, built: Built) -> list[str]:
     why = Counter(one.excluded for one in found if one.excluded)
     choices, lines = [one for one in found if one.excluded is None], []
     limit = "" if bound.delay == np.inf else f"{bound.delay:.4g} rounds, "
     lines.append(f"delay bound: {limit}{bound.why}")
+    made = [one.clock.rounds for one in found if one.clock]
+    if made and min(made) < built.rounds:
+        lines.append(f"simulated: {min(made):,} to {max(made):,} rounds of a setting, of {built.rounds:,} asked for")
     if why:
         reasons = ", ".join(f"{number} because {reason}" for reason, number in why.most_common())
         lines.append(f"no choice: {why.total()} of {len(found)} settings, {reasons}")
@@ -169,7 +183,7 @@ def _remarks(found: Sequence[Tried], bound: Bound, method: Method) -> list[str]:
     faster = f"{ratio:.3g} times as fast as now"
     if ratio < 1:
         faster = f"the present setting is no choice; the best one is {1 / ratio:.3g} times slower"
-    return [*lines, f"{faster}, with {' '.join(changes(best.method, method))}"]
+    return [*lines, f"{faster}, with {' '.join(changes(best.method, built.method))}"]
 
 
 def changes(method: Method, before: Method) -> list[str]:
@@ -192,21 +206,27 @@ def _fits(fitted: Fitted) -> Table:
         table.add_column(name)
     for name in dict.fromkeys(one.name for one in fitted.clients):
         mine = [one for one in fitted.clients if one.name == name]
-        medians = [one.runtime.draw(0.5, 0) for one in mine]
         kinds = Counter(type(one.runtime).__name__.lower() for one in mine)
         sources = Counter(str(one.source) for one in mine)
         lost = [one for one in mine if one.lost]
         most = max((one.lost or 0.0 for one in lost), default=0.0)
         table.add_row(
-            escape(name),
+            escape(text(name, 40)),
             str(len(mine)),
             str(sum(one.jobs for one in mine)),
-            f"{min(medians):.3g}–{max(medians):.3g}" if min(medians) < max(medians) else f"{medians[0]:.3g}",
+            _range(mine),
             _many(kinds),
             _many(sources),
             f"{plural(len(lost), 'client')}, {most:.1%} of jobs at most" if lost else "none",
         )
     return table
+
+
+def _range(those: Sequence[Fit]) -> str:
+    """The least median and the largest; of clients that never came back it is a lower bound."""
+    low, *_, high = sorted((one.runtime.draw(0.5, 0), one.at_least) for one in (*those, *those))
+    ends = [f"at least {median:.3g}" if at_least else f"{median:.3g}" for median, at_least in (low, high)]
+    return ends[0] if low == high else ("–" if ends[1][0] != "a" else " to ").join(ends)
 
 
 def _many(counts: Counter[str]) -> str:

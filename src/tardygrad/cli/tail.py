@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from tardygrad import spec
-from tardygrad.cli.screen import Json, Overrides, counted, show, show_json, show_table, waiting
+from tardygrad.cli.screen import Json, Overrides, counted, show, show_json, show_table, waiting, writable
 from tardygrad.cli.sitting import torch_threads
 from tardygrad.errors import Invalid, RecordError
 from tardygrad.messages import Buffers
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from tardygrad.messages import Vector
+
+
+MOST = 1_000_000  # mini-batches
 
 
 def tail(
@@ -44,13 +47,15 @@ def tail(
 
     SPEC_OR_RUN is a spec as for `tardygrad run`, or the directory of a run, whose final model is then looked at.
     """
-    picture = None if figure is None else _picture(figure)
+    picture = None if figure is None else writable("--figure", figure, ".png", ".svg")
     asked = spec.load(source, overrides or ())
     where = at or ("model" if (Path(source) / "model.safetensors").exists() else "init")
     if where == "model" and not (Path(source) / "model.safetensors").exists():
         raise Invalid(f"--at model needs a run that has ended, got {source!r}. Use --at init.")
     if seed is not None and seed < 0:
         raise Invalid(f"--seed must be a whole number, 0 or more, got {seed}.")
+    if clients * batches > MOST:
+        raise Invalid(f"--clients times --batches must be {MOST:,} or less, got {clients * batches:,}.")
     with torch_threads(asked.run.threads):
         with waiting(f"preparing {asked.task.kind}; a first time may take minutes"):
             built = asked.build()
@@ -68,7 +73,6 @@ def tail(
         from tardygrad.cli.tail_figure import drawn
         from tardygrad.figures import png, svg
 
-        picture.parent.mkdir(parents=True, exist_ok=True)
         (png if picture.suffix == ".png" else svg)(drawn(found), picture)
     if json:
         show_json({"source": source, "at": where, "round": round, "seed": own, "figure": figure, **asdict(found)})
@@ -77,13 +81,6 @@ def tail(
     show(_advice(found, round))
     if picture:
         show(f"figure  {picture}")
-
-
-def _picture(figure: str) -> Path:
-    path = Path(figure)
-    if path.suffix not in (".png", ".svg") or path.is_dir():
-        raise Invalid(f"--figure must be a file that ends in .png or .svg, got {figure!r}.")
-    return path
 
 
 def _model(folder: Path, x: Vector, buffers: Buffers | None) -> tuple[Vector, Buffers | None, int]:

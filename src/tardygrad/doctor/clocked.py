@@ -26,6 +26,7 @@ class Clocked(NamedTuple):
     effective: float  # updates, each counted 1/p
     idle: float  # share of the clients' time without a job
     refused: float  # share of the updates that arrived
+    waits: int  # the delay that the oldest job would have that is still out
 
     @property
     def per_round(self) -> float:
@@ -49,15 +50,18 @@ def clocked(method: Method, fleet: Fleet, *, rounds: int, parameters: int = 0, s
     server = serve(method, task.init(seed), clients=fleet.clients, seed=seed)
     pool = SimPool(task, method, fleet)
     sent: dict[int, float] = {}
+    begun: dict[int, int] = {}  # the rounds that jobs began from
     delays: list[int] = []
     busy, refused = 0.0, 0
     for now, message, happened, jobs in drive(server, pool, rounds):
         if isinstance(message, Update | Lost):
             busy += now - sent.pop(message.client, now)
+            begun.pop(message.client, None)
         refused += isinstance(happened, Refused)
         if isinstance(happened, Advanced):
             delays += happened.delays
         sent |= {job.client: now for job in jobs}
+        begun |= {job.client: job.round for job in jobs}
     time = pool.now
     busy += sum(time - since for since in sent.values())
     return Clocked(
@@ -68,6 +72,7 @@ def clocked(method: Method, fleet: Fleet, *, rounds: int, parameters: int = 0, s
         effective=sum(1 / delay for delay in delays),
         idle=max(1.0 - busy / (fleet.clients * time), 0.0) if time else 0.0,
         refused=refused / (refused + len(delays)),
+        waits=rounds + 1 - min(begun.values(), default=rounds),
     )
 
 
@@ -77,7 +82,12 @@ def enough(fleet: Fleet) -> int:
     >>> enough(Fleet.paper(clients=400))
     10680
     """
+    return int(min(max(laps(fleet), UPDATES[0]), UPDATES[1]))
+
+
+def laps(fleet: Fleet) -> float:
+    """Updates until the slowest client has come back a few times."""
     known = [(group.clients, max(group.runtime.draw(0.5, 0), 1e-9)) for group in fleet.groups if group.clients]
     slowest = max(median for _, median in known)
     rate = sum(clients / median for clients, median in known)
-    return int(min(max(LAPS * slowest * rate, UPDATES[0]), UPDATES[1]))
+    return LAPS * slowest * rate

@@ -14,6 +14,7 @@ from tardygrad.doctor.remedy import Remedies
 from tardygrad.run import plural
 
 SLOW = 0.1  # share of weight over share of work: hardly counts
+GONE = 100  # rounds made while a client was at its first job: it is not just late
 
 
 def no_rounds(history: History, remedies: Remedies) -> Iterator[Finding]:
@@ -51,14 +52,18 @@ def starvation(history: History, remedies: Remedies) -> Iterator[Finding]:
         whys.setdefault(why, []).append(client)
     parts = [f"{named(history, those)} {why}" for why, those in whys.items()]
     says = f"{len(silent)} of {history.clients} clients never contributed: {'; '.join(parts)}."
+    missed = 0
     if working := whys.get("still at work"):
         longest = max(max(history.jobs[client].open, default=0.0) for client in working)
-        says += f" The longest of their jobs has been out for {longest:.4g} s of {history.time:.4g} s."
+        missed = int((history.rounds.time > history.time - longest).sum())
+        says += f" The longest of their jobs has been out for {longest:.4g} s of {history.time:.4g} s, in which "
+        says += f"{plural(missed, 'round')} {'was' if missed == 1 else 'were'} made."
     advice = "make the run longer, or leave them out"
     if "without a job" in whys:
         advice = "give them a place: method.dispatch=random, or a larger method.concurrency or run.rounds"
-    severity: Severity = "warning" if len(silent) > 0.1 * history.clients and not history.going else "note"
-    yield Finding(severity, "starvation", says, advice, numbers={"clients": silent})
+    many = len(silent) > 0.1 * history.clients and not history.going
+    severity: Severity = "warning" if many or missed >= GONE else "note"
+    yield Finding(severity, "starvation", says, advice, numbers={"clients": silent, "missed": missed})
 
 
 def refusals(history: History, remedies: Remedies) -> Iterator[Finding]:

@@ -11,7 +11,7 @@ from tardygrad.doctor.crowd import dead_weight, idle, losses, no_rounds, refusal
 from tardygrad.doctor.finding import Finding, in_order
 from tardygrad.doctor.history import History, read
 from tardygrad.doctor.lateness import delays
-from tardygrad.doctor.learning import divergence, heavy, local_clip, outer_clip, progress, tails
+from tardygrad.doctor.learning import divergence, heavy, local_clip, outer_clip, progress, tails, unknown
 from tardygrad.doctor.remedy import Remedies
 from tardygrad.errors import Invalid
 from tardygrad.record import sound
@@ -53,6 +53,12 @@ class Examined(NamedTuple):
         """Whether nothing is wrong; notes may be there."""
         return all(one.severity == "note" for one in self.findings)
 
+    @property
+    def clean(self) -> list[str]:
+        """The checks that found nothing at all."""
+        causes = {one.cause.removeprefix("no ") for one in self.findings} | {"noise"}
+        return [name for name in self.checks if name not in causes]
+
 
 def examine(path: Path, *, probed: bool = False) -> Examined:
     """Read a record and make every check.
@@ -66,7 +72,7 @@ def examine(path: Path, *, probed: bool = False) -> Examined:
         found = [finding for check in CHECKS.values() for finding in check(history, remedies)]
     if probed:
         found.append(_probed(history))
-    checks = [*CHECKS, *(["noise"] if probed else [])]
+    checks = [*(name for name in CHECKS if name not in unknown(history)), *(["noise"] if probed else [])]
     status = "going on" if history.going else history.status
     rounds = len(history.rounds)
     return Examined(str(path), history.method, status, rounds, history.time, checks, in_order(found))

@@ -2,7 +2,8 @@
 
 Times are those from dispatch to arrival, so messages and queues are in them, and a fitted fleet has no links. Jobs that
 never came back count as at least as long as they were out: each takes the middle one of its client's longer times, or
-stays as it is if there are none (Efron's redistribution to the right). That clients are lost is counted, not modelled.
+stays as it is if there are none (Efron's redistribution to the right). A runtime that is made of such times by a half
+is marked: it takes at least as long. That clients are lost is counted, not modelled.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ WHOLE = 10**6  # seconds: whole numbers beyond it are taken for others
 UNLIKELY = 0.01  # a distribution to which a test (Kolmogorov-Smirnov, or chi-square) gives less is no good
 LONGEST = 200  # times in a trace
 POOL = 5000  # times of several clients together
+AT_LEAST = " (at least)"  # behind the name of a group whose runtime is a lower bound
 
 Drawn = Uniform | Integer | LogNormal | Exponential | Pareto | Trace
 
@@ -43,6 +45,7 @@ class Fit(NamedTuple):
     runtime: Drawn
     source: Source
     lost: float | None  # share of its jobs that were lost with it; None: it had none
+    at_least: bool  # its runtime is a lower bound, as half of its jobs or more never came back
 
 
 class Fitted(NamedTuple):
@@ -59,17 +62,20 @@ def fit(history: History, scale: float = 1.0) -> Fitted:
         scale: the work of a job to come, over that of the record's.
     """
     times = [_completed(jobs.seconds, jobs.open) * scale for jobs in history.jobs]
+    short = [_short(jobs.seconds, jobs.open) for jobs in history.jobs]
     if not any(jobs.seconds for jobs in history.jobs):
         raise Invalid(f"a fit needs a run with at least one finished job, got {str(history.path)!r} with none.")
     runtimes = {client: choose(each) for client, each in enumerate(times) if len(each) >= ENOUGH}
-    pools = _Pools(history, times)
+    pools = _Pools(history, times, short)
     found: list[Fit] = []
     for client, (jobs, name) in enumerate(zip(history.jobs, history.classes, strict=True)):
-        own: tuple[Drawn, Source] | None = (runtimes[client], "own") if client in runtimes else None
-        runtime, source = own or pools.runtime(client)
+        own: tuple[Drawn, Source, bool] | None = (
+            (runtimes[client], "own", pools.bounded(client)) if client in runtimes else None
+        )
+        runtime, source, at_least = own or pools.runtime(client)
         lost = jobs.lost / jobs.sent if jobs.sent else None
-        found.append(Fit(client, name, len(jobs.seconds), runtime, source, lost))
-    alike = groupby(found, key=lambda one: (one.name, one.runtime))
+        found.append(Fit(client, name, len(jobs.seconds), runtime, source, lost, at_least))
+    alike = groupby(found, key=lambda one: (one.name + AT_LEAST * one.at_least, one.runtime))
     return Fitted(Fleet(tuple(Group(name, len(list(same)), runtime) for (name, runtime), same in alike)), found)
 
 
@@ -122,8 +128,13 @@ def _completed(seconds: Sequence[float], out: Sequence[float]) -> NDArray[np.flo
     """All times of a client, those of jobs that never came back at their least."""
     done = np.asarray(seconds, dtype=np.float64)
     longer = [np.sort(done[done > least]) for least in out]
-    at_least = [more[len(more) // 2] if len(more) else least for more, least in zip(longer, out, strict=True)]
+    at_least = [more[(len(more) - 1) // 2] if len(more) else least for more, least in zip(longer, out, strict=True)]
     return np.concatenate([done, np.asarray(at_least, dtype=np.float64)])
+
+
+def _short(seconds: Sequence[float], out: Sequence[float]) -> int:
+    """How many of these times are lower bounds."""
+    return sum(least >= max(seconds, default=0.0) for least in out)
 
 
 def _spread(times: Sequence[NDArray[np.float64]]) -> float:
@@ -135,31 +146,34 @@ def _spread(times: Sequence[NDArray[np.float64]]) -> float:
 class _Pools:
     """The times of clients with few jobs, beside those of others."""
 
-    def __init__(self, history: History, times: list[NDArray[np.float64]]) -> None:
+    def __init__(self, history: History, times: list[NDArray[np.float64]], short: list[int]) -> None:
         self.times, self.classes = times, np.array(history.classes)
+        self.short, self.many = np.array(short), np.array([len(each) for each in times])
         self.medians = np.array([np.median(each) if len(each) else math.nan for each in times])
         self.everyone = self._pool(np.ones(len(times), dtype=bool))
         self.spread = _spread(times)
         self.mates: dict[str, NDArray[np.float64]] = {}
 
-    def runtime(self, client: int) -> tuple[Drawn, Source]:
-        """Its class's, its neighbours', or its own few with a typical spread."""
+    def runtime(self, client: int) -> tuple[Drawn, Source, bool]:
+        """Its class's, its neighbours', or its own few with a typical spread; and whether that is a lower bound."""
         name, middle = self.classes[client], self.medians[client]
+        like = self.classes == name
         if name not in self.mates:
-            self.mates[name] = self._pool(self.classes == name)
+            self.mates[name] = self._pool(like)
         mates = self.mates[name]
+        if len(mates) >= ENOUGH and (math.isnan(middle) or _alike(np.median(mates), middle)):
+            return choose(mates, several=True), "class", self.bounded(like)
         if math.isnan(middle):
-            return (
-                (choose(mates, several=True), "class")
-                if len(mates) >= ENOUGH
-                else (choose(self.everyone, several=True), "everyone")
-            )
-        if len(mates) >= ENOUGH and _alike(np.median(mates), middle):
-            return choose(mates, several=True), "class"
-        near = self._pool(_alike(self.medians, middle))
-        if len(near) >= ENOUGH:
-            return choose(near, several=True), "neighbours"
-        return (LogNormal(float(middle), self.spread) if middle > 0 else Uniform(0.0, 0.0)), "few"
+            return choose(self.everyone, several=True), "everyone", False
+        near = _alike(self.medians, middle)
+        if len(pool := self._pool(near)) >= ENOUGH:
+            return choose(pool, several=True), "neighbours", self.bounded(near)
+        few: Drawn = LogNormal(float(middle), self.spread) if middle > 0 else Uniform(0.0, 0.0)
+        return few, "few", self.bounded(client)
+
+    def bounded(self, those: NDArray[np.bool_] | int) -> bool:
+        """Whether half of their times or more are lower bounds, and so is their median."""
+        return bool(2 * self.short[those].sum() >= self.many[those].sum())
 
     def _pool(self, those: NDArray[np.bool_]) -> NDArray[np.float64]:
         pool = np.concatenate([np.empty(0), *(self.times[client] for client in np.flatnonzero(those))])

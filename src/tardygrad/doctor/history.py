@@ -1,7 +1,7 @@
 """A record as numbers: how long every client's jobs took, and what every round was made of.
 
 Records may be of runs that still go on or were killed, and of anybody: what is missing is None or not a number, and
-text is cut short and freed of what cannot be printed.
+text is cut short and freed of what cannot be printed; only the names of classes stay as they are, to be written again.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from tardygrad.record import Row, read_json, read_lines, sound
 from tardygrad.report.read import RUNNING, going, text, whole
 
 MOST = 10**6  # clients of a record that does not say how many there are
+LONGEST = 1e15  # seconds, 30 million years: no time is later
+LARGEST = 1e100  # no number of a round is larger
 
 
 class Jobs(NamedTuple):
@@ -95,7 +97,7 @@ def read(path: Path) -> History:
     asked = read_json(path / "spec.json")
     ended = read_json(path / "summary.json") if (path / "summary.json").exists() else {}
     with sound(path):
-        named = [(text(name, 40), whole(number)) for name, number in asked.get("classes") or []]
+        named = [(_name(name), whole(number)) for name, number in asked.get("classes") or []]
         known = sum(number for _, number in named)
         if known > MOST:
             raise ValueError(f"{known} clients")
@@ -128,6 +130,11 @@ def read(path: Path) -> History:
         )
 
 
+def _name(given: Any) -> str:
+    """A class, in what can be written."""
+    return str(given).encode("utf-8", "replace").decode()
+
+
 def _clients(spec: Any) -> int:
     return whole(spec["task"].get("clients") or 0) if spec else 0
 
@@ -144,6 +151,8 @@ def _number(value: Any) -> float:
         return math.nan
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{text(repr(value))} is no number")
+    if abs(value) > LARGEST:
+        raise ValueError(f"{value:.3g} is too large")
     return float(value)
 
 
@@ -180,9 +189,9 @@ class _Reading:
 
     def note(self, row: Row) -> None:
         """The next event."""
-        kind, self.time = row["event"], float(row["time"])
-        if not math.isfinite(self.time):
-            raise ValueError("a time that is not finite")
+        kind, self.time = row["event"], _number(row["time"])
+        if not 0 <= self.time <= LONGEST:
+            raise ValueError(f"a time of {self.time:.3g} s")
         if kind == "advance":
             self._advance(row)
         elif kind == "tail":
@@ -222,6 +231,8 @@ class _Reading:
         if one.out is None:
             return 0.0
         seconds = self.time - one.out[1]
+        if seconds < 0:
+            raise ValueError("a job that ended before it began")
         one.busy, one.out = one.busy + seconds, None
         return seconds
 
@@ -242,10 +253,13 @@ class _Reading:
         """All of them, as arrays."""
         made, many = len(self.alone["time"]), self.buffer or 1
         clients, delays = (np.array(numbers, dtype=np.int64).reshape(made, many) for numbers in self.whole.values())
-        if made and delays.min() < 1:
-            raise ValueError("a delay below 1")
+        if made and not 1 <= delays.min() <= delays.max() <= made:
+            raise ValueError(f"delays of {delays.min()} to {delays.max()} in {made} rounds")
         weights, norms = (np.array(values, dtype=np.float64).reshape(made, many) for values in self.each.values())
         alone = {name: np.array(values, dtype=np.float64) for name, values in self.alone.items()}
+        for name in ("clipped", "local_clipped"):
+            if ((alone[name] < 0) | (alone[name] > 1)).any():
+                raise ValueError(f"a share in {name} that is none")
         return Rounds(clients, delays, weights, norms, **alone)
 
     def jobs(self, client: int) -> Jobs:

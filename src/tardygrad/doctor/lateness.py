@@ -11,6 +11,7 @@ from tardygrad.doctor.finding import Finding, Severity
 from tardygrad.doctor.history import History
 from tardygrad.doctor.remedy import Expected, Remedies
 from tardygrad.doctor.theorems import constants, presets, tail_of, treated
+from tardygrad.report.read import text
 from tardygrad.theory.delays import Condition, conditions, small
 
 NEAR, FAR = 2, 10  # by these factors a condition may fail for the constant that nobody knows; is far from holding
@@ -75,7 +76,7 @@ def blamed(history: History, condition: Condition) -> dict[int, float]:
 
 def named(history: History, clients: Sequence[int]) -> str:
     """Clients in words, with their classes."""
-    classes = sorted({history.classes[client] for client in clients})
+    classes = sorted({text(history.classes[client], 40) for client in clients})
     of = f" ({', '.join(classes[:3])})" if classes != ["clients"] else ""
     if len(clients) == 1:
         return f"client {clients[0]}{of}"
@@ -88,12 +89,11 @@ def _advice(
     history: History, condition: Condition, remedies: Remedies, downplayed: bool
 ) -> tuple[str, Expected | None]:
     """A larger M if the clock says that it helps; whatever it leaves is for a weight, or for the gate."""
-    expected = remedies.larger_buffer()
-    found = (
-        [f"method.buffer={expected.method.buffer}, and as rounds are fewer and fresher try a larger lr"]
-        if expected
-        else []
-    )
+    expected, found = remedies.larger_buffer(), []
+    if expected:
+        found.append(f"method.buffer={expected.method.buffer}, and as rounds are fewer and fresher try a larger lr")
+    elif remedies.now is None and history.rounds.buffer < history.clients:
+        found.append("a larger method.buffer, how large no simulation of this fleet says")
     if not downplayed:
         found += ["method.downplay=true, which counts an update of delay p 1/p"] if treated(history.label) else []
         most = max(math.floor(history.rounds.delays.max() / condition.factor), 1)

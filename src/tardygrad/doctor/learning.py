@@ -15,10 +15,25 @@ from tardygrad.doctor.lateness import named
 from tardygrad.doctor.remedy import Remedies
 from tardygrad.record import Row
 from tardygrad.report.read import text
+from tardygrad.run import plural
 
 SHORT = 20  # rounds that show no trend
 OUT = 10.0  # times the lowest value so far: out of the band
 ALWAYS = 0.95  # share of coordinates
+EARLY = 10  # rounds at least that are early, or the first tenth
+HIGH = 0.9  # quantile of the early ‖Δ‖: a clip there spares what follows
+TENTH = 10.0  # what a rate is divided by where the growth of moves does not say how much too large it is
+
+
+def unknown(history: History) -> set[str]:
+    """Checks that need settings which the record of a run begun in Python does not hold."""
+    if history.spec is not None:
+        return set()
+    return {"local clip"} if _clip2(history) else {"local clip", "outer clip"}
+
+
+def _clip2(history: History) -> bool:
+    return history.label.endswith("Clip²")
 
 
 def divergence(history: History, remedies: Remedies) -> Iterator[Finding]:
@@ -35,18 +50,18 @@ def divergence(history: History, remedies: Remedies) -> Iterator[Finding]:
     starts = {name: onset(getattr(rounds, name)) for name in ("loss", "norm", "move")}
     known = {name: start for name, start in starts.items() if start is not None}
     what = min(known, key=lambda name: known[name], default="loss")
-    start = known.get(what, len(rounds) - 1)
-    numbers: Row = {"round": start + 1, "what": what, "growth": _growth(rounds.move[start:])}
+    start = known.get(what, 0)
+    numbers: Row = {"growth": _growth(rounds.move[start:])}
     says = history.reason or f"the training loss rose from {early:.4g} to {late:.4g}."
-    if len(rounds):
+    if known:
         names = {"loss": "the training loss", "norm": "‖Δ‖", "move": "‖x_t − x_{t−1}‖"}
         clients, late_by = rounds.clients[start].tolist(), rounds.delays[start].tolist()
-        numbers |= {"clients": clients, "delays": late_by}
+        numbers |= {"round": start + 1, "what": what, "clients": clients, "delays": late_by}
         says += f" It began in round {start + 1}, from where {names[what]} stays above {OUT:g} times its least; the "
         says += f"buffer then held {named(history, sorted(set(clients)))} with delays up to {max(late_by)} (median of "
         says += f"the run {np.median(rounds.delays):g})."
     advice = _smaller(history, numbers["growth"])
-    if len(rounds) and max(numbers["delays"]) > 4 * np.median(rounds.delays) and "SD-" not in history.label:
+    if known and max(numbers["delays"]) > 4 * np.median(rounds.delays) and "SD-" not in history.label:
         advice += "; or method.downplay=true, as late updates were in it"
     yield Finding("severe", "divergence", says, advice, "not known: the clock knows no losses", numbers)
 
@@ -84,11 +99,16 @@ def _growth(moves: NDArray[np.float64]) -> float | None:
 
 
 def _smaller(history: History, growth: float | None) -> str:
-    """A rate to try: a step that grows by g in a round is stable below 2/(1 + g) of its rate; half of that."""
-    found = "use a smaller lr or local_lr"
+    """A rate to try: a step that grows by g in a round is stable below 2/(1 + g) of its rate; half of that.
+
+    Moves that are clipped, or late, grow by less than what that needs: there it is a tenth at most.
+    """
+    found, rounds = "use a smaller lr or local_lr", history.rounds
     lr = history.setting("lr")
-    if growth and isinstance(lr, int | float) and not isinstance(lr, bool):
-        found = f"use a smaller lr: method.lr={lr / (1 + growth):.2g} is a first try"
+    if isinstance(lr, int | float) and not isinstance(lr, bool):
+        held = [rounds.delays.max(initial=1) > 1, (rounds.clipped > 0).any(), (rounds.local_clipped > 0).any()]
+        less = TENTH if any(held) or not growth else 0.0
+        found = f"use a smaller lr: method.lr={lr / max(1 + (growth or 0.0), less):.2g} is a first try"
     if history.label.endswith("SGDClip"):
         found += "; or clip at the server, too (method.kind=clip2)"
     return found
@@ -102,30 +122,56 @@ def _falling(history: History) -> str:
 def outer_clip(history: History, remedies: Remedies) -> Iterator[Finding]:
     """The server's clip never binds, or always does."""
     clip = history.setting("clip")
-    has = clip is not None and clip != "inf" if history.spec is not None else history.label.endswith("Clip²")
+    has = clip is not None and clip != "inf" if history.spec is not None else _clip2(history)
     shares = history.rounds.clipped[np.isfinite(history.rounds.clipped)]
     if not has or not len(shares) or history.status == "diverged":
         return
-    norm = float(np.nanmedian(history.rounds.norm)) if np.isfinite(history.rounds.norm).any() else 0.0
-    whole = history.setting("norm") == "l2"
-    wanted = norm if whole else 2 * norm / math.sqrt(history.parameters or 1)
-    numbers = {"clipped": float(shares.mean()), "clip": clip, "norm": norm, "suggested": wanted}
+    advice, wanted = _looser(history)
+    numbers = {"clipped": float(shares.mean()), "clip": clip, "suggested": wanted}
     said = "" if clip is None or isinstance(clip, dict) else f" ũ = {clip:g}"
-    advice = f"use method.clip={wanted:.2g}, " + ("the median ‖Δ‖" if whole else "twice the median ‖Δ‖/√d")
     if shares.max() == 0:
         most = _largest_delta(history)
-        says = f"the server's clip{said} never binds: none of Δ's coordinates was above it in {len(shares)} rounds"
+        above = {"l2": "no Δ was longer", "coordinate": "none of Δ's coordinates was above it"}
+        says = f"the server's clip{said} never binds: {above.get(_norm(history) or '', 'it changed nothing')} "
+        says += f"in {len(shares)} rounds"
         if most is not None and isinstance(clip, int | float) and most <= clip:
             says += f", and none can be, as η_ℓ·K·u = {most:.3g}"
-        yield Finding("warning", "outer clip", says + ". So this is SGDClip.", advice, numbers=numbers)
+        says += ". So this is SGDClip." if _clip2(history) else "."
+        advice += "; or go without: method.kind=sgdclip method.clip= method.lower=" if _clip2(history) else ""
+        yield Finding("warning", "outer clip", says, advice, numbers=numbers)
     elif shares.mean() > ALWAYS:
-        says = f"the server's clip{said} changes {shares.mean():.0%} of Δ's coordinates: {_left(history, 'moves')}."
+        says = f"the server's clip{said} {_always(_norm(history), shares, 'Δ', 'moves')}."
         yield Finding("warning", "outer clip", says, advice, numbers=numbers)
 
 
-def _left(history: History, what: str) -> str:
-    """What a clip leaves that always binds."""
-    return f"{what} have all but one length" if history.setting("norm") == "l2" else f"{what} are all but signs"
+def _looser(history: History) -> tuple[str, float | None]:
+    """A clip for the server, from the large ‖Δ‖ of early rounds: later ones are shorter where a run converges."""
+    norms = history.rounds.norm[: max(len(history.rounds) // 10, EARLY)]
+    if not np.isfinite(norms).any():
+        return "use another method.clip", None
+    norm, over = float(np.nanquantile(norms, HIGH)), _norm(history)
+    when = f"the {HIGH:g} quantile of the first {plural(len(norms), 'round')}"
+    if over is None:
+        return f"choose the clip by ‖Δ‖ = {norm:.2g}, {when}", None
+    wanted = norm if over == "l2" else 2 * norm / math.sqrt(history.parameters or 1)
+    return f"use method.clip={wanted:.2g}, {'‖Δ‖' if over == 'l2' else 'twice ‖Δ‖/√d'} at {when}", wanted
+
+
+def _norm(history: History, *, local: bool = False) -> str | None:
+    """What is clipped, lengths ("l2") or coordinates; None if there is no spec to say so."""
+    if history.spec is None:
+        return None
+    whole = history.setting("norm") == "l2" or (local and history.setting("inner") == "l2clip")
+    return "l2" if whole else "coordinate"
+
+
+def _always(norm: str | None, shares: NDArray[np.float64], what: str, left: str) -> str:
+    """What a clip does that always binds."""
+    if norm == "l2":
+        return f"shortens {shares.mean():.0%} of all {what}: {left} have all but one length"
+    if norm is None:
+        return f"changes {shares.mean():.0%} of {what}"
+    return f"changes {shares.mean():.0%} of the coordinates of {what}: {left} are all but signs"
 
 
 def _largest_delta(history: History) -> float | None:
@@ -145,14 +191,14 @@ def local_clip(history: History, remedies: Remedies) -> Iterator[Finding]:
     said = f" u = {clip:g}" if isinstance(clip, int | float) else ""
     numbers = {"clipped": float(shares.mean()), "clip": clip}
     look = f"see which threshold clips how much: tardygrad tail {history.path}"
+    norm = _norm(history, local=True)
     if shares.max() == 0:
-        says = f"the clients' clip{said} never binds: no gradient has a coordinate above it, so no tail is cut off."
+        above = "no gradient is longer" if norm == "l2" else "no gradient has a coordinate above it"
+        says = f"the clients' clip{said} never binds: {above}, so no tail is cut off."
         yield Finding("note", "local clip", says, look, numbers=numbers)
     elif shares.mean() > ALWAYS:
-        says = (
-            f"the clients' clip{said} changes {shares.mean():.0%} of gradients' coordinates: {_left(history, 'steps')}."
-        )
-        severity: Severity = "note" if history.setting("norm") == "l2" else "warning"
+        says = f"the clients' clip{said} {_always(norm, shares, 'gradients', 'steps')}."
+        severity: Severity = "note" if norm == "l2" else "warning"
         yield Finding(severity, "local clip", says, look, numbers=numbers)
 
 

@@ -1,22 +1,29 @@
-"""What a change of settings would do, on the clock of the fleet that a record shows."""
+"""What a change of settings would do, on the clock of the fleet that a record shows.
+
+Simulations are of as many updates as the run had, or until the slowest client has come back a few times, and count only
+if it did, and if that of the run's own settings has a largest delay like the record's.
+"""
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple
 
 from tardygrad import spec
-from tardygrad.doctor.clocked import Clocked, clocked
+from tardygrad.doctor.clocked import Clocked, clocked, laps
 from tardygrad.doctor.fit import fit
 from tardygrad.doctor.history import History
-from tardygrad.doctor.search import search, sizes
+from tardygrad.doctor.search import sizes
 from tardygrad.errors import Invalid, Starved
 from tardygrad.fleet import Fleet
 from tardygrad.method import How, Method, Mode
 from tardygrad.methods.sgdclip import sgdclip
 from tardygrad.signature import call
+
+LIKE = 2.0  # the largest delay of the simulated run may be off by this factor
 
 
 class Expected(NamedTuple):
@@ -59,8 +66,11 @@ class Remedies:
 
     @cached_property
     def now(self) -> Clocked | None:
-        """The run's own method, simulated."""
-        return self._clock(self.method)
+        """The run's own method, simulated; None if that is not like the record."""
+        now, seen = self._clock(self.method), self.history.rounds.delays
+        if now is None or not seen.size:
+            return None
+        return now if seen.max() <= LIKE * now.delay_max and now.delay_max <= LIKE * seen.max() else None
 
     def expect(self, **changes: object) -> Expected | None:
         """What comes of changed settings; None if that is not known, or nothing good."""
@@ -80,22 +90,21 @@ class Remedies:
         bigger = [
             replace(method, buffer=buffer) for buffer in sizes(most, method.buffer) if method.buffer < buffer <= most
         ]
-        tried = search(bigger, fleet, rounds=len(self.history.rounds), bound=now.delay_max - 1)
-        found = [one for one in tried if one.clock and not one.excluded]
-        best = min(found, key=lambda one: one.seconds, default=None)
-        return (
-            Expected(best.method, now, best.clock)
-            if best and best.clock and best.seconds <= now.per_effective
-            else None
-        )
+        tried = [Expected(one, now, then) for one in bigger if (then := self._clock(one))]
+        fresher = [one for one in tried if one.then.delay_max < now.delay_max]
+        best = min(fresher, key=lambda one: one.then.per_effective, default=None)
+        return best if best and best.then.per_effective <= now.per_effective else None
 
     def _clock(self, method: Method | None) -> Clocked | None:
         if method is None or self.fleet is None:
             return None
+        updates = max(self.history.rounds.delays.size, laps(self.fleet))
         try:
-            return clocked(method, self.fleet, rounds=len(self.history.rounds))
+            seen = clocked(method, self.fleet, rounds=math.ceil(updates / method.buffer))
         except (Invalid, Starved):
             return None
+        back = method.max_delay is not None or seen.waits <= LIKE * seen.delay_max
+        return seen if back else None
 
 
 def method_of(history: History) -> Method | None:

@@ -10,7 +10,7 @@ import numpy as np
 from tardygrad.doctor.history import History
 from tardygrad.method import Method
 from tardygrad.run import label
-from tardygrad.theory.delays import Constants
+from tardygrad.theory.delays import LEAST, MOST, Constants
 from tardygrad.theory.rates import PRESETS, Preset
 
 PRESUMED = 1.5  # the tail index where nobody knows it
@@ -104,4 +104,4 @@ def _positive(value: Any, times: float = 1.0) -> float | None:
         value = value.get("value", value.get("peak"))
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value * times < math.inf:
         return None
-    return value * times
+    return min(max(value * times, LEAST), MOST)

@@ -20,4 +20,4 @@ def written_spec(asked: Spec, fleet: Fleet, *, json: bool) -> str:
         return jsons.dumps(made, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     lines = "".join(f"    {inline(group)},\n" for group in groups)
     fitted = f'[fleet]\nkind = "groups"\ngroups = [\n{lines}]'
-    return "\n\n".join([*(toml({name: tables[name]}) for name in tables if name != "fleet"), fitted]) + "\n"
+    return "\n\n".join([*(toml({name: tables[name]}, None) for name in tables if name != "fleet"), fitted]) + "\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,8 +23,8 @@ def flat(tables: Any, before: str = "") -> Iterator[tuple[str, str]]:
         yield from flat(value, f"{before}.{key}" if before else str(key))
 
 
-def toml(tables: Any) -> str:
-    """A spec as TOML; keys without a value are left out.
+def toml(tables: Any, most: int | None = SPEC) -> str:
+    """A spec as TOML, up to so many characters; keys without a value are left out.
 
     >>> print(toml({"run": {"rounds": 3, "out": None}, "task": {"noise": {"tail": 1.5}}}))
     [run]
@@ -38,20 +39,32 @@ def toml(tables: Any) -> str:
         keys = [f"{_key(key)} = {inline(value)}" for key, value in own if value is not None]
         found.append("\n".join((f"[{_key(name)}]", *keys)))
     whole = "\n\n".join(found)
-    if len(whole) <= SPEC:
+    if most is None or len(whole) <= most:
         return whole
-    return f"{whole[:SPEC]}…\n\n({len(whole) - SPEC:,} more characters stand in spec.json)"
+    return f"{whole[:most]}…\n\n({len(whole) - most:,} more characters stand in spec.json)"
 
 
 def _key(name: Any) -> str:
-    return str(name) if str(name).replace("_", "").replace("-", "").isalnum() else json.dumps(str(name))
+    return str(name) if re.fullmatch(r"[A-Za-z0-9_-]+", str(name)) else _string(str(name))
+
+
+def _string(value: str) -> str:
+    """As JSON writes it, but TOML knows no surrogates, and has one more letter to escape."""
+    known = value.encode("utf-8", "replace").decode()
+    return json.dumps(known, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def inline(value: Any) -> str:
-    """A value in TOML, on one line."""
+    """A value in TOML, on one line.
+
+    >>> print(inline({"name": "far 🚀", "clip": float("inf"), "é": ["\\n", True]}))
+    { name = "far 🚀", clip = inf, "é" = ["\\n", true] }
+    """
     if isinstance(value, dict):
         inner = ", ".join(f"{_key(key)} = {inline(each)}" for key, each in value.items() if each is not None)
         return f"{{ {inner} }}" if inner else "{}"
     if isinstance(value, list):
         return f"[{', '.join(map(inline, value))}]"
-    return json.dumps(value, ensure_ascii=True)
+    if isinstance(value, str):
+        return _string(value)
+    return repr(value) if isinstance(value, float) else json.dumps(value)

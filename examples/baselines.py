@@ -1,7 +1,10 @@
 """Relatives on equal terms: as many client updates for each, on the same task, fleet and seed."""
 
+import torch
+
 import tardygrad as tg
 
+torch.set_num_threads(1)  # so small a model is slower with more
 task = tg.tasks.digits(clients=40, model="mlp", noise=tg.Noise("student", tail=1.5, scale=0.02))
 fleet = tg.Fleet.paper(clients=40, stragglers="large")
 work = {"local_lr": 0.3, "local_clip": 0.1, "local_steps": 5, "mode": "client"}

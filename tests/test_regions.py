@@ -53,8 +53,8 @@ def test_clients_are_dealt_in_turn_or_in_order(sizes: Any, members: list[list[in
     [
         ({"regions": 6}, "`regions` must be at most the number of clients (5), got 6."),
         ({"regions": (2, 2)}, "`regions` must have 5 clients together, got 4: (2, 2)."),
-        ({"regions": (2, 3), "buffer": 3}, "`buffer` must be between 1 and the number of clients (2), got 3. "
-                                           "Use buffer=2 for full synchronisation."),
+        ({"regions": (2, 3), "buffer": 3}, "`buffer` must be at most the number of clients of the smallest region (2), "
+                                           "got 3."),
     ],
 )  # fmt: skip
 def test_regions_that_do_not_fit_the_clients_are_refused(changes: dict[str, Any], said: str) -> None:
@@ -216,3 +216,19 @@ def test_on_the_real_clock_the_models_of_all_levels_are_bounded() -> None:
     one, task = method(regions=3, exchange=2.5), tg.tasks.quadratic(clients=12, dimension=50)
     bound = memory.bound(one, task, memory.needs(one, task), rounds=60)
     assert bound.parts["start vectors"].number == 12 + 3 * 3 >= max(alive(one)) - 1
+
+
+def test_sizes_may_be_a_list_and_are_shown() -> None:
+    method = tg.halos(regions=[2, 1], local_lr=0.1, local_steps=1)  # type: ignore[arg-type]
+    assert str(method) == "HALoS (client-centric, M=1, K=1, 2 regions)"
+    assert method.regions is not None
+    assert method.regions.members(3) == [[0, 1], [2]]
+
+
+def test_a_run_whose_global_model_never_moved_says_so() -> None:
+    task, fleet = tg.tasks.quadratic(clients=4, dimension=3), tg.Fleet.paper(clients=4)
+    for every, said in ((100, True), (2, False)):
+        method = tg.halos(regions=2, local_lr=0.1, local_steps=1, every=every)
+        run = tg.simulate(method, task, fleet, rounds=30)
+        assert ("whose model is still x_0" in str(run.summary())) == said
+        assert torch.equal(run.x, task.init(0)) == said

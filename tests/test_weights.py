@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tardygrad as tg
+from tardygrad import spec
 from tardygrad.weights import Staleness
 from tests.laws.test_laws import LIGHT
 
@@ -100,3 +101,18 @@ def begun(buffer: int = 1, **how: Any) -> tuple[tg.Server, list[tg.Job]]:
     method = tg.fedbuff(local_lr=0.1, buffer=buffer, local_steps=1, **how)
     server = tg.Server(method, torch.zeros(1), clients=2, seed=0)
     return server, server.dispatch()
+
+
+def test_a_weight_that_is_no_function_is_refused() -> None:
+    with pytest.raises(tg.Invalid, match=r"`weight` must be a function of the delay, such as Hinge\(\), got 'hinge'"):
+        tg.fedbuff(local_lr=0.1, buffer=2, local_steps=1, weight="hinge")  # type: ignore[arg-type]
+
+
+def test_a_spec_may_name_a_weight_by_its_kind_alone() -> None:
+    tables = {
+        "task": {"kind": "quadratic", "clients": 4},
+        "fleet": {"kind": "paper"},
+        "method": {"kind": "fedbuff", "local_lr": 0.1, "local_steps": 1, "buffer": 2, "weight": "hinge"},
+        "run": {"rounds": 1},
+    }
+    assert spec.parse(tables).build().method.weight == tg.Hinge()

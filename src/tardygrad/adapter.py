@@ -28,6 +28,8 @@ def optimizer(name: str, lr: Schedule, options: Options | None = None) -> Transf
     ['exp_avg', 'exp_avg_sq', 'step']
     """
     make = _class(name)
+    if "lr" in (options or {}):
+        raise Invalid(f"`options` must not have `lr`, which is `local_lr`, got {dict(options or {})}.")
     given = {key: tuple(value) if isinstance(value, list) else value for key, value in (options or {}).items()}
 
     def update(direction: Tensor, state: State, step: Step) -> tuple[Tensor, State]:
@@ -61,5 +63,7 @@ def _class(name: str) -> Any:
         if isinstance(made, type) and issubclass(made, torch.optim.Optimizer) and made is not torch.optim.Optimizer
     }
     if name not in known:
-        raise Invalid(f"`optimizer` must be a class of torch.optim, got {name!r}.{nearest(name, known)}")
+        written = {key.lower(): key for key in known}.get(name.lower())
+        fix = f" Did you mean {written!r}?" if written else nearest(name, known)
+        raise Invalid(f"`optimizer` must be a class of torch.optim, got {name!r}.{fix}")
     return known[name]

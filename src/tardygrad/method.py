@@ -58,10 +58,11 @@ class Regions:
 
     def __post_init__(self) -> None:
         at_least_one("every", self.every)
-        for size in self.sizes if isinstance(self.sizes, tuple) else (self.sizes,):
-            at_least_one("regions", size)
-        if self.sizes == ():
-            raise Invalid("`regions` must have one region or more, got none.")
+        sizes = self.sizes if isinstance(self.sizes, tuple) else (self.sizes,)
+        if not sizes or any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in sizes):
+            raise Invalid(
+                f"`regions` must be a number of regions, or the number of clients of each, got {self.sizes!r}."
+            )
         if not 0 <= self.blend <= 1:
             raise Invalid(f"`blend` must be between 0 (regions go on alone) and 1, got {self.blend!r}.")
         if not 0 <= self.exchange < math.inf:
@@ -114,6 +115,8 @@ class Method:
         for name, known in ((name, get_args(word)) for name, word in words.items()):
             if getattr(self, name) not in known:
                 raise Invalid(f"`{name}` must be one of {', '.join(known)}, got {getattr(self, name)!r}.")
+        if self.weight is not None and not callable(self.weight):
+            raise Invalid(f"`weight` must be a function of the delay, such as Hinge(), got {self.weight!r}.")
         if self.compensate and self.pull:
             raise Invalid("a method either compensates an update or pulls the model to it, got both.")
         if self.regions and (self.compensate or self.pull):
@@ -132,7 +135,12 @@ class Method:
         mode = {"sync": "synchronous", "server": "server-centric", "client": "client-centric"}[self.mode]
         epochs = "1 epoch" if self.local_epochs == 1 else f"{self.local_epochs} epochs"
         work = f"K={self.local_steps or epochs}"
-        treated = [", downplayed"] * (self.weight is not None) + [", compensated"] * self.compensate
+        treated = [", compensated"] * self.compensate
+        if self.weight is not None:
+            treated.insert(0, ", downplayed" if getattr(self.weight, "__name__", "") == "downplay" else ", weighted")
+        if self.regions:
+            sizes = self.regions.sizes
+            treated.append(f", {sizes if isinstance(sizes, int) else len(sizes)} regions")
         return f"{self.name} ({mode}, M={self.buffer}, {work}{''.join(treated)})"
 
 

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import torch
 
 from tardygrad.algorithm import Server
+from tardygrad.errors import Invalid
 from tardygrad.messages import Advanced, Buffers, Job, Joined, Lost, Refused, Reply, Taken, Update, Vector
 from tardygrad.method import Method
 from tardygrad.transforms import State
@@ -43,6 +44,10 @@ class Regional:
         assert method.regions is not None
         self.method, self.clients, self.seed, self.plan = method, clients, seed, method.regions
         self.members = self.plan.members(clients)
+        for name in ("buffer", "concurrency"):
+            if (getattr(method, name) or 1) > (least := min(map(len, self.members))):
+                rule = f"`{name}` must be at most the number of clients of the smallest region ({least})"
+                raise Invalid(f"{rule}, got {getattr(method, name)}.")
         self.home = {client: (r, i) for r, each in enumerate(self.members) for i, client in enumerate(each)}
         own = replace(method, regions=None)
         above = Method(name="", inner=method.inner, outer=self.plan.outer, buffer=1, local_steps=1, mode="client")

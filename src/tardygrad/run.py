@@ -135,7 +135,7 @@ class Run:
         return Summary(
             method=str(self.server.method),
             status=self.status,
-            reason=self.reason,
+            reason=self.reason or self._unmoved(),
             rounds=self.server.round,
             time=self.metrics[-1]["time"] if self.metrics else 0.0,
             score_round=last.get("round"),
@@ -160,6 +160,13 @@ class Run:
             snapshots=max((row["snapshots"] for row in self.metrics), default=0),
             seconds=self.seconds,
         )
+
+    def _unmoved(self) -> str | None:
+        """Why the model of a run with regions is still the first, if it is."""
+        above, *regions = self.server.levels
+        if not regions or above.round or not self.server.round:
+            return None
+        return "no report of a region has reached the global server, whose model is still x_0: use a smaller `every`."
 
     def _note(self, event: Event) -> None:
         """Write an event down."""

@@ -2,7 +2,8 @@
 
 float, int, bool, str, Literal   a TOML value of just that type: "4" is no number, and neither is true
 X | None                         leave the key out, or null in JSON
-a dataclass                      a table with its fields; where several are possible, with `kind`, the class's name
+a dataclass                      a table with its fields; where several are possible, with `kind`, the class's name, or
+                                 that name alone
 a schedule                       0.1, {value = 0.1, exponent = -0.5} (Power), {peak = 0.1, rounds = 140} (Cosine)
 tuple                            a list; of words out of a few, also a single one
 inf                              inf; in JSON, which has no such number, "inf"
@@ -118,6 +119,8 @@ def read(hint: Any, value: Any, where: str) -> Any:
             return construct(classes[kind], value, where)
         for only in classes.values():
             return construct(only, value, where)
+    if isinstance(value, str) and len(named := _classes(options)) > 1 and value in named:
+        return construct(named[value], {}, where)
     if isinstance(value, str) and any(_words(option) for option in options):
         value = [value]  # a single word of a list of them
     if isinstance(value, list):

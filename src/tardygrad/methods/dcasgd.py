@@ -55,7 +55,7 @@ def dcasgd(
         source: what g² is with several local steps.
         local_clip: u of the local steps, read as local_lr; inf switches clipping off.
         buffer: M; 1 is the paper's.
-        mode: with M = 1 it makes no difference.
+        mode: with M = 1 "server" and "client" are the same.
         how: `local_steps` or `local_epochs`, `max_delay`, `concurrency`, `dispatch` of `Method`.
 
     >>> str(dcasgd(local_lr=0.1, local_steps=1))

@@ -55,11 +55,11 @@ def fedasync(
         mixing: a_t = η S(s) for each update, or a_t = a_{t−1} S(s) ("compound").
         local_clip: u of the local steps, the term's gradient included, read as local_lr; inf switches clipping off.
         buffer: M; 1 is the paper's.
-        mode: with M = 1 it makes no difference.
+        mode: with M = 1 "server" and "client" are the same.
         how: `local_steps` or `local_epochs`, `max_delay`, `concurrency`, `dispatch` of `Method`.
 
     >>> str(fedasync(local_lr=0.1, local_steps=5))
-    'FedAsync (client-centric, M=1, K=5, downplayed)'
+    'FedAsync (client-centric, M=1, K=5, weighted)'
     """
     if mixing not in ("each", "compound"):
         raise Invalid(f"`mixing` must be 'each' or 'compound', got {mixing!r}.")

@@ -63,7 +63,7 @@ def fedbuff(
         how: `buffer`, `local_steps` or `local_epochs`, `max_delay`, `concurrency`, `dispatch` of `Method`.
 
     >>> str(fedbuff(local_lr=0.1, buffer=10, local_steps=5, concurrency=20, dispatch="random"))
-    'FedBuff (client-centric, M=10, K=5, downplayed)'
+    'FedBuff (client-centric, M=10, K=5, weighted)'
     """
     if toward not in ("delta", "model"):
         raise Invalid(f"`toward` must be 'delta' or 'model', got {toward!r}.")

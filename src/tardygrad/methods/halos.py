@@ -60,14 +60,14 @@ def halos(
     Args:
         regions: how many, clients being dealt to them in turn; or how many clients each has, in their order.
         local_lr: η_ℓ, read at the round of its region that the client pulled.
-        region_lr: η_r, read at the region's round: the rate of N_r arrivals together.
-        region_momentum: β_r.
-        region_period: N_r.
-        every: E.
-        lr: η, read at the global server's round: the rate of N reports together.
-        momentum: β.
-        period: N.
-        blend: α.
+        region_lr: η_r, the rate of N_r arrivals at a region's server together, read at its round.
+        region_momentum: β_r, of that server.
+        region_period: N_r, the arrivals between two updates of its momentum.
+        every: E, the rounds of a region between two reports to the global server.
+        lr: η, the rate of N reports at the global server together, read at its round.
+        momentum: β, of the global server.
+        period: N, the reports between two updates of its momentum.
+        blend: α, the share of the global model in what a region goes on with when it has heard back.
         exchange: seconds that a message between a region and the global server takes.
         optimizer: a class of torch.optim for the local steps, and
         options: its arguments; for AdamW, None is the paper's.
@@ -76,11 +76,11 @@ def halos(
         norm: clip each coordinate, or the whole vector's length ("l2", the paper's).
         dylu: fewer local steps for slower clients; False gives everyone K.
         buffer: M of the regions; 1 is the paper's.
-        mode: of the regions; with M = 1 it makes no difference.
+        mode: of the regions; with M = 1 "server" and "client" are the same.
         how: `local_steps` or `local_epochs`, `max_delay`, `concurrency`, `dispatch` of `Method`, for each region.
 
     >>> str(halos(regions=2, local_lr=1e-3, local_steps=8))
-    'HALoS (client-centric, M=1, K=8)'
+    'HALoS (client-centric, M=1, K=8, 2 regions)'
     """
     check_period("region_period", region_period)
     check_period("period", period)
@@ -95,7 +95,7 @@ def halos(
         keep=keep,
         pace=Pace(rounding="ceil") if dylu else None,
         regions=Regions(
-            sizes=regions,
+            sizes=tuple(regions) if isinstance(regions, list) else regions,
             every=every,
             blend=blend,
             outer=delayed_nesterov(lift("lr", lr), momentum, period),

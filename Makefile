@@ -20,7 +20,7 @@ demo: .venv/installed  ## five methods on real images and a slow fleet: a table,
 	$(BIN)/tardygrad demo
 
 test: .venv/developed  ## all tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2
 
 check: .venv/developed  ## style, types, layers
 	$(BIN)/ruff check .

@@ -37,7 +37,7 @@ print(run.summary())
 
 # It prints:
 #
-# Clip with momentum (client-centric, M=4, K=5, downplayed)
+# Clip with momentum (client-centric, M=4, K=5, weighted)
 # finished after 140 rounds, 36 s on the clock
 # test accuracy 86.0%, test loss 0.315
 # delay mean 10.2, largest 35; 560 updates, 0 lost

@@ -40,6 +40,18 @@ def drawn(page: Any, within: str = "main") -> dict[str, int]:
     return dict(page.evaluate(script, within))
 
 
+def test_the_comparison_of_long_names_does_not_scroll(tmp_path: Path, opened: Open) -> None:
+    for number, kind in enumerate(("hinge", "polynomial")):
+        method = {"kind": "fedbuff", "optimizer": ("SGD", "AdamW")[number], "weight": {"kind": kind}}
+        for seed in range(2):
+            record(tmp_path / f"runs/{kind}-{seed}", seed=seed, spec={"method": method, "run": {"seed": seed}})
+    (tmp_path / "page.html").write_text(tell([str(tmp_path / "runs")]).html(), "utf-8")
+    page = opened((tmp_path / "page.html").as_uri())
+    assert page.locator("th", has_text="Clip², optimizer=AdamW, weight.kind=polynomial").count() > 0
+    wide, seen = page.evaluate("(one => [one.scrollWidth, one.clientWidth])(document.querySelector('.wide'))")
+    assert wide <= seen
+
+
 @pytest.mark.parametrize("name", ["one", "evil"])
 def test_every_chart_of_a_run_draws(pages: dict[str, Path], opened: Open, name: str) -> None:
     page = opened(pages[name].as_uri())

@@ -216,7 +216,7 @@ def test_runs_that_differ_only_in_their_seed_are_one_group(tmp_path: Path) -> No
     stories += [read(record(tmp_path / name, spec=None)) for name in ("python", "python-2")]
     groups = grouped(stories)
     assert [len(group.runs) for group in groups] == [2, 1, 1, 1]
-    assert [group.name for group in groups[:2]] == ["Clip², method.lr=1.0", "Clip², method.lr=2.0"]
+    assert [group.name for group in groups[:2]] == ["Clip², lr=1.0", "Clip², lr=2.0"]
     assert len({group.name for group in groups}) == 4
 
 
@@ -304,14 +304,73 @@ def test_runs_on_different_tasks_are_said_to_be(tmp_path: Path) -> None:
     assert f'<p class="note">{note}</p>' in report.html()
 
 
-def test_long_names_keep_both_ends(tmp_path: Path) -> None:
+def named(folder: Path, *methods: dict[str, Any], **tables: Any) -> list[str]:
+    """What runs of FedBuff with these settings are called beside each other."""
+    for number, method in enumerate(methods):
+        given = {
+            "task": {"kind": "digits", "seed": 0},
+            "method": {"kind": "fedbuff", **method},
+            "run": {"seed": number},
+        }
+        record(folder / str(number), label="FedBuff", spec={**given, **tables})
+    return [group.name for group in grouped(map(read, find([str(folder)]).runs))]
+
+
+def test_runs_of_one_method_are_named_by_what_differs_words_first(tmp_path: Path) -> None:
+    hinge = {"local_lr": 0.1, "optimizer": "SGD", "weight": {"kind": "hinge", "slope": 10.0, "bound": 4.0}}
+    power = {"local_lr": 0.1, "optimizer": "SGD", "weight": {"kind": "polynomial", "exponent": 0.5}}
+    adam = {**power, "local_lr": 0.001, "optimizer": "AdamW"}
+    assert named(tmp_path / "three", hinge, power, adam) == [
+        "FedBuff, optimizer=SGD, weight.kind=hinge, local_lr=0.1",
+        "FedBuff, optimizer=SGD, weight.kind=polynomial, …",
+        "FedBuff, optimizer=AdamW, weight.kind=polynomial, …",
+    ]
+    assert named(tmp_path / "kinds", hinge, power) == ["FedBuff, weight.kind=hinge", "FedBuff, weight.kind=polynomial"]
+    steep = {**hinge, "weight": {**hinge["weight"], "slope": 20.0}}  # type: ignore[dict-item]
+    assert named(tmp_path / "slopes", hinge, steep, power) == [
+        "FedBuff, weight.kind=hinge, weight.slope=10.0",
+        "FedBuff, weight.kind=hinge, weight.slope=20.0",
+        "FedBuff, weight.kind=polynomial",
+    ]
+
+
+def test_a_key_that_two_tables_have_keeps_its_table(tmp_path: Path) -> None:
+    for number in (1, 2):
+        record(tmp_path / "all" / str(number), spec={"task": {"seed": number, "dim": number}, "run": {"seed": 0}})
+    groups = grouped(map(read, find([str(tmp_path / "all")]).runs))
+    assert [group.name for group in groups] == ["Clip², task.seed=1, dim=1", "Clip², task.seed=2, dim=2"]
+
+
+def test_a_name_is_cut_between_settings_and_what_is_too_long_gives_way_to_the_folder(tmp_path: Path) -> None:
+    names = named(tmp_path / "many", *({f"setting_{key}": key * 10 + lr for key in range(9)} for lr in (1, 2)))
+    assert names == [f"FedBuff, setting_0={lr}, setting_1=1{lr}, setting_2=2{lr}, …" for lr in (1, 2)]
     for name in ("one", "two"):
         record(tmp_path / "all" / name, spec={"task": {"data": "x" * 90 + name}})
     groups = grouped(map(read, find([str(tmp_path / "all")]).runs))
-    assert [(group.name[:17], group.name[-4:], len(group.name)) for group in groups] == [
-        ("Clip², task.data=", 'one"', 60),
-        ("Clip², task.data=", 'two"', 60),
+    assert [group.name for group in groups] == ["Clip², one", "Clip², two"]
+
+
+def test_the_tail_index_has_a_band_a_rule_at_2_and_hollow_points(tmp_path: Path) -> None:
+    path = record(tmp_path / "run")
+    facts: list[dict[str, Any]] = [
+        {"index": 1.5, "low": 1.3, "high": 1.7, "verdict": "heavy-tailed, infinite variance"},
+        {"index": 1.9, "low": None, "high": float("inf"), "verdict": "too few to tell"},
+        {"index": None, "low": None, "high": None, "verdict": None},
+        {"index": 2.2},
     ]
+    with (path / "events.jsonl").open("a") as file:
+        file.writelines(json.dumps({"event": "tail", "time": 12.0 + i, **one}) + "\n" for i, one in enumerate(facts))
+    (figure,) = [one for one in figures(tell([str(path)]).parts) if one.key == "tail-index"]
+    rows = figure.chart["datasets"]["rows"]
+    assert [(row["low"], row["index"], row["high"], row["few"]) for row in rows] == [
+        (1.3, 1.5, 1.7, False),
+        (1.9, 1.9, 1.9, True),
+        (2.2, 2.2, 2.2, False),
+    ]
+    assert "Hollow: too few to tell. 1 values that are missing" in figure.caption
+    svg = pictures(figure, tmp_path)[1].read_text()
+    assert svg.count(">below 2: infinite variance<") == 2
+    assert svg.count('fill-opacity="0"') == 2
 
 
 def test_a_method_that_clips_nothing_is_left_out_of_the_figure_of_clipping(tmp_path: Path) -> None:

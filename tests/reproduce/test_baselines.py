@@ -128,12 +128,15 @@ def test_everyone_is_tuned_and_then_run_with_other_seeds(tmp_path: Path) -> None
         assert line.time == pytest.approx(71.5)
         assert (line.reached, line.reach) in ((2, 70.0), (1, None), (0, None))
     assert any(trial.value == 0.0 for told in one.told().values() for trial in told), "a run that diverged"
-    assert one.missing(one.tables()) == []
+    assert (one.missing(), one.left()) == ({}, 0)
     before = points(one)
     written = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.json")}
     assert sum(1 for _ in contest(tmp_path).go(jobs=1)) == len(one)
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.json")} == written
     assert points(contest(tmp_path)) == before
+    assert contest(tmp_path, 13, seeds=3).missing() == {
+        (12, 2): [f"{name} ({fleet})" for fleet in FLEETS for name in ("clip2", "fadas", "fadas-clipped")]
+    }
     assert points(contest(tmp_path, 5)) == [told[:5] for told in before], "fewer trials are the first of them"
 
 
@@ -192,7 +195,7 @@ def test_a_trial_that_is_not_of_its_study_is_said(tmp_path: Path) -> None:
         contest(tmp_path, 2, "clip2").told()
 
 
-def line(name: str, accuracy: float, spread: float = 0.5, reach: float | None = 30.0, reached: int = 2) -> Line:
+def line(name: str, accuracy: float, spread: float | None = 0.5, reach: float | None = 30.0, reached: int = 2) -> Line:
     return Line(Entry(name, "large").lowest(), accuracy, spread, 77.0, reached, reach)
 
 
@@ -205,6 +208,16 @@ def test_the_best_is_marked_and_what_is_within_its_spread_is_tied() -> None:
         "with local clipping: FADAS 94.9 → 94.3",
     ]
     assert said(marked(lines[:1])) == ["best: Clip² (94.4 ± 0.5); within its spread: nobody"]
+
+
+def test_a_single_seed_has_no_spread_and_ties_with_nobody(tmp_path: Path) -> None:
+    lines = marked([line(name, 94.9, None) for name in ("clip2", "fadas")])
+    assert [one.mark for one in lines] == ["best", ""]
+    assert said(lines) == ["best: Clip² (94.9)"]
+    page = text(contest(tmp_path, seeds=1), [lines], "the command")
+    assert "Shown is the best setting with seed 1 alone" in page
+    assert "±" not in page
+    assert picture([lines]).to_dict()
 
 
 def test_the_page_says_what_was_searched_and_the_picture_shows_everyone(tmp_path: Path) -> None:
@@ -241,17 +254,24 @@ def test_the_command_runs_reads_and_writes_a_page(small: Command) -> None:
     done = small("--jobs", "2")
     assert done.code == 0
     assert done.err.startswith("fashion is skipped: in [task]: Fashion-MNIST needs its images, got no `data`.")
+    assert done.err.endswith("\n12 runs to make, kept in runs/baselines\n")
     assert done.out.count("best: ") == 2
+    assert "±" not in done.out
     assert "digits, large stragglers" in done.out
     assert len(list(Path("runs/baselines/runs").glob("*.json"))) == 2 * 2 * (2 + 1)
     told = small("--read", "--json")
     assert (told.code, told.err) == (0, "")
     lines = told.json["lines"]
+    assert {one["spread"] for one in lines} == {None}
+    more = small("--read", "--trials", "20", "--seeds", "3", "--only", "clip2")
+    assert (more.code, more.err.count("\n")) == (2, 1)
+    assert "wanted 20 trials and 3 seeds, found 2 and 1 of clip2 (mild), clip2 (large). Leave" in more.err
     assert [(one["stragglers"], one["name"]) for one in lines] == [
         (fleet, name) for fleet in FLEETS for name in ("clip2", "fadas")
     ]
     assert lines[0]["settings"].keys() == CONTENDERS["clip2"].space.keys()
-    assert small("--page", "docs/page.md").code == 0
+    again = small("--page", "docs/page.md")
+    assert (again.code, "to make" in again.err) == (0, False)
     page = Path("docs/page.md").read_text("utf-8")
     assert page.startswith(f"# Baselines\n\n{marks('baselines')[0]}\n\nMade by `tardygrad reproduce baselines")
     assert "Fashion-MNIST is not here: in [task]" in page
@@ -271,7 +291,7 @@ def test_ctrl_c_says_how_to_go_on(small: Command, monkeypatch: pytest.MonkeyPatc
 def test_images_of_clothes_are_learnt_with_the_setting_for_digits(small: Command) -> None:
     write_idx(Path("mine/fashion"), striped(400, GRAY), striped(2000, GRAY), packed=False)
     done = small("--only", "fadas", "--trials", "1", "--data", "mine", "--json")
-    assert (done.code, done.err) == (0, "")
+    assert (done.code, done.err) == (0, "5 runs to make, kept in runs/baselines\n")
     mild, large, fashion = done.json["lines"]
     assert [(one["lesson"], one["stragglers"]) for one in (mild, large, fashion)] == [
         ("digits", "mild"),
@@ -288,7 +308,7 @@ def test_images_of_clothes_are_learnt_with_the_setting_for_digits(small: Command
     [
         (["--only", "clip"], "--only must be one of clip2, fadas, got 'clip'. Did you mean 'clip2'?"),
         (["--only", "fadas", "--page", "page.md"], "--page takes all methods together, got --only. Leave one of"),
-        (["--read"], "--read needs every run to be there, got 'runs/baselines' without clip2 (mild), fadas (mild), "),
+        (["--read"], "wanted 2 trials and 1 seed, found 0 and 0 of clip2 (mild), fadas (mild), "),
         (["--trials", "0"], "Invalid value for '--trials'"),
         (["--seeds", "0"], "Invalid value for '--seeds'"),
     ],

@@ -107,7 +107,7 @@ def test_the_report_draws_the_index_where_there_is_one(tmp_path: Path) -> None:
     drawn = {one.key: one for one in figures(tell([str(tmp_path / "2")]).parts)}
     rows = drawn["tail-index"].chart["datasets"]["rows"]
     assert [row["round"] for row in rows] == [2, 4, 6]
-    assert [row["value"] for row in rows] == pytest.approx([row["index"] for row in tails(tmp_path / "2")], rel=1e-5)
+    assert [row["index"] for row in rows] == pytest.approx([row["index"] for row in tails(tmp_path / "2")], rel=1e-5)
     assert "tail-index" not in {one.key for one in figures(tell([str(tmp_path / "0")]).parts)}
 
 

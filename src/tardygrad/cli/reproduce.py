@@ -10,6 +10,7 @@ import typer
 
 from tardygrad.cli.screen import Json, counted, say, show, show_json, show_table
 from tardygrad.errors import Invalid, nearest
+from tardygrad.run import plural
 
 if TYPE_CHECKING:
     from tardygrad.reproduce.arms import Ask
@@ -248,7 +249,8 @@ def _print(study: Study) -> None:
 @app.command()
 def baselines(
     only: Annotated[
-        list[str] | None, typer.Option(metavar="METHOD", help="This method, and others so named; all if left out.")
+        list[str] | None,
+        typer.Option(metavar="METHOD", help="This method, and others so named; all if left out. Not with --page."),
     ] = None,
     trials: Annotated[int, typer.Option(min=1, help="Settings that are tried of each method on each fleet.")] = 20,
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each method's best setting.")] = 3,
@@ -283,10 +285,11 @@ def baselines(
     contest = Contest(Path(out), names, trials, seeds, fashion=not skipped, data=where)
     if not read:
         _compete(contest, jobs or len(os.sched_getaffinity(0)))
+    if missing := contest.missing():
+        found = "; ".join(f"{some} and {few} of {', '.join(whose)}" for (some, few), whose in missing.items())
+        wanted = f"wanted {plural(trials, 'trial')} and {plural(seeds, 'seed')}, found {found}"
+        raise Invalid(f"--read needs every run to be in {out!r}: {wanted}. Leave --read out to make them.")
     tables = contest.tables()
-    if missing := contest.missing(tables):
-        left = ", ".join(missing)
-        raise Invalid(f"--read needs every run to be there, got {out!r} without {left}. Leave --read out to make them.")
     if page:
         svg(picture(tables), Path(page).parent / PICTURE)
         command = f"tardygrad reproduce baselines --trials {trials} --seeds {seeds}"
@@ -317,6 +320,8 @@ def _fashion(data: str | None) -> tuple[str, str | None]:
 
 
 def _compete(contest: Contest, jobs: int) -> None:
+    if left := contest.left():
+        say(f"{plural(left, 'run')} to make, kept in {contest.folder}")
     try:
         for _ in counted(contest.go(jobs), total=len(contest), what="runs"):
             pass

@@ -11,22 +11,25 @@ from tardygrad.doctor.search import MODES, Tried, ranked
 from tardygrad.record import plain
 
 COLOURS = ("#000000", "#0072B2", "#E69F00")  # of MODES, from the palette of figures.py
-WITHIN, BEYOND = "within the delay bound", "beyond it"
+WITHIN, BEYOND = "within the delay bound", "beyond the delay bound"
 
 
 def picture(tried: Sequence[Tried]) -> Any:
     """The settings with all clients at work; crosses are no choice, rings are the present setting and the best one."""
     all_at_work = sorted((one for one in tried if one.clock), key=lambda one: one.method.buffer)
     points = [_point(one) for one in all_at_work if one.method.concurrency is None or one.method.mode == "sync"]
+    modes = alt.Legend(symbolType="stroke", symbolStrokeWidth=2, symbolSize=200)
+    bound = alt.Legend(values=[BEYOND]) if any(point["bound"] == BEYOND for point in points) else None
     log = alt.Scale(type="log", nice=False, padding=20)
     base = alt.Chart({"values": plain(points)}).encode(
         x=alt.X("M:Q", title="buffer M (updates)", scale=log),
         y=alt.Y("seconds:Q", title="simulated seconds per effective update", scale=log),
-        color=alt.Color("mode:N", title="mode", scale=alt.Scale(domain=list(MODES), range=list(COLOURS))),
+        color=alt.Color("mode:N", title="mode", scale=alt.Scale(domain=list(MODES), range=list(COLOURS)), legend=modes),
         tooltip=["mode:N", "M:Q", "at work:N", "seconds:Q", "largest delay:Q"],
     )
     shapes = alt.Scale(domain=[WITHIN, BEYOND], range=["circle", "cross"])
-    dots = base.mark_point(size=60, filled=True, opacity=1).encode(shape=alt.Shape("bound:N", title=None, scale=shapes))
+    shape = alt.Shape("bound:N", title=None, scale=shapes, legend=bound)
+    dots = base.mark_point(size=60, filled=True, opacity=1).encode(shape=shape)
     best = next((one for one in ranked(tried) if one.excluded is None), None)
     rings = {"now": next((one for one in tried if one.current and one.clock), None), "best": best}
     marked = [{"name": name, **_point(one)} for name, one in rings.items() if one]

@@ -57,7 +57,7 @@ def _spread(spread: Spread | None, *, percent: bool = False) -> str:
     if spread is None:
         return "–"
     form = "{:.1%}" if percent else "{:,.4g}"
-    more = "" if spread.deviation is None else f" ± {(form if percent else '{:.2g}').format(spread.deviation)}"
+    more = "" if spread.deviation is None else f" ±\u00a0{(form if percent else '{:.2g}').format(spread.deviation)}"
     return form.format(spread.mean) + more
 
 

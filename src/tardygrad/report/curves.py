@@ -68,19 +68,8 @@ def clipping(groups: list[Group]) -> Iterator[Figure]:
         yield from _drawn(groups, one)
 
 
-def tails(groups: list[Group]) -> Iterator[Figure]:
-    """The tail index of updates, where a run estimated it."""
-    said = "Estimated every run.tail_every rounds from some coordinates of the updates; below 2 is infinite variance."
-    title, value = "Tail index of updates", _fact("index")
-    yield from _drawn(groups, Curve("tail-index", title, said, _tails, value, False, ("round", "time")))
-
-
 def _rounds(run: Story) -> list[Row]:
     return run.rounds
-
-
-def _tails(run: Story) -> list[Row]:
-    return run.tails
 
 
 def _score(name: str) -> Callable[[Row], float | None]:
@@ -129,9 +118,7 @@ def _notes(groups: list[Group], one: Curve, apart: int) -> Iterator[str]:
     runs = [run for group in groups for run in group.runs]
     if len(runs) > len(groups):
         yield "Lines are means over seeds at each round, bands one standard deviation to either side."
-    step = max(
-        run.step if one.rows is _rounds else run.tail_step if one.rows is _tails else run.score_step for run in runs
-    )
+    step = max(run.step if one.rows is _rounds else run.score_step for run in runs)
     if step * apart > 1:
         yield f"One in {step * apart} is drawn."
     missing = sum(one.value(row) is None for run in runs for row in one.rows(run))
@@ -229,7 +216,7 @@ def heard(groups: list[Group]) -> Iterator[Figure]:
         return
     alone = len(groups) == 1
     base = drawn().mark_bar(stroke=INK, strokeOpacity=0.3, strokeWidth=0.5)
-    side = alt.Axis(labelLimit=220, ticks=False, domain=False)
+    side = alt.Axis(labelLimit=400, ticks=False, domain=False)
     chart = base.encode(
         x=alt.X("share:Q", title=None, axis=percent(), scale=alt.Scale(domain=[0, 1])),
         y=alt.Y("what:N" if alone else "group:N", title=None, sort=None, axis=side),
@@ -241,7 +228,7 @@ def heard(groups: list[Group]) -> Iterator[Figure]:
             alt.Tooltip("what:N", title="share of"),
             alt.Tooltip("share:Q", format=".1%"),
         ],
-    ).properties(height=alt.Step(26), width=WIDTH - 120 if alone else 210)
+    ).properties(height=alt.Step(26), width=WIDTH - 120 if alone else 170)
     if not alone:
         chart = chart.facet(column=alt.Column("what:N", title=None, sort=None), spacing=20)
     caption = (

@@ -37,7 +37,7 @@ def figure(
         background="transparent",
         font="system-ui, sans-serif",
         axis={**inked, **axis, "titleFontWeight": "normal"},
-        legend={**words, "labelLimit": 320, "symbolLimit": NAMED, "orient": "top"},
+        legend={**words, "labelLimit": 400, "symbolLimit": NAMED, "orient": "top"},
         title={"color": INK, "fontSize": 13, "fontWeight": "normal", "anchor": "start"},
         header={**words, "titleFontWeight": "normal"},
         view={"stroke": None},

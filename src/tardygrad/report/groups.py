@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from statistics import mean, stdev
 from typing import NamedTuple
 
 from tardygrad.errors import Invalid, nearest
 from tardygrad.record import Row
 from tardygrad.report.read import Story, finite, short, text
+from tardygrad.report.settings import apart
 
 SCORES = 6  # names of scores that are drawn
+NAME = 60  # characters of a group's name
 
 
 class Group(NamedTuple):
@@ -62,22 +65,31 @@ def grouped(stories: Iterable[Story]) -> list[Group]:
     for story in stories:
         found.setdefault(_setting(story), []).append(story)
     sets = list(found.values())
-    labels = [runs[0].label for runs in sets]
-    settings = [runs[0].settings or {} for runs in sets]
+    alike: dict[str, list[Story]] = {}
+    for first, *_ in sets:
+        alike.setdefault(first.label, []).append(first)
+    telling: dict[Path, list[str]] = {}
+    for same in alike.values():
+        known = {one.path: one.settings for one in same if one.settings}
+        telling |= zip(known, apart(list(known.values())), strict=True)
     named: list[Group] = []
-    for runs, label, own in zip(sets, labels, settings, strict=True):
-        others = [each for each, same in zip(settings, labels, strict=True) if same == label and each]
-        apart = [
-            f"{key}={value}"
-            for key, value in own.items()
-            if key != "run.seed" and any(each.get(key) != value for each in others)
-        ]
-        longer = f"{label}, {', '.join(apart[:3]) or runs[0].path.name}"
-        name = label if labels.count(label) == 1 else short(longer, 60)
+    for runs in sets:
+        label, path = runs[0].label, runs[0].path
+        own = _fitting(telling.get(path, []), NAME - len(label) - len(", ")) or path.name
+        name = label if len(alike[label]) == 1 else short(f"{label}, {own}", NAME)
         taken = {group.name for group in named}
         number = next(n for n in range(1, len(sets) + 1) if (name if n == 1 else f"{name} ({n})") not in taken)
         named.append(Group(name if number == 1 else f"{name} ({number})", label, runs))
     return named
+
+
+def _fitting(pairs: list[str], room: int) -> str:
+    """As many whole ones as there is room for."""
+    kept: list[str] = []
+    for pair in (text(pair, 1000) for pair in pairs):
+        if len(", ".join((*kept, pair, "…"))) <= room:
+            kept.append(pair)
+    return ", ".join((*kept, "…") if 0 < len(kept) < len(pairs) else kept)
 
 
 def _setting(story: Story) -> str:

@@ -65,7 +65,7 @@ def _alone(story: Story, *, overlaid: bool = False) -> Iterator[Part]:
     if not overlaid:
         clipped: list[Block] = [*curves.clipping(group)]
         yield Part("clipping", "Clipping", clipped or ["Nothing was clipped, or nothing is recorded of it."])
-    heavy: list[Block] = [*vectors.tail(story), *curves.tails(group)]
+    heavy: list[Block] = [*vectors.tail(story), *vectors.indices(story)]
     yield Part("tails", "Tails", heavy or ["Too few updates, or too even ones, for an estimate of their tail index."])
     trouble: list[Block] = [*clients.trouble(story)]
     yield Part("trouble", "Refused and lost", trouble or ["No update was refused, and no client was lost."])

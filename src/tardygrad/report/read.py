@@ -69,7 +69,7 @@ class Story:
     step: int  # one in so many rounds is kept
     scores: list[Row]  # round, time, seconds, steps so far, and the scores by name under `scores`
     score_step: int  # one in so many evaluations is kept
-    tails: list[Row]  # round, time, seconds, steps so far, and the tail index of the round's updates
+    tails: list[Row]  # round, time, and of the round's updates: tail index, its low and high, whether too few to tell
     tail_step: int  # one in so many is kept
     delays: Counter[tuple[str, int]]  # of the updates used, by class
     lateness: list[tuple[str, int, float, float, int]]
@@ -252,7 +252,8 @@ class _Telling:
             scores = {text(name, 40): finite(value) for name, value in row.items() if name not in _FACTS}
             self.scores.add({**self._now(), "scores": scores})
         elif kind == "tail":
-            self.tails.add({**self._now(), "index": finite(row.get("index"))})
+            facts = {name: finite(row.get(name)) for name in ("index", "low", "high")}
+            self.tails.add({**self._now(), **facts, "few": row.get("verdict") == "too few to tell"})
         elif kind in ("dispatch", "arrival", "refusal", "loss", "join"):
             self._client(kind, whole(row["client"]), row)
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 SPEC = 20_000  # characters of a spec that are shown
+WORDS = tuple('"tfn')  # how values begin that are no numbers
 
 
 def flat(tables: Any, before: str = "") -> Iterator[tuple[str, str]]:
@@ -21,6 +24,38 @@ def flat(tables: Any, before: str = "") -> Iterator[tuple[str, str]]:
         return
     for key, value in tables.items():
         yield from flat(value, f"{before}.{key}" if before else str(key))
+
+
+def apart(specs: Sequence[Mapping[str, str]]) -> list[list[str]]:
+    """What sets each spec apart from the others, words before numbers; of tables of different kinds, only the kind.
+
+    >>> weights = ({"kind": "hinge", "slope": 10.0}, {"kind": "polynomial", "exponent": 0.5})
+    >>> apart([dict(flat({"method": {"lr": lr, "weight": weight}})) for lr, weight in enumerate(weights)])
+    [['weight.kind=hinge', 'lr=0'], ['weight.kind=polynomial', 'lr=1']]
+    """
+    keys = list(dict.fromkeys(key for spec in specs for key in spec))
+    within = Counter(key.partition(".")[2] for key in keys)
+    telling = {key: _name(key, within) for key in keys if key != "run.seed" and _differs(key, specs)}
+    found = []
+    for spec in specs:
+        own = sorted((key for key in telling if key in spec), key=lambda key: spec[key][:1] not in WORDS)
+        found.append([telling[key] + "=" + spec[key].strip('"') for key in own])
+    return found
+
+
+def _name(key: str, within: Counter[str]) -> str:
+    """The key without its table, where no other table has the same."""
+    rest = key.partition(".")[2]
+    return rest if rest and within[rest] == 1 else key
+
+
+def _differs(key: str, specs: Sequence[Mapping[str, str]]) -> bool:
+    """Whether a key's values differ between specs that have it in tables of the same kinds."""
+    kinds = [f"{table}.kind" for table in accumulate(key.split(".")[:-1], "{}.{}".format)]
+    alike: dict[tuple[str | None, ...], set[str | None]] = {}
+    for spec in specs:
+        alike.setdefault(tuple(spec.get(kind) for kind in kinds if kind != key), set()).add(spec.get(key))
+    return any(len(values) > 1 for values in alike.values())
 
 
 def toml(tables: Any, most: int | None = SPEC) -> str:
@@ -49,9 +84,9 @@ def _key(name: Any) -> str:
 
 
 def _string(value: str) -> str:
-    """As JSON writes it, but TOML knows no surrogates, and has one more letter to escape."""
-    known = value.encode("utf-8", "replace").decode()
-    return json.dumps(known, ensure_ascii=False).replace("\x7f", "\\u007f")
+    """As JSON writes it, but TOML knows no surrogates; what cannot be printed is escaped."""
+    known = json.dumps(value.encode("utf-8", "replace").decode(), ensure_ascii=False)
+    return "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in known)
 
 
 def inline(value: Any) -> str:

@@ -32,7 +32,7 @@ class Line(NamedTuple):
 
     entry: Entry
     accuracy: float  # in per cent, mean; a run that did not end counts as 0
-    spread: float  # standard deviation
+    spread: float | None  # standard deviation; None: of a single seed
     time: float  # simulated seconds to the end, mean
     reached: int  # seeds that reached the lesson's target
     reach: float | None  # simulated seconds until then, mean; None if a seed did not
@@ -123,10 +123,20 @@ class Contest:
         found = [[one for one in chosen if (one.lesson, one.stragglers) == which] for which in wanted]
         return [marked([line for one in entries if (line := self._line(one))]) for entries in found]
 
-    def missing(self, tables: list[list[Line]]) -> list[str]:
-        """What the tables on digits lack; the one on Fashion-MNIST may lack anything."""
-        there = {(line.entry.name, line.entry.stragglers) for lines in tables for line in lines}
-        return [f"{one.name} ({one.stragglers})" for one in self.entries if (one.name, one.stragglers) not in there]
+    def left(self) -> int:
+        """How many runs are not there yet, as far as it is known before there are all trials."""
+        there = sum(self.results.look(one, seed) is not None for one in self.chosen() for seed in self.seeds)
+        return len(self) - sum(map(len, self.told().values())) - there
+
+    def missing(self) -> dict[tuple[int, int], list[str]]:
+        """Trials and seeds that are too few, and whose on digits they are; on Fashion-MNIST anything may be missing."""
+        found: dict[tuple[int, int], list[str]] = {}
+        for one, told in self.told().items():
+            chosen = one.at(best(told)) if told else one.lowest()
+            seeds = sum(self.results.look(chosen, seed) is not None for seed in self.seeds) if told else 0
+            if (len(told), seeds) != (self.trials, len(self.seeds)):
+                found.setdefault((len(told), seeds), []).append(f"{one.name} ({one.stragglers})")
+        return found
 
     def _line(self, entry: Entry) -> Line | None:
         rows = [row for seed in self.seeds if (row := self.results.look(entry, seed))]
@@ -135,7 +145,7 @@ class Contest:
         scores, target = [row.accuracy or 0.0 for row in rows], LESSONS[entry.lesson].target
         reaching = [next((time for _, time, _, score in row.curve if (score or 0.0) >= target), None) for row in rows]
         times = [time for time in reaching if time is not None]
-        spread = stdev(scores) if len(scores) > 1 else 0.0
+        spread = stdev(scores) if len(scores) > 1 else None
         reach = mean(times) if len(times) == len(rows) else None
         return Line(entry, mean(scores), spread, mean(row.time for row in rows), len(times), reach)
 
@@ -145,5 +155,5 @@ def marked(lines: list[Line]) -> list[Line]:
     if not lines:
         return []
     top = max(lines, key=lambda one: one.accuracy)
-    near = [one for one in lines if one.accuracy >= top.accuracy - top.spread]
+    near = [one for one in lines if top.spread is not None and one.accuracy >= top.accuracy - top.spread]
     return [one._replace(mark="best" if one is top else "tied" if one in near else "") for one in lines]

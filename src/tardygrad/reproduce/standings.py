@@ -45,8 +45,8 @@ def row(line: Line, seeds: int) -> tuple[str, ...]:
 
 
 def score(line: Line) -> str:
-    """The accuracy with its spread."""
-    return f"{line.accuracy:.1f} ± {line.spread:.1f}"
+    """The accuracy with its spread, if it has one."""
+    return f"{line.accuracy:.1f}" + ("" if line.spread is None else f" ± {line.spread:.1f}")
 
 
 def name(line: Line) -> str:
@@ -62,7 +62,8 @@ def said(lines: list[Line]) -> list[str]:
     pairs = [(by[plain], by[clipped]) for clipped, plain in CLIPPED.items() if plain in by and clipped in by]
     helped = ", ".join(f"{a.entry.label} {a.accuracy:.1f} → {b.accuracy:.1f}" for a, b in pairs)
     return [
-        f"best: {top.entry.label} ({score(top)}); within its spread: {tied or 'nobody'}",
+        f"best: {top.entry.label} ({score(top)})"
+        + (f"; within its spread: {tied or 'nobody'}" if top.spread is not None else ""),
         *([f"with local clipping: {helped}"] if helped else []),
     ]
 
@@ -77,8 +78,7 @@ def text(contest: Contest, tables: list[list[Line]], command: str, skipped: str 
         f"steps each: {ROUNDS} rounds with M = {BUFFER}, or as many rounds as updates where every arrival is one.",
         f"Everyone is tuned with {plural(contest.trials, 'trial')} for each fleet, by the test accuracy after the last "
         f"round on seed {TUNING}, where a run that diverged counts as 0: {RANDOM} random ones, then Optuna's TPE in "
-        f"batches of {BATCH}. Shown are the best setting's mean ± standard deviation over the seeds {seeds[0]} to "
-        f"{seeds[-1]}, and simulated seconds. *Tied* is what is behind the best by no more than the best's spread.",
+        f"batches of {BATCH}. {_shown(seeds)}",
         "What is searched, rates over the same ranges for all, and by factors but for momenta, blends and exponents:",
         table(
             ("method", "searched", "given"),
@@ -103,6 +103,15 @@ def text(contest: Contest, tables: list[list[Line]], command: str, skipped: str 
     return "\n\n".join([*parts, *([f"Fashion-MNIST is not here: {skipped}"] if skipped else [])])
 
 
+def _shown(seeds: range) -> str:
+    if len(seeds) == 1:
+        return f"Shown is the best setting with seed {seeds[0]} alone, which has no spread, and simulated seconds."
+    return (
+        f"Shown are the best setting's mean ± standard deviation over the seeds {seeds[0]} to {seeds[-1]}, and "
+        "simulated seconds. *Tied* is what is behind the best by no more than the best's spread."
+    )
+
+
 def _transferred() -> str:
     task = LESSONS["fashion"].task
     return (
@@ -119,7 +128,7 @@ def _range(values: BaseDistribution) -> str:
 def picture(tables: list[list[Line]]) -> Any:
     """Accuracies with their spread; hollow with local clipping that is not the method's own."""
     full = list(filter(None, tables))
-    least = 10 * int(max(min(line.accuracy - line.spread for lines in full for line in lines), 0.0) / 10)
+    least = 10 * int(max(min(line.accuracy - (line.spread or 0.0) for lines in full for line in lines), 0.0) / 10)
     sides = alt.hconcat(*(_side(lines, least, first=not i) for i, lines in enumerate(full)))
     return sides.configure_axis(labelFontSize=12, titleFontSize=13, gridColor="#eeeeee").configure_view(
         stroke="#cccccc"
@@ -132,8 +141,8 @@ def _side(lines: list[Line], least: int, *, first: bool) -> Any:
             "label": line.entry.label,
             "method": _own(line).label,
             "accuracy": line.accuracy,
-            "low": max(line.accuracy - line.spread, 0.0),
-            "high": min(line.accuracy + line.spread, 100.0),
+            "low": max(line.accuracy - (line.spread or 0.0), 0.0),
+            "high": min(line.accuracy + (line.spread or 0.0), 100.0),
             "fill": "as published" if _own(line).label == line.entry.label else "clipped",
         }
         for line in lines

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import tomllib
 from pathlib import Path
 
@@ -40,7 +41,10 @@ def test_findings_are_printed_and_are_json(tardygrad: Command) -> None:
 
 def test_a_probe_is_an_option(tardygrad: Command) -> None:
     tardygrad("run", "small.toml", "--out", "run")
-    assert "tail" in [one["cause"] for one in tardygrad("doctor", "run", "--probe", "--json").json["findings"]]
+    found = tardygrad("doctor", "run", "--probe", "--json").json["findings"]
+    (noise,) = [one["numbers"] for one in found if one["cause"] == "tail"]
+    tail = tardygrad("tail", "run", "--at", "init", "--json").json["whole"]["tail"]
+    assert noise == {key: tail[key] for key in noise}
 
 
 def test_text_of_a_record_is_printed_as_it_is(tardygrad: Command) -> None:
@@ -86,7 +90,7 @@ def test_a_search_without_a_choice_says_so(tardygrad: Command) -> None:
     Path("one.toml").write_text(SMALL.replace('kind = "paper"', 'kind = "paper"\nclients = 8'))
     out = tardygrad("plan", "one.toml", even, "method.downplay=true", "--search").out
     assert "delay bound: none, as downplayed" in out
-    assert "because it starves" in out
+    assert "2 because they starve" in out
     slow = tardygrad("plan", "small.toml", "method.mode=server", "method.buffer=5", "--search", "--max-delay", "1").out
     assert "the present setting is no choice; the best one is " in slow
     best = tardygrad("plan", "small.toml", "method.buffer=8", "--search", "--max-delay", "1000").out
@@ -116,6 +120,24 @@ EMOJI = (
     "runtime={kind='lognormal', median=2, sigma=0.1}}, {name='far', clients=1, runtime={kind='uniform', low=900, "
     "high=900}}]}"
 )
+
+
+def test_a_written_spec_is_told_how_to_run_the_best_and_has_tomls_infinity(tardygrad: Command) -> None:
+    tardygrad("run", "small.toml", "run.rounds=60", "--out", "run")
+    out = tardygrad("plan", "small.toml", "method.local_clip=inf", "--fit", "run", "--write", "a b.toml").out
+    told = next(line for line in out.splitlines() if line.startswith("run  "))
+    faster = next(line for line in out.splitlines() if "with method." in line)
+    assert told == f"run  tardygrad run 'a b.toml' {faster.partition(', with ')[2]}"
+    assert tomllib.loads(Path("a b.toml").read_text())["method"]["local_clip"] == float("inf")
+    assert tardygrad(*shlex.split(told)[2:], "--out", "best").code == 0
+
+
+def test_settings_that_a_method_cannot_have_are_told_why(tardygrad: Command) -> None:
+    halos = "method={kind='halos', regions=2, local_lr=0.1, local_steps=2}"
+    out = tardygrad("plan", "small.toml", halos, "--search").out
+    assert "because `buffer` must be at most the number of clients of the smallest region (4)" in out
+    late = tardygrad("plan", "small.toml", "--search", "--max-delay", "2").out
+    assert "because their largest delay is above 2" in late
 
 
 def test_what_is_written_has_the_classes_names_and_says_what_never_came_back(tardygrad: Command) -> None:

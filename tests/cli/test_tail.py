@@ -48,6 +48,23 @@ def test_a_threshold_is_that_of_the_round_and_of_coordinates_only(tardygrad: Com
     assert tardygrad("tail", "small.toml", "method.norm=l2", *QUICK, "--json").json["clip"] is None
 
 
+def test_of_a_clipped_length_no_coordinates_are_told(tardygrad: Command) -> None:
+    out = tardygrad("tail", "small.toml", "method.norm=l2", *QUICK).out
+    assert "above" not in out
+    assert "clips 5%" not in out
+    seen = tardygrad("tail", "small.toml", "method.norm=l2", *QUICK, "--json").json
+    assert out.splitlines()[-1] == f"to clip 5% of all gradients, by their length: local_clip={seen['length']:.3g}"
+    assert seen["length"] > 2 * seen["whole"]["gradient"]["0.5"]
+    tailopt = "method={kind='tailopt', inner='l2clip', local_clip=1.0, local_lr=0.1, lr=1.0, buffer=2, local_steps=1}"
+    assert "by their length" in tardygrad("tail", "small.toml", tailopt, *QUICK).out
+
+
+def test_without_a_clip_nothing_is_above_it(tardygrad: Command) -> None:
+    header = tardygrad("tail", "small.toml", "method.local_clip=inf", *QUICK).out.splitlines()[0]
+    assert "above" not in header
+    assert header.endswith("clips 5%")
+
+
 def test_the_seed_is_the_runs_unless_given(tardygrad: Command) -> None:
     def noise(*argv: str) -> object:
         return tardygrad("tail", "small.toml", *QUICK, "--json", *argv).json["survival"]

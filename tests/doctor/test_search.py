@@ -8,6 +8,7 @@ import pytest
 
 import tardygrad as tg
 from tardygrad.doctor.clocked import UPDATES, clocked, enough
+from tardygrad.doctor.picture import BEYOND, picture
 from tardygrad.doctor.search import Tried, ranked, search, settings, sizes
 from tardygrad.doctor.theorems import presets, tail_of, tolerance
 from tests.doctor.planted import clip2, fleet, sgdclip
@@ -97,11 +98,13 @@ def test_a_setting_that_starves_is_no_choice() -> None:
 def test_a_setting_that_the_method_cannot_have_is_no_choice() -> None:
     halves = tg.halos(regions=2, local_lr=0.1, local_steps=2)  # six clients in each
     found = {one.method.buffer: one.excluded for one in search(settings(halves, 12), fleet(), rounds=5, bound=1e9)}
-    assert (found[6], found[7]) == (None, "the method cannot have it")
+    rule = "`buffer` must be at most the number of clients of the smallest region (6)"
+    assert (found[6], found[7]) == (None, rule)
 
 
 def test_the_tolerance_is_that_of_the_methods_theorem() -> None:
     assert tolerance(clip2(), 10_000, 1.5) == pytest.approx(100.0)  # T^(1/2), of the most tolerant schedule
+    assert tolerance(clip2(), 10_000, 1.5, "theory-unknown-tail") < 100.0
     assert tolerance(sgdclip(), 1000, 1.5) == pytest.approx(10.0)  # T^(1/3)
     assert tolerance(clip2(downplay=True), 10, 1.5) == float("inf")
     assert tolerance(tg.fadas(local_lr=0.1, lr=0.1, tau_c=1, buffer=2, local_steps=1), 10, 1.5) == float("inf")
@@ -113,6 +116,16 @@ def test_the_tail_index_is_the_one_measured_the_specs_or_a_guess() -> None:
     noisy = {"task": {"noise": {"kind": "stable", "tail": 1.2}}}
     event = {"round": 30, "index": 1.7, "verdict": "heavy-tailed, infinite variance"}
     assert tail_of(noisy, [event]) == (1.7, "measured in round 30")
+    assert tail_of(noisy, [{**event, "high": 2.2}]) == (1.2, "of the spec's noise")  # not clear
+    assert tail_of(noisy, [{**event, "round": None}]) == (1.7, "probed at x_0")
     assert tail_of(noisy, [{**event, "verdict": "light-tailed"}]) == (1.2, "of the spec's noise")
     assert tail_of({"method": {"tail": 1.3}}) == (1.3, "of the spec's tail")
     assert tail_of({"task": {"noise": {"tail": 7}}}) == tail_of(None) == (1.5, "presumed")
+
+
+@pytest.mark.parametrize(("bound", "named"), [(float("inf"), None), (3.0, {"values": [BEYOND]})])
+def test_the_picture_names_the_bound_only_where_something_is_beyond_it(bound: float, named: object) -> None:
+    tried = list(search(settings(clip2(buffer=1), 2), TWO, rounds=20, bound=bound))
+    drawn = picture(tried).to_dict()["layer"][1]["encoding"]
+    assert drawn["shape"]["legend"] == named
+    assert drawn["color"]["legend"]["symbolType"] == "stroke", "no mode looks like a mark of the bound"

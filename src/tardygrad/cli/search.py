@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -15,7 +16,7 @@ from tardygrad.cli.screen import counted, show, show_json, show_table, waiting, 
 from tardygrad.doctor.fit import Fit, Fitted, fit
 from tardygrad.doctor.history import History, read
 from tardygrad.doctor.picture import picture
-from tardygrad.doctor.search import Tried, ranked, search, settings
+from tardygrad.doctor.search import Tried, changes, ranked, search, settings
 from tardygrad.doctor.theorems import tail_of, tolerance
 from tardygrad.doctor.writing import written_spec
 from tardygrad.errors import Invalid
@@ -50,10 +51,11 @@ def find(
     if writing and writing.exists():
         raise Invalid(f"a plan overwrites nothing, got --write {write!r}, which is there. Choose another name.")
     fitted: Fitted | None = None
+    tails: list[Row] = []
     if run is not None:
         with waiting("reading the record"):
             history = read(there(run))
-            fitted = fit(history, _scale(history, built.method))
+            fitted, tails = fit(history, _scale(history, built.method)), history.tails
         if history.clients != built.task.clients:
             wanted = f"as many clients as the spec ({built.task.clients})"
             raise Invalid(f"a fit needs a run with {wanted}, got {run!r} with {history.clients}.")
@@ -65,7 +67,7 @@ def find(
             f"a search is of {MOST:,} clients at most, got {fleet.clients:,}. Search with a part of the fleet."
         )
     serve(built.method, clock(clients=fleet.clients).init(0), clients=fleet.clients, seed=0)  # refuses what cannot run
-    bound = _bound(asked, built, most)
+    bound = _bound(asked, built, most, tails)
     tries = settings(built.method, fleet.clients)
     how = {"rounds": built.rounds, "parameters": built.task.parameters if run is None else 0, "seed": built.run.seed}
     tried = search(tries, fleet, bound=bound.delay, **how)  # measured times have the messages in them
@@ -87,6 +89,9 @@ def find(
         show_table(_fits(fitted))
     show_table(_table(found))
     made = [f"{name}  {path}" for name, path in files.items() if path]
+    best = next((one.method for one in found if one.excluded is None), built.method)
+    if write:
+        made.append(f"run  tardygrad run {shlex.join([write, *changes(best, built.method)])}")
     show("\n".join([*_remarks(found, bound, built), *made]))
 
 
@@ -96,13 +101,13 @@ def _scale(history: History, method: Method) -> float:
     return method.local_steps / before if method.local_steps and isinstance(before, int) and before > 0 else 1.0
 
 
-def _bound(asked: Spec, built: Built, most: int | None) -> Bound:
+def _bound(asked: Spec, built: Built, most: int | None, tails: list[Row]) -> Bound:
     if most is not None:
         return Bound(most, "--max-delay")
     if built.method.max_delay is not None:
         return Bound(built.method.max_delay, "method.max_delay")
-    tail = tail_of(asked.resolved())
-    bound = tolerance(built.method, built.rounds, tail.tail)
+    tail = tail_of(asked.resolved(), tails)
+    bound = tolerance(built.method, built.rounds, tail.tail, asked.method.arguments.get("schedule"))
     if bound == np.inf:
         why = (
             "no theorem speaks of this method"
@@ -172,7 +177,7 @@ def _remarks(found: Sequence[Tried], bound: Bound, built: Built) -> list[str]:
     if made and min(made) < built.rounds:
         lines.append(f"simulated: {min(made):,} to {max(made):,} rounds of a setting, of {built.rounds:,} asked for")
     if why:
-        reasons = ", ".join(f"{number} because {reason}" for reason, number in why.most_common())
+        reasons = ", ".join(f"{number} because {_plural(reason, number)}" for reason, number in why.most_common())
         lines.append(f"no choice: {why.total()} of {len(found)} settings, {reasons}")
     if not choices:
         return [*lines, "no setting keeps to the bound: allow a larger one with --max-delay, or downplay"]
@@ -186,13 +191,8 @@ def _remarks(found: Sequence[Tried], bound: Bound, built: Built) -> list[str]:
     return [*lines, f"{faster}, with {' '.join(changes(best.method, built.method))}"]
 
 
-def changes(method: Method, before: Method) -> list[str]:
-    """What to write on the command line for one method in the place of another."""
-    found = []
-    for key in ("mode", "buffer", "concurrency", "dispatch", "max_delay"):
-        if (value := getattr(method, key)) != getattr(before, key):
-            found.append(f"method.{key}={'' if value is None else value}")
-    return found
+def _plural(reason: str, number: int) -> str:
+    return reason if number == 1 else reason.replace("its ", "their ").replace("it starves", "they starve")
 
 
 def _fits(fitted: Fitted) -> Table:

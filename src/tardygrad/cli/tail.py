@@ -77,8 +77,9 @@ def tail(
     if json:
         show_json({"source": source, "at": where, "round": round, "seed": own, "figure": figure, **asdict(found)})
         return
-    show_table(_table(found))
-    show(_advice(found, round))
+    long = _long(asked)
+    show_table(_table(found, long))
+    show(_advice(found, round, long))
     if picture:
         show(f"figure  {picture}")
 
@@ -105,12 +106,18 @@ def _model(folder: Path, x: Vector, buffers: Buffers | None) -> tuple[Vector, Bu
 def _threshold(asked: spec.Spec, round: int) -> float | None:
     """u, if the method clips coordinates."""
     given = asked.method.arguments.get("local_clip")
-    if given is None or asked.method.arguments.get("norm", "coordinate") != "coordinate":
+    if given is None or _long(asked):
         return None
     return lift("local_clip", given, finite=False)(max(round, 1))
 
 
-def _table(found: Probe) -> Table:
+def _long(asked: spec.Spec) -> bool:
+    """Whether the method clips the whole gradient's length."""
+    given = asked.method.arguments
+    return given.get("norm") == "l2" or given.get("inner") == "l2clip"
+
+
+def _table(found: Probe, long: bool) -> Table:
     from rich.markup import escape
     from rich.table import Table
 
@@ -119,21 +126,20 @@ def _table(found: Probe) -> Table:
     for name in ("index", "by", "block sum", "scaled"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
-    clip = "above u" if found.clip is None or math.isinf(found.clip) else f"above {found.clip:.3g}"
-    for name in (clip, f"clips {CLIPPED:.0%}"):
+    clip = None if found.clip is None or math.isinf(found.clip) else f"above {found.clip:.3g}"
+    for name in filter(None, (clip, "" if long else f"clips {CLIPPED:.0%}")):
         table.add_column(name, justify="right", no_wrap=True)
     for layer in (found.whole, *found.layers):
-        table.add_row(escape(layer.name), *_cells(layer))
+        above = [f"{layer.above:.2%}"] if clip else []
+        table.add_row(escape(layer.name), *_cells(layer), *above, *([] if long else [f"{layer.suggested:.3g}"]))
     return table
 
 
 def _cells(layer: Layer) -> list[str]:
-    above = "" if layer.above is None else f"{layer.above:.2%}"
-    clip = f"{layer.suggested:.3g}"
     if layer.tail is None:
-        return ["", "", "", "", "no noise", above, clip]
+        return ["", "", "", "", "no noise"]
     tail, scaled = layer.tail, _brief(layer.scaled)
-    return [_banded(tail), tail.by or "", _shown(tail.block_sum), scaled, tail.verdict, above, clip]
+    return [_banded(tail), tail.by or "", _shown(tail.block_sum), scaled, tail.verdict]
 
 
 def _brief(tail: Tail | None) -> str:
@@ -151,8 +157,10 @@ def _shown(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}" if value < 100 else "> 100"
 
 
-def _advice(found: Probe, round: int) -> str:
+def _advice(found: Probe, round: int, long: bool) -> str:
     """What it comes to, in two lines."""
     asked = f"{found.batches} mini-batches of each of {len(found.clients)} clients, at x_{round}"
+    if long:
+        return f"{asked}\nto clip {CLIPPED:.0%} of all gradients, by their length: local_clip={found.length:.3g}"
     clip = f"to clip {CLIPPED:.0%} of all coordinates here: local_clip={found.whole.suggested:.3g}"
     return f"{asked}\n{clip}"

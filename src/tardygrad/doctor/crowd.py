@@ -61,6 +61,8 @@ def starvation(history: History, remedies: Remedies) -> Iterator[Finding]:
     advice = "make the run longer, or leave them out"
     if "without a job" in whys:
         advice = "give them a place: method.dispatch=random, or a larger method.concurrency or run.rounds"
+    if "refused" in whys and history.refused["too stale"]:
+        advice = "raise method.max_delay or method.buffer: their updates are too stale, however long the run"
     many = len(silent) > 0.1 * history.clients and not history.going
     severity: Severity = "warning" if many or missed >= GONE else "note"
     yield Finding(severity, "starvation", says, advice, numbers={"clients": silent, "missed": missed})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,9 +16,8 @@ from tardygrad.doctor.learning import divergence, heavy, local_clip, outer_clip,
 from tardygrad.doctor.remedy import Remedies
 from tardygrad.errors import Invalid
 from tardygrad.record import sound
+from tardygrad.tail.estimate import Tail
 from tardygrad.tail.probe import probe
-
-CLIENTS, BATCHES = 4, 16  # that a probe asks
 
 Check = Callable[[History, Remedies], Iterator[Finding]]
 
@@ -66,26 +66,30 @@ def examine(path: Path, *, probed: bool = False) -> Examined:
     Args:
         probed: also build the task, and look at the noise of its gradients.
     """
-    history = read(path)
+    history, found = read(path), list[Finding]()
+    if probed:
+        tail = _probed(history)
+        history = replace(history, tails=[*history.tails, {"event": "probe", **vars(tail)}] if tail else history.tails)
+        found.append(_noise(history, tail))
     with sound(path):
         remedies = Remedies(history)
-        found = [finding for check in CHECKS.values() for finding in check(history, remedies)]
-    if probed:
-        found.append(_probed(history))
+        found += [finding for check in CHECKS.values() for finding in check(history, remedies)]
     checks = [*(name for name in CHECKS if name not in unknown(history)), *(["noise"] if probed else [])]
     status = "going on" if history.going else history.status
     rounds = len(history.rounds)
     return Examined(str(path), history.method, status, rounds, history.time, checks, in_order(found))
 
 
-def _probed(history: History) -> Finding:
-    """The noise of the task's gradients at x_0."""
+def _probed(history: History) -> Tail | None:
+    """The tail of the gradients' noise at x_0, as `tardygrad tail RUN --at init` sees it."""
     if history.spec is None:
         raise Invalid(f"a probe needs the run's spec, got {str(history.path)!r}, begun in Python. Leave --probe out.")
     asked = spec.parse(history.spec)
     task = asked.build().task
-    seen = probe(task, task.init(asked.run.seed), clients=CLIENTS, batches=BATCHES, seed=asked.run.seed)
-    tail = seen.whole.tail
+    return probe(task, task.init(asked.run.seed), buffers=task.init_buffers(), seed=asked.run.seed).whole.tail
+
+
+def _noise(history: History, tail: Tail | None) -> Finding:
     if tail is None or tail.index is None:
         return Finding("note", "tail", "the gradients' noise at x_0 has too few samples for a tail index.")
     return heavy(history, vars(tail), "the gradients' noise at x_0")

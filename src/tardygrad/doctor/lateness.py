@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -10,6 +9,7 @@ import numpy as np
 from tardygrad.doctor.finding import Finding, Severity
 from tardygrad.doctor.history import History
 from tardygrad.doctor.remedy import Expected, Remedies
+from tardygrad.doctor.search import changes
 from tardygrad.doctor.theorems import constants, presets, tail_of, treated
 from tardygrad.report.read import text
 from tardygrad.theory.delays import Condition, conditions, small
@@ -58,9 +58,7 @@ def delays(history: History, remedies: Remedies) -> Iterator[Finding]:
     }
     simulated = None
     if expected:
-        kept = expected.method.buffer == rounds.buffer
-        with_what = f"max_delay = {expected.method.max_delay}" if kept else f"M = {expected.method.buffer}"
-        simulated = f"with {with_what}: {expected}"
+        simulated = f"with M = {expected.method.buffer}, {expected.method.mode}-centric: {expected}"
     yield Finding(severity, "delays", says, advice, simulated, numbers)
 
 
@@ -88,16 +86,23 @@ def named(history: History, clients: Sequence[int]) -> str:
 def _advice(
     history: History, condition: Condition, remedies: Remedies, downplayed: bool
 ) -> tuple[str, Expected | None]:
-    """A larger M if the clock says that it helps; whatever it leaves is for a weight, or for the gate."""
-    expected, found = remedies.larger_buffer(), []
-    if expected:
-        found.append(f"method.buffer={expected.method.buffer}, and as rounds are fewer and fresher try a larger lr")
-    elif remedies.now is None and history.rounds.buffer < history.clients:
+    """What the search would choose within the bound; where there is nothing, or beside it, a weight."""
+    now = remedies.now
+    largest = int(history.rounds.delays.max())
+    bound = (now.delay_max if now else largest) - 1 if downplayed else largest / condition.factor
+    expected, found = remedies.within(bound), []
+    if downplayed and expected and expected.faster < 1:  # delays are SD's own business
+        expected = None
+    if expected and remedies.method:
+        words = " ".join(changes(expected.method, remedies.method))
+        how = ", and as rounds are fewer and fresher try a larger lr"
+        found.append(words + (how if downplayed else " for as many rounds (with fewer the bound is lower)"))
+    elif now is None and history.rounds.buffer < history.clients:
         found.append("a larger method.buffer, how large no simulation of this fleet says")
-    if not downplayed:
-        found += ["method.downplay=true, which counts an update of delay p 1/p"] if treated(history.label) else []
-        most = max(math.floor(history.rounds.delays.max() / condition.factor), 1)
-        if not expected or expected.then.delay_max > most:
-            found.append(f"method.max_delay={most}, which refuses later ones")
-        expected = expected or remedies.expect(max_delay=most)
-    return "use " + "; or ".join(found) if found else "leave the late clients out", expected
+    if not downplayed and (weight := remedies.downplayed()):
+        found.append(f"{weight}, which counts an update of delay p 1/p")
+    advice = "use " + "; or ".join(found) if found else "leave the late clients out"
+    if not expected and now and not downplayed:
+        advice += f". No M that was tried keeps all delays at {bound:.4g} or below with as many clients at work"
+        advice += f"; with fewer: tardygrad plan {history.path} --fit {history.path}" if history.spec else ""
+    return advice, expected

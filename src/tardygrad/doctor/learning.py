@@ -47,7 +47,8 @@ def divergence(history: History, remedies: Remedies) -> Iterator[Finding]:
             advice = f"let the rates fall ({_falling(history)}), or use smaller ones"
             yield Finding("warning", "divergence", says, advice, numbers={"first": early, "least": least, "last": late})
         return
-    starts = {name: onset(getattr(rounds, name)) for name in ("loss", "norm", "move")}
+    width = math.ceil(history.clients / rounds.buffer)
+    starts = {name: onset(getattr(rounds, name), width) for name in ("loss", "norm", "move")}
     known = {name: start for name, start in starts.items() if start is not None}
     what = min(known, key=lambda name: known[name], default="loss")
     start = known.get(what, 0)
@@ -57,17 +58,22 @@ def divergence(history: History, remedies: Remedies) -> Iterator[Finding]:
         names = {"loss": "the training loss", "norm": "‖Δ‖", "move": "‖x_t − x_{t−1}‖"}
         clients, late_by = rounds.clients[start].tolist(), rounds.delays[start].tolist()
         numbers |= {"round": start + 1, "what": what, "clients": clients, "delays": late_by}
-        says += f" It began in round {start + 1}, from where {names[what]} stays above {OUT:g} times its least; the "
+        says += f" It began in round {start + 1}, from where {names[what]} stays above {OUT:g} times its least"
+        says += f" (medians of {plural(width, 'round')}); the " if width > 1 else "; the "
         says += f"buffer then held {named(history, sorted(set(clients)))} with delays up to {max(late_by)} (median of "
         says += f"the run {np.median(rounds.delays):g})."
     advice = _smaller(history, numbers["growth"])
     if known and max(numbers["delays"]) > 4 * np.median(rounds.delays) and "SD-" not in history.label:
-        advice += "; or method.downplay=true, as late updates were in it"
+        weight = remedies.downplayed()
+        advice += f"; or {weight}, as late updates were in it" if weight else ""
     yield Finding("severe", "divergence", says, advice, "not known: the clock knows no losses", numbers)
 
 
-def onset(values: NDArray[np.float64]) -> int | None:
+def onset(values: NDArray[np.float64], width: int = 1) -> int | None:
     """The first round, from 0, from which on all values are above ten times the lowest before; None: they are not.
+
+    Args:
+        width: a value is the median of so many rounds, so that one client with nothing left to learn is not the lowest.
 
     >>> onset(np.array([1.0, 0.5, 20.0, 0.4, 5.0, 50.0, math.nan]))
     4
@@ -75,6 +81,8 @@ def onset(values: NDArray[np.float64]) -> int | None:
     if not len(values) or not np.isfinite(values).any():
         return 0 if len(values) else None
     filled = np.where(np.isfinite(values), np.abs(values), np.inf)
+    if width > 1:
+        filled = np.array([np.median(filled[max(end - width, 0) : end]) for end in range(1, len(filled) + 1)])
     inside = np.flatnonzero(filled <= OUT * np.minimum.accumulate(filled))
     inside = inside[np.isfinite(filled[inside])]
     start = int(inside[-1]) + 1 if len(inside) else 0
@@ -109,6 +117,10 @@ def _smaller(history: History, growth: float | None) -> str:
         held = [rounds.delays.max(initial=1) > 1, (rounds.clipped > 0).any(), (rounds.local_clipped > 0).any()]
         less = TENTH if any(held) or not growth else 0.0
         found = f"use a smaller lr: method.lr={lr / max(1 + (growth or 0.0), less):.2g} is a first try"
+        local = history.setting("local_lr")
+        many = history.setting("local_steps") != 1 or history.setting("compensate") is True or "DC-" in history.label
+        if many and not (rounds.local_clipped > 0).any() and isinstance(local, int | float):
+            found += f", and with it method.local_lr={local / TENTH:.2g} if local steps overshoot, too"
     if history.label.endswith("SGDClip"):
         found += "; or clip at the server, too (method.kind=clip2)"
     return found
@@ -215,7 +227,7 @@ def progress(history: History, remedies: Remedies) -> Iterator[Finding]:
 
 def tails(history: History, remedies: Remedies) -> Iterator[Finding]:
     """The tail of the updates, where the run estimated it."""
-    known = [row for row in history.tails if isinstance(row.get("index"), int | float)]
+    known = [row for row in history.tails if row["event"] == "tail" and isinstance(row.get("index"), int | float)]
     if known:
         yield heavy(history, known[-1], f"the updates of round {known[-1].get('round')}")
 

@@ -16,7 +16,8 @@ from tardygrad import spec
 from tardygrad.doctor.clocked import Clocked, clocked, laps
 from tardygrad.doctor.fit import fit
 from tardygrad.doctor.history import History
-from tardygrad.doctor.search import sizes
+from tardygrad.doctor.search import ranked, search, sizes
+from tardygrad.doctor.theorems import treated
 from tardygrad.errors import Invalid, Starved
 from tardygrad.fleet import Fleet
 from tardygrad.method import How, Method, Mode
@@ -81,19 +82,38 @@ class Remedies:
         then = self._clock(changed)
         return Expected(changed, self.now, then) if changed and self.now and then else None
 
-    def larger_buffer(self) -> Expected | None:
-        """The larger M with the least time for an effective update, if that is no more than now and delays fall."""
+    def within(self, bound: float) -> Expected | None:
+        """The search's best M and mode for as many rounds, of those that are asynchronous and keep to the bound."""
         method, fleet, now = self.method, self.fleet, self.now
         if method is None or fleet is None or now is None:
             return None
-        most = method.concurrency if method.mode == "server" and method.concurrency else fleet.clients
-        bigger = [
-            replace(method, buffer=buffer) for buffer in sizes(most, method.buffer) if method.buffer < buffer <= most
+        fixed = self.history.spec is not None and self.history.setting("mode") is None
+        modes: tuple[Mode, ...] = (method.mode,) if fixed else ("server", "client")
+        most = method.concurrency or fleet.clients
+        tries = [
+            replace(method, mode=mode, buffer=buffer)
+            for mode in modes
+            for buffer in sizes(most, method.buffer)
+            if buffer < most or (mode == "client" and buffer == most)  # a server that waits for all is synchronous
         ]
-        tried = [Expected(one, now, then) for one in bigger if (then := self._clock(one))]
-        fresher = [one for one in tried if one.then.delay_max < now.delay_max]
-        best = min(fresher, key=lambda one: one.then.per_effective, default=None)
-        return best if best and best.then.per_effective <= now.per_effective else None
+        found = ranked(list(search(tries, fleet, rounds=len(self.history.rounds), bound=bound)))
+        kept = (one for one in found if one.excluded is None and one.clock and one.clock.waits <= bound)
+        return next((Expected(one.method, now, one.clock) for one in kept if one.clock), None)
+
+    def downplayed(self) -> str | None:
+        """What to write for SD; None if the method, or the theory's schedule for it, cannot have it."""
+        words = ("method.downplay=true", "method.downplay=true method.schedule=theory")
+        given = self.history.spec
+        if given is None or not treated(self.history.label):
+            return words[0] if treated(self.history.label) else None
+        for change, said in zip(({}, {"schedule": "theory"}), words, strict=True):
+            try:
+                part = spec.parse(given | {"method": given["method"] | {"downplay": True} | change}).method
+                call(part.make, part.arguments, "method")
+            except Invalid:
+                continue
+            return said
+        return None
 
     def _clock(self, method: Method | None) -> Clocked | None:
         if method is None or self.fleet is None:

@@ -79,7 +79,7 @@ def search(
         try:
             clock = clocked(method, fleet, rounds=rounds, parameters=parameters, seed=seed)
         except (Invalid, Starved) as error:
-            why = "it starves" if isinstance(error, Starved) else "the method cannot have it"
+            why = "it starves" if isinstance(error, Starved) else str(error).partition(", got")[0]
             yield Tried(method, None, why, number == 0)
             continue
         late = f"its largest delay is above {bound:.4g}" if clock.delay_max > bound else None
@@ -89,3 +89,12 @@ def search(
 def ranked(tried: Sequence[Tried]) -> list[Tried]:
     """The fastest first, those that are no choice last; of equals the smaller M, then the earlier."""
     return sorted(tried, key=lambda one: (one.excluded is not None, one.seconds, one.method.buffer))
+
+
+def changes(method: Method, before: Method) -> list[str]:
+    """What to write on the command line for one method in the place of another."""
+    found = []
+    for key in ("mode", "buffer", "concurrency", "dispatch", "max_delay"):
+        if (value := getattr(method, key)) != getattr(before, key):
+            found.append(f"method.{key}={'' if value is None else value}")
+    return found

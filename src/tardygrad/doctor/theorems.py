@@ -45,19 +45,20 @@ def treated(name: str) -> bool:
     return name.rpartition("-")[2] in ("SGDClip", "Clip²")
 
 
-def tolerance(method: Method, rounds: int, tail: float) -> float:
+def tolerance(method: Method, rounds: int, tail: float, schedule: str | None = None) -> float:
     """The largest delay that a method is proved to bear in so many rounds, up to a constant; inf: none is known."""
     name = label(method)
     if "SD-" in name or not treated(name):
         return math.inf
-    return max(math.pow(rounds, one.tolerance(tail)) for one in presets(name))
+    return max(math.pow(rounds, one.tolerance(tail)) for one in presets(name, schedule))
 
 
 def tail_of(spec: Any, events: list[Any] | None = None) -> Tailed:
-    """The tail index of a run's noise: the last one measured, that of the spec, or a guess."""
+    """The tail index of a run's noise: the last one measured with a clear verdict, that of the spec, or a guess."""
     for event in reversed(events or []):
-        if within(event.get("index")) and "infinite" in str(event.get("verdict")):
-            return Tailed(float(event["index"]), f"measured in round {event.get('round')}")
+        if within(event.get("index")) and "infinite" in str(event.get("verdict")) and within(event.get("high", 2)):
+            at = event.get("round")
+            return Tailed(float(event["index"]), "probed at x_0" if at is None else f"measured in round {at}")
     tables = spec if isinstance(spec, dict) else {}
     for table, key in (("method", "tail"), ("task", "noise")):
         value = (tables.get(table) or {}).get(key)

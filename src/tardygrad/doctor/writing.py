@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as jsons
+import math
 
 from tardygrad.fleet import Fleet, Group
 from tardygrad.report.settings import inline, toml
@@ -20,4 +21,5 @@ def written_spec(asked: Spec, fleet: Fleet, *, json: bool) -> str:
         return jsons.dumps(made, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     lines = "".join(f"    {inline(group)},\n" for group in groups)
     fitted = f'[fleet]\nkind = "groups"\ngroups = [\n{lines}]'
+    tables["method"] = {key: math.inf if value == "inf" else value for key, value in tables["method"].items()}
     return "\n\n".join([*(toml({name: tables[name]}, None) for name in tables if name != "fleet"), fitted]) + "\n"

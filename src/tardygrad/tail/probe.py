@@ -82,6 +82,7 @@ class Probe:
     clip: float | None  # u
     whole: Layer
     layers: list[Layer]
+    length: float  # the 0.95 quantile of ‖g‖
     survival: list[tuple[float, float]]  # of the whole: |noise|, and the share beyond it
     scaled_survival: list[tuple[float, float]]  # the same, every coordinate over its own scale
 
@@ -139,19 +140,20 @@ def _part(name: str, start: int, size: int, most: int, seed: int) -> Part:
 
 
 def gradients(task: Task, x: Vector, chosen: Sampling, buffers: Buffers | None = None) -> Iterator[Tensor]:
-    """The sampled coordinates of each mini-batch's gradient, client by client."""
+    """The sampled coordinates of each mini-batch's gradient, and last its length, client by client."""
     everywhere = torch.cat([part.sample for part in chosen.parts])
     for client in chosen.clients:
         own = Buffers(*(flat.clone() for flat in buffers)) if buffers else None
         job = Job(client, 0, 0, x, chosen.batches, None, streams.key(chosen.seed, "probe"), own)
         for batch in task.batches(job):
             _, g = task.gradient(x, batch, own)
-            yield g[everywhere].cpu()
+            yield torch.cat([g[everywhere], torch.linalg.vector_norm(g).reshape(1)]).cpu()
 
 
 def told(chosen: Sampling, rows: Iterable[Tensor], clip: float | None = None) -> Probe:
     """What the gradients say."""
-    seen = torch.stack(list(rows)).numpy()
+    lengths = (seen := torch.stack(list(rows)).numpy())[:, -1]
+    seen = seen[:, :-1]
     if not np.isfinite(seen).all():
         raise Invalid("a noise probe needs finite gradients, got some at this model that are not. Probe at x_0.")
     ends = np.cumsum([len(part.sample) for part in chosen.parts])[:-1]
@@ -167,7 +169,8 @@ def told(chosen: Sampling, rows: Iterable[Tensor], clip: float | None = None) ->
         )
     noise = _noise(values[0].astype(np.float64))
     curves = (_survival(noise), _survival(_scaled(noise)))
-    return Probe(chosen.clients, chosen.batches, clip, everything, layers, *curves)
+    length = float(np.quantile(lengths, 1 - CLIPPED))
+    return Probe(chosen.clients, chosen.batches, clip, everything, layers, length, *curves)
 
 
 def _noise(g: Numbers) -> Numbers:

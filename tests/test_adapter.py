@@ -98,9 +98,11 @@ def kept(keep: bool = True) -> tuple[tg.Server, Job]:
     return server, job
 
 
+STATE = {"inner.1.exp_avg": torch.ones(3), "inner.1.exp_avg_sq": torch.ones(3), "inner.1.step": torch.tensor(1.0)}
+
+
 def sound(job: Job) -> tg.Update:
-    state = {"inner.1.exp_avg": torch.ones(3), "inner.1.exp_avg_sq": torch.ones(3), "inner.1.step": torch.tensor(1.0)}
-    return tg.Update(job.client, job.serial, job.round, torch.ones(3), state=state)
+    return tg.Update(job.client, job.serial, job.round, torch.ones(3), state=dict(STATE))
 
 
 @pytest.mark.parametrize(
@@ -137,6 +139,31 @@ def test_a_state_of_which_a_part_is_missing_is_refused() -> None:
     happened, _ = server.receive(sound(job)._replace(state={"inner.1.step": torch.tensor(2.0)}))
     assert isinstance(happened, tg.Refused)
     assert happened.reason == "wrong shape"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"state": {**STATE, "inner.1.exp_avg": torch.tensor(1.0)}},
+        {"state": {**STATE, "more": torch.ones(3)}},
+        {"state": [1]},
+        {"delta": torch.ones(3).to_sparse()},
+        {"delta": torch.ones(3, requires_grad=True)},
+        {"loss": None},
+        {"steps": "x"},
+        {"clipped": None},
+        {"round": None},
+        {"serial": None},
+        {"client": "0"},
+    ],
+)
+def test_the_gate_refuses_what_is_not_of_its_type_and_never_raises(change: dict[str, Any]) -> None:
+    server, job = kept()
+    before = server.x.clone()
+    happened, _ = server.receive(sound(job)._replace(**change))
+    assert isinstance(happened, tg.Refused)
+    assert happened.reason == "wrong shape"
+    assert (torch.equal(server.x, before), server.buffer, server.kept) == (True, [], {})
 
 
 def test_a_state_is_refused_where_none_is_kept() -> None:

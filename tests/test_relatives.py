@@ -369,9 +369,10 @@ def test_the_state_of_an_outer_step_counts_twice_while_a_round_is_made() -> None
         ("halos", {"period": 0}, "`period` must be a whole number, 1 or more, got 0."),
         ("halos", {"region_period": 0}, "`region_period` must be a whole number, 1 or more, got 0."),
         ("halos", {"region_period": 10**29}, f"`region_period` must be at most 1,000,000,000, got {10**29}."),
-        ("halos", {"regions": 0}, "`regions` must be a whole number, 1 or more, got 0."),
-        ("halos", {"regions": (3, 0)}, "`regions` must be a whole number, 1 or more, got 0."),
-        ("halos", {"regions": ()}, "`regions` must have one region or more, got none."),
+        ("halos", {"regions": 0}, "`regions` must be a number of regions, or the number of clients of each, got 0."),
+        ("halos", {"regions": (3, 0)},
+         "`regions` must be a number of regions, or the number of clients of each, got (3, 0)."),
+        ("halos", {"regions": ()}, "`regions` must be a number of regions, or the number of clients of each, got ()."),
         ("halos", {"blend": 1.5}, "`blend` must be between 0 (regions go on alone) and 1, got 1.5."),
         ("halos", {"exchange": -1.0}, "`exchange` must be a finite number of seconds, 0 or more, got -1.0."),
         ("halos", {"region_lr": -1.0}, "`region_lr` must be a finite number, zero or more, got -1."),
@@ -379,6 +380,28 @@ def test_the_state_of_an_outer_step_counts_twice_while_a_round_is_made() -> None
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused_in_a_sentence(name: str, setting: dict[str, Any], said: str) -> None:
+    with pytest.raises(tg.Invalid) as caught:
+        method(name, **setting)
+    assert str(caught.value) == said
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "said"),
+    [
+        ("fedadam", {"eps": 1e30}, "`eps` must be between 1e-37 and 1e15, where float32 can tell it, got 1e+30."),
+        ("fadas", {"eps": 1e-60}, "`eps` must be between 1e-37 and 1e15, where float32 can tell it, got 1e-60."),
+        ("fadas", {"beta1": "x"}, "`beta1` must be at least 0 and below 1, got 'x'."),
+        ("fadas", {"tau_c": ""}, "`tau_c` must be a number of rounds, 0 or more (inf: the rate never falls), got ''."),
+        ("halos", {"blend": "x"}, "`blend` must be between 0 (regions go on alone) and 1, got 'x'."),
+        ("halos", {"exchange": None}, "`exchange` must be a finite number of seconds, 0 or more, got None."),
+        ("diloco", {"optimizer": None}, "`optimizer` must be the name of a class of torch.optim, got None."),
+        ("diloco", {"options": [1]}, "`options` must be a table of arguments, got [1]."),
+        ("fedavg", {"lr": 10**400}, "`lr` must be a number that a float can hold, got one of 401 digits."),
+        ("fedavg", {"lr": lambda round: "x"}, "`lr` must be a schedule that gives numbers, got 'x' for round 1."),
+        ("dn_dylu", {"percentile": "x"}, "`percentile` must be above 0 and at most 100 (the fastest), got 'x'."),
+    ],
+)  # fmt: skip
+def test_what_is_no_number_is_refused(name: str, setting: dict[str, Any], said: str) -> None:
     with pytest.raises(tg.Invalid) as caught:
         method(name, **setting)
     assert str(caught.value) == said

@@ -17,6 +17,9 @@ Options = Mapping[str, bool | int | float | str | list[float] | None]
 """Keyword arguments of an optimizer, besides params and lr."""
 
 
+SCRATCH = 5  # copies of x, of the gradient and of the state, and what the optimizer itself takes
+
+
 def optimizer(name: str, lr: Schedule, options: Options | None = None) -> Transform:
     """A class of `torch.optim`: move = x − (x after its step).
 
@@ -27,6 +30,8 @@ def optimizer(name: str, lr: Schedule, options: Options | None = None) -> Transf
     >>> sorted(state)
     ['exp_avg', 'exp_avg_sq', 'step']
     """
+    if options is not None and not isinstance(options, Mapping):
+        raise Invalid(f"`options` must be a table of arguments, got {options!r}.")
     make = _class(name)
     if "lr" in (options or {}):
         raise Invalid(f"`options` must not have `lr`, which is `local_lr`, got {dict(options or {})}.")
@@ -44,12 +49,14 @@ def optimizer(name: str, lr: Schedule, options: Options | None = None) -> Transf
             raise Invalid(f"torch.optim.{name} remembers what is no tensor, and cannot be an inner step.")
         return (direction * 0 if step.x is None else step.x) - x, after
 
-    made = Transform(lambda x: {}, update, f"optimizer({name!r}, {lr}, {dict(options or {})})")
+    made = Transform(lambda x: {}, update, f"optimizer({name!r}, {lr}, {dict(options or {})})", scratch=SCRATCH)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             _, state = made.update(torch.ones(2), {}, Step(1, x=torch.ones(2)))
-            made.update(torch.ones(2), state, Step(1, x=torch.ones(2)))
+            move, _ = made.update(torch.ones(2), state, Step(1, x=torch.ones(2)))
+        if not move.isfinite().all():
+            raise ValueError("its first moves are not finite")
     except (TypeError, ValueError, RuntimeError, AttributeError, AssertionError, LookupError, ArithmeticError) as error:
         said, rule = " ".join(str(error).split()), f"torch.optim.{name} cannot be an inner step with these `options`"
         raise Invalid(f"{rule}, got {dict(options or {})}: {said}") from error
@@ -57,6 +64,8 @@ def optimizer(name: str, lr: Schedule, options: Options | None = None) -> Transf
 
 
 def _class(name: str) -> Any:
+    if not isinstance(name, str):
+        raise Invalid(f"`optimizer` must be the name of a class of torch.optim, got {name!r}.")
     known = {
         key: made
         for key, made in vars(torch.optim).items()

@@ -82,7 +82,7 @@ def local(job: Job, task: Task, method: Method) -> Steps:
     x = job.x.clone()  # x_{i,0} ← x_s
     buffers = Buffers(job.buffers.floats.clone(), job.buffers.ints.clone()) if job.buffers else None
     curvature = torch.zeros_like(x) if method.compensate else None  # A_{s,i} ← 0
-    state = method.inner.init(x) if job.state is None else below(job.state, "inner.")
+    state = below(job.state or {}, "inner.") or method.inner.init(x)
     step = Step(max(job.round, 1), x=x, start=job.x)
     steps = 0
     loss: Tensor | float = 0.0
@@ -120,7 +120,7 @@ def weighed(delta: Vector, squares: Vector, method: Method, job: Job, step: Step
     if method.curvature.source == "delta":
         squares = delta * delta
     weigh = method.curvature.weigh
-    return weigh.update(squares, weigh.init(delta) if job.state is None else below(job.state, "curvature."), step)
+    return weigh.update(squares, below(job.state or {}, "curvature.") or weigh.init(delta), step)
 
 
 class Batched(Task, Protocol):
@@ -251,6 +251,7 @@ class Server:
         self.now = 0.0  # of the last message
         self.speeds = Speeds(method.pace) if method.pace else None
         self.kept: dict[int, State] = {}  # the inner step's state of each client, if the method keeps it
+        self.keeps = gate.expected(method)
         self.drifts = method.compensate or method.pull  # whether past models are needed
         # A sync round is server-centric with M places, each given to a random client.
         self.places = method.buffer if method.mode == "sync" else method.concurrency or clients
@@ -365,13 +366,15 @@ class Server:
 
     def admit(self, update: Update) -> Taken | Reason:
         """The gate: an update that may touch x, with its delay and norm, or why it must not."""
+        if not gate.formed(update):
+            return "wrong shape"
         delay = self.round + 1 - update.round  # p ← t − s
         if delay < 1:
             return "from the future"
         if not self._is_out(update) or self.jobs[update.client] != update.round:
             given = 0 <= update.client < self.clients and 0 <= update.serial < self.serials[update.client]
             return "finished job" if given and not self._is_out(update) else "unknown job"
-        if not gate.fits(update, self.x, self.buffers, self.method, self.state_of(update.client)):
+        if not gate.fits(update, self.x, self.buffers, self.method, self.keeps):
             return "wrong shape"
         norm = math.sqrt(torch.dot(update.delta, update.delta))
         if not gate.finite(update, norm):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from numbers import Real
 
 
 class TardygradError(Exception):
@@ -36,6 +37,11 @@ class WorkFailed(TardygradError):
 
 class RecordError(TardygradError):
     """A run's directory could not be read or written."""
+
+
+def is_number(value: object) -> bool:
+    """Whether it is a number, of Python or NumPy; true and false are none."""
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -113,7 +113,7 @@ def needs(
         inner += _state(method.curvature.weigh, d)
     kept_states = task.clients * inner if method.keep else 0
     update = x * (1 + dc) + buffers + inner * method.keep
-    job = (WORK + dc) * x + buffers + inner
+    job = (WORK + dc + method.inner.scratch) * x + buffers + inner
     step = (ROUND + dc) * x + outer  # the state before stays until the round is made
     own = x + buffers + outer + made + frozen + kept + kept_states
     if processes > 1:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal, Required, TypedDict, get_args
 
-from tardygrad.errors import Invalid
+from tardygrad.errors import Invalid, is_number
 from tardygrad.pace import Pace
 from tardygrad.transforms import Transform
 
@@ -63,9 +63,9 @@ class Regions:
             raise Invalid(
                 f"`regions` must be a number of regions, or the number of clients of each, got {self.sizes!r}."
             )
-        if not 0 <= self.blend <= 1:
+        if not (is_number(self.blend) and 0 <= self.blend <= 1):
             raise Invalid(f"`blend` must be between 0 (regions go on alone) and 1, got {self.blend!r}.")
-        if not 0 <= self.exchange < math.inf:
+        if not (is_number(self.exchange) and 0 <= self.exchange < math.inf):
             raise Invalid(f"`exchange` must be a finite number of seconds, 0 or more, got {self.exchange!r}.")
 
     def members(self, clients: int) -> list[list[int]]:

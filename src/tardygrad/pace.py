@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from tardygrad.errors import Invalid
+from tardygrad.errors import Invalid, is_number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,9 +31,9 @@ class Pace:
     least: int = 1
 
     def __post_init__(self) -> None:
-        if not 0 < self.percentile <= 100:
+        if not (is_number(self.percentile) and 0 < self.percentile <= 100):
             raise Invalid(f"`percentile` must be above 0 and at most 100 (the fastest), got {self.percentile!r}.")
-        if not 0 <= self.smoothing < 1:
+        if not (is_number(self.smoothing) and 0 <= self.smoothing < 1):
             raise Invalid(f"`smoothing` must be at least 0 and below 1, got {self.smoothing!r}.")
         if self.rounding not in ("floor", "ceil"):
             raise Invalid(f"`rounding` must be 'floor' or 'ceil', got {self.rounding!r}.")

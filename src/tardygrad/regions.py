@@ -6,7 +6,7 @@ heard of it, U = θ − θ_ref, and goes on; the global one takes U as the updat
 in the blend.
 
 Messages between servers take `exchange` seconds each way. They are looked at when the next message of a client comes
-in: nothing happens at a server in between, so this is the same as looking at once.
+in; nothing happens at a server in between, but the global model that is evaluated meanwhile has not heard of them yet.
 """
 
 from __future__ import annotations

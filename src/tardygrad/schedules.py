@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tardygrad.errors import Invalid
+from tardygrad.errors import Invalid, is_number
 
 Schedule = Callable[[int], float]
 """Round to value; usually one of the classes below, and any function will do."""
@@ -85,8 +85,15 @@ def lift(name: str, value: float | Schedule, *, finite: bool = True) -> Schedule
     """
     if isinstance(value, bool) or not (callable(value) or isinstance(value, int | float)):
         raise Invalid(f"`{name}` must be a number or a schedule, got {value!r}.")
-    schedule = value if callable(value) else Constant(float(value))
+    try:
+        schedule = value if callable(value) else Constant(float(value))
+    except OverflowError as error:
+        raise Invalid(
+            f"`{name}` must be a number that a float can hold, got one of {len(str(value))} digits."
+        ) from error
     first = schedule(1)
+    if not is_number(first):
+        raise Invalid(f"`{name}` must be a schedule that gives numbers, got {first!r} for round 1.")
     if math.isnan(first) or first < 0 or (finite and math.isinf(first)):
         rule = "a finite number, zero or more" if finite else "zero or more (inf switches it off)"
         raise Invalid(f"`{name}` must be {rule}, got {first:g}.")

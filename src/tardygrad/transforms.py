@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tardygrad import clipping
 from tardygrad.clipping import Norm
-from tardygrad.errors import Invalid
+from tardygrad.errors import Invalid, is_number
 from tardygrad.kernels import Form
 from tardygrad.schedules import Constant, Schedule
 
@@ -49,12 +49,14 @@ class Transform:
         update: (direction, state, step) to (move, next state); changes none of its arguments.
         text: the call that made it.
         form: of a round, the same as one clip and one rate, if that is all there is to it; see `tardygrad.kernels`.
+        scratch: the vectors it takes while it works, besides direction, move and state.
     """
 
     init: Callable[[Tensor], State] = field(repr=False)
     update: Callable[[Tensor, State, Step], tuple[Tensor, State]] = field(repr=False)
     text: str = "Transform(...)"
     form: Callable[[int], Form | None] = field(default=_no_form, repr=False)
+    scratch: int = 0
 
     def __repr__(self) -> str:
         return self.text
@@ -121,7 +123,8 @@ def chain(*transforms: Transform) -> Transform:
             return None
         return Form(first.upper, first.lower, rest[0].lr)  # a clip, then a rate
 
-    return Transform(init if stateful else stateless, update, f"chain({', '.join(map(repr, transforms))})", form)
+    text, scratch = f"chain({', '.join(map(repr, transforms))})", max(one.scratch for one in transforms)
+    return Transform(init if stateful else stateless, update, text, form, scratch)
 
 
 def amsgrad(
@@ -139,9 +142,9 @@ def amsgrad(
     that an update missed, η_t = η if s ≤ τ_c, else η/s or min(η, 1/s);
     move = η_t / (1 − β₁^t) · m / (√v̂ / √(1 − β₂^t) + ε), or η_t · m / (√v̂ + ε) without the correction of the bias.
     """
-    _below_one(beta1=beta1, beta2=beta2)
-    _above_zero(eps=eps)
-    if not tau_c >= 0:
+    below_one(beta1=beta1, beta2=beta2)
+    small(eps=eps)
+    if not (is_number(tau_c) and tau_c >= 0):
         raise Invalid(f"`tau_c` must be a number of rounds, 0 or more (inf: the rate never falls), got {tau_c!r}.")
     if lr_rule not in ("code", "paper"):
         raise Invalid(f"`lr_rule` must be 'code' or 'paper', got {lr_rule!r}.")
@@ -173,8 +176,8 @@ def delayed_nesterov(lr: Schedule, momentum: float, period: int, c: float = 0.0)
     sum = sum + direction; in every N-th round m = β m + sum/N, move = η · ((1 − cN + c) β m + direction/N), sum = 0;
     in the others move = η · (c β m + direction/N). Both m and sum begin with 0.
     """
-    _below_one(momentum=momentum)
-    if not 0 <= c <= 1 / period:
+    below_one(momentum=momentum)
+    if not (is_number(c) and 0 <= c <= 1 / period):
         raise Invalid(f"`c` must be between 0 and 1/period ({1 / period:g}), got {c!r}.")
 
     def init(x: Tensor) -> State:
@@ -193,7 +196,7 @@ def delayed_nesterov(lr: Schedule, momentum: float, period: int, c: float = 0.0)
 
 def momentum(lr: Schedule, beta: float, nesterov: bool = False) -> Transform:
     """m = β m + direction from 0; move = η · m, or Nesterov's η · (direction + β m)."""
-    _below_one(momentum=beta)
+    below_one(momentum=beta)
 
     def init(x: Tensor) -> State:
         return {"m": torch.zeros_like(x)}
@@ -218,10 +221,9 @@ def adaptive(
     or v − (1 − β₂) sign(v − direction²) direction² (yogi); move = η · m / (√v + ε). Unbiased, m is divided by
     1 − β₁^t, and v by 1 − β₂^t.
     """
-    _below_one(beta1=beta1, beta2=beta2)
-    _above_zero(eps=eps)
-    if not 0 <= initial < math.inf:
-        raise Invalid(f"`initial` must be a finite number, 0 or more, got {initial!r}.")
+    below_one(beta1=beta1, beta2=beta2)
+    small(eps=eps)
+    zero_or_more(initial=initial)
     if second not in get_args(Second):
         raise Invalid(f"`second` must be one of {', '.join(get_args(Second))}, got {second!r}.")
 
@@ -249,8 +251,7 @@ def adaptive(
 
 def tethered(inner: Transform, rho: float) -> Transform:
     """A local step on F(x) + (ρ/2) ‖x − x_s‖²: FedAsync's and FedProx's proximal term."""
-    if not 0 <= rho < math.inf:
-        raise Invalid(f"`rho` must be a finite number, 0 or more, got {rho!r}.")
+    zero_or_more(rho=rho)
     if rho == 0:
         return inner
 
@@ -259,7 +260,7 @@ def tethered(inner: Transform, rho: float) -> Transform:
         assert step.start is not None
         return inner.update(direction + rho * (step.x - step.start), state, step)
 
-    return Transform(inner.init, update, f"tethered({inner!r}, rho={rho})")
+    return Transform(inner.init, update, f"tethered({inner!r}, rho={rho})", scratch=inner.scratch)
 
 
 def clipped_share(state: State) -> Tensor | float:
@@ -267,13 +268,24 @@ def clipped_share(state: State) -> Tensor | float:
     return state.get("clipped", 0.0)
 
 
-def _below_one(**settings: float) -> None:
+def below_one(**settings: float) -> None:
+    """Refuse what is no number from 0 to below 1."""
     for name, value in settings.items():
-        if not 0 <= value < 1:
+        if not (is_number(value) and 0 <= value < 1):
             raise Invalid(f"`{name}` must be at least 0 and below 1, got {value!r}.")
 
 
-def _above_zero(**settings: float) -> None:
+def zero_or_more(**settings: float) -> None:
+    """Refuse what is no finite number of 0 or more."""
     for name, value in settings.items():
-        if not 0 < value < math.inf:
+        if not (is_number(value) and 0 <= value < math.inf):
+            raise Invalid(f"`{name}` must be a finite number, 0 or more, got {value!r}.")
+
+
+def small(**settings: float) -> None:
+    """Refuse what can be no ε: in float32 it would be 0 or infinite, or its square would."""
+    for name, value in settings.items():
+        if not (is_number(value) and 0 < value < math.inf):
             raise Invalid(f"`{name}` must be a finite number above 0, got {value!r}.")
+        if not 1e-37 <= value <= 1e15:
+            raise Invalid(f"`{name}` must be between 1e-37 and 1e15, where float32 can tell it, got {value!r}.")

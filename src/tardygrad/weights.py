@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from tardygrad.errors import Invalid
+from tardygrad.errors import Invalid, is_number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,5 +107,5 @@ def _check(weight: Staleness, *names: str) -> None:
     if weight.fresh not in (0, 1) or isinstance(weight.fresh, bool):
         raise Invalid(f"`fresh` must be 0 or 1, got {weight.fresh!r}.")
     for name in names:
-        if not 0 <= getattr(weight, name) < math.inf:
+        if not (is_number(getattr(weight, name)) and 0 <= getattr(weight, name) < math.inf):
             raise Invalid(f"`{name}` must be a finite number, 0 or more, got {getattr(weight, name)!r}.")

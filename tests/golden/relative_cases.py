@@ -17,7 +17,8 @@ LPS_LR = Law(0.9, -0.125)
 _INNER_ADAM = Adam(b1=0.9, b2=0.999, eps=1e-8, decay=0.0, keep=False)
 _ADAMW = {"betas": [0.8, 0.95], "eps": 0.05, "weight_decay": 0.1}
 _KEPT = Adam(b1=0.8, b2=0.95, eps=0.05, decay=0.1, keep=True)
-_ADAPTIVE = {"beta1": 0.8, "beta2": 0.95, "eps": 0.3}  # a small τ makes much of rounding
+_SQUARES = {"beta2": 0.95, "eps": 0.3}  # a small τ makes much of rounding
+_ADAPTIVE = {"beta1": 0.8, **_SQUARES}
 
 
 def row(relative: Relative | Halos, make: Any, settings: dict[str, Any], **knobs: Any) -> dict[str, Any]:
@@ -39,7 +40,7 @@ def _tailopt() -> dict[str, dict[str, Any]]:
         ),
         "rmsprop-biclip": row(
             Relative("rmsprop-biclip", outer=Adaptive("rmsprop", **mean)),
-            tg.tailopt, {"outer": "rmsprop", **_ADAPTIVE, **biclip}, **raised,
+            tg.tailopt, {"outer": "rmsprop", **_SQUARES, **biclip}, **raised,
         ),
         "adam-biclip": row(
             Relative("adam-biclip", outer=adam._replace(unbiased=True)),

@@ -26,7 +26,7 @@ from tardygrad.errors import Invalid
 from tardygrad.method import Curvature, Method, Mode, Places
 from tardygrad.methods.local import local
 from tardygrad.schedules import Schedule, lift
-from tardygrad.transforms import State, Step, Transform, scale, stateless
+from tardygrad.transforms import State, Step, Transform, below_one, scale, small, stateless, zero_or_more
 
 
 def dcasgd(
@@ -62,12 +62,9 @@ def dcasgd(
     'DC-ASGD-c (client-centric, M=1, K=1, compensated)'
     """
     strength = (2.0 if adaptive else 0.04) if strength is None else strength
-    if not 0 <= strength < math.inf:
-        raise Invalid(f"`strength` must be a finite number, 0 or more, got {strength!r}.")
-    if not 0 <= decay < 1:
-        raise Invalid(f"`decay` must be at least 0 and below 1, got {decay!r}.")
-    if not 0 < eps < math.inf:
-        raise Invalid(f"`eps` must be a finite number above 0, got {eps!r}.")
+    zero_or_more(strength=strength)
+    below_one(decay=decay)
+    small(eps=eps)
     if source not in ("delta", "steps"):
         raise Invalid(f"`source` must be 'delta' or 'steps', got {source!r}.")
     rate = lift("local_lr", local_lr)

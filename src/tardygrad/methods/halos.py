@@ -21,13 +21,12 @@ from typing import Unpack
 
 from tardygrad.adapter import Options
 from tardygrad.clipping import Norm
-from tardygrad.errors import Invalid
 from tardygrad.method import Method, Mode, Places, Regions
 from tardygrad.methods.dn_dylu import check_period
 from tardygrad.methods.local import local
 from tardygrad.pace import Pace
 from tardygrad.schedules import Schedule, lift
-from tardygrad.transforms import delayed_nesterov
+from tardygrad.transforms import below_one, delayed_nesterov
 
 PUBLISHED: Options = {"betas": [0.9, 0.95], "weight_decay": 0.1}
 
@@ -84,8 +83,7 @@ def halos(
     """
     check_period("region_period", region_period)
     check_period("period", period)
-    if not 0 <= region_momentum < 1:
-        raise Invalid(f"`region_momentum` must be at least 0 and below 1, got {region_momentum!r}.")
+    below_one(region_momentum=region_momentum)
     if options is None and optimizer == "AdamW":
         options = PUBLISHED
     return Method(

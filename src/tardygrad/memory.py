@@ -163,7 +163,7 @@ class Watch:
         self._born(server)
         for event in events:
             if isinstance(event.happened, Advanced) or server.method.regions:  # letters come with any message
-                self._born(server)
+                self._born(server, *(job.x for job in event.jobs))
             yield event  # now the caller has let go of the one before
             if isinstance(event.happened, Advanced):
                 self._note(
@@ -177,9 +177,9 @@ class Watch:
         if needs.checkpoint_every:
             self._written(server)
 
-    def _born(self, server: Server | Regional) -> None:
+    def _born(self, server: Server | Regional, *sent: Tensor) -> None:
         letters = [*server.starts, *(one.vector for *_, one in server.letters)] if isinstance(server, Regional) else []
-        for x in (*(one.x for one in server.levels), *letters):
+        for x in (*(one.x for one in server.levels), *letters, *sent):
             self.alive.setdefault(id(x), ref(x, lambda _, name=id(x): self.alive.pop(name, None)))  # type: ignore[misc]
 
     def _written(self, server: Server | Regional) -> None:

@@ -5,8 +5,9 @@ heard of it, U = θ − θ_ref, and goes on; the global one takes U as the updat
 θ ← (1 − α) θ + α x, θ_ref ← θ. What a region does between sending and hearing back is never sent by itself; it lives on
 in the blend.
 
-Messages between servers take `exchange` seconds each way. They are looked at when the next message of a client comes
-in; nothing happens at a server in between, but the global model that is evaluated meanwhile has not heard of them yet.
+Messages between servers take `exchange` seconds each way; the client whose update is the E-th has gone on by then. They
+are looked at when a client's message comes in: nothing else happens at a server, so that is the same as looking at
+once, but for the global model that is evaluated meanwhile.
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ class Regional:
         happened, jobs = region.receive(message._replace(client=local), now)
         if isinstance(happened, Advanced) and region.round == self.heard[r] + self.plan.every:
             self._post(Letter(now + self.plan.exchange, r, True, region.x - self.starts[r], region.buffers))
+            self._deliver(now)  # where messages take no time
         if isinstance(happened, Refused):
             happened = happened._replace(client=message.client)
         return Reply(self._named(r, happened), self._abroad(r, jobs))

@@ -254,12 +254,9 @@ def halos(m: Setting, h: Halos, x0: Array, runtime: Runtime, gradient: Gradient,
         written += 1
         letters.append(Letter(due, r, written, up, vector))
 
-    for i in range(m.N):
-        start(i, 0.0)
-    while len(rounds) < T:
-        arrival = min(away, key=lambda one: (one.time, one.client, one.serial))
-        letter = min(letters, key=lambda one: one[:3], default=None)
-        if letter is not None and letter.due <= arrival.time:
+    def deliver(now: float) -> None:
+        nonlocal x
+        while letters and (letter := min(letters, key=lambda one: one[:3])).due <= now:
             letters.remove(letter)
             r = letter.lps
             if letter.up:
@@ -269,7 +266,12 @@ def halos(m: Setting, h: Halos, x0: Array, runtime: Runtime, gradient: Gradient,
             else:
                 theta[r] = (1 - h.alpha) * theta[r] + h.alpha * letter.vector
                 ref[r], merged[r] = theta[r], version[r]
-            continue
+
+    for i in range(m.N):
+        start(i, 0.0)
+    while len(rounds) < T:
+        arrival = min(away, key=lambda one: (one.time, one.client, one.serial))
+        deliver(arrival.time)
         away.remove(arrival)
         i, now = arrival.client, arrival.time
         r = home[i]
@@ -281,6 +283,8 @@ def halos(m: Setting, h: Halos, x0: Array, runtime: Runtime, gradient: Gradient,
         theta[r] = theta[r] + h.lps_lr.at(version[r]) * dn(h.lps, arrived[r])
         if version[r] == merged[r] + h.every:
             post(now + h.exchange, r, True, theta[r] - ref[r])
-        rounds.append(Round(now, [i], [version[r] - arrival.s], np.concatenate([x, *theta])))
+        delay = version[r] - arrival.s
         start(i, now)
+        deliver(now)
+        rounds.append(Round(now, [i], [delay], np.concatenate([x, *theta])))
     return rounds

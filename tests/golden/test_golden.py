@@ -182,14 +182,14 @@ def test_the_oracle_is_right_about_relatives_worked_out_by_hand() -> None:
 
 
 @pytest.mark.parametrize(
-    ("exchange", "path"), [(0.0, [[8, 4], [6, 3], [5, 2.5]]), (0.75, [[8, 4], [6, 2], [6, 3]])]
+    ("exchange", "path"), [(0.0, [[6, 5], [5, 4], [4.25, 3.375]]), (0.75, [[8, 4], [6, 2], [6, 3]])]
 )  # fmt: skip
 def test_the_oracle_is_right_about_halos_worked_out_by_hand(exchange: float, path: list[list[float]]) -> None:
     """One worker of one LPS, a second for each job, g = x, η_ℓ = 1/2, plain steps of rates 1 and 1/2, E = 1, α = 1/2.
 
-    x = θ = 8. Second 1: θ = 4, and U = −4 is sent. Without delay the GPS is at 6 and θ at 5 when the job from 4 adds
-    its −2: θ = 3, U = −2. The GPS goes to 5, θ to 4, and the job from 3 makes it 2.5. With 3/4 of a second each way the
-    GPS is at 6 in second 2 and θ = 4 − 2; at 2.5 θ becomes (2 + 6)/2, and the job from 2 adds −1.
+    x = θ = 8. Second 1: θ = 4, and U = −4 is sent. Without delay the GPS is at 6 and θ at 5 at once; the job from 4
+    adds its −2: θ = 3, U = −2. The GPS goes to 5, θ to 4; the job from 3 makes it 2.5, and so on. With 3/4 of a second
+    each way the GPS is at 6 in second 2 and θ = 4 − 2; at 2.5 θ becomes (2 + 6)/2, and the job from 2 adds −1.
     """
     plain = DN(N=1, beta=0.0, c=0.0, dylu=False)
     h = Halos("", ((0,),), Relative(""), plain, Law(1.0), plain, 1, 0.5, exchange)

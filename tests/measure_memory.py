@@ -17,10 +17,8 @@ from tardygrad.messages import Buffers, Job, Vector
 class Wide:
     """F(x) = ½ Σ_j x_j² on a long vector."""
 
-    clients = 12
-
-    def __init__(self, parameters: int) -> None:
-        self.parameters = parameters
+    def __init__(self, parameters: int, clients: int = 12) -> None:
+        self.parameters, self.clients = parameters, clients
 
     def init(self, seed: int) -> Vector:
         return torch.ones(self.parameters)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import signal
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,8 +12,9 @@ import torch
 
 import tardygrad as tg
 from tardygrad.adapter import optimizer
-from tardygrad.messages import Buffers, Job, Vector
+from tardygrad.messages import Job
 from tardygrad.schedules import Constant, Power
+from tests.measure_memory import Wide
 
 CLASSES = sorted(
     name
@@ -188,34 +188,10 @@ def test_a_state_goes_out_with_the_clients_next_job_also_when_it_was_lost() -> N
     assert (second.serial, third.serial) == (1, 2)
 
 
-class Wide:
-    """F(x) = ½ Σ_j x_j² on a long vector."""
-
-    clients = 4
-
-    def __init__(self, parameters: int) -> None:
-        self.parameters = parameters
-
-    def init(self, seed: int) -> Vector:
-        return torch.ones(self.parameters)
-
-    def init_buffers(self) -> Buffers | None:
-        return None
-
-    def batches(self, job: Job) -> Iterator[int]:
-        return iter(range(job.steps or 0))
-
-    def gradient(self, x: Vector, batch: int, buffers: Buffers | None) -> tuple[torch.Tensor, Vector]:
-        return torch.dot(x, x) / 2, x.clone()
-
-    def evaluate(self, x: Vector, buffers: Buffers | None) -> dict[str, float]:
-        return {}
-
-
 @pytest.mark.timeout(120)
 def test_a_state_of_four_million_numbers_travels_to_two_processes_and_back_also_when_they_are_killed() -> None:
     """Far more than a pipe holds: whoever sends it must find the other side listening."""
-    wide, fleet = Wide(2_000_000), tg.Fleet.paper(clients=4)
+    wide, fleet = Wide(2_000_000, clients=4), tg.Fleet.paper(clients=4)
     one = tg.fedavg(local_lr=0.01, optimizer="AdamW", keep=True, buffer=1, local_steps=1, mode="client")
     alone = tg.simulate(one, wide, fleet, rounds=10, evaluate_every=0)
     with tg.SimPool(wide, one, fleet, workers=2, rounds=10) as pool:

@@ -96,7 +96,8 @@ def local(job: Job, task: Task, method: Method) -> Steps:
     delta = x - job.x  # δ_i ← x_{i,K} − x_s
     kept = {f"inner.{name}": value for name, value in state.items() if name != "clipped"}
     if method.curvature and curvature is not None:
-        curvature, bent = weighed(delta, curvature, method, job, step)  # DC-ASGD's A
+        kept_squares = below(job.state or {}, "curvature.")
+        curvature, bent = method.curvature.of(delta, curvature, kept_squares, step)  # DC-ASGD's A
         kept |= {f"curvature.{name}": value for name, value in bent.items()}
     mean = (float(loss) / steps, float(clipped) / steps) if steps else (math.nan, 0.0)
     named = job.client, job.serial, job.round
@@ -112,15 +113,6 @@ def walk(x: Vector, g: Vector, curvature: Vector | None, inner: Transform, state
     if curvature is not None:
         curvature += move * move  # A_{s,i} ← A_{s,i} + move ⊙ move
     return state
-
-
-def weighed(delta: Vector, squares: Vector, method: Method, job: Job, step: Step) -> tuple[Vector, State]:
-    """A of a method with one of its own, from Σ_k move_k² or from δ²."""
-    assert method.curvature is not None
-    if method.curvature.source == "delta":
-        squares = delta * delta
-    weigh = method.curvature.weigh
-    return weigh.update(squares, below(job.state or {}, "curvature.") or weigh.init(delta), step)
 
 
 class Batched(Task, Protocol):
@@ -261,7 +253,7 @@ class Server:
         """Take one message. Aggregates first, then dispatches, so whoever completes the buffer gets the new model.
 
         Args:
-            now: when it came, by the engine's clock; only DyLU reads it.
+            now: when it came, by the engine's clock; only DyLU and regions.py read it.
         """
         self.now = now
         happened: Taken | Advanced | Refused | None = None

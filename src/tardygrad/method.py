@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal, Required, TypedDict, get_args
 
+from torch import Tensor
+
 from tardygrad.errors import Invalid, is_number
 from tardygrad.pace import Pace
-from tardygrad.transforms import Transform
+from tardygrad.transforms import State, Step, Transform
 
 Mode = Literal["sync", "server", "client"]
 """Who works when: synchronous rounds, server-centric, client-centric."""
@@ -36,6 +38,11 @@ class Curvature:
 
     weigh: Transform
     source: Literal["steps", "delta"] = "steps"
+
+    def of(self, delta: Tensor, squares: Tensor, state: State, step: Step) -> tuple[Tensor, State]:
+        """A of a job with these δ and Σ_k move_k², and what is kept for the client's next."""
+        squares = delta * delta if self.source == "delta" else squares
+        return self.weigh.update(squares, state or self.weigh.init(delta), step)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,15 +1,19 @@
-"""How close are a local step and a round of the server to the speed of memory, and to the same in plain torch?
+"""How close are a local step and the server's work to the speed of memory, and to the same in plain torch?
 
-`algorithm.walk` (clip, rate, A accumulated: DC) and the server's round (SD and DC, M = 4, outer clip), with numba's
+`algorithm.walk` (clip, rate, A accumulated: DC) and the server's fold and finish (SD and DC, outer clip), with numba's
 kernels and as plain torch operations. The limit is the time in which this machine, in the same run, with the same
 number of threads and over vectors of the same size, streams the bytes that must move: per coordinate 20 for the inner
-step (x and A read and written, g read), 24 for SD (four δ and x read, x_t written), 56 for DC (and four A and x_s).
-Three streams are measured: reading (torch.dot), copying, and changing in place (neg_). The limit is the faster of
-reading and copying. Changing in place is faster per byte, because nothing is fetched only to be overwritten; a round
-cannot do that, since it keeps x_{t-1}.
+step (x and A read and written, g read). "fold" is one arrival added to the running sum of a round: 12 bytes for SD (δ
+read, the sum read and written), 24 for DC (and A, x_s and x read); the first of a round writes the sum into new memory
+and reads none: 8 and 20. "finish" ends the round: 12 (the sum and x read, x_t written).
 
-SD and DC write into memory that is in use; "in new memory" is `algorithm.aggregate` as runs call it, which takes fresh
-pages from the system and waits for them to be cleared.
+Three streams are measured: reading (torch.dot), copying, and changing in place (neg_). The limit is the faster of
+reading and copying. Changing in place is faster per byte, because nothing is fetched only to be overwritten. The
+streams go over twelve vectors: where the few of a fold or a finish fit into the last cache, these can be faster than
+the limit.
+
+"finish" writes into memory that is in use; "in new memory" is as runs do it, who take fresh pages from the system and
+wait for them to be cleared.
 
     python benchmarks/kernels.py [--sizes 1e6 1e7 8.6e7] [--repeats 9] [--threads 1]
 """
@@ -28,14 +32,16 @@ from rich.table import Table
 from torch import Tensor
 
 from tardygrad import kernels
-from tardygrad.algorithm import aggregate, walk
+from tardygrad.algorithm import contribution, walk
 from tardygrad.kernels import Form, Late
 from tardygrad.schedules import Constant
 from tardygrad.transforms import Step, chain, clip, scale
 
-BUFFER = 4
-SD, DC = 4 * (BUFFER + 2), 4 * (3 * BUFFER + 2)
-BYTES = {"inner": 20, "SD": SD, "DC": DC, "SD in new memory": SD, "DC in new memory": DC}
+UPDATES = 4  # so many different ones
+BYTES = {
+    "inner": 20, "fold SD, first": 8, "fold SD": 12, "fold DC, first": 20, "fold DC": 24,
+    "finish": 12, "finish in new memory": 12,
+}  # fmt: skip
 STEP = chain(clip(Constant(0.5)), scale(Constant(0.01)))
 
 
@@ -58,12 +64,24 @@ def plain(function: Callable[[], object]) -> Callable[[], object]:
     return run
 
 
+def fold(total: Tensor, late: Late, x: Tensor) -> None:
+    """`kernels.fold` in plain torch."""
+    total += contribution(late, x)
+
+
+def finish(x: Tensor, total: Tensor) -> tuple[Tensor, float, float]:
+    """`kernels.finish` in plain torch; over 1, as the sum is used again."""
+    total /= 1.0
+    move, _ = STEP.update(total, {}, Step(1))
+    return x + move, float(torch.linalg.vector_norm(total)), float(torch.linalg.vector_norm(move))
+
+
 def measure(n: int, repeats: int) -> dict[str, float]:
     """Seconds of every function at a size."""
     x, g, curvature = torch.randn(n), torch.randn(n), torch.rand(n)
-    deltas, curvatures, pasts = ([torch.randn(n) for _ in range(BUFFER)] for _ in range(3))
+    deltas, curvatures, pasts = ([torch.randn(n) for _ in range(UPDATES)] for _ in range(3))
     sd = [Late(delta, 0.5) for delta in deltas]
-    dc = [Late(*each) for each in zip(deltas, [1.0] * BUFFER, curvatures, pasts, strict=True)]
+    dc = [Late(*each) for each in zip(deltas, [1.0] * UPDATES, curvatures, pasts, strict=True)]
     every = [*deltas, *curvatures, *pasts]
 
     def pairs(function: Callable[[Tensor, Tensor], object]) -> None:
@@ -72,20 +90,29 @@ def measure(n: int, repeats: int) -> dict[str, float]:
 
     called: dict[str, Callable[[], object]] = {
         "inner": lambda: walk(x, g, curvature, STEP, {}, Step(1)),
-        "SD in new memory": lambda: aggregate(x, sd, STEP, {}, Step(1)),
-        "DC in new memory": lambda: aggregate(x, dc, STEP, {}, Step(1)),
     }
-    out, form = torch.empty(n), STEP.form(1) or Form()
+    out, total, form = torch.empty(n), torch.zeros(n), STEP.form(1) or Form()
     ours = called | {
-        "SD": lambda: kernels.aggregate(x, sd, form, out),
-        "DC": lambda: kernels.aggregate(x, dc, form, out),
+        "fold SD, first": lambda: kernels.fold(None, sd[0], x),
+        "fold SD": lambda: kernels.fold(total, sd[1], x),
+        "fold DC, first": lambda: kernels.fold(None, dc[2], x),
+        "fold DC": lambda: kernels.fold(total, dc[3], x),
+        "finish": lambda: kernels.finish(x, total, 1.0, form, out),
+        "finish in new memory": lambda: kernels.finish(x, total, 1.0, form),
+    }
+    theirs = {f"plain {name}": plain(function) for name, function in called.items()} | {
+        "plain fold SD, first": lambda: fold(torch.zeros_like(x), sd[0], x),
+        "plain fold SD": lambda: fold(total, sd[1], x),
+        "plain fold DC, first": lambda: fold(torch.zeros_like(x), dc[2], x),
+        "plain fold DC": lambda: fold(total, dc[3], x),
+        "plain finish in new memory": lambda: finish(x, total),
     }
     streams: dict[str, Callable[[], object]] = {
         "read": lambda: pairs(torch.dot),
         "copy": lambda: pairs(lambda a, b: a.copy_(b)),
         "in place": lambda: [v.neg_() for v in every],
     }
-    return seconds(ours | {f"plain {name}": plain(f) for name, f in called.items()} | streams, repeats)
+    return seconds(ours | theirs | streams, repeats)
 
 
 def main() -> None:
@@ -97,18 +124,18 @@ def main() -> None:
     torch.set_num_threads(asked.threads)
     if not kernels.fits(torch.zeros(kernels.LEAST)):
         raise SystemExit("the kernels need numba, which is not installed. Use pip install -e '.[fast]'.")
-    table = Table("parameters", "pass", title=f"{asked.threads} thread(s), M = {BUFFER}", title_justify="left")
+    table = Table("parameters", "pass", title=f"{asked.threads} thread(s)", title_justify="left")
     for heading in ("ours (GB/s)", "x limit", "x in place", "plain torch (GB/s)", "speed-up"):
         table.add_column(heading, justify="right")
     for n in map(int, asked.sizes):
         took = measure(n, asked.repeats)
-        rate = {name: 4 * n * 3 * BUFFER / took[name] for name in ("read", "copy")}
-        rate["in place"] = 8 * n * 3 * BUFFER / took["in place"]
+        rate = {name: 4 * n * 3 * UPDATES / took[name] for name in ("read", "copy")}
+        rate["in place"] = 8 * n * 3 * UPDATES / took["in place"]
         print(f"{n:,} parameters: " + ", ".join(f"{name} {each / 1e9:.1f} GB/s" for name, each in rate.items()))
         limit = max(rate["read"], rate["copy"])
         for name, size in BYTES.items():
             ours = size * n / took[name]
-            theirs = size * n / took["plain inner" if name == "inner" else f"plain {name[:2]} in new memory"]
+            theirs = size * n / took.get(f"plain {name}", took.get(f"plain {name} in new memory", math.nan))
             ratios = (f"{limit / ours:.2f}", f"{rate['in place'] / ours:.2f}")
             table.add_row(f"{n:,}", name, f"{ours / 1e9:.1f}", *ratios, f"{theirs / 1e9:.1f}", f"{ours / theirs:.1f}")
     Console(width=110).print(table)

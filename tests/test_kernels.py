@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import sys
 from collections.abc import Iterator
@@ -13,10 +14,10 @@ from torch import Tensor
 
 import tardygrad as tg
 from tardygrad import kernels
-from tardygrad.algorithm import aggregate, walk
-from tardygrad.kernels import Form, Late
+from tardygrad.algorithm import contribution, finish, fold, walk
+from tardygrad.kernels import Form, Late, Outcome
 from tardygrad.schedules import Constant, Cosine, Power
-from tardygrad.transforms import Step, Transform, chain, clip, scale
+from tardygrad.transforms import State, Step, Transform, chain, clip, scale
 
 fused = pytest.importorskip("tardygrad.fused", reason="needs numba: pip install -c constraints.txt -e '.[fast]'")
 
@@ -31,6 +32,8 @@ STEPS = {
     "overflowing": chain(clip(Constant(1e300)), scale(Cosine(0.1, 9))),
     "overflowing below": chain(clip(Constant(math.inf), Constant(1e300)), scale(Constant(0.0))),
 }
+SPECIAL = [0.0, -0.0, 0.7, -0.7, 1 / 3, 1e-42, -1e-45, 1.1754944e-38, 3.4e38, math.inf, -math.inf, math.nan]
+WEIGHTS = [1.0, 1 / 3, 0.0, -1.0, 1e-30, 1e300, math.inf]
 
 
 @pytest.fixture(autouse=True)
@@ -96,10 +99,19 @@ def test_a_round_has_the_same_bits(monkeypatch: pytest.MonkeyPatch, name: str, c
     x = vector(n, 0, special=False)
     late = [Late(vector(n, 10 * i, special=False), 1 / (i + 1), *_more(n, i, compensated)) for i in range(updates)]
 
-    (made, state), (made2, state2) = both(monkeypatch, lambda: aggregate(x, late, STEPS[name], {}, Step(5, (1,))))
-    assert same(made.x, made2.x)
-    assert made[1:] == pytest.approx(made2[1:], rel=1e-5)
+    (one, state), (two, state2) = both(monkeypatch, lambda: made(x, late, STEPS[name], Step(5, (1,))))
+    assert same(one.x, two.x)
+    assert one[1:] == pytest.approx(two[1:], rel=1e-6)
     assert float(state["clipped"]) == pytest.approx(float(state2.get("clipped", 0.0)), rel=1e-6)
+
+
+def made(x: Tensor, late: list[Late], outer: Transform, step: Step) -> tuple[Outcome, State]:
+    """A round, as a server makes it."""
+    total = None
+    for one in late:
+        total = fold(total, one, x)
+    assert total is not None
+    return finish(x, total, len(late), outer, {}, step)
 
 
 def _more(n: int, i: int, compensated: bool) -> tuple[Tensor | None, Tensor | None]:
@@ -114,48 +126,158 @@ def _more(n: int, i: int, compensated: bool) -> tuple[Tensor | None, Tensor | No
 def test_a_round_of_special_numbers_has_the_same_bits(monkeypatch: pytest.MonkeyPatch, n: int) -> None:
     late = [Late(vector(n, i), 0.5, vector(n, i + 10), vector(n, i + 20)) for i in range(3)]
     for transform in STEPS.values():
-        one, two = both(monkeypatch, lambda t=transform: aggregate(vector(n, 9), late, t, {}, Step(2)))  # type: ignore[misc]
+        one, two = both(monkeypatch, lambda t=transform: made(vector(n, 9), late, t, Step(2)))  # type: ignore[misc]
         assert same(one[0].x, two[0].x)
 
 
-def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    n, form = 300_000, Form(0.7, 0.0, 0.1)
-    late = [Late(vector(n, i, special=False)) for i in range(4)]
+def crossed(vectors: int) -> list[Tensor]:
+    """Vectors in whose coordinates every combination of special numbers occurs."""
+    return list(torch.cartesian_prod(*[torch.tensor(SPECIAL)] * vectors).T.contiguous())
+
+
+def parcel(n: int, updates: int, compensated: bool, special: bool) -> list[Late]:
+    """Updates of all sizes, of which every third counts fully."""
+    more = (lambda i: (vector(n, i + 1, special), vector(n, i + 2, special))) if compensated else lambda i: ()
+    return [Late(vector(n, 10 * i, special), 1 / (i % 3 + 1), *more(10 * i)) for i in range(updates)]
+
+
+def folded(x: Tensor, late: list[Late], over: float, form: Form) -> Outcome:
+    total = None
+    for one in late:
+        total = kernels.fold(total, one, x)
+    assert total is not None
+    return kernels.finish(x, total, over, form)
+
+
+def spelled_out(x: Tensor, late: list[Late], over: float, transform: Transform) -> Outcome:
+    """The same in plain torch; norms in float64, as torch's own sum of a long float32 vector is some digits off."""
+    total = torch.zeros_like(x)
+    for one in late:
+        total += contribution(one, x)
+    total /= over
+    move, state = transform.update(total, {}, Step(5))
+    norms = (float(torch.linalg.vector_norm(v, dtype=torch.float64)) for v in (total, move))
+    return Outcome(x + move, *norms, float(state.get("clipped", 0.0)))
+
+
+def form_of(transform: Transform) -> Form:
+    form = transform.form(5)
+    assert form is not None
+    return form
+
+
+@pytest.mark.parametrize("weight", WEIGHTS)
+@pytest.mark.parametrize("compensated", [False, True])
+def test_a_fold_has_the_same_bits_whatever_the_numbers(compensated: bool, weight: float) -> None:
+    total, delta, *more = crossed(5 if compensated else 2)
+    x, late = (more[2], Late(delta, weight, *more[:2])) if compensated else (total, Late(delta, weight))
+    plain = total + contribution(late, x)
+    first = torch.zeros_like(x) + contribution(late, x)
+    assert same(kernels.fold(None, late, x), first)
+    mine = total.clone()
+    assert kernels.fold(mine, late, x) is mine
+    assert same(mine, plain)
+
+
+@pytest.mark.parametrize("over", [1.0, 3.0, 4, 1e-300, 1e300])
+@pytest.mark.parametrize("name", STEPS)
+def test_a_finish_has_the_same_bits_whatever_the_numbers(name: str, over: float) -> None:
+    x, total = crossed(2)
+    made = kernels.finish(x, total, over, form_of(STEPS[name]))
+    assert same(made.x, x + STEPS[name].update(total / over, {}, Step(5))[0])
+
+
+@pytest.mark.parametrize("n", [*SIZES, 10 * fused.BLOCK + 1])
+@pytest.mark.parametrize("special", [False, True])
+@pytest.mark.parametrize("compensated", [False, True])
+@pytest.mark.parametrize("updates", [1, 2, 3, 7])
+def test_folds_and_a_finish_are_the_plain_loop(updates: int, compensated: bool, special: bool, n: int) -> None:
+    x, late = vector(n, 5, special), parcel(n, updates, compensated, special)
+    for transform, over in itertools.product(STEPS.values(), (updates, sum(one.weight for one in late), 1.0)):
+        made, wanted = folded(x, late, over, form_of(transform)), spelled_out(x, late, over, transform)
+        assert same(made.x, wanted.x)
+        if not special:
+            assert made[1:] == pytest.approx(wanted[1:], rel=1e-6)
+
+
+@pytest.mark.parametrize("compensated", [False, True])
+def test_threads_change_nothing_in_a_fold(monkeypatch: pytest.MonkeyPatch, compensated: bool) -> None:
+    n, transform = 300_001, STEPS["biclip"]
+    x, late = vector(n, 5, special=False), parcel(n, 3, compensated, special=False)
+    wanted = spelled_out(x, late, 3, transform)
     monkeypatch.setattr(kernels, "_SHARE", 1000)
-    made, walked = [], []
     before = torch.get_num_threads()
     try:
         for threads in (1, 3):
             torch.set_num_threads(threads)
-            made.append(kernels.aggregate(late[0].delta, late, form))
+            made = folded(x, late, 3, form_of(transform))
+            assert same(made.x, wanted.x)
+            assert made[1:] == pytest.approx(wanted[1:], rel=1e-6)
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_first_fold_reads_nothing_of_its_new_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, late = vector(5000, 5, special=False), parcel(5000, 2, True, special=False)
+    monkeypatch.setattr(kernels, "_fresh", lambda x: torch.full_like(x, math.nan))
+    for one in (*late, Late(late[0].delta.clone().requires_grad_(), 0.5)):
+        with torch.no_grad():
+            wanted = contribution(one, x)
+        assert torch.equal(kernels.fold(None, one, x), wanted)
+
+
+def test_a_finish_changes_only_what_it_is_given_to_write_into() -> None:
+    x, total = vector(5000, 5, special=False), vector(5000, 6, special=False)
+    kept, out = (x.clone(), total.clone()), torch.empty(5000)
+    fresh, made = kernels.finish(x, total, 3, Form(0.7)), kernels.finish(x, total, 3, Form(0.7), out)
+    assert made.x is out
+    assert torch.equal(fresh.x, out)
+    assert torch.equal(x, kept[0])
+    assert torch.equal(total, kept[1])
+    assert torch.equal(kernels.finish(x, total, 3, Form(0.7), total).x, out)
+
+
+@pytest.mark.parametrize("compensated", [False, True])
+def test_a_fold_and_a_finish_that_a_gpu_compiles_compute_the_same(compensated: bool) -> None:
+    n, form = 5000, Form(0.7, 0.2, 0.1)
+    x, late = vector(n, 5, special=False), parcel(n, 3, compensated, special=False)
+    folding, finishing = (torch.compile(f, backend="aot_eager") for f in (kernels._fold, kernels._finished))
+    total = None
+    for delta, weight, curvature, past in late:
+        before, total = total, folding(total, delta, curvature, past, x, torch.tensor(weight))
+        assert before is None or before is total
+    done, *facts = finishing(x, total, torch.tensor(3.0), *kernels._scalars(form, x))
+    wanted = folded(x, late, 3, form)
+    assert torch.allclose(done, wanted.x, rtol=1e-6, atol=0)
+    assert [float(one) for one in facts] == pytest.approx(wanted[1:], rel=1e-5)
+
+
+def test_threads_change_nothing_in_a_local_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    n, form = 300_000, Form(0.7, 0.0, 0.1)
+    late = [Late(vector(n, i, special=False)) for i in range(4)]
+    monkeypatch.setattr(kernels, "_SHARE", 1000)
+    walked = []
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
             x, curvature = vector(n, 1, special=False), torch.zeros(n)
             share = kernels.walk(x, late[1].delta, curvature, form)
             walked.append((x, curvature, share))
     finally:
         torch.set_num_threads(before)
-    assert torch.equal(made[0].x, made[1].x)
-    assert made[0][1:] == pytest.approx(made[1][1:], rel=1e-9)
     assert all(torch.equal(a, b) for a, b in zip(*walked, strict=True))
 
 
 @pytest.mark.parametrize("compensated", [False, True])
-def test_what_a_gpu_compiles_computes_the_same(monkeypatch: pytest.MonkeyPatch, compensated: bool) -> None:
+def test_a_local_step_that_a_gpu_compiles_computes_the_same(monkeypatch: pytest.MonkeyPatch, compensated: bool) -> None:
     n, form = 5000, Form(0.7, 0.2, 0.1)
-    late = [Late(vector(n, i, special=False), 0.5, *_more(n, i, compensated)) for i in range(3)]
-    scalars = kernels._scalars(form, late[0].delta)
-    compiled = torch.compile(kernels._aggregate, backend="aot_eager")
-    x, norm, move, clipped = compiled(
-        late[0].delta, [(one.delta, one.curvature, one.past) for one in late], torch.full((3,), 0.5), *scalars
-    )
-    wanted = kernels.aggregate(late[0].delta, late, form)
-    assert torch.allclose(x, wanted.x, rtol=1e-6, atol=0)
-    assert (float(norm), float(move), float(clipped)) == pytest.approx(wanted[1:], rel=1e-5)
+    g = vector(n, 0, special=False)
+    scalars = kernels._scalars(form, g)
     one, two = vector(n, 5, special=False), vector(n, 5, special=False)
     curves = [torch.zeros(n), torch.zeros(n)] if compensated else [None, None]
     step = torch.compile(kernels._walk, backend="aot_eager")
-    assert float(step(one, late[0].delta, curves[0], *scalars)) == float(
-        kernels.walk(two, late[0].delta, curves[1], form)
-    )
+    assert float(step(one, g, curves[0], *scalars)) == float(kernels.walk(two, g, curves[1], form))
     assert torch.allclose(one, two, rtol=1e-6, atol=0)
 
 

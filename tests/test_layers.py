@@ -15,7 +15,7 @@ LAYERS = [
     {"fused", "kernels", "transforms", "adapter", "pace", "weights"},
     {"method", "messages", "gate", "algorithm", "regions"},
     {"methods", "theory", "optim", "fleet", "tasks", "tail"},
-    {"pools", "drive", "memory", "record", "checkpoint", "run", "track"},
+    {"pools", "drive", "memory", "record", "checkpoint", "scores", "summary", "run", "track"},
     {"signature", "spec", "figures", "reproduce", "sweep", "report", "doctor", "export", "cli"},
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}

@@ -37,7 +37,7 @@ def models_alive(one: tg.Method, task: Any) -> Iterator[int]:
     server = tg.Server(one, task.init(0), clients=12, seed=0)
     for _ in tg.drive(server, pool, ROUNDS):
         in_flight = [job.x for *_, job in pool.due if job is not None]
-        yield len({x.data_ptr() for x in (server.x, *server.past.models.values(), *in_flight)})
+        yield len({x.data_ptr() for x in (server.x, *server.vectors.past.values(), *in_flight)})
 
 
 @pytest.mark.parametrize("mode", ["sync", "server", "client"])
@@ -61,12 +61,12 @@ def test_a_peak_is_the_sum_of_its_parts() -> None:
     found = memory.foresee(one, task, fleet(), memory.needs(one, task), rounds=ROUNDS)
     parts = {name: tuple(part) for name, part in found.parts.items()}
     starts = max(models_alive(one, task)) - 1
-    assert parts["model"] == (None, 4000)
+    assert parts["model"] == (None, 2 * 4000)  # x and the sum
     assert parts["start vectors"] == (starts, 4000 * starts)
-    assert parts["updates"] == (3, 3 * 8000)
-    assert parts["work"] == (None, 4 * 4000)  # while the round is made: Δ, drift, A ⊙ drift, their difference
+    assert parts["updates"] == (1, 8000)
+    assert parts["work"] == (None, 5 * 4000)
     assert found.peak == sum(part.bytes for part in found.parts.values())
-    text = f"model 4 kB + {starts} start vectors {4 * starts} kB + 3 updates 24 kB + work 16 kB"
+    text = f"model 8 kB + {starts} start vectors {4 * starts} kB + 1 update 8 kB + work 20 kB"
     assert str(found) == f"{memory.size(found.peak)} = {text}"
 
 
@@ -85,7 +85,7 @@ def test_checkpoints_processes_batches_and_threads_cost_more() -> None:
     peaks = [memory.foresee(one, task, fleet(), needs, rounds=ROUNDS) for needs in (plain, recorded, crew, together)]
     assert peaks[0].parts["check sum"].bytes == 0
     assert peaks[1].parts["check sum"].bytes == 4000 + peaks[1].parts["start vectors"].bytes
-    assert peaks[2].parts["updates"].bytes == 4000 * (3 + 11)  # the buffer's, and one for every client at work
+    assert peaks[2].parts["updates"].bytes == 4000 * (1 + 11)  # the last, and one for every client at work
     assert peaks[2].parts["work"].bytes >= 2 * peaks[0].parts["work"].bytes
     assert together.work == 4 * plain.work
     assert peaks[3].parts["updates"].bytes == 4000 * (1 + 11)
@@ -121,14 +121,14 @@ def test_frozen_weights_are_in_no_vector_and_are_counted_once_for_every_thread()
     trained, untrained = 500 * 2 + 2, 4 * 500 + 500
     most = 0
     for event in tg.drive(server, pool, 20):
-        held = [*server.past.models.values(), *(job.x for job in event.jobs), server.x]
-        most = max(most, len(server.past.models))
+        held = [*server.vectors.past.values(), *(job.x for job in event.jobs), server.x]
+        most = max(most, len(server.vectors.past))
         assert {x.numel() for x in held} == {task.parameters} == {trained}
     assert most > 3
     needs = memory.needs(one, task)
     assert (needs.model, needs.update) == (4 * trained, 8 * trained)
     x, made, copied, kept = 4 * trained, 4 * (trained + untrained), 4 * untrained, 2 * 4 * trained
-    assert needs.own == x + made + copied + kept
+    assert needs.own == 2 * x + made + copied + kept
     crew = memory.needs(one, task, processes=3)
     assert crew.work == 3 * (5 * x + 4 * untrained + 2 * x) + 2 * x + 7 * x
 
@@ -157,7 +157,7 @@ def test_too_much_is_refused_with_the_arithmetic() -> None:
     one, task = method(mode="sync", buffer=3), tg.tasks.quadratic(clients=12, dimension=1000)
     found = memory.foresee(one, task, fleet(), memory.needs(one, task), rounds=10)
     found.check(found.peak)
-    with pytest.raises(tg.Invalid, match=r"must fit in \d+ kB, got 28 kB = model 4 kB \+ .* in round \d+\. Allow more"):
+    with pytest.raises(tg.Invalid, match=r"must fit in \d+ kB, got 28 kB = model 8 kB \+ .* in round \d+\. Allow more"):
         found.check(found.peak - 1000)
 
 

@@ -302,7 +302,7 @@ def test_the_memory_of_states_is_foreseen(name: str) -> None:
     kept = {long(state) for level in server.levels for state in level.kept.values()} or {0}
     assert len(kept) == 1
     assert need.outer == outer + 12 * max(kept)
-    assert need.own == 4000 + need.outer
+    assert need.own == 4000 * (1 + len(server.levels)) + need.outer  # x, and a sum for each server
     assert need.update == 4000 * (1 + one.compensate) + max(kept)
     assert (max(kept) > 0) == (name in KEEPING)
 
@@ -314,7 +314,7 @@ def long(state: dict[str, torch.Tensor]) -> int:
 
 def test_the_state_of_an_outer_step_counts_twice_while_a_round_is_made() -> None:
     need = memory.needs(method("fadas"), tg.tasks.quadratic(clients=12, dimension=1000))
-    assert need.own == 4 * 4000  # x, m, v, v̂
+    assert need.own == 5 * 4000  # x, the sum, m, v, v̂
     assert need.step == (memory.ROUND + 3) * 4000
     assert need.outer == 3 * 4000
 

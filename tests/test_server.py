@@ -199,7 +199,7 @@ def test_what_is_huge_but_finite_is_taken_though_its_norm_overflows() -> None:
 
 def test_only_messages_are_received() -> None:
     server, _ = start(method_of())
-    with pytest.raises(TypeError, match="a server receives Update, Lost or Joined, got str"):
+    with pytest.raises(TypeError, match="a server receives Update, Lost, Joined or Refused, got str"):
         server.receive("hello")  # type: ignore[arg-type]
 
 
@@ -670,37 +670,37 @@ def test_the_outer_step_is_told_its_round_and_the_delays() -> None:
 def test_past_models_are_held_exactly_while_somebody_needs_them() -> None:
     server, jobs = start(method_of("client", 1, compensate=True), clients=3)
     curved: Any = {"curvature": torch.zeros(D)}
-    assert set(server.past.models) == {0}
+    assert set(server.vectors.past) == {0}
     _, (first,) = server.receive(update(jobs[0], **curved))
-    assert set(server.past.models) == {0, 1}
+    assert set(server.vectors.past) == {0, 1}
     _, (second,) = server.receive(update(first, **curved))
-    assert set(server.past.models) == {0, 2}  # nobody works from x_1 any more
+    assert set(server.vectors.past) == {0, 2}  # nobody works from x_1 any more
     happened, _ = server.receive(update(jobs[1], **curved))
     assert isinstance(happened, tg.Advanced)
     assert happened.snapshots == 2  # x_0 and x_2, before the round let go; x_3 is not past yet
     server.receive(tg.Lost(2))
-    assert set(server.past.models) == {2, 3}
+    assert set(server.vectors.past) == {2, 3}
     server.receive(update(second, NAN, **curved))  # refused: its job is over too
-    assert set(server.past.models) == {3}
+    assert set(server.vectors.past) == {3}
 
 
-def test_an_update_in_the_buffer_keeps_its_model_though_its_client_has_gone_on() -> None:
+def test_an_update_in_the_buffer_needs_its_model_no_longer() -> None:
     server, jobs = start(method_of("client", 2, compensate=True), clients=2)
     curved: Any = {"curvature": torch.ones(D)}
-    x_0 = server.x
     _, (again,) = server.receive(update(jobs[0], **curved))
     server.receive(update(again, **curved))  # round 1; client 0 works from x_1, client 1 from x_0
-    server.receive(update(jobs[1], **curved))  # from x_0, waits in the buffer
-    server.receive(tg.Lost(1))
-    assert set(server.past.models) == {0, 1}
-    assert server.past.models[0] is x_0
+    x_1 = server.x
+    assert set(server.vectors.past) == {0, 1}
+    server.receive(update(jobs[1], **curved))  # from x_0: corrected and in the sum at once, and client 1 is sent x_1
+    assert set(server.vectors.past) == {1}
+    assert server.vectors.past[1] is x_1
 
 
 @MODES
 def test_no_past_models_are_held_where_nobody_compensates(mode: str) -> None:
     server, jobs = start(method_of(mode, 2, downplay=True), clients=4)
     for reply in play(server, jobs, 30):
-        assert server.past.models == {}
+        assert server.vectors.past == {}
         if isinstance(reply.happened, tg.Advanced):
             assert reply.happened.snapshots == 0
 
@@ -865,8 +865,8 @@ class Witness:
             assert set(done.delays) == {1}
         if m.mode != "client" and not self.rejoined:
             assert len(set(done.clients)) == M
-        held = {job.round for job in self.out.values()} | {one.round for one in self.buffered}
-        assert done.snapshots == (len(held) if m.compensate else 0)  # at its fullest: before the round lets go
+        held = {job.round for job in self.out.values()}  # nobody has been sent the new model yet
+        assert done.snapshots == (len(held) if m.compensate else 0)
         total = np.zeros(D)
         for one, p in zip(self.buffered, done.delays, strict=True):
             part = one.delta.double().numpy()
@@ -921,11 +921,11 @@ class Witness:
         assert held <= room
         assert held == room or not server.idle, "an idle client and a free place"
 
-        needed = Counter([job.round for job in self.out.values()] + [one.round for one in self.buffered])
-        assert server.past.holders == (needed if m.compensate else Counter())
-        assert set(server.past.models) == set(server.past.holders)
-        assert len(server.past.models) <= min(self.N + 1, server.round + 1)
-        for s, x in server.past.models.items():
+        needed = Counter(job.round for job in self.out.values())
+        assert server.holders == (needed if m.compensate else Counter())
+        assert set(server.vectors.past) == set(server.holders)
+        assert len(server.vectors.past) <= min(self.N + 1, server.round + 1)
+        for s, x in server.vectors.past.items():
             assert (x.double().numpy() == self.xs[s]).all()
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -23,6 +23,7 @@ from tardygrad import gate, kernels, streams
 from tardygrad.errors import Invalid
 from tardygrad.kernels import Late, Outcome
 from tardygrad.messages import (
+    NOTHING,
     Advanced,
     Buffers,
     Job,
@@ -171,39 +172,113 @@ def contribution(late: Late, x: Vector) -> Vector:
     return delta * late.weight if late.weight != 1.0 else delta
 
 
-def aggregate(
-    x: Vector, updates: list[Late], outer: Transform, state: State, step: Step, over: float | None = None
-) -> tuple[Outcome, State]:
-    """x_{t−1} and M updates become x_t; their sum is divided by M, or over another number."""
-    vectors = (v for late in updates for v in (late.delta, late.curvature, late.past))
-    plain = over is None and (updates[0].past is None or updates[0].curvature is not None)
-    if plain and kernels.fits(x, *vectors) and (form := outer.form(step.round)):
-        made = kernels.aggregate(x, updates, form)  # the lines below, in one pass over memory
+def fold(total: Vector | None, late: Late, x: Vector) -> Vector:
+    """Σ_i contribution_i so far, with one update more: the sum is the server's own and changed in place."""
+    if kernels.fits(x, late.delta, late.curvature, late.past) and (late.past is None or late.curvature is not None):
+        return kernels.fold(total, late, x)  # the lines below, in one pass over memory
+    total = torch.zeros_like(x) if total is None else total
+    total += contribution(late, x)
+    return total
+
+
+def finish(x: Vector, total: Vector, over: float, outer: Transform, state: State, step: Step) -> tuple[Outcome, State]:
+    """x_{t−1} and the sum of M contributions become x_t."""
+    if kernels.fits(x, total) and (form := outer.form(step.round)):
+        made = kernels.finish(x, total, over, form)  # the lines below, in one pass over memory
         return made, {"clipped": torch.tensor(made.clipped)}
-    delta = torch.zeros_like(x)
-    for late in updates:
-        delta += contribution(late, x)
-    delta /= len(updates) if over is None else over  # Δ_t ← (1/M) Σ_i contribution_i
+    delta = total.div_(over)  # Δ_t ← (1/M) Σ_i contribution_i
     move, state = outer.update(delta, state, step)  # η_t · Clip(ũ_t, Δ_t)
-    norm, length = (float(torch.linalg.vector_norm(v)) for v in (delta, move))
+    norm, length = (float(torch.linalg.vector_norm(v, dtype=torch.float64)) for v in (delta, move))
     return Outcome(x + move, norm, length, float(clipped_share(state))), state  # x_t ← x_{t−1} + move
 
 
-class Past:
-    """The past models x_s that work in flight or in the buffer started from, each kept while someone needs it."""
+class Vectors(Protocol):
+    """The vectors of a server, wherever they are: `Whole`, or in slices elsewhere (pools/shards.py)."""
 
-    def __init__(self) -> None:
-        self.models: dict[int, Vector] = {}
-        self.holders: Counter[int] = Counter()
+    @property
+    def start(self) -> Vector:
+        """What a new job starts from."""
 
-    def hold(self, s: int, x: Vector) -> None:
-        self.models[s] = x
-        self.holders[s] += 1
+    @property
+    def x(self) -> Vector:
+        """x_{t−1}."""
 
-    def release(self, s: int) -> None:
-        self.holders[s] -= 1
-        if not self.holders[s]:
-            del self.models[s], self.holders[s]
+    @property
+    def sum(self) -> Vector | None:
+        """Σ_i contribution_i of the round that fills, None before the first."""
+
+    @property
+    def state(self) -> State:
+        """What the outer step remembers."""
+
+    @property
+    def past(self) -> dict[int, Vector]:
+        """The past models x_s that work in flight started from."""
+
+    def look(self, update: Update, buffers: Buffers | None, keeps: gate.Kept) -> float | Reason:
+        """‖δ_i‖ of an update that may be folded in, or why it must not."""
+
+    def fold(self, update: Update, weight: float) -> None:
+        """Take a contribution in."""
+
+    def advance(self, t: int, delays: tuple[int, ...], over: float) -> Outcome:
+        """Make x_t of the sum, which is over then."""
+
+    def hold(self, s: int) -> None:
+        """Keep x, which is x_s, as a past model."""
+
+    def drop(self, s: int) -> None:
+        """Keep it no longer."""
+
+    def finite(self) -> bool:
+        """Whether x is."""
+
+    def put(self, x: Vector, total: Vector | None, state: State, past: dict[int, Vector]) -> None:
+        """Go on from these, of a checkpoint."""
+
+
+class Whole:
+    """All of a server's vectors here, in one piece each."""
+
+    def __init__(self, method: Method, x: Vector) -> None:
+        self.method, self.x = method, x.detach().clone()
+        self.sum: Vector | None = None
+        self.state = method.outer.init(self.x)
+        self.past: dict[int, Vector] = {}
+        self.drifts = method.compensate or method.pull
+
+    @property
+    def start(self) -> Vector:
+        return self.x
+
+    def look(self, update: Update, buffers: Buffers | None, keeps: gate.Kept) -> float | Reason:
+        if not gate.fits(update, self.x, buffers, self.method, keeps):
+            return "wrong shape"
+        norm = math.sqrt(torch.dot(update.delta, update.delta))
+        return norm if gate.finite(update, norm) else "not finite"
+
+    def fold(self, update: Update, weight: float) -> None:
+        past = self.past[update.round] if self.drifts else None  # x_s
+        self.sum = fold(self.sum, Late(update.delta, weight, update.curvature, past), self.x)
+
+    def advance(self, t: int, delays: tuple[int, ...], over: float) -> Outcome:
+        assert self.sum is not None
+        step = Step(t, delays, self.x)
+        made, self.state = finish(self.x, self.sum, over, self.method.outer, self.state, step)
+        self.x, self.sum = made.x, None
+        return made
+
+    def hold(self, s: int) -> None:
+        self.past[s] = self.x
+
+    def drop(self, s: int) -> None:
+        del self.past[s]
+
+    def finite(self) -> bool:
+        return bool(self.x.isfinite().all())
+
+    def put(self, x: Vector, total: Vector | None, state: State, past: dict[int, Vector]) -> None:
+        self.x, self.sum, self.state, self.past = x, total, state, past
 
 
 class Server:
@@ -218,9 +293,19 @@ class Server:
         clients: N.
         seed: of every random stream of the run.
         buffers: the initial model's buffers, if it has any.
+        vectors: what holds x and all that is as long; here, in one piece, if nothing else is said.
     """
 
-    def __init__(self, method: Method, x: Vector, *, clients: int, seed: int, buffers: Buffers | None = None) -> None:
+    def __init__(
+        self,
+        method: Method,
+        x: Vector,
+        *,
+        clients: int,
+        seed: int,
+        buffers: Buffers | None = None,
+        vectors: Callable[[Method, Vector], Vectors] = Whole,
+    ) -> None:
         at_least_one("clients", clients)
         for name, value, fix in (
             ("buffer", method.buffer, f"Use buffer={clients} for full synchronisation."),
@@ -231,15 +316,14 @@ class Server:
         if method.regions:
             raise Invalid(f"{method.name} has regions, and needs a server for each: use `tardygrad.serve`.")
         self.method, self.clients, self.seed = method, clients, seed
-        self.x, self.buffers, self.round = x.detach().clone(), buffers, 0
-        self.state = method.outer.init(self.x)
-        self.buffer: list[Taken] = []
+        self.vectors, self.buffers, self.round = vectors(method, x), buffers, 0
+        self.buffer: list[Taken] = []  # without their vectors, which are in the sum
         self.jobs: dict[int, int] = {}  # at work: client to the round its job started from
         self.idle = list(range(clients - 1, -1, -1))  # places are given from the end: client 0 first
         self.waiting: list[int] = []
         self.serials = [0] * clients
         self.sent = 0
-        self.past = Past()
+        self.holders: Counter[int] = Counter()  # how many jobs in flight started from x_s, if past models are needed
         self.now = 0.0  # of the last message
         self.speeds = Speeds(method.pace) if method.pace else None
         self.kept: dict[int, State] = {}  # the inner step's state of each client, if the method keeps it
@@ -249,7 +333,17 @@ class Server:
         self.places = method.buffer if method.mode == "sync" else method.concurrency or clients
         self.draws = method.mode == "sync" or method.dispatch == "random"
 
-    def receive(self, message: Update | Lost | Joined, now: float = 0.0) -> Reply:
+    @property
+    def x(self) -> Vector:
+        """The global model."""
+        return self.vectors.x
+
+    @property
+    def state(self) -> State:
+        """What the outer step remembers."""
+        return self.vectors.state
+
+    def receive(self, message: Update | Lost | Joined | Refused, now: float = 0.0) -> Reply:
         """Take one message. Aggregates first, then dispatches, so whoever completes the buffer gets the new model.
 
         Args:
@@ -268,8 +362,10 @@ class Server:
             self.lose(message.client)
         elif isinstance(message, Joined):
             self.join(message.client)
+        elif isinstance(message, Refused):  # on the way here
+            return self.refuse(message, message.reason)
         else:
-            raise TypeError(f"a server receives Update, Lost or Joined, got {type(message).__name__}")
+            raise TypeError(f"a server receives Update, Lost, Joined or Refused, got {type(message).__name__}")
         return Reply(happened, self.dispatch())
 
     def advance(self) -> Advanced:
@@ -277,17 +373,13 @@ class Server:
         t = self.round + 1
         taken = self.buffer
         delays = tuple(one.delay for one in taken)  # p_{t,i} ← t − τ_{t,i}
-        late = [self.late(one) for one in taken]
-        step = Step(t, delays, self.x)
-        made, self.state = aggregate(self.x, late, self.method.outer, self.state, step, self.over(late))
-        self.x = made.x  # x_t ← x_{t−1} + η_t · Clip(ũ_t, Δ_t)
+        weights = tuple(one.weight for one in taken)
+        made = self.vectors.advance(t, delays, self.over(weights))  # x_t ← x_{t−1} + η_t · Clip(ũ_t, Δ_t)
         self.round = t
         if self.buffers is not None:
             self.buffers = _merge([one.update.buffers for one in taken if one.update.buffers])
 
-        updates, snapshots = [one.update for one in taken], len(self.past.models)
-        for update in updates:
-            self._release(update.round)
+        updates = [one.update for one in taken]
         self.buffer = []
         self.idle += self.waiting
         self.waiting = []
@@ -295,7 +387,7 @@ class Server:
             round=t,
             clients=tuple(update.client for update in updates),
             delays=delays,
-            weights=tuple(one.weight for one in late),
+            weights=weights,
             norms=tuple(one.norm for one in taken),
             norm=made.norm,
             move=made.move,
@@ -303,20 +395,14 @@ class Server:
             local_clipped=sum(update.clipped for update in updates) / len(updates),
             loss=sum(update.loss for update in updates) / len(updates),
             steps=sum(update.steps for update in updates),
-            snapshots=snapshots,
+            snapshots=len(self.holders),
         )
 
-    def late(self, taken: Taken) -> Late:
-        """An update, and what the method does about its delay p."""
-        update, weight = taken.update, self.method.weight
-        past = self.past.models[update.round] if self.drifts else None  # x_s
-        return Late(update.delta, weight(taken.delay) if weight else 1.0, update.curvature, past)
-
-    def over(self, updates: list[Late]) -> float | None:
-        """What their sum is divided by, if it is not M."""
+    def over(self, weights: tuple[float, ...]) -> float:
+        """What the sum of the contributions is divided by."""
         if self.method.denominator == "weights":
-            return sum(late.weight for late in updates) or 1.0
-        return 1.0 if self.method.denominator == "one" else None
+            return sum(weights) or 1.0
+        return 1.0 if self.method.denominator == "one" else len(weights)
 
     # ------------------------------------------------------------------------------------------- who works when
 
@@ -341,18 +427,26 @@ class Server:
         self.jobs[client] = self.round
         self.serials[client] = serial + 1
         self.sent += 1
-        if self.drifts:
-            self.past.hold(self.round, self.x)
+        self._hold(self.round)
         steps, epochs = method.local_steps, method.local_epochs
         if self.speeds:
             K = self.speeds.share(client, steps or epochs or 1, self.now)
             steps, epochs = (K, None) if steps else (None, K)
         named = client, serial, self.round
-        return Job(*named, self.x, steps, epochs, self.seed, self.buffers, self.state_of(client))
+        return Job(*named, self.vectors.start, steps, epochs, self.seed, self.buffers, self.state_of(client))
+
+    def _hold(self, s: int) -> None:
+        if self.drifts:
+            if s not in self.holders:
+                self.vectors.hold(s)
+            self.holders[s] += 1
 
     def _release(self, s: int) -> None:
         if self.drifts:
-            self.past.release(s)
+            self.holders[s] -= 1
+            if not self.holders[s]:
+                del self.holders[s]
+                self.vectors.drop(s)
 
     # ------------------------------------------------------------------------------------- the gate, lost clients
 
@@ -366,27 +460,27 @@ class Server:
         if not self._is_out(update) or self.jobs[update.client] != update.round:
             given = 0 <= update.client < self.clients and 0 <= update.serial < self.serials[update.client]
             return "finished job" if given and not self._is_out(update) else "unknown job"
-        if not gate.fits(update, self.x, self.buffers, self.method, self.keeps):
-            return "wrong shape"
-        norm = math.sqrt(torch.dot(update.delta, update.delta))
-        if not gate.finite(update, norm):
-            return "not finite"
+        norm = self.vectors.look(update, self.buffers, self.keeps)
+        if isinstance(norm, str):
+            return norm
         if self.method.max_delay is not None and delay > self.method.max_delay:
             return "too stale"
-        return Taken(update, delay, norm)
+        weight = self.method.weight(delay) if self.method.weight else 1.0
+        return Taken(update, delay, norm, weight)
 
     def take(self, taken: Taken) -> None:
-        """Put an update into the buffer; its client is free, or waits for the round to end."""
-        client = taken.update.client
-        del self.jobs[client]
+        """Fold an update into the round's sum; its client is free, or waits for the round to end."""
+        update, client = taken.update, taken.update.client
+        self.vectors.fold(update, taken.weight)
+        self._release(self.jobs.pop(client))
         (self.idle if self.method.mode == "client" else self.waiting).append(client)
-        self.buffer.append(taken)
-        if taken.update.state is not None:
-            self.kept[client] = taken.update.state
+        self.buffer.append(taken._replace(update=update._replace(delta=NOTHING, curvature=None, state=None)))
+        if update.state is not None:
+            self.kept[client] = update.state
         if self.speeds:
             self.speeds.measure(client, self.now)
 
-    def refuse(self, update: Update, reason: Reason) -> Reply:
+    def refuse(self, update: Update | Refused, reason: Reason) -> Reply:
         """Turn an update away; if its job was out, the client is free for new work."""
         if self._is_out(update):
             self._release(self.jobs.pop(update.client))
@@ -426,7 +520,7 @@ class Server:
             "lost": self.clients - present, "buffered": len(self.buffer), "buffer": self.method.buffer,
         }  # fmt: skip
 
-    def _is_out(self, update: Update) -> bool:
+    def _is_out(self, update: Update | Refused) -> bool:
         """Whether this very job is at work: a client has one at a time, the last it was given."""
         return update.client in self.jobs and update.serial == self.serials[update.client] - 1
 

@@ -11,6 +11,9 @@ import json
 import os
 import re
 import shutil
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,12 +26,13 @@ from tardygrad.errors import RecordError
 from tardygrad.messages import Buffers, Job, Taken, Update
 from tardygrad.pace import Speeds
 from tardygrad.pools.pool import Pending
-from tardygrad.record import plain, unwritable
+from tardygrad.record import Row, plain, unwritable
 from tardygrad.regions import Letter, Regional
+from tardygrad.scores import Model, Scores
 from tardygrad.transforms import State, below
 
 KEEP = 2
-FORMAT = 2
+FORMAT = 3
 
 
 class Checkpoint(NamedTuple):
@@ -81,9 +85,14 @@ class _Tensors:
         return below(self.named, f"{name}.")
 
 
-def capture(server: Server | Regional, pending: Pending) -> Checkpoint:
-    """The state of a server and its pool."""
+def capture(
+    server: Server | Regional, pending: Pending, tail: Sequence[Tensor] = (), scores: Scores | None = None
+) -> Checkpoint:
+    """The state of a server and its pool; with what was sampled of the round's updates, and rows without scores."""
     tensors = _Tensors()
+    for i, sample in enumerate(tail):
+        tensors.put(f"tail.{i}", sample)
+    rows, model = (list(scores.rows), scores.model) if scores else ([], None)
     servers = [_capture(one, tensors, str(i)) for i, one in enumerate(server.levels)]
     for i, update in enumerate(pending.done):
         tensors.put_state(f"done.{i}.state", update.state)
@@ -92,6 +101,7 @@ def capture(server: Server | Regional, pending: Pending) -> Checkpoint:
         {
             "format": FORMAT, "method": _named(server), "clients": server.clients, "seed": server.seed,
             "round": server.round, "servers": servers,
+            "rows": rows, "unscored": tensors.put_model(*model) if model else None,
             "regions": _letters(server, tensors) if isinstance(server, Regional) else None,
             "pending": {
                 "now": pending.now, "due": pending.due,
@@ -110,15 +120,16 @@ def _capture(server: Server, tensors: _Tensors, name: str) -> dict[str, Any]:
     tensors.put_state(f"{name}.state", server.state)
     for client, state in server.kept.items():
         tensors.put_state(f"{name}.kept.{client}", state)
+    total = server.vectors.sum
+    tensors.put(f"{name}.sum", None if total is None else total.clone())  # the server will go on adding to it
     buffer = [
-        [tensors.put_update(f"{name}.buffer.{i}", one.update), one.delay, one.norm]
+        [tensors.put_update(f"{name}.buffer.{i}", one.update), *one[1:]]  # no vectors: they are in the sum
         for i, one in enumerate(server.buffer)
     ]
     return {
         "round": server.round, "x": tensors.put_model(server.x, server.buffers), "sent": server.sent,
         "serials": server.serials, "idle": server.idle, "waiting": server.waiting,
         "jobs": list(server.jobs.items()), "buffer": buffer, "kept": list(server.kept),
-        "past": [[s, tensors.put_model(x)] for s, x in server.past.models.items()],
         "speeds": list(server.speeds.of.items()) if server.speeds else [],
         "given": [[client, *given] for client, given in server.speeds.given.items()] if server.speeds else [],
     }  # fmt: skip
@@ -145,8 +156,10 @@ def apply(checkpoint: Checkpoint, server: Server | Regional) -> Pending:
     if x.shape != server.x.shape:
         sizes = f"{x.numel()} parameters, not {server.x.numel()}"
         raise RecordError(f"the checkpoint belongs to another model: it has {sizes}.")
+    pending = facts["pending"]
+    starts = {s: tensors.named[x] for _, _, s, x, *_ in pending["jobs"]}
     for i, (one, its) in enumerate(zip(server.levels, facts["servers"], strict=True)):
-        _apply(one, its, tensors, str(i))
+        _apply(one, its, tensors, str(i), starts)
     if isinstance(server, Regional):
         its = facts["regions"]
         server.starts = [tensors.named[name] for name in its["starts"]]
@@ -155,7 +168,6 @@ def apply(checkpoint: Checkpoint, server: Server | Regional) -> Pending:
             (due, r, number, Letter(due, r, up, tensors.named[name], tensors.buffers(name)))
             for due, r, number, up, name in its["letters"]
         ]
-    pending = facts["pending"]
     jobs = [
         Job(
             client, serial, s, tensors.named[x], steps, epochs, server.seed, tensors.buffers(x), server.state_of(client)
@@ -170,9 +182,22 @@ def apply(checkpoint: Checkpoint, server: Server | Regional) -> Pending:
     )
 
 
-def _apply(server: Server, facts: dict[str, Any], tensors: _Tensors, name: str) -> None:
-    server.x, server.buffers = tensors.named[facts["x"]], tensors.buffers(facts["x"])
-    server.state = tensors.state(f"{name}.state")
+def sampled(checkpoint: Checkpoint) -> list[Tensor]:
+    """What was sampled of the updates in the buffer."""
+    held = below(checkpoint.tensors, "tail.")
+    return [held[str(i)] for i in range(len(held))]
+
+
+def unscored(checkpoint: Checkpoint) -> tuple[list[Row], Model | None]:
+    """The rows that were not yet told, and the model of the first, which was being evaluated."""
+    tensors, name = _Tensors(checkpoint.tensors), checkpoint.facts["unscored"]
+    model = None if name is None else (tensors.named[name], tensors.buffers(name))
+    return checkpoint.facts["rows"], model
+
+
+def _apply(server: Server, facts: dict[str, Any], tensors: _Tensors, name: str, starts: dict[int, Tensor]) -> None:
+    """Put one server into its state; `starts` are the models that the jobs in flight started from, by round."""
+    x, server.buffers = tensors.named[facts["x"]], tensors.buffers(facts["x"])
     server.round, server.sent, server.serials = facts["round"], facts["sent"], facts["serials"]
     server.idle, server.waiting = facts["idle"], facts["waiting"]
     server.jobs = dict(facts["jobs"])
@@ -181,12 +206,31 @@ def _apply(server: Server, facts: dict[str, Any], tensors: _Tensors, name: str) 
         server.speeds = Speeds(server.method.pace, facts["speeds"])
         server.speeds.given = {client: (share, sent) for client, share, sent in facts["given"]}
     server.buffer = [
-        Taken(tensors.update(f"{name}.buffer.{i}", its), delay, norm)
-        for i, (its, delay, norm) in enumerate(facts["buffer"])
+        Taken(tensors.update(f"{name}.buffer.{i}", its), *rest) for i, (its, *rest) in enumerate(facts["buffer"])
     ]
-    past = {s: tensors.named[model] for s, model in facts["past"]}
-    for s in [*server.jobs.values(), *(one.update.round for one in server.buffer)] if past else ():
-        server.past.hold(s, past[s])
+    if server.drifts:
+        server.holders = Counter(server.jobs.values())
+    past = {s: starts.get(s, x) for s in server.holders}  # jobs without a model were lost with their engine
+    server.vectors.put(x, tensors.named.get(f"{name}.sum"), tensors.state(f"{name}.state"), past)
+
+
+class Saver:
+    """Writes checkpoints while the run goes on, one at a time; what went wrong is raised by the next call."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="tardygrad-checkpoint")
+        self._saving: Future[None] | None = None
+
+    def begin(self, write: Callable[[], None]) -> None:
+        """Begin to write one, when the last is written."""
+        self.finish()
+        self._saving = self._thread.submit(write)
+
+    def finish(self) -> None:
+        """Wait until all is written."""
+        saving, self._saving = self._saving, None
+        if saving:
+            saving.result()
 
 
 def save(folder: Path, checkpoint: Checkpoint, **also: Any) -> None:

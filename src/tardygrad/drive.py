@@ -59,7 +59,7 @@ def drive(server: Server | Regional, pool: Pool, rounds: int | None = None) -> I
 
 
 def _check_finite(server: Server | Regional) -> None:
-    if not all(one.x.isfinite().all() for one in server.levels):
+    if not all(one.vectors.finite() for one in server.levels):
         raise Diverged(f"the model is not finite after round {server.round}. Use a smaller lr, or clip.")
 
 

@@ -5,6 +5,7 @@ TardygradError
 ├── Starved        the buffer can no longer fill: too many clients are lost, or every update is refused
 ├── Diverged       the model is no longer finite
 ├── WorkFailed     a client's work raised an error; names the client and the job
+├── Interrupted    a pool was told to stop waiting
 └── RecordError    a run's directory could not be read or written (disk full, damaged, in use)
 """
 
@@ -33,6 +34,10 @@ class Diverged(TardygradError):
 
 class WorkFailed(TardygradError):
     """A client's work raised an error."""
+
+
+class Interrupted(TardygradError):
+    """A pool was told to stop waiting."""
 
 
 class RecordError(TardygradError):

@@ -9,31 +9,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import boolean, carray, float32, float64, int64, njit, types, void
-from numba.core import cgutils
-from numba.extending import intrinsic
+from numba import boolean, float32, float64, int64, njit, types, void
 
 BLOCK = 2048
-"""Coordinates at a time in a round: their sum stays in the first cache while M updates stream by."""
+"""Coordinates whose squares are added up in float32."""
 
 _COUNT = np.int32
 _vector, _whole = float32[::1], {"cache": True, "nogil": True, "error_model": "numpy"}
-
-
-@intrinsic
-def _pointer(typing: Any, address: Any) -> Any:
-    """An address as a pointer."""
-
-    def build(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return builder.inttoptr(values[0], cgutils.voidptr_t)
-
-    return types.voidptr(int64), build
-
-
-@njit(inline="always")
-def _at(address: int, first: int, count: int) -> Any:
-    """`count` coordinates from `first` on of the vector at an address."""
-    return carray(_pointer(address + 4 * first), count, np.float32)
 
 
 @njit(inline="always")
@@ -70,36 +52,6 @@ def walk_curved(x: Any, g: Any, curvature: Any, lower: Any, upper: Any, lr: Any)
     return clipped
 
 
-@njit(void(_vector, _vector, float32), **_whole)
-def _add(total: Any, d: Any, w: Any) -> None:
-    for j in range(len(total)):
-        total[j] += d[j] * w
-
-
-@njit(void(_vector, _vector, float32, _vector, float32, _vector, float32, _vector, float32), **_whole)
-def _add4(total: Any, d0: Any, w0: Any, d1: Any, w1: Any, d2: Any, w2: Any, d3: Any, w3: Any) -> None:
-    for j in range(len(total)):
-        total[j] = (((total[j] + d0[j] * w0) + d1[j] * w1) + d2[j] * w2) + d3[j] * w3
-
-
-@njit(void(_vector, _vector, _vector, _vector, _vector, float32), **_whole)
-def _add_compensated(total: Any, x: Any, d: Any, a: Any, p: Any, w: Any) -> None:
-    for j in range(len(total)):
-        total[j] += (d[j] - a[j] * (x[j] - p[j])) * w
-
-
-@njit(
-    void(_vector, _vector, _vector, _vector, _vector, float32, _vector, _vector, _vector, float32),
-    **_whole,
-)
-def _add2_compensated(
-    total: Any, x: Any, d0: Any, a0: Any, p0: Any, w0: Any, d1: Any, a1: Any, p1: Any, w1: Any
-) -> None:
-    for j in range(len(total)):
-        first = (d0[j] - a0[j] * (x[j] - p0[j])) * w0
-        total[j] = (total[j] + first) + (d1[j] - a1[j] * (x[j] - p1[j])) * w1
-
-
 @njit(
     types.Tuple((int64, float64, float64))(_vector, _vector, _vector, float32, float32, float32, float32),
     fastmath={"reassoc"},  # of the sums; nothing else here can be put in another order
@@ -118,63 +70,40 @@ def _finish(total: Any, x: Any, out: Any, count: Any, lower: Any, upper: Any, lr
     return int64(clipped), float64(squares), float64(moved)
 
 
+@njit(void(_vector, _vector, float32, boolean), **_whole)
+def fold(total: Any, d: Any, w: Any, first: Any) -> None:
+    """total ← total + δ · w, or 0 + δ · w if it is the first: what was in that memory is not read."""
+    if first:
+        for j in range(len(total)):
+            total[j] = np.float32(0.0) + d[j] * w  # the sum of 0 and −0 is 0
+    else:
+        for j in range(len(total)):
+            total[j] += d[j] * w
+
+
+@njit(void(_vector, _vector, _vector, _vector, _vector, float32, boolean), **_whole)
+def fold_compensated(total: Any, d: Any, a: Any, p: Any, x: Any, w: Any, first: Any) -> None:
+    """The same of (δ − A ⊙ (x − past)) · w."""
+    if first:
+        for j in range(len(total)):
+            total[j] = np.float32(0.0) + (d[j] - a[j] * (x[j] - p[j])) * w
+    else:
+        for j in range(len(total)):
+            total[j] += (d[j] - a[j] * (x[j] - p[j])) * w
+
+
 @njit(
-    types.Tuple((int64, float64, float64))(
-        _vector, _vector, int64[::1], int64[::1], int64[::1], _vector, boolean, int64, int64, float32, float32, float32
-    ),
+    types.Tuple((int64, float64, float64))(_vector, _vector, _vector, float32, float32, float32, float32),
     **_whole,
 )
-def aggregate(
-    x: Any,
-    out: Any,
-    deltas: Any,
-    curvatures: Any,
-    pasts: Any,
-    weights: Any,
-    compensated: Any,
-    start: Any,
-    stop: Any,
-    lower: Any,
-    upper: Any,
-    lr: Any,
-) -> Any:
-    """out ← x + lr · Clip(mean of the contributions) from `start` to `stop`; vectors are given by their addresses.
+def finish(total: Any, x: Any, out: Any, over: Any, lower: Any, upper: Any, lr: Any) -> Any:
+    """out ← x + lr · Clip(total / over).
 
     Returns how many coordinates were clipped, and the sums of squares of the mean and of the move.
     """
-    scratch, updates = np.empty(BLOCK, np.float32), len(deltas)
     clipped, squares, moved = 0, 0.0, 0.0
-    for first in range(start, stop, BLOCK):
-        count = min(BLOCK, stop - first)
-        here, there, total = x[first : first + count], out[first : first + count], scratch[:count]
-        total[:] = 0.0
-        i = 0
-        if compensated:
-            while i + 2 <= updates:
-                _add2_compensated(
-                    total, here,
-                    _at(deltas[i], first, count), _at(curvatures[i], first, count), _at(pasts[i], first, count),
-                    weights[i],
-                    _at(deltas[i + 1], first, count), _at(curvatures[i + 1], first, count),
-                    _at(pasts[i + 1], first, count), weights[i + 1],
-                )  # fmt: skip
-                i += 2
-            if i < updates:
-                _add_compensated(
-                    total, here, _at(deltas[i], first, count), _at(curvatures[i], first, count),
-                    _at(pasts[i], first, count), weights[i],
-                )  # fmt: skip
-        else:
-            while i + 4 <= updates:
-                _add4(
-                    total,
-                    _at(deltas[i], first, count), weights[i], _at(deltas[i + 1], first, count), weights[i + 1],
-                    _at(deltas[i + 2], first, count), weights[i + 2], _at(deltas[i + 3], first, count), weights[i + 3],
-                )  # fmt: skip
-                i += 4
-            while i < updates:
-                _add(total, _at(deltas[i], first, count), weights[i])
-                i += 1
-        changed, a, b = _finish(total, here, there, np.float32(updates), lower, upper, lr)
+    for i in range(0, len(total), BLOCK):
+        k = min(i + BLOCK, len(total))
+        changed, a, b = _finish(total[i:k], x[i:k], out[i:k], over, lower, upper, lr)
         clipped, squares, moved = clipped + changed, squares + a, moved + b
     return clipped, squares, moved

@@ -1,4 +1,4 @@
-"""The local step and the round of algorithm.py, each in one pass over memory.
+"""The local step, the fold and the finish of algorithm.py, each in one pass over memory.
 
 On a CPU numba makes them (`fused.py`, the extra `fast`), on a GPU torch.compile. Where there is neither, where vectors
 are small, or where a method's steps are more than a clip and a rate, the lines of algorithm.py run as they stand. On a
@@ -73,22 +73,38 @@ def walk(x: Tensor, g: Tensor, curvature: Tensor | None, form: Form) -> Tensor:
     return torch.tensor(clipped[0] / len(x))
 
 
-def aggregate(x: Tensor, updates: Sequence[Late], form: Form, out: Tensor | None = None) -> Outcome:
-    """x + lr · Clip((1/M) Σ contributions), in new memory or, on a CPU, in that of `out`."""
+def fold(total: Tensor | None, late: Late, x: Tensor) -> Tensor:
+    """total + contribution, in place, or 0 + contribution in new memory; a `pull` is not for kernels."""
+    delta, weight, curvature, past = late
     if x.is_cuda:
-        late = [(one.delta, one.curvature, one.past) for one in updates]
-        weights = torch.tensor([one.weight for one in updates], device=x.device)
-        made, *facts = _compiled(_aggregate)(x, late, weights, *_scalars(form, x))
+        made: Tensor = _compiled(_fold)(total, delta, curvature, past, x, torch.tensor(weight, device=x.device))
+        return made
+    fused, first = _numba(), total is None
+    total = _fresh(x) if total is None else total
+    compensated = curvature is not None and past is not None
+    kernel = fused.fold_compensated if compensated else fused.fold
+    given = (total, delta, curvature, past, x) if compensated else (total, delta)
+    vectors = [one.detach().numpy() for one in given if one is not None]
+    w = _single(weight)
+
+    def part(a: int, b: int) -> Sequence[float]:
+        kernel(*(v[a:b] for v in vectors), w, first)
+        return ()
+
+    _spread(len(x), part)
+    return total
+
+
+def finish(x: Tensor, total: Tensor, over: float, form: Form, out: Tensor | None = None) -> Outcome:
+    """x + lr · Clip(total / over), in new memory or, on a CPU, in that of `out`."""
+    if x.is_cuda:
+        made, *facts = _compiled(_finished)(x, total, torch.tensor(over, device=x.device), *_scalars(form, x))
         return Outcome(made, *map(float, facts))
     fused = _numba()
-    if out is None:
-        out = torch.from_numpy(np.empty(len(x), np.float32))  # numpy asks for huge pages, which are cleared sooner
-    compensated = updates[0].curvature is not None
-    vectors = ([getattr(one, name) for one in updates] for name in ("delta", "curvature", "past"))
-    addresses = [np.array([0 if v is None else v.data_ptr() for v in each], np.int64) for each in vectors]
-    weights32 = np.array([one.weight for one in updates], np.float32)
-    ends = (x.numpy(), out.numpy(), *addresses, weights32, compensated)
-    clipped, squares, moved = _spread(len(x), lambda a, b: fused.aggregate(*ends, a, b, *_float32(form)))
+    out = _fresh(x) if out is None else out
+    vectors = [one.detach().numpy() for one in (total, x, out)]
+    numbers = (_single(over), *_float32(form))
+    clipped, squares, moved = _spread(len(x), lambda a, b: fused.finish(*(v[a:b] for v in vectors), *numbers))
     return Outcome(out, math.sqrt(squares), math.sqrt(moved), clipped / len(x))
 
 
@@ -105,6 +121,16 @@ def _numba() -> ModuleType:
     made = _fused()
     assert made is not None  # `fits` has said so
     return made
+
+
+def _fresh(x: Tensor) -> Tensor:
+    """New memory for a vector like x: numpy asks for huge pages, which are cleared sooner."""
+    return torch.from_numpy(np.empty(len(x), np.float32))
+
+
+def _single(value: float) -> np.float32:
+    with np.errstate(over="ignore"):  # as torch takes a number: one that is too large for float32 is infinite
+        return np.float32(value)
 
 
 def _float32(form: Form) -> tuple[np.float32, ...]:
@@ -147,20 +173,19 @@ def _walk(x: Tensor, g: Tensor, curvature: Tensor | None, lower: Tensor, upper: 
     return (c != g).float().mean()
 
 
-def _aggregate(
-    x: Tensor,
-    late: Sequence[tuple[Tensor, Tensor | None, Tensor | None]],
-    weights: Tensor,
-    lower: Tensor,
-    upper: Tensor,
-    lr: Tensor,
-) -> tuple[Tensor, ...]:
-    total = torch.zeros_like(x)
-    for i, (delta, curvature, past) in enumerate(late):
-        if curvature is not None and past is not None:
-            delta = delta - curvature * (x - past)
-        total = total + delta * weights[i]
-    mean = total / len(late)
+def _fold(
+    total: Tensor | None, delta: Tensor, curvature: Tensor | None, past: Tensor | None, x: Tensor, weight: Tensor
+) -> Tensor:
+    if curvature is not None and past is not None:
+        delta = delta - curvature * (x - past)
+    if total is None:
+        return 0.0 + delta * weight
+    total += delta * weight
+    return total
+
+
+def _finished(x: Tensor, total: Tensor, over: Tensor, lower: Tensor, upper: Tensor, lr: Tensor) -> tuple[Tensor, ...]:
+    mean = total / over
     c = _biclip(mean, lower, upper)
     move = c * lr
     return x + move, torch.linalg.vector_norm(mean), torch.linalg.vector_norm(move), (c != mean).float().mean()

@@ -3,10 +3,10 @@
 The clock alone decides how many those are, so the same server and pool run on the clock, with nothing to learn, and the
 models they hold are counted. The parts:
 
-    model          x and the outer step's state; of a module also the weights it was made with, a copy of those that are
-                   frozen, and the x and gradient it keeps
-    start vectors  past models: those that jobs in flight started from, and under DC those of buffered updates
-    updates        δ, under DC also A: in the buffer, the last one to arrive, and those computed before they are due
+    model          x, the round's sum and the outer step's state; of a module also the weights it was made with, a copy
+                   of those that are frozen, and the x and gradient it keeps
+    start vectors  past models: those that jobs in flight started from
+    updates        δ, under DC also A: the last one to arrive, and those computed before they are due
     work           local x, gradient, a move on its way through clip and rate, under DC A; or the server's Δ and move
                    while it makes a round; with several processes that of all, what they read and what they send
     check sum      a checkpoint, read back when it has been written
@@ -41,7 +41,7 @@ from tardygrad.tasks.clock import Clock
 from tardygrad.transforms import Step, Transform
 
 WORK = 4  # local x, gradient, the clipped gradient, the move; under DC also A
-ROUND = 3  # Δ, the clipped Δ, the move; under DC first Δ, drift, A ⊙ drift, their difference
+ROUND = 2  # the clipped Δ, the move; under DC before that drift, A ⊙ drift, their difference
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 
@@ -115,7 +115,8 @@ def needs(
     update = x * (1 + dc) + buffers + inner * method.keep
     job = (WORK + dc + method.inner.scratch) * x + buffers + inner
     step = (ROUND + dc) * x + outer  # the state before stays until the round is made
-    own = x + buffers + outer + made + frozen + kept + kept_states
+    sums = 1 + (len(method.regions.members(task.clients)) if method.regions else 0)
+    own = (1 + sums) * x + buffers + outer + made + frozen + kept + kept_states
     if processes > 1:
         work, ahead = (
             processes * (job + frozen + update) + update + places(processes) * (x + buffers),
@@ -166,13 +167,11 @@ class Watch:
                 self._born(server, *(job.x for job in event.jobs))
             yield event  # now the caller has let go of the one before
             if isinstance(event.happened, Advanced):
-                self._note(
-                    server.round, len(server.jobs), last, server.method.buffer, needs.step + needs.work * needs.apart
-                )
+                self._note(server.round, len(server.jobs), last, 1, needs.step + needs.work * needs.apart)
                 if needs.checkpoint_every and server.round % needs.checkpoint_every == 0:
                     self._written(server)
             last = len(self.alive) - 1
-            held = len(server.buffer) or event.message is not None  # the last message stays until the next is there
+            held = event.message is not None  # the last message stays until the next is there
             self._note(server.round, len(server.jobs), last, int(held), needs.work)
         if needs.checkpoint_every:
             self._written(server)
@@ -223,10 +222,9 @@ def bound(method: Method, task: Task, needs: Needs, *, rounds: int) -> Memory:
     """What a run on the real clock, which nobody foresees, takes at most: every job at work from another round."""
     watch, server = Watch(needs), serve(method, torch.empty(0), clients=task.clients, seed=0)
     places = server.places
-    held = places + method.buffer * (method.compensate or method.pull)
-    starts = 0 if method.mode == "sync" else min(held, rounds)
+    starts = 0 if method.mode == "sync" else min(places, rounds)
     starts += 3 * (len(server.levels) - 1)  # of a region the model, where it started, and a letter
-    watch._note(0, places, starts, method.buffer, needs.step + needs.work)
+    watch._note(0, places, starts, 1, needs.step + needs.work)
     return watch.memory._replace(round=rounds, rounds=rounds)
 
 

@@ -6,6 +6,7 @@ import math
 from typing import Literal, NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from tardygrad import streams
@@ -13,6 +14,9 @@ from tardygrad.transforms import State
 
 Vector = Tensor
 """One flat float32 tensor: a model, a delta, a curvature."""
+
+NOTHING = torch.empty(0)
+"""In place of a vector that is elsewhere, or no longer needed."""
 
 Reason = Literal["not finite", "wrong shape", "unknown job", "finished job", "from the future", "too stale"]
 """Why the gate refuses an update."""
@@ -76,10 +80,11 @@ class Taken(NamedTuple):
     update: Update
     delay: int  # p
     norm: float  # ‖δ_i‖₂
+    weight: float = 1.0  # what its delay leaves of it
 
 
 class Refused(NamedTuple):
-    """An update was turned away at the gate."""
+    """An update was turned away at the gate, or on its way there."""
 
     client: int
     serial: int

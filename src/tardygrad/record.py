@@ -94,13 +94,20 @@ class Record:
         except OSError as error:
             raise unwritable(self.path, error) from error
 
-    def sync(self) -> dict[str, int]:
-        """Bring all lines to the disk; the length of each file, for a checkpoint."""
+    def lengths(self) -> dict[str, int]:
+        """The length of each file, for a checkpoint."""
         try:
             for file in self._files:
                 file.flush()
-                os.fsync(file.fileno())
             return {Path(file.name).name: os.fstat(file.fileno()).st_size for file in self._files}
+        except OSError as error:
+            raise unwritable(self.path, error) from error
+
+    def sync(self) -> None:
+        """Bring what was written to the disk; from any thread."""
+        try:
+            for file in self._files:
+                os.fsync(file.fileno())
         except OSError as error:
             raise unwritable(self.path, error) from error
 

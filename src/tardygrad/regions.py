@@ -12,13 +12,14 @@ once, but for the global model that is evaluated meanwhile.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from heapq import heappop, heappush
 from typing import NamedTuple
 
 import torch
 
-from tardygrad.algorithm import Server
+from tardygrad.algorithm import Server, Vectors, Whole
 from tardygrad.errors import Invalid
 from tardygrad.messages import Advanced, Buffers, Job, Joined, Lost, Refused, Reply, Taken, Update, Vector
 from tardygrad.method import Method
@@ -59,7 +60,7 @@ class Regional:
         self.letters: list[tuple[float, int, int, Letter]] = []  # a heap
         self.written = 0
 
-    def receive(self, message: Update | Lost | Joined, now: float = 0.0) -> Reply:
+    def receive(self, message: Update | Lost | Joined | Refused, now: float = 0.0) -> Reply:
         """Take one message of a client to its region's server."""
         self._deliver(now)
         r, local = self.home.get(message.client, (0, -1))
@@ -86,7 +87,8 @@ class Regional:
                 (job,) = above.receive(Update(r, serial, s, letter.vector, None, letter.buffers), letter.due).jobs
                 self._post(Letter(letter.due + self.plan.exchange, r, False, job.x, job.buffers))
                 continue
-            region.x = torch.lerp(region.x, letter.vector, self.plan.blend)  # θ ← (1 − α) θ + α x
+            blend = torch.lerp(region.x, letter.vector, self.plan.blend)  # θ ← (1 − α) θ + α x
+            region.vectors.put(blend, region.vectors.sum, region.state, {})
             if region.buffers and letter.buffers:
                 floats = torch.lerp(region.buffers.floats, letter.buffers.floats, self.plan.blend)
                 region.buffers = Buffers(floats, letter.buffers.ints)
@@ -175,7 +177,16 @@ class Regional:
         return {place: sum(one[place] for one in each) for place in each[0]}
 
 
-def serve(method: Method, x: Vector, *, clients: int, seed: int, buffers: Buffers | None = None) -> Server | Regional:
+def serve(
+    method: Method,
+    x: Vector,
+    *,
+    clients: int,
+    seed: int,
+    buffers: Buffers | None = None,
+    vectors: Callable[[Method, Vector], Vectors] = Whole,
+) -> Server | Regional:
     """The server of a method; with regions, one for each and one above them. The arguments are those of `Server`."""
-    make = Regional if method.regions else Server
-    return make(method, x, clients=clients, seed=seed, buffers=buffers)
+    if method.regions:
+        return Regional(method, x, clients=clients, seed=seed, buffers=buffers)
+    return Server(method, x, clients=clients, seed=seed, buffers=buffers, vectors=vectors)

@@ -7,27 +7,34 @@ import time
 from collections import Counter
 from collections.abc import Generator
 from contextlib import suppress
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple, Required, TypedDict, Unpack
+from typing import Any, Required, TypedDict, Unpack
 
 import numpy as np
 import torch
 from safetensors.torch import save
 
 from tardygrad import checkpoint
-from tardygrad.algorithm import Task, downplay
+from tardygrad.algorithm import Task, Whole, downplay
 from tardygrad.drive import Event, drive
-from tardygrad.errors import Diverged, Invalid, RecordError, Starved, nearest
+from tardygrad.errors import Diverged, Interrupted, Invalid, RecordError, Starved, nearest
 from tardygrad.fleet import Fleet
-from tardygrad.messages import Advanced, Lost, Refused, Taken, Update, Vector
+from tardygrad.messages import Advanced, Joined, Lost, Refused, Taken, Update, Vector
 from tardygrad.method import Method
 from tardygrad.pools.pool import Pool
 from tardygrad.pools.scripted import ScriptedPool
 from tardygrad.pools.sim import SimPool
 from tardygrad.record import Record, Row, read_json, read_lines, replace, sound, unused, write_json
 from tardygrad.regions import serve
+from tardygrad.scores import Scores
+from tardygrad.summary import Summary as Summary
+from tardygrad.summary import plural as plural
 from tardygrad.tail.updates import Updates
+
+Line = tuple[Any, ...]
+"""What a `ScriptedPool` reads."""
 
 
 class Settings(TypedDict, total=False):
@@ -53,25 +60,27 @@ class Run:
         seed = settings["seed"]
         if settings["evaluate_every"] and getattr(task, "test", ...) is None:
             raise Invalid("evaluating needs a test set, and the task has none. Give it one, or set evaluate_every=0.")
-        self.server = serve(method, task.init(seed), clients=task.clients, seed=seed, buffers=task.init_buffers())
-        if not self.server.x.isfinite().all():
+        x, vectors = task.init(seed), getattr(pool, "vectors", Whole)
+        self.server = serve(method, x, clients=task.clients, seed=seed, buffers=task.init_buffers(), vectors=vectors)
+        if not x.isfinite().all():
             raise Invalid("the initial model must be finite, and this task's is not. Use smaller settings.")
         self.task, self.pool, self.settings = task, pool, settings
-        parameters = len(self.server.x)
-        self.tail = Updates(every=settings["tail_every"], seed=seed, parameters=parameters, buffer=method.buffer)
+        self.tail = Updates(every=settings["tail_every"], seed=seed, parameters=len(x), buffer=method.buffer)
+        self.scores = Scores(task, pool)
         self.path: Path | None = None  # of the record; None keeps the metrics in memory only
         self.asked: Row | None = None  # what goes into a new record's spec.json
         self.lengths: dict[str, int] | None = None  # where a resumed record goes on
         self.from_checkpoint: str | None = None  # which one was read
         self.record: Record | None = None
         self.metrics: list[Row] = []
-        self.script: list[tuple[str, int, float]] = []
+        self.script: list[Line] = []
         self.counts: Counter[str] = Counter()
         self.status = "new"  # then running, and finished, stopped, starved, diverged or failed
         self.reason: str | None = None  # why it starved or diverged
         self._stop = False
         self.seconds = 0.0  # real ones, over all sittings
         self._began = 0.0  # this sitting
+        self._saver = None if isinstance(pool, SimPool) else checkpoint.Saver()  # a real clock waits for no disk
 
     @property
     def x(self) -> Vector:
@@ -88,18 +97,22 @@ class Run:
             if self.record and self.lengths is not None:
                 self._check_unmoved(self.record.path)
                 self.record.rewind(self.lengths)
-            self.tail.begin(self.server.round + 1, (taken.update.delta for taken in self.server.buffer))
             for event in drive(self.server, self.pool, rounds):
                 self._note(event)
                 self._weigh(event)
                 if isinstance(event.happened, Advanced):
-                    row = self._round(event.time, event.happened)
-                    if event.happened.round % self.settings["checkpoint_every"] == 0 and self.server.round < rounds:
-                        self._checkpoint()
-                    yield row
+                    self._round(event.time, event.happened)
+                told = self._tell()
+                if isinstance(event.happened, Advanced) and self._due(self.server.round):
+                    self._checkpoint()
+                yield from told
                 if self._stop:
                     break
             self.status = "finished" if self.server.round >= rounds else "stopped"
+            if self.status == "finished":
+                yield from self._tell(wait=True)
+        except Interrupted:
+            self.status = "stopped"
         except GeneratorExit:  # the caller's loop has ended early
             self.status = "stopped"
             raise
@@ -113,6 +126,8 @@ class Run:
             try:
                 if self.status != "failed":  # then the state may be half-way, and the last checkpoint stands
                     self._end()
+                elif self._saver:
+                    self._saver.finish()
             finally:
                 self._stop = False
                 if self.record:
@@ -124,8 +139,10 @@ class Run:
             raise RecordError(f"another process has gone on with the run in {str(path)!r} meanwhile. Resume it again.")
 
     def stop(self) -> None:
-        """End at the next message, with a checkpoint."""
+        """End at the next message, or at once where the pool can be told to wait no longer, with a checkpoint."""
         self._stop = True
+        if hasattr(self.pool, "interrupt"):
+            self.pool.interrupt()
 
     def summary(self) -> Summary:
         """What came of it."""
@@ -171,14 +188,14 @@ class Run:
     def _note(self, event: Event) -> None:
         """Write an event down."""
         now, message, happened, jobs = event
-        if isinstance(message, Update):
+        if isinstance(message, Update | Refused):
             facts: Row = {"client": message.client, "serial": message.serial, "round": message.round}
             if isinstance(happened, Refused):
                 self._write("refusal", now, **facts, reason=happened.reason)
-            else:
+            elif isinstance(message, Update):
                 delay = happened.delays[-1] if isinstance(happened, Advanced) else happened.delay if happened else None
                 self._write("arrival", now, **facts, delay=delay, steps=message.steps, loss=message.loss)
-        elif message is not None:
+        elif isinstance(message, Lost | Joined):
             kind = "loss" if isinstance(message, Lost) else "join"
             self._write(kind, now, client=message.client, round=self.server.round)
         if isinstance(happened, Advanced):
@@ -211,31 +228,51 @@ class Run:
         if line := script_line(row):
             self.script.append(line)
 
-    def _round(self, now: float, advanced: Advanced) -> Row:
-        row: Row = {"time": now, **advanced._asdict()}
-        every = self.settings["evaluate_every"]
-        if every and (advanced.round % every == 0 or advanced.round == self.settings["rounds"]):
-            began = time.perf_counter()
-            scores = self.task.evaluate(self.server.x, self.server.buffers)
-            seconds = time.perf_counter() - began
-            row |= {f"test_{name}": value for name, value in scores.items()}
-            self._write("evaluation", now, round=advanced.round, **scores, seconds=seconds)
-        self.metrics.append(row)
-        if self.record:
-            self.record.row(row)
-        return row
+    def _round(self, now: float, advanced: Advanced) -> None:
+        every, made = self.settings["evaluate_every"], advanced.round
+        scored = every and (made % every == 0 or made == self.settings["rounds"])
+        model = (self.server.x, self.server.buffers) if scored else None
+        self.scores.add({"time": now, **advanced._asdict()}, model)
+
+    def _tell(self, *, wait: bool = False) -> list[Row]:
+        """The rows that have their scores, written down."""
+        told = []
+        for row, scores, seconds in self.scores.settled(wait=wait):
+            if scores is not None:
+                row |= {f"test_{name}": value for name, value in scores.items()}
+                self._write("evaluation", self.pool.now, round=row["round"], **scores, seconds=seconds)
+            self.metrics.append(row)
+            if self.record:
+                self.record.row(row)
+            told.append(row)
+        return told
 
     def _spent(self) -> float:
         return self.seconds + time.perf_counter() - self._began
 
+    def _due(self, made: int) -> bool:
+        """Whether a checkpoint is due; where it is written while the run goes on, twice as often as was asked for, so
+        that no more rounds are lost."""
+        every = self.settings["checkpoint_every"]
+        every = max(every // 2, 1) if self._saver else every
+        return made % every == 0 and made < self.settings["rounds"]
+
     def _checkpoint(self) -> None:
         if self.record and hasattr(self.pool, "pending"):
-            state = checkpoint.capture(self.server, self.pool.pending())
-            facts = {"lengths": self.record.sync(), "seconds": self._spent()}
-            checkpoint.save(self.record.path / "checkpoints", state, **facts)
+            state = checkpoint.capture(self.server, self.pool.pending(), self.tail.held, self.scores)
+            facts = {"lengths": self.record.lengths(), "seconds": self._spent()}
+            write = partial(_save, self.record, state, facts)
+            if self._saver and self.settings["checkpoint_every"] > 1:
+                self._saver.begin(write)
+            else:
+                write()
 
     def _end(self) -> None:
+        if self.status != "stopped" or not self.record:
+            self._tell(wait=True)
         self._checkpoint()
+        if self._saver:
+            self._saver.finish()
         self.seconds = self._spent()
         if self.record:
             tensors = {"x": self.server.x.cpu()}
@@ -245,53 +282,9 @@ class Run:
             write_json(self.record.path / "summary.json", self.summary()._asdict())
 
 
-class Summary(NamedTuple):
-    """What came of a run."""
-
-    method: str
-    status: str  # finished, stopped, starved, diverged, ...
-    reason: str | None  # why it starved or diverged
-    rounds: int
-    time: float  # seconds of the engine's clock
-    score_round: int | None  # the last round that was evaluated: loss and accuracy are its own
-    loss: float | None  # on the test set
-    accuracy: float | None
-    best_accuracy: float | None
-    scores: dict[str, float | None]  # whatever else the task measured, such as f1 or pearson
-    delay_mean: float
-    delay_max: int
-    updates: int
-    refused: dict[str, int]
-    lost: int
-    local_steps: int
-    snapshots: int  # most past models held at once
-    seconds: float  # real ones
-
-    def __str__(self) -> str:
-        lines = [self.method, f"{self.status} after {plural(self.rounds, 'round')}, {self.time:g} s on the clock"]
-        lines += [self.reason] if self.reason else []
-        loss = "not finite" if self.loss is None else f"{self.loss:.4g}"
-        accuracy = "" if self.accuracy is None else f"test accuracy {self.accuracy:.1%}, "
-        if accuracy or self.loss is not None:
-            when = "" if self.score_round == self.rounds else f" (of round {self.score_round})"
-            others = "".join(
-                f", {name.replace('_', ' ')} {'not finite' if value is None else f'{value:.4g}'}"
-                for name, value in self.scores.items()
-            )
-            lines.append(f"{accuracy}test loss {loss}{others}{when}")
-        arrived = f"{plural(self.updates, 'update')}, {self.lost} lost"
-        lines.append(f"delay mean {self.delay_mean:.1f}, largest {self.delay_max}; {arrived}")
-        lines += [f"refused {number}: {reason}" for reason, number in self.refused.items()]
-        return "\n".join(lines)
-
-
-def plural(number: int, what: str) -> str:
-    """So many of a thing.
-
-    >>> plural(1, "round"), plural(140, "round")
-    ('1 round', '140 rounds')
-    """
-    return f"{number} {what}{'s' * (number != 1)}"
+def _save(record: Record, state: checkpoint.Checkpoint, facts: Row) -> None:
+    record.sync()
+    checkpoint.save(record.path / "checkpoints", state, **facts)
 
 
 def simulate(
@@ -359,6 +352,8 @@ def resume(path: str | Path, method: Method, task: Task, pool: Pool, *, rounds: 
             gone = f"a run that diverged cannot go on, got {str(where)!r} with a model that is not finite after "
             raise Invalid(f"{gone}{plural(run.server.round, 'round')}. Begin a new one with a smaller lr, or clip.")
         pool.restore(pending)
+        run.tail.held = checkpoint.sampled(saved)
+        run.scores.restore(*checkpoint.unscored(saved))
         run.seconds = saved.facts["seconds"]
         run.metrics = list(read_lines(where / "metrics.jsonl", run.lengths["metrics.jsonl"]))
         for row in read_lines(where / "events.jsonl", run.lengths["events.jsonl"]):
@@ -366,11 +361,11 @@ def resume(path: str | Path, method: Method, task: Task, pool: Pool, *, rounds: 
     return run
 
 
-def script_line(row: Row) -> tuple[str, int, float] | None:
-    """An event of a record as a line for a `ScriptedPool`; None if it was no arrival."""
-    verb = {"arrival": "arrive", "loss": "lose", "join": "join", "refusal": "arrive"}.get(row["event"])
-    if row.get("reason") in ("finished job", "unknown job"):
-        verb = "repeat"
+def script_line(row: Row) -> Line | None:
+    """An event of a record as a line for a `ScriptedPool`; None if it was no message."""
+    if row["event"] == "refusal":
+        return "refuse", row["client"], row["time"], row["serial"], row["round"], row["reason"]
+    verb = {"arrival": "arrive", "loss": "lose", "join": "join"}.get(row["event"])
     return (verb, row["client"], row["time"]) if verb else None
 
 

@@ -8,18 +8,18 @@ from typing import NamedTuple, Protocol
 
 from tardygrad.algorithm import Batched, Task, work, work_together
 from tardygrad.errors import WorkFailed
-from tardygrad.messages import Job, Joined, Lost, Update
+from tardygrad.messages import Job, Joined, Lost, Refused, Update
 from tardygrad.method import Method
 
-Message = Update | Lost | Joined
-"""What a pool delivers to the server."""
+Message = Update | Lost | Joined | Refused
+"""What a pool delivers to the server; `Refused` for an update that it turned away itself."""
 
 
 class Pool(Protocol):
     """An engine.
 
-    Every submitted job comes back exactly once, as an `Update` or with its client's `Lost`, in the order of the
-    engine's clock.
+    Every submitted job comes back exactly once, as an `Update`, as `Refused`, or with its client's `Lost`, in the order
+    of the engine's clock.
     """
 
     @property

@@ -7,11 +7,11 @@ from typing import Any
 
 from tardygrad.algorithm import Task
 from tardygrad.errors import Invalid
-from tardygrad.messages import Job, Joined, Lost, Update
+from tardygrad.messages import Job, Joined, Lost, Refused, Update
 from tardygrad.method import Method
 from tardygrad.pools.pool import Message, perform
 
-_VERBS = ("arrive", "lose", "join", "repeat")
+_VERBS = ("arrive", "lose", "join", "repeat", "refuse")
 
 
 class ScriptedPool:
@@ -20,7 +20,8 @@ class ScriptedPool:
     Args:
         script: ("arrive", client), ("lose", client), ("join", client), ("repeat", client) to deliver the client's
             last update once more, each with the time as an optional third item (default: one second after the last);
-            or a message to deliver as it is.
+            ("refuse", client, time, serial, round, reason) for an update that was turned away; or a message to deliver
+            as it is.
 
     >>> pool = ScriptedPool([("arrive", 3), ("lose", 5, 7.5)], task=None, method=None)
     """
@@ -39,7 +40,7 @@ class ScriptedPool:
         line = next(self.script, None)
         if line is None:
             return None
-        if isinstance(line, Update | Lost | Joined):
+        if isinstance(line, Update | Lost | Joined | Refused):
             self.now += 1.0
             return line
         verb, client = line[:2]
@@ -48,6 +49,8 @@ class ScriptedPool:
         self.now = line[2] if len(line) > 2 else self.now + 1.0
         if verb == "join":
             return Joined(client)
+        if verb == "refuse":
+            return Refused(client, *line[3:])
         if verb == "lose":
             self.jobs.pop(client, None)
             return Lost(client)

@@ -155,7 +155,7 @@ def read(path: Path) -> Story:
     asked = read_json(path / "spec.json")
     ended = read_json(path / "summary.json") if (path / "summary.json").exists() else {}
     with sound(path):
-        told = _Telling(_classes(asked.get("classes") or []))
+        told = _Telling(_classes(asked.get("classes") or []), dict(asked.get("run") or {}).get("evaluate_every"))
         if (path / "events.jsonl").exists():
             for row in read_lines(path / "events.jsonl"):
                 told.note(row)
@@ -219,7 +219,9 @@ def _class(names: list[str], ends: list[int], client: int) -> str:
 class _Telling:
     """What has been read of a record so far."""
 
-    def __init__(self, classes: dict[str, int]) -> None:
+    def __init__(self, classes: dict[str, int], every: Any = None) -> None:
+        self._every = every if isinstance(every, int) and every > 0 else None  # rounds between evaluations
+        self._moments: dict[int, Row] = {}  # the rounds whose evaluation is not there yet
         self.classes, self._names, self._ends = classes, list(classes), list(accumulate(classes.values()))
         self.made, self.time, self.steps = 0, 0.0, 0
         self.seconds: float | None = None
@@ -250,7 +252,8 @@ class _Telling:
             self._advance(row)
         elif kind == "evaluation":
             scores = {text(name, 40): finite(value) for name, value in row.items() if name not in _FACTS}
-            self.scores.add({**self._now(), "scores": scores})
+            at = self._moments.pop(whole(row["round"]), None) or self._now()  # beside the training it comes later
+            self.scores.add({**at, "scores": scores})
         elif kind == "tail":
             facts = {name: finite(row.get(name)) for name in ("index", "low", "high")}
             self.tails.add({**self._now(), **facts, "few": row.get("verdict") == "too few to tell"})
@@ -298,6 +301,8 @@ class _Telling:
         self.norms.extend(norm for norm in row["norms"] if norm is not None and 0.0 < norm < math.inf)
         self.advances.add(self.time)
         facts = {name: finite(row.get(name)) for name in ("loss", "clipped", "local_clipped")}
+        if self._every and self.made % self._every == 0:
+            self._moments[self.made] = self._now()
         self.rounds.add({**self._now(), **facts, "snapshots": whole(row["snapshots"])})
 
     def _now(self) -> Row:

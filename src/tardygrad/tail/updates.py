@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -33,10 +31,6 @@ class Updates:
         drawn = streams.generator(seed, "tail").choice(parameters, count, replace=False) if count else np.array([], int)
         self.sample = torch.from_numpy(np.sort(drawn))
         self.held: list[Tensor] = []
-
-    def begin(self, round: int, deltas: Iterable[Vector]) -> None:
-        """Begin with the updates that a round has already, if it was stopped on the way."""
-        self.held = [delta[self.sample].cpu() for delta in deltas] if self.due(round) else []
 
     def due(self, round: int) -> bool:
         """Whether the tail of a round's updates is wanted."""

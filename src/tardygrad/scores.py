@@ -1,0 +1,74 @@
+"""The rows of a run and their scores, evaluated between two messages or beside the training."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from tardygrad.algorithm import Task
+from tardygrad.messages import Buffers, Vector
+from tardygrad.record import Row
+
+Model = tuple[Vector, Buffers | None]
+Answer = tuple[dict[str, float], float]
+"""Scores, and the seconds they took."""
+
+
+class Beside(Protocol):
+    """An engine that evaluates while it trains."""
+
+    def ask(self, x: Vector, buffers: Buffers | None) -> Any:
+        """Begin to evaluate a model."""
+
+    def answer(self, asked: Any, *, wait: bool) -> Answer | None:
+        """Its scores; None if they are not there yet."""
+
+
+class Scores:
+    """Rows in their order, each with its scores: one that is still being evaluated holds up those after it.
+
+    Args:
+        pool: the run's engine; it evaluates if it is one that can and has `beside` set.
+    """
+
+    def __init__(self, task: Task, pool: Any) -> None:
+        self.task = task
+        self.beside: Beside | None = pool if getattr(pool, "beside", False) else None
+        self.rows: deque[Row] = deque()
+        self.done: dict[int, Answer] = {}  # by round
+        self.model: Model | None = None  # being evaluated beside the training, that of the first row
+        self._round: int | None = None
+        self._asked: Any = None
+
+    def add(self, row: Row, model: Model | None) -> None:
+        """A round was made; with its model, if that is to be evaluated."""
+        if model is not None and self.beside is not None:
+            self._hear(wait=True)  # one at a time
+            self.model, self._round, self._asked = model, row["round"], self.beside.ask(*model)
+        elif model is not None:
+            began = time.perf_counter()
+            scores = self.task.evaluate(*model)
+            self.done[row["round"]] = scores, time.perf_counter() - began
+        self.rows.append(row)
+
+    def settled(self, *, wait: bool) -> Iterator[tuple[Row, dict[str, float] | None, float]]:
+        """The rows that lack nothing, with their scores, if they were to have any, and the seconds these took."""
+        self._hear(wait=wait)
+        while self.rows and self.rows[0]["round"] != self._round:
+            row = self.rows.popleft()
+            yield row, *self.done.pop(row["round"], (None, 0.0))
+
+    def _hear(self, *, wait: bool) -> None:
+        if self.beside is None or self._round is None:
+            return
+        answer = self.beside.answer(self._asked, wait=wait)
+        if answer is not None:
+            self.done[self._round] = answer
+            self.model = self._round = self._asked = None
+
+    def restore(self, rows: list[Row], model: Model | None) -> None:
+        """Go on with the rows of a checkpoint, the first of which lacks its scores."""
+        for i, row in enumerate(rows):
+            self.add(row, None if i else model)

@@ -16,7 +16,7 @@ from scipy import stats
 
 import tardygrad as tg
 from tardygrad import streams
-from tardygrad.fleet import Available, Crash, Fleet, Slow, finish
+from tardygrad.fleet import Available, Crash, Fault, Fleet, Journeys, Slow, finish
 from tests.golden.problem import Problem, Task
 
 LIGHT = settings(deadline=None, max_examples=60, derandomize=True)
@@ -184,6 +184,9 @@ def test_integers_need_whole_ends(ends: tuple[Any, Any]) -> None:
         (lambda: Available(0, ((1, 3), (2, 4))), "Available needs windows (start, end) in rising order, got "),
         (lambda: Available(0, ((1, 3),), 2), "Available needs a period no shorter than the windows, got "),
         (lambda: Available(0, ((1, 3),), math.inf), "Available needs a period no shorter than the windows, got "),
+        (lambda: Fault(0, -1, "nan"), "Fault needs a whole job >= 0 and sends 'nan' or 'twice', got Fault(client=0"),
+        (lambda: Fault(0, 1.5, "nan"), "Fault needs a whole job >= 0 and sends 'nan' or 'twice', got "),  # type: ignore[arg-type]
+        (lambda: Fault(0, 1, "thrice"), "Fault needs a whole job >= 0 and sends 'nan' or 'twice', got "),  # type: ignore[arg-type]
         (lambda: Fleet(()), "a fleet needs at least one client, got none."),
         (lambda: Fleet((tg.Group("a", 0, tg.Trace((1.0,))),)), "a fleet needs at least one client, got none."),
         (lambda: fleet_of(1.0, server_time=-1.0), "`server_time` must be finite, zero or more, got -1."),
@@ -195,6 +198,14 @@ def test_integers_need_whole_ends(ends: tuple[Any, Any]) -> None:
         (
             lambda: fleet_of(1.0).during([(0, 1)], client=0).during([(2, 3)], client=0),
             "`available` needs one list of windows per client, got several for client 0.",
+        ),
+        (
+            lambda: fleet_of(1.0).faulty(client=1, job=0, sends="nan"),
+            "a fault's client must be between 0 and 0, got Fault(client=1, job=0, sends='nan').",
+        ),
+        (
+            lambda: fleet_of(1.0).faulty(client=0, job=2, sends="nan").faulty(client=0, job=2, sends="nan"),
+            "`faults` needs each fault once, got several times Fault(client=0, job=2, sends='nan').",
         ),
         (lambda: Fleet.paper(stragglers="huge"), "`stragglers` must be 'mild' or 'large', got 'huge'."),  # type: ignore[arg-type]
         (lambda: Fleet.paper(clients=0), "`clients` must be 1 or more, got 0."),
@@ -567,6 +578,33 @@ def test_times_beyond_the_largest_number_are_no_key_error() -> None:
         simulated(fleet_of(1e308), rounds=2)
 
 
+# The same without an engine.
+
+
+def test_a_journey_is_the_way_down_the_work_and_the_way_up() -> None:
+    journeys = Journeys(fleet_of(3.0, (1.0, 2.0)).linked(LINK), down=16, up=32, whole=4)  # 2.5 s down, 2.5 s up
+    assert journeys.due(0, 0, seed=0, work=None, now=10.0) == journeys.due(0, 0, 0, 4, 10.0) == 18.0
+    assert journeys.due(0, 0, seed=0, work=8, now=0.0) == 11.0
+    assert [journeys.due(1, serial, 0, None, 0.0) for serial in range(3)] == [6.0, 7.0, 6.0]
+
+
+def test_a_journey_draws_from_the_jobs_own_stream() -> None:
+    journeys = Journeys(Fleet((tg.Group("any", 2, tg.Exponential(5.0)),)), 0, 0, 1)
+    u = streams.uniform(7, "runtime", 1, 3)
+    assert journeys.due(1, 3, seed=7, work=None, now=2.0) == 2.0 + tg.Exponential(5.0).draw(u, 3)
+
+
+def test_a_journey_that_never_ends_loses_the_client_as_its_windows_close() -> None:
+    fleet = fleet_of(2.0, 2.0, 1e308).during([(0, 1), (4, 5)], client=0).paused(client=1, at=1, until=3)
+    journeys = Journeys(fleet, 0, 0, 1)
+    assert journeys.due(1, 0, 0, None, now=0.0) == 4.0
+    assert journeys.due(0, 0, 0, None, now=0.0) == 5.0
+    assert journeys.due(0, 0, 0, None, now=0.5) == math.inf
+    assert [journeys.gone(0, now) for now in (0.5, 20.0)] == [5.0, 20.0]
+    assert journeys.due(2, 0, 0, None, now=1e308) == math.inf
+    assert journeys.gone(2, 1e308) == 1e308
+
+
 # Order, work, and fleets as values.
 
 
@@ -640,12 +678,16 @@ def test_a_fleet_is_a_value_and_each_change_makes_a_new_one() -> None:
         .slowed(client=1, at=3.0, factor=2.0)
         .paused(client=1, at=1.0, until=2.0)
         .during([(0.0, 4.0)], client=0, period=8.0)
+        .faulty(client=1, job=0, sends="nan")
+        .faulty(client=1, job=0, sends="twice")
         .linked(tg.Link(latency=1.0))
     )
     assert fleet == fleet_of(1.0, 2.0)
     assert changed.crashes == (Crash(0, 1.0, 2.0),)
     assert changed.slow == (Slow(1, 3.0, INF, 2.0), Slow(1, 1.0, 2.0, INF))
     assert changed.available == (Available(0, ((0.0, 4.0),), 8.0),)
+    assert changed.faults == (Fault(1, 0, "nan"), Fault(1, 0, "twice"))
+    assert changed.sending("nan") == changed.sending("twice") == {(1, 0)}
     assert {group.link for group in changed.groups} == {tg.Link(latency=1.0)}
     assert changed.clients == 2
 

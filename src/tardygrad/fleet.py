@@ -12,7 +12,14 @@ from pathlib import Path
 from statistics import NormalDist
 from typing import Literal, Protocol
 
+import torch
+
+from tardygrad import streams
 from tardygrad.errors import Invalid
+from tardygrad.messages import Update
+
+Sends = Literal["nan", "twice"]
+"""How a faulty job comes back: as NaN, or once more than it should."""
 
 Stragglers = Literal["mild", "large"]
 """The paper's two fleets: slow clients take 5 to 8 seconds, or 20 to 40."""
@@ -207,13 +214,26 @@ class Available:
 
 
 @dataclass(frozen=True)
+class Fault:
+    """The client's job number `job`, counted from 0, comes back as NaN, or twice."""
+
+    client: int
+    job: int
+    sends: Sends
+
+    def __post_init__(self) -> None:
+        fine = type(self.job) is int and self.job >= 0 and self.sends in ("nan", "twice")
+        _check(fine, self, "a whole job >= 0 and sends 'nan' or 'twice'")
+
+
+@dataclass(frozen=True)
 class Fleet:
     """Clients in groups, in order: the first group's clients have the lowest numbers.
 
     Args:
         groups: the classes of clients.
         server_time: seconds that the server spends on each arriving update, one after the other.
-        crashes, slow, available: what goes wrong when.
+        crashes, slow, available, faults: what goes wrong when.
 
     >>> Fleet.paper(clients=40, stragglers="large").classes[16:18]
     ('small', 'medium')
@@ -224,19 +244,23 @@ class Fleet:
     crashes: tuple[Crash, ...] = ()
     slow: tuple[Slow, ...] = ()
     available: tuple[Available, ...] = ()
+    faults: tuple[Fault, ...] = ()
 
     def __post_init__(self) -> None:
         if self.clients < 1:
             raise Invalid("a fleet needs at least one client, got none.")
         if not 0 <= self.server_time < math.inf:
             raise Invalid(f"`server_time` must be finite, zero or more, got {self.server_time:g}.")
-        faults: tuple[Crash | Slow | Available, ...] = (*self.crashes, *self.slow, *self.available)
-        for fault in faults:
+        wrong: tuple[Crash | Slow | Available | Fault, ...]
+        wrong = (*self.crashes, *self.slow, *self.available, *self.faults)
+        for fault in wrong:
             if not 0 <= fault.client < self.clients:
                 raise Invalid(f"a fault's client must be between 0 and {self.clients - 1}, got {fault}.")
         windowed = [one.client for one in self.available]
         if twice := [client for client, times in Counter(windowed).items() if times > 1]:
             raise Invalid(f"`available` needs one list of windows per client, got several for client {twice[0]}.")
+        if again := [fault for fault, times in Counter(self.faults).items() if times > 1]:
+            raise Invalid(f"`faults` needs each fault once, got several times {again[0]}.")
 
     @classmethod
     def paper(cls, *, clients: int = 40, stragglers: Stragglers = "large", continuous: bool = False) -> Fleet:
@@ -289,6 +313,10 @@ class Fleet:
                 joined.append(one)
         return tuple(joined)
 
+    def sending(self, what: Sends) -> frozenset[tuple[int, int]]:
+        """The jobs, each named (client, serial), that come back so."""
+        return frozenset((fault.client, fault.job) for fault in self.faults if fault.sends == what)
+
     def crash(self, *, client: int, at: float, back: float | None = None) -> Fleet:
         """The same fleet, with one more crash."""
         return replace(self, crashes=(*self.crashes, Crash(client, at, back)))
@@ -304,6 +332,10 @@ class Fleet:
     def during(self, windows: Sequence[tuple[float, float]], *, client: int, period: float | None = None) -> Fleet:
         """The same fleet, with a client that computes only inside the windows."""
         return replace(self, available=(*self.available, Available(client, tuple(windows), period)))
+
+    def faulty(self, *, client: int, job: int, sends: Sends) -> Fleet:
+        """The same fleet, with one more job that comes back as NaN, or twice."""
+        return replace(self, faults=(*self.faults, Fault(client, job, sends)))
 
     def linked(self, link: Link) -> Fleet:
         """The same fleet, every client behind the given link."""
@@ -339,3 +371,47 @@ def finish(start: float, seconds: float, slow: Sequence[Slow], available: Availa
             return math.inf
         left -= (until - time) * speed
         time = until
+
+
+class Journeys:
+    """When jobs are back: the way down, the work with its slow-downs and windows, and the way up.
+
+    Args:
+        fleet: whose jobs.
+        down, up: bytes of a job's message to its client, and of the client's answer.
+        whole: the work that a runtime is for, in steps or epochs; a job of more takes longer in proportion.
+    """
+
+    def __init__(self, fleet: Fleet, down: int, up: int, whole: int) -> None:
+        self._draws = [draw for group in fleet.groups for draw in [group.runtime.draw] * group.clients]
+        self._links: list[tuple[float, float]] = []
+        for group in fleet.groups:
+            link = (group.link.latency + down / group.link.down, group.link.latency + up / group.link.up)
+            self._links += [link] * group.clients
+        self._slow: dict[int, list[Slow]] = {}
+        for one in fleet.slow:
+            self._slow.setdefault(one.client, []).append(one)
+        self._available = {one.client: one for one in fleet.available}
+        self._troubled = self._slow.keys() | self._available.keys()
+        self._whole = whole
+
+    def due(self, client: int, serial: int, seed: int, work: int | None, now: float) -> float:
+        """When a job that is sent now is back, and inf if never; work None is as much as a runtime is for."""
+        seconds = self._draws[client](streams.uniform(seed, "runtime", client, serial), serial)
+        if work and work != self._whole:
+            seconds *= work / self._whole  # a method that varies the work varies the time
+        down, up = self._links[client]
+        if client in self._troubled:
+            return finish(now + down, seconds, self._slow.get(client, ()), self._available.get(client)) + up
+        return now + down + seconds + up
+
+    def gone(self, client: int, now: float) -> float:
+        """When a client is lost whose job will never be back: as its last window closes, or now if that is over."""
+        return max(now, self._available[client].last) if client in self._available else now
+
+
+def spoil(update: Update) -> Update:
+    """An update as a faulty client sends it: all NaN, and one even where the vector is empty, on the clock alone."""
+    delta = update.delta.new_full((max(len(update.delta), 1),), math.nan)
+    curvature = None if update.curvature is None else torch.full_like(update.curvature, math.nan)
+    return update._replace(delta=delta, curvature=curvature)

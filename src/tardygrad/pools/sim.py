@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import os
+from collections import Counter
 from heapq import heapify, heappop, heappush, nsmallest
 from itertools import islice
 from typing import cast
 
-from tardygrad import streams
 from tardygrad.algorithm import Batched, Task
 from tardygrad.errors import Invalid, WorkFailed
-from tardygrad.fleet import Fleet, Slow, finish
+from tardygrad.fleet import Fleet, Journeys, spoil
 from tardygrad.messages import Job, Joined, Lost, Update
 from tardygrad.method import Method
 from tardygrad.pools.crew import Crew
@@ -62,19 +62,11 @@ class SimPool:
             if away.back is not None:
                 self.due.append((away.back, away.client, _JOINED, None))
         heapify(self.due)
-        self._runtimes = [draw for group in fleet.groups for draw in [group.runtime.draw] * group.clients]
         message = 4 * task.parameters
         answer = message * (2 if method.compensate else 1)
-        self._links: list[tuple[float, float]] = []
-        for group in fleet.groups:
-            link = (group.link.latency + message / group.link.down, group.link.latency + answer / group.link.up)
-            self._links += [link] * group.clients
-        self._slow: dict[int, list[Slow]] = {}
-        for one in fleet.slow:
-            self._slow.setdefault(one.client, []).append(one)
-        self._available = {one.client: one for one in fleet.available}
-        self._troubled = self._slow.keys() | self._available.keys()
-        self._whole = method.local_steps or method.local_epochs or 1
+        self._journeys = Journeys(fleet, message, answer, method.local_steps or method.local_epochs or 1)
+        self._spoilt, self._twice = fleet.sending("nan"), fleet.sending("twice")
+        self._again: dict[tuple[int, int], Update] = {}  # delivered, and to be delivered once more
         workers = workers or len(os.sched_getaffinity(0))
         self._ahead = Ahead(task, method, fleet, workers, rounds) if workers > 1 else None
         if batch < 1:
@@ -85,20 +77,15 @@ class SimPool:
 
     def submit(self, job: Job) -> None:
         client, serial = job.client, job.serial
-        seconds = self._runtimes[client](streams.uniform(job.seed, "runtime", client, serial), serial)
-        if (work := job.steps or job.epochs or self._whole) != self._whole:
-            seconds *= work / self._whole  # a method that varies the work varies the time
-        down, up = self._links[client]
-        done = self.now + down + seconds
-        if client in self._troubled:
-            done = finish(self.now + down, seconds, self._slow.get(client, ()), self._available.get(client))
-        if done + up < math.inf:
-            heappush(self.due, (done + up, client, serial, job))
+        due = self._journeys.due(client, serial, job.seed, job.steps or job.epochs, self.now)
+        if due < math.inf:
+            heappush(self.due, (due, client, serial, job))
+            if self._twice and (client, serial) in self._twice:
+                heappush(self.due, (due, client, serial, job))
             if self._ahead:
-                self._ahead.add(done + up, job)
+                self._ahead.add(due, job)
         else:  # its windows have closed for good, or a heavy tail has run off the end of the numbers
-            closes = self._available[client].last if client in self._available else self.now
-            heappush(self.due, (max(self.now, closes), client, _LOST, None))
+            heappush(self.due, (self._journeys.gone(client, self.now), client, _LOST, None))
 
     def next(self) -> Message | None:
         if not self.due:
@@ -108,32 +95,57 @@ class SimPool:
             self.now = time
         if job is not None:
             self.now += self.fleet.server_time
-            if self._together:
-                return self._together.result(job, self.due)
-            return self._ahead.result(job) if self._ahead else perform(job, self.task, self.method)
+            return self._faulty(job) if self._spoilt or self._twice else self._result(job)
         if serial == _JOINED:
             return Joined(client)
         self.due = [one for one in self.due if one[1] != client or one[3] is None]  # its job is lost with it
         heapify(self.due)
+        self._again = {name: update for name, update in self._again.items() if name[0] != client}
         if self._ahead:
             self._ahead.drop(client)
         if self._together:
             self._together.drop(client)
         return Lost(client)
 
+    def _result(self, job: Job) -> Update:
+        if self._together:
+            return self._together.result(job, self._calendar(job))
+        return self._ahead.result(job) if self._ahead else perform(job, self.task, self.method)
+
+    def _faulty(self, job: Job) -> Update:
+        """The same with the fleet's faults."""
+        name = (job.client, job.serial)
+        if name in self._again:
+            return self._again.pop(name)
+        update = spoil(self._result(job)) if name in self._spoilt else self._result(job)
+        if name in self._twice:
+            self._again[name] = update
+        return update
+
+    def _calendar(self, job: Job) -> list[tuple[float, int, int, Job | None]]:
+        """What is due, as if no job came twice: what is computed with what decides the last bits."""
+        if not self._twice:
+            return self.due
+        return list({one[:3]: one for one in self.due if one[3] is not job and one[1:3] not in self._again}.values())
+
     def pending(self) -> Pending:
-        jobs = [job for *_, job in self.due if job is not None]
+        jobs = list({(job.client, job.serial): job for *_, job in self.due if job is not None}.values())
         due = [(time, client, serial) for time, client, serial, _ in self.due]
-        return Pending(self.now, jobs, due, tuple(self._together.done.values()) if self._together else ())
+        done = self._together.done.values() if self._together else ()
+        return Pending(self.now, jobs, due, (*done, *self._again.values()))
 
     def restore(self, pending: Pending) -> None:
         self.now = pending.now
         jobs = {(job.client, job.serial): job for job in pending.jobs}
         self.due = [(time, client, serial, jobs.get((client, serial))) for time, client, serial in pending.due]
+        done = {(update.client, update.serial): update for update in pending.done}
+        left = Counter((client, serial) for _, client, serial in pending.due)
+        self._again = {name: update for name, update in done.items() if name in self._twice and left[name] == 1}
         if self._together:
-            self._together.done = {(update.client, update.serial): update for update in pending.done}
-        for time, _, _, job in self.due:
-            if self._ahead and job is not None:
+            self._together.done = {name: update for name, update in done.items() if name not in self._again}
+        for time, client, serial in dict.fromkeys(pending.due):
+            job = jobs.get((client, serial))
+            if self._ahead and job is not None and (client, serial) not in self._again:
                 self._ahead.add(time, job)
 
     def __enter__(self) -> SimPool:

@@ -11,7 +11,7 @@ import pytest
 SOURCE = Path(__file__).parent.parent / "src/tardygrad"
 LAYERS = [
     {"errors"},
-    {"streams", "schedules", "clipping"},
+    {"streams", "schedules", "clipping", "wire"},
     {"fused", "kernels", "transforms", "adapter", "pace", "weights"},
     {"method", "messages", "gate", "algorithm", "regions"},
     {"methods", "theory", "optim", "fleet", "tasks", "tail"},
@@ -57,6 +57,11 @@ def test_the_heart_knows_no_time_threads_network_files_or_layers(path: Path) -> 
         assert not name.startswith("torch.nn")
 
 
+def test_ray_is_imported_in_one_file() -> None:
+    users = [path.name for path in FILES if any(name.split(".")[0] == "ray" for name in imports(path))]
+    assert users == ["joining.py"]
+
+
 def test_every_room_has_a_layer() -> None:
     assert {room(path) for path in FILES} - {"__init__", "specs"} <= set(RANK)
 
@@ -78,5 +83,7 @@ def test_importing_the_library_has_no_effect() -> None:
         "after = (random.getstate(), numpy.random.get_state()[1].tolist(), torch.get_rng_state().tolist(),"
         " torch.get_num_threads(), threading.active_count())\n"
         "assert before == after\n"
+        "import sys\n"
+        "assert 'ray' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -1,0 +1,342 @@
+"""Narrow numbers on the wire: what arrives, how far off it is, and that nothing is lost for good."""
+
+from __future__ import annotations
+
+import gc
+import math
+import re
+import weakref
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from tardygrad.errors import Invalid
+from tardygrad.wire import BLOCK, Packed, Wire, pack, send, unpack
+
+LIGHT = settings(deadline=None, max_examples=60, derandomize=True)
+ALL: tuple[Wire, ...] = ("float32", "float16", "bfloat16", "int8")
+NARROW = ALL[1:]
+SIZES = (0, 1, 7, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK, 33 * BLOCK + 5)  # the last is more than a chunk
+DENORMAL = 2.0**-149  # the least that float32 has
+EVERY = pytest.mark.parametrize("wire", ALL)
+EACH = pytest.mark.parametrize("wire", NARROW)
+
+
+def normal(size: int, seed: int = 0) -> Tensor:
+    return torch.randn(size, generator=torch.Generator().manual_seed(seed))
+
+
+def there(v: Tensor, wire: Wire) -> Tensor:
+    return unpack(pack(v, wire), wire)
+
+
+def allowed(v: Tensor, wire: Wire) -> Tensor:
+    """The error that each coordinate may have, in float64, with room for float32's own rounding."""
+    v = v.double().abs()
+    largest = torch.cat([block.amax().expand(len(block)) for block in v.split(BLOCK)]) if len(v) else v
+    bound = {"float32": 0 * v, "float16": largest * 2.0**-12, "bfloat16": v * 2.0**-8, "int8": largest / 254}[wire]
+    return (
+        bound * (1 + 1e-3) + {"float32": 0, "float16": DENORMAL, "bfloat16": 2**15 * DENORMAL, "int8": DENORMAL}[wire]
+    )
+
+
+@EVERY
+@LIGHT
+@given(st.sampled_from(SIZES), st.floats(-37, 37), st.floats(0, 20), st.integers(0, 9))
+def test_every_coordinate_arrives_within_its_bound(
+    wire: Wire, size: int, power: float, spread: float, seed: int
+) -> None:
+    """With coordinates of very different sizes beside each other, and blocks of very different scales."""
+    blocks = torch.repeat_interleave(normal(-(-size // BLOCK), seed + 10), BLOCK)[:size]
+    v = normal(size, seed) * 10 ** (power + spread * normal(size, seed + 20).clamp(-1, 0) + blocks.clamp(-1, 0)) / 10
+    out = there(v, wire)
+    assert out.dtype == torch.float32
+    assert out.shape == v.shape
+    assert ((out.double() - v.double()).abs() <= allowed(v, wire)).all()
+
+
+@pytest.mark.parametrize("wire", ["float16", "int8"])
+def test_the_bound_is_one_that_is_reached(wire: Wire) -> None:
+    """So it could not be half as large."""
+    v = normal(10 * BLOCK)
+    assert ((there(v, wire) - v).abs().double() > 0.9 * allowed(v, wire)).any()
+
+
+def test_int8_rounds_half_to_even_and_is_symmetric() -> None:
+    v = torch.tensor([127.0, 0.5, 1.5, 2.5, -0.5, -1.5, -2.5, -127.0])
+    assert pack(v, "int8").numbers.tolist() == [127, 0, 2, 2, 0, -2, -2, -127]
+    v = normal(BLOCK)
+    assert torch.equal(there(-v, "int8"), -there(v, "int8"))
+
+
+@pytest.mark.parametrize("wire", ["float16", "int8"])
+@pytest.mark.parametrize("largest", [1e-45, 4e-45, 1e-38, 1e-12, 1.0, 1e6, 3e38, torch.finfo(torch.float32).max])
+def test_the_largest_of_a_block_arrives_exactly_however_small_or_large(wire: Wire, largest: float) -> None:
+    v = torch.tensor([largest, -largest, largest / 2, 0.0])
+    out = there(v, wire)
+    assert out[[0, 1, 3]].tolist() == v[[0, 1, 3]].tolist()
+    assert ((out.double() - v.double()).abs() <= allowed(v, wire)).all()
+
+
+@pytest.mark.parametrize(("largest", "arrives"), [(1e-45, 0.0), (1e-38, 1e-38), (3e38, 3e38), (3.4e38, math.inf)])
+def test_bfloat16_ends_a_little_before_float32_and_never_turns_into_another_number(
+    largest: float, arrives: float
+) -> None:
+    assert there(torch.tensor([largest]), "bfloat16").item() == pytest.approx(arrives, rel=2**-8)
+
+
+@EACH
+def test_a_block_of_denormals_survives_where_they_are_flushed_to_zero(wire: Wire) -> None:
+    v = torch.tensor([1e-45, -1e-42, 0.0])
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this processor cannot")
+    try:
+        out = there(v, wire)
+    finally:
+        torch.set_flush_denormal(False)
+    assert (out.abs() <= 1e-42).all()
+
+
+@EVERY
+def test_zeros_arrive_as_zeros_beside_other_blocks_too(wire: Wire) -> None:
+    v = torch.cat([torch.zeros(BLOCK), normal(BLOCK), torch.zeros(3)])
+    out = there(v, wire)
+    assert not out[:BLOCK].any()
+    assert not out[-3:].any()
+    assert out[BLOCK : 2 * BLOCK].all() == (wire != "int8")  # what is too small for int8 is zero as well
+
+
+@EVERY
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("at", [0, BLOCK + 5, 2 * BLOCK])
+@pytest.mark.parametrize("rest", [0.0, 1.0, 3e38])
+def test_what_is_not_finite_never_arrives_as_finite(wire: Wire, bad: float, at: int, rest: float) -> None:
+    v = torch.full((2 * BLOCK + 1,), rest)
+    v[at] = bad
+    out = there(v, wire)
+    assert not out[at].isfinite()
+    blocks = [bool(block.isfinite().all()) for block in out.split(BLOCK)]
+    assert blocks == [at // BLOCK != i for i in range(3)]  # and spoils no other block
+
+
+@EVERY
+@pytest.mark.parametrize("bounds", [(0, BLOCK), (BLOCK, 40 * BLOCK), (32 * BLOCK, None), (3 * BLOCK, 3 * BLOCK)])
+def test_the_packing_of_a_slice_is_the_slice_of_the_packing(wire: Wire, bounds: tuple[int, int | None]) -> None:
+    v = normal(70 * BLOCK + 11) * torch.logspace(-20, 20, 70 * BLOCK + 11)
+    a, b = bounds
+    whole, part = pack(v, wire), pack(v[a:b], wire)
+    assert torch.equal(part.numbers, whole.numbers[a:b])
+    if whole.scales is None:
+        assert part.scales is None
+    else:
+        assert torch.equal(part.scales, whole.scales[a // BLOCK : None if b is None else b // BLOCK])
+    left, part_left = send(v, v / 3, wire)[1], send(v[a:b], v[a:b] / 3, wire)[1]
+    assert left is part_left is None if wire == "float32" else torch.equal(part_left, left[a:b])
+
+
+@EVERY
+@pytest.mark.parametrize("size", SIZES)
+def test_any_length_works_and_has_the_bytes_it_should(wire: Wire, size: int) -> None:
+    packed = pack(normal(size), wire)
+    width = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}[wire]
+    scales = -(-size // BLOCK) if wire in ("float16", "int8") else 0
+    assert packed.nbytes == width * size + 4 * scales == sum(one.nbytes for one in packed.arrays())
+    assert packed.numbers.dtype == getattr(torch, wire)
+    assert (packed.scales is None) == (wire not in ("float16", "int8"))
+
+
+def test_float32_is_the_vector_itself() -> None:
+    v = normal(5)
+    packed, error = send(v, v, "float32")
+    assert packed.numbers is pack(v, "float32").numbers is unpack(packed, "float32") is v
+    assert error is None
+
+
+@EVERY
+def test_arguments_are_not_changed(wire: Wire) -> None:
+    v, error = normal(BLOCK + 3), normal(BLOCK + 3, 1)
+    packed, _ = send(v, error, wire)
+    before = [one.copy() for one in packed.arrays()]
+    unpack(packed, wire)
+    assert torch.equal(v, normal(BLOCK + 3))
+    assert torch.equal(error, normal(BLOCK + 3, 1))
+    assert all(map(np.array_equal, before, packed.arrays()))
+
+
+# Error feedback.
+
+
+@EACH
+def test_what_is_sent_and_what_is_left_out_are_what_was_meant(wire: Wire) -> None:
+    v, error = normal(33 * BLOCK + 5), normal(33 * BLOCK + 5, 1) / 100
+    for e, meant in ((None, v), (error, v + error)):
+        packed, left = send(v, e, wire)
+        assert all(map(np.array_equal, packed.arrays(), pack(meant, wire).arrays()))
+        assert torch.equal(left, meant - unpack(packed, wire))
+
+
+@EACH
+def test_with_feedback_nothing_is_lost_for_good_and_without_it_the_sum_drifts(wire: Wire) -> None:
+    """Σ sent = Σ meant − the last error, after 200 sends of much the same vector, whose rounding repeats itself."""
+    steady, size = normal(BLOCK + 9), BLOCK + 9
+    meant, fed, bare = (torch.zeros(size, dtype=torch.float64) for _ in range(3))
+    error, ratios = None, []
+    for i in range(200):
+        v = steady + 1e-4 * normal(size, i)
+        packed, error = send(v, error, wire)
+        meant += v
+        fed += unpack(packed, wire)
+        bare += there(v, wire)
+        assert ((meant - fed - error).abs() <= 2.0**-22 * (i + 1)).all()  # v + e is rounded to float32
+        ratios.append(float((meant - bare).abs().max() / (meant - fed).abs().max()))
+    assert (error.double().abs() <= 2 * allowed(steady, wire) + 1e-4).all()
+    assert ratios[-1] > 20
+    assert ratios[-1] > 5 * ratios[5]
+
+
+@EACH
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("error", [None, normal(BLOCK + 2, 1)], ids=["none", "some"])
+def test_the_error_outlives_what_is_not_finite(wire: Wire, bad: float, error: Tensor | None) -> None:
+    for at in (0, BLOCK + 1):
+        v = normal(BLOCK + 2)
+        v[at] = bad
+        packed, left = send(v, error, wire)
+        assert left is error
+        assert not unpack(packed, wire).isfinite().all()
+
+
+@EACH
+def test_the_error_outlives_a_sum_that_overflows(wire: Wire) -> None:
+    largest = torch.full((3,), torch.finfo(torch.float32).max)
+    error = largest / 100
+    packed, left = send(largest, error, wire)
+    assert left is error
+    assert not unpack(packed, wire).isfinite().all()
+
+
+@EACH
+@pytest.mark.parametrize("size", [0, 1])
+def test_the_shortest_vectors_are_sent_too(wire: Wire, size: int) -> None:
+    packed, error = send(normal(size), None, wire)
+    packed, error = send(normal(size), error, wire)
+    assert len(packed.numbers) == len(error) == size
+
+
+def descend(wire: Wire, *, feedback: bool, noise: float) -> float:
+    """½ Σ a_j (x_j − 1)² after 600 steps on the wire, in a block with a coordinate that is nothing but noise."""
+    x, error = torch.zeros(100), None
+    a = torch.logspace(-1.5, 0, 100)
+    for k in range(600):
+        g = a * (x - 1)
+        g[0] = noise * (-1) ** k
+        packed, left = send(0.5 * g, error, wire)
+        error = left if feedback else None
+        x -= unpack(packed, wire)
+    return float((a * (x - 1) ** 2)[1:].sum() / 2)
+
+
+def test_descent_with_int8_and_feedback_converges_as_with_float32() -> None:
+    exact = descend("float32", feedback=True, noise=0.0)
+    assert exact < 1e-8  # from 14
+    assert descend("int8", feedback=True, noise=0.0) == pytest.approx(exact, rel=0.2)
+
+
+def test_descent_with_feedback_comes_down_to_the_rounding_where_it_stalls_without() -> None:
+    """Noise sets the scale, so what is smaller than a step of int8 is never sent unless it adds up."""
+    step = 0.5 * 10 / 127
+    fed, bare = (descend("int8", feedback=feedback, noise=10.0) for feedback in (True, False))
+    assert fed < 100 * step**2 / 2
+    assert bare > 20 * fed
+
+
+# Arrays for transport.
+
+
+@EVERY
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("writable", [True, False])
+def test_arrays_make_the_round_trip_on_the_same_memory_and_in_silence(wire: Wire, size: int, writable: bool) -> None:
+    packed = pack(normal(size), wire)
+    arrays = packed.arrays()
+    assert arrays[0].dtype == ("uint16" if wire == "bfloat16" else wire)
+    if not writable:
+        for one in arrays:
+            one.flags.writeable = False
+    torch.set_warn_always(True)  # else torch warns once in a process, which may have been elsewhere
+    try:
+        if not writable:
+            with pytest.warns(UserWarning, match="not writable"):
+                torch.from_numpy(arrays[0])
+        back = Packed.of(arrays, wire)
+        assert torch.equal(unpack(back, wire), unpack(packed, wire))
+    finally:
+        torch.set_warn_always(False)
+    for there_, here, array in zip(packed, back, (*arrays, None), strict=False):
+        if there_ is not None:
+            assert here.dtype == there_.dtype
+            assert here.data_ptr() == there_.data_ptr()
+            assert size == 0 or here.data_ptr() == array.ctypes.data
+    assert [one.flags.writeable for one in arrays] == [writable] * len(arrays)
+
+
+def test_bytes_make_the_round_trip() -> None:
+    packed = pack(normal(BLOCK + 1), "int8")
+    arrived = [np.frombuffer(one.tobytes(), one.dtype) for one in packed.arrays()]
+    assert torch.equal(unpack(Packed.of(arrived, "int8"), "int8"), unpack(packed, "int8"))
+
+
+def test_arrays_live_as_long_as_the_tensors_on_them_and_no_longer() -> None:
+    array = np.frombuffer(np.ones(5, np.float32).tobytes(), np.float32)
+    alive = weakref.ref(array)
+    packed = Packed.of([array], "float32")
+    del array
+    gc.collect()
+    assert alive() is not None
+    assert packed.numbers.tolist() == [1.0] * 5
+    del packed
+    gc.collect()
+    assert alive() is None
+
+
+@pytest.mark.parametrize(
+    ("wire", "arrays", "text"),
+    [
+        ("float32", [], "what travels as 'float32' must be contiguous arrays float32[0], got nothing."),
+        ("float32", [np.zeros((2, 2), np.float32)], "float32[4], got float32[2, 2]."),
+        ("float32", [np.zeros(2, ">f4")], "float32[2], got >f4[2]."),
+        ("float32", [np.zeros(4, np.float32)[::2]], "contiguous arrays float32[2], got float32[2]."),
+        ("float32", [np.array("hostile")], "float32[1], got <U7[]."),
+        ("float16", [np.zeros(2, np.float16)], "float16[2] and float32[1], got float16[2]."),
+        ("bfloat16", [np.zeros(2, np.float16)], "uint16[2], got float16[2]."),
+        ("bfloat16", [np.zeros(2, np.uint16), np.zeros(1, np.float32)], "uint16[2], got uint16[2] and float32[1]."),
+        ("int8", [np.zeros(5000, np.int8), np.zeros(1, np.float32)], "int8[5000] and float32[2], got int8[5000] and"),
+        ("int8", [np.zeros(5, np.int8), np.zeros(1, np.float64)], "float32[1], got int8[5] and float64[1]."),
+    ],
+)
+def test_arrays_that_are_no_packing_are_refused(wire: Wire, arrays: list[np.ndarray], text: str) -> None:
+    with pytest.raises(Invalid, match=re.escape(text)):
+        Packed.of(arrays, wire)
+
+
+def test_numbers_are_not_read_as_what_they_are_not() -> None:
+    text = "numbers must be unpacked as what they travel as, torch.int8, got 'bfloat16'."
+    with pytest.raises(Invalid, match=re.escape(text)):
+        unpack(pack(normal(3), "int8"), "bfloat16")
+
+
+def test_the_wire_must_be_known() -> None:
+    text = re.escape("`wire` must be 'float32', 'float16', 'bfloat16' or 'int8', got 'int4'.")
+    v, wire = normal(3), "int4"
+    for attempt in (
+        lambda: pack(v, wire),  # type: ignore[arg-type]
+        lambda: unpack(Packed(v), wire),  # type: ignore[arg-type]
+        lambda: send(v, None, wire),  # type: ignore[arg-type]
+        lambda: Packed.of([v.numpy()], wire),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(Invalid, match=text):
+            attempt()

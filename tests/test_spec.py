@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ def test_every_default_of_the_signatures_is_in_the_resolved_spec(small: Path) ->
     assert resolved["task"]["seed"] == 0
     assert resolved["fleet"] == {
         "kind": "paper", "clients": 8, "stragglers": "large", "continuous": False,
-        "server_time": 0.0, "crashes": [], "slow": [], "available": [], "link": None,
+        "server_time": 0.0, "crashes": [], "slow": [], "available": [], "faults": [], "link": None,
     }  # fmt: skip
     assert resolved["engine"] == {"kind": "sim", "workers": 1, "batch": 1}
     given = {"rounds": 12, "seed": 0, "evaluate_every": 10, "checkpoint_every": 5, "tail_every": 0, "threads": 1}
@@ -110,7 +111,8 @@ FLEET = """{kind='groups', server_time=0.1, groups=[
     {name='heavy', clients=1, runtime={kind='pareto', minimum=1, tail=1.5}},
     {name='[red]', clients=1, runtime={kind='trace', seconds=[1, 2.5]}}],
     crashes=[{client=0, at=3}, {client=1, at=3, back=9}], slow=[{client=2, at=1, until=2}],
-    available=[{client=3, windows=[[0, 5], [6, 7]], period=10}]}"""
+    available=[{client=3, windows=[[0, 5], [6, 7]], period=10}],
+    faults=[{client=4, job=0, sends='nan'}, {client=4, job=0, sends='twice'}]}"""
 
 
 def test_a_fleet_of_groups_with_everything_that_goes_wrong(small: Path) -> None:
@@ -124,8 +126,29 @@ def test_a_fleet_of_groups_with_everything_that_goes_wrong(small: Path) -> None:
     assert [group.runtime for group in fleet.groups] == runtimes
     assert fleet.groups[0].link == tg.Link(latency=0.1, down=1e6)
     other = tg.Fleet(fleet.groups, server_time=0.1).crash(client=0, at=3).crash(client=1, at=3, back=9)
-    assert fleet == other.paused(client=2, at=1, until=2).during([(0, 5), (6, 7)], client=3, period=10)
+    other = other.paused(client=2, at=1, until=2).during([(0, 5), (6, 7)], client=3, period=10)
+    assert fleet == other.faulty(client=4, job=0, sends="nan").faulty(client=4, job=0, sends="twice")
     assert spec.parse(json.loads(json.dumps(loaded.resolved(), allow_nan=False))).build().fleet == fleet
+
+
+@pytest.mark.parametrize(
+    ("faults", "text"),
+    [
+        ("[{client=1, job=0, sends='nans'}]", "`fleet.faults[0].sends` must be one of nan, twice, got 'nans'. Did you"),
+        ("[{client=1, job=0, sends=nan}]", "`fleet.faults[0].sends` must be one of nan, twice, got nan."),
+        ("[{client=1, job=0}]", "`fleet.faults[0]` needs the key `sends`"),
+        ("[{client=1, job=0.5, sends='nan'}]", "`fleet.faults[0].job` must be a whole number, got 0.5."),
+        ("[{client=1, job=-1, sends='nan'}]", "Fault needs a whole job >= 0 and sends 'nan' or 'twice', got "),
+        ("[{client=8, job=0, sends='nan'}]", "a fault's client must be between 0 and 7, got Fault(client=8, job=0, "),
+        (
+            "[{client=1, job=0, sends='twice'}, {client=1, job=0, sends='twice'}]",
+            "`faults` needs each fault once, got several times Fault(client=1, job=0, sends='twice').",
+        ),
+    ],
+)
+def test_a_fault_that_cannot_be_is_refused(faults: str, text: str, small: Path) -> None:
+    with pytest.raises(tg.Invalid, match=re.escape(text)):
+        spec.load(small, [f"fleet.faults={faults}"])
 
 
 def test_a_link_of_the_fleet_is_everyones(small: Path) -> None:

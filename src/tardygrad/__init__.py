@@ -48,6 +48,7 @@ from tardygrad.methods.fedyogi import fedyogi as fedyogi
 from tardygrad.methods.halos import halos as halos
 from tardygrad.methods.sgdclip import sgdclip as sgdclip
 from tardygrad.methods.tailopt import tailopt as tailopt
+from tardygrad.pools.cluster import RayPool as RayPool
 from tardygrad.pools.pool import Pool as Pool
 from tardygrad.pools.scripted import ScriptedPool as ScriptedPool
 from tardygrad.pools.sim import SimPool as SimPool

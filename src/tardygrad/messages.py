@@ -18,8 +18,10 @@ Vector = Tensor
 NOTHING = torch.empty(0)
 """In place of a vector that is elsewhere, or no longer needed."""
 
-Reason = Literal["not finite", "wrong shape", "unknown job", "finished job", "from the future", "too stale"]
-"""Why the gate refuses an update."""
+Reason = Literal[
+    "not finite", "wrong shape", "unknown job", "finished job", "from the future", "too stale", "lost on the way"
+]
+"""Why the gate refuses an update; the last, because a part of it was with a machine that is gone."""
 
 
 class Buffers(NamedTuple):
@@ -60,6 +62,8 @@ class Update(NamedTuple):
     loss: float = math.nan  # mean over those steps
     clipped: float = 0.0  # share of gradient coordinates clipped, mean over those steps
     state: State | None = None  # of the inner step, if the method keeps it
+    down: int = 0  # bytes that the job took on its way, where something travels
+    up: int = 0  # and the update
 
 
 class Lost(NamedTuple):

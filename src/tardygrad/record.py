@@ -1,7 +1,7 @@
 """The record: one directory per run, which holds everything that happened.
 
     spec.json       what was asked for, resolved; and the versions it ran with
-    events.jsonl    dispatch, arrival, refusal, loss, join, advance, tail, evaluation, in order, each with its time
+    events.jsonl    dispatch, arrival, refusal, loss, join, advance, tail, evaluation, resume, in order, with the time
     metrics.jsonl   one line per round
     checkpoints/    the latest two (see checkpoint.py)
     model.safetensors, summary.json     when the run has ended

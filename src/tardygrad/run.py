@@ -97,6 +97,8 @@ class Run:
             if self.record and self.lengths is not None:
                 self._check_unmoved(self.record.path)
                 self.record.rewind(self.lengths)
+                if getattr(self.pool, "wire", "float32") != "float32":  # the errors it would feed back are gone
+                    self._write("resume", self.pool.now, round=self.server.round)
             for event in drive(self.server, self.pool, rounds):
                 self._note(event)
                 self._weigh(event)
@@ -194,7 +196,8 @@ class Run:
                 self._write("refusal", now, **facts, reason=happened.reason)
             elif isinstance(message, Update):
                 delay = happened.delays[-1] if isinstance(happened, Advanced) else happened.delay if happened else None
-                self._write("arrival", now, **facts, delay=delay, steps=message.steps, loss=message.loss)
+                bytes = {"down": message.down, "up": message.up} if message.up else {}
+                self._write("arrival", now, **facts, delay=delay, steps=message.steps, loss=message.loss, **bytes)
         elif isinstance(message, Lost | Joined):
             kind = "loss" if isinstance(message, Lost) else "join"
             self._write(kind, now, client=message.client, round=self.server.round)
@@ -365,14 +368,14 @@ def script_line(row: Row) -> Line | None:
     """An event of a record as a line for a `ScriptedPool`; None if it was no message."""
     if row["event"] == "refusal":
         return "refuse", row["client"], row["time"], row["serial"], row["round"], row["reason"]
-    verb = {"arrival": "arrive", "loss": "lose", "join": "join"}.get(row["event"])
-    return (verb, row["client"], row["time"]) if verb else None
+    verb = {"arrival": "arrive", "loss": "lose", "join": "join", "resume": "forget"}.get(row["event"])
+    return (verb, row.get("client"), row["time"]) if verb else None
 
 
 def replay(run: Run) -> Run:
     """The same arrivals once more, computed anew: the same bits, whatever engine the run had."""
     server = run.server
-    pool = ScriptedPool(run.script, run.task, server.method)
+    pool = ScriptedPool(run.script, run.task, server.method, wire=getattr(run.pool, "wire", "float32"))
     every = run.settings["evaluate_every"]
     again = begin(server.method, run.task, pool, rounds=server.round, seed=server.seed, evaluate_every=every)
     with suppress(Diverged):  # as it did then

@@ -25,7 +25,7 @@ from typing import Any, Literal, NamedTuple
 from tardygrad import tasks
 from tardygrad.algorithm import Task
 from tardygrad.errors import Invalid, nearest
-from tardygrad.fleet import Available, Crash, Fleet, Group, Link, Slow
+from tardygrad.fleet import Available, Crash, Fault, Fleet, Group, Link, Slow
 from tardygrad.memory import Memory, Needs, bound, foresee, needs
 from tardygrad.method import Method
 from tardygrad.methods.clip2 import clip2
@@ -42,6 +42,7 @@ from tardygrad.methods.fedyogi import fedyogi
 from tardygrad.methods.halos import halos
 from tardygrad.methods.sgdclip import sgdclip
 from tardygrad.methods.tailopt import tailopt
+from tardygrad.pools.cluster import RayPool
 from tardygrad.pools.pool import Resumable
 from tardygrad.pools.sim import SimPool
 from tardygrad.pools.threads import ThreadPool
@@ -73,10 +74,11 @@ def _afflicted(
     crashes: tuple[Crash, ...] = (),
     slow: tuple[Slow, ...] = (),
     available: tuple[Available, ...] = (),
+    faults: tuple[Fault, ...] = (),
     link: Link | None = None,
 ) -> Fleet:
     """What every kind of fleet takes besides its own keys; a link here is everyone's."""
-    fleet = replace(fleet, server_time=server_time, crashes=crashes, slow=slow, available=available)
+    fleet = replace(fleet, server_time=server_time, crashes=crashes, slow=slow, available=available, faults=faults)
     return fleet.linked(link) if link else fleet
 
 
@@ -108,7 +110,7 @@ KINDS: dict[str, dict[str, Make]] = {
         "sgdclip": sgdclip,
         "tailopt": tailopt,
     },
-    "engine": {"sim": SimPool, "threads": ThreadPool},
+    "engine": {"sim": SimPool, "threads": ThreadPool, "ray": RayPool},
 }
 TABLES = (*KINDS, "run")
 _MADE = (
@@ -258,8 +260,10 @@ def parse(tables: Mapping[str, Any], name: str = "spec") -> Spec:
         if not isinstance(table, dict):
             raise Invalid(f"[{key}] must be a table, got {shown(table)}.")
     engine = _part("engine", {"kind": "sim"} | tables.get("engine", {}))
+    timed = parameters(engine.make).get("fleet")
+    optional = {"engine"} | ({"fleet"} if timed is None or timed.default is None else set())
     for key in TABLES:
-        if key not in tables and key != "engine" and (key != "fleet" or "fleet" in parameters(engine.make)):
+        if key not in tables and key not in optional:
             raise Invalid(f"a spec needs the table [{key}], got {', '.join(tables) or 'none'}.")
     task, fleet = _same_clients(tables["task"], tables.get("fleet"))
     run = construct(Length, tables["run"], "run")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -11,6 +12,8 @@ import pytest
 import torch
 
 import tardygrad as tg
+from tardygrad.errors import Interrupted
+from tardygrad.messages import Job
 from tests.pools.contract import CLIENTS, PoolContract, plain
 
 
@@ -113,3 +116,21 @@ def test_workers_must_be_at_least_one() -> None:
 class TestSimPoolWithProcesses(PoolContract):
     def pool(self, task: tg.Task, method: tg.Method) -> AbstractContextManager[tg.Pool]:
         return tg.SimPool(task, method, tg.Fleet.paper(clients=CLIENTS), workers=2)
+
+
+def test_who_waits_for_threads_can_be_interrupted() -> None:
+    class Slow(type(small_task())):  # type: ignore[misc]
+        def gradient(self, x: Any, batch: Any, buffers: Any) -> Any:
+            time.sleep(0.2)
+            return super().gradient(x, batch, buffers)
+
+    with tg.ThreadPool(Slow(small_task().h, small_task().c, None), METHOD, workers=1) as pool:
+        pool.submit(Job(0, 0, 0, torch.zeros(4), 2, None, 0))
+        threading.Timer(0.05, pool.interrupt).start()
+        with pytest.raises(Interrupted, match="told to stop waiting"):
+            pool.next()
+        assert isinstance(pool.next(), tg.Update)
+        pool.interrupt()
+        pool.submit(Job(0, 1, 0, torch.zeros(4), 2, None, 0))
+        with pytest.raises(Interrupted):
+            pool.next()

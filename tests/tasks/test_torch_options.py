@@ -112,6 +112,17 @@ def test_the_devices_of_data_and_vectors_are_the_one_asked_for():
     assert task.init(3).device.type == "cpu"
 
 
+def test_a_task_can_be_moved():
+    task = make()
+    moved = task.to("meta")
+    tensors = [*moved.shards.data, *moved.test, moved.init(0)]
+    assert {tensor.device.type for tensor in tensors} == {moved.device.type} == {"meta"}
+    assert {tensor.device.type for tensor in (*task.shards.data, *task.test, task.init(0))} == {"cpu"}
+    assert torch.equal(work(job(task), task.to("cpu"), METHOD).delta, work(job(task), task, METHOD).delta)
+    with pytest.raises(Invalid, match="must be one that torch can use here, got 'gpu'"):
+        task.to("gpu")
+
+
 @pytest.mark.parametrize("device", ["gpu", "cuda:99", "meta?"])
 def test_a_device_that_is_not_there_is_refused(device):
     with pytest.raises(Invalid) as caught:

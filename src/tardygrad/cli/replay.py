@@ -39,7 +39,8 @@ def replay(folder: Folder, json: Json = False) -> None:
     with sound(path), torch_threads(asked.run.threads):
         built = asked.build()
         lines = (runs.script_line(row) for row in read_lines(path / "events.jsonl"))
-        script = ScriptedPool((line for line in lines if line), built.task, built.method)
+        wire = asked.engine.arguments.get("wire", "float32")
+        script = ScriptedPool((line for line in lines if line), built.task, built.method, wire=wire)
         batched = asked.engine.arguments.get("batch", 1) > 1  # then the calendar says which jobs were computed at once
         with built.pool() if batched else nullcontext(script) as pool:
             run = runs.begin(built.method, built.task, pool, rounds=rounds, seed=asked.run.seed, evaluate_every=0)

@@ -142,7 +142,7 @@ class Crew:
                 job = hand.jobs.popleft()
                 self.shelf.take(job)
                 self.deaths.pop((job.client, job.serial), None)
-                done.append((job, answer if isinstance(answer, WorkFailed) else _each(answer, torch.from_numpy)))
+                done.append((job, answer if isinstance(answer, WorkFailed) else each(answer, torch.from_numpy)))
                 if self.waiting and not hand.jobs:
                     self._send(hand, self.waiting.popleft())
             if done or not patiently or not any(hand.jobs for hand in self.hands):
@@ -194,7 +194,7 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _each(update: Update, change: Callable[[Any], Any]) -> Update:
+def each(update: Update, change: Callable[[Any], Any]) -> Update:
     """An update with each of its vectors changed."""
     buffers = update.buffers and Buffers(*map(change, update.buffers))
     curvature = None if update.curvature is None else change(update.curvature)
@@ -221,7 +221,7 @@ def _labour(line: Connection, others: list[Connection], shelf: Shelf, task: Task
             job = Job(**(sent | {"x": shelf.x[place], "buffers": buffers}))
             if job.state is not None:
                 job = job._replace(state={name: torch.from_numpy(value) for name, value in sent["state"].items()})
-            answer = _each(perform(job, task, method), Tensor.numpy)
+            answer = each(perform(job, task, method), Tensor.numpy)
         except WorkFailed as error:
             answer = WorkFailed(str(error))  # without its cause, which may not travel
         try:

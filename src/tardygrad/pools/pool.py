@@ -6,10 +6,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
+from torch import Tensor
+
 from tardygrad.algorithm import Batched, Task, work, work_together
 from tardygrad.errors import WorkFailed
 from tardygrad.messages import Job, Joined, Lost, Refused, Update
 from tardygrad.method import Method
+from tardygrad.wire import Packed, Wire, send
 
 Message = Update | Lost | Joined | Refused
 """What a pool delivers to the server; `Refused` for an update that it turned away itself."""
@@ -50,6 +53,21 @@ class Resumable(Pool, Protocol):
 
     def restore(self, pending: Pending) -> None:
         """Go on from there."""
+
+
+Errors = dict[str, Tensor]
+"""What the wire has left out of a client's vectors so far, by their names."""
+
+
+def pack(update: Update, errors: Errors, wire: Wire) -> tuple[dict[str, Packed], Errors]:
+    """The vectors of an update as they travel, by name, and what is left out for the client's next."""
+    packed: dict[str, Packed] = {}
+    left: Errors = {}
+    for name in ("delta", "curvature"):
+        if (v := getattr(update, name)) is not None:
+            packed[name], error = send(v, errors.get(name), wire)
+            left |= {} if error is None else {name: error}
+    return packed, left
 
 
 def perform(job: Job, task: Task, method: Method) -> Update:

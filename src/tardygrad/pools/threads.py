@@ -8,7 +8,7 @@ from queue import SimpleQueue
 from types import TracebackType
 
 from tardygrad.algorithm import Task
-from tardygrad.errors import Invalid
+from tardygrad.errors import Interrupted, Invalid
 from tardygrad.messages import Job, Update
 from tardygrad.method import Method
 from tardygrad.pools.pool import Message, Pending, perform
@@ -27,7 +27,7 @@ class ThreadPool:
         self.task, self.method = task, method
         self.jobs: dict[tuple[int, int], Job] = {}
         self._executor = ThreadPoolExecutor(workers, thread_name_prefix="tardygrad")
-        self._arrived: SimpleQueue[Future[Update]] = SimpleQueue()
+        self._arrived: SimpleQueue[Future[Update] | None] = SimpleQueue()  # None: stop waiting
         self._began = time.monotonic()
 
     @property
@@ -42,9 +42,16 @@ class ThreadPool:
     def next(self) -> Message | None:
         if not self.jobs:
             return None
-        update = self._arrived.get().result()
+        arrived = self._arrived.get()
+        if arrived is None:
+            raise Interrupted("the pool was told to stop waiting.")
+        update = arrived.result()
         del self.jobs[update.client, update.serial]
         return update
+
+    def interrupt(self) -> None:
+        """Have whoever waits, or is the next to wait, be told `Interrupted`; from any thread or signal handler."""
+        self._arrived.put(None)
 
     def pending(self) -> Pending:
         return Pending(self.now, list(self.jobs.values()), [])

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -118,6 +119,15 @@ class TorchTask:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state, _local=threading.local())
+
+    def to(self, device: str) -> Self:
+        """The same task on another device."""
+        moved = copy.copy(self)
+        moved.device = _device(device)
+        moved.shards = replace(self.shards, data=tuple(t.to(moved.device) for t in self.shards.data))
+        moved.test = self.test and tuple(t.to(moved.device) for t in self.test)
+        moved._template = copied(self._template).to(moved.device)
+        return moved
 
     @property
     def clients(self) -> int:

@@ -1,0 +1,71 @@
+"""Evaluations on a worker of their own, beside the training."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tardygrad.errors import WorkFailed
+from tardygrad.pools.joining import said
+
+TIMES = 5
+"""Deaths of workers over one evaluation, after which it is the evaluation's fault."""
+
+
+@dataclass(eq=False)
+class Asked:
+    """An evaluation under way."""
+
+    model: Any
+    actor: Any
+    answer: Any
+    since: float
+    deaths: int = 0
+
+
+class Evaluator:
+    """One worker that evaluates what it is asked to, in order; replaced when it dies, and asked again.
+
+    Args:
+        hire: sends for a worker.
+    """
+
+    def __init__(self, ray: Any, hire: Callable[[], Any]) -> None:
+        self._ray, self._hire = ray, hire
+        self._begin()
+
+    def _begin(self) -> None:
+        self.actor = self._hire()
+        self.up = self.actor.ping.remote()
+
+    def ask(self, x: Any, buffers: Any) -> Asked:
+        model = buffers, self._ray.put(x)
+        return Asked(model, self.actor, self.actor.evaluate.remote(*model), time.monotonic())
+
+    def look(self, asked: Asked, seconds: float) -> tuple[dict[str, float], float] | None:
+        """The answer, if it is there within so many seconds."""
+        if not self._ray.wait([asked.answer], timeout=seconds)[0]:
+            return None
+        try:
+            answer: tuple[dict[str, float], float] | str = self._ray.get(asked.answer)
+        except self._ray.exceptions.RayError as error:
+            self._ask_again(asked, error)
+            return None
+        if isinstance(answer, str):
+            raise WorkFailed(answer)
+        return answer
+
+    def missing(self, asked: Asked, seconds: float) -> bool:
+        """Whether the worker has not come up in so many seconds."""
+        return time.monotonic() - asked.since > seconds and not self._ray.wait([self.up], timeout=0)[0]
+
+    def _ask_again(self, asked: Asked, error: Exception) -> None:
+        asked.deaths += 1
+        if asked.deaths > TIMES or getattr(error, "actor_init_failed", False):
+            raise WorkFailed(f"the evaluation failed: {asked.deaths} workers died over it, {said(error)}.") from error
+        if asked.actor is self.actor:
+            self._begin()
+        asked.actor, asked.since = self.actor, time.monotonic()
+        asked.answer = self.actor.evaluate.remote(*asked.model)

@@ -1,0 +1,515 @@
+"""The real clock on a Ray cluster: workers are actors that have the task, and are replaced when they fail.
+
+A worker is free, flying (it has a job, a `Flight`) or away (it was sent for and has not answered yet). Whatever goes
+wrong with one, its process is ended and another is sent for: Ray restarts nothing and tries nothing again by itself.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections import Counter, deque
+from contextlib import suppress
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from types import TracebackType
+from typing import Any, Literal, Self, get_args
+
+import torch
+
+from tardygrad.algorithm import Task, Vectors, Whole
+from tardygrad.errors import Interrupted, Invalid, WorkFailed, is_number
+from tardygrad.fleet import Fleet, Journeys
+from tardygrad.messages import Buffers, Job, Joined, Lost, Update, Vector
+from tardygrad.method import Method
+from tardygrad.pools.beside import Asked, Evaluator
+from tardygrad.pools.deadlines import Deadlines
+from tardygrad.pools.hand import Hand, bare, received
+from tardygrad.pools.joining import Watch, join, ray_module, said, start, store
+from tardygrad.pools.pool import Message, Pending
+from tardygrad.pools.shards import Shard, Shards, bounds, check
+from tardygrad.wire import Wire
+
+SLICE = 0.1  # seconds between two looks at what does not come from Ray
+QUIET = 120.0  # seconds without any worker after which a run ends
+LOSSES = 10  # of one client in a row, after which it is the job's fault
+_LOST, _JOINED = -2, -1  # in place of a serial, as in the simulator's calendar
+
+
+@dataclass(eq=False)
+class Worker:
+    """One of the pool's workers."""
+
+    actor: Any
+    leaving: bool = False  # after its job
+
+
+@dataclass
+class Model:
+    """A start vector on the cluster."""
+
+    slices: list[Any]  # where it is, once it is
+    jobs: int = 0  # that need it
+
+
+@dataclass(eq=False)
+class Flight:
+    """A job and who has it."""
+
+    job: Job
+    worker: Worker
+    parts: list[Any]  # where its vectors will be
+    began: float
+    ends: float | None = None  # once its job is written off: when its worker is given up too
+
+
+class RayPool:
+    """Jobs on a Ray cluster; for a `with` statement. The record of a run makes it repeatable (`tardygrad.replay`).
+
+    A worker that dies loses its job only, whose client is lost and joins again at once. So does one that takes too
+    long; what it may still send is refused at the gate, and if that does not come either, its process is ended.
+
+    Args:
+        workers: how many are asked for; clients share them, first come, first served. Those for which there is no room
+            come when there is.
+        address: of a cluster to join, "auto" or host:port; None starts Ray here, on loopback, and stops it at the end.
+            Where this process has joined one already, that is used and left as it is.
+        cpus_per_worker, gpus_per_worker: of a cluster's; with GPUs, the task is moved there.
+        evaluate: "beside" the training on a worker of its own, or "between" rounds.
+        patience: a job is written off after the median and so many MADs of its client's own times; inf: never.
+        grace: seconds that every job has.
+        fleet: how long jobs take and what goes wrong when, if `second` is set.
+        second: real seconds for each of the fleet's; 0 leaves the fleet out.
+        shards: slices of the server's vectors, each in a process of its own; 1 keeps them here.
+        wire: what updates travel as; what a narrow one leaves out of a client's update goes with its next.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        method: Method,
+        *,
+        workers: int = 2,
+        address: str | None = None,
+        cpus_per_worker: float = 1.0,
+        gpus_per_worker: float = 0.0,
+        evaluate: Literal["beside", "between"] = "beside",
+        patience: float = 10.0,
+        grace: float = 30.0,
+        fleet: Fleet | None = None,
+        second: float = 0.0,
+        shards: int = 1,
+        wire: Wire = "float32",
+    ) -> None:
+        _check_workers(workers)
+        if address is not None and not re.fullmatch(r"auto|[\w.\-]+:\d{1,5}|\[[\da-fA-F:]+\]:\d{1,5}", address):
+            raise Invalid(f"`address` must be 'auto' or host:port, got {address!r}. Leave it out to start Ray here.")
+        for name, value in {"cpus_per_worker": cpus_per_worker, "grace": grace, "second": second}.items():
+            if not (is_number(value) and 0 <= value < math.inf):
+                raise Invalid(f"`{name}` must be a finite number, 0 or more, got {value!r}.")
+        if not (is_number(gpus_per_worker) and (0 <= gpus_per_worker <= 1 or gpus_per_worker in range(2, 1025))):
+            raise Invalid(f"`gpus_per_worker` must be a share of one or a whole number, got {gpus_per_worker!r}.")
+        if not (is_number(patience) and patience >= 0):
+            raise Invalid(f"`patience` must be a number, 0 or more, got {patience!r}.")
+        if evaluate not in ("beside", "between"):
+            raise Invalid(f"`evaluate` must be 'beside' or 'between', got {evaluate!r}.")
+        if wire not in get_args(Wire):
+            raise Invalid(f"`wire` must be one of {', '.join(get_args(Wire))}, got {wire!r}.")
+        check(method, task.parameters, shards)
+        if (device := getattr(task, "device", torch.device("cpu"))).type != "cpu":
+            raise Invalid(f"a RayPool needs a task on the CPU, got one on {device}. Use gpus_per_worker to move it.")
+        if gpus_per_worker and not hasattr(task, "to"):
+            raise Invalid(f"`gpus_per_worker` needs a task that can be moved (`to`), got a {type(task).__name__}.")
+        self.task, self.method, self.address = task, method, address
+        self.cpus, self.gpus, self.wanted, self.second = cpus_per_worker, gpus_per_worker, workers, second
+        self.beside, self.wire, self.cuts = evaluate == "beside", wire, bounds(task.parameters, shards)
+        if fleet is not None and second:
+            self.fleet = fleet  # its classes are in the record
+        self._emulate(fleet)
+        self._ray = ray_module()
+        self.deadlines = Deadlines(patience, grace)
+        self.waiting: deque[Job] = deque()
+        self.workers: list[Worker] = []
+        self.free: deque[Worker] = deque()
+        self.awaited: dict[Any, Flight | Worker] = {}  # what Ray will answer to: a flight's facts, or a ping
+        self.ready: deque[tuple[Message, list[Any]]] = deque()  # and where the parts of an update are
+        self.models: dict[int, Model] = {}  # by the id of a start vector, or by its round if others hold it
+        self.errors: dict[int, Any] = {}  # where what the wire has left out of a client's updates is
+        self.shards: Shards | None = None
+        self.losses: Counter[int] = Counter()
+        self._began: float | None = None
+        self._evaluator: Evaluator | None = None
+        self._ours = self._interrupted = False
+        self._watch: Watch | None = None
+        self._heard = self._looked = 0.0
+
+    def _emulate(self, fleet: Fleet | None) -> None:
+        """Take the fleet's times and troubles over."""
+        self.calendar: list[tuple[float, int, int]] = []  # (the fleet's time, client, lost or joined), a heap
+        self._journeys, self._spoilt, self._twice = None, frozenset[tuple[int, int]](), frozenset[tuple[int, int]]()
+        if not self.second:
+            if fleet and (fleet.crashes or fleet.slow or fleet.available or fleet.faults):
+                raise Invalid("a fleet in which things go wrong needs real seconds, got second=0. Set engine.second.")
+            return
+        if fleet is None:
+            raise Invalid(f"`second` is for the times of a fleet, got {self.second:g} without one.")
+        if self.task.clients != fleet.clients:
+            counts = f"{self.task.clients} and {fleet.clients}"
+            raise Invalid(f"task and fleet must have the same number of clients, got {counts}.")
+        message, whole = 4 * self.task.parameters, self.method.local_steps or self.method.local_epochs or 1
+        self._journeys = Journeys(fleet, message, message * (2 if self.method.compensate else 1), whole)
+        self._spoilt, self._twice = fleet.sending("nan"), fleet.sending("twice")
+        self.calendar = [(away.at, away.client, _LOST) for away in fleet.absences]
+        self.calendar += [(away.back, away.client, _JOINED) for away in fleet.absences if away.back is not None]
+        heapify(self.calendar)
+
+    @property
+    def now(self) -> float:
+        return 0.0 if self._began is None else time.monotonic() - self._began
+
+    # ------------------------------------------------------------------------------------------- jobs and messages
+
+    def submit(self, job: Job) -> None:
+        slices = self.shards.starts() if self.shards else []
+        self.models.setdefault(self._named(job), Model(slices)).jobs += 1
+        self.waiting.append(job)
+        self._check_ray()
+        self._launch()
+
+    def _named(self, job: Job) -> int:
+        return job.round if self.shards else id(job.x)  # its jobs keep a vector alive, and so its id
+
+    def next(self) -> Message | None:
+        while True:
+            self._check()
+            if self.ready:
+                message, parts = self.ready.popleft()
+                if self.shards:
+                    self.shards.arrived = parts
+                return message
+            if self.calendar and self.calendar[0][0] * self.second <= self.now:
+                return self._strike()
+            self._launch()
+            self._write_off()
+            if self.ready:
+                continue
+            if not (self.waiting or self.calendar or self._flights()):
+                return None
+            self._wait()
+            if self.free or self._flights() or not self.waiting:
+                self._heard = time.monotonic()
+            elif time.monotonic() - self._heard > QUIET:
+                raise WorkFailed(self._alone())
+
+    def interrupt(self) -> None:
+        """Have whoever waits, or is the next to wait, be told `Interrupted`; from any thread or signal handler."""
+        self._interrupted = True
+
+    def _check(self) -> None:
+        if self._interrupted:
+            self._interrupted = False
+            raise Interrupted("the pool was told to stop waiting.")
+        self._check_ray()
+
+    def _check_ray(self) -> None:
+        if self._watch:
+            self._watch.check()
+
+    def _flights(self) -> list[tuple[Any, Flight]]:
+        return [(ref, what) for ref, what in self.awaited.items() if isinstance(what, Flight)]
+
+    def _launch(self) -> None:
+        """Give waiting jobs to free workers."""
+        while self.waiting and self.free:
+            job, now = self.waiting.popleft(), self.now
+            lasts = 0.0
+            if self._journeys:
+                sent = now / self.second
+                due = self._journeys.due(job.client, job.serial, job.seed, job.steps or job.epochs, sent)
+                if due == math.inf:
+                    self._release(job)
+                    heappush(self.calendar, (self._journeys.gone(job.client, sent), job.client, _LOST))
+                    continue
+                lasts = (due - sent) * self.second
+            model = self.models[self._named(job)]
+            if not model.slices:
+                model.slices = [self._ray.put(job.x.numpy())]
+            buffers = job.buffers and tuple(flat.numpy() for flat in job.buffers)
+            state = None if job.state is None else {name: value.numpy() for name, value in job.state.items()}
+            light = job._replace(x=None, buffers=None, state=None)  # type: ignore[arg-type]
+            worker, spoilt = self.free.popleft(), (job.client, job.serial) in self._spoilt
+            work = worker.actor.work.options(num_returns=len(self.cuts) + (self.wire != "float32"))
+            errors = self.errors.get(job.client)
+            facts, *parts = work.remote(light, lasts, spoilt, buffers, state, errors, *model.slices)
+            self.awaited[facts] = Flight(job, worker, parts, now)
+
+    def _release(self, job: Job) -> None:
+        """A job needs its start vector no more."""
+        model = self.models[self._named(job)]
+        model.jobs -= 1
+        if not model.jobs:
+            del self.models[self._named(job)]
+
+    def _wait(self) -> None:
+        """Let Ray say something, for a moment."""
+        pause = SLICE
+        if self.calendar:
+            pause = min(pause, max(0.0, self.calendar[0][0] * self.second - self.now))
+        if not self.awaited:
+            time.sleep(pause)
+            return
+        for ref in self._ray.wait(list(self.awaited), timeout=pause)[0]:
+            self._land(ref)
+
+    def _land(self, ref: Any) -> None:
+        """An answer is there."""
+        what, update = self.awaited.pop(ref), None
+        worker = what.worker if isinstance(what, Flight) else what
+        try:
+            facts = self._ray.get(ref)
+            if isinstance(what, Flight) and not isinstance(facts, str):
+                update = self._received(facts, what)
+        except self._ray.exceptions.RayError as error:
+            if getattr(error, "actor_init_failed", False):
+                raise WorkFailed(f"a worker could not take the task: {_cause(error)}.") from error
+            self._replace(worker)
+            if isinstance(what, Flight) and what.ends is None:
+                self._lose(what.job, said(error))
+            return
+        if worker.leaving:
+            self._replace(worker)
+        else:
+            self.free.append(worker)
+        if not isinstance(what, Flight):
+            return
+        if what.ends is None:
+            self._release(what.job)
+        if update is None:
+            raise WorkFailed(facts)
+        client, serial = what.job.client, what.job.serial
+        if what.ends is None and self.wire != "float32":
+            self.errors[client] = what.parts.pop()
+        self.deadlines.took(client, self.now - what.began)
+        self.losses.pop(client, None)
+        self.ready += [(update, what.parts)] * (2 if (client, serial) in self._twice else 1)
+
+    def _received(self, facts: Update, flight: Flight) -> Update:
+        if self.shards:
+            return bare(facts)
+        return received(facts, self._ray.get(flight.parts[0], timeout=QUIET), self.wire)
+
+    def _lose(self, job: Job, why: str) -> None:
+        """A job is lost, through no fault of its client's as far as anyone knows."""
+        self._release(job)
+        self.losses[job.client] += 1
+        if self.losses[job.client] >= LOSSES:
+            named = f"client {job.client}, job {job.serial}, from round {job.round}"
+            raise WorkFailed(f"the work of {named} failed: lost {LOSSES} times in a row, {why}.")
+        self._part_with(job.client)
+
+    def _part_with(self, client: int) -> None:
+        """A client is lost, and back at once; what was left out of its updates is lost with it."""
+        self.errors.pop(client, None)
+        self.ready += [(Lost(client), []), (Joined(client), [])]
+
+    def _write_off(self) -> None:
+        """Wait no longer for what is overdue."""
+        if self.now - self._looked < SLICE:
+            return
+        self._looked = now = self.now
+        for ref, flight in self._flights():
+            limit = self.deadlines.limit(flight.job.client)
+            if flight.ends is None and now - flight.began > limit:
+                flight.ends = now + limit
+                self._lose(flight.job, f"it took longer than {limit:.3g} s")
+            elif flight.ends is not None and now > flight.ends:
+                del self.awaited[ref]
+                self._replace(flight.worker)
+
+    def _strike(self) -> Message:
+        """What the fleet's calendar has for now: a client is back, or lost with its job and whoever has it."""
+        _, client, what = heappop(self.calendar)
+        if what == _JOINED:
+            return Joined(client)
+        self.errors.pop(client, None)
+        for job in [job for job in self.waiting if job.client == client]:
+            self.waiting.remove(job)
+            self._release(job)
+        for ref, flight in self._flights():
+            if flight.job.client == client and flight.ends is None:
+                self._release(flight.job)
+                del self.awaited[ref]
+                self._replace(flight.worker)
+        return Lost(client)
+
+    def pending(self) -> Pending:
+        """What the fleet has in store, and whose jobs or messages are under way: these end with this process."""
+        flying = [flight.job for _, flight in self._flights() if flight.ends is None]
+        out = {job.client: job.serial for job in (*self.waiting, *flying)}
+        out |= {message.client: 0 for message, _ in self.ready if message.client not in out}
+        return Pending(self.now, [], [(self.now, *one) for one in out.items()] + self.calendar)
+
+    def restore(self, pending: Pending) -> None:
+        self._began = time.monotonic() - pending.now
+        self.calendar = [one for one in pending.due if one[2] < 0]
+        heapify(self.calendar)
+        for client in (client for _, client, serial in pending.due if serial >= 0):
+            self._part_with(client)
+
+    # ----------------------------------------------------------------------------------------------------- workers
+
+    def resize(self, workers: int) -> None:
+        """Have so many workers from now on; of those too many, the free ones go first, busy ones after their job."""
+        _check_workers(workers)
+        self.wanted = workers
+        busy = {flight.worker for _, flight in self._flights()}
+        order = sorted(self.workers, key=lambda one: (one not in busy, one.leaving, one in self.free))
+        for worker in order:
+            worker.leaving = False
+        for worker in order[workers:]:
+            worker.leaving = True
+            if worker not in busy:
+                self.awaited = {ref: what for ref, what in self.awaited.items() if what is not worker}
+                self._replace(worker)
+        for _ in range(workers - len(order)):
+            self._hire()
+
+    def _hire(self) -> None:
+        worker = Worker(self._actor(self.cpus))
+        self.workers.append(worker)
+        self.awaited[worker.actor.ping.remote()] = worker
+
+    def _actor(self, cpus: float) -> Any:
+        # On a machine of our own nobody counts CPUs.
+        asked = {"num_cpus": 0 if self._ours and self.address is None else cpus, "num_gpus": self.gpus}
+        make = self._ray.remote(max_restarts=0, max_task_retries=0, **asked)(Hand)
+        loads, device = self._ray.cloudpickle.loads, "cuda" if self.gpus else None
+        return make.remote(self._luggage, loads, torch.get_num_threads(), device, self.wire, self.cuts)
+
+    def vectors(self, method: Method, x: Vector) -> Vectors:
+        """What holds the vectors of a server on this pool."""
+        if len(self.cuts) == 2:
+            return Whole(method, x)
+        make = self._ray.remote(max_restarts=0, max_task_retries=0, num_cpus=0, scheduling_strategy="SPREAD")(Shard)
+        luggage, loads = self._ray.cloudpickle.dumps(method), self._ray.cloudpickle.loads
+
+        def hire(part: Any) -> Any:
+            return make.remote(luggage, loads, torch.get_num_threads(), self._ray.put(part), self.wire)
+
+        self.shards = Shards(self._ray, hire, method, x, len(self.cuts) - 1)
+        return self.shards
+
+    def _replace(self, worker: Worker) -> None:
+        """End a worker's process, and send for another unless it was to leave."""
+        self.workers.remove(worker)
+        if worker in self.free:
+            self.free.remove(worker)
+        self._end(worker.actor)
+        if not worker.leaving:
+            self._hire()
+
+    def _end(self, actor: Any) -> None:
+        with suppress(Exception):  # it may be dead, or Ray
+            self._ray.kill(actor)
+
+    def _alone(self) -> str:
+        has = self._ray.cluster_resources()
+        asked = f"{self.wanted} with {self.cpus:g} CPUs and {self.gpus:g} GPUs each"
+        there = f"{has.get('CPU', 0):g} CPUs and {has.get('GPU', 0):g} GPUs"
+        return f"no worker has answered for {QUIET:g} s: asked for were {asked}, and the cluster has {there}."
+
+    # -------------------------------------------------------------------------------------------------- evaluation
+
+    def ask(self, x: Vector, buffers: Buffers | None) -> Asked:
+        """Have a model evaluated beside the training; see `answer`."""
+        if self._evaluator is None:  # no CPUs: it must not wait for those that workers have
+            self._evaluator = Evaluator(self._ray, lambda: self._actor(0.0))
+        return self._evaluator.ask(x.numpy(), buffers and tuple(flat.numpy() for flat in buffers))
+
+    def answer(self, asked: Asked, wait: bool) -> tuple[dict[str, float], float] | None:
+        """Scores and the seconds they took; None if they are not there yet and need not be waited for."""
+        assert self._evaluator is not None
+        self._check()
+        while (answer := self._evaluator.look(asked, SLICE if wait else 0.0)) is None and wait:
+            self._check()
+            if self._evaluator.missing(asked, QUIET):
+                raise WorkFailed(f"{self._alone()} Leave one for evaluations, or use evaluate='between'.")
+        return answer
+
+    # ----------------------------------------------------------------------------------------------- start and end
+
+    def __enter__(self) -> Self:
+        try:
+            luggage = self._ray.cloudpickle.dumps((self.task, self.method))
+        except Exception as error:
+            raise Invalid(f"task and method must be of a kind that can be sent (pickled): {said(error)}.") from error
+        if not self._ray.is_initialized():
+            if self.address is None:
+                size = store(self.task, self.method, workers=self.wanted, luggage=len(luggage))
+                start(self._ray, cpus=self.wanted, gpus=self.gpus > 0, store=size)
+            else:
+                join(self._ray, self.address)
+            self._ours = True
+        try:
+            self._watch = Watch(self._ray)
+            self._luggage = self._ray.put(luggage)
+            room = self._room()
+            for _ in range(self.wanted):
+                self._hire()
+            if self.beside:
+                self._evaluator = Evaluator(self._ray, lambda: self._actor(0.0))
+            until = time.monotonic() + QUIET / 4
+            while len(self.free) < room and time.monotonic() < until:  # the clock starts with the work
+                self._check()
+                self._wait()
+        except BaseException:
+            self._close()
+            raise
+        self._began = self._heard = time.monotonic()
+        return self
+
+    def _room(self) -> int:
+        """How many workers can come at once."""
+        has, needs = self._ray.available_resources(), {"CPU": self.cpus, "GPU": self.gpus}
+        if self._ours and self.address is None:
+            del needs["CPU"]
+            if has.get("GPU", 0) < self.gpus:
+                there = f"{has.get('GPU', 0):g}"
+                raise Invalid(f"`gpus_per_worker` must be at most the GPUs here ({there}), got {self.gpus:g}.")
+        return min([self.wanted, *(int(has.get(name, 0) / each) for name, each in needs.items() if each)])
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        for worker in self.workers:
+            self._end(worker.actor)
+        if self._evaluator:
+            self._end(self._evaluator.actor)
+        if self.shards:
+            with suppress(Exception):  # Ray may be dead, or a slice
+                self.shards.close()
+        for actor in self.shards.actors if self.shards else ():
+            self._end(actor)
+        for held in (self.workers, self.free, self.awaited, self.waiting, self.models, self.ready, self.errors):
+            held.clear()
+        self._evaluator = self._luggage = self.shards = None
+        if self._ours:
+            with suppress(Exception):
+                self._ray.shutdown()
+        if self._watch:
+            self._watch.close()
+        self._ours, self._watch = False, None
+
+
+def _check_workers(workers: int) -> None:
+    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
+        raise Invalid(f"`workers` must be a whole number, 1 or more, got {workers!r}.")
+
+
+def _cause(error: Exception) -> str:
+    """The last line of what Ray says of an actor that could not begin: the error there."""
+    return str(error).strip().splitlines()[-1].rstrip(".")

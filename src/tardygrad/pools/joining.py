@@ -1,0 +1,173 @@
+"""Ray, started here on loopback or joined where it runs: the one file that imports it."""
+
+from __future__ import annotations
+
+import math
+import os
+import select
+import signal
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from tardygrad import gate
+from tardygrad.algorithm import Task
+from tardygrad.errors import Invalid, WorkFailed
+from tardygrad.method import Method
+
+LEAST = 80_000_000
+"""Bytes of the smallest store that Ray makes."""
+
+HEAD = 30.0
+"""Seconds that a cluster's head may be away."""
+
+
+def ray_module() -> Any:
+    """Ray, if it is installed."""
+    try:
+        import ray
+        import ray.cloudpickle
+        import ray.exceptions
+    except ImportError as error:
+        raise Invalid("a RayPool needs Ray. Install it: pip install 'tardygrad[ray]'") from error
+    return ray
+
+
+def start(ray: Any, *, cpus: int, gpus: bool, store: int) -> None:
+    """Start Ray on this machine, for no other to see.
+
+    Args:
+        cpus: as Ray counts them.
+        gpus: whether to look for any.
+        store: bytes of memory for what is under way.
+    """
+    told: dict[str, Any] = {"include_dashboard": False, "num_cpus": cpus, "object_store_memory": store}
+    told |= {} if gpus else {"num_gpus": 0}
+    try:
+        _init(ray, True, address="local", _node_ip_address="127.0.0.1", **told)
+    except Exception as error:
+        raise Invalid(f"Ray could not be started here: {said(error)}.") from error
+    if not (found := ray.nodes()[0]["NodeManagerAddress"]).startswith("127."):
+        ray.shutdown()
+        raise Invalid(f"Ray must stay on loopback, and {ray.__version__} listens on {found}. Install ray==2.55.1.")
+
+
+def join(ray: Any, address: str) -> None:
+    """Join a running cluster, "auto" or host:port."""
+    if address != "auto":
+        host, _, port = address.rpartition(":")
+        try:  # Ray itself would try for long
+            socket.create_connection((host.strip("[]"), int(port)), timeout=5.0).close()
+        except (OSError, OverflowError) as error:
+            raise Invalid(f"`address` must be that of a Ray cluster, got {address!r}: {said(error)}.") from error
+    try:
+        _init(ray, address.startswith(("127.", "localhost:", "[::1]:")), address=address)
+    except Exception as error:
+        raise Invalid(f"`address` must be that of a Ray cluster, got {address!r}: {said(error)}.") from error
+
+
+def _init(ray: Any, loopback: bool, **told: Any) -> None:
+    with _settled(ray, loopback):
+        ray.init(logging_level="ERROR", log_to_driver=False, configure_logging=False, **told)
+
+
+@contextmanager
+def _settled(ray: Any, loopback: bool) -> Iterator[None]:
+    """Ray's settings while it starts; afterwards all is as it was.
+
+    1. Without the first of the variables, Ray puts an outside address in the place of a loopback one. It reads it when
+       it is imported, which may have been long ago.
+    2. It prints the deaths of workers on standard output, whatever `log_to_driver` says.
+    3. It takes SIGTERM for itself.
+    """
+    here = ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] if loopback else []
+    names = [*here, "RAY_USAGE_STATS_ENABLED", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"]
+    inside: list[tuple[Any, str, Any]] = [(ray._private.worker, "listen_error_messages", lambda *_: None)]
+    inside += [(ray._private.ray_constants, "ENABLE_RAY_CLUSTER", False)] if loopback else []
+    were = [(module, name, getattr(module, name, None)) for module, name, _ in inside]
+    said = {name: os.environ.get(name) for name in names}
+    handler = signal.getsignal(signal.SIGTERM) if threading.current_thread() is threading.main_thread() else None
+    try:
+        os.environ |= dict.fromkeys(names, "0")
+        for module, name, value in inside:
+            setattr(module, name, value)
+        yield
+    finally:
+        for module, name, value in were:
+            setattr(module, name, value)
+        for name, text in said.items():
+            os.environ.pop(name, None)
+            os.environ |= {} if text is None else {name: text}
+        if handler is not None:
+            signal.signal(signal.SIGTERM, handler)
+
+
+class Watch:
+    """Whether Ray is still there. Ray ends the process that asks it for anything once its own part of this machine is
+    dead, and any process when its head has been away for a minute; so look here first, and often."""
+
+    def __init__(self, ray: Any) -> None:
+        self._process: int | None = None  # a descriptor that can be read when the process has ended
+        with suppress(AttributeError, OSError), socket.socket(socket.AF_UNIX) as line:
+            line.connect(ray._private.worker._global_node.raylet_socket_name)
+            process, _, _ = struct.unpack("3i", line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+            self._process = os.pidfd_open(process)
+        host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
+        self._head = host.strip("[]"), int(port)
+        self._looked = self._answered = time.monotonic()
+
+    def check(self) -> None:
+        if self._process is not None and select.select([self._process], [], [], 0)[0]:
+            raise WorkFailed("Ray has died on this machine, and with it all that was under way.")
+        if (now := time.monotonic()) - self._looked < HEAD / 10:
+            return
+        self._looked = now
+        with suppress(OSError):
+            socket.create_connection(self._head, timeout=1.0).close()
+            self._answered = now
+        if now - self._answered > HEAD:
+            raise WorkFailed(f"the head of the Ray cluster has not answered for {HEAD:g} s: {self._head[0]}.")
+
+    def close(self) -> None:
+        if self._process is not None:
+            os.close(self._process)
+            self._process = None
+
+
+def store(task: Task, method: Method, *, workers: int, luggage: int) -> int:
+    """Bytes for what is under way: the task, start vectors, updates on their way or in a buffer, and some room.
+
+    Args:
+        luggage: bytes of task and method.
+    """
+    vector, buffers = 4 * task.parameters, task.init_buffers()
+    model = vector + (sum(flat.nbytes for flat in buffers) if buffers else 0)
+    state = vector * sum(like is None for like in gate.expected(method).values())
+    update = model + state + vector * method.compensate
+    sizes = method.regions.sizes if method.regions else 1
+    servers = sizes if isinstance(sizes, int) else len(sizes)
+    sent, back = workers + servers + 2, servers * method.buffer + 2 * workers
+    wanted = max(LEAST, math.ceil(1.5 * (luggage + sent * (model + state) + back * update)))
+    try:
+        shared = os.statvfs("/dev/shm")
+    except (AttributeError, OSError):  # not on this system
+        return wanted
+    most, least = shared.f_bavail * shared.f_frsize // 2, luggage + model + state + update
+    if most < max(least, LEAST):
+        needs = f"{max(least, LEAST) / 1e6:.0f} MB"
+        raise Invalid(f"half of /dev/shm must hold the task and a job ({needs}), got {most / 1e6:.0f} MB. Enlarge it.")
+    return min(wanted, most)
+
+
+def said(error: Exception) -> str:
+    """What an error says, in a line.
+
+    >>> said(ValueError("No luck.  \\nAt all."))
+    'ValueError: No luck'
+    """
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return ": ".join([type(error).__name__, *lines[:1]])[:300].rstrip(".")

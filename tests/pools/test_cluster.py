@@ -1,0 +1,422 @@
+"""Workers on Ray: the contract on one small cluster of this machine, and what happens to those who die, hang or err."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext, suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+import tardygrad as tg
+from tardygrad.errors import Interrupted
+from tardygrad.fleet import Group, Integer
+from tardygrad.messages import Job
+from tardygrad.pools import cluster, joining
+from tardygrad.pools.pool import Pending
+from tests.pools.contract import CLIENTS, Broken, PoolContract
+
+ray = pytest.importorskip("ray")
+psutil = pytest.importorskip("psutil")
+pytestmark = [
+    pytest.mark.xdist_group("ray"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),  # Ray's
+]
+
+METHOD = tg.clip2(
+    local_lr=0.1, local_clip=1.0, lr=1.0, clip=0.5, buffer=2, local_steps=2, mode="client", compensate=True
+)
+
+
+def moody(folder: Path) -> Any:
+    """A quadratic that does what files in a folder say, once each: die, fail, or sleep for so long over a client."""
+    noise = tg.Noise(kind="student", tail=1.5, scale=0.1)
+    plain = tg.tasks.quadratic(clients=CLIENTS, dimension=4, heterogeneity=1.0, noise=noise)
+
+    class Moody(type(plain)):  # type: ignore[misc]
+        def gradient(self, x: Any, batch: Any, buffers: Any) -> Any:
+            self.obey(batch.client)
+            return super().gradient(x, batch, buffers)
+
+        def evaluate(self, x: Any, buffers: Any) -> Any:
+            self.obey("evaluation")
+            return super().evaluate(x, buffers)
+
+        def obey(self, who: Any) -> None:
+            for path in folder.glob(f"*-{who}"):
+                said = path.read_text()
+                path.unlink()
+                if path.name.startswith("die"):
+                    os._exit(3)
+                if path.name.startswith("fail"):
+                    raise RuntimeError(said)
+                time.sleep(float(said))
+
+    return Moody(plain.h, plain.c, noise)
+
+
+class Scene:
+    """The pool that the tests share, its task, and a word to whoever works on a client."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.task = folder, moody(folder)
+        self.pool = tg.RayPool(self.task, METHOD, workers=3, grace=2.0)
+
+    def have(self, what: str, who: int | str, how: str = "") -> None:
+        (self.folder / f"{what}-{who}").write_text(how)
+
+    def jobs(self) -> list[Job]:
+        x = self.task.init(0)
+        return [Job(client, 0, 0, x, 2, None, 0) for client in range(CLIENTS)]
+
+    def rest(self, workers: int = 3) -> None:
+        """Let what is under way arrive, and all workers come back."""
+        with suppress(Interrupted):  # a run that was stopped
+            self.pool.next()
+        while self.pool.next() is not None:
+            pass
+        wait_for(lambda: self.pool._wait() or len(self.pool.free) == workers)
+
+
+def wait_for(holds: Callable[[], Any], seconds: float = 60.0) -> None:
+    until = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    scene = Scene(tmp_path_factory.mktemp("moods"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with scene.pool:
+            yield scene
+        assert not ray.is_initialized()
+        gc.collect()
+
+
+@pytest.fixture
+def scene(shared: Scene) -> Iterator[Scene]:
+    shared.pool.restore(Pending(0.0, [], []))
+    yield shared
+    shared.rest()
+
+
+class TestRayPool(PoolContract):
+    """Six clients, three workers."""
+
+    @pytest.fixture(autouse=True)
+    def _scene(self, scene: Scene) -> None:
+        self.scene = scene
+
+    @pytest.fixture
+    def task(self, scene: Scene) -> Any:
+        return scene.task
+
+    @pytest.fixture
+    def method(self) -> tg.Method:
+        return METHOD
+
+    def pool(self, task: tg.Task, method: tg.Method) -> AbstractContextManager[tg.Pool]:
+        if isinstance(task, Broken):
+            self.scene.have("fail", 2, "out of cheese")
+        return nullcontext(self.scene.pool)
+
+
+def test_nobody_listens_outside_this_machine(scene: Scene) -> None:
+    processes = psutil.Process().children(recursive=True)
+    listening = [c for p in processes for c in p.net_connections() if c.status == psutil.CONN_LISTEN]
+    assert len(listening) > 3
+    assert {one.laddr.ip.removeprefix("::ffff:") for one in listening} == {"127.0.0.1"}
+
+
+def test_the_settings_of_the_process_are_left_as_they_were(scene: Scene) -> None:
+    assert not [name for name in os.environ if name.startswith(("RAY_ENABLE", "RAY_USAGE"))]
+    assert ray._private.ray_constants.ENABLE_RAY_CLUSTER
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_a_start_vector_is_put_once_and_let_go(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    put, seen = ray.put, []
+    monkeypatch.setattr(ray, "put", lambda value: seen.append(value) or put(value))
+    for job in scene.jobs():
+        scene.pool.submit(job)
+    for _ in range(CLIENTS):
+        assert isinstance(scene.pool.next(), tg.Update)
+    assert len(seen) == 1
+    assert not scene.pool.models
+
+
+def test_a_killed_worker_loses_its_job_only_and_the_run_goes_on_and_replays(scene: Scene) -> None:
+    wait_for(lambda: scene.pool._wait() or len(scene.pool.free) == 3)
+    victim, _ = ray.get(scene.pool.free[0].actor.ping.remote())
+    scene.have("sleep", 0, "0.3")
+    run = tg.begin(METHOD, scene.task, scene.pool, rounds=30)
+    for row in run.go():
+        if row["round"] == 3:
+            os.kill(victim, signal.SIGKILL)
+    lost = [client for verb, client, _ in run.script if verb == "lose"]
+    assert len(lost) == 1
+    assert [client for verb, client, _ in run.script if verb == "join"] == lost
+    assert run.summary().rounds == 30
+    assert torch.equal(tg.replay(run).x, run.x)
+
+
+def test_a_worker_that_dies_over_a_job_and_one_that_died_idle_are_replaced(scene: Scene) -> None:
+    wait_for(lambda: scene.pool._wait() or len(scene.pool.free) == 3)
+    scene.have("die", 1)
+    idle, _ = ray.get(scene.pool.free[2].actor.ping.remote())
+    os.kill(idle, signal.SIGKILL)
+    for job in scene.jobs():
+        scene.pool.submit(job)
+    messages = list(iter(scene.pool.next, None))
+    lost = [one.client for one in messages if isinstance(one, tg.Lost)]
+    assert 1 in lost
+    assert len(lost) == 2
+    assert sorted(one.client for one in messages if isinstance(one, tg.Joined)) == sorted(lost)
+    assert sum(isinstance(one, tg.Update) for one in messages) == CLIENTS - 2
+
+
+def test_a_client_that_is_lost_again_and_again_ends_the_run(scene: Scene) -> None:
+    scene.have("die", 4)
+    scene.pool.losses[4] = cluster.LOSSES - 1
+    scene.pool.submit(scene.jobs()[4])
+    with pytest.raises(
+        tg.WorkFailed, match=r"client 4, job 0, from round 0 failed: lost 10 times in a row, Actor\w+Err"
+    ):
+        scene.pool.next()
+
+
+def test_a_hung_job_is_written_off_and_its_late_update_refused(scene: Scene) -> None:
+    tg.train(METHOD, scene.task, scene.pool, rounds=10)  # so that times are known
+    scene.rest()
+    scene.have("sleep", 2, "3.0")
+    run = tg.begin(METHOD, scene.task, scene.pool, rounds=10**6)
+    for _ in run.go():
+        if run.counts["refusal"] or run.server.round > 10**5:
+            run.stop()
+    assert [line[:2] for line in run.script if line[0] != "arrive"] == [("lose", 2), ("join", 2), ("refuse", 2)]
+    assert run.summary().refused == {"finished job": 1}
+    assert torch.equal(tg.replay(run).x, run.x)
+
+
+def test_a_worker_that_stays_away_is_ended_and_replaced(scene: Scene) -> None:
+    wait_for(lambda: scene.pool._wait() or len(scene.pool.free) == 3)
+    before = {ray.get(worker.actor.ping.remote())[0] for worker in scene.pool.free}
+    scene.have("sleep", 3, "600")
+    scene.pool.submit(scene.jobs()[3])
+    assert list(iter(scene.pool.next, None)) == [tg.Lost(3), tg.Joined(3)]
+    wait_for(lambda: scene.pool._wait() or len(scene.pool.free) == 3)
+    after = {ray.get(worker.actor.ping.remote())[0] for worker in scene.pool.free}
+    (gone,) = before - after
+    wait_for(lambda: not psutil.pid_exists(gone))
+
+
+@pytest.mark.parametrize("when", ["before", "during"])
+def test_who_waits_can_be_interrupted(scene: Scene, when: str) -> None:
+    scene.have("sleep", 0, "1.5")
+    scene.pool.submit(scene.jobs()[0])
+    timer = threading.Timer(0.0 if when == "before" else 0.5, scene.pool.interrupt)
+    timer.start()
+    with pytest.raises(Interrupted, match="told to stop waiting"):
+        scene.pool.next()
+    timer.join()
+    assert isinstance(scene.pool.next(), tg.Update)
+
+
+def test_models_are_evaluated_beside_the_training_even_if_the_evaluator_dies(scene: Scene) -> None:
+    assert scene.pool.beside
+    x = scene.task.init(0)
+    scene.have("sleep", "evaluation", "0.5")
+    asked = scene.pool.ask(x, None)
+    assert scene.pool.answer(asked, wait=False) is None
+    scores, seconds = scene.pool.answer(asked, wait=True) or ({}, 0.0)
+    assert scores == scene.task.evaluate(x, None)
+    assert seconds > 0.5
+    scene.have("die", "evaluation")
+    asked = scene.pool.ask(x, None)
+    assert (scene.pool.answer(asked, wait=True) or ({}, 0.0))[0] == scores
+    scene.have("fail", "evaluation", "no scores today")
+    asked = scene.pool.ask(x, None)
+    with pytest.raises(tg.WorkFailed, match="the evaluation failed: RuntimeError: no scores today"):
+        scene.pool.answer(asked, wait=True)
+
+
+def test_workers_come_and_go(scene: Scene) -> None:
+    wait_for(lambda: scene.pool._wait() or len(scene.pool.free) == 3)
+    for client in range(3):
+        scene.have("sleep", client, "0.5")
+    for job in scene.jobs():
+        scene.pool.submit(job)
+    scene.pool.resize(1)
+    assert len(scene.pool.workers) == 3  # all are busy
+    assert sum(isinstance(scene.pool.next(), tg.Update) for _ in range(CLIENTS)) == CLIENTS
+    assert len(scene.pool.workers) == len(scene.pool.free) == 1
+    scene.pool.resize(3)
+    scene.pool.resize(2)
+    assert len(scene.pool.workers) == 2
+    scene.pool.resize(3)
+    wait_for(lambda: scene.pool._wait() or len(scene.pool.free) == 3)
+
+
+def test_the_fleets_faults_are_those_of_the_simulator(scene: Scene) -> None:
+    fleet = tg.Fleet((Group("any", 3, Integer(1, 3)),)).slowed(client=0, at=2.0, factor=2.0)
+    fleet = fleet.faulty(client=0, job=1, sends="nan").faulty(client=1, job=1, sends="twice")
+    fleet = fleet.crash(client=2, at=4.5, back=8.5)
+    task = tg.tasks.quadratic(clients=3, dimension=4)
+    settings: Any = {"workers": 3, "evaluate": "between", "cpus_per_worker": 0.0}
+    with tg.RayPool(task, METHOD, **settings, fleet=fleet, second=0.25) as pool:
+        assert not pool.beside
+        run = tg.train(METHOD, task, pool, rounds=8)
+    virtual = tg.simulate(METHOD, task, fleet, rounds=8)
+    for one in (run, virtual):
+        assert one.summary().refused == {"not finite": 1, "finished job": 1}
+        assert [line[:2] for line in one.script if line[0] in ("lose", "join")] == [("lose", 2), ("join", 2)]
+    lost, back = (line[2] for line in run.script if line[0] in ("lose", "join"))
+    assert (lost, back) == pytest.approx((4.5 * 0.25, 8.5 * 0.25), abs=0.3)
+    assert ray.is_initialized()  # it was there before
+
+
+def test_no_room_for_any_worker_ends_the_run(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "QUIET", 1.0)
+    with tg.RayPool(scene.task, METHOD, workers=2, cpus_per_worker=1000.0, evaluate="between") as pool:
+        pool.submit(scene.jobs()[0])
+        with pytest.raises(
+            tg.WorkFailed, match="asked for were 2 with 1000 CPUs and 0 GPUs each, and the cluster has 3"
+        ):
+            pool.next()
+
+
+class Unpacked:
+    """A task that cannot be taken out of its luggage."""
+
+    clients, parameters = 1, 4
+
+    def __reduce__(self) -> Any:
+        return float, ("no number",)
+
+
+def test_a_task_that_cannot_travel_is_said_to() -> None:
+    lock: Any = SimpleNamespace(clients=1, parameters=4, lock=threading.Lock())
+    with pytest.raises(tg.Invalid, match="must be of a kind that can be sent"), tg.RayPool(lock, METHOD):
+        pass
+
+
+def test_a_task_that_workers_cannot_take_ends_the_run(scene: Scene) -> None:
+    task: Any = Unpacked()
+    pool = tg.RayPool(task, METHOD, workers=1, cpus_per_worker=0.0, evaluate="between")
+    with pytest.raises(tg.WorkFailed, match=r"could not take the task: .*could not convert string to float"), pool:
+        pass
+
+
+DRIVER = """
+import os, psutil, signal, sys, torch
+torch.set_num_threads(1)
+import tardygrad as tg
+task = tg.tasks.quadratic(clients=2, dimension=4)
+method = tg.clip2(local_lr=0.1, local_clip=1.0, lr=1.0, clip=0.5, buffer=1, local_steps=2, mode="client")
+with tg.RayPool(task, method, workers=1, evaluate="between") as pool:
+    processes = psutil.Process().children(recursive=True)
+    processes = [one for one in processes if "Agent" not in one.name()]  # these look for Ray for another minute
+    next(one for one in processes if "Hand" in one.name()).kill()
+    run = tg.train(method, task, pool, rounds=5)
+    print(*[one.pid for one in processes], len(run.metrics), run.summary().lost, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_killed_driver_leaves_no_process_and_a_dead_worker_no_words() -> None:
+    done = subprocess.run([sys.executable, "-c", DRIVER], capture_output=True, text=True, timeout=120)
+    assert done.returncode == -signal.SIGKILL
+    (said,) = done.stdout.splitlines()
+    *processes, rounds, lost = map(int, said.split())
+    assert (rounds, lost) == (5, 1)
+    wait_for(lambda: not any(psutil.pid_exists(one) for one in processes))
+
+
+# ------------------------------------------------------------------------------------------------- without a cluster
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"workers": 0}, "`workers` must be a whole number, 1 or more, got 0"),
+        ({"workers": True}, "`workers` must be a whole number, 1 or more, got True"),
+        ({"address": "local"}, "`address` must be 'auto' or host:port, got 'local'"),
+        ({"address": "ray://head:10001"}, "`address` must be 'auto' or host:port"),
+        ({"cpus_per_worker": -1.0}, "`cpus_per_worker` must be a finite number, 0 or more, got -1.0"),
+        ({"grace": float("inf")}, "`grace` must be a finite number, 0 or more, got inf"),
+        ({"second": float("nan")}, "`second` must be a finite number, 0 or more, got nan"),
+        ({"gpus_per_worker": 1.5}, "`gpus_per_worker` must be a share of one or a whole number, got 1.5"),
+        ({"gpus_per_worker": 1.0}, "`gpus_per_worker` needs a task that can be moved"),
+        ({"patience": float("nan")}, "`patience` must be a number, 0 or more, got nan"),
+        ({"evaluate": "never"}, "`evaluate` must be 'beside' or 'between', got 'never'"),
+        ({"second": 0.1}, "`second` is for the times of a fleet, got 0.1 without one"),
+        ({"second": 0.1, "fleet": tg.Fleet.paper(clients=7)}, "same number of clients, got 6 and 7"),
+        ({"fleet": tg.Fleet.paper(clients=6).crash(client=0, at=1.0)}, "got second=0. Set engine.second"),
+    ],
+)
+def test_wrong_settings_are_refused_before_anything_starts(wrong: dict[str, Any], said: str, tmp_path: Path) -> None:
+    with pytest.raises(tg.Invalid, match=said):
+        tg.RayPool(moody(tmp_path), METHOD, **wrong)
+
+
+def test_a_task_that_is_elsewhere_is_refused() -> None:
+    task: Any = SimpleNamespace(parameters=4, device=torch.device("cuda:0"))
+    with pytest.raises(tg.Invalid, match=r"needs a task on the CPU, got one on cuda:0\. Use gpus_per_worker"):
+        tg.RayPool(task, METHOD)
+
+
+def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(tg.Invalid, match=r"needs Ray. Install it: pip install 'tardygrad\[ray\]'"):
+        tg.RayPool(moody(tmp_path), METHOD)
+
+
+def test_an_address_where_nobody_answers_is_refused_at_once() -> None:
+    with pytest.raises(tg.Invalid, match=r"must be that of a Ray cluster, got '127\.0\.0\.1:1': ConnectionRefused"):
+        joining.join(ray, "127.0.0.1:1")
+
+
+def test_the_store_has_room_for_what_is_under_way() -> None:
+    task: Any = SimpleNamespace(parameters=10**8, init_buffers=lambda: None)
+    small: Any = SimpleNamespace(parameters=10, init_buffers=lambda: None)
+    assert joining.store(small, METHOD, workers=4, luggage=0) == joining.LEAST
+    few, many = (joining.store(task, METHOD, workers=n, luggage=0) for n in (1, 2))
+    room = os.statvfs("/dev/shm")
+    half = room.f_bavail * room.f_frsize // 2
+    assert few <= many <= half or few == many == half
+    huge: Any = SimpleNamespace(parameters=10**15, init_buffers=lambda: None)
+    with pytest.raises(tg.Invalid, match="half of /dev/shm must hold the task and a job"):
+        joining.store(huge, METHOD, workers=1, luggage=0)
+
+
+def test_what_is_under_way_when_a_driver_ends_is_lost_and_joins_again(tmp_path: Path) -> None:
+    task = moody(tmp_path)
+    fleet = tg.Fleet.paper(clients=CLIENTS).crash(client=5, at=1.0, back=1000.0)
+    pool = tg.RayPool(task, METHOD, fleet=fleet, second=1.0)
+    x = task.init(0)
+    for client in (1, 3):
+        pool.submit(Job(client, 7, 0, x, 2, None, 0))
+    pending = pool.pending()
+    assert Counter(pending.due) == Counter([(0.0, 1, 7), (0.0, 3, 7), (1.0, 5, -2), (1000.0, 5, -1)])
+    assert not pending.jobs
+    again = tg.RayPool(task, METHOD, fleet=fleet, second=1.0)
+    again.restore(pending._replace(now=2.0))
+    assert again.now >= 2.0
+    expected = [tg.Lost(1), tg.Joined(1), tg.Lost(3), tg.Joined(3), tg.Lost(5)]
+    assert [again.next() for _ in range(5)] == expected
+    assert again.calendar == [(1000.0, 5, -1)]

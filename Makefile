@@ -13,14 +13,14 @@ help:  ## what there is
 	touch $@
 
 .venv/developed: .venv/installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,data,hf]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,data,hf,ray]'
 	touch $@
 
 demo: .venv/installed  ## five methods on real images and a slow fleet: a table, a figure and a report
 	$(BIN)/tardygrad demo
 
 test: .venv/developed  ## all tests
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 check: .venv/developed  ## style, types, layers
 	$(BIN)/ruff check .
@@ -37,6 +37,8 @@ bench: .venv/developed  ## what the simulator costs, and how fast it is
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/simulator.py
 	$(BIN)/python benchmarks/kernels.py
+	$(BIN)/python benchmarks/ray_throughput.py
+	$(BIN)/python benchmarks/ray_stragglers.py
 
 reproduce: .venv/installed  ## the paper's clock, its Figure 1 and its claims: docs/reproduction.md, in 15 minutes
 	$(BIN)/tardygrad reproduce clock --page docs/reproduction.md

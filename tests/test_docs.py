@@ -63,8 +63,16 @@ def code(example: Path) -> str:
     return example.read_text("utf-8").partition(PRINTS)[0].partition('"""\n\n')[2].strip()
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "example",
+    [
+        pytest.param(one, marks=[pytest.mark.xdist_group("ray")] if one.stem == "on_ray" else [], id=one.stem)
+        for one in EXAMPLES
+    ],
+)
 def test_an_example_prints_what_it_says(example: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if example.stem == "on_ray":
+        pytest.importorskip("ray")
     said = example.read_text("utf-8").partition(PRINTS)[2]
     assert said
     runpy.run_path(str(example))

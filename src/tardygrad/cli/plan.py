@@ -10,6 +10,7 @@ import typer
 
 from tardygrad import spec
 from tardygrad.cli.screen import Json, MaxMemory, Overrides, Source, counted, show_json, show_table
+from tardygrad.doctor.clocked import Shifts
 from tardygrad.drive import drive
 from tardygrad.errors import Invalid
 from tardygrad.fleet import Fleet
@@ -124,21 +125,18 @@ def simulated(built: spec.Built, fleet: Fleet) -> Plan:
     task = clock(clients=fleet.clients, parameters=parameters)
     server = serve(method, task.init(seed), clients=fleet.clients, seed=seed)
     pool = SimPool(task, method, fleet)
-    watch, sent = Watch(built.needs()), dict[int, float]()
-    busy, lost = 0.0, 0
+    watch, shifts, lost = Watch(built.needs()), Shifts(), 0
     classes = fleet.classes
     delays: dict[str, list[int]] = {name: [] for name in classes}
     events = counted(drive(server, pool, rounds), total=rounds * method.buffer, what="updates")
-    for now, message, happened, jobs in watch.over(server, events):
-        if isinstance(message, Update | Lost):
-            busy += now - sent.pop(message.client, now)
-            lost += isinstance(message, Lost)
+    for event in watch.over(server, events):
+        shifts.note(event)
+        _, message, happened, _ = event
+        lost += isinstance(message, Lost)
         if isinstance(message, Update) and isinstance(happened, Taken | Advanced):
             delay = happened.delay if isinstance(happened, Taken) else happened.delays[-1]
             delays[classes[message.client]].append(delay)
-        sent |= {job.client: now for job in jobs}
     time = pool.now
-    busy += sum(time - since for since in sent.values())
     return Plan(
         method=str(method),
         clients=fleet.clients,
@@ -147,7 +145,7 @@ def simulated(built: spec.Built, fleet: Fleet) -> Plan:
         time=time,
         rounds_per_second=rounds / time if time else None,
         delay=_delays([delay for each in delays.values() for delay in each]),
-        idle=max(1.0 - busy / (fleet.clients * time), 0.0) if time else 0.0,  # sums of floats may end beyond 1
+        idle=shifts.idle(fleet.clients, time),
         lost=lost,
         classes=_shares(fleet, delays),
         memory=watch.memory if built.engine.kind == "sim" else built.memory(),

@@ -12,7 +12,7 @@ import typer
 from tardygrad import run as runs
 from tardygrad import spec
 from tardygrad.cli.screen import Folder, Json, MaxMemory, Overrides, Source, say, waiting
-from tardygrad.cli.sitting import fit, sit, torch_threads
+from tardygrad.cli.sitting import crowded, engine, fit, sit, torch_threads
 from tardygrad.errors import Invalid, RecordError
 from tardygrad.record import Row, read_json, sound, unused, unwritable
 from tardygrad.track import check
@@ -35,14 +35,16 @@ def run(
     """
     asked = spec.load(source, overrides or ())
     check(asked.run.track)
+    if out:
+        unused(Path(out))
     with torch_threads(asked.run.threads):
         with waiting(f"preparing {asked.task.kind}; a first time may take minutes"):
             built = asked.build()
         memory = fit(built, max_memory)
-        with built.pool() as pool:
+        with engine(built) as pool:
             begun = runs.begin(built.method, built.task, pool, spec=asked.resolved(), **asked.run.settings())
             begun.path = where = unused(Path(out)) if out else fresh(asked.name)  # claimed when no rule is broken
-            say(f"{begun.server.method} on {asked.task.kind}, recording in {where}\n{memory}")
+            say(f"{begun.server.method} on {asked.task.kind}, recording in {where}\n{memory}{crowded(begun, built)}")
             sit(begun, str(where), json=json, track=asked.run.track)
 
 
@@ -58,7 +60,7 @@ def resume(folder: Folder, overrides: Overrides = None, max_memory: MaxMemory = 
         with waiting(f"preparing {asked.task.kind}; a first time may take minutes"):
             built = asked.build()
         memory = fit(built, max_memory)
-        with built.pool() as pool:
+        with engine(built) as pool:
             rounds = asked.run.rounds
             resumed = runs.resume(folder, built.method, built.task, pool, rounds=rounds)
             made = resumed.server.round

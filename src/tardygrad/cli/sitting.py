@@ -7,15 +7,16 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import FrameType
 from typing import Protocol
 
 import torch
 import typer
 
-from tardygrad.cli.screen import progress, say, show, show_json
+from tardygrad.cli.screen import progress, say, show, show_json, waiting
 from tardygrad.memory import read_size
+from tardygrad.pools.pool import Resumable
 from tardygrad.run import Run, plural
 from tardygrad.spec import Built
 from tardygrad.track import tracked
@@ -42,6 +43,26 @@ def fit(built: Built, max_memory: str | None) -> str:
         memory.check(limit)
     seen = "" if memory.rounds == built.rounds else f" in the first {plural(memory.rounds, 'round')}"
     return f"memory: {memory}{seen}"
+
+
+@contextmanager
+def engine(built: Built) -> Iterator[Resumable]:
+    """A spec's engine, with a sign of life while it starts."""
+    with ExitStack() as stack:
+        with waiting(f"starting the engine {built.engine.kind}"):
+            pool = stack.enter_context(built.pool())
+        yield pool
+
+
+def crowded(run: Run, built: Built) -> str:
+    """What to do about more clients at work than workers, if there are."""
+    workers, places = built.engine.arguments["workers"], run.server.places
+    if built.engine.kind == "sim" or places <= workers or run.server.method.mode == "sync":
+        return ""
+    fix = f"method.concurrency={max(workers, run.server.method.buffer)} method.dispatch=random"
+    return (
+        f"\n{places} clients share {workers} workers, so jobs wait and grow old; to send them when there is room: {fix}"
+    )
 
 
 class Stoppable(Protocol):

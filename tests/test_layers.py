@@ -13,7 +13,7 @@ LAYERS = [
     {"errors"},
     {"streams", "schedules", "clipping", "wire"},
     {"fused", "kernels", "transforms", "adapter", "pace", "weights"},
-    {"method", "messages", "gate", "algorithm", "regions"},
+    {"method", "messages", "gate", "vectors", "algorithm", "regions"},
     {"methods", "theory", "optim", "fleet", "tasks", "tail"},
     {"pools", "drive", "memory", "record", "checkpoint", "scores", "summary", "run", "track"},
     {"signature", "spec", "figures", "reproduce", "sweep", "report", "doctor", "export", "cli"},

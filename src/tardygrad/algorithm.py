@@ -39,6 +39,7 @@ from tardygrad.messages import (
 from tardygrad.method import Method, at_least_one
 from tardygrad.pace import Speeds
 from tardygrad.transforms import State, Step, Transform, below, clipped_share
+from tardygrad.vectors import Vectors
 
 # ------------------------------------------------------------------------------------------------- client side
 
@@ -192,53 +193,8 @@ def finish(x: Vector, total: Vector, over: float, outer: Transform, state: State
     return Outcome(x + move, norm, length, float(clipped_share(state))), state  # x_t ← x_{t−1} + move
 
 
-class Vectors(Protocol):
-    """The vectors of a server, wherever they are: `Whole`, or in slices elsewhere (pools/shards.py)."""
-
-    @property
-    def start(self) -> Vector:
-        """What a new job starts from."""
-
-    @property
-    def x(self) -> Vector:
-        """x_{t−1}."""
-
-    @property
-    def sum(self) -> Vector | None:
-        """Σ_i contribution_i of the round that fills, None before the first."""
-
-    @property
-    def state(self) -> State:
-        """What the outer step remembers."""
-
-    @property
-    def past(self) -> dict[int, Vector]:
-        """The past models x_s that work in flight started from."""
-
-    def look(self, update: Update, buffers: Buffers | None, keeps: gate.Kept) -> float | Reason:
-        """‖δ_i‖ of an update that may be folded in, or why it must not."""
-
-    def fold(self, update: Update, weight: float) -> None:
-        """Take a contribution in."""
-
-    def advance(self, t: int, delays: tuple[int, ...], over: float) -> Outcome:
-        """Make x_t of the sum, which is over then."""
-
-    def hold(self, s: int) -> None:
-        """Keep x, which is x_s, as a past model."""
-
-    def drop(self, s: int) -> None:
-        """Keep it no longer."""
-
-    def finite(self) -> bool:
-        """Whether x is."""
-
-    def put(self, x: Vector, total: Vector | None, state: State, past: dict[int, Vector]) -> None:
-        """Go on from these, of a checkpoint."""
-
-
 class Whole:
-    """All of a server's vectors here, in one piece each."""
+    """All of a server's vectors (`Vectors`) here, in one piece each."""
 
     def __init__(self, method: Method, x: Vector) -> None:
         self.method, self.x = method, x.detach().clone()

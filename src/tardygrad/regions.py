@@ -19,11 +19,12 @@ from typing import NamedTuple
 
 import torch
 
-from tardygrad.algorithm import Server, Vectors, Whole
+from tardygrad.algorithm import Server, Whole
 from tardygrad.errors import Invalid
 from tardygrad.messages import Advanced, Buffers, Job, Joined, Lost, Refused, Reply, Taken, Update, Vector
 from tardygrad.method import Method
 from tardygrad.transforms import State
+from tardygrad.vectors import Vectors
 
 
 class Letter(NamedTuple):

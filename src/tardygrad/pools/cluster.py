@@ -18,7 +18,7 @@ from typing import Any, Literal, Self, get_args
 
 import torch
 
-from tardygrad.algorithm import Task, Vectors, Whole
+from tardygrad.algorithm import Task, Whole
 from tardygrad.errors import Interrupted, Invalid, WorkFailed, is_number
 from tardygrad.fleet import Fleet, Journeys
 from tardygrad.messages import Buffers, Job, Joined, Lost, Update, Vector
@@ -29,6 +29,7 @@ from tardygrad.pools.hand import Hand, bare, received
 from tardygrad.pools.joining import Watch, join, ray_module, said, start, store
 from tardygrad.pools.pool import Message, Pending
 from tardygrad.pools.shards import Shard, Shards, bounds, check
+from tardygrad.vectors import Vectors
 from tardygrad.wire import Wire
 
 SLICE = 0.1  # seconds between two looks at what does not come from Ray

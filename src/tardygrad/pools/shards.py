@@ -107,7 +107,7 @@ class Shard:
 
 
 class Shards:
-    """The vectors of a server, held by several processes; `Vectors` of algorithm.py.
+    """The vectors of a server, held by several processes; see vectors.py.
 
     Args:
         ray: the module.

@@ -1,0 +1,74 @@
+"""The benchmark of real stragglers, with tiny numbers."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("ray")
+pytestmark = [
+    pytest.mark.xdist_group("ray"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),  # Ray's
+]
+
+
+@pytest.fixture(scope="module")
+def bench() -> Iterator[Any]:
+    path = Path(__file__).parents[2] / "benchmarks" / "ray_stragglers.py"
+    found = importlib.util.spec_from_file_location("ray_stragglers", path)
+    assert found
+    assert found.loader
+    module = importlib.util.module_from_spec(found)
+    sys.modules["ray_stragglers"] = module  # a dataclass looks its module up
+    found.loader.exec_module(module)
+    yield module
+    del sys.modules["ray_stragglers"]
+
+
+def test_predicted_and_real_seconds_are_of_the_same_order(bench: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with bench.cluster():
+            arms, small = [("client", "DC-Clip²")], {"clients": 3, "repeats": 1, "second": 0.01, "rounds": 6}
+            (row,) = bench.compare("mild", arms, **small, target=2.1)
+    assert (row.mode, row.kind) == arms[0]
+    assert 0 < row.predicted < 1
+    assert 0.02 < row.ratios[0] < 2
+
+
+def test_the_table_compares_with_its_first_row(bench: Any) -> None:
+    rows = [
+        bench.Times("sync", "Clip²", ([8.0, 9.0, 10.0], [10.0, 9.0, 12.0])),
+        bench.Times("client", "Clip²", ([2.0, 2.0, 3.0], [2.5, 2.5, 2.5])),
+    ]
+    head, _, *lines = bench.table(rows)
+    assert [cell.strip() for cell in lines[1].strip("|").split("|")] == [
+        *("client", "Clip²", "2.00", "2.50", "0.80", "0.80 to 1.20", "4.0x", "4.5x")
+    ]
+    assert len(lines) == 2
+    assert all(line.count("|") == head.count("|") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("stragglers", "real", "fast", "close"),
+    [("mild", 2.0, "yes", "yes"), ("large", 2.0, "NO", "yes"), ("mild", 5.0, "NO", "NO")],
+)
+def test_the_verdict_says_what_was_missed(bench: Any, stragglers: str, real: float, fast: str, close: str) -> None:
+    rows = [bench.Times("sync", "Clip²", ([10.0], [10.0])), bench.Times("server", "Clip²", ([2.0], [real]))]
+    said = bench.verdict(stragglers, rows)
+    assert f"at least {bench.LIMITS[stragglers]:g}: {fast}." in said
+    assert said.endswith(f"all within 25%: {close}.")
+
+
+def test_a_target_that_one_seed_misses_is_no_success(bench: Any) -> None:
+    late = bench.Times("sync", "Clip²", ([1.0, 1.0, 1.0], [1.0, 1.0, math.inf]))
+    rows = [late, bench.Times("server", "Clip²", ([0.1] * 3, [0.1] * 3))]
+    assert bench.verdict("mild", rows) == "mild: NO, the target was missed by sync Clip². Use more rounds."
+    assert "0.00 to 1.00" in bench.table(rows)[2]

@@ -2,7 +2,8 @@
 
 A checkpoint is a directory that appears complete or not at all (written aside, then renamed); the previous one is
 removed only when the new one is there. Check sums tell a damaged one, and then the one before is taken. Each distinct
-vector is written once: jobs in flight share their round's x.
+vector is written once: jobs in flight share their round's x. A real clock does not wait for it: what was captured
+between two messages is written in the background (`Saver`).
 """
 
 from __future__ import annotations
@@ -92,16 +93,16 @@ def capture(
     tensors = _Tensors()
     for i, sample in enumerate(tail):
         tensors.put(f"tail.{i}", sample)
-    rows, model = (list(scores.rows), scores.model) if scores else ([], None)
+    rows, models = (list(scores.rows), scores.models) if scores else ([], {})
     servers = [_capture(one, tensors, str(i)) for i, one in enumerate(server.levels)]
     for i, update in enumerate(pending.done):
         tensors.put_state(f"done.{i}.state", update.state)
     return Checkpoint(
         tensors.named,
-        {
+        plain({  # a copy: it may be written while the run goes on
             "format": FORMAT, "method": _named(server), "clients": server.clients, "seed": server.seed,
             "round": server.round, "servers": servers,
-            "rows": rows, "unscored": tensors.put_model(*model) if model else None,
+            "rows": rows, "unscored": [[t, tensors.put_model(*model)] for t, model in models.items()],
             "regions": _letters(server, tensors) if isinstance(server, Regional) else None,
             "pending": {
                 "now": pending.now, "due": pending.due,
@@ -111,7 +112,7 @@ def capture(
                 ],
                 "done": [tensors.put_update(f"done.{i}", update) for i, update in enumerate(pending.done)],
             },
-        },
+        }),
     )  # fmt: skip
 
 
@@ -188,11 +189,10 @@ def sampled(checkpoint: Checkpoint) -> list[Tensor]:
     return [held[str(i)] for i in range(len(held))]
 
 
-def unscored(checkpoint: Checkpoint) -> tuple[list[Row], Model | None]:
-    """The rows that were not yet told, and the model of the first, which was being evaluated."""
-    tensors, name = _Tensors(checkpoint.tensors), checkpoint.facts["unscored"]
-    model = None if name is None else (tensors.named[name], tensors.buffers(name))
-    return checkpoint.facts["rows"], model
+def unscored(checkpoint: Checkpoint) -> tuple[list[Row], dict[int, Model]]:
+    """The rows that were not yet told, and the models of those that were to be evaluated, by round."""
+    tensors, facts = _Tensors(checkpoint.tensors), checkpoint.facts
+    return facts["rows"], {t: (tensors.named[name], tensors.buffers(name)) for t, name in facts["unscored"]}
 
 
 def _apply(server: Server, facts: dict[str, Any], tensors: _Tensors, name: str, starts: dict[int, Tensor]) -> None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable
-from numbers import Real
 from typing import Any
 
 import torch
@@ -21,7 +20,7 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT
 
 from tardygrad.clipping import Norm
-from tardygrad.errors import Invalid
+from tardygrad.errors import Invalid, is_number
 
 
 class BiClip(Optimizer):
@@ -111,17 +110,13 @@ def _check(group: dict[str, Any]) -> None:
         raise Invalid(f"`lr` must be a number or a tensor without dimensions, got one of shape {tuple(lr.shape)}.")
     for name in ("lr", "weight_decay"):
         value = group[name]
-        if not (_number(value) or (name == "lr" and isinstance(value, Tensor))) or not 0 <= value < math.inf:
+        if not (is_number(value) or (name == "lr" and isinstance(value, Tensor))) or not 0 <= value < math.inf:
             raise Invalid(f"`{name}` must be a finite number, zero or more, got {value!r}.")
     lower, upper = group["lower"], group["upper"]
-    if not (_number(lower) and _number(upper)) or not 0 <= lower <= upper or lower == math.inf:
+    if not (is_number(lower) and is_number(upper)) or not 0 <= lower <= upper or lower == math.inf:
         raise Invalid(f"the thresholds must be 0 <= lower <= upper, got {lower!r} and {upper!r}.")
     if group["norm"] not in ("coordinate", "l2"):
         raise Invalid(f"`norm` must be one of coordinate, l2, got {group['norm']!r}.")
-
-
-def _number(value: object) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def _step(params: list[Tensor], group: dict[str, Any]) -> None:

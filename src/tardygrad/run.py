@@ -91,6 +91,8 @@ class Run:
         """Run to the end, yielding the metrics of each round as it is made. Call `stop` to end early, resumably."""
         self._began, rounds = time.perf_counter(), self.settings["rounds"]
         self.status, self.reason = "running", None
+        if not self._stop and hasattr(self.pool, "interrupt"):
+            self.pool.interrupt(False)  # of a run before
         if self.path:
             self.record = Record(self.path, self.asked, new=self.lengths is None)
         try:

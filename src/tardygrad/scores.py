@@ -38,16 +38,19 @@ class Scores:
         self.beside: Beside | None = pool if getattr(pool, "beside", False) else None
         self.rows: deque[Row] = deque()
         self.done: dict[int, Answer] = {}  # by round
-        self.model: Model | None = None  # being evaluated beside the training, that of the first row
-        self._round: int | None = None
+        self.models: dict[int, Model] = {}  # to be evaluated beside the training, by round; the first is under way
         self._asked: Any = None
 
     def add(self, row: Row, model: Model | None) -> None:
         """A round was made; with its model, if that is to be evaluated."""
         if model is not None and self.beside is not None:
-            self._hear(wait=True)  # one at a time
-            self.model, self._round, self._asked = model, row["round"], self.beside.ask(*model)
-        elif model is not None:
+            self.rows.append(row)  # first of all: whoever waits may be interrupted
+            self.models[row["round"]] = model
+            if len(self.models) > 1:
+                self._hear(wait=True)  # one at a time
+            self._ask()
+            return
+        if model is not None:
             began = time.perf_counter()
             scores = self.task.evaluate(*model)
             self.done[row["round"]] = scores, time.perf_counter() - began
@@ -55,20 +58,30 @@ class Scores:
 
     def settled(self, *, wait: bool) -> Iterator[tuple[Row, dict[str, float] | None, float]]:
         """The rows that lack nothing, with their scores, if they were to have any, and the seconds these took."""
-        self._hear(wait=wait)
-        while self.rows and self.rows[0]["round"] != self._round:
-            row = self.rows.popleft()
-            yield row, *self.done.pop(row["round"], (None, 0.0))
+        while True:
+            while self.rows and self.rows[0]["round"] not in self.models:
+                row = self.rows.popleft()
+                yield row, *self.done.pop(row["round"], (None, 0.0))
+            self._ask()
+            if not self._hear(wait=wait):
+                return
 
-    def _hear(self, *, wait: bool) -> None:
-        if self.beside is None or self._round is None:
-            return
+    def _ask(self) -> None:
+        if self.beside is not None and self.models and self._asked is None:
+            self._asked = self.beside.ask(*next(iter(self.models.values())))
+
+    def _hear(self, *, wait: bool) -> bool:
+        """Whether there was an answer."""
+        if self.beside is None or self._asked is None:
+            return False
         answer = self.beside.answer(self._asked, wait=wait)
         if answer is not None:
-            self.done[self._round] = answer
-            self.model = self._round = self._asked = None
+            heard = next(iter(self.models))
+            self.done[heard], self._asked = answer, None
+            del self.models[heard]
+        return answer is not None
 
-    def restore(self, rows: list[Row], model: Model | None) -> None:
-        """Go on with the rows of a checkpoint, the first of which lacks its scores."""
-        for i, row in enumerate(rows):
-            self.add(row, None if i else model)
+    def restore(self, rows: list[Row], models: dict[int, Model]) -> None:
+        """Go on with the rows of a checkpoint, and the models of those that lack their scores."""
+        for row in rows:
+            self.add(row, models.get(row["round"]))

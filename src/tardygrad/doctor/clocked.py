@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tardygrad.drive import drive
+from tardygrad.drive import Event, drive
 from tardygrad.fleet import Fleet
 from tardygrad.messages import Advanced, Lost, Refused, Update
 from tardygrad.method import Method
@@ -39,6 +39,28 @@ class Clocked(NamedTuple):
         return self.time / self.effective
 
 
+class Shifts:
+    """The clients' time with a job out, event by event."""
+
+    def __init__(self) -> None:
+        self.out: dict[int, tuple[int, int, float]] = {}  # client to its job's serial and round, and when it was sent
+        self.busy = 0.0
+
+    def note(self, event: Event) -> None:
+        now, message, _, jobs = event
+        if isinstance(message, Update | Lost) and message.client in self.out:
+            serial, _, since = self.out[message.client]
+            if isinstance(message, Lost) or message.serial == serial:  # else it has come before
+                self.busy += now - since
+                del self.out[message.client]
+        self.out |= {job.client: (job.serial, job.round, now) for job in jobs}
+
+    def idle(self, clients: int, time: float) -> float:
+        """The share of the clients' time until then without a job."""
+        busy = self.busy + sum(time - since for *_, since in self.out.values())
+        return max(1.0 - busy / (clients * time), 0.0) if time else 0.0  # sums of floats may end beyond 1
+
+
 def clocked(method: Method, fleet: Fleet, *, rounds: int, parameters: int = 0, seed: int = 0) -> Clocked:
     """Drive the method's server on the fleet's clock for so many rounds, or as many as are enough to know.
 
@@ -49,30 +71,22 @@ def clocked(method: Method, fleet: Fleet, *, rounds: int, parameters: int = 0, s
     task = clock(clients=fleet.clients, parameters=parameters)
     server = serve(method, task.init(seed), clients=fleet.clients, seed=seed)
     pool = SimPool(task, method, fleet)
-    sent: dict[int, float] = {}
-    begun: dict[int, int] = {}  # the rounds that jobs began from
-    delays: list[int] = []
-    busy, refused = 0.0, 0
-    for now, message, happened, jobs in drive(server, pool, rounds):
-        if isinstance(message, Update | Lost):
-            busy += now - sent.pop(message.client, now)
-            begun.pop(message.client, None)
-        refused += isinstance(happened, Refused)
-        if isinstance(happened, Advanced):
-            delays += happened.delays
-        sent |= {job.client: now for job in jobs}
-        begun |= {job.client: job.round for job in jobs}
+    shifts, delays, refused = Shifts(), list[int](), 0
+    for event in drive(server, pool, rounds):
+        shifts.note(event)
+        refused += isinstance(event.happened, Refused)
+        if isinstance(event.happened, Advanced):
+            delays += event.happened.delays
     time = pool.now
-    busy += sum(time - since for since in sent.values())
     return Clocked(
         rounds=rounds,
         time=time,
         delay_mean=sum(delays) / len(delays),
         delay_max=max(delays),
         effective=sum(1 / delay for delay in delays),
-        idle=max(1.0 - busy / (fleet.clients * time), 0.0) if time else 0.0,
+        idle=shifts.idle(fleet.clients, time),
         refused=refused / (refused + len(delays)),
-        waits=rounds + 1 - min(begun.values(), default=rounds),
+        waits=rounds + 1 - min((s for _, s, _ in shifts.out.values()), default=rounds),
     )
 
 

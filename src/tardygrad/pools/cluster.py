@@ -203,9 +203,12 @@ class RayPool:
             elif time.monotonic() - self._heard > QUIET:
                 raise WorkFailed(self._alone())
 
-    def interrupt(self) -> None:
-        """Have whoever waits, or is the next to wait, be told `Interrupted`; from any thread or signal handler."""
-        self._interrupted = True
+    def interrupt(self, on: bool = True) -> None:
+        """Have whoever waits, or is the next to wait, be told `Interrupted`; from any thread or signal handler.
+
+        False takes back what nobody was told.
+        """
+        self._interrupted = on
 
     def _check(self) -> None:
         if self._interrupted:

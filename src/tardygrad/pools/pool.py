@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
+from tardygrad import gate
 from tardygrad.algorithm import Batched, Task, work, work_together
 from tardygrad.errors import WorkFailed
 from tardygrad.messages import Job, Joined, Lost, Refused, Update
@@ -60,14 +61,18 @@ Errors = dict[str, Tensor]
 
 
 def pack(update: Update, errors: Errors, wire: Wire) -> tuple[dict[str, Packed], Errors]:
-    """The vectors of an update as they travel, by name, and what is left out for the client's next."""
+    """The vectors of an update as they travel, by name, and what is left out for the client's next.
+
+    If any part of it is not finite it will be refused, so the errors stay what they were.
+    """
     packed: dict[str, Packed] = {}
     left: Errors = {}
     for name in ("delta", "curvature"):
         if (v := getattr(update, name)) is not None:
             packed[name], error = send(v, errors.get(name), wire)
             left |= {} if error is None else {name: error}
-    return packed, left
+    arrives = all(left.get(name) is not errors.get(name) for name in packed) and gate.finite(update, 0.0)
+    return packed, left if arrives else errors
 
 
 def perform(job: Job, task: Task, method: Method) -> Update:

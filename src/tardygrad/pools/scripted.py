@@ -49,9 +49,11 @@ class ScriptedPool:
         if isinstance(line, Update | Lost | Joined | Refused):
             self.now += 1.0
             return line
-        verb, client = line[:2]
+        verb, client = (*line, None, None)[:2]
         if verb not in _VERBS:
             raise Invalid(f"a script's verb must be one of {', '.join(_VERBS)}, got {verb!r}.")
+        if verb == "refuse" and len(line) != 6:
+            raise Invalid(f"a refusal in a script has client, time, serial, round and reason, got {line!r}.")
         self.now = line[2] if len(line) > 2 else self.now + 1.0
         if verb == "join":
             return Joined(client)
@@ -63,7 +65,7 @@ class ScriptedPool:
             self.errors.clear()
             return self.next()
         if verb == "refuse":
-            if self.wire != "float32" and line[5] == "too stale":  # it had come, and left an error
+            if self.wire != "float32" and line[5] == "too stale" and client in self.jobs:  # it came, and left an error
                 self._work(client)
             return Refused(client, *line[3:])
         if client not in (self.jobs if verb == "arrive" else self.last):

@@ -28,6 +28,7 @@ class ThreadPool:
         self.jobs: dict[tuple[int, int], Job] = {}
         self._executor = ThreadPoolExecutor(workers, thread_name_prefix="tardygrad")
         self._arrived: SimpleQueue[Future[Update] | None] = SimpleQueue()  # None: stop waiting
+        self._interrupted = False
         self._began = time.monotonic()
 
     @property
@@ -42,16 +43,22 @@ class ThreadPool:
     def next(self) -> Message | None:
         if not self.jobs:
             return None
-        arrived = self._arrived.get()
-        if arrived is None:
-            raise Interrupted("the pool was told to stop waiting.")
+        while (arrived := self._arrived.get()) is None:
+            if self._interrupted:
+                self._interrupted = False
+                raise Interrupted("the pool was told to stop waiting.")
         update = arrived.result()
         del self.jobs[update.client, update.serial]
         return update
 
-    def interrupt(self) -> None:
-        """Have whoever waits, or is the next to wait, be told `Interrupted`; from any thread or signal handler."""
-        self._arrived.put(None)
+    def interrupt(self, on: bool = True) -> None:
+        """Have whoever waits, or is the next to wait, be told `Interrupted`; from any thread or signal handler.
+
+        False takes back what nobody was told.
+        """
+        self._interrupted = on
+        if on:
+            self._arrived.put(None)
 
     def pending(self) -> Pending:
         return Pending(self.now, list(self.jobs.values()), [])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from tardygrad.errors import Invalid
+from tardygrad.errors import Invalid, is_number
 
 
 def whole(name: str, value: object, least: int = 1) -> None:
@@ -15,7 +15,7 @@ def whole(name: str, value: object, least: int = 1) -> None:
 
 def number(name: str, value: object, least: float = 0.0, *, above: bool = False) -> None:
     """Refuse what is not a finite number of at least `least`, or `above` it."""
-    fine = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    fine = is_number(value) and math.isfinite(value)  # type: ignore[arg-type]
     if not fine or not (value > least if above else value >= least):  # type: ignore[operator]
         rule = f"above {least:g}" if above else f"{least:g} or more"
         raise Invalid(f"`{name}` must be a finite number, {rule}, got {value!r}.")

@@ -18,13 +18,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tardygrad.errors import Invalid
+from tardygrad.errors import Invalid, is_number
 from tardygrad.theory.rates import PRESETS, Preset, exact, preset
 
 LEAST, MOST = 1e-30, 1e30  # of a constant; with these no bound and no condition overflows
@@ -57,8 +57,7 @@ class Constants:
         exact(self.tail)
         for field in fields(self):
             value = getattr(self, field.name)
-            number = isinstance(value, Real) and not isinstance(value, bool)
-            if not number or not LEAST <= value <= MOST:
+            if not is_number(value) or not LEAST <= value <= MOST:
                 raise Invalid(f"`{field.name}` must be a number from {LEAST:g} to {MOST:g}, got {value!r}.")
             plain = int(value) if isinstance(value, Integral) else float(value)  # NumPy's own would overflow sooner
             object.__setattr__(self, field.name, plain)

@@ -17,10 +17,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from numbers import Real
 from typing import NamedTuple
 
-from tardygrad.errors import Invalid, nearest
+from tardygrad.errors import Invalid, is_number, nearest
 
 
 class Exponents(NamedTuple):
@@ -188,6 +187,6 @@ def exact(tail: float) -> Fraction:
     >>> exact(1.3)
     Fraction(13, 10)
     """
-    if isinstance(tail, bool) or not isinstance(tail, Real) or not 1 < tail <= 2:  # also refuses nan
+    if not is_number(tail) or not 1 < tail <= 2:  # also refuses nan
         raise Invalid(f"`tail` must be above 1 and at most 2 (finite variance), got {tail!r}.")
     return Fraction(str(tail))

@@ -353,3 +353,25 @@ def test_a_numba_that_cannot_compile_is_none(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.delattr(tg, "fused")
     monkeypatch.setattr(sys, "meta_path", [Broken(), *sys.meta_path])
     assert kernels._fused.__wrapped__() is None
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_the_next_sum_takes_the_memory_of_the_last_unless_a_step_may_have_kept_it(keeps: bool) -> None:
+    def update(direction: Tensor, state: State, step: Step) -> tuple[Tensor, State]:
+        return direction, {"kept": direction}
+
+    outer = Transform(lambda x: {}, update) if keeps else scale(Constant(1.0))
+    method = tg.Method(name="", inner=scale(Constant(0.1)), outer=outer, buffer=2, local_steps=1, mode="client")
+    server = tg.Server(method, torch.zeros(5000), clients=2, seed=0)
+    jobs, places = server.dispatch(), []
+    for i in range(4):
+        job = jobs[0]
+        jobs = server.receive(tg.Update(job.client, job.serial, job.round, torch.full((5000,), float(i)))).jobs
+        places += [server.vectors.sum.data_ptr()] if server.vectors.sum is not None else []
+        if i == 1:
+            kept = server.state.get("kept")
+            copy = None if kept is None else kept.clone()
+    assert len(places) == 2
+    assert (places[0] == places[1]) != keeps
+    assert torch.equal(server.x, torch.full((5000,), 3.0))
+    assert kept is None or (copy is not None and torch.equal(kept, copy))

@@ -173,10 +173,13 @@ def contribution(late: Late, x: Vector) -> Vector:
     return delta * late.weight if late.weight != 1.0 else delta
 
 
-def fold(total: Vector | None, late: Late, x: Vector) -> Vector:
-    """Σ_i contribution_i so far, with one update more: the sum is the server's own and changed in place."""
+def fold(total: Vector | None, late: Late, x: Vector, room: Vector | None = None) -> Vector:
+    """Σ_i contribution_i so far, with one update more: the sum is the server's own and changed in place.
+
+    The first of a round may have room in memory that was used before, which is quicker than new.
+    """
     if kernels.fits(x, late.delta, late.curvature, late.past) and (late.past is None or late.curvature is not None):
-        return kernels.fold(total, late, x)  # the lines below, in one pass over memory
+        return kernels.fold(total, late, x, room)  # the lines below, in one pass over memory
     total = torch.zeros_like(x) if total is None else total
     total += contribution(late, x)
     return total
@@ -199,6 +202,7 @@ class Whole:
     def __init__(self, method: Method, x: Vector) -> None:
         self.method, self.x = method, x.detach().clone()
         self.sum: Vector | None = None
+        self.room: Vector | None = None  # the sum's memory between two rounds
         self.state = method.outer.init(self.x)
         self.past: dict[int, Vector] = {}
         self.drifts = method.compensate or method.pull
@@ -215,13 +219,14 @@ class Whole:
 
     def fold(self, update: Update, weight: float) -> None:
         past = self.past[update.round] if self.drifts else None  # x_s
-        self.sum = fold(self.sum, Late(update.delta, weight, update.curvature, past), self.x)
+        self.sum = fold(self.sum, Late(update.delta, weight, update.curvature, past), self.x, self.room)
 
     def advance(self, t: int, delays: tuple[int, ...], over: float) -> Outcome:
         assert self.sum is not None
         step = Step(t, delays, self.x)
         made, self.state = finish(self.x, self.sum, over, self.method.outer, self.state, step)
-        self.x, self.sum = made.x, None
+        alone = kernels.fits(self.x) and self.method.outer.form(t)  # else an outer step may have kept the sum
+        self.x, self.sum, self.room = made.x, None, self.sum if alone else None
         return made
 
     def hold(self, s: int) -> None:

@@ -73,14 +73,15 @@ def walk(x: Tensor, g: Tensor, curvature: Tensor | None, form: Form) -> Tensor:
     return torch.tensor(clipped[0] / len(x))
 
 
-def fold(total: Tensor | None, late: Late, x: Tensor) -> Tensor:
-    """total + contribution, in place, or 0 + contribution in new memory; a `pull` is not for kernels."""
+def fold(total: Tensor | None, late: Late, x: Tensor, room: Tensor | None = None) -> Tensor:
+    """total + contribution, in place, or 0 + contribution in `room` or new memory; a `pull` is not for kernels."""
     delta, weight, curvature, past = late
     if x.is_cuda:
         made: Tensor = _compiled(_fold)(total, delta, curvature, past, x, torch.tensor(weight, device=x.device))
         return made
     fused, first = _numba(), total is None
-    total = _fresh(x) if total is None else total
+    if total is None:
+        total = _fresh(x) if room is None else room
     compensated = curvature is not None and past is not None
     kernel = fused.fold_compensated if compensated else fused.fold
     given = (total, delta, curvature, past, x) if compensated else (total, delta)

@@ -46,6 +46,13 @@ def test_idle_is_never_below_nothing(tardygrad: Command) -> None:
     assert "idle   0.0% of 3 clients' time" in tardygrad("plan", "small.toml", *trace).out
 
 
+def test_an_update_that_comes_twice_leaves_nobody_idle(tardygrad: Command) -> None:
+    faults = "fleet.faults=[{client=0, job=0, sends='twice'}, {client=7, job=0, sends='twice'}]"
+    plan, plain = (tardygrad("plan", "small.toml", *how, "--json").json for how in ([faults], []))
+    assert plan["idle"] == pytest.approx(0.0)
+    assert plan == plain
+
+
 def test_a_plan_has_the_memory_of_the_run(tardygrad: Command) -> None:
     how = ["small.toml", "method.compensate=true", "run.rounds=30"]
     memory = tardygrad("plan", *how, "--json").json["memory"]

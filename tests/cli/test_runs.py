@@ -116,7 +116,7 @@ def test_too_little_memory_is_said_before_anything_is_written(tardygrad: Command
         code, out, err = tardygrad(*argv, "--max-memory", "0.1KB")
         assert (code, out, err.count("\n")) == (2, "", 1)
         assert err.startswith("error: the vectors of this run must fit in 100 B, got ")
-        assert " = model 80 B + " in err
+        assert " = model 160 B + " in err
     assert not Path("there").exists()
     assert Path("here/events.jsonl").read_bytes() == before
     assert tardygrad("run", "small.toml", "--max-memory", str(peak)).code == 0

@@ -40,6 +40,18 @@ def test_refused_updates_are_counted() -> None:
     assert seen.refused > 0
 
 
+def test_an_update_that_comes_twice_does_not_end_its_clients_next_job() -> None:
+    once = clocked(clip2(buffer=1), TWO, rounds=5)
+    twice = clocked(clip2(buffer=1), TWO.faulty(client=1, job=0, sends="twice"), rounds=5)
+    assert twice == once._replace(refused=1 / 6)
+    assert (twice.idle, twice.waits) == (0.0, 3)
+
+
+def test_a_client_that_is_lost_has_no_job_any_more() -> None:
+    seen = clocked(clip2(buffer=1), TWO.crash(client=1, at=3.5), rounds=4)
+    assert (seen.time, seen.idle) == (6.0, pytest.approx(2.5 / 12))
+
+
 def test_a_simulation_is_bounded_however_long_the_run() -> None:
     assert clocked(clip2(buffer=6), fleet(), rounds=10**9).rounds == UPDATES[0] // 6
     assert enough(fleet(slow=300.0)) == pytest.approx(3 * 300 * 11, rel=0.01)

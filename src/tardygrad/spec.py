@@ -284,7 +284,9 @@ def override(tables: Table, text: str) -> None:
             raise Invalid(f"`{'.'.join(path[:i])}` must be a table to set `{key}`, got {shown(table)}.")
     if given:
         table[path[-1]] = value
-    elif table.pop(path[-1], None) is None:
+    elif path[-1] in table:
+        del table[path[-1]]
+    else:
         raise Invalid(f"`{key}=` removes a key, but the spec does not set it.{nearest(path[-1], table)}")
 
 
@@ -378,8 +380,11 @@ def _part(name: str, table: Table) -> Part:
     make = KINDS[name][kind]
     known = _known(name, make)
     for key in rest:
-        if key not in known and any(key in _known(name, other) for other in KINDS[name].values()):
-            raise Invalid(f"[{name}] has no key `{key}` if its kind is {kind!r}. Remove it: add {name}.{key}=")
+        kinds = [other for other, its in KINDS[name].items() if key in _known(name, its)]
+        if key not in known and kinds:
+            whose = f" It is one of {kinds[0]!r}: add {name}.kind={kinds[0]}, or" if len(kinds) == 1 else ""
+            fix = f"{whose} remove it: add {name}.{key}=" if whose else f" Remove it: add {name}.{key}="
+            raise Invalid(f"[{name}] has no key `{key}` if its kind is {kind!r}.{fix}")
     return Part(kind, make, arguments(known, rest, name))
 
 

@@ -10,7 +10,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from tardygrad.cli.run import again
+from tardygrad.errors import Invalid
 from tardygrad.record import read_lines
+from tardygrad.spec import load
 from tests.cli.conftest import Command
 
 DIVERGING = ["method={kind='sgdclip', local_lr=10.0, local_clip=inf, lr=1e30, buffer=2, local_steps=3, mode='client'}"]
@@ -293,3 +296,21 @@ def test_a_tracker_that_is_none_is_one_line(value: str, fragment: str, tardygrad
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert fragment in err
     assert not Path("runs").exists()
+
+
+def test_more_clients_than_workers_are_told_how_to_wait_less(tardygrad: Command) -> None:
+    common = ("run", "quadratic", "run.rounds=2", "run.evaluate_every=0", "engine.kind=threads", "engine.workers=1")
+    for mode, advised in (("client", 1), ("server", 4)):
+        code, _, err = tardygrad(*common, f"method.mode={mode}")
+        assert code == 0
+        fix = f"method.concurrency={advised} method.dispatch=random"
+        said = "40 clients share 1 worker: jobs wait and grow old. To send them when there is room"
+        assert f"{said}: {fix}" in err
+
+
+def test_on_a_cluster_a_resumed_run_may_have_other_workers_and_nothing_else() -> None:
+    tables = load("quadratic", ["engine.kind=ray", "engine.workers=3"]).resolved()
+    recorded = {"spec": tables, "run": tables["run"], "versions": {}}
+    assert again("here", recorded, ["engine.workers=5", "engine.address="]).engine.arguments["workers"] == 5
+    with pytest.raises(Invalid, match=r"engine.cpus_per_worker or engine.gpus_per_worker, got 'engine.wire=int8'"):
+        again("here", recorded, ["engine.wire=int8"])

@@ -84,17 +84,21 @@ def there(folder: str) -> Path:
 
 
 def again(folder: str, recorded: Row, overrides: list[str]) -> spec.Spec:
-    """The spec of a recorded run; nothing but `run.rounds` and `run.track` may change."""
+    """The spec of a recorded run; nothing may change but its end, its trackers, and on a cluster the workers."""
     if not recorded.keys() >= {"spec", "run", "versions"}:
         raise RecordError(f"the record in {folder!r} is damaged: its spec.json lacks what was asked for.")
     tables = recorded["spec"]
     if tables is None:
-        raise Invalid(f"the run in {folder!r} was begun in Python, without a spec. Go on with it there.")
+        fix = "Use tardygrad.resume or tardygrad.replay there."
+        raise Invalid(f"the run in {folder!r} was begun in Python, without a spec. {fix}")
     with sound(Path(folder)):
+        allowed = ["run.rounds", "run.track"]
+        if tables.get("engine", {}).get("kind") == "ray":
+            allowed += [f"engine.{key}" for key in ("workers", "address", "cpus_per_worker", "gpus_per_worker")]
         for text in overrides:
-            if text.partition("=")[0].strip() not in ("run.rounds", "run.track"):
-                allowed = "another run.rounds or run.track"
-                raise Invalid(f"a run may only be resumed with {allowed}, got {text!r}. Begin a new one.")
+            if text.partition("=")[0].strip() not in allowed:
+                others = f"another {', '.join(allowed[:-1])} or {allowed[-1]}"
+                raise Invalid(f"a run may only be resumed with {others}, got {text!r}. Begin a new one.")
             spec.override(tables, text)
         return spec.parse(tables, Path(folder).name)
 

@@ -16,6 +16,7 @@ import typer
 
 from tardygrad.cli.screen import progress, say, show, show_json, waiting
 from tardygrad.memory import read_size
+from tardygrad.pools.cluster import RayPool
 from tardygrad.pools.pool import Resumable
 from tardygrad.run import Run, plural
 from tardygrad.spec import Built
@@ -49,20 +50,24 @@ def fit(built: Built, max_memory: str | None) -> str:
 def engine(built: Built) -> Iterator[Resumable]:
     """A spec's engine, with a sign of life while it starts."""
     with ExitStack() as stack:
+        if built.engine.kind == "ray" and not sys.stderr.isatty():
+            say("starting Ray")
         with waiting(f"starting the engine {built.engine.kind}"):
             pool = stack.enter_context(built.pool())
+        if missing := pool.missing() if isinstance(pool, RayPool) else "":
+            say(missing)
         yield pool
 
 
 def crowded(run: Run, built: Built) -> str:
     """What to do about more clients at work than workers, if there are."""
-    workers, places = built.engine.arguments["workers"], run.server.places
-    if built.engine.kind == "sim" or places <= workers or run.server.method.mode == "sync":
+    method, places = run.server.method, run.server.places
+    workers = built.engine.arguments["workers"]
+    if built.engine.kind == "sim" or places <= workers or method.mode == "sync":
         return ""
-    fix = f"method.concurrency={max(workers, run.server.method.buffer)} method.dispatch=random"
-    return (
-        f"\n{places} clients share {workers} workers, so jobs wait and grow old; to send them when there is room: {fix}"
-    )
+    room = workers if method.mode == "client" else max(workers, method.buffer)
+    fix = f"To send them when there is room: method.concurrency={room} method.dispatch=random"
+    return f"\n{places} clients share {plural(workers, 'worker')}: jobs wait and grow old. {fix}"
 
 
 class Stoppable(Protocol):

@@ -172,6 +172,8 @@ class RayPool:
     # ------------------------------------------------------------------------------------------- jobs and messages
 
     def submit(self, job: Job) -> None:
+        if self._began is None:
+            raise Invalid("a RayPool starts in a `with` statement, got a job without one.")
         slices = self.shards.starts() if self.shards else []
         self.models.setdefault(self._named(job), Model(slices)).jobs += 1
         self.waiting.append(job)
@@ -402,6 +404,7 @@ class RayPool:
             return make.remote(luggage, loads, torch.get_num_threads(), self._ray.put(part), self.wire)
 
         self.shards = Shards(self._ray, hire, method, x, len(self.cuts) - 1)
+        self._began = time.monotonic()  # now that all are there
         return self.shards
 
     def _replace(self, worker: Worker) -> None:
@@ -417,11 +420,18 @@ class RayPool:
         with suppress(Exception):  # it may be dead, or Ray
             self._ray.kill(actor)
 
-    def _alone(self) -> str:
+    def missing(self) -> str:
+        """How many workers are not there, and why that may be; nothing if all are."""
+        there = len(self.free) + len(self._flights())
+        return "" if there >= self.wanted else f"{there} of {self.wanted} workers are there: {self._room_for()}"
+
+    def _room_for(self) -> str:
         has = self._ray.cluster_resources()
-        asked = f"{self.wanted} with {self.cpus:g} CPUs and {self.gpus:g} GPUs each"
-        there = f"{has.get('CPU', 0):g} CPUs and {has.get('GPU', 0):g} GPUs"
-        return f"no worker has answered for {QUIET:g} s: asked for were {asked}, and the cluster has {there}."
+        asked = f"each takes {self.cpus:g} CPUs and {self.gpus:g} GPUs"
+        return f"{asked}, and the cluster has {has.get('CPU', 0):g} and {has.get('GPU', 0):g}."
+
+    def _alone(self) -> str:
+        return f"no worker has answered for {QUIET:g} s. {self.missing()}"
 
     # -------------------------------------------------------------------------------------------------- evaluation
 

@@ -43,11 +43,11 @@ def check(method: Method, parameters: int, shards: int) -> None:
         return
     if shards > (most := max(parameters // BLOCK, 1)):
         raise Invalid(f"`shards` must be at most one for every {BLOCK:,} parameters ({most}), got {shards}.")
-    why = "regions" if method.regions else "a state of its clients" if method.keep else None
+    why = "has regions" if method.regions else "keeps a state for each client" if method.keep else None
     if why is None and not _separable(method.outer):
-        why = "an outer step that is not coordinate-wise"
+        why = "has an outer step that is not coordinate-wise, such as a clip by length"
     if why:
-        raise Invalid(f"`shards` above 1 needs a method without {why}, got {shards} with {method.name}. Use shards=1.")
+        raise Invalid(f"`shards` must be 1 for a method that {why}, got {shards} with {method.name}.")
 
 
 def _separable(outer: Transform) -> bool:

@@ -212,7 +212,12 @@ def test_without_a_record_a_stopped_run_has_all_its_rows() -> None:
     pool.heard = at("next", 24, run.stop)
     assert gone(run).status == "stopped"
     assert [row["round"] for row in run.metrics] == list(range(1, run.server.round + 1))
-    assert listed(run.metrics) == plain()[: run.server.round]
+    assert [bare(row) for row in listed(run.metrics)] == [bare(row) for row in plain()[: run.server.round]]
+
+
+def bare(row: dict[str, Any]) -> dict[str, Any]:
+    """A row without its scores, for which nobody waits any more."""
+    return {name: value for name, value in row.items() if not name.startswith("test_")}
 
 
 def test_nothing_is_asked_where_nothing_is_to_be_evaluated_or_an_engine_does_not_want_to() -> None:

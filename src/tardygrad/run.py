@@ -273,8 +273,12 @@ class Run:
                 write()
 
     def _end(self) -> None:
-        if self.status != "stopped" or not self.record:
-            self._tell(wait=True)
+        if self.status != "stopped":
+            with suppress(Interrupted):
+                self._tell(wait=True)
+        elif not self.record:
+            self.scores.give_up()
+            self._tell()
         self._checkpoint()
         if self._saver:
             self._saver.finish()

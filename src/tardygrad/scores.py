@@ -81,6 +81,10 @@ class Scores:
             del self.models[heard]
         return answer is not None
 
+    def give_up(self) -> None:
+        """Wait for no scores any more."""
+        self.models, self._asked = {}, None
+
     def restore(self, rows: list[Row], models: dict[int, Model]) -> None:
         """Go on with the rows of a checkpoint, and the models of those that lack their scores."""
         for row in rows:

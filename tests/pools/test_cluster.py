@@ -294,9 +294,9 @@ def test_no_room_for_any_worker_ends_the_run(scene: Scene, monkeypatch: pytest.M
     monkeypatch.setattr(cluster, "QUIET", 1.0)
     with tg.RayPool(scene.task, METHOD, workers=2, cpus_per_worker=1000.0, evaluate="between") as pool:
         pool.submit(scene.jobs()[0])
-        with pytest.raises(
-            tg.WorkFailed, match="asked for were 2 with 1000 CPUs and 0 GPUs each, and the cluster has 3"
-        ):
+        said = "0 of 2 workers are there: each takes 1000 CPUs and 0 GPUs, and the cluster has 3 and 0."
+        assert pool.missing() == said
+        with pytest.raises(tg.WorkFailed, match=f"no worker has answered for 1 s. {said}"):
             pool.next()
 
 
@@ -359,7 +359,7 @@ def test_a_killed_driver_leaves_no_process_and_a_dead_worker_no_words() -> None:
         ({"address": "ray://head:10001"}, "`address` must be 'auto' or host:port"),
         ({"cpus_per_worker": -1.0}, "`cpus_per_worker` must be a finite number, 0 or more, got -1.0"),
         ({"grace": float("inf")}, "`grace` must be a finite number, 0 or more, got inf"),
-        ({"second": float("nan")}, "`second` must be a finite number, 0 or more, got nan"),
+        ({"second": float("nan")}, "`second` must be 0, or a number of seconds from 1e-6 to 86,400, got nan"),
         ({"gpus_per_worker": 1.5}, "`gpus_per_worker` must be a share of one or a whole number, got 1.5"),
         ({"gpus_per_worker": 1.0}, "`gpus_per_worker` needs a task that can be moved"),
         ({"patience": float("nan")}, "`patience` must be a number, 0 or more, got nan"),
@@ -404,7 +404,10 @@ def test_the_store_has_room_for_what_is_under_way() -> None:
         joining.store(huge, METHOD, workers=1, luggage=0)
 
 
-def test_what_is_under_way_when_a_driver_ends_is_lost_and_joins_again(tmp_path: Path) -> None:
+def test_what_is_under_way_when_a_driver_ends_is_lost_and_joins_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tg.RayPool, "_check_ray", lambda pool: None)
     task = moody(tmp_path)
     fleet = tg.Fleet.paper(clients=CLIENTS).crash(client=5, at=1.0, back=1000.0)
     pool = tg.RayPool(task, METHOD, fleet=fleet, second=1.0)
@@ -420,3 +423,38 @@ def test_what_is_under_way_when_a_driver_ends_is_lost_and_joins_again(tmp_path: 
     expected = [tg.Lost(1), tg.Joined(1), tg.Lost(3), tg.Joined(3), tg.Lost(5)]
     assert [again.next() for _ in range(5)] == expected
     assert again.calendar == [(1000.0, 5, -1)]
+
+
+def test_a_pool_works_only_inside_its_with_statement(tmp_path: Path) -> None:
+    task = moody(tmp_path)
+    pool = tg.RayPool(task, METHOD, workers=1)
+    for work in (
+        lambda: tg.train(METHOD, task, pool, rounds=1),
+        lambda: pool.submit(Job(0, 0, 0, task.init(0), 2, None, 0)),
+        pool.next,
+        lambda: pool.ask(task.init(0), None),
+    ):
+        with pytest.raises(tg.Invalid, match="a RayPool works inside its `with` statement, got work outside of it"):
+            work()
+
+
+def test_a_second_run_on_a_pool_has_nothing_of_the_first(scene: Scene) -> None:
+    for client in range(3):
+        scene.have("sleep", client, "1.0")
+    scene.pool.vectors(METHOD, scene.task.init(0))
+    for job in scene.jobs()[:3]:
+        scene.pool.submit(job)
+    run = tg.train(METHOD, scene.task, scene.pool, rounds=6, seed=1, evaluate_every=0)
+    assert not run.counts["refusal"]
+    assert run.metrics[0]["time"] < 30.0
+    assert torch.equal(tg.replay(run).x, run.x)
+
+
+def test_what_has_come_while_nobody_looked_is_not_written_off(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene.pool.vectors(METHOD, scene.task.init(0))
+    monkeypatch.setattr(scene.pool.deadlines, "limit", lambda client: 0.5)
+    wait_for(lambda: scene.pool._wait() or len(scene.pool.free) == 3)
+    for job in scene.jobs()[:3]:
+        scene.pool.submit(job)
+    time.sleep(2.0)
+    assert all(isinstance(scene.pool.next(), tg.Update) for _ in range(3))

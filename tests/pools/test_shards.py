@@ -68,6 +68,7 @@ def fail(error: Exception) -> None:
 
 RAY = SimpleNamespace(
     get=lambda asked: [one() for one in asked],
+    wait=lambda asked, **how: (asked, []),
     exceptions=SimpleNamespace(ObjectLostError=Lost, RayActorError=Died),
 )
 
@@ -348,3 +349,17 @@ def test_an_outer_clip_by_the_l2_norm_is_not_coordinate_wise(clip: float) -> Non
         check(l2, D, 2)
     check(l2, D, 1)
     check(tg.clip2(**STEPS, clip=clip), D, 2)
+
+
+def test_slices_that_do_not_answer_are_not_waited_for_for_ever() -> None:
+    looks = iter(range(3))
+    slow = SimpleNamespace(**vars(RAY) | {"wait": lambda asked, **how: ([], asked)})
+
+    def still(since: float) -> None:
+        if next(looks, None) is None:
+            raise tg.WorkFailed("no answer")
+
+    one = MAKE["clip2"]("client")
+    with pytest.raises(tg.WorkFailed, match="no answer"):
+        Shards(slow, lambda part: Actor(Shard(b"", lambda _: one, 1, part, "float32")), one, torch.zeros(D), 2, still)
+    assert next(looks, None) is None

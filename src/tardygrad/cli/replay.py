@@ -32,11 +32,11 @@ def replay(folder: Folder, json: Json = False) -> None:
         raise Invalid(f"a replay needs a run that has ended, got {folder!r}. Go on with it: tardygrad resume {folder}")
     with sound(path):
         rounds = int(read_json(path / "summary.json")["rounds"])
-        changed = _changed(recorded)
     if rounds < 1:
         raise Invalid(f"a replay needs a run with at least one round, got {folder!r} with none.")
     asked = again(folder, recorded, [])
     with sound(path), torch_threads(asked.run.threads):
+        changed = _changed(recorded)
         built = asked.build()
         lines = (runs.script_line(row) for row in read_lines(path / "events.jsonl"))
         wire = asked.engine.arguments.get("wire", "float32")

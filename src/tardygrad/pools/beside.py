@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tardygrad.errors import WorkFailed
+from tardygrad.pools.deadlines import Deadlines
 from tardygrad.pools.joining import said
 
 TIMES = 5
@@ -30,10 +31,12 @@ class Evaluator:
 
     Args:
         hire: sends for a worker.
+        end: ends one.
+        deadlines: how long an evaluation may take.
     """
 
-    def __init__(self, ray: Any, hire: Callable[[], Any]) -> None:
-        self._ray, self._hire = ray, hire
+    def __init__(self, ray: Any, hire: Callable[[], Any], end: Callable[[Any], None], deadlines: Deadlines) -> None:
+        self._ray, self._hire, self._end, self._deadlines = ray, hire, end, deadlines
         self._begin()
 
     def _begin(self) -> None:
@@ -50,12 +53,20 @@ class Evaluator:
             return None
         try:
             answer: tuple[dict[str, float], float] | str = self._ray.get(asked.answer)
+        except self._ray.exceptions.RayTaskError as error:
+            raise WorkFailed(f"the evaluation failed: {said(error)}.") from error
         except self._ray.exceptions.RayError as error:
             self._ask_again(asked, error)
             return None
         if isinstance(answer, str):
             raise WorkFailed(answer)
+        self._deadlines.took(0, time.monotonic() - asked.since)
         return answer
+
+    def hurry(self, asked: Asked) -> None:
+        """End a worker that takes far longer than ever, whose evaluation is then asked for again."""
+        if asked.actor is self.actor and time.monotonic() - asked.since > self._deadlines.limit(0):
+            self._end(self.actor)
 
     def missing(self, asked: Asked, seconds: float) -> bool:
         """Whether the worker has not come up in so many seconds."""

@@ -33,7 +33,8 @@ from tardygrad.vectors import Vectors
 from tardygrad.wire import Wire
 
 SLICE = 0.1  # seconds between two looks at what does not come from Ray
-QUIET = 120.0  # seconds without any worker after which a run ends
+QUIET = 120.0  # seconds without any worker, or without an answer of a slice, after which a run ends
+STOPPING = 5.0  # the same of a slice, for a run that was told to stop
 LOSSES = 10  # of one client in a row, after which it is the job's fault
 _LOST, _JOINED = -2, -1  # in place of a serial, as in the simulator's calendar
 
@@ -63,6 +64,7 @@ class Flight:
     parts: list[Any]  # where its vectors will be
     began: float
     ends: float | None = None  # once its job is written off: when its worker is given up too
+    over: bool = False  # of a run that has ended: nobody wants its update
 
 
 class RayPool:
@@ -106,9 +108,11 @@ class RayPool:
         _check_workers(workers)
         if address is not None and not re.fullmatch(r"auto|[\w.\-]+:\d{1,5}|\[[\da-fA-F:]+\]:\d{1,5}", address):
             raise Invalid(f"`address` must be 'auto' or host:port, got {address!r}. Leave it out to start Ray here.")
-        for name, value in {"cpus_per_worker": cpus_per_worker, "grace": grace, "second": second}.items():
+        for name, value in {"cpus_per_worker": cpus_per_worker, "grace": grace}.items():
             if not (is_number(value) and 0 <= value < math.inf):
                 raise Invalid(f"`{name}` must be a finite number, 0 or more, got {value!r}.")
+        if not (is_number(second) and (second == 0 or 1e-6 <= second <= 86_400)):
+            raise Invalid(f"`second` must be 0, or a number of seconds from 1e-6 to 86,400, got {second!r}.")
         if not (is_number(gpus_per_worker) and (0 <= gpus_per_worker <= 1 or gpus_per_worker in range(2, 1025))):
             raise Invalid(f"`gpus_per_worker` must be a share of one or a whole number, got {gpus_per_worker!r}.")
         if not (is_number(patience) and patience >= 0):
@@ -172,12 +176,10 @@ class RayPool:
     # ------------------------------------------------------------------------------------------- jobs and messages
 
     def submit(self, job: Job) -> None:
-        if self._began is None:
-            raise Invalid("a RayPool starts in a `with` statement, got a job without one.")
+        self._check_ray()
         slices = self.shards.starts() if self.shards else []
         self.models.setdefault(self._named(job), Model(slices)).jobs += 1
         self.waiting.append(job)
-        self._check_ray()
         self._launch()
 
     def _named(self, job: Job) -> int:
@@ -194,12 +196,10 @@ class RayPool:
             if self.calendar and self.calendar[0][0] * self.second <= self.now:
                 return self._strike()
             self._launch()
-            self._write_off()
-            if self.ready:
-                continue
             if not (self.waiting or self.calendar or self._flights()):
                 return None
             self._wait()
+            self._write_off()
             if self.free or self._flights() or not self.waiting:
                 self._heard = time.monotonic()
             elif time.monotonic() - self._heard > QUIET:
@@ -218,9 +218,19 @@ class RayPool:
             raise Interrupted("the pool was told to stop waiting.")
         self._check_ray()
 
+    def _still(self, since: float) -> None:
+        """Whether to wait on for the slices of the model; without them there can be no checkpoint either."""
+        self._check_ray()
+        if time.monotonic() - since > (STOPPING if self._interrupted else QUIET):
+            raise WorkFailed("a process that holds a slice of the model does not answer. Resume the run.")
+
     def _check_ray(self) -> None:
-        if self._watch:
-            self._watch.check()
+        """Asked before Ray is asked for anything: where there is none, it would start itself, open to all."""
+        if self._watch is None:
+            raise Invalid("a RayPool works inside its `with` statement, got work outside of it.")
+        if not self._ray.is_initialized():
+            raise WorkFailed("Ray was shut down by someone else in this process.")
+        self._watch.check()
 
     def _flights(self) -> list[tuple[Any, Flight]]:
         return [(ref, what) for ref, what in self.awaited.items() if isinstance(what, Flight)]
@@ -258,14 +268,15 @@ class RayPool:
             del self.models[self._named(job)]
 
     def _wait(self) -> None:
-        """Let Ray say something, for a moment."""
+        """Take all that is there, or else let Ray say something, for a moment."""
         pause = SLICE
         if self.calendar:
             pause = min(pause, max(0.0, self.calendar[0][0] * self.second - self.now))
         if not self.awaited:
             time.sleep(pause)
             return
-        for ref in self._ray.wait(list(self.awaited), timeout=pause)[0]:
+        refs = list(self.awaited)
+        for ref in self._ray.wait(refs, num_returns=len(refs), timeout=0)[0] or self._ray.wait(refs, timeout=pause)[0]:
             self._land(ref)
 
     def _land(self, ref: Any) -> None:
@@ -287,7 +298,7 @@ class RayPool:
             self._replace(worker)
         else:
             self.free.append(worker)
-        if not isinstance(what, Flight):
+        if not isinstance(what, Flight) or what.over:
             return
         if what.ends is None:
             self._release(what.job)
@@ -393,8 +404,22 @@ class RayPool:
         loads, device = self._ray.cloudpickle.loads, "cuda" if self.gpus else None
         return make.remote(self._luggage, loads, torch.get_num_threads(), device, self.wire, self.cuts)
 
+    def _renew(self) -> None:
+        """Begin anew: what is under way for an earlier run is for nobody."""
+        for _, flight in self._flights():
+            flight.over, flight.ends = True, self.now + self.deadlines.limit(flight.job.client)
+        for actor in self.shards.actors if self.shards else ():
+            self._end(actor)
+        for held in (self.waiting, self.ready, self.models, self.errors, self.losses):
+            held.clear()
+        self.shards = None
+        self._emulate(getattr(self, "fleet", None))
+        self._began = time.monotonic()
+
     def vectors(self, method: Method, x: Vector) -> Vectors:
-        """What holds the vectors of a server on this pool."""
+        """What holds the vectors of a server on this pool, for a run that begins."""
+        self._check_ray()
+        self._renew()
         if len(self.cuts) == 2:
             return Whole(method, x)
         make = self._ray.remote(max_restarts=0, max_task_retries=0, num_cpus=0, scheduling_strategy="SPREAD")(Shard)
@@ -403,7 +428,7 @@ class RayPool:
         def hire(part: Any) -> Any:
             return make.remote(luggage, loads, torch.get_num_threads(), self._ray.put(part), self.wire)
 
-        self.shards = Shards(self._ray, hire, method, x, len(self.cuts) - 1)
+        self.shards = Shards(self._ray, hire, method, x, len(self.cuts) - 1, self._still)
         self._began = time.monotonic()  # now that all are there
         return self.shards
 
@@ -417,8 +442,9 @@ class RayPool:
             self._hire()
 
     def _end(self, actor: Any) -> None:
-        with suppress(Exception):  # it may be dead, or Ray
-            self._ray.kill(actor)
+        if self._ray.is_initialized():  # else it would start
+            with suppress(Exception):  # it may be dead, or Ray
+                self._ray.kill(actor)
 
     def missing(self) -> str:
         """How many workers are not there, and why that may be; nothing if all are."""
@@ -437,9 +463,13 @@ class RayPool:
 
     def ask(self, x: Vector, buffers: Buffers | None) -> Asked:
         """Have a model evaluated beside the training; see `answer`."""
+        self._check_ray()
         if self._evaluator is None:  # no CPUs: it must not wait for those that workers have
-            self._evaluator = Evaluator(self._ray, lambda: self._actor(0.0))
+            self._evaluator = Evaluator(self._ray, lambda: self._actor(0.0), self._end, self._timer())
         return self._evaluator.ask(x.numpy(), buffers and tuple(flat.numpy() for flat in buffers))
+
+    def _timer(self) -> Deadlines:
+        return Deadlines(self.deadlines.patience, self.deadlines.grace)
 
     def answer(self, asked: Asked, wait: bool) -> tuple[dict[str, float], float] | None:
         """Scores and the seconds they took; None if they are not there yet and need not be waited for."""
@@ -447,6 +477,7 @@ class RayPool:
         self._check()
         while (answer := self._evaluator.look(asked, SLICE if wait else 0.0)) is None and wait:
             self._check()
+            self._evaluator.hurry(asked)
             if self._evaluator.missing(asked, QUIET):
                 raise WorkFailed(f"{self._alone()} Leave one for evaluations, or use evaluate='between'.")
         return answer
@@ -472,7 +503,7 @@ class RayPool:
             for _ in range(self.wanted):
                 self._hire()
             if self.beside:
-                self._evaluator = Evaluator(self._ray, lambda: self._actor(0.0))
+                self._evaluator = Evaluator(self._ray, lambda: self._actor(0.0), self._end, self._timer())
             until = time.monotonic() + QUIET / 4
             while len(self.free) < room and time.monotonic() < until:  # the clock starts with the work
                 self._check()
@@ -503,7 +534,7 @@ class RayPool:
             self._end(worker.actor)
         if self._evaluator:
             self._end(self._evaluator.actor)
-        if self.shards:
+        if self.shards and self._ray.is_initialized():
             with suppress(Exception):  # Ray may be dead, or a slice
                 self.shards.close()
         for actor in self.shards.actors if self.shards else ():
@@ -516,7 +547,7 @@ class RayPool:
                 self._ray.shutdown()
         if self._watch:
             self._watch.close()
-        self._ours, self._watch = False, None
+        self._ours, self._watch, self._began = False, None, None
 
 
 def _check_workers(workers: int) -> None:

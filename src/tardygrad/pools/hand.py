@@ -17,6 +17,7 @@ from tardygrad.errors import WorkFailed
 from tardygrad.fleet import spoil
 from tardygrad.messages import NOTHING, Buffers, Job, Update, Vector
 from tardygrad.pools.crew import each
+from tardygrad.pools.joining import said
 from tardygrad.pools.pool import pack, perform
 from tardygrad.wire import Packed, Wire, unpack
 
@@ -86,9 +87,10 @@ class Hand:
         """Scores and the seconds they took, or what went wrong."""
         began = time.perf_counter()
         try:
-            return self.task.evaluate(*self._model([x], buffers)), time.perf_counter() - began
+            scores = self.task.evaluate(*self._model([x], buffers))
+            return {str(name): float(value) for name, value in scores.items()}, time.perf_counter() - began
         except Exception as error:
-            return f"the evaluation failed: {type(error).__name__}: {error}"
+            return f"the evaluation failed: {said(error)}."
 
     def _model(self, slices: Sequence[Any], buffers: Any) -> tuple[Vector, Buffers | None]:
         x = self._tensor(slices[0]) if len(slices) == 1 else torch.cat([self._tensor(one) for one in slices])

@@ -62,7 +62,7 @@ def join(ray: Any, address: str) -> None:
         host, _, port = address.rpartition(":")
         try:  # Ray itself would try for long
             socket.create_connection((host.strip("[]"), int(port)), timeout=5.0).close()
-        except (OSError, OverflowError) as error:
+        except (OSError, OverflowError, ValueError) as error:
             raise Invalid(f"`address` must be that of a Ray cluster, got {address!r}: {said(error)}.") from error
     try:
         _init(ray, address.startswith(("127.", "localhost:", "[::1]:")), address=address)

@@ -8,6 +8,7 @@ half-way. Their processes are not replaced: what they hold is in no other place 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterable
 from itertools import pairwise
 from typing import Any
@@ -114,10 +115,19 @@ class Shards:
         hire: makes the process of a slice, given it.
         x: the initial model.
         shards: how many.
+        still: is asked, with when it began, whether to wait on for an answer, and raises if not.
     """
 
-    def __init__(self, ray: Any, hire: Callable[[Any], Any], method: Method, x: Vector, shards: int) -> None:
-        self._ray, self._method = ray, method
+    def __init__(
+        self,
+        ray: Any,
+        hire: Callable[[Any], Any],
+        method: Method,
+        x: Vector,
+        shards: int,
+        still: Callable[[float], None] = lambda since: None,
+    ) -> None:
+        self._ray, self._method, self._still = ray, method, still
         self._bounds = bounds(len(x), shards)
         self.actors = [hire(part) for part in self._cut(x)]
         self._x: Vector | None = None  # once all is over
@@ -214,6 +224,9 @@ class Shards:
 
     def _get(self, asked: list[Any]) -> list[Any]:
         told, self._told = self._told, []
+        since = time.monotonic()
+        while self._ray.wait(told + asked, num_returns=len(told + asked), timeout=1.0)[1]:
+            self._still(since)
         try:
             answers: list[Any] = self._ray.get(told + asked)
         except self._ray.exceptions.RayActorError as error:

@@ -75,6 +75,13 @@ def tardygrad(cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cap
     return call
 
 
+def second_line(process: subprocess.Popen[str]) -> str:
+    """What a run says after it has said that it starts Ray."""
+    assert process.stderr is not None
+    assert process.stderr.readline() == "starting Ray\n"
+    return process.stderr.readline()
+
+
 def wait_for(holds: Callable[[], Any], seconds: float = 60.0) -> None:
     until = time.monotonic() + seconds
     while not holds():
@@ -172,12 +179,11 @@ def test_20_killed_workers_a_client_of_nans_and_one_of_duplicates_cost_nothing_b
         watch(monkeypatch, killer.met)
         for worker in pool.free:
             killer.met(worker, ray.get(worker.actor.ping.remote())[0])
-        pool._emulate(calm.fleet)
+        pool.fleet = calm.fleet
         undisturbed = tg.train(built.method, built.task, pool, rounds=ROUNDS, evaluate_every=0)
         assert (undisturbed.summary().lost, undisturbed.summary().refused) == (0, {})
         rest(pool)
-        pool._emulate(built.fleet)
-        pool.restore(pool.pending()._replace(now=0.0))
+        pool.fleet = built.fleet
         run = tg.begin(
             built.method, built.task, pool, spec=asked.resolved(), rounds=ROUNDS, evaluate_every=0, out="run"
         )
@@ -307,8 +313,7 @@ def test_a_driver_that_is_killed_5_times_loses_few_rounds_each_time_and_nothing_
         fates(events(Path(f"copy{number}")))
         process = command("resume", "run")
         if number != 1:  # the next is killed before it can say anything
-            assert process.stderr is not None
-            assert f", from round {begins}, recording in run" in process.stderr.readline()
+            assert f", from round {begins}, recording in run" in second_line(process)
     _, said = process.communicate(timeout=100)
     assert process.returncode == 0, said
     wait_for(lambda: len(hands("Hand")) == 1)  # of all those drivers nobody is left
@@ -359,8 +364,7 @@ def test_sigterm_in_the_middle_of_a_long_job_is_a_checkpoint_and_an_exit(tardygr
     """In a process of its own, which starts Ray itself."""
     Path("long.toml").write_text(LONG)
     process = command("run", "long.toml", "--out", "run")
-    assert process.stderr is not None
-    assert "recording in run" in process.stderr.readline()
+    assert "recording in run" in second_line(process)
     time.sleep(1.0)  # six rounds take a tenth of that, and then both are at work for half a minute
     began = time.time()
     process.terminate()
@@ -467,8 +471,7 @@ def test_the_same_script_of_faults_does_the_same_in_the_simulator_and_on_ray(clu
         for mode in ("client", "server"):
             rest(pool)
             wait_for(lambda: pool._wait() or len(pool.free) == 5)
-            pool._emulate(scripted(mode))
-            pool.restore(pool.pending()._replace(now=0.0))
+            pool.fleet = scripted(mode)
             tg.train(method(mode), task, pool, **settings, out=tmp_path / mode)
             tg.simulate(method(mode), task, scripted(mode), **settings, out=tmp_path / f"{mode}-simulated")
             told, simulated = (told_of(events(tmp_path / name)) for name in (mode, f"{mode}-simulated"))

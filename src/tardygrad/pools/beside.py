@@ -23,6 +23,7 @@ class Asked:
     actor: Any
     answer: Any
     since: float
+    begun: float  # since the worker was there
     deaths: int = 0
 
 
@@ -45,7 +46,8 @@ class Evaluator:
 
     def ask(self, x: Any, buffers: Any) -> Asked:
         model = buffers, self._ray.put(x)
-        return Asked(model, self.actor, self.actor.evaluate.remote(*model), time.monotonic())
+        now = time.monotonic()
+        return Asked(model, self.actor, self.actor.evaluate.remote(*model), now, now)
 
     def look(self, asked: Asked, seconds: float) -> tuple[dict[str, float], float] | None:
         """The answer, if it is there within so many seconds."""
@@ -60,12 +62,14 @@ class Evaluator:
             return None
         if isinstance(answer, str):
             raise WorkFailed(answer)
-        self._deadlines.took(0, time.monotonic() - asked.since)
+        self._deadlines.took(0, time.monotonic() - asked.begun)
         return answer
 
     def hurry(self, asked: Asked) -> None:
         """End a worker that takes far longer than ever, whose evaluation is then asked for again."""
-        if asked.actor is self.actor and time.monotonic() - asked.since > self._deadlines.limit(0):
+        if not self._ray.wait([self.up], timeout=0)[0]:
+            asked.begun = time.monotonic()
+        elif asked.actor is self.actor and time.monotonic() - asked.begun > self._deadlines.limit(0):
             self._end(self.actor)
 
     def missing(self, asked: Asked, seconds: float) -> bool:
@@ -79,4 +83,5 @@ class Evaluator:
         if asked.actor is self.actor:
             self._begin()
         asked.actor, asked.since = self.actor, time.monotonic()
+        asked.begun = asked.since
         asked.answer = self.actor.evaluate.remote(*asked.model)

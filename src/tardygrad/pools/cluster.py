@@ -258,7 +258,7 @@ class RayPool:
             work = worker.actor.work.options(num_returns=len(self.cuts) + (self.wire != "float32"))
             errors = self.errors.get(job.client)
             facts, *parts = work.remote(light, lasts, spoilt, buffers, state, errors, *model.slices)
-            self.awaited[facts] = Flight(job, worker, parts, now)
+            self.awaited[facts] = Flight(job, worker, parts, time.monotonic())
 
     def _release(self, job: Job) -> None:
         """A job needs its start vector no more."""
@@ -307,7 +307,7 @@ class RayPool:
         client, serial = what.job.client, what.job.serial
         if what.ends is None and self.wire != "float32":
             self.errors[client] = what.parts.pop()
-        self.deadlines.took(client, self.now - what.began)
+        self.deadlines.took(client, time.monotonic() - what.began)
         self.losses.pop(client, None)
         self.ready += [(update, what.parts)] * (2 if (client, serial) in self._twice else 1)
 
@@ -332,9 +332,10 @@ class RayPool:
 
     def _write_off(self) -> None:
         """Wait no longer for what is overdue."""
-        if self.now - self._looked < SLICE:
+        now = time.monotonic()  # a run's own clock may be set back
+        if now - self._looked < SLICE:
             return
-        self._looked = now = self.now
+        self._looked = now
         for ref, flight in self._flights():
             limit = self.deadlines.limit(flight.job.client)
             if flight.ends is None and now - flight.began > limit:
@@ -407,7 +408,7 @@ class RayPool:
     def _renew(self) -> None:
         """Begin anew: what is under way for an earlier run is for nobody."""
         for _, flight in self._flights():
-            flight.over, flight.ends = True, self.now + self.deadlines.limit(flight.job.client)
+            flight.over, flight.ends = True, time.monotonic() + self.deadlines.limit(flight.job.client)
         for actor in self.shards.actors if self.shards else ():
             self._end(actor)
         for held in (self.waiting, self.ready, self.models, self.errors, self.losses):

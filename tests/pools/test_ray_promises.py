@@ -208,11 +208,26 @@ def test_20_killed_workers_a_client_of_nans_and_one_of_duplicates_cost_nothing_b
     assert tardygrad("replay", "run") == (0, f"the same bits after {ROUNDS} rounds\n")
 
 
-def test_a_worker_that_is_killed_while_it_starts_costs_nothing(cluster: Any, small: Any) -> None:
-    pool = small.pool
-    pool.resize(2)
-    wait_for(lambda: pool._wait() or hands("Hand.__init__"))
-    os.kill(hands("Hand.__init__")[0], signal.SIGKILL)
+class Slow:
+    """A task that does not come out of its box; whoever opens it leaves the number of its process."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        program = "import os, time; open({0!r}, 'w').write(str(os.getpid())); os.rename({0!r}, {1!r}); time.sleep(600)"
+        return exec, (program.format(f"{self.file}.part", str(self.file)),)
+
+
+def test_a_worker_that_is_killed_while_it_starts_costs_nothing(
+    cluster: Any, small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool, file = small.pool, tmp_path / "process"
+    with monkeypatch.context() as patch:
+        patch.setattr(pool, "_luggage", ray.put(ray.cloudpickle.dumps(Slow(file))))
+        pool.resize(2)
+    wait_for(file.exists)
+    os.kill(int(file.read_text()), signal.SIGKILL)
     run = tg.begin(small.built.method, small.built.task, pool, rounds=10**6, evaluate_every=0)
     for _ in run.go():
         if len(pool.workers) == 2 and not any(isinstance(one, Worker) for one in pool.awaited.values()):

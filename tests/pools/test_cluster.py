@@ -87,7 +87,7 @@ class Scene:
             self.pool.next()
         while self.pool.next() is not None:
             pass
-        wait_for(lambda: self.pool._wait() or len(self.pool.free) == workers)
+        wait_for(lambda: self.pool._wait() or len(self.pool.staff.free) == workers)
 
 
 def wait_for(holds: Callable[[], Any], seconds: float = 60.0) -> None:
@@ -161,8 +161,8 @@ def test_a_start_vector_is_put_once_and_let_go(scene: Scene, monkeypatch: pytest
 
 
 def test_a_killed_worker_loses_its_job_only_and_the_run_goes_on_and_replays(scene: Scene) -> None:
-    wait_for(lambda: scene.pool._wait() or len(scene.pool.free) == 3)
-    victim, _ = ray.get(scene.pool.free[0].actor.ping.remote())
+    wait_for(lambda: scene.pool._wait() or len(scene.pool.staff.free) == 3)
+    victim, _ = ray.get(scene.pool.staff.free[0].actor.ping.remote())
     scene.have("sleep", 0, "0.3")
     run = tg.begin(METHOD, scene.task, scene.pool, rounds=30)
     for row in run.go():
@@ -176,9 +176,9 @@ def test_a_killed_worker_loses_its_job_only_and_the_run_goes_on_and_replays(scen
 
 
 def test_a_worker_that_dies_over_a_job_and_one_that_died_idle_are_replaced(scene: Scene) -> None:
-    wait_for(lambda: scene.pool._wait() or len(scene.pool.free) == 3)
+    wait_for(lambda: scene.pool._wait() or len(scene.pool.staff.free) == 3)
     scene.have("die", 1)
-    idle, _ = ray.get(scene.pool.free[2].actor.ping.remote())
+    idle, _ = ray.get(scene.pool.staff.free[2].actor.ping.remote())
     os.kill(idle, signal.SIGKILL)
     for job in scene.jobs():
         scene.pool.submit(job)
@@ -214,13 +214,13 @@ def test_a_hung_job_is_written_off_and_its_late_update_refused(scene: Scene) -> 
 
 
 def test_a_worker_that_stays_away_is_ended_and_replaced(scene: Scene) -> None:
-    wait_for(lambda: scene.pool._wait() or len(scene.pool.free) == 3)
-    before = {ray.get(worker.actor.ping.remote())[0] for worker in scene.pool.free}
+    wait_for(lambda: scene.pool._wait() or len(scene.pool.staff.free) == 3)
+    before = {ray.get(worker.actor.ping.remote())[0] for worker in scene.pool.staff.free}
     scene.have("sleep", 3, "600")
     scene.pool.submit(scene.jobs()[3])
     assert list(iter(scene.pool.next, None)) == [tg.Lost(3), tg.Joined(3)]
-    wait_for(lambda: scene.pool._wait() or len(scene.pool.free) == 3)
-    after = {ray.get(worker.actor.ping.remote())[0] for worker in scene.pool.free}
+    wait_for(lambda: scene.pool._wait() or len(scene.pool.staff.free) == 3)
+    after = {ray.get(worker.actor.ping.remote())[0] for worker in scene.pool.staff.free}
     (gone,) = before - after
     wait_for(lambda: not psutil.pid_exists(gone))
 
@@ -256,20 +256,20 @@ def test_models_are_evaluated_beside_the_training_even_if_the_evaluator_dies(sce
 
 
 def test_workers_come_and_go(scene: Scene) -> None:
-    wait_for(lambda: scene.pool._wait() or len(scene.pool.free) == 3)
+    wait_for(lambda: scene.pool._wait() or len(scene.pool.staff.free) == 3)
     for client in range(3):
         scene.have("sleep", client, "0.5")
     for job in scene.jobs():
         scene.pool.submit(job)
     scene.pool.resize(1)
-    assert len(scene.pool.workers) == 3  # all are busy
+    assert len(scene.pool.staff.workers) == 3  # all are busy
     assert sum(isinstance(scene.pool.next(), tg.Update) for _ in range(CLIENTS)) == CLIENTS
-    assert len(scene.pool.workers) == len(scene.pool.free) == 1
+    assert len(scene.pool.staff.workers) == len(scene.pool.staff.free) == 1
     scene.pool.resize(3)
     scene.pool.resize(2)
-    assert len(scene.pool.workers) == 2
+    assert len(scene.pool.staff.workers) == 2
     scene.pool.resize(3)
-    wait_for(lambda: scene.pool._wait() or len(scene.pool.free) == 3)
+    wait_for(lambda: scene.pool._wait() or len(scene.pool.staff.free) == 3)
 
 
 def test_the_fleets_faults_are_those_of_the_simulator(scene: Scene) -> None:
@@ -422,7 +422,7 @@ def test_what_is_under_way_when_a_driver_ends_is_lost_and_joins_again(
     assert again.now >= 2.0
     expected = [tg.Lost(1), tg.Joined(1), tg.Lost(3), tg.Joined(3), tg.Lost(5)]
     assert [again.next() for _ in range(5)] == expected
-    assert again.calendar == [(1000.0, 5, -1)]
+    assert again.emulated.calendar == [(1000.0, 5, -1)]
 
 
 def test_a_pool_works_only_inside_its_with_statement(tmp_path: Path) -> None:
@@ -453,8 +453,52 @@ def test_a_second_run_on_a_pool_has_nothing_of_the_first(scene: Scene) -> None:
 def test_what_has_come_while_nobody_looked_is_not_written_off(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     scene.pool.vectors(METHOD, scene.task.init(0))
     monkeypatch.setattr(scene.pool.deadlines, "limit", lambda client: 0.5)
-    wait_for(lambda: scene.pool._wait() or len(scene.pool.free) == 3)
+    wait_for(lambda: scene.pool._wait() or len(scene.pool.staff.free) == 3)
     for job in scene.jobs()[:3]:
         scene.pool.submit(job)
     time.sleep(2.0)
     assert all(isinstance(scene.pool.next(), tg.Update) for _ in range(3))
+
+
+def test_jobs_are_overdue_in_a_run_whose_clock_was_set_back_too(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene.pool.restore(Pending(1e6, [], []))
+    scene.pool.submit(scene.jobs()[0])
+    assert isinstance(scene.pool.next(), tg.Update)
+    scene.pool.restore(Pending(0.0, [], []))
+    monkeypatch.setattr(scene.pool.deadlines, "limit", lambda client: 0.5)
+    scene.have("sleep", 1, "600")
+    scene.pool.submit(scene.jobs()[1])
+    assert [scene.pool.next(), scene.pool.next()] == [tg.Lost(1), tg.Joined(1)]
+    assert scene.pool.now < 60.0
+
+
+def test_an_evaluation_that_hangs_is_asked_for_again(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = scene.task.init(0)
+    scores = scene.pool.answer(scene.pool.ask(x, None), wait=True)
+    assert scores
+    assert scene.pool._evaluator
+    monkeypatch.setattr(scene.pool._evaluator._deadlines, "limit", lambda client: 2.0)
+    scene.have("sleep", "evaluation", "600")
+    again = scene.pool.answer(asked := scene.pool.ask(x, None), wait=True)
+    assert again
+    assert again[0] == scores[0]
+    assert asked.deaths >= 1
+
+
+def test_the_servers_time_is_spent_before_every_update_and_can_be_interrupted(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.pool.vectors(METHOD, scene.task.init(0))
+    monkeypatch.setattr(scene.pool.emulated, "server_time", 0.4)
+    for job in scene.jobs()[:3]:
+        scene.pool.submit(job)
+    began = scene.pool.now
+    assert all(isinstance(scene.pool.next(), tg.Update) for _ in range(2))
+    assert scene.pool.now - began > 0.8
+    wait_for(lambda: scene.pool._wait() or scene.pool.ready)
+    monkeypatch.setattr(scene.pool.emulated, "server_time", 600.0)
+    threading.Timer(0.3, scene.pool.interrupt).start()
+    with pytest.raises(Interrupted):
+        scene.pool.next()
+    monkeypatch.setattr(scene.pool.emulated, "server_time", 0.0)
+    assert isinstance(scene.pool.next(), tg.Update)

@@ -28,9 +28,9 @@ from tardygrad.cli import main
 from tardygrad.cli.sitting import Signals
 from tardygrad.messages import Job
 from tardygrad.pools import joining
-from tardygrad.pools.cluster import Worker
 from tardygrad.pools.hand import Hand
 from tardygrad.pools.pool import pack
+from tardygrad.pools.staff import Staff, Worker
 from tardygrad.record import read_lines
 from tardygrad.wire import BLOCK
 
@@ -144,20 +144,20 @@ class Killer(threading.Thread):
             os.kill(self.processes[worker], signal.SIGKILL)
 
     def _alive(self) -> list[Any]:
-        return [one for one in list(self.processes) if one in self.pool.workers and one not in self.killed]
+        return [one for one in list(self.processes) if one in self.pool.staff.workers and one not in self.killed]
 
 
 def watch(monkeypatch: pytest.MonkeyPatch, met: Callable[[Any, int], None]) -> None:
     """Be told of every worker that comes up, and of its process."""
-    land = tg.RayPool._land
+    meet = Staff.met
 
-    def watched(self: Any, ref: Any) -> None:
-        what = self.awaited[ref]
-        land(self, ref)
-        if isinstance(what, Worker) and what in self.workers:
-            met(what, ray.get(ref)[0])
+    def watched(self: Staff, answer: Any) -> None:
+        worker = self.coming[answer]
+        meet(self, answer)
+        if worker in self.workers:
+            met(worker, ray.get(answer)[0])
 
-    monkeypatch.setattr(tg.RayPool, "_land", watched)
+    monkeypatch.setattr(Staff, "met", watched)
 
 
 ROUNDS = 100
@@ -177,7 +177,7 @@ def test_20_killed_workers_a_client_of_nans_and_one_of_duplicates_cost_nothing_b
     with built.pool() as pool:
         killer = Killer(pool, seed=6, times=20, rounds=ROUNDS - 15)
         watch(monkeypatch, killer.met)
-        for worker in pool.free:
+        for worker in pool.staff.free:
             killer.met(worker, ray.get(worker.actor.ping.remote())[0])
         pool.fleet = calm.fleet
         undisturbed = tg.train(built.method, built.task, pool, rounds=ROUNDS, evaluate_every=0)
@@ -230,7 +230,7 @@ def test_a_worker_that_is_killed_while_it_starts_costs_nothing(
     os.kill(int(file.read_text()), signal.SIGKILL)
     run = tg.begin(small.built.method, small.built.task, pool, rounds=10**6, evaluate_every=0)
     for _ in run.go():
-        if len(pool.workers) == 2 and not any(isinstance(one, Worker) for one in pool.awaited.values()):
+        if len(pool.staff.workers) == 2 and not pool.staff.coming:
             run.stop()
     assert run.summary().lost == 0
     rest(pool)
@@ -415,7 +415,7 @@ def test_sigterm_while_an_evaluation_beside_the_training_takes_long(cluster: Any
         assert ended - (tmp_path / "run/events.jsonl").stat().st_mtime < 2.0
         assert made(tmp_path / "run") == 4  # the last has no scores yet
         (tmp_path / "quick").touch()
-        pool._end(pool._evaluator.actor)  # with what it is at; another is asked
+        pool.staff.end(pool._evaluator.actor)  # with what it is at; another is asked
         rest(pool)
         again = go(tg.resume(tmp_path / "run", method, task, pool))
     assert (again.status, again.summary().score_round, made(tmp_path / "run")) == ("finished", 5, 5)
@@ -434,7 +434,7 @@ def test_a_node_may_go_and_another_come(cluster: Any) -> None:
         since = None
         for row in run.go():
             if row["round"] == 20:
-                assert len(pool.workers) - len(away(pool)) == 3
+                assert len(pool.staff.workers) - len(away(pool)) == 3
                 cluster.remove_node(node)
             if since is None and len(away(pool)) == 2:
                 since = row["round"]
@@ -454,7 +454,7 @@ def add_node(cluster: Any) -> Any:
 
 
 def away(pool: Any) -> list[Worker]:
-    return [one for one in pool.awaited.values() if isinstance(one, Worker)]
+    return list(pool.staff.coming.values())
 
 
 # ------------------------------------------------------------------------------------- the same faults, simulated
@@ -484,7 +484,7 @@ def test_the_same_script_of_faults_does_the_same_in_the_simulator_and_on_ray(clu
     with tg.RayPool(task, method("client"), **engine, fleet=scripted("client")) as pool:
         for mode in ("client", "server"):
             rest(pool)
-            wait_for(lambda: pool._wait() or len(pool.free) == 5)
+            wait_for(lambda: pool._wait() or len(pool.staff.free) == 5)
             pool.fleet = scripted(mode)
             tg.train(method(mode), task, pool, **settings, out=tmp_path / mode)
             tg.simulate(method(mode), task, scripted(mode), **settings, out=tmp_path / f"{mode}-simulated")

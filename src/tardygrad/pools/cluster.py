@@ -1,34 +1,36 @@
 """The real clock on a Ray cluster: workers are actors that have the task, and are replaced when they fail.
 
-A worker is free, flying (it has a job, a `Flight`) or away (it was sent for and has not answered yet). Whatever goes
-wrong with one, its process is ended and another is sent for: Ray restarts nothing and tries nothing again by itself.
+A job waits for a free worker, is then a `Flight`, and comes back as a message, of its update or of its loss. Ray tries
+nothing again by itself.
 """
 
 from __future__ import annotations
 
 import math
-import re
 import time
 from collections import Counter, deque
 from contextlib import suppress
 from dataclasses import dataclass
-from heapq import heapify, heappop, heappush
 from types import TracebackType
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self
 
 import torch
 
 from tardygrad.algorithm import Task, Whole
-from tardygrad.errors import Interrupted, Invalid, WorkFailed, is_number
-from tardygrad.fleet import Fleet, Journeys
+from tardygrad.errors import Interrupted, Invalid, WorkFailed
+from tardygrad.fleet import Fleet
 from tardygrad.messages import Buffers, Job, Joined, Lost, Update, Vector
 from tardygrad.method import Method
 from tardygrad.pools.beside import Asked, Evaluator
 from tardygrad.pools.deadlines import Deadlines
+from tardygrad.pools.emulated import Emulated
 from tardygrad.pools.hand import Hand, bare, received
 from tardygrad.pools.joining import Watch, join, ray_module, said, start, store
 from tardygrad.pools.pool import Message, Pending
-from tardygrad.pools.shards import Shard, Shards, bounds, check
+from tardygrad.pools.settings import check
+from tardygrad.pools.shards import Shard, Shards, bounds
+from tardygrad.pools.shards import check as check_slices
+from tardygrad.pools.staff import Staff, Worker
 from tardygrad.vectors import Vectors
 from tardygrad.wire import Wire
 
@@ -36,15 +38,6 @@ SLICE = 0.1  # seconds between two looks at what does not come from Ray
 QUIET = 120.0  # seconds without any worker, or without an answer of a slice, after which a run ends
 STOPPING = 5.0  # the same of a slice, for a run that was told to stop
 LOSSES = 10  # of one client in a row, after which it is the job's fault
-_LOST, _JOINED = -2, -1  # in place of a serial, as in the simulator's calendar
-
-
-@dataclass(eq=False)
-class Worker:
-    """One of the pool's workers."""
-
-    actor: Any
-    leaving: bool = False  # after its job
 
 
 @dataclass
@@ -105,39 +98,30 @@ class RayPool:
         shards: int = 1,
         wire: Wire = "float32",
     ) -> None:
-        _check_workers(workers)
-        if address is not None and not re.fullmatch(r"auto|[\w.\-]+:\d{1,5}|\[[\da-fA-F:]+\]:\d{1,5}", address):
-            raise Invalid(f"`address` must be 'auto' or host:port, got {address!r}. Leave it out to start Ray here.")
-        for name, value in {"cpus_per_worker": cpus_per_worker, "grace": grace}.items():
-            if not (is_number(value) and 0 <= value < math.inf):
-                raise Invalid(f"`{name}` must be a finite number, 0 or more, got {value!r}.")
-        if not (is_number(second) and (second == 0 or 1e-6 <= second <= 86_400)):
-            raise Invalid(f"`second` must be 0, or a number of seconds from 1e-6 to 86,400, got {second!r}.")
-        if not (is_number(gpus_per_worker) and (0 <= gpus_per_worker <= 1 or gpus_per_worker in range(2, 1025))):
-            raise Invalid(f"`gpus_per_worker` must be a share of one or a whole number, got {gpus_per_worker!r}.")
-        if not (is_number(patience) and patience >= 0):
-            raise Invalid(f"`patience` must be a number, 0 or more, got {patience!r}.")
-        if evaluate not in ("beside", "between"):
-            raise Invalid(f"`evaluate` must be 'beside' or 'between', got {evaluate!r}.")
-        if wire not in get_args(Wire):
-            raise Invalid(f"`wire` must be one of {', '.join(get_args(Wire))}, got {wire!r}.")
-        check(method, task.parameters, shards)
-        if (device := getattr(task, "device", torch.device("cpu"))).type != "cpu":
-            raise Invalid(f"a RayPool needs a task on the CPU, got one on {device}. Use gpus_per_worker to move it.")
-        if gpus_per_worker and not hasattr(task, "to"):
-            raise Invalid(f"`gpus_per_worker` needs a task that can be moved (`to`), got a {type(task).__name__}.")
+        check(
+            task,
+            workers=workers,
+            address=address,
+            cpus_per_worker=cpus_per_worker,
+            gpus_per_worker=gpus_per_worker,
+            evaluate=evaluate,
+            patience=patience,
+            grace=grace,
+            second=second,
+            wire=wire,
+        )
+        check_slices(method, task.parameters, shards)
         self.task, self.method, self.address = task, method, address
-        self.cpus, self.gpus, self.wanted, self.second = cpus_per_worker, gpus_per_worker, workers, second
+        self.cpus, self.gpus = cpus_per_worker, gpus_per_worker
         self.beside, self.wire, self.cuts = evaluate == "beside", wire, bounds(task.parameters, shards)
         if fleet is not None and second:
             self.fleet = fleet  # its classes are in the record
-        self._emulate(fleet)
+        self.emulated = Emulated(task, method, fleet, second)
         self._ray = ray_module()
+        self.staff = Staff(self._ray, lambda: self._actor(self.cpus), workers)
         self.deadlines = Deadlines(patience, grace)
         self.waiting: deque[Job] = deque()
-        self.workers: list[Worker] = []
-        self.free: deque[Worker] = deque()
-        self.awaited: dict[Any, Flight | Worker] = {}  # what Ray will answer to: a flight's facts, or a ping
+        self.flights: dict[Any, Flight] = {}  # by what Ray will answer
         self.ready: deque[tuple[Message, list[Any]]] = deque()  # and where the parts of an update are
         self.models: dict[int, Model] = {}  # by the id of a start vector, or by its round if others hold it
         self.errors: dict[int, Any] = {}  # where what the wire has left out of a client's updates is
@@ -148,26 +132,6 @@ class RayPool:
         self._ours = self._interrupted = False
         self._watch: Watch | None = None
         self._heard = self._looked = 0.0
-
-    def _emulate(self, fleet: Fleet | None) -> None:
-        """Take the fleet's times and troubles over."""
-        self.calendar: list[tuple[float, int, int]] = []  # (the fleet's time, client, lost or joined), a heap
-        self._journeys, self._spoilt, self._twice = None, frozenset[tuple[int, int]](), frozenset[tuple[int, int]]()
-        if not self.second:
-            if fleet and (fleet.crashes or fleet.slow or fleet.available or fleet.faults):
-                raise Invalid("a fleet in which things go wrong needs real seconds, got second=0. Set engine.second.")
-            return
-        if fleet is None:
-            raise Invalid(f"`second` is for the times of a fleet, got {self.second:g} without one.")
-        if self.task.clients != fleet.clients:
-            counts = f"{self.task.clients} and {fleet.clients}"
-            raise Invalid(f"task and fleet must have the same number of clients, got {counts}.")
-        message, whole = 4 * self.task.parameters, self.method.local_steps or self.method.local_epochs or 1
-        self._journeys = Journeys(fleet, message, message * (2 if self.method.compensate else 1), whole)
-        self._spoilt, self._twice = fleet.sending("nan"), fleet.sending("twice")
-        self.calendar = [(away.at, away.client, _LOST) for away in fleet.absences]
-        self.calendar += [(away.back, away.client, _JOINED) for away in fleet.absences if away.back is not None]
-        heapify(self.calendar)
 
     @property
     def now(self) -> float:
@@ -189,18 +153,20 @@ class RayPool:
         while True:
             self._check()
             if self.ready:
+                if isinstance(self.ready[0][0], Update):
+                    self._spend(self.emulated.server_time)
                 message, parts = self.ready.popleft()
                 if self.shards:
                     self.shards.arrived = parts
                 return message
-            if self.calendar and self.calendar[0][0] * self.second <= self.now:
+            if not self.emulated.pause(self.now):
                 return self._strike()
             self._launch()
-            if not (self.waiting or self.calendar or self._flights()):
+            if not (self.waiting or self.emulated.calendar or self.flights):
                 return None
             self._wait()
             self._write_off()
-            if self.free or self._flights() or not self.waiting:
+            if self.staff.free or self.flights or not self.waiting:
                 self._heard = time.monotonic()
             elif time.monotonic() - self._heard > QUIET:
                 raise WorkFailed(self._alone())
@@ -218,6 +184,13 @@ class RayPool:
             raise Interrupted("the pool was told to stop waiting.")
         self._check_ray()
 
+    def _spend(self, seconds: float) -> None:
+        """The server takes its time."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            self._check()
+            time.sleep(min(SLICE, left))
+
     def _still(self, since: float) -> None:
         """Whether to wait on for the slices of the model; without them there can be no checkpoint either."""
         self._check_ray()
@@ -232,33 +205,24 @@ class RayPool:
             raise WorkFailed("Ray was shut down by someone else in this process.")
         self._watch.check()
 
-    def _flights(self) -> list[tuple[Any, Flight]]:
-        return [(ref, what) for ref, what in self.awaited.items() if isinstance(what, Flight)]
-
     def _launch(self) -> None:
         """Give waiting jobs to free workers."""
-        while self.waiting and self.free:
-            job, now = self.waiting.popleft(), self.now
-            lasts = 0.0
-            if self._journeys:
-                sent = now / self.second
-                due = self._journeys.due(job.client, job.serial, job.seed, job.steps or job.epochs, sent)
-                if due == math.inf:
-                    self._release(job)
-                    heappush(self.calendar, (self._journeys.gone(job.client, sent), job.client, _LOST))
-                    continue
-                lasts = (due - sent) * self.second
+        while self.waiting and self.staff.free:
+            job = self.waiting.popleft()
+            if (lasts := self.emulated.lasts(job, self.now)) == math.inf:
+                self._release(job)
+                continue
             model = self.models[self._named(job)]
             if not model.slices:
                 model.slices = [self._ray.put(job.x.numpy())]
             buffers = job.buffers and tuple(flat.numpy() for flat in job.buffers)
             state = None if job.state is None else {name: value.numpy() for name, value in job.state.items()}
             light = job._replace(x=None, buffers=None, state=None)  # type: ignore[arg-type]
-            worker, spoilt = self.free.popleft(), (job.client, job.serial) in self._spoilt
+            worker, spoilt = self.staff.free.popleft(), (job.client, job.serial) in self.emulated.spoilt
             work = worker.actor.work.options(num_returns=len(self.cuts) + (self.wire != "float32"))
             errors = self.errors.get(job.client)
             facts, *parts = work.remote(light, lasts, spoilt, buffers, state, errors, *model.slices)
-            self.awaited[facts] = Flight(job, worker, parts, time.monotonic())
+            self.flights[facts] = Flight(job, worker, parts, time.monotonic())
 
     def _release(self, job: Job) -> None:
         """A job needs its start vector no more."""
@@ -269,47 +233,42 @@ class RayPool:
 
     def _wait(self) -> None:
         """Take all that is there, or else let Ray say something, for a moment."""
-        pause = SLICE
-        if self.calendar:
-            pause = min(pause, max(0.0, self.calendar[0][0] * self.second - self.now))
-        if not self.awaited:
+        pause = min(SLICE, self.emulated.pause(self.now))
+        refs = [*self.flights, *self.staff.coming]
+        if not refs:
             time.sleep(pause)
             return
-        refs = list(self.awaited)
         for ref in self._ray.wait(refs, num_returns=len(refs), timeout=0)[0] or self._ray.wait(refs, timeout=pause)[0]:
-            self._land(ref)
+            if ref in self.flights:
+                self._land(ref)
+            else:
+                self.staff.met(ref)
 
     def _land(self, ref: Any) -> None:
-        """An answer is there."""
-        what, update = self.awaited.pop(ref), None
-        worker = what.worker if isinstance(what, Flight) else what
+        """A flight is over."""
+        flight, update = self.flights.pop(ref), None
+        job = flight.job
         try:
             facts = self._ray.get(ref)
-            if isinstance(what, Flight) and not isinstance(facts, str):
-                update = self._received(facts, what)
+            if not isinstance(facts, str):
+                update = self._received(facts, flight)
         except self._ray.exceptions.RayError as error:
-            if getattr(error, "actor_init_failed", False):
-                raise WorkFailed(f"a worker could not take the task: {_cause(error)}.") from error
-            self._replace(worker)
-            if isinstance(what, Flight) and what.ends is None:
-                self._lose(what.job, said(error))
+            self.staff.replace(flight.worker)
+            if flight.ends is None:
+                self._lose(job, said(error))
             return
-        if worker.leaving:
-            self._replace(worker)
-        else:
-            self.free.append(worker)
-        if not isinstance(what, Flight) or what.over:
+        self.staff.done(flight.worker)
+        if flight.over:
             return
-        if what.ends is None:
-            self._release(what.job)
+        if flight.ends is None:
+            self._release(job)
         if update is None:
             raise WorkFailed(facts)
-        client, serial = what.job.client, what.job.serial
-        if what.ends is None and self.wire != "float32":
-            self.errors[client] = what.parts.pop()
-        self.deadlines.took(client, time.monotonic() - what.began)
-        self.losses.pop(client, None)
-        self.ready += [(update, what.parts)] * (2 if (client, serial) in self._twice else 1)
+        if flight.ends is None and self.wire != "float32":
+            self.errors[job.client] = flight.parts.pop()
+        self.deadlines.took(job.client, time.monotonic() - flight.began)
+        self.losses.pop(job.client, None)
+        self.ready += [(update, flight.parts)] * (2 if (job.client, job.serial) in self.emulated.twice else 1)
 
     def _received(self, facts: Update, flight: Flight) -> Update:
         if self.shards:
@@ -336,42 +295,42 @@ class RayPool:
         if now - self._looked < SLICE:
             return
         self._looked = now
-        for ref, flight in self._flights():
+        for ref, flight in list(self.flights.items()):
             limit = self.deadlines.limit(flight.job.client)
             if flight.ends is None and now - flight.began > limit:
                 flight.ends = now + limit
                 self._lose(flight.job, f"it took longer than {limit:.3g} s")
             elif flight.ends is not None and now > flight.ends:
-                del self.awaited[ref]
-                self._replace(flight.worker)
+                del self.flights[ref]
+                self.staff.replace(flight.worker)
 
     def _strike(self) -> Message:
         """What the fleet's calendar has for now: a client is back, or lost with its job and whoever has it."""
-        _, client, what = heappop(self.calendar)
-        if what == _JOINED:
-            return Joined(client)
+        message = self.emulated.strike()
+        if isinstance(message, Joined):
+            return message
+        client = message.client
         self.errors.pop(client, None)
         for job in [job for job in self.waiting if job.client == client]:
             self.waiting.remove(job)
             self._release(job)
-        for ref, flight in self._flights():
+        for ref, flight in list(self.flights.items()):
             if flight.job.client == client and flight.ends is None:
                 self._release(flight.job)
-                del self.awaited[ref]
-                self._replace(flight.worker)
-        return Lost(client)
+                del self.flights[ref]
+                self.staff.replace(flight.worker)
+        return message
 
     def pending(self) -> Pending:
         """What the fleet has in store, and whose jobs or messages are under way: these end with this process."""
-        flying = [flight.job for _, flight in self._flights() if flight.ends is None]
+        flying = [flight.job for flight in self.flights.values() if flight.ends is None]
         out = {job.client: job.serial for job in (*self.waiting, *flying)}
         out |= {message.client: 0 for message, _ in self.ready if message.client not in out}
-        return Pending(self.now, [], [(self.now, *one) for one in out.items()] + self.calendar)
+        return Pending(self.now, [], [(self.now, *one) for one in out.items()] + self.emulated.calendar)
 
     def restore(self, pending: Pending) -> None:
         self._began = time.monotonic() - pending.now
-        self.calendar = [one for one in pending.due if one[2] < 0]
-        heapify(self.calendar)
+        self.emulated.resume(pending.due)
         for client in (client for _, client, serial in pending.due if serial >= 0):
             self._part_with(client)
 
@@ -379,24 +338,7 @@ class RayPool:
 
     def resize(self, workers: int) -> None:
         """Have so many workers from now on; of those too many, the free ones go first, busy ones after their job."""
-        _check_workers(workers)
-        self.wanted = workers
-        busy = {flight.worker for _, flight in self._flights()}
-        order = sorted(self.workers, key=lambda one: (one not in busy, one.leaving, one in self.free))
-        for worker in order:
-            worker.leaving = False
-        for worker in order[workers:]:
-            worker.leaving = True
-            if worker not in busy:
-                self.awaited = {ref: what for ref, what in self.awaited.items() if what is not worker}
-                self._replace(worker)
-        for _ in range(workers - len(order)):
-            self._hire()
-
-    def _hire(self) -> None:
-        worker = Worker(self._actor(self.cpus))
-        self.workers.append(worker)
-        self.awaited[worker.actor.ping.remote()] = worker
+        self.staff.resize(workers, {flight.worker for flight in self.flights.values()})
 
     def _actor(self, cpus: float) -> Any:
         # On a machine of our own nobody counts CPUs.
@@ -407,14 +349,14 @@ class RayPool:
 
     def _renew(self) -> None:
         """Begin anew: what is under way for an earlier run is for nobody."""
-        for _, flight in self._flights():
+        for flight in self.flights.values():
             flight.over, flight.ends = True, time.monotonic() + self.deadlines.limit(flight.job.client)
         for actor in self.shards.actors if self.shards else ():
-            self._end(actor)
+            self.staff.end(actor)
         for held in (self.waiting, self.ready, self.models, self.errors, self.losses):
             held.clear()
         self.shards = None
-        self._emulate(getattr(self, "fleet", None))
+        self.emulated = Emulated(self.task, self.method, getattr(self, "fleet", None), self.emulated.second)
         self._began = time.monotonic()
 
     def vectors(self, method: Method, x: Vector) -> Vectors:
@@ -433,24 +375,14 @@ class RayPool:
         self._began = time.monotonic()  # now that all are there
         return self.shards
 
-    def _replace(self, worker: Worker) -> None:
-        """End a worker's process, and send for another unless it was to leave."""
-        self.workers.remove(worker)
-        if worker in self.free:
-            self.free.remove(worker)
-        self._end(worker.actor)
-        if not worker.leaving:
-            self._hire()
-
-    def _end(self, actor: Any) -> None:
-        if self._ray.is_initialized():  # else it would start
-            with suppress(Exception):  # it may be dead, or Ray
-                self._ray.kill(actor)
-
     def missing(self) -> str:
         """How many workers are not there, and why that may be; nothing if all are."""
-        there = len(self.free) + len(self._flights())
-        return "" if there >= self.wanted else f"{there} of {self.wanted} workers are there: {self._room_for()}"
+        there = len(self.staff.free) + len(self.flights)
+        return (
+            ""
+            if there >= self.staff.wanted
+            else f"{there} of {self.staff.wanted} workers are there: {self._room_for()}"
+        )
 
     def _room_for(self) -> str:
         has = self._ray.cluster_resources()
@@ -466,7 +398,7 @@ class RayPool:
         """Have a model evaluated beside the training; see `answer`."""
         self._check_ray()
         if self._evaluator is None:  # no CPUs: it must not wait for those that workers have
-            self._evaluator = Evaluator(self._ray, lambda: self._actor(0.0), self._end, self._timer())
+            self._evaluator = Evaluator(self._ray, lambda: self._actor(0.0), self.staff.end, self._timer())
         return self._evaluator.ask(x.numpy(), buffers and tuple(flat.numpy() for flat in buffers))
 
     def _timer(self) -> Deadlines:
@@ -492,8 +424,8 @@ class RayPool:
             raise Invalid(f"task and method must be of a kind that can be sent (pickled): {said(error)}.") from error
         if not self._ray.is_initialized():
             if self.address is None:
-                size = store(self.task, self.method, workers=self.wanted, luggage=len(luggage))
-                start(self._ray, cpus=self.wanted, gpus=self.gpus > 0, store=size)
+                size = store(self.task, self.method, workers=self.staff.wanted, luggage=len(luggage))
+                start(self._ray, cpus=self.staff.wanted, gpus=self.gpus > 0, store=size)
             else:
                 join(self._ray, self.address)
             self._ours = True
@@ -501,12 +433,12 @@ class RayPool:
             self._watch = Watch(self._ray)
             self._luggage = self._ray.put(luggage)
             room = self._room()
-            for _ in range(self.wanted):
-                self._hire()
+            for _ in range(self.staff.wanted):
+                self.staff.hire()
             if self.beside:
-                self._evaluator = Evaluator(self._ray, lambda: self._actor(0.0), self._end, self._timer())
+                self._evaluator = Evaluator(self._ray, lambda: self._actor(0.0), self.staff.end, self._timer())
             until = time.monotonic() + QUIET / 4
-            while len(self.free) < room and time.monotonic() < until:  # the clock starts with the work
+            while len(self.staff.free) < room and time.monotonic() < until:  # the clock starts with the work
                 self._check()
                 self._wait()
         except BaseException:
@@ -523,7 +455,7 @@ class RayPool:
             if has.get("GPU", 0) < self.gpus:
                 there = f"{has.get('GPU', 0):g}"
                 raise Invalid(f"`gpus_per_worker` must be at most the GPUs here ({there}), got {self.gpus:g}.")
-        return min([self.wanted, *(int(has.get(name, 0) / each) for name, each in needs.items() if each)])
+        return min([self.staff.wanted, *(int(has.get(name, 0) / each) for name, each in needs.items() if each)])
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -531,16 +463,15 @@ class RayPool:
         self._close()
 
     def _close(self) -> None:
-        for worker in self.workers:
-            self._end(worker.actor)
+        self.staff.close()
         if self._evaluator:
-            self._end(self._evaluator.actor)
+            self.staff.end(self._evaluator.actor)
         if self.shards and self._ray.is_initialized():
             with suppress(Exception):  # Ray may be dead, or a slice
                 self.shards.close()
         for actor in self.shards.actors if self.shards else ():
-            self._end(actor)
-        for held in (self.workers, self.free, self.awaited, self.waiting, self.models, self.ready, self.errors):
+            self.staff.end(actor)
+        for held in (self.flights, self.waiting, self.models, self.ready, self.errors):
             held.clear()
         self._evaluator = self._luggage = self.shards = None
         if self._ours:
@@ -549,13 +480,3 @@ class RayPool:
         if self._watch:
             self._watch.close()
         self._ours, self._watch, self._began = False, None, None
-
-
-def _check_workers(workers: int) -> None:
-    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
-        raise Invalid(f"`workers` must be a whole number, 1 or more, got {workers!r}.")
-
-
-def _cause(error: Exception) -> str:
-    """The last line of what Ray says of an actor that could not begin: the error there."""
-    return str(error).strip().splitlines()[-1].rstrip(".")

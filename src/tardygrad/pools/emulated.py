@@ -1,0 +1,68 @@
+"""A fleet in real time: how long jobs take, who is lost and back when, and whose updates are spoilt or come twice."""
+
+from __future__ import annotations
+
+import math
+from heapq import heapify, heappop, heappush
+
+from tardygrad.algorithm import Task
+from tardygrad.errors import Invalid
+from tardygrad.fleet import Fleet, Journeys
+from tardygrad.messages import Job, Joined, Lost
+from tardygrad.method import Method
+
+_LOST, _JOINED = -2, -1  # in place of a serial, as in the simulator's calendar
+
+
+class Emulated:
+    """The times and troubles of a fleet, for an engine with a real clock; all times here are real seconds.
+
+    Args:
+        second: real seconds for each of the fleet's; 0 leaves the fleet out.
+    """
+
+    def __init__(self, task: Task, method: Method, fleet: Fleet | None, second: float) -> None:
+        self.second, self.server_time = second, 0.0
+        self.calendar: list[tuple[float, int, int]] = []  # (the fleet's time, client, lost or joined), a heap
+        self.spoilt, self.twice = frozenset[tuple[int, int]](), frozenset[tuple[int, int]]()
+        self._journeys: Journeys | None = None
+        if not second:
+            if fleet and (fleet.crashes or fleet.slow or fleet.available or fleet.faults):
+                raise Invalid("a fleet in which things go wrong needs real seconds, got second=0. Set engine.second.")
+            return
+        if fleet is None:
+            raise Invalid(f"`second` is for the times of a fleet, got {second:g} without one.")
+        if task.clients != fleet.clients:
+            counts = f"{task.clients} and {fleet.clients}"
+            raise Invalid(f"task and fleet must have the same number of clients, got {counts}.")
+        message, whole = 4 * task.parameters, method.local_steps or method.local_epochs or 1
+        self._journeys = Journeys(fleet, message, message * (2 if method.compensate else 1), whole)
+        self.server_time = fleet.server_time * second
+        self.spoilt, self.twice = fleet.sending("nan"), fleet.sending("twice")
+        self.calendar = [(away.at, away.client, _LOST) for away in fleet.absences]
+        self.calendar += [(away.back, away.client, _JOINED) for away in fleet.absences if away.back is not None]
+        heapify(self.calendar)
+
+    def lasts(self, job: Job, now: float) -> float:
+        """How long a job that is sent now is away; inf if it never comes back, and its client will be lost."""
+        if self._journeys is None:
+            return 0.0
+        sent = now / self.second
+        due = self._journeys.due(job.client, job.serial, job.seed, job.steps or job.epochs, sent)
+        if due == math.inf:
+            heappush(self.calendar, (self._journeys.gone(job.client, sent), job.client, _LOST))
+        return (due - sent) * self.second
+
+    def pause(self, now: float) -> float:
+        """How long nothing happens to anyone."""
+        return max(0.0, self.calendar[0][0] * self.second - now) if self.calendar else math.inf
+
+    def strike(self) -> Lost | Joined:
+        """What happens next."""
+        _, client, what = heappop(self.calendar)
+        return Joined(client) if what == _JOINED else Lost(client)
+
+    def resume(self, due: list[tuple[float, int, int]]) -> None:
+        """Go on with the calendar that an earlier process had."""
+        self.calendar = [one for one in due if one[2] < 0]
+        heapify(self.calendar)

@@ -1,4 +1,4 @@
-"""How close are a local step and the server's work to the speed of memory, and to the same in plain torch?
+"""How close are a local step, the server's work and the wire to the speed of memory, and to the same in plain torch?
 
 `algorithm.walk` (clip, rate, A accumulated: DC) and the server's fold and finish (SD and DC, outer clip), with numba's
 kernels and as plain torch operations. The limit is the time in which this machine, in the same run, with the same
@@ -15,6 +15,9 @@ the limit.
 "finish" writes into memory that is in use; "in new memory" is as runs do it, who take fresh pages from the system and
 wait for them to be cleared.
 
+The second table is of `wire.py`, everything in new memory, in copies of the float32 vector by `np.copy`, also into new
+memory: `pack`, `send` with an error to feed back, `unpack`. Where a format has no kernel both columns are plain torch.
+
     python benchmarks/kernels.py [--sizes 1e6 1e7 8.6e7] [--repeats 9] [--threads 1]
 """
 
@@ -24,8 +27,10 @@ import argparse
 import math
 import time
 from collections.abc import Callable
+from typing import get_args
 from unittest.mock import patch
 
+import numpy as np
 import torch
 from rich.console import Console
 from rich.table import Table
@@ -36,6 +41,7 @@ from tardygrad.algorithm import contribution, walk
 from tardygrad.kernels import Form, Late
 from tardygrad.schedules import Constant
 from tardygrad.transforms import Step, chain, clip, scale
+from tardygrad.wire import Packed, Wire, pack, send, unpack
 
 UPDATES = 4  # so many different ones
 BYTES = {
@@ -115,6 +121,22 @@ def measure(n: int, repeats: int) -> dict[str, float]:
     return seconds(ours | theirs | streams, repeats)
 
 
+def wired(n: int, repeats: int) -> dict[str, float]:
+    """Seconds of a copy and of everything a narrow wire does, at a size."""
+    v, error = torch.randn(n), torch.randn(n) / 100
+
+    def calls(wire: Wire, packed: Packed) -> dict[str, Callable[[], object]]:
+        return {
+            f"{wire} pack": lambda: pack(v, wire),
+            f"{wire} send": lambda: send(v, error, wire),
+            f"{wire} unpack": lambda: unpack(packed, wire),
+        }
+
+    ours = {name: call for wire in get_args(Wire)[1:] for name, call in calls(wire, pack(v, wire)).items()}
+    theirs = {f"plain {name}": plain(call) for name, call in ours.items()}
+    return seconds({"copy": lambda: np.copy(v.numpy())} | ours | theirs, repeats)
+
+
 def main() -> None:
     ask = argparse.ArgumentParser()
     ask.add_argument("--sizes", type=float, nargs="+", default=[1e6, 1e7, 8.6e7])
@@ -127,6 +149,9 @@ def main() -> None:
     table = Table("parameters", "pass", title=f"{asked.threads} thread(s)", title_justify="left")
     for heading in ("ours (GB/s)", "x limit", "x in place", "plain torch (GB/s)", "speed-up"):
         table.add_column(heading, justify="right")
+    wires = Table("parameters", "wire", title="copies", title_justify="left")
+    for heading in ("ours", "plain torch", "speed-up"):
+        wires.add_column(heading, justify="right")
     for n in map(int, asked.sizes):
         took = measure(n, asked.repeats)
         rate = {name: 4 * n * 3 * UPDATES / took[name] for name in ("read", "copy")}
@@ -138,7 +163,13 @@ def main() -> None:
             theirs = size * n / took.get(f"plain {name}", took.get(f"plain {name} in new memory", math.nan))
             ratios = (f"{limit / ours:.2f}", f"{rate['in place'] / ours:.2f}")
             table.add_row(f"{n:,}", name, f"{ours / 1e9:.1f}", *ratios, f"{theirs / 1e9:.1f}", f"{ours / theirs:.1f}")
-    Console(width=110).print(table)
+        took = wired(n, asked.repeats)
+        copy = took.pop("copy")
+        print(f"{n:,} parameters: one copy {1000 * copy:.1f} ms")
+        for name in (one for one in took if f"plain {one}" in took):
+            mine, theirs = took[name] / copy, took[f"plain {name}"] / copy
+            wires.add_row(f"{n:,}", name, f"{mine:.2f}", f"{theirs:.2f}", f"{theirs / mine:.1f}")
+    Console(width=110).print(table, wires)
 
 
 if __name__ == "__main__":

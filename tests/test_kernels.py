@@ -1,11 +1,11 @@
-"""Fused kernels: the same bits as the lines of algorithm.py, for every form, size and number of threads."""
+"""Fused kernels: the same bits as the plain lines, for every form, size and number of threads."""
 
 from __future__ import annotations
 
 import itertools
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -18,6 +18,7 @@ from tardygrad.algorithm import contribution, finish, fold, walk
 from tardygrad.kernels import Form, Late, Outcome
 from tardygrad.schedules import Constant, Cosine, Power
 from tardygrad.transforms import State, Step, Transform, chain, clip, scale
+from tardygrad.wire import BLOCK, Packed, Wire, pack, send, unpack
 
 fused = pytest.importorskip("tardygrad.fused", reason="needs numba: pip install -c constraints.txt -e '.[fast]'")
 
@@ -33,6 +34,22 @@ STEPS = {
     "overflowing below": chain(clip(Constant(math.inf), Constant(1e300)), scale(Constant(0.0))),
 }
 SPECIAL = [0.0, -0.0, 0.7, -0.7, 1 / 3, 1e-42, -1e-45, 1.1754944e-38, 3.4e38, math.inf, -math.inf, math.nan]
+SENT: dict[str, Callable[[Tensor], Tensor]] = {  # of heavy-tailed numbers v
+    "heavy": lambda v: v,
+    "fine": lambda v: v.sign() * 2.0 ** (-3 * v.abs()),  # at most 1: float16's denormals, and what is below them
+    "ties of int8": lambda v: (v.clamp(-1, 1) * 127).trunc() + (v.abs() < 1) * v.sign() / 2,
+    "ties of float16": lambda v: _brief(v, 12).where(v.abs() < 1, 1.0),
+    "ties of bfloat16": lambda v: _brief(v, 15),
+    "tiny": lambda v: v * 1e-37,
+    "denormal": lambda v: v * 1e-43,
+    "huge": lambda v: v.clamp(-1, 1) * 3.4028235e38,
+    "too large for bfloat16": lambda v: v.clamp(-1, 1) * (2.0**128 - 2.0**119),
+    "almost too large": lambda v: v.clamp(-1, 1) * (2.0**128 - 2.0**119 - 2.0**104),
+    "zero": lambda v: v * 0.0,
+    "NaN": lambda v: v.where(v.abs() < 4, torch.tensor(0x7FFFFFFF, dtype=torch.int32).view(torch.float32)),
+    "brief NaN": lambda v: v.where(v.abs() < 4, torch.tensor(0x7F800001, dtype=torch.int32).view(torch.float32)),
+    "infinite": lambda v: v.where(v < 4, math.inf).where(v > -4, -math.inf),
+}
 WEIGHTS = [1.0, 1 / 3, 0.0, -1.0, 1e-30, 1e300, math.inf]
 
 
@@ -219,7 +236,7 @@ def test_threads_change_nothing_in_a_fold(monkeypatch: pytest.MonkeyPatch, compe
 
 def test_a_first_fold_reads_nothing_of_its_new_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     x, late = vector(5000, 5, special=False), parcel(5000, 2, True, special=False)
-    monkeypatch.setattr(kernels, "_fresh", lambda x: torch.full_like(x, math.nan))
+    monkeypatch.setattr(kernels, "fresh", lambda x: torch.full_like(x, math.nan))
     for one in (*late, Late(late[0].delta.clone().requires_grad_(), 0.5)):
         with torch.no_grad():
             wanted = contribution(one, x)
@@ -250,6 +267,63 @@ def test_a_fold_and_a_finish_that_a_gpu_compiles_compute_the_same(compensated: b
     wanted = folded(x, late, 3, form)
     assert torch.allclose(done, wanted.x, rtol=1e-6, atol=0)
     assert [float(one) for one in facts] == pytest.approx(wanted[1:], rel=1e-5)
+
+
+def _brief(v: Tensor, bits: int) -> Tensor:
+    """Without the last bits but the first of these."""
+    return ((v.contiguous().view(torch.int32) >> bits << bits) | 1 << bits).view(torch.float32)
+
+
+Sent = tuple[Packed, Packed, Tensor | None, Tensor, Tensor]
+
+
+def sent(v: Tensor, error: Tensor | None, wire: Wire) -> Sent:
+    packed, (fed, left) = pack(v, wire), send(v, error, wire)
+    return packed, fed, left, unpack(packed, wire), unpack(fed, wire)
+
+
+def assert_the_same(a: Sent, b: Sent) -> None:
+    """Bit for bit, whatever a NaN carries and whatever numbers make one."""
+    for one, two, out, wanted in zip(a[:2], b[:2], a[3:], b[3:], strict=True):
+        assert same(out, wanted)
+        assert (one.scales is None and two.scales is None) or same(one.scales, two.scales)
+        raw, raw2 = (p.numbers.view(torch.int8).view(len(out), -1) for p in (one, two))
+        assert torch.equal(raw[out.isfinite()], raw2[out.isfinite()])
+    assert a[2] is b[2] or (a[2] is not None and b[2] is not None and same(a[2], b[2]))
+
+
+@pytest.mark.parametrize("wire", ["float16", "bfloat16", "int8"])
+@pytest.mark.parametrize("n", [1, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 7])
+@pytest.mark.parametrize("kind", SENT)
+def test_what_is_sent_has_the_same_bits(monkeypatch: pytest.MonkeyPatch, wire: Wire, n: int, kind: str) -> None:
+    v = SENT[kind](vector(n, 3, special=False))
+    v[torch.randperm(n, generator=torch.Generator().manual_seed(0))[: n // 10]] *= -0.0
+    for error in (None, v.roll(1) / 100, -v):
+        assert_the_same(*both(monkeypatch, lambda e=error: sent(v, e, wire)))
+
+
+@pytest.mark.parametrize("wire", ["float16", "bfloat16", "int8"])
+def test_every_special_number_is_sent_with_the_same_bits(monkeypatch: pytest.MonkeyPatch, wire: Wire) -> None:
+    """Each pair of them, in a block of its own."""
+    for v, error in zip(*(one[:, None] * torch.ones(9) for one in crossed(2)), strict=True):
+        v[:7] = torch.tensor([0.3, -0.1, 1e-3, 1e-20, -1e-40, 0.0, -0.0])
+        assert_the_same(*both(monkeypatch, lambda v=v, e=error: sent(v, e, wire)))
+
+
+@pytest.mark.parametrize("wire", ["float16", "bfloat16", "int8"])
+def test_threads_change_nothing_in_what_is_sent(monkeypatch: pytest.MonkeyPatch, wire: Wire) -> None:
+    v, error = vector(300_001, 1, special=False), vector(300_001, 2, special=False)
+    monkeypatch.setattr(kernels, "_SHARE", 1000)
+    before, bad = torch.get_num_threads(), v.clone()
+    bad[-1] = math.nan
+    try:
+        for one in (v, bad):
+            torch.set_num_threads(1)
+            wanted = sent(one, error, wire)
+            torch.set_num_threads(3)
+            assert_the_same(sent(one, error, wire), wanted)
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_threads_change_nothing_in_a_local_step(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,15 +11,15 @@ import pytest
 SOURCE = Path(__file__).parent.parent / "src/tardygrad"
 LAYERS = [
     {"errors"},
-    {"streams", "schedules", "clipping", "wire"},
-    {"fused", "kernels", "transforms", "adapter", "pace", "weights"},
+    {"streams", "schedules", "clipping"},
+    {"fused", "kernels", "wire", "transforms", "adapter", "pace", "weights"},
     {"method", "messages", "gate", "vectors", "algorithm", "regions"},
     {"methods", "theory", "optim", "fleet", "tasks", "tail"},
-    {"pools", "drive", "memory", "record", "checkpoint", "scores", "summary", "run", "track"},
+    {"pools", "drive", "memory", "record", "events", "checkpoint", "scores", "summary", "run", "track"},
     {"signature", "spec", "figures", "reproduce", "sweep", "report", "doctor", "export", "cli"},
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
-HEART = LAYERS[1] | {"transforms", "pace", "weights"} | LAYERS[3]
+HEART = LAYERS[1] | {"wire", "transforms", "pace", "weights"} | LAYERS[3]
 FILES = sorted(SOURCE.rglob("*.py"))
 
 

@@ -6,6 +6,7 @@ import gc
 import math
 import re
 import weakref
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from tardygrad import kernels
 from tardygrad.errors import Invalid
 from tardygrad.wire import BLOCK, Packed, Wire, pack, send, unpack
 
@@ -24,6 +26,16 @@ SIZES = (0, 1, 7, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK, 33 * BLOCK + 5)  # the
 DENORMAL = 2.0**-149  # the least that float32 has
 EVERY = pytest.mark.parametrize("wire", ALL)
 EACH = pytest.mark.parametrize("wire", NARROW)
+
+
+@pytest.fixture(autouse=True, scope="module", params=["plain", "fused"])
+def way(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Everything is true of the plain lines and of the kernels."""
+    if request.param == "fused":
+        pytest.importorskip("tardygrad.fused", reason="needs numba")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernels, "LEAST", math.inf if request.param == "plain" else 1)
+        yield
 
 
 def normal(size: int, seed: int = 0) -> Tensor:

@@ -1,7 +1,7 @@
-"""The vector work of a local step and of a round, each in one pass over memory, compiled by numba.
+"""The vector work of a local step, of a round and of the wire, each in one pass over memory, compiled by numba.
 
-Every coordinate goes through the same float32 operations in the same order as in algorithm.py, so the bits are the
-same. Sums of squares, which are only reported, are added up in another order.
+Every coordinate goes through the same float32 operations in the same order as in algorithm.py and wire.py, so the bits
+are the same. Sums of squares, which are only reported, are added up in another order.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import boolean, float32, float64, int64, njit, types, void
+from numba import boolean, float32, float64, int8, int64, njit, types, uint8, uint16, void
 
 BLOCK = 2048
 """Coordinates whose squares are added up in float32."""
 
-_COUNT = np.int32
+_COUNT = _INT = np.int32
 _vector, _whole = float32[::1], {"cache": True, "nogil": True, "error_model": "numpy"}
 
 
@@ -107,3 +107,99 @@ def finish(total: Any, x: Any, out: Any, over: Any, lower: Any, upper: Any, lr: 
         changed, a, b = _finish(total[i:k], x[i:k], out[i:k], over, lower, upper, lr)
         clipped, squares, moved = clipped + changed, squares + a, moved + b
     return clipped, squares, moved
+
+
+# ----------------------------------------------------------------------------------------------------- for the wire
+
+
+@njit(inline="always")
+def _bits(v: Any) -> Any:
+    return np.float32(v).view(np.int32)
+
+
+@njit(inline="always")
+def _number(bits: Any) -> Any:
+    return _INT(bits).view(np.float32)
+
+
+@njit(float32(_vector, _vector, _vector), **_whole)
+def _meant(v: Any, error: Any, e: Any) -> Any:
+    """e ← v + error, if there is one; max|e_j|, found as an integer, in whose order NaN is the largest."""
+    largest = _INT(0)
+    if len(error):
+        for j in range(len(v)):
+            e[j] = v[j] + error[j]
+            largest = max(largest, _bits(e[j]) & _INT(0x7FFFFFFF))
+    else:
+        for j in range(len(v)):
+            e[j] = v[j]
+            largest = max(largest, _bits(e[j]) & _INT(0x7FFFFFFF))
+    return _number(largest)
+
+
+@njit(void(_vector, int8[::1], float32), **_whole)
+def _int8(e: Any, numbers: Any, s: Any) -> None:
+    over = np.float32(1) if s == 0 else s
+    for j in range(len(e)):
+        numbers[j] = np.int8(np.rint(e[j] / over * np.float32(127)))
+        e[j] -= np.float32(numbers[j]) * np.float32(1 / 127) * s
+
+
+@njit(void(_vector, uint16[::1], float32), **_whole)
+def _float16(e: Any, numbers: Any, s: Any) -> None:
+    """Adding 2^(k+13) to |q| < 2^(k+1) rounds it to units of 2^(k−10), and the sum's last bits count them."""
+    over, least = np.float32(1) if s == 0 else s, _bits(np.float32(2.0**-14))
+    for j in range(len(e)):
+        q = e[j] / over
+        power = max(_bits(q) & _INT(0x7F800000), least)  # 2^k; below the least all have its units
+        far = _number(power + _INT(13 << 23))
+        near = abs(q) + far
+        size = ((power - least) >> _INT(13)) + _bits(near) - _bits(far)
+        numbers[j] = np.uint16(size | ((_bits(q) >> _INT(16)) & _INT(0x8000)))
+        e[j] -= np.copysign(near - far, q) * s
+
+
+@njit(void(_vector, uint16[::1]), **_whole)
+def _bfloat16(e: Any, numbers: Any) -> None:
+    for j in range(len(e)):
+        bits = _bits(e[j])
+        half = (bits + _INT(0x7FFF) + ((bits >> _INT(16)) & _INT(1))) >> _INT(16)
+        half = half if e[j] == e[j] else _INT(0x7FC0)
+        numbers[j] = np.uint16(half)
+        e[j] -= _number(half << _INT(16))
+
+
+@njit(int64(_vector, _vector, uint8[::1], _vector, _vector, int64), **_whole)
+def narrow(v: Any, error: Any, numbers: Any, scales: Any, left: Any, block: Any) -> Any:
+    """`send` of wire.py, or its `pack` if there is nothing for what is left; how many blocks do not arrive finite.
+
+    Of float16 and int8 the numbers of such a block are zeros, which its scale makes NaN.
+    """
+    lost, width, room = 0, len(numbers) // len(v), left if len(left) else np.empty(block, np.float32)
+    for i in range(-(-len(v) // block)):
+        a, b = i * block, min((i + 1) * block, len(v))
+        e, n = room[a:b] if len(left) else room[: b - a], numbers[width * a : width * b]
+        largest = _meant(v[a:b], error[a:b], e)
+        if len(scales):
+            scales[i] = largest
+            if not np.isfinite(largest):
+                n[:] = 0
+                lost += 1
+            elif width == 1:
+                _int8(e, n.view(np.int8), largest)
+            else:
+                _float16(e, n.view(np.uint16), largest)
+        else:
+            _bfloat16(e, n.view(np.uint16))
+            lost += not largest < np.float32(2.0**128 - 2.0**119)  # from there on it is rounded to infinity
+    return lost
+
+
+@njit(void(int8[::1], _vector, _vector, int64), **_whole)
+def widen(numbers: Any, scales: Any, v: Any, block: Any) -> None:
+    """`unpack` of wire.py for int8."""
+    for i in range(len(scales)):
+        a, b, s = i * block, min((i + 1) * block, len(v)), scales[i]
+        n, out = numbers[a:b], v[a:b]
+        for j in range(len(out)):
+            out[j] = np.float32(n[j]) * np.float32(1 / 127) * s

@@ -1,8 +1,8 @@
-"""The local step, the fold and the finish of algorithm.py, each in one pass over memory.
+"""The local step, the fold and the finish of algorithm.py and the packing of wire.py, each in one pass over memory.
 
-On a CPU numba makes them (`fused.py`, the extra `fast`), on a GPU torch.compile. Where there is neither, where vectors
-are small, or where a method's steps are more than a clip and a rate, the lines of algorithm.py run as they stand. On a
-CPU models have the same bits either way; norms and shares in the record agree to six digits.
+On a CPU numba makes them (`fused.py`, the extra `fast`), on a GPU torch.compile, but not those of the wire. Where there
+is neither, where vectors are small, or where a method's steps are more than a clip and a rate, the lines of those files
+run as they stand. On a CPU models have the same bits either way; norms and shares in the record agree to six digits.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def fold(total: Tensor | None, late: Late, x: Tensor, room: Tensor | None = None
         return made
     fused, first = _numba(), total is None
     if total is None:
-        total = _fresh(x) if room is None else room
+        total = fresh(x) if room is None else room
     compensated = curvature is not None and past is not None
     kernel = fused.fold_compensated if compensated else fused.fold
     given = (total, delta, curvature, past, x) if compensated else (total, delta)
@@ -102,11 +102,45 @@ def finish(x: Tensor, total: Tensor, over: float, form: Form, out: Tensor | None
         made, *facts = _compiled(_finished)(x, total, torch.tensor(over, device=x.device), *_scalars(form, x))
         return Outcome(made, *map(float, facts))
     fused = _numba()
-    out = _fresh(x) if out is None else out
+    out = fresh(x) if out is None else out
     vectors = [one.detach().numpy() for one in (total, x, out)]
     numbers = (_single(over), *_float32(form))
     clipped, squares, moved = _spread(len(x), lambda a, b: fused.finish(*(v[a:b] for v in vectors), *numbers))
     return Outcome(out, math.sqrt(squares), math.sqrt(moved), clipped / len(x))
+
+
+def narrow(
+    v: Tensor, error: Tensor | None, numbers: Tensor, scales: Tensor | None, left: Tensor | None, block: int
+) -> bool:
+    """v + error into numbers and scales, and what those leave out into `left`; whether all of it arrives finite."""
+    fused, none = _numba(), np.empty(0, np.float32)
+    data, e, s, rest = (none if one is None else one.detach().numpy() for one in (v, error, scales, left))
+    raw, width = numbers.view(torch.uint8).numpy(), numbers.itemsize
+
+    def part(a: int, b: int) -> Sequence[float]:
+        those = s[a // block : -(-b // block)]
+        return (fused.narrow(data[a:b], e[a:b], raw[width * a : width * b], those, rest[a:b], block),)
+
+    return not _spread(len(v), part)[0]
+
+
+def widen(numbers: Tensor, scales: Tensor, v: Tensor, block: int) -> None:
+    """int8 numbers / 127 · s into v."""
+    fused, vectors = _numba(), [one.numpy() for one in (numbers, scales, v)]
+
+    def part(a: int, b: int) -> Sequence[float]:
+        n, s, out = vectors
+        fused.widen(n[a:b], s[a // block : -(-b // block)], out[a:b], block)
+        return ()
+
+    _spread(len(v), part)
+
+
+def fresh(x: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """New memory for a vector like x: on a CPU numpy asks for huge pages, which are cleared sooner."""
+    if x.device.type != "cpu" or not len(x):
+        return torch.empty_like(x, dtype=dtype)
+    return torch.from_numpy(np.empty(len(x) * dtype.itemsize, np.uint8)).view(dtype)
 
 
 @cache
@@ -122,11 +156,6 @@ def _numba() -> ModuleType:
     made = _fused()
     assert made is not None  # `fits` has said so
     return made
-
-
-def _fresh(x: Tensor) -> Tensor:
-    """New memory for a vector like x: numpy asks for huge pages, which are cleared sooner."""
-    return torch.from_numpy(np.empty(len(x), np.float32))
 
 
 def _single(value: float) -> np.float32:

@@ -124,7 +124,7 @@ class RayPool:
         self.flights: dict[Any, Flight] = {}  # by what Ray will answer
         self.ready: deque[tuple[Message, list[Any]]] = deque()  # and where the parts of an update are
         self.models: dict[int, Model] = {}  # by the id of a start vector, or by its round if others hold it
-        self.errors: dict[int, Any] = {}  # where what the wire has left out of a client's updates is
+        self.errors: dict[int, tuple[Any, Worker]] = {}  # what the wire has left out of a client's updates, and at whom
         self.shards: Shards | None = None
         self.losses: Counter[int] = Counter()
         self._began: float | None = None
@@ -218,9 +218,9 @@ class RayPool:
             buffers = job.buffers and tuple(flat.numpy() for flat in job.buffers)
             state = None if job.state is None else {name: value.numpy() for name, value in job.state.items()}
             light = job._replace(x=None, buffers=None, state=None)  # type: ignore[arg-type]
-            worker, spoilt = self.staff.free.popleft(), (job.client, job.serial) in self.emulated.spoilt
+            errors, rather = self.errors.get(job.client, (None, None))
+            worker, spoilt = self.staff.take(rather), (job.client, job.serial) in self.emulated.spoilt
             work = worker.actor.work.options(num_returns=len(self.cuts) + (self.wire != "float32"))
-            errors = self.errors.get(job.client)
             facts, *parts = work.remote(light, lasts, spoilt, buffers, state, errors, *model.slices)
             self.flights[facts] = Flight(job, worker, parts, time.monotonic())
 
@@ -265,7 +265,7 @@ class RayPool:
         if update is None:
             raise WorkFailed(facts)
         if flight.ends is None and self.wire != "float32":
-            self.errors[job.client] = flight.parts.pop()
+            self.errors[job.client] = flight.parts.pop(), flight.worker
         self.deadlines.took(job.client, time.monotonic() - flight.began)
         self.losses.pop(job.client, None)
         self.ready += [(update, flight.parts)] * (2 if (job.client, job.serial) in self.emulated.twice else 1)
@@ -337,7 +337,7 @@ class RayPool:
     # ----------------------------------------------------------------------------------------------------- workers
 
     def resize(self, workers: int) -> None:
-        """Have so many workers from now on; of those too many, the free ones go first, busy ones after their job."""
+        """Have so many workers from now on; of those too many, busy ones go after their job."""
         self.staff.resize(workers, {flight.worker for flight in self.flights.values()})
 
     def _actor(self, cpus: float) -> Any:

@@ -54,6 +54,12 @@ class Staff:
         else:
             self.done(worker)
 
+    def take(self, rather: Worker | None) -> Worker:
+        """A free worker, this one if it can be."""
+        worker = rather if rather and rather in self.free else self.free[0]
+        self.free.remove(worker)
+        return worker
+
     def done(self, worker: Worker) -> None:
         """A worker has nothing to do."""
         if worker.leaving:
@@ -71,10 +77,10 @@ class Staff:
             self.hire()
 
     def resize(self, wanted: int, busy: Collection[Worker]) -> None:
-        """Have so many from now on; of those too many, the free ones go first, busy ones after their job."""
+        """Have so many from now on; of those too many the coming go first, then the free, busy ones after their job."""
         check_workers(wanted)
         self.wanted = wanted
-        order = sorted(self.workers, key=lambda one: (one not in busy, one.leaving, one in self.free))
+        order = sorted(self.workers, key=lambda one: (one not in busy, one not in self.free, one.leaving))
         for worker in order:
             worker.leaving = False
         for worker in order[wanted:]:

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import tardygrad as tg
+from tardygrad.events import events
 from tardygrad.record import read_lines
 from tardygrad.run import script_line
 from tests.cli.conftest import Command
@@ -142,21 +143,76 @@ def test_a_line_that_cannot_be_is_one_sentence(case: str, tardygrad: Command) ->
     assert "Traceback" not in err
 
 
-PLAYED: dict[str, dict[str, Any]] = {
-    "a word": {"event": "sabotage"},
-    "a refusal of nobody": {},
-    "a refusal of a job to come": {"client": 0, "serial": 77},
-    "times that go back": {"time": -1e300},
-}
+IMPOSSIBLE: dict[str, tuple[dict[str, Any], str]] = {
+    "a word": ({"event": "sabotage"}, "`event` must be one of dispatch, arrival, .*, got 'sabotage'. Use the version"),
+    "a list": ({"event": ["join"]}, r"`event` must be one of .*, got \['join'\]"),
+    "no time": ({"event": "resume", "time": None}, "`time` must be a number, 1 or later, got None"),
+    "a time that is true": ({"event": "resume", "time": True}, "`time` must be a number, 1 or later, got True"),
+    "a time before": ({"event": "resume", "time": 0.5}, "`time` must be a number, 1 or later, got 0.5"),
+    "a negative time": ({"event": "tail", "time": -1e300}, "`time` must be a number, 1 or later, got -1e"),
+    "no number": ({"event": "tail", "time": float("nan")}, "`time` must be a number, 1 or later, got nan"),
+    "the end of time": ({"event": "tail", "time": float("inf")}, "`time` must be a number, 1 or later, got inf"),
+    "nobody is lost": ({"event": "loss", "client": 3}, "`client` must be a whole number from 0 to 2, got 3"),
+    "a word joins": ({"event": "join", "client": "0" * 999}, "`client` must be a whole number .*, got '0{59}"),
+    "a refusal of nobody": ({"event": "refusal", "client": 99, "serial": 0}, "`client` must be .*, got 99"),
+    "a refusal to come": ({"event": "refusal", "client": 0, "serial": 1}, "job 1 of client 0 was never sent"),
+    "a refusal of none": ({"event": "refusal", "client": 1, "serial": 0}, "job 0 of client 1 was never sent"),
+    "an arrival of none": ({"event": "arrival", "client": 1, "serial": 0, "round": 0}, "job 0 of client 1 from"),
+    "another arrival": ({"event": "arrival", "client": 0, "serial": 7, "round": 0}, "job 7 of .* is not out"),
+    "from another round": ({"event": "arrival", "client": 0, "serial": 0, "round": 1}, "from round 1 is not out"),
+    "a job too many": ({"event": "dispatch", "client": 0, "serial": 1, "round": 0}, "sent job 1: its job 0 is out"),
+    "a job skipped": ({"event": "dispatch", "client": 1, "serial": 2, "round": 0}, "sent job 2: its next is job 0"),
+    "a job to come": ({"event": "dispatch", "client": 1, "serial": 0, "round": 2}, "`round` must be .* 0 to 0, got 2"),
+    "a round skipped": ({"event": "advance", "round": 2}, "`round` must be 1, got 2"),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("case", PLAYED)
-def test_what_changes_nothing_is_played_along(case: str, tardygrad: Command) -> None:
+@pytest.mark.parametrize("case", IMPOSSIBLE)
+def test_what_cannot_have_happened_is_refused_with_its_line(case: str, tmp_path: Path) -> None:
+    row, why = IMPOSSIBLE[case]
+    path = tmp_path / "events.jsonl"
+    rows = [{"event": "dispatch", "client": 0, "serial": 0, "round": 0}, row]
+    path.write_text("".join(json.dumps({"time": 1.0, **one}) + "\n" for one in rows))
+    with pytest.raises(tg.Invalid, match=f"line 2 of '{path}' cannot have happened: .*{why}"):
+        list(events(path, clients=3))
+
+
+@pytest.mark.parametrize("where", [3, -1])
+def test_the_command_refuses_what_would_change_nothing(where: int, tardygrad: Command) -> None:
     tardygrad("run", "small.toml", "--out", "here")
-    row: dict[str, Any] = {"event": "refusal", "client": 99, "serial": 0, "round": 0, "reason": "no reason at all"}
-    row |= PLAYED[case]
     path = Path("here/events.jsonl")
-    path.write_text(
-        "".join(line + json.dumps({"time": 1.0, **row}) + "\n" for line in path.read_text().splitlines(keepends=True))
-    )
-    assert tardygrad("replay", "here").out == "the same bits after 12 rounds\n"
+    lines = path.read_text().splitlines()
+    number = where % len(lines) + 1
+    lines.insert(number - 1, json.dumps({"event": "join", "client": 0, "time": -1.0}))
+    path.write_text("\n".join(lines) + "\n")
+    code, out, err = tardygrad("replay", "here")
+    assert (code, out) == (2, "")
+    assert f"line {number} of 'here/events.jsonl' cannot have happened: `time` must be a number" in err
+
+
+@pytest.mark.parametrize("fleet", FLEETS)
+@pytest.mark.parametrize("mode", MODES)
+def test_whatever_has_happened_is_possible(fleet: str, mode: Any, tmp_path: Path) -> None:
+    run = tg.simulate(method(mode), task(), FLEETS[fleet], rounds=14, tail_every=2, out=tmp_path / "run")
+    told = list(events(tmp_path / "run/events.jsonl", clients=8))
+    assert told == list(read_lines(tmp_path / "run/events.jsonl"))
+    assert len([row for row in told if row["event"] == "arrival"]) == run.counts["arrival"] > 14
+
+
+@pytest.mark.parametrize("engine", ["sim", "threads"])
+def test_so_it_is_with_regions_and_after_a_resume(engine: str, tmp_path: Path) -> None:
+    halos = tg.halos(regions=2, local_lr=0.1, local_steps=2, every=4, exchange=1.0)
+
+    def pool() -> Any:
+        return tg.SimPool(task(), halos, BOTH) if engine == "sim" else tg.ThreadPool(task(), halos, workers=2)
+
+    with pool() as first:
+        run = tg.begin(halos, task(), first, rounds=40, out=tmp_path / "run")
+        for row in run.go():
+            if row["round"] == 20:
+                run.stop()
+    with pool() as second:
+        for _ in tg.resume(tmp_path / "run", halos, task(), second).go():
+            pass
+    told = list(events(tmp_path / "run/events.jsonl", clients=8))
+    assert sum(row["event"] == "advance" for row in told) == 40

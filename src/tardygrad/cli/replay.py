@@ -14,8 +14,9 @@ from tardygrad.cli.run import again, there
 from tardygrad.cli.screen import Folder, Json, progress, show, show_json
 from tardygrad.cli.sitting import torch_threads
 from tardygrad.errors import Diverged, Invalid, RecordError
+from tardygrad.events import events
 from tardygrad.pools.scripted import ScriptedPool
-from tardygrad.record import Row, read_json, read_lines, sound
+from tardygrad.record import Row, read_json, sound
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,7 +39,8 @@ def replay(folder: Folder, json: Json = False) -> None:
     with sound(path), torch_threads(asked.run.threads):
         changed = _changed(recorded)
         built = asked.build()
-        lines = (runs.script_line(row) for row in read_lines(path / "events.jsonl"))
+        told = events(path / "events.jsonl", built.task.clients)
+        lines = (runs.script_line(row) for row in told)
         wire = asked.engine.arguments.get("wire", "float32")
         script = ScriptedPool((line for line in lines if line), built.task, built.method, wire=wire)
         batched = asked.engine.arguments.get("batch", 1) > 1  # then the calendar says which jobs were computed at once
@@ -47,6 +49,8 @@ def replay(folder: Folder, json: Json = False) -> None:
             with suppress(Diverged):  # as it did then
                 for _ in progress(run.go(), done=0, rounds=rounds):
                     pass
+        for _ in told:  # what came after the last round
+            pass
     difference = _difference(path / "model.safetensors", run)
     same = difference == 0.0
     if json:

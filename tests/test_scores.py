@@ -235,3 +235,24 @@ def test_scores_that_were_pending_are_had_by_an_engine_that_evaluates_between_me
     again = tg.resume(tmp_path / "run", METHOD, task(), tg.SimPool(task(), METHOD, FLEET))
     gone(again)
     check(tmp_path / "run")
+
+
+def test_the_last_score_of_a_run_that_was_made_longer_is_of_its_own_round_in_the_report(tmp_path: Path) -> None:
+    def interrupt(what: str, _: int) -> None:
+        if what == "answer" and run.server.round == ROUNDS:
+            raise Interrupted("now")
+
+    run = going(tmp_path / "run", Beside(4, interrupt))
+    assert (gone(run).status, run.server.round) == ("stopped", ROUNDS)
+    longer = gone(tg.resume(tmp_path / "run", METHOD, task(), Beside(4), rounds=29))
+    told = [
+        row["round"] for row in read_lines(tmp_path / "run/events.jsonl") if row["event"] in ("advance", "evaluation")
+    ]
+    assert told[told.index(24) :].count(23) == 1  # round 23 was made before, and its scores came after round 24
+    times = {row["round"]: (row["time"], row["test_loss"]) for row in listed(longer.metrics) if "test_loss" in row}
+    scores = read(tmp_path / "run").scores
+    assert [one["round"] for one in scores] == [5, 10, 15, 20, 23, 25, 29]
+    for one in scores:
+        assert (one["time"], one["scores"]["loss"]) == pytest.approx(times[one["round"]], rel=1e-5)
+    steps = [sum(row["steps"] for row in longer.metrics[: one["round"]]) for one in scores]
+    assert [one["steps"] for one in scores] == steps

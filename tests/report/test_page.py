@@ -66,7 +66,7 @@ class Elements(HTMLParser):
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Report:
     """A report on one run."""
-    return tell([str(record(tmp_path_factory.mktemp("alone") / "my run"))])
+    return tell([str(record(tmp_path_factory.mktemp("alone") / "my run", rounds=51))])
 
 
 def keys(report: Report) -> set[str]:
@@ -427,7 +427,7 @@ def test_a_baseline_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
 def test_several_runs_are_laid_over_each_other_and_told_one_by_one(tmp_path: Path) -> None:
     for seed in range(3):
-        record(tmp_path / f"all/{seed}", seed=seed)
+        record(tmp_path / f"all/{seed}", seed=seed, rounds=51)
     report = tell([str(tmp_path / "all")])
     assert keys(report) >= {"score-1", "training-loss", "shares", "clipped", "timeline-1", "tail-3"}
     assert "mean ± standard deviation" in report.html()

@@ -11,9 +11,10 @@ import pytest
 
 from tardygrad.errors import Invalid, RecordError
 from tardygrad.record import Record
-from tardygrad.report.read import BARS, CLASSES, CLIENTS, EVEN, POINTS, SPANS, find, going, hill, read
+from tardygrad.report.read import BARS, CLASSES, CLIENTS, EVEN, POINTS, SPANS, find, going, read, tail_of
 from tardygrad.report.tell import tell
 from tardygrad.report.thin import Lanes, Thin
+from tardygrad.tail.estimate import estimate
 from tests.report.records import EVIL, events, record, write
 
 
@@ -102,9 +103,19 @@ def test_norms_too_even_or_too_far_apart_have_no_tail(tmp_path: Path, norms: lis
 
 
 def test_norms_that_differ_a_little_have_a_tail() -> None:
-    found = hill(array("d", [1 + 0.05 * i / 400 for i in range(400)]))
+    found = tail_of(array("d", [1 + 0.05 * i / 400 for i in range(400)]))
     assert found
     assert 100 < found.tail < EVEN
+
+
+def test_the_tail_of_the_norms_is_the_librarys_and_needs_as_many() -> None:
+    norms = [(1 - (i + 0.5) / 1000) ** (-1 / 1.5) for i in range(1000)]
+    found, theirs = tail_of(array("d", norms)), estimate(norms)
+    assert found
+    assert (found.tail, found.number) == (theirs.hill, theirs.k)
+    assert found.tail == pytest.approx(1.5, abs=2 * found.error)
+    assert tail_of(array("d", norms[:99])) is None
+    assert tail_of(array("d", norms[:100])) is not None
 
 
 def test_text_is_cut_short_and_can_be_printed(tmp_path: Path) -> None:

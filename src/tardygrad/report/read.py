@@ -11,19 +11,22 @@ import os
 from array import array
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from tardygrad.errors import Invalid
 from tardygrad.record import Row, read_json, read_lines, sound
 from tardygrad.report.settings import flat, toml
 from tardygrad.report.thin import Bar, Lanes, Lateness, Thin
+from tardygrad.tail.estimate import FEWEST
+from tardygrad.tail.hill import hill
 
 POINTS, SPANS, CLIENTS, BARS, CLASSES = 400, 120, 64, 3000, 8  # of a curve, of delays, of a timeline, of a fleet
-SHARE, LEAST = 10, 20  # a tail is the largest tenth of the norms, and at least so many
 EVEN = 1000  # a tail index beyond it is none: the norms are all but equal
 SMALLEST, LARGEST = 1e-300, 1e150  # what can be drawn, and its square reckoned with
 
@@ -155,11 +158,19 @@ def read(path: Path) -> Story:
     asked = read_json(path / "spec.json")
     ended = read_json(path / "summary.json") if (path / "summary.json").exists() else {}
     with sound(path):
-        told = _Telling(_classes(asked.get("classes") or []), dict(asked.get("run") or {}).get("evaluate_every"))
-        if (path / "events.jsonl").exists():
-            for row in read_lines(path / "events.jsonl"):
-                told.note(row)
+        told = _told(path, asked)
+        if told.missed:  # the last rounds of a run that was made longer before their scores were there
+            told = _told(path, asked, told.missed)
         return told.story(path, asked, ended)
+
+
+def _told(path: Path, asked: Row, scored: Container[int] = ()) -> _Telling:
+    """What the events say, if the rounds that were scored besides those of every so many are known."""
+    told = _Telling(_classes(asked.get("classes") or []), dict(asked.get("run") or {}).get("evaluate_every"), scored)
+    if (path / "events.jsonl").exists():
+        for row in read_lines(path / "events.jsonl"):
+            told.note(row)
+    return told
 
 
 def text(value: Any, limit: int = 80) -> str:
@@ -219,9 +230,11 @@ def _class(names: list[str], ends: list[int], client: int) -> str:
 class _Telling:
     """What has been read of a record so far."""
 
-    def __init__(self, classes: dict[str, int], every: Any = None) -> None:
+    def __init__(self, classes: dict[str, int], every: Any, scored: Container[int]) -> None:
         self._every = every if isinstance(every, int) and every > 0 else None  # rounds between evaluations
+        self._scored = scored  # rounds besides
         self._moments: dict[int, Row] = {}  # the rounds whose evaluation is not there yet
+        self.missed: set[int] = set()  # those whose evaluation came when nobody knew of it any more
         self.classes, self._names, self._ends = classes, list(classes), list(accumulate(classes.values()))
         self.made, self.time, self.steps = 0, 0.0, 0
         self.seconds: float | None = None
@@ -252,8 +265,11 @@ class _Telling:
             self._advance(row)
         elif kind == "evaluation":
             scores = {text(name, 40): finite(value) for name, value in row.items() if name not in _FACTS}
-            at = self._moments.pop(whole(row["round"]), None) or self._now()  # beside the training it comes later
-            self.scores.add({**at, "scores": scores})
+            of = whole(row["round"])
+            at = self._moments.pop(of, None)  # beside the training it comes later
+            if at is None and of != self.made:
+                self.missed.add(of)
+            self.scores.add({**(at or self._now()), "scores": scores})
         elif kind == "tail":
             facts = {name: finite(row.get(name)) for name in ("index", "low", "high")}
             self.tails.add({**self._now(), **facts, "few": row.get("verdict") == "too few to tell"})
@@ -301,7 +317,7 @@ class _Telling:
         self.norms.extend(norm for norm in row["norms"] if norm is not None and 0.0 < norm < math.inf)
         self.advances.add(self.time)
         facts = {name: finite(row.get(name)) for name in ("loss", "clipped", "local_clipped")}
-        if self._every and self.made % self._every == 0:
+        if (self._every and self.made % self._every == 0) or self.made in self._scored:
             self._moments[self.made] = self._now()
         self.rounds.add({**self._now(), **facts, "snapshots": whole(row["snapshots"])})
 
@@ -351,7 +367,7 @@ class _Telling:
             gap=self.lanes.gap,
             jobs=self.counts["arrival"] + self.counts["refusal"],
             advances=self.advances.kept,
-            tail=hill(self.norms),
+            tail=tail_of(self.norms),
         )
 
     def _uses(self) -> Iterator[tuple[str, Use]]:
@@ -369,20 +385,19 @@ class _Telling:
 _FACTS = {"event", "time", "round", "seconds"}
 
 
-def hill(norms: array[float]) -> Tail | None:
-    """Hill's estimate of the tail index from the largest tenth of the norms; None of too few, or of all but equal ones.
+def tail_of(norms: array[float]) -> Tail | None:
+    """Hill's estimate of the norms' tail; None of too few, or of all but equal ones.
 
-    >>> round(hill(array("d", [(1 - (i + 0.5) / 10_000) ** (-1 / 1.5) for i in range(10_000)])).tail, 2)
+    >>> round(tail_of(array("d", [(1 - (i + 0.5) / 10_000) ** (-1 / 1.5) for i in range(10_000)])).tail, 2)
     1.5
     """
+    if len(norms) < FEWEST:
+        return None
     ordered = sorted(norms, reverse=True)
-    number = max(LEAST, len(ordered) // SHARE)
-    if len(ordered) <= number or ordered[0] == ordered[number]:
+    found = hill(np.array(ordered))
+    edge = ordered[found.k]
+    if found.index > EVEN or ordered[0] / edge == math.inf:
         return None
-    beyond = sum(math.log(norm / ordered[number]) for norm in ordered[:number])
-    if not number / EVEN < beyond < math.inf:
-        return None
-    tail = number / beyond
     ranks = sorted({round(len(ordered) ** (i / 99)) for i in range(100)})
     points = [(float(f"{ordered[rank - 1]:.6g}"), rank / len(ordered)) for rank in ranks]
-    return Tail(tail, tail / math.sqrt(number), number, ordered[number], number / len(ordered), points)
+    return Tail(found.index, found.index / math.sqrt(found.k), found.k, edge, found.k / len(ordered), points)

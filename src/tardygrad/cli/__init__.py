@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from collections.abc import Callable
 from importlib.metadata import version
@@ -91,8 +92,8 @@ def main(argv: list[str] | None = None) -> NoReturn:
         _fail(f"{error.format_message()} See tardygrad --help.", 2, given)
     except OSError as error:
         _fail(f"{error.filename or 'the system'}: {error.strerror or error}.", 1, given)
-    except (KeyboardInterrupt, click.Abort):
-        _fail("stopped before there was anything to keep.", 130, given)
+    except (KeyboardInterrupt, click.Abort) as error:
+        _fail("stopped before there was anything new to keep.", 128 + (*error.args, signal.SIGINT)[0], given)
     sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -52,8 +52,12 @@ def engine(built: Built) -> Iterator[Resumable]:
     with ExitStack() as stack:
         if built.engine.kind == "ray" and not sys.stderr.isatty():
             say("starting Ray")
-        with waiting(f"starting the engine {built.engine.kind}"):
-            pool = stack.enter_context(built.pool())
+        with Signals(Unbegun()) as signals, waiting(f"starting the engine {built.engine.kind}"):
+            try:
+                pool = stack.enter_context(built.pool())
+            finally:
+                if signals.came:
+                    raise typer.Abort(signals.came)
         if missing := pool.missing() if isinstance(pool, RayPool) else "":
             say(missing)
         yield pool
@@ -76,6 +80,13 @@ class Stoppable(Protocol):
     def stop(self) -> None: ...
 
 
+class Unbegun:
+    """What there is before a run: nothing to keep."""
+
+    def stop(self) -> None:
+        raise KeyboardInterrupt
+
+
 class Signals:
     """Ctrl-C and SIGTERM end a run at its next message, with a checkpoint; the second one ends the process at once."""
 
@@ -94,11 +105,11 @@ class Signals:
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         self.came = number
-        self.run.stop()
         for each in self._before:
             signal.signal(each, signal.SIG_DFL)
         if sys.stderr.isatty():
             os.write(sys.stderr.fileno(), b"\x1b[?25h")  # the bar hides the cursor, and a kill would leave it so
+        self.run.stop()
 
 
 def sit(run: Run, out: str, *, json: bool, track: Sequence[str] = ()) -> None:

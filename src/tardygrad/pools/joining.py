@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 import os
 import select
+import shutil
 import signal
 import socket
 import struct
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 from tardygrad import gate
@@ -24,6 +27,9 @@ LEAST = 80_000_000
 
 HEAD = 30.0
 """Seconds that a cluster's head may be away."""
+
+SILENT = 10.0
+"""Seconds that one may be silent when it is joined."""
 
 
 def ray_module() -> Any:
@@ -54,25 +60,67 @@ def start(ray: Any, *, cpus: int, gpus: bool, store: int) -> None:
     if not (found := ray.nodes()[0]["NodeManagerAddress"]).startswith("127."):
         ray.shutdown()
         raise Invalid(f"Ray must stay on loopback, and {ray.__version__} listens on {found}. Install ray==2.55.1.")
+    ray._private.worker._global_node.begun_by = __name__
 
 
 def join(ray: Any, address: str) -> None:
     """Join a running cluster, "auto" or host:port."""
-    if address != "auto":
-        host, _, port = address.rpartition(":")
-        try:  # Ray itself would try for long
-            socket.create_connection((host.strip("[]"), int(port)), timeout=5.0).close()
-        except (OSError, OverflowError, ValueError) as error:
-            raise Invalid(f"`address` must be that of a Ray cluster, got {address!r}: {said(error)}.") from error
+    found = _nearby(ray) if address == "auto" else address
+    got = f"{address!r}" if found == address else f"{address!r}, which is {found!r} here"
+    rule = f"`address` must be that of a Ray cluster, got {got}"
+    fix = "Give host:port of its head; the port is 6379 unless it was started with another."
     try:
-        _init(ray, address.startswith(("127.", "localhost:", "[::1]:")), address=address)
+        head = _greeted(ray, found)
     except Exception as error:
-        raise Invalid(f"`address` must be that of a Ray cluster, got {address!r}: {said(error)}.") from error
+        raise Invalid(f"{rule}: {said(error)}. {fix}") from error
+    if not head:
+        raise Invalid(f"{rule}, where something else listens. {fix}")
+    try:
+        _init(ray, found.startswith(("127.", "localhost:", "[::1]:")), address=found)
+    except Exception as error:
+        raise Invalid(f"{rule}: {said(error)}.") from error
+
+
+def _nearby(ray: Any) -> str:
+    """The cluster that "auto" means: that of RAY_ADDRESS, or else one on this machine."""
+    try:
+        found = ray._private.services.get_ray_address_from_environment("auto", None)
+    except ConnectionError:
+        found = "local"
+    if found == "local":  # by RAY_ADDRESS; Ray would start another
+        fix = "Start one (ray start --head), or leave `address` out to start Ray for this run."
+        raise Invalid(f"`address` 'auto' needs a Ray cluster on this machine, and there is none. {fix}")
+    return str(found)
+
+
+def _greeted(ray: Any, address: str) -> bool:
+    """Whether a head listens there. Whoever it is, Ray would try for minutes, so look first who answers, and how.
+
+    A head speaks HTTP/2, whose first frame is of type 4, however busy it is; others that do know no such call.
+    """
+    host, _, port = address.rpartition(":")
+    with socket.create_connection((host.strip("[]"), int(port)), timeout=5.0) as line:
+        if os.environ.get("RAY_USE_TLS", "0").lower() not in ("1", "true"):
+            line.settimeout(SILENT)
+            line.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0)))
+            with line.makefile("rb") as heard:
+                if heard.read(4)[3:] != b"\x04":
+                    return False
+    try:
+        ray._raylet.GcsClient(address=address)
+    except ray.exceptions.RpcError:
+        return False
+    return True
 
 
 def _init(ray: Any, loopback: bool, **told: Any) -> None:
-    with _settled(ray, loopback):
-        ray.init(logging_level="ERROR", log_to_driver=False, configure_logging=False, **told)
+    try:
+        with _settled(ray, loopback):
+            ray.init(logging_level="ERROR", log_to_driver=False, configure_logging=False, **told)
+    except BaseException:  # Ctrl-C, say: what has begun goes
+        with suppress(Exception):
+            ray.shutdown()
+        raise
 
 
 @contextmanager
@@ -82,11 +130,14 @@ def _settled(ray: Any, loopback: bool) -> Iterator[None]:
     1. Without the first of the variables, Ray puts an outside address in the place of a loopback one. It reads it when
        it is imported, which may have been long ago.
     2. It prints the deaths of workers on standard output, whatever `log_to_driver` says.
-    3. It takes SIGTERM for itself.
+    3. It takes SIGTERM for itself, and would end with exit code 15.
     """
     here = ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] if loopback else []
     names = [*here, "RAY_USAGE_STATS_ENABLED", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"]
-    inside: list[tuple[Any, str, Any]] = [(ray._private.worker, "listen_error_messages", lambda *_: None)]
+    inside: list[tuple[Any, str, Any]] = [
+        (ray._private.worker, "listen_error_messages", lambda *_: None),
+        (ray._private.utils, "set_sigterm_handler", lambda *_: None),
+    ]
     inside += [(ray._private.ray_constants, "ENABLE_RAY_CLUSTER", False)] if loopback else []
     were = [(module, name, getattr(module, name, None)) for module, name, _ in inside]
     said = {name: os.environ.get(name) for name in names}
@@ -111,9 +162,13 @@ class Watch:
     dead, and any process when its head has been away for a minute; so look here first, and often."""
 
     def __init__(self, ray: Any) -> None:
+        node = ray._private.worker._global_node
+        self._ray, self._folder = ray, None  # of a Ray that was started here
+        if getattr(node, "begun_by", None) == __name__:
+            self._folder = Path(node.get_session_dir_path())
         self._process: int | None = None  # a descriptor that can be read when the process has ended
         with suppress(AttributeError, OSError), socket.socket(socket.AF_UNIX) as line:
-            line.connect(ray._private.worker._global_node.raylet_socket_name)
+            line.connect(node.raylet_socket_name)
             process, _, _ = struct.unpack("3i", line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
             self._process = os.pidfd_open(process)
         host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
@@ -133,9 +188,16 @@ class Watch:
             raise WorkFailed(f"the head of the Ray cluster has not answered for {HEAD:g} s: {self._head[0]}.")
 
     def close(self) -> None:
+        """Look no more. What a Ray of ours has left on the disk goes, unless work has failed: its logs may say why."""
         if self._process is not None:
             os.close(self._process)
             self._process = None
+        if self._folder and not self._ray.is_initialized() and not isinstance(sys.exception(), WorkFailed):
+            with suppress(OSError):
+                latest = self._folder.with_name("session_latest")
+                if latest.readlink() == self._folder:  # Ray never replaces a link to nothing
+                    latest.unlink()
+            shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def store(task: Task, method: Method, *, workers: int, luggage: int) -> int:

@@ -34,7 +34,7 @@ import platform
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from io import StringIO
@@ -247,8 +247,11 @@ def held() -> int:
     """Bytes of memory of this process and all that it started, what they share counted once."""
     import psutil
 
-    mine = psutil.Process()
-    return sum(one.memory_full_info().pss for one in (mine, *mine.children(recursive=True)))
+    mine, total = psutil.Process(), 0
+    for one in (mine, *mine.children(recursive=True)):
+        with suppress(psutil.NoSuchProcess):  # it has just ended
+            total += one.memory_full_info().pss
+    return total
 
 
 def waiting(counts: Iterable[int], repeats: int = 30) -> dict[int, float]:

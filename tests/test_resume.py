@@ -132,21 +132,23 @@ KILLER = """
     torch.set_num_threads(1)  # a forked child must not meet its parent's thread pool
     folder, how = Path(sys.argv[1]), {"mode": "client", "compensate": True}
 
-    def run(out, said):
+    def run(out, said, most):
         pool = tg.SimPool(task(), method(**how), fleet())
         if (out / "spec.json").exists():
             run = tg.resume(out, method(**how), task(), pool)
         else:
             run = tg.begin(method(**how), task(), pool, rounds=400, checkpoint_every=3, evaluate_every=20, out=out)
-        for row in run.go():
+        for made, _ in enumerate(run.go(), 1):
             os.write(said, b".")
+            if made == most:
+                time.sleep(600)  # it must not end by itself
 
-    def child(out):
+    def child(out, most=None):
         heard, said = os.pipe()
         pid = os.fork()
         if pid == 0:
             try:
-                run(out, said)
+                run(out, said, most)
             finally:
                 os._exit(0)
         os.close(said)
@@ -154,7 +156,7 @@ KILLER = """
 
     rng = np.random.default_rng(int(sys.argv[2]))
     for _ in range(KILLS):
-        pid, heard = child(folder / "killed")
+        pid, heard = child(folder / "killed", most=15)
         for _ in range(rng.integers(0, 15)):  # rounds; then a moment anywhere in the next, or in a checkpoint
             os.read(heard, 1)
         time.sleep(rng.uniform(0, 0.004))

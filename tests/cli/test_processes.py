@@ -19,14 +19,14 @@ from tardygrad.cli.sitting import Signals
 from tardygrad.run import Run
 from tests.cli.conftest import Command
 
-LONG = ["small.toml", "run.rounds=300", "task.dimension=3000", "run.checkpoint_every=7", "run.evaluate_every=50"]
+LONG = ["small.toml", "task.dimension=3000", "run.checkpoint_every=7", "run.evaluate_every=50"]
 
 
 @pytest.fixture
 def begun(tardygrad: Command) -> Iterator[subprocess.Popen[str]]:
     """A run in a process of its own, past its first checkpoints."""
-    process = _start("run", *LONG, "--out", "parts")
-    while not list(Path("parts/checkpoints").glob("*3")):
+    process = _start("run", *LONG, "run.rounds=1000000", "--out", "parts")
+    while not any(int(path.name) >= 3 for path in Path("parts/checkpoints").glob("0*")):
         assert process.poll() is None, process.communicate()
         time.sleep(0.01)
     yield process
@@ -39,18 +39,20 @@ def _start(*argv: str, stdout: int = subprocess.PIPE, stderr: int = subprocess.P
     return subprocess.Popen([sys.executable, "-c", code, *argv], stdout=stdout, stderr=stderr, text=True)
 
 
-def _same_model(tardygrad: Command) -> bool:
-    tardygrad("run", *LONG, "--out", "whole")
-    return Path("parts/model.safetensors").read_bytes() == Path("whole/model.safetensors").read_bytes()
+def _goes_on(tardygrad: Command) -> None:
+    """For some rounds more, to the model of a run that was never disturbed."""
+    rounds = len(Path("parts/metrics.jsonl").read_text().splitlines()) + 20
+    assert tardygrad("resume", "parts", f"run.rounds={rounds}").code == 0
+    assert tardygrad("replay", "parts").out == f"the same bits after {rounds} rounds\n"
+    assert tardygrad("run", *LONG, f"run.rounds={rounds}", "--out", "whole").code == 0
+    assert Path("parts/model.safetensors").read_bytes() == Path("whole/model.safetensors").read_bytes()
 
 
 def test_a_killed_run_resumes_to_the_same_bits(begun: subprocess.Popen[str], tardygrad: Command) -> None:
     begun.kill()
     begun.wait()
     assert not Path("parts/model.safetensors").exists()
-    assert tardygrad("resume", "parts").code == 0
-    assert _same_model(tardygrad)
-    assert tardygrad("replay", "parts").out == "the same bits after 300 rounds\n"
+    _goes_on(tardygrad)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -58,7 +60,7 @@ def test_a_stopped_run_says_how_to_go_on_and_does(
     number: int, code: int, begun: subprocess.Popen[str], tardygrad: Command
 ) -> None:
     begun.send_signal(number)
-    out, err = begun.communicate(timeout=30)
+    out, err = begun.communicate(timeout=150)
     assert begun.returncode == code
     assert "stopped after" in out
     last = err.splitlines()[-1]
@@ -66,8 +68,7 @@ def test_a_stopped_run_says_how_to_go_on_and_does(
     assert last.endswith("; go on with: tardygrad resume parts")
     assert "Traceback" not in err
     assert tardygrad("replay", "parts").code == 0
-    assert tardygrad("resume", "parts").code == 0
-    assert _same_model(tardygrad)
+    _goes_on(tardygrad)
 
 
 def test_the_second_signal_kills() -> None:
@@ -99,7 +100,7 @@ def test_a_stopped_run_says_which_round_its_score_is_of(tardygrad: Command) -> N
         assert process.poll() is None, process.communicate()
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=30)
+    out, _ = process.communicate(timeout=150)
     summary = json.loads(out)
     assert (summary["status"], summary["reason"]) == ("stopped", None)
     assert summary["score_round"] == summary["rounds"] // 70 * 70 > 0
@@ -107,14 +108,25 @@ def test_a_stopped_run_says_which_round_its_score_is_of(tardygrad: Command) -> N
     assert f"(of round {summary['score_round']})" not in shown  # the last round is evaluated
 
 
-@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs to see what is being loaded")
+LONG_IMPORT = """
+import sys, time
+class Torch:
+    def find_spec(name, *where):
+        if name == "torch":
+            print("importing", flush=True)
+            time.sleep(600)
+sys.meta_path.insert(0, Torch)
+from tardygrad_command import main
+main()
+"""
+
+
 def test_ctrl_c_while_torch_is_imported_is_quiet() -> None:
-    code = "from tardygrad_command import main; main()"
-    process = subprocess.Popen([sys.executable, "-c", code, "specs"], stdout=-1, stderr=-1, text=True)
-    while "libtorch" not in Path(f"/proc/{process.pid}/maps").read_text():
-        assert process.poll() is None
+    process = subprocess.Popen([sys.executable, "-c", LONG_IMPORT, "specs"], stdout=-1, stderr=-1, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "importing\n"
     process.send_signal(signal.SIGINT)
-    assert process.communicate(timeout=60) == ("", "")
+    assert process.communicate(timeout=150) == ("", "")
     assert process.returncode == -signal.SIGINT
 
 
@@ -130,7 +142,7 @@ def test_a_closed_pipe_is_quiet(tardygrad: Command) -> None:
     os.close(reading)
     process = _start("specs", stdout=writing)
     os.close(writing)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=150)
     assert err == ""
 
 
@@ -144,7 +156,7 @@ def test_progress_is_shown_on_a_terminal_only(tardygrad: Command) -> None:
             shown += os.read(master, 65536)
         except OSError:  # the terminal's end
             break
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=150)
     os.close(master)
     assert process.returncode == 0
     assert out.startswith("{")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import os
 import signal
 import subprocess
@@ -32,6 +33,7 @@ ray = pytest.importorskip("ray")
 psutil = pytest.importorskip("psutil")
 pytestmark = [
     pytest.mark.xdist_group("ray"),
+    pytest.mark.timeout(900),  # a busy machine may take a minute to start a worker
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),  # Ray's
 ]
 
@@ -41,7 +43,7 @@ METHOD = tg.clip2(
 
 
 def moody(folder: Path) -> Any:
-    """A quadratic that does what files in a folder say, once each: die, fail, or sleep for so long over a client."""
+    """A quadratic that does what files in a folder say, once each: die, fail, sleep so long, or hold a client's job."""
     noise = tg.Noise(kind="student", tail=1.5, scale=0.1)
     plain = tg.tasks.quadratic(clients=CLIENTS, dimension=4, heterogeneity=1.0, noise=noise)
 
@@ -62,6 +64,11 @@ def moody(folder: Path) -> Any:
                     os._exit(3)
                 if path.name.startswith("fail"):
                     raise RuntimeError(said)
+                if path.name.startswith("hold"):
+                    (held := folder / f"{who}.held").touch()
+                    while held.exists():
+                        time.sleep(0.005)
+                    continue
                 time.sleep(float(said))
 
     return Moody(plain.h, plain.c, noise)
@@ -72,25 +79,47 @@ class Scene:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.task = folder, moody(folder)
-        self.pool = tg.RayPool(self.task, METHOD, workers=3, grace=2.0)
+        self.pool = tg.RayPool(self.task, METHOD, workers=3)
 
     def have(self, what: str, who: int | str, how: str = "") -> None:
         (self.folder / f"{what}-{who}").write_text(how)
+
+    def held(self, who: int | str) -> None:
+        """Wait until someone holds a job, as they were told."""
+        wait_for((self.folder / f"{who}.held").exists)
+
+    def let_go(self, who: int | str) -> None:
+        self.held(who)
+        (self.folder / f"{who}.held").unlink()
 
     def jobs(self) -> list[Job]:
         x = self.task.init(0)
         return [Job(client, 0, 0, x, 2, None, 0) for client in range(CLIENTS)]
 
-    def rest(self, workers: int = 3) -> None:
+    def rest(self) -> None:
         """Let what is under way arrive, and all workers come back."""
+        for path in self.folder.iterdir():
+            path.unlink(missing_ok=True)
         with suppress(Interrupted):  # a run that was stopped
             self.pool.next()
         while self.pool.next() is not None:
             pass
-        wait_for(lambda: self.pool._wait() or len(self.pool.staff.free) == workers)
+        self.gather()
+
+    def gather(self) -> None:
+        """Wait until all workers are there."""
+        wait_for(lambda: self.pool._wait() or len(self.pool.staff.free) == 3)
+
+    def processes(self) -> list[int]:
+        """Those of the workers that have nothing to do, the next to get a job first."""
+        return [ray.get(worker.actor.ping.remote())[0] for worker in self.pool.staff.free]
+
+    def flight(self, client: int) -> Any:
+        """A client's job and who has it."""
+        return next(flight for flight in self.pool.flights.values() if flight.job.client == client)
 
 
-def wait_for(holds: Callable[[], Any], seconds: float = 60.0) -> None:
+def wait_for(holds: Callable[[], Any], seconds: float = 300.0) -> None:
     until = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < until
@@ -138,7 +167,10 @@ class TestRayPool(PoolContract):
 
 def test_nobody_listens_outside_this_machine(scene: Scene) -> None:
     processes = psutil.Process().children(recursive=True)
-    listening = [c for p in processes for c in p.net_connections() if c.status == psutil.CONN_LISTEN]
+    listening = []
+    for one in processes:
+        with suppress(psutil.NoSuchProcess):  # a worker of the test before that is about to end
+            listening += [line for line in one.net_connections() if line.status == psutil.CONN_LISTEN]
     assert len(listening) > 3
     assert {one.laddr.ip.removeprefix("::ffff:") for one in listening} == {"127.0.0.1"}
 
@@ -161,25 +193,24 @@ def test_a_start_vector_is_put_once_and_let_go(scene: Scene, monkeypatch: pytest
 
 
 def test_a_killed_worker_loses_its_job_only_and_the_run_goes_on_and_replays(scene: Scene) -> None:
-    wait_for(lambda: scene.pool._wait() or len(scene.pool.staff.free) == 3)
-    victim, _ = ray.get(scene.pool.staff.free[0].actor.ping.remote())
-    scene.have("sleep", 0, "0.3")
-    run = tg.begin(METHOD, scene.task, scene.pool, rounds=30)
+    scene.gather()
+    victim, *_ = scene.processes()
+    scene.have("hold", 0)
+    run = tg.begin(METHOD, scene.task, scene.pool, rounds=10**6)
     for row in run.go():
         if row["round"] == 3:
+            scene.held(0)
             os.kill(victim, signal.SIGKILL)
-    lost = [client for verb, client, _ in run.script if verb == "lose"]
-    assert len(lost) == 1
-    assert [client for verb, client, _ in run.script if verb == "join"] == lost
-    assert run.summary().rounds == 30
+        if row["round"] >= 30 and run.counts["loss"]:
+            run.stop()
+    assert [line[:2] for line in run.script if line[0] != "arrive"] == [("lose", 0), ("join", 0)]
     assert torch.equal(tg.replay(run).x, run.x)
 
 
 def test_a_worker_that_dies_over_a_job_and_one_that_died_idle_are_replaced(scene: Scene) -> None:
-    wait_for(lambda: scene.pool._wait() or len(scene.pool.staff.free) == 3)
+    scene.gather()
     scene.have("die", 1)
-    idle, _ = ray.get(scene.pool.staff.free[2].actor.ping.remote())
-    os.kill(idle, signal.SIGKILL)
+    os.kill(scene.processes()[2], signal.SIGKILL)
     for job in scene.jobs():
         scene.pool.submit(job)
     messages = list(iter(scene.pool.next, None))
@@ -203,49 +234,60 @@ def test_a_client_that_is_lost_again_and_again_ends_the_run(scene: Scene) -> Non
 def test_a_hung_job_is_written_off_and_its_late_update_refused(scene: Scene) -> None:
     tg.train(METHOD, scene.task, scene.pool, rounds=10)  # so that times are known
     scene.rest()
-    scene.have("sleep", 2, "3.0")
+    scene.have("hold", 2)
     run = tg.begin(METHOD, scene.task, scene.pool, rounds=10**6)
-    for _ in run.go():
-        if run.counts["refusal"] or run.server.round > 10**5:
+    for row in run.go():
+        if row["round"] == 1:
+            scene.held(2)
+            scene.flight(2).began -= 1000.0  # seconds, of which it had thirty
+        elif run.counts["loss"] and (scene.folder / "2.held").exists():
+            scene.let_go(2)
+        if run.counts["refusal"]:
             run.stop()
     assert [line[:2] for line in run.script if line[0] != "arrive"] == [("lose", 2), ("join", 2), ("refuse", 2)]
     assert run.summary().refused == {"finished job": 1}
     assert torch.equal(tg.replay(run).x, run.x)
 
 
-def test_a_worker_that_stays_away_is_ended_and_replaced(scene: Scene) -> None:
-    wait_for(lambda: scene.pool._wait() or len(scene.pool.staff.free) == 3)
-    before = {ray.get(worker.actor.ping.remote())[0] for worker in scene.pool.staff.free}
-    scene.have("sleep", 3, "600")
+def test_a_worker_that_stays_away_is_ended_and_replaced(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene.gather()
+    before = scene.processes()
+    monkeypatch.setattr(scene.pool.deadlines, "limit", lambda client: 0.5)
+    scene.have("hold", 3)
     scene.pool.submit(scene.jobs()[3])
     assert list(iter(scene.pool.next, None)) == [tg.Lost(3), tg.Joined(3)]
-    wait_for(lambda: scene.pool._wait() or len(scene.pool.staff.free) == 3)
-    after = {ray.get(worker.actor.ping.remote())[0] for worker in scene.pool.staff.free}
-    (gone,) = before - after
+    scene.gather()
+    (gone,) = {*before} - {*scene.processes()}
     wait_for(lambda: not psutil.pid_exists(gone))
 
 
 @pytest.mark.parametrize("when", ["before", "during"])
 def test_who_waits_can_be_interrupted(scene: Scene, when: str) -> None:
-    scene.have("sleep", 0, "1.5")
+    scene.have("hold", 0)
     scene.pool.submit(scene.jobs()[0])
     timer = threading.Timer(0.0 if when == "before" else 0.5, scene.pool.interrupt)
     timer.start()
+    if when == "before":
+        timer.join()
     with pytest.raises(Interrupted, match="told to stop waiting"):
         scene.pool.next()
-    timer.join()
+    scene.let_go(0)
     assert isinstance(scene.pool.next(), tg.Update)
 
 
 def test_models_are_evaluated_beside_the_training_even_if_the_evaluator_dies(scene: Scene) -> None:
     assert scene.pool.beside
     x = scene.task.init(0)
-    scene.have("sleep", "evaluation", "0.5")
+    scene.have("hold", "evaluation")
     asked = scene.pool.ask(x, None)
+    scene.held("evaluation")
+    began = time.monotonic()
     assert scene.pool.answer(asked, wait=False) is None
+    lasted = time.monotonic() - began
+    scene.let_go("evaluation")
     scores, seconds = scene.pool.answer(asked, wait=True) or ({}, 0.0)
     assert scores == scene.task.evaluate(x, None)
-    assert seconds > 0.5
+    assert seconds > lasted > 0
     scene.have("die", "evaluation")
     asked = scene.pool.ask(x, None)
     assert (scene.pool.answer(asked, wait=True) or ({}, 0.0))[0] == scores
@@ -256,20 +298,22 @@ def test_models_are_evaluated_beside_the_training_even_if_the_evaluator_dies(sce
 
 
 def test_workers_come_and_go(scene: Scene) -> None:
-    wait_for(lambda: scene.pool._wait() or len(scene.pool.staff.free) == 3)
+    scene.gather()
     for client in range(3):
-        scene.have("sleep", client, "0.5")
+        scene.have("hold", client)
     for job in scene.jobs():
         scene.pool.submit(job)
     scene.pool.resize(1)
     assert len(scene.pool.staff.workers) == 3  # all are busy
+    for client in range(3):
+        scene.let_go(client)
     assert sum(isinstance(scene.pool.next(), tg.Update) for _ in range(CLIENTS)) == CLIENTS
     assert len(scene.pool.staff.workers) == len(scene.pool.staff.free) == 1
     scene.pool.resize(3)
     scene.pool.resize(2)
     assert len(scene.pool.staff.workers) == 2
     scene.pool.resize(3)
-    wait_for(lambda: scene.pool._wait() or len(scene.pool.staff.free) == 3)
+    scene.gather()
 
 
 def test_the_fleets_faults_are_those_of_the_simulator(scene: Scene) -> None:
@@ -286,7 +330,7 @@ def test_the_fleets_faults_are_those_of_the_simulator(scene: Scene) -> None:
         assert one.summary().refused == {"not finite": 1, "finished job": 1}
         assert [line[:2] for line in one.script if line[0] in ("lose", "join")] == [("lose", 2), ("join", 2)]
     lost, back = (line[2] for line in run.script if line[0] in ("lose", "join"))
-    assert (lost, back) == pytest.approx((4.5 * 0.25, 8.5 * 0.25), abs=0.3)
+    assert (lost >= 4.5 * 0.25, back >= 8.5 * 0.25) == (True, True)  # by how much is the machine's affair
     assert ray.is_initialized()  # it was there before
 
 
@@ -319,27 +363,33 @@ def test_a_task_that_workers_cannot_take_ends_the_run(scene: Scene) -> None:
     task: Any = Unpacked()
     pool = tg.RayPool(task, METHOD, workers=1, cpus_per_worker=0.0, evaluate="between")
     with pytest.raises(tg.WorkFailed, match=r"could not take the task: .*could not convert string to float"), pool:
-        pass
+        wait_for(pool._wait)
 
 
 DRIVER = """
 import os, psutil, signal, sys, torch
+from contextlib import suppress
 torch.set_num_threads(1)
 import tardygrad as tg
 task = tg.tasks.quadratic(clients=2, dimension=4)
 method = tg.clip2(local_lr=0.1, local_clip=1.0, lr=1.0, clip=0.5, buffer=1, local_steps=2, mode="client")
 with tg.RayPool(task, method, workers=1, evaluate="between") as pool:
-    processes = psutil.Process().children(recursive=True)
-    processes = [one for one in processes if "Agent" not in one.name()]  # these look for Ray for another minute
-    next(one for one in processes if "Hand" in one.name()).kill()
+    tg.train(method, task, pool, rounds=1)
+    list(iter(pool.next, None))  # the worker is there, and idle
+    named = {}
+    for one in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            named[one.pid] = one.name()
+    named = {pid: name for pid, name in named.items() if "Agent" not in name}  # these look for Ray for another minute
+    os.kill(next(pid for pid, name in named.items() if "Hand" in name), signal.SIGKILL)
     run = tg.train(method, task, pool, rounds=5)
-    print(*[one.pid for one in processes], len(run.metrics), run.summary().lost, flush=True)
+    print(*named, len(run.metrics), run.summary().lost, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
 def test_a_killed_driver_leaves_no_process_and_a_dead_worker_no_words() -> None:
-    done = subprocess.run([sys.executable, "-c", DRIVER], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", DRIVER], capture_output=True, text=True, timeout=600)
     assert done.returncode == -signal.SIGKILL
     (said,) = done.stdout.splitlines()
     *processes, rounds, lost = map(int, said.split())
@@ -391,14 +441,15 @@ def test_an_address_where_nobody_answers_is_refused_at_once() -> None:
         joining.join(ray, "127.0.0.1:1")
 
 
-def test_the_store_has_room_for_what_is_under_way() -> None:
+def test_the_store_has_room_for_what_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    half = 2**34
+    monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_bavail=half // 2048, f_frsize=4096))
     task: Any = SimpleNamespace(parameters=10**8, init_buffers=lambda: None)
     small: Any = SimpleNamespace(parameters=10, init_buffers=lambda: None)
     assert joining.store(small, METHOD, workers=4, luggage=0) == joining.LEAST
     few, many = (joining.store(task, METHOD, workers=n, luggage=0) for n in (1, 2))
-    room = os.statvfs("/dev/shm")
-    half = room.f_bavail * room.f_frsize // 2
-    assert few <= many <= half or few == many == half
+    assert joining.LEAST < few < many <= half
+    assert joining.store(task, METHOD, workers=1000, luggage=0) == half
     huge: Any = SimpleNamespace(parameters=10**15, init_buffers=lambda: None)
     with pytest.raises(tg.Invalid, match="half of /dev/shm must hold the task and a job"):
         joining.store(huge, METHOD, workers=1, luggage=0)
@@ -442,21 +493,23 @@ def test_a_second_run_on_a_pool_has_nothing_of_the_first(scene: Scene) -> None:
     for client in range(3):
         scene.have("sleep", client, "1.0")
     scene.pool.vectors(METHOD, scene.task.init(0))
+    scene.pool.restore(Pending(1e6, [], []))
     for job in scene.jobs()[:3]:
         scene.pool.submit(job)
     run = tg.train(METHOD, scene.task, scene.pool, rounds=6, seed=1, evaluate_every=0)
     assert not run.counts["refusal"]
-    assert run.metrics[0]["time"] < 30.0
+    assert run.metrics[0]["time"] < 1e6
     assert torch.equal(tg.replay(run).x, run.x)
 
 
 def test_what_has_come_while_nobody_looked_is_not_written_off(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     scene.pool.vectors(METHOD, scene.task.init(0))
-    monkeypatch.setattr(scene.pool.deadlines, "limit", lambda client: 0.5)
-    wait_for(lambda: scene.pool._wait() or len(scene.pool.staff.free) == 3)
+    scene.gather()
+    monkeypatch.setattr(scene.pool.deadlines, "limit", lambda client: 0.0)
     for job in scene.jobs()[:3]:
         scene.pool.submit(job)
-    time.sleep(2.0)
+    under_way = list(scene.pool.flights)
+    assert len(ray.wait(under_way, num_returns=3)[0]) == 3
     assert all(isinstance(scene.pool.next(), tg.Update) for _ in range(3))
 
 
@@ -466,10 +519,10 @@ def test_jobs_are_overdue_in_a_run_whose_clock_was_set_back_too(scene: Scene, mo
     assert isinstance(scene.pool.next(), tg.Update)
     scene.pool.restore(Pending(0.0, [], []))
     monkeypatch.setattr(scene.pool.deadlines, "limit", lambda client: 0.5)
-    scene.have("sleep", 1, "600")
+    scene.have("hold", 1)
     scene.pool.submit(scene.jobs()[1])
     assert [scene.pool.next(), scene.pool.next()] == [tg.Lost(1), tg.Joined(1)]
-    assert scene.pool.now < 60.0
+    assert scene.pool.now < 1e6
 
 
 def test_an_evaluation_that_hangs_is_asked_for_again(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -477,12 +530,15 @@ def test_an_evaluation_that_hangs_is_asked_for_again(scene: Scene, monkeypatch: 
     scores = scene.pool.answer(scene.pool.ask(x, None), wait=True)
     assert scores
     assert scene.pool._evaluator
-    monkeypatch.setattr(scene.pool._evaluator._deadlines, "limit", lambda client: 2.0)
-    scene.have("sleep", "evaluation", "600")
-    again = scene.pool.answer(asked := scene.pool.ask(x, None), wait=True)
+    scene.have("hold", "evaluation")
+    asked = scene.pool.ask(x, None)
+    scene.held("evaluation")
+    limit = {0: 0.5}  # seconds, by how many have died over it
+    monkeypatch.setattr(scene.pool._evaluator._deadlines, "limit", lambda client: limit.get(asked.deaths, math.inf))
+    again = scene.pool.answer(asked, wait=True)
     assert again
     assert again[0] == scores[0]
-    assert asked.deaths >= 1
+    assert asked.deaths == 1
 
 
 def test_the_servers_time_is_spent_before_every_update_and_can_be_interrupted(

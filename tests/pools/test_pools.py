@@ -119,9 +119,11 @@ class TestSimPoolWithProcesses(PoolContract):
 
 
 def test_who_waits_for_threads_can_be_interrupted() -> None:
+    let_go = threading.Event()
+
     class Slow(type(small_task())):  # type: ignore[misc]
         def gradient(self, x: Any, batch: Any, buffers: Any) -> Any:
-            time.sleep(0.2)
+            assert let_go.wait(60)
             return super().gradient(x, batch, buffers)
 
     with tg.ThreadPool(Slow(small_task().h, small_task().c, None), METHOD, workers=1) as pool:
@@ -129,6 +131,7 @@ def test_who_waits_for_threads_can_be_interrupted() -> None:
         threading.Timer(0.05, pool.interrupt).start()
         with pytest.raises(Interrupted, match="told to stop waiting"):
             pool.next()
+        let_go.set()
         assert isinstance(pool.next(), tg.Update)
         pool.interrupt()
         pool.submit(Job(0, 1, 0, torch.zeros(4), 2, None, 0))

@@ -104,7 +104,7 @@ def test_killed_it_goes_on_and_leaves_no_process(tmp_path: Path) -> None:
         one.stdout.readline()
         one.send_signal(signal.SIGKILL)
         one.wait()
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while _members(one.pid) and time.monotonic() < deadline:
             time.sleep(0.1)
         assert not _members(one.pid)

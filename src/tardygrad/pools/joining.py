@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -28,8 +29,8 @@ LEAST = 80_000_000
 HEAD = 30.0
 """Seconds that a cluster's head may be away."""
 
-SILENT = 10.0
-"""Seconds that one may be silent when it is joined."""
+SILENT = 15.0
+"""Seconds that one may take to answer when it is joined."""
 
 
 def ray_module() -> Any:
@@ -69,11 +70,15 @@ def join(ray: Any, address: str) -> None:
     got = f"{address!r}" if found == address else f"{address!r}, which is {found!r} here"
     rule = f"`address` must be that of a Ray cluster, got {got}"
     fix = "Give host:port of its head; the port is 6379 unless it was started with another."
+    head: Future[bool] = Future()
+    threading.Thread(target=_look, args=(ray, found, head), daemon=True).start()
     try:
-        head = _greeted(ray, found)
+        is_one = head.result(timeout=SILENT)
+    except TimeoutError as error:
+        raise Invalid(f"{rule}, and who listens there has not answered in {SILENT:g} s. {fix}") from error
     except Exception as error:
         raise Invalid(f"{rule}: {said(error)}. {fix}") from error
-    if not head:
+    if not is_one:
         raise Invalid(f"{rule}, where something else listens. {fix}")
     try:
         _init(ray, found.startswith(("127.", "localhost:", "[::1]:")), address=found)
@@ -93,15 +98,22 @@ def _nearby(ray: Any) -> str:
     return str(found)
 
 
+def _look(ray: Any, address: str, head: Future[bool]) -> None:
+    """See who listens at an address, in a thread of its own: Ray's part hears no signal, and may wait for long."""
+    try:
+        head.set_result(_greeted(ray, address))
+    except Exception as error:
+        head.set_exception(error)
+
+
 def _greeted(ray: Any, address: str) -> bool:
     """Whether a head listens there. Whoever it is, Ray would try for minutes, so look first who answers, and how.
 
     A head speaks HTTP/2, whose first frame is of type 4, however busy it is; others that do know no such call.
     """
     host, _, port = address.rpartition(":")
-    with socket.create_connection((host.strip("[]"), int(port)), timeout=5.0) as line:
+    with socket.create_connection((host.strip("[]"), int(port)), timeout=SILENT) as line:
         if os.environ.get("RAY_USE_TLS", "0").lower() not in ("1", "true"):
-            line.settimeout(SILENT)
             line.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0)))
             with line.makefile("rb") as heard:
                 if heard.read(4)[3:] != b"\x04":

@@ -23,7 +23,7 @@ from tardygrad.errors import Diverged, Interrupted, Invalid, RecordError, Starve
 from tardygrad.fleet import Fleet
 from tardygrad.messages import Advanced, Joined, Lost, Refused, Taken, Update, Vector
 from tardygrad.method import Method
-from tardygrad.pools.pool import Pool
+from tardygrad.pools.pool import Pool, check_work
 from tardygrad.pools.scripted import ScriptedPool
 from tardygrad.pools.sim import SimPool
 from tardygrad.record import Record, Row, read_json, read_lines, replace, sound, unused, write_json
@@ -60,6 +60,7 @@ class Run:
         seed = settings["seed"]
         if settings["evaluate_every"] and getattr(task, "test", ...) is None:
             raise Invalid("evaluating needs a test set, and the task has none. Give it one, or set evaluate_every=0.")
+        check_work(pool, method)
         x, vectors = task.init(seed), getattr(pool, "vectors", Whole)
         self.server = serve(method, x, clients=task.clients, seed=seed, buffers=task.init_buffers(), vectors=vectors)
         if not x.isfinite().all():

@@ -137,3 +137,18 @@ def test_who_waits_for_threads_can_be_interrupted() -> None:
         pool.submit(Job(0, 1, 0, torch.zeros(4), 2, None, 0))
         with pytest.raises(Interrupted):
             pool.next()
+
+
+def test_a_pool_works_for_methods_that_ask_for_its_work_and_for_no_others() -> None:
+    def made(**other: Any) -> tg.Method:
+        asked = {"local_lr": lambda t: 0.1, "local_clip": 1.0, "lr": 1.0, "clip": 0.5, "buffer": 2, "local_steps": 2}
+        return tg.clip2(**(asked | other))
+
+    task, fleet = small_task(), tg.Fleet.paper(clients=CLIENTS)
+    pool = tg.SimPool(task, made(), fleet)
+    run = tg.train(made(lr=0.5, mode="sync", buffer=3), task, pool, rounds=2)  # a server's affair
+    assert torch.equal(tg.replay(run).x, run.x)
+    for name, other in {"local_lr": 0.2, "local_clip": 2.0, "local_steps": 3, "compensate": True}.items():
+        said = name if name in ("local_steps", "compensate") else "inner"
+        with pytest.raises(tg.Invalid, match=f"must work as its run's method does, got `{said}` .* for .*Make another"):
+            tg.begin(made(**{name: other}), task, pool, rounds=2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, Protocol
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from tardygrad import gate
 from tardygrad.algorithm import Batched, Task, work, work_together
-from tardygrad.errors import WorkFailed
+from tardygrad.errors import Invalid, WorkFailed
 from tardygrad.messages import Job, Joined, Lost, Refused, Update
 from tardygrad.method import Method
 from tardygrad.wire import Packed, Wire, send
@@ -54,6 +55,19 @@ class Resumable(Pool, Protocol):
 
     def restore(self, pending: Pending) -> None:
         """Go on from there."""
+
+
+def check_work(pool: Pool, method: Method) -> None:
+    """Refuse a pool that would do other work than a run's method asks for; the server's side is not its affair."""
+    for name in ("inner", "local_steps", "local_epochs", "compensate", "curvature", "keep"):
+        ours, theirs = (_written(getattr(one, name)) for one in (method, getattr(pool, "method", method)))
+        if ours != theirs:
+            raise Invalid(f"a pool must work as its run's method does, got `{name}` {theirs} for {ours}. Make another.")
+
+
+def _written(value: object) -> str:
+    """A value as it is written, wherever it is in memory."""
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 
 Errors = dict[str, Tensor]

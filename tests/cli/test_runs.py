@@ -10,11 +10,16 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from tardygrad.algorithm import Task
 from tardygrad.cli.run import again
-from tardygrad.errors import Invalid
+from tardygrad.errors import Invalid, WorkFailed
+from tardygrad.messages import Job, Update
+from tardygrad.method import Method
+from tardygrad.pools.pool import perform
 from tardygrad.record import read_lines
 from tardygrad.spec import load
-from tests.cli.conftest import Command
+from tardygrad.tasks.clock import Clock
+from tests.cli.conftest import Command, Result
 
 DIVERGING = ["method={kind='sgdclip', local_lr=10.0, local_clip=inf, lr=1e30, buffer=2, local_steps=3, mode='client'}"]
 STARVING = ["fleet.crashes=[{client=0, at=3}, {client=1, at=3}]", "task.clients=2", "run.rounds=100"]
@@ -243,10 +248,12 @@ def test_what_cannot_be_replayed_is_one_line(tardygrad: Command) -> None:
     assert err == "error: a replay needs a run that has ended, got 'here'. Go on with it: tardygrad resume here\n"
 
 
-def test_resuming_a_finished_run_says_that_it_is(tardygrad: Command) -> None:
-    tardygrad("run", "small.toml", "--out", "here")
+def test_resuming_a_finished_run_says_that_it_is(tardygrad: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = tardygrad("run", "small.toml", "--out", "here")
     said = "the run in here has made its 12 rounds; add run.rounds=N for more\n"
-    assert tardygrad("resume", "here").err == said
+    monkeypatch.setattr("tardygrad.spec.Spec.build", None)  # nothing is made for it
+    assert tardygrad("resume", "here") == Result(0, first.out, said)
+    assert tardygrad("resume", "here", "run.rounds=12") == Result(0, first.out, said)
 
 
 @pytest.mark.parametrize("verb", ["resume", "replay", "export"])
@@ -314,3 +321,17 @@ def test_on_a_cluster_a_resumed_run_may_have_other_workers_and_nothing_else() ->
     assert again("here", recorded, ["engine.workers=5", "engine.address="]).engine.arguments["workers"] == 5
     with pytest.raises(Invalid, match=r"engine.cpus_per_worker or engine.gpus_per_worker, got 'engine.wire=int8'"):
         again("here", recorded, ["engine.wire=int8"])
+
+
+def test_a_run_whose_work_fails_says_how_to_go_on(tardygrad: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(job: Job, task: Task, method: Method) -> Update:
+        if isinstance(task, Clock):  # what it will take is foreseen
+            return perform(job, task, method)
+        raise WorkFailed(f"the work of client {job.client} failed: out of cheese.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("tardygrad.pools.sim.perform", fail)
+        code, out, err = tardygrad("run", "small.toml", "--out", "here")
+    assert (code, out) == (1, "")
+    assert err.endswith("failed: out of cheese. Go on with: tardygrad resume here\n")
+    assert tardygrad("resume", "here").code == 0

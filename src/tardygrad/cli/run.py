@@ -12,7 +12,7 @@ import typer
 from tardygrad import run as runs
 from tardygrad import spec
 from tardygrad.cli.screen import Folder, Json, MaxMemory, Overrides, Source, say, waiting
-from tardygrad.cli.sitting import crowded, engine, fit, sit, torch_threads
+from tardygrad.cli.sitting import crowded, engine, fit, sit, tell, torch_threads
 from tardygrad.errors import Invalid, RecordError
 from tardygrad.record import Row, read_json, sound, unused, unwritable
 from tardygrad.track import check
@@ -56,6 +56,11 @@ def resume(folder: Folder, overrides: Overrides = None, max_memory: MaxMemory = 
     recorded = read_json(there(folder) / "spec.json")
     asked = again(folder, recorded, overrides or [])
     check(asked.run.track)
+    shown = any(text.startswith("run.track") for text in overrides or ())
+    if not shown and (summary := over(Path(folder), asked.run.rounds)):
+        say(f"the run in {folder} has made its {runs.plural(summary.rounds, 'round')}; add run.rounds=N for more")
+        tell(summary, folder, json=json)
+        return
     with torch_threads(asked.run.threads):
         with waiting(f"preparing {asked.task.kind}; a first time may take minutes"):
             built = asked.build()
@@ -68,10 +73,8 @@ def resume(folder: Folder, overrides: Overrides = None, max_memory: MaxMemory = 
                 raise Invalid(f"`run.rounds` must be at least the rounds already made ({made}), got {rounds}.")
             if overrides:
                 resumed.asked = recorded | {"spec": asked.resolved(), "run": recorded["run"] | {"rounds": rounds}}
-            if made == rounds:
-                say(f"the run in {folder} has made its {runs.plural(made, 'round')}; add run.rounds=N for more")
-            else:
-                say(f"{resumed.server.method} on {asked.task.kind}, from round {made}, recording in {folder}\n{memory}")
+            where = f"from round {made}, recording in {folder}"
+            say(f"{resumed.server.method} on {asked.task.kind}, {where}\n{memory}{crowded(resumed, built)}")
             sit(resumed, folder, json=json, track=asked.run.track)
 
 
@@ -81,6 +84,15 @@ def there(folder: str) -> Path:
     if not (Path(folder) / "spec.json").exists() and (inside / "spec.json").exists():
         raise Invalid(f"a run must be named by its directory, got {folder!r}. Did you mean {str(inside)!r}?")
     return Path(folder)
+
+
+def over(path: Path, rounds: int) -> runs.Summary | None:
+    """What came of a run, if it has made so many rounds and nothing is left to do."""
+    if not all((path / name).exists() for name in ("summary.json", "model.safetensors")):
+        return None
+    with sound(path):
+        summary = runs.Summary(**read_json(path / "summary.json"))
+    return summary if (summary.status, summary.rounds) == ("finished", rounds) else None
 
 
 def again(folder: str, recorded: Row, overrides: list[str]) -> spec.Spec:

@@ -15,10 +15,11 @@ import torch
 import typer
 
 from tardygrad.cli.screen import progress, say, show, show_json, waiting
+from tardygrad.errors import WorkFailed
 from tardygrad.memory import read_size
 from tardygrad.pools.cluster import RayPool
 from tardygrad.pools.pool import Resumable
-from tardygrad.run import Run, plural
+from tardygrad.run import Run, Summary, plural
 from tardygrad.spec import Built
 from tardygrad.track import tracked
 
@@ -50,11 +51,12 @@ def fit(built: Built, max_memory: str | None) -> str:
 def engine(built: Built) -> Iterator[Resumable]:
     """A spec's engine, with a sign of life while it starts."""
     with ExitStack() as stack:
-        if built.engine.kind == "ray" and not sys.stderr.isatty():
-            say("starting Ray")
+        made = built.pool()
+        if isinstance(made, RayPool) and not sys.stderr.isatty():
+            say("joining Ray" if made.address else "starting Ray")
         with Signals(Unbegun()) as signals, waiting(f"starting the engine {built.engine.kind}"):
             try:
-                pool = stack.enter_context(built.pool())
+                pool = stack.enter_context(made)
             finally:
                 if signals.came:
                     raise typer.Abort(signals.came)
@@ -114,15 +116,22 @@ class Signals:
 
 def sit(run: Run, out: str, *, json: bool, track: Sequence[str] = ()) -> None:
     """Take a run to its end or to a signal, shown to trackers on the way, and print what came of it."""
-    with Signals(run) as signals:
-        rows = tracked(run, track) if track else run.go()
-        for _ in progress(rows, done=run.server.round, rounds=run.settings["rounds"]):
-            pass
-    summary = run.summary()
+    try:
+        with Signals(run) as signals:
+            rows = tracked(run, track) if track else run.go()
+            for _ in progress(rows, done=run.server.round, rounds=run.settings["rounds"]):
+                pass
+    except WorkFailed as error:
+        raise WorkFailed(f"{str(error).rstrip('.')}. Go on with: tardygrad resume {out}") from error
+    tell(run.summary(), out, json=json)
+    if run.status == "stopped":
+        say(f"stopped at round {run.server.round}; go on with: tardygrad resume {out}")
+        raise typer.Exit(128 + (signals.came or signal.SIGINT))
+
+
+def tell(summary: Summary, out: str, *, json: bool) -> None:
+    """Print what came of a run."""
     if json:
         show_json({"out": out, **summary._asdict()})
     else:
         show(str(summary))
-    if run.status == "stopped":
-        say(f"stopped at round {run.server.round}; go on with: tardygrad resume {out}")
-        raise typer.Exit(128 + (signals.came or signal.SIGINT))

@@ -108,7 +108,7 @@ class Scene:
 
     def gather(self) -> None:
         """Wait until all workers are there."""
-        wait_for(lambda: self.pool._wait() or len(self.pool.staff.free) == 3)
+        wait_for(lambda: self.pool._collect(0.1) or len(self.pool.staff.free) == 3)
 
     def processes(self) -> list[int]:
         """Those of the workers that have nothing to do, the next to get a job first."""
@@ -363,7 +363,7 @@ def test_a_task_that_workers_cannot_take_ends_the_run(scene: Scene) -> None:
     task: Any = Unpacked()
     pool = tg.RayPool(task, METHOD, workers=1, cpus_per_worker=0.0, evaluate="between")
     with pytest.raises(tg.WorkFailed, match=r"could not take the task: .*could not convert string to float"), pool:
-        wait_for(pool._wait)
+        wait_for(lambda: pool._collect(0.1))
 
 
 DRIVER = """
@@ -551,7 +551,7 @@ def test_the_servers_time_is_spent_before_every_update_and_can_be_interrupted(
     began = scene.pool.now
     assert all(isinstance(scene.pool.next(), tg.Update) for _ in range(2))
     assert scene.pool.now - began > 0.8
-    wait_for(lambda: scene.pool._wait() or scene.pool.ready)
+    wait_for(lambda: scene.pool._collect(0.1) or scene.pool.ready)
     monkeypatch.setattr(scene.pool.emulated, "server_time", 600.0)
     threading.Timer(0.3, scene.pool.interrupt).start()
     with pytest.raises(Interrupted):

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 import time
+from bisect import insort
 from collections import Counter, deque
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import torch
 
@@ -56,8 +57,17 @@ class Flight:
     worker: Worker
     parts: list[Any]  # where its vectors will be
     began: float
+    due: float  # by the run's clock, if the fleet says
     ends: float | None = None  # once its job is written off: when its worker is given up too
     over: bool = False  # of a run that has ended: nobody wants its update
+
+
+class Ready(NamedTuple):
+    """A message for the server."""
+
+    due: float
+    message: Message
+    parts: list[Any]  # where an update's vectors are
 
 
 class RayPool:
@@ -122,7 +132,7 @@ class RayPool:
         self.deadlines = Deadlines(patience, grace)
         self.waiting: deque[Job] = deque()
         self.flights: dict[Any, Flight] = {}  # by what Ray will answer
-        self.ready: deque[tuple[Message, list[Any]]] = deque()  # and where the parts of an update are
+        self.ready: list[Ready] = []  # by the fleet's times, or as they came
         self.models: dict[int, Model] = {}  # by the id of a start vector, or by its round if others hold it
         self.errors: dict[int, tuple[Any, Worker]] = {}  # what the wire has left out of a client's updates, and at whom
         self.shards: Shards | None = None
@@ -152,24 +162,29 @@ class RayPool:
     def next(self) -> Message | None:
         while True:
             self._check()
-            if self.ready:
-                if isinstance(self.ready[0][0], Update):
-                    self._spend(self.emulated.server_time)
-                message, parts = self.ready.popleft()
-                if self.shards:
-                    self.shards.arrived = parts
-                return message
-            if not self.emulated.pause(self.now):
+            if strikes := self.emulated.at <= self.now:
+                self._collect(0.0)  # what came before comes first
+            if self.ready and not (strikes and self.emulated.at <= self.ready[0].due):
+                return self._deliver()
+            if strikes:
                 return self._strike()
             self._launch()
             if not (self.waiting or self.emulated.calendar or self.flights):
                 return None
-            self._wait()
+            self._collect(SLICE)
             self._write_off()
             if self.staff.free or self.flights or not self.waiting:
                 self._heard = time.monotonic()
             elif time.monotonic() - self._heard > QUIET:
                 raise WorkFailed(self._alone())
+
+    def _deliver(self) -> Message:
+        if isinstance(self.ready[0].message, Update):
+            self._spend(self.emulated.server_time)
+        ready = self.ready.pop(0)
+        if self.shards:
+            self.shards.arrived = ready.parts
+        return ready.message
 
     def interrupt(self, on: bool = True) -> None:
         """Have whoever waits, or is the next to wait, be told `Interrupted`; from any thread or signal handler.
@@ -209,7 +224,7 @@ class RayPool:
         """Give waiting jobs to free workers."""
         while self.waiting and self.staff.free:
             job = self.waiting.popleft()
-            if (lasts := self.emulated.lasts(job, self.now)) == math.inf:
+            if (due := self.emulated.due(job, now := self.now)) == math.inf:
                 self._release(job)
                 continue
             model = self.models[self._named(job)]
@@ -221,8 +236,8 @@ class RayPool:
             errors, rather = self.errors.get(job.client, (None, None))
             worker, spoilt = self.staff.take(rather), (job.client, job.serial) in self.emulated.spoilt
             work = worker.actor.work.options(num_returns=len(self.cuts) + (self.wire != "float32"))
-            facts, *parts = work.remote(light, lasts, spoilt, buffers, state, errors, *model.slices)
-            self.flights[facts] = Flight(job, worker, parts, time.monotonic())
+            facts, *parts = work.remote(light, due - now, spoilt, buffers, state, errors, *model.slices)
+            self.flights[facts] = Flight(job, worker, parts, time.monotonic(), due)
 
     def _release(self, job: Job) -> None:
         """A job needs its start vector no more."""
@@ -231,9 +246,9 @@ class RayPool:
         if not model.jobs:
             del self.models[self._named(job)]
 
-    def _wait(self) -> None:
-        """Take all that is there, or else let Ray say something, for a moment."""
-        pause = min(SLICE, self.emulated.pause(self.now))
+    def _collect(self, seconds: float) -> None:
+        """Take all that is there, or else let Ray say something, for so long at most and until the calendar strikes."""
+        pause = max(0.0, min(seconds, self.emulated.at - self.now))
         refs = [*self.flights, *self.staff.coming]
         if not refs:
             time.sleep(pause)
@@ -253,6 +268,8 @@ class RayPool:
             if not isinstance(facts, str):
                 update = self._received(facts, flight)
         except self._ray.exceptions.RayError as error:
+            if self.shards:
+                self.shards.check()  # else it may be a slice that died, and not a worker
             self.staff.replace(flight.worker)
             if flight.ends is None:
                 self._lose(job, said(error))
@@ -268,7 +285,8 @@ class RayPool:
             self.errors[job.client] = flight.parts.pop(), flight.worker
         self.deadlines.took(job.client, time.monotonic() - flight.began)
         self.losses.pop(job.client, None)
-        self.ready += [(update, flight.parts)] * (2 if (job.client, job.serial) in self.emulated.twice else 1)
+        for _ in range(2 if (job.client, job.serial) in self.emulated.twice else 1):
+            self._queue(Ready(flight.due, update, flight.parts))
 
     def _received(self, facts: Update, flight: Flight) -> Update:
         if self.shards:
@@ -287,7 +305,11 @@ class RayPool:
     def _part_with(self, client: int) -> None:
         """A client is lost, and back at once; what was left out of its updates is lost with it."""
         self.errors.pop(client, None)
-        self.ready += [(Lost(client), []), (Joined(client), [])]
+        self._queue(Ready(0.0, Lost(client), []))
+        self._queue(Ready(0.0, Joined(client), []))
+
+    def _queue(self, ready: Ready) -> None:
+        insort(self.ready, ready, key=lambda one: one.due)
 
     def _write_off(self) -> None:
         """Wait no longer for what is overdue."""
@@ -319,13 +341,14 @@ class RayPool:
                 self._release(flight.job)
                 del self.flights[ref]
                 self.staff.replace(flight.worker)
+        self.ready = [one for one in self.ready if one.message.client != client or not isinstance(one.message, Update)]
         return message
 
     def pending(self) -> Pending:
         """What the fleet has in store, and whose jobs or messages are under way: these end with this process."""
         flying = [flight.job for flight in self.flights.values() if flight.ends is None]
         out = {job.client: job.serial for job in (*self.waiting, *flying)}
-        out |= {message.client: 0 for message, _ in self.ready if message.client not in out}
+        out |= {message.client: 0 for _, message, _ in self.ready if message.client not in out}
         return Pending(self.now, [], [(self.now, *one) for one in out.items()] + self.emulated.calendar)
 
     def restore(self, pending: Pending) -> None:
@@ -440,7 +463,7 @@ class RayPool:
             until = time.monotonic() + QUIET / 4
             while len(self.staff.free) < room and time.monotonic() < until:  # the clock starts with the work
                 self._check()
-                self._wait()
+                self._collect(SLICE)
         except BaseException:
             self._close()
             raise

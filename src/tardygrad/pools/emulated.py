@@ -43,19 +43,20 @@ class Emulated:
         self.calendar += [(away.back, away.client, _JOINED) for away in fleet.absences if away.back is not None]
         heapify(self.calendar)
 
-    def lasts(self, job: Job, now: float) -> float:
-        """How long a job that is sent now is away; inf if it never comes back, and its client will be lost."""
+    def due(self, job: Job, now: float) -> float:
+        """When a job that is sent now is back; inf if it never is, and its client will be lost."""
         if self._journeys is None:
             return 0.0
         sent = now / self.second
         due = self._journeys.due(job.client, job.serial, job.seed, job.steps or job.epochs, sent)
         if due == math.inf:
             heappush(self.calendar, (self._journeys.gone(job.client, sent), job.client, _LOST))
-        return (due - sent) * self.second
+        return due * self.second
 
-    def pause(self, now: float) -> float:
-        """How long nothing happens to anyone."""
-        return max(0.0, self.calendar[0][0] * self.second - now) if self.calendar else math.inf
+    @property
+    def at(self) -> float:
+        """When something happens next; inf if nothing does."""
+        return self.calendar[0][0] * self.second if self.calendar else math.inf
 
     def strike(self) -> Lost | Joined:
         """What happens next."""

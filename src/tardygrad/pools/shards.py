@@ -94,6 +94,9 @@ class Shard:
         """x, for those who begin a job."""
         return self.vectors.x.numpy()
 
+    def here(self) -> None:
+        """Answer."""
+
     def read(self, name: str) -> Any:
         """One of its vectors, or several by name or round."""
         found = getattr(self.vectors, name)
@@ -160,6 +163,10 @@ class Shards:
     @property
     def past(self) -> dict[int, Vector]:
         return _each(self._all("read", "past"))
+
+    def check(self) -> None:
+        """Say if one of them has died."""
+        self._all("here")
 
     def close(self) -> None:
         """Keep of all that is there only x, here."""

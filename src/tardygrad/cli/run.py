@@ -87,12 +87,14 @@ def there(folder: str) -> Path:
 
 
 def over(path: Path, rounds: int) -> runs.Summary | None:
-    """What came of a run, if it has made so many rounds and nothing is left to do."""
-    if not all((path / name).exists() for name in ("summary.json", "model.safetensors")):
-        return None
-    with sound(path):
+    """What came of a run, if it has made so many rounds and nothing is left to do; None too if that cannot be read."""
+    try:
         summary = runs.Summary(**read_json(path / "summary.json"))
-    return summary if (summary.status, summary.rounds) == ("finished", rounds) else None
+        str(summary)
+    except (Invalid, RecordError, TypeError, ValueError, AttributeError):
+        return None
+    done = (summary.status, summary.rounds) == ("finished", rounds) and (path / "model.safetensors").exists()
+    return summary if done else None
 
 
 def again(folder: str, recorded: Row, overrides: list[str]) -> spec.Spec:

@@ -101,7 +101,8 @@ def unpack(packed: Packed, wire: Wire) -> Tensor:
     if wire == "float32":
         return packed.numbers
     v, scales = kernels.fresh(packed.numbers), packed.scales
-    if wire == "int8" and scales is not None and len(scales) == _blocks(len(v)) and _quick(v):  # others gain little
+    known = scales is not None and scales.dtype == torch.float32 and len(scales) == _blocks(len(v))
+    if wire == "int8" and scales is not None and known and _quick(v):  # others gain little
         kernels.widen(packed.numbers, scales, v, BLOCK)
         return v
     for a, b in _pieces(v):

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -137,6 +138,13 @@ def test_who_waits_for_threads_can_be_interrupted() -> None:
         pool.submit(Job(0, 1, 0, torch.zeros(4), 2, None, 0))
         with pytest.raises(Interrupted):
             pool.next()
+
+
+def test_a_pool_may_call_something_else_its_method() -> None:
+    task = small_task()
+    pool = tg.SimPool(task, METHOD, tg.Fleet.paper(clients=CLIENTS))
+    theirs: Any = SimpleNamespace(submit=pool.submit, next=pool.next, now=0.0, method="POST")
+    assert tg.train(METHOD, task, theirs, rounds=2).status == "finished"
 
 
 def test_a_pool_works_for_methods_that_ask_for_its_work_and_for_no_others() -> None:

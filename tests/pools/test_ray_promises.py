@@ -710,6 +710,17 @@ def test_a_slice_that_dies_ends_the_run_which_goes_on_from_its_checkpoint_in_two
         assert torch.equal(tg.replay(one).x, one.x)
 
 
+def test_a_second_run_on_a_pool_with_slices_leaves_the_first_its_model(cluster: Any) -> None:
+    task = tg.tasks.quadratic(clients=2, dimension=9000)
+    method = tg.clip2(local_lr=0.1, local_clip=1.0, lr=1.0, clip=0.5, buffer=1, local_steps=2, mode="client")
+    engine: Any = {"workers": 1, "cpus_per_worker": 0.0, "evaluate": "between", "shards": 2}
+    with tg.RayPool(task, method, **engine) as pool:
+        runs = [tg.train(method, task, pool, rounds=3, evaluate_every=0, seed=seed) for seed in (0, 1)]
+        assert not torch.equal(runs[0].x, runs[1].x)
+    for run in runs:
+        assert torch.equal(tg.replay(run).x, run.x)
+
+
 # ------------------------------------------------------------------------------------------------------ the disk
 
 

@@ -166,7 +166,7 @@ class RayPool:
                 self._collect(0.0)  # what came before comes first
             if self.ready and not (strikes and self.emulated.at <= self.ready[0].due):
                 return self._deliver()
-            if strikes:
+            if strikes and not self._earlier():
                 return self._strike()
             self._launch()
             if not (self.waiting or self.emulated.calendar or self.flights):
@@ -185,6 +185,11 @@ class RayPool:
         if self.shards:
             self.shards.arrived = ready.parts
         return ready.message
+
+    def _earlier(self) -> bool:
+        """Whether a job should be back before what strikes now, and is only a moment late."""
+        at = self.emulated.at
+        return self.now - at < SLICE and any(one.due < at and one.ends is None for one in self.flights.values())
 
     def interrupt(self, on: bool = True) -> None:
         """Have whoever waits, or is the next to wait, be told `Interrupted`; from any thread or signal handler.
@@ -248,7 +253,7 @@ class RayPool:
 
     def _collect(self, seconds: float) -> None:
         """Take all that is there, or else let Ray say something, for so long at most and until the calendar strikes."""
-        pause = max(0.0, min(seconds, self.emulated.at - self.now))
+        pause = min(seconds, max(self.emulated.at - self.now, SLICE / 10))
         refs = [*self.flights, *self.staff.coming]
         if not refs:
             time.sleep(pause)
@@ -374,13 +379,22 @@ class RayPool:
         """Begin anew: what is under way for an earlier run is for nobody."""
         for flight in self.flights.values():
             flight.over, flight.ends = True, time.monotonic() + self.deadlines.limit(flight.job.client)
-        for actor in self.shards.actors if self.shards else ():
-            self.staff.end(actor)
+        self._dismiss()
         for held in (self.waiting, self.ready, self.models, self.errors, self.losses):
             held.clear()
-        self.shards = None
         self.emulated = Emulated(self.task, self.method, getattr(self, "fleet", None), self.emulated.second)
         self._began = time.monotonic()
+
+    def _dismiss(self) -> None:
+        """End the slices; x stays with the run that had them."""
+        if self.shards is None:
+            return
+        if self._ray.is_initialized():
+            with suppress(Exception):  # Ray may be dead, or a slice
+                self.shards.close()
+        for actor in self.shards.actors:
+            self.staff.end(actor)
+        self.shards = None
 
     def vectors(self, method: Method, x: Vector) -> Vectors:
         """What holds the vectors of a server on this pool, for a run that begins."""
@@ -489,14 +503,10 @@ class RayPool:
         self.staff.close()
         if self._evaluator:
             self.staff.end(self._evaluator.actor)
-        if self.shards and self._ray.is_initialized():
-            with suppress(Exception):  # Ray may be dead, or a slice
-                self.shards.close()
-        for actor in self.shards.actors if self.shards else ():
-            self.staff.end(actor)
+        self._dismiss()
         for held in (self.flights, self.waiting, self.models, self.ready, self.errors):
             held.clear()
-        self._evaluator = self._luggage = self.shards = None
+        self._evaluator = self._luggage = None
         if self._ours:
             with suppress(Exception):
                 self._ray.shutdown()

@@ -65,5 +65,5 @@ class Emulated:
 
     def resume(self, due: list[tuple[float, int, int]]) -> None:
         """Go on with the calendar that an earlier process had."""
-        self.calendar = [one for one in due if one[2] < 0]
+        self.calendar = [one for one in due if one[2] < 0 and self.second]
         heapify(self.calendar)

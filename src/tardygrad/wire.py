@@ -101,8 +101,7 @@ def unpack(packed: Packed, wire: Wire) -> Tensor:
     if wire == "float32":
         return packed.numbers
     v, scales = kernels.fresh(packed.numbers), packed.scales
-    known = scales is not None and scales.dtype == torch.float32 and len(scales) == _blocks(len(v))
-    if wire == "int8" and scales is not None and known and _quick(v):  # others gain little
+    if wire == "int8" and scales is not None and _regular(scales, v) and _quick(v):  # others gain little
         kernels.widen(packed.numbers, scales, v, BLOCK)
         return v
     for a, b in _pieces(v):
@@ -141,6 +140,10 @@ def _known(wire: Wire) -> None:
 
 def _blocks(size: int) -> int:
     return -(-size // BLOCK)
+
+
+def _regular(scales: Tensor, v: Tensor) -> bool:
+    return scales.dtype == v.dtype and len(scales) == _blocks(len(v))
 
 
 def _quick(v: Tensor, error: Tensor | None = None) -> bool:

@@ -22,6 +22,7 @@ import pytest
 import tardygrad as tg
 from tardygrad.cli import main
 from tardygrad.pools import joining
+from tests.pools.test_cluster import wait_for
 
 ray = pytest.importorskip("ray")
 psutil = pytest.importorskip("psutil")
@@ -63,13 +64,6 @@ def website() -> Iterator[str]:
         yield f"127.0.0.1:{site.server_port}"
         site.shutdown()
         thread.join()
-
-
-def wait_for(holds: Callable[[], object], seconds: float = 60.0) -> None:
-    until = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < until
-        time.sleep(0.02)
 
 
 def test_a_website_is_no_cluster() -> None:

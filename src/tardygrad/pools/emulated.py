@@ -11,7 +11,24 @@ from tardygrad.fleet import Fleet, Journeys
 from tardygrad.messages import Job, Joined, Lost
 from tardygrad.method import Method
 
-_LOST, _JOINED = -2, -1  # in place of a serial, as in the simulator's calendar
+LOST, JOINED = -2, -1  # in place of a serial: at equal times a client is lost or back before its job arrives
+
+
+def calendar(fleet: Fleet) -> list[tuple[float, int, int]]:
+    """Who is lost and back when: (the fleet's time, client, lost or joined), a heap."""
+    made = [(away.at, away.client, LOST) for away in fleet.absences]
+    made += [(away.back, away.client, JOINED) for away in fleet.absences if away.back is not None]
+    heapify(made)
+    return made
+
+
+def journeys(task: Task, method: Method, fleet: Fleet) -> Journeys:
+    """When a method's jobs on a task are back, for a fleet that fits."""
+    if task.clients != fleet.clients:
+        counts = f"{task.clients} and {fleet.clients}"
+        raise Invalid(f"task and fleet must have the same number of clients, got {counts}.")
+    message, whole = 4 * task.parameters, method.local_steps or method.local_epochs or 1
+    return Journeys(fleet, message, message * (2 if method.compensate else 1), whole)
 
 
 class Emulated:
@@ -23,7 +40,7 @@ class Emulated:
 
     def __init__(self, task: Task, method: Method, fleet: Fleet | None, second: float) -> None:
         self.second, self.server_time = second, 0.0
-        self.calendar: list[tuple[float, int, int]] = []  # (the fleet's time, client, lost or joined), a heap
+        self.calendar: list[tuple[float, int, int]] = []
         self.spoilt, self.twice = frozenset[tuple[int, int]](), frozenset[tuple[int, int]]()
         self._journeys: Journeys | None = None
         if not second:
@@ -32,16 +49,9 @@ class Emulated:
             return
         if fleet is None:
             raise Invalid(f"`second` is for the times of a fleet, got {second:g} without one.")
-        if task.clients != fleet.clients:
-            counts = f"{task.clients} and {fleet.clients}"
-            raise Invalid(f"task and fleet must have the same number of clients, got {counts}.")
-        message, whole = 4 * task.parameters, method.local_steps or method.local_epochs or 1
-        self._journeys = Journeys(fleet, message, message * (2 if method.compensate else 1), whole)
+        self._journeys, self.calendar = journeys(task, method, fleet), calendar(fleet)
         self.server_time = fleet.server_time * second
         self.spoilt, self.twice = fleet.sending("nan"), fleet.sending("twice")
-        self.calendar = [(away.at, away.client, _LOST) for away in fleet.absences]
-        self.calendar += [(away.back, away.client, _JOINED) for away in fleet.absences if away.back is not None]
-        heapify(self.calendar)
 
     def due(self, job: Job, now: float) -> float:
         """When a job that is sent now is back; inf if it never is, and its client will be lost."""
@@ -50,7 +60,7 @@ class Emulated:
         sent = now / self.second
         due = self._journeys.due(job.client, job.serial, job.seed, job.steps or job.epochs, sent)
         if due == math.inf:
-            heappush(self.calendar, (self._journeys.gone(job.client, sent), job.client, _LOST))
+            heappush(self.calendar, (self._journeys.gone(job.client, sent), job.client, LOST))
         return due * self.second
 
     @property
@@ -61,7 +71,7 @@ class Emulated:
     def strike(self) -> Lost | Joined:
         """What happens next."""
         _, client, what = heappop(self.calendar)
-        return Joined(client) if what == _JOINED else Lost(client)
+        return Joined(client) if what == JOINED else Lost(client)
 
     def resume(self, due: list[tuple[float, int, int]]) -> None:
         """Go on with the calendar that an earlier process had."""

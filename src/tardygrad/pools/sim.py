@@ -11,16 +11,16 @@ from typing import cast
 
 from tardygrad.algorithm import Batched, Task
 from tardygrad.errors import Invalid, WorkFailed
-from tardygrad.fleet import Fleet, Journeys, spoil
+from tardygrad.fleet import Fleet, spoil
 from tardygrad.messages import Job, Joined, Lost, Update
 from tardygrad.method import Method
 from tardygrad.pools.crew import Crew
+from tardygrad.pools.emulated import JOINED, LOST, calendar, journeys
 from tardygrad.pools.pool import Message, Pending, perform, perform_together
 from tardygrad.regions import serve
 from tardygrad.tasks.clock import Clock
 
 AHEAD = 8
-_LOST, _JOINED = -2, -1  # in place of a serial: at equal times a client is lost or back before its job arrives
 
 
 class SimPool:
@@ -50,21 +50,12 @@ class SimPool:
     ) -> None:
         if workers < 0:
             raise Invalid(f"`workers` must be 0 (all cores) or more, got {workers}.")
-        if task.clients != fleet.clients:
-            raise Invalid(
-                f"task and fleet must have the same number of clients, got {task.clients} and {fleet.clients}."
-            )
+        self._journeys = journeys(task, method, fleet)
         self.task, self.method, self.fleet = task, method, fleet
         self.now = 0.0
-        self.due: list[tuple[float, int, int, Job | None]] = []  # (time, client, serial, job), a heap
-        for away in fleet.absences:
-            self.due.append((away.at, away.client, _LOST, None))
-            if away.back is not None:
-                self.due.append((away.back, away.client, _JOINED, None))
-        heapify(self.due)
-        message = 4 * task.parameters
-        answer = message * (2 if method.compensate else 1)
-        self._journeys = Journeys(fleet, message, answer, method.local_steps or method.local_epochs or 1)
+        self.due: list[tuple[float, int, int, Job | None]] = [
+            (*one, None) for one in calendar(fleet)
+        ]  # with jobs, a heap
         self._spoilt, self._twice = fleet.sending("nan"), fleet.sending("twice")
         self._again: dict[tuple[int, int], Update] = {}  # delivered, and to be delivered once more
         workers = workers or len(os.sched_getaffinity(0))
@@ -85,7 +76,7 @@ class SimPool:
             if self._ahead:
                 self._ahead.add(due, job)
         else:  # its windows have closed for good, or a heavy tail has run off the end of the numbers
-            heappush(self.due, (self._journeys.gone(client, self.now), client, _LOST, None))
+            heappush(self.due, (self._journeys.gone(client, self.now), client, LOST, None))
 
     def next(self) -> Message | None:
         if not self.due:
@@ -96,7 +87,7 @@ class SimPool:
         if job is not None:
             self.now += self.fleet.server_time
             return self._faulty(job) if self._spoilt or self._twice else self._result(job)
-        if serial == _JOINED:
+        if serial == JOINED:
             return Joined(client)
         self.due = [one for one in self.due if one[1] != client or one[3] is None]  # its job is lost with it
         heapify(self.due)

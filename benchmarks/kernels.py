@@ -36,12 +36,12 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from tardygrad import kernels
-from tardygrad.algorithm import contribution, walk
-from tardygrad.kernels import Form, Late
-from tardygrad.schedules import Constant
-from tardygrad.transforms import Step, chain, clip, scale
-from tardygrad.wire import Packed, Wire, pack, send, unpack
+from tardygrad.core import kernels
+from tardygrad.core.algorithm import contribution, walk
+from tardygrad.core.kernels import Form, Late
+from tardygrad.core.schedules import Constant
+from tardygrad.core.transforms import Step, chain, clip, scale
+from tardygrad.engines.wire import Packed, Wire, pack, send, unpack
 
 UPDATES = 4  # so many different ones
 BYTES = {

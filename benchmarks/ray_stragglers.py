@@ -32,10 +32,10 @@ from typing import Any
 import torch
 
 import tardygrad as tg
+from tardygrad.core.messages import Job
+from tardygrad.engines.pool import Pending
+from tardygrad.engines.ray.connection import LEAST, ray_module, start
 from tardygrad.fleet import Stragglers
-from tardygrad.messages import Job
-from tardygrad.pools.joining import LEAST, ray_module, start
-from tardygrad.pools.pool import Pending
 
 CLIENTS, TARGET = 8, 0.3
 LIMITS = {"mild": 2.5, "large": 6.0}  # times faster than waiting

@@ -49,10 +49,11 @@ from rich.console import Console
 from rich.table import Table
 
 import tardygrad as tg
-from tardygrad.messages import Job, Refused, Taken, Update
-from tardygrad.pools import cluster, hand
-from tardygrad.pools.joining import ray_module, start, store
-from tardygrad.wire import Wire
+from tardygrad.core.messages import Job, Refused, Taken, Update
+from tardygrad.engines.ray import pool as cluster
+from tardygrad.engines.ray import worker as hand
+from tardygrad.engines.ray.connection import ray_module, start, store
+from tardygrad.engines.wire import Wire
 
 WORKERS, M, TINY = 2, 3, 8192
 SENT = 20  # updates that are sent as fast as can be

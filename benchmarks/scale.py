@@ -30,10 +30,10 @@ from rich.console import Console
 from rich.table import Table
 
 import tardygrad as tg
+from tardygrad.core.messages import Advanced
+from tardygrad.engines.wire import BLOCK, Wire, pack
 from tardygrad.fleet import Link, Uniform
-from tardygrad.memory import needs, size
-from tardygrad.messages import Advanced
-from tardygrad.wire import BLOCK, Wire, pack
+from tardygrad.runs.memory import needs, size
 
 RESULTS = Path(__file__).parent / "results" / "ray_throughput.json"
 SLOW = 0.125  # GB/s, for the table of links

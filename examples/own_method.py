@@ -5,8 +5,8 @@ import math
 import torch
 
 import tardygrad as tg
-from tardygrad.schedules import Constant
-from tardygrad.transforms import chain, clip, scale
+from tardygrad.core.schedules import Constant
+from tardygrad.core.transforms import chain, clip, scale
 
 
 def heavy_ball(lr: float, beta: float) -> tg.Transform:

@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 
 import tardygrad as tg
-from tardygrad import memory
-from tardygrad.messages import Buffers, Job, Vector
+from tardygrad.core.messages import Buffers, Job, Vector
+from tardygrad.runs import memory
 
 
 class Wide:

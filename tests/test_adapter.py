@@ -11,9 +11,9 @@ import pytest
 import torch
 
 import tardygrad as tg
-from tardygrad.adapter import optimizer
-from tardygrad.messages import Job
-from tardygrad.schedules import Constant, Power
+from tardygrad.core.messages import Job
+from tardygrad.core.schedules import Constant, Power
+from tardygrad.core.torch_inner import optimizer
 from tests.measure_memory import Wide
 
 CLASSES = sorted(

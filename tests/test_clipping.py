@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import tardygrad as tg
-from tardygrad.clipping import clip, clip_l2
-from tardygrad.schedules import Constant, Power
-from tardygrad.transforms import Step, chain, clipped_share, scale
-from tardygrad.transforms import clip as clip_step
+from tardygrad.core.clipping import clip, clip_l2
+from tardygrad.core.schedules import Constant, Power
+from tardygrad.core.transforms import Step, chain, clipped_share, scale
+from tardygrad.core.transforms import clip as clip_step
 
 LIGHT = settings(deadline=None, max_examples=60, derandomize=True)
 FORMS = pytest.mark.parametrize("form", [clip, clip_l2])

@@ -18,8 +18,8 @@ import click
 import pytest
 import typer
 
-from tardygrad import spec
 from tardygrad.cli import app, demo, main
+from tardygrad.spec import spec
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])

@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 import tardygrad as tg
-from tardygrad import kernels
-from tardygrad.algorithm import contribution, finish, fold, walk
-from tardygrad.kernels import Form, Late, Outcome
-from tardygrad.schedules import Constant, Cosine, Power
-from tardygrad.transforms import State, Step, Transform, chain, clip, scale
-from tardygrad.wire import BLOCK, Packed, Wire, pack, send, unpack
+from tardygrad.core import kernels
+from tardygrad.core.algorithm import contribution, finish, fold, walk
+from tardygrad.core.kernels import Form, Late, Outcome
+from tardygrad.core.schedules import Constant, Cosine, Power
+from tardygrad.core.transforms import State, Step, Transform, chain, clip, scale
+from tardygrad.engines.wire import BLOCK, Packed, Wire, pack, send, unpack
 
-fused = pytest.importorskip("tardygrad.fused", reason="needs numba: pip install -c constraints.txt -e '.[fast]'")
+fused = pytest.importorskip("tardygrad.core.fused", reason="needs numba: pip install -c constraints.txt -e '.[fast]'")
 
 SIZES = [1, 7, fused.BLOCK - 1, fused.BLOCK, 3 * fused.BLOCK + 5]
 STEPS = {
@@ -420,10 +420,10 @@ def test_a_gradient_of_any_kind_is_walked(g: Tensor) -> None:
 def test_a_numba_that_cannot_compile_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     class Broken:
         def find_spec(self, name: str, *rest: object) -> None:
-            if name == "tardygrad.fused":
+            if name == "tardygrad.core.fused":
                 raise RuntimeError("cannot cache function 'walk': no locator available")
 
-    monkeypatch.delitem(sys.modules, "tardygrad.fused")
+    monkeypatch.delitem(sys.modules, "tardygrad.core.fused")
     monkeypatch.delattr(tg, "fused")
     monkeypatch.setattr(sys, "meta_path", [Broken(), *sys.meta_path])
     assert kernels._fused.__wrapped__() is None

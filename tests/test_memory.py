@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import tardygrad as tg
-from tardygrad import memory
+from tardygrad.runs import memory
 from tardygrad.tasks import clock
 
 ROUNDS = 60

@@ -1,4 +1,4 @@
-"""ClipSGD and BiClip are ordinary optimizers, with the values of `tardygrad.clipping`."""
+"""ClipSGD and BiClip are ordinary optimizers, with the values of `tardygrad.core.clipping`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from tardygrad.clipping import clip, clip_l2
+from tardygrad.core.clipping import clip, clip_l2
 from tardygrad.errors import Invalid
 from tardygrad.optim import BiClip, ClipSGD
 

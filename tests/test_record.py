@@ -15,8 +15,8 @@ import torch
 from safetensors.torch import load_file
 
 import tardygrad as tg
-from tardygrad import checkpoint
-from tardygrad.record import Record, plain, read_json, read_lines, write_json
+from tardygrad.runs import checkpoint
+from tardygrad.runs.record import Record, plain, read_json, read_lines, write_json
 
 METHOD = tg.clip2(local_lr=0.1, local_clip=1.0, lr=1.0, clip=0.5, buffer=2, local_steps=2, mode="client")
 FLEET = tg.Fleet.paper(clients=5).crash(client=1, at=4.0, back=9.0)

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import tardygrad as tg
-from tardygrad.messages import Reason, Refused, Reply
-from tardygrad.record import read_lines
+from tardygrad.core.messages import Reason, Refused, Reply
+from tardygrad.runs.record import read_lines
 from tests.test_regions import method as regional
 from tests.test_regions import served
 from tests.test_server import MODES, D, frozen, method_of, start, update

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 import tardygrad as tg
-from tardygrad import checkpoint, memory
-from tardygrad.method import Regions
-from tardygrad.regions import Regional
+from tardygrad.core.hierarchy import Regional
+from tardygrad.core.method import Regions
+from tardygrad.core.transforms import scale
+from tardygrad.runs import checkpoint, memory
 from tardygrad.tasks import clock
-from tardygrad.transforms import scale
 from tests.test_resume import fleet
 
 

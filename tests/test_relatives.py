@@ -13,8 +13,9 @@ import pytest
 import torch
 
 import tardygrad as tg
-from tardygrad import checkpoint, memory, run, spec
-from tardygrad.pools import sim
+from tardygrad.engines.sim import pool as sim
+from tardygrad.runs import checkpoint, memory, run
+from tardygrad.spec import spec
 
 MODES = ("sync", "server", "client")
 SLOW = {"local_lr": 0.03, "local_steps": 3}

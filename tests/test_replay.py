@@ -10,13 +10,13 @@ import pytest
 import torch
 
 import tardygrad as tg
-from tardygrad.events import events
-from tardygrad.record import read_lines
-from tardygrad.run import script_line
+from tardygrad.runs.events import events
+from tardygrad.runs.record import read_lines
+from tardygrad.runs.run import script_line
 from tests.cli.conftest import Command
 from tests.cli.conftest import tardygrad as tardygrad
-from tests.pools.test_faults import BOTH, FLEET, MODES, NAN, TWICE, method
-from tests.pools.test_together import task
+from tests.engines.test_faults import BOTH, FLEET, MODES, NAN, TWICE, method
+from tests.engines.test_together import task
 
 FLEETS = {"crashes": FLEET, "nan": NAN, "twice": TWICE, "both": BOTH.crash(client=5, at=3.0)}
 

@@ -16,9 +16,9 @@ import pytest
 import torch
 
 import tardygrad as tg
-from tardygrad import checkpoint
-from tardygrad.messages import Advanced
-from tardygrad.record import read_lines
+from tardygrad.core.messages import Advanced
+from tardygrad.runs import checkpoint
+from tardygrad.runs.record import read_lines
 
 ROUNDS = 60
 

@@ -19,10 +19,10 @@ import pytest
 import torch
 
 import tardygrad as tg
-from tardygrad import checkpoint
-from tardygrad.checkpoint import Checkpoint
-from tardygrad.pools.pool import Pending
-from tardygrad.record import plain, read_json, read_lines
+from tardygrad.engines.pool import Pending
+from tardygrad.runs import checkpoint
+from tardygrad.runs.checkpoint import Checkpoint
+from tardygrad.runs.record import plain, read_json, read_lines
 from tests.test_resume import finished, resumed
 
 CLIENTS = 4

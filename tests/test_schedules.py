@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tardygrad as tg
-from tardygrad.schedules import Constant, Cosine, Power, lift
+from tardygrad.core.schedules import Constant, Cosine, Power, lift
 
 LIGHT = settings(deadline=None, max_examples=50, derandomize=True)
 rounds = st.integers(0, 10_000)

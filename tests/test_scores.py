@@ -12,8 +12,8 @@ import torch
 
 import tardygrad as tg
 from tardygrad.errors import Interrupted
-from tardygrad.record import read_json, read_lines
-from tardygrad.report.read import read
+from tardygrad.report.loader import read
+from tardygrad.runs.record import read_json, read_lines
 from tests.test_record import FLEET, METHOD, task
 
 ROUNDS, EVERY = 23, 5

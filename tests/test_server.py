@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import tardygrad as tg
-from tardygrad.messages import Reply
-from tardygrad.transforms import Transform, stateless
+from tardygrad.core.messages import Reply
+from tardygrad.core.transforms import Transform, stateless
 from tests.golden.problem import Problem, Task
 
 MODES = pytest.mark.parametrize("mode", ["sync", "server", "client"])

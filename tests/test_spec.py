@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 import tardygrad as tg
-from tardygrad import run, spec
-from tardygrad.signature import parameters
+from tardygrad.runs import run
+from tardygrad.spec import spec
+from tardygrad.spec.signature import parameters
 from tests.cli.conftest import SMALL
 from tests.tasks.text_files import examples, write_bert, write_tsv
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from tardygrad import streams
-from tardygrad.messages import Job
+from tardygrad.core.messages import Job
 
 LIGHT = settings(deadline=None, max_examples=60, derandomize=True)
 names = st.tuples(

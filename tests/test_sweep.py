@@ -21,11 +21,11 @@ import numpy as np
 import pytest
 
 import tardygrad as tg
-from tardygrad import spec
 from tardygrad.errors import Invalid, RecordError
+from tardygrad.spec import spec
 from tardygrad.sweep import Sweep, Trial, groups, read, remark, sweep
-from tardygrad.sweep.asked import again, ask, overrides
-from tardygrad.sweep.crew import LIVES, Crew
+from tardygrad.sweep.config import again, ask, overrides
+from tardygrad.sweep.runner import LIVES, Crew
 from tardygrad.sweep.study import Study
 from tardygrad.sweep.table import judged
 from tardygrad.sweep.trial import Bench
@@ -350,7 +350,7 @@ def test_a_sweep_can_be_read_while_it_runs(small: str) -> None:
 
 
 def test_a_sweep_in_use_is_not_touched(small: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tardygrad.record.time.sleep", lambda _: None)
+    monkeypatch.setattr("tardygrad.runs.record.time.sleep", lambda _: None)
     begun = crew(small, over=RATES).go()
     next(begun)
     with pytest.raises(RecordError, match=r"the sweep in 'here' is in use by another process\."):

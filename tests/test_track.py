@@ -13,8 +13,9 @@ import pytest
 import torch
 
 import tardygrad as tg
-from tardygrad import spec, track
-from tardygrad.record import read_lines
+from tardygrad.runs import track
+from tardygrad.runs.record import read_lines
+from tardygrad.spec import spec
 
 ROUNDS = 25
 TASK = tg.tasks.quadratic(clients=8, dimension=20, heterogeneity=1.0)

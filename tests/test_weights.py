@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tardygrad as tg
-from tardygrad import spec
-from tardygrad.weights import Staleness
+from tardygrad.core.weights import Staleness
+from tardygrad.spec import spec
 from tests.laws.test_laws import LIGHT
 
 positive = st.floats(0.0, 20.0)

@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tardygrad import kernels
+from tardygrad.core import kernels
+from tardygrad.engines.wire import BLOCK, Packed, Wire, pack, send, unpack
 from tardygrad.errors import Invalid
-from tardygrad.wire import BLOCK, Packed, Wire, pack, send, unpack
 
 LIGHT = settings(deadline=None, max_examples=60, derandomize=True)
 ALL: tuple[Wire, ...] = ("float32", "float16", "bfloat16", "int8")
@@ -32,7 +32,7 @@ EACH = pytest.mark.parametrize("wire", NARROW)
 def way(request: pytest.FixtureRequest) -> Iterator[None]:
     """Everything is true of the plain lines and of the kernels."""
     if request.param == "fused":
-        pytest.importorskip("tardygrad.fused", reason="needs numba")
+        pytest.importorskip("tardygrad.core.fused", reason="needs numba")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kernels, "LEAST", math.inf if request.param == "plain" else 1)
         yield

@@ -15,8 +15,8 @@ from typing import Literal, Protocol
 import torch
 
 from tardygrad import streams
+from tardygrad.core.messages import Update
 from tardygrad.errors import Invalid
-from tardygrad.messages import Update
 
 Sends = Literal["nan", "twice"]
 """How a faulty job comes back: as NaN, or once more than it should."""

@@ -5,7 +5,7 @@ S. H. Lee, M. Zaheer, T. Li. Efficient Distributed Optimization under Heavy-Tail
     x ← x − η · (sign(g_j) · min(max(|g_j|, d), u))_j       norm="coordinate"; zeros stay zero
     x ← x − η · g · min(max(‖g‖, d), u) / ‖g‖               norm="l2", over all parameters of a group
 
-With d = 0 they are the local steps of SGDClip and Clip². Values are those of `tardygrad.clipping`; there is no state.
+With d = 0 they are the local steps of SGDClip and Clip². Values are those of `core.clipping`; there is no state.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT
 
-from tardygrad.clipping import Norm
+from tardygrad.core.clipping import Norm
 from tardygrad.errors import Invalid, is_number
 
 
@@ -144,7 +144,7 @@ def _move(params: list[Tensor], moves: tuple[Tensor, ...], lr: float | Tensor, d
 
 
 def _clipped(grads: list[Tensor], group: dict[str, Any]) -> tuple[Tensor, ...]:
-    """`tardygrad.clipping.clip` of every tensor."""
+    """`tardygrad.core.clipping.clip` of every tensor."""
     largest = torch.finfo(grads[0].dtype).max
     upper = math.inf if group["upper"] > largest else group["upper"]
     if not group["lower"]:
@@ -175,7 +175,7 @@ def _factors(grads: list[Tensor], upper: float, lower: float) -> tuple[Tensor, T
 
 
 def _scaled(grads: list[Tensor], unit: Tensor, factor: Tensor) -> tuple[Tensor, ...]:
-    """`tardygrad.clipping.clip_l2`: in float64, as a factor may be beyond float32."""
+    """`tardygrad.core.clipping.clip_l2`: in float64, as a factor may be beyond float32."""
     moves = torch._foreach_div([g.double() for g in grads], unit.to(grads[0].device))
     torch._foreach_mul_(moves, factor.to(grads[0].device))
     return tuple(move.to(g.dtype) for move, g in zip(moves, grads, strict=True))

@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import pytest
 
-from tardygrad import spec
 from tardygrad.cli import demo
-from tardygrad.run import Run
+from tardygrad.runs.run import Run
+from tardygrad.spec import spec
 from tests.cli.conftest import Command
 
 MODULE: Any = importlib.import_module(demo.__module__)

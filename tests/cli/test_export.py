@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tardygrad import export
-from tardygrad.record import read_lines
+from tardygrad.runs import export
+from tardygrad.runs.record import read_lines
 from tests.cli.conftest import Command
 
 CRASH = "fleet.crashes=[{client=0, at=3, back=5}]"

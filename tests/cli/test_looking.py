@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tardygrad import spec
-from tardygrad.cli import screen
+from tardygrad.cli import output as screen
+from tardygrad.spec import spec
 from tests.cli.conftest import SMALL, Command
 
 

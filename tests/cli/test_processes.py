@@ -15,8 +15,8 @@ from typing import cast
 
 import pytest
 
-from tardygrad.cli.sitting import Signals
-from tardygrad.run import Run
+from tardygrad.cli.session import Signals
+from tardygrad.runs.run import Run
 from tests.cli.conftest import Command
 
 LONG = ["small.toml", "task.dimension=3000", "run.checkpoint_every=7", "run.evaluate_every=50"]

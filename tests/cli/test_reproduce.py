@@ -16,10 +16,10 @@ import pytest
 
 from tardygrad import tasks
 from tardygrad.errors import Diverged, RecordError
-from tardygrad.record import held
 from tardygrad.reproduce import experiments, tables
 from tardygrad.reproduce.experiments import CELLS, Cell, Experiment
 from tardygrad.reproduce.page import marks
+from tardygrad.runs.record import held
 from tests.cli.conftest import Command, Result
 
 BEGIN, END = marks("tables")

@@ -10,14 +10,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tardygrad.algorithm import Task
 from tardygrad.cli.run import again
+from tardygrad.core.algorithm import Task
+from tardygrad.core.messages import Job, Update
+from tardygrad.core.method import Method
+from tardygrad.engines.pool import perform
 from tardygrad.errors import Invalid, WorkFailed
-from tardygrad.messages import Job, Update
-from tardygrad.method import Method
-from tardygrad.pools.pool import perform
-from tardygrad.record import read_lines
-from tardygrad.spec import load
+from tardygrad.runs.record import read_lines
+from tardygrad.spec.spec import load
 from tardygrad.tasks.clock import Clock
 from tests.cli.conftest import Command, Result
 
@@ -133,7 +133,7 @@ def test_too_little_memory_is_said_before_anything_is_written(tardygrad: Command
 
 
 def test_a_long_run_is_looked_ahead_of_only_so_far(tardygrad: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tardygrad.cli.sitting.NEAR", 9)
+    monkeypatch.setattr("tardygrad.cli.session.NEAR", 9)
     assert tardygrad("run", "small.toml").err.endswith(" in the first 3 rounds\n")
     assert "in the first" not in tardygrad("run", "small.toml", "--max-memory", "1GB").err
 
@@ -251,7 +251,7 @@ def test_what_cannot_be_replayed_is_one_line(tardygrad: Command) -> None:
 def test_resuming_a_finished_run_says_that_it_is(tardygrad: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     first = tardygrad("run", "small.toml", "--out", "here")
     said = "the run in here has made its 12 rounds; add run.rounds=N for more\n"
-    monkeypatch.setattr("tardygrad.spec.Spec.build", None)  # nothing is made for it
+    monkeypatch.setattr("tardygrad.spec.spec.Spec.build", None)  # nothing is made for it
     assert tardygrad("resume", "here") == Result(0, first.out, said)
     assert tardygrad("resume", "here", "run.rounds=12") == Result(0, first.out, said)
 
@@ -340,7 +340,7 @@ def test_a_run_whose_work_fails_says_how_to_go_on(tardygrad: Command, monkeypatc
         raise WorkFailed(f"the work of client {job.client} failed: out of cheese.")
 
     with monkeypatch.context() as patch:
-        patch.setattr("tardygrad.pools.sim.perform", fail)
+        patch.setattr("tardygrad.engines.sim.pool.perform", fail)
         code, out, err = tardygrad("run", "small.toml", "--out", "here")
     assert (code, out) == (1, "")
     assert err.endswith("failed: out of cheese. Go on with: tardygrad resume here\n")

@@ -29,7 +29,7 @@ LONG = ["small.toml", *MANY, "run.rounds=40", "task.dimension=500", "--jobs", "2
 
 FEW = """
 import multiprocessing, time
-from tardygrad.sweep import crew
+from tardygrad.sweep import runner as crew
 left, trial = multiprocessing.Value("i", {few}), crew.Bench.trial
 def held(*given):
     with left:

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 import tardygrad as tg
-from tardygrad import spec
+from tardygrad.doctor.convergence_checks import divergence, onset
 from tardygrad.doctor.examine import Examined, examine
 from tardygrad.doctor.finding import Finding, in_order
 from tardygrad.doctor.history import Rounds, read
-from tardygrad.doctor.learning import divergence, onset
-from tardygrad.doctor.remedy import Remedies
+from tardygrad.doctor.what_if import Remedies
 from tardygrad.errors import RecordError
+from tardygrad.spec import spec
 from tests.doctor.planted import clip2, fleet, record, sgdclip
 from tests.report.records import record as made_up
 

@@ -10,7 +10,7 @@ import pytest
 
 import tardygrad as tg
 from tardygrad import streams
-from tardygrad.doctor.clocked import clocked
+from tardygrad.doctor.clock_run import clocked
 from tardygrad.doctor.fit import Drawn, choose, fit
 from tardygrad.doctor.history import History, read
 from tests.doctor.planted import clip2, fleet, record

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 import tardygrad as tg
-from tardygrad.doctor.clocked import UPDATES, clocked, enough
+from tardygrad.doctor.clock_run import UPDATES, clocked, enough
 from tardygrad.doctor.picture import BEYOND, picture
 from tardygrad.doctor.search import Tried, ranked, search, settings, sizes
 from tardygrad.doctor.theorems import presets, tail_of, tolerance

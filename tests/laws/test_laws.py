@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tardygrad as tg
-from tardygrad.messages import Job
+from tardygrad.core.messages import Job
 
 LIGHT = settings(deadline=None, max_examples=25, derandomize=True)
 

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tardygrad as tg
-from tardygrad.algorithm import downplay
-from tardygrad.pace import Pace, Speeds
-from tardygrad.regions import Regional
-from tardygrad.schedules import Constant
-from tardygrad.transforms import Step, adaptive, amsgrad, delayed_nesterov, momentum
+from tardygrad.core.algorithm import downplay
+from tardygrad.core.dylu import Pace, Speeds
+from tardygrad.core.hierarchy import Regional
+from tardygrad.core.schedules import Constant
+from tardygrad.core.transforms import Step, adaptive, amsgrad, delayed_nesterov, momentum
 from tests.laws.test_laws import LIGHT, clip2, fleet_of, fleets, models, same, seeds, task_for
 
 

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tardygrad as tg
-from tardygrad import kernels
-from tardygrad.algorithm import downplay
-from tardygrad.transforms import Step
+from tardygrad.core import kernels
+from tardygrad.core.algorithm import downplay
+from tardygrad.core.transforms import Step
 
 LIGHT = settings(deadline=None, max_examples=20, derandomize=True)
 CLIENTS = 9
@@ -111,7 +111,7 @@ def test_the_running_sum_is_the_sum_of_the_list(how: str, outer: str, buffer: in
 
 @pytest.mark.parametrize("how", TREATED)
 def test_so_is_that_of_the_fused_kernels(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("tardygrad.fused", reason="needs numba")
+    pytest.importorskip("tardygrad.core.fused", reason="needs numba")
     monkeypatch.setattr(kernels, "LEAST", 1)
     for buffer in range(1, 8):
         assert check(method_of(how, buffer), buffer, messages=21, size=1003) == 21 // buffer

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from tardygrad.errors import Invalid, RecordError
-from tardygrad.figures import colours
 from tardygrad.report.blocks import Note, Table
+from tardygrad.report.build import Report, tell
 from tardygrad.report.groups import baseline_of, grouped, lines, target_of
 from tardygrad.report.live import said
+from tardygrad.report.loader import find, read
 from tardygrad.report.page import figures, pictures, put
-from tardygrad.report.read import find, read
-from tardygrad.report.tell import Report, tell
+from tardygrad.report.theme import colours
 from tests.report.records import EVIL, ODD, events, record, write
 
 ALONE = {

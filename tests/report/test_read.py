@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from tardygrad.errors import Invalid, RecordError
-from tardygrad.record import Record
-from tardygrad.report.read import BARS, CLASSES, CLIENTS, EVEN, POINTS, SPANS, find, going, read, tail_of
-from tardygrad.report.tell import tell
-from tardygrad.report.thin import Lanes, Thin
+from tardygrad.report.build import tell
+from tardygrad.report.downsample import Lanes, Thin
+from tardygrad.report.loader import BARS, CLASSES, CLIENTS, EVEN, POINTS, SPANS, find, going, read, tail_of
+from tardygrad.runs.record import Record
 from tardygrad.tail.estimate import estimate
 from tests.report.records import EVIL, events, record, write
 

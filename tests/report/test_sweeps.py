@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from tardygrad import spec
 from tardygrad.report.blocks import Code, Table
 from tardygrad.report.page import figures, html
 from tardygrad.report.sweeps import sweep_parts
+from tardygrad.spec import spec
 from tardygrad.sweep import Sweep, Trial, groups
 from tardygrad.sweep import sweep as sweep_of
-from tardygrad.sweep.asked import ask, overrides
+from tardygrad.sweep.config import ask, overrides
 from tests.report.conftest import Open
 from tests.report.records import EVIL, ODD
 

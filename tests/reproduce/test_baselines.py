@@ -12,15 +12,16 @@ import pytest
 from optuna.distributions import FloatDistribution
 from optuna.trial import FrozenTrial
 
-from tardygrad import spec
 from tardygrad.errors import RecordError
-from tardygrad.record import held, write_json
-from tardygrad.reproduce import baselines, contenders, results, tuning
-from tardygrad.reproduce.arms import TUNING
+from tardygrad.reproduce import baseline_specs as contenders
+from tardygrad.reproduce import baselines, results, tuning
+from tardygrad.reproduce.baseline_page import picture, said, text
+from tardygrad.reproduce.baseline_specs import CLIPPED, CONTENDERS, LESSONS, Entry
 from tardygrad.reproduce.baselines import FLEETS, Contest, Line, marked
-from tardygrad.reproduce.contenders import CLIPPED, CONTENDERS, LESSONS, Entry
 from tardygrad.reproduce.page import marks
-from tardygrad.reproduce.standings import picture, said, text
+from tardygrad.reproduce.trials import TUNING
+from tardygrad.runs.record import held, write_json
+from tardygrad.spec import spec
 from tardygrad.tasks.fashion import FASHION
 from tests.cli.conftest import Command, tardygrad  # noqa: F401
 from tests.tasks.picture_files import GRAY, striped, write_idx

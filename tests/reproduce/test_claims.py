@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from tardygrad import spec
 from tardygrad.reproduce import paper
-from tardygrad.reproduce.arms import ROUNDS, TUNING, Arm, Look, Result, Tuned
 from tardygrad.reproduce.claims import CLAIMS, FAST, FULL, GRIDS, Claim, Finding, field, texts
 from tardygrad.reproduce.pictures import picture
+from tardygrad.reproduce.trials import ROUNDS, TUNING, Arm, Look, Result, Tuned
 from tardygrad.reproduce.verdicts import text
+from tardygrad.spec import spec
 
 Score = Callable[[Arm], float | None]
 

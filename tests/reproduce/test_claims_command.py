@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tardygrad.reproduce import arms, claims
+from tardygrad.reproduce import claims
+from tardygrad.reproduce import trials as arms
 from tardygrad.reproduce.claims import Check, Claim, Finding, line
 from tardygrad.reproduce.page import fresh, marks
 from tests.cli.conftest import Command, tardygrad  # noqa: F401

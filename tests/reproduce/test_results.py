@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from tardygrad import spec
 from tardygrad.errors import RecordError
-from tardygrad.record import held
 from tardygrad.reproduce import results
-from tardygrad.reproduce.arms import Arm
 from tardygrad.reproduce.results import Results
+from tardygrad.reproduce.trials import Arm
+from tardygrad.runs.record import held
+from tardygrad.spec import spec
 
 ARM = Arm("Clip²", rounds=10).at(lr=1.0, clip=0.003)
 ASKS = [(ARM, 1), (ARM, 2), (ARM.at(lr=3.0), 1), (Arm("FADAS", rounds=10).at(lr=0.01, tau_c=1.0), 1)]
@@ -88,7 +88,7 @@ def test_a_process_that_dies_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyP
 LONG = """
 import sys
 from pathlib import Path
-from tardygrad.reproduce.arms import Arm
+from tardygrad.reproduce.trials import Arm
 from tardygrad.reproduce.results import Results
 
 asks = [(Arm("Clip²", rounds=10).at(lr=1.0, clip=0.003), seed) for seed in range(200)]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.stats import levy_stable
 
 from tardygrad.errors import Invalid
-from tardygrad.record import plain
+from tardygrad.runs.record import plain
 from tardygrad.tail import estimate
 from tardygrad.tasks import Noise
 

@@ -10,9 +10,9 @@ import torch
 
 import tardygrad as tg
 from tardygrad.errors import Invalid
-from tardygrad.record import read_json, read_lines, write_json
+from tardygrad.report.build import tell
 from tardygrad.report.page import figures
-from tardygrad.report.tell import tell
+from tardygrad.runs.record import read_json, read_lines, write_json
 from tardygrad.tail.updates import EACH, TOGETHER, Updates
 
 FLEET = tg.Fleet.paper(clients=12)

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from tardygrad.errors import Invalid
-from tardygrad.tasks import cache
-from tardygrad.tasks.cache import cached, fingerprint
+from tardygrad.tasks.data import cache
+from tardygrad.tasks.data.cache import cached, fingerprint
 
 
 class Maker:

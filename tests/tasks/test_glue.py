@@ -14,14 +14,15 @@ import torch
 from torch import nn
 
 import tardygrad as tg
-from tardygrad.algorithm import work
+from tardygrad.core.algorithm import work
+from tardygrad.core.messages import Job
 from tardygrad.errors import Invalid
-from tardygrad.messages import Job
 from tardygrad.methods.sgdclip import sgdclip
-from tardygrad.tasks import TorchTask, shard, text_model
+from tardygrad.tasks import TorchTask, shard
 from tardygrad.tasks import glue as make
+from tardygrad.tasks.data.glue import FORMS
 from tardygrad.tasks.glue import f1, matthews, pearson
-from tardygrad.tasks.glue_data import FORMS
+from tardygrad.tasks.nets import text_model
 from tests.tasks.text_files import examples, write_bert, write_tsv
 
 SHARED = Path(__file__).parents[2].parent / "shared/data/glue"

@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-from tardygrad.algorithm import Server, work
+from tardygrad.core.algorithm import Server, work
+from tardygrad.core.messages import Job
 from tardygrad.errors import Invalid
-from tardygrad.messages import Job
 from tardygrad.methods.sgdclip import sgdclip
-from tardygrad.tasks import Noise, cifar10, fashion, images, mnist
-from tardygrad.tasks.cnn import CNN
+from tardygrad.tasks import Noise, cifar10, fashion, mnist
+from tardygrad.tasks.data import images
 from tardygrad.tasks.fashion import FASHION
-from tardygrad.tasks.vit import ViT
+from tardygrad.tasks.nets.cnn import CNN
+from tardygrad.tasks.nets.vit import ViT
 from tests.tasks.picture_files import GRAY, RGB, pictures, striped, write_binary, write_idx, write_parquet
 
 

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from tardygrad.errors import Invalid
-from tardygrad.tasks import images as module
-from tardygrad.tasks.images import LAYOUTS, images
+from tardygrad.tasks.data import images as module
+from tardygrad.tasks.data.images import LAYOUTS, images
 from tests.tasks.picture_files import (
     GRAY,
     RGB,

@@ -8,12 +8,13 @@ import sys
 import pytest
 import torch
 
-from tardygrad.algorithm import Server, work
+from tardygrad.core.algorithm import Server, work
+from tardygrad.core.messages import Job
 from tardygrad.errors import Invalid
-from tardygrad.messages import Job
 from tardygrad.methods.sgdclip import sgdclip
-from tardygrad.tasks import lm, text
-from tardygrad.tasks.gpt import GPT
+from tardygrad.tasks import lm
+from tardygrad.tasks.data import text
+from tardygrad.tasks.nets.gpt import GPT
 
 RHYME = "the cat sat on the mat and the dog sat on the log; the bird, “tweet”, sat on the cat. "
 SMALL = {"dim": 16, "depth": 1, "heads": 2, "context": 16, "batch_size": 8}

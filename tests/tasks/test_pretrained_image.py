@@ -9,12 +9,13 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from tardygrad.algorithm import work
+from tardygrad.core.algorithm import work
+from tardygrad.core.messages import Job
 from tardygrad.errors import Invalid
-from tardygrad.messages import Job
 from tardygrad.methods.sgdclip import sgdclip
-from tardygrad.tasks import cifar10, fashion, pretrained_image
-from tardygrad.tasks.pretrained_image import Prepared, backbone, find
+from tardygrad.tasks import cifar10, fashion
+from tardygrad.tasks.nets import pretrained_image
+from tardygrad.tasks.nets.pretrained_image import Prepared, backbone, find
 from tests.tasks.picture_files import GRAY, RGB, pictures, striped, write_binary, write_idx
 from tests.tasks.test_tinyvit import folder as tiny  # noqa: F401
 

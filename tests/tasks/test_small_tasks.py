@@ -6,9 +6,9 @@ import pytest
 import torch
 from pydantic import ValidationError, validate_call
 
-from tardygrad.algorithm import Server, work
+from tardygrad.core.algorithm import Server, work
+from tardygrad.core.messages import Advanced, Job
 from tardygrad.errors import Invalid
-from tardygrad.messages import Advanced, Job
 from tardygrad.methods.sgdclip import sgdclip
 from tardygrad.tasks import Noise, clock, digits, logistic, quadratic
 

@@ -5,9 +5,10 @@ import copy
 import pytest
 import torch
 
+from tardygrad.core.messages import Job
 from tardygrad.errors import Invalid
-from tardygrad.messages import Job
-from tardygrad.tasks import cifar10, glue, tail
+from tardygrad.tasks import cifar10, glue
+from tardygrad.tasks.nets import tail
 from tests.tasks.picture_files import RGB, striped, write_binary
 from tests.tasks.test_pretrained_image import resnet, vit  # noqa: F401
 from tests.tasks.test_tinyvit import folder as tiny  # noqa: F401

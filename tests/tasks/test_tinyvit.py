@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from tardygrad.errors import Invalid
 from tardygrad.tasks.cifar10 import cifar10
-from tardygrad.tasks.tinyvit import ConvBN, TinyViT, WindowAttention, load
+from tardygrad.tasks.nets.tinyvit import ConvBN, TinyViT, WindowAttention, load
 
 SHARED = Path(__file__).parents[2].parent / "shared/data"
 WEIGHTS = SHARED / "tinyvit5m_mobilesam"

@@ -8,13 +8,13 @@ from torch import nn
 from torch.nn import functional as F
 
 from tardygrad import streams
-from tardygrad.algorithm import work
+from tardygrad.core.algorithm import work
+from tardygrad.core.messages import Job
 from tardygrad.errors import Invalid
-from tardygrad.messages import Job
 from tardygrad.methods.sgdclip import sgdclip
 from tardygrad.tasks import TorchTask, shard
-from tardygrad.tasks.pixels import Normalize, crop_and_flip
-from tardygrad.tasks.vit import ViT
+from tardygrad.tasks.data.pixels import Normalize, crop_and_flip
+from tardygrad.tasks.nets.vit import ViT
 
 METHOD = sgdclip(local_lr=0.1, local_clip=0.05, lr=1.0, buffer=1, local_steps=3)
 

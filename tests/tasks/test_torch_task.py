@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
 
-from tardygrad.algorithm import work
 from tardygrad.cli import main
+from tardygrad.core.algorithm import work
+from tardygrad.core.messages import Job
 from tardygrad.errors import Invalid
-from tardygrad.messages import Job
 from tardygrad.methods.sgdclip import sgdclip
 from tardygrad.tasks import Noise, TorchTask, shard
 from tardygrad.tasks.digits import ViT

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from tardygrad.algorithm import Server, work
+from tardygrad.core.algorithm import Server, work
 from tardygrad.errors import Invalid
 from tardygrad.methods.sgdclip import sgdclip
 

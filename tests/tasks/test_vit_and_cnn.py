@@ -7,10 +7,10 @@ from torch import nn
 
 from tardygrad import streams
 from tardygrad.errors import Invalid
-from tardygrad.tasks.block import Block
-from tardygrad.tasks.cnn import CNN
-from tardygrad.tasks.pixels import Normalize, crop_and_flip
-from tardygrad.tasks.vit import ViT
+from tardygrad.tasks.data.pixels import Normalize, crop_and_flip
+from tardygrad.tasks.nets.block import Block
+from tardygrad.tasks.nets.cnn import CNN
+from tardygrad.tasks.nets.vit import ViT
 
 
 class Old(nn.Module):

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 
-from tardygrad.tasks.glue_data import FORMS
+from tardygrad.tasks.data.glue import FORMS
 
 WORDS = [
     "the",

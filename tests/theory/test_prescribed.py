@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import tardygrad as tg
-from tardygrad import spec
 from tardygrad.errors import Invalid
+from tardygrad.spec import spec
 from tardygrad.theory.prescribed import prescribed
 from tests.cli.conftest import Command, tardygrad  # noqa: F401
 

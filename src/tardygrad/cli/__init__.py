@@ -26,7 +26,7 @@ from tardygrad.cli.sweep import sweep
 from tardygrad.cli.tail import tail
 from tardygrad.cli.theory import theory
 from tardygrad.errors import Invalid, TardygradError
-from tardygrad.spec import places
+from tardygrad.spec.spec import places
 
 COMMANDS: tuple[Callable[..., Any], ...] = (
     demo,

@@ -7,12 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
-from tardygrad import run as runs
-from tardygrad import spec
+from tardygrad.cli.output import Json, progress, say, show, show_json, show_table, waiting
 from tardygrad.cli.run import fresh
-from tardygrad.cli.screen import Json, progress, say, show, show_json, show_table, waiting
-from tardygrad.cli.sitting import Signals, torch_threads
-from tardygrad.record import replace
+from tardygrad.cli.session import Signals, torch_threads
+from tardygrad.runs import run as runs
+from tardygrad.runs.record import replace
+from tardygrad.spec import spec
 
 CAST = {
     "sync-Clip²": ["method.mode=sync"],
@@ -42,8 +42,8 @@ def demo(
 
     The clients are simulated on a virtual clock; their gradients, and so the accuracies, are real.
     """
-    from tardygrad import figures
-    from tardygrad.report.tell import tell
+    from tardygrad.report import theme
+    from tardygrad.report.build import tell
 
     folder = Path(out) if out else fresh("demo")
     done: dict[str, runs.Run] = {}
@@ -51,8 +51,8 @@ def demo(
         done[label] = _one(label, folder, [*changes, f"run.rounds={rounds}", f"run.evaluate_every={EVERY}"])
     sync = done["sync-Clip²"].summary().time
     rows = [_row(label, run, sync) for label, run in done.items()]
-    chart = figures.curves({label: run.metrics for label, run in done.items()})
-    picture, page = figures.png(chart, folder / "test-loss.png"), folder / "report.html"
+    chart = theme.curves({label: run.metrics for label, run in done.items()})
+    picture, page = theme.png(chart, folder / "test-loss.png"), folder / "report.html"
     with waiting("writing the report"):
         told = tell([str(run.path) for run in done.values()], title="Demo", baseline="sync-Clip²", target=GOAL)
         replace(page, told.html().encode())

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tardygrad.cli.output import Folder, Json, show, show_json, show_table, waiting
 from tardygrad.cli.run import there
-from tardygrad.cli.screen import Folder, Json, show, show_json, show_table, waiting
-from tardygrad.cli.sitting import torch_threads
-from tardygrad.run import plural
+from tardygrad.cli.session import torch_threads
+from tardygrad.runs.run import plural
 
 if TYPE_CHECKING:
     from rich.table import Table

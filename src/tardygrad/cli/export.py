@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from tardygrad import export as exports
+from tardygrad.cli.output import Json, show, show_json, waiting
 from tardygrad.cli.run import there
-from tardygrad.cli.screen import Json, show, show_json, waiting
 from tardygrad.errors import Invalid
-from tardygrad.report.read import find
-from tardygrad.run import plural
+from tardygrad.report.loader import find
+from tardygrad.runs import export as exports
+from tardygrad.runs.run import plural
 
 
 def export(

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import numpy as np
 import typer
 
-from tardygrad import spec
-from tardygrad.cli.screen import Json, MaxMemory, Overrides, Source, counted, show_json, show_table
-from tardygrad.doctor.clocked import Shifts
-from tardygrad.drive import drive
+from tardygrad.cli.output import Json, MaxMemory, Overrides, Source, counted, show_json, show_table
+from tardygrad.core.hierarchy import serve
+from tardygrad.core.messages import Advanced, Lost, Taken, Update
+from tardygrad.doctor.clock_run import Shifts
+from tardygrad.engines.sim.pool import SimPool
 from tardygrad.errors import Invalid
 from tardygrad.fleet import Fleet
-from tardygrad.memory import Memory, Watch, read_size, size
-from tardygrad.messages import Advanced, Lost, Taken, Update
-from tardygrad.pools.sim import SimPool
-from tardygrad.regions import serve
-from tardygrad.run import plural
+from tardygrad.runs.loop import drive
+from tardygrad.runs.memory import Memory, Watch, read_size, size
+from tardygrad.runs.run import plural
+from tardygrad.spec import spec
 from tardygrad.tasks.clock import clock
 
 if TYPE_CHECKING:

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from tardygrad import run as runs
+from tardygrad.cli.output import Folder, Json, progress, show, show_json
 from tardygrad.cli.run import again, there
-from tardygrad.cli.screen import Folder, Json, progress, show, show_json
-from tardygrad.cli.sitting import torch_threads
+from tardygrad.cli.session import torch_threads
+from tardygrad.engines.scripted import ScriptedPool
 from tardygrad.errors import Diverged, Invalid, RecordError
-from tardygrad.events import events
-from tardygrad.pools.scripted import ScriptedPool
-from tardygrad.record import Row, read_json, sound
+from tardygrad.runs import run as runs
+from tardygrad.runs.events import events
+from tardygrad.runs.record import Row, read_json, sound
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from tardygrad.cli.screen import Folder, Json, counted, say, show, show_json, waiting
+from tardygrad.cli.output import Folder, Json, counted, say, show, show_json, waiting
 from tardygrad.errors import Invalid
 
 
@@ -36,9 +36,9 @@ def report(
     RUN is the directory of a run or of a sweep, or a folder with some somewhere below it. Several runs are laid over
     each other.
     """
+    from tardygrad.report.build import tell
     from tardygrad.report.page import figures as all_figures
     from tardygrad.report.page import pictures, put
-    from tardygrad.report.tell import tell
 
     page = Path(out)
     if page.suffix != ".html" or page.is_dir():

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tardygrad.cli.screen import Json, counted, say, show, show_json, show_table
+from tardygrad.cli.output import Json, counted, say, show, show_json, show_table
 from tardygrad.errors import Invalid, nearest
-from tardygrad.run import plural
+from tardygrad.runs.run import plural
 
 if TYPE_CHECKING:
-    from tardygrad.reproduce.arms import Ask
     from tardygrad.reproduce.baselines import Contest, Line
     from tardygrad.reproduce.claims import Claim, Finding, Scale
     from tardygrad.reproduce.results import Results
     from tardygrad.reproduce.tables import Study
+    from tardygrad.reproduce.trials import Ask
 
 app = typer.Typer(name="reproduce", help="Make the paper's results again.", no_args_is_help=True)
 
@@ -66,7 +66,7 @@ def timeline(
     json: Json = False,
 ) -> None:
     """The paper's Figure 1: who works when, server- and client-centric, with N = 3, M = 2 and K = 3."""
-    from tardygrad.figures import svg
+    from tardygrad.report.theme import svg
     from tardygrad.reproduce.page import fresh, put
     from tardygrad.reproduce.timeline import MODES, figure, markdown
     from tardygrad.reproduce.timeline import timeline as simulated
@@ -207,7 +207,7 @@ def tables(
 
 def _make(studies: list[Study], data: Path | None, workers: int, *, named: bool) -> dict[str, str]:
     """Run what is not there yet; the experiments that cannot be run, and why."""
-    from tardygrad.cli.sitting import torch_threads
+    from tardygrad.cli.session import torch_threads
 
     skipped = {}
     with torch_threads(1):
@@ -266,11 +266,11 @@ def baselines(
     json: Json = False,
 ) -> None:
     """The methods side by side, each tuned with as many trials; go on with the same command."""
-    from tardygrad.figures import svg
+    from tardygrad.report.theme import svg
+    from tardygrad.reproduce.baseline_page import PICTURE, fresh, picture, text
+    from tardygrad.reproduce.baseline_specs import CONTENDERS
     from tardygrad.reproduce.baselines import Contest
-    from tardygrad.reproduce.contenders import CONTENDERS
     from tardygrad.reproduce.page import parts, put
-    from tardygrad.reproduce.standings import PICTURE, fresh, picture, text
 
     for name in only or ():
         if name not in CONTENDERS:
@@ -304,9 +304,9 @@ def baselines(
 
 def _fashion(data: str | None) -> tuple[str, str | None]:
     """Why Fashion-MNIST cannot be learnt, and where its images are; None: where the task looks by itself."""
-    from tardygrad import spec
-    from tardygrad.cli.sitting import torch_threads
-    from tardygrad.reproduce.contenders import Entry
+    from tardygrad.cli.session import torch_threads
+    from tardygrad.reproduce.baseline_specs import Entry
+    from tardygrad.spec import spec
 
     folder = Path(data) / "fashion" if data else None
     where = str(folder.resolve()) if folder and folder.is_dir() else None
@@ -333,7 +333,7 @@ def _compete(contest: Contest, jobs: int) -> None:
 def _standings(lines: list[Line], seeds: int) -> None:
     from rich.table import Table
 
-    from tardygrad.reproduce.standings import headings, name, row, said
+    from tardygrad.reproduce.baseline_page import headings, name, row, said
 
     head = headings(lines[0])
     table = Table(head[0], box=None, pad_edge=False, title=name(lines[0]), title_justify="left")

@@ -9,13 +9,13 @@ from typing import Annotated
 
 import typer
 
-from tardygrad import run as runs
-from tardygrad import spec
-from tardygrad.cli.screen import Folder, Json, MaxMemory, Overrides, Source, say, waiting
-from tardygrad.cli.sitting import crowded, engine, fit, sit, tell, torch_threads
+from tardygrad.cli.output import Folder, Json, MaxMemory, Overrides, Source, say, waiting
+from tardygrad.cli.session import crowded, engine, fit, sit, tell, torch_threads
 from tardygrad.errors import Invalid, RecordError
-from tardygrad.record import Row, read_json, sound, unused, unwritable
-from tardygrad.track import check
+from tardygrad.runs import run as runs
+from tardygrad.runs.record import Row, read_json, sound, unused, unwritable
+from tardygrad.runs.track import check
+from tardygrad.spec import spec
 
 
 def run(

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from tardygrad import figures
-from tardygrad.algorithm import downplay
+from tardygrad.cli.output import counted, show, show_json, show_table, waiting, writable
 from tardygrad.cli.run import there
-from tardygrad.cli.screen import counted, show, show_json, show_table, waiting, writable
+from tardygrad.core.algorithm import downplay
+from tardygrad.core.hierarchy import serve
+from tardygrad.core.method import Method
 from tardygrad.doctor.fit import Fit, Fitted, fit
 from tardygrad.doctor.history import History, read
 from tardygrad.doctor.picture import picture
@@ -20,12 +21,11 @@ from tardygrad.doctor.search import Tried, changes, ranked, search, settings
 from tardygrad.doctor.theorems import tail_of, tolerance
 from tardygrad.doctor.writing import written_spec
 from tardygrad.errors import Invalid
-from tardygrad.method import Method
-from tardygrad.record import Row, replace
-from tardygrad.regions import serve
-from tardygrad.report.read import text
-from tardygrad.run import plural
-from tardygrad.spec import Built, Spec
+from tardygrad.report import theme
+from tardygrad.report.loader import text
+from tardygrad.runs.record import Row, replace
+from tardygrad.runs.run import plural
+from tardygrad.spec.spec import Built, Spec
 from tardygrad.tasks.clock import clock
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def find(
         replace(writing, written_spec(asked, fitted.fleet, json=writing.suffix == ".json").encode())
     try:
         if drawing:
-            (figures.png if drawing.suffix == ".png" else figures.svg)(picture(found), drawing)
+            (theme.png if drawing.suffix == ".png" else theme.svg)(picture(found), drawing)
     except BaseException:
         if writing:
             writing.unlink(missing_ok=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tardygrad import spec
-from tardygrad.cli.screen import Json, show_json, show_table
+from tardygrad.cli.output import Json, show_json, show_table
+from tardygrad.spec import spec
 
 
 def specs(json: Json = False) -> None:

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tardygrad.cli.output import Json, Overrides, say, show, show_json, show_table, waiting
 from tardygrad.cli.run import fresh
-from tardygrad.cli.screen import Json, Overrides, say, show, show_json, show_table, waiting
-from tardygrad.cli.sitting import Signals, torch_threads
+from tardygrad.cli.session import Signals, torch_threads
 from tardygrad.errors import Invalid
-from tardygrad.record import Row
-from tardygrad.run import plural
+from tardygrad.runs.record import Row
+from tardygrad.runs.run import plural
 from tardygrad.sweep import Group, Sweep, Trial, groups, read, remark
 
 if TYPE_CHECKING:
-    from tardygrad.sweep.crew import Crew
+    from tardygrad.sweep.runner import Crew
 
 
 def sweep(
@@ -45,8 +45,8 @@ def sweep(
 
     SPEC and TABLE.KEY=VALUE as for `tardygrad run`, or SPEC is the folder of a sweep to go on with.
     """
-    from tardygrad.sweep.asked import again, ask, build
-    from tardygrad.sweep.crew import Crew, same
+    from tardygrad.sweep.config import again, ask, build
+    from tardygrad.sweep.runner import Crew, same
 
     given: dict[str, Any] = {"over": over, "sampler": sampler, "trials": trials, "seeds": seeds, "best": best}
     given |= {"budget": budget, "target": target, "prune": prune or None, "workable": workable}

@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from tardygrad import spec
-from tardygrad.cli.screen import Json, Overrides, counted, show, show_json, show_table, waiting, writable
-from tardygrad.cli.sitting import torch_threads
+from tardygrad.cli.output import Json, Overrides, counted, show, show_json, show_table, waiting, writable
+from tardygrad.cli.session import torch_threads
+from tardygrad.core.messages import Buffers
+from tardygrad.core.schedules import lift
 from tardygrad.errors import Invalid, RecordError
-from tardygrad.messages import Buffers
-from tardygrad.record import read_json, sound
-from tardygrad.schedules import lift
+from tardygrad.runs.record import read_json, sound
+from tardygrad.spec import spec
 from tardygrad.tail.estimate import Tail
 from tardygrad.tail.probe import CLIPPED, Layer, Probe, gradients, sampling, told
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from tardygrad.messages import Vector
+    from tardygrad.core.messages import Vector
 
 
 MOST = 1_000_000  # mini-batches
@@ -71,7 +71,7 @@ def tail(
         found = told(chosen, seen, _threshold(asked, round))
     if picture:
         from tardygrad.cli.tail_figure import drawn
-        from tardygrad.figures import png, svg
+        from tardygrad.report.theme import png, svg
 
         (png if picture.suffix == ".png" else svg)(drawn(found), picture)
     if json:

@@ -7,7 +7,7 @@ from typing import Any
 
 import altair as alt
 
-from tardygrad.record import Row, plain
+from tardygrad.runs.record import Row, plain
 from tardygrad.tail.estimate import Tail
 from tardygrad.tail.probe import Probe
 

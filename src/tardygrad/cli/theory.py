@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from tardygrad.cli.screen import Json, show, show_json, show_table
+from tardygrad.cli.output import Json, show, show_json, show_table
 from tardygrad.errors import Invalid
-from tardygrad.run import plural
+from tardygrad.runs.run import plural
 from tardygrad.theory.bounds import bounds
 from tardygrad.theory.delays import Constants, Sums, equal, factors
 from tardygrad.theory.rates import PRESETS, Preset, preset

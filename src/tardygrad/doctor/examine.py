@@ -7,15 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from tardygrad import spec
-from tardygrad.doctor.crowd import dead_weight, idle, losses, no_rounds, refusals, starvation
+from tardygrad.doctor.client_checks import dead_weight, idle, losses, no_rounds, refusals, starvation
+from tardygrad.doctor.convergence_checks import divergence, heavy, local_clip, outer_clip, progress, tails, unknown
+from tardygrad.doctor.delay_checks import delays
 from tardygrad.doctor.finding import Finding, in_order
 from tardygrad.doctor.history import History, read
-from tardygrad.doctor.lateness import delays
-from tardygrad.doctor.learning import divergence, heavy, local_clip, outer_clip, progress, tails, unknown
-from tardygrad.doctor.remedy import Remedies
+from tardygrad.doctor.what_if import Remedies
 from tardygrad.errors import Invalid
-from tardygrad.record import sound
+from tardygrad.runs.record import sound
+from tardygrad.spec import spec
 from tardygrad.tail.estimate import Tail
 from tardygrad.tail.probe import probe
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal, NamedTuple, get_args
 
-from tardygrad.record import Row
+from tardygrad.runs.record import Row
 
 Severity = Literal["severe", "warning", "note"]
 """It spoils the run; it costs; it is worth knowing."""

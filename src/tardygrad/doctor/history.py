@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tardygrad.record import Row, read_json, read_lines, sound
-from tardygrad.report.read import RUNNING, going, text, whole
+from tardygrad.report.loader import RUNNING, going, text, whole
+from tardygrad.runs.record import Row, read_json, read_lines, sound
 
 MOST = 10**6  # clients of a record that does not say how many there are
 LONGEST = 1e15  # seconds, 30 million years: no time is later

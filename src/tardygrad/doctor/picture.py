@@ -8,7 +8,7 @@ from typing import Any
 import altair as alt
 
 from tardygrad.doctor.search import MODES, Tried, ranked
-from tardygrad.record import plain
+from tardygrad.runs.record import plain
 
 COLOURS = ("#000000", "#0072B2", "#E69F00")  # of MODES, from the palette of figures.py
 WITHIN, BEYOND = "within the delay bound", "beyond the delay bound"

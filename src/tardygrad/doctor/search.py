@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tardygrad.doctor.clocked import Clocked, clocked
+from tardygrad.core.method import Method, Mode
+from tardygrad.doctor.clock_run import Clocked, clocked
 from tardygrad.errors import Invalid, Starved
 from tardygrad.fleet import Fleet
-from tardygrad.method import Method, Mode
 
 SIZES = 12  # different M, and the present one
 MODES: tuple[Mode, ...] = ("sync", "server", "client")

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tardygrad.core.method import Method
 from tardygrad.doctor.history import History
-from tardygrad.method import Method
-from tardygrad.run import label
+from tardygrad.runs.run import label
 from tardygrad.theory.delays import LEAST, MOST, Constants
 from tardygrad.theory.rates import PRESETS, Preset
 

@@ -7,8 +7,8 @@ import math
 
 from tardygrad.fleet import Fleet, Group
 from tardygrad.report.settings import inline, toml
-from tardygrad.signature import parameters, written_arguments
-from tardygrad.spec import Spec
+from tardygrad.spec.signature import parameters, written_arguments
+from tardygrad.spec.spec import Spec
 
 
 def written_spec(asked: Spec, fleet: Fleet, *, json: bool) -> str:

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 from typing import Literal, Unpack
 
-from tardygrad import algorithm, transforms
-from tardygrad.clipping import Norm
-from tardygrad.method import How, Method
-from tardygrad.schedules import Schedule, lift
+from tardygrad.core import algorithm, transforms
+from tardygrad.core.clipping import Norm
+from tardygrad.core.method import How, Method
+from tardygrad.core.schedules import Schedule, lift
+from tardygrad.core.transforms import chain, scale
 from tardygrad.theory.prescribed import prescribed
-from tardygrad.transforms import chain, scale
 
 
 def clip2(

@@ -22,11 +22,11 @@ from typing import Literal, Unpack
 import torch
 from torch import Tensor
 
+from tardygrad.core.method import Curvature, Method, Mode, Places
+from tardygrad.core.schedules import Schedule, lift
+from tardygrad.core.transforms import State, Step, Transform, below_one, scale, small, stateless, zero_or_more
 from tardygrad.errors import Invalid
-from tardygrad.method import Curvature, Method, Mode, Places
 from tardygrad.methods.local import local
-from tardygrad.schedules import Schedule, lift
-from tardygrad.transforms import State, Step, Transform, below_one, scale, small, stateless, zero_or_more
 
 
 def dcasgd(

@@ -16,12 +16,12 @@ from __future__ import annotations
 import math
 from typing import Unpack
 
-from tardygrad import transforms
-from tardygrad.adapter import Options
-from tardygrad.clipping import Norm
-from tardygrad.method import Many, Method, Mode
+from tardygrad.core import transforms
+from tardygrad.core.clipping import Norm
+from tardygrad.core.method import Many, Method, Mode
+from tardygrad.core.schedules import Schedule, lift
+from tardygrad.core.torch_inner import Options
 from tardygrad.methods.local import local
-from tardygrad.schedules import Schedule, lift
 
 
 def diloco(

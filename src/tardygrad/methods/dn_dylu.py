@@ -24,13 +24,13 @@ from __future__ import annotations
 import math
 from typing import Literal, Unpack
 
-from tardygrad.adapter import Options
+from tardygrad.core.dylu import Pace
+from tardygrad.core.method import Method, Work, at_least_one
+from tardygrad.core.schedules import Schedule, lift
+from tardygrad.core.torch_inner import Options
+from tardygrad.core.transforms import delayed_nesterov
 from tardygrad.errors import Invalid
-from tardygrad.method import Method, Work, at_least_one
 from tardygrad.methods.local import local
-from tardygrad.pace import Pace
-from tardygrad.schedules import Schedule, lift
-from tardygrad.transforms import delayed_nesterov
 
 LONGEST = 10**9
 """The largest N: beyond, an arrival moves x by less than float32 can tell."""

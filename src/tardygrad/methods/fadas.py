@@ -20,10 +20,10 @@ from __future__ import annotations
 import math
 from typing import Unpack
 
-from tardygrad.method import How, Method
+from tardygrad.core.method import How, Method
+from tardygrad.core.schedules import Schedule, lift
+from tardygrad.core.transforms import LateRate, amsgrad
 from tardygrad.methods.local import local
-from tardygrad.schedules import Schedule, lift
-from tardygrad.transforms import LateRate, amsgrad
 
 
 def fadas(

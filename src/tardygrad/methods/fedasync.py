@@ -23,12 +23,12 @@ from typing import Literal, Unpack
 import torch
 from torch import Tensor
 
+from tardygrad.core.method import Method, Mode, Places, Weight
+from tardygrad.core.schedules import Schedule, lift
+from tardygrad.core.transforms import State, Step, Transform, scale, tethered
+from tardygrad.core.weights import Polynomial, Staleness
 from tardygrad.errors import Invalid
-from tardygrad.method import Method, Mode, Places, Weight
 from tardygrad.methods.local import local
-from tardygrad.schedules import Schedule, lift
-from tardygrad.transforms import State, Step, Transform, scale, tethered
-from tardygrad.weights import Polynomial, Staleness
 
 PUBLISHED = Polynomial(exponent=0.5)
 

@@ -15,11 +15,11 @@ from __future__ import annotations
 import math
 from typing import Unpack
 
-from tardygrad.adapter import Options
-from tardygrad.method import Many, Method, Mode
+from tardygrad.core.method import Many, Method, Mode
+from tardygrad.core.schedules import Schedule, lift
+from tardygrad.core.torch_inner import Options
+from tardygrad.core.transforms import scale
 from tardygrad.methods.local import local
-from tardygrad.schedules import Schedule, lift
-from tardygrad.transforms import scale
 
 
 def fedavg(

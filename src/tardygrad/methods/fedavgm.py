@@ -15,10 +15,10 @@ from __future__ import annotations
 import math
 from typing import Unpack
 
-from tardygrad import transforms
-from tardygrad.method import Many, Method, Mode
+from tardygrad.core import transforms
+from tardygrad.core.method import Many, Method, Mode
+from tardygrad.core.schedules import Schedule, lift
 from tardygrad.methods.local import local
-from tardygrad.schedules import Schedule, lift
 
 
 def fedavgm(

@@ -22,13 +22,13 @@ from __future__ import annotations
 import math
 from typing import Literal, Unpack
 
-from tardygrad.adapter import Options
+from tardygrad.core.method import Denominator, Many, Method, Mode
+from tardygrad.core.schedules import Schedule, lift
+from tardygrad.core.torch_inner import Options
+from tardygrad.core.transforms import scale
+from tardygrad.core.weights import Polynomial, Staleness
 from tardygrad.errors import Invalid
-from tardygrad.method import Denominator, Many, Method, Mode
 from tardygrad.methods.local import local
-from tardygrad.schedules import Schedule, lift
-from tardygrad.transforms import scale
-from tardygrad.weights import Polynomial, Staleness
 
 PUBLISHED = Polynomial(exponent=0.5)
 

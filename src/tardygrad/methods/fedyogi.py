@@ -17,10 +17,10 @@ from __future__ import annotations
 import math
 from typing import Unpack
 
-from tardygrad.method import Many, Method, Mode
+from tardygrad.core.method import Many, Method, Mode
+from tardygrad.core.schedules import Schedule, lift
+from tardygrad.core.transforms import adaptive
 from tardygrad.methods.local import local
-from tardygrad.schedules import Schedule, lift
-from tardygrad.transforms import adaptive
 
 
 def fedyogi(

@@ -9,7 +9,7 @@ Training. ICML 2025.
     global   x: DN(η, β, N) on every U; x goes back to that region alone
     region   θ ← (1 − α) θ + α x,   θ_ref ← θ
 
-See `tardygrad.regions` for the two levels, and `dn_dylu` for DN's step and the scale of η: N arrivals together.
+See `tardygrad.core.hierarchy` for the two levels, and `dn_dylu` for DN's step and the scale of η: N arrivals together.
 
 Differs from the paper in: weight decay is the same for all parameters, since the model is one vector; the rate's
 schedule is any of ours, read at the region's round; rounds are those of all regions together.
@@ -19,14 +19,14 @@ from __future__ import annotations
 
 from typing import Unpack
 
-from tardygrad.adapter import Options
-from tardygrad.clipping import Norm
-from tardygrad.method import Method, Mode, Places, Regions
+from tardygrad.core.clipping import Norm
+from tardygrad.core.dylu import Pace
+from tardygrad.core.method import Method, Mode, Places, Regions
+from tardygrad.core.schedules import Schedule, lift
+from tardygrad.core.torch_inner import Options
+from tardygrad.core.transforms import below_one, delayed_nesterov
 from tardygrad.methods.dn_dylu import check_period
 from tardygrad.methods.local import local
-from tardygrad.pace import Pace
-from tardygrad.schedules import Schedule, lift
-from tardygrad.transforms import below_one, delayed_nesterov
 
 PUBLISHED: Options = {"betas": [0.9, 0.95], "weight_decay": 0.1}
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
-from tardygrad import adapter, transforms
-from tardygrad.adapter import Options
-from tardygrad.clipping import Norm
-from tardygrad.schedules import Schedule, lift
-from tardygrad.transforms import Transform, chain, scale
+from tardygrad.core import torch_inner, transforms
+from tardygrad.core.clipping import Norm
+from tardygrad.core.schedules import Schedule, lift
+from tardygrad.core.torch_inner import Options
+from tardygrad.core.transforms import Transform, chain, scale
 
 
 def local(
@@ -25,5 +25,5 @@ def local(
     plain = optimizer == "SGD" and not options
     return chain(
         transforms.clip(lift("local_clip", clip, finite=False), lift("local_lower", lower), norm),
-        scale(rate) if plain else adapter.optimizer(optimizer, rate, options),
+        scale(rate) if plain else torch_inner.optimizer(optimizer, rate, options),
     )

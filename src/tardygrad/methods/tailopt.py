@@ -22,12 +22,12 @@ from __future__ import annotations
 import math
 from typing import Literal, Unpack, get_args
 
-from tardygrad import transforms
+from tardygrad.core import transforms
+from tardygrad.core.method import Many, Method, Mode
+from tardygrad.core.schedules import Schedule, lift
+from tardygrad.core.transforms import Transform, adaptive, chain, scale
 from tardygrad.errors import Invalid
-from tardygrad.method import Many, Method, Mode
 from tardygrad.methods.local import local
-from tardygrad.schedules import Schedule, lift
-from tardygrad.transforms import Transform, adaptive, chain, scale
 
 Outer = Literal["avg", "biclip", "adagrad", "rmsprop", "adam"]
 Inner = Literal["sgd", "biclip", "l2clip", "adam"]

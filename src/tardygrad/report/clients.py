@@ -9,11 +9,11 @@ from typing import Any
 
 import altair as alt
 
-from tardygrad.record import Row
 from tardygrad.report.blocks import Figure, Table
+from tardygrad.report.downsample import Bar
 from tardygrad.report.figure import CLOCK, INK, RED, WIDTH, by_class, classes_of, drawn, figure
-from tardygrad.report.read import Story, finite
-from tardygrad.report.thin import Bar
+from tardygrad.report.loader import Story, finite
+from tardygrad.runs.record import Row
 
 REASONS = 12  # that are drawn
 TICKS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 10_000, 100_000, 1_000_000]  # on axes of delays

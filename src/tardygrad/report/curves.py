@@ -7,9 +7,8 @@ from typing import Any, NamedTuple
 
 import altair as alt
 
-from tardygrad.figures import below, colours
-from tardygrad.record import Row
 from tardygrad.report.blocks import Figure, Table
+from tardygrad.report.downsample import Thin
 from tardygrad.report.figure import (
     CLOCK,
     INK,
@@ -24,8 +23,9 @@ from tardygrad.report.figure import (
     percent,
 )
 from tardygrad.report.groups import Group, curve, names
-from tardygrad.report.read import Story
-from tardygrad.report.thin import Thin
+from tardygrad.report.loader import Story
+from tardygrad.report.theme import below, colours
+from tardygrad.runs.record import Row
 
 MANY = 60  # points of a line, beyond which it has no marks
 POINTS, FEWEST = 3200, 40  # of all lines of a figure, and of one

@@ -12,9 +12,9 @@ from typing import Any
 
 import altair as alt
 
-from tardygrad.record import Row, plain
 from tardygrad.report.blocks import Figure, Table
-from tardygrad.report.read import Story
+from tardygrad.report.loader import Story
+from tardygrad.runs.record import Row, plain
 
 WIDTH, PANEL = 820, 360
 SMALL = 120  # rows of a table that is worth showing

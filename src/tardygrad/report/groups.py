@@ -10,9 +10,9 @@ from statistics import mean, stdev
 from typing import NamedTuple
 
 from tardygrad.errors import Invalid, nearest
-from tardygrad.record import Row
-from tardygrad.report.read import Story, finite, short, text
+from tardygrad.report.loader import Story, finite, short, text
 from tardygrad.report.settings import apart
+from tardygrad.runs.record import Row
 
 SCORES = 6  # names of scores that are drawn
 NAME = 60  # characters of a group's name

@@ -16,7 +16,7 @@ from itertools import product
 from typing import Any
 
 from tardygrad.errors import Invalid, TardygradError
-from tardygrad.report.read import Story, find, text
+from tardygrad.report.loader import Story, find, text
 
 HOST = "127.0.0.1"
 FILES = ("spec.json", "events.jsonl", "summary.json", "sweep.json", "study.db", "study.db-wal")
@@ -32,8 +32,8 @@ class Pages:
 
     def page(self) -> str:
         """The page of the records as they are."""
+        from tardygrad.report.build import tell
         from tardygrad.report.page import Live  # with Altair, which is slow to import: first comes the address
-        from tardygrad.report.tell import tell
 
         with self._lock:
             now = state(self.places)

@@ -18,8 +18,8 @@ from string import Template
 from typing import Any, NamedTuple
 
 from tardygrad.errors import RecordError
-from tardygrad.record import replace
 from tardygrad.report.blocks import Block, Code, Figure, Fold, Note, Part, Table
+from tardygrad.runs.record import replace
 
 POLICY = (
     "default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src data:{connect}; base-uri 'none'; "

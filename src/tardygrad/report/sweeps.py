@@ -7,14 +7,14 @@ from collections.abc import Iterator
 
 import altair as alt
 
-from tardygrad.record import Row
 from tardygrad.report.blocks import Block, Code, Figure, Part, Table
 from tardygrad.report.figure import INK, WIDTH, drawn, figure, percent
-from tardygrad.report.read import finite, text
-from tardygrad.report.space import group_colours, heat, parallel, short, slices
-from tardygrad.run import plural
+from tardygrad.report.loader import finite, text
+from tardygrad.report.sweep_charts import group_colours, heat, parallel, short, slices
+from tardygrad.runs.record import Row
+from tardygrad.runs.run import plural
 from tardygrad.sweep import Sweep, groups, remark
-from tardygrad.sweep.asked import command, overrides
+from tardygrad.sweep.config import command, overrides
 
 TOP = 10  # trials in the table of the best
 

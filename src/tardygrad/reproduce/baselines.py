@@ -18,11 +18,11 @@ from optuna.distributions import distribution_to_json
 
 from tardygrad.errors import RecordError
 from tardygrad.fleet import Stragglers
-from tardygrad.record import held
-from tardygrad.reproduce.arms import TUNING
-from tardygrad.reproduce.contenders import CONTENDERS, LESSONS, Entry
+from tardygrad.reproduce.baseline_specs import CONTENDERS, LESSONS, Entry
 from tardygrad.reproduce.results import Results
+from tardygrad.reproduce.trials import TUNING
 from tardygrad.reproduce.tuning import BATCH, RANDOM, Told, best, load, tell, trial, upcoming
+from tardygrad.runs.record import held
 
 FLEETS: tuple[Stragglers, ...] = ("mild", "large")
 

@@ -15,9 +15,9 @@ from itertools import pairwise
 from statistics import mean, stdev
 from typing import Any, Literal, NamedTuple
 
+from tardygrad.core.method import Mode
 from tardygrad.fleet import Stragglers
-from tardygrad.method import Mode
-from tardygrad.reproduce.arms import ROUNDS, TUNING, Arm, Ask, Look, Tuned
+from tardygrad.reproduce.trials import ROUNDS, TUNING, Arm, Ask, Look, Tuned
 
 Word = Literal["reproduced", "differs", "not reproduced"]
 

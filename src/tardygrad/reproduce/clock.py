@@ -14,14 +14,14 @@ from statistics import mean
 from typing import NamedTuple, cast
 
 from tardygrad import tasks
-from tardygrad.algorithm import Server
-from tardygrad.drive import drive
+from tardygrad.core.algorithm import Server
+from tardygrad.core.method import Mode
+from tardygrad.engines.sim.pool import SimPool
 from tardygrad.fleet import Fleet, Stragglers
-from tardygrad.method import Mode
 from tardygrad.methods.sgdclip import sgdclip
-from tardygrad.pools.sim import SimPool
 from tardygrad.reproduce.page import table
-from tardygrad.run import plural
+from tardygrad.runs.loop import drive
+from tardygrad.runs.run import plural
 
 CLIENTS, ROUNDS = 40, 140
 

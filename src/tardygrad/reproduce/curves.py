@@ -1,4 +1,4 @@
-"""A picture of a table: the score against simulated time, with the colours of `tardygrad.figures`."""
+"""A picture of a table: the score against simulated time, with the colours of `tardygrad.report.theme`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import altair as alt
 
-from tardygrad.figures import below, colours, widths
+from tardygrad.report.theme import below, colours, widths
 from tardygrad.reproduce.experiments import FLEETS, LABELS
 from tardygrad.reproduce.tables import Study
 

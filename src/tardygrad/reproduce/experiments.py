@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tardygrad import tasks
-from tardygrad.algorithm import Task
+from tardygrad.core.algorithm import Task
+from tardygrad.core.method import Method, Mode
 from tardygrad.errors import Invalid
 from tardygrad.fleet import Stragglers
-from tardygrad.method import Method, Mode
 from tardygrad.methods.clip2 import clip2
 from tardygrad.methods.sgdclip import sgdclip
 

@@ -7,7 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from tardygrad.errors import Invalid
-from tardygrad.record import replace, unwritable
+from tardygrad.runs.record import replace, unwritable
 
 
 def put(page: Path, name: str, make: Callable[[str], str], *, new: str) -> None:

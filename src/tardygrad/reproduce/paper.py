@@ -6,7 +6,7 @@ import csv
 from functools import cache
 from importlib.resources import files
 
-from tardygrad.reproduce.arms import Arm
+from tardygrad.reproduce.trials import Arm
 
 _NAMES = {
     "SGDClip": "sgdclip",

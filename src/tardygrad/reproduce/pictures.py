@@ -8,10 +8,10 @@ from typing import Any
 
 import altair as alt
 
-from tardygrad.figures import colours
+from tardygrad.report.theme import colours
 from tardygrad.reproduce import paper
-from tardygrad.reproduce.arms import Arm, Look
 from tardygrad.reproduce.claims import FLEETS, HARD, PAIR, PLACES, WORKS, Claim, Finding, Line, Scale, field
+from tardygrad.reproduce.trials import Arm, Look
 
 _TIME = alt.X("time:Q", title="simulated time (seconds)", scale=alt.Scale(type="log", nice=False))
 _LOSS = alt.Y("loss:Q", title="test loss", scale=alt.Scale(type="log"))

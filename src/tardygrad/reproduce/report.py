@@ -6,11 +6,11 @@ import re
 from pathlib import Path
 from statistics import mean
 
-from tardygrad.record import replace
 from tardygrad.reproduce.curves import svg
 from tardygrad.reproduce.experiments import FLEETS, LABELS
 from tardygrad.reproduce.page import marks, put, table
 from tardygrad.reproduce.tables import Line, Study
+from tardygrad.runs.record import replace
 
 HEADINGS = ("stragglers", "mode", "method", "ours", "paper", "ours (s)", "paper (s)", "η", "η_ℓ", "clipped: Δ, g")
 

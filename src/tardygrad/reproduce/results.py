@@ -21,12 +21,12 @@ from typing import Any
 import torch
 from pydantic import TypeAdapter
 
-from tardygrad import spec
+from tardygrad.engines.sim.process_pool import serve_parent
 from tardygrad.errors import Diverged, RecordError, Starved
-from tardygrad.pools.crew import serve_parent
-from tardygrad.record import Row, held, read_json, write_json
-from tardygrad.reproduce.arms import Result, Runnable
-from tardygrad.run import begin, versions
+from tardygrad.reproduce.trials import Result, Runnable
+from tardygrad.runs.record import Row, held, read_json, write_json
+from tardygrad.runs.run import begin, versions
+from tardygrad.spec import spec
 
 
 class Results:

@@ -17,14 +17,14 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import NamedTuple, cast
 
-from tardygrad.algorithm import Task
+from tardygrad.core.algorithm import Task
+from tardygrad.core.method import Mode
+from tardygrad.engines.sim.pool import SimPool
 from tardygrad.errors import Diverged, RecordError, Starved
 from tardygrad.fleet import Fleet, Stragglers
-from tardygrad.method import Mode
-from tardygrad.pools.sim import SimPool
-from tardygrad.record import Row, held, plain, read_json, write_json
 from tardygrad.reproduce.experiments import LABELS, Cell, Experiment, Trial
-from tardygrad.run import begin, versions
+from tardygrad.runs.record import Row, held, plain, read_json, write_json
+from tardygrad.runs.run import begin, versions
 
 
 class Line(NamedTuple):

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from tardygrad import tasks
-from tardygrad.algorithm import Server
-from tardygrad.drive import drive
+from tardygrad.core.algorithm import Server
+from tardygrad.core.messages import Advanced, Update
+from tardygrad.core.method import Mode
+from tardygrad.engines.sim.pool import SimPool
 from tardygrad.fleet import Fleet, Group, Trace
-from tardygrad.messages import Advanced, Update
-from tardygrad.method import Mode
 from tardygrad.methods.sgdclip import sgdclip
-from tardygrad.pools.sim import SimPool
+from tardygrad.runs.loop import drive
 
 MODES: dict[Mode, str] = {"server": "server-centric", "client": "client-centric"}
 BUFFER, STEPS, END = 2, 3, 16.0

@@ -16,8 +16,8 @@ from optuna.samplers import TPESampler
 from optuna.trial import FrozenTrial, create_trial
 
 from tardygrad import streams
-from tardygrad.record import sound
-from tardygrad.reproduce.arms import TUNING
+from tardygrad.reproduce.trials import TUNING
+from tardygrad.runs.record import sound
 from tardygrad.sweep.study import database, quiet
 
 RANDOM, BATCH = 10, 5

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tardygrad.figures import svg
+from tardygrad.report.theme import svg
 from tardygrad.reproduce import paper
-from tardygrad.reproduce.arms import BUFFER, LOCAL_CLIP, LOCAL_LR, LOCAL_STEPS, ROUNDS, TASK, TUNING, Look
 from tardygrad.reproduce.claims import Claim, Finding, Line, Scale, texts
 from tardygrad.reproduce.page import table
 from tardygrad.reproduce.pictures import picture
+from tardygrad.reproduce.trials import BUFFER, LOCAL_CLIP, LOCAL_LR, LOCAL_STEPS, ROUNDS, TASK, TUNING, Look
 
 HEADINGS = (
     "method",

@@ -19,8 +19,8 @@ from tardygrad.sweep.table import remark as remark
 
 def sweep(source: str | Path, changes: Sequence[str] = (), *, out: str | Path, jobs: int = 1, **how: Any) -> Sweep:
     """Make every trial of a sweep that its folder `out` does not hold yet; the settings are those of `asked.ask`."""
-    from tardygrad.sweep.asked import ask  # Optuna is slow to import, and reading needs none of it
-    from tardygrad.sweep.crew import Crew
+    from tardygrad.sweep.config import ask  # Optuna is slow to import, and reading needs none of it
+    from tardygrad.sweep.runner import Crew
 
     for _ in Crew(Path(out), *ask(source, changes, **how), jobs).go():
         pass

@@ -25,8 +25,8 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from tardygrad import streams
 from tardygrad.errors import Invalid, RecordError
-from tardygrad.record import Row, sound
-from tardygrad.sweep.asked import Asked, toml
+from tardygrad.runs.record import Row, sound
+from tardygrad.sweep.config import Asked, toml
 
 _NAME = "sweep"
 

@@ -16,7 +16,7 @@ from statistics import mean
 from typing import Any, Literal, NamedTuple
 
 from tardygrad.errors import RecordError
-from tardygrad.record import Row, read_json, sound
+from tardygrad.runs.record import Row, read_json, sound
 
 State = Literal["waiting", "running", "finished", "pruned"]
 
@@ -82,7 +82,7 @@ class Group(NamedTuple):
 
 def read(folder: str | Path) -> Sweep:
     """A sweep, finished or not."""
-    from tardygrad.sweep.asked import said  # it needs PyTorch, which is slow to import
+    from tardygrad.sweep.config import said  # it needs PyTorch, which is slow to import
 
     where = Path(folder)
     asked = read_json(where / "sweep.json")

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from statistics import mean
 from typing import Any, cast
 
-from tardygrad import spec
-from tardygrad.algorithm import Task
+from tardygrad.core.algorithm import Task
 from tardygrad.errors import Diverged, Starved
-from tardygrad.record import Row, plain
-from tardygrad.run import Settings, begin
-from tardygrad.sweep.asked import Asked
+from tardygrad.runs.record import Row, plain
+from tardygrad.runs.run import Settings, begin
+from tardygrad.spec import spec
+from tardygrad.sweep.config import Asked
 
 Look = Callable[[int, float], bool]
 """Whether a run should end that has come to this round with this test loss."""

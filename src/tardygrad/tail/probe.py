@@ -24,9 +24,9 @@ import torch
 from torch import Tensor
 
 from tardygrad import streams
-from tardygrad.algorithm import Task
+from tardygrad.core.algorithm import Task
+from tardygrad.core.messages import Buffers, Job, Vector
 from tardygrad.errors import Invalid
-from tardygrad.messages import Buffers, Job, Vector
 from tardygrad.tail.estimate import Tail, estimate
 from tardygrad.tail.hill import Numbers
 from tardygrad.tasks.rules import whole

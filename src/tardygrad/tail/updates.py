@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from tardygrad import streams
+from tardygrad.core.messages import Vector
 from tardygrad.errors import Invalid
-from tardygrad.messages import Vector
 from tardygrad.tail.estimate import estimate
 
 EACH, TOGETHER = 4096, 16384  # coordinates of an update, and of a round's M updates, at most

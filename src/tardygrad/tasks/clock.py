@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tardygrad.messages import Buffers, Job, Vector
+from tardygrad.core.messages import Buffers, Job, Vector
 from tardygrad.tasks.rules import whole
 
 

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from tardygrad import streams
 from tardygrad.errors import Invalid
+from tardygrad.tasks.data.sharding import How, shard
+from tardygrad.tasks.nets.vit import ViT, fits
 from tardygrad.tasks.noise import Noise
 from tardygrad.tasks.rules import whole
-from tardygrad.tasks.sharding import How, shard
 from tardygrad.tasks.torch_task import TorchTask
-from tardygrad.tasks.vit import ViT, fits
 
 Model = Literal["vit", "mlp"]
 """A vision transformer, or a perceptron."""

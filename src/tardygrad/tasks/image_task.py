@@ -13,16 +13,16 @@ from torch import Tensor, nn
 
 from tardygrad import streams
 from tardygrad.errors import Invalid
-from tardygrad.tasks.cnn import CNN
-from tardygrad.tasks.hugging import fetched
-from tardygrad.tasks.images import CLASSES, LAYOUTS, Labelled, images
+from tardygrad.tasks.data.hugging import fetched
+from tardygrad.tasks.data.images import CLASSES, LAYOUTS, Labelled, images
+from tardygrad.tasks.data.pixels import Normalize, crop_and_flip
+from tardygrad.tasks.data.sharding import How, shard
+from tardygrad.tasks.nets.cnn import CNN
+from tardygrad.tasks.nets.pretrained_image import entering, features, find, tuned
+from tardygrad.tasks.nets.vit import Shape, ViT, fits
 from tardygrad.tasks.noise import Noise
-from tardygrad.tasks.pixels import Normalize, crop_and_flip
-from tardygrad.tasks.pretrained_image import entering, features, find, tuned
 from tardygrad.tasks.rules import whole
-from tardygrad.tasks.sharding import How, shard
 from tardygrad.tasks.torch_task import TorchTask
-from tardygrad.tasks.vit import Shape, ViT, fits
 
 Model = Literal["vit", "cnn", "tinyvit", "transformers"]
 """A network of our own, from scratch, or a pretrained one."""
@@ -70,7 +70,7 @@ class Source(NamedTuple):
 
         Args:
             clients: N.
-            data: the folder of the images, see `tardygrad.tasks.images`; "hub" fetches them from huggingface.co; None
+            data: the folder of the images, see `tasks.data.images`; "hub" fetches them from huggingface.co; None
                 is where Debian's package dataset-fashion-mnist puts Fashion-MNIST, and no place for the others.
             model: "vit", a vision transformer, or "cnn", three convolutions, from scratch; "tinyvit" or
                 "transformers", pretrained.

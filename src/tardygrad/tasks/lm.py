@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from tardygrad.core.messages import Buffers, Vector
 from tardygrad.errors import Invalid
-from tardygrad.messages import Buffers, Vector
-from tardygrad.tasks.gpt import GPT
+from tardygrad.tasks.data.sharding import Shards, shard
+from tardygrad.tasks.data.text import Pairs, pairs, read, split
+from tardygrad.tasks.nets.gpt import GPT
 from tardygrad.tasks.noise import Noise
 from tardygrad.tasks.rules import whole
-from tardygrad.tasks.sharding import Shards, shard
-from tardygrad.tasks.text import Pairs, pairs, read, split
 from tardygrad.tasks.torch_task import TorchTask
 
 

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from tardygrad import streams
+from tardygrad.tasks.data.sharding import shard
 from tardygrad.tasks.noise import Noise
 from tardygrad.tasks.rules import whole
-from tardygrad.tasks.sharding import shard
 from tardygrad.tasks.torch_task import TorchTask
 
 

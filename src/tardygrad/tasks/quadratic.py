@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tardygrad import streams
-from tardygrad.messages import Buffers, Job, Vector
+from tardygrad.core.messages import Buffers, Job, Vector
 from tardygrad.tasks.noise import Noise
 from tardygrad.tasks.rules import number, whole
 

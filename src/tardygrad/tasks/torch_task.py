@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
 from tardygrad import streams
-from tardygrad.algorithm import Ask
+from tardygrad.core.algorithm import Ask
+from tardygrad.core.messages import Buffers, Job, Vector
 from tardygrad.errors import Invalid
-from tardygrad.messages import Buffers, Job, Vector
+from tardygrad.tasks.data.sharding import Data, Shards, tensors
 from tardygrad.tasks.noise import Noise
 from tardygrad.tasks.rules import whole
-from tardygrad.tasks.sharding import Data, Shards, tensors
 from tardygrad.tasks.views import Views, check, copied, draws, flatten, kept, keyed, trainable
 
 Loss = Callable[[Any, Tensor], Tensor]
@@ -57,7 +57,7 @@ class TorchTask:
         buffers: "average" a module's persistent buffers (BatchNorm) over a round's updates, or "refuse" to have any.
         evaluate_batch: rows at a time when evaluating.
         scores: of the test set besides the loss; None is the accuracy, if targets are classes.
-        augment: alters the inputs of every training batch; `crop_and_flip` of `tardygrad.tasks.pixels` is one.
+        augment: alters the inputs of every training batch; `crop_and_flip` of `tardygrad.tasks.data.pixels` is one.
         device: where data, vectors and the module live.
         autocast: forward passes in bfloat16 where torch thinks it safe; vectors stay float32.
         uncut: makes the network whose last layers the module is, for `module`; None if it is all there is.

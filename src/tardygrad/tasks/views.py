@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.parameter import is_lazy
 
+from tardygrad.core.messages import Buffers, Vector
 from tardygrad.errors import Invalid
-from tardygrad.messages import Buffers, Vector
 
 _GENERATOR = threading.Lock()  # torch's global generator is one for all threads
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from tardygrad.core.schedules import Power, Schedule
 from tardygrad.errors import Invalid, nearest
-from tardygrad.schedules import Power, Schedule
 from tardygrad.theory.rates import PRESETS, preset
 
 Prescription = Callable[[str, float | Schedule], float | Schedule]

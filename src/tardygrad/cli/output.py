@@ -1,0 +1,130 @@
+"""What goes where: results on stdout, messages and progress on stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from tardygrad.errors import Invalid
+from tardygrad.runs.record import Row, plain
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+Item = TypeVar("Item")
+
+Source = Annotated[str, typer.Argument(metavar="SPEC")]
+Overrides = Annotated[list[str] | None, typer.Argument(metavar="[TABLE.KEY=VALUE]...", show_default=False)]
+Folder = Annotated[str, typer.Argument(metavar="RUN")]
+MaxMemory = Annotated[
+    str | None, typer.Option(metavar="SIZE", help="Do not begin if the run's vectors need more than this, such as 8GB.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+
+def say(text: str) -> None:
+    """A message."""
+    typer.echo(text, err=True)
+
+
+def show(text: str) -> None:
+    """A result."""
+    typer.echo(text)
+
+
+def show_json(value: Any) -> None:
+    """A result as strict JSON."""
+    typer.echo(json.dumps(plain(value), allow_nan=False, ensure_ascii=False, indent=2))
+
+
+def show_table(table: Table) -> None:
+    """A result as a table; what comes from files must be escaped."""
+    from rich.console import Console
+
+    Console(highlight=False, width=None if sys.stdout.isatty() else 120).print(table)
+
+
+def writable(option: str, given: str, *ends: str) -> Path:
+    """The file that an option names, tried before there is anything to write."""
+    path = Path(given)
+    if path.suffix not in ends or path.is_dir():
+        raise Invalid(f"{option} must be a file that ends in {' or '.join(ends)}, got {given!r}.")
+    try:
+        with TemporaryFile(dir=path.parent):
+            return path
+    except OSError as error:
+        reason = error.strerror or error
+        raise Invalid(f"{option} must be a file that can be written, got {given!r} ({reason}).") from error
+
+
+@contextmanager
+def waiting(what: str) -> Iterator[None]:
+    """A sign of life on the terminal while something is made."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(what):
+        yield
+
+
+def progress(rows: Iterable[Row], *, done: int, rounds: int) -> Iterator[Row]:
+    """The rows, with a bar on the terminal for as long as they come; without a terminal, just the rows.
+
+    Args:
+        done: rounds made before.
+        rounds: T.
+    """
+    if not sys.stderr.isatty():
+        yield from rows
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("round"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[clock]}  {task.fields[loss]}  {task.fields[score]}", markup=False),
+        TextColumn("{task.fields[rate]}", markup=False),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=rounds, completed=done, clock="", loss="", score="", rate="")
+        for row in rows:
+            speed = bar.tasks[0].speed
+            bar.update(
+                task,
+                completed=row["round"],
+                clock=f"{row['time']:.4g} s",
+                loss=f"loss {row['loss']:.4g}",
+                rate=f"{speed:.3g}/s" if speed else "",
+            )
+            if scored := _score(row):
+                bar.update(task, score=scored)
+            yield row
+
+
+def counted(items: Iterable[Item], *, total: int, what: str) -> Iterator[Item]:
+    """The items, with a bar on the terminal."""
+    if not sys.stderr.isatty():
+        yield from items
+        return
+    from rich.console import Console
+    from rich.progress import track
+
+    yield from track(items, description=what, total=total, console=Console(stderr=True), transient=True)
+
+
+def _score(row: Row) -> str:
+    if row.get("test_accuracy") is not None:
+        return f"test accuracy {row['test_accuracy']:.1%}"
+    return f"test loss {row['test_loss']:.4g}" if row.get("test_loss") is not None else ""

@@ -1,0 +1,137 @@
+"""One sitting of a run at the terminal: torch's threads, progress, signals, what is printed at the end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from types import FrameType
+from typing import Protocol
+
+import torch
+import typer
+
+from tardygrad.cli.output import progress, say, show, show_json, waiting
+from tardygrad.engines.pool import Resumable
+from tardygrad.engines.ray.pool import RayPool
+from tardygrad.errors import WorkFailed
+from tardygrad.runs.memory import read_size
+from tardygrad.runs.run import Run, Summary, plural
+from tardygrad.runs.track import tracked
+from tardygrad.spec.spec import Built
+
+NEAR = 20_000  # messages that the clock runs ahead of a run, a second or two, unless memory is limited
+
+
+@contextmanager
+def torch_threads(number: int) -> Iterator[None]:
+    """So many threads for torch's own work, and as before afterwards."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def fit(built: Built, max_memory: str | None) -> str:
+    """What a run's vectors will take, in a line; refused if it is more than allowed."""
+    limit = None if max_memory is None else read_size(max_memory)
+    memory = built.memory(messages=None if limit else NEAR)
+    if limit:
+        memory.check(limit)
+    seen = "" if memory.rounds == built.rounds else f" in the first {plural(memory.rounds, 'round')}"
+    return f"memory: {memory}{seen}"
+
+
+@contextmanager
+def engine(built: Built) -> Iterator[Resumable]:
+    """A spec's engine, with a sign of life while it starts."""
+    with ExitStack() as stack:
+        made = built.pool()
+        if isinstance(made, RayPool) and not sys.stderr.isatty():
+            say("joining Ray" if made.address else "starting Ray")
+        with Signals(Unbegun()) as signals, waiting(f"starting the engine {built.engine.kind}"):
+            try:
+                pool = stack.enter_context(made)
+            finally:
+                if signals.came:
+                    raise typer.Abort(signals.came)
+        if missing := pool.missing() if isinstance(pool, RayPool) else "":
+            say(missing)
+        yield pool
+
+
+def crowded(run: Run, built: Built) -> str:
+    """What to do about more clients at work than workers, if there are."""
+    method, places = run.server.method, run.server.places
+    workers = built.engine.arguments["workers"]
+    if built.engine.kind == "sim" or places <= workers or method.mode == "sync":
+        return ""
+    room = workers if method.mode == "client" else max(workers, method.buffer)
+    fix = f"To send them when there is room: method.concurrency={room} method.dispatch=random"
+    return f"\n{places} clients share {plural(workers, 'worker')}: jobs wait and grow old. {fix}"
+
+
+class Stoppable(Protocol):
+    """A run, or a sweep."""
+
+    def stop(self) -> None: ...
+
+
+class Unbegun:
+    """What there is before a run: nothing to keep."""
+
+    def stop(self) -> None:
+        raise KeyboardInterrupt
+
+
+class Signals:
+    """Ctrl-C and SIGTERM end a run at its next message, with a checkpoint; the second one ends the process at once."""
+
+    def __init__(self, run: Stoppable) -> None:
+        self.run = run
+        self.came: int | None = None
+
+    def __enter__(self) -> Signals:
+        here = threading.current_thread() is threading.main_thread()  # elsewhere signals cannot be caught
+        self._before = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM) if here}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        self.came = number
+        for each in self._before:
+            signal.signal(each, signal.SIG_DFL)
+        if sys.stderr.isatty():
+            os.write(sys.stderr.fileno(), b"\x1b[?25h")  # the bar hides the cursor, and a kill would leave it so
+        self.run.stop()
+
+
+def sit(run: Run, out: str, *, json: bool, track: Sequence[str] = ()) -> None:
+    """Take a run to its end or to a signal, shown to trackers on the way, and print what came of it."""
+    try:
+        with Signals(run) as signals:
+            rows = tracked(run, track) if track else run.go()
+            for _ in progress(rows, done=run.server.round, rounds=run.settings["rounds"]):
+                pass
+    except WorkFailed as error:
+        raise WorkFailed(f"{str(error).rstrip('.')}. Go on with: tardygrad resume {out}") from error
+    tell(run.summary(), out, json=json)
+    if run.status == "stopped":
+        say(f"stopped at round {run.server.round}; go on with: tardygrad resume {out}")
+        raise typer.Exit(128 + (signals.came or signal.SIGINT))
+
+
+def tell(summary: Summary, out: str, *, json: bool) -> None:
+    """Print what came of a run."""
+    if json:
+        show_json({"out": out, **summary._asdict()})
+    else:
+        show(str(summary))

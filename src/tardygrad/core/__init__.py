@@ -1,0 +1,1 @@
+"""The algorithm: messages, methods as data, the server, and the vector arithmetic underneath."""

@@ -1,0 +1,79 @@
+"""The gate's questions about what an update contains: is it of the right shape, is it finite?"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from tardygrad.core.messages import Buffers, Update, Vector
+from tardygrad.core.method import Method
+from tardygrad.core.transforms import Step
+from tardygrad.errors import is_number
+
+Kept = dict[str, Tensor | None]
+"""The state that a client keeps, by name: a number like this, or a vector like x (None)."""
+
+
+def expected(method: Method) -> Kept:
+    """The state that a client's first step leaves, if the method keeps it; of a model with two parameters."""
+    if not method.keep:
+        return {}
+    x = torch.zeros(2)
+    step = Step(1, (1,), x, x)
+    made = {f"inner.{name}": v for name, v in method.inner.update(x, method.inner.init(x), step)[1].items()}
+    if method.curvature:
+        weigh = method.curvature.weigh
+        made |= {f"curvature.{name}": v for name, v in weigh.update(x, weigh.init(x), step)[1].items()}
+    return {name: None if v.shape == x.shape else v for name, v in made.items() if name != "inner.clipped"}
+
+
+def formed(update: Update) -> bool:
+    """Whether all that is no tensor is of its type."""
+    whole = (update.client, update.serial, update.round, update.steps)
+    return all(type(n) is int for n in whole) and all(is_number(n) for n in (update.loss, update.clipped))
+
+
+def fits(update: Update, x: Vector, buffers: Buffers | None, method: Method, kept: Kept) -> bool:
+    """Whether an update's every part has the shape and type it should have, and none is there that should not be."""
+    curvature = x if method.compensate else None
+    if not (_like(update.delta, x) and _like(update.curvature, curvature) and _keeps(update, x, method, kept)):
+        return False
+    theirs = update.buffers
+    if theirs is None or buffers is None:
+        return theirs is buffers
+    return _like(theirs.floats, buffers.floats) and _like(theirs.ints, buffers.ints)
+
+
+def _keeps(update: Update, x: Vector, method: Method, kept: Kept) -> bool:
+    state = update.state
+    if not method.keep or state is None:
+        return state is None and not method.keep
+    if not isinstance(state, dict):
+        return False
+    unmoved = {name for name in kept if not name.startswith("inner.")}  # of who has never made a step
+    if state.keys() != kept.keys() and (update.steps or state.keys() != unmoved):
+        return False
+    return all(_like(v, x if kept[name] is None else kept[name]) for name, v in state.items())
+
+
+def finite(update: Update, norm: float) -> bool:
+    """Whether every number of an update is, its norm being known."""
+    others = [update.curvature, update.buffers.floats if update.buffers else None, *(update.state or {}).values()]
+    return (math.isfinite(norm) or _all_finite(update.delta)) and all(v is None or _all_finite(v) for v in others)
+
+
+def _like(a: object, b: Tensor | None) -> bool:
+    if a is None or b is None:
+        return a is b
+    return (
+        isinstance(a, Tensor)
+        and (a.shape, a.dtype, a.device, a.layout) == (b.shape, b.dtype, b.device, b.layout)
+        and not a.requires_grad
+    )
+
+
+def _all_finite(v: Tensor) -> bool:
+    quick = v.dim() == 1 and v.is_floating_point() and math.isfinite(torch.dot(v, v))
+    return quick or bool(torch.isfinite(v).all())  # a square can overflow where no coordinate does

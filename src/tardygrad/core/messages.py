@@ -1,0 +1,120 @@
+"""The messages between server and clients, and what the server says happened. Plain data; time stamps are rounds."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tardygrad import streams
+from tardygrad.core.transforms import State
+
+Vector = Tensor
+"""One flat float32 tensor: a model, a delta, a curvature."""
+
+NOTHING = torch.empty(0)
+"""In place of a vector that is elsewhere, or no longer needed."""
+
+Reason = Literal[
+    "not finite", "wrong shape", "unknown job", "finished job", "from the future", "too stale", "lost on the way"
+]
+"""Why the gate refuses an update; the last, because a part of it was with a machine that is gone."""
+
+
+class Buffers(NamedTuple):
+    """What a model carries besides parameters (BatchNorm's statistics). They take no part in the algebra."""
+
+    floats: Tensor  # averaged over the M updates of a round
+    ints: Tensor  # taken from the newest update
+
+
+class Job(NamedTuple):
+    """Work for one client: start from x_s. (client, serial) names it."""
+
+    client: int
+    serial: int  # how many jobs this client was given before
+    round: int  # s
+    x: Vector  # x_s
+    steps: int | None  # K local steps, or
+    epochs: int | None  # K local epochs
+    seed: int
+    buffers: Buffers | None = None
+    state: State | None = None  # of the inner step, as this client's last job left it, if the method keeps it
+
+    def stream(self, purpose: str, *numbers: int) -> np.random.Generator:
+        """The job's own random numbers, the same wherever it runs."""
+        return streams.generator(self.seed, purpose, self.client, self.serial, *numbers)
+
+
+class Update(NamedTuple):
+    """What a client sends back."""
+
+    client: int
+    serial: int
+    round: int  # s
+    delta: Vector  # δ_i = x_{i,K} − x_s
+    curvature: Vector | None = None  # A_i, if the method compensates
+    buffers: Buffers | None = None
+    steps: int = 0  # local steps done
+    loss: float = math.nan  # mean over those steps
+    clipped: float = 0.0  # share of gradient coordinates clipped, mean over those steps
+    state: State | None = None  # of the inner step, if the method keeps it
+    down: int = 0  # bytes that the job took on its way, where something travels
+    up: int = 0  # and the update
+
+
+class Lost(NamedTuple):
+    """A client is gone, and its job with it."""
+
+    client: int
+
+
+class Joined(NamedTuple):
+    """A lost client is back."""
+
+    client: int
+
+
+class Taken(NamedTuple):
+    """An update went into the buffer."""
+
+    update: Update
+    delay: int  # p
+    norm: float  # ‖δ_i‖₂
+    weight: float = 1.0  # what its delay leaves of it
+
+
+class Refused(NamedTuple):
+    """An update was turned away at the gate, or on its way there."""
+
+    client: int
+    serial: int
+    round: int
+    reason: Reason
+
+
+class Advanced(NamedTuple):
+    """The buffer was full and the server made x_t."""
+
+    round: int  # t
+    clients: tuple[int, ...]  # the M clients, in order of arrival
+    delays: tuple[int, ...]  # p_{t,i}
+    weights: tuple[float, ...]  # of each update: 1, or what its delay leaves of it
+    norms: tuple[float, ...]  # ‖δ_i‖₂
+    norm: float  # ‖Δ_t‖₂
+    move: float  # ‖x_t − x_{t−1}‖₂
+    clipped: float  # share of Δ_t's coordinates clipped
+    local_clipped: float  # share of gradient coordinates clipped, mean over the M
+    loss: float  # local training loss, mean over the M
+    steps: int  # local steps of the M together
+    snapshots: int  # past models the server holds
+
+
+class Reply(NamedTuple):
+    """What a message did, and the jobs to send next."""
+
+    happened: Taken | Advanced | Refused | None
+    jobs: list[Job]

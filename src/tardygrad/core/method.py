@@ -1,0 +1,185 @@
+"""A method is data: steps, a weight for late updates, and who works when."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Literal, Required, TypedDict, get_args
+
+from torch import Tensor
+
+from tardygrad.core.dylu import Pace
+from tardygrad.core.transforms import State, Step, Transform
+from tardygrad.errors import Invalid, is_number
+
+Mode = Literal["sync", "server", "client"]
+"""Who works when: synchronous rounds, server-centric, client-centric."""
+
+Dispatch = Literal["same", "random"]
+"""Who gets a free place: the client that left it, or a random idle one."""
+
+Weight = Callable[[int], float]
+"""The weight of an update as a function of its delay p."""
+
+Denominator = Literal["buffer", "weights", "one"]
+"""What the sum of a round's contributions is divided by: M, the sum of their weights, or nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curvature:
+    """What a client sends for A, if it is not the paper's Σ_k move_k².
+
+    Args:
+        weigh: that sum, or the square of δ, becomes A; its state is kept per client.
+        source: which of the two.
+    """
+
+    weigh: Transform
+    source: Literal["steps", "delta"] = "steps"
+
+    def of(self, delta: Tensor, squares: Tensor, state: State, step: Step) -> tuple[Tensor, State]:
+        """A of a job with these δ and Σ_k move_k², and what is kept for the client's next."""
+        squares = delta * delta if self.source == "delta" else squares
+        return self.weigh.update(squares, state or self.weigh.init(delta), step)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Regions:
+    """HALoS: clients report to their region's server, and regions to the global one.
+
+    Args:
+        sizes: the clients of each region, in order; or the number of regions, to which clients are dealt in turn.
+        every: rounds of a region between two reports.
+        blend: α, the share of the global model in what a region goes on with after a report.
+        outer: the global server's step.
+        exchange: seconds that a message between a region and the global server takes.
+    """
+
+    sizes: int | tuple[int, ...]
+    every: int
+    blend: float
+    outer: Transform
+    exchange: float = 0.0
+
+    def __post_init__(self) -> None:
+        at_least_one("every", self.every)
+        sizes = self.sizes if isinstance(self.sizes, tuple) else (self.sizes,)
+        if not sizes or any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in sizes):
+            raise Invalid(
+                f"`regions` must be a number of regions, or the number of clients of each, got {self.sizes!r}."
+            )
+        if not (is_number(self.blend) and 0 <= self.blend <= 1):
+            raise Invalid(f"`blend` must be between 0 (regions go on alone) and 1, got {self.blend!r}.")
+        if not (is_number(self.exchange) and 0 <= self.exchange < math.inf):
+            raise Invalid(f"`exchange` must be a finite number of seconds, 0 or more, got {self.exchange!r}.")
+
+    def members(self, clients: int) -> list[list[int]]:
+        """The clients of each region."""
+        if isinstance(self.sizes, int):
+            if self.sizes > clients:
+                raise Invalid(f"`regions` must be at most the number of clients ({clients}), got {self.sizes}.")
+            return [list(range(first, clients, self.sizes)) for first in range(self.sizes)]
+        if sum(self.sizes) != clients:
+            raise Invalid(f"`regions` must have {clients} clients together, got {sum(self.sizes)}: {self.sizes}.")
+        ends = list(accumulate(self.sizes))
+        return [list(range(end - size, end)) for size, end in zip(self.sizes, ends, strict=True)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """A method is data: an inner step, an outer step, and what becomes of a late update in between."""
+
+    name: str
+    inner: Transform  # a gradient becomes a local move
+    outer: Transform  # the mean contribution Δ_t becomes a global move
+    buffer: int  # M
+    local_steps: int | None = None  # K as steps, or
+    local_epochs: int | None = None  # K as passes over the client's data
+    mode: Mode = "server"
+    weight: Weight | None = None  # of a delay; None: every update counts fully
+    denominator: Denominator = "buffer"  # of Δ_t
+    compensate: bool = False  # δ − A ⊙ drift
+    curvature: Curvature | None = None  # A, if it is not the paper's
+    pull: bool = False  # δ − drift: walk to the client's model, wherever the global one has gone
+    keep: bool = False  # the inner step's state from one job of a client to the next
+    max_delay: int | None = None  # staler updates are refused
+    concurrency: int | None = None  # clients at work at once; None: all (sync: M)
+    dispatch: Dispatch = "same"
+    pace: Pace | None = None  # less work for slower clients; None: K for everyone
+    regions: Regions | None = None  # two levels of servers; None: one
+
+    def __post_init__(self) -> None:
+        at_least_one("buffer", self.buffer)
+        if (self.local_steps is None) == (self.local_epochs is None):
+            given = f"local_steps={self.local_steps}, local_epochs={self.local_epochs}"
+            raise Invalid(f"set exactly one of `local_steps` and `local_epochs`, got {given}.")
+        for name in ("local_steps", "local_epochs", "max_delay", "concurrency"):
+            if getattr(self, name) is not None:
+                at_least_one(name, getattr(self, name))
+        words = {"mode": Mode, "dispatch": Dispatch, "denominator": Denominator}
+        for name, known in ((name, get_args(word)) for name, word in words.items()):
+            if getattr(self, name) not in known:
+                raise Invalid(f"`{name}` must be one of {', '.join(known)}, got {getattr(self, name)!r}.")
+        if self.weight is not None and not callable(self.weight):
+            raise Invalid(f"`weight` must be a function of the delay, such as Hinge(), got {self.weight!r}.")
+        if self.compensate and self.pull:
+            raise Invalid("a method either compensates an update or pulls the model to it, got both.")
+        if self.regions and (self.compensate or self.pull):
+            raise Invalid("a method with regions can neither compensate an update nor pull the model to it.")
+        if self.mode == "sync" and self.concurrency not in (None, self.buffer):
+            raise Invalid(
+                f"a sync round works with exactly `buffer` clients ({self.buffer}), got concurrency={self.concurrency}."
+            )
+        if self.mode == "server" and self.concurrency is not None and self.concurrency < self.buffer:
+            raise Invalid(
+                f"`concurrency` must be at least `buffer` ({self.buffer}) in mode 'server', got {self.concurrency}: "
+                "clients wait for the round's end, so the buffer could never fill."
+            )
+
+    def __str__(self) -> str:
+        mode = {"sync": "synchronous", "server": "server-centric", "client": "client-centric"}[self.mode]
+        epochs = "1 epoch" if self.local_epochs == 1 else f"{self.local_epochs} epochs"
+        work = f"K={self.local_steps or epochs}"
+        treated = [", compensated"] * self.compensate
+        if self.weight is not None:
+            treated.insert(0, ", downplayed" if getattr(self.weight, "__name__", "") == "downplay" else ", weighted")
+        if self.regions:
+            sizes = self.regions.sizes
+            treated.append(f", {sizes if isinstance(sizes, int) else len(sizes)} regions")
+        return f"{self.name} ({mode}, M={self.buffer}, {work}{''.join(treated)})"
+
+
+class Places(TypedDict, total=False):
+    """The settings of `Method` that every constructor passes on: how much work, and for whom."""
+
+    local_steps: int | None
+    local_epochs: int | None
+    max_delay: int | None
+    concurrency: int | None
+    dispatch: Dispatch
+
+
+class Work(Places, total=False):
+    """And who works when, of a method that was published for no mode of its own."""
+
+    mode: Mode
+
+
+class How(Work):
+    """And how many: those of a method that waits for M updates."""
+
+    buffer: Required[int]
+
+
+class Many(Places):
+    """How many, of a method with a mode of its own."""
+
+    buffer: Required[int]
+
+
+def at_least_one(name: str, value: object) -> None:
+    """Refuse what is no whole number, 1 or more."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise Invalid(f"`{name}` must be a whole number, 1 or more, got {value!r}.")

@@ -1,0 +1,291 @@
+"""Inner and outer steps, as one type: a pair of pure functions that turn a direction into a move.
+
+The client walks a gradient down (x − move), the server walks a delta up (x + move); a transform does not care which.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, get_args
+
+import torch
+from torch import Tensor
+
+from tardygrad.core import clipping
+from tardygrad.core.clipping import Norm
+from tardygrad.core.kernels import Form
+from tardygrad.core.schedules import Constant, Schedule
+from tardygrad.errors import Invalid, is_number
+
+State = dict[str, Tensor]
+"""What a transform remembers between steps: named tensors, so that every optimizer state is a checkpoint as it is."""
+
+
+LateRate = Literal["code", "paper"]
+"""FADAS's rate for a late round: η/s, as its authors' code has it, or min(η, 1/s), as their text does."""
+
+
+class Step(NamedTuple):
+    """The context of one step."""
+
+    round: int  # the client's: the round it pulled; the server's: the round it makes
+    delays: tuple[int, ...] = ()  # the server's: p of every update in the buffer
+    x: Tensor | None = None  # the vector that is about to be walked
+    start: Tensor | None = None  # the client's: x_s
+
+
+def _no_form(round: int) -> Form | None:
+    return None
+
+
+@dataclass(frozen=True)
+class Transform:
+    """A direction becomes a move.
+
+    Args:
+        init: the vector about to be walked, to a first state.
+        update: (direction, state, step) to (move, next state); changes none of its arguments.
+        text: the call that made it.
+        form: of a round, the same as one clip and one rate, if that is all there is to it; see kernels.py.
+        scratch: the vectors it takes while it works, besides direction, move and state.
+    """
+
+    init: Callable[[Tensor], State] = field(repr=False)
+    update: Callable[[Tensor, State, Step], tuple[Tensor, State]] = field(repr=False)
+    text: str = "Transform(...)"
+    form: Callable[[int], Form | None] = field(default=_no_form, repr=False)
+    scratch: int = 0
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def stateless(x: Tensor) -> State:
+    """The first state of a transform that needs none."""
+    return {}
+
+
+def below(state: State, prefix: str) -> State:
+    """The part of a state whose names begin so, without it."""
+    return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+
+
+def scale(lr: Schedule) -> Transform:
+    """move = η · direction."""
+
+    def update(direction: Tensor, state: State, step: Step) -> tuple[Tensor, State]:
+        return direction * lr(step.round), state
+
+    return Transform(stateless, update, f"scale({lr})", lambda round: Form(lr=lr(round)))
+
+
+def clip(upper: Schedule, lower: Schedule = Constant(0.0), norm: Norm = "coordinate") -> Transform:
+    """move = Clip(u, direction), or BiClip with a lower threshold d > 0.
+
+    The state holds `clipped`: the share of coordinates that the last step changed.
+    """
+    if norm not in ("coordinate", "l2"):
+        raise Invalid(f"`norm` must be 'coordinate' or 'l2', got {norm!r}.")
+    if lower(1) > upper(1):
+        raise Invalid(f"a lower threshold must not exceed the upper one ({upper(1):g}), got {lower(1):g}.")
+    function = clipping.clip if norm == "coordinate" else clipping.clip_l2
+
+    def update(direction: Tensor, state: State, step: Step) -> tuple[Tensor, State]:
+        move = function(direction, upper(step.round), lower(step.round))
+        changed = (move != direction).sum() / max(direction.numel(), 1)
+        return move, {"clipped": changed}
+
+    text = f"clip({upper}, lower={lower}, norm={norm!r})"
+    form = None if norm == "l2" else lambda round: Form(upper(round), lower(round))
+    return Transform(stateless, update, text, form or _no_form)
+
+
+def chain(*transforms: Transform) -> Transform:
+    """One transform after the other: the move of each is the direction of the next."""
+
+    stateful = [(i, transform) for i, transform in enumerate(transforms) if transform.init is not stateless]
+
+    def init(x: Tensor) -> State:
+        return {f"{i}.{name}": value for i, transform in stateful for name, value in transform.init(x).items()}
+
+    def update(direction: Tensor, state: State, step: Step) -> tuple[Tensor, State]:
+        after: State = {}
+        for i, transform in enumerate(transforms):
+            direction, own = transform.update(direction, below(state, f"{i}."), step)
+            after |= {name if name == "clipped" else f"{i}.{name}": value for name, value in own.items()}
+        return direction, after
+
+    def form(round: int) -> Form | None:
+        first, *rest = (transform.form(round) for transform in transforms)
+        if first is None or len(rest) != 1 or rest[0] is None or (first.lr, *rest[0][:2]) != (1.0, *Form()[:2]):
+            return None
+        return Form(first.upper, first.lower, rest[0].lr)  # a clip, then a rate
+
+    text, scratch = f"chain({', '.join(map(repr, transforms))})", max(one.scratch for one in transforms)
+    return Transform(init if stateful else stateless, update, text, form, scratch)
+
+
+def amsgrad(
+    lr: Schedule,
+    tau_c: float,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    lr_rule: LateRate = "code",
+    bias_correction: bool = True,
+) -> Transform:
+    """FADAS's step: AMSGrad, with a rate that falls where the round's latest update missed more than τ_c rounds.
+
+    m = β₁ m + (1 − β₁) direction, v = β₂ v + (1 − β₂) direction², v̂ = max(v̂, v), all from 0; with s the most rounds
+    that an update missed, η_t = η if s ≤ τ_c, else η/s or min(η, 1/s);
+    move = η_t / (1 − β₁^t) · m / (√v̂ / √(1 − β₂^t) + ε), or η_t · m / (√v̂ + ε) without the correction of the bias.
+    """
+    below_one(beta1=beta1, beta2=beta2)
+    small(eps=eps)
+    if not (is_number(tau_c) and tau_c >= 0):
+        raise Invalid(f"`tau_c` must be a number of rounds, 0 or more (inf: the rate never falls), got {tau_c!r}.")
+    if lr_rule not in ("code", "paper"):
+        raise Invalid(f"`lr_rule` must be 'code' or 'paper', got {lr_rule!r}.")
+
+    def init(x: Tensor) -> State:
+        return {name: torch.zeros_like(x) for name in ("m", "v", "v_max")}
+
+    def rate(step: Step) -> float:
+        eta, missed = lr(step.round), max(step.delays, default=1) - 1  # s = p − 1
+        if missed <= tau_c:
+            return eta
+        return eta / missed if lr_rule == "code" else min(eta, 1 / missed)
+
+    def update(direction: Tensor, state: State, step: Step) -> tuple[Tensor, State]:
+        m = (beta1 * state["m"]).add_(direction, alpha=1 - beta1)
+        v = (beta2 * state["v"]).addcmul_(direction, direction, value=1 - beta2)
+        v_max = torch.maximum(state["v_max"], v)
+        first, second = (1 - beta**step.round if bias_correction else 1.0 for beta in (beta1, beta2))
+        below = v_max.sqrt().div_(math.sqrt(second)).add_(eps)
+        return (m * (rate(step) / first)).div_(below), {"m": m, "v": v, "v_max": v_max}
+
+    settings = f"beta1={beta1}, beta2={beta2}, eps={eps}, lr_rule={lr_rule!r}, bias_correction={bias_correction}"
+    return Transform(init, update, f"amsgrad({lr}, tau_c={tau_c:g}, {settings})")
+
+
+def delayed_nesterov(lr: Schedule, momentum: float, period: int, c: float = 0.0) -> Transform:
+    """DN's step: every direction moves by its N-th part at once, and momentum follows in every N-th round.
+
+    sum = sum + direction; in every N-th round m = β m + sum/N, move = η · ((1 − cN + c) β m + direction/N), sum = 0;
+    in the others move = η · (c β m + direction/N). Both m and sum begin with 0.
+    """
+    below_one(momentum=momentum)
+    if not (is_number(c) and 0 <= c <= 1 / period):
+        raise Invalid(f"`c` must be between 0 and 1/period ({1 / period:g}), got {c!r}.")
+
+    def init(x: Tensor) -> State:
+        return {name: torch.zeros_like(x) for name in ("m", "sum")}
+
+    def update(direction: Tensor, state: State, step: Step) -> tuple[Tensor, State]:
+        m, total, share = state["m"], state["sum"] + direction, c
+        if step.round % period == 0:
+            m = (momentum * m).add_(total, alpha=1 / period)
+            total, share = torch.zeros_like(total), 1 - c * period + c
+        move = (direction / period).add_(m, alpha=share * momentum).mul_(lr(step.round))
+        return move, {"m": m, "sum": total}
+
+    return Transform(init, update, f"delayed_nesterov({lr}, momentum={momentum}, period={period}, c={c})")
+
+
+def momentum(lr: Schedule, beta: float, nesterov: bool = False) -> Transform:
+    """m = β m + direction from 0; move = η · m, or Nesterov's η · (direction + β m)."""
+    below_one(momentum=beta)
+
+    def init(x: Tensor) -> State:
+        return {"m": torch.zeros_like(x)}
+
+    def update(direction: Tensor, state: State, step: Step) -> tuple[Tensor, State]:
+        m = beta * state["m"] + direction
+        return ((direction + beta * m) if nesterov else m) * lr(step.round), {"m": m}
+
+    return Transform(init, update, f"momentum({lr}, beta={beta}, nesterov={nesterov})")
+
+
+Second = Literal["sum", "mean", "yogi"]
+"""How an adaptive step remembers squares: Adagrad's sum, RMSProp's and Adam's running mean, or Yogi's."""
+
+
+def adaptive(
+    lr: Schedule, second: Second, beta1: float, beta2: float, eps: float, initial: float = 0.0, unbiased: bool = False
+) -> Transform:
+    """The adaptive server steps: Adagrad and RMSProp (β₁ = 0), Adam, Yogi.
+
+    m = β₁ m + (1 − β₁) direction from 0; v, from `initial`, is v + direction² (sum), β₂ v + (1 − β₂) direction² (mean),
+    or v − (1 − β₂) sign(v − direction²) direction² (yogi); move = η · m / (√v + ε). Unbiased, m is divided by
+    1 − β₁^t, and v by 1 − β₂^t.
+    """
+    below_one(beta1=beta1, beta2=beta2)
+    small(eps=eps)
+    zero_or_more(initial=initial)
+    if second not in get_args(Second):
+        raise Invalid(f"`second` must be one of {', '.join(get_args(Second))}, got {second!r}.")
+
+    def init(x: Tensor) -> State:
+        first = {"m": torch.zeros_like(x)} if beta1 else {}
+        return first | {"v": torch.full_like(x, initial)}
+
+    def squares(v: Tensor, new: Tensor) -> Tensor:
+        if second == "sum":
+            return v + new
+        if second == "mean":
+            return beta2 * v + (1 - beta2) * new
+        return v - (1 - beta2) * (v - new).sign() * new
+
+    def update(direction: Tensor, state: State, step: Step) -> tuple[Tensor, State]:
+        m = beta1 * state["m"] + (1 - beta1) * direction if beta1 else direction
+        v = squares(state["v"], direction * direction)
+        first, root = (1 - beta**step.round if unbiased else 1.0 for beta in (beta1, beta2))
+        move = m * (lr(step.round) / first) / (v.sqrt() / math.sqrt(root) + eps)
+        return move, ({"m": m} if beta1 else {}) | {"v": v}
+
+    settings = f"beta1={beta1}, beta2={beta2}, eps={eps}, initial={initial}, unbiased={unbiased}"
+    return Transform(init, update, f"adaptive({lr}, {second!r}, {settings})")
+
+
+def tethered(inner: Transform, rho: float) -> Transform:
+    """A local step on F(x) + (ρ/2) ‖x − x_s‖²: FedAsync's and FedProx's proximal term."""
+    zero_or_more(rho=rho)
+    if rho == 0:
+        return inner
+
+    def update(direction: Tensor, state: State, step: Step) -> tuple[Tensor, State]:
+        assert step.x is not None
+        assert step.start is not None
+        return inner.update(direction + rho * (step.x - step.start), state, step)
+
+    return Transform(inner.init, update, f"tethered({inner!r}, rho={rho})", scratch=inner.scratch)
+
+
+def clipped_share(state: State) -> Tensor | float:
+    """The share of coordinates that the last step's clip changed, of the last clip if there are several; 0 without."""
+    return state.get("clipped", 0.0)
+
+
+def below_one(**settings: float) -> None:
+    """Refuse what is no number from 0 to below 1."""
+    for name, value in settings.items():
+        if not (is_number(value) and 0 <= value < 1):
+            raise Invalid(f"`{name}` must be at least 0 and below 1, got {value!r}.")
+
+
+def zero_or_more(**settings: float) -> None:
+    """Refuse what is no finite number of 0 or more."""
+    for name, value in settings.items():
+        if not (is_number(value) and 0 <= value < math.inf):
+            raise Invalid(f"`{name}` must be a finite number, 0 or more, got {value!r}.")
+
+
+def small(**settings: float) -> None:
+    """Refuse what can be no ε: in float32 it would be 0 or infinite, or its square would."""
+    for name, value in settings.items():
+        if not (is_number(value) and 0 < value < math.inf):
+            raise Invalid(f"`{name}` must be a finite number above 0, got {value!r}.")
+        if not 1e-37 <= value <= 1e15:
+            raise Invalid(f"`{name}` must be between 1e-37 and 1e15, where float32 can tell it, got {value!r}.")

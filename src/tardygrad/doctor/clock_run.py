@@ -1,0 +1,107 @@
+"""A method on a fleet's clock, with nothing to learn: how fast it is, and how late its updates are."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tardygrad.core.hierarchy import serve
+from tardygrad.core.messages import Advanced, Lost, Refused, Update
+from tardygrad.core.method import Method
+from tardygrad.engines.sim.pool import SimPool
+from tardygrad.fleet import Fleet
+from tardygrad.runs.loop import Event, drive
+from tardygrad.tasks.clock import clock
+
+UPDATES, ROUNDS = (4_000, 20_000), 5_000  # of one simulation: these limits keep it below a second
+LAPS = 3  # jobs of the slowest client that show how late it gets
+
+
+class Clocked(NamedTuple):
+    """What a run takes, as far as it was simulated."""
+
+    rounds: int
+    time: float
+    delay_mean: float
+    delay_max: int
+    effective: float  # updates, each counted 1/p
+    idle: float  # share of the clients' time without a job
+    refused: float  # share of the updates that arrived
+    waits: int  # the delay that the oldest job would have that is still out
+
+    @property
+    def per_round(self) -> float:
+        """Seconds."""
+        return self.time / self.rounds
+
+    @property
+    def per_effective(self) -> float:
+        """Seconds for each effective update."""
+        return self.time / self.effective
+
+
+class Shifts:
+    """The clients' time with a job out, event by event."""
+
+    def __init__(self) -> None:
+        self.out: dict[int, tuple[int, int, float]] = {}  # client to its job's serial and round, and when it was sent
+        self.busy = 0.0
+
+    def note(self, event: Event) -> None:
+        now, message, _, jobs = event
+        if isinstance(message, Update | Lost) and message.client in self.out:
+            serial, _, since = self.out[message.client]
+            if isinstance(message, Lost) or message.serial == serial:  # else it has come before
+                self.busy += now - since
+                del self.out[message.client]
+        self.out |= {job.client: (job.serial, job.round, now) for job in jobs}
+
+    def idle(self, clients: int, time: float) -> float:
+        """The share of the clients' time until then without a job."""
+        busy = self.busy + sum(time - since for *_, since in self.out.values())
+        return max(1.0 - busy / (clients * time), 0.0) if time else 0.0  # sums of floats may end beyond 1
+
+
+def clocked(method: Method, fleet: Fleet, *, rounds: int, parameters: int = 0, seed: int = 0) -> Clocked:
+    """Drive the method's server on the fleet's clock for so many rounds, or as many as are enough to know.
+
+    Raises:
+        Starved: the buffer could not fill.
+    """
+    rounds = max(min(rounds, ROUNDS, enough(fleet) // method.buffer), 1)
+    task = clock(clients=fleet.clients, parameters=parameters)
+    server = serve(method, task.init(seed), clients=fleet.clients, seed=seed)
+    pool = SimPool(task, method, fleet)
+    shifts, delays, refused = Shifts(), list[int](), 0
+    for event in drive(server, pool, rounds):
+        shifts.note(event)
+        refused += isinstance(event.happened, Refused)
+        if isinstance(event.happened, Advanced):
+            delays += event.happened.delays
+    time = pool.now
+    return Clocked(
+        rounds=rounds,
+        time=time,
+        delay_mean=sum(delays) / len(delays),
+        delay_max=max(delays),
+        effective=sum(1 / delay for delay in delays),
+        idle=shifts.idle(fleet.clients, time),
+        refused=refused / (refused + len(delays)),
+        waits=rounds + 1 - min((s for _, s, _ in shifts.out.values()), default=rounds),
+    )
+
+
+def enough(fleet: Fleet) -> int:
+    """Updates until the slowest client has come back a few times, within limits.
+
+    >>> enough(Fleet.paper(clients=400))
+    10680
+    """
+    return int(min(max(laps(fleet), UPDATES[0]), UPDATES[1]))
+
+
+def laps(fleet: Fleet) -> float:
+    """Updates until the slowest client has come back a few times."""
+    known = [(group.clients, max(group.runtime.draw(0.5, 0), 1e-9)) for group in fleet.groups if group.clients]
+    slowest = max(median for _, median in known)
+    rate = sum(clients / median for clients, median in known)
+    return LAPS * slowest * rate

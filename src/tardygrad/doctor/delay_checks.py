@@ -1,0 +1,108 @@
+"""Delays against the theorems: by what factor they are too late, and whose they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from tardygrad.doctor.finding import Finding, Severity
+from tardygrad.doctor.history import History
+from tardygrad.doctor.search import changes
+from tardygrad.doctor.theorems import constants, presets, tail_of, treated
+from tardygrad.doctor.what_if import Expected, Remedies
+from tardygrad.report.loader import text
+from tardygrad.theory.delays import Condition, conditions, small
+
+NEAR, FAR = 2, 10  # by these factors a condition may fail for the constant that nobody knows; is far from holding
+NAMED = 5  # clients that are named
+
+
+def delays(history: History, remedies: Remedies) -> Iterator[Finding]:
+    """The condition of the run's own theorem, if it fails."""
+    rounds = history.rounds
+    if not len(rounds) or rounds.delays.max() == 1:
+        return
+    tail = tail_of(history.spec, history.tails)
+    found = conditions(rounds.delays, constants(history, tail.tail))
+    own = [one.name for one in presets(history.label, history.setting("schedule"))]
+    mine = min((one for one in found if one.method in own), key=lambda one: one.factor, default=None)
+    if mine is None or mine.holds:
+        return
+    blame = blamed(history, mine)
+    known, downplayed = treated(history.label), mine.method.startswith("sd-")
+    severity: Severity = "severe" if mine.factor > FAR else "warning" if mine.factor > NEAR else "note"
+    if downplayed or not known:  # constants that are only estimated, or another method's theorem
+        severity = "warning" if mine.factor > FAR else "note"
+    largest = int(rounds.delays.max())
+    says = f"updates are up to {largest} rounds late, {rounds.delays.mean():.3g} on average, and {mine.theorem} "
+    says += f"({'' if known else 'of SGDClip, as none speaks of this method; '}{mine.says}, at tail index "
+    says += f"{tail.tail:g}, {tail.source}) fails by a factor of {mine.factor:.3g}. "
+    says += f"{sum(blame.values()):.0%} of the excess is that of {named(history, list(blame))}."
+    if downplayed:
+        few = next(one for one in small(rounds.delays, tail.tail) if one.method == mine.method)
+        says += (
+            f" {few.share:.0%} of delays are at most T^{few.exponent:.2g}, and any fixed share of those suffices in "
+        )
+        says += f"the end ({few.proposition})."
+    advice, expected = _advice(history, mine, remedies, downplayed)
+    numbers = {
+        "factor": mine.factor,
+        "largest": largest,
+        "mean": float(rounds.delays.mean()),
+        "tail": tail.tail,
+        "conditions": {one.method: {"theorem": one.theorem, "factor": one.factor} for one in found},
+        "clients": blame,
+        "now": remedies.now._asdict() if remedies.now else None,
+        "then": expected.then._asdict() if expected else None,
+    }
+    simulated = None
+    if expected:
+        simulated = f"with M = {expected.method.buffer}, {expected.method.mode}-centric: {expected}"
+    yield Finding(severity, "delays", says, advice, simulated, numbers)
+
+
+def blamed(history: History, condition: Condition) -> dict[int, float]:
+    """The clients that make nine tenths of a condition's excess, each with its share, the worst first."""
+    excess = np.bincount(history.rounds.clients.ravel(), np.maximum(condition.excess, 0).ravel(), history.clients)
+    shares, found = excess / excess.sum(), dict[int, float]()
+    for client in np.argsort(-shares, kind="stable"):
+        if shares[client] > 0 and sum(found.values()) < 0.9:
+            found[int(client)] = float(shares[client])
+    return found
+
+
+def named(history: History, clients: Sequence[int]) -> str:
+    """Clients in words, with their classes."""
+    classes = sorted({text(history.classes[client], 40) for client in clients})
+    of = f" ({', '.join(classes[:3])})" if classes != ["clients"] else ""
+    if len(clients) == 1:
+        return f"client {clients[0]}{of}"
+    shown = ", ".join(map(str, sorted(clients)[:NAMED]))
+    more = f" and {len(clients) - NAMED} more" if len(clients) > NAMED else ""
+    return f"clients {shown}{more}{of}"
+
+
+def _advice(
+    history: History, condition: Condition, remedies: Remedies, downplayed: bool
+) -> tuple[str, Expected | None]:
+    """What the search would choose within the bound; where there is nothing, or beside it, a weight."""
+    now = remedies.now
+    largest = int(history.rounds.delays.max())
+    bound = (now.delay_max if now else largest) - 1 if downplayed else largest / condition.factor
+    expected, found = remedies.within(bound), []
+    if downplayed and expected and expected.faster < 1:  # delays are SD's own business
+        expected = None
+    if expected and remedies.method:
+        words = " ".join(changes(expected.method, remedies.method))
+        how = ", and as rounds are fewer and fresher try a larger lr"
+        found.append(words + (how if downplayed else " for as many rounds (with fewer the bound is lower)"))
+    elif now is None and history.rounds.buffer < history.clients:
+        found.append("a larger method.buffer, how large no simulation of this fleet says")
+    if not downplayed and (weight := remedies.downplayed()):
+        found.append(f"{weight}, which counts an update of delay p 1/p")
+    advice = "use " + "; or ".join(found) if found else "leave the late clients out"
+    if not expected and now and not downplayed:
+        advice += f". No M that was tried keeps all delays at {bound:.4g} or below with as many clients at work"
+        advice += f"; with fewer: tardygrad plan {history.path} --fit {history.path}" if history.spec else ""
+    return advice, expected

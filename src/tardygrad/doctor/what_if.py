@@ -1,0 +1,145 @@
+"""What a change of settings would do, on the clock of the fleet that a record shows.
+
+Simulations are of as many updates as the run had, or until the slowest client has come back a few times, and count only
+if it did, and if that of the run's own settings has a largest delay like the record's.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+from functools import cached_property
+from typing import NamedTuple
+
+from tardygrad.core.method import How, Method, Mode
+from tardygrad.doctor.clock_run import Clocked, clocked, laps
+from tardygrad.doctor.fit import fit
+from tardygrad.doctor.history import History
+from tardygrad.doctor.search import ranked, search, sizes
+from tardygrad.doctor.theorems import treated
+from tardygrad.errors import Invalid, Starved
+from tardygrad.fleet import Fleet
+from tardygrad.methods.sgdclip import sgdclip
+from tardygrad.spec import spec
+from tardygrad.spec.signature import call
+
+LIKE = 2.0  # the largest delay of the simulated run may be off by this factor
+
+
+class Expected(NamedTuple):
+    """A changed method, and the clock now and then."""
+
+    method: Method
+    now: Clocked
+    then: Clocked
+
+    @property
+    def faster(self) -> float:
+        """Effective updates per second, over those now."""
+        return self.now.per_effective / self.then.per_effective if self.then.time else 1.0
+
+    def __str__(self) -> str:
+        now, then = self.now, self.then
+        said = [f"largest delay {now.delay_max} → {then.delay_max}, mean {now.delay_mean:.3g} → {then.delay_mean:.3g}"]
+        if now.time:
+            said.append(f"{then.per_round / now.per_round:.2g} times the time per round")
+            said.append(f"{self.faster:.2g} times the effective updates per second")
+        said.append(f"idle share {now.idle:.0%} → {then.idle:.0%}")
+        said += [f"{then.refused:.1%} of updates refused"] if then.refused else []
+        return ", ".join(said)
+
+
+class Remedies:
+    """The method and the fleet of a record, to try changes on; nothing where they are not known."""
+
+    def __init__(self, history: History) -> None:
+        self.history = history
+        self.method = method_of(history)
+
+    @cached_property
+    def fleet(self) -> Fleet | None:
+        """As fitted."""
+        try:
+            return fit(self.history).fleet
+        except Invalid:
+            return None
+
+    @cached_property
+    def now(self) -> Clocked | None:
+        """The run's own method, simulated; None if that is not like the record."""
+        now, seen = self._clock(self.method), self.history.rounds.delays
+        if now is None or not seen.size:
+            return None
+        return now if seen.max() <= LIKE * now.delay_max and now.delay_max <= LIKE * seen.max() else None
+
+    def expect(self, **changes: object) -> Expected | None:
+        """What comes of changed settings; None if that is not known, or nothing good."""
+        try:
+            changed = replace(self.method, **changes) if self.method else None  # type: ignore[arg-type]
+        except Invalid:
+            return None
+        then = self._clock(changed)
+        return Expected(changed, self.now, then) if changed and self.now and then else None
+
+    def within(self, bound: float) -> Expected | None:
+        """The search's best M and mode for as many rounds, of those that are asynchronous and keep to the bound."""
+        method, fleet, now = self.method, self.fleet, self.now
+        if method is None or fleet is None or now is None:
+            return None
+        fixed = self.history.spec is not None and self.history.setting("mode") is None
+        modes: tuple[Mode, ...] = (method.mode,) if fixed else ("server", "client")
+        most = method.concurrency or fleet.clients
+        tries = [
+            replace(method, mode=mode, buffer=buffer)
+            for mode in modes
+            for buffer in sizes(most, method.buffer)
+            if buffer < most or (mode == "client" and buffer == most)  # a server that waits for all is synchronous
+        ]
+        found = ranked(list(search(tries, fleet, rounds=len(self.history.rounds), bound=bound)))
+        kept = (one for one in found if one.excluded is None and one.clock and one.clock.waits <= bound)
+        return next((Expected(one.method, now, one.clock) for one in kept if one.clock), None)
+
+    def downplayed(self) -> str | None:
+        """What to write for SD; None if the method, or the theory's schedule for it, cannot have it."""
+        words = ("method.downplay=true", "method.downplay=true method.schedule=theory")
+        given = self.history.spec
+        if given is None or not treated(self.history.label):
+            return words[0] if treated(self.history.label) else None
+        for change, said in zip(({}, {"schedule": "theory"}), words, strict=True):
+            try:
+                part = spec.parse(given | {"method": given["method"] | {"downplay": True} | change}).method
+                call(part.make, part.arguments, "method")
+            except Invalid:
+                continue
+            return said
+        return None
+
+    def _clock(self, method: Method | None) -> Clocked | None:
+        if method is None or self.fleet is None:
+            return None
+        updates = max(self.history.rounds.delays.size, laps(self.fleet))
+        try:
+            seen = clocked(method, self.fleet, rounds=math.ceil(updates / method.buffer))
+        except (Invalid, Starved):
+            return None
+        back = method.max_delay is not None or seen.waits <= LIKE * seen.delay_max
+        return seen if back else None
+
+
+def method_of(history: History) -> Method | None:
+    """The method of a record: its spec's, or of a run begun in Python one with the same clock, if its text says it."""
+    if history.spec is not None:
+        try:
+            part = spec.parse(history.spec).method
+            made: Method = call(part.make, part.arguments, "method")
+            return made
+        except Invalid:  # of another version
+            pass
+    said = re.search(r" \((synchronous|server-centric|client-centric), M=(\d{1,9}), ", history.method)
+    if said is None or int(said[2]) > history.clients:
+        return None
+    modes: dict[str, Mode] = {"synchronous": "sync", "server-centric": "server", "client-centric": "client"}
+    late = "downplayed" in history.method
+    how: How = {"buffer": int(said[2]), "local_steps": 1, "mode": modes[said[1]]}
+    return sgdclip(local_lr=0.0, local_clip=0.0, lr=0.0, downplay=late, **how)

@@ -1,0 +1,1 @@
+"""Engines: what carries jobs to workers and brings updates back."""

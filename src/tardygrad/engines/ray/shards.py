@@ -1,0 +1,251 @@
+"""A server's vectors in slices, each in a process of its own: all in them is coordinate-wise, so no slice asks another.
+
+The driver says what to do and hears numbers back; a vector passes through it for a checkpoint or an evaluation. All
+slices look at an update before any of them takes it: by then each holds its own part, so that nothing can go wrong
+half-way. Their processes are not replaced: what they hold is in no other place but the last checkpoint.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tardygrad.core import admission
+from tardygrad.core.algorithm import Whole
+from tardygrad.core.kernels import Outcome
+from tardygrad.core.messages import NOTHING, Buffers, Reason, Update, Vector
+from tardygrad.core.method import Method
+from tardygrad.core.transforms import State, Step, Transform
+from tardygrad.engines.ray.worker import tensor
+from tardygrad.engines.wire import BLOCK, Packed, Wire, unpack
+from tardygrad.errors import Invalid, WorkFailed
+
+
+def bounds(parameters: int, shards: int) -> list[int]:
+    """Where slices begin and end: between blocks, which travel whole.
+
+    >>> bounds(100_000, 3)
+    [0, 32768, 65536, 100000]
+    """
+    return [parameters * i // shards // BLOCK * BLOCK for i in range(shards)] + [parameters]
+
+
+def check(method: Method, parameters: int, shards: int) -> None:
+    """Refuse what cannot be cut into so many slices."""
+    if isinstance(shards, bool) or not isinstance(shards, int) or shards < 1:
+        raise Invalid(f"`shards` must be a whole number, 1 or more, got {shards!r}.")
+    if shards == 1:
+        return
+    if shards > (most := max(parameters // BLOCK, 1)):
+        raise Invalid(f"`shards` must be at most one for every {BLOCK:,} parameters ({most}), got {shards}.")
+    why = "has regions" if method.regions else "keeps a state for each client" if method.keep else None
+    if why is None and not _separable(method.outer):
+        why = "has an outer step that is not coordinate-wise, such as a clip by length"
+    if why:
+        raise Invalid(f"`shards` must be 1 for a method that {why}, got {shards} with {method.name}.")
+
+
+def _separable(outer: Transform) -> bool:
+    """Whether a step does the same to half a vector as to the whole, at any size of its numbers."""
+
+    def move(v: Tensor) -> Tensor:
+        return outer.update(v, outer.init(v), Step(1, (1,), v, v))[0]
+
+    vectors = [torch.tensor([3.0, -1.0, 0.5, 2.0]) * 10.0**power for power in range(-12, 13, 3)]
+    return all(torch.equal(move(v)[:2], move(v[:2])) for v in vectors)
+
+
+class Shard:
+    """One slice; what a process of a cluster runs."""
+
+    def __init__(self, method: bytes, loads: Callable[[bytes], Any], threads: int, x: Any, wire: Wire) -> None:
+        torch.set_num_threads(threads)
+        self.vectors, self.wire = Whole(loads(method), tensor(x)), wire
+        self.update: Update | None = None  # looked at, and not yet taken
+
+    def look(self, facts: Update, part: dict[str, Any]) -> float | Reason:
+        """‖δ‖ of this slice of an update, or what is wrong with it."""
+        vectors = {name: unpack(Packed.of(arrays, self.wire), self.wire) for name, arrays in part.items()}
+        self.update = facts._replace(delta=vectors["delta"], curvature=vectors.get("curvature"))
+        return self.vectors.look(self.update, None, {})
+
+    def fold(self, weight: float) -> None:
+        assert self.update is not None
+        self.vectors.fold(self.update, weight)
+        self.update = None
+
+    def advance(self, t: int, delays: tuple[int, ...], over: float) -> tuple[tuple[float, ...], bool]:
+        """Norms and share of what was done, and whether x is finite."""
+        return self.vectors.advance(t, delays, over)[1:], self.vectors.finite()
+
+    def hold(self, s: int) -> None:
+        self.vectors.hold(s)
+
+    def drop(self, s: int) -> None:
+        self.vectors.drop(s)
+
+    def start(self) -> Any:
+        """x, for those who begin a job."""
+        return self.vectors.x.numpy()
+
+    def here(self) -> None:
+        """Answer."""
+
+    def read(self, name: str) -> Any:
+        """One of its vectors, or several by name or round."""
+        found = getattr(self.vectors, name)
+        if isinstance(found, dict):
+            return {key: value.numpy() for key, value in found.items()}
+        return None if found is None else found.numpy()
+
+    def put(self, x: Any, total: Any, state: dict[str, Any], past: dict[int, Any]) -> None:
+        summed = None if total is None else tensor(total).clone()
+        kept = {name: tensor(value).clone() for name, value in state.items()}
+        self.vectors.put(tensor(x).clone(), summed, kept, {s: tensor(v).clone() for s, v in past.items()})
+
+
+class Shards:
+    """The vectors of a server, held by several processes; see vectors.py.
+
+    Args:
+        ray: the module.
+        hire: makes the process of a slice, given it.
+        x: the initial model.
+        shards: how many.
+        still: is asked, with when it began, whether to wait on for an answer, and raises if not.
+    """
+
+    def __init__(
+        self,
+        ray: Any,
+        hire: Callable[[Any], Any],
+        method: Method,
+        x: Vector,
+        shards: int,
+        still: Callable[[float], None] = lambda since: None,
+    ) -> None:
+        self._ray, self._method, self._still = ray, method, still
+        self._bounds = bounds(len(x), shards)
+        self.actors = [hire(part) for part in self._cut(x)]
+        self._x: Vector | None = None  # once all is over
+        self.arrived: Iterable[Any] = ()  # where the parts are of the update that was delivered last
+        self._finite, self._starts, self._told = True, list[Any](), list[Any]()
+        self._all("start")  # they are there
+
+    @property
+    def start(self) -> Vector:
+        return NOTHING
+
+    def starts(self) -> list[Any]:
+        """Where the slices of x are, for jobs."""
+        self._starts = self._starts or [actor.start.remote() for actor in self.actors]
+        return self._starts
+
+    @property
+    def x(self) -> Vector:
+        return self._x if self._x is not None else _joined(self._all("read", "x"))
+
+    @property
+    def sum(self) -> Vector | None:
+        totals = self._all("read", "sum")
+        return None if totals[0] is None else _joined(totals)
+
+    @property
+    def state(self) -> State:
+        return _each(self._all("read", "state"))
+
+    @property
+    def past(self) -> dict[int, Vector]:
+        return _each(self._all("read", "past"))
+
+    def check(self) -> None:
+        """Say if one of them has died."""
+        self._all("here")
+
+    def close(self) -> None:
+        """Keep of all that is there only x, here."""
+        self._x = self.x
+
+    def look(self, update: Update, buffers: Buffers | None, keeps: admission.Kept) -> float | Reason:
+        bare = update._replace(delta=NOTHING, curvature=NOTHING if self._method.compensate else None)
+        if not admission.fits(bare, NOTHING, buffers, self._method, keeps):
+            return "wrong shape"
+        if not admission.finite(bare, 0.0):
+            return "not finite"
+        facts = update._replace(buffers=None)
+        asked = [actor.look.remote(facts, part) for actor, part in zip(self.actors, self.arrived, strict=True)]
+        try:
+            norms = self._get(asked)
+        except self._ray.exceptions.ObjectLostError:
+            return "lost on the way"
+        reasons: list[Reason] = [norm for norm in norms if isinstance(norm, str)]  # type: ignore[misc]
+        return reasons[0] if reasons else math.hypot(*norms)
+
+    def fold(self, update: Update, weight: float) -> None:
+        self._tell("fold", weight)
+
+    def advance(self, t: int, delays: tuple[int, ...], over: float) -> Outcome:
+        made = self._all("advance", t, delays, over)
+        self._finite, self._starts = all(finite for _, finite in made), []
+        norms, moves, shares = zip(*(facts for facts, _ in made), strict=True)
+        sizes = [b - a for a, b in pairwise(self._bounds)]
+        clipped = sum(share * size for share, size in zip(shares, sizes, strict=True)) / self._bounds[-1]
+        return Outcome(NOTHING, math.hypot(*norms), math.hypot(*moves), clipped)
+
+    def hold(self, s: int) -> None:
+        self._tell("hold", s)
+
+    def drop(self, s: int) -> None:
+        self._tell("drop", s)
+
+    def finite(self) -> bool:
+        return self._finite
+
+    def put(self, x: Vector, total: Vector | None, state: State, past: dict[int, Vector]) -> None:
+        self._starts = []
+        totals = self._cut(total) if total is not None else [None] * len(self.actors)
+        states = [{name: self._cut(value)[i] for name, value in state.items()} for i in range(len(self.actors))]
+        pasts = [{s: self._cut(value)[i] for s, value in past.items()} for i in range(len(self.actors))]
+        given = zip(self.actors, self._cut(x), totals, states, pasts, strict=True)
+        self._get([actor.put.remote(*each) for actor, *each in given])
+        self._finite = bool(x.isfinite().all())
+
+    def _cut(self, v: Tensor) -> list[Any]:
+        """The slices of a vector; of what is no vector, all of it for each."""
+        if v.shape != (self._bounds[-1],):
+            return [v.numpy()] * (len(self._bounds) - 1)
+        return [v[a:b].numpy() for a, b in pairwise(self._bounds)]
+
+    def _tell(self, what: str, *given: Any) -> None:
+        """Have all do something; whether it went well is heard with the next answer."""
+        self._told += [getattr(actor, what).remote(*given) for actor in self.actors]
+
+    def _all(self, what: str, *given: Any) -> list[Any]:
+        return self._get([getattr(actor, what).remote(*given) for actor in self.actors])
+
+    def _get(self, asked: list[Any]) -> list[Any]:
+        told, self._told = self._told, []
+        since = time.monotonic()
+        while self._ray.wait(told + asked, num_returns=len(told + asked), timeout=1.0)[1]:
+            self._still(since)
+        try:
+            answers: list[Any] = self._ray.get(told + asked)
+        except self._ray.exceptions.RayActorError as error:
+            raise WorkFailed("a process that held a slice of the model has died. Resume the run.") from error
+        return answers[len(told) :]
+
+
+def _each(parts: list[dict[Any, Any]]) -> dict[Any, Vector]:
+    return {name: _joined(part[name] for part in parts) for name in parts[0]}
+
+
+def _joined(parts: Iterable[Any]) -> Tensor:
+    """A vector of its slices; of what is no vector, the first."""
+    tensors = [tensor(part) for part in parts]
+    return torch.cat(tensors) if tensors[0].dim() else tensors[0].clone()

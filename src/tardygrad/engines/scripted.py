@@ -1,0 +1,81 @@
+"""A given order of arrivals: for tests, and for replaying a run that happened elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from tardygrad.core.algorithm import Task
+from tardygrad.core.messages import Job, Joined, Lost, Refused, Update
+from tardygrad.core.method import Method
+from tardygrad.engines.pool import Errors, Message, pack, perform
+from tardygrad.engines.wire import Wire, unpack
+from tardygrad.errors import Invalid
+
+_VERBS = ("arrive", "lose", "join", "repeat", "refuse", "forget")
+
+
+class ScriptedPool:
+    """Deliver what the script says, in its order.
+
+    Args:
+        script: ("arrive", client), ("lose", client), ("join", client), ("repeat", client) to deliver the client's
+            last update once more, each with the time as an optional third item (default: one second after the last);
+            ("refuse", client, time, serial, round, reason) for an update that was turned away; ("forget", None) where
+            a new driver began with no errors to feed back; or a message to deliver as it is.
+        wire: what updates travel as; see wire.py.
+
+    >>> pool = ScriptedPool([("arrive", 3), ("lose", 5, 7.5)], task=None, method=None)
+    """
+
+    def __init__(
+        self, script: Iterable[tuple[Any, ...]], task: Task, method: Method, *, wire: Wire = "float32"
+    ) -> None:
+        self.now = 0.0
+        self.script = iter(script)
+        self.task, self.method = task, method
+        self.jobs: dict[int, Job] = {}
+        self.last: dict[int, Update] = {}
+        self.wire = wire
+        self.errors: dict[int, Errors] = {}  # what the wire has left out of each client's updates
+
+    def submit(self, job: Job) -> None:
+        self.jobs[job.client] = job
+
+    def next(self) -> Message | None:
+        line = next(self.script, None)
+        if line is None:
+            return None
+        if isinstance(line, Update | Lost | Joined | Refused):
+            self.now += 1.0
+            return line
+        verb, client = (*line, None, None)[:2]
+        if verb not in _VERBS:
+            raise Invalid(f"a script's verb must be one of {', '.join(_VERBS)}, got {verb!r}.")
+        if verb == "refuse" and len(line) != 6:
+            raise Invalid(f"a refusal in a script has client, time, serial, round and reason, got {line!r}.")
+        self.now = line[2] if len(line) > 2 else self.now + 1.0
+        if verb == "join":
+            return Joined(client)
+        if verb == "lose":
+            self.jobs.pop(client, None)
+            self.errors.pop(client, None)
+            return Lost(client)
+        if verb == "forget":
+            self.errors.clear()
+            return self.next()
+        if verb == "refuse":
+            if self.wire != "float32" and line[5] == "too stale" and client in self.jobs:  # it came, and left an error
+                self._work(client)
+            return Refused(client, *line[3:])
+        if client not in (self.jobs if verb == "arrive" else self.last):
+            raise Invalid(f"the script says {line!r}, but client {client} has nothing to deliver.")
+        if verb == "arrive":
+            self.last[client] = self._work(client)
+        return self.last[client]
+
+    def _work(self, client: int) -> Update:
+        update = perform(self.jobs.pop(client), self.task, self.method)
+        packed, self.errors[client] = pack(update, self.errors.get(client, {}), self.wire)
+        vectors = {name: unpack(one, self.wire) for name, one in packed.items()}
+        return update._replace(delta=vectors["delta"], curvature=vectors.get("curvature"))

@@ -1,0 +1,252 @@
+"""The simulator: a virtual clock and a calendar of arrivals."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import Counter
+from heapq import heapify, heappop, heappush, nsmallest
+from itertools import islice
+from typing import cast
+
+from tardygrad.core.algorithm import Batched, Task
+from tardygrad.core.hierarchy import serve
+from tardygrad.core.messages import Job, Joined, Lost, Update
+from tardygrad.core.method import Method
+from tardygrad.engines.fleet_clock import JOINED, LOST, calendar, journeys
+from tardygrad.engines.pool import Message, Pending, perform, perform_together
+from tardygrad.engines.sim.process_pool import Crew
+from tardygrad.errors import Invalid, WorkFailed
+from tardygrad.fleet import Fleet, spoil
+from tardygrad.tasks.clock import Clock
+
+AHEAD = 8
+
+
+class SimPool:
+    """Jobs on a virtual clock. Arrivals are totally ordered by (time, client, serial); work is done when it arrives,
+    so what no round needs is never computed.
+
+    Args:
+        task: what to learn; one with as many clients as the fleet.
+        method: how.
+        fleet: how long it takes.
+        workers: processes that compute jobs before they are due, one torch thread each, with the same bits; 1 computes
+            here and only what arrives, 0 is one process for every core.
+        batch: jobs computed at once, those due first, where the task can do that; faster for small models and batches,
+            with other last bits. Needs workers=1.
+        rounds: T, if it is known: processes then leave out jobs that no round up to T needs.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        method: Method,
+        fleet: Fleet,
+        *,
+        workers: int = 1,
+        batch: int = 1,
+        rounds: int | None = None,
+    ) -> None:
+        if workers < 0:
+            raise Invalid(f"`workers` must be 0 (all cores) or more, got {workers}.")
+        self._journeys = journeys(task, method, fleet)
+        self.task, self.method, self.fleet = task, method, fleet
+        self.now = 0.0
+        self.due: list[tuple[float, int, int, Job | None]] = [
+            (*one, None) for one in calendar(fleet)
+        ]  # with jobs, a heap
+        self._spoilt, self._twice = fleet.sending("nan"), fleet.sending("twice")
+        self._again: dict[tuple[int, int], Update] = {}  # delivered, and to be delivered once more
+        workers = workers or len(os.sched_getaffinity(0))
+        self._ahead = Ahead(task, method, fleet, workers, rounds) if workers > 1 else None
+        if batch < 1:
+            raise Invalid(f"`batch` must be 1 or more, got {batch}.")
+        if batch > 1 and workers > 1:
+            raise Invalid(f"`batch` above 1 needs workers=1, got batch={batch} with workers={workers}.")
+        self._together = Together(task, method, fleet, batch, rounds) if batch > 1 else None
+
+    def submit(self, job: Job) -> None:
+        client, serial = job.client, job.serial
+        due = self._journeys.due(client, serial, job.seed, job.steps or job.epochs, self.now)
+        if due < math.inf:
+            heappush(self.due, (due, client, serial, job))
+            if self._twice and (client, serial) in self._twice:
+                heappush(self.due, (due, client, serial, job))
+            if self._ahead:
+                self._ahead.add(due, job)
+        else:  # its windows have closed for good, or a heavy tail has run off the end of the numbers
+            heappush(self.due, (self._journeys.gone(client, self.now), client, LOST, None))
+
+    def next(self) -> Message | None:
+        if not self.due:
+            return None
+        time, client, serial, job = heappop(self.due)
+        if time > self.now:
+            self.now = time
+        if job is not None:
+            self.now += self.fleet.server_time
+            return self._faulty(job) if self._spoilt or self._twice else self._result(job)
+        if serial == JOINED:
+            return Joined(client)
+        self.due = [one for one in self.due if one[1] != client or one[3] is None]  # its job is lost with it
+        heapify(self.due)
+        self._again = {name: update for name, update in self._again.items() if name[0] != client}
+        if self._ahead:
+            self._ahead.drop(client)
+        if self._together:
+            self._together.drop(client)
+        return Lost(client)
+
+    def _result(self, job: Job) -> Update:
+        if self._together:
+            return self._together.result(job, self._calendar(job))
+        return self._ahead.result(job) if self._ahead else perform(job, self.task, self.method)
+
+    def _faulty(self, job: Job) -> Update:
+        """The same with the fleet's faults."""
+        name = (job.client, job.serial)
+        if name in self._again:
+            return self._again.pop(name)
+        update = spoil(self._result(job)) if name in self._spoilt else self._result(job)
+        if name in self._twice:
+            self._again[name] = update
+        return update
+
+    def _calendar(self, job: Job) -> list[tuple[float, int, int, Job | None]]:
+        """What is due, as if no job came twice: what is computed with what decides the last bits."""
+        if not self._twice:
+            return self.due
+        return list({one[:3]: one for one in self.due if one[3] is not job and one[1:3] not in self._again}.values())
+
+    def pending(self) -> Pending:
+        jobs = list({(job.client, job.serial): job for *_, job in self.due if job is not None}.values())
+        due = [(time, client, serial) for time, client, serial, _ in self.due]
+        done = self._together.done.values() if self._together else ()
+        return Pending(self.now, jobs, due, (*done, *self._again.values()))
+
+    def restore(self, pending: Pending) -> None:
+        self.now = pending.now
+        jobs = {(job.client, job.serial): job for job in pending.jobs}
+        self.due = [(time, client, serial, jobs.get((client, serial))) for time, client, serial in pending.due]
+        done = {(update.client, update.serial): update for update in pending.done}
+        left = Counter((client, serial) for _, client, serial in pending.due)
+        self._again = {name: update for name, update in done.items() if name in self._twice and left[name] == 1}
+        if self._together:
+            self._together.done = {name: update for name, update in done.items() if name not in self._again}
+        for time, client, serial in dict.fromkeys(pending.due):
+            job = jobs.get((client, serial))
+            if self._ahead and job is not None and (client, serial) not in self._again:
+                self._ahead.add(time, job)
+
+    def __enter__(self) -> SimPool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._ahead:
+            self._ahead.crew.close()
+
+
+class Ahead:
+    """Jobs under way, computed before they are due by a crew of processes, those due first first."""
+
+    def __init__(self, task: Task, method: Method, fleet: Fleet, workers: int, rounds: int | None) -> None:
+        self.task, self.method, self.fleet, self.rounds = task, method, fleet, rounds
+        self.crew = Crew(task, method, workers)
+        self.todo: list[tuple[float, int, int, Job]] = []
+        self.done: dict[tuple[int, int], Update | WorkFailed] = {}
+        self.taken_on: set[tuple[int, int]] = set()  # to do, at hand or done
+        self.needed: set[tuple[int, int]] | None = None  # None: not known
+
+    def add(self, due: float, job: Job) -> None:
+        """A job is under way."""
+        if self.rounds is not None:
+            self.needed = needed(self.task, self.method, self.fleet, self.rounds, job.seed)
+            self.rounds = None
+        if self.needed is None or (job.client, job.serial) in self.needed:
+            self.taken_on.add((job.client, job.serial))
+            heappush(self.todo, (due, job.client, job.serial, job))
+        self._feed()
+
+    def result(self, job: Job) -> Update:
+        """The result of a job that is due now."""
+        name = (job.client, job.serial)
+        if name not in self.taken_on:  # an update was refused, and the run has left the plan
+            self.needed = None
+            self.taken_on.add(name)
+            self.crew.give(job)
+        while name not in self.done:
+            if self.todo and self.todo[0][1:3] == name:
+                self.crew.give(heappop(self.todo)[-1])
+            for one, answer in self.crew.collect(patiently=True):
+                if (one.client, one.serial) in self.taken_on:
+                    self.done[one.client, one.serial] = answer
+            self._feed()
+        answer = self.done.pop(name)
+        self.taken_on.remove(name)
+        if isinstance(answer, WorkFailed):  # and not before: a job that never arrives may fail as it likes
+            raise answer
+        self._feed()
+        return answer
+
+    def drop(self, client: int) -> None:
+        """A client is lost, and nobody will ask for its job."""
+        self.todo = [one for one in self.todo if one[1] != client]
+        heapify(self.todo)
+        self.taken_on = {name for name in self.taken_on if name[0] != client}
+        self.done = {name: update for name, update in self.done.items() if name in self.taken_on}
+
+    def _feed(self) -> None:
+        """Keep one job at work and one at hand for every process, and no more than `AHEAD` results each in memory."""
+        crew = len(self.crew.hands)
+        while self.todo and self.crew.at_hand < 2 * crew and self.crew.at_hand + len(self.done) < AHEAD * crew:
+            self.crew.give(heappop(self.todo)[-1])
+
+
+class Together:
+    """Jobs computed several at once: with the one that is due, those that are due next."""
+
+    def __init__(self, task: Task, method: Method, fleet: Fleet, batch: int, rounds: int | None) -> None:
+        if not hasattr(task, "gradients"):
+            raise Invalid(f"`batch` above 1 needs a task with `gradients`, got {type(task).__name__}. Use batch=1.")
+        self.task, self.method, self.fleet, self.rounds = cast(Batched, task), method, fleet, rounds
+        self.task.gradients([])  # says if it cannot
+        self.batch = batch
+        self.done: dict[tuple[int, int], Update] = {}
+        self.needed: set[tuple[int, int]] | None = None  # None: not known
+
+    def result(self, job: Job, due: list[tuple[float, int, int, Job | None]]) -> Update:
+        """The result of a job that is due now, before those of the calendar."""
+        if self.rounds is not None:
+            self.needed = needed(self.task, self.method, self.fleet, self.rounds, job.seed)
+            self.rounds = None
+        if (job.client, job.serial) not in self.done:
+            later = (one for *_, one in nsmallest(self.batch + len(self.done), due) if one and self._open(one))
+            group = [job, *islice(later, self.batch - 1)]
+            for update in perform_together(group, self.task, self.method):
+                self.done[update.client, update.serial] = update
+        return self.done.pop((job.client, job.serial))
+
+    def drop(self, client: int) -> None:
+        """A client is lost, and nobody will ask for its job."""
+        self.done = {name: update for name, update in self.done.items() if name[0] != client}
+
+    def _open(self, job: Job) -> bool:
+        name = (job.client, job.serial)
+        return name not in self.done and (self.needed is None or name in self.needed)
+
+
+def needed(task: Task, method: Method, fleet: Fleet, rounds: int, seed: int) -> set[tuple[int, int]]:
+    """The jobs that arrive in a run of so many rounds if nothing is refused, found by running the clock alone."""
+    clock: Task = Clock(task.clients, task.parameters)
+    server = serve(method, clock.init(seed), clients=task.clients, seed=seed)
+    pool = SimPool(clock, method, fleet)
+    arrived = set()
+    for job in server.dispatch():
+        pool.submit(job)
+    while server.round < rounds and (message := pool.next()) is not None:
+        if isinstance(message, Update):
+            arrived.add((message.client, message.serial))
+        for job in server.receive(message, pool.now).jobs:
+            pool.submit(job)
+    return arrived

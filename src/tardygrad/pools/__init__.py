@@ -1,1 +1,0 @@
-"""Engines: where jobs run and whose clock counts. One seam, `Pool`."""

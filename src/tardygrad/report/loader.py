@@ -1,0 +1,403 @@
+"""A record as a story: one pass over its events, however many, into lists short enough to draw.
+
+Records may be of older versions, of runs that still go on, and of anybody: what is missing is None, and text is cut
+short and freed of what cannot be printed. It is escaped where it is written.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from array import array
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tardygrad.errors import Invalid
+from tardygrad.report.downsample import Bar, Lanes, Lateness, Thin
+from tardygrad.report.settings import flat, toml
+from tardygrad.runs.record import Row, read_json, read_lines, sound
+from tardygrad.tail.estimate import FEWEST
+from tardygrad.tail.hill import hill
+
+POINTS, SPANS, CLIENTS, BARS, CLASSES = 400, 120, 64, 3000, 8  # of a curve, of delays, of a timeline, of a fleet
+EVEN = 1000  # a tail index beyond it is none: the norms are all but equal
+SMALLEST, LARGEST = 1e-300, 1e150  # what can be drawn, and its square reckoned with
+
+
+class Tail(NamedTuple):
+    """Hill's estimate: P(‖δ‖ > r) falls like r to the power −tail."""
+
+    tail: float
+    error: float  # standard, tail / √number
+    number: int  # of norms it is made from
+    edge: float  # where the tail begins, and
+    share: float  # what share of the norms is beyond that
+    points: list[tuple[float, float]]  # r, and the share of norms beyond it
+
+
+class Use(NamedTuple):
+    """How clients of a class spent their time, in seconds together."""
+
+    clients: int
+    working: float
+    lost: float
+
+
+@dataclass(frozen=True)
+class Story:
+    """What a report tells of a run."""
+
+    path: Path
+    label: str
+    method: str
+    settings: dict[str, str] | None  # every key of the spec; None: begun in Python
+    toml: str  # the spec, or what is known of it
+    run: Row
+    versions: dict[str, str]
+    parameters: int | None
+    classes: dict[str, int]  # clients of each, as far as known
+    status: str
+    reason: str | None
+    made: int  # rounds
+    time: float
+    seconds: float | None
+    rounds: list[Row]  # round, time, seconds, steps so far, loss, clipped, local_clipped, snapshots
+    step: int  # one in so many rounds is kept
+    scores: list[Row]  # round, time, seconds, steps so far, and the scores by name under `scores`
+    score_step: int  # one in so many evaluations is kept
+    tails: list[Row]  # round, time, and of the round's updates: tail index, its low and high, whether too few to tell
+    tail_step: int  # one in so many is kept
+    delays: Counter[tuple[str, int]]  # of the updates used, by class
+    lateness: list[tuple[str, int, float, float, int]]
+    weights: dict[str, float] | None  # sums by class; None: not recorded
+    refused: Counter[tuple[str, str]]  # by reason and class
+    lost: Counter[str]
+    arrived: int
+    snapshots: int  # most at once
+    uses: dict[str, Use]
+    working: list[Bar]
+    away: list[Bar]
+    stride: int  # one in so many clients is drawn
+    gap: float  # shorter ones are not drawn; negative: all are
+    jobs: int  # that ended
+    advances: list[float]
+    tail: Tail | None
+
+    @property
+    def updates(self) -> Counter[str]:
+        """Those used, by class."""
+        used: Counter[str] = Counter()
+        for (name, _), number in self.delays.items():
+            used[name] += number
+        return used
+
+    @property
+    def ended(self) -> bool:
+        """Whether the run said how it ended."""
+        return self.status != RUNNING
+
+    def class_of(self, client: int) -> str:
+        """A client's class."""
+        return _class(list(self.classes), list(accumulate(self.classes.values())), client)
+
+
+RUNNING = "not ended"
+
+
+def going(path: Path) -> bool:
+    """Whether a process is seen to hold a run; on some systems none is seen. Nothing is locked to find out."""
+    try:
+        lock = (path / ".lock").stat()
+        held = Path("/proc/locks").read_text("utf-8")
+    except OSError:
+        return False
+    place = f"{os.major(lock.st_dev):02x}:{os.minor(lock.st_dev):02x}:{lock.st_ino}"
+    return any(place in line.split() and "FLOCK" in line for line in held.splitlines())
+
+
+class Found(NamedTuple):
+    """The directories of runs and of sweeps."""
+
+    runs: list[Path]
+    sweeps: list[Path]
+
+
+def find(places: Sequence[str]) -> Found:
+    """What is meant: each place is a run or a sweep, or a folder with some somewhere below it."""
+    runs: dict[Path, Path] = {}
+    sweeps: dict[Path, Path] = {}
+    for place in map(Path, places):
+        own, swept = _below(place, "spec.json"), _below(place, "sweep.json")
+        if not own and not swept:
+            what = "holds none" if place.is_dir() else "is no directory"
+            raise Invalid(
+                f"a run, a sweep or a folder with some is needed, and {str(place)!r} {what}. "
+                "Name what `tardygrad run` or `tardygrad sweep` recorded, such as runs/digits-1."
+            )
+        runs |= {path.resolve(): path for path in own}
+        sweeps |= {path.resolve(): path for path in swept}
+    return Found(list(runs.values()), list(sweeps.values()))
+
+
+def _below(place: Path, name: str) -> list[Path]:
+    """The folders with a file of that name; below a run or a sweep none are looked for."""
+    if any((place / file).exists() for file in ("spec.json", "sweep.json")):
+        return [place] if (place / name).exists() else []
+    return sorted(path.parent for path in place.rglob(name))
+
+
+def read(path: Path) -> Story:
+    """A run's record as a story."""
+    asked = read_json(path / "spec.json")
+    ended = read_json(path / "summary.json") if (path / "summary.json").exists() else {}
+    with sound(path):
+        told = _told(path, asked)
+        if told.missed:  # the last rounds of a run that was made longer before their scores were there
+            told = _told(path, asked, told.missed)
+        return told.story(path, asked, ended)
+
+
+def _told(path: Path, asked: Row, scored: Container[int] = ()) -> _Telling:
+    """What the events say, if the rounds that were scored besides those of every so many are known."""
+    told = _Telling(_classes(asked.get("classes") or []), dict(asked.get("run") or {}).get("evaluate_every"), scored)
+    if (path / "events.jsonl").exists():
+        for row in read_lines(path / "events.jsonl"):
+            told.note(row)
+    return told
+
+
+def text(value: Any, limit: int = 80) -> str:
+    """Text of a record, made fit to be shown.
+
+    >>> text("one\\ntwo"), text("x" * 100, 5)
+    ('one two', 'xxxx…')
+    """
+    clean = "".join(c if c.isprintable() else " " for c in str(value))
+    return clean if len(clean) <= limit else clean[: limit - 1] + "…"
+
+
+def short(value: Any, limit: int) -> str:
+    """The same, cut in the middle: names often differ at their ends.
+
+    >>> short("method.lr=0.1", 9)
+    'meth…=0.1'
+    """
+    clean = text(value, 10_000)
+    kept = limit // 2
+    return clean if len(clean) <= limit else f"{clean[: limit - kept - 1]}…{clean[-kept:]}"
+
+
+def finite(value: Any) -> float | None:
+    """A number of a record, to six digits and within what can be drawn; None if it is none.
+
+    >>> finite(1 / 3), finite(-1e308), finite(5e-324), finite(math.nan)
+    (0.333333, -1e+150, 0.0, None)
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return float(f"{max(-LARGEST, min(value, LARGEST)):.6g}") if abs(value) >= SMALLEST else 0.0
+
+
+def whole(value: Any) -> int:
+    """A count of a record; it must be one."""
+    if not isinstance(value, int) or not 0 <= value < 2**53:
+        raise ValueError(f"{text(repr(value))} is no count")
+    return value
+
+
+def _classes(recorded: Any) -> dict[str, int]:
+    """Class to number of clients, in order of the clients; of very many classes the last are one."""
+    found: dict[str, int] = {}
+    for name, clients in recorded:
+        shown = text(name, 40)
+        if shown not in found and len(found) >= CLASSES - 1 and len(recorded) > CLASSES:
+            shown = "all others"
+        found[shown] = found.get(shown, 0) + whole(clients)
+    return found
+
+
+def _class(names: list[str], ends: list[int], client: int) -> str:
+    return names[bisect_right(ends, client)] if names and 0 <= client < ends[-1] else "clients"
+
+
+class _Telling:
+    """What has been read of a record so far."""
+
+    def __init__(self, classes: dict[str, int], every: Any, scored: Container[int]) -> None:
+        self._every = every if isinstance(every, int) and every > 0 else None  # rounds between evaluations
+        self._scored = scored  # rounds besides
+        self._moments: dict[int, Row] = {}  # the rounds whose evaluation is not there yet
+        self.missed: set[int] = set()  # those whose evaluation came when nobody knew of it any more
+        self.classes, self._names, self._ends = classes, list(classes), list(accumulate(classes.values()))
+        self.made, self.time, self.steps = 0, 0.0, 0
+        self.seconds: float | None = None
+        self.rounds, self.scores, self.tails = Thin[Row](POINTS), Thin[Row](POINTS), Thin[Row](POINTS)
+        self.advances, self.lanes, self.lateness = Thin[float](POINTS), Lanes(CLIENTS, BARS), Lateness(SPANS)
+        self.delays: Counter[tuple[str, int]] = Counter()
+        self.weights: dict[str, float] = {}
+        self.weighed = True
+        self.refused: Counter[tuple[str, str]] = Counter()
+        self.lost: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()
+        self.snapshots = 0
+        self.norms = array("d")
+        self._out: dict[int, tuple[int, float]] = {}  # client to serial and time of its job
+        self._away: dict[int, float] = {}
+        self._spent: dict[int, list[float]] = {}  # client to seconds at work and lost
+
+    def of(self, client: int) -> str:
+        return _class(self._names, self._ends, client)
+
+    def note(self, row: Row) -> None:
+        """The next event."""
+        kind, self.time = row["event"], float(row["time"])
+        if not math.isfinite(self.time):
+            raise ValueError("a time that is not finite")
+        self.counts[kind] += 1
+        if kind == "advance":
+            self._advance(row)
+        elif kind == "evaluation":
+            scores = {text(name, 40): finite(value) for name, value in row.items() if name not in _FACTS}
+            of = whole(row["round"])
+            at = self._moments.pop(of, None)  # beside the training it comes later
+            if at is None and of != self.made:
+                self.missed.add(of)
+            self.scores.add({**(at or self._now()), "scores": scores})
+        elif kind == "tail":
+            facts = {name: finite(row.get(name)) for name in ("index", "low", "high")}
+            self.tails.add({**self._now(), **facts, "few": row.get("verdict") == "too few to tell"})
+        elif kind in ("dispatch", "arrival", "refusal", "loss", "join"):
+            self._client(kind, whole(row["client"]), row)
+
+    def _client(self, kind: str, client: int, row: Row) -> None:
+        if kind == "dispatch":
+            self._out[client] = (whole(row["serial"]), self.time)
+            self._spent.setdefault(client, [0.0, 0.0])
+        elif kind == "join":
+            self._back(client)
+        else:
+            if kind == "loss" or self._out.get(client, (None,))[0] == row["serial"]:
+                self._done(client)
+            if kind == "loss":
+                self.lost[self.of(client)] += 1
+                self._away[client] = self.time
+            elif kind == "refusal":
+                self.refused[text(row["reason"]), self.of(client)] += 1
+
+    def _done(self, client: int) -> None:
+        if client in self._out:
+            _, since = self._out.pop(client)
+            self.lanes.add("working", client, since, self.time)
+            self._spent[client][0] += self.time - since
+
+    def _back(self, client: int) -> None:
+        if client in self._away:
+            since = self._away.pop(client)
+            self.lanes.add("lost", client, since, self.time)
+            self._spent.setdefault(client, [0.0, 0.0])[1] += self.time - since
+
+    def _advance(self, row: Row) -> None:
+        self.made, self.seconds = whole(row["round"]), finite(row.get("seconds"))
+        self.steps += whole(row["steps"])
+        self.snapshots = max(self.snapshots, whole(row["snapshots"]))
+        for client, delay in zip(row["clients"], row["delays"], strict=True):
+            name = self.of(client)
+            self.delays[name, whole(delay)] += 1
+            self.lateness.add(self.made, name, self.time, delay)
+        self.weighed &= "weights" in row
+        for client, weight in zip(row["clients"], row.get("weights", ()), strict=False):
+            self.weights[self.of(client)] = self.weights.get(self.of(client), 0.0) + (finite(weight) or 0.0)
+        self.norms.extend(norm for norm in row["norms"] if norm is not None and 0.0 < norm < math.inf)
+        self.advances.add(self.time)
+        facts = {name: finite(row.get(name)) for name in ("loss", "clipped", "local_clipped")}
+        if (self._every and self.made % self._every == 0) or self.made in self._scored:
+            self._moments[self.made] = self._now()
+        self.rounds.add({**self._now(), **facts, "snapshots": whole(row["snapshots"])})
+
+    def _now(self) -> Row:
+        return {"round": self.made, "time": finite(self.time), "seconds": self.seconds, "steps": self.steps}
+
+    def story(self, path: Path, asked: Row, ended: Row) -> Story:
+        """All of it, when the last event has been read."""
+        for client in [*self._out]:
+            self._done(client)
+        for client in [*self._away]:
+            self._back(client)
+        current = bool(ended) and whole(ended["rounds"]) >= self.made  # else it has been resumed since
+        run = dict(asked.get("run") or {})
+        return Story(
+            path=path,
+            label=text(asked.get("label") or str(asked["method"]).partition(" (")[0], 40),
+            method=text(asked["method"], 200),
+            settings=None if asked.get("spec") is None else dict(flat(asked["spec"])),
+            toml=toml(asked.get("spec") or {"run": run}),
+            run=run,
+            versions={text(name): text(value) for name, value in dict(asked.get("versions") or {}).items()},
+            parameters=None if asked.get("parameters") is None else whole(asked["parameters"]),
+            classes=self.classes,
+            status=text(ended["status"]) if current else RUNNING,
+            reason=text(ended["reason"], 400) if current and ended.get("reason") else None,
+            made=self.made,
+            time=self.time,
+            seconds=finite(ended.get("seconds")) if current else self.seconds,
+            rounds=self.rounds.kept,
+            step=self.rounds.step,
+            scores=self.scores.kept,
+            score_step=self.scores.step,
+            tails=self.tails.kept,
+            tail_step=self.tails.step,
+            delays=self.delays,
+            lateness=self.lateness.kept,
+            weights=self.weights if self.weighed and self.weights else None,
+            refused=self.refused,
+            lost=self.lost,
+            arrived=self.counts["arrival"],
+            snapshots=self.snapshots,
+            uses=dict(self._uses()),
+            working=self.lanes.kept("working"),
+            away=self.lanes.kept("lost"),
+            stride=self.lanes.stride,
+            gap=self.lanes.gap,
+            jobs=self.counts["arrival"] + self.counts["refusal"],
+            advances=self.advances.kept,
+            tail=tail_of(self.norms),
+        )
+
+    def _uses(self) -> Iterator[tuple[str, Use]]:
+        spent: dict[str, list[float]] = {}
+        seen: Counter[str] = Counter()
+        for client, (working, lost) in self._spent.items():
+            held = spent.setdefault(self.of(client), [0.0, 0.0])
+            held[0], held[1] = held[0] + working, held[1] + lost
+            seen[self.of(client)] += 1
+        for name in [*self.classes, *(spent.keys() - self.classes.keys())]:
+            working, lost = spent.get(name, (0.0, 0.0))
+            yield name, Use(self.classes.get(name, seen[name]), working, lost)
+
+
+_FACTS = {"event", "time", "round", "seconds"}
+
+
+def tail_of(norms: array[float]) -> Tail | None:
+    """Hill's estimate of the norms' tail; None of too few, or of all but equal ones.
+
+    >>> round(tail_of(array("d", [(1 - (i + 0.5) / 10_000) ** (-1 / 1.5) for i in range(10_000)])).tail, 2)
+    1.5
+    """
+    if len(norms) < FEWEST:
+        return None
+    ordered = sorted(norms, reverse=True)
+    found = hill(np.array(ordered))
+    edge = ordered[found.k]
+    if found.index > EVEN or ordered[0] / edge == math.inf:
+        return None
+    ranks = sorted({round(len(ordered) ** (i / 99)) for i in range(100)})
+    points = [(float(f"{ordered[rank - 1]:.6g}"), rank / len(ordered)) for rank in ranks]
+    return Tail(found.index, found.index / math.sqrt(found.k), found.k, edge, found.k / len(ordered), points)

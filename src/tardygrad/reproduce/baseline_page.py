@@ -1,0 +1,170 @@
+"""The baselines' tables as Markdown, and their picture."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import altair as alt
+from optuna.distributions import BaseDistribution
+
+from tardygrad.report.theme import colours
+from tardygrad.reproduce.baseline_specs import CLIPPED, CONTENDERS, LESSONS
+from tardygrad.reproduce.baselines import Contest, Line
+from tardygrad.reproduce.page import marks, table
+from tardygrad.reproduce.trials import BUFFER, LOCAL_STEPS, ROUNDS, TASK, TUNING
+from tardygrad.reproduce.tuning import BATCH, RANDOM
+from tardygrad.runs.run import plural
+
+PICTURE = "images/baselines.svg"
+
+
+def fresh() -> str:
+    """A page with a place for the baselines."""
+    begin, end = marks("baselines")
+    return f"# Baselines\n\n{begin}\nNot run.\n{end}\n"
+
+
+def headings(line: Line) -> tuple[str, ...]:
+    """Those of a table that begins with this line."""
+    to = f"to {LESSONS[line.entry.lesson].target:g} % (s)"
+    return ("method", "accuracy (%)", "", "to the end (s)", to, "settings", "near an end of its range")
+
+
+def row(line: Line, seeds: int) -> tuple[str, ...]:
+    """A line of a table."""
+    some = f"{line.reached} of {seeds} seeds" if line.reached else "never"
+    return (
+        line.entry.label,
+        score(line),
+        line.mark,
+        f"{line.time:,.0f}",
+        some if line.reach is None else f"{line.reach:,.0f}",
+        ", ".join(f"{key} {value:g}" for key, value in line.entry.given),
+        ", ".join(line.entry.edges()),
+    )
+
+
+def score(line: Line) -> str:
+    """The accuracy with its spread, if it has one."""
+    return f"{line.accuracy:.1f}" + ("" if line.spread is None else f" ± {line.spread:.1f}")
+
+
+def name(line: Line) -> str:
+    """What a table is called that begins with this line."""
+    return f"{line.entry.lesson}, {line.entry.stragglers} stragglers"
+
+
+def said(lines: list[Line]) -> list[str]:
+    """Who is the best, and what local clipping does for those that were published without."""
+    top = next(line for line in lines if line.mark == "best")
+    tied = ", ".join(f"{line.entry.label} ({score(line)})" for line in lines if line.mark == "tied")
+    by = {line.entry.name: line for line in lines}
+    pairs = [(by[plain], by[clipped]) for clipped, plain in CLIPPED.items() if plain in by and clipped in by]
+    helped = ", ".join(f"{a.entry.label} {a.accuracy:.1f} → {b.accuracy:.1f}" for a, b in pairs)
+    return [
+        f"best: {top.entry.label} ({score(top)})"
+        + (f"; within its spread: {tied or 'nobody'}" if top.spread is not None else ""),
+        *([f"with local clipping: {helped}"] if helped else []),
+    ]
+
+
+def text(contest: Contest, tables: list[list[Line]], command: str, skipped: str = "") -> str:
+    """What goes into a page."""
+    noise, seeds = TASK["noise"], contest.seeds
+    parts = [
+        f"Made by `{command}`. Task: {TASK['kind']}, {TASK['model']} of width {TASK['dim']}, with {noise['kind']} "
+        f"noise of tail {noise['tail']} and scale {noise['scale']} on every gradient, and the paper's fleets of "
+        f"{TASK['clients']} clients. Everyone gets {ROUNDS * BUFFER:,} updates of clients, K = {LOCAL_STEPS} local "
+        f"steps each: {ROUNDS} rounds with M = {BUFFER}, or as many rounds as updates where every arrival is one.",
+        f"Everyone is tuned with {plural(contest.trials, 'trial')} for each fleet, by the test accuracy after the last "
+        f"round on seed {TUNING}, where a run that diverged counts as 0: {RANDOM} random ones, then Optuna's TPE in "
+        f"batches of {BATCH}. {_shown(seeds)}",
+        "What is searched, rates over the same ranges for all, and by factors but for momenta, blends and exponents:",
+        table(
+            ("method", "searched", "given"),
+            (
+                (
+                    one.label,
+                    ", ".join(f"{key} {_range(values)}" for key, values in one.space.items()),
+                    ", ".join(f"{key}={value!r}" for key, value in one.method.items()),
+                )
+                for one in CONTENDERS.values()
+            ),
+        ),
+        f"![Test accuracies, mean and standard deviation]({PICTURE})",
+    ]
+    for lines in filter(None, tables):
+        parts += [
+            f"## {name(lines[0]).capitalize()}",
+            *([_transferred()] if lines[0].entry.lesson == "fashion" else []),
+            "\n".join(f"- {sentence}" for sentence in said(lines)),
+            table(headings(lines[0]), (row(line, len(seeds)) for line in lines)),
+        ]
+    return "\n\n".join([*parts, *([f"Fashion-MNIST is not here: {skipped}"] if skipped else [])])
+
+
+def _shown(seeds: range) -> str:
+    if len(seeds) == 1:
+        return f"Shown is the best setting with seed {seeds[0]} alone, which has no spread, and simulated seconds."
+    return (
+        f"Shown are the best setting's mean ± standard deviation over the seeds {seeds[0]} to {seeds[-1]}, and "
+        "simulated seconds. *Tied* is what is behind the best by no more than the best's spread."
+    )
+
+
+def _transferred() -> str:
+    task = LESSONS["fashion"].task
+    return (
+        f"Each with its best setting for digits and large stragglers, nothing tuned: {task['model']} of width "
+        f"{task['dim']}, batches of {task['batch_size']}, the same noise, {task['test_rows']:,} test images."
+    )
+
+
+def _range(values: BaseDistribution) -> str:
+    ends: Any = values
+    return f"{ends.low:g} to {ends.high:g}"
+
+
+def picture(tables: list[list[Line]]) -> Any:
+    """Accuracies with their spread; hollow with local clipping that is not the method's own."""
+    full = list(filter(None, tables))
+    least = 10 * int(max(min(line.accuracy - (line.spread or 0.0) for lines in full for line in lines), 0.0) / 10)
+    sides = alt.hconcat(*(_side(lines, least, first=not i) for i, lines in enumerate(full)))
+    return sides.configure_axis(labelFontSize=12, titleFontSize=13, gridColor="#eeeeee").configure_view(
+        stroke="#cccccc"
+    )
+
+
+def _side(lines: list[Line], least: int, *, first: bool) -> Any:
+    rows: list[dict[str, Any]] = [
+        {
+            "label": line.entry.label,
+            "method": _own(line).label,
+            "accuracy": line.accuracy,
+            "low": max(line.accuracy - (line.spread or 0.0), 0.0),
+            "high": min(line.accuracy + (line.spread or 0.0), 100.0),
+            "fill": "as published" if _own(line).label == line.entry.label else "clipped",
+        }
+        for line in lines
+    ]
+    labels = list(dict.fromkeys(_own(line).label for line in lines))
+    palette = alt.Scale(domain=labels, range=[stroke.colour for stroke in colours(labels)])
+    colour = alt.Color("method:N", scale=palette, legend=None)
+    names = alt.Axis(labelLimit=220) if first else None
+    base = alt.Chart({"values": rows}).encode(
+        y=alt.Y("label:N", title=None, sort=[row["label"] for row in rows], axis=names), color=colour
+    )
+
+    def along(key: str) -> Any:
+        return alt.X(f"{key}:Q", title="test accuracy (%)", scale=alt.Scale(domain=[least, 100]))
+
+    dots = base.mark_point(size=80, strokeWidth=2, opacity=1).encode(
+        x=along("accuracy"), fill=alt.condition(alt.datum.fill == "clipped", alt.value("white"), colour)
+    )
+    bars = base.mark_rule(strokeWidth=2).encode(x=along("low"), x2="high:Q")
+    return (bars + dots).properties(width=260, height=24 * len(rows), title=name(lines[0]))
+
+
+def _own(line: Line) -> Any:
+    """The contender without local clipping that is not its own."""
+    return CONTENDERS[CLIPPED.get(line.entry.name, line.entry.name)]

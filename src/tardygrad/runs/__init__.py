@@ -1,0 +1,1 @@
+"""Runs: the loop, the record, checkpoints and everything that reads them."""

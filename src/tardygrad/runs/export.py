@@ -1,0 +1,236 @@
+"""Export: the metrics, updates and events of records as flat tables, in CSV or Parquet.
+
+Records are read line by line and never held, so a million events need no more memory than ten. Files appear when all of
+them are complete.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from itertools import accumulate, islice
+from pathlib import Path
+from types import NoneType
+from typing import Any, NamedTuple
+
+from tardygrad.errors import Invalid, RecordError
+from tardygrad.runs.record import Row, read_json, read_lines, sound
+
+METRICS = {
+    "round": "int",
+    "time": "float",
+    "loss": "float",
+    "steps": "int",
+    "delay_mean": "float",
+    "delay_max": "int",
+    "weight_mean": "float",
+    "norm_mean": "float",
+    "norm": "float",
+    "move": "float",
+    "clipped": "float",
+    "local_clipped": "float",
+    "snapshots": "int",
+}
+UPDATES = {
+    "round": "int",  # that it was used in; empty if the run ended before
+    "client": "int",
+    "class": "text",
+    "serial": "int",
+    "delay": "int",
+    "weight": "float",
+    "norm": "float",
+    "start_time": "float",  # of its job
+    "arrival_time": "float",
+    "steps": "int",
+    "loss": "float",
+}
+BATCH = 20_000  # rows that Parquet takes at once
+
+
+class Sheet(NamedTuple):
+    """A table to be written: its columns, each `int`, `float` or `text`, and what gives its rows."""
+
+    name: str
+    columns: dict[str, str]
+    rows: Callable[[Path], Iterator[Row]]
+
+
+class Written(NamedTuple):
+    """A file, and how many rows it has."""
+
+    path: Path
+    rows: int
+
+
+def export(runs: Sequence[Path], folder: Path, formats: Iterable[str], *, force: bool = False) -> list[Written]:
+    """Write the tables of runs into a folder; those of several have a column `run`.
+
+    Args:
+        formats: of `FORMATS`.
+        force: whether files that are there may be replaced.
+    """
+    sheets = _sheets(runs)
+    files = [(sheet, kind, folder / f"{sheet.name}.{kind}") for kind in formats for sheet in sheets]
+    for _, _, path in files:
+        if path.exists() and not force:
+            raise Invalid(
+                f"an export overwrites nothing, got {str(path)!r}, which is there. Add --force, or choose --out."
+            )
+    with ExitStack() as drafts:
+        made = []
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for sheet, kind, path in files:
+                draft = path.with_name(path.name + ".draft")
+                drafts.callback(draft.unlink, missing_ok=True)
+                columns = ({"run": "text"} if len(runs) > 1 else {}) | sheet.columns
+                made.append((draft, Written(path, FORMATS[kind](draft, columns, _rows(runs, sheet)))))
+            for draft, written in made:
+                draft.replace(written.path)
+        except OSError as error:
+            raise RecordError(f"cannot write to {str(folder)!r}: {error.strerror or error}.") from error
+    return [written for _, written in made]
+
+
+def _rows(runs: Sequence[Path], sheet: Sheet) -> Iterator[Row]:
+    for path in runs:
+        with sound(path):
+            for row in sheet.rows(path):
+                yield {"run": str(path)} | row
+
+
+def _sheets(runs: Sequence[Path]) -> list[Sheet]:
+    """The three tables; what scores and events there are only the records know, so their lines are read once before."""
+    scores: dict[str, str] = {}
+    seen: dict[tuple[str, type], None] = {("event", str): None, ("time", float): None}  # a set that keeps its order
+    for path in runs:
+        with sound(path):
+            _classes(path)
+            for row in read_lines(path / "metrics.jsonl"):
+                scores |= {name: "float" for name in row if name.startswith("test_")}
+            for row in read_lines(path / "events.jsonl"):
+                seen.update(dict.fromkeys(zip(row, map(type, row.values()), strict=True)))
+    kinds: dict[str, set[type]] = {}
+    for name, kind in seen:
+        kinds.setdefault(name, set()).add(kind)
+    return [
+        Sheet("metrics", METRICS | scores, _metrics),
+        Sheet("updates", UPDATES, _updates),
+        Sheet("events", {name: _column(types) for name, types in kinds.items()}, _events),
+    ]
+
+
+def _column(types: set[type]) -> str:
+    """The kind of a column that holds values of these types."""
+    finite = types - {NoneType}
+    return "int" if finite == {int} else "float" if finite <= {int, float} else "text"
+
+
+def _metrics(path: Path) -> Iterator[Row]:
+    for row in read_lines(path / "metrics.jsonl"):
+        means = {f"{name}_mean": _mean(row.get(f"{name}s")) for name in ("delay", "weight", "norm")}
+        yield row | means | {"delay_max": max(row["delays"])}
+
+
+def _mean(values: list[float | None] | None) -> float | None:
+    """None of what is not there, or not finite."""
+    return None if not values or None in values else sum(map(float, filter(None, values))) / len(values)
+
+
+def _updates(path: Path) -> Iterator[Row]:
+    """Arrivals, with what their dispatch and the round that used them say."""
+    classes, sent, buffer = _classes(path), dict[int, Row](), list[Row]()
+    for row in read_lines(path / "events.jsonl"):
+        if row["event"] == "dispatch":
+            sent[row["client"]] = row
+        elif row["event"] == "arrival":
+            client, job = row["client"], sent.get(row["client"], {})
+            own = {name: row[name] for name in ("client", "serial", "delay", "steps", "loss")}
+            times = {
+                "arrival_time": row["time"],
+                "start_time": job["time"] if job.get("serial") == row["serial"] else None,
+            }
+            buffer.append(own | times | {"class": classes.of(client)})
+        elif row["event"] == "advance":
+            facts = zip(row["delays"], row.get("weights") or [None] * len(buffer), row["norms"], buffer, strict=True)
+            for delay, weight, norm, update in facts:
+                yield update | {"round": row["round"], "delay": delay, "weight": weight, "norm": norm}
+            buffer.clear()
+    yield from buffer
+
+
+class Classes(NamedTuple):
+    """The classes of clients, in order, and where each ends."""
+
+    names: list[str]
+    ends: list[int]
+
+    def of(self, client: int) -> str | None:
+        """A client's class; None if there is none."""
+        return self.names[bisect_right(self.ends, client)] if self.ends and 0 <= client < self.ends[-1] else None
+
+
+def _classes(path: Path) -> Classes:
+    found = read_json(path / "spec.json").get("classes", [])
+    return Classes([str(name) for name, _ in found], list(accumulate(int(clients) for _, clients in found)))
+
+
+def _events(path: Path) -> Iterator[Row]:
+    return read_lines(path / "events.jsonl")
+
+
+def cell(value: Any) -> Any:
+    """A value as a spreadsheet may see it: lists as JSON, and text that it would take for a formula quoted.
+
+    >>> cell("=1+1"), cell(-1.5), cell([1, 2])
+    ("'=1+1", -1.5, '[1, 2]')
+    """
+    if isinstance(value, list | dict):
+        return json.dumps(value)
+    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
+
+
+def _csv(path: Path, columns: dict[str, str], rows: Iterable[Row]) -> int:
+    with path.open("w", newline="", encoding="utf-8", errors="backslashreplace") as file:
+        writer = csv.writer(file)
+        writer.writerow(map(cell, columns))
+        number = 0
+        for row in rows:
+            values = map(row.get, columns)
+            writer.writerow([value if type(value) in (int, float, NoneType) else cell(value) for value in values])
+            number += 1
+    return number
+
+
+def _parquet(path: Path, columns: dict[str, str], rows: Iterable[Row]) -> int:
+    try:
+        from pyarrow import ArrowException, Table, float64, int64, parquet, schema, string
+    except ImportError as error:
+        fix = "Use pip install -c constraints.txt -e '.[data]'."
+        raise Invalid(f"parquet files need pyarrow, got no such package. {fix}") from error
+    types = {"int": int64(), "float": float64(), "text": string()}
+    try:
+        shape = schema([(name, types[kind]) for name, kind in columns.items()])
+    except ValueError as error:
+        raise RecordError(f"a record has a name that Parquet cannot hold: {error}.") from error
+    number, left = 0, iter(rows)
+    with parquet.ParquetWriter(path, shape) as writer:
+        while batch := [_typed(row, columns) for row in islice(left, BATCH)]:
+            try:
+                writer.write_table(Table.from_pylist(batch, schema=shape))
+            except (ArrowException, TypeError, ValueError, OverflowError) as error:
+                raise RecordError(f"a record has a value of another type than its column's: {error}.") from error
+            number += len(batch)
+    return number
+
+
+def _typed(row: Row, columns: dict[str, str]) -> Row:
+    """The columns of a row, those of text as text."""
+    texts = {name for name, kind in columns.items() if kind == "text" and not isinstance(row.get(name), str | None)}
+    return {name: json.dumps(row[name]) if name in texts else row.get(name) for name in columns}
+
+
+FORMATS: dict[str, Callable[[Path, dict[str, str], Iterable[Row]], int]] = {"csv": _csv, "parquet": _parquet}

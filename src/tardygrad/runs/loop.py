@@ -1,0 +1,72 @@
+"""The one loop for every engine."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from tardygrad.core.algorithm import Server
+from tardygrad.core.hierarchy import Regional
+from tardygrad.core.messages import Advanced, Job, Refused, Taken
+from tardygrad.engines.pool import Message, Pool
+from tardygrad.errors import Diverged, Starved
+
+
+class Event(NamedTuple):
+    """One turn of the loop: when, what arrived, what it did, what was sent."""
+
+    time: float
+    message: Message | None  # None: the run's first jobs
+    happened: Taken | Advanced | Refused | None
+    jobs: list[Job]
+
+
+def drive(server: Server | Regional, pool: Pool, rounds: int | None = None) -> Iterator[Event]:
+    """Carry messages between a server and a pool until round `rounds`, or for as long as the caller likes.
+
+    Raises:
+        Starved: nothing is under way and the buffer is not full, or updates keep being refused: everyone's, or a
+            thousand of one client while it keeps the others from coming up.
+        Diverged: the model is no longer finite.
+    """
+    _check_finite(server)
+    jobs, refused = server.dispatch(), Counter[int]()
+    for job in jobs:
+        pool.submit(job)
+    if jobs:
+        yield Event(pool.now, None, None, jobs)
+    while rounds is None or server.round < rounds:
+        message = pool.next()
+        if message is None:
+            raise Starved(_starved(server, "nothing is under way"))
+        now = pool.now
+        happened, jobs = server.receive(message, now)
+        for job in jobs:
+            pool.submit(job)
+        yield Event(now, message, happened, jobs)
+        if isinstance(happened, Refused) and happened.reason != "finished job":  # a duplicate says nothing
+            refused[happened.client] += 1
+            everyone = [*server.jobs, *(server.idle if server.draws else ())]
+            times = refused[happened.client]
+            if times > 1000 or (times > 3 and all(refused[client] > 3 for client in everyone)):
+                raise Starved(_starved(server, f"the last {refused.total()} updates were refused"))
+        elif isinstance(happened, Taken):
+            refused.clear()
+        elif isinstance(happened, Advanced):
+            refused.clear()
+            _check_finite(server)
+
+
+def _check_finite(server: Server | Regional) -> None:
+    if not all(one.vectors.finite() for one in server.levels):
+        raise Diverged(f"the model is not finite after round {server.round}. Use a smaller lr, or clip.")
+
+
+def _starved(server: Server | Regional, why: str) -> str:
+    at = server.census()
+    clients = ", ".join(f"{at[place]} {place}" for place in ("at work", "waiting", "idle", "lost"))
+    return (
+        f"the buffer cannot fill in round {server.round + 1}: {why} "
+        f"({at['buffered']} of {at['buffer']} updates there; of {at['clients']} clients {clients})."
+    )

@@ -1,0 +1,414 @@
+"""Runs: the loop with evaluations, metrics, a record and checkpoints; simulated, on any pool, resumed or replayed."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections import Counter
+from collections.abc import Generator
+from contextlib import suppress
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Required, TypedDict, Unpack
+
+import numpy as np
+import torch
+from safetensors.torch import save
+
+from tardygrad.core.algorithm import Task, Whole, downplay
+from tardygrad.core.hierarchy import serve
+from tardygrad.core.messages import Advanced, Joined, Lost, Refused, Taken, Update, Vector
+from tardygrad.core.method import Method
+from tardygrad.engines.pool import Pool, check_work
+from tardygrad.engines.scripted import ScriptedPool
+from tardygrad.engines.sim.pool import SimPool
+from tardygrad.errors import Diverged, Interrupted, Invalid, RecordError, Starved, nearest
+from tardygrad.fleet import Fleet
+from tardygrad.runs import checkpoint
+from tardygrad.runs.evaluation import Scores
+from tardygrad.runs.loop import Event, drive
+from tardygrad.runs.record import Record, Row, read_json, read_lines, replace, sound, unused, write_json
+from tardygrad.runs.summary import Summary as Summary
+from tardygrad.runs.summary import plural as plural
+from tardygrad.tail.updates import Updates
+
+Line = tuple[Any, ...]
+"""What a `ScriptedPool` reads."""
+
+
+class Settings(TypedDict, total=False):
+    """How long a run goes on, and what is kept of it."""
+
+    rounds: Required[int]  # T
+    seed: int  # of every random stream; 0
+    evaluate_every: int  # rounds between evaluations, the last round always counts; 10; 0: never
+    out: str | Path | None  # a directory for the record; None keeps the metrics in memory only
+    checkpoint_every: int  # rounds between checkpoints; 10
+    tail_every: int  # rounds between estimates of the updates' tail index; 0: never
+
+
+class Run:
+    """A run: a server, a pool and a task, what has happened so far, and its record."""
+
+    def __init__(self, method: Method, task: Task, pool: Pool, settings: Settings) -> None:
+        counts = {"rounds": 1, "seed": 0, "evaluate_every": 0, "checkpoint_every": 1, "tail_every": 0}
+        for name, least in counts.items():
+            value = settings.get(name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise Invalid(f"`{name}` must be a whole number, {least} or more, got {value!r}.")
+        seed = settings["seed"]
+        if settings["evaluate_every"] and getattr(task, "test", ...) is None:
+            raise Invalid("evaluating needs a test set, and the task has none. Give it one, or set evaluate_every=0.")
+        check_work(pool, method)
+        x, vectors = task.init(seed), getattr(pool, "vectors", Whole)
+        self.server = serve(method, x, clients=task.clients, seed=seed, buffers=task.init_buffers(), vectors=vectors)
+        if not x.isfinite().all():
+            raise Invalid("the initial model must be finite, and this task's is not. Use smaller settings.")
+        self.task, self.pool, self.settings = task, pool, settings
+        self.tail = Updates(every=settings["tail_every"], seed=seed, parameters=len(x), buffer=method.buffer)
+        self.scores = Scores(task, pool)
+        self.path: Path | None = None  # of the record; None keeps the metrics in memory only
+        self.asked: Row | None = None  # what goes into a new record's spec.json
+        self.lengths: dict[str, int] | None = None  # where a resumed record goes on
+        self.from_checkpoint: str | None = None  # which one was read
+        self.record: Record | None = None
+        self.metrics: list[Row] = []
+        self.script: list[Line] = []
+        self.counts: Counter[str] = Counter()
+        self.status = "new"  # then running, and finished, stopped, starved, diverged or failed
+        self.reason: str | None = None  # why it starved or diverged
+        self._stop = False
+        self.seconds = 0.0  # real ones, over all sittings
+        self._began = 0.0  # this sitting
+        self._saver = None if isinstance(pool, SimPool) else checkpoint.Saver()  # a real clock waits for no disk
+
+    @property
+    def x(self) -> Vector:
+        """The global model."""
+        return self.server.x
+
+    def go(self) -> Generator[Row, None, None]:
+        """Run to the end, yielding the metrics of each round as it is made. Call `stop` to end early, resumably."""
+        self._began, rounds = time.perf_counter(), self.settings["rounds"]
+        self.status, self.reason = "running", None
+        if not self._stop and hasattr(self.pool, "interrupt"):
+            self.pool.interrupt(False)  # of a run before
+        if self.path:
+            self.record = Record(self.path, self.asked, new=self.lengths is None)
+        try:
+            if self.record and self.lengths is not None:
+                self._check_unmoved(self.record.path)
+                self.record.rewind(self.lengths)
+                if getattr(self.pool, "wire", "float32") != "float32":  # the errors it would feed back are gone
+                    self._write("resume", self.pool.now, round=self.server.round)
+            for event in drive(self.server, self.pool, rounds):
+                self._note(event)
+                self._weigh(event)
+                if isinstance(event.happened, Advanced):
+                    self._round(event.time, event.happened)
+                told = self._tell()
+                if isinstance(event.happened, Advanced) and self._due(self.server.round):
+                    self._checkpoint()
+                yield from told
+                if self._stop:
+                    break
+            self.status = "finished" if self.server.round >= rounds else "stopped"
+            if self.status == "finished":
+                yield from self._tell(wait=True)
+        except Interrupted:
+            self.status = "stopped"
+        except GeneratorExit:  # the caller's loop has ended early
+            self.status = "stopped"
+            raise
+        except (Starved, Diverged) as error:
+            self.status, self.reason = type(error).__name__.lower(), str(error)
+            raise
+        except BaseException:
+            self.status = "failed"
+            raise
+        finally:
+            try:
+                if self.status != "failed":  # then the state may be half-way, and the last checkpoint stands
+                    self._end()
+                elif self._saver:
+                    self._saver.finish()
+            finally:
+                self._stop = False
+                if self.record:
+                    self.record.close()
+
+    def _check_unmoved(self, path: Path) -> None:
+        """The checkpoint was read before the record was ours: meanwhile someone else may have gone on with it."""
+        if checkpoint.newest(path / "checkpoints") != self.from_checkpoint:
+            raise RecordError(f"another process has gone on with the run in {str(path)!r} meanwhile. Resume it again.")
+
+    def stop(self) -> None:
+        """End at the next message, or at once where the pool can be told to wait no longer, with a checkpoint."""
+        self._stop = True
+        if hasattr(self.pool, "interrupt"):
+            self.pool.interrupt()
+
+    def summary(self) -> Summary:
+        """What came of it."""
+        scores = [row for row in self.metrics if "test_loss" in row]
+        delays = np.array([delay for row in self.metrics for delay in row["delays"]] or [0])
+        last = scores[-1] if scores else {}
+        return Summary(
+            method=str(self.server.method),
+            status=self.status,
+            reason=self.reason or self._unmoved(),
+            rounds=self.server.round,
+            time=self.metrics[-1]["time"] if self.metrics else 0.0,
+            score_round=last.get("round"),
+            loss=last.get("test_loss"),
+            accuracy=last.get("test_accuracy"),
+            best_accuracy=max(
+                (row["test_accuracy"] for row in scores if row.get("test_accuracy") is not None), default=None
+            ),
+            scores={
+                name.removeprefix("test_"): value
+                for name, value in last.items()
+                if name.startswith("test_") and name not in ("test_loss", "test_accuracy")
+            },
+            delay_mean=float(delays.mean()),
+            delay_max=int(delays.max()),
+            updates=self.counts["arrival"],
+            refused={
+                name.removeprefix("refused: "): n for name, n in self.counts.items() if name.startswith("refused")
+            },
+            lost=self.counts["loss"],
+            local_steps=sum(row["steps"] for row in self.metrics),
+            snapshots=max((row["snapshots"] for row in self.metrics), default=0),
+            seconds=self.seconds,
+        )
+
+    def _unmoved(self) -> str | None:
+        """Why the model of a run with regions is still the first, if it is."""
+        above, *regions = self.server.levels
+        if not regions or above.round or not self.server.round:
+            return None
+        return "no report of a region has reached the global server, whose model is still x_0: use a smaller `every`."
+
+    def _note(self, event: Event) -> None:
+        """Write an event down."""
+        now, message, happened, jobs = event
+        if isinstance(message, Update | Refused):
+            facts: Row = {"client": message.client, "serial": message.serial, "round": message.round}
+            if isinstance(happened, Refused):
+                self._write("refusal", now, **facts, reason=happened.reason)
+            elif isinstance(message, Update):
+                delay = happened.delays[-1] if isinstance(happened, Advanced) else happened.delay if happened else None
+                bytes = {"down": message.down, "up": message.up} if message.up else {}
+                self._write("arrival", now, **facts, delay=delay, steps=message.steps, loss=message.loss, **bytes)
+        elif isinstance(message, Lost | Joined):
+            kind = "loss" if isinstance(message, Lost) else "join"
+            self._write(kind, now, client=message.client, round=self.server.round)
+        if isinstance(happened, Advanced):
+            self._write("advance", now, **happened._asdict(), seconds=self._spent())
+        for job in jobs:
+            self._write("dispatch", now, client=job.client, serial=job.serial, round=job.round)
+
+    def _weigh(self, event: Event) -> None:
+        """Look at the tail of the updates of every so many rounds."""
+        now, message, happened, _ = event
+        if not isinstance(message, Update) or not isinstance(happened, Taken | Advanced):
+            return
+        made = isinstance(happened, Advanced)
+        if self.tail.due(self.server.round + (not made)):
+            self.tail.take(message.delta)
+            if made:
+                self._write("tail", now, round=self.server.round, **self.tail.told())
+
+    def _write(self, kind: str, now: float, **facts: Any) -> None:
+        row = {"event": kind, "time": now, **facts}
+        self._remember(row)
+        if self.record:
+            self.record.event(row)
+
+    def _remember(self, row: Row) -> None:
+        """Keep of an event what the summary and a replay need."""
+        self.counts[row["event"]] += 1
+        if row["event"] == "refusal":
+            self.counts[f"refused: {row['reason']}"] += 1
+        if line := script_line(row):
+            self.script.append(line)
+
+    def _round(self, now: float, advanced: Advanced) -> None:
+        every, made = self.settings["evaluate_every"], advanced.round
+        scored = every and (made % every == 0 or made == self.settings["rounds"])
+        model = (self.server.x, self.server.buffers) if scored else None
+        self.scores.add({"time": now, **advanced._asdict()}, model)
+
+    def _tell(self, *, wait: bool = False) -> list[Row]:
+        """The rows that have their scores, written down."""
+        told = []
+        for row, scores, seconds in self.scores.settled(wait=wait):
+            if scores is not None:
+                row |= {f"test_{name}": value for name, value in scores.items()}
+                self._write("evaluation", self.pool.now, round=row["round"], **scores, seconds=seconds)
+            self.metrics.append(row)
+            if self.record:
+                self.record.row(row)
+            told.append(row)
+        return told
+
+    def _spent(self) -> float:
+        return self.seconds + time.perf_counter() - self._began
+
+    def _due(self, made: int) -> bool:
+        """Whether a checkpoint is due; where it is written while the run goes on, twice as often as was asked for, so
+        that no more rounds are lost."""
+        every = self.settings["checkpoint_every"]
+        every = max(every // 2, 1) if self._saver else every
+        return made % every == 0 and made < self.settings["rounds"]
+
+    def _checkpoint(self) -> None:
+        if self.record and hasattr(self.pool, "pending"):
+            state = checkpoint.capture(self.server, self.pool.pending(), self.tail.held, self.scores)
+            facts = {"lengths": self.record.lengths(), "seconds": self._spent()}
+            write = partial(_save, self.record, state, facts)
+            if self._saver and self.settings["checkpoint_every"] > 1:
+                self._saver.begin(write)
+            else:
+                write()
+
+    def _end(self) -> None:
+        if self.status != "stopped":
+            with suppress(Interrupted):
+                self._tell(wait=True)
+        elif not self.record:
+            self.scores.give_up()
+            self._tell()
+        self._checkpoint()
+        if self._saver:
+            self._saver.finish()
+        self.seconds = self._spent()
+        if self.record:
+            tensors = {"x": self.server.x.cpu()}
+            if self.server.buffers:
+                tensors |= {"floats": self.server.buffers.floats.cpu(), "ints": self.server.buffers.ints.cpu()}
+            replace(self.record.path / "model.safetensors", save(tensors))
+            write_json(self.record.path / "summary.json", self.summary()._asdict())
+
+
+def _save(record: Record, state: checkpoint.Checkpoint, facts: Row) -> None:
+    record.sync()
+    checkpoint.save(record.path / "checkpoints", state, **facts)
+
+
+def simulate(
+    method: Method, task: Task, fleet: Fleet, *, workers: int = 1, batch: int = 1, **settings: Unpack[Settings]
+) -> Run:
+    """Run a method on a simulated fleet, computed in so many processes or so many jobs at once; see `SimPool`."""
+    with SimPool(task, method, fleet, workers=workers, batch=batch, rounds=settings["rounds"]) as pool:
+        return train(method, task, pool, **settings)
+
+
+def train(method: Method, task: Task, pool: Pool, **settings: Unpack[Settings]) -> Run:
+    """Run a method on any pool."""
+    run = begin(method, task, pool, **settings)
+    for _ in run.go():
+        pass
+    return run
+
+
+def begin(method: Method, task: Task, pool: Pool, *, spec: Row | None = None, **settings: Unpack[Settings]) -> Run:
+    """A run that has not started: iterate over its `go()` to see every round as it is made."""
+    for name in settings.keys() - Settings.__annotations__.keys():
+        raise Invalid(f"a run has no setting `{name}`.{nearest(name, Settings.__annotations__)}")
+    full: Settings = {"seed": 0, "evaluate_every": 10, "checkpoint_every": 10, "tail_every": 0, **settings}
+    out = full.pop("out", None)
+    run = Run(method, task, pool, full)
+    run.asked = {
+        "spec": spec,
+        "method": str(method),
+        "label": label(method),
+        "parameters": task.parameters,
+        "classes": [(group.name, group.clients) for group in pool.fleet.groups] if hasattr(pool, "fleet") else [],
+        "run": full,
+        "versions": versions(),
+    }
+    run.path = None if out is None else unused(Path(out))
+    return run
+
+
+def resume(path: str | Path, method: Method, task: Task, pool: Pool, *, rounds: int | None = None) -> Run:
+    """A run that goes on from its last checkpoint, or from the start if it had none: iterate over its `go()`.
+
+    Args:
+        path: the run's directory. Method, task and pool must be made as they were.
+        rounds: T, if it should end later than was asked for.
+    """
+    where = Path(path)
+    with sound(where):
+        settings: Settings = {"tail_every": 0, **read_json(where / "spec.json")["run"]}  # type: ignore[typeddict-item]
+        if rounds is not None:
+            settings["rounds"] = rounds
+        run = Run(method, task, pool, settings)
+        run.path = where
+        saved = checkpoint.read(where / "checkpoints")
+        if saved is None:
+            made = sum(1 for _ in read_lines(where / "metrics.jsonl")) if (where / "metrics.jsonl").exists() else 0
+            if made > settings["checkpoint_every"] or (where / "summary.json").exists():
+                raise RecordError(f"the run in {path!s} made {plural(made, 'round')}, but its checkpoints are gone.")
+            run.lengths = {"events.jsonl": 0, "metrics.jsonl": 0}
+            return run
+        if not hasattr(pool, "restore"):
+            raise Invalid(f"a {type(pool).__name__} cannot be resumed.")
+        run.lengths, run.from_checkpoint = saved.facts["lengths"], checkpoint.newest(where / "checkpoints")
+        pending = checkpoint.apply(saved, run.server)
+        if not run.server.x.isfinite().all():
+            gone = f"a run that diverged cannot go on, got {str(where)!r} with a model that is not finite after "
+            raise Invalid(f"{gone}{plural(run.server.round, 'round')}. Begin a new one with a smaller lr, or clip.")
+        pool.restore(pending)
+        run.tail.held = checkpoint.sampled(saved)
+        run.scores.restore(*checkpoint.unscored(saved))
+        run.seconds = saved.facts["seconds"]
+        run.metrics = list(read_lines(where / "metrics.jsonl", run.lengths["metrics.jsonl"]))
+        for row in read_lines(where / "events.jsonl", run.lengths["events.jsonl"]):
+            run._remember(row)
+    return run
+
+
+def script_line(row: Row) -> Line | None:
+    """An event of a record as a line for a `ScriptedPool`; None if it was no message."""
+    if row["event"] == "refusal":
+        return "refuse", row["client"], row["time"], row["serial"], row["round"], row["reason"]
+    verb = {"arrival": "arrive", "loss": "lose", "join": "join", "resume": "forget"}.get(row["event"])
+    return (verb, row.get("client"), row["time"]) if verb else None
+
+
+def replay(run: Run) -> Run:
+    """The same arrivals once more, computed anew: the same bits, whatever engine the run had."""
+    server = run.server
+    pool = ScriptedPool(run.script, run.task, server.method, wire=getattr(run.pool, "wire", "float32"))
+    every = run.settings["evaluate_every"]
+    again = begin(server.method, run.task, pool, rounds=server.round, seed=server.seed, evaluate_every=every)
+    with suppress(Diverged):  # as it did then
+        for _ in again.go():
+            pass
+    return again
+
+
+def label(method: Method) -> str:
+    """What tables and figures call a method.
+
+    >>> from tardygrad.methods.clip2 import clip2
+    >>> label(clip2(local_lr=0.1, local_clip=1.0, lr=1.0, clip=0.1, buffer=4, local_steps=5, downplay=True))
+    'SD-Clip²'
+    """
+    compensated = method.compensate and not method.curvature  # else its name says so
+    said = (method.mode == "sync", "sync-"), (method.weight is downplay, "SD-"), (compensated, "DC-")
+    return "".join(prefix for holds, prefix in said if holds) + method.name
+
+
+def versions() -> dict[str, str]:
+    """What a run's bits may depend on, besides its spec."""
+    return {
+        "tardygrad": version("tardygrad"),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "threads": str(torch.get_num_threads()),
+    }

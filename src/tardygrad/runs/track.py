@@ -1,0 +1,292 @@
+"""Tracking: the numbers of every round, sent to TensorBoard, Weights & Biases, Trackio and MLflow as well.
+
+A tracker looks on and is no part of a run: it sees rows that are recorded already, and one that fails is left out with
+a line on stderr. `TRACKERS` has one class for each, which imports its package when it is made and has three members:
+`last`, the newest round it holds, after which a resumed run goes on; `log`, for the next; `finish`, for the summary.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager, redirect_stdout
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Protocol
+from uuid import uuid4
+
+from tardygrad.errors import Invalid, nearest
+from tardygrad.runs.record import Row, plain, read_json, write_json
+from tardygrad.runs.run import Run
+
+PROJECT = "tardygrad"  # what trackers file the runs under
+SCALARS = ("time", "loss", "clipped", "local_clipped", "norm", "move")  # those of a row that are sent as they are
+
+
+class Tracker(Protocol):
+    """Something that is shown a run."""
+
+    last: int
+
+    def log(self, round: int, scalars: dict[str, float]) -> None:
+        """Take the numbers of a round."""
+
+    def finish(self, summary: Row) -> None:
+        """Take what came of the run, and let go of it."""
+
+
+class TensorBoard:
+    """Event files; a resumed run strikes out what was there and writes all rounds again."""
+
+    def __init__(self, folder: Path, config: Row) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self.last, self.config = 0, config
+        here = folder / "tensorboard"
+        self.writer = SummaryWriter(str(here), purge_step=0 if here.exists() else None, flush_secs=10)
+        self.writer.add_text("spec", f"```json\n{json.dumps(config, indent=2)}\n```", 0)
+
+    def log(self, round: int, scalars: dict[str, float]) -> None:
+        for name, value in scalars.items():
+            self.writer.add_scalar(name, value, round)
+
+    def finish(self, summary: Row) -> None:
+        facts = {f"summary/{name}": value for name, value in numbers(summary).items()}
+        self.writer.add_hparams(flat(self.config), facts, run_name=".")
+        self.writer.close()
+
+
+class Wandb:
+    """Weights & Biases: files to sync later, unless the environment (WANDB_MODE) or its settings say otherwise."""
+
+    def __init__(self, folder: Path, config: Row) -> None:
+        import wandb
+
+        self.file = folder / "wandb.json"
+        known = read_json(self.file) if self.file.exists() else {}
+        said = wandb.setup().settings
+        self.run: Any = wandb.init(
+            project=PROJECT,
+            name=folder.parent.resolve().name,
+            id=known.get("id"),
+            dir=str(folder),
+            mode=said.mode if "mode" in said.model_fields_set else "offline",
+            config=config,
+            allow_val_change=True,
+            resume="allow",
+            reinit="create_new",
+            settings=wandb.Settings(silent=True, console="off"),
+        )
+        self.last = int(known.get("last", 0))
+        self._keep()
+
+    def _keep(self) -> None:
+        draft = self.file.with_suffix(".draft")  # not brought to the disk as a record's files are: it is every round
+        draft.write_text(json.dumps({"id": self.run.id, "last": self.last}))
+        draft.replace(self.file)
+
+    def log(self, round: int, scalars: dict[str, float]) -> None:
+        self.run.log(scalars, step=round)
+        self.last = round
+        self._keep()
+
+    def finish(self, summary: Row) -> None:
+        self.run.summary.update({f"summary/{name}": value for name, value in summary.items()})
+        self.run.finish()
+
+
+class Trackio:
+    """Trackio's own folder, where `trackio show` looks."""
+
+    def __init__(self, folder: Path, config: Row) -> None:
+        import trackio
+
+        file = folder / "trackio.json"
+        known = read_json(file) if file.exists() else {}
+        name = known.get("name") or f"{folder.parent.resolve().name}-{uuid4().hex[:6]}"
+        with redirect_stdout(sys.stderr):  # stdout is for results
+            self.run: Any = trackio.init(
+                project=PROJECT,
+                name=name,
+                config=config,
+                resume="allow",
+                embed=False,
+                auto_log_gpu=False,
+                auto_log_cpu=False,
+            )
+        write_json(file, {"name": name})
+        self.last = (trackio.SQLiteStorage.get_max_step_for_run(PROJECT, name) or 0) if known else 0
+
+    def log(self, round: int, scalars: dict[str, float]) -> None:
+        renamed = {"clock" if name == "time" else name: value for name, value in scalars.items()}  # `time` is its own
+        self.run.log(renamed, step=round)
+        self.last = round
+
+    def finish(self, summary: Row) -> None:
+        self.run.log({f"summary/{name}": value for name, value in numbers(summary).items()}, step=self.last)
+        with redirect_stdout(sys.stderr):
+            self.run.finish()
+
+
+class Mlflow:
+    """MLflow: a database beside the record, unless the environment (MLFLOW_TRACKING_URI) names a server."""
+
+    def __init__(self, folder: Path, config: Row) -> None:
+        import mlflow
+        from mlflow.entities import Metric, Param
+
+        self.metric, file, here = Metric, folder / "mlflow.json", (folder / "mlflow").resolve()
+        here.mkdir(exist_ok=True)
+        uri = None if mlflow.is_tracking_uri_set() else f"sqlite:///{here / 'mlflow.db'}"
+        self.client: Any = mlflow.MlflowClient(tracking_uri=uri)
+        if file.exists():
+            self.id = read_json(file)["id"]
+            self.client.update_run(self.id, status="RUNNING")
+        else:
+            known = self.client.get_experiment_by_name(PROJECT)
+            place = known.experiment_id if known else self.client.create_experiment(PROJECT)
+            self.id = self.client.create_run(place, run_name=folder.parent.resolve().name).info.run_id
+            params = [Param(name, str(value)[:500]) for name, value in flat(config).items()]
+            self.client.log_batch(self.id, params=params)
+            write_json(file, {"id": self.id})
+        self.last = max((point.step for point in self.client.get_metric_history(self.id, "time")), default=0)
+
+    def log(self, round: int, scalars: dict[str, float]) -> None:
+        when = int(scalars["time"] * 1000)  # of the engine's clock, as everything in a record
+        self.client.log_batch(self.id, [self.metric(name, value, when, round) for name, value in scalars.items()])
+        self.last = round
+
+    def finish(self, summary: Row) -> None:
+        when, facts = int(summary["time"] * 1000), numbers(summary)
+        self.client.log_batch(self.id, [self.metric(f"summary/{k}", v, when, self.last) for k, v in facts.items()])
+        self.client.set_tag(self.id, "status", summary["status"])
+        ends = {"finished": "FINISHED", "stopped": "KILLED"}
+        self.client.set_terminated(self.id, ends.get(summary["status"], "FAILED"))
+
+
+TRACKERS: dict[str, Callable[[Path, Row], Tracker]] = {
+    "tensorboard": TensorBoard,
+    "wandb": Wandb,
+    "trackio": Trackio,
+    "mlflow": Mlflow,
+}
+
+
+def tracked(run: Run, names: Iterable[str]) -> Iterator[Row]:
+    """The rows of `run.go()`, each shown to trackers on its way.
+
+    Args:
+        run: as `begin` or `resume` give it, with a directory for its record.
+        names: of `TRACKERS`.
+    """
+    chosen = check(names)
+    if run.path is None:
+        raise Invalid(
+            "tracking needs a run with a record, got one without. Give it a directory, such as out='runs/mine'."
+        )
+    return _shown(run, run.path / "track", chosen)
+
+
+def check(names: Iterable[str]) -> list[str]:
+    """The same names, each once, if there is such a tracker and its package."""
+    if isinstance(names, str):
+        raise Invalid(f"trackers must be a list of names, got {names!r}. Use [{names!r}].")
+    chosen = list(dict.fromkeys(names))
+    for name in chosen:
+        if name not in TRACKERS:
+            raise Invalid(
+                f"a tracker must be one of {', '.join(TRACKERS)}, got {name!r}.{nearest(str(name), TRACKERS)}"
+            )
+        found = find_spec(name)
+        if found is None or found.origin is None:  # a folder of that name, which trackers like to make, is no package
+            fix = f"Use pip install -c constraints.txt -e '.[{name}]'."
+            raise Invalid(f"tracking with {name} needs its package, got none. {fix}")
+    return chosen
+
+
+def _shown(run: Run, folder: Path, names: list[str]) -> Iterator[Row]:
+    live: dict[str, Tracker] | None = None  # none are made before the record is ours
+    steps: list[int] = []  # local ones, up to each round
+    try:
+        with closing(run.go()) as rows:
+            for row in rows:
+                live = _begun(run, folder, names) if live is None else live
+                _send(run, live, steps)
+                yield row
+        live = _begun(run, folder, names) if live is None else live
+    finally:
+        live = live or {}
+        _send(run, live, steps)
+        for name, tracker in list(live.items()):
+            with _harmless(name, live):
+                tracker.finish(plain(run.summary()._asdict()))
+
+
+def _begun(run: Run, folder: Path, names: list[str]) -> dict[str, Tracker]:
+    asked = plain(run.asked) or read_json(folder.parent / "spec.json")
+    config = asked["spec"] or {name: asked[name] for name in ("method", "parameters", "run")}
+    live: dict[str, Tracker] = {}
+    for name in names:
+        with _harmless(name, live):
+            folder.mkdir(exist_ok=True)
+            live[name] = TRACKERS[name](folder, config)
+    return live
+
+
+def _send(run: Run, live: dict[str, Tracker], steps: list[int]) -> None:
+    """Show every tracker the rounds that it does not hold yet; of a resumed run those may be old ones."""
+    for row in run.metrics[len(steps) :]:
+        steps.append(row["steps"] + (steps[-1] if steps else 0))
+    for name, tracker in list(live.items()):
+        with _harmless(name, live):
+            for row in run.metrics[tracker.last :]:
+                tracker.log(row["round"], scalars(row, steps[row["round"] - 1]))
+                tracker.last = row["round"]
+
+
+@contextmanager
+def _harmless(name: str, live: dict[str, Tracker]) -> Iterator[None]:
+    """Whatever a tracker raises ends that tracker, and nothing else."""
+    try:
+        yield
+    except Exception as error:
+        live.pop(name, None)
+        why = "".join(c for c in " ".join(str(error).split()) if c.isprintable())[:300]
+        print(f"warning: {name} is left out from here on ({type(error).__name__}: {why})", file=sys.stderr)
+
+
+def scalars(row: Row, steps: int) -> dict[str, float]:
+    """What trackers are sent of a row of the metrics.
+
+    Args:
+        steps: local ones of all rounds so far.
+    """
+    delays = row["delays"]
+    own = {name: row[name] for name in row if name in SCALARS or name.startswith("test_")}
+    return numbers(own | {"steps": steps, "delay_mean": sum(delays) / len(delays), "delay_max": max(delays)})
+
+
+def numbers(row: Row) -> dict[str, float]:
+    """What in a row is a finite number: some trackers refuse the rest.
+
+    >>> numbers({"status": "finished", "rounds": 3, "loss": None})
+    {'rounds': 3}
+    """
+    return {name: value for name, value in row.items() if isinstance(value, int | float) and math.isfinite(value)}
+
+
+def flat(config: Row, before: str = "") -> dict[str, str | float]:
+    """A config without tables in it.
+
+    >>> flat({"run": {"rounds": 3, "track": ["mlflow"]}})
+    {'run.rounds': 3, 'run.track': '["mlflow"]'}
+    """
+    found: dict[str, str | float] = {}
+    for name, value in config.items():
+        if isinstance(value, dict):
+            found |= flat(value, f"{before}{name}.")
+        else:
+            found[before + name] = value if isinstance(value, str | int | float) else json.dumps(value)
+    return found

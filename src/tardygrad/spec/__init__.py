@@ -1,0 +1,1 @@
+"""Specs: TOML files that become objects."""

@@ -1,0 +1,224 @@
+"""Signatures as schemas: the type hints of a constructor say what the keys and values of its table may be.
+
+float, int, bool, str, Literal   a TOML value of just that type: "4" is no number, and neither is true
+X | None                         leave the key out, or null in JSON
+a dataclass                      a table with its fields; where several are possible, with `kind`, the class's name, or
+                                 that name alone
+a schedule                       0.1, {value = 0.1, exponent = -0.5} (Power), {peak = 0.1, rounds = 140} (Cosine)
+tuple                            a list; of words out of a few, also a single one
+inf                              inf; in JSON, which has no such number, "inf"
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import reprlib
+import types
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, is_dataclass
+from functools import cache
+from typing import Any, Literal, NamedTuple, Required, Union, get_args, get_origin, get_type_hints
+
+from pydantic import ConfigDict, TypeAdapter
+
+from tardygrad.core.schedules import Cosine, Power, Schedule
+from tardygrad.errors import Invalid, nearest
+
+Table = dict[str, Any]
+"""A table, as TOML or JSON gives it."""
+
+Make = Callable[..., Any]
+"""A constructor: a function or a class."""
+
+_REQUIRED = inspect.Parameter.empty
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 80
+
+
+class Parameter(NamedTuple):
+    """One keyword argument of a constructor."""
+
+    hint: Any
+    default: Any  # or _REQUIRED
+
+
+Parameters = Mapping[str, Parameter]
+
+
+@cache
+def parameters(make: Make) -> Parameters:
+    """The keyword arguments of a constructor; those behind `**how: Unpack[How]` have the defaults of what it makes."""
+    hints = get_type_hints(inspect.getattr_static(make, "__init__") if inspect.isclass(make) else make)
+    found = {}
+    for name, parameter in inspect.signature(make).parameters.items():
+        if parameter.kind is not inspect.Parameter.VAR_KEYWORD:
+            found[name] = Parameter(hints[name], parameter.default)
+            continue
+        defaults = {field.name: field.default for field in fields(hints["return"])}
+        (passed,) = get_args(hints[name])
+        for key, hint in get_type_hints(passed, include_extras=True).items():
+            required = get_origin(hint) is Required
+            found[key] = Parameter(get_args(hint)[0], _REQUIRED) if required else Parameter(hint, defaults[key])
+    return found
+
+
+def arguments(known: Parameters, table: Table, where: str) -> Table:
+    """All arguments of a constructor, read from a table or by default."""
+    for key in table:
+        if key not in known:
+            fix = nearest(key, known) or f" Known keys: {', '.join(known) or 'none'}."
+            raise Invalid(f"{place(where)} has no key `{key}`.{fix}")
+    for key, parameter in known.items():
+        if key not in table and parameter.default is _REQUIRED:
+            raise Invalid(f"{place(where)} needs the key `{key}`: {_rule(_options(parameter.hint))}.")
+    return {
+        key: read(parameter.hint, table[key], f"{where}.{key}") if key in table else parameter.default
+        for key, parameter in known.items()
+    }
+
+
+def call(make: Make, given: Table, where: str) -> Any:
+    """What a constructor makes; its complaint says where in the spec the values came from."""
+    try:
+        return make(**given)
+    except Invalid as error:
+        raise Invalid(f"in {place(where)}: {error}") from error
+    except (MemoryError, OverflowError, RuntimeError, TypeError, ValueError) as error:  # torch's, of absurd sizes
+        raise Invalid(f"in {place(where)}: too much for this machine ({shown(str(error))}). Use less.") from error
+
+
+def construct(make: Make, table: Table, where: str) -> Any:
+    """What a constructor makes of a table."""
+    return call(make, arguments(parameters(make), table, where), where)
+
+
+def choose(kinds: Mapping[str, Make], table: Table, where: str) -> tuple[str, Table]:
+    """A table's `kind`, and the rest of it."""
+    rest = dict(table)
+    kind = rest.pop("kind", None)
+    if kind is None:
+        raise Invalid(f"{place(where)} needs the key `kind`: one of {', '.join(kinds)}.")
+    if not isinstance(kind, str) or kind not in kinds:
+        fix = nearest(str(kind), kinds)
+        raise Invalid(f"`{where}.kind` must be one of {', '.join(kinds)}, got {shown(kind)}.{fix}")
+    return kind, rest
+
+
+def read(hint: Any, value: Any, where: str) -> Any:
+    """A value of a table, as a type hint wants it."""
+    options = _options(hint)
+    if isinstance(value, str) and not value.isprintable():
+        raise Invalid(f"`{where}` must be printable text, got {value!a}.")
+    if isinstance(value, dict):
+        if Schedule in options:
+            return construct(Cosine if value.keys() & parameters(Cosine).keys() else Power, value, where)
+        classes = _classes(options)
+        if len(classes) > 1:
+            kind, value = choose(classes, value, where)
+            return construct(classes[kind], value, where)
+        for only in classes.values():
+            return construct(only, value, where)
+    if isinstance(value, str) and len(named := _classes(options)) > 1 and value in named:
+        return construct(named[value], {}, where)
+    if isinstance(value, str) and any(_words(option) for option in options):
+        value = [value]  # a single word of a list of them
+    if isinstance(value, list):
+        for option in options:
+            if get_origin(option) is tuple and len(hints := _items(option, len(value))) == len(value):
+                return tuple(read(hints[i], item, f"{where}[{i}]") for i, item in enumerate(value))
+    if value == "inf" and float in options:
+        return math.inf
+    try:
+        return _single(options, value)
+    except ValueError as error:
+        words = [word for option in options if get_origin(option) is Literal for word in get_args(option)]
+        fix = nearest(value, words) if isinstance(value, str) else ""
+        raise Invalid(f"`{where}` must be {_rule(options)}, got {shown(value)}.{fix}") from error
+
+
+def written(hint: Any, value: Any) -> Any:
+    """The inverse of `read`, in strict JSON."""
+    if is_dataclass(value):
+        make: Make = type(value)
+        kind = {"kind": make.__name__.lower()} if len(_classes(_options(hint))) > 1 else {}
+        return kind | written_arguments(parameters(make), vars(value))
+    if isinstance(value, tuple):
+        option = next(option for option in _options(hint) if get_origin(option) is tuple)
+        return [written(one, item) for one, item in zip(_items(option, len(value)), value, strict=True)]
+    return "inf" if value == math.inf else value
+
+
+def written_arguments(known: Parameters, given: Table) -> Table:
+    """The inverse of `arguments`."""
+    return {key: written(known[key].hint, value) for key, value in given.items()}
+
+
+def shown(value: Any) -> str:
+    """A value of a table, as errors show it: in TOML's words, and not too long."""
+    words = {True: "true", False: "false", None: "null"}
+    return words[value] if value is None or isinstance(value, bool) else _SHORT.repr(value)
+
+
+def place(where: str) -> str:
+    """A table or a key, as errors name it."""
+    return f"`{where}`" if "." in where else f"[{where}]"
+
+
+def _options(hint: Any) -> tuple[Any, ...]:
+    """The members of a union; the hint itself if it is none."""
+    return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+
+
+def _classes(options: Iterable[Any]) -> dict[str, Make]:
+    return {option.__name__.lower(): option for option in options if isinstance(option, type) and is_dataclass(option)}
+
+
+def _words(option: Any) -> bool:
+    """Whether it is a list of words out of a few."""
+    return get_origin(option) is tuple and get_origin(get_args(option)[0]) is Literal
+
+
+def _items(option: Any, length: int) -> list[Any]:
+    """The hints of a tuple's items."""
+    hints = get_args(option)
+    return [hints[0]] * length if hints[-1] is Ellipsis else list(hints)
+
+
+def _single(options: tuple[Any, ...], value: Any) -> Any:
+    """A number, a word, yes or no: what is neither table nor list. Raises a ValueError for anything else."""
+    singles = tuple(o for o in options if o != Schedule and not is_dataclass(o) and get_origin(o) is not tuple)
+    checked = _strict(singles).validate_python(value) if singles else math.nan
+    if isinstance(checked, float) and math.isnan(checked):
+        raise ValueError
+    return checked
+
+
+@cache
+def _strict(options: tuple[Any, ...]) -> TypeAdapter[Any]:
+    """Pydantic, without its kindness."""
+    union: Any = Union.__getitem__(options)
+    return TypeAdapter(union, config=ConfigDict(strict=True))
+
+
+def _rule(options: Iterable[Any]) -> str:
+    """What a value may be, in words.
+
+    >>> _rule((int, type(None)))
+    'a whole number'
+    """
+    words: dict[Any, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}
+    rules: list[str] = []
+    for option in options:
+        if option in words:
+            rules.append(words[option])
+        elif get_origin(option) is Literal:
+            rules.append(f"one of {', '.join(get_args(option))}")
+        elif option == Schedule:
+            rules.append("a schedule such as {value = 0.1, exponent = -0.5}")
+        elif get_origin(option) is tuple:
+            hints = get_args(option)
+            rules.append(f"a list, each item {_rule(_options(hints[0]))}" if hints[-1] is Ellipsis else "a pair")
+        elif is_dataclass(option) and "a table" not in rules:
+            rules.append("a table")
+    return " or ".join(rules)

@@ -1,0 +1,324 @@
+"""What is asked of a sweep: a spec, the space of its settings, how points are chosen and what makes one the best."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import tomllib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeGuard, get_args
+
+import numpy as np
+import torch
+from pydantic import Field, TypeAdapter, ValidationError
+
+from tardygrad.core.algorithm import Task
+from tardygrad.core.hierarchy import serve
+from tardygrad.core.method import Method, at_least_one
+from tardygrad.errors import Invalid, nearest
+from tardygrad.runs.record import Row, read_json, sound
+from tardygrad.runs.run import label
+from tardygrad.spec.signature import Table, call, shown
+from tardygrad.spec.spec import Spec, load, override, parse, shipped
+
+Sampler = Literal["grid", "random", "tpe"]
+Best = Literal["accuracy", "loss", "time"]
+Range = Annotated[dict[Literal["low", "high", "log"], float | bool], Field(min_length=3)]
+
+_RATES = [0.1, 0.01, 0.001, 0.0001]
+_CLIPS = np.linspace(1e-4, 1.5, 4).tolist()
+PAPER = {"method.lr": _RATES, "method.local_lr": _RATES, "method.clip": _CLIPS, "method.local_clip": _CLIPS}
+"""The paper's grid: 64 points for SGDClip, 256 for Clip²."""
+
+MOST = 100_000  # points of a grid: all are checked and written before the first is run
+
+_LABELLED = ("method.kind", "method.downplay", "method.compensate")  # the method's label tells these
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """A sweep, as its `sweep.json` says it."""
+
+    name: str
+    spec: dict[str, Table]  # resolved; every point changes some of it
+    space: dict[str, list[Any] | Range]  # a key of the spec to its values
+    sampler: Sampler
+    trials: int
+    seeds: int  # of every trial: run.seed, run.seed + 1, ...
+    best: Best
+    score: Literal["accuracy", "loss"]  # what targets and workable shares go by: accuracy if the task has one
+    target: float | None
+    budget: float | None  # in simulated seconds
+    prune: bool
+    workable: float
+
+    def grid(self) -> Iterator[Row]:
+        """Every point of the space; the last key changes first."""
+        return (dict(zip(self.space, values, strict=True)) for values in product(*self.space.values()))
+
+    def first(self) -> Row:
+        """Some point of the space."""
+        return {key: value["low"] if isinstance(value, dict) else value[0] for key, value in self.space.items()}
+
+    def at(self, params: Row) -> Spec:
+        """The spec of a point."""
+        tables = copy.deepcopy(self.spec)
+        for text in overrides(params):
+            override(tables, text)
+        return parse(tables, self.name)
+
+    def group(self, params: Row) -> str:
+        """The method of a point, and what else is swept and is no number."""
+        words = [label(_method(self.at(params)))]
+        for key, value in params.items():
+            numbers = isinstance(self.space[key], dict) or all(_number(one) or one == "inf" for one in self.space[key])
+            if not numbers and key not in (*PAPER, *_LABELLED) and (key, value) != ("method.mode", "sync"):
+                words.append(value if isinstance(value, str) else f"{key}={toml(value)}")
+        return ", ".join(words)
+
+    def better(self) -> Literal["maximize", "minimize"]:
+        """Which way the best value lies."""
+        return "maximize" if self.best == "accuracy" else "minimize"
+
+
+def ask(
+    source: str | Path,
+    changes: Sequence[str] = (),
+    *,
+    over: Sequence[str] = (),
+    sampler: Sampler = "grid",
+    trials: int | None = None,
+    seeds: int = 1,
+    best: Best | None = None,
+    budget: float | None = None,
+    target: float | None = None,
+    prune: bool = False,
+    workable: float = 0.9,
+) -> tuple[Asked, Task]:
+    """A sweep whose every rule has been checked, and the task of its first point.
+
+    Args:
+        source: a spec, as for `tardygrad.spec.spec.load`.
+        changes: overrides of the spec; a rate or threshold that one sets is not swept.
+        over: what is swept, as `method.buffer=[4, 10]`, or for samplers also `method.lr={low=0.001, high=1, log=true}`;
+            rates and thresholds that are left out take the paper's values.
+        trials: how many points random and tpe draw; 64.
+        best: accuracy if the task has one, else loss; time needs a target.
+        budget: simulated seconds after which a run ends; its scores are the last ones until then.
+        target: an accuracy if the task has one, else a loss, whose reaching ends a run.
+        prune: end runs early whose test loss falls behind (successive halving).
+        workable: the share of the way from x_0's score to the best one that makes a trial workable.
+    """
+    for name, value, known in (("sampler", sampler, Sampler), ("best", best or "loss", Best)):
+        if value not in get_args(known):
+            raise Invalid(f"`{name}` must be one of {', '.join(get_args(known))}, got {value!r}.")
+    at_least_one("seeds", seeds)
+    if prune and seeds > 1:
+        raise Invalid(f"pruning needs one seed per trial, got {seeds}. Use --seeds 1, or no --prune.")
+    if not 0 < workable <= 1:
+        raise Invalid(f"`workable` must be above 0 and at most 1, got {workable!r}.")
+    if budget is not None and not 0 < budget < math.inf:
+        raise Invalid(f"`budget` must be a finite number of seconds above 0, got {budget!r}.")
+    if target is not None and not math.isfinite(target):
+        raise Invalid(f"`target` must be a finite number, got {target!r}.")
+    if (best == "time") != (target is not None):
+        raise Invalid(f"`best` = time and a target need each other, got best={best} and target={target}. Use --target.")
+    base = load(source, changes)
+    space = _space(base, changes, over, sampler)
+    if sampler == "grid" and trials is not None:
+        raise Invalid(f"a grid has as many trials as points, got --trials {trials}. Use --sampler random or tpe.")
+    count = math.prod(map(len, space.values())) if sampler == "grid" else 64 if trials is None else trials
+    at_least_one("trials", count)
+    if sampler == "grid" and count > MOST:
+        raise Invalid(f"a grid must have at most {MOST:,} points, got {count:,}. Use --sampler random.")
+    tables = base.resolved()
+    if tables.get("fleet", {}).get("kind") == "paper":
+        del tables["fleet"]["clients"]  # those of [task], which may be swept
+    given: Row = {"sampler": sampler, "trials": count, "seeds": seeds, "target": target, "budget": budget}
+    given |= {"name": base.name, "spec": tables, "space": space, "prune": prune, "workable": workable}
+    asked = Asked(**given, best="loss", score="loss")
+    for params in asked.grid() if sampler == "grid" else _ends(asked):
+        _check(asked.at(params))
+    task = build(asked)
+    scores = task.evaluate(task.init(base.run.seed), task.init_buffers())
+    score: Literal["accuracy", "loss"] = "accuracy" if "accuracy" in scores else "loss"
+    if best == "accuracy" and score == "loss":
+        raise Invalid(f"`best` = accuracy needs a task that has one, got {base.task.kind}. Use --best loss.")
+    if target is not None:
+        _ahead(target, score, scores[score])
+    return Asked(**given, best=best or score, score=score), task
+
+
+def _ahead(target: float, score: str, start: float) -> None:
+    """Refuse a target that cannot be, or where x_0 is already."""
+    if score == "accuracy" and not 0 < target <= 1:
+        fix = f" Did you mean {target / 100:g}?" if 1 < target <= 100 else ""
+        raise Invalid(f"a target accuracy must be above 0 and at most 1, got {target!r}.{fix}")
+    if start >= target if score == "accuracy" else start <= target:
+        way = "higher" if score == "accuracy" else "lower"
+        raise Invalid(f"x_0 already has a test {score} of {start:.4g}, got the target {target:g}. Use a {way} one.")
+
+
+def again(folder: Path) -> Asked:
+    """What was asked of the sweep in a folder."""
+    asked = said(read_json(folder / "sweep.json"), folder)
+    with sound(folder):
+        points = math.prod(map(len, asked.space.values()))
+        if asked.sampler == "grid" and asked.trials != points:
+            raise ValueError(f"trials: {asked.trials} of a grid of {points}")
+        if missing := {"seed", "threads"} - asked.spec["run"].keys():
+            raise ValueError(f"spec.run: no {min(missing)}")
+        try:
+            asked.at(asked.first())
+        except Invalid as error:
+            raise ValueError(f"spec: {str(error).rstrip('.')}") from error
+    return asked
+
+
+def said(row: Row, folder: Path) -> Asked:
+    """What a folder's `sweep.json` says, each value being of its type."""
+    given = {key: value for key, value in row.items() if key != "versions"}
+    with sound(folder):
+        try:
+            TypeAdapter(Asked).validate_json(json.dumps(given), strict=True)
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+        if (given["best"] == "time") != (given["target"] is not None):
+            raise ValueError(f"best: {given['best']} with the target {given['target']}")
+        return Asked(**given)
+
+
+def build(asked: Asked) -> Task:
+    """The task of the first point, which is that of all unless a key of it is swept."""
+    one = asked.at(asked.first())
+    task: Task = call(one.task.make, one.task.arguments, "task")
+    if (device := getattr(task, "device", torch.device("cpu"))).type != "cpu":
+        raise Invalid(f"the processes of a sweep compute on CPUs, got a task on {device}.")
+    return task
+
+
+def overrides(params: Row) -> list[str]:
+    """A point in the words of the command line.
+
+    >>> overrides({"method.lr": 0.1, "method.downplay": True, "fleet.stragglers": "mild"})
+    ['method.lr=0.1', 'method.downplay=true', 'fleet.stragglers="mild"']
+    """
+    return [f"{key}={toml(value)}" for key, value in params.items()]
+
+
+def command(asked: Row, params: Row) -> list[str] | None:
+    """What runs a point: a shipped spec and its changes; None if the sweep's spec was none of those.
+
+    Args:
+        asked: all of a `sweep.json`.
+    """
+    try:
+        whole = Asked(**{key: value for key, value in asked.items() if key != "versions"})
+        base = load(whole.name).resolved() if whole.name in shipped() else {}
+        fixed = {
+            f"{name}.{key}": value
+            for name, table in whole.spec.items()
+            for key, value in table.items()
+            if base.get(name, {}).get(key) != value
+        }
+        found = [*overrides({key: value for key, value in fixed.items() if key not in params}), *overrides(params)]
+        exact = bool(base) and load(whole.name, found) == whole.at(params)
+    except (Invalid, TypeError, AttributeError):  # a record by hand, or of another version
+        return None
+    return ["tardygrad", "run", whole.name, *found] if exact else None
+
+
+def toml(value: Any) -> str:
+    """A value in TOML, on one line."""
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{json.dumps(key)} = {toml(item)}' for key, item in value.items())}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(toml, value))}]"
+    return json.dumps(value, ensure_ascii=False, default=str)  # a date, which no key takes, as a word
+
+
+def _space(base: Spec, changes: Iterable[str], over: Iterable[str], sampler: Sampler) -> dict[str, Any]:
+    """The paper's values of rates and thresholds, unless they are set or swept otherwise, and all that is swept."""
+    fixed = {".".join(text.partition("=")[0].strip().split(".")[:2]) for text in changes}
+    swept: dict[str, Any] = {}
+    for text in over:
+        key, values = _values(text, sampler)
+        if key in swept:
+            raise Invalid(f"a key can be swept once, got `{key}` twice. Put all values in one list.")
+        swept[key] = values
+    for key in swept:
+        if inner := [other for other in swept if other.startswith(f"{key}.")]:
+            raise Invalid(f"a key and a part of it cannot both be swept, got `{key}` and `{inner[0]}`.")
+    here = [key for key in PAPER if key.removeprefix("method.") in base.method.arguments and key not in fixed]
+    here = [key for key in here if not any(other.startswith(f"{key}.") for other in swept)]
+    rates = {key: swept.get(key, PAPER[key]) for key in PAPER if key in here or key in swept}
+    return {key: values for key, values in swept.items() if key not in rates} | rates
+
+
+def _values(text: str, sampler: Sampler) -> tuple[str, Any]:
+    """A key and its values, from the text of an --over."""
+    key, equals, given = (part.strip() for part in text.partition("="))
+    rule = "a sweep goes over TABLE.KEY=[VALUES], or with a sampler over TABLE.KEY={low=A, high=B, log=true}"
+    try:
+        values = tomllib.loads(f"value = {given}")["value"]
+    except (ValueError, RecursionError):
+        values = None
+    if not equals or "." not in key or not isinstance(values, list | dict):
+        raise Invalid(f"{rule}; got {text!r}.")
+    if key in ("engine.workers", "run.threads", "run.checkpoint_every", "run.tail_every"):
+        raise Invalid(f"`{key}` changes no result, so there is nothing to sweep. Leave it out.")
+    if isinstance(values, dict):
+        if sampler == "grid":
+            raise Invalid(f"a grid needs lists, got a range for `{key}`. Use a list, or --sampler random or tpe.")
+        return key, _range(key, values)
+    values = ["inf" if value == math.inf else value for value in values]  # as in a spec's JSON
+    differ = {value if isinstance(value, str | int | float) else (toml(value),) for value in values}
+    if not values or len(differ) < len(values):
+        raise Invalid(f"the values of `{key}` must be one or more and differ, got {given}.")
+    return key, values
+
+
+def _range(key: str, given: Row) -> Row:
+    known = ("low", "high", "log")
+    for name in given.keys() - set(known):
+        raise Invalid(f"a range has low, high and log, got `{name}` for `{key}`.{nearest(name, known)}")
+    low, high, log = given.get("low"), given.get("high"), given.get("log", False)
+    if not (_number(low) and _number(high) and isinstance(log, bool)):
+        raise Invalid(f"a range needs two finite numbers, low and high, got {shown(given)} for `{key}`.")
+    if low >= high or (log and low <= 0):
+        rule = "0 < low < high" if log else "low < high"
+        raise Invalid(f"a range must have {rule}, got low={low} and high={high} for `{key}`.")
+    return {"low": low, "high": high, "log": log}
+
+
+def _number(value: Any) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _ends(asked: Asked) -> Iterator[Row]:
+    """The first point, and it with every other value, or the ends of every range."""
+    first = asked.first()
+    for key, values in asked.space.items():
+        yield from (first | {key: value} for value in (values if isinstance(values, list) else (values["high"],)))
+
+
+def _check(one: Spec) -> None:
+    """Refuse a point that no run could begin with."""
+    if one.run.evaluate_every == 0:
+        raise Invalid("a sweep compares test scores, got run.evaluate_every=0. Use 10, or leave it out.")
+    if one.run.track:
+        raise Invalid("the trials of a sweep are not tracked. Add run.track=[] to sweep this spec.")
+    if one.engine.kind == "sim" and (workers := one.engine.arguments["workers"]) != 1:
+        raise Invalid(f"a sweep has one process for each trial, got engine.workers={workers}. Use --jobs {workers}.")
+    method = _method(one)
+    serve(method, torch.zeros(1), clients=one.task.arguments["clients"], seed=0)
+
+
+def _method(one: Spec) -> Method:
+    method: Method = call(one.method.make, one.method.arguments, "method")
+    return method

@@ -1,0 +1,1 @@
+"""Reading, caching and sharding data."""

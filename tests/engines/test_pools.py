@@ -1,0 +1,162 @@
+"""The engines against the contract, and what is particular to each."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+import tardygrad as tg
+from tardygrad.core.messages import Job
+from tardygrad.errors import Interrupted
+from tests.engines.contract import CLIENTS, PoolContract, plain
+
+
+class TestSimPool(PoolContract):
+    def pool(self, task: tg.Task, method: tg.Method) -> AbstractContextManager[tg.Pool]:
+        return plain(tg.SimPool(task, method, tg.Fleet.paper(clients=CLIENTS)))
+
+
+class TestScriptedPool(PoolContract):
+    def pool(self, task: tg.Task, method: tg.Method) -> AbstractContextManager[tg.Pool]:
+        def highest_first() -> Iterator[tuple[str, int]]:
+            while pool.jobs:
+                yield ("arrive", max(pool.jobs))
+
+        pool = tg.ScriptedPool(highest_first(), task, method)
+        return plain(pool)
+
+
+class TestThreadPool(PoolContract):
+    def pool(self, task: tg.Task, method: tg.Method) -> AbstractContextManager[tg.Pool]:
+        return tg.ThreadPool(task, method, workers=3)
+
+
+METHOD = tg.clip2(local_lr=0.1, local_clip=1.0, lr=1.0, clip=0.5, buffer=2, local_steps=2)
+
+
+def small_task(clients: int = CLIENTS) -> Any:
+    return tg.tasks.quadratic(clients=clients, dimension=4)
+
+
+def test_the_simulator_needs_a_fleet_of_the_tasks_size() -> None:
+    with pytest.raises(tg.Invalid, match="same number of clients, got 6 and 7"):
+        tg.SimPool(small_task(), METHOD, tg.Fleet.paper(clients=7))
+
+
+def test_the_simulator_computes_only_what_arrives() -> None:
+    computed = []
+
+    class Counted(type(small_task())):  # type: ignore[misc]
+        def batches(self, job: Any) -> Any:
+            computed.append((job.client, job.serial))
+            return super().batches(job)
+
+    task = Counted(small_task().h, small_task().c, None)
+    run = tg.simulate(METHOD, task, tg.Fleet.paper(clients=CLIENTS), rounds=4)
+    assert len(computed) == run.summary().updates == 8 < run.server.sent
+
+
+def test_a_script_refuses_unknown_verbs_and_arrivals_of_idle_clients() -> None:
+    task = small_task()
+    with pytest.raises(tg.Invalid, match="must be one of arrive, lose, join, repeat, refuse, forget, got 'arives'"):
+        tg.ScriptedPool([("arives", 1)], task, METHOD).next()
+    with pytest.raises(tg.Invalid, match="client 1 has nothing to deliver"):
+        tg.ScriptedPool([("arrive", 1)], task, METHOD).next()
+
+
+def test_a_script_can_repeat_lose_and_join() -> None:
+    task = small_task()
+    method = tg.clip2(local_lr=0.1, local_clip=1.0, lr=1.0, clip=0.5, buffer=2, local_steps=2, mode="client")
+    script = [("arrive", 0), ("repeat", 0), ("lose", 1, 9.0), ("join", 1), ("arrive", 1)]
+    run = tg.train(method, task, tg.ScriptedPool(script, task, method), rounds=1)
+    assert run.summary().refused == {"finished job": 1}
+    assert run.summary().lost == 1
+    assert run.metrics[0]["time"] == 11.0
+    assert torch.equal(tg.replay(run).x, run.x)
+
+
+def test_threads_repeat_a_model_with_dropout_though_they_share_torchs_generator() -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.Dropout(0.5), torch.nn.Linear(4, 2))
+    data = (torch.randn(60, 2), torch.randint(2, (60,)))
+    loss = torch.nn.functional.cross_entropy
+    task = tg.TorchTask(module, loss=loss, shards=tg.shard(data, clients=CLIENTS), test=data, batch_size=4)
+    method = tg.sgdclip(local_lr=0.1, local_clip=1.0, lr=1.0, buffer=2, local_steps=5, mode="client")
+    with tg.ThreadPool(task, method, workers=CLIENTS) as pool:
+        run = tg.train(method, task, pool, rounds=20)
+    assert torch.equal(tg.replay(run).x, run.x)
+
+
+def test_threads_really_work_side_by_side_and_the_record_replays() -> None:
+    class Sleepy(type(small_task())):  # type: ignore[misc]
+        def gradient(self, x: Any, batch: Any, buffers: Any) -> Any:
+            time.sleep(0.005 * (1 + batch.client))
+            return super().gradient(x, batch, buffers)
+
+    task = Sleepy(small_task().h, small_task().c, tg.Noise(kind="student", tail=1.5, scale=0.1))
+    method = tg.clip2(
+        local_lr=0.1, local_clip=1.0, lr=1.0, clip=0.5, buffer=2, local_steps=2, mode="client", compensate=True
+    )
+    with tg.ThreadPool(task, method, workers=CLIENTS) as pool:
+        run = tg.train(method, task, pool, rounds=12)
+    assert run.summary().delay_max > 1
+    assert torch.equal(tg.replay(run).x, run.x)
+
+
+def test_workers_must_be_at_least_one() -> None:
+    with pytest.raises(tg.Invalid, match="`workers` must be 1 or more, got 0"):
+        tg.ThreadPool(small_task(), METHOD, workers=0)
+
+
+class TestSimPoolWithProcesses(PoolContract):
+    def pool(self, task: tg.Task, method: tg.Method) -> AbstractContextManager[tg.Pool]:
+        return tg.SimPool(task, method, tg.Fleet.paper(clients=CLIENTS), workers=2)
+
+
+def test_who_waits_for_threads_can_be_interrupted() -> None:
+    let_go = threading.Event()
+
+    class Slow(type(small_task())):  # type: ignore[misc]
+        def gradient(self, x: Any, batch: Any, buffers: Any) -> Any:
+            assert let_go.wait(60)
+            return super().gradient(x, batch, buffers)
+
+    with tg.ThreadPool(Slow(small_task().h, small_task().c, None), METHOD, workers=1) as pool:
+        pool.submit(Job(0, 0, 0, torch.zeros(4), 2, None, 0))
+        threading.Timer(0.05, pool.interrupt).start()
+        with pytest.raises(Interrupted, match="told to stop waiting"):
+            pool.next()
+        let_go.set()
+        assert isinstance(pool.next(), tg.Update)
+        pool.interrupt()
+        pool.submit(Job(0, 1, 0, torch.zeros(4), 2, None, 0))
+        with pytest.raises(Interrupted):
+            pool.next()
+
+
+def test_a_pool_may_call_something_else_its_method() -> None:
+    task = small_task()
+    pool = tg.SimPool(task, METHOD, tg.Fleet.paper(clients=CLIENTS))
+    theirs: Any = SimpleNamespace(submit=pool.submit, next=pool.next, now=0.0, method="POST")
+    assert tg.train(METHOD, task, theirs, rounds=2).status == "finished"
+
+
+def test_a_pool_works_for_methods_that_ask_for_its_work_and_for_no_others() -> None:
+    def made(**other: Any) -> tg.Method:
+        asked = {"local_lr": lambda t: 0.1, "local_clip": 1.0, "lr": 1.0, "clip": 0.5, "buffer": 2, "local_steps": 2}
+        return tg.clip2(**(asked | other))
+
+    task, fleet = small_task(), tg.Fleet.paper(clients=CLIENTS)
+    pool = tg.SimPool(task, made(), fleet)
+    run = tg.train(made(lr=0.5, mode="sync", buffer=3), task, pool, rounds=2)  # a server's affair
+    assert torch.equal(tg.replay(run).x, run.x)
+    for name, other in {"local_lr": 0.2, "local_clip": 2.0, "local_steps": 3, "compensate": True}.items():
+        said = name if name in ("local_steps", "compensate") else "inner"
+        with pytest.raises(tg.Invalid, match=f"must work as its run's method does, got `{said}` .* for .*Make another"):
+            tg.begin(made(**{name: other}), task, pool, rounds=2)

@@ -1,0 +1,754 @@
+"""What a run on Ray promises: it survives its workers, its driver, its nodes and its disk, and its record says how."""
+
+from __future__ import annotations
+
+import gc
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import tardygrad as tg
+from tardygrad.cli.session import Signals
+from tardygrad.core.messages import Job
+from tardygrad.engines.pool import pack
+from tardygrad.engines.ray import connection as joining
+from tardygrad.engines.ray.worker import Hand
+from tardygrad.engines.ray.workers import Staff, Worker
+from tardygrad.engines.wire import BLOCK
+from tardygrad.runs import checkpoint
+from tardygrad.runs.record import read_lines
+from tardygrad.spec import spec
+from tests.cli.conftest import Command
+from tests.engines.test_cluster import wait_for
+
+ray = pytest.importorskip("ray")
+psutil = pytest.importorskip("psutil")
+pytestmark = [
+    pytest.mark.xdist_group("ray"),
+    pytest.mark.timeout(900),  # a busy machine may take a minute to start a worker
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),  # Ray's
+]
+
+ON_RAY = ["engine.kind=ray", "engine.cpus_per_worker=0.0", "engine.evaluate=between"]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """One machine on loopback, which this process has joined; pools of this process use it."""
+    from ray.cluster_utils import Cluster
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        head = {"num_cpus": 4, "node_ip_address": "127.0.0.1", "include_dashboard": False}
+        with joining._settled(ray, True):
+            made = Cluster(initialize_head=True, head_node_args=head)
+        joining.join(ray, made.address)
+        yield made
+        ray.shutdown()
+        made.shutdown()
+        gc.collect()
+
+
+def says(process: subprocess.Popen[str], words: str) -> None:
+    """Wait until a run says something, whatever else it has to say of workers that are not there yet."""
+    assert process.stderr is not None
+    assert process.stderr.readline() in ("starting Ray\n", "joining Ray\n")
+    said = list[str]()
+    while not (said and words in said[-1]):
+        said.append(process.stderr.readline())
+        assert said[-1], said
+
+
+def go(run: tg.Run) -> tg.Run:
+    for _ in run.go():
+        pass
+    return run
+
+
+def events(path: Path) -> list[dict[str, Any]]:
+    return list(read_lines(path / "events.jsonl"))
+
+
+def fates(rows: list[dict[str, Any]]) -> dict[tuple[int, int], list[str]]:
+    """What became of every job: an arrival, refusals by their reasons, a loss, or nothing yet."""
+    made: dict[tuple[int, int], list[str]] = {}
+    out: dict[int, int] = {}
+    for row in rows:
+        client = row.get("client")
+        if row["event"] == "dispatch":
+            assert client not in out
+            out[client] = row["serial"]
+            made[client, row["serial"]] = []
+        elif row["event"] in ("arrival", "refusal"):
+            made[client, row["serial"]].append(row.get("reason", "arrival"))
+            if row.get("reason") != "finished job":
+                assert out.pop(client) == row["serial"]
+        elif row["event"] == "loss" and client in out:
+            made[client, out.pop(client)].append("loss")
+    return made
+
+
+# --------------------------------------------------------------------------------------------------------- workers
+
+
+class Killer(threading.Thread):
+    """Kills workers while a run goes on, in random rounds and at a random moment of each."""
+
+    def __init__(self, pool: Any, seed: int, times: int, rounds: int) -> None:
+        super().__init__(daemon=True)
+        self.pool, self.rng, self.rows = pool, np.random.default_rng(seed), 0
+        self.when = sorted(self.rng.integers(1, rounds, times).tolist())
+        self.killed: list[Any] = []
+        self.processes: dict[Any, int] = {}
+
+    def met(self, worker: Any, process: int) -> None:
+        self.processes[worker] = process
+
+    def run(self) -> None:
+        for at in self.when:
+            wait_for(lambda at=at: self.rows >= at, 900.0)
+            time.sleep(self.rng.uniform(0.0, 0.3))
+            while not (alive := self._alive()):
+                time.sleep(0.005)
+            worker = alive[self.rng.integers(len(alive))]
+            self.killed.append(worker)
+            os.kill(self.processes[worker], signal.SIGKILL)
+
+    def _alive(self) -> list[Any]:
+        return [one for one in list(self.processes) if one in self.pool.staff.workers and one not in self.killed]
+
+
+def watch(monkeypatch: pytest.MonkeyPatch, met: Callable[[Any, int], None]) -> None:
+    """Be told of every worker that comes up, and of its process."""
+    meet = Staff.met
+
+    def watched(self: Staff, answer: Any) -> None:
+        worker = self.coming[answer]
+        meet(self, answer)
+        if worker in self.workers:
+            met(worker, ray.get(answer)[0])
+
+    monkeypatch.setattr(Staff, "met", watched)
+
+
+ROUNDS = 100
+NAN, TWICE = [(1, 2), (1, 5), (1, 7)], [(4, 1), (4, 4)]
+DIGITS = ["task.clients=6", "task.model=mlp", "fleet.stragglers=mild", "method.local_lr=0.3", "method.local_clip=1.0"]
+DIGITS += ["method.lr={peak=1.0, rounds=100, floor=0.05}", "method.clip=0.02", "method.buffer=3"]
+DIGITS += [f"run.rounds={ROUNDS}", "run.evaluate_every=0", *ON_RAY, "engine.workers=6", "engine.second=0.05"]
+FAULTS = [f'{{client={c}, job={j}, sends="nan"}}' for c, j in NAN]
+FAULTS += [f'{{client={c}, job={j}, sends="twice"}}' for c, j in TWICE]
+
+
+def test_20_killed_workers_a_client_of_nans_and_one_of_duplicates_cost_nothing_but_their_jobs(
+    cluster: Any, tardygrad: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = spec.load("digits", [*DIGITS, f"fleet.faults=[{', '.join(FAULTS)}]", f"run.rounds={10**6}"])
+    built, calm = asked.build(), spec.load("digits", DIGITS).build()
+    with built.pool() as pool:
+        killer = Killer(pool, seed=6, times=20, rounds=ROUNDS - 15)
+        watch(monkeypatch, killer.met)
+        for worker in pool.staff.free:
+            killer.met(worker, ray.get(worker.actor.ping.remote())[0])
+        pool.fleet = calm.fleet
+        undisturbed = tg.train(built.method, built.task, pool, rounds=ROUNDS, evaluate_every=0)
+        assert (undisturbed.summary().lost, undisturbed.summary().refused) == (0, {})
+        rest(pool)
+        pool.fleet = built.fleet
+        run = tg.begin(built.method, built.task, pool, spec=asked.resolved(), rounds=10**6, evaluate_every=0, out="run")
+        killer.start()
+        for row in run.go():
+            killer.rows += 1
+            if row["round"] >= ROUNDS and run.counts["loss"] >= 20:
+                run.stop()
+        killer.join()
+    assert len(killer.killed) == 20
+    rows = events(Path("run"))
+    came = fates(rows)
+    ends = Counter(fate for one in came.values() for fate in one)
+    assert (ends["loss"], run.summary().lost) == (20, 20)  # one of each, whatever its worker was about
+    assert all(("not finite" in fate) == (name in NAN and "loss" not in fate) for name, fate in came.items() if fate)
+    assert all(("finished job" in fate) == (name in TWICE and "loss" not in fate) for name, fate in came.items())
+    assert run.summary().refused == {name: ends[name] for name in ("not finite", "finished job")}
+    assert Counter(row["client"] for row in rows if row["event"] == "join") == Counter(
+        row["client"] for row in rows if row["event"] == "loss"
+    )
+    scores = [built.task.evaluate(one.x, None)["accuracy"] for one in (undisturbed, run)]
+    assert min(scores) > 0.92
+    assert abs(scores[0] - scores[1]) < 0.03
+    assert tardygrad("replay", "run")[:2] == (0, f"the same bits after {run.server.round} rounds\n")
+
+
+class Slow:
+    """A task that does not come out of its box; whoever opens it leaves the number of its process."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        program = "import os, time; open({0!r}, 'w').write(str(os.getpid())); os.rename({0!r}, {1!r}); time.sleep(600)"
+        return exec, (program.format(f"{self.file}.part", str(self.file)),)
+
+
+def test_a_worker_that_is_killed_while_it_starts_costs_nothing(
+    cluster: Any, small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool, file = small.pool, tmp_path / "process"
+    with monkeypatch.context() as patch:
+        patch.setattr(pool, "_luggage", ray.put(ray.cloudpickle.dumps(Slow(file))))
+        pool.resize(2)
+    wait_for(file.exists)
+    os.kill(int(file.read_text()), signal.SIGKILL)
+    run = tg.begin(small.built.method, small.built.task, pool, rounds=10**6, evaluate_every=0)
+    for _ in run.go():
+        if len(pool.staff.workers) == 2 and not pool.staff.coming:
+            run.stop()
+    assert run.summary().lost == 0
+    rest(pool)
+    pool.resize(1)
+
+
+def hands(name: str) -> list[int]:
+    """The processes below this one whose title has a name in it."""
+    found = []
+    for one in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            found += [one.pid] if name in one.name() else []
+    return found
+
+
+# ---------------------------------------------------------------------------------------------------------- driver
+
+SMALL = """
+    [task]
+    kind = "quadratic"
+    clients = 3
+    dimension = 300
+    heterogeneity = 1.0
+    noise = { kind = "student", tail = 1.5, scale = 0.1 }
+    [fleet]
+    kind = "paper"
+    stragglers = "mild"
+    [method]
+    kind = "clip2"
+    local_lr = 0.1
+    local_clip = 1.0
+    lr = 1.0
+    clip = 0.5
+    buffer = 2
+    local_steps = 2
+    mode = "client"
+    compensate = true
+    [engine]
+    kind = "ray"
+    workers = 1
+    second = 0.005
+    cpus_per_worker = 0.0
+    [run]
+    rounds = 120
+    checkpoint_every = 6
+    evaluate_every = 8
+"""
+
+
+@pytest.fixture(scope="module")
+def small(cluster: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A pool of one worker that several tests share, and what it was made of."""
+    file = tmp_path_factory.mktemp("spec") / "small.toml"
+    file.write_text(SMALL)
+    built = spec.load(file).build()
+    with tg.RayPool(built.task, built.method, workers=1, cpus_per_worker=0.0, evaluate="between") as pool:
+        yield SimpleNamespace(built=built, pool=pool, file=file)
+
+
+Start = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def command() -> Iterator[Start]:
+    """A command in a process of its own, which does not outlive the test."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*argv: str, before: str = "") -> subprocess.Popen[str]:
+        code = f"{before}\nfrom tardygrad.cli import main; main()"
+        started.append(subprocess.Popen([sys.executable, "-c", code, *argv], stdout=-1, stderr=-1, text=True))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.kill()
+        one.wait()
+
+
+def made(path: Path) -> int:
+    file = path / "metrics.jsonl"
+    return sum(1 for _ in read_lines(file)) if file.exists() else 0
+
+
+HALF_WRITTEN = """
+import time
+from pathlib import Path
+from tardygrad.runs import checkpoint
+write = checkpoint.save_file
+checkpoint.save_file = lambda *given: (write(*given), Path("half-written").touch(), time.sleep(600))
+"""
+
+
+def test_a_driver_that_is_killed_5_times_loses_few_rounds_each_time_and_nothing_else(
+    tardygrad: Command, command: Start, cluster: Any, small: Any
+) -> None:
+    rng, path = np.random.default_rng(5), Path("run")
+    endless, others = f"run.rounds={10**6}", hands("Hand")
+    process = command("run", str(small.file), f"engine.address={cluster.address}", endless, "--out", "run")
+    for number in range(5):
+        before, at = made(path), int(rng.integers(6, 25))
+        if number == 2:  # while it starts
+            time.sleep(rng.uniform(0.5, 3.0))
+        elif number == 3:  # while a checkpoint is written
+            wait_for(Path("half-written").exists)
+            assert (path / "checkpoints/draft/tensors.safetensors").exists()
+        else:
+            wait_for(lambda at=at, before=before: made(path) >= before + at)
+            time.sleep(rng.uniform(0.0, 0.02))
+        assert process.poll() is None, process.communicate()
+        process.kill()
+        process.communicate()
+        shutil.copytree(path, f"copy{number}")
+        last = made(path) + 20
+        again = tg.resume(f"copy{number}", small.built.method, small.built.task, small.pool, rounds=last)
+        begins = again.server.round
+        assert made(path) - begins <= 6
+        assert go(again).summary().rounds == last
+        rest(small.pool)
+        assert torch.equal(tg.replay(again).x, again.x)
+        fates(events(Path(f"copy{number}")))
+        length = endless if number < 4 else f"run.rounds={last}"
+        process = command("resume", "run", length, before=HALF_WRITTEN if number == 2 else "")
+        if number != 1:  # the next is killed before it can say anything
+            says(process, f", from round {begins}, recording in run")
+    _, said = process.communicate(timeout=300)
+    assert process.returncode == 0, said
+    wait_for(lambda: {*hands("Hand")} <= {*others})  # of all those drivers nobody is left
+    fates(events(path))
+    assert [row["round"] for row in read_lines(path / "metrics.jsonl")] == list(range(1, last + 1))
+    assert tardygrad("replay", "run")[:2] == (0, f"the same bits after {last} rounds\n")
+
+
+def rest(pool: Any) -> None:
+    """Let what is under way arrive."""
+    pool.interrupt(False)
+    while pool.next() is not None:
+        pass
+
+
+LONG = """
+    [task]
+    kind = "quadratic"
+    clients = 2
+    dimension = 9000
+    [fleet]
+    kind = "groups"
+    [[fleet.groups]]
+    name = "one"
+    clients = 2
+    runtime = { kind = "trace", seconds = [0.02, 0.02, 0.02, 600.0, 0.02, 0.02] }
+    [method]
+    kind = "clip2"
+    local_lr = 0.1
+    local_clip = 1.0
+    lr = 1.0
+    clip = 0.5
+    buffer = 1
+    local_steps = 1
+    mode = "client"
+    [engine]
+    kind = "ray"
+    workers = 2
+    second = 1.0
+    patience = inf
+    [run]
+    rounds = 9
+    evaluate_every = 0
+    checkpoint_every = 100
+"""
+
+
+FLUSHED = """
+from tardygrad.runs.record import Record
+append = Record._append
+Record._append = lambda record, file, row: (append(record, file, row), file.flush())
+"""
+
+
+def test_sigterm_in_the_middle_of_a_long_job_is_a_checkpoint_and_an_exit(
+    cluster: Any, tardygrad: Command, command: Start
+) -> None:
+    """In a process of its own, which starts Ray itself."""
+    Path("long.toml").write_text(LONG)
+    process = command("run", "long.toml", "--out", "run", before=FLUSHED)
+    says(process, "recording in run")
+    wait_for(lambda: made(Path("run")) == 6)  # then both are at work for ten minutes
+    process.terminate()
+    _, said = process.communicate(timeout=300)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert said.splitlines()[-1] == "stopped at round 6; go on with: tardygrad resume run"
+    assert tardygrad("replay", "run")[:2] == (0, "the same bits after 6 rounds\n")
+    code, _, said = tardygrad("resume", "run")
+    assert (code, ", from round 6, " in said) == (0, True)
+    lost = [name for name, fate in fates(events(Path("run"))).items() if fate == ["loss"]]
+    assert sorted(lost) == [(0, 3), (1, 3)]
+    assert tardygrad("replay", "run")[:2] == (0, "the same bits after 9 rounds\n")
+
+
+def test_sigterm_while_an_evaluation_beside_the_training_takes_long(cluster: Any, tmp_path: Path) -> None:
+    class Slow(type(tg.tasks.quadratic(clients=2))):  # type: ignore[misc]
+        def evaluate(self, x: Any, buffers: Any) -> Any:
+            (tmp_path / "begun").touch()
+            while not (tmp_path / "quick").exists():
+                time.sleep(0.01)
+            return super().evaluate(x, buffers)
+
+    plain = tg.tasks.quadratic(clients=2, dimension=10)
+    task, method = Slow(plain.h, plain.c, None), tg.fedbuff(local_lr=0.1, lr=1.0, buffer=1, local_steps=1)
+    settings: Any = {"rounds": 5, "evaluate_every": 5, "out": tmp_path / "run"}
+
+    def tell() -> None:
+        wait_for((tmp_path / "begun").exists)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with tg.RayPool(task, method, workers=1, cpus_per_worker=0.0) as pool:
+        run = tg.begin(method, task, pool, **settings)
+        with Signals(run) as signals:
+            threading.Thread(target=tell).start()
+            go(run)
+        assert (signals.came, run.status, run.server.round) == (signal.SIGTERM, "stopped", 5)
+        assert made(tmp_path / "run") == 4  # the last has no scores yet
+        (tmp_path / "quick").touch()
+        pool.staff.end(pool._evaluator.actor)  # with what it is at; another is asked
+        rest(pool)
+        again = go(tg.resume(tmp_path / "run", method, task, pool))
+    assert (again.status, again.summary().score_round, made(tmp_path / "run")) == ("finished", 5, 5)
+
+
+# ----------------------------------------------------------------------------------------------------------- nodes
+
+
+def test_a_node_may_go_and_another_come(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The head has room for one worker, the other node for two; updates are too large to travel with their facts."""
+    task = tg.tasks.quadratic(clients=4, dimension=50_000, noise=tg.Noise(kind="student", tail=1.5, scale=0.1))
+    method = tg.clip2(local_lr=0.1, local_clip=1.0, lr=1.0, clip=0.5, buffer=2, local_steps=2, mode="client")
+    node = add_node(cluster)
+    with tg.RayPool(task, method, workers=3, cpus_per_worker=4.0, evaluate="between") as pool:
+        wait_for(lambda: pool._collect(0.1) or not away(pool))
+        hire, hired = pool._actor, list[float]()
+        monkeypatch.setattr(pool, "_actor", lambda cpus: hired.append(cpus) or hire(cpus))
+        run = tg.begin(method, task, pool, rounds=10**6, evaluate_every=0)
+        since = None
+        for row in run.go():
+            if row["round"] == 20:
+                assert len(pool.staff.workers) - len(away(pool)) == 3
+                cluster.remove_node(node)
+            if since is None and len(away(pool)) == 2:
+                since = row["round"]
+            if since is not None and row["round"] == since + 50:
+                assert len(away(pool)) == 2
+                node = add_node(cluster)
+            if since is not None and row["round"] > since + 50 and not away(pool):
+                run.stop()
+        assert 2 <= run.summary().lost <= len(hired)  # a job for each worker that had to be replaced, at most
+        assert torch.equal(tg.replay(run).x, run.x)
+    cluster.remove_node(node)
+
+
+def add_node(cluster: Any) -> Any:
+    with joining._settled(ray, True):
+        return cluster.add_node(num_cpus=8, node_ip_address="127.0.0.1")
+
+
+def away(pool: Any) -> list[Worker]:
+    return list(pool.staff.coming.values())
+
+
+# ------------------------------------------------------------------------------------- the same faults, simulated
+
+SCRIPTS = {
+    "server": ([(3, 3, 6), (6, 2, 1), (7, 3, 2), (7, 3, 3)], 5.0, (5.0, 10.0)),
+    "client": ([(5, 7, 1), (6, 6, 6), (2, 1, 6), (7, 4, 2)], 2.0, (4.0, 14.0)),
+}
+
+
+SERVER = {"server": 0.75, "client": 0.0}
+
+
+def scripted(mode: str) -> tg.Fleet:
+    """A client that gets slow and sends a NaN, one that sends twice, and one that is lost for a while."""
+    traces, slow, (lost, back) = SCRIPTS[mode]
+    fleet = tg.Fleet(tuple(tg.Group("one", 1, tg.Trace(times)) for times in traces)).slowed(client=0, at=slow, factor=2)
+    fleet = fleet.faulty(client=0, job=1, sends="nan").faulty(client=1, job=1, sends="twice")
+    return replace(fleet.crash(client=2, at=lost, back=back), server_time=SERVER[mode])
+
+
+class Clock:
+    """A pool's time, which stands still while workers are at it and then goes on to what the fleet has next."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        patch.setattr(tg.RayPool, "now", property(lambda pool: self.now))
+        patch.setattr(tg.RayPool, "_collect", lambda pool, seconds: self.collect(pool, seconds))
+        patch.setattr(tg.RayPool, "_spend", lambda pool, seconds: self.spend(seconds))
+
+    def collect(self, pool: Any, seconds: float) -> None:
+        flights = {(one.due, one.job.client, one.job.serial): ref for ref, one in pool.flights.items()}
+        first = min(flights, default=(math.inf,))
+        if seconds:
+            self.now = max(self.now, min(first[0], pool.emulated.at))
+        if first[0] <= self.now:
+            ray.wait([flights[first]])
+            pool._land(flights[first])
+
+    def spend(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def test_the_same_script_of_faults_does_the_same_in_the_simulator_and_on_ray(
+    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task, how = tg.tasks.quadratic(clients=4, dimension=4), {"buffer": 2, "local_steps": 2, "downplay": True}
+
+    def method(mode: Any) -> tg.Method:
+        return tg.clip2(local_lr=0.1, local_clip=1.0, lr=1.0, clip=0.5, mode=mode, compensate=True, **how)  # type: ignore[arg-type]
+
+    settings: Any = {"rounds": 7, "evaluate_every": 0}
+    engine: Any = {"workers": 5, "cpus_per_worker": 0.0, "evaluate": "between", "second": 2.0**-10}
+    with tg.RayPool(task, method("client"), **engine, fleet=scripted("client")) as pool:
+        for mode in ("client", "server"):
+            rest(pool)
+            wait_for(lambda: pool._collect(0.1) or len(pool.staff.free) == 5)
+            pool.fleet = scripted(mode)
+            with monkeypatch.context() as patch:
+                Clock(patch)
+                tg.train(method(mode), task, pool, **settings, out=tmp_path / mode)
+            tg.simulate(method(mode), task, scripted(mode), **settings, out=tmp_path / f"{mode}-simulated")
+            told = told_of(events(tmp_path / mode), engine["second"])
+            assert told == told_of(events(tmp_path / f"{mode}-simulated"))
+            kinds = Counter(row[0] for row in told)
+            assert (kinds["loss"], kinds["join"], kinds["refusal"]) == (1, 1, 2)
+
+
+def told_of(rows: list[dict[str, Any]], second: float = 1.0) -> list[tuple[Any, ...]]:
+    """All that a record says but how many bytes, in the fleet's seconds."""
+    facts = ("event", "client", "serial", "round", "reason", "clients", "delays", "weights", "norm", "loss")
+    return [(*(row.get(name) for name in facts), row["time"] / second) for row in rows]
+
+
+# ---------------------------------------------------------------------------------------------------------- replay
+
+
+def test_slices_a_narrow_wire_compensation_and_a_resume_replay_to_the_same_bits(
+    cluster: Any, tardygrad: Command, small: Any
+) -> None:
+    engine = ["engine.shards=2", "engine.wire=int8", "engine.evaluate=between"]
+    asked = spec.load(small.file, ["task.dimension=9000", "method.concurrency=2", "method.dispatch=random", *engine])
+    built, settings = asked.build(), asked.run.settings()
+    with built.pool() as pool:
+        run = tg.begin(built.method, built.task, pool, spec=asked.resolved(), **settings, out="run")
+        for row in run.go():
+            if row["round"] == 13:
+                run.stop()
+    code, _, said = tardygrad("resume", "run", "run.rounds=30")
+    assert (code, ", from round 13, " in said) == (0, True)
+    rows = events(Path("run"))
+    assert [row["round"] for row in rows if row["event"] == "resume"] == [13]
+    blocks = -(-9000 // BLOCK)
+    assert {(row["down"], row["up"]) for row in rows if row["event"] == "arrival"} == {
+        (36_000, 2 * (9000 + 4 * blocks))
+    }
+    assert tardygrad("replay", "run")[:2] == (0, "the same bits after 30 rounds\n")
+    lines = Path("run/events.jsonl").read_text().splitlines(keepends=True)
+    Path("run/events.jsonl").write_text("".join(line for line in lines if '"event":"resume"' not in line))
+    assert tardygrad("replay", "run")[0] == 1  # it had nothing to feed back to who was idle then
+
+
+def test_statistics_of_batchnorm_and_the_state_that_clients_keep_replay_to_the_same_bits(
+    cluster: Any, tmp_path: Path
+) -> None:
+    task, method = normed(), tg.fedavg(**KEEP)
+    with tg.RayPool(task, method, workers=2, cpus_per_worker=0.0, evaluate="between") as pool:
+        run = tg.begin(method, task, pool, rounds=24, out=tmp_path / "run")
+        for row in run.go():
+            if row["round"] == 11:
+                run.stop()
+        rest(pool)
+        run = go(tg.resume(tmp_path / "run", method, task, pool))
+    again = tg.replay(run)
+    assert run.summary().delay_max > 1
+    assert torch.equal(again.x, run.x)
+    for mine, theirs in zip(again.server.buffers or (), run.server.buffers or (), strict=True):
+        assert torch.equal(mine, theirs)
+    assert again.server.kept.keys() == run.server.kept.keys() == set(range(4))
+    for client, state in run.server.kept.items():
+        assert all(torch.equal(again.server.kept[client][name], value) for name, value in state.items())
+
+
+KEEP: Any = {
+    "local_lr": 0.01, "optimizer": "AdamW", "keep": True, "mode": "client", "buffer": 2, "local_steps": 2
+}  # fmt: skip
+
+
+def normed() -> tg.TorchTask:
+    def module() -> torch.nn.Module:
+        return torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 2))
+
+    x = torch.from_numpy(np.random.default_rng(0).normal(size=(120, 3))).float()
+    data = (x, (x.sum(1) > 0).long())
+    return tg.TorchTask(module, loss=torch.nn.functional.cross_entropy, shards=tg.shard(data, clients=4), test=data)
+
+
+# ----------------------------------------------------------------------------------------------------------- bytes
+
+
+@pytest.mark.parametrize("compensate", [False, True], ids=["", "DC"])
+@pytest.mark.parametrize(
+    ("wire", "each", "scaled"), [("float32", 4, False), ("float16", 2, True), ("bfloat16", 2, False), ("int8", 1, True)]
+)
+def test_the_bytes_of_an_update_are_those_that_travel(wire: Any, each: int, scaled: bool, compensate: bool) -> None:
+    d = 9000
+    task = tg.tasks.quadratic(clients=1, dimension=d)
+    method = tg.clip2(
+        local_lr=0.1, local_clip=1.0, lr=1.0, clip=0.5, buffer=1, local_steps=1, mode="client", compensate=compensate
+    )
+    facts, first, second = hand(task, method, wire, [0, 2 * BLOCK, d])(task.init(0))[:3]
+    assert facts.down == 4 * d
+    assert facts.up == (2 if compensate else 1) * (each * d + (4 * 3 if scaled else 0))
+    assert facts.up == sum(array.nbytes for part in (first, second) for arrays in part.values() for array in arrays)
+
+
+def test_buffers_and_kept_state_are_bytes_too() -> None:
+    task = normed()
+    facts, part = hand(task, tg.fedavg(**KEEP), "float32", [0, task.parameters])(task.init(0), task.init_buffers())
+    buffers = sum(one.nbytes for one in task.init_buffers() or ())
+    assert buffers > 0
+    assert facts.down == 4 * task.parameters + buffers
+    assert facts.up == 3 * 4 * task.parameters + 4 + buffers  # AdamW has two vectors and a count
+    assert set(part["state"]) == {"inner.1.exp_avg", "inner.1.exp_avg_sq", "inner.1.step"}
+
+
+@pytest.mark.parametrize("where", ["delta", "curvature", "buffers", "state"])
+def test_an_update_that_will_be_refused_feeds_nothing_back(where: str) -> None:
+    """A replay does not compute it."""
+    v, bad = torch.tensor([1.0, 0.3]), torch.tensor([1.0, torch.nan])
+    update = tg.Update(0, 0, 0, v, v, tg.Buffers(v, torch.tensor([1])), state={"inner.m": v})
+    _, errors = pack(update, {}, "int8")
+    assert set(errors) == {"delta", "curvature"}
+    wrong: dict[str, Any] = {"buffers": tg.Buffers(bad, torch.tensor([1])), "state": {"inner.m": bad}}
+    spoilt = update._replace(**{where: wrong.get(where, bad)})
+    assert pack(spoilt, errors, "int8")[1] is errors
+    assert pack(spoilt, {}, "int8")[1] == {}
+    assert pack(update, errors, "int8")[1]["delta"] is not errors["delta"]
+
+
+def hand(task: Any, method: tg.Method, wire: Any, cuts: list[int]) -> Callable[..., Any]:
+    """A worker in this process, at its first job."""
+    worker = Hand(ray.cloudpickle.dumps((task, method)), ray.cloudpickle.loads, 1, None, wire, cuts)
+
+    def work(x: torch.Tensor, buffers: Any = None) -> Any:
+        job: Any = Job(0, 0, 0, x, method.local_steps, None, 0)._replace(x=None)
+        return worker.work(job, 0.0, False, buffers and tuple(b.numpy() for b in buffers), None, None, x.numpy())
+
+    return work
+
+
+# ---------------------------------------------------------------------------------------------------------- slices
+
+
+@pytest.mark.parametrize("mode", ["client", "sync"])
+def test_a_slice_that_dies_ends_the_run_which_goes_on_from_its_checkpoint_in_two_slices_or_one(
+    cluster: Any, tmp_path: Path, mode: Any
+) -> None:
+    """That slices have the bits of the whole is in tests/engines/test_shards.py."""
+    task = tg.tasks.quadratic(clients=3, dimension=9000)
+    method = tg.clip2(
+        local_lr=0.1, local_clip=1.0, lr=1.0, clip=0.5, buffer=3, local_steps=2, mode=mode, compensate=True
+    )
+    engine: Any = {"workers": 1, "cpus_per_worker": 0.0, "evaluate": "between"}
+    settings: Any = {"rounds": 10**6, "evaluate_every": 0, "checkpoint_every": 4}
+    others = hands("Shard")  # which are about to end
+    with tg.RayPool(task, method, **engine, shards=2) as pool:
+        run = tg.begin(method, task, pool, **settings, out=tmp_path / "two")
+        rows = run.go()
+        for _ in range(20):
+            next(rows)
+        os.kill(next(one for one in hands("Shard") if one not in others), signal.SIGKILL)
+        with pytest.raises(tg.WorkFailed, match=r"a process that held a slice of the model has died\. Resume the run"):
+            deque(rows)
+        assert run.status == "failed"
+        shutil.copytree(tmp_path / "two", tmp_path / "one")
+        rest(pool)
+        again = tg.resume(tmp_path / "two", method, task, pool, rounds=run.server.round + 5)
+        assert run.server.round - 4 <= again.server.round <= run.server.round
+        go(again)
+    with tg.RayPool(task, method, **engine) as pool:
+        other = go(tg.resume(tmp_path / "one", method, task, pool, rounds=run.server.round + 5))
+    for one in (again, other):
+        assert (one.status, one.server.round) == ("finished", run.server.round + 5)
+        assert torch.equal(tg.replay(one).x, one.x)
+
+
+def test_a_second_run_on_a_pool_with_slices_leaves_the_first_its_model(cluster: Any) -> None:
+    task = tg.tasks.quadratic(clients=2, dimension=9000)
+    method = tg.clip2(local_lr=0.1, local_clip=1.0, lr=1.0, clip=0.5, buffer=1, local_steps=2, mode="client")
+    engine: Any = {"workers": 1, "cpus_per_worker": 0.0, "evaluate": "between", "shards": 2}
+    with tg.RayPool(task, method, **engine) as pool:
+        runs = [tg.train(method, task, pool, rounds=3, evaluate_every=0, seed=seed) for seed in (0, 1)]
+        assert not torch.equal(runs[0].x, runs[1].x)
+    for run in runs:
+        assert torch.equal(tg.replay(run).x, run.x)
+
+
+# ------------------------------------------------------------------------------------------------------ the disk
+
+
+def test_rounds_are_made_while_a_checkpoint_is_written_and_a_full_disk_ends_the_run(
+    small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More of this in tests/test_saver.py, on threads."""
+    save, during = checkpoint.save, list[int]()
+
+    def slow(folder: Path, state: Any, **also: Any) -> None:
+        if len(during) == 3:
+            raise tg.RecordError("cannot write: no space left on device.")
+        wait_for(lambda: run.server.round >= state.facts["round"] + 5)
+        time.sleep(0.2)  # it would go on
+        during.append(run.server.round - state.facts["round"])
+        save(folder, state, **also)
+
+    monkeypatch.setattr(checkpoint, "save", slow)
+    settings: Any = {"rounds": 10**6, "evaluate_every": 0, "checkpoint_every": 10}
+    run = tg.begin(small.built.method, small.built.task, small.pool, **settings, out=tmp_path / "run")
+    with pytest.raises(tg.RecordError, match="no space left"):
+        go(run)
+    assert during == [5, 5, 5]  # and no more: the next waits for it
+    monkeypatch.undo()
+    rest(small.pool)
+    again = tg.resume(tmp_path / "run", small.built.method, small.built.task, small.pool, rounds=30)
+    assert again.server.round == 15
+    go(again)
+    rest(small.pool)
+    assert torch.equal(tg.replay(again).x, again.x)

@@ -1,0 +1,122 @@
+"""Who works for a pool on Ray, without Ray: actors that answer when they are told to."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import tardygrad as tg
+from tardygrad.engines.ray.workers import Staff
+
+
+class RayError(Exception):
+    pass
+
+
+class NoRay:
+    """As much of Ray as a staff knows: a ping is its own answer, and an answer that is an error is raised."""
+
+    exceptions = SimpleNamespace(RayError=RayError)
+
+    def __init__(self) -> None:
+        self.actors: list[Any] = []
+        self.ended: list[Any] = []
+
+    def hire(self) -> Any:
+        name = len(self.actors)
+        self.actors.append(SimpleNamespace(ping=SimpleNamespace(remote=lambda: name)))
+        return self.actors[-1]
+
+    def get(self, answer: Any) -> Any:
+        if self.actors[answer] in self.ended:
+            raise RayError("it is dead.")
+        return answer
+
+    def is_initialized(self) -> bool:
+        return True
+
+    def kill(self, actor: Any) -> None:
+        self.ended.append(actor)
+
+
+@pytest.fixture
+def ray() -> NoRay:
+    return NoRay()
+
+
+@pytest.fixture
+def staff(ray: NoRay) -> Staff:
+    """Three workers, all free."""
+    made = Staff(ray, ray.hire, 3)
+    for _ in range(3):
+        made.hire()
+    for answer in list(made.coming):
+        made.met(answer)
+    return made
+
+
+def test_workers_are_taken_in_turn_unless_one_is_asked_for(staff: Staff) -> None:
+    first, second, third = staff.free
+    assert staff.take(third) is third
+    assert staff.take(third) is first
+    assert staff.take(None) is second
+    assert not staff.free
+    staff.done(third)
+    assert list(staff.free) == [third]
+
+
+def test_a_worker_that_dies_in_its_start_is_replaced(ray: NoRay, staff: Staff) -> None:
+    staff.hire()
+    (answer,) = staff.coming
+    ray.ended.append(ray.actors[answer])
+    staff.met(answer)
+    assert list(staff.coming) == [answer + 1]
+    assert len(staff.workers) == 4
+
+
+def test_a_worker_that_could_not_take_the_task_ends_the_run(ray: NoRay, staff: Staff) -> None:
+    error = RayError("The actor died.\nValueError: no such file.")
+    error.actor_init_failed = True  # type: ignore[attr-defined]
+    staff.hire()
+    (answer,) = staff.coming
+    ray.get = lambda _: (_ for _ in ()).throw(error)  # type: ignore[method-assign]
+    with pytest.raises(tg.WorkFailed, match=r"could not take the task: ValueError: no such file\.$"):
+        staff.met(answer)
+
+
+def test_of_those_too_many_the_coming_go_first_then_the_free_and_the_busy_after_their_job(
+    ray: NoRay, staff: Staff
+) -> None:
+    busy = [staff.take(None), staff.take(None)]
+    (free,) = staff.free
+    staff.hire()
+    (coming,) = staff.coming
+    staff.resize(3, busy)
+    assert ray.ended == [ray.actors[coming]]
+    assert not staff.coming
+    staff.resize(1, busy)
+    assert ray.ended == [ray.actors[coming], free.actor]
+    assert [one.leaving for one in busy] == [False, True]
+    for worker in busy:
+        staff.done(worker)
+    assert staff.workers == list(staff.free) == busy[:1]
+    assert len(ray.ended) == 3
+
+
+def test_a_leaving_worker_stays_if_it_is_wanted_again(ray: NoRay, staff: Staff) -> None:
+    busy = [staff.take(None) for _ in range(3)]
+    staff.resize(1, busy)
+    staff.resize(3, busy)
+    for worker in busy:
+        staff.done(worker)
+    assert list(staff.free) == busy
+    assert not ray.ended
+
+
+@pytest.mark.parametrize("wanted", [0, -1, True, 1.0])
+def test_a_wrong_number_of_workers_is_refused_and_changes_nothing(staff: Staff, wanted: Any) -> None:
+    with pytest.raises(tg.Invalid, match="`workers` must be a whole number, 1 or more"):
+        staff.resize(wanted, [])
+    assert staff.wanted == len(staff.workers) == 3

@@ -1,6 +1,7 @@
 """How close are a local step, the server's work and the wire to the speed of memory, and to the same in plain torch?
 
-`algorithm.walk` (clip, rate, A accumulated: DC) and the server's fold and finish (SD and DC, outer clip), with numba's
+`algorithm.local_step` (clip, rate, A accumulated: DC) and the server's fold and finish (SD and DC, outer clip), with
+numba's
 kernels and as plain torch operations. The limit is the time in which this machine, in the same run, with the same
 number of threads and over vectors of the same size, streams the bytes that must move: per coordinate 20 for the inner
 step (x and A read and written, g read). "fold" is one arrival added to the running sum of a round: 12 bytes for SD (δ
@@ -37,8 +38,8 @@ from rich.table import Table
 from torch import Tensor
 
 from tardygrad.core import kernels
-from tardygrad.core.algorithm import contribution, walk
-from tardygrad.core.kernels import Form, Late
+from tardygrad.core.algorithm import contribution, local_step
+from tardygrad.core.kernels import Contribution, Form
 from tardygrad.core.schedules import Constant
 from tardygrad.core.transforms import Step, chain, clip, scale
 from tardygrad.engines.wire import Packed, Wire, pack, send, unpack
@@ -70,7 +71,7 @@ def plain(function: Callable[[], object]) -> Callable[[], object]:
     return run
 
 
-def fold(total: Tensor, late: Late, x: Tensor) -> None:
+def fold(total: Tensor, late: Contribution, x: Tensor) -> None:
     """`kernels.fold` in plain torch."""
     total += contribution(late, x)
 
@@ -86,8 +87,8 @@ def measure(n: int, repeats: int) -> dict[str, float]:
     """Seconds of every function at a size."""
     x, g, curvature = torch.randn(n), torch.randn(n), torch.rand(n)
     deltas, curvatures, pasts = ([torch.randn(n) for _ in range(UPDATES)] for _ in range(3))
-    sd = [Late(delta, 0.5) for delta in deltas]
-    dc = [Late(*each) for each in zip(deltas, [1.0] * UPDATES, curvatures, pasts, strict=True)]
+    sd = [Contribution(delta, 0.5) for delta in deltas]
+    dc = [Contribution(*each) for each in zip(deltas, [1.0] * UPDATES, curvatures, pasts, strict=True)]
     every = [*deltas, *curvatures, *pasts]
 
     def pairs(function: Callable[[Tensor, Tensor], object]) -> None:
@@ -95,7 +96,7 @@ def measure(n: int, repeats: int) -> dict[str, float]:
             function(a, b)
 
     called: dict[str, Callable[[], object]] = {
-        "inner": lambda: walk(x, g, curvature, STEP, {}, Step(1)),
+        "inner": lambda: local_step(x, g, curvature, STEP, {}, Step(1)),
     }
     out, total, form = torch.empty(n), torch.zeros(n), STEP.form(1) or Form()
     ours = called | {

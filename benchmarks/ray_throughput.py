@@ -103,16 +103,16 @@ def plain(parameters: int) -> tg.Task:
         def init(self, seed: int) -> Any:
             return torch.zeros(parameters)
 
-        def init_buffers(self) -> None:
+        def init_module_buffers(self) -> None:
             return None
 
         def batches(self, job: Job) -> Iterator[None]:
             return iter([None])
 
-        def gradient(self, x: Any, batch: None, buffers: Any) -> tuple[Any, Any]:
+        def gradient(self, x: Any, batch: None, module_buffers: Any) -> tuple[Any, Any]:
             return torch.zeros(()), torch.full((parameters,), 0.5)
 
-        def evaluate(self, x: Any, buffers: Any) -> dict[str, float]:
+        def evaluate(self, x: Any, module_buffers: Any) -> dict[str, float]:
             return {}
 
     return Plain()
@@ -228,7 +228,7 @@ def measure(
             way.receive()
             way.send(1)
         lasted, cpu = time.monotonic() - began, time.process_time() - cpu
-        memory = held()
+        memory = exclusive()
         for _ in range(M):
             way.receive()
     whole, at_server = zip(*later, strict=True)
@@ -244,7 +244,7 @@ def how(curvature: bool) -> tg.Method:
     )
 
 
-def held() -> int:
+def exclusive() -> int:
     """Bytes of memory of this process and all that it started, what they share counted once."""
     import psutil
 

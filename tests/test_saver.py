@@ -275,11 +275,11 @@ class Stuck:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.of, name)
 
-    def gradient(self, x: Any, batch: Any, buffers: Any) -> Any:
+    def gradient(self, x: Any, batch: Any, module_buffers: Any) -> Any:
         if batch.client == 1:
             self.at_work.set()
             assert self.let_go.wait(60)
-        return self.of.gradient(x, batch, buffers)
+        return self.of.gradient(x, batch, module_buffers)
 
 
 def test_a_run_that_waits_for_a_slow_job_stops_at_once_and_can_be_resumed(tmp_path: Path) -> None:

@@ -43,20 +43,20 @@ class Beside(tg.SimPool):
         self.heard("next", self.turns)
         return super().next()
 
-    def ask(self, x: Any, buffers: Any) -> Any:
+    def ask(self, x: Any, module_buffers: Any) -> Any:
         self.open += 1
         assert self.open == 1, "one at a time"
         self.asked.append(x)
-        return x, buffers, self.turns + self.late
+        return x, module_buffers, self.turns + self.late
 
     def answer(self, asked: Any, *, wait: bool) -> Any:
         self.looks += 1
         self.heard("answer", self.looks)
-        x, buffers, due = asked
+        x, module_buffers, due = asked
         if self.turns < due and not wait:
             return None
         self.open -= 1
-        return task().evaluate(x, buffers), 0.25
+        return task().evaluate(x, module_buffers), 0.25
 
 
 def at(what: str, number: int, do: Callable[[], None]) -> Callable[[str, int], None]:

@@ -42,7 +42,7 @@ def update(job: tg.Job, value: float = 1.0, **changes: Any) -> tg.Update:
 def frozen(server: tg.Server) -> tuple[Any, ...]:
     """Everything that a refused update must leave as it is."""
     return (
-        server.x.numpy().tobytes(), server.round, len(server.buffer), dict(server.state), server.buffers,
+        server.x.numpy().tobytes(), server.round, len(server.buffer), dict(server.state), server.module_buffers,
         list(server.waiting), len(server.idle), len(server.jobs),
     )  # fmt: skip
 
@@ -52,7 +52,7 @@ def frozen(server: tg.Server) -> tuple[Any, ...]:
 NAN, INF = math.nan, math.inf
 FLOATS, INTS = torch.ones(2), torch.ones(1, dtype=torch.int64)
 CURVED = {"curvature": torch.ones(D)}
-CARRIED = {"buffers": tg.Buffers(FLOATS, INTS)}
+CARRIED = {"module_buffers": tg.ModuleBuffers(FLOATS, INTS)}
 
 Change = dict[str, Any]
 
@@ -64,7 +64,7 @@ OUT: dict[str, tuple[str, Change, Change]] = {
     "nan in curvature": ("not finite", CURVED, {"curvature": torch.tensor([1.0, NAN, 1.0])}),
     "inf in curvature": ("not finite", CURVED, {"curvature": torch.tensor([1.0, INF, 1.0])}),
     "nan in delta beside a curvature": ("not finite", CURVED, {"delta": torch.full((D,), NAN)}),
-    "nan in buffers": ("not finite", CARRIED, {"buffers": tg.Buffers(torch.tensor([1.0, NAN]), INTS)}),
+    "nan in buffers": ("not finite", CARRIED, {"module_buffers": tg.ModuleBuffers(torch.tensor([1.0, NAN]), INTS)}),
     "nan in delta beside buffers": ("not finite", CARRIED, {"delta": torch.full((D,), NAN)}),
     "too long": ("wrong shape", {}, {"delta": torch.ones(D + 1)}),
     "too short": ("wrong shape", {}, {"delta": torch.ones(1)}),
@@ -78,11 +78,15 @@ OUT: dict[str, tuple[str, Change, Change]] = {
     "short curvature": ("wrong shape", CURVED, {"curvature": torch.ones(1)}),
     "float64 curvature": ("wrong shape", CURVED, {"curvature": torch.ones(D, dtype=torch.float64)}),
     "uncalled-for curvature": ("wrong shape", {}, CURVED),
-    "missing buffers": ("wrong shape", CARRIED, {"buffers": None}),
+    "missing buffers": ("wrong shape", CARRIED, {"module_buffers": None}),
     "uncalled-for buffers": ("wrong shape", {}, CARRIED),
-    "short float buffers": ("wrong shape", CARRIED, {"buffers": tg.Buffers(torch.ones(1), INTS)}),
-    "long integer buffers": ("wrong shape", CARRIED, {"buffers": tg.Buffers(FLOATS, torch.ones(2, dtype=torch.int64))}),
-    "integer buffers as floats": ("wrong shape", CARRIED, {"buffers": tg.Buffers(FLOATS, torch.ones(1))}),
+    "short float buffers": ("wrong shape", CARRIED, {"module_buffers": tg.ModuleBuffers(torch.ones(1), INTS)}),
+    "long integer buffers": (
+        "wrong shape",
+        CARRIED,
+        {"module_buffers": tg.ModuleBuffers(FLOATS, torch.ones(2, dtype=torch.int64))},
+    ),
+    "integer buffers as floats": ("wrong shape", CARRIED, {"module_buffers": tg.ModuleBuffers(FLOATS, torch.ones(1))}),
     "a round to come": ("from the future", {}, {"round": 1}),
     "another round": ("unknown job", {}, {"round": -1}),
 }
@@ -93,7 +97,7 @@ OUT: dict[str, tuple[str, Change, Change]] = {
 def test_a_bad_update_changes_nothing_and_its_place_is_given_again(case: str, mode: str) -> None:
     reason, good, change = OUT[case]
     method = method_of(mode, buffer=2, compensate="curvature" in good)
-    server, jobs = start(method, buffers=good.get("buffers"))
+    server, jobs = start(method, module_buffers=good.get("module_buffers"))
     job = jobs[min(jobs)]
     before = frozen(server)
 
@@ -240,8 +244,8 @@ class Broken(Task):
         super().__init__(Problem(0, clients, D))
         self.broken = broken
 
-    def gradient(self, x: Tensor, batch: Any, buffers: None) -> tuple[Tensor, Tensor]:
-        value, g = super().gradient(x, batch, buffers)
+    def gradient(self, x: Tensor, batch: Any, module_buffers: None) -> tuple[Tensor, Tensor]:
+        value, g = super().gradient(x, batch, module_buffers)
         return value, g * NAN if batch[0] == self.broken else g
 
 
@@ -292,7 +296,7 @@ def test_a_fast_broken_client_does_not_starve_a_slow_good_one() -> None:
 @MODES
 def test_a_run_whose_every_update_is_refused_starves_and_says_so(mode: str) -> None:
     class Hopeless(Task):
-        def gradient(self, x: Tensor, batch: Any, buffers: None) -> tuple[Tensor, Tensor]:
+        def gradient(self, x: Tensor, batch: Any, module_buffers: None) -> tuple[Tensor, Tensor]:
             return x.sum(), x * NAN
 
     text = r"the buffer cannot fill in round 1: the last \d+ updates were refused \(0 of 2 updates there; of 3 clients "
@@ -303,7 +307,7 @@ def test_a_run_whose_every_update_is_refused_starves_and_says_so(mode: str) -> N
 @pytest.mark.parametrize("mode", ["server", "client"])
 def test_a_run_whose_model_is_no_longer_finite_has_diverged_and_says_so(mode: str) -> None:
     class Explosive(Task):
-        def gradient(self, x: Tensor, batch: Any, buffers: None) -> tuple[Tensor, Tensor]:
+        def gradient(self, x: Tensor, batch: Any, module_buffers: None) -> tuple[Tensor, Tensor]:
             return x.sum(), -x.abs() - 1
 
     how: Any = {"local_lr": 1e9, "local_clip": INF, "lr": 1e15, "buffer": 1, "local_steps": 1, "mode": mode}
@@ -314,8 +318,8 @@ def test_a_run_whose_model_is_no_longer_finite_has_diverged_and_says_so(mode: st
 @MODES
 def test_a_run_whose_every_client_fails_now_and_then_goes_on(mode: str) -> None:
     class Moody(Task):
-        def gradient(self, x: Tensor, batch: Any, buffers: None) -> tuple[Tensor, Tensor]:
-            value, g = super().gradient(x, batch, buffers)
+        def gradient(self, x: Tensor, batch: Any, module_buffers: None) -> tuple[Tensor, Tensor]:
+            value, g = super().gradient(x, batch, module_buffers)
             return value, g * NAN if batch[1] % 3 else g  # two jobs of three fail
 
     run = simulate(method_of(mode, 2), Moody(Problem(0, 3, D)), fleet_of(1.0, 1.0, 2.0), rounds=30)
@@ -325,7 +329,7 @@ def test_a_run_whose_every_client_fails_now_and_then_goes_on(mode: str) -> None:
 
 def test_a_finite_move_to_infinity_has_diverged_too() -> None:
     class Steep(Task):
-        def gradient(self, x: Tensor, batch: Any, buffers: None) -> tuple[Tensor, Tensor]:
+        def gradient(self, x: Tensor, batch: Any, module_buffers: None) -> tuple[Tensor, Tensor]:
             return x.sum(), torch.full_like(x, -2e38)
 
     method = tg.sgdclip(local_lr=1.0, local_clip=INF, lr=1.0, buffer=1, local_steps=1)
@@ -599,15 +603,15 @@ def test_a_round_by_hand() -> None:
 
 
 def test_float_buffers_are_averaged_and_integer_ones_taken_from_the_newest() -> None:
-    server, jobs = start(method_of("server", 2), clients=3, buffers=tg.Buffers(FLOATS, INTS))
-    assert jobs[0].buffers is server.buffers
+    server, jobs = start(method_of("server", 2), clients=3, module_buffers=tg.ModuleBuffers(FLOATS, INTS))
+    assert jobs[0].module_buffers is server.module_buffers
     for client, value in ((2, 4.0), (0, 8.0)):
-        carried = tg.Buffers(torch.full((2,), value), torch.tensor([int(value)]))
-        _, sent = server.receive(update(jobs[client], buffers=carried))
-    assert server.buffers is not None
-    assert server.buffers.floats.tolist() == [6.0, 6.0]
-    assert server.buffers.ints.tolist() == [8]
-    assert all(job.buffers is server.buffers for job in sent)
+        carried = tg.ModuleBuffers(torch.full((2,), value), torch.tensor([int(value)]))
+        _, sent = server.receive(update(jobs[client], module_buffers=carried))
+    assert server.module_buffers is not None
+    assert server.module_buffers.floats.tolist() == [6.0, 6.0]
+    assert server.module_buffers.ints.tolist() == [8]
+    assert all(job.module_buffers is server.module_buffers for job in sent)
     assert FLOATS.tolist() == [1.0, 1.0]
 
 

@@ -10,10 +10,10 @@ from tardygrad.core.algorithm import Task as Task
 from tardygrad.core.algorithm import work as work
 from tardygrad.core.hierarchy import serve as serve
 from tardygrad.core.messages import Advanced as Advanced
-from tardygrad.core.messages import Buffers as Buffers
 from tardygrad.core.messages import Job as Job
 from tardygrad.core.messages import Joined as Joined
 from tardygrad.core.messages import Lost as Lost
+from tardygrad.core.messages import ModuleBuffers as ModuleBuffers
 from tardygrad.core.messages import Refused as Refused
 from tardygrad.core.messages import Taken as Taken
 from tardygrad.core.messages import Update as Update

@@ -410,7 +410,7 @@ class Journeys:
         return max(now, self._available[client].last) if client in self._available else now
 
 
-def spoil(update: Update) -> Update:
+def corrupt(update: Update) -> Update:
     """An update as a faulty client sends it: all NaN, and one even where the vector is empty, on the clock alone."""
     delta = update.delta.new_full((max(len(update.delta), 1),), math.nan)
     curvature = None if update.curvature is None else torch.full_like(update.curvature, math.nan)

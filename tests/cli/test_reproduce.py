@@ -19,7 +19,7 @@ from tardygrad.errors import Diverged, RecordError
 from tardygrad.reproduce import experiments, tables
 from tardygrad.reproduce.experiments import CELLS, Cell, Experiment
 from tardygrad.reproduce.page import marks
-from tardygrad.runs.record import held
+from tardygrad.runs.record import exclusive
 from tests.cli.conftest import Command, Result
 
 BEGIN, END = marks("tables")
@@ -211,7 +211,7 @@ def test_an_experiment_without_data_is_skipped_or_refused_by_name(tardygrad: Com
 
 def test_two_processes_do_not_write_to_one_experiment(tiny: Command) -> None:
     study = tables.Study("tiny", TINY, Path("runs/tables"), 1)
-    with held(study.folder), pytest.raises(RecordError, match="in use by another process"):
+    with exclusive(study.folder), pytest.raises(RecordError, match="in use by another process"):
         next(study.run(TINY.make(None)))
 
 

@@ -24,10 +24,10 @@ class Broken:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.task, name)
 
-    def gradient(self, x: torch.Tensor, batch: Any, buffers: Any) -> Any:
+    def gradient(self, x: torch.Tensor, batch: Any, module_buffers: Any) -> Any:
         if batch.client == 2:
             raise RuntimeError("out of cheese")
-        return self.task.gradient(x, batch, buffers)
+        return self.task.gradient(x, batch, module_buffers)
 
 
 class PoolContract:

@@ -49,13 +49,13 @@ def moody(folder: Path) -> Any:
     plain = tg.tasks.quadratic(clients=CLIENTS, dimension=4, heterogeneity=1.0, noise=noise)
 
     class Moody(type(plain)):  # type: ignore[misc]
-        def gradient(self, x: Any, batch: Any, buffers: Any) -> Any:
+        def gradient(self, x: Any, batch: Any, module_buffers: Any) -> Any:
             self.obey(batch.client)
-            return super().gradient(x, batch, buffers)
+            return super().gradient(x, batch, module_buffers)
 
-        def evaluate(self, x: Any, buffers: Any) -> Any:
+        def evaluate(self, x: Any, module_buffers: Any) -> Any:
             self.obey("evaluation")
-            return super().evaluate(x, buffers)
+            return super().evaluate(x, module_buffers)
 
         def obey(self, who: Any) -> None:
             for path in folder.glob(f"*-{who}"):
@@ -85,7 +85,7 @@ class Scene:
     def have(self, what: str, who: int | str, how: str = "") -> None:
         (self.folder / f"{what}-{who}").write_text(how)
 
-    def held(self, who: int | str) -> None:
+    def exclusive(self, who: int | str) -> None:
         """Wait until someone holds a job, as they were told."""
         wait_for((self.folder / f"{who}.held").exists)
 
@@ -445,13 +445,13 @@ def test_an_address_where_nobody_answers_is_refused_at_once() -> None:
 def test_the_store_has_room_for_what_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
     half = 2**34
     monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_bavail=half // 2048, f_frsize=4096))
-    task: Any = SimpleNamespace(parameters=10**8, init_buffers=lambda: None)
-    small: Any = SimpleNamespace(parameters=10, init_buffers=lambda: None)
+    task: Any = SimpleNamespace(parameters=10**8, init_module_buffers=lambda: None)
+    small: Any = SimpleNamespace(parameters=10, init_module_buffers=lambda: None)
     assert joining.store(small, METHOD, workers=4, luggage=0) == joining.LEAST
     few, many = (joining.store(task, METHOD, workers=n, luggage=0) for n in (1, 2))
     assert joining.LEAST < few < many <= half
     assert joining.store(task, METHOD, workers=1000, luggage=0) == half
-    huge: Any = SimpleNamespace(parameters=10**15, init_buffers=lambda: None)
+    huge: Any = SimpleNamespace(parameters=10**15, init_module_buffers=lambda: None)
     with pytest.raises(tg.Invalid, match="half of /dev/shm must hold the task and a job"):
         joining.store(huge, METHOD, workers=1, luggage=0)
 

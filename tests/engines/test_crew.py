@@ -48,8 +48,8 @@ def test_the_number_of_processes_changes_no_bit(make: Any, mode: Any) -> None:
     for run in runs[1:]:
         assert torch.equal(run.x, runs[0].x)
         assert run.metrics == runs[0].metrics
-        if run.server.buffers and runs[0].server.buffers:
-            assert torch.equal(run.server.buffers.floats, runs[0].server.buffers.floats)
+        if run.server.module_buffers and runs[0].server.module_buffers:
+            assert torch.equal(run.server.module_buffers.floats, runs[0].server.module_buffers.floats)
 
 
 def test_a_run_whose_processes_are_killed_gives_the_same_bits() -> None:
@@ -85,8 +85,8 @@ def test_a_run_that_leaves_the_plan_by_refusals_still_gives_the_same_bits() -> N
     base = type(task())
 
     class Poisoned(base):  # type: ignore[misc, valid-type]
-        def gradient(self, x: Any, batch: Any, buffers: Any) -> Any:
-            value, g = super().gradient(x, batch, buffers)
+        def gradient(self, x: Any, batch: Any, module_buffers: Any) -> Any:
+            value, g = super().gradient(x, batch, module_buffers)
             return value, g * float("nan") if batch.client == 5 else g
 
     poisoned = Poisoned(task().h, task().c, None)
@@ -100,10 +100,10 @@ def test_work_that_kills_its_process_every_time_is_named() -> None:
     base = type(task())
 
     class Deadly(base):  # type: ignore[misc, valid-type]
-        def gradient(self, x: Any, batch: Any, buffers: Any) -> Any:
+        def gradient(self, x: Any, batch: Any, module_buffers: Any) -> Any:
             if batch.client == 2:
                 os._exit(9)
-            return super().gradient(x, batch, buffers)
+            return super().gradient(x, batch, module_buffers)
 
     deadly = Deadly(task().h, task().c, None)
     with pytest.raises(tg.WorkFailed, match=r"client 2, job 0, from round 0 failed: 6 processes died over it"):
@@ -224,8 +224,8 @@ def test_a_job_that_never_arrives_may_fail() -> None:
                 raise RuntimeError("out of cheese")
             return ((job.client, batch) for batch in self.of.batches(job))
 
-        def gradient(self, x: Any, batch: Any, buffers: Any) -> Any:
-            value, g = self.of.gradient(x, batch[1], buffers)
+        def gradient(self, x: Any, batch: Any, module_buffers: Any) -> Any:
+            value, g = self.of.gradient(x, batch[1], module_buffers)
             return value, g * (float("nan") if batch[0] == 0 else 1.0)
 
     fleet = tg.Fleet.paper(clients=12)

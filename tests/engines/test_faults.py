@@ -13,7 +13,7 @@ import torch
 import tardygrad as tg
 from tardygrad.core.messages import Advanced, Refused
 from tardygrad.engines.sim import pool as sim
-from tardygrad.fleet import spoil
+from tardygrad.fleet import corrupt
 from tardygrad.runs import checkpoint
 from tests.engines.test_together import task
 
@@ -52,12 +52,12 @@ class Poisoned:
         factor = math.nan if (job.client, job.serial) in self.jobs else 1.0
         return ((factor, batch) for batch in self.of.batches(job))
 
-    def gradient(self, x: Any, batch: Any, buffers: Any) -> Any:
-        value, g = self.of.gradient(x, batch[1], buffers)
+    def gradient(self, x: Any, batch: Any, module_buffers: Any) -> Any:
+        value, g = self.of.gradient(x, batch[1], module_buffers)
         return value, g * batch[0]
 
     def gradients(self, asked: Any) -> Any:
-        made = self.of.gradients([(x, batch[1], buffers) for x, batch, buffers in asked])
+        made = self.of.gradients([(x, batch[1], module_buffers) for x, batch, module_buffers in asked])
         return [(value, g * batch[0]) for (value, g), (_, batch, _) in zip(made, asked, strict=True)]
 
 
@@ -264,9 +264,9 @@ def test_every_job_is_computed_once_and_only_if_a_round_needs_it(engine: Any) ->
 
 def test_a_spoilt_update_is_nan_all_over_and_otherwise_the_same() -> None:
     update = tg.Update(1, 2, 3, torch.ones(4), torch.ones(4), steps=5, loss=0.5)
-    spoilt = spoil(update)
+    spoilt = corrupt(update)
     assert spoilt.curvature is not None
     assert spoilt.delta.isnan().tolist() == spoilt.curvature.isnan().tolist() == [True] * 4
     assert (spoilt.delta.dtype, update.delta.tolist()) == (torch.float32, [1.0] * 4)
     assert spoilt._replace(delta=update.delta, curvature=update.curvature) == update
-    assert spoil(update._replace(curvature=None)).curvature is None
+    assert corrupt(update._replace(curvature=None)).curvature is None

@@ -95,9 +95,9 @@ def test_threads_repeat_a_model_with_dropout_though_they_share_torchs_generator(
 
 def test_threads_really_work_side_by_side_and_the_record_replays() -> None:
     class Sleepy(type(small_task())):  # type: ignore[misc]
-        def gradient(self, x: Any, batch: Any, buffers: Any) -> Any:
+        def gradient(self, x: Any, batch: Any, module_buffers: Any) -> Any:
             time.sleep(0.005 * (1 + batch.client))
-            return super().gradient(x, batch, buffers)
+            return super().gradient(x, batch, module_buffers)
 
     task = Sleepy(small_task().h, small_task().c, tg.Noise(kind="student", tail=1.5, scale=0.1))
     method = tg.clip2(
@@ -123,9 +123,9 @@ def test_who_waits_for_threads_can_be_interrupted() -> None:
     let_go = threading.Event()
 
     class Slow(type(small_task())):  # type: ignore[misc]
-        def gradient(self, x: Any, batch: Any, buffers: Any) -> Any:
+        def gradient(self, x: Any, batch: Any, module_buffers: Any) -> Any:
             assert let_go.wait(60)
-            return super().gradient(x, batch, buffers)
+            return super().gradient(x, batch, module_buffers)
 
     with tg.ThreadPool(Slow(small_task().h, small_task().c, None), METHOD, workers=1) as pool:
         pool.submit(Job(0, 0, 0, torch.zeros(4), 2, None, 0))

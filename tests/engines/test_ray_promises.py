@@ -419,11 +419,11 @@ def test_sigterm_in_the_middle_of_a_long_job_is_a_checkpoint_and_an_exit(
 
 def test_sigterm_while_an_evaluation_beside_the_training_takes_long(cluster: Any, tmp_path: Path) -> None:
     class Slow(type(tg.tasks.quadratic(clients=2))):  # type: ignore[misc]
-        def evaluate(self, x: Any, buffers: Any) -> Any:
+        def evaluate(self, x: Any, module_buffers: Any) -> Any:
             (tmp_path / "begun").touch()
             while not (tmp_path / "quick").exists():
                 time.sleep(0.01)
-            return super().evaluate(x, buffers)
+            return super().evaluate(x, module_buffers)
 
     plain = tg.tasks.quadratic(clients=2, dimension=10)
     task, method = Slow(plain.h, plain.c, None), tg.fedbuff(local_lr=0.1, lr=1.0, buffer=1, local_steps=1)
@@ -600,7 +600,7 @@ def test_statistics_of_batchnorm_and_the_state_that_clients_keep_replay_to_the_s
     again = tg.replay(run)
     assert run.summary().delay_max > 1
     assert torch.equal(again.x, run.x)
-    for mine, theirs in zip(again.server.buffers or (), run.server.buffers or (), strict=True):
+    for mine, theirs in zip(again.server.module_buffers or (), run.server.module_buffers or (), strict=True):
         assert torch.equal(mine, theirs)
     assert again.server.kept.keys() == run.server.kept.keys() == set(range(4))
     for client, state in run.server.kept.items():
@@ -642,22 +642,24 @@ def test_the_bytes_of_an_update_are_those_that_travel(wire: Any, each: int, scal
 
 def test_buffers_and_kept_state_are_bytes_too() -> None:
     task = normed()
-    facts, part = hand(task, tg.fedavg(**KEEP), "float32", [0, task.parameters])(task.init(0), task.init_buffers())
-    buffers = sum(one.nbytes for one in task.init_buffers() or ())
-    assert buffers > 0
-    assert facts.down == 4 * task.parameters + buffers
-    assert facts.up == 3 * 4 * task.parameters + 4 + buffers  # AdamW has two vectors and a count
+    facts, part = hand(task, tg.fedavg(**KEEP), "float32", [0, task.parameters])(
+        task.init(0), task.init_module_buffers()
+    )
+    module_buffers = sum(one.nbytes for one in task.init_module_buffers() or ())
+    assert module_buffers > 0
+    assert facts.down == 4 * task.parameters + module_buffers
+    assert facts.up == 3 * 4 * task.parameters + 4 + module_buffers  # AdamW has two vectors and a count
     assert set(part["state"]) == {"inner.1.exp_avg", "inner.1.exp_avg_sq", "inner.1.step"}
 
 
-@pytest.mark.parametrize("where", ["delta", "curvature", "buffers", "state"])
+@pytest.mark.parametrize("where", ["delta", "curvature", "module_buffers", "state"])
 def test_an_update_that_will_be_refused_feeds_nothing_back(where: str) -> None:
     """A replay does not compute it."""
     v, bad = torch.tensor([1.0, 0.3]), torch.tensor([1.0, torch.nan])
-    update = tg.Update(0, 0, 0, v, v, tg.Buffers(v, torch.tensor([1])), state={"inner.m": v})
+    update = tg.Update(0, 0, 0, v, v, tg.ModuleBuffers(v, torch.tensor([1])), state={"inner.m": v})
     _, errors = pack(update, {}, "int8")
     assert set(errors) == {"delta", "curvature"}
-    wrong: dict[str, Any] = {"buffers": tg.Buffers(bad, torch.tensor([1])), "state": {"inner.m": bad}}
+    wrong: dict[str, Any] = {"module_buffers": tg.ModuleBuffers(bad, torch.tensor([1])), "state": {"inner.m": bad}}
     spoilt = update._replace(**{where: wrong.get(where, bad)})
     assert pack(spoilt, errors, "int8")[1] is errors
     assert pack(spoilt, {}, "int8")[1] == {}
@@ -668,9 +670,11 @@ def hand(task: Any, method: tg.Method, wire: Any, cuts: list[int]) -> Callable[.
     """A worker in this process, at its first job."""
     worker = Hand(ray.cloudpickle.dumps((task, method)), ray.cloudpickle.loads, 1, None, wire, cuts)
 
-    def work(x: torch.Tensor, buffers: Any = None) -> Any:
+    def work(x: torch.Tensor, module_buffers: Any = None) -> Any:
         job: Any = Job(0, 0, 0, x, method.local_steps, None, 0)._replace(x=None)
-        return worker.work(job, 0.0, False, buffers and tuple(b.numpy() for b in buffers), None, None, x.numpy())
+        return worker.work(
+            job, 0.0, False, module_buffers and tuple(b.numpy() for b in module_buffers), None, None, x.numpy()
+        )
 
     return work
 

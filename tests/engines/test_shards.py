@@ -228,7 +228,7 @@ def test_a_slice_of_another_length_is_refused_and_what_is_no_tensor_is_looked_at
     assert isinstance(server.vectors, Shards)
     server.vectors.arrived = parts(update, 3)[::-1]
     assert server.receive(update).happened == Refused(0, 0, 0, "wrong shape")
-    carried = update._replace(serial=1, buffers=tg.Buffers(torch.ones(1), torch.ones(1)))
+    carried = update._replace(serial=1, module_buffers=tg.ModuleBuffers(torch.ones(1), torch.ones(1)))
     assert give(server, carried, 1.0, 3).happened == Refused(0, 1, 0, "wrong shape")
 
 

@@ -65,17 +65,17 @@ class Task:
     def init(self, seed: int) -> Tensor:
         return torch.from_numpy(self.problem.x0)
 
-    def init_buffers(self) -> None:
+    def init_module_buffers(self) -> None:
         return None
 
     def batches(self, job: Any) -> Iterator[tuple[int, int, int]]:
         for k in range(job.steps):
             yield job.client, job.serial, k
 
-    def gradient(self, x: Tensor, batch: tuple[int, int, int], buffers: None) -> tuple[Tensor, Tensor]:
+    def gradient(self, x: Tensor, batch: tuple[int, int, int], module_buffers: None) -> tuple[Tensor, Tensor]:
         off = x - torch.from_numpy(self.problem.c(batch[0]))
         g = self.h * off + torch.from_numpy(self.problem.noise(*batch))
         return 0.5 * torch.dot(self.h * off, off), g
 
-    def evaluate(self, x: Tensor, buffers: None) -> dict[str, float]:
+    def evaluate(self, x: Tensor, module_buffers: None) -> dict[str, float]:
         return {"loss": float(torch.linalg.vector_norm(x))}

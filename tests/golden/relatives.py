@@ -114,7 +114,7 @@ Moments = tuple[int, Array, Array]
 
 
 # 2.1, 2.5, 2.7: the client, from the gradient at (k, y) to y_K, the sum of (η_ℓ c_k)², and Adam's moments.
-def walk(
+def local_step(
     m: Setting, r: Relative, kept: Moments | None, gradient: Callable[[int, Array], Array], s: int, x_b: Array, K: int
 ) -> tuple[Array, Array, Moments]:
     eta, u, d = m.local_lr.at(s), m.local_clip.at(s), m.local_lower.at(s)
@@ -185,7 +185,7 @@ def rules(r: Relative) -> Rules:
 
     def client(m: Setting, gradient: Gradient, i: int, serial: int, s: int, x_b: Array, K: int) -> tuple[Array, Array]:
         kept = moments.get(i) if r.adam and r.adam.keep else None
-        y, A, moments[i] = walk(m, r, kept, lambda k, y: gradient(i, serial, k, y), s, x_b, K)
+        y, A, moments[i] = local_step(m, r, kept, lambda k, y: gradient(i, serial, k, y), s, x_b, K)
         return y - x_b, A
 
     def server(m: Setting, xs: list[Array], means: list[Array], buffer: Sequence[Sent]) -> tuple[Array, list[int]]:
@@ -213,7 +213,7 @@ def rules(r: Relative) -> Rules:
     return Rules(client, server, share)
 
 
-class Letter(NamedTuple):
+class RegionMessage(NamedTuple):
     """Between an LPS and the GPS; at equal times letters come before workers, by LPS and then as they were written."""
 
     due: float
@@ -236,7 +236,7 @@ def halos(m: Setting, h: Halos, x0: Array, runtime: Runtime, gradient: Gradient,
     moments: dict[int, Moments] = {}
     serials = [0] * m.N
     away: list[Sent] = []
-    letters: list[Letter] = []
+    letters: list[RegionMessage] = []
     rounds: list[Round] = []
     written = 0
 
@@ -245,14 +245,16 @@ def halos(m: Setting, h: Halos, x0: Array, runtime: Runtime, gradient: Gradient,
         serials[i] += 1
         K = paced(h.client.dylu, m.K, i, speeds[r]) if h.client.dylu else m.K
         kept = moments.get(i) if h.client.adam and h.client.adam.keep else None
-        y, A, moments[i] = walk(m, h.client, kept, lambda k, y: gradient(i, serial, k, y), version[r], theta[r], K)
+        y, A, moments[i] = local_step(
+            m, h.client, kept, lambda k, y: gradient(i, serial, k, y), version[r], theta[r], K
+        )
         due = now + runtime(i, serial) * (K / m.K)
         away.append(Sent(due, i, serial, version[r], y - theta[r], A, now, K))
 
     def post(due: float, r: int, up: bool, vector: Array) -> None:
         nonlocal written
         written += 1
-        letters.append(Letter(due, r, written, up, vector))
+        letters.append(RegionMessage(due, r, written, up, vector))
 
     def deliver(now: float) -> None:
         nonlocal x

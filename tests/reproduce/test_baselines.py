@@ -20,7 +20,7 @@ from tardygrad.reproduce.baseline_specs import CLIPPED, CONTENDERS, LESSONS, Ent
 from tardygrad.reproduce.baselines import FLEETS, Contest, Line, marked
 from tardygrad.reproduce.page import marks
 from tardygrad.reproduce.trials import TUNING
-from tardygrad.runs.record import held, write_json
+from tardygrad.runs.record import exclusive, write_json
 from tardygrad.spec import spec
 from tardygrad.tasks.fashion import FASHION
 from tests.cli.conftest import Command, tardygrad  # noqa: F401
@@ -179,7 +179,7 @@ def test_a_changed_experiment_takes_no_old_trials(tmp_path: Path, monkeypatch: p
 
 
 def test_one_process_at_a_time_and_a_broken_study_is_said(tmp_path: Path) -> None:
-    with held(tmp_path), pytest.raises(RecordError, match="in use by another process"):
+    with exclusive(tmp_path), pytest.raises(RecordError, match="in use by another process"):
         list(contest(tmp_path).go(jobs=1))
     (tmp_path / "study.db").write_bytes(b"no database" * 100)
     with pytest.raises(RecordError, match="the study of the baselines cannot be read or written: file is not"):

@@ -18,7 +18,7 @@ from tardygrad.errors import RecordError
 from tardygrad.reproduce import results
 from tardygrad.reproduce.results import Results
 from tardygrad.reproduce.trials import Arm
-from tardygrad.runs.record import held
+from tardygrad.runs.record import exclusive
 from tardygrad.spec import spec
 
 ARM = Arm("Clip²", rounds=10).at(lr=1.0, clip=0.003)
@@ -70,7 +70,7 @@ def test_a_run_that_diverges_is_a_result(tmp_path: Path) -> None:
 
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:
-    with held(tmp_path), pytest.raises(RecordError, match="in use by another process"):
+    with exclusive(tmp_path), pytest.raises(RecordError, match="in use by another process"):
         list(Results(tmp_path).make([(ARM, 1)], jobs=1))
 
 

@@ -56,8 +56,8 @@ def test_gaussian_noise_is_light_and_has_its_own_size() -> None:
 
 def test_coordinates_of_many_scales_are_heavy_together_and_light_each() -> None:
     class Task(tg.tasks.quadratic(clients=1).__class__):  # type: ignore[misc]
-        def gradient(self, x: Any, batch: Any, buffers: Any) -> Any:
-            value, g = super().gradient(x, batch, buffers)
+        def gradient(self, x: Any, batch: Any, module_buffers: Any) -> Any:
+            value, g = super().gradient(x, batch, module_buffers)
             return value, g * torch.logspace(-4, 0, len(g))
 
     plain = quadratic(tg.Noise("stable", 2.0))
@@ -91,11 +91,11 @@ def test_a_threshold_clips_what_it_says() -> None:
 
 def test_buffers_are_left_as_they_are_and_so_is_the_model() -> None:
     task = small(nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)))
-    x, buffers = task.init(0), task.init_buffers()
-    assert buffers is not None
-    before = [tensor.clone() for tensor in (x, *buffers)]
-    probe(task, x, buffers=buffers)
-    assert all(torch.equal(a, b) for a, b in zip(before, (x, *buffers), strict=True))
+    x, module_buffers = task.init(0), task.init_module_buffers()
+    assert module_buffers is not None
+    before = [tensor.clone() for tensor in (x, *module_buffers)]
+    probe(task, x, module_buffers=module_buffers)
+    assert all(torch.equal(a, b) for a, b in zip(before, (x, *module_buffers), strict=True))
 
 
 def test_the_seed_decides_and_nothing_else() -> None:
@@ -112,7 +112,7 @@ def test_a_large_model_is_looked_at_in_few_places() -> None:
         def batches(self, job: Any) -> Iterator[int]:
             return iter(range(job.steps))
 
-        def gradient(self, x: Any, batch: int, buffers: Any) -> Any:
+        def gradient(self, x: Any, batch: int, module_buffers: Any) -> Any:
             return None, x
 
     x = torch.zeros(Large.parameters)

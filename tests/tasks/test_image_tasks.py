@@ -59,7 +59,7 @@ def test_images_are_kept_as_bytes_and_split_among_clients(gray, color):
         assert sum(len(rows) for rows in task.shards.rows) == 400
         assert isinstance(task._template, ViT)
         assert task.batch_size == 32
-        assert task.init_buffers() is None
+        assert task.init_module_buffers() is None
     uneven = fashion(clients=8, data=gray, how="label", labels_per_client=1, batch_size=5, noise=Noise())
     assert all(len(uneven.shards.data[1][rows].unique()) == 1 for rows in uneven.shards.rows)
     assert (uneven.batch_size, uneven.noise) == (5, Noise())

@@ -59,7 +59,7 @@ def resnet(tmp_path_factory):
 
 def step(task):
     """The vector before and after a job."""
-    one = Job(0, 0, 0, task.init(0), 2, None, 0, task.init_buffers())
+    one = Job(0, 0, 0, task.init(0), 2, None, 0, task.init_module_buffers())
     return one.x, work(one, task, METHOD)
 
 
@@ -153,7 +153,7 @@ def test_what_is_trained_is_the_vector_and_the_rest_is_frozen(family, train, fir
     assert torch.equal(update.delta, step(task)[1].delta)
     after = dict(task._views().module.named_parameters())
     assert all(torch.equal(after[name], before[name]) for name in frozen)
-    assert task.init_buffers() is None
+    assert task.init_module_buffers() is None
     size = module.head.weight.numel() + 10
     assert not torch.equal(task.init(1)[-size:], x[-size:])  # a fresh head
     assert torch.equal(task.init(1)[:-size], x[:-size])  # on the same backbone
@@ -166,8 +166,8 @@ def test_frozen_normalisations_keep_their_statistics(color, resnet):
     views = task._views().module
     modes = {name: m.training for name, m in views.named_modules() if isinstance(m, nn.BatchNorm2d)}
     assert {name for name, training in modes.items() if training} == {n for n in modes if "stages.1" in n}
-    assert update.buffers is not None
-    changed = (update.buffers.floats != task.init_buffers().floats).float().mean()
+    assert update.module_buffers is not None
+    changed = (update.module_buffers.floats != task.init_module_buffers().floats).float().mean()
     assert 0 < changed < 1
 
 

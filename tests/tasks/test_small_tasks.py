@@ -18,11 +18,11 @@ def trained(task, rounds, *, local_lr, local_steps=5, seed=0):
     method = sgdclip(
         local_lr=local_lr, local_clip=math.inf, lr=1.0, buffer=task.clients, local_steps=local_steps, mode="sync"
     )
-    server = Server(method, task.init(seed), clients=task.clients, seed=seed, buffers=task.init_buffers())
+    server = Server(method, task.init(seed), clients=task.clients, seed=seed, module_buffers=task.init_module_buffers())
     jobs = server.dispatch()
     while server.round < rounds:
         jobs += server.receive(work(jobs.pop(0), task, method)).jobs
-    return task.evaluate(server.x, server.buffers)
+    return task.evaluate(server.x, server.module_buffers)
 
 
 def autograd(f, x):
@@ -106,7 +106,7 @@ def test_digits_are_real_images_split_once_and_for_all():
     assert set(labels.tolist()) == set(range(10))
     assert sum(len(rows) for rows in b.shards.rows) == 1437
     assert not torch.equal(a.init(0), a.init(1))
-    assert a.init_buffers() is None
+    assert a.init_module_buffers() is None
     assert digits(clients=4, how="label", labels_per_client=3, batch_size=5).batch_size == 5
 
 
@@ -138,7 +138,7 @@ def test_the_clock_has_nothing_to_learn():
     assert task.parameters == 1_000_000
     assert task.init(0).shape == (0,)
     assert task.init(0).dtype == torch.float32
-    assert task.init_buffers() is None
+    assert task.init_module_buffers() is None
     assert task.evaluate(task.init(0), None) == {}
     method = sgdclip(local_lr=0.1, local_clip=1.0, lr=1.0, buffer=2, local_steps=50, compensate=True)
     server = Server(method, task.init(0), clients=3, seed=0)

@@ -46,7 +46,7 @@ def make(module=None, held=None, clients=3, **settings):
 
 
 def job(task, *, client=1, serial=0, steps=5, epochs=None, seed=3):
-    return Job(client, serial, 0, task.init(seed), None if epochs else steps, epochs, seed, task.init_buffers())
+    return Job(client, serial, 0, task.init(seed), None if epochs else steps, epochs, seed, task.init_module_buffers())
 
 
 def rows_of(task, job, batch_size):
@@ -242,19 +242,21 @@ def test_the_network_of_a_vector_answers_as_the_task_does(normalised):
     one = job(task, steps=20)
     update = work(one, task, METHOD)
     x = one.x + update.delta
-    network = task.module(x, update.buffers)
+    network = task.module(x, update.module_buffers)
     inputs, labels = task.test
     assert not network.training
     accuracy = float((network(inputs).argmax(1) == labels).double().mean())
-    assert accuracy == task.evaluate(x, update.buffers)["accuracy"]
+    assert accuracy == task.evaluate(x, update.module_buffers)["accuracy"]
     expected, kept = network(inputs).detach(), x.clone()
     x += 1.0  # the network has memory of its own
-    if update.buffers:
-        update.buffers.floats.add_(1.0)
+    if update.module_buffers:
+        update.module_buffers.floats.add_(1.0)
     assert torch.equal(network(inputs), expected)
     with torch.no_grad():
         network[0].weight.zero_()
-    assert torch.equal(task.module(kept, one.buffers and task.init_buffers())[0].weight.flatten(), kept[:91])
+    assert torch.equal(
+        task.module(kept, one.module_buffers and task.init_module_buffers())[0].weight.flatten(), kept[:91]
+    )
     assert torch.equal(task.init(0), before)
     assert [name for name, _ in network.named_parameters()] == [name for name, _ in task._template.named_parameters()]
 
@@ -309,7 +311,7 @@ def test_a_used_task_can_be_copied_and_pickled(again, module):
     [
         (lambda: make(batch_size=0), "`batch_size` must be a whole number, 1 or more, got 0."),
         (lambda: make(evaluate_batch=2.5), "`evaluate_batch` must be a whole number, 1 or more, got 2.5."),
-        (lambda: make(buffers="keep"), "`buffers` must be 'average' or 'refuse', got 'keep'."),
+        (lambda: make(module_buffers="keep"), "`module_buffers` must be 'average' or 'refuse', got 'keep'."),
         (lambda: make(lambda: 3), "`module` must be a module or make one without arguments, got int."),
         (lambda: make(3), "`module` must be a module or make one without arguments, got int."),
         (

@@ -60,18 +60,18 @@ def test_batchnorms_statistics_go_through_a_real_round():
     module = normed()
     task = make(module, clients=2, batch_size=5)
     method = sgdclip(local_lr=0.1, local_clip=0.05, lr=1.0, buffer=2, local_epochs=1)
-    server = Server(method, task.init(0), clients=2, seed=0, buffers=task.init_buffers())
-    assert server.buffers.floats.tolist() == [0.0] * 5 + [1.0] * 5
-    assert server.buffers.ints.tolist() == [0]
+    server = Server(method, task.init(0), clients=2, seed=0, module_buffers=task.init_module_buffers())
+    assert server.module_buffers.floats.tolist() == [0.0] * 5 + [1.0] * 5
+    assert server.module_buffers.ints.tolist() == [0]
     jobs = server.dispatch()
     jobs[1] = jobs[1]._replace(epochs=None, steps=2)  # so that the two count differently
     for one in jobs:
         server.receive(work(one, task, method))
     alone = [naive(module, task, one, 5)[0][1] for one in jobs]
     mean = sum(torch.cat([norm.running_mean, norm.running_var]) for norm in alone) / 2
-    assert torch.allclose(server.buffers.floats, mean, atol=1e-6)
+    assert torch.allclose(server.module_buffers.floats, mean, atol=1e-6)
     assert [norm.num_batches_tracked.item() for norm in alone] == [5, 2]
-    assert server.buffers.ints.tolist() == [2]
+    assert server.module_buffers.ints.tolist() == [2]
 
 
 def test_a_clients_statistics_are_bit_identical_to_a_plain_loop_and_the_jobs_own_are_left_alone():
@@ -79,10 +79,10 @@ def test_a_clients_statistics_are_bit_identical_to_a_plain_loop_and_the_jobs_own
     task = make(module, batch_size=6)
     one = job(task)
     update, (after, _) = work(one, task, METHOD), naive(module, task, one, 6)
-    assert torch.equal(update.buffers.floats, torch.cat([after[1].running_mean, after[1].running_var]))
-    assert update.buffers.ints.tolist() == [5]
-    assert one.buffers.floats.tolist() == [0.0] * 5 + [1.0] * 5
-    assert torch.equal(work(one, task, METHOD).buffers.floats, update.buffers.floats)
+    assert torch.equal(update.module_buffers.floats, torch.cat([after[1].running_mean, after[1].running_var]))
+    assert update.module_buffers.ints.tolist() == [5]
+    assert one.module_buffers.floats.tolist() == [0.0] * 5 + [1.0] * 5
+    assert torch.equal(work(one, task, METHOD).module_buffers.floats, update.module_buffers.floats)
 
 
 def test_evaluation_uses_the_buffers_it_is_given_and_changes_nothing():
@@ -97,12 +97,12 @@ def test_evaluation_uses_the_buffers_it_is_given_and_changes_nothing():
             return self.linear(x) + self.shift * torch.tensor([1.0, 0.0, 0.0])
 
     task = make(Counting())
-    x, buffers = task.init(0), task.init_buffers()
-    first = task.evaluate(x, buffers)
-    assert task.evaluate(x, buffers) == first
-    assert buffers.floats.tolist() == [0.0] * 3
-    buffers.floats.add_(100.0)
-    assert task.evaluate(x, buffers)["loss"] > first["loss"] + 10
+    x, module_buffers = task.init(0), task.init_module_buffers()
+    first = task.evaluate(x, module_buffers)
+    assert task.evaluate(x, module_buffers) == first
+    assert module_buffers.floats.tolist() == [0.0] * 3
+    module_buffers.floats.add_(100.0)
+    assert task.evaluate(x, module_buffers)["loss"] > first["loss"] + 10
 
 
 class Stateful(nn.Module):
@@ -128,15 +128,15 @@ class Stateful(nn.Module):
 
 def test_buffers_that_are_no_views_are_carried_too():
     task = make(Stateful())
-    start = task.init_buffers()
+    start = task.init_module_buffers()
     assert start.floats.tolist() == [0.0, 0.0, 0.0]  # mean, small
     assert start.ints.tolist() == [0, 0, 1]  # count, seen
     one = job(task, steps=3)
     update = work(one, task, METHOD)
     expected = sum(task.shards.data[0][batch.rows].mean().item() for batch in task.batches(one))
-    assert update.buffers.floats.tolist() == pytest.approx([expected, expected, 1.5])
-    assert update.buffers.ints.tolist() == [3, 1, 1]
-    assert work(one, task, METHOD).buffers.ints.tolist() == [3, 1, 1]
+    assert update.module_buffers.floats.tolist() == pytest.approx([expected, expected, 1.5])
+    assert update.module_buffers.ints.tolist() == [3, 1, 1]
+    assert work(one, task, METHOD).module_buffers.ints.tolist() == [3, 1, 1]
 
 
 class Functional(nn.Module):
@@ -284,12 +284,12 @@ def test_parameters_that_are_neighbours_in_memory_are_fine():
 
 def test_buffers_can_be_refused_and_must_come_with_x():
     with pytest.raises(Invalid) as caught:
-        make(normed(), buffers="refuse")
-    text = "buffers='refuse' allows no buffers, got `1.running_mean` of BatchNorm1d. Use GroupNorm or LayerNorm."
+        make(normed(), module_buffers="refuse")
+    text = "module_buffers='refuse' allows no buffers, got `1.running_mean` of BatchNorm1d. Use GroupNorm or LayerNorm."
     assert str(caught.value) == text
-    assert make(nn.Linear(7, 3), buffers="refuse").init_buffers() is None
+    assert make(nn.Linear(7, 3), module_buffers="refuse").init_module_buffers() is None
     task = make(normed())
-    with pytest.raises(Invalid, match=r"this module has buffers, got none with x\. Start the server with buffers=task"):
+    with pytest.raises(Invalid, match=r"this module has buffers, got none with x\. Start with module_buffers=task"):
         task.evaluate(task.init(0), None)
     double = nn.Sequential(nn.Linear(7, 3), nn.BatchNorm1d(3))
     double[1].running_var = double[1].running_var.double()

@@ -16,7 +16,7 @@ from tardygrad.engines.scripted import ScriptedPool
 from tardygrad.errors import Diverged, Invalid, RecordError
 from tardygrad.runs import run as runs
 from tardygrad.runs.events import events
-from tardygrad.runs.record import Row, read_json, sound
+from tardygrad.runs.record import Row, read_json, reading_record
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,12 +31,12 @@ def replay(folder: Folder, json: Json = False) -> None:
     recorded = read_json(path / "spec.json")
     if not (path / "model.safetensors").exists() or not (path / "summary.json").exists():
         raise Invalid(f"a replay needs a run that has ended, got {folder!r}. Go on with it: tardygrad resume {folder}")
-    with sound(path):
+    with reading_record(path):
         rounds = int(read_json(path / "summary.json")["rounds"])
     if rounds < 1:
         raise Invalid(f"a replay needs a run with at least one round, got {folder!r} with none.")
     asked = again(folder, recorded, [])
-    with sound(path), torch_threads(asked.run.threads):
+    with reading_record(path), torch_threads(asked.run.threads):
         changed = _changed(recorded)
         built = asked.build()
         told = events(path / "events.jsonl", built.task.clients)
@@ -76,8 +76,8 @@ def _difference(path: Path, run: runs.Run) -> float:
         recorded = load_file(path)
     except (OSError, SafetensorError) as error:
         raise RecordError(f"{str(path)!r} cannot be read: {error}.") from error
-    buffers = run.server.buffers
-    ours: dict[str, Tensor] = {"x": run.x} | (buffers._asdict() if buffers else {})
+    module_buffers = run.server.module_buffers
+    ours: dict[str, Tensor] = {"x": run.x} | (module_buffers._asdict() if module_buffers else {})
     if {name: tensor.shape for name, tensor in ours.items()} != {name: t.shape for name, t in recorded.items()}:
         raise RecordError(f"{str(path)!r} holds another model than its spec says: the record is damaged.")
     pairs = [(tensor, recorded[name]) for name, tensor in ours.items()]

@@ -13,7 +13,7 @@ from tardygrad.cli.output import Folder, Json, MaxMemory, Overrides, Source, say
 from tardygrad.cli.session import crowded, engine, fit, sit, tell, torch_threads
 from tardygrad.errors import Invalid, RecordError
 from tardygrad.runs import run as runs
-from tardygrad.runs.record import Row, read_json, sound, unused, unwritable
+from tardygrad.runs.record import Row, read_json, reading_record, unused, unwritable
 from tardygrad.runs.track import check
 from tardygrad.spec import spec
 
@@ -105,7 +105,7 @@ def again(folder: str, recorded: Row, overrides: list[str]) -> spec.Spec:
     if tables is None:
         fix = "Use tardygrad.resume or tardygrad.replay there."
         raise Invalid(f"the run in {folder!r} was begun in Python, without a spec. {fix}")
-    with sound(Path(folder)):
+    with reading_record(Path(folder)):
         allowed = ["run.rounds", "run.track"]
         if tables.get("engine", {}).get("kind") == "ray":
             allowed += [f"engine.{key}" for key in ("workers", "address", "cpus_per_worker", "gpus_per_worker")]

@@ -11,10 +11,10 @@ import typer
 
 from tardygrad.cli.output import Json, Overrides, counted, show, show_json, show_table, waiting, writable
 from tardygrad.cli.session import torch_threads
-from tardygrad.core.messages import Buffers
+from tardygrad.core.messages import ModuleBuffers
 from tardygrad.core.schedules import lift
 from tardygrad.errors import Invalid, RecordError
-from tardygrad.runs.record import read_json, sound
+from tardygrad.runs.record import read_json, reading_record
 from tardygrad.spec import spec
 from tardygrad.tail.estimate import Tail
 from tardygrad.tail.probe import CLIPPED, Layer, Probe, gradients, sampling, told
@@ -60,12 +60,12 @@ def tail(
         with waiting(f"preparing {asked.task.kind}; a first time may take minutes"):
             built = asked.build()
             task, round = built.task, 0
-            x, buffers = task.init(asked.run.seed), task.init_buffers()
+            x, module_buffers = task.init(asked.run.seed), task.init_module_buffers()
             if where == "model":
-                x, buffers, round = _model(Path(source), x, buffers)
+                x, module_buffers, round = _model(Path(source), x, module_buffers)
             own = asked.run.seed if seed is None else seed
             chosen = sampling(task, x, clients=clients, batches=batches, seed=own)
-        rows = gradients(task, x, chosen, buffers)
+        rows = gradients(task, x, chosen, module_buffers)
         seen = list(counted(rows, total=len(chosen.clients) * batches, what="mini-batches"))
     with waiting("estimating tails"):
         found = told(chosen, seen, _threshold(asked, round))
@@ -84,7 +84,7 @@ def tail(
         show(f"figure  {picture}")
 
 
-def _model(folder: Path, x: Vector, buffers: Buffers | None) -> tuple[Vector, Buffers | None, int]:
+def _model(folder: Path, x: Vector, module_buffers: ModuleBuffers | None) -> tuple[Vector, ModuleBuffers | None, int]:
     """A run's final model, and its round."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
@@ -94,13 +94,13 @@ def _model(folder: Path, x: Vector, buffers: Buffers | None) -> tuple[Vector, Bu
         held = load_file(path)
     except (OSError, SafetensorError) as error:
         raise RecordError(f"{str(path)!r} cannot be read: {error}.") from error
-    with sound(folder):
+    with reading_record(folder):
         round = int(read_json(folder / "summary.json")["rounds"])
-    wanted = {"x": x} | (buffers._asdict() if buffers else {})
+    wanted = {"x": x} | (module_buffers._asdict() if module_buffers else {})
     if {n: (t.shape, t.dtype) for n, t in held.items()} != {n: (t.shape, t.dtype) for n, t in wanted.items()}:
         raise Invalid(f"the model in {str(folder)!r} must have the shape of the task's. Leave the task as it was.")
     own = {name: tensor.to(x.device) for name, tensor in held.items()}
-    return own["x"], Buffers(own["floats"], own["ints"]) if buffers else None, round
+    return own["x"], ModuleBuffers(own["floats"], own["ints"]) if module_buffers else None, round
 
 
 def _threshold(asked: spec.Spec, round: int) -> float | None:

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from tardygrad.core.messages import Buffers, Update, Vector
+from tardygrad.core.messages import ModuleBuffers, Update, Vector
 from tardygrad.core.method import Method
 from tardygrad.core.transforms import Step
 from tardygrad.errors import is_number
@@ -35,15 +35,15 @@ def formed(update: Update) -> bool:
     return all(type(n) is int for n in whole) and all(is_number(n) for n in (update.loss, update.clipped))
 
 
-def fits(update: Update, x: Vector, buffers: Buffers | None, method: Method, kept: Kept) -> bool:
+def fits(update: Update, x: Vector, module_buffers: ModuleBuffers | None, method: Method, kept: Kept) -> bool:
     """Whether an update's every part has the shape and type it should have, and none is there that should not be."""
     curvature = x if method.compensate else None
     if not (_like(update.delta, x) and _like(update.curvature, curvature) and _keeps(update, x, method, kept)):
         return False
-    theirs = update.buffers
-    if theirs is None or buffers is None:
-        return theirs is buffers
-    return _like(theirs.floats, buffers.floats) and _like(theirs.ints, buffers.ints)
+    theirs = update.module_buffers
+    if theirs is None or module_buffers is None:
+        return theirs is module_buffers
+    return _like(theirs.floats, module_buffers.floats) and _like(theirs.ints, module_buffers.ints)
 
 
 def _keeps(update: Update, x: Vector, method: Method, kept: Kept) -> bool:
@@ -60,7 +60,11 @@ def _keeps(update: Update, x: Vector, method: Method, kept: Kept) -> bool:
 
 def finite(update: Update, norm: float) -> bool:
     """Whether every number of an update is, its norm being known."""
-    others = [update.curvature, update.buffers.floats if update.buffers else None, *(update.state or {}).values()]
+    others = [
+        update.curvature,
+        update.module_buffers.floats if update.module_buffers else None,
+        *(update.state or {}).values(),
+    ]
     return (math.isfinite(norm) or _all_finite(update.delta)) and all(v is None or _all_finite(v) for v in others)
 
 

@@ -22,14 +22,14 @@ from torch import Tensor
 from tardygrad import streams
 from tardygrad.core import admission, kernels
 from tardygrad.core.dylu import Speeds
-from tardygrad.core.kernels import Late, Outcome
+from tardygrad.core.kernels import Contribution, Outcome
 from tardygrad.core.messages import (
     NOTHING,
     Advanced,
-    Buffers,
     Job,
     Joined,
     Lost,
+    ModuleBuffers,
     Reason,
     Refused,
     Reply,
@@ -39,7 +39,7 @@ from tardygrad.core.messages import (
 )
 from tardygrad.core.method import Method, at_least_one
 from tardygrad.core.transforms import State, Step, Transform, below, clipped_share
-from tardygrad.core.vectors import Vectors
+from tardygrad.core.vectors import VectorStore
 from tardygrad.errors import Invalid
 
 # ------------------------------------------------------------------------------------------------- client side
@@ -58,20 +58,20 @@ class Task(Protocol):
     def init(self, seed: int) -> Vector:
         """x_0."""
 
-    def init_buffers(self) -> Buffers | None:
+    def init_module_buffers(self) -> ModuleBuffers | None:
         """The buffers that go with x_0, if the model has any."""
 
     def batches(self, job: Job) -> Iterator[Any]:
         """ξ_{i,1}, ξ_{i,2}, …: K steps or K epochs of the client's own data, drawn from the job's streams."""
 
-    def gradient(self, x: Vector, batch: Any, buffers: Buffers | None) -> tuple[Tensor, Vector]:
+    def gradient(self, x: Vector, batch: Any, module_buffers: ModuleBuffers | None) -> tuple[Tensor, Vector]:
         """F(x; ξ) and ∇F(x; ξ). Updates the buffers in place; the gradient may be overwritten by the next call."""
 
-    def evaluate(self, x: Vector, buffers: Buffers | None) -> dict[str, float]:
+    def evaluate(self, x: Vector, module_buffers: ModuleBuffers | None) -> dict[str, float]:
         """Named scores on the test set; `loss` is one of them."""
 
 
-Ask = tuple[Vector, Any, Buffers | None]
+Ask = tuple[Vector, Any, ModuleBuffers | None]
 """x_{i,k−1}, ξ_{i,k}, and the model's buffers: the arguments of `Task.gradient`."""
 
 Steps = Generator[Ask, tuple[Tensor, Vector], Update]
@@ -83,7 +83,11 @@ def local(job: Job, task: Task, method: Method) -> Steps:
     A gradient is asked for by `yield`, so that whoever answers may compute those of several clients at once.
     """
     x = job.x.clone()  # x_{i,0} ← x_s
-    buffers = Buffers(job.buffers.floats.clone(), job.buffers.ints.clone()) if job.buffers else None
+    module_buffers = (
+        ModuleBuffers(job.module_buffers.floats.clone(), job.module_buffers.ints.clone())
+        if job.module_buffers
+        else None
+    )
     curvature = torch.zeros_like(x) if method.compensate else None  # A_{s,i} ← 0
     state = below(job.state or {}, "inner.") or method.inner.init(x)
     step = Step(max(job.round, 1), x=x, start=job.x)
@@ -92,8 +96,10 @@ def local(job: Job, task: Task, method: Method) -> Steps:
     clipped: Tensor | float = 0.0
 
     for batch in task.batches(job):
-        value, g = yield x, batch, buffers  # g_{i,k} ← ∇F(x_{i,k−1}; ξ_{i,k})
-        state = walk(x, g, curvature, method.inner, state, step)  # x_{i,k} ← x_{i,k−1} − η_ℓ^s · Clip(u_s, g_{i,k})
+        value, g = yield x, batch, module_buffers  # g_{i,k} ← ∇F(x_{i,k−1}; ξ_{i,k})
+        state = local_step(
+            x, g, curvature, method.inner, state, step
+        )  # x_{i,k} ← x_{i,k−1} − η_ℓ^s · Clip(u_s, g_{i,k})
         steps, loss, clipped = steps + 1, loss + value, clipped + clipped_share(state)
 
     delta = x - job.x  # δ_i ← x_{i,K} − x_s
@@ -104,13 +110,13 @@ def local(job: Job, task: Task, method: Method) -> Steps:
         kept |= {f"curvature.{name}": value for name, value in bent.items()}
     mean = (float(loss) / steps, float(clipped) / steps) if steps else (math.nan, 0.0)
     named = job.client, job.serial, job.round
-    return Update(*named, delta, curvature, buffers, steps, *mean, kept if method.keep else None)
+    return Update(*named, delta, curvature, module_buffers, steps, *mean, kept if method.keep else None)
 
 
-def walk(x: Vector, g: Vector, curvature: Vector | None, inner: Transform, state: State, step: Step) -> State:
+def local_step(x: Vector, g: Vector, curvature: Vector | None, inner: Transform, state: State, step: Step) -> State:
     """One local step: x and A, which are the client's own, are changed in place."""
     if kernels.fits(x, g, curvature) and (form := inner.form(step.round)):
-        return {"clipped": kernels.walk(x, g, curvature, form)}  # the lines below, in one pass over memory
+        return {"clipped": kernels.local_step(x, g, curvature, form)}  # the lines below, in one pass over memory
     move, state = inner.update(g, state, step)  # η_ℓ^s · Clip(u_s, g_{i,k})
     x -= move  # x_{i,k} ← x_{i,k−1} − move
     if curvature is not None:
@@ -128,23 +134,23 @@ class Batched(Task, Protocol):
 def work(job: Job, task: Task, method: Method) -> Update:
     """One client's work."""
     steps = local(job, task, method)
-    said = _go_on(steps)
+    said = _advance(steps)
     while not isinstance(said, Update):
-        said = _go_on(steps, task.gradient(*said))
+        said = _advance(steps, task.gradient(*said))
     return said
 
 
 def work_together(jobs: Sequence[Job], task: Batched, method: Method) -> list[Update]:
     """Several clients' work in step, their gradients computed at once."""
     steps = [local(job, task, method) for job in jobs]
-    said = [_go_on(one) for one in steps]
+    said = [_advance(one) for one in steps]
     while asked := {i: one for i, one in enumerate(said) if not isinstance(one, Update)}:
         for i, answer in zip(asked, task.gradients(list(asked.values())), strict=True):
-            said[i] = _go_on(steps[i], answer)
+            said[i] = _advance(steps[i], answer)
     return [one for one in said if isinstance(one, Update)]
 
 
-def _go_on(steps: Steps, answer: tuple[Tensor, Vector] | None = None) -> Ask | Update:
+def _advance(steps: Steps, answer: tuple[Tensor, Vector] | None = None) -> Ask | Update:
     try:
         return next(steps) if answer is None else steps.send(answer)
     except StopIteration as done:
@@ -165,7 +171,7 @@ def compensate(delta: Vector, curvature: Vector, drift: Vector) -> Vector:
     return delta - curvature * drift
 
 
-def contribution(late: Late, x: Vector) -> Vector:
+def contribution(late: Contribution, x: Vector) -> Vector:
     """What one update adds to the sum: vanilla δ, SD δ/p, DC δ − A ⊙ drift, or both; FedAsync δ − drift."""
     delta = late.delta  # δ_i
     if late.past is not None:
@@ -174,36 +180,38 @@ def contribution(late: Late, x: Vector) -> Vector:
     return delta * late.weight if late.weight != 1.0 else delta
 
 
-def fold(total: Vector | None, late: Late, x: Vector, room: Vector | None = None) -> Vector:
+def fold(total: Vector | None, late: Contribution, x: Vector, scratch: Vector | None = None) -> Vector:
     """Σ_i contribution_i so far, with one update more: the sum is the server's own and changed in place.
 
     The first of a round may have room in memory that was used before, which is quicker than new.
     """
     if kernels.fits(x, late.delta, late.curvature, late.past) and (late.past is None or late.curvature is not None):
-        return kernels.fold(total, late, x, room)  # the lines below, in one pass over memory
+        return kernels.fold(total, late, x, scratch)  # the lines below, in one pass over memory
     total = torch.zeros_like(x) if total is None else total
     total += contribution(late, x)
     return total
 
 
-def finish(x: Vector, total: Vector, over: float, outer: Transform, state: State, step: Step) -> tuple[Outcome, State]:
+def finish(
+    x: Vector, total: Vector, denominator: float, outer: Transform, state: State, step: Step
+) -> tuple[Outcome, State]:
     """x_{t−1} and the sum of M contributions become x_t."""
     if kernels.fits(x, total) and (form := outer.form(step.round)):
-        made = kernels.finish(x, total, over, form)  # the lines below, in one pass over memory
+        made = kernels.finish(x, total, denominator, form)  # the lines below, in one pass over memory
         return made, {"clipped": torch.tensor(made.clipped)}
-    delta = total.div_(over)  # Δ_t ← (1/M) Σ_i contribution_i
+    delta = total.div_(denominator)  # Δ_t ← (1/M) Σ_i contribution_i
     move, state = outer.update(delta, state, step)  # η_t · Clip(ũ_t, Δ_t)
     norm, length = (float(torch.linalg.vector_norm(v, dtype=torch.float64)) for v in (delta, move))
     return Outcome(x + move, norm, length, float(clipped_share(state))), state  # x_t ← x_{t−1} + move
 
 
-class Whole:
-    """All of a server's vectors (`Vectors`) here, in one piece each."""
+class LocalVectors:
+    """All of a server's vectors (`VectorStore`) here, in one piece each."""
 
     def __init__(self, method: Method, x: Vector) -> None:
         self.method, self.x = method, x.detach().clone()
         self.sum: Vector | None = None
-        self.room: Vector | None = None  # the sum's memory between two rounds
+        self.scratch: Vector | None = None  # the sum's memory between two rounds
         self.state = method.outer.init(self.x)
         self.past: dict[int, Vector] = {}
         self.drifts = method.compensate or method.pull
@@ -212,22 +220,22 @@ class Whole:
     def start(self) -> Vector:
         return self.x
 
-    def look(self, update: Update, buffers: Buffers | None, keeps: admission.Kept) -> float | Reason:
-        if not admission.fits(update, self.x, buffers, self.method, keeps):
+    def validate(self, update: Update, module_buffers: ModuleBuffers | None, keeps: admission.Kept) -> float | Reason:
+        if not admission.fits(update, self.x, module_buffers, self.method, keeps):
             return "wrong shape"
         norm = math.sqrt(torch.dot(update.delta, update.delta))
         return norm if admission.finite(update, norm) else "not finite"
 
     def fold(self, update: Update, weight: float) -> None:
         past = self.past[update.round] if self.drifts else None  # x_s
-        self.sum = fold(self.sum, Late(update.delta, weight, update.curvature, past), self.x, self.room)
+        self.sum = fold(self.sum, Contribution(update.delta, weight, update.curvature, past), self.x, self.scratch)
 
-    def advance(self, t: int, delays: tuple[int, ...], over: float) -> Outcome:
+    def advance(self, t: int, delays: tuple[int, ...], denominator: float) -> Outcome:
         assert self.sum is not None
         step = Step(t, delays, self.x)
-        made, self.state = finish(self.x, self.sum, over, self.method.outer, self.state, step)
+        made, self.state = finish(self.x, self.sum, denominator, self.method.outer, self.state, step)
         alone = kernels.fits(self.x) and self.method.outer.form(t)  # else an outer step may have kept the sum
-        self.x, self.sum, self.room = made.x, None, self.sum if alone else None
+        self.x, self.sum, self.scratch = made.x, None, self.sum if alone else None
         return made
 
     def hold(self, s: int) -> None:
@@ -254,7 +262,7 @@ class Server:
         x: the initial model x_0.
         clients: N.
         seed: of every random stream of the run.
-        buffers: the initial model's buffers, if it has any.
+        module_buffers: the initial model's buffers, if it has any.
         vectors: what holds x and all that is as long; here, in one piece, if nothing else is said.
     """
 
@@ -265,8 +273,8 @@ class Server:
         *,
         clients: int,
         seed: int,
-        buffers: Buffers | None = None,
-        vectors: Callable[[Method, Vector], Vectors] = Whole,
+        module_buffers: ModuleBuffers | None = None,
+        vectors: Callable[[Method, Vector], VectorStore] = LocalVectors,
     ) -> None:
         at_least_one("clients", clients)
         for name, value, fix in (
@@ -278,7 +286,7 @@ class Server:
         if method.regions:
             raise Invalid(f"{method.name} has regions, and needs a server for each: use `tardygrad.serve`.")
         self.method, self.clients, self.seed = method, clients, seed
-        self.vectors, self.buffers, self.round = vectors(method, x), buffers, 0
+        self.vectors, self.module_buffers, self.round = vectors(method, x), module_buffers, 0
         self.buffer: list[Taken] = []  # without their vectors, which are in the sum
         self.jobs: dict[int, int] = {}  # at work: client to the round its job started from
         self.idle = list(range(clients - 1, -1, -1))  # places are given from the end: client 0 first
@@ -336,10 +344,10 @@ class Server:
         taken = self.buffer
         delays = tuple(one.delay for one in taken)  # p_{t,i} ← t − τ_{t,i}
         weights = tuple(one.weight for one in taken)
-        made = self.vectors.advance(t, delays, self.over(weights))  # x_t ← x_{t−1} + η_t · Clip(ũ_t, Δ_t)
+        made = self.vectors.advance(t, delays, self.denominator(weights))  # x_t ← x_{t−1} + η_t · Clip(ũ_t, Δ_t)
         self.round = t
-        if self.buffers is not None:
-            self.buffers = _merge([one.update.buffers for one in taken if one.update.buffers])
+        if self.module_buffers is not None:
+            self.module_buffers = _merge([one.update.module_buffers for one in taken if one.update.module_buffers])
 
         updates = [one.update for one in taken]
         self.buffer = []
@@ -360,7 +368,7 @@ class Server:
             snapshots=len(self.holders),
         )
 
-    def over(self, weights: tuple[float, ...]) -> float:
+    def denominator(self, weights: tuple[float, ...]) -> float:
         """What the sum of the contributions is divided by."""
         if self.method.denominator == "weights":
             return sum(weights) or 1.0
@@ -395,7 +403,7 @@ class Server:
             K = self.speeds.share(client, steps or epochs or 1, self.now)
             steps, epochs = (K, None) if steps else (None, K)
         named = client, serial, self.round
-        return Job(*named, self.vectors.start, steps, epochs, self.seed, self.buffers, self.state_of(client))
+        return Job(*named, self.vectors.start, steps, epochs, self.seed, self.module_buffers, self.state_of(client))
 
     def _hold(self, s: int) -> None:
         if self.drifts:
@@ -422,7 +430,7 @@ class Server:
         if not self._is_out(update) or self.jobs[update.client] != update.round:
             given = 0 <= update.client < self.clients and 0 <= update.serial < self.serials[update.client]
             return "finished job" if given and not self._is_out(update) else "unknown job"
-        norm = self.vectors.look(update, self.buffers, self.keeps)
+        norm = self.vectors.validate(update, self.module_buffers, self.keeps)
         if isinstance(norm, str):
             return norm
         if self.method.max_delay is not None and delay > self.method.max_delay:
@@ -487,7 +495,9 @@ class Server:
         return update.client in self.jobs and update.serial == self.serials[update.client] - 1
 
 
-def _merge(buffers: list[Buffers]) -> Buffers:
+def _merge(module_buffers: list[ModuleBuffers]) -> ModuleBuffers:
     """Float buffers averaged over the M updates; integer ones from the newest."""
-    floats = torch.stack([b.floats.double() for b in buffers]).mean(0)  # in float64: a sum of float32 may overflow
-    return Buffers(floats.float(), buffers[-1].ints)
+    floats = torch.stack([b.floats.double() for b in module_buffers]).mean(
+        0
+    )  # in float64: a sum of float32 may overflow
+    return ModuleBuffers(floats.float(), module_buffers[-1].ints)

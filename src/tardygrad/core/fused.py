@@ -29,7 +29,7 @@ def _clip(v: Any, lower: Any, upper: Any) -> Any:
 
 
 @njit(int64(_vector, _vector, float32, float32, float32), **_whole)
-def walk(x: Any, g: Any, lower: Any, upper: Any, lr: Any) -> Any:
+def local_step(x: Any, g: Any, lower: Any, upper: Any, lr: Any) -> Any:
     """x ← x − lr · Clip(g); how many coordinates were clipped."""
     clipped = 0
     for j in range(len(x)):
@@ -40,7 +40,7 @@ def walk(x: Any, g: Any, lower: Any, upper: Any, lr: Any) -> Any:
 
 
 @njit(int64(_vector, _vector, _vector, float32, float32, float32), **_whole)
-def walk_curved(x: Any, g: Any, curvature: Any, lower: Any, upper: Any, lr: Any) -> Any:
+def local_step_curved(x: Any, g: Any, curvature: Any, lower: Any, upper: Any, lr: Any) -> Any:
     """The same, and A ← A + move ⊙ move."""
     clipped = 0
     for j in range(len(x)):
@@ -96,15 +96,15 @@ def fold_compensated(total: Any, d: Any, a: Any, p: Any, x: Any, w: Any, first: 
     types.Tuple((int64, float64, float64))(_vector, _vector, _vector, float32, float32, float32, float32),
     **_whole,
 )
-def finish(total: Any, x: Any, out: Any, over: Any, lower: Any, upper: Any, lr: Any) -> Any:
-    """out ← x + lr · Clip(total / over).
+def finish(total: Any, x: Any, out: Any, denominator: Any, lower: Any, upper: Any, lr: Any) -> Any:
+    """out ← x + lr · Clip(total / denominator).
 
     Returns how many coordinates were clipped, and the sums of squares of the mean and of the move.
     """
     clipped, squares, moved = 0, 0.0, 0.0
     for i in range(0, len(total), BLOCK):
         k = min(i + BLOCK, len(total))
-        changed, a, b = _finish(total[i:k], x[i:k], out[i:k], over, lower, upper, lr)
+        changed, a, b = _finish(total[i:k], x[i:k], out[i:k], denominator, lower, upper, lr)
         clipped, squares, moved = clipped + changed, squares + a, moved + b
     return clipped, squares, moved
 
@@ -139,18 +139,18 @@ def _meant(v: Any, error: Any, e: Any) -> Any:
 
 @njit(void(_vector, int8[::1], float32), **_whole)
 def _int8(e: Any, numbers: Any, s: Any) -> None:
-    over = np.float32(1) if s == 0 else s
+    denominator = np.float32(1) if s == 0 else s
     for j in range(len(e)):
-        numbers[j] = np.int8(np.rint(e[j] / over * np.float32(127)))
+        numbers[j] = np.int8(np.rint(e[j] / denominator * np.float32(127)))
         e[j] -= np.float32(numbers[j]) * np.float32(1 / 127) * s
 
 
 @njit(void(_vector, uint16[::1], float32), **_whole)
 def _float16(e: Any, numbers: Any, s: Any) -> None:
     """Adding 2^(k+13) to |q| < 2^(k+1) rounds it to units of 2^(k−10), and the sum's last bits count them."""
-    over, least = np.float32(1) if s == 0 else s, _bits(np.float32(2.0**-14))
+    denominator, least = np.float32(1) if s == 0 else s, _bits(np.float32(2.0**-14))
     for j in range(len(e)):
-        q = e[j] / over
+        q = e[j] / denominator
         power = max(_bits(q) & _INT(0x7F800000), least)  # 2^k; below the least all have its units
         far = _number(power + _INT(13 << 23))
         near = abs(q) + far
@@ -175,10 +175,10 @@ def narrow(v: Any, error: Any, numbers: Any, scales: Any, left: Any, block: Any)
 
     Of float16 and int8 the numbers of such a block are zeros, which its scale makes NaN.
     """
-    lost, width, room = 0, len(numbers) // len(v), left if len(left) else np.empty(block, np.float32)
+    lost, width, scratch = 0, len(numbers) // len(v), left if len(left) else np.empty(block, np.float32)
     for i in range(-(-len(v) // block)):
         a, b = i * block, min((i + 1) * block, len(v))
-        e, n = room[a:b] if len(left) else room[: b - a], numbers[width * a : width * b]
+        e, n = scratch[a:b] if len(left) else scratch[: b - a], numbers[width * a : width * b]
         largest = _meant(v[a:b], error[a:b], e)
         if len(scales):
             scales[i] = largest

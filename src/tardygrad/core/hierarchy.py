@@ -19,22 +19,22 @@ from typing import NamedTuple
 
 import torch
 
-from tardygrad.core.algorithm import Server, Whole
-from tardygrad.core.messages import Advanced, Buffers, Job, Joined, Lost, Refused, Reply, Taken, Update, Vector
+from tardygrad.core.algorithm import LocalVectors, Server
+from tardygrad.core.messages import Advanced, Job, Joined, Lost, ModuleBuffers, Refused, Reply, Taken, Update, Vector
 from tardygrad.core.method import Method
 from tardygrad.core.transforms import State
-from tardygrad.core.vectors import Vectors
+from tardygrad.core.vectors import VectorStore
 from tardygrad.errors import Invalid
 
 
-class Letter(NamedTuple):
+class RegionMessage(NamedTuple):
     """Under way between a region and the global server: U on its way up, the global model on its way back."""
 
     due: float
     region: int
     up: bool
     vector: Vector
-    buffers: Buffers | None
+    module_buffers: ModuleBuffers | None
 
 
 class Regional:
@@ -43,7 +43,9 @@ class Regional:
     Its rounds are those of all regions together, its model the global one.
     """
 
-    def __init__(self, method: Method, x: Vector, *, clients: int, seed: int, buffers: Buffers | None = None) -> None:
+    def __init__(
+        self, method: Method, x: Vector, *, clients: int, seed: int, module_buffers: ModuleBuffers | None = None
+    ) -> None:
         assert method.regions is not None
         self.method, self.clients, self.seed, self.plan = method, clients, seed, method.regions
         self.members = self.plan.members(clients)
@@ -54,11 +56,13 @@ class Regional:
         self.home = {client: (r, i) for r, each in enumerate(self.members) for i, client in enumerate(each)}
         own = replace(method, regions=None)
         above = Method(name="", inner=method.inner, outer=self.plan.outer, buffer=1, local_steps=1, mode="client")
-        self.above = Server(above, x, clients=len(self.members), seed=seed, buffers=buffers)
-        self.regions = [Server(own, x, clients=len(each), seed=seed, buffers=buffers) for each in self.members]
+        self.above = Server(above, x, clients=len(self.members), seed=seed, module_buffers=module_buffers)
+        self.regions = [
+            Server(own, x, clients=len(each), seed=seed, module_buffers=module_buffers) for each in self.members
+        ]
         self.starts = [job.x for job in self.above.dispatch()]  # θ_ref
         self.heard = [0] * len(self.members)  # the region's round when it last heard of the global model
-        self.letters: list[tuple[float, int, int, Letter]] = []  # a heap
+        self.letters: list[tuple[float, int, int, RegionMessage]] = []  # a heap
         self.written = 0
 
     def receive(self, message: Update | Lost | Joined | Refused, now: float = 0.0) -> Reply:
@@ -68,7 +72,9 @@ class Regional:
         region = self.regions[r]
         happened, jobs = region.receive(message._replace(client=local), now)
         if isinstance(happened, Advanced) and region.round == self.heard[r] + self.plan.every:
-            self._post(Letter(now + self.plan.exchange, r, True, region.x - self.starts[r], region.buffers))
+            self._post(
+                RegionMessage(now + self.plan.exchange, r, True, region.x - self.starts[r], region.module_buffers)
+            )
             self._deliver(now)  # where messages take no time
         if isinstance(happened, Refused):
             happened = happened._replace(client=message.client)
@@ -85,17 +91,19 @@ class Regional:
             r, above, region = letter.region, self.above, self.regions[letter.region]
             if letter.up:
                 s, serial = above.jobs[r], above.serials[r] - 1
-                (job,) = above.receive(Update(r, serial, s, letter.vector, None, letter.buffers), letter.due).jobs
-                self._post(Letter(letter.due + self.plan.exchange, r, False, job.x, job.buffers))
+                (job,) = above.receive(
+                    Update(r, serial, s, letter.vector, None, letter.module_buffers), letter.due
+                ).jobs
+                self._post(RegionMessage(letter.due + self.plan.exchange, r, False, job.x, job.module_buffers))
                 continue
             blend = torch.lerp(region.x, letter.vector, self.plan.blend)  # θ ← (1 − α) θ + α x
             region.vectors.put(blend, region.vectors.sum, region.state, {})
-            if region.buffers and letter.buffers:
-                floats = torch.lerp(region.buffers.floats, letter.buffers.floats, self.plan.blend)
-                region.buffers = Buffers(floats, letter.buffers.ints)
+            if region.module_buffers and letter.module_buffers:
+                floats = torch.lerp(region.module_buffers.floats, letter.module_buffers.floats, self.plan.blend)
+                region.module_buffers = ModuleBuffers(floats, letter.module_buffers.ints)
             self.starts[r], self.heard[r] = region.x, region.round
 
-    def _post(self, letter: Letter) -> None:
+    def _post(self, letter: RegionMessage) -> None:
         self.written += 1
         heappush(self.letters, (letter.due, letter.region, self.written, letter))
 
@@ -124,9 +132,9 @@ class Regional:
         return self.above.x
 
     @property
-    def buffers(self) -> Buffers | None:
+    def module_buffers(self) -> ModuleBuffers | None:
         """The global model's."""
-        return self.above.buffers
+        return self.above.module_buffers
 
     @property
     def round(self) -> int:
@@ -184,10 +192,10 @@ def serve(
     *,
     clients: int,
     seed: int,
-    buffers: Buffers | None = None,
-    vectors: Callable[[Method, Vector], Vectors] = Whole,
+    module_buffers: ModuleBuffers | None = None,
+    vectors: Callable[[Method, Vector], VectorStore] = LocalVectors,
 ) -> Server | Regional:
     """The server of a method; with regions, one for each and one above them. The arguments are those of `Server`."""
     if method.regions:
-        return Regional(method, x, clients=clients, seed=seed, buffers=buffers)
-    return Server(method, x, clients=clients, seed=seed, buffers=buffers, vectors=vectors)
+        return Regional(method, x, clients=clients, seed=seed, module_buffers=module_buffers)
+    return Server(method, x, clients=clients, seed=seed, module_buffers=module_buffers, vectors=vectors)

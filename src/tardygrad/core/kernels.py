@@ -32,7 +32,7 @@ class Form(NamedTuple):
     lr: float = 1.0
 
 
-class Late(NamedTuple):
+class Contribution(NamedTuple):
     """An update as it enters a round: δ, its weight, and for DC its A and the x_s it started from."""
 
     delta: Tensor
@@ -61,27 +61,27 @@ def fits(x: Tensor, *others: Tensor | None) -> bool:
     )
 
 
-def walk(x: Tensor, g: Tensor, curvature: Tensor | None, form: Form) -> Tensor:
+def local_step(x: Tensor, g: Tensor, curvature: Tensor | None, form: Form) -> Tensor:
     """x ← x − move and A ← A + move ⊙ move in place, with move = lr · Clip(g); the share of g that was clipped."""
     if x.is_cuda:
         share: Tensor = _compiled(_walk)(x, g, curvature, *_scalars(form, x))
         return share
     fused = _numba()
     vectors = [one.detach().numpy() for one in (x, g, curvature) if one is not None]
-    kernel = fused.walk if curvature is None else fused.walk_curved
+    kernel = fused.local_step if curvature is None else fused.local_step_curved
     clipped = _spread(len(x), lambda a, b: (kernel(*(v[a:b] for v in vectors), *_float32(form)),))
     return torch.tensor(clipped[0] / len(x))
 
 
-def fold(total: Tensor | None, late: Late, x: Tensor, room: Tensor | None = None) -> Tensor:
-    """total + contribution, in place, or 0 + contribution in `room` or new memory; a `pull` is not for kernels."""
+def fold(total: Tensor | None, late: Contribution, x: Tensor, scratch: Tensor | None = None) -> Tensor:
+    """total + contribution, in place, or 0 + contribution in `scratch` or new memory; a `pull` is not for kernels."""
     delta, weight, curvature, past = late
     if x.is_cuda:
         made: Tensor = _compiled(_fold)(total, delta, curvature, past, x, torch.tensor(weight, device=x.device))
         return made
     fused, first = _numba(), total is None
     if total is None:
-        total = fresh(x) if room is None else room
+        total = fresh(x) if scratch is None else scratch
     compensated = curvature is not None and past is not None
     kernel = fused.fold_compensated if compensated else fused.fold
     given = (total, delta, curvature, past, x) if compensated else (total, delta)
@@ -96,15 +96,15 @@ def fold(total: Tensor | None, late: Late, x: Tensor, room: Tensor | None = None
     return total
 
 
-def finish(x: Tensor, total: Tensor, over: float, form: Form, out: Tensor | None = None) -> Outcome:
-    """x + lr · Clip(total / over), in new memory or, on a CPU, in that of `out`."""
+def finish(x: Tensor, total: Tensor, denominator: float, form: Form, out: Tensor | None = None) -> Outcome:
+    """x + lr · Clip(total / denominator), in new memory or, on a CPU, in that of `out`."""
     if x.is_cuda:
-        made, *facts = _compiled(_finished)(x, total, torch.tensor(over, device=x.device), *_scalars(form, x))
+        made, *facts = _compiled(_finished)(x, total, torch.tensor(denominator, device=x.device), *_scalars(form, x))
         return Outcome(made, *map(float, facts))
     fused = _numba()
     out = fresh(x) if out is None else out
     vectors = [one.detach().numpy() for one in (total, x, out)]
-    numbers = (_single(over), *_float32(form))
+    numbers = (_single(denominator), *_float32(form))
     clipped, squares, moved = _spread(len(x), lambda a, b: fused.finish(*(v[a:b] for v in vectors), *numbers))
     return Outcome(out, math.sqrt(squares), math.sqrt(moved), clipped / len(x))
 
@@ -214,8 +214,10 @@ def _fold(
     return total
 
 
-def _finished(x: Tensor, total: Tensor, over: Tensor, lower: Tensor, upper: Tensor, lr: Tensor) -> tuple[Tensor, ...]:
-    mean = total / over
+def _finished(
+    x: Tensor, total: Tensor, denominator: Tensor, lower: Tensor, upper: Tensor, lr: Tensor
+) -> tuple[Tensor, ...]:
+    mean = total / denominator
     c = _biclip(mean, lower, upper)
     move = c * lr
     return x + move, torch.linalg.vector_norm(mean), torch.linalg.vector_norm(move), (c != mean).float().mean()

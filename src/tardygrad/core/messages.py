@@ -24,7 +24,7 @@ Reason = Literal[
 """Why the gate refuses an update; the last, because a part of it was with a machine that is gone."""
 
 
-class Buffers(NamedTuple):
+class ModuleBuffers(NamedTuple):
     """What a model carries besides parameters (BatchNorm's statistics). They take no part in the algebra."""
 
     floats: Tensor  # averaged over the M updates of a round
@@ -41,7 +41,7 @@ class Job(NamedTuple):
     steps: int | None  # K local steps, or
     epochs: int | None  # K local epochs
     seed: int
-    buffers: Buffers | None = None
+    module_buffers: ModuleBuffers | None = None
     state: State | None = None  # of the inner step, as this client's last job left it, if the method keeps it
 
     def stream(self, purpose: str, *numbers: int) -> np.random.Generator:
@@ -57,7 +57,7 @@ class Update(NamedTuple):
     round: int  # s
     delta: Vector  # δ_i = x_{i,K} − x_s
     curvature: Vector | None = None  # A_i, if the method compensates
-    buffers: Buffers | None = None
+    module_buffers: ModuleBuffers | None = None
     steps: int = 0  # local steps done
     loss: float = math.nan  # mean over those steps
     clipped: float = 0.0  # share of gradient coordinates clipped, mean over those steps

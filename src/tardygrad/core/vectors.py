@@ -6,12 +6,12 @@ from typing import Protocol
 
 from tardygrad.core.admission import Kept
 from tardygrad.core.kernels import Outcome
-from tardygrad.core.messages import Buffers, Reason, Update, Vector
+from tardygrad.core.messages import ModuleBuffers, Reason, Update, Vector
 from tardygrad.core.transforms import State
 
 
-class Vectors(Protocol):
-    """x and all that is as long: `algorithm.Whole`, or in slices elsewhere (engines/ray/shards.py)."""
+class VectorStore(Protocol):
+    """x and all that is as long: `algorithm.LocalVectors`, or in slices elsewhere (engines/ray/shards.py)."""
 
     @property
     def start(self) -> Vector:
@@ -33,13 +33,13 @@ class Vectors(Protocol):
     def past(self) -> dict[int, Vector]:
         """The past models x_s that work in flight started from."""
 
-    def look(self, update: Update, buffers: Buffers | None, keeps: Kept) -> float | Reason:
+    def validate(self, update: Update, module_buffers: ModuleBuffers | None, keeps: Kept) -> float | Reason:
         """‖δ_i‖ of an update that may be folded in, or why it must not."""
 
     def fold(self, update: Update, weight: float) -> None:
         """Take a contribution in."""
 
-    def advance(self, t: int, delays: tuple[int, ...], over: float) -> Outcome:
+    def advance(self, t: int, delays: tuple[int, ...], denominator: float) -> Outcome:
         """Make x_t of the sum, which is over then."""
 
     def hold(self, s: int) -> None:

@@ -14,7 +14,7 @@ from tardygrad.doctor.finding import Finding, in_order
 from tardygrad.doctor.history import History, read
 from tardygrad.doctor.what_if import Remedies
 from tardygrad.errors import Invalid
-from tardygrad.runs.record import sound
+from tardygrad.runs.record import reading_record
 from tardygrad.spec import spec
 from tardygrad.tail.estimate import Tail
 from tardygrad.tail.probe import probe
@@ -71,7 +71,7 @@ def examine(path: Path, *, probed: bool = False) -> Examined:
         tail = _probed(history)
         history = replace(history, tails=[*history.tails, {"event": "probe", **vars(tail)}] if tail else history.tails)
         found.append(_noise(history, tail))
-    with sound(path):
+    with reading_record(path):
         remedies = Remedies(history)
         found += [finding for check in CHECKS.values() for finding in check(history, remedies)]
     checks = [*(name for name in CHECKS if name not in unknown(history)), *(["noise"] if probed else [])]
@@ -86,7 +86,9 @@ def _probed(history: History) -> Tail | None:
         raise Invalid(f"a probe needs the run's spec, got {str(history.path)!r}, begun in Python. Leave --probe out.")
     asked = spec.parse(history.spec)
     task = asked.build().task
-    return probe(task, task.init(asked.run.seed), buffers=task.init_buffers(), seed=asked.run.seed).whole.tail
+    return probe(
+        task, task.init(asked.run.seed), module_buffers=task.init_module_buffers(), seed=asked.run.seed
+    ).whole.tail
 
 
 def _noise(history: History, tail: Tail | None) -> Finding:

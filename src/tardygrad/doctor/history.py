@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tardygrad.report.loader import RUNNING, going, text, whole
-from tardygrad.runs.record import Row, read_json, read_lines, sound
+from tardygrad.runs.record import Row, read_json, read_lines, reading_record
 
 MOST = 10**6  # clients of a record that does not say how many there are
 LONGEST = 1e15  # seconds, 30 million years: no time is later
@@ -96,7 +96,7 @@ def read(path: Path) -> History:
     """A run's record as numbers."""
     asked = read_json(path / "spec.json")
     ended = read_json(path / "summary.json") if (path / "summary.json").exists() else {}
-    with sound(path):
+    with reading_record(path):
         named = [(_name(name), whole(number)) for name, number in asked.get("classes") or []]
         known = sum(number for _, number in named)
         if known > MOST:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from tardygrad import sweep
 from tardygrad.errors import Invalid
 from tardygrad.report.blocks import Part
-from tardygrad.report.loader import Story, find, read, text
+from tardygrad.report.loader import RunView, find, read, text
 from tardygrad.report.page import Live, html
 from tardygrad.report.sections import parts
 from tardygrad.report.sweeps import sweep_parts
@@ -21,7 +21,7 @@ class Report(NamedTuple):
 
     title: str
     parts: list[Part]
-    stories: list[Story]
+    stories: list[RunView]
 
     def html(self, live: Live | None = None) -> str:
         """The page."""
@@ -49,7 +49,7 @@ def tell(
     return Report(text(title, 200) if title else _title(stories, swept), told, stories)
 
 
-def _title(stories: list[Story], swept: list[Path]) -> str:
+def _title(stories: list[RunView], swept: list[Path]) -> str:
     if len(stories) == 1 and not swept:
         return f"{stories[0].label}: {text(stories[0].path.resolve().name)}"
     named = [f"sweep {text(path.resolve().name)}" for path in swept]

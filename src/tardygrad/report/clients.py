@@ -12,14 +12,14 @@ import altair as alt
 from tardygrad.report.blocks import Figure, Table
 from tardygrad.report.downsample import Bar
 from tardygrad.report.figure import CLOCK, INK, RED, WIDTH, by_class, classes_of, drawn, figure
-from tardygrad.report.loader import Story, finite
+from tardygrad.report.loader import RunView, finite
 from tardygrad.runs.record import Row
 
 REASONS = 12  # that are drawn
 TICKS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 10_000, 100_000, 1_000_000]  # on axes of delays
 
 
-def timeline(story: Story) -> Iterator[Figure]:
+def timeline(story: RunView) -> Iterator[Figure]:
     """Every client's time: working, idle, lost; and the rounds."""
     every = [*story.working, *story.away]
     if not every:
@@ -70,13 +70,13 @@ def _bars(name: str, **style: Any) -> Any:
     return drawn(name).mark_bar(**{"height": {"band": 0.8}, "aria": False, **style})
 
 
-def _rows(story: Story, bars: list[Bar], what: str) -> Iterator[Row]:
+def _rows(story: RunView, bars: list[Bar], what: str) -> Iterator[Row]:
     for client, start, end, jobs in bars:
         own = {"client": client, "class": story.class_of(client), "what": what}
         yield {**own, "start": finite(start), "end": finite(end), "jobs": jobs}
 
 
-def _thinned(story: Story) -> Iterator[str]:
+def _thinned(story: RunView) -> Iterator[str]:
     if story.stride > 1:
         yield f"One client in {story.stride} is drawn."
     if story.gap >= 0:
@@ -86,7 +86,7 @@ def _thinned(story: Story) -> Iterator[str]:
         yield f"{len(story.advances):,} of {story.made:,} rounds have a tick."
 
 
-def uses(story: Story) -> Table:
+def uses(story: RunView) -> Table:
     """How each class spent its time."""
     rows = []
     for name, use in story.uses.items():
@@ -97,7 +97,7 @@ def uses(story: Story) -> Table:
     return Table(("class", "clients", "working", "idle", "lost"), rows)
 
 
-def delays(story: Story) -> Iterator[Figure]:
+def delays(story: RunView) -> Iterator[Figure]:
     """How many of the updates used had which delay."""
     if not story.delays:
         return
@@ -146,7 +146,7 @@ def delays(story: Story) -> Iterator[Figure]:
     yield figure("delays", "Delays of the updates used", caption, chart, {"rows": rows}, table)
 
 
-def lateness(story: Story) -> Iterator[Figure]:
+def lateness(story: RunView) -> Iterator[Figure]:
     """When updates were how late."""
     if not story.lateness:
         return
@@ -180,7 +180,7 @@ def lateness(story: Story) -> Iterator[Figure]:
     yield figure("lateness", "Delays over time", caption, chart, {"rows": rows})
 
 
-def trouble(story: Story) -> Iterator[Figure]:
+def trouble(story: RunView) -> Iterator[Figure]:
     """Refused updates and losses of clients, by class; of many reasons the rarer ones are one."""
     reasons: Counter[str] = Counter()
     for (reason, _), number in story.refused.items():

@@ -23,7 +23,7 @@ from tardygrad.report.figure import (
     percent,
 )
 from tardygrad.report.groups import Group, curve, names
-from tardygrad.report.loader import Story
+from tardygrad.report.loader import RunView
 from tardygrad.report.theme import below, colours
 from tardygrad.runs.record import Row
 
@@ -38,7 +38,7 @@ class Curve(NamedTuple):
     key: str
     title: str
     said: str
-    rows: Callable[[Story], list[Row]]
+    rows: Callable[[RunView], list[Row]]
     value: Callable[[Row], float | None]
     percent: bool
     axes: tuple[str, ...]
@@ -68,7 +68,7 @@ def clipping(groups: list[Group]) -> Iterator[Figure]:
         yield from _drawn(groups, one)
 
 
-def _rounds(run: Story) -> list[Row]:
+def _rounds(run: RunView) -> list[Row]:
     return run.rounds
 
 
@@ -242,7 +242,7 @@ def heard(groups: list[Group]) -> Iterator[Figure]:
     yield figure("shares", "Shares of the classes", caption, chart, {"rows": rows}, Table(heads, table))
 
 
-def _shares(runs: list[Story]) -> dict[str, dict[str, float]]:
+def _shares(runs: list[RunView]) -> dict[str, dict[str, float]]:
     clients = {name: float(use.clients) for name, use in runs[0].uses.items()}
     updates: dict[str, float] = {}
     weight: dict[str, float] = {}

@@ -13,7 +13,7 @@ from typing import Any
 import altair as alt
 
 from tardygrad.report.blocks import Figure, Table
-from tardygrad.report.loader import Story
+from tardygrad.report.loader import RunView
 from tardygrad.runs.record import Row, plain
 
 WIDTH, PANEL = 820, 360
@@ -69,7 +69,7 @@ def percent() -> alt.Axis:
     return alt.Axis(format=".0%")
 
 
-def classes_of(story: Story) -> list[str]:
+def classes_of(story: RunView) -> list[str]:
     """The classes of a run's clients, in the order of the fleet."""
     return list(dict.fromkeys((*story.classes, *story.uses, *story.updates)))
 

@@ -10,7 +10,7 @@ from statistics import mean, stdev
 from typing import NamedTuple
 
 from tardygrad.errors import Invalid, nearest
-from tardygrad.report.loader import Story, finite, short, text
+from tardygrad.report.loader import RunView, finite, short, text
 from tardygrad.report.settings import apart
 from tardygrad.runs.record import Row
 
@@ -23,7 +23,7 @@ class Group(NamedTuple):
 
     name: str  # its label, and what sets it apart from others with the same one
     label: str
-    runs: list[Story]
+    runs: list[RunView]
 
 
 class Spread(NamedTuple):
@@ -59,13 +59,13 @@ class Target(NamedTuple):
         return value is not None and (value >= self.value if self.name == "accuracy" else value <= self.value)
 
 
-def grouped(stories: Iterable[Story]) -> list[Group]:
+def grouped(stories: Iterable[RunView]) -> list[Group]:
     """The runs by setting, in order of appearance."""
-    found: dict[str, list[Story]] = {}
+    found: dict[str, list[RunView]] = {}
     for story in stories:
         found.setdefault(_setting(story), []).append(story)
     sets = list(found.values())
-    alike: dict[str, list[Story]] = {}
+    alike: dict[str, list[RunView]] = {}
     for first, *_ in sets:
         alike.setdefault(first.label, []).append(first)
     telling: dict[Path, list[str]] = {}
@@ -92,7 +92,7 @@ def _fitting(pairs: list[str], room: int) -> str:
     return ", ".join((*kept, "…") if 0 < len(kept) < len(pairs) else kept)
 
 
-def _setting(story: Story) -> str:
+def _setting(story: RunView) -> str:
     """What two runs that differ only in their seed have in common; one begun in Python is like no other."""
     if story.settings is None:
         return str(story.path.resolve())
@@ -125,7 +125,7 @@ def over(values: Iterable[float | None]) -> Spread | None:
     return Spread(mean(there), stdev(there) if len(there) > 1 else None, len(there))
 
 
-def curve(group: Group, rows: Callable[[Story], list[Row]], value: Callable[[Row], float | None]) -> list[Row]:
+def curve(group: Group, rows: Callable[[RunView], list[Row]], value: Callable[[Row], float | None]) -> list[Row]:
     """A group's curve: mean and deviation over its runs in every round that all of them have, at their mean times."""
     runs = [{row["round"]: row for row in rows(run) if value(row) is not None} for run in group.runs]
     held = [run for run in runs if run]

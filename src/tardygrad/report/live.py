@@ -16,7 +16,7 @@ from itertools import product
 from typing import Any
 
 from tardygrad.errors import Invalid, TardygradError
-from tardygrad.report.loader import Story, find, text
+from tardygrad.report.loader import RunView, find, text
 
 HOST = "127.0.0.1"
 FILES = ("spec.json", "events.jsonl", "summary.json", "sweep.json", "study.db", "study.db-wal")
@@ -50,7 +50,7 @@ def state(places: Sequence[str]) -> str:
     return "-".join(f"{stat.st_size:x}.{stat.st_mtime_ns:x}" for stat in stats)
 
 
-def said(stories: list[Story]) -> str:
+def said(stories: list[RunView]) -> str:
     """Whether there is more to come."""
     if not stories or not all(story.ended for story in stories):
         return "This page follows the record and changes as it grows. Closing it does nothing to the run."

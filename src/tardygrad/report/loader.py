@@ -22,7 +22,7 @@ import numpy as np
 from tardygrad.errors import Invalid
 from tardygrad.report.downsample import Bar, Lanes, Lateness, Thin
 from tardygrad.report.settings import flat, toml
-from tardygrad.runs.record import Row, read_json, read_lines, sound
+from tardygrad.runs.record import Row, read_json, read_lines, reading_record
 from tardygrad.tail.estimate import FEWEST
 from tardygrad.tail.hill import hill
 
@@ -51,7 +51,7 @@ class Use(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Story:
+class RunView:
     """What a report tells of a run."""
 
     path: Path
@@ -153,11 +153,11 @@ def _below(place: Path, name: str) -> list[Path]:
     return sorted(path.parent for path in place.rglob(name))
 
 
-def read(path: Path) -> Story:
+def read(path: Path) -> RunView:
     """A run's record as a story."""
     asked = read_json(path / "spec.json")
     ended = read_json(path / "summary.json") if (path / "summary.json").exists() else {}
-    with sound(path):
+    with reading_record(path):
         told = _told(path, asked)
         if told.missed:  # the last rounds of a run that was made longer before their scores were there
             told = _told(path, asked, told.missed)
@@ -324,7 +324,7 @@ class _Telling:
     def _now(self) -> Row:
         return {"round": self.made, "time": finite(self.time), "seconds": self.seconds, "steps": self.steps}
 
-    def story(self, path: Path, asked: Row, ended: Row) -> Story:
+    def story(self, path: Path, asked: Row, ended: Row) -> RunView:
         """All of it, when the last event has been read."""
         for client in [*self._out]:
             self._done(client)
@@ -332,7 +332,7 @@ class _Telling:
             self._back(client)
         current = bool(ended) and whole(ended["rounds"]) >= self.made  # else it has been resumed since
         run = dict(asked.get("run") or {})
-        return Story(
+        return RunView(
             path=path,
             label=text(asked.get("label") or str(asked["method"]).partition(" (")[0], 40),
             method=text(asked["method"], 200),

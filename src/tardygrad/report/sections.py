@@ -10,12 +10,12 @@ from tardygrad.report import tail_charts as vectors
 from tardygrad.report.blocks import Block, Code, Figure, Fold, Part, Table
 from tardygrad.report.comparison import comparison
 from tardygrad.report.groups import Group, baseline_of, grouped, names, target_of
-from tardygrad.report.loader import RUNNING, Story, going, text
+from tardygrad.report.loader import RUNNING, RunView, going, text
 
 DETAILED = 12  # runs of a comparison that are also told one by one
 
 
-def parts(stories: list[Story], *, baseline: str | None = None, target: float | None = None) -> list[Part]:
+def parts(stories: list[RunView], *, baseline: str | None = None, target: float | None = None) -> list[Part]:
     """A report on one run, or on several beside each other."""
     groups = grouped(stories)
     if len(stories) == 1:
@@ -49,7 +49,7 @@ def _folds(groups: list[Group]) -> Iterator[Block]:
         yield f"Of {len(runs)} runs the first {DETAILED} are told one by one. Report on another by itself to see it."
 
 
-def _alone(story: Story, *, overlaid: bool = False) -> Iterator[Part]:
+def _alone(story: RunView, *, overlaid: bool = False) -> Iterator[Part]:
     """A run by itself; without the curves if they are laid over others anyway."""
     group = [Group(story.label, story.label, [story])]
     yield Part("summary", "Summary", [Table(("", ""), list(_facts(story)))])
@@ -74,7 +74,7 @@ def _alone(story: Story, *, overlaid: bool = False) -> Iterator[Part]:
     yield Part("settings", "Settings", list(_settings(story)))
 
 
-def _facts(story: Story) -> Iterator[tuple[str, str]]:
+def _facts(story: RunView) -> Iterator[tuple[str, str]]:
     """The summary, row by row."""
     yield "method", f"{story.method} ({story.label})" if story.label not in story.method else story.method
     yield "status", _status(story)
@@ -108,7 +108,7 @@ def _facts(story: Story) -> Iterator[tuple[str, str]]:
     yield "record", text(story.path, 300)
 
 
-def _status(story: Story) -> str:
+def _status(story: RunView) -> str:
     if story.status == "stopped":
         return f"stopped; it can go on with: tardygrad resume {shlex.quote(text(story.path, 1000))}"
     if story.ended:
@@ -116,7 +116,7 @@ def _status(story: Story) -> str:
     return "going on" if going(story.path) else f"{RUNNING}: still going on, or killed"
 
 
-def _memory(story: Story) -> str:
+def _memory(story: RunView) -> str:
     if story.parameters is None:
         return f"At most {story.snapshots:,} past models were held; how large a model is, is not recorded."
     each = 4 * story.parameters
@@ -124,7 +124,7 @@ def _memory(story: Story) -> str:
     return f"A model is a vector of {story.parameters:,} numbers, {each:,} bytes. Held to correct late updates: {held}."
 
 
-def _settings(story: Story) -> Iterator[Block]:
+def _settings(story: RunView) -> Iterator[Block]:
     if story.settings is None:
         yield "This run was begun in Python, without a spec: the program that began it repeats it."
         yield Code("Its settings:", story.toml)

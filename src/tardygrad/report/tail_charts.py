@@ -10,13 +10,13 @@ import altair as alt
 
 from tardygrad.report.blocks import Figure, Table
 from tardygrad.report.figure import BLUE, CLOCK, PANEL, RED, WIDTH, drawn, figure
-from tardygrad.report.loader import Story
+from tardygrad.report.loader import RunView
 from tardygrad.runs.record import Row
 
 LEAST = 1e-12  # share that is drawn, on a logarithmic scale
 
 
-def tail(story: Story) -> Iterator[Figure]:
+def tail(story: RunView) -> Iterator[Figure]:
     """The tail of the updates' norms."""
     if story.tail is None:
         return
@@ -42,7 +42,7 @@ def tail(story: Story) -> Iterator[Figure]:
     yield figure("tail", "Tail of the updates", caption, chart, data, Table(("‖δ‖", "share beyond it"), points))
 
 
-def indices(story: Story) -> Iterator[Figure]:
+def indices(story: RunView) -> Iterator[Figure]:
     """The tail index of the updates over time, where the run estimated it."""
     rows = [row for row in story.tails if row["index"] is not None]
     if not rows:
@@ -59,7 +59,7 @@ def indices(story: Story) -> Iterator[Figure]:
     yield figure("tail-index", "Tail index of updates", " ".join(_notes(story)), chart, data, Table(heads, cells))
 
 
-def _notes(story: Story) -> Iterator[str]:
+def _notes(story: RunView) -> Iterator[str]:
     yield "Estimated every run.tail_every rounds from some coordinates of the updates; below 2 is infinite variance."
     if any(row["low"] is not None for row in story.tails):
         yield "The band goes from the low end to the high end of the estimate."
@@ -97,7 +97,7 @@ def _panel(axis: str, title: str, scale: alt.Scale) -> Any:
     ).properties(width=PANEL, height=220)
 
 
-def memory(story: Story) -> Iterator[Figure]:
+def memory(story: RunView) -> Iterator[Figure]:
     """Past models that the server held for compensation."""
     if not story.snapshots:
         return

@@ -22,7 +22,7 @@ from tardygrad.reproduce.baseline_specs import CONTENDERS, LESSONS, Entry
 from tardygrad.reproduce.results import Results
 from tardygrad.reproduce.trials import TUNING
 from tardygrad.reproduce.tuning import BATCH, RANDOM, Told, best, load, tell, trial, upcoming
-from tardygrad.runs.record import held
+from tardygrad.runs.record import exclusive
 
 FLEETS: tuple[Stragglers, ...] = ("mild", "large")
 
@@ -69,7 +69,7 @@ class Contest:
 
     def go(self, jobs: int) -> Iterator[None]:
         """Make every run, in so many processes; those that are there pass at once."""
-        with held(self.folder):
+        with exclusive(self.folder):
             told = self.told()
             yield from (None for trials in told.values() for _ in trials)
             while asked := {one: points for one in told if (points := self._upcoming(one, told[one]))}:

@@ -53,7 +53,7 @@ class Scale(NamedTuple):
     seeds: range
     fleets: tuple[Stragglers, ...]  # of claims 5, 6 and 7; the others have both, or the large one alone
     methods: tuple[str, ...]  # of claim 5
-    buffers: tuple[int, ...]  # M of claim 5
+    module_buffers: tuple[int, ...]  # M of claim 5
 
 
 FAST = Scale(range(1, 4), ("large",), ("SGDClip", "Clip²"), (1, 10, 20))
@@ -298,13 +298,13 @@ def _arms_5(look: Look, scale: Scale) -> list[Arm]:
         Arm(method, "server", fleet, buffer).at(**ALONE[method])
         for fleet in scale.fleets
         for method in scale.methods
-        for buffer in scale.buffers
+        for buffer in scale.module_buffers
     ]
 
 
 def _judge_5(look: Look, scale: Scale) -> Finding:
     lines = [line(look, arm, scale) for arm in _arms_5(look, scale)]
-    many, last = len(scale.buffers), scale.buffers[-1]
+    many, last = len(scale.module_buffers), scale.module_buffers[-1]
     rows = [lines[i : i + many] for i in range(0, len(lines), many)]
     helped, after = [], []
     for row in rows:

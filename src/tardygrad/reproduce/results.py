@@ -24,7 +24,7 @@ from pydantic import TypeAdapter
 from tardygrad.engines.sim.process_pool import serve_parent
 from tardygrad.errors import Diverged, RecordError, Starved
 from tardygrad.reproduce.trials import Result, Runnable
-from tardygrad.runs.record import Row, held, read_json, write_json
+from tardygrad.runs.record import Row, exclusive, read_json, write_json
 from tardygrad.runs.run import begin, versions
 from tardygrad.spec import spec
 
@@ -53,7 +53,7 @@ class Results:
     def make(self, asked: Sequence[tuple[Runnable, int]], jobs: int) -> Iterator[Path]:
         """The runs that are not there yet, in so many processes; every file as it is written."""
         missing = {self.path(*one): one[0].spec(one[1]) for one in asked if self.look(*one) is None}
-        with held(self.folder), ProcessPoolExecutor(jobs, mp.get_context("fork"), _begin) as pool:
+        with exclusive(self.folder), ProcessPoolExecutor(jobs, mp.get_context("fork"), _begin) as pool:
             try:
                 for made in as_completed([pool.submit(_run, *one) for one in missing.items()]):
                     yield made.result()

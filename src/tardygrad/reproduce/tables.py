@@ -23,7 +23,7 @@ from tardygrad.engines.sim.pool import SimPool
 from tardygrad.errors import Diverged, RecordError, Starved
 from tardygrad.fleet import Fleet, Stragglers
 from tardygrad.reproduce.experiments import LABELS, Cell, Experiment, Trial
-from tardygrad.runs.record import Row, held, plain, read_json, write_json
+from tardygrad.runs.record import Row, exclusive, plain, read_json, write_json
 from tardygrad.runs.run import begin, versions
 
 
@@ -71,7 +71,7 @@ class Study:
 
     def run(self, task: Task, workers: int = 1) -> Iterator[Trial]:
         """Every run that is not there yet, one after the other; those that are there pass at once."""
-        with held(self.folder):
+        with exclusive(self.folder):
             for trial in self.experiment.sweep():
                 yield self._once(trial, task, workers)
             clips = self.clips()

@@ -17,7 +17,7 @@ from optuna.trial import FrozenTrial, create_trial
 
 from tardygrad import streams
 from tardygrad.reproduce.trials import TUNING
-from tardygrad.runs.record import sound
+from tardygrad.runs.record import reading_record
 from tardygrad.sweep.study import database, quiet
 
 RANDOM, BATCH = 10, 5
@@ -74,7 +74,7 @@ def load(path: Path) -> dict[str, Told]:
     """Every study of a file, which need not be there."""
     if not path.exists():
         return {}
-    with quiet(_WHAT), sound(path):
+    with quiet(_WHAT), reading_record(path):
         storage = database(path, new=False)
         try:
             names = optuna.get_all_study_names(storage=storage)
@@ -92,7 +92,7 @@ def trial(space: Space, point: Point, value: float) -> FrozenTrial:
 
 def tell(path: Path, found: Mapping[str, Told]) -> None:
     """Add finished trials to their studies."""
-    with quiet(_WHAT), sound(path):
+    with quiet(_WHAT), reading_record(path):
         storage = database(path, new=not path.exists())
         try:
             for name, trials in found.items():

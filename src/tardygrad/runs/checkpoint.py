@@ -24,8 +24,8 @@ from torch import Tensor
 
 from tardygrad.core.algorithm import Server
 from tardygrad.core.dylu import Speeds
-from tardygrad.core.hierarchy import Letter, Regional
-from tardygrad.core.messages import Buffers, Job, Taken, Update
+from tardygrad.core.hierarchy import Regional, RegionMessage
+from tardygrad.core.messages import Job, ModuleBuffers, Taken, Update
 from tardygrad.core.transforms import State, below
 from tardygrad.engines.pool import Pending
 from tardygrad.errors import RecordError
@@ -50,21 +50,21 @@ class _Tensors:
         self.named: dict[str, Tensor] = named or {}
         self._models: dict[int, str] = {}
 
-    def put(self, name: str, x: Tensor | None, buffers: Buffers | None = None) -> None:
+    def put(self, name: str, x: Tensor | None, module_buffers: ModuleBuffers | None = None) -> None:
         if x is not None:
             self.named[name] = x
-        if buffers is not None:
-            self.named[f"{name}.floats"], self.named[f"{name}.ints"] = buffers
+        if module_buffers is not None:
+            self.named[f"{name}.floats"], self.named[f"{name}.ints"] = module_buffers
 
-    def put_model(self, x: Tensor, buffers: Buffers | None = None) -> str:
+    def put_model(self, x: Tensor, module_buffers: ModuleBuffers | None = None) -> str:
         """The name of a model."""
         name = self._models.setdefault(id(x), f"model.{len(self._models)}")
-        self.put(name, x, buffers)
+        self.put(name, x, module_buffers)
         return name
 
     def put_update(self, name: str, update: Update) -> list[Any]:
         """What of an update is no vector."""
-        self.put(f"{name}.delta", update.delta, update.buffers)
+        self.put(f"{name}.delta", update.delta, update.module_buffers)
         self.put(f"{name}.curvature", update.curvature)
         return [update.client, update.serial, update.round, update.steps, update.loss, update.clipped]
 
@@ -72,14 +72,14 @@ class _Tensors:
         for key, value in (state or {}).items():
             self.put(f"{name}.{key}", value)
 
-    def buffers(self, name: str) -> Buffers | None:
+    def module_buffers(self, name: str) -> ModuleBuffers | None:
         if f"{name}.floats" not in self.named:
             return None
-        return Buffers(self.named[f"{name}.floats"], self.named[f"{name}.ints"])
+        return ModuleBuffers(self.named[f"{name}.floats"], self.named[f"{name}.ints"])
 
     def update(self, name: str, facts: list[Any]) -> Update:
         client, serial, s, steps, loss, clipped = facts
-        vectors = self.named[f"{name}.delta"], self.named.get(f"{name}.curvature"), self.buffers(f"{name}.delta")
+        vectors = self.named[f"{name}.delta"], self.named.get(f"{name}.curvature"), self.module_buffers(f"{name}.delta")
         return Update(client, serial, s, *vectors, steps, float("nan") if loss is None else loss, clipped)
 
     def state(self, name: str) -> State:
@@ -107,7 +107,7 @@ def capture(
             "pending": {
                 "now": pending.now, "due": pending.due,
                 "jobs": [
-                    [job.client, job.serial, job.round, tensors.put_model(job.x, job.buffers), job.steps, job.epochs]
+                    [*job[:3], tensors.put_model(job.x, job.module_buffers), job.steps, job.epochs]
                     for job in pending.jobs
                 ],
                 "done": [tensors.put_update(f"done.{i}", update) for i, update in enumerate(pending.done)],
@@ -128,7 +128,7 @@ def _capture(server: Server, tensors: _Tensors, name: str) -> dict[str, Any]:
         for i, one in enumerate(server.buffer)
     ]
     return {
-        "round": server.round, "x": tensors.put_model(server.x, server.buffers), "sent": server.sent,
+        "round": server.round, "x": tensors.put_model(server.x, server.module_buffers), "sent": server.sent,
         "serials": server.serials, "idle": server.idle, "waiting": server.waiting,
         "jobs": list(server.jobs.items()), "buffer": buffer, "kept": list(server.kept),
         "speeds": list(server.speeds.of.items()) if server.speeds else [],
@@ -138,7 +138,7 @@ def _capture(server: Server, tensors: _Tensors, name: str) -> dict[str, Any]:
 
 def _letters(server: Regional, tensors: _Tensors) -> dict[str, Any]:
     letters = [
-        [letter.due, letter.region, number, letter.up, tensors.put_model(letter.vector, letter.buffers)]
+        [letter.due, letter.region, number, letter.up, tensors.put_model(letter.vector, letter.module_buffers)]
         for _, _, number, letter in server.letters
     ]
     starts = [tensors.put_model(x) for x in server.starts]
@@ -166,12 +166,12 @@ def apply(checkpoint: Checkpoint, server: Server | Regional) -> Pending:
         server.starts = [tensors.named[name] for name in its["starts"]]
         server.heard, server.written = its["heard"], its["written"]
         server.letters = [
-            (due, r, number, Letter(due, r, up, tensors.named[name], tensors.buffers(name)))
+            (due, r, number, RegionMessage(due, r, up, tensors.named[name], tensors.module_buffers(name)))
             for due, r, number, up, name in its["letters"]
         ]
     jobs = [
         Job(
-            client, serial, s, tensors.named[x], steps, epochs, server.seed, tensors.buffers(x), server.state_of(client)
+            client, serial, s, tensors.named[x], steps, epochs, server.seed, tensors.module_buffers(x), server.state_of(client)
         )
         for client, serial, s, x, steps, epochs in pending["jobs"]
     ]
@@ -192,12 +192,12 @@ def sampled(checkpoint: Checkpoint) -> list[Tensor]:
 def unscored(checkpoint: Checkpoint) -> tuple[list[Row], dict[int, Model]]:
     """The rows that were not yet told, and the models of those that were to be evaluated, by round."""
     tensors, facts = _Tensors(checkpoint.tensors), checkpoint.facts
-    return facts["rows"], {t: (tensors.named[name], tensors.buffers(name)) for t, name in facts["unscored"]}
+    return facts["rows"], {t: (tensors.named[name], tensors.module_buffers(name)) for t, name in facts["unscored"]}
 
 
 def _apply(server: Server, facts: dict[str, Any], tensors: _Tensors, name: str, starts: dict[int, Tensor]) -> None:
     """Put one server into its state; `starts` are the models that the jobs in flight started from, by round."""
-    x, server.buffers = tensors.named[facts["x"]], tensors.buffers(facts["x"])
+    x, server.module_buffers = tensors.named[facts["x"]], tensors.module_buffers(facts["x"])
     server.round, server.sent, server.serials = facts["round"], facts["sent"], facts["serials"]
     server.idle, server.waiting = facts["idle"], facts["waiting"]
     server.jobs = dict(facts["jobs"])

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 from tardygrad.core.algorithm import Task
-from tardygrad.core.messages import Buffers, Vector
+from tardygrad.core.messages import ModuleBuffers, Vector
 from tardygrad.runs.record import Row
 
-Model = tuple[Vector, Buffers | None]
+Model = tuple[Vector, ModuleBuffers | None]
 Answer = tuple[dict[str, float], float]
 """Scores, and the seconds they took."""
 
@@ -19,7 +19,7 @@ Answer = tuple[dict[str, float], float]
 class Beside(Protocol):
     """An engine that evaluates while it trains."""
 
-    def ask(self, x: Vector, buffers: Buffers | None) -> Any:
+    def ask(self, x: Vector, module_buffers: ModuleBuffers | None) -> Any:
         """Begin to evaluate a model."""
 
     def answer(self, asked: Any, *, wait: bool) -> Answer | None:

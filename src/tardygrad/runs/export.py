@@ -17,7 +17,7 @@ from types import NoneType
 from typing import Any, NamedTuple
 
 from tardygrad.errors import Invalid, RecordError
-from tardygrad.runs.record import Row, read_json, read_lines, sound
+from tardygrad.runs.record import Row, read_json, read_lines, reading_record
 
 METRICS = {
     "round": "int",
@@ -97,7 +97,7 @@ def export(runs: Sequence[Path], folder: Path, formats: Iterable[str], *, force:
 
 def _rows(runs: Sequence[Path], sheet: Sheet) -> Iterator[Row]:
     for path in runs:
-        with sound(path):
+        with reading_record(path):
             for row in sheet.rows(path):
                 yield {"run": str(path)} | row
 
@@ -107,7 +107,7 @@ def _sheets(runs: Sequence[Path]) -> list[Sheet]:
     scores: dict[str, str] = {}
     seen: dict[tuple[str, type], None] = {("event", str): None, ("time", float): None}  # a set that keeps its order
     for path in runs:
-        with sound(path):
+        with reading_record(path):
             _classes(path)
             for row in read_lines(path / "metrics.jsonl"):
                 scores |= {name: "float" for name in row if name.startswith("test_")}

@@ -103,7 +103,7 @@ def needs(
     """
     d, dc = task.parameters, method.compensate
     processes = processes or len(os.sched_getaffinity(0))
-    x, buffers = 4 * d, sum(tensor.nbytes for tensor in task.init_buffers() or ())
+    x, module_buffers = 4 * d, sum(tensor.nbytes for tensor in task.init_module_buffers() or ())
     made, frozen = _module(task)
     kept = 2 * x if made else 0
     outer, inner = _state(method.outer, d), _state(method.inner, d)
@@ -112,14 +112,14 @@ def needs(
     if method.curvature:
         inner += _state(method.curvature.weigh, d)
     kept_states = task.clients * inner if method.keep else 0
-    update = x * (1 + dc) + buffers + inner * method.keep
-    job = (WORK + dc + method.inner.scratch) * x + buffers + inner
+    update = x * (1 + dc) + module_buffers + inner * method.keep
+    job = (WORK + dc + method.inner.scratch) * x + module_buffers + inner
     step = (ROUND + dc) * x + outer  # the state before stays until the round is made
     sums = 1 + (len(method.regions.members(task.clients)) if method.regions else 0)
-    own = (1 + sums) * x + buffers + outer + made + frozen + kept + kept_states
+    own = (1 + sums) * x + module_buffers + outer + made + frozen + kept + kept_states
     if processes > 1:
         work, ahead = (
-            processes * (job + frozen + update) + update + places(processes) * (x + buffers),
+            processes * (job + frozen + update) + update + places(processes) * (x + module_buffers),
             AHEAD * processes,
         )
     elif threads > 0:
@@ -127,7 +127,9 @@ def needs(
     else:
         work, ahead = batch * job - kept, task.clients if batch > 1 else 0  # new jobs may overtake computed ones
     apart = processes > 1 or threads > 0
-    return Needs(own, x + buffers, update, work, step, apart, ahead, batch > 1, checkpoint_every, outer + kept_states)
+    return Needs(
+        own, x + module_buffers, update, work, step, apart, ahead, batch > 1, checkpoint_every, outer + kept_states
+    )
 
 
 def _module(task: Task) -> tuple[int, int]:

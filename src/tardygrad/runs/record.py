@@ -130,7 +130,7 @@ class Record:
 
 
 @contextmanager
-def held(folder: Path, what: str = "the folder of results") -> Iterator[None]:
+def exclusive(folder: Path, what: str = "the folder of results") -> Iterator[None]:
     """A folder, made if need be, for one process at a time; those of one that was killed need a moment to let go."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -150,7 +150,7 @@ def held(folder: Path, what: str = "the folder of results") -> Iterator[None]:
 
 
 @contextmanager
-def sound(path: Path) -> Iterator[None]:
+def reading_record(path: Path) -> Iterator[None]:
     """Reading a record whose content cannot be right says so."""
     try:
         yield

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from safetensors.torch import save
 
-from tardygrad.core.algorithm import Task, Whole, downplay
+from tardygrad.core.algorithm import LocalVectors, Task, downplay
 from tardygrad.core.hierarchy import serve
 from tardygrad.core.messages import Advanced, Joined, Lost, Refused, Taken, Update, Vector
 from tardygrad.core.method import Method
@@ -28,7 +28,7 @@ from tardygrad.fleet import Fleet
 from tardygrad.runs import checkpoint
 from tardygrad.runs.evaluation import Scores
 from tardygrad.runs.loop import Event, drive
-from tardygrad.runs.record import Record, Row, read_json, read_lines, replace, sound, unused, write_json
+from tardygrad.runs.record import Record, Row, read_json, read_lines, reading_record, replace, unused, write_json
 from tardygrad.runs.summary import Summary as Summary
 from tardygrad.runs.summary import plural as plural
 from tardygrad.tail.updates import Updates
@@ -61,8 +61,10 @@ class Run:
         if settings["evaluate_every"] and getattr(task, "test", ...) is None:
             raise Invalid("evaluating needs a test set, and the task has none. Give it one, or set evaluate_every=0.")
         check_work(pool, method)
-        x, vectors = task.init(seed), getattr(pool, "vectors", Whole)
-        self.server = serve(method, x, clients=task.clients, seed=seed, buffers=task.init_buffers(), vectors=vectors)
+        x, vectors = task.init(seed), getattr(pool, "vectors", LocalVectors)
+        self.server = serve(
+            method, x, clients=task.clients, seed=seed, module_buffers=task.init_module_buffers(), vectors=vectors
+        )
         if not x.isfinite().all():
             raise Invalid("the initial model must be finite, and this task's is not. Use smaller settings.")
         self.task, self.pool, self.settings = task, pool, settings
@@ -237,7 +239,7 @@ class Run:
     def _round(self, now: float, advanced: Advanced) -> None:
         every, made = self.settings["evaluate_every"], advanced.round
         scored = every and (made % every == 0 or made == self.settings["rounds"])
-        model = (self.server.x, self.server.buffers) if scored else None
+        model = (self.server.x, self.server.module_buffers) if scored else None
         self.scores.add({"time": now, **advanced._asdict()}, model)
 
     def _tell(self, *, wait: bool = False) -> list[Row]:
@@ -286,8 +288,11 @@ class Run:
         self.seconds = self._spent()
         if self.record:
             tensors = {"x": self.server.x.cpu()}
-            if self.server.buffers:
-                tensors |= {"floats": self.server.buffers.floats.cpu(), "ints": self.server.buffers.ints.cpu()}
+            if self.server.module_buffers:
+                tensors |= {
+                    "floats": self.server.module_buffers.floats.cpu(),
+                    "ints": self.server.module_buffers.ints.cpu(),
+                }
             replace(self.record.path / "model.safetensors", save(tensors))
             write_json(self.record.path / "summary.json", self.summary()._asdict())
 
@@ -341,7 +346,7 @@ def resume(path: str | Path, method: Method, task: Task, pool: Pool, *, rounds: 
         rounds: T, if it should end later than was asked for.
     """
     where = Path(path)
-    with sound(where):
+    with reading_record(where):
         settings: Settings = {"tail_every": 0, **read_json(where / "spec.json")["run"]}  # type: ignore[typeddict-item]
         if rounds is not None:
             settings["rounds"] = rounds

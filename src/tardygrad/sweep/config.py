@@ -20,7 +20,7 @@ from tardygrad.core.algorithm import Task
 from tardygrad.core.hierarchy import serve
 from tardygrad.core.method import Method, at_least_one
 from tardygrad.errors import Invalid, nearest
-from tardygrad.runs.record import Row, read_json, sound
+from tardygrad.runs.record import Row, read_json, reading_record
 from tardygrad.runs.run import label
 from tardygrad.spec.signature import Table, call, shown
 from tardygrad.spec.spec import Spec, load, override, parse, shipped
@@ -144,7 +144,7 @@ def ask(
     for params in asked.grid() if sampler == "grid" else _ends(asked):
         _check(asked.at(params))
     task = build(asked)
-    scores = task.evaluate(task.init(base.run.seed), task.init_buffers())
+    scores = task.evaluate(task.init(base.run.seed), task.init_module_buffers())
     score: Literal["accuracy", "loss"] = "accuracy" if "accuracy" in scores else "loss"
     if best == "accuracy" and score == "loss":
         raise Invalid(f"`best` = accuracy needs a task that has one, got {base.task.kind}. Use --best loss.")
@@ -166,7 +166,7 @@ def _ahead(target: float, score: str, start: float) -> None:
 def again(folder: Path) -> Asked:
     """What was asked of the sweep in a folder."""
     asked = said(read_json(folder / "sweep.json"), folder)
-    with sound(folder):
+    with reading_record(folder):
         points = math.prod(map(len, asked.space.values()))
         if asked.sampler == "grid" and asked.trials != points:
             raise ValueError(f"trials: {asked.trials} of a grid of {points}")
@@ -182,7 +182,7 @@ def again(folder: Path) -> Asked:
 def said(row: Row, folder: Path) -> Asked:
     """What a folder's `sweep.json` says, each value being of its type."""
     given = {key: value for key, value in row.items() if key != "versions"}
-    with sound(folder):
+    with reading_record(folder):
         try:
             TypeAdapter(Asked).validate_json(json.dumps(given), strict=True)
         except ValidationError as error:

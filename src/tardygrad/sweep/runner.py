@@ -21,7 +21,7 @@ import torch
 from tardygrad.core.algorithm import Task
 from tardygrad.engines.sim.process_pool import serve_parent
 from tardygrad.errors import Invalid
-from tardygrad.runs.record import Row, held, unused, write_json
+from tardygrad.runs.record import Row, exclusive, unused, write_json
 from tardygrad.runs.run import versions
 from tardygrad.spec.signature import shown
 from tardygrad.sweep.config import Asked, again
@@ -136,7 +136,7 @@ class Crew:
             return _failed(
                 f"{deaths} processes died over it (exit code {code}). Is there enough memory? Try fewer jobs."
             )
-        self._send(hand, study.afresh(trial))
+        self._send(hand, study.restart(trial))
         return None
 
 
@@ -166,7 +166,7 @@ def _labour(line: Connection, asked: Asked, task: Task) -> None:
 @contextmanager
 def _ours(folder: Path, asked: Asked) -> Iterator[None]:
     """A folder that holds this sweep and is no one else's meanwhile."""
-    with held(unused(folder), "the sweep in"):
+    with exclusive(unused(folder), "the sweep in"):
         if (folder / "sweep.json").exists():
             same(folder, asked)
             read(folder)  # refuses one that is damaged before Optuna mends it in its own way

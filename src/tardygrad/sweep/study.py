@@ -25,7 +25,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from tardygrad import streams
 from tardygrad.errors import Invalid, RecordError
-from tardygrad.runs.record import Row, sound
+from tardygrad.runs.record import Row, reading_record
 from tardygrad.sweep.config import Asked, toml
 
 _NAME = "sweep"
@@ -54,7 +54,7 @@ class Study:
     @quiet()
     def __init__(self, folder: Path, asked: Asked) -> None:
         self.asked, path = asked, folder / "study.db"
-        with sound(folder):
+        with reading_record(folder):
             self.space = {key: _distribution(values) for key, values in asked.space.items()}
             if new := not path.exists():
                 self._create(folder / "study.db.draft").replace(path)
@@ -141,7 +141,7 @@ class Study:
             self.storage.set_trial_state_values(trial._trial_id, TrialState.WAITING)
 
     @quiet()
-    def afresh(self, trial: optuna.trial.Trial) -> optuna.trial.Trial:
+    def restart(self, trial: optuna.trial.Trial) -> optuna.trial.Trial:
         """A trial under way, as it was when it began."""
         self._forget(trial._trial_id)
         return optuna.trial.Trial(self.study, trial._trial_id)

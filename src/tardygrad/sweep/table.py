@@ -16,7 +16,7 @@ from statistics import mean
 from typing import Any, Literal, NamedTuple
 
 from tardygrad.errors import RecordError
-from tardygrad.runs.record import Row, read_json, sound
+from tardygrad.runs.record import Row, read_json, reading_record
 
 State = Literal["waiting", "running", "finished", "pruned"]
 
@@ -87,7 +87,7 @@ def read(folder: str | Path) -> Sweep:
     where = Path(folder)
     asked = read_json(where / "sweep.json")
     said(asked, where)
-    with sound(where):
+    with reading_record(where):
         trials = [_trial(number, STATES[state], attrs) for number, state, attrs in _rows(where / "study.db")]
         return Sweep(
             name=asked["name"],

@@ -42,7 +42,7 @@ class Bench:
     def _start(self, seed: int) -> Row:
         """The scores of x_0."""
         if seed not in self._starts:
-            scores = self._task.evaluate(self._task.init(seed), self._task.init_buffers())
+            scores = self._task.evaluate(self._task.init(seed), self._task.init_module_buffers())
             self._starts[seed] = {name: scores[name] for name in ("loss", "accuracy") if name in scores}
         return self._starts[seed]
 

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from tardygrad import streams
 from tardygrad.core.algorithm import Task
-from tardygrad.core.messages import Buffers, Job, Vector
+from tardygrad.core.messages import Job, ModuleBuffers, Vector
 from tardygrad.errors import Invalid
 from tardygrad.tail.estimate import Tail, estimate
 from tardygrad.tail.hill import Numbers
@@ -91,7 +91,7 @@ def probe(
     task: Task,
     x: Vector,
     *,
-    buffers: Buffers | None = None,
+    module_buffers: ModuleBuffers | None = None,
     clients: int = 8,
     batches: int = 16,
     seed: int = 0,
@@ -106,7 +106,7 @@ def probe(
         clip: u, the threshold whose share of clipped coordinates is wanted.
     """
     chosen = sampling(task, x, clients=clients, batches=batches, seed=seed)
-    return told(chosen, gradients(task, x, chosen, buffers), clip)
+    return told(chosen, gradients(task, x, chosen, module_buffers), clip)
 
 
 def sampling(task: Task, x: Vector, *, clients: int = 8, batches: int = 16, seed: int = 0) -> Sampling:
@@ -121,7 +121,7 @@ def sampling(task: Task, x: Vector, *, clients: int = 8, batches: int = 16, seed
     parts = [_part("all", 0, task.parameters, 2 * most, seed)]
     if isinstance(task, TorchTask):
         start = 0
-        sizes = [(_layer(name), p.numel()) for name, p in trainable(task.module(x, task.init_buffers())).items()]
+        sizes = [(_layer(name), p.numel()) for name, p in trainable(task.module(x, task.init_module_buffers())).items()]
         for name, group in groupby(sizes, key=lambda one: one[0]):
             size = sum(number for _, number in group)
             parts.append(_part(name, start, size, most, seed))
@@ -139,11 +139,11 @@ def _part(name: str, start: int, size: int, most: int, seed: int) -> Part:
     return Part(name, size, torch.from_numpy(np.sort(drawn) + start))
 
 
-def gradients(task: Task, x: Vector, chosen: Sampling, buffers: Buffers | None = None) -> Iterator[Tensor]:
+def gradients(task: Task, x: Vector, chosen: Sampling, module_buffers: ModuleBuffers | None = None) -> Iterator[Tensor]:
     """The sampled coordinates of each mini-batch's gradient, and last its length, client by client."""
     everywhere = torch.cat([part.sample for part in chosen.parts])
     for client in chosen.clients:
-        own = Buffers(*(flat.clone() for flat in buffers)) if buffers else None
+        own = ModuleBuffers(*(flat.clone() for flat in module_buffers)) if module_buffers else None
         job = Job(client, 0, 0, x, chosen.batches, None, streams.key(chosen.seed, "probe"), own)
         for batch in task.batches(job):
             _, g = task.gradient(x, batch, own)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tardygrad.core.messages import Buffers, Job, Vector
+from tardygrad.core.messages import Job, ModuleBuffers, Vector
 from tardygrad.tasks.rules import whole
 
 
@@ -22,16 +22,16 @@ class Clock:
     def init(self, seed: int) -> Vector:
         return torch.empty(0)
 
-    def init_buffers(self) -> Buffers | None:
+    def init_module_buffers(self) -> ModuleBuffers | None:
         return None
 
     def batches(self, job: Job) -> Iterator[None]:
         return iter(())
 
-    def gradient(self, x: Vector, batch: None, buffers: Buffers | None) -> tuple[Tensor, Vector]:
+    def gradient(self, x: Vector, batch: None, module_buffers: ModuleBuffers | None) -> tuple[Tensor, Vector]:
         return torch.zeros(()), torch.zeros_like(x)
 
-    def evaluate(self, x: Vector, buffers: Buffers | None) -> dict[str, float]:
+    def evaluate(self, x: Vector, module_buffers: ModuleBuffers | None) -> dict[str, float]:
         return {}
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tardygrad.core.messages import Buffers, Vector
+from tardygrad.core.messages import ModuleBuffers, Vector
 from tardygrad.errors import Invalid
 from tardygrad.tasks.data.sharding import Shards, shard
 from tardygrad.tasks.data.text import Pairs, pairs, read, split
@@ -39,9 +39,9 @@ class LM(TorchTask):
         """The text of tokens."""
         return self.tokenizer.decode(tokens) if self.tokenizer else bytes(tokens.tolist())
 
-    def evaluate(self, x: Vector, buffers: Buffers | None) -> dict[str, float]:
+    def evaluate(self, x: Vector, module_buffers: ModuleBuffers | None) -> dict[str, float]:
         """The mean loss in nats per token, the perplexity exp(loss), and bits per byte of text."""
-        scores = super().evaluate(x, buffers)
+        scores = super().evaluate(x, module_buffers)
         loss = scores["loss"]
         perplexity = math.exp(loss) if loss < 700 else loss if math.isnan(loss) else math.inf
         return scores | {"perplexity": perplexity, "bits_per_byte": loss * self.tokens_per_byte / math.log(2)}

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tardygrad import streams
-from tardygrad.core.messages import Buffers, Job, Vector
+from tardygrad.core.messages import Job, ModuleBuffers, Vector
 from tardygrad.tasks.noise import Noise
 from tardygrad.tasks.rules import number, whole
 
@@ -46,7 +46,7 @@ class Quadratic:
         away *= math.sqrt(self.parameters) / torch.linalg.vector_norm(away)
         return (self.optimum + away).float()
 
-    def init_buffers(self) -> Buffers | None:
+    def init_module_buffers(self) -> ModuleBuffers | None:
         return None
 
     def batches(self, job: Job) -> Iterator[Draw]:
@@ -54,14 +54,14 @@ class Quadratic:
         for _ in range(job.steps or job.epochs or 0):
             yield Draw(job.client, self.noise.draw(rng, self.parameters) if self.noise and rng else None)
 
-    def gradient(self, x: Vector, batch: Draw, buffers: Buffers | None) -> tuple[Tensor, Vector]:
+    def gradient(self, x: Vector, batch: Draw, module_buffers: ModuleBuffers | None) -> tuple[Tensor, Vector]:
         """F_i(x), which leaves the noise out, and h ⊙ (x − c_i) + ξ."""
         off = x - self.c[batch.client]
         g = self.h * off
         value = 0.5 * torch.dot(g, off)
         return value, g if batch.noise is None else g.add_(batch.noise)
 
-    def evaluate(self, x: Vector, buffers: Buffers | None) -> dict[str, float]:
+    def evaluate(self, x: Vector, module_buffers: ModuleBuffers | None) -> dict[str, float]:
         """F(x) − F* and ‖x − x*‖₂."""
         off = x.double() - self.optimum
         return {

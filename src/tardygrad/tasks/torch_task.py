@@ -16,7 +16,7 @@ from torch.func import functional_call, grad_and_value, vmap
 
 from tardygrad import streams
 from tardygrad.core.algorithm import Ask
-from tardygrad.core.messages import Buffers, Job, Vector
+from tardygrad.core.messages import Job, ModuleBuffers, Vector
 from tardygrad.errors import Invalid
 from tardygrad.tasks.data.sharding import Data, Shards, tensors
 from tardygrad.tasks.noise import Noise
@@ -54,7 +54,7 @@ class TorchTask:
         test: the test set; without it there is nothing to evaluate.
         batch_size: rows per local step; a pass over a shard ends with a smaller batch if it must.
         noise: added to every gradient.
-        buffers: "average" a module's persistent buffers (BatchNorm) over a round's updates, or "refuse" to have any.
+        module_buffers: "average" persistent buffers (BatchNorm) over a round's updates, or "refuse" to have any.
         evaluate_batch: rows at a time when evaluating.
         scores: of the test set besides the loss; None is the accuracy, if targets are classes.
         augment: alters the inputs of every training batch; `crop_and_flip` of `tardygrad.tasks.data.pixels` is one.
@@ -77,7 +77,7 @@ class TorchTask:
         test: Data | None = None,
         batch_size: int = 32,
         noise: Noise | None = None,
-        buffers: Literal["average", "refuse"] = "average",
+        module_buffers: Literal["average", "refuse"] = "average",
         evaluate_batch: int = 1024,
         scores: Scores | None = None,
         augment: Augment | None = None,
@@ -89,8 +89,8 @@ class TorchTask:
         whole("evaluate_batch", evaluate_batch)
         if not isinstance(shards, Shards):
             raise Invalid(f"`shards` must be made by shard(data, clients=...), got {type(shards).__name__}.")
-        if buffers not in ("average", "refuse"):
-            raise Invalid(f"`buffers` must be 'average' or 'refuse', got {buffers!r}.")
+        if module_buffers not in ("average", "refuse"):
+            raise Invalid(f"`module_buffers` must be 'average' or 'refuse', got {module_buffers!r}.")
         self.device = _device(device)
         self.loss, self.noise, self.augment, self.autocast = loss, noise, augment, autocast
         self.scores, self._uncut = scores, uncut
@@ -102,10 +102,12 @@ class TorchTask:
         check(given)  # before the copy, in which parameters no longer share memory
         self._template = copied(given).to(self.device)
         floats, ints = kept(self._template)
-        if buffers == "refuse" and (floats or ints):
+        if module_buffers == "refuse" and (floats or ints):
             name = next(iter(floats | ints))
             owner = type(self._template.get_submodule(name.rpartition(".")[0])).__name__
-            raise Invalid(f"buffers='refuse' allows no buffers, got `{name}` of {owner}. Use GroupNorm or LayerNorm.")
+            raise Invalid(
+                f"module_buffers='refuse' allows no buffers, got `{name}` of {owner}. Use GroupNorm or LayerNorm."
+            )
         self._shapes = [p.shape for p in trainable(self._template).values()]
         self._parameters = sum(shape.numel() for shape in self._shapes)
         self._draws = draws(self._template)
@@ -153,19 +155,19 @@ class TorchTask:
             raise Invalid(f"a module factory must make the same shapes every time, got others for seed {seed}.")
         return flatten(parameters).to(self.device)
 
-    def init_buffers(self) -> Buffers | None:
+    def init_module_buffers(self) -> ModuleBuffers | None:
         floats, ints = kept(self._template)
         if not floats and not ints:
             return None
-        return Buffers(flatten(floats.values()), flatten(ints.values(), torch.int64))
+        return ModuleBuffers(flatten(floats.values()), flatten(ints.values(), torch.int64))
 
-    def module(self, x: Vector, buffers: Buffers | None = None) -> nn.Module:
+    def module(self, x: Vector, module_buffers: ModuleBuffers | None = None) -> nn.Module:
         """The network with the parameters x, in evaluation mode: a copy, to use without the task."""
         views = self._views()
         if self._uncut is not None:
             with keyed(0):  # what it draws is overwritten
                 views = Views(self._uncut().to(self.device))
-        own = Buffers(*(flat.to(self.device, copy=True) for flat in buffers)) if buffers else None
+        own = ModuleBuffers(*(flat.to(self.device, copy=True) for flat in module_buffers)) if module_buffers else None
         views.bind(x.to(self.device), own, training=False)
         return copied(views.module)
 
@@ -184,10 +186,10 @@ class TorchTask:
         while True:
             yield from torch.split(mine[torch.from_numpy(rng.permutation(len(mine)))], self.batch_size)
 
-    def gradient(self, x: Vector, batch: Batch, buffers: Buffers | None) -> tuple[Tensor, Vector]:
+    def gradient(self, x: Vector, batch: Batch, module_buffers: ModuleBuffers | None) -> tuple[Tensor, Vector]:
         """F(x; ξ), without the noise, and ∇F(x; ξ) + noise; the vector is overwritten by the thread's next call."""
         views = self._views()
-        views.bind(x, buffers, training=True)
+        views.bind(x, module_buffers, training=True)
         views.g.zero_()
         with keyed(batch.key) if self._draws or not views.probed else nullcontext():
             before = None if views.probed else torch.get_rng_state()
@@ -200,7 +202,7 @@ class TorchTask:
         if value.numel() != 1:
             raise Invalid(f"`loss` must return one number, got shape {list(value.shape)}. Use reduction='mean'.")
         value.backward()  # type: ignore[no-untyped-call]
-        views.keep(buffers)
+        views.keep(module_buffers)
         if batch.noise is not None:
             views.g += batch.noise.to(self.device)
         return value.detach(), views.g
@@ -243,12 +245,14 @@ class TorchTask:
         return inputs
 
     @torch.no_grad()
-    def evaluate(self, x: Vector, buffers: Buffers | None) -> dict[str, float]:
+    def evaluate(self, x: Vector, module_buffers: ModuleBuffers | None) -> dict[str, float]:
         """The mean loss on the test set, and `scores`, or the accuracy in [0, 1] if targets are classes."""
         if self.test is None:
             raise Invalid("evaluating needs a test set, got none. Give the task test=(inputs..., target).")
         views = self._views()
-        views.bind(x, Buffers(*(flat.clone() for flat in buffers)) if buffers else None, training=False)
+        views.bind(
+            x, ModuleBuffers(*(flat.clone() for flat in module_buffers)) if module_buffers else None, training=False
+        )
         loss, right, count = 0.0, 0, len(self.test[-1])
         classes, outputs = False, []
         for *inputs, target in zip(*(torch.split(tensor, self.evaluate_batch) for tensor in self.test), strict=True):

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.parameter import is_lazy
 
-from tardygrad.core.messages import Buffers, Vector
+from tardygrad.core.messages import ModuleBuffers, Vector
 from tardygrad.errors import Invalid
 
 _GENERATOR = threading.Lock()  # torch's global generator is one for all threads
@@ -40,8 +40,8 @@ class Views:
         self.pointer = 0
         self.probed = False
 
-    def bind(self, x: Vector, buffers: Buffers | None, *, training: bool) -> None:
-        """Make the parameters views of x and the buffers views of `buffers`."""
+    def bind(self, x: Vector, module_buffers: ModuleBuffers | None, *, training: bool) -> None:
+        """Make the parameters views of x and the buffers views of `module_buffers`."""
         if self.module.training != training:
             self.module.train(training)
         if x is not self.x or x.data_ptr() != self.pointer:
@@ -54,27 +54,27 @@ class Views:
             self.x, self.pointer = x, x.data_ptr()  # holding x keeps its memory from being given to another vector
         if not self.floats and not self.ints:
             return
-        if buffers is None:
+        if module_buffers is None:
             raise Invalid(
-                "this module has buffers, got none with x. Start the server with buffers=task.init_buffers()."
+                "this module has buffers, got none with x. Start with module_buffers=task.init_module_buffers()."
             )
-        for buffer, part, same in self._pairs(buffers):
+        for buffer, part, same in self._pairs(module_buffers):
             if same:
                 buffer.data = part.view(buffer.shape)
             else:
                 buffer.copy_(part.view(buffer.shape))
 
-    def keep(self, buffers: Buffers | None) -> None:
+    def keep(self, module_buffers: ModuleBuffers | None) -> None:
         """Write back what a forward pass could not write in place: other dtypes, and buffers that were replaced."""
-        if buffers is None or not (self.floats or self.ints):
+        if module_buffers is None or not (self.floats or self.ints):
             return
-        for buffer, part, same in self._pairs(buffers):
+        for buffer, part, same in self._pairs(module_buffers):
             if not same or buffer.data_ptr() != part.data_ptr():
                 part.copy_(buffer.detach().reshape(-1))
 
-    def _pairs(self, buffers: Buffers) -> Iterator[tuple[Tensor, Tensor, bool]]:
+    def _pairs(self, module_buffers: ModuleBuffers) -> Iterator[tuple[Tensor, Tensor, bool]]:
         """(buffer, its part of the flat tensor, same dtype?)"""
-        for owned, flat in zip((self.floats, self.ints), buffers, strict=True):
+        for owned, flat in zip((self.floats, self.ints), module_buffers, strict=True):
             found = [getattr(owner, leaf) for owner, leaf in owned]
             for buffer, part in zip(found, torch.split(flat, [b.numel() for b in found]), strict=True):
                 yield buffer, part, buffer.dtype == flat.dtype

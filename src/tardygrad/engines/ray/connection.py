@@ -218,8 +218,8 @@ def store(task: Task, method: Method, *, workers: int, luggage: int) -> int:
     Args:
         luggage: bytes of task and method.
     """
-    vector, buffers = 4 * task.parameters, task.init_buffers()
-    model = vector + (sum(flat.nbytes for flat in buffers) if buffers else 0)
+    vector, module_buffers = 4 * task.parameters, task.init_module_buffers()
+    model = vector + (sum(flat.nbytes for flat in module_buffers) if module_buffers else 0)
     state = vector * sum(like is None for like in admission.expected(method).values())
     update = model + state + vector * method.compensate
     sizes = method.regions.sizes if method.regions else 1

@@ -44,8 +44,8 @@ class Evaluator:
         self.actor = self._hire()
         self.up = self.actor.ping.remote()
 
-    def ask(self, x: Any, buffers: Any) -> Asked:
-        model = buffers, self._ray.put(x)
+    def ask(self, x: Any, module_buffers: Any) -> Asked:
+        model = module_buffers, self._ray.put(x)
         now = time.monotonic()
         return Asked(model, self.actor, self.actor.evaluate.remote(*model), now, now)
 

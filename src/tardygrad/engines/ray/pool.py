@@ -17,10 +17,10 @@ from typing import Any, Literal, NamedTuple, Self
 
 import torch
 
-from tardygrad.core.algorithm import Task, Whole
-from tardygrad.core.messages import Buffers, Job, Joined, Lost, Update, Vector
+from tardygrad.core.algorithm import LocalVectors, Task
+from tardygrad.core.messages import Job, Joined, Lost, ModuleBuffers, Update, Vector
 from tardygrad.core.method import Method
-from tardygrad.core.vectors import Vectors
+from tardygrad.core.vectors import VectorStore
 from tardygrad.engines.fleet_clock import Emulated
 from tardygrad.engines.pool import Message, Pending
 from tardygrad.engines.ray.connection import Watch, join, ray_module, said, start, store
@@ -235,13 +235,13 @@ class RayPool:
             model = self.models[self._named(job)]
             if not model.slices:
                 model.slices = [self._ray.put(job.x.numpy())]
-            buffers = job.buffers and tuple(flat.numpy() for flat in job.buffers)
+            module_buffers = job.module_buffers and tuple(flat.numpy() for flat in job.module_buffers)
             state = None if job.state is None else {name: value.numpy() for name, value in job.state.items()}
-            light = job._replace(x=None, buffers=None, state=None)  # type: ignore[arg-type]
+            light = job._replace(x=None, module_buffers=None, state=None)  # type: ignore[arg-type]
             errors, rather = self.errors.get(job.client, (None, None))
             worker, spoilt = self.staff.take(rather), (job.client, job.serial) in self.emulated.spoilt
             work = worker.actor.work.options(num_returns=len(self.cuts) + (self.wire != "float32"))
-            facts, *parts = work.remote(light, due - now, spoilt, buffers, state, errors, *model.slices)
+            facts, *parts = work.remote(light, due - now, spoilt, module_buffers, state, errors, *model.slices)
             self.flights[facts] = Flight(job, worker, parts, time.monotonic(), due)
 
     def _release(self, job: Job) -> None:
@@ -396,12 +396,12 @@ class RayPool:
             self.staff.end(actor)
         self.shards = None
 
-    def vectors(self, method: Method, x: Vector) -> Vectors:
+    def vectors(self, method: Method, x: Vector) -> VectorStore:
         """What holds the vectors of a server on this pool, for a run that begins."""
         self._check_ray()
         self._renew()
         if len(self.cuts) == 2:
-            return Whole(method, x)
+            return LocalVectors(method, x)
         make = self._ray.remote(max_restarts=0, max_task_retries=0, num_cpus=0, scheduling_strategy="SPREAD")(Shard)
         luggage, loads = self._ray.cloudpickle.dumps(method), self._ray.cloudpickle.loads
 
@@ -431,12 +431,12 @@ class RayPool:
 
     # -------------------------------------------------------------------------------------------------- evaluation
 
-    def ask(self, x: Vector, buffers: Buffers | None) -> Asked:
+    def ask(self, x: Vector, module_buffers: ModuleBuffers | None) -> Asked:
         """Have a model evaluated beside the training; see `answer`."""
         self._check_ray()
         if self._evaluator is None:  # no CPUs: it must not wait for those that workers have
             self._evaluator = Evaluator(self._ray, lambda: self._actor(0.0), self.staff.end, self._timer())
-        return self._evaluator.ask(x.numpy(), buffers and tuple(flat.numpy() for flat in buffers))
+        return self._evaluator.ask(x.numpy(), module_buffers and tuple(flat.numpy() for flat in module_buffers))
 
     def _timer(self) -> Deadlines:
         return Deadlines(self.deadlines.patience, self.deadlines.grace)

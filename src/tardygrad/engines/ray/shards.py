@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from tardygrad.core import admission
-from tardygrad.core.algorithm import Whole
+from tardygrad.core.algorithm import LocalVectors
 from tardygrad.core.kernels import Outcome
-from tardygrad.core.messages import NOTHING, Buffers, Reason, Update, Vector
+from tardygrad.core.messages import NOTHING, ModuleBuffers, Reason, Update, Vector
 from tardygrad.core.method import Method
 from tardygrad.core.transforms import State, Step, Transform
 from tardygrad.engines.ray.worker import tensor
@@ -66,23 +66,23 @@ class Shard:
 
     def __init__(self, method: bytes, loads: Callable[[bytes], Any], threads: int, x: Any, wire: Wire) -> None:
         torch.set_num_threads(threads)
-        self.vectors, self.wire = Whole(loads(method), tensor(x)), wire
+        self.vectors, self.wire = LocalVectors(loads(method), tensor(x)), wire
         self.update: Update | None = None  # looked at, and not yet taken
 
-    def look(self, facts: Update, part: dict[str, Any]) -> float | Reason:
+    def validate(self, facts: Update, part: dict[str, Any]) -> float | Reason:
         """‖δ‖ of this slice of an update, or what is wrong with it."""
         vectors = {name: unpack(Packed.of(arrays, self.wire), self.wire) for name, arrays in part.items()}
         self.update = facts._replace(delta=vectors["delta"], curvature=vectors.get("curvature"))
-        return self.vectors.look(self.update, None, {})
+        return self.vectors.validate(self.update, None, {})
 
     def fold(self, weight: float) -> None:
         assert self.update is not None
         self.vectors.fold(self.update, weight)
         self.update = None
 
-    def advance(self, t: int, delays: tuple[int, ...], over: float) -> tuple[tuple[float, ...], bool]:
+    def advance(self, t: int, delays: tuple[int, ...], denominator: float) -> tuple[tuple[float, ...], bool]:
         """Norms and share of what was done, and whether x is finite."""
-        return self.vectors.advance(t, delays, over)[1:], self.vectors.finite()
+        return self.vectors.advance(t, delays, denominator)[1:], self.vectors.finite()
 
     def hold(self, s: int) -> None:
         self.vectors.hold(s)
@@ -172,14 +172,14 @@ class Shards:
         """Keep of all that is there only x, here."""
         self._x = self.x
 
-    def look(self, update: Update, buffers: Buffers | None, keeps: admission.Kept) -> float | Reason:
+    def validate(self, update: Update, module_buffers: ModuleBuffers | None, keeps: admission.Kept) -> float | Reason:
         bare = update._replace(delta=NOTHING, curvature=NOTHING if self._method.compensate else None)
-        if not admission.fits(bare, NOTHING, buffers, self._method, keeps):
+        if not admission.fits(bare, NOTHING, module_buffers, self._method, keeps):
             return "wrong shape"
         if not admission.finite(bare, 0.0):
             return "not finite"
-        facts = update._replace(buffers=None)
-        asked = [actor.look.remote(facts, part) for actor, part in zip(self.actors, self.arrived, strict=True)]
+        facts = update._replace(module_buffers=None)
+        asked = [actor.validate.remote(facts, part) for actor, part in zip(self.actors, self.arrived, strict=True)]
         try:
             norms = self._get(asked)
         except self._ray.exceptions.ObjectLostError:
@@ -190,8 +190,8 @@ class Shards:
     def fold(self, update: Update, weight: float) -> None:
         self._tell("fold", weight)
 
-    def advance(self, t: int, delays: tuple[int, ...], over: float) -> Outcome:
-        made = self._all("advance", t, delays, over)
+    def advance(self, t: int, delays: tuple[int, ...], denominator: float) -> Outcome:
+        made = self._all("advance", t, delays, denominator)
         self._finite, self._starts = all(finite for _, finite in made), []
         norms, moves, shares = zip(*(facts for facts, _ in made), strict=True)
         sizes = [b - a for a, b in pairwise(self._bounds)]

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
-from tardygrad.core.messages import NOTHING, Buffers, Job, Update, Vector
+from tardygrad.core.messages import NOTHING, Job, ModuleBuffers, Update, Vector
 from tardygrad.engines.pool import pack, perform
 from tardygrad.engines.ray.connection import said
 from tardygrad.engines.sim.process_pool import each
 from tardygrad.engines.wire import Packed, Wire, unpack
 from tardygrad.errors import WorkFailed
-from tardygrad.fleet import spoil
+from tardygrad.fleet import corrupt
 
 
 class Hand:
@@ -54,7 +54,7 @@ class Hand:
         return os.getpid(), socket.gethostname()
 
     def work(
-        self, job: Job, lasts: float, spoilt: bool, buffers: Any, state: Any, errors: Any, *slices: Any
+        self, job: Job, lasts: float, spoilt: bool, module_buffers: Any, state: Any, errors: Any, *slices: Any
     ) -> tuple[Any, ...]:
         """A job, from the slices of x. Takes so many seconds at least.
 
@@ -62,13 +62,13 @@ class Hand:
         out of them; or what went wrong.
         """
         began = time.monotonic()
-        x, own = self._model(slices, buffers)
+        x, own = self._model(slices, module_buffers)
         kept = None if state is None else {name: self._tensor(value) for name, value in state.items()}
         try:
-            update = perform(job._replace(x=x, buffers=own, state=kept), self.task, self.method)
+            update = perform(job._replace(x=x, module_buffers=own, state=kept), self.task, self.method)
         except WorkFailed as error:
             return str(error), *[None] * (len(self.cuts) - 1), *[None] * (self.wire != "float32")
-        update = spoil(update) if spoilt else update
+        update = corrupt(update) if spoilt else update
         packed, left = pack(update, {name: self._tensor(error) for name, error in (errors or {}).items()}, self.wire)
         parts: list[dict[str, Any]] = [
             {name: one.between(a, b).arrays() for name, one in packed.items()} for a, b in pairwise(self.cuts)
@@ -76,25 +76,28 @@ class Hand:
         rest = each(update._replace(delta=NOTHING, curvature=None), lambda v: v.cpu().numpy())
         if rest.state is not None:
             parts[0]["state"] = rest.state
-        down, up = (_bytes(*slices, *(buffers or ()), *(state or {}).values()), _bytes(*(rest.buffers or ())))
+        down, up = (
+            _bytes(*slices, *(module_buffers or ()), *(state or {}).values()),
+            _bytes(*(rest.module_buffers or ())),
+        )
         up += sum(one.nbytes for one in packed.values()) + _bytes(*(rest.state or {}).values())
         facts = rest._replace(delta=None, state=None, down=down, up=up)  # type: ignore[arg-type]
         answer = (facts, *parts, *([{n: e.cpu().numpy() for n, e in left.items()}] if self.wire != "float32" else []))
         time.sleep(max(0.0, lasts - (time.monotonic() - began)))
         return answer
 
-    def evaluate(self, buffers: Any, x: Any) -> tuple[dict[str, float], float] | str:
+    def evaluate(self, module_buffers: Any, x: Any) -> tuple[dict[str, float], float] | str:
         """Scores and the seconds they took, or what went wrong."""
         began = time.perf_counter()
         try:
-            scores = self.task.evaluate(*self._model([x], buffers))
+            scores = self.task.evaluate(*self._model([x], module_buffers))
             return {str(name): float(value) for name, value in scores.items()}, time.perf_counter() - began
         except Exception as error:
             return f"the evaluation failed: {said(error)}."
 
-    def _model(self, slices: Sequence[Any], buffers: Any) -> tuple[Vector, Buffers | None]:
+    def _model(self, slices: Sequence[Any], module_buffers: Any) -> tuple[Vector, ModuleBuffers | None]:
         x = self._tensor(slices[0]) if len(slices) == 1 else torch.cat([self._tensor(one) for one in slices])
-        return x, buffers and Buffers(*map(self._tensor, buffers))
+        return x, module_buffers and ModuleBuffers(*map(self._tensor, module_buffers))
 
     def _tensor(self, array: Any) -> Tensor:
         return tensor(array).to(self.device) if self.device else tensor(array)
@@ -119,8 +122,8 @@ def received(facts: Update, part: dict[str, Any], wire: Wire) -> Update:
 
 def bare(facts: Update) -> Update:
     """An update whose vectors are elsewhere."""
-    buffers = facts.buffers and Buffers(*map(tensor, facts.buffers))
-    return facts._replace(delta=NOTHING, buffers=buffers)
+    module_buffers = facts.module_buffers and ModuleBuffers(*map(tensor, facts.module_buffers))
+    return facts._replace(delta=NOTHING, module_buffers=module_buffers)
 
 
 def _bytes(*arrays: Any) -> int:

@@ -17,7 +17,7 @@ from tardygrad.engines.fleet_clock import JOINED, LOST, calendar, journeys
 from tardygrad.engines.pool import Message, Pending, perform, perform_together
 from tardygrad.engines.sim.process_pool import Crew
 from tardygrad.errors import Invalid, WorkFailed
-from tardygrad.fleet import Fleet, spoil
+from tardygrad.fleet import Fleet, corrupt
 from tardygrad.tasks.clock import Clock
 
 AHEAD = 8
@@ -59,12 +59,12 @@ class SimPool:
         self._spoilt, self._twice = fleet.sending("nan"), fleet.sending("twice")
         self._again: dict[tuple[int, int], Update] = {}  # delivered, and to be delivered once more
         workers = workers or len(os.sched_getaffinity(0))
-        self._ahead = Ahead(task, method, fleet, workers, rounds) if workers > 1 else None
+        self._ahead = Prefetcher(task, method, fleet, workers, rounds) if workers > 1 else None
         if batch < 1:
             raise Invalid(f"`batch` must be 1 or more, got {batch}.")
         if batch > 1 and workers > 1:
             raise Invalid(f"`batch` above 1 needs workers=1, got batch={batch} with workers={workers}.")
-        self._together = Together(task, method, fleet, batch, rounds) if batch > 1 else None
+        self._together = Batcher(task, method, fleet, batch, rounds) if batch > 1 else None
 
     def submit(self, job: Job) -> None:
         client, serial = job.client, job.serial
@@ -108,7 +108,7 @@ class SimPool:
         name = (job.client, job.serial)
         if name in self._again:
             return self._again.pop(name)
-        update = spoil(self._result(job)) if name in self._spoilt else self._result(job)
+        update = corrupt(self._result(job)) if name in self._spoilt else self._result(job)
         if name in self._twice:
             self._again[name] = update
         return update
@@ -147,7 +147,7 @@ class SimPool:
             self._ahead.crew.close()
 
 
-class Ahead:
+class Prefetcher:
     """Jobs under way, computed before they are due by a crew of processes, those due first first."""
 
     def __init__(self, task: Task, method: Method, fleet: Fleet, workers: int, rounds: int | None) -> None:
@@ -203,7 +203,7 @@ class Ahead:
             self.crew.give(heappop(self.todo)[-1])
 
 
-class Together:
+class Batcher:
     """Jobs computed several at once: with the one that is due, those that are due next."""
 
     def __init__(self, task: Task, method: Method, fleet: Fleet, batch: int, rounds: int | None) -> None:

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from tardygrad.core.algorithm import Task
-from tardygrad.core.messages import Buffers, Job, Update
+from tardygrad.core.messages import Job, ModuleBuffers, Update
 from tardygrad.core.method import Method
 from tardygrad.engines.pool import perform
 from tardygrad.errors import Invalid, WorkFailed
@@ -41,10 +41,10 @@ class Hand:
 class Shelf:
     """Places for models in memory that processes forked later see; one for all jobs that start from it."""
 
-    def __init__(self, parameters: int, buffers: Buffers | None, places: int) -> None:
+    def __init__(self, parameters: int, module_buffers: ModuleBuffers | None, places: int) -> None:
         self.x = _shared(places, parameters, torch.float32)
-        self.floats = _shared(places, 0 if buffers is None else len(buffers.floats), torch.float32)
-        self.ints = _shared(places, 0 if buffers is None else len(buffers.ints), torch.int64)
+        self.floats = _shared(places, 0 if module_buffers is None else len(module_buffers.floats), torch.float32)
+        self.ints = _shared(places, 0 if module_buffers is None else len(module_buffers.ints), torch.int64)
         self.free = list(range(places))
         self.standing: dict[int, int] = {}  # the id of a vector, which its jobs keep alive, to its place
         self.readers: Counter[int] = Counter()
@@ -55,8 +55,8 @@ class Shelf:
         if name not in self.standing:
             place = self.standing[name] = self.free.pop()
             self.x[place] = job.x
-            if job.buffers is not None:
-                self.floats[place], self.ints[place] = job.buffers
+            if job.module_buffers is not None:
+                self.floats[place], self.ints[place] = job.module_buffers
         self.readers[name] += 1
 
     def take(self, job: Job) -> None:
@@ -90,7 +90,7 @@ class Crew:
         if (device := getattr(task, "device", torch.device("cpu"))).type != "cpu":
             raise Invalid(f"`workers` above 1 compute on CPUs, got a task on {device}. Use workers=1.")
         self.task, self.method = task, method
-        self.shelf = Shelf(task.parameters, task.init_buffers(), places(workers))
+        self.shelf = Shelf(task.parameters, task.init_module_buffers(), places(workers))
         self.deaths: dict[tuple[int, int], int] = {}
         self.hands: list[Hand] = []
         self.waiting: deque[Job] = deque()
@@ -125,7 +125,9 @@ class Crew:
         place = self.shelf.standing[id(job.x)]  # what is sent is small: two long messages would wait for each other
         with suppress(OSError):  # a death is noticed when answers are collected
             state = None if job.state is None else {name: value.numpy() for name, value in job.state.items()}
-            hand.line.send(job._asdict() | {"x": place, "buffers": job.buffers is not None, "state": state})
+            hand.line.send(
+                job._asdict() | {"x": place, "module_buffers": job.module_buffers is not None, "state": state}
+            )
 
     def collect(self, *, patiently: bool) -> list[tuple[Job, Update | WorkFailed]]:
         """What has been done, or has failed, since the last call; waits for something if asked to be patient."""
@@ -196,10 +198,10 @@ def _end_with_parent() -> None:
 
 def each(update: Update, change: Callable[[Any], Any]) -> Update:
     """An update with each of its vectors changed."""
-    buffers = update.buffers and Buffers(*map(change, update.buffers))
+    module_buffers = update.module_buffers and ModuleBuffers(*map(change, update.module_buffers))
     curvature = None if update.curvature is None else change(update.curvature)
     state = update.state and {name: change(value) for name, value in update.state.items()}
-    return update._replace(delta=change(update.delta), curvature=curvature, buffers=buffers, state=state)
+    return update._replace(delta=change(update.delta), curvature=curvature, module_buffers=module_buffers, state=state)
 
 
 def _labour(line: Connection, others: list[Connection], shelf: Shelf, task: Task, method: Method) -> None:
@@ -217,8 +219,8 @@ def _labour(line: Connection, others: list[Connection], shelf: Shelf, task: Task
         answer: Update | WorkFailed
         try:
             place = sent["x"]
-            buffers = Buffers(shelf.floats[place], shelf.ints[place]) if sent["buffers"] else None
-            job = Job(**(sent | {"x": shelf.x[place], "buffers": buffers}))
+            module_buffers = ModuleBuffers(shelf.floats[place], shelf.ints[place]) if sent["module_buffers"] else None
+            job = Job(**(sent | {"x": shelf.x[place], "module_buffers": module_buffers}))
             if job.state is not None:
                 job = job._replace(state={name: torch.from_numpy(value) for name, value in sent["state"].items()})
             answer = each(perform(job, task, method), Tensor.numpy)

@@ -426,7 +426,7 @@ def test_a_numba_that_cannot_compile_is_none(monkeypatch: pytest.MonkeyPatch) ->
                 raise RuntimeError("cannot cache function 'local_step': no locator available")
 
     monkeypatch.delitem(sys.modules, "tardygrad.core.fused")
-    monkeypatch.delattr(tg, "fused")
+    monkeypatch.delattr("tardygrad.core.fused")
     monkeypatch.setattr(sys, "meta_path", [Broken(), *sys.meta_path])
     assert kernels._fused.__wrapped__() is None
 

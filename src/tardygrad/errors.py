@@ -12,6 +12,7 @@ TardygradError
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable
 from numbers import Real
 
@@ -45,8 +46,22 @@ class RecordError(TardygradError):
 
 
 def is_number(value: object) -> bool:
-    """Whether it is a number, of Python or NumPy; true and false are none."""
+    """Whether `value` is a number of Python or NumPy; booleans are not."""
     return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def check_integer(name: str, value: object, least: int = 1) -> None:
+    """Raise `Invalid` unless `value` is an integer ≥ `least`; booleans are not integers."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise Invalid(f"`{name}` must be a whole number, {least} or more, got {value!r}.")
+
+
+def check_number(name: str, value: object, least: float = 0.0, *, above: bool = False) -> None:
+    """Raise `Invalid` unless `value` is a finite number ≥ `least`, or > `least` with `above`."""
+    finite = is_number(value) and math.isfinite(value)  # type: ignore[arg-type]
+    if not finite or not (value > least if above else value >= least):  # type: ignore[operator]
+        rule = f"above {least:g}" if above else f"{least:g} or more"
+        raise Invalid(f"`{name}` must be a finite number, {rule}, got {value!r}.")
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

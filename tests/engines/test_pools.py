@@ -109,7 +109,7 @@ def test_threads_really_work_side_by_side_and_the_record_replays() -> None:
     assert torch.equal(tg.replay(run).x, run.x)
 
 
-def test_workers_must_be_at_least_one() -> None:
+def test_workers_must_be_check_integer() -> None:
     with pytest.raises(tg.Invalid, match="`workers` must be 1 or more, got 0"):
         tg.ThreadPool(small_task(), METHOD, workers=0)
 

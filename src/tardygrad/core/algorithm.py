@@ -37,10 +37,10 @@ from tardygrad.core.messages import (
     Update,
     Vector,
 )
-from tardygrad.core.method import Method, at_least_one
+from tardygrad.core.method import Method
 from tardygrad.core.transforms import State, Step, Transform, below, clipped_share
 from tardygrad.core.vectors import VectorStore
-from tardygrad.errors import Invalid
+from tardygrad.errors import Invalid, check_integer
 
 # ------------------------------------------------------------------------------------------------- client side
 
@@ -276,7 +276,7 @@ class Server:
         module_buffers: ModuleBuffers | None = None,
         vectors: Callable[[Method, Vector], VectorStore] = LocalVectors,
     ) -> None:
-        at_least_one("clients", clients)
+        check_integer("clients", clients)
         for name, value, fix in (
             ("buffer", method.buffer, f"Use buffer={clients} for full synchronisation."),
             ("concurrency", method.concurrency or 1, "Leave it out to let all clients work."),

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tardygrad.core.dylu import Pace
 from tardygrad.core.transforms import State, Step, Transform
-from tardygrad.errors import Invalid, is_number
+from tardygrad.errors import Invalid, check_integer, is_number
 
 Mode = Literal["sync", "server", "client"]
 """Who works when: synchronous rounds, server-centric, client-centric."""
@@ -64,7 +64,7 @@ class Regions:
     exchange: float = 0.0
 
     def __post_init__(self) -> None:
-        at_least_one("every", self.every)
+        check_integer("every", self.every)
         sizes = self.sizes if isinstance(self.sizes, tuple) else (self.sizes,)
         if not sizes or any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in sizes):
             raise Invalid(
@@ -111,13 +111,13 @@ class Method:
     regions: Regions | None = None  # two levels of servers; None: one
 
     def __post_init__(self) -> None:
-        at_least_one("buffer", self.buffer)
+        check_integer("buffer", self.buffer)
         if (self.local_steps is None) == (self.local_epochs is None):
             given = f"local_steps={self.local_steps}, local_epochs={self.local_epochs}"
             raise Invalid(f"set exactly one of `local_steps` and `local_epochs`, got {given}.")
         for name in ("local_steps", "local_epochs", "max_delay", "concurrency"):
             if getattr(self, name) is not None:
-                at_least_one(name, getattr(self, name))
+                check_integer(name, getattr(self, name))
         words = {"mode": Mode, "dispatch": Dispatch, "denominator": Denominator}
         for name, known in ((name, get_args(word)) for name, word in words.items()):
             if getattr(self, name) not in known:
@@ -177,9 +177,3 @@ class Many(Places):
     """How many, of a method with a mode of its own."""
 
     buffer: Required[int]
-
-
-def at_least_one(name: str, value: object) -> None:
-    """Refuse what is no whole number, 1 or more."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise Invalid(f"`{name}` must be a whole number, 1 or more, got {value!r}.")

@@ -25,11 +25,11 @@ import math
 from typing import Literal, Unpack
 
 from tardygrad.core.dylu import Pace
-from tardygrad.core.method import Method, Work, at_least_one
+from tardygrad.core.method import Method, Work
 from tardygrad.core.schedules import Schedule, lift
 from tardygrad.core.torch_inner import Options
 from tardygrad.core.transforms import delayed_nesterov
-from tardygrad.errors import Invalid
+from tardygrad.errors import Invalid, check_integer
 from tardygrad.methods.local import local
 
 LONGEST = 10**9
@@ -93,6 +93,6 @@ def dn_dylu(
 
 def check_period(name: str, period: int) -> None:
     """Refuse what can be no N."""
-    at_least_one(name, period)
+    check_integer(name, period)
     if period > LONGEST:
         raise Invalid(f"`{name}` must be at most {LONGEST:,}, got {period}.")

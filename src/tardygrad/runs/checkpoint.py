@@ -171,7 +171,9 @@ def apply(checkpoint: Checkpoint, server: Server | Regional) -> Pending:
         ]
     jobs = [
         Job(
-            client, serial, s, tensors.named[x], steps, epochs, server.seed, tensors.module_buffers(x), server.state_of(client)
+            *(client, serial, s, tensors.named[x], steps, epochs, server.seed),
+            tensors.module_buffers(x),
+            server.state_of(client),
         )
         for client, serial, s, x, steps, epochs in pending["jobs"]
     ]

@@ -29,7 +29,7 @@ from tardygrad.engines.pool import Resumable
 from tardygrad.engines.ray.pool import RayPool
 from tardygrad.engines.sim.pool import SimPool
 from tardygrad.engines.threads import ThreadPool
-from tardygrad.errors import Invalid, nearest
+from tardygrad.errors import Invalid, check_integer, nearest
 from tardygrad.fleet import Available, Crash, Fault, Fleet, Group, Link, Slow
 from tardygrad.methods.clip2 import clip2
 from tardygrad.methods.dcasgd import dcasgd
@@ -60,7 +60,6 @@ from tardygrad.spec.signature import (
     shown,
     written_arguments,
 )
-from tardygrad.tasks.rules import whole
 
 
 def _grouped(*, groups: tuple[Group, ...]) -> Fleet:
@@ -136,7 +135,7 @@ class Length:
     def __post_init__(self) -> None:
         least = {"rounds": 1, "seed": 0, "evaluate_every": 0, "checkpoint_every": 1, "tail_every": 0, "threads": 1}
         for name, value in least.items():
-            whole(name, getattr(self, name), value)
+            check_integer(name, getattr(self, name), value)
         if self.threads > 1024:
             raise Invalid(f"`threads` must be 1024 at most, got {self.threads}.")
 
@@ -394,7 +393,7 @@ def _same_clients(task: Table, fleet: Table | None) -> tuple[Part, Part | None]:
         return _part("task", task), None
     said = None
     if "clients" in task:
-        whole("task.clients", said := read(int, task["clients"], "task.clients"))
+        check_integer("task.clients", said := read(int, task["clients"], "task.clients"))
     kind, rest = choose(KINDS["fleet"], fleet, "fleet")
     if said is not None and "clients" not in rest and "clients" in parameters(KINDS["fleet"][kind]):
         fleet = fleet | {"clients": said}

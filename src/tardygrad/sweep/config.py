@@ -18,8 +18,8 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from tardygrad.core.algorithm import Task
 from tardygrad.core.hierarchy import serve
-from tardygrad.core.method import Method, at_least_one
-from tardygrad.errors import Invalid, nearest
+from tardygrad.core.method import Method
+from tardygrad.errors import Invalid, check_integer, nearest
 from tardygrad.runs.record import Row, read_json, reading_record
 from tardygrad.runs.run import label
 from tardygrad.spec.signature import Table, call, shown
@@ -116,7 +116,7 @@ def ask(
     for name, value, known in (("sampler", sampler, Sampler), ("best", best or "loss", Best)):
         if value not in get_args(known):
             raise Invalid(f"`{name}` must be one of {', '.join(get_args(known))}, got {value!r}.")
-    at_least_one("seeds", seeds)
+    check_integer("seeds", seeds)
     if prune and seeds > 1:
         raise Invalid(f"pruning needs one seed per trial, got {seeds}. Use --seeds 1, or no --prune.")
     if not 0 < workable <= 1:
@@ -132,7 +132,7 @@ def ask(
     if sampler == "grid" and trials is not None:
         raise Invalid(f"a grid has as many trials as points, got --trials {trials}. Use --sampler random or tpe.")
     count = math.prod(map(len, space.values())) if sampler == "grid" else 64 if trials is None else trials
-    at_least_one("trials", count)
+    check_integer("trials", count)
     if sampler == "grid" and count > MOST:
         raise Invalid(f"a grid must have at most {MOST:,} points, got {count:,}. Use --sampler random.")
     tables = base.resolved()

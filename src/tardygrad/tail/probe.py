@@ -26,10 +26,9 @@ from torch import Tensor
 from tardygrad import streams
 from tardygrad.core.algorithm import Task
 from tardygrad.core.messages import Job, ModuleBuffers, Vector
-from tardygrad.errors import Invalid
+from tardygrad.errors import Invalid, check_integer
 from tardygrad.tail.estimate import Tail, estimate
 from tardygrad.tail.hill import Numbers
-from tardygrad.tasks.rules import whole
 from tardygrad.tasks.torch_task import TorchTask
 from tardygrad.tasks.views import trainable
 
@@ -111,8 +110,8 @@ def probe(
 
 def sampling(task: Task, x: Vector, *, clients: int = 8, batches: int = 16, seed: int = 0) -> Sampling:
     """What a probe looks at."""
-    whole("clients", clients)
-    whole("batches", batches, 2)
+    check_integer("clients", clients)
+    check_integer("batches", batches, 2)
     if batches % 2:
         raise Invalid(f"`batches` must be an even number, as noise is seen in pairs, got {batches}.")
     count = min(clients, task.clients)

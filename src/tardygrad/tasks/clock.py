@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tardygrad.core.messages import Job, ModuleBuffers, Vector
-from tardygrad.tasks.rules import whole
+from tardygrad.errors import check_integer
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,6 @@ def clock(*, clients: int, parameters: int = 0) -> Clock:
     >>> clock(clients=40).evaluate(torch.empty(0), None)
     {}
     """
-    whole("clients", clients)
-    whole("parameters", parameters, least=0)
+    check_integer("clients", clients)
+    check_integer("parameters", parameters, least=0)
     return Clock(clients, parameters)

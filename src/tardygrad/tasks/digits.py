@@ -12,11 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from tardygrad import streams
-from tardygrad.errors import Invalid
+from tardygrad.errors import Invalid, check_integer
 from tardygrad.tasks.data.sharding import How, shard
 from tardygrad.tasks.nets.vit import ViT, fits
 from tardygrad.tasks.noise import Noise
-from tardygrad.tasks.rules import whole
 from tardygrad.tasks.torch_task import TorchTask
 
 Model = Literal["vit", "mlp"]
@@ -58,7 +57,7 @@ def digits(
     >>> digits(clients=40)
     TorchTask(ViT, parameters=18154, clients=40)
     """
-    whole("clients", clients)
+    check_integer("clients", clients)
     if model not in ("vit", "mlp"):
         raise Invalid(f"`model` must be one of vit, mlp, got {model!r}.")
     if model == "vit":
@@ -88,8 +87,8 @@ def mlp(dim: int, depth: int) -> nn.Module:
     >>> mlp(64, 2)(torch.zeros(5, 8, 8)).shape
     torch.Size([5, 10])
     """
-    whole("dim", dim)
-    whole("depth", depth)
+    check_integer("dim", dim)
+    check_integer("depth", depth)
     layers: list[nn.Module] = [nn.Flatten()]
     for wide in (64, *[dim] * (depth - 1)):
         layers += [nn.Linear(wide, dim), nn.ReLU()]

@@ -14,12 +14,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from tardygrad.errors import Invalid
+from tardygrad.errors import Invalid, check_integer
 from tardygrad.tasks.data.glue import FORMS, Name, Rows, load
 from tardygrad.tasks.data.sharding import How, shard
 from tardygrad.tasks.nets import text_model
 from tardygrad.tasks.noise import Noise
-from tardygrad.tasks.rules import whole
 from tardygrad.tasks.torch_task import TorchTask
 
 _EXTRA = {"cola": "matthews", "mrpc": "f1", "qqp": "f1"}
@@ -83,10 +82,10 @@ def glue(
         cache: the folder for tokens and features; None is ~/.cache/tardygrad.
         seed: of the rows and their split; a fresh head depends on the seed of the run.
     """
-    whole("clients", clients)
-    whole("max_length", max_length, least=8)
+    check_integer("clients", clients)
+    check_integer("max_length", max_length, least=8)
     if test_rows is not None:
-        whole("test_rows", test_rows)
+        check_integer("test_rows", test_rows)
     if train not in ("all", "head") and not re.fullmatch(r"last-[1-9]\d*", train):
         raise Invalid(f"`train` must be 'all', 'head' or 'last-N' with a number of layers N, got {train!r}.")
     fit, test = load(name, data, rows, seed)

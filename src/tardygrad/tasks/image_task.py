@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from tardygrad import streams
-from tardygrad.errors import Invalid
+from tardygrad.errors import Invalid, check_integer
 from tardygrad.tasks.data.hugging import fetched
 from tardygrad.tasks.data.images import CLASSES, LAYOUTS, Labelled, images
 from tardygrad.tasks.data.pixels import Normalize, crop_and_flip
@@ -21,7 +21,6 @@ from tardygrad.tasks.nets.cnn import CNN
 from tardygrad.tasks.nets.pretrained_image import entering, features, find, tuned
 from tardygrad.tasks.nets.vit import Shape, ViT, fits
 from tardygrad.tasks.noise import Noise
-from tardygrad.tasks.rules import whole
 from tardygrad.tasks.torch_task import TorchTask
 
 Model = Literal["vit", "cnn", "tinyvit", "transformers"]
@@ -97,7 +96,7 @@ class Source(NamedTuple):
         sizes = {"clients": clients, "dim": dim, "train_rows": train_rows, "test_rows": test_rows, "resize": resize}
         for name, value in sizes.items():
             if value is not None:
-                whole(name, value)
+                check_integer(name, value)
         _pretraining(model, pretrained, train, resize, augment)
         if model == "vit":
             fits(dim=dim, depth=depth, heads=heads, patch=patch, shape=self.shape)

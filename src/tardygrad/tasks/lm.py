@@ -11,12 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from tardygrad.core.messages import ModuleBuffers, Vector
-from tardygrad.errors import Invalid
+from tardygrad.errors import Invalid, check_integer
 from tardygrad.tasks.data.sharding import Shards, shard
 from tardygrad.tasks.data.text import Pairs, pairs, read, split
 from tardygrad.tasks.nets.gpt import GPT
 from tardygrad.tasks.noise import Noise
-from tardygrad.tasks.rules import whole
 from tardygrad.tasks.torch_task import TorchTask
 
 
@@ -91,9 +90,9 @@ def lm(
     10
     """
     for name, value in (("clients", clients), ("context", context), ("dim", dim), ("depth", depth), ("heads", heads)):
-        whole(name, value)
+        check_integer(name, value)
     if test_rows is not None:
-        whole("test_rows", test_rows)
+        check_integer("test_rows", test_rows)
     if dim % heads:
         raise Invalid(f"`heads` must divide `dim` ({dim}), got {heads}.")
     if tokens not in ("byte", "bpe"):
@@ -101,7 +100,7 @@ def lm(
     if how not in ("spans", "iid"):
         raise Invalid(f"`how` must be 'spans' or 'iid', got {how!r}.")
     if tokens == "bpe":
-        whole("vocabulary", vocabulary, least=257)
+        check_integer("vocabulary", vocabulary, least=257)
     whole_text = read(text)
     train, test = split(whole_text)
     learnt = pairs(train, vocabulary, cache) if tokens == "bpe" and train else None

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from tardygrad import streams
+from tardygrad.errors import check_integer
 from tardygrad.tasks.data.sharding import shard
 from tardygrad.tasks.noise import Noise
-from tardygrad.tasks.rules import whole
 from tardygrad.tasks.torch_task import TorchTask
 
 
@@ -40,9 +40,9 @@ def logistic(
     >>> logistic(clients=10)
     TorchTask(Linear, parameters=42, clients=10)
     """
-    whole("clients", clients)
-    whole("samples", samples)
-    whole("dimension", dimension)
+    check_integer("clients", clients)
+    check_integer("samples", samples)
+    check_integer("dimension", dimension)
     rng = streams.generator(seed, "logistic")
     w = rng.standard_normal(dimension)
     a = rng.standard_normal((2 * samples, dimension))

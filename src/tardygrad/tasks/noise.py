@@ -9,8 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tardygrad.errors import Invalid
-from tardygrad.tasks.rules import number
+from tardygrad.errors import Invalid, check_number
 
 Kind = Literal["stable", "student", "pareto"]
 """The law of one coordinate."""
@@ -40,8 +39,8 @@ class Noise:
     def __post_init__(self) -> None:
         if self.kind not in ("stable", "student", "pareto"):
             raise Invalid(f"`kind` must be one of stable, student, pareto, got {self.kind!r}.")
-        number("tail", self.tail, above=True)
-        number("scale", self.scale)
+        check_number("tail", self.tail, above=True)
+        check_number("scale", self.scale)
         if self.kind == "stable" and self.tail > 2:
             raise Invalid(
                 f"`tail` of stable noise must be at most 2 (Gaussian), got {self.tail:g}. Use kind='student'."

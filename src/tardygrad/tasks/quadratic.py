@@ -11,8 +11,8 @@ from torch import Tensor
 
 from tardygrad import streams
 from tardygrad.core.messages import Job, ModuleBuffers, Vector
+from tardygrad.errors import check_integer, check_number
 from tardygrad.tasks.noise import Noise
-from tardygrad.tasks.rules import number, whole
 
 
 class Draw(NamedTuple):
@@ -94,10 +94,10 @@ def quadratic(
     >>> quadratic(clients=4, dimension=10)
     Quadratic(clients=4, dimension=10, noise=None)
     """
-    whole("clients", clients)
-    whole("dimension", dimension)
-    number("condition", condition, least=1.0)
-    number("heterogeneity", heterogeneity)
+    check_integer("clients", clients)
+    check_integer("dimension", dimension)
+    check_number("condition", condition, least=1.0)
+    check_number("heterogeneity", heterogeneity)
     h = torch.logspace(0.0, -math.log10(condition), dimension)
     c = torch.from_numpy(streams.generator(seed, "optima").standard_normal((clients, dimension))) * heterogeneity
     return Quadratic(h, c.float(), noise)

@@ -17,10 +17,9 @@ from torch.func import functional_call, grad_and_value, vmap
 from tardygrad import streams
 from tardygrad.core.algorithm import Ask
 from tardygrad.core.messages import Job, ModuleBuffers, Vector
-from tardygrad.errors import Invalid
+from tardygrad.errors import Invalid, check_integer
 from tardygrad.tasks.data.sharding import Data, Shards, tensors
 from tardygrad.tasks.noise import Noise
-from tardygrad.tasks.rules import whole
 from tardygrad.tasks.views import Views, check, copied, draws, flatten, kept, keyed, trainable
 
 Loss = Callable[[Any, Tensor], Tensor]
@@ -85,8 +84,8 @@ class TorchTask:
         autocast: bool = False,
         uncut: Callable[[], nn.Module] | None = None,
     ) -> None:
-        whole("batch_size", batch_size)
-        whole("evaluate_batch", evaluate_batch)
+        check_integer("batch_size", batch_size)
+        check_integer("evaluate_batch", evaluate_batch)
         if not isinstance(shards, Shards):
             raise Invalid(f"`shards` must be made by shard(data, clients=...), got {type(shards).__name__}.")
         if module_buffers not in ("average", "refuse"):

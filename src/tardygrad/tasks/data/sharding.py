@@ -12,8 +12,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset, default_collate
 
 from tardygrad import streams
-from tardygrad.errors import Invalid
-from tardygrad.tasks.rules import number, whole
+from tardygrad.errors import Invalid, check_integer, check_number
 
 How = Literal["iid", "dirichlet", "label"]
 """How clients differ: not at all, by their mix of labels, or by the few labels they have."""
@@ -84,15 +83,15 @@ def shard(
     >>> shard((torch.zeros(10, 3), torch.arange(10)), clients=4)
     Shards(clients=4, rows=10, each=2..3)
     """
-    whole("clients", clients)
-    whole("labels_per_client", labels_per_client)
+    check_integer("clients", clients)
+    check_integer("labels_per_client", labels_per_client)
     how = how or ("iid" if concentration is None else "dirichlet")
     if how not in ("iid", "dirichlet", "label"):
         raise Invalid(f"`how` must be one of iid, dirichlet, label, got {how!r}.")
     if how == "dirichlet":
         if concentration is None:
             raise Invalid("how='dirichlet' needs a `concentration`, got none. Use 0.3 for markedly different clients.")
-        number("concentration", concentration, above=True)
+        check_number("concentration", concentration, above=True)
     elif concentration is not None:
         raise Invalid(f"`concentration` belongs to how='dirichlet', got how={how!r}. Leave one of them out.")
 

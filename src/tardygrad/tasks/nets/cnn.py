@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
-from tardygrad.tasks.rules import whole
+from tardygrad.errors import check_integer
 
 GRID = 4
 """Side of the map that the logits are made of; a mean over all places learns much more slowly."""
@@ -29,7 +29,7 @@ class CNN(nn.Module):
 
     def __init__(self, *, dim: int, channels: int = 1, classes: int = 10, normalize: nn.Module | None = None) -> None:
         super().__init__()
-        whole("dim", dim)
+        check_integer("dim", dim)
         self.normalize = normalize or nn.Identity()
         layers: list[nn.Module] = []
         for wide, wider in pairwise((channels, dim, 2 * dim, 4 * dim)):

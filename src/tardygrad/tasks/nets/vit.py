@@ -9,9 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from tardygrad.errors import Invalid
+from tardygrad.errors import Invalid, check_integer
 from tardygrad.tasks.nets.block import Block
-from tardygrad.tasks.rules import whole
 
 Shape = tuple[int, int, int]
 """Channels, height, width of an image."""
@@ -70,7 +69,7 @@ class ViT(nn.Module):
 def fits(*, dim: int, depth: int, heads: int, patch: int, shape: Shape) -> None:
     """Refuse a transformer that does not fit itself or its images."""
     for name, value in (("dim", dim), ("depth", depth), ("heads", heads), ("patch", patch)):
-        whole(name, value)
+        check_integer(name, value)
     _, height, width = shape
     if dim % heads:
         raise Invalid(f"`heads` must divide `dim` ({dim}), got {heads}.")

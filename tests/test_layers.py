@@ -24,7 +24,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 def imports(path: Path) -> set[str]:
     """Every module a file imports, at whatever depth of the code."""
     found = set()
-    for node in ast.local_step(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):

@@ -22,7 +22,7 @@ from tardygrad.tasks import TorchTask, shard
 from tardygrad.tasks import glue as make
 from tardygrad.tasks.data.glue import FORMS
 from tardygrad.tasks.glue import f1, matthews, pearson
-from tardygrad.tasks.nets import text_model
+from tardygrad.tasks.nets import pretrained_text
 from tests.tasks.text_files import examples, write_bert, write_tsv
 
 SHARED = Path(__file__).parents[2].parent / "shared/data/glue"
@@ -85,7 +85,7 @@ def test_a_task_says_which_rows_of_which_files_it_has(small):
 
 
 def test_what_is_trained_is_in_the_vector(small, folder):
-    config = text_model.classifier(str(folder / "bert"), 2, "all").model.config
+    config = pretrained_text.classifier(str(folder / "bert"), 2, "all").model.config
     width, layer = config.hidden_size, 2 * 16 * 32 + 32 + 16 + 4 * (16 * 16 + 16) + 4 * 16
     embeddings = (config.vocab_size + 64 + 2) * width + 2 * width
     head = (width * width + width) + 2 * width + 2
@@ -100,7 +100,7 @@ def test_what_is_trained_is_in_the_vector(small, folder):
 
 
 def test_frozen_layers_have_no_dropout_and_trained_ones_do(small, folder):
-    module = text_model.classifier(str(folder / "bert"), 2, "last-1").train()
+    module = pretrained_text.classifier(str(folder / "bert"), 2, "last-1").train()
     layers = module.model.bert.encoder.layer
     assert not module.model.bert.embeddings.dropout.training
     assert not layers[0].output.dropout.training
@@ -222,13 +222,13 @@ def test_the_split_is_that_of_shard(small):
 
 class Counter:
     def __init__(self, monkeypatch, name):
-        self.calls, real = 0, getattr(text_model, name)
+        self.calls, real = 0, getattr(pretrained_text, name)
 
         def counted(*args):
             self.calls += 1
             return real(*args)
 
-        monkeypatch.setattr(text_model, name, counted)
+        monkeypatch.setattr(pretrained_text, name, counted)
 
 
 @pytest.mark.parametrize(("train", "step"), [("all", "_tokenise"), ("head", "_embed")])
@@ -267,7 +267,7 @@ def test_another_tokenizer_or_another_model_is_not_mistaken_for_the_old_one(fold
 def test_a_head_of_another_task_is_replaced(small, folder, tmp_path):
     from transformers import AutoModelForSequenceClassification
 
-    three = text_model.classifier(str(folder / "bert"), 3, "all").model
+    three = pretrained_text.classifier(str(folder / "bert"), 3, "all").model
     three.save_pretrained(tmp_path / "three")
     for file in ("vocab.txt", "tokenizer_config.json"):
         (tmp_path / "three" / file).write_bytes((folder / "bert" / file).read_bytes())
@@ -356,18 +356,18 @@ def test_names_are_fetched_from_the_hub(small, folder, monkeypatch):
         return str(folder / "bert")
 
     monkeypatch.setitem(sys.modules, "huggingface_hub", types.SimpleNamespace(snapshot_download=fetch))
-    assert text_model.find("somebody/bert") == folder / "bert"
+    assert pretrained_text.find("somebody/bert") == folder / "bert"
     with pytest.raises(
         Invalid, match=r"got 'nobody/nothing', which cannot be fetched from huggingface.co \(OSError\). Use"
     ):
-        text_model.find("nobody/nothing")
+        pretrained_text.find("nobody/nothing")
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(Invalid, match=r"got 'somebody/bert', which needs huggingface_hub. Use pip install"):
-        text_model.find("somebody/bert")
+        pretrained_text.find("somebody/bert")
 
 
 def test_absent_packages_say_how_to_get_them(small, monkeypatch):
-    monkeypatch.setattr(text_model, "find_spec", lambda name: None)
+    monkeypatch.setattr(pretrained_text, "find_spec", lambda name: None)
     with pytest.raises(Invalid) as caught:
         small(model=None)
     assert str(caught.value) == (

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from tardygrad.errors import Invalid, check_integer
 from tardygrad.tasks.data.glue import FORMS, Name, Rows, load
 from tardygrad.tasks.data.sharding import How, shard
-from tardygrad.tasks.nets import text_model
+from tardygrad.tasks.nets import pretrained_text
 from tardygrad.tasks.noise import Noise
 from tardygrad.tasks.torch_task import TorchTask
 
@@ -90,13 +90,13 @@ def glue(
         raise Invalid(f"`train` must be 'all', 'head' or 'last-N' with a number of layers N, got {train!r}.")
     fit, test = load(name, data, rows, seed)
     test = test.sample(test_rows or len(test), 0, "glue test rows")
-    folder = text_model.find(model)
+    folder = pretrained_text.find(model)
     classes = len(FORMS[name].labels)
     held, tested = (_inputs(name, one, folder, train, max_length, device, cache) for one in (fit, test))
-    module: Any = partial(text_model.classifier, str(folder), classes or 1, train)
+    module: Any = partial(pretrained_text.classifier, str(folder), classes or 1, train)
     uncut: Any = None
     if train == "head":
-        module = partial(text_model.Head, held[0].shape[1], classes or 1)
+        module = partial(pretrained_text.Head, held[0].shape[1], classes or 1)
     elif held[0].is_floating_point():  # states, and no tokens
         module, uncut = partial(module, cut=True), module
     return Glue(
@@ -133,9 +133,9 @@ def _inputs(
     else:
         target = torch.tensor(rows.labels, dtype=torch.float32) / 5
     if train == "head":
-        return text_model.embedded(folder, rows.texts, max_length, cache), target
-    tokens = text_model.tokenised(folder, rows.texts, max_length, cache)
-    found = () if train == "all" else text_model.entering(folder, tokens, train, device, cache)
+        return pretrained_text.embedded(folder, rows.texts, max_length, cache), target
+    tokens = pretrained_text.tokenised(folder, rows.texts, max_length, cache)
+    found = () if train == "all" else pretrained_text.entering(folder, tokens, train, device, cache)
     return *(found or tokens), target
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from tardygrad import streams
 from tardygrad.errors import Invalid, check_integer
-from tardygrad.tasks.data.hugging import fetched
+from tardygrad.tasks.data.hub import fetched
 from tardygrad.tasks.data.images import CLASSES, LAYOUTS, Labelled, images
 from tardygrad.tasks.data.pixels import Normalize, crop_and_flip
 from tardygrad.tasks.data.sharding import How, shard

@@ -18,7 +18,7 @@ import numpy as np
 
 from tardygrad import streams
 from tardygrad.errors import Invalid, TardygradError, nearest
-from tardygrad.tasks.data.hugging import fetched
+from tardygrad.tasks.data.hub import fetched
 
 Name = Literal["mnli", "qnli", "qqp", "rte", "sst2", "mrpc", "cola", "stsb"]
 """The tasks of GLUE that the paper trains on."""

@@ -19,9 +19,9 @@ from torch.nn import functional as F
 
 from tardygrad.errors import Invalid
 from tardygrad.tasks.data.cache import Key, Tensors, cached
-from tardygrad.tasks.data.hugging import fetched, loaded, quiet
+from tardygrad.tasks.data.hub import fetched, loaded, quiet
 from tardygrad.tasks.data.pixels import Normalize
-from tardygrad.tasks.nets import tail, tinyvit
+from tardygrad.tasks.nets import tinyvit, trainable_layers
 
 Family = Literal["tinyvit", "transformers"]
 """Whose code runs the network: ours, or that of the library transformers."""
@@ -60,7 +60,7 @@ class Tuned(nn.Module):
 
     def train(self, mode: bool = True) -> Tuned:
         super().train(mode)
-        tail.rest(self.backbone)
+        trainable_layers.rest(self.backbone)
         return self
 
     def forward(self, *inputs: Tensor) -> Tensor:
@@ -108,10 +108,10 @@ def tuned(
 ) -> Tuned:
     """A network to fine-tune: the backbone as it is, or `cut` to what is trained, and a head from torch's generator."""
     module, prepared = backbone(family, folder, side)
-    tail.freeze(module, train)
+    trainable_layers.freeze(module, train)
     with torch.no_grad():
         width = module.eval()(prepared(torch.zeros(1, *shape))).shape[1]
-    cut = cut and tail.cut(module, train)
+    cut = cut and trainable_layers.cut(module, train)
     return Tuned(None if cut else prepared, module, nn.Linear(width, classes)).train()
 
 
@@ -122,11 +122,11 @@ def entering(
 
     def make() -> Tensors:
         found = backbone(family, folder, side)
-        tail.freeze(found.module, train)
+        trainable_layers.freeze(found.module, train)
         whole = nn.Sequential(found.prepared, found.module).to(device)
         count = 2 if family == "tinyvit" else 1  # the means of stages before are features too
         fix = "Lower train_rows, test_rows or resize."
-        return tail.entering(whole, found.module, train, [pixels], arguments=count, fix=fix)
+        return trainable_layers.entering(whole, found.module, train, [pixels], arguments=count, fix=fix)
 
     return tuple(cached("states", make, *_key(family, folder, side), train, pixels, folder=cache).values())
 

@@ -13,7 +13,7 @@ from tardygrad.errors import Invalid
 from tardygrad.tasks.cifar10 import cifar10
 from tardygrad.tasks.nets.tinyvit import ConvBN, TinyViT, WindowAttention, load
 
-SHARED = Path(__file__).parents[2].parent / "shared/data"
+SHARED = Path(__file__).parents[3].parent / "shared/data"
 WEIGHTS = SHARED / "tinyvit5m_mobilesam"
 SMALL = {"embed_dims": [8, 8, 12, 16], "depths": [1, 1, 1, 1], "num_heads": [1, 2, 3, 2], "window_sizes": [7, 3, 5, 3]}
 SMALL |= {"last_downsample_stride": 1}

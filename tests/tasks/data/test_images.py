@@ -27,7 +27,7 @@ from tests.tasks.picture_files import (
     write_parquet,
 )
 
-SHARED = Path(__file__).parents[2].parent / "shared/data"
+SHARED = Path(__file__).parents[3].parent / "shared/data"
 
 LAYOUT = {
     "idx": (partial(write_idx, packed=False), GRAY),

@@ -16,8 +16,8 @@ from tardygrad.methods.sgdclip import sgdclip
 from tardygrad.tasks import cifar10, fashion
 from tardygrad.tasks.nets import pretrained_image
 from tardygrad.tasks.nets.pretrained_image import Prepared, backbone, find
+from tests.tasks.nets.test_tinyvit import folder as tiny  # noqa: F401
 from tests.tasks.picture_files import GRAY, RGB, pictures, striped, write_binary, write_idx
-from tests.tasks.test_tinyvit import folder as tiny  # noqa: F401
 
 transformers = pytest.importorskip("transformers", reason="needs the extra hf")
 

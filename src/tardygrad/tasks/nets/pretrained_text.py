@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from tardygrad.errors import Invalid
 from tardygrad.tasks.data.cache import Key, Tensors, cached
-from tardygrad.tasks.data.hugging import MISSING, fetched, loaded, quiet
-from tardygrad.tasks.nets import tail
+from tardygrad.tasks.data.hub import MISSING, fetched, loaded, quiet
+from tardygrad.tasks.nets import trainable_layers
 from tardygrad.tasks.views import keyed
 
 _CHUNK = 10_000  # rows at a time in the tokenizer, whose own objects are large
@@ -41,7 +41,7 @@ class Classifier(nn.Module):
 
     def train(self, mode: bool = True) -> Classifier:
         super().train(mode)
-        tail.rest(self)
+        trainable_layers.rest(self)
         return self
 
     def forward(self, ids: Tensor, mask: Tensor, types: Tensor | None = None) -> Tensor:
@@ -78,9 +78,9 @@ def classifier(folder: str, outputs: int, train: str, *, cut: bool = False) -> C
     if model.config.pad_token_id is None:
         model.config.pad_token_id = model.config.eos_token_id
     made = Classifier(model)
-    tail.freeze(made, train)
+    trainable_layers.freeze(made, train)
     if cut:
-        tail.cut(made, train)
+        trainable_layers.cut(made, train)
     return made
 
 
@@ -155,7 +155,7 @@ def entering(folder: Path, tokens: Sequence[Tensor], train: str, device: str, ca
             whole = classifier(str(folder), 2, train).to(device)
         order = tokens[1].sum(1).argsort(descending=True, stable=True)
         fix = "Lower rows, test_rows or max_length."
-        return tail.entering(whole, whole, train, tokens, also=tokens[1:2], order=order, fix=fix)
+        return trainable_layers.entering(whole, whole, train, tokens, also=tokens[1:2], order=order, fix=fix)
 
     held = cached("states", make, *_files(folder, (*_WORDS, _WEIGHTS)), train, *tokens, folder=cache)
     return (*held.values(), tokens[1]) if held else ()

@@ -11,7 +11,7 @@ from tardygrad.errors import Invalid
 from tardygrad.tasks.data.glue import FORMS, load
 from tests.tasks.text_files import examples, tsv, write_parquet, write_tsv
 
-SHARED = Path(__file__).parents[2].parent / "shared/data/glue"
+SHARED = Path(__file__).parents[3].parent / "shared/data/glue"
 
 
 @pytest.fixture(autouse=True)

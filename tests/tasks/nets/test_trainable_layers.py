@@ -8,10 +8,10 @@ import torch
 from tardygrad.core.messages import Job
 from tardygrad.errors import Invalid
 from tardygrad.tasks import cifar10, glue
-from tardygrad.tasks.nets import tail
+from tardygrad.tasks.nets import trainable_layers
+from tests.tasks.nets.test_pretrained_image import resnet, vit  # noqa: F401
+from tests.tasks.nets.test_tinyvit import folder as tiny  # noqa: F401
 from tests.tasks.picture_files import RGB, striped, write_binary
-from tests.tasks.test_pretrained_image import resnet, vit  # noqa: F401
-from tests.tasks.test_tinyvit import folder as tiny  # noqa: F401
 from tests.tasks.text_files import examples, write_bert, write_tsv
 
 transformers = pytest.importorskip("transformers", reason="needs the extra hf")
@@ -59,7 +59,7 @@ def pictures(tmp_path, tiny, vit, resnet):  # noqa: F811
 def uncut(build, monkeypatch, tmp_path, *args, **settings):
     """The same task on the whole network."""
     with monkeypatch.context() as patch:
-        patch.setattr(tail, "cut", lambda *_: False)
+        patch.setattr(trainable_layers, "cut", lambda *_: False)
         return build(*args, cache=str(tmp_path / "uncut"), **settings)
 
 
@@ -120,8 +120,8 @@ def test_images_stay_pixels_where_they_are_augmented_or_the_network_cannot_be_cu
 
 
 def test_it_is_computed_once_and_again_for_anything_else(rte, pictures, tmp_path, monkeypatch):
-    calls, real = [], tail.entering
-    monkeypatch.setattr(tail, "entering", lambda *a, **k: calls.append(a) or real(*a, **k))
+    calls, real = [], trainable_layers.entering
+    monkeypatch.setattr(trainable_layers, "entering", lambda *a, **k: calls.append(a) or real(*a, **k))
     for build in (rte, pictures):
         first, again = build(), build(clients=1, batch_size=2)
         assert len(calls) == 2  # to train on, and to test on
@@ -146,8 +146,10 @@ def test_what_the_mask_hides_is_not_seen(rte):
 
 
 def test_what_would_be_too_large_is_refused_with_the_arithmetic(rte, pictures, monkeypatch):
-    monkeypatch.setattr(tail, "LIMIT", 1 << 30)
-    monkeypatch.setattr(tail, "_fits", lambda parts, rows, fix, real=tail._fits: real(parts, rows << 20, fix))
+    monkeypatch.setattr(trainable_layers, "LIMIT", 1 << 30)
+    monkeypatch.setattr(
+        trainable_layers, "_fits", lambda parts, rows, fix, real=trainable_layers._fits: real(parts, rows << 20, fix)
+    )
     with pytest.raises(Invalid) as caught:
         rte()
     length = rte(train="all").shards.data[0].shape[1]
@@ -164,9 +166,9 @@ def test_a_cut_leaves_a_network_as_it_was_if_it_would_lose_a_trained_parameter()
         transformers.BertConfig(**{k: v for k, v in SMALL.items() if k != "embedding_size"}, intermediate_size=8)
     )
     before = copy.deepcopy(network.state_dict())
-    assert not tail.cut(network, "last-1")  # nothing is frozen
+    assert not trainable_layers.cut(network, "last-1")  # nothing is frozen
     assert network.state_dict().keys() == before.keys()
-    tail.freeze(network, "last-1")
+    trainable_layers.freeze(network, "last-1")
     kept = [p for p in network.parameters() if p.requires_grad]
-    assert tail.cut(network, "last-1")
+    assert trainable_layers.cut(network, "last-1")
     assert all(a is b for a, b in zip(network.parameters(), kept, strict=True))

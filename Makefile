@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench reproduce baselines clean
+.PHONY: help demo test check format bench tables reproduce baselines clean
 
 help:  ## what there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 20
@@ -33,12 +33,16 @@ format: .venv/developed  ## put the code in order
 	$(BIN)/ruff format .
 
 bench: .venv/developed  ## what the simulator costs, and how fast it is
+	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/clock.py
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/simulator.py
 	$(BIN)/python benchmarks/kernels.py
 	$(BIN)/python benchmarks/ray_throughput.py
 	$(BIN)/python benchmarks/ray_stragglers.py
+
+tables: .venv/developed  ## write the tables of README.md and docs/ from signatures and docstrings
+	$(BIN)/python tools/tables.py
 
 reproduce: .venv/installed  ## the paper's clock, its Figure 1 and its claims: docs/reproduction.md, in 15 minutes
 	$(BIN)/tardygrad reproduce clock --page docs/reproduction.md

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import pkgutil
 import re
@@ -18,8 +17,10 @@ import click
 import pytest
 import typer
 
-from tardygrad.cli import app, demo, main
+from tardygrad.cli import demo
 from tardygrad.spec import spec
+from tardygrad_command import main
+from tardygrad_command.commands import app
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -93,12 +94,8 @@ def test_the_readme_shows_what_the_quickstart_prints() -> None:
 
 def test_the_readme_names_the_methods_of_the_demo() -> None:
     (table,) = [block.text for block in blocks(ROOT / "README.md") if block.text.startswith("method ")]
-    assert [line.split()[0] for line in table.splitlines()[1:-1]] == list(demo_module().CAST)
-    assert table.splitlines()[-1] == demo_module().NOTE
-
-
-def demo_module() -> Any:
-    return importlib.import_module(demo.__module__)
+    assert [line.split()[0] for line in table.splitlines()[1:-1]] == list(demo.CAST)
+    assert table.splitlines()[-1] == demo.NOTE
 
 
 def commands(text: str) -> Iterator[tuple[str, str]]:

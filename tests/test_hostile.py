@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import tardygrad as tg
-from tardygrad.cli import main
+from tardygrad_command import main
 
 FLEET = tg.Fleet.paper(clients=5)
 

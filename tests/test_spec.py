@@ -30,8 +30,7 @@ def tables(path: Path, *overrides: str) -> Any:
 
 
 @pytest.mark.parametrize("name", spec.shipped())
-def test_a_shipped_spec_has_a_description_and_survives_a_round_trip_through_json(name: str) -> None:
-    assert len(spec.shipped()[name]) > 20
+def test_a_shipped_spec_survives_a_round_trip_through_json(name: str) -> None:
     loaded = spec.load(name)
     written = json.loads(json.dumps(loaded.resolved(), allow_nan=False))
     again = spec.parse(written, name)

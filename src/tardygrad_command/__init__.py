@@ -1,15 +1,85 @@
-"""The command `tardygrad`, outside the package because importing that takes a while: Ctrl-C meanwhile just ends it."""
+"""The command `tardygrad`: everything that needs no import of the library, so that help and usage errors come at once.
+
+`commands` and `reproduce` declare the verbs. A verb's code is in `tardygrad.cli`, which is imported when it is called.
+"""
 
 from __future__ import annotations
 
+import json
 import signal
-from typing import NoReturn
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    import click
 
 
-def main() -> NoReturn:
-    """Import the command line, and run it."""
-    before = signal.signal(signal.SIGINT, signal.SIG_DFL)  # no Python, so no traceback
-    from tardygrad import cli
+def main(argv: list[str] | None = None) -> NoReturn:
+    """Run the command line.
 
-    signal.signal(signal.SIGINT, before)
-    cli.main()
+    Exit codes: 0 success; 1 the run failed, or a replay differs; 2 invalid input; 130 and 143 stopped by Ctrl-C and
+    SIGTERM.
+    """
+    with quiet_interrupt():
+        import click
+
+        from tardygrad_command.commands import app
+        from tardygrad_command.declare import Failure
+    given = sys.argv[1:] if argv is None else argv
+    try:
+        code = app(given, prog_name="tardygrad", standalone_mode=False)
+    except Failure as error:
+        _fail(str(error), error.code, given)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        sys.exit(2)
+    except click.ClickException as error:
+        _fail(_usage(error, given), 2, given)
+    except OSError as error:
+        _fail(f"{error.filename or 'the system'}: {error.strerror or error}.", 1, given)
+    except (KeyboardInterrupt, click.Abort) as error:
+        _fail("stopped before there was anything new to keep.", 128 + (*error.args, signal.SIGINT)[0], given)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+@contextmanager
+def quiet_interrupt() -> Iterator[None]:
+    """Let Ctrl-C end the process without a traceback: for imports, which take a while."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+
+
+def _usage(error: click.ClickException, argv: list[str]) -> str:
+    """A usage error in one line; a setting written as an option gets the override that sets it."""
+    import click
+
+    from tardygrad_command.settings import as_override
+
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    if isinstance(error, click.NoSuchOption) and context:
+        fix = as_override(error.option_name, argv, verb=context.info_name or "")
+        if fix:
+            return f"`{error.option_name}` is not an option; set it as {fix}."
+    path = context.command_path if context else "tardygrad"
+    return f"{error.format_message()} See {path} --help."
+
+
+def _fail(reason: str, code: int, argv: list[str]) -> NoReturn:
+    """Print one line, `error: ...` on stderr or with --json an object on stdout, and exit."""
+    import click
+
+    line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in " ".join(reason.split()))
+    if "--json" in argv:
+        click.echo(json.dumps({"error": line}, ensure_ascii=False))
+    else:
+        click.echo(f"{click.style('error:', fg='red', bold=True)} {line}", err=True)
+    sys.exit(code)

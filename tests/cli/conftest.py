@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tardygrad.cli import main
+from tardygrad_command import main
 
 SMALL = """
 [task]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,8 +12,6 @@ from tardygrad.runs.run import Run
 from tardygrad.spec import spec
 from tests.cli.conftest import Command
 
-MODULE: Any = importlib.import_module(demo.__module__)
-
 
 def test_the_demo_prints_a_table_and_writes_figures_and_records(tardygrad: Command) -> None:
     code, out, _ = tardygrad("demo", "--rounds", "1", "--out", "here")
@@ -22,9 +19,9 @@ def test_the_demo_prints_a_table_and_writes_figures_and_records(tardygrad: Comma
     heading, *rows = out.splitlines()[:6]
     assert "time to 90% (s)" in heading
     assert "speed-up of the rounds" in heading
-    assert [row.split()[0] for row in rows] == list(MODULE.CAST)
+    assert [row.split()[0] for row in rows] == list(demo.CAST)
     assert all(row.split()[2] == "–" for row in rows)  # after one round nobody is there
-    assert f"Accuracy is taken every {MODULE.EVERY} rounds." in out
+    assert f"Accuracy is taken every {demo.EVERY} rounds." in out
     made = {path.name for path in Path("here").iterdir()}
     assert made >= {"test-loss.png", "report.html", "sync-clip2", "sgdclip"}
 
@@ -41,9 +38,9 @@ def test_the_time_to_the_goal_is_that_of_the_first_round_that_reached_it(accurac
                 dict.fromkeys(("accuracy", "loss", "delay_mean", "delay_max", "seconds"), 0) | {"time": 3.0},
             )
 
-    assert MODULE._row("Clip²", cast(Run, Done()), 6.0)["time_to_goal"] == when
+    assert demo._row("Clip²", cast(Run, Done()), 6.0)["time_to_goal"] == when
 
 
 def test_the_cast_plays_the_shipped_spec() -> None:
-    lengths = {spec.load("digits", changes).run.rounds for changes in MODULE.CAST.values()}
+    lengths = {spec.load("digits", changes).run.rounds for changes in demo.CAST.values()}
     assert lengths == {spec.load("digits").method.arguments["lr"].rounds} == {280}

@@ -35,7 +35,7 @@ def begun(tardygrad: Command) -> Iterator[subprocess.Popen[str]]:
 
 
 def _start(*argv: str, stdout: int = subprocess.PIPE, stderr: int = subprocess.PIPE) -> subprocess.Popen[str]:
-    code = "from tardygrad.cli import main; main()"
+    code = "from tardygrad_command import main; main()"
     return subprocess.Popen([sys.executable, "-c", code, *argv], stdout=stdout, stderr=stderr, text=True)
 
 
@@ -122,7 +122,7 @@ main()
 
 
 def test_ctrl_c_while_torch_is_imported_is_quiet() -> None:
-    process = subprocess.Popen([sys.executable, "-c", LONG_IMPORT, "specs"], stdout=-1, stderr=-1, text=True)
+    process = subprocess.Popen([sys.executable, "-c", LONG_IMPORT, "plan", "digits"], stdout=-1, stderr=-1, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "importing\n"
     process.send_signal(signal.SIGINT)
@@ -132,7 +132,7 @@ def test_ctrl_c_while_torch_is_imported_is_quiet() -> None:
 
 def test_the_command_line_imports_no_more_than_it_needs() -> None:
     heavy = "{'altair', 'sklearn', 'scipy', 'pandas', 'optuna', 'rich.progress'}"
-    code = f"import sys, tardygrad.cli; print({heavy} & set(sys.modules))"
+    code = f"import sys, tardygrad.cli.run, tardygrad.cli.report; print({heavy} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
 

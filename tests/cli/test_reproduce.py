@@ -217,7 +217,7 @@ def test_two_processes_do_not_write_to_one_experiment(tiny: Command) -> None:
 
 SLOW = """
 import time
-from tardygrad.cli import main
+from tardygrad_command import main
 from tardygrad.reproduce import experiments, tables
 from tests.cli.test_reproduce import TINY, results
 experiments.EXPERIMENTS = {"tiny": TINY}

@@ -43,7 +43,7 @@ crew.Bench.trial = held
 
 def _start(*argv: str, few: int | None = None, stderr: int = subprocess.PIPE) -> subprocess.Popen[str]:
     """A command in a process of its own; a sweep that makes only a few trials, and then holds the next ones."""
-    code = (FEW.format(few=few) if few else "") + "from tardygrad.cli import main; main()"
+    code = (FEW.format(few=few) if few else "") + "from tardygrad_command import main; main()"
     return subprocess.Popen([sys.executable, "-c", code, *argv], stdout=subprocess.PIPE, stderr=stderr, text=True)
 
 

@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 
 import tardygrad as tg
-from tardygrad.cli import main
 from tardygrad.engines.ray import connection as joining
+from tardygrad_command import main
 from tests.engines.test_cluster import wait_for
 
 ray = pytest.importorskip("ray")
@@ -239,7 +239,7 @@ def test_only_the_folder_of_a_ray_that_was_started_here_and_has_ended_goes_and_n
 def test_a_signal_while_ray_starts_ends_all_that_has_begun(number: int, code: int, tmp_path: Path) -> None:
     argv = ["run", "quadratic", "engine.kind=ray", "--out", "run"]
     process = subprocess.Popen(
-        [sys.executable, "-c", "from tardygrad.cli import main; main()", *argv], stderr=-1, text=True, cwd=tmp_path
+        [sys.executable, "-c", "from tardygrad_command import main; main()", *argv], stderr=-1, text=True, cwd=tmp_path
     )
     family = psutil.Process(process.pid)
     wait_for(lambda: [one for one in family.children() if one.name() == "gcs_server"])

@@ -287,7 +287,7 @@ def command() -> Iterator[Start]:
     started: list[subprocess.Popen[str]] = []
 
     def start(*argv: str, before: str = "") -> subprocess.Popen[str]:
-        code = f"{before}\nfrom tardygrad.cli import main; main()"
+        code = f"{before}\nfrom tardygrad_command import main; main()"
         started.append(subprocess.Popen([sys.executable, "-c", code, *argv], stdout=-1, stderr=-1, text=True))
         return started[-1]
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
-from tardygrad.cli.output import Json, progress, say, show, show_json, show_table, waiting
+from tardygrad.cli.output import progress, say, show, show_json, show_table, waiting
 from tardygrad.cli.run import fresh
 from tardygrad.cli.session import Signals, torch_threads
 from tardygrad.runs import run as runs
@@ -31,17 +31,8 @@ NOTE = (
 )
 
 
-def demo(
-    out: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Where to record; the default is runs/demo-NUMBER.")
-    ] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds of each method.")] = 280,
-    json: Json = False,
-) -> None:
-    """Five methods on real images and a fleet with large stragglers: a table, a figure of the test loss, a report.
-
-    The clients are simulated on a virtual clock; their gradients, and so the accuracies, are real.
-    """
+def demo(out: str | None, rounds: int, json: bool) -> None:
+    """Run the five methods, then print and write the comparison."""
     from tardygrad.report import theme
     from tardygrad.report.build import tell
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from tardygrad.cli.output import Folder, Json, show, show_json, show_table, waiting
+from tardygrad.cli.output import show, show_json, show_table, waiting
 from tardygrad.cli.run import there
 from tardygrad.cli.session import torch_threads
 from tardygrad.runs.run import plural
@@ -17,18 +15,8 @@ if TYPE_CHECKING:
     from tardygrad.doctor.finding import Finding
 
 
-def doctor(
-    folder: Folder,
-    probe: Annotated[
-        bool, typer.Option("--probe", help="Also build the task, and look at the noise of its gradients.")
-    ] = False,
-    json: Json = False,
-) -> None:
-    """Say what is wrong with a run, the worst first, and what to change.
-
-    RUN is its directory; it may still go on. Nothing is trained: what a change would do to the clock is simulated on a
-    fleet that is fitted to the record.
-    """
+def doctor(folder: str, probe: bool, json: bool) -> None:
+    """Examine a run and print the findings."""
     from tardygrad.doctor.examine import examine
 
     with torch_threads(1), waiting("examining the run"):

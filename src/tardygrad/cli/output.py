@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
@@ -19,14 +19,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 Item = TypeVar("Item")
-
-Source = Annotated[str, typer.Argument(metavar="SPEC")]
-Overrides = Annotated[list[str] | None, typer.Argument(metavar="[TABLE.KEY=VALUE]...", show_default=False)]
-Folder = Annotated[str, typer.Argument(metavar="RUN")]
-MaxMemory = Annotated[
-    str | None, typer.Option(metavar="SIZE", help="Do not begin if the run's vectors need more than this, such as 8GB.")
-]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
 def say(text: str) -> None:

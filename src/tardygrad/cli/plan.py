@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import typer
 
-from tardygrad.cli.output import Json, MaxMemory, Overrides, Source, counted, show_json, show_table
+from tardygrad.cli.output import counted, show_json, show_table
 from tardygrad.core.hierarchy import serve
 from tardygrad.core.messages import Advanced, Lost, Taken, Update
 from tardygrad.doctor.clock_run import Shifts
@@ -63,26 +62,17 @@ class Plan(NamedTuple):
 
 
 def plan(
-    source: Source,
-    overrides: Overrides = None,
-    search: Annotated[bool, typer.Option("--search", help="Try every M, mode and concurrency.")] = False,
-    fit: Annotated[
-        str | None, typer.Option(metavar="RUN", help="Search on a fleet that is fitted to this run's record.")
-    ] = None,
-    max_delay: Annotated[
-        int | None, typer.Option(metavar="ROUNDS", min=1, help="The latest update that a setting may have.")
-    ] = None,
-    figure: Annotated[str | None, typer.Option(metavar="FILE", help="Draw the search, as PNG or SVG.")] = None,
-    write: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Write the spec with the fitted fleet, as TOML or JSON.")
-    ] = None,
-    max_memory: MaxMemory = None,
-    json: Json = False,
+    source: str,
+    overrides: list[str] | None,
+    search: bool,
+    fit: str | None,
+    max_delay: int | None,
+    figure: str | None,
+    write: str | None,
+    max_memory: str | None,
+    json: bool,
 ) -> None:
-    """Say how long a spec takes, how stale updates get and what memory it needs, without training.
-
-    The same method on the same fleet, on the clock alone. SPEC and TABLE.KEY=VALUE as for `tardygrad run`.
-    """
+    """Simulate the clock of a spec, for its own setting or for all that `--search` tries."""
     searching = search or fit is not None
     for option, needs, fine in (
         ("--max-delay", "--search or --fit RUN", max_delay is None or searching),

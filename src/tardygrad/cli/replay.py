@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from tardygrad.cli.output import Folder, Json, progress, show, show_json
+from tardygrad.cli.output import progress, show, show_json
 from tardygrad.cli.run import again, there
 from tardygrad.cli.session import torch_threads
 from tardygrad.engines.scripted import ScriptedPool
@@ -22,11 +22,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def replay(folder: Folder, json: Json = False) -> None:
-    """Compute a recorded run anew, and compare the final models.
-
-    RUN is its directory. Updates are taken in the order they came, whatever engine they came from.
-    """
+def replay(folder: str, json: bool) -> None:
+    """Recompute a recorded run and compare the final models."""
     path = there(folder)
     recorded = read_json(path / "spec.json")
     if not (path / "model.safetensors").exists() or not (path / "summary.json").exists():

@@ -6,36 +6,23 @@ import signal
 import threading
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
-from tardygrad.cli.output import Folder, Json, counted, say, show, show_json, waiting
+from tardygrad.cli.output import counted, say, show, show_json, waiting
 from tardygrad.errors import Invalid
 
 
 def report(
-    runs: Annotated[list[str], typer.Argument(metavar="RUN...")],
-    out: Annotated[
-        str, typer.Option("--out", "-o", metavar="FILE", help="The page, which ends in .html.")
-    ] = "report.html",
-    figures: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Where to write every figure as PNG and SVG, too.")
-    ] = None,
-    title: Annotated[str | None, typer.Option(help="The page's heading.")] = None,
-    baseline: Annotated[
-        str | None, typer.Option(metavar="LABEL", help="What speed-ups are over; by default the first synchronous run.")
-    ] = None,
-    target: Annotated[
-        float | None, typer.Option(help="The test accuracy to reach, or the test loss where there is no accuracy.")
-    ] = None,
-    json: Json = False,
+    runs: list[str],
+    out: str,
+    figures: str | None,
+    title: str | None,
+    baseline: str | None,
+    target: float | None,
+    json: bool,
 ) -> None:
-    """Tell of runs on one page that needs no network: curves, clients, delays, clipping, settings.
-
-    RUN is the directory of a run or of a sweep, or a folder with some somewhere below it. Several runs are laid over
-    each other.
-    """
+    """Write the report of runs."""
     from tardygrad.report.build import tell
     from tardygrad.report.page import figures as all_figures
     from tardygrad.report.page import pictures, put
@@ -60,16 +47,8 @@ def report(
     show(f"report  {page}" + (f"\nfigures  {figures}: {len(written)} files" if figures else ""))
 
 
-def watch(
-    folder: Folder,
-    port: Annotated[int, typer.Option(help="Of 127.0.0.1; 0 is any that is free.")] = 0,
-    open: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
-    json: Json = False,
-) -> None:
-    """Serve the report of a run on this machine, and renew it while the run goes on; Ctrl-C ends it.
-
-    It only reads: the run is not touched, and goes on when this ends.
-    """
+def watch(folder: str, port: int, open: bool, json: bool) -> None:
+    """Serve the report of a run until Ctrl-C."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job begins without it
     with suppress(KeyboardInterrupt):

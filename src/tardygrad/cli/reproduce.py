@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from tardygrad.cli.output import Json, counted, say, show, show_json, show_table
+from tardygrad.cli.output import counted, say, show, show_json, show_table
 from tardygrad.errors import Invalid, nearest
 from tardygrad.runs.run import plural
 
@@ -19,26 +19,9 @@ if TYPE_CHECKING:
     from tardygrad.reproduce.tables import Study
     from tardygrad.reproduce.trials import Ask
 
-app = typer.Typer(name="reproduce", help="Make the paper's results again.", no_args_is_help=True)
 
-
-@app.callback()
-def reproduce() -> None:
-    """Make the paper's results again."""
-
-
-Page = Annotated[
-    str | None, typer.Option(metavar="FILE", help="A Markdown page that the result goes into, its pictures beside it.")
-]
-
-
-@app.command()
-def clock(
-    seeds: Annotated[int, typer.Option(min=1, help="Runs per cell.")] = 20,
-    page: Page = None,
-    json: Json = False,
-) -> None:
-    """The simulated runtimes of the paper's CIFAR-10 tables: every mode, straggler class and buffer."""
+def clock(seeds: int, page: str | None, json: bool) -> None:
+    """Compare simulated runtimes with the paper's."""
     from tardygrad.reproduce.clock import clock, markdown, published
     from tardygrad.reproduce.page import fresh, put
 
@@ -59,13 +42,8 @@ def clock(
     show_table(table)
 
 
-@app.command()
-def timeline(
-    out: Annotated[str, typer.Option(metavar="FILE", help="The picture, as SVG.")] = "timeline.svg",
-    page: Page = None,
-    json: Json = False,
-) -> None:
-    """The paper's Figure 1: who works when, server- and client-centric, with N = 3, M = 2 and K = 3."""
+def timeline(out: str, page: str | None, json: bool) -> None:
+    """Draw Figure 1 and print who made each round."""
     from tardygrad.report.theme import svg
     from tardygrad.reproduce.page import fresh, put
     from tardygrad.reproduce.timeline import MODES, figure, markdown
@@ -94,19 +72,8 @@ def timeline(
     show(f"figure  {where}")
 
 
-@app.command()
-def claims(
-    fast: Annotated[bool, typer.Option("--fast", help="Fewer seeds, methods and fleets: minutes, not hours.")] = False,
-    only: Annotated[
-        list[int] | None, typer.Option(metavar="NUMBER", help="This claim, and others so numbered.")
-    ] = None,
-    out: Annotated[str, typer.Option(metavar="DIR", help="Where finished runs are kept.")] = "runs/claims",
-    page: Page = None,
-    jobs: Annotated[int, typer.Option(min=0, help="Runs at once; 0 is one for every core.")] = 0,
-    read: Annotated[bool, typer.Option("--read", help="Run nothing: the verdicts on what is there.")] = False,
-    json: Json = False,
-) -> None:
-    """The paper's seven claims, each as an experiment with a verdict; go on with the same command."""
+def claims(fast: bool, only: list[int] | None, out: str, page: str | None, jobs: int, read: bool, json: bool) -> None:
+    """Run what the claims need, and judge them."""
     from tardygrad.reproduce.claims import CLAIMS, FAST, FULL
     from tardygrad.reproduce.page import fresh, parts, put
     from tardygrad.reproduce.results import Results
@@ -165,24 +132,17 @@ def _verdicts(found: dict[Claim, Finding]) -> None:
         show(f"     beside the rule: {one.beside}\n" if one.beside else "")
 
 
-@app.command()
 def tables(
-    only: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="This experiment, and others so named; all if left out.")
-    ] = None,
-    data: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Has cifar10/, glue/ and tinyvit5m_mobilesam/.")
-    ] = None,
-    out: Annotated[str, typer.Option(metavar="DIR", help="Where finished runs are kept.")] = "runs/tables",
-    page: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Where the tables go; the default is results.md in --out.")
-    ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Runs of a cell's best setting.")] = 1,
-    workers: Annotated[int, typer.Option(min=0, help="Processes of a run; 0 is one for every core.")] = 1,
-    read: Annotated[bool, typer.Option("--read", help="Run nothing: the tables of what is there.")] = False,
-    json: Json = False,
+    only: list[str] | None,
+    data: str | None,
+    out: str,
+    page: str | None,
+    seeds: int,
+    workers: int,
+    read: bool,
+    json: bool,
 ) -> None:
-    """The paper's accuracy tables on a small scale, beside the published ones; go on with the same command."""
+    """Run the experiments that are missing, and write their tables."""
     from tardygrad.reproduce.experiments import EXPERIMENTS
     from tardygrad.reproduce.report import write
     from tardygrad.reproduce.tables import Study
@@ -246,26 +206,18 @@ def _print(study: Study) -> None:
     show("\n".join((*verdicts(lines), "")))
 
 
-@app.command()
 def baselines(
-    only: Annotated[
-        list[str] | None,
-        typer.Option(metavar="METHOD", help="This method, and others so named; all if left out. Not with --page."),
-    ] = None,
-    trials: Annotated[int, typer.Option(min=1, help="Settings that are tried of each method on each fleet.")] = 20,
-    seeds: Annotated[int, typer.Option(min=1, help="Runs of each method's best setting.")] = 3,
-    data: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Has fashion/, where no package of the system has it.")
-    ] = None,
-    out: Annotated[
-        str, typer.Option(metavar="DIR", help="Where trials and finished runs are kept.")
-    ] = "runs/baselines",
-    page: Page = None,
-    jobs: Annotated[int, typer.Option(min=0, help="Runs at once; 0 is one for every core.")] = 0,
-    read: Annotated[bool, typer.Option("--read", help="Run nothing: the tables of what is there.")] = False,
-    json: Json = False,
+    only: list[str] | None,
+    trials: int,
+    seeds: int,
+    data: str | None,
+    out: str,
+    page: str | None,
+    jobs: int,
+    read: bool,
+    json: bool,
 ) -> None:
-    """The methods side by side, each tuned with as many trials; go on with the same command."""
+    """Tune and run the methods that are missing, and print the tables."""
     from tardygrad.report.theme import svg
     from tardygrad.reproduce.baseline_page import PICTURE, fresh, picture, text
     from tardygrad.reproduce.baseline_specs import CONTENDERS

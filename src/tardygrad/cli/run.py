@@ -5,11 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from tardygrad.cli.output import Folder, Json, MaxMemory, Overrides, Source, say, waiting
+from tardygrad.cli.output import say, waiting
 from tardygrad.cli.session import crowded, engine, fit, sit, tell, torch_threads
 from tardygrad.errors import Invalid, RecordError
 from tardygrad.runs import run as runs
@@ -18,21 +15,8 @@ from tardygrad.runs.track import check
 from tardygrad.spec import spec
 
 
-def run(
-    source: Source,
-    overrides: Overrides = None,
-    out: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Where to record the run; the default is runs/SPEC-NUMBER.")
-    ] = None,
-    max_memory: MaxMemory = None,
-    json: Json = False,
-) -> None:
-    """Run a spec, and record everything.
-
-    SPEC is a TOML or JSON file, a name that `tardygrad specs` lists, or the directory of a run to do again.
-
-    TABLE.KEY=VALUE changes a setting, such as method.lr=0.1; without a VALUE it removes one.
-    """
+def run(source: str, overrides: list[str] | None, out: str | None, max_memory: str | None, json: bool) -> None:
+    """Run a spec and record it."""
     asked = spec.load(source, overrides or ())
     check(asked.run.track)
     if out:
@@ -48,11 +32,8 @@ def run(
             sit(begun, str(where), json=json, track=asked.run.track)
 
 
-def resume(folder: Folder, overrides: Overrides = None, max_memory: MaxMemory = None, json: Json = False) -> None:
-    """Go on with a run that was stopped or killed.
-
-    RUN is its directory. Add run.rounds=200 to make it longer.
-    """
+def resume(folder: str, overrides: list[str] | None, max_memory: str | None, json: bool) -> None:
+    """Continue a recorded run."""
     recorded = read_json(there(folder) / "spec.json")
     asked = again(folder, recorded, overrides or [])
     check(asked.run.track)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from tardygrad.cli.output import Json, Overrides, say, show, show_json, show_table, waiting
+from tardygrad.cli.output import say, show, show_json, show_table, waiting
 from tardygrad.cli.run import fresh
 from tardygrad.cli.session import Signals, torch_threads
 from tardygrad.errors import Invalid
@@ -22,29 +22,22 @@ if TYPE_CHECKING:
 
 
 def sweep(
-    source: Annotated[str, typer.Argument(metavar="SPEC")],
-    overrides: Overrides = None,
-    over: Annotated[
-        list[str] | None, typer.Option(metavar="TABLE.KEY=VALUES", help="Sweep this key too: a list, or a range.")
-    ] = None,
-    sampler: Annotated[str | None, typer.Option(metavar="NAME", help="grid, random or tpe; grid.")] = None,
-    trials: Annotated[int | None, typer.Option(min=1, help="How many random and tpe draw; 64.")] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="Runs of each trial; 1.")] = None,
-    best: Annotated[str | None, typer.Option(metavar="WHAT", help="accuracy, loss or time.")] = None,
-    budget: Annotated[float | None, typer.Option(metavar="SECONDS", help="Simulated ones of each run.")] = None,
-    target: Annotated[float | None, typer.Option(help="A score that ends a run; for --best time.")] = None,
-    prune: Annotated[bool, typer.Option("--prune", help="End runs early that fall behind.")] = False,
-    workable: Annotated[float | None, typer.Option(metavar="SHARE", help="Of the way to the best score; 0.9.")] = None,
-    jobs: Annotated[int, typer.Option(min=0, help="Processes; 0 is one for every core.")] = 1,
-    out: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Where it is kept; the default is runs/SPEC-sweep-NUMBER.")
-    ] = None,
-    json: Json = False,
+    source: str,
+    overrides: list[str] | None,
+    over: list[str] | None,
+    sampler: str | None,
+    trials: int | None,
+    seeds: int | None,
+    best: str | None,
+    budget: float | None,
+    target: float | None,
+    prune: bool,
+    workable: float | None,
+    jobs: int,
+    out: str | None,
+    json: bool,
 ) -> None:
-    """Run a spec with many settings, by default the paper's grid of rates and thresholds.
-
-    SPEC and TABLE.KEY=VALUE as for `tardygrad run`, or SPEC is the folder of a sweep to go on with.
-    """
+    """Run a spec with many settings, or continue a sweep."""
     from tardygrad.sweep.config import again, ask, build
     from tardygrad.sweep.runner import Crew, same
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
-import typer
-
-from tardygrad.cli.output import Json, Overrides, counted, show, show_json, show_table, waiting, writable
+from tardygrad.cli.output import counted, show, show_json, show_table, waiting, writable
 from tardygrad.cli.session import torch_threads
 from tardygrad.core.messages import ModuleBuffers
 from tardygrad.core.schedules import lift
@@ -29,24 +27,16 @@ MOST = 1_000_000  # mini-batches
 
 
 def tail(
-    source: Annotated[str, typer.Argument(metavar="SPEC_OR_RUN")],
-    overrides: Overrides = None,
-    at: Annotated[
-        Literal["model", "init"] | None,
-        typer.Option(help="A run's final model, which is the default of a run that has ended, or x_0."),
-    ] = None,
-    clients: Annotated[int, typer.Option(metavar="N", help="How many clients are asked.")] = 8,
-    batches: Annotated[int, typer.Option(metavar="N", help="Mini-batches of each.")] = 16,
-    seed: Annotated[
-        int | None, typer.Option(metavar="N", help="Of clients, mini-batches and coordinates; run.seed if left out.")
-    ] = None,
-    figure: Annotated[str | None, typer.Option(metavar="FILE", help="A picture, .png or .svg.")] = None,
-    json: Json = False,
+    source: str,
+    overrides: list[str] | None,
+    at: Literal["model", "init"] | None,
+    clients: int,
+    batches: int,
+    seed: int | None,
+    figure: str | None,
+    json: bool,
 ) -> None:
-    """Say how heavy the tails of gradient noise are, layer by layer, and which threshold would clip how much.
-
-    SPEC_OR_RUN is a spec as for `tardygrad run`, or the directory of a run, whose final model is then looked at.
-    """
+    """Sample gradients, estimate their tails, and print a table."""
     picture = None if figure is None else writable("--figure", figure, ".png", ".svg")
     asked = spec.load(source, overrides or ())
     where = at or ("model" if (Path(source) / "model.safetensors").exists() else "init")

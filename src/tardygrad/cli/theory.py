@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from tardygrad.cli.output import Json, show, show_json, show_table
+from tardygrad.cli.output import show, show_json, show_table
 from tardygrad.errors import Invalid
 from tardygrad.runs.run import plural
 from tardygrad.theory.bounds import bounds
@@ -18,21 +16,18 @@ MOST = 10**18
 
 
 def theory(
-    tail: Annotated[float, typer.Option(help="α, the tail index of the noise, above 1 and at most 2.")],
-    rounds: Annotated[int, typer.Option(help="T.")],
-    method: Annotated[str | None, typer.Option(metavar="NAME", help="One of them only.")] = None,
-    delay: Annotated[int, typer.Option(help="That of every update, in the explicit bounds.")] = 1,
-    buffer: Annotated[int, typer.Option(help="M, in the same.")] = 1,
-    local_steps: Annotated[int, typer.Option(help="K.")] = 1,
-    local_clip: Annotated[float | None, typer.Option(help="u; by default what the schedule says at T.")] = None,
-    local_lr: Annotated[float | None, typer.Option(help="η_ℓ; likewise.")] = None,
-    clip: Annotated[float | None, typer.Option(help="ũ; likewise.")] = None,
-    json: Json = False,
+    tail: float,
+    rounds: int,
+    method: str | None,
+    delay: int,
+    buffer: int,
+    local_steps: int,
+    local_clip: float | None,
+    local_lr: float | None,
+    clip: float | None,
+    json: bool,
 ) -> None:
-    """Say what rates, schedules and delays the paper's theorems give.
-
-    Constants that nobody knows are 1: those of O(...), and those of the problem.
-    """
+    """Print the rates of the theorems and, where there are any, the explicit bounds."""
     whole = {"rounds": rounds, "delay": delay, "buffer": buffer, "local-steps": local_steps}
     for name, value in whole.items():
         if not 1 <= value <= MOST:

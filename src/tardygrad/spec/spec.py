@@ -241,14 +241,10 @@ def load(source: str | Path, overrides: Iterable[str] = ()) -> Spec:
     return parse(tables, name)
 
 
-def shipped() -> dict[str, str]:
-    """The names of the specs that come with the package, and what their first lines say."""
-    found = {
-        file.name.removesuffix(".toml"): file.read_text("utf-8").partition("\n")[0].removeprefix("#").strip()
-        for file in files("tardygrad").joinpath("specs").iterdir()
-        if file.name.endswith(".toml")
-    }
-    return dict(sorted(found.items()))
+def shipped() -> list[str]:
+    """The names of the specs that come with the package."""
+    names = [file.name for file in files("tardygrad").joinpath("specs").iterdir()]
+    return sorted(name.removesuffix(".toml") for name in names if name.endswith(".toml"))
 
 
 def parse(tables: Mapping[str, Any], name: str = "spec") -> Spec:
@@ -296,10 +292,16 @@ def places(key: str, value: str = "VALUE") -> str:
     'Write run.rounds=100.'
     """
     table, _, name = key.rpartition(".")
-    keys = {home: {key for make in kinds.values() for key in _known(home, make)} for home, kinds in KINDS.items()}
-    keys = {"run": set(parameters(Length))} | keys
-    homes = [home for home, known in keys.items() if name in known and table in ("", home)]
+    homes = [home for home, known in keys().items() if name in known and table in ("", home)]
     return f"Write {' or '.join(f'{home}.{name}={value}' for home in homes)}." if homes else ""
+
+
+def keys() -> dict[str, list[str]]:
+    """Every key of every table, whatever its kind."""
+    known = {
+        table: {key: None for make in kinds.values() for key in _known(table, make)} for table, kinds in KINDS.items()
+    }
+    return {"run": list(parameters(Length))} | {table: list(names) for table, names in known.items()}
 
 
 def _value(text: str) -> Any:

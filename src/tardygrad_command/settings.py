@@ -1,0 +1,26 @@
+"""Settings of a spec that were written as options: `--rounds 100` instead of `run.rounds=100`."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+VERBS = ("run", "resume", "plan", "sweep", "tail")  # those that take overrides
+
+
+def as_override(option: str, argv: list[str], verb: str) -> str:
+    """The override that an unknown option stands for, or an empty string.
+
+    >>> as_override("--rounds", ["run", "digits", "--rounds", "100"], "run")
+    '`run.rounds=100`'
+    """
+    if verb not in VERBS:
+        return ""
+    table, _, name = option.lstrip("-").replace("-", "_").rpartition(".")
+    after = [value for word, value in pairwise([*argv, "VALUE"]) if word == option]
+    joined = [word.partition("=")[2] for word in argv if word.startswith(f"{option}=")]
+    value = (after + joined)[0]
+    known = json.loads(Path(__file__).with_name("keys.json").read_text("utf-8"))  # written by `make tables`
+    tables = [home for home, keys in known.items() if name in keys and table in ("", home)]
+    return " or ".join(f"`{home}.{name}={value}`" for home in tables)

@@ -1,0 +1,57 @@
+"""Commands that need no library answer without importing it; the options of every verb are those its code takes."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tardygrad_command.commands import app
+
+LIGHT = """
+import atexit, sys
+from tardygrad_command import main
+heavy = {"tardygrad", "torch", "numpy", "altair", "pydantic", "scipy"}
+atexit.register(lambda: print("imported", sorted(heavy & set(sys.modules)), file=sys.stderr))
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("argv", "code"),
+    [
+        ("--help", 0),
+        ("run --help", 0),
+        ("reproduce claims --help", 0),
+        ("--version", 0),
+        ("specs", 0),
+        ("specs --json", 0),
+        ("", 2),
+        ("rum", 2),
+        ("run digits --ouch", 2),
+        ("run digits --rounds 9", 2),
+        ("run", 2),
+    ],
+)
+def test_help_and_usage_errors_do_not_import_the_library(argv: str, code: int) -> None:
+    done = subprocess.run([sys.executable, "-c", LIGHT, *argv.split()], capture_output=True, text=True)
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (code, "imported []")
+
+
+def test_a_verb_declares_what_its_code_takes() -> None:
+    verbs = [*app.registered_commands, *app.registered_groups[0].typer_instance.registered_commands]  # type: ignore[union-attr]
+    for one in verbs:
+        if one.callback and one.callback.__name__ != "specs":
+            module = inspect.getclosurevars(one.callback).nonlocals["module"]
+            code = getattr(importlib.import_module(f"tardygrad.cli.{module}"), one.callback.__name__)
+            assert list(inspect.signature(code).parameters) == list(inspect.signature(one.callback).parameters)
+
+
+def test_generated_files_are_up_to_date() -> None:
+    tables = importlib.import_module("tools.tables")
+    for path, text in tables.files().items():
+        assert Path(path).read_text("utf-8") == text, f"{path.name} is out of date: run `make tables`"

@@ -16,7 +16,8 @@ from scipy import stats
 
 import tardygrad as tg
 from tardygrad import streams
-from tardygrad.fleet import Available, Crash, Fault, Fleet, Journeys, Slow, finish
+from tardygrad.engines.fleet_clock import RoundTrips, finish
+from tardygrad.fleet import Available, Crash, Fault, Fleet, Slow
 from tests.golden.problem import Problem, Task
 
 LIGHT = settings(deadline=None, max_examples=60, derandomize=True)
@@ -177,27 +178,27 @@ def test_integers_need_whole_ends(ends: tuple[Any, Any]) -> None:
         (lambda: Slow(0, 5, 4, 2), "Slow needs 0 <= at < until and factor > 0, got Slow(client=0, at=5, "),
         (lambda: Slow(0, -1, 4, 2), "Slow needs 0 <= at < until and factor > 0, got "),
         (lambda: Slow(0, 1, 4, 0), "Slow needs 0 <= at < until and factor > 0, got "),
-        (lambda: Slow(0, 1), "Slow needs an end of the pause (use a crash for one without), got Slow(client=0, at=1, "),
-        (lambda: Available(0, ()), "Available needs windows (start, end) in rising order, got Available("),
-        (lambda: Available(0, ((2, 1),)), "Available needs windows (start, end) in rising order, got "),
-        (lambda: Available(0, ((-1, 1),)), "Available needs windows (start, end) in rising order, got "),
-        (lambda: Available(0, ((1, 3), (2, 4))), "Available needs windows (start, end) in rising order, got "),
-        (lambda: Available(0, ((1, 3),), 2), "Available needs a period no shorter than the windows, got "),
-        (lambda: Available(0, ((1, 3),), math.inf), "Available needs a period no shorter than the windows, got "),
-        (lambda: Fault(0, -1, "nan"), "Fault needs a whole job >= 0 and sends 'nan' or 'twice', got Fault(client=0"),
-        (lambda: Fault(0, 1.5, "nan"), "Fault needs a whole job >= 0 and sends 'nan' or 'twice', got "),  # type: ignore[arg-type]
-        (lambda: Fault(0, 1, "thrice"), "Fault needs a whole job >= 0 and sends 'nan' or 'twice', got "),  # type: ignore[arg-type]
+        (lambda: Slow(0, 1), "Slow needs a finite `until` for a pause (use a crash for an endless one), got "),
+        (lambda: Available(0, ()), "Available needs windows (start, end) in ascending order, got Available("),
+        (lambda: Available(0, ((2, 1),)), "Available needs windows (start, end) in ascending order, got "),
+        (lambda: Available(0, ((-1, 1),)), "Available needs windows (start, end) in ascending order, got "),
+        (lambda: Available(0, ((1, 3), (2, 4))), "Available needs windows (start, end) in ascending order, got "),
+        (lambda: Available(0, ((1, 3),), 2), "Available needs a finite period that ends after them, got "),
+        (lambda: Available(0, ((1, 3),), math.inf), "Available needs a finite period that ends after them, got "),
+        (lambda: Fault(0, -1, "nan"), "Fault needs an integer job >= 0 and sends 'nan' or 'twice', got Fault(client=0"),
+        (lambda: Fault(0, 1.5, "nan"), "Fault needs an integer job >= 0 and sends 'nan' or 'twice', got "),  # type: ignore[arg-type]
+        (lambda: Fault(0, 1, "thrice"), "Fault needs an integer job >= 0 and sends 'nan' or 'twice', got "),  # type: ignore[arg-type]
         (lambda: Fleet(()), "a fleet needs at least one client, got none."),
         (lambda: Fleet((tg.Group("a", 0, tg.Trace((1.0,))),)), "a fleet needs at least one client, got none."),
-        (lambda: fleet_of(1.0, server_time=-1.0), "`server_time` must be finite, zero or more, got -1."),
-        (lambda: fleet_of(1.0, server_time=math.inf), "`server_time` must be finite, zero or more, got inf."),
+        (lambda: fleet_of(1.0, server_time=-1.0), "`server_time` must be finite and 0 or more, got -1."),
+        (lambda: fleet_of(1.0, server_time=math.inf), "`server_time` must be finite and 0 or more, got inf."),
         (lambda: fleet_of(1.0, 1.0).crash(client=2, at=1), "a fault's client must be between 0 and 1, got Crash("),
         (lambda: fleet_of(1.0).slowed(client=-1, at=1, factor=2), "a fault's client must be between 0 and 0, got "),
         (lambda: fleet_of(1.0).paused(client=1, at=1, until=2), "a fault's client must be between 0 and 0, got "),
         (lambda: fleet_of(1.0).during([(0, 1)], client=1), "a fault's client must be between 0 and 0, got Available("),
         (
             lambda: fleet_of(1.0).during([(0, 1)], client=0).during([(2, 3)], client=0),
-            "`available` needs one list of windows per client, got several for client 0.",
+            "`available` needs one list of windows per client, got 2 for client 0.",
         ),
         (
             lambda: fleet_of(1.0).faulty(client=1, job=0, sends="nan"),
@@ -205,7 +206,7 @@ def test_integers_need_whole_ends(ends: tuple[Any, Any]) -> None:
         ),
         (
             lambda: fleet_of(1.0).faulty(client=0, job=2, sends="nan").faulty(client=0, job=2, sends="nan"),
-            "`faults` needs each fault once, got several times Fault(client=0, job=2, sends='nan').",
+            "`faults` must not repeat a fault, got 2 times Fault(client=0, job=2, sends='nan').",
         ),
         (lambda: Fleet.paper(stragglers="huge"), "`stragglers` must be 'mild' or 'large', got 'huge'."),  # type: ignore[arg-type]
         (lambda: Fleet.paper(clients=0), "`clients` must be 1 or more, got 0."),
@@ -582,27 +583,27 @@ def test_times_beyond_the_largest_number_are_no_key_error() -> None:
 
 
 def test_a_journey_is_the_way_down_the_work_and_the_way_up() -> None:
-    journeys = Journeys(fleet_of(3.0, (1.0, 2.0)).linked(LINK), down=16, up=32, whole=4)  # 2.5 s down, 2.5 s up
-    assert journeys.due(0, 0, seed=0, work=None, now=10.0) == journeys.due(0, 0, 0, 4, 10.0) == 18.0
-    assert journeys.due(0, 0, seed=0, work=8, now=0.0) == 11.0
-    assert [journeys.due(1, serial, 0, None, 0.0) for serial in range(3)] == [6.0, 7.0, 6.0]
+    round_trips = RoundTrips(fleet_of(3.0, (1.0, 2.0)).linked(LINK), down=16, up=32, work=4)  # 2.5 s down, 2.5 s up
+    assert round_trips.due(0, 0, seed=0, work=None, now=10.0) == round_trips.due(0, 0, 0, 4, 10.0) == 18.0
+    assert round_trips.due(0, 0, seed=0, work=8, now=0.0) == 11.0
+    assert [round_trips.due(1, serial, 0, None, 0.0) for serial in range(3)] == [6.0, 7.0, 6.0]
 
 
 def test_a_journey_draws_from_the_jobs_own_stream() -> None:
-    journeys = Journeys(Fleet((tg.Group("any", 2, tg.Exponential(5.0)),)), 0, 0, 1)
+    round_trips = RoundTrips(Fleet((tg.Group("any", 2, tg.Exponential(5.0)),)), 0, 0, 1)
     u = streams.uniform(7, "runtime", 1, 3)
-    assert journeys.due(1, 3, seed=7, work=None, now=2.0) == 2.0 + tg.Exponential(5.0).draw(u, 3)
+    assert round_trips.due(1, 3, seed=7, work=None, now=2.0) == 2.0 + tg.Exponential(5.0).draw(u, 3)
 
 
 def test_a_journey_that_never_ends_loses_the_client_as_its_windows_close() -> None:
     fleet = fleet_of(2.0, 2.0, 1e308).during([(0, 1), (4, 5)], client=0).paused(client=1, at=1, until=3)
-    journeys = Journeys(fleet, 0, 0, 1)
-    assert journeys.due(1, 0, 0, None, now=0.0) == 4.0
-    assert journeys.due(0, 0, 0, None, now=0.0) == 5.0
-    assert journeys.due(0, 0, 0, None, now=0.5) == math.inf
-    assert [journeys.gone(0, now) for now in (0.5, 20.0)] == [5.0, 20.0]
-    assert journeys.due(2, 0, 0, None, now=1e308) == math.inf
-    assert journeys.gone(2, 1e308) == 1e308
+    round_trips = RoundTrips(fleet, 0, 0, 1)
+    assert round_trips.due(1, 0, 0, None, now=0.0) == 4.0
+    assert round_trips.due(0, 0, 0, None, now=0.0) == 5.0
+    assert round_trips.due(0, 0, 0, None, now=0.5) == math.inf
+    assert [round_trips.lost_at(0, now) for now in (0.5, 20.0)] == [5.0, 20.0]
+    assert round_trips.due(2, 0, 0, None, now=1e308) == math.inf
+    assert round_trips.lost_at(2, 1e308) == 1e308
 
 
 # Order, work, and fleets as values.

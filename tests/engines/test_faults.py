@@ -12,8 +12,8 @@ import torch
 
 import tardygrad as tg
 from tardygrad.core.messages import Advanced, Refused
+from tardygrad.engines.fleet_clock import corrupt
 from tardygrad.engines.sim import pool as sim
-from tardygrad.fleet import corrupt
 from tardygrad.runs import checkpoint
 from tests.engines.test_together import task
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 
+import torch
+
+from tardygrad import streams
 from tardygrad.core.algorithm import Task
-from tardygrad.core.messages import Job, Joined, Lost
+from tardygrad.core.messages import Job, Joined, Lost, Update
 from tardygrad.core.method import Method
 from tardygrad.errors import Invalid
-from tardygrad.fleet import Fleet, Journeys
+from tardygrad.fleet import Available, Fleet, Slow
 
 LOST, JOINED = -2, -1  # in place of a serial: at equal times a client is lost or back before its job arrives
 
@@ -22,13 +26,79 @@ def calendar(fleet: Fleet) -> list[tuple[float, int, int]]:
     return made
 
 
-def journeys(task: Task, method: Method, fleet: Fleet) -> Journeys:
+def finish(start: float, seconds: float, slow: Sequence[Slow], available: Available | None) -> float:
+    """When `seconds` of computing from `start` end, given one client's slow-downs and windows; inf if never."""
+    time, left = start, seconds
+    if available and available.period and not slow:  # skip whole periods: a job may last for millions of them
+        open_seconds = sum(b - a for a, b in available.windows)
+        periods = max(math.floor(left / open_seconds) - 1, 0)
+        time, left = time + periods * available.period, left - periods * open_seconds
+    while True:
+        is_open, change = available.open_at(time) if available else (True, math.inf)
+        until = min([change, *(edge for spell in slow for edge in (spell.at, spell.until) if edge > time)])
+        speed = float(is_open)
+        for spell in slow:
+            if spell.at <= time < spell.until:
+                speed /= spell.factor
+        if speed > 0 and left <= (until - time) * speed:
+            return time + left / speed
+        if until == math.inf:
+            return math.inf
+        left -= (until - time) * speed
+        time = until
+
+
+class RoundTrips:
+    """When jobs return: download, computation with its slow-downs and windows, upload.
+
+    Args:
+        fleet: the clients.
+        down, up: bytes of a job's message to its client, and of the client's answer.
+        work: the steps or epochs that a drawn runtime stands for; other amounts of work scale it.
+    """
+
+    def __init__(self, fleet: Fleet, down: int, up: int, work: int) -> None:
+        self._draws = [draw for group in fleet.groups for draw in [group.runtime.draw] * group.clients]
+        self._links: list[tuple[float, float]] = []
+        for group in fleet.groups:
+            link = (group.link.latency + down / group.link.down, group.link.latency + up / group.link.up)
+            self._links += [link] * group.clients
+        self._slow: dict[int, list[Slow]] = {}
+        for spell in fleet.slow:
+            self._slow.setdefault(spell.client, []).append(spell)
+        self._available = {entry.client: entry for entry in fleet.available}
+        self._irregular = self._slow.keys() | self._available.keys()
+        self._work = work
+
+    def due(self, client: int, serial: int, seed: int, work: int | None, now: float) -> float:
+        """When a job that is sent now returns; inf if never. `work` None is the usual amount."""
+        seconds = self._draws[client](streams.uniform(seed, "runtime", client, serial), serial)
+        if work and work != self._work:
+            seconds *= work / self._work  # a method that varies the work varies the time
+        down, up = self._links[client]
+        if client in self._irregular:
+            return finish(now + down, seconds, self._slow.get(client, ()), self._available.get(client)) + up
+        return now + down + seconds + up
+
+    def lost_at(self, client: int, now: float) -> float:
+        """When a client whose job never returns counts as lost: when its last window closes, or now."""
+        return max(now, self._available[client].last) if client in self._available else now
+
+
+def corrupt(update: Update) -> Update:
+    """An update as a faulty client sends it: all NaN. A clock-only run's empty vector becomes one NaN."""
+    delta = update.delta.new_full((max(len(update.delta), 1),), math.nan)
+    curvature = None if update.curvature is None else torch.full_like(update.curvature, math.nan)
+    return update._replace(delta=delta, curvature=curvature)
+
+
+def round_trips(task: Task, method: Method, fleet: Fleet) -> RoundTrips:
     """When a method's jobs on a task are back, for a fleet that fits."""
     if task.clients != fleet.clients:
         counts = f"{task.clients} and {fleet.clients}"
         raise Invalid(f"task and fleet must have the same number of clients, got {counts}.")
     message, whole = 4 * task.parameters, method.local_steps or method.local_epochs or 1
-    return Journeys(fleet, message, message * (2 if method.compensate else 1), whole)
+    return RoundTrips(fleet, message, message * (2 if method.compensate else 1), whole)
 
 
 class Emulated:
@@ -42,25 +112,25 @@ class Emulated:
         self.second, self.server_time = second, 0.0
         self.calendar: list[tuple[float, int, int]] = []
         self.spoilt, self.twice = frozenset[tuple[int, int]](), frozenset[tuple[int, int]]()
-        self._journeys: Journeys | None = None
+        self._round_trips: RoundTrips | None = None
         if not second:
             if fleet and (fleet.crashes or fleet.slow or fleet.available or fleet.faults):
                 raise Invalid("a fleet in which things go wrong needs real seconds, got second=0. Set engine.second.")
             return
         if fleet is None:
             raise Invalid(f"`second` is for the times of a fleet, got {second:g} without one.")
-        self._journeys, self.calendar = journeys(task, method, fleet), calendar(fleet)
+        self._round_trips, self.calendar = round_trips(task, method, fleet), calendar(fleet)
         self.server_time = fleet.server_time * second
         self.spoilt, self.twice = fleet.sending("nan"), fleet.sending("twice")
 
     def due(self, job: Job, now: float) -> float:
         """When a job that is sent now is back; inf if it never is, and its client will be lost."""
-        if self._journeys is None:
+        if self._round_trips is None:
             return 0.0
         sent = now / self.second
-        due = self._journeys.due(job.client, job.serial, job.seed, job.steps or job.epochs, sent)
+        due = self._round_trips.due(job.client, job.serial, job.seed, job.steps or job.epochs, sent)
         if due == math.inf:
-            heappush(self.calendar, (self._journeys.gone(job.client, sent), job.client, LOST))
+            heappush(self.calendar, (self._round_trips.lost_at(job.client, sent), job.client, LOST))
         return due * self.second
 
     @property

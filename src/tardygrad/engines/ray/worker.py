@@ -14,12 +14,12 @@ from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
 from tardygrad.core.messages import NOTHING, Job, ModuleBuffers, Update, Vector
+from tardygrad.engines.fleet_clock import corrupt
 from tardygrad.engines.pool import pack, perform
 from tardygrad.engines.ray.connection import said
 from tardygrad.engines.sim.process_pool import each
 from tardygrad.engines.wire import Packed, Wire, unpack
 from tardygrad.errors import WorkFailed
-from tardygrad.fleet import corrupt
 
 
 class Hand:

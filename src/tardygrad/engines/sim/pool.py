@@ -13,11 +13,11 @@ from tardygrad.core.algorithm import Batched, Task
 from tardygrad.core.hierarchy import serve
 from tardygrad.core.messages import Job, Joined, Lost, Update
 from tardygrad.core.method import Method
-from tardygrad.engines.fleet_clock import JOINED, LOST, calendar, journeys
+from tardygrad.engines.fleet_clock import JOINED, LOST, calendar, corrupt, round_trips
 from tardygrad.engines.pool import Message, Pending, perform, perform_together
 from tardygrad.engines.sim.process_pool import Crew
 from tardygrad.errors import Invalid, WorkFailed
-from tardygrad.fleet import Fleet, corrupt
+from tardygrad.fleet import Fleet
 from tardygrad.tasks.clock import Clock
 
 AHEAD = 8
@@ -50,7 +50,7 @@ class SimPool:
     ) -> None:
         if workers < 0:
             raise Invalid(f"`workers` must be 0 (all cores) or more, got {workers}.")
-        self._journeys = journeys(task, method, fleet)
+        self._round_trips = round_trips(task, method, fleet)
         self.task, self.method, self.fleet = task, method, fleet
         self.now = 0.0
         self.due: list[tuple[float, int, int, Job | None]] = [
@@ -68,7 +68,7 @@ class SimPool:
 
     def submit(self, job: Job) -> None:
         client, serial = job.client, job.serial
-        due = self._journeys.due(client, serial, job.seed, job.steps or job.epochs, self.now)
+        due = self._round_trips.due(client, serial, job.seed, job.steps or job.epochs, self.now)
         if due < math.inf:
             heappush(self.due, (due, client, serial, job))
             if self._twice and (client, serial) in self._twice:
@@ -76,7 +76,7 @@ class SimPool:
             if self._ahead:
                 self._ahead.add(due, job)
         else:  # its windows have closed for good, or a heavy tail has run off the end of the numbers
-            heappush(self.due, (self._journeys.gone(client, self.now), client, LOST, None))
+            heappush(self.due, (self._round_trips.lost_at(client, self.now), client, LOST, None))
 
     def next(self) -> Message | None:
         if not self.due:

@@ -17,7 +17,7 @@ from tardygrad.report.groups import baseline_of, grouped, lines, target_of
 from tardygrad.report.live import said
 from tardygrad.report.loader import find, read
 from tardygrad.report.page import figures, pictures, put
-from tardygrad.report.theme import colours
+from tardygrad.report.theme import strokes
 from tests.report.records import EVIL, ODD, events, record, write
 
 ALONE = {
@@ -493,6 +493,6 @@ def test_figures_are_written_as_pictures(alone: Report, tmp_path: Path) -> None:
 
 def test_strokes_are_distinct_and_a_methods_own() -> None:
     labels = ["Clip²", "SGDClip", *(f"unknown {i}" for i in range(20)), "Clip²", "Clip²"]
-    strokes = colours(labels)
-    assert len(set(strokes)) == len(strokes)
-    assert strokes[0] == colours(["SGDClip", "x", "Clip²"])[2]
+    found = strokes(labels)
+    assert len(set(found)) == len(found)
+    assert found[0] == strokes(["SGDClip", "x", "Clip²"])[2]

@@ -33,8 +33,9 @@ NOTE = (
 
 def demo(out: str | None, rounds: int, json: bool) -> None:
     """Run the five methods, then print and write the comparison."""
-    from tardygrad.report import theme
+    from tardygrad.cli.demo_figure import loss_curves
     from tardygrad.report.build import tell
+    from tardygrad.report.theme import write
 
     folder = Path(out) if out else fresh("demo")
     done: dict[str, runs.Run] = {}
@@ -42,8 +43,8 @@ def demo(out: str | None, rounds: int, json: bool) -> None:
         done[label] = _one(label, folder, [*changes, f"run.rounds={rounds}", f"run.evaluate_every={EVERY}"])
     sync = done["sync-Clip²"].summary().time
     rows = [_row(label, run, sync) for label, run in done.items()]
-    chart = theme.curves({label: run.metrics for label, run in done.items()})
-    picture, page = theme.png(chart, folder / "test-loss.png"), folder / "report.html"
+    chart = loss_curves({label: run.metrics for label, run in done.items()})
+    picture, page = write(chart, folder / "test-loss.png"), folder / "report.html"
     with waiting("writing the report"):
         told = tell([str(run.path) for run in done.values()], title="Demo", baseline="sync-Clip²", target=GOAL)
         replace(page, told.html().encode())

@@ -44,13 +44,13 @@ def clock(seeds: int, page: str | None, json: bool) -> None:
 
 def timeline(out: str, page: str | None, json: bool) -> None:
     """Draw Figure 1 and print who made each round."""
-    from tardygrad.report.theme import svg
+    from tardygrad.report.theme import write
     from tardygrad.reproduce.page import fresh, put
     from tardygrad.reproduce.timeline import MODES, figure, markdown
     from tardygrad.reproduce.timeline import timeline as simulated
 
     where = Path(page).parent / "images/timeline.svg" if page else Path(out)
-    svg(figure(), where)
+    write(figure(), where)
     if page:
         put(Path(page), "timeline", lambda _: markdown(), new=fresh())
     lines = [simulated(mode) for mode in MODES]
@@ -218,7 +218,7 @@ def baselines(
     json: bool,
 ) -> None:
     """Tune and run the methods that are missing, and print the tables."""
-    from tardygrad.report.theme import svg
+    from tardygrad.report.theme import write
     from tardygrad.reproduce.baseline_page import PICTURE, fresh, picture, text
     from tardygrad.reproduce.baseline_specs import CONTENDERS
     from tardygrad.reproduce.baselines import Contest
@@ -243,7 +243,7 @@ def baselines(
         raise Invalid(f"--read needs every run to be in {out!r}: {wanted}. Leave --read out to make them.")
     tables = contest.tables()
     if page:
-        svg(picture(tables), Path(page).parent / PICTURE)
+        write(picture(tables), Path(page).parent / PICTURE)
         command = f"tardygrad reproduce baselines --trials {trials} --seeds {seeds}"
         put(Path(page), "baselines", lambda _: text(contest, tables, command, skipped), new=fresh())
     if json:

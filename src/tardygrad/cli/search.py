@@ -76,7 +76,7 @@ def find(
         replace(writing, written_spec(asked, fitted.fleet, json=writing.suffix == ".json").encode())
     try:
         if drawing:
-            (theme.png if drawing.suffix == ".png" else theme.svg)(picture(found), drawing)
+            theme.write(picture(found), drawing)
     except BaseException:
         if writing:
             writing.unlink(missing_ok=True)

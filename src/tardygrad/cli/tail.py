@@ -61,9 +61,9 @@ def tail(
         found = told(chosen, seen, _threshold(asked, round))
     if picture:
         from tardygrad.cli.tail_figure import drawn
-        from tardygrad.report.theme import png, svg
+        from tardygrad.report.theme import write
 
-        (png if picture.suffix == ".png" else svg)(drawn(found), picture)
+        write(drawn(found), picture)
     if json:
         show_json({"source": source, "at": where, "round": round, "seed": own, "figure": figure, **asdict(found)})
         return

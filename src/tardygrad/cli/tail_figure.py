@@ -7,13 +7,14 @@ from typing import Any
 
 import altair as alt
 
+from tardygrad.report.theme import BLACK, BLUE, GREY, ORANGE, image_style, line_legend
 from tardygrad.runs.record import Row, plain
 from tardygrad.tail.estimate import Tail
 from tardygrad.tail.probe import Probe
 
 NOISE, SCALED = "noise", "noise, every coordinate over its own scale"
 GAUSS, POWER = "Gaussian", "power law of the index"
-COLOURS = {NOISE: "#0072B2", SCALED: "#E69F00", GAUSS: "#808080", POWER: "#000000"}
+COLOURS = {NOISE: BLUE, SCALED: ORANGE, GAUSS: GREY, POWER: BLACK}
 DASHES = {NOISE: [1, 0], SCALED: [1, 0], GAUSS: [6, 3], POWER: [2, 2]}
 TOP, LEAST = 12.0, 4.0  # of the axis of indices: what is above is light
 SIDES = {"width": 360, "height": 300}
@@ -24,15 +25,13 @@ def drawn(found: Probe) -> Any:
     lines = {NOISE: _halves(found.survival), SCALED: _halves(found.scaled_survival), GAUSS: _gauss(found)}
     lines[POWER] = _power(found.whole.tail, lines[NOISE])
     shown = [law for law in COLOURS if lines[law]]
-    strokes: Any = {"symbolType": "stroke", "symbolStrokeWidth": 3, "symbolOpacity": 1}
-    legend = alt.Legend(orient="top", columns=4, labelLimit=320, **strokes)
+    legend = line_legend(symbolStrokeWidth=3, symbolOpacity=1, columns=4, labelLimit=320)
     scale = alt.Scale(domain=shown, range=[COLOURS[law] for law in shown])
     colour = alt.Color("law:N", title=None, scale=scale, legend=legend)
     dash = alt.StrokeDash("law:N", title=None, scale=alt.Scale(domain=shown, range=[DASHES[law] for law in shown]))
     left = _sizes(lines).encode(color=colour, strokeDash=dash)
     both = alt.hconcat(left, _indices({NOISE: found.whole.tail, SCALED: found.whole.scaled}, colour))
-    dressed = both.configure_axis(labelFontSize=12, titleFontSize=13, gridColor="#eeeeee")
-    return dressed.configure_view(stroke="#cccccc").configure_legend(labelFontSize=12)
+    return image_style(both)
 
 
 def _across(field: str, title: str) -> Any:
@@ -66,7 +65,7 @@ def _indices(tails: dict[str, Tail | None], colour: Any) -> Any:
     line = base.mark_line(strokeWidth=2).encode(y=alt.Y("index:Q", title="tail index", scale=height))
     edge: Any = alt.Chart({"values": [{"index": 2, "said": "infinite variance below 2"}]})
     edge = edge.encode(y=alt.Y("index:Q", scale=height))
-    rule = edge.mark_rule(strokeDash=[4, 4], color="#000000")
+    rule = edge.mark_rule(strokeDash=[4, 4], color=BLACK)
     words = edge.mark_text(align="left", baseline="bottom", dy=-3).encode(x=alt.value(6), text="said:N")
     return alt.layer(band, line, rule, words).properties(**SIDES)
 

@@ -8,9 +8,10 @@ from typing import Any
 import altair as alt
 
 from tardygrad.doctor.search import MODES, Tried, ranked
+from tardygrad.report.theme import BLACK, BLUE, ORANGE, RED, image_style, line_legend
 from tardygrad.runs.record import plain
 
-COLOURS = ("#000000", "#0072B2", "#E69F00")  # of MODES, from the palette of figures.py
+COLOURS = (BLACK, BLUE, ORANGE)  # of MODES
 WITHIN, BEYOND = "within the delay bound", "beyond the delay bound"
 
 
@@ -18,7 +19,7 @@ def picture(tried: Sequence[Tried]) -> Any:
     """The settings with all clients at work; crosses are no choice, rings are the present setting and the best one."""
     all_at_work = sorted((one for one in tried if one.clock), key=lambda one: one.method.buffer)
     points = [_point(one) for one in all_at_work if one.method.concurrency is None or one.method.mode == "sync"]
-    modes = alt.Legend(symbolType="stroke", symbolStrokeWidth=2, symbolSize=200)
+    modes = line_legend(symbolStrokeWidth=2, symbolSize=200, orient="right")
     bound = alt.Legend(values=[BEYOND]) if any(point["bound"] == BEYOND for point in points) else None
     log = alt.Scale(type="log", nice=False, padding=20)
     base = alt.Chart({"values": plain(points)}).encode(
@@ -36,11 +37,10 @@ def picture(tried: Sequence[Tried]) -> Any:
     ring = alt.Chart({"values": plain(marked)}).encode(
         x="M:Q", y="seconds:Q", tooltip=["name:N", "mode:N", "at work:N"]
     )
-    note = ring.mark_text(dy=-18, color="#D55E00", fontSize=12).encode(text="name:N")
-    ring = ring.mark_point(size=300, shape="circle", stroke="#D55E00", strokeWidth=2)
+    note = ring.mark_text(dy=-18, color=RED, fontSize=12).encode(text="name:N")
+    ring = ring.mark_point(size=300, shape="circle", stroke=RED, strokeWidth=2)
     chart = alt.layer(base.mark_line(strokeWidth=2), dots, ring, note).properties(width=480, height=320)
-    dressed = chart.configure_axis(labelFontSize=12, titleFontSize=13, gridColor="#eeeeee")
-    return dressed.configure_view(stroke="#cccccc").configure_legend(labelFontSize=12, titleFontSize=12)
+    return image_style(chart)
 
 
 def _point(one: Tried) -> dict[str, Any]:

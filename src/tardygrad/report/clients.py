@@ -11,8 +11,9 @@ import altair as alt
 
 from tardygrad.report.blocks import Figure, Table
 from tardygrad.report.downsample import Bar
-from tardygrad.report.figure import CLOCK, INK, RED, WIDTH, by_class, classes_of, drawn, figure
+from tardygrad.report.figure import CLOCK, WIDTH, classes_of, drawn, figure
 from tardygrad.report.loader import RunView, finite
+from tardygrad.report.theme import INK, RED, class_colours, tips
 from tardygrad.runs.record import Row
 
 REASONS = 12  # that are drawn
@@ -29,15 +30,13 @@ def timeline(story: RunView) -> Iterator[Figure]:
     x = alt.X("start:Q", title=CLOCK, scale=alt.Scale(domain=[begin, max(end, begin + 1e-9)], nice=False))
     side = alt.Axis(title="client", ticks=False, domain=False, grid=False, labelFontSize=9, labelOverlap=True)
     y = alt.Y("client:O", axis=side, scale=alt.Scale(domain=shown))
-    when = [
-        alt.Tooltip(f"{at}:Q", title=f"{word} (s)", format=",.6~g") for at, word in (("start", "from"), ("end", "to"))
-    ]
-    tooltip = [alt.Tooltip("client:O"), alt.Tooltip("class:N"), alt.Tooltip("what:N", title="was"), *when]
+    when = (("start:Q", "from (s)", ",.6~g"), ("end:Q", "to (s)", ",.6~g"))
+    tooltip = tips("client:O", "class:N", ("what:N", "was"), *when)
     place = {"x": x, "x2": "end:Q", "y": y}
     layers = [
         _bars("idle", color=INK, opacity=0.08).encode(**place),
         _bars("working", stroke=INK, strokeOpacity=0.9, strokeWidth=0.8).encode(
-            **place, color=by_class(classes_of(story)), tooltip=[*tooltip, alt.Tooltip("jobs:Q")]
+            **place, color=class_colours(classes_of(story)), tooltip=[*tooltip, *tips("jobs:Q")]
         ),
     ]
     if story.away:
@@ -131,8 +130,8 @@ def delays(story: RunView) -> Iterator[Figure]:
             x2="to:Q",
             y=alt.Y("updates:Q", title=None, axis=alt.Axis(tickCount=3, format="~s")),
             y2=alt.datum(0),
-            color=by_class(classes, legend=None),
-            tooltip=[alt.Tooltip("class:N"), alt.Tooltip("delay:N"), alt.Tooltip("updates:Q", format=",")],
+            color=class_colours(classes, legend=None),
+            tooltip=tips("class:N", "delay:N", ("updates:Q", "updates", ",")),
         )
         .properties(width=WIDTH - 110, height=max(44, 200 // len(classes)))
         .facet(row=alt.Row("class:N", title="updates used, by class", sort=order, header=head), spacing=8)
@@ -156,13 +155,10 @@ def lateness(story: RunView) -> Iterator[Figure]:
     ]
     base = drawn().encode(
         x=alt.X("time:Q", title=CLOCK, scale=alt.Scale(nice=False)),
-        color=by_class(classes_of(story), legend=alt.Legend(symbolType="circle")),
-        tooltip=[
-            alt.Tooltip("class:N"),
-            alt.Tooltip("round:Q", title="up to round"),
-            alt.Tooltip("mean:Q", title="mean delay", format=".3~g"),
-            alt.Tooltip("most:Q", title="largest delay"),
-        ],
+        color=class_colours(classes_of(story), legend=alt.Legend(symbolType="circle")),
+        tooltip=tips(
+            "class:N", ("round:Q", "up to round"), ("mean:Q", "mean delay", ".3~g"), ("most:Q", "largest delay")
+        ),
     )
     axis = alt.Axis(values=TICKS, format=",d")
     mean, most = (
@@ -200,8 +196,8 @@ def trouble(story: RunView) -> Iterator[Figure]:
     chart = base.encode(
         x=alt.X("number:Q", title="how often", axis=alt.Axis(format="~s", tickMinStep=1)),
         y=alt.Y("what:N", title=None, sort=None, axis=alt.Axis(labelLimit=260)),
-        color=by_class(classes_of(story)),
-        tooltip=[alt.Tooltip("what:N"), alt.Tooltip("class:N"), alt.Tooltip("number:Q", title="how often")],
+        color=class_colours(classes_of(story)),
+        tooltip=tips("what:N", "class:N", ("number:Q", "how often")),
     ).properties(width=WIDTH - 200, height=alt.Step(26))
     caption = "Updates that the server refused, by reason, and losses of clients; both by class."
     table = Table(("what", "class", "how often"), [(row["what"], row["class"], row["number"]) for row in rows])

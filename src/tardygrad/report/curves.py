@@ -9,22 +9,10 @@ import altair as alt
 
 from tardygrad.report.blocks import Figure, Table
 from tardygrad.report.downsample import Thin
-from tardygrad.report.figure import (
-    CLOCK,
-    INK,
-    NAMED,
-    PANEL,
-    SMALL,
-    WIDTH,
-    by_class,
-    classes_of,
-    drawn,
-    figure,
-    percent,
-)
+from tardygrad.report.figure import CLOCK, PANEL, SMALL, WIDTH, classes_of, drawn, figure, percent
 from tardygrad.report.groups import Group, curve, names
 from tardygrad.report.loader import RunView
-from tardygrad.report.theme import below, colours
+from tardygrad.report.theme import INK, NAMED, below, class_colours, line_legend, method_colours, strokes, tips
 from tardygrad.runs.record import Row
 
 MANY = 60  # points of a line, beyond which it has no marks
@@ -153,11 +141,8 @@ def _panels(groups: list[Group], points: list[Row], one: Curve, axes: Sequence[s
     axis_y = percent() if one.percent else alt.Axis(format=".3~g")
     title = one.title.lower()
     y = alt.Y("value:Q", title=title, scale=scale, axis=axis_y)
-    shown = [
-        alt.Tooltip("group:N", title="run"),
-        *(alt.Tooltip(f"{axis}:Q", title=AXES[axis], format=",.6~g") for axis in axes),
-        alt.Tooltip("value:Q", title=title, format=".1%" if one.percent else ".4~g"),
-    ]
+    value = ("value:Q", title, ".1%" if one.percent else ".4~g")
+    shown = tips(("group:N", "run"), *((f"{axis}:Q", AXES[axis], ",.6~g") for axis in axes), value)
     highlight = alt.selection_point(name="highlight", fields=["group"], bind="legend")
     bands = any(len(group.runs) > 1 for group in groups)
     panels = []
@@ -187,16 +172,15 @@ def _panels(groups: list[Group], points: list[Row], one: Curve, axes: Sequence[s
 
 def _marked(groups: list[Group], drawn: set[str]) -> dict[str, Any]:
     """Colour and dash of every group, and a legend of those drawn; none where there is nothing to tell apart."""
-    domain, strokes = [group.name for group in groups], colours(group.label for group in groups)
-    columns = max(1, min(len(groups), 10, 90 // max(map(len, domain))))
-    values = [name for name in domain if name in drawn][:NAMED]
-    legend = alt.Legend(symbolType="stroke", symbolStrokeWidth=3, symbolSize=300, columns=columns, values=values)
+    names, labels = [group.name for group in groups], [group.label for group in groups]
+    columns = max(1, min(len(groups), 10, 90 // max(map(len, names))))
+    values = [name for name in names if name in drawn][:NAMED]
+    legend = line_legend(symbolStrokeWidth=3, symbolSize=300, columns=columns, values=values)
     shown = legend if len(groups) > 1 else None
-    ink = [INK if stroke.colour == "#000000" else stroke.colour for stroke in strokes]
-    dash = alt.Scale(domain=domain, range=[list(stroke.dash) for stroke in strokes])
+    dashes = alt.Scale(domain=names, range=[list(stroke.dash) for stroke in strokes(labels)])
     return {
-        "color": alt.Color("group:N", title=None, scale=alt.Scale(domain=domain, range=ink), legend=shown),
-        "strokeDash": alt.StrokeDash("group:N", title=None, scale=dash, legend=shown),
+        "color": alt.Color("group:N", title=None, scale=method_colours(labels, names, INK), legend=shown),
+        "strokeDash": alt.StrokeDash("group:N", title=None, scale=dashes, legend=shown),
     }
 
 
@@ -220,14 +204,9 @@ def heard(groups: list[Group]) -> Iterator[Figure]:
     chart = base.encode(
         x=alt.X("share:Q", title=None, axis=percent(), scale=alt.Scale(domain=[0, 1])),
         y=alt.Y("what:N" if alone else "group:N", title=None, sort=None, axis=side),
-        color=by_class(classes),
+        color=class_colours(classes),
         order=alt.Order("order:Q"),
-        tooltip=[
-            alt.Tooltip("group:N", title="run"),
-            alt.Tooltip("class:N"),
-            alt.Tooltip("what:N", title="share of"),
-            alt.Tooltip("share:Q", format=".1%"),
-        ],
+        tooltip=tips(("group:N", "run"), "class:N", ("what:N", "share of"), ("share:Q", "share", ".1%")),
     ).properties(height=alt.Step(26), width=WIDTH - 120 if alone else 170)
     if not alone:
         chart = chart.facet(column=alt.Column("what:N", title=None, sort=None), spacing=20)

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from tardygrad.errors import RecordError
 from tardygrad.report.blocks import Block, Code, Figure, Fold, Note, Part, Table
+from tardygrad.report.theme import rendered
 from tardygrad.runs.record import replace
 
 POLICY = (
@@ -81,12 +82,10 @@ def put(path: Path, content: bytes) -> None:
 
 def pictures(figure: Figure, folder: Path) -> list[Path]:
     """Write a figure as PNG and as SVG."""
-    import vl_convert
-
     spec = json.dumps({**figure.chart, "background": "white"})
-    paths = [folder / f"{figure.key}.png", folder / f"{figure.key}.svg"]
-    put(paths[0], vl_convert.vegalite_to_png(spec, scale=2.0))
-    put(paths[1], str(vl_convert.vegalite_to_svg(spec)).encode())
+    paths = [folder / f"{figure.key}{suffix}" for suffix in (".png", ".svg")]
+    for path in paths:
+        put(path, rendered(spec, path.suffix))
     return paths
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import altair as alt
 
 from tardygrad.report.blocks import Figure
-from tardygrad.report.figure import BLUE, INK, PANEL, WIDTH, drawn, figure
+from tardygrad.report.figure import PANEL, WIDTH, drawn, figure
 from tardygrad.report.loader import finite, text
-from tardygrad.report.theme import colours
+from tardygrad.report.theme import BLUE, INK, method_colours, tips
 from tardygrad.runs.record import Row
 from tardygrad.sweep import Sweep, Trial
 
@@ -75,15 +75,15 @@ def _cells(sweep: Sweep, keys: tuple[str, str], orders: tuple[list[str], list[st
     base: Any = alt.Chart().encode(
         x=alt.X("across:O", title=_bare(keys[0]), sort=orders[0], axis=axis),
         y=alt.Y("up:O", title=_bare(keys[1]), sort=orders[1][::-1], axis=axis),
-        tooltip=[
-            alt.Tooltip("group:N"),
-            alt.Tooltip("trial:Q"),
-            alt.Tooltip("across:N", title=text(keys[0])),
-            alt.Tooltip("up:N", title=text(keys[1])),
-            alt.Tooltip("others:N", title="with"),
-            alt.Tooltip("score:Q", title=text(sweep.goal), format=".4~g"),
-            alt.Tooltip("status:N"),
-        ],
+        tooltip=tips(
+            "group:N",
+            "trial:Q",
+            ("across:N", text(keys[0])),
+            ("up:N", text(keys[1])),
+            ("others:N", "with"),
+            ("score:Q", text(sweep.goal), ".4~g"),
+            "status:N",
+        ),
     )
     colour = alt.Color("score:Q", title=text(sweep.goal), scale=_scale(sweep), legend=alt.Legend(gradientLength=200))
     rect = base.mark_rect(stroke=INK, strokeOpacity=0.2, aria=False).encode(color=colour)
@@ -135,13 +135,8 @@ def slices(sweep: Sweep) -> Iterator[Figure]:
     charts = []
     for i, key in enumerate(sides):
         axis = alt.Axis(format="~g", labelOverlap="greedy", labelSeparation=6, grid=False, tickCount=6)
-        shown = [
-            alt.Tooltip("trial:Q"),
-            alt.Tooltip("group:N"),
-            alt.Tooltip(f"at{i}:Q", title=text(key), format=".5~g"),
-            alt.Tooltip("score:Q", title=text(sweep.goal), format=".4~g"),
-            alt.Tooltip("end:N", title="status"),
-        ]
+        score = ("score:Q", text(sweep.goal), ".4~g")
+        shown = tips("trial:Q", "group:N", (f"at{i}:Q", text(key), ".5~g"), score, ("end:N", "status"))
         x = alt.X(f"at{i}:Q", title=_bare(key), scale=_axis(_by_ratio(sweep, key, trials), padding=8), axis=axis)
         colour = alt.Color("group:N", title=None, scale=scale)
         y = alt.Y("score:Q", title=text(sweep.goal), scale=level, axis=alt.Axis(format="~g", tickCount=5))
@@ -196,13 +191,7 @@ def parallel(sweep: Sweep) -> Iterator[Figure]:
         y=y,
         detail="trial:N",
         color=alt.Color("workable:N", title=None, scale=alt.Scale(domain=which, range=[BLUE, "#999999"])),
-        tooltip=[
-            alt.Tooltip("trial:Q"),
-            alt.Tooltip("group:N"),
-            alt.Tooltip("key:N", title="setting"),
-            alt.Tooltip("value:N"),
-            alt.Tooltip("workable:N", title="is"),
-        ],
+        tooltip=tips("trial:Q", "group:N", ("key:N", "setting"), "value:N", ("workable:N", "is")),
     )
     words = [
         drawn(name).mark_text(dy=dy, fontSize=11, color=INK, aria=False).encode(x=x, y=y, text="value:N")
@@ -220,9 +209,8 @@ def parallel(sweep: Sweep) -> Iterator[Figure]:
 
 def group_colours(groups: list[str], labels: list[str] | None = None) -> alt.Scale:
     """The colours of groups: those of their methods, or of other labels."""
-    strokes = colours(labels or [group.partition(",")[0] for group in groups])
-    ink = [INK if stroke.colour == "#000000" else stroke.colour for stroke in strokes]
-    return alt.Scale(domain=[text(group) for group in groups], range=ink)
+    known = labels or [group.partition(",")[0] for group in groups]
+    return method_colours(known, [text(group) for group in groups], INK)
 
 
 def short(value: Any) -> str:

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 import altair as alt
 
 from tardygrad.report.blocks import Block, Code, Figure, Part, Table
-from tardygrad.report.figure import INK, WIDTH, drawn, figure, percent
+from tardygrad.report.figure import WIDTH, drawn, figure, percent
 from tardygrad.report.loader import finite, text
 from tardygrad.report.sweep_charts import group_colours, heat, parallel, short, slices
+from tardygrad.report.theme import INK, tips
 from tardygrad.runs.record import Row
 from tardygrad.runs.run import plural
 from tardygrad.sweep import Sweep, groups, remark
@@ -124,7 +125,7 @@ def _workable(sweep: Sweep) -> Iterator[Figure]:
     )
     bar = base.mark_bar().encode(
         color=alt.Color("group:N", legend=None, scale=group_colours([group.name for group in found])),
-        tooltip=[alt.Tooltip("group:N"), alt.Tooltip("share:Q", format=".1%"), alt.Tooltip("said:N", title="settings")],
+        tooltip=tips("group:N", ("share:Q", "share", ".1%"), ("said:N", "settings")),
     )
     words = base.mark_text(align="left", dx=5, color=INK).encode(text="said:N")
     chart = alt.layer(bar, words).properties(width=WIDTH - 260, height=alt.Step(26))

@@ -9,8 +9,9 @@ from typing import Any
 import altair as alt
 
 from tardygrad.report.blocks import Figure, Table
-from tardygrad.report.figure import BLUE, CLOCK, PANEL, RED, WIDTH, drawn, figure
+from tardygrad.report.figure import CLOCK, PANEL, WIDTH, drawn, figure
 from tardygrad.report.loader import RunView
+from tardygrad.report.theme import BLUE, RED, tips
 from tardygrad.runs.record import Row
 
 LEAST = 1e-12  # share that is drawn, on a logarithmic scale
@@ -25,10 +26,7 @@ def tail(story: RunView) -> Iterator[Figure]:
     x = alt.X("norm:Q", title="‖δ‖", scale=alt.Scale(type="log", nice=False))
     axis = alt.Axis(format="~%", tickCount=4)
     y = alt.Y("share:Q", title="share of updates beyond it", scale=alt.Scale(type="log", nice=False), axis=axis)
-    tooltip = [
-        alt.Tooltip("norm:Q", title="‖δ‖", format=".4~g"),
-        alt.Tooltip("share:Q", title="share beyond it", format=".3~%"),
-    ]
+    tooltip = tips(("norm:Q", "‖δ‖", ".4~g"), ("share:Q", "share beyond it", ".3~%"))
     chart = alt.layer(
         drawn().mark_circle(color=BLUE, size=24, aria=False).encode(x=x, y=y, tooltip=tooltip),
         drawn("fit").mark_line(color=RED, strokeDash=[6, 3], aria=False).encode(x=x, y=y),
@@ -83,8 +81,8 @@ def _panel(axis: str, title: str, scale: alt.Scale) -> Any:
     def y(key: str) -> alt.Y:
         return alt.Y(f"{key}:Q", title="tail index", scale=scale, axis=alt.Axis(format=".3~g"))
 
-    ends = [alt.Tooltip(f"{key}:Q", format=".3~g") for key in ("low", "high")]
-    tooltip = [alt.Tooltip(f"{axis}:Q", title=title, format=",.6~g"), alt.Tooltip("index:Q", format=".3~g"), *ends]
+    shown = [(f"{key}:Q", key, ".3~g") for key in ("index", "low", "high")]
+    tooltip = tips((f"{axis}:Q", title, ",.6~g"), *shown)
     base, edge = drawn().encode(x=x), drawn("edge").encode(y=y("at"))
     return alt.layer(
         base.mark_area(color=BLUE, opacity=0.18, aria=False).encode(y=y("low"), y2="high:Q"),
@@ -108,7 +106,7 @@ def memory(story: RunView) -> Iterator[Figure]:
     chart = base.encode(
         x=alt.X("round:Q", title="rounds", scale=alt.Scale(nice=False)),
         y=alt.Y("held:Q", title="past models held", axis=alt.Axis(tickMinStep=1)),
-        tooltip=[alt.Tooltip("round:Q"), alt.Tooltip("held:Q", title="models held")],
+        tooltip=tips("round:Q", ("held:Q", "models held")),
     ).properties(width=WIDTH, height=180)
     each = f", {4 * story.parameters:,} bytes each" if story.parameters else ""
     caption = f"Past models that the server held to correct late updates{each}."

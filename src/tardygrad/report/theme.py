@@ -1,11 +1,12 @@
-"""Figures: the chart of the demo, and what all charts have in common.
+"""How charts look: colours, line styles, fonts and axes, and how they are written to files.
 
-Every method has one colour everywhere; the palette is Okabe and Ito's, which colour-blind readers can tell apart.
+A method has the same colour in every chart. The palette extends the one by Okabe and Ito, which colour-blind readers
+can tell apart.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,102 +32,126 @@ COLOURS = {
     "HALoS": "#88CCEE",
     "sync-Bi²Clip": "#DDCC77",
 }
+BLACK, BLUE, ORANGE, RED, GREY = "#000000", "#0072B2", "#E69F00", "#D55E00", "#808080"
+CLASS_COLOURS = ("#56B4E9", ORANGE, "#009E73", "#CC79A7", BLUE, RED, "#999933", GREY)  # of the clients' classes
+INK = "currentColor"  # on a page, text and lines take the colour of the style sheet; in image files it is black
 DASHES = ((6, 3), (2, 2), (8, 3, 2, 3))
+NAMED = 60  # most entries of a legend
 
 
 class Stroke(NamedTuple):
-    """How a method's curve is drawn."""
+    """Colour and dash pattern of a curve."""
 
     colour: str
     dash: tuple[int, ...]
 
 
-def colours(labels: Iterable[str]) -> list[Stroke]:
-    """A stroke for each label, no two alike: a method's own colour, else a free one, dashed where it is taken.
+def strokes(labels: Iterable[str]) -> list[Stroke]:
+    """A different stroke for each label: the method's colour or an unused one, dashed if it occurs again.
 
-    >>> [one, other, again] = colours(["Clip²", "mine", "Clip²"])
-    >>> one.colour == again.colour != other.colour, one.dash, again.dash
+    >>> [first, other, again] = strokes(["Clip²", "mine", "Clip²"])
+    >>> first.colour == again.colour != other.colour, first.dash, again.dash
     (True, (1, 0), (6, 3))
     """
-    given = list(labels)
-    free = [colour for colour in COLOURS.values() if colour not in {COLOURS.get(label) for label in given}]
-    own: dict[str, str] = {}
+    known = list(labels)
+    unused = [colour for colour in COLOURS.values() if colour not in {COLOURS.get(label) for label in known}]
+    unused = unused or list(COLOURS.values())
+    chosen: dict[str, str] = {}
     found: list[Stroke] = []
-    for label in given:
-        if label not in own:
-            unknown = len(own.keys() - COLOURS.keys())
-            spare = free or list(COLOURS.values())
-            own[label] = COLOURS.get(label) or spare[unknown % len(spare)]
-        taken = sum(stroke.colour == own[label] for stroke in found)
-        longer, which = divmod(taken - 1, len(DASHES))
-        dash = tuple(length * (longer + 1) for length in DASHES[which]) if taken else (1, 0)
-        found.append(Stroke(own[label], dash))
+    for label in known:
+        if label not in chosen:
+            others = len(chosen.keys() - COLOURS.keys())
+            chosen[label] = COLOURS.get(label) or unused[others % len(unused)]
+        repeats = sum(stroke.colour == chosen[label] for stroke in found)
+        longer, which = divmod(repeats - 1, len(DASHES))
+        dash = tuple(length * (longer + 1) for length in DASHES[which]) if repeats else (1, 0)
+        found.append(Stroke(chosen[label], dash))
     return found
 
 
+def method_colours(labels: Iterable[str], names: Sequence[str] | None = None, black: str = BLACK) -> alt.Scale:
+    """The colours of methods as a scale.
+
+    Args:
+        names: what the curves are called in the data, if not by the labels.
+        black: what to use for black, such as INK.
+    """
+    known = list(labels)
+    colours = [black if stroke.colour == BLACK else stroke.colour for stroke in strokes(known)]
+    return alt.Scale(domain=list(names or known), range=colours)
+
+
+def class_colours(classes: Sequence[str], **options: Any) -> alt.Color:
+    """The colours of the clients' classes."""
+    colours = [CLASS_COLOURS[number % len(CLASS_COLOURS)] for number in range(len(classes))]
+    return alt.Color("class:N", title=None, scale=alt.Scale(domain=list(classes), range=colours), **options)
+
+
+def line_legend(**options: Any) -> alt.Legend:
+    """A legend that shows lines instead of dots."""
+    return alt.Legend(**{"symbolType": "stroke", "symbolStrokeWidth": 4, "orient": "top", **options})
+
+
 def below(label: str) -> bool:
-    """DC is often all but Clip²: its curve is drawn first, and wide, so that both are seen."""
+    """Whether a curve is drawn first and wide: DC is often so close to Clip² that it would be hidden."""
     return label.startswith("DC-")
 
 
-def widths(labels: list[str]) -> Any:
-    """The width of every method's curve."""
+def method_lines(points: Iterable[Row], labels: Sequence[str]) -> Any:
+    """One line per `method` of the points, in the methods' colours."""
     wide = alt.FieldOneOfPredicate(field="method", oneOf=list(filter(below, labels)))
-    return alt.condition(wide, alt.value(6), alt.value(2))
+    rows = sorted(points, key=lambda point: not below(point["method"]))
+    chart: Any = alt.Chart({"values": plain(rows)}).mark_line(point=alt.OverlayMarkDef(size=18, strokeWidth=2))
+    legend = line_legend(labelFontSize=13)
+    return chart.encode(
+        color=alt.Color("method:N", title=None, scale=method_colours(labels), legend=legend),
+        strokeWidth=alt.condition(wide, alt.value(6), alt.value(2)),
+    ).properties(width=380, height=300)
 
 
-def curves(runs: Mapping[str, list[Row]]) -> Any:
-    """Test loss against rounds, and against simulated time.
-
-    Args:
-        runs: a method's label to its metrics, as in `Run.metrics`.
-    """
-    points = [
-        {"method": name, "round": row["round"], "time": row["time"], "loss": row["test_loss"]}
-        for name, rows in sorted(runs.items(), key=lambda run: not below(run[0]))
-        for row in rows
-        if row.get("test_loss") is not None
+def tips(*fields: str | tuple[str, ...]) -> list[alt.Tooltip]:
+    """Tooltips: each a field, or a field with its title and its format."""
+    given = [(field,) if isinstance(field, str) else field for field in fields]
+    return [
+        alt.Tooltip(field, **dict(zip(("title", "format"), options, strict=False)))  # type: ignore[arg-type]
+        for field, *options in given
     ]
-    labels = list(runs)
-    strokes = [stroke.colour for stroke in colours(labels)]
-    highlight = alt.selection_point(fields=["method"], bind="legend")
-    tooltip = [
-        alt.Tooltip("method:N", title="method"),
-        alt.Tooltip("round:Q", title="round"),
-        alt.Tooltip("time:Q", title="simulated seconds", format=",.0f"),
-        alt.Tooltip("loss:Q", title="test loss", format=".3f"),
-    ]
-    legend = alt.Legend(orient="top", symbolType="stroke", symbolStrokeWidth=4, labelFontSize=13)
-    base = (
-        alt.Chart({"values": plain(points)})
-        .mark_line(point=alt.OverlayMarkDef(size=18, strokeWidth=2))
-        .encode(
-            strokeWidth=widths(labels),
-            y=alt.Y("loss:Q", title="test loss", scale=alt.Scale(type="log")),
-            color=alt.Color("method:N", title=None, scale=alt.Scale(domain=labels, range=strokes), legend=legend),
-            opacity=alt.condition(highlight, alt.value(1.0), alt.value(0.15)),
-            tooltip=tooltip,
-        )
-        .properties(width=380, height=300)
+
+
+def image_style(chart: Any, frame: str | None = "#cccccc") -> Any:
+    """The chart in the style of image files."""
+    styled = chart.configure_axis(labelFontSize=12, titleFontSize=13, gridColor="#eeeeee")
+    return styled.configure_view(stroke=frame).configure_legend(labelFontSize=12, titleFontSize=12)
+
+
+def page_style(chart: Any) -> Any:
+    """The chart in the style of report pages."""
+    coloured = dict.fromkeys(("labelColor", "titleColor", "tickColor", "domainColor", "gridColor"), INK)
+    faint = {"gridOpacity": 0.12, "tickOpacity": 0.4, "domainOpacity": 0.4}
+    words = {"labelColor": INK, "titleColor": INK, "labelFontSize": 12}
+    return chart.configure(
+        background="transparent",
+        font="system-ui, sans-serif",
+        axis={**coloured, **faint, "labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal"},
+        legend={**words, "labelLimit": 400, "symbolLimit": NAMED, "orient": "top"},
+        title={"color": INK, "fontSize": 13, "fontWeight": "normal", "anchor": "start"},
+        header={**words, "titleFontWeight": "normal"},
+        view={"stroke": None},
     )
-    by_round = base.encode(x=alt.X("round:Q", title="rounds")).add_params(highlight)
-    by_time = base.encode(x=alt.X("time:Q", title="simulated time (seconds)", scale=alt.Scale(type="log")))
-    both = alt.hconcat(by_round, by_time)
-    return both.configure_axis(labelFontSize=12, titleFontSize=13, gridColor="#eeeeee").configure_view(stroke="#cccccc")
 
 
-def png(chart: Any, path: Path) -> Path:
-    """Write a chart as PNG."""
+def rendered(chart: Any, suffix: str) -> bytes:
+    """The chart, or its JSON, as the content of a .png or .svg file."""
     import vl_convert
 
-    replace(path, vl_convert.vegalite_to_png(chart.to_json(), scale=2.0))
-    return path
+    spec = chart if isinstance(chart, str) else chart.to_json()
+    if suffix == ".png":
+        return vl_convert.vegalite_to_png(spec, scale=2.0)
+    return str(vl_convert.vegalite_to_svg(spec)).encode()
 
 
-def svg(chart: Any, path: Path) -> Path:
-    """Write a chart as SVG."""
-    import vl_convert
-
+def write(chart: Any, path: Path) -> Path:
+    """Write the chart to a .png or .svg file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    replace(path, str(vl_convert.vegalite_to_svg(chart.to_json())).encode())
+    replace(path, rendered(chart, path.suffix))
     return path

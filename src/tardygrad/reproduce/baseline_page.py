@@ -7,7 +7,7 @@ from typing import Any
 import altair as alt
 from optuna.distributions import BaseDistribution
 
-from tardygrad.report.theme import colours
+from tardygrad.report.theme import image_style, method_colours
 from tardygrad.reproduce.baseline_specs import CLIPPED, CONTENDERS, LESSONS
 from tardygrad.reproduce.baselines import Contest, Line
 from tardygrad.reproduce.page import marks, table
@@ -130,9 +130,7 @@ def picture(tables: list[list[Line]]) -> Any:
     full = list(filter(None, tables))
     least = 10 * int(max(min(line.accuracy - (line.spread or 0.0) for lines in full for line in lines), 0.0) / 10)
     sides = alt.hconcat(*(_side(lines, least, first=not i) for i, lines in enumerate(full)))
-    return sides.configure_axis(labelFontSize=12, titleFontSize=13, gridColor="#eeeeee").configure_view(
-        stroke="#cccccc"
-    )
+    return image_style(sides)
 
 
 def _side(lines: list[Line], least: int, *, first: bool) -> Any:
@@ -148,8 +146,7 @@ def _side(lines: list[Line], least: int, *, first: bool) -> Any:
         for line in lines
     ]
     labels = list(dict.fromkeys(_own(line).label for line in lines))
-    palette = alt.Scale(domain=labels, range=[stroke.colour for stroke in colours(labels)])
-    colour = alt.Color("method:N", scale=palette, legend=None)
+    colour = alt.Color("method:N", scale=method_colours(labels), legend=None)
     names = alt.Axis(labelLimit=220) if first else None
     base = alt.Chart({"values": rows}).encode(
         y=alt.Y("label:N", title=None, sort=[row["label"] for row in rows], axis=names), color=colour

@@ -8,7 +8,7 @@ from typing import Any
 
 import altair as alt
 
-from tardygrad.report.theme import colours
+from tardygrad.report.theme import image_style, line_legend, method_colours
 from tardygrad.reproduce import paper
 from tardygrad.reproduce.claims import FLEETS, HARD, PAIR, PLACES, WORKS, Claim, Finding, Line, Scale, field
 from tardygrad.reproduce.trials import Arm, Look
@@ -21,9 +21,7 @@ _ACCURACY = alt.Y("accuracy:Q", title="test accuracy (%)", scale=alt.Scale(domai
 def picture(claim: Claim, finding: Finding, look: Look, scale: Scale) -> Any:
     """The picture of a claim."""
     draw = {1: _waiting, 2: _hard, 3: _wider, 4: _dots, 5: _buffers, 6: _dots, 7: _dots}[claim.number]
-    chart: Any = draw(finding.lines, look, scale)
-    chart = chart.configure_axis(labelFontSize=12, titleFontSize=13, gridColor="#eeeeee")
-    return chart.configure_view(stroke="#cccccc")
+    return image_style(draw(finding.lines, look, scale))
 
 
 def curve(look: Look, arm: Arm, scale: Scale) -> list[dict[str, Any]]:
@@ -48,21 +46,17 @@ def curve(look: Look, arm: Arm, scale: Scale) -> list[dict[str, Any]]:
 def _lines(points: list[dict[str, Any]], labels: Iterable[str]) -> Any:
     """Curves in the methods' colours; server-centric ones dashed."""
     kept = list(dict.fromkeys(labels))
-    shown = alt.Legend(orient="top", symbolType="stroke", symbolStrokeWidth=4, title=None, columns=4, labelFontSize=12)
+    legend = line_legend(title=None, columns=4)
     dashes = alt.Scale(domain=["client", "sync", "server"], range=[[1, 0], [1, 0], [5, 3]])
     return (
         alt.Chart({"values": points})
         .mark_line(strokeWidth=2.5, clip=True)
         .encode(
-            color=alt.Color("method:N", scale=_palette(kept), legend=shown),
+            color=alt.Color("method:N", scale=method_colours(kept), legend=legend),
             strokeDash=alt.StrokeDash("mode:N", scale=dashes, legend=None),
         )
         .properties(width=360, height=260)
     )
-
-
-def _palette(labels: list[str]) -> Any:
-    return alt.Scale(domain=labels, range=[stroke.colour for stroke in colours(labels)])
 
 
 def _waiting(lines: list[Line], look: Look, scale: Scale) -> Any:
@@ -140,7 +134,7 @@ def _side(lines: list[Line], title: str) -> Any:
     order = [row["arm"] for row in rows]
     base = alt.Chart({"values": rows}).encode(y=alt.Y("arm:N", title=None, sort=order, axis=alt.Axis(labelLimit=220)))
     heading, percent = "test accuracy (%); hollow: the paper's on CIFAR-10", alt.Scale(domain=[0, 100])
-    colour = alt.Color("method:N", scale=_palette(labels), legend=None)
+    colour = alt.Color("method:N", scale=method_colours(labels), legend=None)
 
     def along(key: str) -> Any:
         return alt.X(f"{key}:Q", title=heading, scale=percent)

@@ -103,10 +103,12 @@ def figure() -> Any:
     """Both modes side by side."""
     import altair as alt
 
+    from tardygrad.report.theme import image_style
+
     said = "A bar is a job of K steps from the model named in it, p its delay; dashed: the server makes the next model."
     title = alt.TitleParams(said, anchor="start", fontSize=12, fontWeight="normal", offset=14)
     sides = alt.hconcat(*(_side(timeline(mode)) for mode in MODES), title=title, padding=12)
-    return sides.configure_view(stroke=None)
+    return image_style(sides, frame=None)
 
 
 def _side(one: Timeline) -> Any:

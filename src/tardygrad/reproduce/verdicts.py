@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tardygrad.report.theme import svg
+from tardygrad.report.theme import write
 from tardygrad.reproduce import paper
 from tardygrad.reproduce.claims import Claim, Finding, Line, Scale, texts
 from tardygrad.reproduce.page import table
@@ -85,4 +85,4 @@ def text(findings: dict[Claim, Finding], scale: Scale, command: str) -> str:
 def draw(folder: Path, findings: dict[Claim, Finding], look: Look, scale: Scale) -> None:
     """Write every claim's picture."""
     for claim, found in findings.items():
-        svg(picture(claim, found, look, scale), folder / f"claim-{claim.number}.svg")
+        write(picture(claim, found, look, scale), folder / f"claim-{claim.number}.svg")

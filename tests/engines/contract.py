@@ -1,9 +1,14 @@
-"""What every pool promises, as one battery; each engine's test file subclasses it with its own `pool`."""
+"""What every engine promises, as one battery; each engine's test file subclasses it with its own `pool`.
+
+A test of a feature is skipped on an engine that does not declare it.
+"""
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +16,9 @@ import torch
 
 import tardygrad as tg
 from tardygrad.core.messages import Job
+from tardygrad.engines.pool import pack
+from tardygrad.engines.wire import unpack
+from tardygrad.errors import Interrupted
 
 CLIENTS = 6
 
@@ -30,10 +38,19 @@ class Broken:
         return self.task.gradient(x, batch, module_buffers)
 
 
+def feature(pool: tg.Pool, name: str) -> Any:
+    """A declared feature; the test is skipped where it is not declared."""
+    value = getattr(pool.features, name)
+    if value is None:
+        pytest.skip(f"a {type(pool).__name__} declares no `{name}`")
+    return value
+
+
 class PoolContract:
     """Subclass me and say how to make the pool."""
 
-    def pool(self, task: tg.Task, method: tg.Method) -> AbstractContextManager[tg.Pool]:
+    def pool(self, task: tg.Task, method: tg.Method) -> Any:
+        """A pool, or another context manager that gives one."""
         raise AssertionError("a subclass makes the pool")
 
     @pytest.fixture
@@ -60,19 +77,21 @@ class PoolContract:
             (client, 0) for client in range(CLIENTS)
         )
 
-    def test_the_work_is_that_of_the_algorithm_bit_for_bit(self, task: tg.Task, method: tg.Method) -> None:
+    def test_the_work_is_that_of_the_algorithm_as_its_wire_carries_it_bit_for_bit(
+        self, task: tg.Task, method: tg.Method
+    ) -> None:
         jobs = {job.client: job for job in self.jobs(task)}
         with self.pool(task, method) as pool:
             for job in jobs.values():
                 pool.submit(job)
             for _ in jobs:
-                update = pool.next()
+                update, wire = pool.next(), pool.features.wire
                 assert isinstance(update, tg.Update)
+                packed, _ = pack(tg.work(jobs[update.client], task, method), {}, wire)
+                assert isinstance(update.delta, torch.Tensor)
                 assert update.curvature is not None
-                expected = tg.work(jobs[update.client], task, method)
-                assert expected.curvature is not None
-                assert torch.equal(update.delta, expected.delta)
-                assert torch.equal(update.curvature, expected.curvature)
+                assert torch.equal(update.delta, unpack(packed["delta"], wire))
+                assert torch.equal(update.curvature, unpack(packed["curvature"], wire))
 
     def test_the_clock_starts_near_zero_and_never_goes_back(self, task: tg.Task, method: tg.Method) -> None:
         with self.pool(task, method) as pool:
@@ -85,7 +104,7 @@ class PoolContract:
         assert 0 <= times[0] < 60  # and no hour of the day
         assert times == sorted(times)
 
-    def test_nothing_comes_when_nothing_is_under_way(self, task: tg.Task, method: tg.Method) -> None:
+    def test_nothing_comes_when_nothing_is_in_flight(self, task: tg.Task, method: tg.Method) -> None:
         with self.pool(task, method) as pool:
             for job in self.jobs(task):
                 pool.submit(job)
@@ -109,7 +128,105 @@ class PoolContract:
         assert torch.equal(run.x, again.x)
         assert [row["delays"] for row in run.metrics] == [row["delays"] for row in again.metrics]
 
+    def test_a_restored_pool_answers_for_every_job_that_was_in_flight(self, task: tg.Task, method: tg.Method) -> None:
+        with self.pool(task, method) as pool:
+            state = feature(pool, "checkpoint")
+            for job in self.jobs(task):
+                pool.submit(job)
+            first = {pool.next().client for _ in range(2)}
+            pending = state.pending()
+            rest = {u.client: u for u in iter(pool.next, None)}
+        with self.pool(task, method) as pool:
+            pool.features.vectors(method, task.init(0))  # as a run that is resumed does
+            pool.features.checkpoint.restore(pending)
+            assert pool.now >= pending.now
+            messages = list(iter(pool.next, None))
+        delivered = [message for message in messages if isinstance(message, tg.Update | tg.Lost)]
+        assert Counter(m.client for m in delivered) == Counter({c: 1 for c in range(CLIENTS) if c not in first})
+        for update in delivered:
+            if isinstance(update, tg.Update) and pool.features.wire == "float32":
+                assert torch.equal(update.delta, rest[update.client].delta)
 
-def plain(pool: tg.Pool) -> AbstractContextManager[tg.Pool]:
-    """A pool that needs no closing."""
-    return nullcontext(pool)
+    def test_a_run_that_was_stopped_and_resumed_replays_to_the_same_bits(
+        self, task: tg.Task, method: tg.Method, tmp_path: Path
+    ) -> None:
+        with self.pool(task, method) as pool:
+            feature(pool, "checkpoint")
+            run = tg.begin(method, task, pool, rounds=6, checkpoint_every=1, out=tmp_path / "run")
+            for row in run.go():
+                if row["round"] == 3:
+                    break
+        assert run.status == "stopped"
+        with self.pool(task, method) as pool:
+            resumed = tg.resume(tmp_path / "run", method, task, pool)
+            assert len(list(resumed.go())) == 3
+        assert torch.equal(tg.replay(resumed).x, resumed.x)
+        if pool.features.virtual_clock and pool.features.wire == "float32":
+            with self.pool(task, method) as pool:
+                assert torch.equal(tg.train(method, task, pool, rounds=6).x, resumed.x)
+
+    def test_an_engine_without_checkpoints_can_be_recorded_but_not_resumed(
+        self, task: tg.Task, method: tg.Method, tmp_path: Path
+    ) -> None:
+        with self.pool(task, method) as pool:
+            if pool.features.checkpoint is not None:
+                pytest.skip(f"a {type(pool).__name__} has checkpoints")
+            assert tg.train(method, task, pool, rounds=2, out=tmp_path / "run").status == "finished"
+            with pytest.raises(tg.Invalid, match=f"checkpoints of its engine, and a {type(pool).__name__} makes none"):
+                tg.resume(tmp_path / "run", method, task, pool)
+
+    def test_an_interrupt_ends_one_wait_and_loses_no_message(self, task: tg.Task, method: tg.Method) -> None:
+        with self.pool(task, method) as pool:
+            interrupt = feature(pool, "interrupt")
+            for job in self.jobs(task):
+                pool.submit(job)
+            interrupt(True)
+            with pytest.raises(Interrupted):
+                pool.next()
+            interrupt(True)
+            interrupt(False)
+            assert sum(isinstance(message, tg.Update) for message in iter(pool.next, None)) == CLIENTS
+
+    def test_the_evaluator_answers_with_the_scores_of_the_task(self, task: tg.Task, method: tg.Method) -> None:
+        x = task.init(1) + 1.0
+        with self.pool(task, method) as pool:
+            evaluator = feature(pool, "evaluator")
+            scores, seconds = evaluator.answer(evaluator.ask(x, None), wait=True)
+            assert (scores, seconds >= 0) == (task.evaluate(x, None), True)
+            request, until = evaluator.ask(x, None), time.monotonic() + 300
+            while (answer := evaluator.answer(request, wait=False)) is None:
+                assert time.monotonic() < until
+                time.sleep(0.01)
+            assert answer[0] == scores
+
+    def test_its_vector_store_serves_a_loop_of_ones_own(self, task: tg.Task, method: tg.Method) -> None:
+        script: list[tuple[Any, ...]] = []
+        with self.pool(task, method) as pool:
+            wire, vectors = pool.features.wire, pool.features.vectors
+            server = tg.serve(method, task.init(0), clients=CLIENTS, seed=0, vectors=vectors)
+            script += [("arrive", event.message.client) for event in tg.drive(server, pool, 4) if event.message]
+            x = server.x.clone()
+        here = tg.serve(method, task.init(0), clients=CLIENTS, seed=0)
+        list(tg.drive(here, tg.ScriptedPool(script, task, method, wire=wire), 4))
+        assert torch.equal(here.x, x)
+
+    def test_the_record_names_the_groups_of_its_fleet(self, task: tg.Task, method: tg.Method) -> None:
+        with self.pool(task, method) as pool:
+            fleet = feature(pool, "fleet")
+            assert fleet.clients == task.clients
+            run = tg.begin(method, task, pool, rounds=1)
+            assert run.asked is not None
+            assert run.asked["classes"] == [(group.name, group.clients) for group in fleet.groups]
+
+    def test_it_refuses_methods_whose_local_work_it_was_not_made_for(self, task: tg.Task, method: tg.Method) -> None:
+        with self.pool(task, method) as pool:
+            feature(pool, "method")
+            with pytest.raises(tg.Invalid, match="must work as its run's method does, got `local_steps` 2 for 3"):
+                tg.begin(replace(method, local_steps=3), task, pool, rounds=1)
+
+    def test_it_says_how_many_jobs_it_computes_at_once_and_who_is_missing(
+        self, task: tg.Task, method: tg.Method
+    ) -> None:
+        with self.pool(task, method) as pool:
+            assert isinstance(pool.features.status(), str)
+            assert feature(pool, "parallel") >= 1

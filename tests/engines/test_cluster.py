@@ -85,7 +85,7 @@ class Scene:
     def have(self, what: str, who: int | str, how: str = "") -> None:
         (self.folder / f"{what}-{who}").write_text(how)
 
-    def exclusive(self, who: int | str) -> None:
+    def held(self, who: int | str) -> None:
         """Wait until someone holds a job, as they were told."""
         wait_for((self.folder / f"{who}.held").exists)
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,26 +13,26 @@ import torch
 import tardygrad as tg
 from tardygrad.core.messages import Job
 from tardygrad.errors import Interrupted
-from tests.engines.contract import CLIENTS, PoolContract, plain
+from tests.engines.contract import CLIENTS, PoolContract
 
 
 class TestSimPool(PoolContract):
-    def pool(self, task: tg.Task, method: tg.Method) -> AbstractContextManager[tg.Pool]:
-        return plain(tg.SimPool(task, method, tg.Fleet.paper(clients=CLIENTS)))
+    def pool(self, task: tg.Task, method: tg.Method) -> tg.Pool:
+        return tg.SimPool(task, method, tg.Fleet.paper(clients=CLIENTS))
 
 
 class TestScriptedPool(PoolContract):
-    def pool(self, task: tg.Task, method: tg.Method) -> AbstractContextManager[tg.Pool]:
+    def pool(self, task: tg.Task, method: tg.Method) -> tg.Pool:
         def highest_first() -> Iterator[tuple[str, int]]:
             while pool.jobs:
                 yield ("arrive", max(pool.jobs))
 
         pool = tg.ScriptedPool(highest_first(), task, method)
-        return plain(pool)
+        return pool
 
 
 class TestThreadPool(PoolContract):
-    def pool(self, task: tg.Task, method: tg.Method) -> AbstractContextManager[tg.Pool]:
+    def pool(self, task: tg.Task, method: tg.Method) -> tg.Pool:
         return tg.ThreadPool(task, method, workers=3)
 
 
@@ -115,7 +113,7 @@ def test_workers_must_be_check_integer() -> None:
 
 
 class TestSimPoolWithProcesses(PoolContract):
-    def pool(self, task: tg.Task, method: tg.Method) -> AbstractContextManager[tg.Pool]:
+    def pool(self, task: tg.Task, method: tg.Method) -> tg.Pool:
         return tg.SimPool(task, method, tg.Fleet.paper(clients=CLIENTS), workers=2)
 
 
@@ -138,13 +136,6 @@ def test_who_waits_for_threads_can_be_interrupted() -> None:
         pool.submit(Job(0, 1, 0, torch.zeros(4), 2, None, 0))
         with pytest.raises(Interrupted):
             pool.next()
-
-
-def test_a_pool_may_call_something_else_its_method() -> None:
-    task = small_task()
-    pool = tg.SimPool(task, METHOD, tg.Fleet.paper(clients=CLIENTS))
-    theirs: Any = SimpleNamespace(submit=pool.submit, next=pool.next, now=0.0, method="POST")
-    assert tg.train(METHOD, task, theirs, rounds=2).status == "finished"
 
 
 def test_a_pool_works_for_methods_that_ask_for_its_work_and_for_no_others() -> None:

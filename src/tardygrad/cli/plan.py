@@ -138,7 +138,7 @@ def simulated(built: spec.Built, fleet: Fleet) -> Plan:
         idle=shifts.idle(fleet.clients, time),
         lost=lost,
         classes=_shares(fleet, delays),
-        memory=watch.memory if built.engine.kind == "sim" else built.memory(),
+        memory=watch.memory if built.simulated else built.memory(),
     )
 
 

@@ -28,7 +28,7 @@ def run(source: str, overrides: list[str] | None, out: str | None, max_memory: s
         with engine(built) as pool:
             begun = runs.begin(built.method, built.task, pool, spec=asked.resolved(), **asked.run.settings())
             begun.path = where = unused(Path(out)) if out else fresh(asked.name)  # claimed when no rule is broken
-            say(f"{begun.server.method} on {asked.task.kind}, recording in {where}\n{memory}{crowded(begun, built)}")
+            say(f"{begun.server.method} on {asked.task.kind}, recording in {where}\n{memory}{crowded(begun)}")
             sit(begun, str(where), json=json, track=asked.run.track)
 
 
@@ -55,7 +55,7 @@ def resume(folder: str, overrides: list[str] | None, max_memory: str | None, jso
             if overrides:
                 resumed.asked = recorded | {"spec": asked.resolved(), "run": recorded["run"] | {"rounds": rounds}}
             where = f"from round {made}, recording in {folder}"
-            say(f"{resumed.server.method} on {asked.task.kind}, {where}\n{memory}{crowded(resumed, built)}")
+            say(f"{resumed.server.method} on {asked.task.kind}, {where}\n{memory}{crowded(resumed)}")
             sit(resumed, folder, json=json, track=asked.run.track)
 
 
@@ -87,9 +87,7 @@ def again(folder: str, recorded: Row, overrides: list[str]) -> spec.Spec:
         fix = "Use tardygrad.resume or tardygrad.replay there."
         raise Invalid(f"the run in {folder!r} was begun in Python, without a spec. {fix}")
     with reading_record(Path(folder)):
-        allowed = ["run.rounds", "run.track"]
-        if tables.get("engine", {}).get("kind") == "ray":
-            allowed += [f"engine.{key}" for key in ("workers", "address", "cpus_per_worker", "gpus_per_worker")]
+        allowed = spec.resume_keys(tables)
         for text in overrides:
             if text.partition("=")[0].strip() not in allowed:
                 others = f"another {', '.join(allowed[:-1])} or {allowed[-1]}"

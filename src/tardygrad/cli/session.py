@@ -15,8 +15,7 @@ import torch
 import typer
 
 from tardygrad.cli.output import progress, say, show, show_json, waiting
-from tardygrad.engines.pool import Resumable
-from tardygrad.engines.ray.pool import RayPool
+from tardygrad.engines.pool import Pool
 from tardygrad.errors import WorkFailed
 from tardygrad.runs.memory import read_size
 from tardygrad.runs.run import Run, Summary, plural
@@ -48,28 +47,29 @@ def fit(built: Built, max_memory: str | None) -> str:
 
 
 @contextmanager
-def engine(built: Built) -> Iterator[Resumable]:
+def engine(built: Built) -> Iterator[Pool]:
     """A spec's engine, with a sign of life while it starts."""
     with ExitStack() as stack:
         made = built.pool()
-        if isinstance(made, RayPool) and not sys.stderr.isatty():
-            say("joining Ray" if made.address else "starting Ray")
+        if (startup := made.features.startup) and not sys.stderr.isatty():
+            say(startup)
         with Signals(Unbegun()) as signals, waiting(f"starting the engine {built.engine.kind}"):
             try:
                 pool = stack.enter_context(made)
             finally:
                 if signals.came:
                     raise typer.Abort(signals.came)
-        if missing := pool.missing() if isinstance(pool, RayPool) else "":
-            say(missing)
+        if status := pool.features.status():
+            say(status)
         yield pool
 
 
-def crowded(run: Run, built: Built) -> str:
+def crowded(run: Run) -> str:
     """What to do about more clients at work than workers, if there are."""
     method, places = run.server.method, run.server.places
-    workers = built.engine.arguments["workers"]
-    if built.engine.kind == "sim" or places <= workers or method.mode == "sync":
+    features = run.pool.features
+    workers = features.parallel
+    if features.virtual_clock or workers is None or places <= workers or method.mode == "sync":
         return ""
     room = workers if method.mode == "client" else max(workers, method.buffer)
     fix = f"To send them when there is room: method.concurrency={room} method.dispatch=random"

@@ -8,14 +8,14 @@ from typing import Any
 from tardygrad.core.algorithm import Task
 from tardygrad.core.messages import Job, Joined, Lost, Refused, Update
 from tardygrad.core.method import Method
-from tardygrad.engines.pool import Errors, Message, pack, perform
+from tardygrad.engines.pool import Errors, Features, Message, Pool, pack, perform
 from tardygrad.engines.wire import Wire, unpack
 from tardygrad.errors import Invalid
 
 _VERBS = ("arrive", "lose", "join", "repeat", "refuse", "forget")
 
 
-class ScriptedPool:
+class ScriptedPool(Pool):
     """Deliver what the script says, in its order.
 
     Args:
@@ -28,16 +28,21 @@ class ScriptedPool:
     >>> pool = ScriptedPool([("arrive", 3), ("lose", 5, 7.5)], task=None, method=None)
     """
 
+    now = 0.0
+
     def __init__(
         self, script: Iterable[tuple[Any, ...]], task: Task, method: Method, *, wire: Wire = "float32"
     ) -> None:
-        self.now = 0.0
         self.script = iter(script)
         self.task, self.method = task, method
         self.jobs: dict[int, Job] = {}
         self.last: dict[int, Update] = {}
         self.wire = wire
         self.errors: dict[int, Errors] = {}  # what the wire has left out of each client's updates
+
+    @property
+    def features(self) -> Features:
+        return Features(method=self.method, wire=self.wire)
 
     def submit(self, job: Job) -> None:
         self.jobs[job.client] = job

@@ -5,16 +5,15 @@ from __future__ import annotations
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
-from types import TracebackType
 
 from tardygrad.core.algorithm import Task
 from tardygrad.core.messages import Job, Update
 from tardygrad.core.method import Method
-from tardygrad.engines.pool import Message, Pending, perform
+from tardygrad.engines.pool import Features, Message, Pending, Pool, perform
 from tardygrad.errors import Interrupted, Invalid
 
 
-class ThreadPool:
+class ThreadPool(Pool):
     """Jobs on threads. Arrivals come as they finish; the record of a run makes it repeatable (`tardygrad.replay`).
 
     Args:
@@ -24,7 +23,7 @@ class ThreadPool:
     def __init__(self, task: Task, method: Method, *, workers: int = 2) -> None:
         if workers < 1:
             raise Invalid(f"`workers` must be 1 or more, got {workers}.")
-        self.task, self.method = task, method
+        self.task, self.method, self.workers = task, method, workers
         self.jobs: dict[tuple[int, int], Job] = {}
         self._executor = ThreadPoolExecutor(workers, thread_name_prefix="tardygrad")
         self._arrived: SimpleQueue[Future[Update] | None] = SimpleQueue()  # None: stop waiting
@@ -35,26 +34,33 @@ class ThreadPool:
     def now(self) -> float:
         return time.monotonic() - self._began
 
+    @property
+    def features(self) -> Features:
+        return Features(checkpoint=self, interrupt=self.interrupt, method=self.method, parallel=self.workers)
+
     def submit(self, job: Job) -> None:
         self.jobs[job.client, job.serial] = job
         future = self._executor.submit(perform, job, self.task, self.method)
         future.add_done_callback(self._arrived.put)
 
     def next(self) -> Message | None:
-        if not self.jobs:
-            return None
-        while (arrived := self._arrived.get()) is None:
+        arrived = None
+        while arrived is None:
             if self._interrupted:
                 self._interrupted = False
                 raise Interrupted("the pool was told to stop waiting.")
+            if not self.jobs:
+                return None
+            arrived = self._arrived.get()
         update = arrived.result()
         del self.jobs[update.client, update.serial]
         return update
 
     def interrupt(self, on: bool = True) -> None:
-        """Have whoever waits, or is the next to wait, be told `Interrupted`; from any thread or signal handler.
+        """Make the present or next call of `next` raise `Interrupted`; callable from any thread or signal handler.
 
-        False takes back what nobody was told.
+        Args:
+            on: False withdraws an interrupt that has not been raised yet.
         """
         self._interrupted = on
         if on:
@@ -68,10 +74,5 @@ class ThreadPool:
         for job in pending.jobs:
             self.submit(job)
 
-    def __enter__(self) -> ThreadPool:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         self._executor.shutdown(wait=True, cancel_futures=True)

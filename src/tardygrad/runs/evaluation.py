@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any
 
 from tardygrad.core.algorithm import Task
 from tardygrad.core.messages import ModuleBuffers, Vector
+from tardygrad.engines.pool import Evaluator
 from tardygrad.runs.record import Row
 
 Model = tuple[Vector, ModuleBuffers | None]
@@ -16,26 +17,15 @@ Answer = tuple[dict[str, float], float]
 """Scores, and the seconds they took."""
 
 
-class Beside(Protocol):
-    """An engine that evaluates while it trains."""
-
-    def ask(self, x: Vector, module_buffers: ModuleBuffers | None) -> Any:
-        """Begin to evaluate a model."""
-
-    def answer(self, asked: Any, *, wait: bool) -> Answer | None:
-        """Its scores; None if they are not there yet."""
-
-
 class Scores:
     """Rows in their order, each with its scores: one that is still being evaluated holds up those after it.
 
     Args:
-        pool: the run's engine; it evaluates if it is one that can and has `beside` set.
+        evaluator: evaluates while the training goes on; None evaluates here, between two messages.
     """
 
-    def __init__(self, task: Task, pool: Any) -> None:
-        self.task = task
-        self.beside: Beside | None = pool if getattr(pool, "beside", False) else None
+    def __init__(self, task: Task, evaluator: Evaluator | None) -> None:
+        self.task, self.evaluator = task, evaluator
         self.rows: deque[Row] = deque()
         self.done: dict[int, Answer] = {}  # by round
         self.models: dict[int, Model] = {}  # to be evaluated beside the training, by round; the first is under way
@@ -43,7 +33,7 @@ class Scores:
 
     def add(self, row: Row, model: Model | None) -> None:
         """A round was made; with its model, if that is to be evaluated."""
-        if model is not None and self.beside is not None:
+        if model is not None and self.evaluator is not None:
             self.rows.append(row)  # first of all: whoever waits may be interrupted
             self.models[row["round"]] = model
             if len(self.models) > 1:
@@ -67,14 +57,14 @@ class Scores:
                 return
 
     def _ask(self) -> None:
-        if self.beside is not None and self.models and self._asked is None:
-            self._asked = self.beside.ask(*next(iter(self.models.values())))
+        if self.evaluator is not None and self.models and self._asked is None:
+            self._asked = self.evaluator.ask(*next(iter(self.models.values())))
 
     def _hear(self, *, wait: bool) -> bool:
         """Whether there was an answer."""
-        if self.beside is None or self._asked is None:
+        if self.evaluator is None or self._asked is None:
             return False
-        answer = self.beside.answer(self._asked, wait=wait)
+        answer = self.evaluator.answer(self._asked, wait=wait)
         if answer is not None:
             heard = next(iter(self.models))
             self.done[heard], self._asked = answer, None

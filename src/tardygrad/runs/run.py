@@ -16,11 +16,11 @@ import numpy as np
 import torch
 from safetensors.torch import save
 
-from tardygrad.core.algorithm import LocalVectors, Task, downplay
+from tardygrad.core.algorithm import Task, downplay
 from tardygrad.core.hierarchy import serve
 from tardygrad.core.messages import Advanced, Joined, Lost, Refused, Taken, Update, Vector
 from tardygrad.core.method import Method
-from tardygrad.engines.pool import Pool, check_work
+from tardygrad.engines.pool import Pool, check_work, declared
 from tardygrad.engines.scripted import ScriptedPool
 from tardygrad.engines.sim.pool import SimPool
 from tardygrad.errors import Diverged, Interrupted, Invalid, RecordError, Starved, nearest
@@ -61,15 +61,14 @@ class Run:
         if settings["evaluate_every"] and getattr(task, "test", ...) is None:
             raise Invalid("evaluating needs a test set, and the task has none. Give it one, or set evaluate_every=0.")
         check_work(pool, method)
-        x, vectors = task.init(seed), getattr(pool, "vectors", LocalVectors)
-        self.server = serve(
-            method, x, clients=task.clients, seed=seed, module_buffers=task.init_module_buffers(), vectors=vectors
-        )
+        x, features = task.init(seed), pool.features
+        buffers, vectors = task.init_module_buffers(), features.vectors
+        self.server = serve(method, x, clients=task.clients, seed=seed, module_buffers=buffers, vectors=vectors)
         if not x.isfinite().all():
             raise Invalid("the initial model must be finite, and this task's is not. Use smaller settings.")
         self.task, self.pool, self.settings = task, pool, settings
         self.tail = Updates(every=settings["tail_every"], seed=seed, parameters=len(x), buffer=method.buffer)
-        self.scores = Scores(task, pool)
+        self.scores = Scores(task, features.evaluator)
         self.path: Path | None = None  # of the record; None keeps the metrics in memory only
         self.asked: Row | None = None  # what goes into a new record's spec.json
         self.lengths: dict[str, int] | None = None  # where a resumed record goes on
@@ -83,7 +82,7 @@ class Run:
         self._stop = False
         self.seconds = 0.0  # real ones, over all sittings
         self._began = 0.0  # this sitting
-        self._saver = None if isinstance(pool, SimPool) else checkpoint.Saver()  # a real clock waits for no disk
+        self._saver = None if features.virtual_clock else checkpoint.Saver()  # a real clock waits for no disk
 
     @property
     def x(self) -> Vector:
@@ -94,15 +93,15 @@ class Run:
         """Run to the end, yielding the metrics of each round as it is made. Call `stop` to end early, resumably."""
         self._began, rounds = time.perf_counter(), self.settings["rounds"]
         self.status, self.reason = "running", None
-        if not self._stop and hasattr(self.pool, "interrupt"):
-            self.pool.interrupt(False)  # of a run before
+        if not self._stop and (interrupt := self.pool.features.interrupt):
+            interrupt(False)  # one that was meant for an earlier run
         if self.path:
             self.record = Record(self.path, self.asked, new=self.lengths is None)
         try:
             if self.record and self.lengths is not None:
                 self._check_unmoved(self.record.path)
                 self.record.rewind(self.lengths)
-                if getattr(self.pool, "wire", "float32") != "float32":  # the errors it would feed back are gone
+                if self.pool.features.wire != "float32":  # the errors it would feed back are gone
                     self._write("resume", self.pool.now, round=self.server.round)
             for event in drive(self.server, self.pool, rounds):
                 self._note(event)
@@ -148,8 +147,8 @@ class Run:
     def stop(self) -> None:
         """End at the next message, or at once where the pool can be told to wait no longer, with a checkpoint."""
         self._stop = True
-        if hasattr(self.pool, "interrupt"):
-            self.pool.interrupt()
+        if interrupt := self.pool.features.interrupt:
+            interrupt(True)
 
     def summary(self) -> Summary:
         """What came of it."""
@@ -266,8 +265,8 @@ class Run:
         return made % every == 0 and made < self.settings["rounds"]
 
     def _checkpoint(self) -> None:
-        if self.record and hasattr(self.pool, "pending"):
-            state = checkpoint.capture(self.server, self.pool.pending(), self.tail.held, self.scores)
+        if self.record and (engine := self.pool.features.checkpoint):
+            state = checkpoint.capture(self.server, engine.pending(), self.tail.held, self.scores)
             facts = {"lengths": self.record.lengths(), "seconds": self._spent()}
             write = partial(_save, self.record, state, facts)
             if self._saver and self.settings["checkpoint_every"] > 1:
@@ -325,12 +324,13 @@ def begin(method: Method, task: Task, pool: Pool, *, spec: Row | None = None, **
     full: Settings = {"seed": 0, "evaluate_every": 10, "checkpoint_every": 10, "tail_every": 0, **settings}
     out = full.pop("out", None)
     run = Run(method, task, pool, full)
+    fleet = pool.features.fleet
     run.asked = {
         "spec": spec,
         "method": str(method),
         "label": label(method),
         "parameters": task.parameters,
-        "classes": [(group.name, group.clients) for group in pool.fleet.groups] if hasattr(pool, "fleet") else [],
+        "classes": [(group.name, group.clients) for group in fleet.groups] if fleet else [],
         "run": full,
         "versions": versions(),
     }
@@ -345,7 +345,9 @@ def resume(path: str | Path, method: Method, task: Task, pool: Pool, *, rounds: 
         path: the run's directory. Method, task and pool must be made as they were.
         rounds: T, if it should end later than was asked for.
     """
-    where = Path(path)
+    where, engine = Path(path), declared(pool).checkpoint
+    if engine is None:
+        raise Invalid(f"a run is resumed from the checkpoints of its engine, and a {type(pool).__name__} makes none.")
     with reading_record(where):
         settings: Settings = {"tail_every": 0, **read_json(where / "spec.json")["run"]}  # type: ignore[typeddict-item]
         if rounds is not None:
@@ -359,14 +361,12 @@ def resume(path: str | Path, method: Method, task: Task, pool: Pool, *, rounds: 
                 raise RecordError(f"the run in {path!s} made {plural(made, 'round')}, but its checkpoints are gone.")
             run.lengths = {"events.jsonl": 0, "metrics.jsonl": 0}
             return run
-        if not hasattr(pool, "restore"):
-            raise Invalid(f"a {type(pool).__name__} cannot be resumed.")
         run.lengths, run.from_checkpoint = saved.facts["lengths"], checkpoint.newest(where / "checkpoints")
         pending = checkpoint.apply(saved, run.server)
         if not run.server.x.isfinite().all():
             gone = f"a run that diverged cannot go on, got {str(where)!r} with a model that is not finite after "
             raise Invalid(f"{gone}{plural(run.server.round, 'round')}. Begin a new one with a smaller lr, or clip.")
-        pool.restore(pending)
+        engine.restore(pending)
         run.tail.held = checkpoint.sampled(saved)
         run.scores.restore(*checkpoint.unscored(saved))
         run.seconds = saved.facts["seconds"]
@@ -387,7 +387,7 @@ def script_line(row: Row) -> Line | None:
 def replay(run: Run) -> Run:
     """The same arrivals once more, computed anew: the same bits, whatever engine the run had."""
     server = run.server
-    pool = ScriptedPool(run.script, run.task, server.method, wire=getattr(run.pool, "wire", "float32"))
+    pool = ScriptedPool(run.script, run.task, server.method, wire=run.pool.features.wire)
     every = run.settings["evaluate_every"]
     again = begin(server.method, run.task, pool, rounds=server.round, seed=server.seed, evaluate_every=every)
     with suppress(Diverged):  # as it did then

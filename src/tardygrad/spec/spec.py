@@ -16,7 +16,6 @@ import json
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
@@ -25,7 +24,7 @@ from typing import Any, Literal, NamedTuple
 from tardygrad import tasks
 from tardygrad.core.algorithm import Task
 from tardygrad.core.method import Method
-from tardygrad.engines.pool import Resumable
+from tardygrad.engines.pool import Pool
 from tardygrad.engines.ray.pool import RayPool
 from tardygrad.engines.sim.pool import SimPool
 from tardygrad.engines.threads import ThreadPool
@@ -81,6 +80,7 @@ def _afflicted(
     return fleet.linked(link) if link else fleet
 
 
+ENGINES: dict[str, type[Pool]] = {"sim": SimPool, "threads": ThreadPool, "ray": RayPool}
 KINDS: dict[str, dict[str, Make]] = {
     "task": {
         "cifar10": tasks.cifar10,
@@ -109,7 +109,7 @@ KINDS: dict[str, dict[str, Make]] = {
         "sgdclip": sgdclip,
         "tailopt": tailopt,
     },
-    "engine": {"sim": SimPool, "threads": ThreadPool, "ray": RayPool},
+    "engine": {**ENGINES},
 }
 TABLES = (*KINDS, "run")
 _MADE = (
@@ -172,22 +172,27 @@ class Built(NamedTuple):
         """T."""
         return self.run.rounds
 
-    def pool(self) -> AbstractContextManager[Resumable]:
+    @property
+    def simulated(self) -> bool:
+        """Whether the run is on the simulator, whose clock is known beforehand."""
+        return self.engine.make is SimPool
+
+    def pool(self) -> Pool:
         """The engine, for a `with` statement."""
         wanted = inspect.signature(self.engine.make).parameters
         made = {name: getattr(self, name) for name in _MADE if name in wanted}
-        pool = call(self.engine.make, made | self.engine.arguments, "engine")
-        return pool if hasattr(pool, "__exit__") else nullcontext(pool)
+        pool: Pool = call(self.engine.make, made | self.engine.arguments, "engine")
+        return pool
 
     def needs(self) -> Needs:
         """What the vectors of a recorded run take, each by itself."""
-        who = "processes" if self.engine.kind == "sim" else "threads"
+        who = "processes" if self.simulated else "threads"
         many = {who: self.engine.arguments["workers"], "batch": self.engine.arguments.get("batch", 1)}
         return needs(self.method, self.task, **many, checkpoint_every=self.run.checkpoint_every)
 
     def memory(self, messages: int | None = None) -> Memory:
         """What they take together at the most; simulated, as far as so many messages ahead show."""
-        if self.engine.kind != "sim" or self.fleet is None:
+        if not self.simulated or self.fleet is None:
             return bound(self.method, self.task, self.needs(), rounds=self.rounds)
         rounds, seed = self.rounds, self.run.seed
         return foresee(self.method, self.task, self.fleet, self.needs(), rounds=rounds, seed=seed, messages=messages)
@@ -203,6 +208,11 @@ class Spec:
     method: Part
     engine: Part
     run: Length
+
+    @property
+    def simulated(self) -> bool:
+        """Whether it asks for the simulator."""
+        return self.engine.make is SimPool
 
     def build(self, task: Task | None = None) -> Built:
         """Everything a run needs, made; the task only if it is not there already."""
@@ -263,6 +273,12 @@ def parse(tables: Mapping[str, Any], name: str = "spec") -> Spec:
     task, fleet = _same_clients(tables["task"], tables.get("fleet"))
     run = construct(Length, tables["run"], "run")
     return Spec(name, task, fleet, _part("method", tables["method"]), engine, run)
+
+
+def resume_keys(tables: Mapping[str, Any]) -> list[str]:
+    """What may change when a run of a spec is resumed: its end, its trackers, and what its engine allows."""
+    engine = ENGINES.get(tables.get("engine", {}).get("kind"), SimPool)
+    return ["run.rounds", "run.track", *(f"engine.{key}" for key in engine.resume_keys)]
 
 
 def override(tables: Table, text: str) -> None:

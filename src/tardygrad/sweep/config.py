@@ -313,7 +313,7 @@ def _check(one: Spec) -> None:
         raise Invalid("a sweep compares test scores, got run.evaluate_every=0. Use 10, or leave it out.")
     if one.run.track:
         raise Invalid("the trials of a sweep are not tracked. Add run.track=[] to sweep this spec.")
-    if one.engine.kind == "sim" and (workers := one.engine.arguments["workers"]) != 1:
+    if one.simulated and (workers := one.engine.arguments["workers"]) != 1:
         raise Invalid(f"a sweep has one process for each trial, got engine.workers={workers}. Use --jobs {workers}.")
     method = _method(one)
     serve(method, torch.zeros(1), clients=one.task.arguments["clients"], seed=0)

@@ -12,8 +12,7 @@ from bisect import insort
 from collections import Counter, deque
 from contextlib import suppress
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import torch
 
@@ -22,7 +21,7 @@ from tardygrad.core.messages import Job, Joined, Lost, ModuleBuffers, Update, Ve
 from tardygrad.core.method import Method
 from tardygrad.core.vectors import VectorStore
 from tardygrad.engines.fleet_clock import Emulated
-from tardygrad.engines.pool import Message, Pending
+from tardygrad.engines.pool import Features, Message, Pending, Pool
 from tardygrad.engines.ray.connection import Watch, join, ray_module, said, start, store
 from tardygrad.engines.ray.deadlines import Deadlines
 from tardygrad.engines.ray.evaluator import Asked, Evaluator
@@ -70,7 +69,7 @@ class Ready(NamedTuple):
     parts: list[Any]  # where an update's vectors are
 
 
-class RayPool:
+class RayPool(Pool):
     """Jobs on a Ray cluster; for a `with` statement. The record of a run makes it repeatable (`tardygrad.replay`).
 
     A worker that dies loses its job only, whose client is lost and joins again at once. So does one that takes too
@@ -90,6 +89,8 @@ class RayPool:
         shards: slices of the server's vectors, each in a process of its own; 1 keeps them here.
         wire: what updates travel as; what a narrow one leaves out of a client's update goes with its next.
     """
+
+    resume_keys: ClassVar[tuple[str, ...]] = ("workers", "address", "cpus_per_worker", "gpus_per_worker")
 
     def __init__(
         self,
@@ -124,8 +125,7 @@ class RayPool:
         self.task, self.method, self.address = task, method, address
         self.cpus, self.gpus = cpus_per_worker, gpus_per_worker
         self.beside, self.wire, self.cuts = evaluate == "beside", wire, bounds(task.parameters, shards)
-        if fleet is not None and second:
-            self.fleet = fleet  # its classes are in the record
+        self.fleet = fleet if second else None
         self.emulated = Emulated(task, method, fleet, second)
         self._ray = ray_module()
         self.staff = Staff(self._ray, lambda: self._actor(self.cpus), workers)
@@ -146,6 +146,21 @@ class RayPool:
     @property
     def now(self) -> float:
         return 0.0 if self._began is None else time.monotonic() - self._began
+
+    @property
+    def features(self) -> Features:
+        return Features(
+            checkpoint=self,
+            interrupt=self.interrupt,
+            evaluator=self if self.beside else None,
+            vectors=self.vectors,
+            wire=self.wire,
+            fleet=self.fleet,
+            method=self.method,
+            parallel=self.staff.wanted,
+            status=self.missing,
+            startup="joining Ray" if self.address else "starting Ray",
+        )
 
     # ------------------------------------------------------------------------------------------- jobs and messages
 
@@ -382,7 +397,7 @@ class RayPool:
         self._dismiss()
         for held in (self.waiting, self.ready, self.models, self.errors, self.losses):
             held.clear()
-        self.emulated = Emulated(self.task, self.method, getattr(self, "fleet", None), self.emulated.second)
+        self.emulated = Emulated(self.task, self.method, self.fleet, self.emulated.second)
         self._began = time.monotonic()
 
     def _dismiss(self) -> None:
@@ -479,7 +494,7 @@ class RayPool:
                 self._check()
                 self._collect(SLICE)
         except BaseException:
-            self._close()
+            self.close()
             raise
         self._began = self._heard = time.monotonic()
         return self
@@ -494,12 +509,7 @@ class RayPool:
                 raise Invalid(f"`gpus_per_worker` must be at most the GPUs here ({there}), got {self.gpus:g}.")
         return min([self.staff.wanted, *(int(has.get(name, 0) / each) for name, each in needs.items() if each)])
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._close()
-
-    def _close(self) -> None:
+    def close(self) -> None:
         self.staff.close()
         if self._evaluator:
             self.staff.end(self._evaluator.actor)

@@ -14,7 +14,7 @@ from tardygrad.core.hierarchy import serve
 from tardygrad.core.messages import Job, Joined, Lost, Update
 from tardygrad.core.method import Method
 from tardygrad.engines.fleet_clock import JOINED, LOST, calendar, corrupt, round_trips
-from tardygrad.engines.pool import Message, Pending, perform, perform_together
+from tardygrad.engines.pool import Features, Message, Pending, Pool, perform, perform_together
 from tardygrad.engines.sim.process_pool import Crew
 from tardygrad.errors import Invalid, WorkFailed
 from tardygrad.fleet import Fleet
@@ -23,7 +23,7 @@ from tardygrad.tasks.clock import Clock
 AHEAD = 8
 
 
-class SimPool:
+class SimPool(Pool):
     """Jobs on a virtual clock. Arrivals are totally ordered by (time, client, serial); work is done when it arrives,
     so what no round needs is never computed.
 
@@ -37,6 +37,8 @@ class SimPool:
             with other last bits. Needs workers=1.
         rounds: T, if it is known: processes then leave out jobs that no round up to T needs.
     """
+
+    now = 0.0
 
     def __init__(
         self,
@@ -52,19 +54,25 @@ class SimPool:
             raise Invalid(f"`workers` must be 0 (all cores) or more, got {workers}.")
         self._round_trips = round_trips(task, method, fleet)
         self.task, self.method, self.fleet = task, method, fleet
-        self.now = 0.0
         self.due: list[tuple[float, int, int, Job | None]] = [
             (*one, None) for one in calendar(fleet)
         ]  # with jobs, a heap
         self._spoilt, self._twice = fleet.sending("nan"), fleet.sending("twice")
         self._again: dict[tuple[int, int], Update] = {}  # delivered, and to be delivered once more
         workers = workers or len(os.sched_getaffinity(0))
+        self.parallel = max(workers, batch)
         self._ahead = Prefetcher(task, method, fleet, workers, rounds) if workers > 1 else None
         if batch < 1:
             raise Invalid(f"`batch` must be 1 or more, got {batch}.")
         if batch > 1 and workers > 1:
             raise Invalid(f"`batch` above 1 needs workers=1, got batch={batch} with workers={workers}.")
         self._together = Batcher(task, method, fleet, batch, rounds) if batch > 1 else None
+
+    @property
+    def features(self) -> Features:
+        return Features(
+            checkpoint=self, fleet=self.fleet, method=self.method, parallel=self.parallel, virtual_clock=True
+        )
 
     def submit(self, job: Job) -> None:
         client, serial = job.client, job.serial
@@ -139,10 +147,7 @@ class SimPool:
             if self._ahead and job is not None and (client, serial) not in self._again:
                 self._ahead.add(time, job)
 
-    def __enter__(self) -> SimPool:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         if self._ahead:
             self._ahead.crew.close()
 

@@ -56,7 +56,7 @@ def estimate(parameters: int, repeats: int) -> float:
         began = time.process_time()
         for delta in deltas:
             tail.take(delta)
-        tail.told()
+        tail.estimate()
         spent.append(time.process_time() - began)
     return median(spent)
 

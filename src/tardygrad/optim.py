@@ -5,7 +5,7 @@ S. H. Lee, M. Zaheer, T. Li. Efficient Distributed Optimization under Heavy-Tail
     x ← x − η · (sign(g_j) · min(max(|g_j|, d), u))_j       norm="coordinate"; zeros stay zero
     x ← x − η · g · min(max(‖g‖, d), u) / ‖g‖               norm="l2", over all parameters of a group
 
-With d = 0 they are the local steps of SGDClip and Clip². Values are those of `core.clipping`; there is no state.
+With d = 0 they are the local steps of SGDClip and Clip². The values equal those of `core.clipping`; there is no state.
 """
 
 from __future__ import annotations
@@ -20,19 +20,22 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT
 
 from tardygrad.core.clipping import Norm
-from tardygrad.errors import Invalid, is_number
+from tardygrad.errors import Invalid, check_number, is_number
 
 
 class BiClip(Optimizer):
-    """SGD on gradients that are clipped from above and from below.
+    """SGD on gradients clipped from above and from below.
 
     Args:
+        params: parameters or parameter groups, as for any torch optimizer.
         lr: η, a number or a tensor.
-        upper: u, each coordinate's or the whole length's; inf switches it off.
-        lower: d, likewise; 0 switches it off.
+        upper: u, the upper threshold, per coordinate or for the norm; inf switches it off.
+        lower: d, the lower threshold; 0 switches it off.
+        norm: "coordinate" clips each coordinate, "l2" clips the norm over all parameters of a group.
         weight_decay: λ; decoupled, x ← (1 − ηλ) x before the step.
-        foreach: all tensors of a group at once: the same bits, more memory; by default where none is on the CPU.
-        fused: there is no fused step, so True is refused.
+        maximize: ascend instead of descend.
+        foreach: process all tensors of a group at once: same bits, more memory. Default: if no tensor is on the CPU.
+        fused: not supported; True raises an error.
 
     >>> x = torch.nn.Parameter(torch.tensor([1.0, 1.0, 1.0]))
     >>> x.grad = torch.tensor([-3.0, 0.0, 0.1])
@@ -57,16 +60,16 @@ class BiClip(Optimizer):
         if fused:
             raise RuntimeError("`fused` is not supported by BiClip and ClipSGD. Use `foreach=True`.")
         limits = {"upper": upper, "lower": lower, "norm": norm}
-        how = {"weight_decay": weight_decay, "maximize": maximize, "foreach": foreach}
-        super().__init__(params, {"lr": lr, **limits, **how})
+        options = {"weight_decay": weight_decay, "maximize": maximize, "foreach": foreach}
+        super().__init__(params, {"lr": lr, **limits, **options})
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """A group more; what it does not say is as for the others."""
+        """Add a parameter group; settings it leaves out take the defaults."""
         _check(self.defaults | param_group)
         super().add_param_group(param_group)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take the settings of another; refuses those that break a rule, before anything is changed."""
+        """Load a state; invalid settings raise `Invalid` before anything changes."""
         for group in state_dict["param_groups"]:
             if missing := self.defaults.keys() - group.keys():
                 raise Invalid(f"a state of {type(self).__name__} must have `{min(missing)}` in every group, got none.")
@@ -75,7 +78,7 @@ class BiClip(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step; returns what the closure, which computes the gradients anew, gives."""
+        """Take one step. The optional closure recomputes the gradients; its result is returned."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -99,19 +102,17 @@ class ClipSGD(BiClip):
     [-0.6000000238418579, -0.800000011920929]
     """
 
-    def __init__(self, params: ParamsT, lr: float | Tensor, upper: float, **how: Any) -> None:
-        super().__init__(params, lr, upper, 0.0, **how)
+    def __init__(self, params: ParamsT, lr: float | Tensor, upper: float, **options: Any) -> None:
+        super().__init__(params, lr, upper, 0.0, **options)
 
 
 def _check(group: dict[str, Any]) -> None:
-    """Refuse settings that break a rule."""
+    """Raise `Invalid` for settings that break a rule."""
     lr = group["lr"]
     if isinstance(lr, Tensor) and lr.dim():
-        raise Invalid(f"`lr` must be a number or a tensor without dimensions, got one of shape {tuple(lr.shape)}.")
-    for name in ("lr", "weight_decay"):
-        value = group[name]
-        if not (is_number(value) or (name == "lr" and isinstance(value, Tensor))) or not 0 <= value < math.inf:
-            raise Invalid(f"`{name}` must be a finite number, zero or more, got {value!r}.")
+        raise Invalid(f"`lr` must be a number or a tensor without dimensions, got shape {tuple(lr.shape)}.")
+    check_number("lr", lr.item() if isinstance(lr, Tensor) else lr)
+    check_number("weight_decay", group["weight_decay"])
     lower, upper = group["lower"], group["upper"]
     if not (is_number(lower) and is_number(upper)) or not 0 <= lower <= upper or lower == math.inf:
         raise Invalid(f"the thresholds must be 0 <= lower <= upper, got {lower!r} and {upper!r}.")
@@ -159,10 +160,10 @@ def _clipped(grads: list[Tensor], group: dict[str, Any]) -> tuple[Tensor, ...]:
 
 
 def _factors(grads: list[Tensor], upper: float, lower: float) -> tuple[Tensor, Tensor]:
-    """What to divide by, and then what makes the whole of them as long as it should be; what is not clipped stays.
+    """(divisor, factor): g / divisor · factor has the clipped norm; gradients within the thresholds keep their values.
 
-    Both are on the device, so nothing waits for them. Only of float64 can squares be beyond float64, so only there is
-    the divisor not 1 but the largest magnitude.
+    Both stay on the device, so there is no synchronisation. The divisor is 1, except for float64 gradients, whose
+    squares may overflow: there it is their largest magnitude.
     """
     unit = torch.ones((), dtype=torch.float64, device=grads[0].device)
     if any(g.dtype == torch.float64 for g in grads):
@@ -175,7 +176,7 @@ def _factors(grads: list[Tensor], upper: float, lower: float) -> tuple[Tensor, T
 
 
 def _scaled(grads: list[Tensor], unit: Tensor, factor: Tensor) -> tuple[Tensor, ...]:
-    """`tardygrad.core.clipping.clip_l2`: in float64, as a factor may be beyond float32."""
+    """`tardygrad.core.clipping.clip_l2`, in float64 because the factor may overflow float32."""
     moves = torch._foreach_div([g.double() for g in grads], unit.to(grads[0].device))
     torch._foreach_mul_(moves, factor.to(grads[0].device))
     return tuple(move.to(g.dtype) for move, g in zip(moves, grads, strict=True))

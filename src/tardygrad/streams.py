@@ -1,7 +1,7 @@
-"""Random streams, keyed by what they are for and never by the order of execution.
+"""Random streams, keyed by their purpose and never by the order of execution.
 
-A stream is named by (seed, purpose, numbers...), for example (0, "batches", client, serial). The same name gives the
-same numbers in every engine, in every process and after every crash; two names give independent numbers.
+A key is (seed, purpose, numbers...), for example (0, "batches", client, serial). The same key gives the same numbers in
+every engine, in every process and after every crash; different keys give independent numbers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def _root(seed: int, purpose: str) -> int:
 
 
 def key(seed: int, purpose: str, *numbers: int) -> int:
-    """A 64-bit key for the stream (seed, purpose, numbers...): SplitMix64's finaliser, once per number."""
+    """A 64-bit key for the stream (seed, purpose, numbers...): SplitMix64's finaliser, applied once per number."""
     z = _root(seed, purpose)
     for number in numbers:
         z = (z + _GOLDEN * (number + 1)) & _MASK
@@ -32,10 +32,10 @@ def key(seed: int, purpose: str, *numbers: int) -> int:
 
 
 def uniform(seed: int, purpose: str, *numbers: int) -> float:
-    """One number in [0, 1), the only draw of its stream; a million a second, so the clock can afford it."""
+    """One number in [0, 1), the only draw of its stream; fast enough for a simulated clock (a million per second)."""
     return (key(seed, purpose, *numbers) >> 11) * 2.0**-53
 
 
 def generator(seed: int, purpose: str, *numbers: int) -> np.random.Generator:
-    """A NumPy generator for everything that needs more than one number."""
+    """A NumPy generator for streams of more than one number."""
     return np.random.Generator(np.random.Philox(key=key(seed, purpose, *numbers)))

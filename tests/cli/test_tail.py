@@ -93,13 +93,16 @@ def test_buffers_of_a_model_are_its_own(tardygrad: Command) -> None:
     [
         (["nothing"], "a spec must be a file or the name of a shipped spec, got 'nothing'"),
         (["small.toml", "--at", "model"], "--at model needs a run that has ended, got 'small.toml'. Use --at init."),
-        (["small.toml", "--batches", "3"], "`batches` must be an even number, as noise is seen in pairs, got 3."),
+        (
+            ["small.toml", "--batches", "3"],
+            "`batches` must be even, since noise is measured on pairs",
+        ),
         (["small.toml", "--clients", "0"], "`clients` must be a whole number, 1 or more, got 0."),
         (["small.toml", "--seed", "-1"], "--seed must be a whole number, 0 or more, got -1."),
         (["small.toml", "--figure", "a.pdf"], "--figure must be a file that ends in .png or .svg, got 'a.pdf'."),
         (["small.toml", "--figure", "none/a.png"], "--figure must be a file that can be written, got 'none/a.png'"),
         (["small.toml", "--batches", "1000000000000"], "--clients times --batches must be 1,000,000 or less, got 8,"),
-        (["small.toml", "task.noise="], "a noise probe needs gradients that differ between mini-batches"),
+        (["small.toml", "task.noise="], "a noise probe needs gradients that differ between a client's mini-batches"),
         (["small.toml", "--local-clip", "1"], "a setting is no option, got --local-clip. Write method.local_clip=1."),
         (["run", "task.dimension=21"], "the model in 'run' must have the shape of the task's. Leave the task as it"),
     ],

@@ -153,23 +153,20 @@ def test_an_estimate_is_strict_json() -> None:
 
 
 @pytest.mark.parametrize(
-    ("samples", "said"),
+    ("samples", "message"),
     [
-        ([1.0, np.nan, np.inf], "a tail needs samples that are finite, got 2 of 3 that are not."),
-        (np.zeros(200), "a tail needs samples that differ, got 200 times 0."),
-        (["a"], "a tail needs samples that are real numbers, got <U1."),
-        (np.ones(200) * 1j, "a tail needs samples that are real numbers, got complex128."),
-        (
-            [10**400],
-            "a tail needs samples that are real numbers, got some that are none: int too large to convert to float.",
-        ),
-        (np.full(200, 2.5), "a tail needs samples that differ, got 200 times 2.5."),
+        ([1.0, np.nan, np.inf], "`samples` must be finite, got 2 of 3 that are not."),
+        (np.zeros(200), "`samples` must differ from each other, got 200 times 0."),
+        (["a"], "`samples` must be real numbers, got <U1."),
+        (np.ones(200) * 1j, "`samples` must be real numbers, got complex128."),
+        ([10**400], "`samples` must be real numbers, got others (int too large to convert to float)."),
+        (np.full(200, 2.5), "`samples` must differ from each other, got 200 times 2.5."),
     ],
 )
-def test_what_has_no_tail_is_refused(samples: Any, said: str) -> None:
+def test_what_has_no_tail_is_refused(samples: Any, message: str) -> None:
     with pytest.raises(Invalid) as error:
         estimate(samples)
-    assert str(error.value) == said
+    assert str(error.value) == message
 
 
 def test_the_curve_has_the_chosen_k_and_bands_that_narrow() -> None:

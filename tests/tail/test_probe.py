@@ -130,7 +130,7 @@ def test_without_noise_there_is_nothing_to_say() -> None:
         (quadratic(None), "The task has no gradient noise."),
         (small(nn.Linear(6, 3), batch_size=1000), "Use a smaller batch_size."),
     ):
-        with pytest.raises(Invalid, match=f"got the same for every one of a client's. {fix}"):
+        with pytest.raises(Invalid, match=f"a client's mini-batches, got equal ones. {fix}"):
             probe(task, task.init(0))
 
 
@@ -157,15 +157,15 @@ def test_a_model_whose_gradients_are_not_finite_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "said"),
+    ("how", "message"),
     [
         ({"batches": 0}, "`batches` must be a whole number, 2 or more, got 0."),
-        ({"batches": 5}, "`batches` must be an even number, as noise is seen in pairs, got 5."),
+        ({"batches": 5}, "`batches` must be even, since noise is measured on pairs of mini-batches, got 5."),
         ({"clients": 0}, "`clients` must be a whole number, 1 or more, got 0."),
     ],
 )
-def test_a_probe_that_cannot_be_is_refused(how: dict[str, int], said: str) -> None:
+def test_a_probe_that_cannot_be_is_refused(how: dict[str, int], message: str) -> None:
     task = quadratic(None, dimension=3)
     with pytest.raises(Invalid) as error:
         probe(task, task.init(0), **how)  # type: ignore[arg-type]
-    assert str(error.value) == said
+    assert str(error.value) == message

@@ -203,11 +203,11 @@ def test_fadas_grows_with_the_mean_and_the_median_delay_and_sd_does_not() -> Non
 @pytest.mark.parametrize(
     ("delays", "complaint"),
     [
-        ([[1, 2], [3]], "as many updates in every round"),
-        ([1, 2, 3], "whole numbers, rounds × updates of a round, got int64 of shape"),
-        ([[]], "rounds × updates of a round"),
-        ([], "rounds × updates of a round"),
-        ([[1.5]], "whole numbers, rounds × updates of a round, got float64"),
+        ([[1, 2], [3]], "the same number of updates in every round"),
+        ([1, 2, 3], "whole numbers, rounds × updates per round, got int64 of shape"),
+        ([[]], "rounds × updates per round"),
+        ([], "rounds × updates per round"),
+        ([[1.5]], "whole numbers, rounds × updates per round, got float64"),
         ([[True]], "got bool"),
         ([["1"]], "whole numbers"),
         ([[1, 0]], r"must be from 1 \(fresh\) to 2\^31, got 0."),

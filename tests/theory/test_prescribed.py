@@ -61,13 +61,13 @@ def test_sgdclip_has_the_exponents_of_its_theorem() -> None:
     [
         (
             {"tail": None},
-            "schedule='theory' needs `tail`, the noise's tail index, got none. Give for example tail=1.5.",
+            "schedule='theory' needs `tail`, the noise's tail index, got none. Try tail=1.5.",
         ),
         ({"tail": "1.5"}, "`tail` must be above 1 and at most 2"),
         ({"schedule": None}, "`schedule` must be one of constant, theory, got None."),
         (
             {"schedule": "constant", "tail": 9},
-            "`tail` is for the theory's schedules only, got tail=9. Add schedule='theory'.",
+            "`tail` is only used by the theory's schedules, got tail=9. Add schedule='theory'.",
         ),
         ({"tail": 3.0}, "`tail` must be above 1 and at most 2"),
         ({"lr": tg.Power(5.0, -0.5)}, r"`lr` must be a finite number with schedule='theory', got Power.* Give lr=5."),

@@ -15,7 +15,7 @@ from tardygrad.errors import Invalid, RecordError
 from tardygrad.runs.record import read_json, reading_record
 from tardygrad.spec import spec
 from tardygrad.tail.estimate import Tail
-from tardygrad.tail.probe import CLIPPED, Layer, Probe, gradients, sampling, told
+from tardygrad.tail.probe import CLIPPED, Layer, Probe, gradients, sampling, summarise
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -58,7 +58,7 @@ def tail(
         rows = gradients(task, x, chosen, module_buffers)
         seen = list(counted(rows, total=len(chosen.clients) * batches, what="mini-batches"))
     with waiting("estimating tails"):
-        found = told(chosen, seen, _threshold(asked, round))
+        found = summarise(chosen, seen, _threshold(asked, round))
     if picture:
         from tardygrad.cli.tail_figure import drawn
         from tardygrad.report.theme import write

@@ -219,7 +219,7 @@ class Run:
         if self.tail.due(self.server.round + (not made)):
             self.tail.take(message.delta)
             if made:
-                self._write("tail", now, round=self.server.round, **self.tail.told())
+                self._write("tail", now, round=self.server.round, **self.tail.estimate())
 
     def _write(self, kind: str, now: float, **facts: Any) -> None:
         row = {"event": kind, "time": now, **facts}
@@ -266,7 +266,7 @@ class Run:
 
     def _checkpoint(self) -> None:
         if self.record and (engine := self.pool.features.checkpoint):
-            state = checkpoint.capture(self.server, engine.pending(), self.tail.held, self.scores)
+            state = checkpoint.capture(self.server, engine.pending(), self.tail.collected, self.scores)
             facts = {"lengths": self.record.lengths(), "seconds": self._spent()}
             write = partial(_save, self.record, state, facts)
             if self._saver and self.settings["checkpoint_every"] > 1:
@@ -367,7 +367,7 @@ def resume(path: str | Path, method: Method, task: Task, pool: Pool, *, rounds: 
             gone = f"a run that diverged cannot go on, got {str(where)!r} with a model that is not finite after "
             raise Invalid(f"{gone}{plural(run.server.round, 'round')}. Begin a new one with a smaller lr, or clip.")
         engine.restore(pending)
-        run.tail.held = checkpoint.sampled(saved)
+        run.tail.collected = checkpoint.sampled(saved)
         run.scores.restore(*checkpoint.unscored(saved))
         run.seconds = saved.facts["seconds"]
         run.metrics = list(read_lines(where / "metrics.jsonl", run.lengths["metrics.jsonl"]))

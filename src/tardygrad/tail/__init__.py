@@ -1,4 +1,4 @@
-"""How heavy tails are: estimators of the tail index, the noise of a task's gradients, the updates of a run."""
+"""Tail indices: estimators, the gradient noise of a task, the updates of a run."""
 
 from tardygrad.tail.estimate import Tail as Tail
 from tardygrad.tail.estimate import estimate as estimate

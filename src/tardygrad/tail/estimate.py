@@ -1,4 +1,4 @@
-"""One verdict on a sample's tail: P(|X| > v) falls like v^−α, or faster than any power."""
+"""The verdict on a sample's tail: P(|X| > v) falls like v^−α (heavy), or faster than any power (light)."""
 
 from __future__ import annotations
 
@@ -14,76 +14,77 @@ from tardygrad.tail.stable import Stable, block_sum, shuffled, stable
 
 Verdict = Literal["heavy-tailed, infinite variance", "heavy-tailed, finite variance", "light-tailed", "too few to tell"]
 
-FEWEST = 100  # samples
-SURE = 2.6  # standard errors: 99 %
-STRAIGHT = 3.0  # standard errors of a stable law's bend
-FAIR, SHARP = 0.08, 0.03  # larger standard errors of it could hide the bend of Student's t with 3, with 1.5
+FEWEST = 100  # samples needed for an estimate
+SURE = 2.6  # standard errors for a verdict: 99 %
+STRAIGHT = 3.0  # standard errors within which a stable law's `bend` counts as zero
+FAIR, SHARP = 0.08, 0.03  # larger standard errors of the bend would hide that of Student's t with 3, with 1.5
 
 
 @dataclass(frozen=True)
 class Tail:
-    """What a sample says of its tail.
+    """The estimated tail of a sample.
 
-    The index is that of a stable law if one fits, else Hill's. It is a number even where the tail is light, and says
-    then only how steep it is where it was measured: the verdict comes first.
+    The index comes from a stable law if one fits, otherwise from Hill's estimator. Read the verdict first: for a light
+    tail the index is still a number, but only says how steep the tail is where it was measured.
     """
 
     verdict: Verdict
-    index: float | None  # α; None of too few samples
-    low: float | None  # a band of 95 %, asymptotic and for independent samples
+    index: float | None  # α; None if there are too few samples
+    low: float | None  # 95 % confidence band, asymptotic, assuming independent samples
     high: float | None
     by: Literal["hill", "stable"] | None
-    number: int  # of samples that are not zero
-    k: int | None  # the largest samples, which Hill's estimate is made from
+    number: int  # nonzero samples
+    k: int | None  # how many of the largest samples Hill's estimate uses
     hill: float | None
     hill_low: float | None
     hill_high: float | None
-    heaviness: float | None  # γ: 1/α of a power law, 0 or less of a light tail
-    stable: float | None  # the index if the law were stable, and
-    bend: float | None  # what speaks against it, in standard errors
-    block_sum: float | None  # the same by block sums, which cannot tell; see stable.py
-    curve: list[tuple[int, float, float, float]]  # k, Hill's index, and its band
+    heaviness: float | None  # γ, the extreme-value index: 1/α for a power law, 0 or less for a light tail
+    stable: float | None  # the index if the law is stable
+    bend: float | None  # evidence against a stable law, in standard errors
+    block_sum: float | None  # the index by block sums, which assume a stable law; see stable.py
+    curve: list[tuple[int, float, float, float]]  # (k, Hill's index, low, high)
 
 
 def estimate(samples: ArrayLike) -> Tail:
-    """The tail of |X|, from independent samples of X in any order.
+    """Estimate the tail of |X| from independent samples of X, in any order. Zeros are ignored.
 
         heavy       γ, the extreme-value index, is above 0 by 2.6 standard errors
         infinite    heavy, and α < 2
-        light       not heavy, and γ is below ½, where variances become infinite, by as much
-        too few     fewer than 100, or neither heavy nor light
+        light       not heavy, and γ is below ½ (where variances become infinite) by 2.6 standard errors
+        too few     fewer than 100 samples, or neither heavy nor light
 
-    α is the stable law's if the samples are heavy, log(−log|φ|²) is straight within 3 standard errors, and the index is
-    below 2 by as many; else it is Hill's. Of some thousand samples only, where a bend could be missed, it is Hill's too
-    unless that is above 2, as it is of stable laws whose power law begins far out. Zeros are left out.
+    α comes from a stable law if the tail is heavy, log(−log|φ|²) is straight within 3 standard errors, and the index is
+    below 2 by 3 standard errors; otherwise from Hill's estimator. With only a few thousand samples, where a bend could
+    be missed, the stable law also needs Hill's index to be 2 or more, as it is where the power law begins far out.
 
     >>> from tardygrad import streams
     >>> tail = estimate(streams.generator(0, "example").pareto(1.5, 20_000) + 1)
     >>> tail.verdict, tail.by, round(tail.index, 1)
     ('heavy-tailed, infinite variance', 'hill', 1.5)
     """
-    given = _numbers(samples)
-    if not np.isfinite(given).all():
-        count = int((~np.isfinite(given)).sum())
-        raise Invalid(f"a tail needs samples that are finite, got {count} of {len(given)} that are not.")
-    if len(given) and given.min() == given.max():
-        raise Invalid(f"a tail needs samples that differ, got {len(given)} times {given[0]:g}.")
-    found = shuffled(given[given != 0])
-    if len(found) < FEWEST:
-        return Tail("too few to tell", *(None,) * 4, len(found), *(None,) * 8, [])
-    sizes = np.abs(found)
-    far = hill(sizes)
-    found /= sizes.max()  # so that no sum overflows
-    law = stable(found)
-    heavy = far.heaviness > SURE * far.error
-    fits = heavy and law is not None and _fits(law) and (law.bend_error < SHARP or far.index >= 2)
-    index, low, high = far.index, *band(far.index, far.k)
+    numbers = _numbers(samples)
+    if not np.isfinite(numbers).all():
+        count = int((~np.isfinite(numbers)).sum())
+        raise Invalid(f"`samples` must be finite, got {count} of {len(numbers)} that are not.")
+    if len(numbers) and numbers.min() == numbers.max():
+        raise Invalid(f"`samples` must differ from each other, got {len(numbers)} times {numbers[0]:g}.")
+    nonzero = shuffled(numbers[numbers != 0])
+    if len(nonzero) < FEWEST:
+        return Tail("too few to tell", *(None,) * 4, len(nonzero), *(None,) * 8, [])
+    sizes = np.abs(nonzero)
+    top = hill(sizes)
+    nonzero /= sizes.max()  # so that no sum overflows
+    law = stable(nonzero)
+    heavy = top.heaviness > SURE * top.error
+    fits = heavy and law is not None and _fits(law) and (law.bend_error < SHARP or top.index >= 2)
+    hill_low, hill_high = band(top.index, top.k)
+    index, low, high = top.index, hill_low, hill_high
     if law and fits:
         index, low, high = law.index, law.index - Z * law.error, law.index + Z * law.error
     verdict: Verdict = "too few to tell"
     if heavy:
         verdict = "heavy-tailed, infinite variance" if index < 2 else "heavy-tailed, finite variance"
-    elif far.heaviness + SURE * far.error < 0.5:
+    elif top.heaviness + SURE * top.error < 0.5:
         verdict = "light-tailed"
     return Tail(
         verdict=verdict,
@@ -91,29 +92,29 @@ def estimate(samples: ArrayLike) -> Tail:
         low=low,
         high=high,
         by="stable" if fits else "hill",
-        number=len(found),
-        k=far.k,
-        hill=far.index,
-        hill_low=band(far.index, far.k)[0],
-        hill_high=band(far.index, far.k)[1],
-        heaviness=far.heaviness,
+        number=len(nonzero),
+        k=top.k,
+        hill=top.index,
+        hill_low=hill_low,
+        hill_high=hill_high,
+        heaviness=top.heaviness,
         stable=law.index if law else None,
         bend=law.bend / law.bend_error if law and law.bend_error else None,
-        block_sum=block_sum(found),
-        curve=far.curve,
+        block_sum=block_sum(nonzero),
+        curve=top.curve,
     )
 
 
 def _numbers(samples: ArrayLike) -> Numbers:
-    """The samples as an array; refuses what are no real numbers."""
+    """The samples as a flat float64 array; raises `Invalid` unless they are real numbers."""
     try:
-        given = np.asarray(samples)
-        if given.dtype.kind in "biufO":
+        array = np.asarray(samples)
+        if array.dtype.kind in "biufO":
             with np.errstate(over="ignore"):
-                return given.astype(np.float64).ravel()
+                return array.astype(np.float64).ravel()
     except (TypeError, ValueError, OverflowError) as error:
-        raise Invalid(f"a tail needs samples that are real numbers, got some that are none: {error}.") from error
-    raise Invalid(f"a tail needs samples that are real numbers, got {given.dtype}.")
+        raise Invalid(f"`samples` must be real numbers, got others ({error}).") from error
+    raise Invalid(f"`samples` must be real numbers, got {array.dtype}.")
 
 
 def _fits(law: Stable) -> bool:

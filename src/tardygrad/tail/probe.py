@@ -1,14 +1,14 @@
-"""The noise of a task's gradients at a model, layer by layer.
+"""The noise of a task's gradients at a given model, layer by layer.
 
     noise = (g_1 − g_2) / √2, for two mini-batches of one client at the same x
 
-In a difference the client's own mean is gone, without having been estimated, and the variance and the tail index are
-those of the noise. Less a mean over n mini-batches it would not do: one very large gradient moves the noise of all n,
-by 1/n of itself, and these echoes are far out in the tail.
+The difference cancels the client's mean gradient without estimating it, and has the variance and the tail index of the
+noise. Subtracting a mean over n mini-batches would not work: one very large gradient shifts all n by 1/n of itself, and
+these shifts are far out in the tail.
 
-Coordinates are a keyed sample, so memory stays small whatever the model. Coordinates of very different scales have a
-heavy tail together even if each by itself is Gaussian, so the tail is estimated twice: of the noise as it is, which is
-what a clip sees, and of every coordinate's noise over its own scale, the median of its size.
+A keyed sample of coordinates keeps memory small for any model. Coordinates of very different scales have a heavy tail
+together even if each is Gaussian, so the tail is estimated twice: of the raw noise, which is what clipping sees, and of
+each coordinate's noise divided by its own scale, the median of its absolute value.
 """
 
 from __future__ import annotations
@@ -32,58 +32,58 @@ from tardygrad.tail.hill import Numbers
 from tardygrad.tasks.torch_task import TorchTask
 from tardygrad.tasks.views import trainable
 
-VALUES = 2**17  # of a layer's noise; twice as many of the whole model's
+VALUES = 2**17  # noise values per layer; twice as many for the whole model
 QUANTILES = (0.5, 0.9, 0.99, 0.999)
-CLIPPED = 0.05  # the share of coordinates that a suggested threshold clips
-SPARSE = 20  # times the median is the 0.9-quantile of coordinates that are mostly zero; of a Cauchy law it is 6 times
+CLIPPED = 0.05  # the share of coordinates that the suggested threshold clips
+SPARSE = 20  # a coordinate is mostly zero if its 0.9 quantile exceeds 20 medians; for a Cauchy law it is 6
 POINTS = 200  # of a survival curve
-ROUNDING = 1e-5  # of the largest gradient: less is no noise
+ROUNDING = 1e-5  # differences below this share of the largest gradient are rounding errors, not noise
 
 
-class Part(NamedTuple):
-    """A layer, or the whole model, and which of its coordinates are looked at."""
+class LayerSample(NamedTuple):
+    """A layer, or the whole model, and its sampled coordinates."""
 
     name: str
     size: int  # coordinates
-    sample: Tensor  # of them, by their places in the vector
+    sample: Tensor  # indices into the vector
 
 
 class Sampling(NamedTuple):
-    """Which mini-batches of whom, and which coordinates of their gradients."""
+    """Which clients, mini-batches and coordinates a probe samples."""
 
     clients: list[int]
-    batches: int  # of each, an even number
+    batches: int  # per client, an even number
     seed: int
-    parts: list[Part]  # the whole model first
+    parts: list[LayerSample]  # the whole model first
 
 
 @dataclass(frozen=True)
 class Layer:
-    """What the gradients of a layer are like."""
+    """Statistics of a layer's gradients."""
 
     name: str
     size: int
     sampled: int  # coordinates
-    tail: Tail | None  # of the noise; None: there is none
-    scaled: Tail | None  # of every coordinate's noise over its own scale
+    tail: Tail | None  # of the noise; None without noise
+    scaled: Tail | None  # of each coordinate's noise divided by its own scale
     noise: dict[str, float]  # quantiles of |noise|
     gradient: dict[str, float]  # quantiles of |g|
     above: float | None  # share of coordinates with |g| > u
-    suggested: float  # the threshold that clips a twentieth of the coordinates
+    suggested: float  # the threshold that clips 5 % of the coordinates
 
 
 @dataclass(frozen=True)
 class Probe:
-    """The gradients at a model, the whole of it and layer by layer."""
+    """Statistics of the gradients at a model, overall and per layer."""
 
     clients: list[int]
-    batches: int  # of each client
+    batches: int  # per client
     clip: float | None  # u
     whole: Layer
     layers: list[Layer]
     length: float  # the 0.95 quantile of ‖g‖
-    survival: list[tuple[float, float]]  # of the whole: |noise|, and the share beyond it
-    scaled_survival: list[tuple[float, float]]  # the same, every coordinate over its own scale
+    survival: list[tuple[float, float]]  # of the whole model: |noise|, and the share at or above it
+    scaled_survival: list[tuple[float, float]]  # the same for scaled noise
 
 
 def probe(
@@ -96,80 +96,76 @@ def probe(
     seed: int = 0,
     clip: float | None = None,
 ) -> Probe:
-    """The noise of a task's gradients at x.
+    """Measure the noise of a task's gradients at x.
 
     Args:
-        clients: how many are asked, drawn at random; fewer if there are fewer.
-        batches: mini-batches of each, an even number.
-        seed: of clients, mini-batches and coordinates.
-        clip: u, the threshold whose share of clipped coordinates is wanted.
+        task: any task with gradient noise.
+        x: the model's vector.
+        module_buffers: the model's buffers, if it has any.
+        clients: how many randomly drawn clients to sample; at most all of them.
+        batches: mini-batches per client, an even number.
+        seed: draws clients, mini-batches and coordinates.
+        clip: u, a threshold; the result says which share of coordinates it clips.
     """
     chosen = sampling(task, x, clients=clients, batches=batches, seed=seed)
-    return told(chosen, gradients(task, x, chosen, module_buffers), clip)
+    return summarise(chosen, gradients(task, x, chosen, module_buffers), clip)
 
 
 def sampling(task: Task, x: Vector, *, clients: int = 8, batches: int = 16, seed: int = 0) -> Sampling:
-    """What a probe looks at."""
+    """Draw the clients, mini-batches and coordinates of a probe."""
     check_integer("clients", clients)
     check_integer("batches", batches, 2)
     if batches % 2:
-        raise Invalid(f"`batches` must be an even number, as noise is seen in pairs, got {batches}.")
+        raise Invalid(f"`batches` must be even, since noise is measured on pairs of mini-batches, got {batches}.")
     count = min(clients, task.clients)
     who = streams.generator(seed, "probe").choice(task.clients, count, replace=False)
     most = max(VALUES // (count * batches // 2), 1)
-    parts = [_part("all", 0, task.parameters, 2 * most, seed)]
+    parts = [_sample("all", 0, task.parameters, 2 * most, seed)]
     if isinstance(task, TorchTask):
         start = 0
-        sizes = [(_layer(name), p.numel()) for name, p in trainable(task.module(x, task.init_module_buffers())).items()]
-        for name, group in groupby(sizes, key=lambda one: one[0]):
+        parameters = trainable(task.module(x, task.init_module_buffers()))
+        sizes = [(name.rpartition(".")[0] or name, p.numel()) for name, p in parameters.items()]  # (module, parameters)
+        for name, group in groupby(sizes, key=lambda entry: entry[0]):
             size = sum(number for _, number in group)
-            parts.append(_part(name, start, size, most, seed))
+            parts.append(_sample(name, start, size, most, seed))
             start += size
     return Sampling(sorted(map(int, who)), batches, seed, parts)
 
 
-def _layer(parameter: str) -> str:
-    """The module that owns a parameter; of a module without a name, the parameter."""
-    return parameter.rpartition(".")[0] or parameter
-
-
-def _part(name: str, start: int, size: int, most: int, seed: int) -> Part:
+def _sample(name: str, start: int, size: int, most: int, seed: int) -> LayerSample:
     drawn = streams.generator(seed, "coordinates", start, size).choice(size, min(size, most), replace=False)
-    return Part(name, size, torch.from_numpy(np.sort(drawn) + start))
+    return LayerSample(name, size, torch.from_numpy(np.sort(drawn) + start))
 
 
 def gradients(task: Task, x: Vector, chosen: Sampling, module_buffers: ModuleBuffers | None = None) -> Iterator[Tensor]:
-    """The sampled coordinates of each mini-batch's gradient, and last its length, client by client."""
-    everywhere = torch.cat([part.sample for part in chosen.parts])
+    """The sampled coordinates of each mini-batch's gradient followed by its norm, client by client."""
+    sampled = torch.cat([part.sample for part in chosen.parts])
     for client in chosen.clients:
         own = ModuleBuffers(*(flat.clone() for flat in module_buffers)) if module_buffers else None
         job = Job(client, 0, 0, x, chosen.batches, None, streams.key(chosen.seed, "probe"), own)
         for batch in task.batches(job):
             _, g = task.gradient(x, batch, own)
-            yield torch.cat([g[everywhere], torch.linalg.vector_norm(g).reshape(1)]).cpu()
+            yield torch.cat([g[sampled], torch.linalg.vector_norm(g).reshape(1)]).cpu()
 
 
-def told(chosen: Sampling, rows: Iterable[Tensor], clip: float | None = None) -> Probe:
-    """What the gradients say."""
-    lengths = (seen := torch.stack(list(rows)).numpy())[:, -1]
-    seen = seen[:, :-1]
+def summarise(chosen: Sampling, rows: Iterable[Tensor], clip: float | None = None) -> Probe:
+    """Statistics of sampled gradients, as `gradients` yields them."""
+    table = torch.stack(list(rows)).numpy()
+    seen, lengths = table[:, :-1], table[:, -1]
     if not np.isfinite(seen).all():
-        raise Invalid("a noise probe needs finite gradients, got some at this model that are not. Probe at x_0.")
+        raise Invalid("a noise probe needs finite gradients, got NaN or inf at this model. Probe at x_0.")
     ends = np.cumsum([len(part.sample) for part in chosen.parts])[:-1]
     values = np.split(seen.reshape(len(chosen.clients), chosen.batches, -1), ends, axis=2)
-    everything, *layers = (
-        _told(part, g.astype(np.float64), clip) for part, g in zip(chosen.parts, values, strict=True)
-    )
-    if everything.tail is None:
+    whole, *layers = (_layer(part, g.astype(np.float64), clip) for part, g in zip(chosen.parts, values, strict=True))
+    if whole.tail is None:
         fix = "Use a smaller batch_size." if layers else "The task has no gradient noise."
         raise Invalid(
-            "a noise probe needs gradients that differ between mini-batches, got the same for every one of a client's. "
-            + fix
+            f"a noise probe needs gradients that differ between a client's mini-batches, got equal ones. {fix}"
         )
     noise = _noise(values[0].astype(np.float64))
     curves = (_survival(noise), _survival(_scaled(noise)))
     length = float(np.quantile(lengths, 1 - CLIPPED))
-    return Probe(chosen.clients, chosen.batches, clip, everything, layers, length, *curves)
+    return Probe(chosen.clients, chosen.batches, clip, whole, layers, length, *curves)
 
 
 def _noise(g: Numbers) -> Numbers:
@@ -178,21 +174,21 @@ def _noise(g: Numbers) -> Numbers:
 
 
 def _scaled(noise: Numbers) -> Numbers:
-    """Every coordinate over the median of its size; those that are all but zero most of the time have no scale."""
+    """Each coordinate divided by the median of its absolute value, without coordinates that are mostly zero."""
     scale, large = np.quantile(np.abs(noise), [0.5, 0.9], axis=0)
     dense = scale > large / SPARSE
     return np.asarray(noise[:, dense] / scale[dense])
 
 
-def _told(part: Part, g: Numbers, clip: float | None) -> Layer:
+def _layer(part: LayerSample, g: Numbers, clip: float | None) -> Layer:
     noise, sizes = _noise(g), np.abs(g)
-    there = float(np.abs(noise).max()) > ROUNDING * float(sizes.max())
+    noisy = float(np.abs(noise).max()) > ROUNDING * float(sizes.max())
     return Layer(
         name=part.name,
         size=part.size,
         sampled=len(part.sample),
-        tail=estimate(noise) if there else None,
-        scaled=estimate(scaled) if there and (scaled := _scaled(noise)).size else None,
+        tail=estimate(noise) if noisy else None,
+        scaled=estimate(scaled) if noisy and (scaled := _scaled(noise)).size else None,
         noise=_quantiles(np.abs(noise)),
         gradient=_quantiles(sizes),
         above=None if clip is None else float((sizes > clip).mean()),
@@ -205,7 +201,7 @@ def _quantiles(sizes: Numbers) -> dict[str, float]:
 
 
 def _survival(noise: Numbers) -> list[tuple[float, float]]:
-    """Sizes, and the share of them that are as large or larger, at ranks evenly spaced in logarithms."""
+    """(size, share of sizes at or above it), at ranks evenly spaced in logarithms."""
     sizes = np.sort(np.abs(noise[noise != 0]))[::-1]
     ranks = np.unique(np.geomspace(1, len(sizes), POINTS).astype(int)) if len(sizes) else np.array([], int)
     return [(float(sizes[rank - 1]), float(rank / len(sizes))) for rank in ranks]

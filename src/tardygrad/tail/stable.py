@@ -1,7 +1,7 @@
-"""The index α of a stable law, |φ(u)| = exp(−|c u|^α), and whether the samples have one.
+"""The index α of a stable law, |φ(u)| = exp(−|c u|^α), and whether the samples follow one.
 
-Both estimators presume such a law, the limit of heavy-tailed sums; of others they are wrong. Student's t with 3 degrees
-of freedom, whose index is 3 and whose variance is finite, reads 1.7 or so. `bend` tells them apart.
+Both estimators assume a stable law, the limit of heavy-tailed sums, and are wrong for others: for Student's t with 3
+degrees of freedom, whose index is 3 and whose variance is finite, they give about 1.7. `bend` tells the two apart.
 
     block sums   1/α = (mean log |Y_j| − mean log |X_i|) / log m, with Y_j the sum of m samples
     φ            log(−log |φ(u)|²) = log 2c^α + α log u, a straight line, whatever the law's centre and skew
@@ -21,44 +21,44 @@ import numpy as np
 from tardygrad import streams
 from tardygrad.tail.hill import Numbers
 
-GROUPS = 20  # of the samples, for standard errors (jackknife)
-PLACES = np.geomspace(0.1, 1.6, 13)  # u, in units of 1/c
+GROUPS = 20  # of samples, for jackknife standard errors
+PLACES = np.geomspace(0.1, 1.6, 13)  # values of u, in units of 1/c
 HALF = len(PLACES) // 2
 
 
 @dataclass(frozen=True)
 class Stable:
-    """The slope of the line, and the difference between the slopes of its halves, zero for a stable law."""
+    """The slope of the line, and the difference between the slopes of its two halves, which is 0 for a stable law."""
 
     index: float
-    error: float  # standard
+    error: float  # standard error
     bend: float
     bend_error: float
 
 
 def shuffled(samples: Numbers) -> Numbers:
-    """The samples in an order that has nothing to do with what they are, always the same."""
+    """The samples in a random order, the same every time."""
     return streams.generator(0, "shuffle").permutation(samples)
 
 
 def block_sum(samples: Numbers) -> float | None:
-    """The index by block sums of √n samples, less their mean; None if they say none."""
+    """The index from sums over blocks of √n centred samples; None if there is no such index."""
     size = math.isqrt(len(samples))
     centred = samples[: size * size] - samples.mean()
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         sums, each = np.log(np.abs(centred.reshape(size, size).sum(1))), np.log(np.abs(centred))
     sums, each = sums[np.isfinite(sums)], each[np.isfinite(each)]
-    grown = float(sums.mean() - each.mean()) if len(sums) and len(each) else 0.0
-    return math.log(size) / grown if grown > 0 else None
+    growth = float(sums.mean() - each.mean()) if len(sums) and len(each) else 0.0
+    return math.log(size) / growth if growth > 0 else None
 
 
 def stable(samples: Numbers) -> Stable | None:
-    """The index by the characteristic function; None where the line cannot be drawn."""
+    """The index from the characteristic function; None where the line is not defined."""
     low, high = np.percentile(samples, [25, 75])
     if not high > low:
         return None
-    with np.errstate(over="ignore", invalid="ignore"):  # of samples that have next to nothing between their quartiles
-        units = samples / ((high - low) / 2)  # half the quartiles' distance is all but c, whatever α
+    with np.errstate(over="ignore", invalid="ignore"):  # if the quartiles are almost equal
+        units = samples / ((high - low) / 2)  # half the interquartile range is close to c for every α
         squares = np.array([_square(part, PLACES) for part in np.array_split(units, GROUPS)])
     whole = squares.mean(0)
     without = (squares.sum(0) - squares) / (GROUPS - 1)
@@ -72,7 +72,7 @@ def stable(samples: Numbers) -> Stable | None:
 
 
 def _square(part: Numbers, u: Numbers) -> Numbers:
-    """|φ(u)|² without the bias of its noise."""
+    """An unbiased estimate of |φ(u)|²."""
     turns = np.outer(u, part)
     squared = np.cos(turns).mean(1) ** 2 + np.sin(turns).mean(1) ** 2
     return np.asarray((len(part) * squared - 1) / (len(part) - 1))
@@ -84,6 +84,6 @@ def _slopes(at: Numbers, lines: Numbers) -> Numbers:
 
 
 def _error(values: Numbers) -> float:
-    """The jackknife's standard error; the first value is of all groups."""
+    """The jackknife standard error; the first value is that of all groups together."""
     left = values[1:] - values[1:].mean()
     return math.sqrt((GROUPS - 1) / GROUPS * float(left @ left))

@@ -1,1 +1,1 @@
-"""What the paper proves, as numbers: rates and schedules, conditions on delays, explicit bounds."""
+"""The paper's theorems as numbers: rates and schedules, conditions on delays, explicit bounds."""

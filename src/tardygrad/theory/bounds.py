@@ -1,8 +1,8 @@
-"""The explicit bounds on min_t E‖∇F(x_{t−1})‖², as functions of the delays' sums.
+"""The explicit bounds on min_t E‖∇F(x_{t−1})‖², as functions of sums over the delays.
 
-Each is the paper's, to the letter: Theorems 6 and 9, which need the delays to keep to a condition (see delays.py);
-Corollaries 8 and 11, which need nothing of them; and what its Appendix B.2 says of FADAS, of which only the O(...) is
-known: there the constants are 1, and delays count as FADAS counts them, a fresh one as 0.
+Each is literally the paper's: Theorems 6 and 9, which hold under a condition on the delays (see delays.py);
+Corollaries 8 and 11, which hold for any delays; and the rate of FADAS in Appendix B.2, of which only the O(...) is
+known: there the constants are 1, and a fresh update has delay 0, as FADAS counts.
 
     D̃ = K^α 2^{α−1} (G^α + D^α)
 """
@@ -20,9 +20,9 @@ class Bound(NamedTuple):
 
     method: str  # the name of a preset, or "fadas"
     source: str
-    lr: float | None  # the server's rate η that it is stated for; FADAS's is not in the paper
-    terms: dict[str, float]  # what each is about: where it started, the tail that clips cut off, local steps, delays
-    condition: str | None = None  # the theorem whose condition the delays must keep to
+    lr: float | None  # the server's η that the bound is stated for; None for FADAS: the paper gives none
+    terms: dict[str, float]  # by origin: the start, the tail that clipping cuts off, local steps, delays
+    condition: str | None = None  # the theorem whose condition the delays must meet
 
     @property
     def value(self) -> float:
@@ -31,14 +31,14 @@ class Bound(NamedTuple):
 
 
 def bounds(sums: Sums, c: Constants) -> list[Bound]:
-    """Every explicit bound, for these delays."""
+    """All explicit bounds for these delays."""
     return [*sd_sgdclip(sums, c), *sd_clip2(sums, c), fadas(sums, c)]
 
 
 def sd_sgdclip(sums: Sums, c: Constants) -> tuple[Bound, Bound]:
     """Theorem 6 and Corollary 8.
 
-    2√(C₁Lu²Σ_t(Σ_j 1/p)²) / Σ_tΣ_j 1/p + 2^{α−1}(G^α+D^α) u^{1−α} + GL (K−1)(K−2)/(2K) η_ℓ u, and without a condition
+    2√(C₁Lu²Σ_t(Σ_j 1/p)²) / Σ_tΣ_j 1/p + 2^{α−1}(G^α+D^α) u^{1−α} + GL (K−1)(K−2)/(2K) η_ℓ u; for any delays
     2√(C₁L/2 u²Σ_t(Σ_j 1/p)²) / Σ_tΣ_j 1/p + … + 2GM√(LC₁) Σ_tΣ_j 1/p Σ_i 1/p_i / (Σ_tΣ_j 1/p √Σ_t(Σ_j 1/p)²).
     """
     k = c.local_steps
@@ -57,7 +57,7 @@ def sd_clip2(sums: Sums, c: Constants) -> tuple[Bound, Bound]:
     """Theorem 9 and Corollary 11.
 
     √(C₁Lũ²Σ_t(Σ_j 1/p)²) / (Kη_ℓ Σ_tΣ_j 1/p) + GD̃ũ^{1−α}η_ℓ^{α−1}/K + G 2^{α−1}(G^α+D^α) u^{1−α} + GLK(K+1) uη_ℓ,
-    and without a condition half of the last term and
+    and for any delays half of the last term, plus
     GMK√(2C₁L) Σ_tΣ_j 1/p Σ_i 1/p_i / (Σ_tΣ_j 1/p √Σ_t(Σ_j 1/p)²).
     """
     k, a, g = c.local_steps, c.tail, c.gradient

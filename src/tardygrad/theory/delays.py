@@ -1,17 +1,17 @@
-"""Measured delays against the conditions that the theorems put on them.
+"""Measured delays, and the conditions that the theorems put on them.
 
-`delays` are those of a whole run: whole numbers, one row per round, round 1 first, and in a row the delays p_{t,j} ≥ 1
-of its M updates in order of arrival (`delays` of metrics.jsonl, row by row). `conditions(delays, constants)` says of
-every theorem whether they are within it, by what factor not, and which updates are to blame.
+`delays` are the integers of a whole run: one row per round, round 1 first, each with the delays p_{t,j} ≥ 1 of its M
+updates in order of arrival (`delays` of metrics.jsonl, row by row). `conditions(delays, constants)` says for each
+theorem whether the delays meet its condition, by what factor they miss it, and which updates are responsible.
 
     Σ_t Σ_j 1/p_{t,j}      Σ_t (Σ_j 1/p_{t,j})²      Σ_t Σ_j 1/p_{t,j} Σ_{i=t−p_{t,j}}^{t−1} 1/p_{i,j}
 
-The sums are the paper's, to the letter: p_{i,j} is the delay in the same place j of the buffer, and the last sum has p
-terms. Rounds before the first row made no move and count nothing, so an update that started from x_0 has p − 1 terms.
-All of it takes time and memory linear in T · M.
+The sums are literally the paper's: p_{i,j} is the delay in the same position j of the buffer, and the last sum has p
+terms. There are no rounds before the first, so an update that started from x_0 has p − 1 terms. Time and memory are
+linear in T · M.
 
-The constants of the O(...) in Theorems 3 to 5 are not known; 1 is used. C₁, L, G and D are rarely known either:
-`factor` says how far from its limit a condition is for those that were given.
+The constants of the O(...) in Theorems 3 to 5 are unknown; 1 is used. C₁, L, G and D are rarely known either: `factor`
+says how far a condition is from its limit for the given values.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from numpy.typing import ArrayLike, NDArray
 from tardygrad.errors import Invalid, is_number
 from tardygrad.theory.rates import PRESETS, Preset, exact, preset
 
-LEAST, MOST = 1e-30, 1e30  # of a constant; with these no bound and no condition overflows
-LATEST = 2**31  # a delay at most
+LEAST, MOST = 1e-30, 1e30  # range of the constants, in which no bound and no condition overflows
+LATEST = 2**31  # the largest delay
 
 Delays = NDArray[np.int64]
 """T × M delays."""
 
 Shares = NDArray[np.float64]
-"""T × M numbers, one for each update."""
+"""T × M numbers, one per update."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Constants:
-    """What the theorems need to know besides delays: the settings of the run, and of the problem what is known."""
+    """What the theorems need besides delays: the run's settings, and the problem's constants as far as known."""
 
     tail: float  # α
     local_steps: int = 1  # K
@@ -48,7 +48,7 @@ class Constants:
     clip: float = 1.0  # ũ
     gap: float = 1.0  # C₁ = E[F(x_0) − F(x_T)]
     smoothness: float = 1.0  # L
-    gradient: float = 1.0  # G, the largest ‖∇F‖
+    gradient: float = 1.0  # G, the bound on ‖∇F‖
     noise: float = 1.0  # D, E‖ξ‖^α ≤ D^α
     variance: float = 1.0  # σ of FADAS, within a client
     spread: float = 1.0  # σ_g of FADAS, between clients
@@ -59,12 +59,12 @@ class Constants:
             value = getattr(self, field.name)
             if not is_number(value) or not LEAST <= value <= MOST:
                 raise Invalid(f"`{field.name}` must be a number from {LEAST:g} to {MOST:g}, got {value!r}.")
-            plain = int(value) if isinstance(value, Integral) else float(value)  # NumPy's own would overflow sooner
+            plain = int(value) if isinstance(value, Integral) else float(value)  # NumPy's numbers overflow sooner
             object.__setattr__(self, field.name, plain)
 
 
 class Sums(NamedTuple):
-    """All that the explicit bounds ask of a sequence of delays."""
+    """Everything the explicit bounds need to know about the delays."""
 
     rounds: int  # T
     buffer: int  # M
@@ -81,80 +81,80 @@ class Condition(NamedTuple):
     method: str  # the name of a preset: "sgdclip", "clip2", "sd-clip2", ...
     theorem: str
     says: str
-    factor: float  # how much too late: above 1 the condition fails, by that factor
-    excess: Shares  # T × M: what each update adds to (above 0) or takes from the failure
+    factor: float  # above 1 the condition fails, by that factor
+    excess: Shares  # T × M: what each update contributes to (above 0) or takes from the failure
 
     @property
     def holds(self) -> bool:
-        """Whether the delays are within the theorem."""
+        """Whether the delays meet the condition."""
         return self.factor <= 1
 
 
 class Small(NamedTuple):
-    """How many delays are small in the sense of a proposition: with any fixed share of them, the method converges."""
+    """The share of delays that a proposition calls small: with any fixed positive share, the method converges."""
 
     method: str
     proposition: str
-    exponent: float  # c of T^c, which a small delay stays below
-    share: float  # of delays below T^c
-    least: int  # the smallest delay of all
-    least_share: float  # its share, which suffices too if it is O(√T)
+    exponent: float  # c: a delay is small if it is at most T^c
+    share: float  # of delays that are small
+    least: int  # the smallest delay
+    least_share: float  # its share, which suffices too if that delay is O(√T)
 
 
 def checked(delays: ArrayLike) -> Delays:
-    """The delays as an array; refuses what are none."""
+    """The delays as an array; raises `Invalid` unless they are a table of integers ≥ 1."""
     try:
-        found: NDArray[Any] = np.asarray(delays)
+        table: NDArray[Any] = np.asarray(delays)
     except ValueError as error:
-        raise Invalid("`delays` must have as many updates in every round, got rounds of several lengths.") from error
-    if found.ndim != 2 or not found.size or not np.issubdtype(found.dtype, np.integer):
-        got = f"{found.dtype} of shape {found.shape}"
-        raise Invalid(f"`delays` must be whole numbers, rounds × updates of a round, got {got}.")
-    for one in (found.min(), found.max()):
-        if not 1 <= one <= LATEST:
-            raise Invalid(f"`delays` must be from 1 (fresh) to 2^31, got {one}.")
-    return found.astype(np.int64)
+        raise Invalid("`delays` must have the same number of updates in every round, got different ones.") from error
+    if table.ndim != 2 or not table.size or not np.issubdtype(table.dtype, np.integer):
+        got = f"{table.dtype} of shape {table.shape}"
+        raise Invalid(f"`delays` must be whole numbers, rounds × updates per round, got {got}.")
+    for delay in (table.min(), table.max()):
+        if not 1 <= delay <= LATEST:
+            raise Invalid(f"`delays` must be from 1 (fresh) to 2^31, got {delay}.")
+    return table.astype(np.int64)
 
 
 def measured(delays: ArrayLike) -> Sums:
-    """The sums over a sequence of delays.
+    """The sums over a table of delays.
 
-    >>> measured([[1], [2], [1]]).drift  # 1/p times: nothing before round 1; 1/p_1 in round 2; 1/p_2 in round 3
+    >>> measured([[1], [2], [1]]).drift  # 1/p times: nothing in round 1, 1/p_1 in round 2, 1/p_2 in round 3
     1.0
     """
-    found = checked(delays)
-    weights = 1 / found
-    drift = weights * _since(found, weights)
-    mean, median = float(found.mean()), float(np.median(found))
+    table = checked(delays)
+    weights = 1 / table
+    drift = weights * _since(table, weights)
+    mean, median = float(table.mean()), float(np.median(table))
     square = float((weights.sum(1) ** 2).sum())
-    rounds, buffer = found.shape
+    rounds, buffer = table.shape
     return Sums(rounds, buffer, float(weights.sum()), square, float(drift.sum()), mean, median)
 
 
 def equal(delay: float, *, rounds: int, buffer: int = 1) -> Sums:
-    """The sums if all delays were the same, as the paper counts them: as if the first rounds had rounds before them."""
+    """The sums if all delays are equal; like the paper, as if there were rounds before the first."""
     updates = rounds * buffer
     return Sums(rounds, buffer, updates / delay, updates * buffer / delay**2, updates / delay, delay, delay)
 
 
 def conditions(delays: ArrayLike, constants: Constants) -> list[Condition]:
-    """Every theorem's condition on these delays.
+    """Each theorem's condition on these delays.
 
-    >>> [one.holds for one in conditions([[1], [1], [2], [40]], Constants(tail=1.5)) if one.method == "clip2"]
+    >>> [c.holds for c in conditions([[1], [1], [2], [40]], Constants(tail=1.5)) if c.method == "clip2"]
     [False]
     """
-    found, factor = checked(delays), factors(measured(delays), constants)
-    weights = 1 / found
-    drift = weights * _since(found, weights)  # 1/p Σ_i 1/p_i, of each update
+    table, factor = checked(delays), factors(measured(delays), constants)
+    weights = 1 / table
+    drift = weights * _since(table, weights)  # 1/p Σ_i 1/p_i, of each update
     return [
         _sd_sgdclip(weights, drift, factor["sd-sgdclip"], constants),
         _sd_clip2(weights, drift, factor["sd-clip2"], constants),
-        *(_latest(found, one, constants) for one in PRESETS if one.name not in factor),
+        *(_latest(table, preset, constants) for preset in PRESETS if preset.name not in factor),
     ]
 
 
 def factors(sums: Sums, c: Constants) -> dict[str, float]:
-    """How much too late for Theorems 1 and 2: above 1, their condition fails.
+    """By what factor the delays miss the conditions of Theorems 1 and 2, which fail above 1.
 
     Σ_t(Σ_j 1/p)² ≥ 2GM/(Ku) · Σ_tΣ_j 1/p Σ_i 1/p_i, and
     √(C₁ / (L Σ_t(Σ_j 1/p)²)) ≤ 2uη_ℓ Σ_tΣ_j 1/p / ((K+1) Σ_tΣ_j 1/p Σ_i 1/p_i).
@@ -167,19 +167,19 @@ def factors(sums: Sums, c: Constants) -> dict[str, float]:
 
 
 def small(delays: ArrayLike, tail: float) -> list[Small]:
-    """Propositions 1 and 2 on these delays, with the schedules of the presets and the constant 1."""
-    found, made = checked(delays), []
+    """Propositions 1 and 2 for these delays, with the schedules of the presets and constants of 1."""
+    table, results = checked(delays), []
     for name, proposition in (("sd-sgdclip", "Proposition 1"), ("sd-clip2", "Proposition 2")):
         _, local_lr, local_clip, clip = preset(name).schedule(exact(tail))
-        room = 0.5 - local_clip if name == "sd-sgdclip" else 0.5 + local_lr - clip
-        exponent, least = float(min(room, 0.25)), int(found.min())
-        share = float((found <= len(found) ** exponent).mean())
-        made.append(Small(name, proposition, exponent, share, least, float((found == least).mean())))
-    return made
+        limit = 0.5 - local_clip if name == "sd-sgdclip" else 0.5 + local_lr - clip
+        exponent, least = float(min(limit, 0.25)), int(table.min())
+        share = float((table <= len(table) ** exponent).mean())
+        results.append(Small(name, proposition, exponent, share, least, float((table == least).mean())))
+    return results
 
 
 def _since(delays: Delays, weights: Shares) -> Shares:
-    """Σ_{i=t−p_{t,j}}^{t−1} 1/p_{i,j} for every t and j, by differences of prefix sums."""
+    """Σ_{i=t−p_{t,j}}^{t−1} 1/p_{i,j} for each t and j, as differences of prefix sums."""
     rounds, buffer = delays.shape
     until = np.vstack([np.zeros((1, buffer)), weights.cumsum(0)])  # row t: Σ_{i≤t} 1/p_{i,j}
     before = np.maximum(np.arange(1, rounds + 1)[:, None] - delays - 1, 0)
@@ -188,24 +188,22 @@ def _since(delays: Delays, weights: Shares) -> Shares:
 
 
 def _sd_sgdclip(weights: Shares, drift: Shares, factor: float, c: Constants) -> Condition:
-    asked = 2 * c.gradient * weights.shape[1] / (c.local_steps * c.local_clip) * drift
+    needed = 2 * c.gradient * weights.shape[1] / (c.local_steps * c.local_clip) * drift
     says = "Σ(Σ 1/p)² must be at least 2GM/(Ku) Σ 1/p Σ 1/p_i"
-    return Condition("sd-sgdclip", "Theorem 1", says, factor, asked - weights * weights.sum(1, keepdims=True))
+    return Condition("sd-sgdclip", "Theorem 1", says, factor, needed - weights * weights.sum(1, keepdims=True))
 
 
 def _sd_clip2(weights: Shares, drift: Shares, factor: float, c: Constants) -> Condition:
     step = math.sqrt(c.gap / (c.smoothness * float((weights.sum(1) ** 2).sum())))
-    asked = step * (c.local_steps + 1) * drift
+    needed = step * (c.local_steps + 1) * drift
     says = "√(C₁ / (L Σ(Σ 1/p)²)) must be at most 2uη_ℓ Σ 1/p / ((K+1) Σ 1/p Σ 1/p_i)"
-    return Condition("sd-clip2", "Theorem 2", says, factor, asked - 2 * c.local_clip * c.local_lr * weights)
+    return Condition("sd-clip2", "Theorem 2", says, factor, needed - 2 * c.local_clip * c.local_lr * weights)
 
 
 def _latest(delays: Delays, of: Preset, c: Constants) -> Condition:
-    """τ ≤ T^b; of DC-Clip², whose term of τ has the factor |1 − η_ℓ|, τ ≤ T^b / |1 − η_ℓ|."""
+    """τ ≤ T^b; for DC-Clip², whose term in τ has the factor |1 − η_ℓ|, τ ≤ T^b / |1 − η_ℓ|."""
     power = float(of.tolerance(c.tail))
-    better = abs(1 - c.local_lr) if of.name == "dc-clip2" else 1.0
-    most = len(delays) ** power / better if better else math.inf
-    shown = f"T^{power:.3g}{' / |1 − η_ℓ|' * (of.name == 'dc-clip2')} = {most:.4g}"
-    return Condition(
-        of.name, of.theorem.name, f"no delay must be above {shown}", float(delays.max() / most), delays - most
-    )
+    divisor = abs(1 - c.local_lr) if of.name == "dc-clip2" else 1.0
+    most = len(delays) ** power / divisor if divisor else math.inf
+    says = f"no delay must be above T^{power:.3g}{' / |1 − η_ℓ|' * (of.name == 'dc-clip2')} = {most:.4g}"
+    return Condition(of.name, of.theorem.name, says, float(delays.max() / most), delays - most)

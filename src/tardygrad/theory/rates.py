@@ -1,15 +1,15 @@
-"""The theorems as sums of powers of T, and the schedules that the paper states them for.
+"""The theorems as sums of powers of T, and the schedules that the paper gives for them.
 
 J. Sun, D. Yao, X. Gong, T. Rabbani, M. Zaheer, T. Li. Asynchronous Heavy-Tailed Optimization (Section 4, Appendix B).
 
 With η_t = Θ(t^ω), η_ℓ^t = Θ(t^ν), u_t = Θ(t^ζ), ũ_t = Θ(t^ζ̃) and delays of at most τ = O(T^b), each theorem bounds
-min_t E‖∇F(x_{t−1})‖² by a sum of powers of T. Its largest exponent at b = 0 is minus the rate; the largest b that
-leaves it there, and keeps the theorem's own condition on delays, is the tolerance. Nothing else is written down: rates
-and tolerances follow. Exponents are exact fractions.
+min_t E‖∇F(x_{t−1})‖² by a sum of powers of T. The largest exponent at b = 0 is minus the rate; the tolerance is the
+largest b that does not change it and meets the theorem's own condition on delays. Only the sums are written down here:
+rates and tolerances are computed from them, with exact fractions.
 
-Differs from the paper in: Theorem 4's sum is that of its proof, which its schedule was computed with (the statement has
-τ in other places); T^γ, of a lower threshold, is left out, as d = 0; ε̃ of SD-Clip² is 0, where the rate is the same;
-of ω and ν, SD-SGDClip's theorem fixes the sum only: they are SGDClip's, which have it.
+Differs from the paper in: Theorem 4's sum is that of its proof, from which its schedule was computed (the statement has
+τ in other terms); T^γ of a lower threshold is left out, since d = 0; ε̃ of SD-Clip² is 0, which gives the same rate;
+SD-SGDClip's theorem fixes only the sum ω + ν: here both are SGDClip's, which have that sum.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ from tardygrad.errors import Invalid, is_number, nearest
 
 
 class Exponents(NamedTuple):
-    """The four schedules' powers of t."""
+    """Exponents of t of the four scheduled settings."""
 
     lr: Fraction  # ω
     local_lr: Fraction  # ν
     local_clip: Fraction  # ζ
-    clip: Fraction = Fraction(0)  # ζ̃; means nothing where the server does not clip
+    clip: Fraction = Fraction(0)  # ζ̃; unused where the server does not clip
 
 
 Sum = Callable[[Exponents, Fraction, Fraction], tuple[Fraction, ...]]
-"""Powers of T, given the schedules', the tail index and b; each is linear in b."""
+"""(exponents, tail index, b) to powers of T, each linear in b."""
 
 
 @dataclass(frozen=True)
 class Theorem:
-    """A bound that is a sum of powers of T, and what the delays must keep to for it."""
+    """A bound that is a sum of powers of T, and its condition on the delays."""
 
     name: str
     terms: Sum
     needs: Sum = lambda e, a, b: ()  # powers that must be 0 or less
 
     def rate(self, schedule: Exponents, tail: Fraction) -> Fraction:
-        """r of O(T^−r), while delays stay bounded."""
+        """r of O(T^−r), for bounded delays."""
         return -max(self.terms(schedule, tail, Fraction(0)))
 
     def tolerance(self, schedule: Exponents, tail: Fraction) -> Fraction:
-        """The largest b such that delays up to T^b leave the rate as it is."""
+        """The largest b such that delays up to T^b do not change the rate."""
         bounds = ((self.terms, -self.rate(schedule, tail)), (self.needs, Fraction(0)))
         limits: list[Fraction] = []
         for powers, most in bounds:
@@ -69,7 +69,7 @@ def _clip2(e: Exponents, a: Fraction, b: Fraction) -> tuple[Fraction, ...]:
 
 
 def _sd_sgdclip(e: Exponents, a: Fraction, b: Fraction) -> tuple[Fraction, ...]:
-    """Of equal delays p: then √(Σ_t(Σ_j 1/p)²) / Σ_tΣ_j 1/p is T^{−1/2}, whatever p."""
+    """For equal delays p: then √(Σ_t(Σ_j 1/p)²) / Σ_tΣ_j 1/p is T^{−1/2} for every p."""
     _, v, z, _ = e
     return (z - Fraction(1, 2), (1 - a) * z, z + v)
 
@@ -105,7 +105,7 @@ SGDCLIP = Theorem("Theorem 4", _sgdclip)
 CLIP2 = Theorem("Theorem 5", _clip2)
 SD_SGDCLIP = Theorem("Theorem 1", _sd_sgdclip, lambda e, a, b: (b - e.local_clip,))  # p = O(u)
 SD_CLIP2 = Theorem("Theorem 2", _sd_clip2, lambda e, a, b: (b - e.local_clip - e.local_lr - Fraction(1, 2),))
-DC_CLIP2 = Theorem("Theorem 3", _dc_clip2)  # the sum is that of Theorem 12, which proves it
+DC_CLIP2 = Theorem("Theorem 3", _dc_clip2)  # the sum of Theorem 12, which proves it
 
 
 @dataclass(frozen=True)
@@ -115,12 +115,12 @@ class Preset:
     name: str
     theorem: Theorem
     schedule: Callable[[Fraction], Exponents]
-    outer_clip: bool = True  # whether ũ is a setting
+    outer_clip: bool = True  # whether ũ is a setting of the method
 
     def exponents(self, tail: float) -> dict[str, Fraction]:
         """The power of t of each setting."""
-        found = self.schedule(exact(tail))._asdict()
-        return found if self.outer_clip else {name: value for name, value in found.items() if name != "clip"}
+        exponents = self.schedule(exact(tail))._asdict()
+        return {name: value for name, value in exponents.items() if self.outer_clip or name != "clip"}
 
     def rate(self, tail: float) -> Fraction:
         """r of O(T^−r).
@@ -173,16 +173,15 @@ PRESETS = (
 
 
 def preset(name: str) -> Preset:
-    """One of them, by its name."""
-    for one in PRESETS:
-        if one.name == name:
-            return one
-    known = [one.name for one in PRESETS]
-    raise Invalid(f"the theory has the methods {', '.join(known)}, got {name!r}.{nearest(name, known)}")
+    """The preset of that name."""
+    known = {preset.name: preset for preset in PRESETS}
+    if name not in known:
+        raise Invalid(f"the theory covers the methods {', '.join(known)}, got {name!r}.{nearest(name, known)}")
+    return known[name]
 
 
 def exact(tail: float) -> Fraction:
-    """The tail index as the fraction that its decimals say; refuses one that the theorems do not cover.
+    """The tail index as an exact fraction of its decimals; raises `Invalid` if the theorems do not cover it.
 
     >>> exact(1.3)
     Fraction(13, 10)

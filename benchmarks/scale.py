@@ -127,7 +127,7 @@ def clocked(scene: Scene, load: Load, shards: float, **how: Any) -> Clocked:
             since = event.time
         elif server.round > rounds // 2:
             delays += event.happened.delays
-            starts = max(starts, len(set(server.jobs.values())))
+            starts = max(starts, len(set(server.roster.jobs.values())))
     return Clocked(len(delays) / (pool.now - since), sum(delays) / len(delays), starts)
 
 

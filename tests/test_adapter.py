@@ -44,7 +44,7 @@ def test_every_optimizer_of_torch_keeps_its_state_through_a_run_or_says_why_it_c
     assert run.summary().refused == {}
     assert run.summary().loss is not None
     assert math.isfinite(run.summary().loss)
-    assert len(run.server.levels[0].kept) > 1
+    assert len(run.server.levels[0].client_states) > 1
 
 
 @pytest.mark.parametrize(
@@ -122,15 +122,15 @@ def reading_record(job: Job) -> tg.Update:
 def test_a_state_that_cannot_be_is_refused_and_changes_nothing(change: Any, reason: str) -> None:
     server, job = kept()
     _, (job,) = server.receive(reading_record(job))  # one is in the buffer, and its state is kept
-    before = ({c: dict(state) for c, state in server.kept.items()}, list(server.buffer), server.round)
+    before = ({c: dict(state) for c, state in server.client_states.items()}, list(server.buffer), server.round)
     good = reading_record(job)
     bad = good._replace(state=None if change is None else {**(good.state or {}), **change})
     happened, (again,) = server.receive(bad)
     assert isinstance(happened, tg.Refused)
     assert happened.reason == reason
-    assert (server.kept, server.buffer, server.round, server.x.tolist()) == (*before, [0.0] * 3)
+    assert (server.client_states, server.buffer, server.round, server.x.tolist()) == (*before, [0.0] * 3)
     assert (again.client, again.serial) == (job.client, job.serial + 1)
-    assert again.state is server.state_of(job.client)
+    assert again.state is server.client_states[job.client]
 
 
 def test_a_state_of_which_a_part_is_missing_is_refused() -> None:
@@ -163,7 +163,7 @@ def test_the_gate_refuses_what_is_not_of_its_type_and_never_raises(change: dict[
     happened, _ = server.receive(reading_record(job)._replace(**change))
     assert isinstance(happened, tg.Refused)
     assert happened.reason == "wrong shape"
-    assert (torch.equal(server.x, before), server.buffer, server.kept) == (True, [], {})
+    assert (torch.equal(server.x, before), server.buffer, server.client_states) == (True, [], {})
 
 
 def test_a_state_is_refused_where_none_is_kept() -> None:
@@ -171,7 +171,7 @@ def test_a_state_is_refused_where_none_is_kept() -> None:
     happened, (again,) = server.receive(reading_record(job))
     assert isinstance(happened, tg.Refused)
     assert happened.reason == "wrong shape"
-    assert (again.state, server.kept) == (None, {})
+    assert (again.state, server.client_states) == (None, {})
     happened, _ = server.receive(reading_record(again)._replace(state=None))
     assert isinstance(happened, tg.Taken)
 
@@ -203,7 +203,7 @@ def test_a_state_of_four_million_numbers_travels_to_two_processes_and_back_also_
                 assert victim.pid is not None
                 os.kill(victim.pid, signal.SIGKILL)
     assert torch.equal(run.x, alone.x)
-    ours, theirs = run.server.levels[0].kept, alone.server.levels[0].kept
+    ours, theirs = run.server.levels[0].client_states, alone.server.levels[0].client_states
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[client][name], value) for client in ours for name, value in theirs[client].items())
     assert max(sum(value.numel() for value in state.values()) for state in ours.values()) > 4_000_000

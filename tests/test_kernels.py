@@ -445,7 +445,7 @@ def test_the_next_sum_takes_the_memory_of_the_last_unless_a_step_may_have_kept_i
         jobs = server.receive(tg.Update(job.client, job.serial, job.round, torch.full((5000,), float(i)))).jobs
         places += [server.vectors.sum.data_ptr()] if server.vectors.sum is not None else []
         if i == 1:
-            kept = server.state.get("kept")
+            kept = server.vectors.state.get("kept")
             copy = None if kept is None else kept.clone()
     assert len(places) == 2
     assert (places[0] == places[1]) != keeps

@@ -39,7 +39,7 @@ def test_a_record_tells_the_whole_story_in_order(tmp_path: Path) -> None:
     assert kinds.count("arrival") == 40 == run.summary().updates
     assert kinds.count("evaluation") == 4
     assert kinds.count("loss") == kinds.count("join") == 1 == run.summary().lost
-    assert kinds.count("dispatch") == run.server.sent
+    assert kinds.count("dispatch") == run.server.roster.sent
     arrival = next(event for event in events if event["event"] == "arrival")
     assert set(arrival) == {"event", "time", "client", "serial", "round", "delay", "steps", "loss"}
     advance = next(event for event in events if event["event"] == "advance")

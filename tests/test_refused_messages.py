@@ -39,12 +39,12 @@ def test_a_job_that_is_out_is_over_and_its_place_is_given_again(reason: Any, mod
 @pytest.mark.parametrize("name", [(0, 5), (0, -1), (99, 0), (-1, 0), (10**30, 0)], ids=str)
 def test_of_a_job_that_is_not_out_nothing_changes(name: tuple[int, int], mode: str) -> None:
     server, jobs = start(method_of(mode, compensate=True))
-    before, out, held = frozen(server), dict(server.jobs), dict(server.holders)
+    before, out, held = frozen(server), dict(server.roster.jobs), dict(server.roster.holders)
     message = Refused(*name, 0, "lost on the way")
     for _ in range(3):
         assert server.receive(message) == Reply(message, [])
-    assert (frozen(server), server.jobs, server.holders) == (before, out, held)
-    assert sorted(jobs) == sorted(server.jobs)
+    assert (frozen(server), server.roster.jobs, server.roster.holders) == (before, out, held)
+    assert sorted(jobs) == sorted(server.roster.jobs)
 
 
 def test_one_that_comes_twice_costs_one_job() -> None:
@@ -52,7 +52,7 @@ def test_one_that_comes_twice_costs_one_job() -> None:
     message = Refused(0, 0, 0, "lost on the way")
     (new,) = server.receive(message).jobs
     assert server.receive(message) == Reply(message, [])
-    assert server.jobs[0] == 0
+    assert server.roster.jobs[0] == 0
     assert isinstance(server.receive(update(new)).happened, tg.Taken)
 
 
@@ -70,10 +70,10 @@ def test_a_region_hears_of_its_own_clients_and_answers_with_their_own_names() ->
     happened, (job,) = server.receive(Refused(2, 0, 0, "not finite"), 1.0)
     assert happened == Refused(2, 0, 0, "not finite")
     assert (job.client, job.serial) == (2, 1)
-    assert [region.serials for region in server.regions] == [[1], [1, 2]]
+    assert [region.roster.serials for region in server.regions] == [[1], [1, 2]]
     for nobody in (Refused(2, 7, 0, "not finite"), Refused(9, 0, 0, "too stale")):
         assert server.receive(nobody, 2.0) == Reply(nobody, [])
-    assert sorted(server.jobs) == [0, 1, 2]
+    assert sorted(server.roster.jobs) == [0, 1, 2]
 
 
 def small_task() -> Any:

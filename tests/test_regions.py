@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import tardygrad as tg
-from tardygrad.core.hierarchy import Regional
+from tardygrad.core.hierarchy import HierarchicalServer
 from tardygrad.core.method import Regions
 from tardygrad.core.transforms import scale
 from tardygrad.runs import checkpoint, memory
@@ -28,9 +28,9 @@ def method(**changes: Any) -> tg.Method:
     return tg.halos(**(how | changes))
 
 
-def served(one: tg.Method, x: torch.Tensor, clients: int) -> Regional:
+def served(one: tg.Method, x: torch.Tensor, clients: int) -> HierarchicalServer:
     server = tg.serve(one, x, clients=clients, seed=0)
-    assert isinstance(server, Regional)
+    assert isinstance(server, HierarchicalServer)
     return server
 
 
@@ -104,7 +104,7 @@ def test_a_region_reports_once_and_not_again_before_it_has_heard() -> None:
     posted = []
     for now in range(1, 40):
         _, (job,) = server.receive(tg.Update(0, job.serial, job.round, torch.ones(1)), float(now))
-        posted += [letter.due for *_, letter in server.letters if letter.up and letter.due == now + 10.0]
+        posted += [letter.due for *_, letter in server.transit if letter.up and letter.due == now + 10.0]
     assert posted == [12.0, 33.0]  # sent in second 2, answered in 22 before round 22 is made; round 23 is the second
     assert server.levels[0].round == 2
 
@@ -125,10 +125,10 @@ def test_messages_go_to_the_clients_own_region_and_come_back_by_the_clients_own_
     happened, _ = server.receive(tg.Update(9, 0, 0, torch.ones(1)), 3.0)
     assert happened == tg.Refused(9, 0, 0, "unknown job")
     server.receive(tg.Lost(1), 4.0)
-    assert (sorted(server.jobs), server.census()["lost"]) == ([0, 2], 1)
+    assert (sorted(server.roster.jobs), server.roster.census().lost) == ([0, 2], 1)
     assert [job.client for job in server.receive(tg.Joined(1), 5.0).jobs] == [1]
     assert server.receive(tg.Joined(9), 5.0).jobs == []
-    assert server.places == 3
+    assert server.roster.places == 3
 
 
 def test_a_taken_update_has_its_clients_own_name_too() -> None:
@@ -184,9 +184,9 @@ def test_a_checkpoint_holds_every_letter_and_start_once() -> None:
     assert [letter[:4] for letter in saved.facts["regions"]["letters"]] == [[4.0, 0, 1, True], [5.0, 1, 2, True]]
     fresh = served(method(exchange=3.0), torch.zeros(2), 4)
     checkpoint.apply(saved, fresh)
-    assert [one[-1][:3] for one in fresh.letters] == [one[-1][:3] for one in server.letters]
-    assert [start.tolist() for start in fresh.starts] == [start.tolist() for start in server.starts]
-    assert (fresh.heard, fresh.written) == (server.heard, server.written)
+    assert [one[-1][:3] for one in fresh.transit] == [one[-1][:3] for one in server.transit]
+    assert [start.tolist() for start in fresh.references] == [start.tolist() for start in server.references]
+    assert (fresh.synced, fresh.posted) == (server.synced, server.posted)
 
 
 def alive(one: tg.Method) -> list[int]:
@@ -195,8 +195,8 @@ def alive(one: tg.Method) -> list[int]:
     pool, server, found = tg.SimPool(task, one, fleet()), served(one, task.init(0), 12), []
     for _ in tg.drive(server, pool, 60):
         in_flight = [job.x for *_, job in pool.due if job is not None]
-        letters = [letter.vector for *_, letter in server.letters]
-        held = (*(level.x for level in server.levels), *server.starts, *letters, *in_flight)
+        letters = [letter.vector for *_, letter in server.transit]
+        held = (*(level.x for level in server.levels), *server.references, *letters, *in_flight)
         found.append(len({x.data_ptr() for x in held}))
     return found
 

@@ -102,12 +102,12 @@ def whole(name: str, mode: Any) -> tg.Run:
 
 def bits(server: Any) -> dict[str, Any]:
     """All that the next rounds depend on."""
-    found: dict[str, Any] = {"letters": [letter[:3] for *_, letter in sorted(getattr(server, "letters", ()))]}
+    found: dict[str, Any] = {"letters": [letter[:3] for *_, letter in sorted(getattr(server, "transit", ()))]}
     for i, one in enumerate(server.levels):
-        found[f"x of {i}"], found[f"round of {i}"], found[f"jobs of {i}"] = one.x.tolist(), one.round, one.jobs
-        found[f"state of {i}"] = {name: value.tolist() for name, value in one.state.items()}
+        found[f"x of {i}"], found[f"round of {i}"], found[f"jobs of {i}"] = one.x.tolist(), one.round, one.roster.jobs
+        found[f"state of {i}"] = {name: value.tolist() for name, value in one.vectors.state.items()}
         found[f"speeds of {i}"] = one.speeds and one.speeds.of
-        kept = {c: {name: value.tolist() for name, value in state.items()} for c, state in one.kept.items()}
+        kept = {c: {name: value.tolist() for name, value in state.items()} for c, state in one.client_states.items()}
         found[f"kept by {i}"] = dict(sorted(kept.items()))
     return found
 
@@ -299,8 +299,8 @@ def test_the_memory_of_states_is_foreseen(name: str) -> None:
     found = memory.foresee(one, here, fleet(), need, rounds=rounds(name))
     assert found.peak == sum(part.bytes for part in found.parts.values()) > need.own
     server = tg.simulate(one, here, fleet(), rounds=rounds(name), evaluate_every=0).server
-    outer = sum(long(level.state) for level in server.levels)
-    kept = {long(state) for level in server.levels for state in level.kept.values()} or {0}
+    outer = sum(long(level.vectors.state) for level in server.levels)
+    kept = {long(state) for level in server.levels for state in level.client_states.values()} or {0}
     assert len(kept) == 1
     assert need.outer == outer + 12 * max(kept)
     assert need.own == 4000 * (1 + len(server.levels)) + need.outer  # x, and a sum for each server

@@ -23,7 +23,7 @@ FLEETS = {"crashes": FLEET, "nan": NAN, "twice": TWICE, "both": BOTH.crash(clien
 
 def told(run: tg.Run) -> Any:
     """All that a replay should say once more."""
-    return run.x.tolist(), run.metrics, run.script, run.counts, run.server.jobs, run.server.serials  # type: ignore[union-attr]
+    return run.x.tolist(), run.metrics, run.script, run.counts, run.server.roster.jobs, run.server.roster.serials  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("mode", MODES)

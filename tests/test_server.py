@@ -42,8 +42,8 @@ def update(job: tg.Job, value: float = 1.0, **changes: Any) -> tg.Update:
 def frozen(server: tg.Server) -> tuple[Any, ...]:
     """Everything that a refused update must leave as it is."""
     return (
-        server.x.numpy().tobytes(), server.round, len(server.buffer), dict(server.state), server.module_buffers,
-        list(server.waiting), len(server.idle), len(server.jobs),
+        server.x.numpy().tobytes(), server.round, len(server.buffer), dict(server.vectors.state), server.module_buffers,
+        list(server.roster.waiting), len(server.roster.idle), len(server.roster.jobs),
     )  # fmt: skip
 
 
@@ -134,11 +134,11 @@ def test_an_update_for_a_job_that_is_not_out_changes_nothing_and_brings_no_work(
     reason, forge = NOT_OUT[case]
     server, jobs = start(method_of(mode))
     job = jobs[min(jobs)]
-    before, out = frozen(server), dict(server.jobs)
+    before, out = frozen(server), dict(server.roster.jobs)
     forged = forge(job)
     assert server.receive(forged) == Reply(tg.Refused(forged.client, forged.serial, forged.round, reason), [])
     assert frozen(server) == before
-    assert server.jobs == out
+    assert server.roster.jobs == out
     assert isinstance(server.receive(update(job)).happened, tg.Taken)  # the client's own job is still good
 
 
@@ -147,11 +147,11 @@ def test_a_duplicate_is_refused_and_does_not_cost_the_client_its_place(mode: str
     server, jobs = start(method_of(mode, buffer=2), clients=2)
     first = update(jobs[0])
     server.receive(first)
-    before, out = frozen(server), dict(server.jobs)
+    before, out = frozen(server), dict(server.roster.jobs)
     for _ in range(3):
         assert server.receive(first) == Reply(tg.Refused(0, 0, 0, "finished job"), [])
     assert frozen(server) == before
-    assert server.jobs == out
+    assert server.roster.jobs == out
     server.receive(update(jobs[1]))
     assert server.round == 1
     assert server.receive(first) == Reply(tg.Refused(0, 0, 0, "finished job"), [])  # a replay from an older round
@@ -384,7 +384,7 @@ def test_in_a_sync_round_every_lost_client_is_replaced_while_there_are_idle_ones
         _, sent = server.receive(tg.Lost(gone))
         at_work = at_work - {gone} | {job.client for job in sent}
         assert len(sent) == 1
-        assert len(server.idle) == left
+        assert len(server.roster.idle) == left
         assert sent[0].client not in seen
         seen |= at_work
     assert server.receive(tg.Lost(min(at_work))).jobs == []
@@ -439,14 +439,14 @@ def test_one_that_has_reported_is_lost_and_comes_back_waits_for_the_rounds_end()
 def test_losing_or_joining_twice_or_nobody_changes_nothing(mode: str) -> None:
     server, _ = start(method_of(mode, buffer=2), clients=4)
     server.receive(tg.Lost(1))
-    before, out = server.census(), dict(server.jobs)
+    before, out = server.roster.census(), dict(server.roster.jobs)
     for message in (tg.Lost(1), tg.Lost(9), tg.Lost(-1), tg.Joined(0), tg.Joined(9), tg.Joined(-1)):
         assert server.receive(message) == Reply(None, [])
-        assert server.census() == before
-        assert server.jobs == out
+        assert server.roster.census() == before
+        assert server.roster.jobs == out
     server.receive(tg.Joined(1))
     server.receive(tg.Joined(1))
-    assert server.census()["lost"] == 0
+    assert server.roster.census().lost == 0
 
 
 @MODES
@@ -455,7 +455,7 @@ def test_a_run_goes_on_while_the_buffer_can_fill(mode: str) -> None:
     fleet = fleet_of(1.0, 2.0, 3.0, 4.0, 9.0).crash(client=0, at=5.5).crash(client=4, at=3.0).crash(client=2, at=8.0)
     run = simulate(method_of(mode, 2, compensate=True), Task(Problem(0, 5, D)), fleet, rounds=30)
     assert run.server.round == 30
-    assert run.server.census()["lost"] == 3
+    assert run.server.roster.census().lost == 3
     assert {client for row in run.metrics[-10:] for client in row["clients"]} == {1, 3}
 
 
@@ -501,7 +501,7 @@ def test_a_starved_server_goes_on_when_somebody_comes_back(mode: str) -> None:
     server.receive(update(jobs[0]))
     server.receive(tg.Lost(0))
     assert server.receive(tg.Lost(1)).jobs == []
-    assert server.jobs == {}
+    assert server.roster.jobs == {}
     _, sent = server.receive(tg.Joined(1))
     assert [(job.client, job.serial) for job in sent] == [(1, 1)]
     assert isinstance(server.receive(update(sent[0])).happened, tg.Advanced)
@@ -514,7 +514,7 @@ def play(server: tg.Server, jobs: dict[int, tg.Job], messages: int, seed: int = 
     """Let the clients at work arrive in a random order."""
     rng = np.random.default_rng(seed)
     for _ in range(messages):
-        assert set(jobs) == set(server.jobs)
+        assert set(jobs) == set(server.roster.jobs)
         reply = server.receive(update(jobs.pop(int(rng.choice(sorted(jobs)))), 0.01))
         jobs |= {job.client: job for job in reply.jobs}
         yield reply
@@ -526,7 +526,7 @@ def test_never_more_clients_work_than_there_are_places(mode: str, buffer: int, d
     server, jobs = start(method_of(mode, buffer, concurrency=3, dispatch=dispatch), clients=8)
     assert len(jobs) == 3
     for reply in play(server, jobs, 300):
-        held = len(server.jobs) + (len(server.buffer) if mode == "server" else 0)
+        held = len(server.roster.jobs) + (len(server.buffer) if mode == "server" else 0)
         assert held == 3, reply
     assert server.round == 300 // buffer
 
@@ -910,25 +910,25 @@ class Witness:
             assert job.x is server.x
             self.given[job.client] += 1
             self.out[job.client] = job
-        assert set(self.out) == set(server.jobs)
+        assert set(self.out) == set(server.roster.jobs)
 
-        places = Counter([*server.jobs, *server.idle, *server.waiting, *self.lost])
+        places = Counter([*server.roster.jobs, *server.roster.idle, *server.roster.waiting, *self.lost])
         assert places == Counter(range(self.N)), "a client is nowhere, or in two places"
-        at = server.census()
-        assert at["lost"] == len(self.lost)
-        assert at["at work"] + at["waiting"] + at["idle"] + at["lost"] == at["clients"] == self.N
-        assert at["buffered"] == len(server.buffer) == len(self.buffered) < m.buffer == at["buffer"]
+        at = server.roster.census()
+        assert at.lost == len(self.lost)
+        assert at.at_work + at.waiting + at.idle + at.lost == at.clients == self.N
+        assert len(server.buffer) == len(self.buffered) < m.buffer == at.buffer
         if m.mode == "client":
-            assert not server.waiting
+            assert not server.roster.waiting
 
         room = m.buffer if m.mode == "sync" else m.concurrency or self.N
-        held = len(server.jobs) + (len(server.buffer) if m.mode != "client" else 0)
+        held = len(server.roster.jobs) + (len(server.buffer) if m.mode != "client" else 0)
         assert held <= room
-        assert held == room or not server.idle, "an idle client and a free place"
+        assert held == room or not server.roster.idle, "an idle client and a free place"
 
         needed = Counter(job.round for job in self.out.values())
-        assert server.holders == (needed if m.compensate else Counter())
-        assert set(server.vectors.past) == set(server.holders)
+        assert server.roster.holders == needed
+        assert set(server.vectors.past) == (set(needed) if m.compensate else set())
         assert len(server.vectors.past) <= min(self.N + 1, server.round + 1)
         for s, x in server.vectors.past.items():
             assert (x.double().numpy() == self.xs[s]).all()
@@ -983,7 +983,7 @@ def test_the_same_messages_give_the_same_bits(case: tuple[tg.Method, int], scrip
     a, b = (witness.server for witness in ends)
     assert torch.equal(a.x, b.x)
     assert ends[0].out.keys() == ends[1].out.keys()
-    assert (a.idle, a.waiting, a.serials) == (b.idle, b.waiting, b.serials)
+    assert vars(a.roster) == vars(b.roster)
 
 
 def test_random_scripts_reach_what_they_are_meant_to() -> None:

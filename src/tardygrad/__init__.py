@@ -6,7 +6,6 @@ simulated (`simulate`) or on any pool (`train`); `drive` is the loop underneath,
 
 from tardygrad import tasks as tasks
 from tardygrad.core.algorithm import Server as Server
-from tardygrad.core.algorithm import Task as Task
 from tardygrad.core.algorithm import work as work
 from tardygrad.core.hierarchy import serve as serve
 from tardygrad.core.messages import Advanced as Advanced
@@ -21,6 +20,7 @@ from tardygrad.core.method import Method as Method
 from tardygrad.core.schedules import Cosine as Cosine
 from tardygrad.core.schedules import Power as Power
 from tardygrad.core.schedules import Schedule as Schedule
+from tardygrad.core.task import Task as Task
 from tardygrad.core.transforms import Step as Step
 from tardygrad.core.transforms import Transform as Transform
 from tardygrad.core.weights import Hinge as Hinge

@@ -11,9 +11,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tardygrad.cli.run import again
-from tardygrad.core.algorithm import Task
 from tardygrad.core.messages import Job, Update
 from tardygrad.core.method import Method
+from tardygrad.core.task import Task
 from tardygrad.engines.pool import perform
 from tardygrad.errors import Invalid, WorkFailed
 from tardygrad.runs.record import read_lines

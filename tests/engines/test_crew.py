@@ -78,7 +78,7 @@ def test_processes_compute_nothing_that_no_round_needs(tmp_path: Path) -> None:
 
     counted = Counted(task().h, task().c, None)
     run = tg.simulate(method(), counted, FLEET, rounds=10, workers=2)
-    assert len(list(tmp_path.iterdir())) == run.summary().updates == 30 < run.server.sent
+    assert len(list(tmp_path.iterdir())) == run.summary().updates == 30 < run.server.roster.sent
 
 
 def test_a_run_that_leaves_the_plan_by_refusals_still_gives_the_same_bits() -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import tardygrad as tg
-from tardygrad.core.algorithm import LocalVectors
+from tardygrad.core.vectors import LocalVectors
 from tardygrad.engines.pool import Errors, Message, Pending, pack, perform
 from tardygrad.engines.wire import unpack
 from tardygrad.errors import Interrupted

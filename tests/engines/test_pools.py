@@ -58,7 +58,7 @@ def test_the_simulator_computes_only_what_arrives() -> None:
 
     task = Counted(small_task().h, small_task().c, None)
     run = tg.simulate(METHOD, task, tg.Fleet.paper(clients=CLIENTS), rounds=4)
-    assert len(computed) == run.summary().updates == 8 < run.server.sent
+    assert len(computed) == run.summary().updates == 8 < run.server.roster.sent
 
 
 def test_a_script_refuses_unknown_verbs_and_arrivals_of_idle_clients() -> None:

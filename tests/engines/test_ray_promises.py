@@ -602,9 +602,9 @@ def test_statistics_of_batchnorm_and_the_state_that_clients_keep_replay_to_the_s
     assert torch.equal(again.x, run.x)
     for mine, theirs in zip(again.server.module_buffers or (), run.server.module_buffers or (), strict=True):
         assert torch.equal(mine, theirs)
-    assert again.server.kept.keys() == run.server.kept.keys() == set(range(4))
-    for client, state in run.server.kept.items():
-        assert all(torch.equal(again.server.kept[client][name], value) for name, value in state.items())
+    assert again.server.client_states.keys() == run.server.client_states.keys() == set(range(4))
+    for client, state in run.server.client_states.items():
+        assert all(torch.equal(again.server.client_states[client][name], value) for name, value in state.items())
 
 
 KEEP: Any = {

@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 import tardygrad as tg
-from tardygrad.core.algorithm import work, work_together
+from tardygrad.core.algorithm import work
+from tardygrad.core.batching import work_together
 from tardygrad.engines.sim import pool as sim
 
 FLEET = tg.Fleet.paper(clients=8).crash(client=3, at=7.0, back=20.0).crash(client=0, at=4.0)

@@ -134,6 +134,6 @@ def test_past_models_are_kept_only_while_compensation_needs_them(compensate: boo
     task = task_for(20)
     server = tg.Server(method, task.init(0), clients=20, seed=0)
     for _ in tg.drive(server, tg.SimPool(task, method, fleet), 100):
-        needed = set(server.jobs.values())
+        needed = set(server.roster.jobs.values())
         assert set(server.vectors.past) == (needed if compensate else set())
         assert len(server.vectors.past) <= min(21, server.round + 1)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import tardygrad as tg
 from tardygrad.core.algorithm import downplay
 from tardygrad.core.dylu import Pace, Speeds
-from tardygrad.core.hierarchy import Regional
+from tardygrad.core.hierarchy import HierarchicalServer
 from tardygrad.core.schedules import Constant
 from tardygrad.core.transforms import Step, adaptive, amsgrad, delayed_nesterov, momentum
 from tests.laws.test_laws import LIGHT, clip2, fleet_of, fleets, models, same, seeds, task_for
@@ -399,7 +399,7 @@ def regional(method: tg.Method, fleet: tg.Fleet, seed: int, rounds: int = 12) ->
     """The models of the global server and of every region, each after every round of its own."""
     task = task_for(fleet.clients)
     server = tg.serve(method, task.init(seed), clients=fleet.clients, seed=seed)
-    assert isinstance(server, Regional)
+    assert isinstance(server, HierarchicalServer)
     paths = [[one.x] for one in server.levels]
     for event in tg.drive(server, tg.SimPool(task, method, fleet), rounds):
         if isinstance(event.happened, tg.Advanced):

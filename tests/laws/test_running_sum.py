@@ -157,11 +157,11 @@ def test_a_server_holds_its_model_one_sum_and_the_models_of_jobs_in_flight_and_n
         out |= {job.client: job._replace(x=torch.empty(0)) for job in sent}
         del sent
         if turn % 11 == 6:
-            lost = next(iter(set(range(CLIENTS)) - {*server.jobs, *server.idle, *server.waiting}))
+            lost = next(iter(set(range(CLIENTS)) - {*server.roster.jobs, *server.roster.idle, *server.roster.waiting}))
             out |= {job.client: job._replace(x=torch.empty(0)) for job in server.receive(tg.Joined(lost)).jobs}
         assert gone is None or gone() is None
         assert bent is None or bent() is None
-        assert set(server.vectors.past) == (set(server.jobs.values()) if drifts else set())
+        assert set(server.vectors.past) == (set(server.roster.jobs.values()) if drifts else set())
         total = server.vectors.sum
         assert (total is None) == (not server.buffer)
         known = [server.x, *server.vectors.past.values(), *([] if total is None else [total])]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tardygrad.reproduce.claims import Claim, Finding, Scale
     from tardygrad.reproduce.results import Results
     from tardygrad.reproduce.tables import Study
-    from tardygrad.reproduce.trials import Ask
+    from tardygrad.reproduce.trials import GradientRequest
 
 
 def clock(seeds: int, page: str | None, json: bool) -> None:
@@ -105,7 +105,7 @@ def claims(fast: bool, only: list[int] | None, out: str, page: str | None, jobs:
     _verdicts(found)
 
 
-def _unmade(claim: Claim, results: Results, scale: Scale) -> list[Ask]:
+def _unmade(claim: Claim, results: Results, scale: Scale) -> list[GradientRequest]:
     return [ask for ask in claim.needs(results.look, scale) if results.look(*ask) is None]
 
 

@@ -66,7 +66,7 @@ def engine(built: Built) -> Iterator[Pool]:
 
 def crowded(run: Run) -> str:
     """What to do about more clients at work than workers, if there are."""
-    method, places = run.server.method, run.server.places
+    method, places = run.server.method, run.server.roster.places
     features = run.pool.features
     workers = features.parallel
     if features.virtual_clock or workers is None or places <= workers or method.mode == "sync":

@@ -1,13 +1,13 @@
-"""HALoS's two levels of the same `Server`: clients report to their region's server, and regions to the global one.
+"""HALoS: two levels of the same `Server`. Clients report to their region's server, regions to the global server.
 
-A region's server does rounds of its own. After every E of them it sends the global one what it has moved since it last
-heard of it, U = θ − θ_ref, and goes on; the global one takes U as the update of a client, and its new model comes back:
-θ ← (1 − α) θ + α x, θ_ref ← θ. What a region does between sending and hearing back is never sent by itself; it lives on
-in the blend.
+A region's server does rounds of its own. After every E of them it sends the global server how far it has moved since it
+last received the global model, U = θ − θ_ref, and continues. The global server takes U as the update of a client and
+sends its new model back: θ ← (1 − α) θ + α x, θ_ref ← θ. The rounds of a region between its report and the answer are
+never reported by themselves; the blend keeps them.
 
-Messages between servers take `exchange` seconds each way; the client whose update is the E-th has gone on by then. They
-are looked at when a client's message comes in: nothing else happens at a server, so that is the same as looking at
-once, but for the global model that is evaluated meanwhile.
+A message between two servers takes `exchange` seconds each way; the client whose update completed the E-th round has
+its next job by then. Messages are delivered when the next message of a client arrives: nothing else happens at a server
+in between, so the result is the same as at once, except for the global model that is evaluated meanwhile.
 """
 
 from __future__ import annotations
@@ -15,20 +15,90 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from heapq import heappop, heappush
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 
-from tardygrad.core.algorithm import LocalVectors, Server
-from tardygrad.core.messages import Advanced, Job, Joined, Lost, ModuleBuffers, Refused, Reply, Taken, Update, Vector
+from tardygrad.core.algorithm import Server
+from tardygrad.core.messages import (
+    Advanced,
+    Happened,
+    Job,
+    Message,
+    ModuleBuffers,
+    Refused,
+    Reply,
+    Taken,
+    Update,
+    Vector,
+)
 from tardygrad.core.method import Method
-from tardygrad.core.transforms import State
+from tardygrad.core.roster import Census
 from tardygrad.core.vectors import VectorStore
 from tardygrad.errors import Invalid
 
 
+class RosterLike(Protocol):
+    """Who works when, of one server or of several (see roster.py)."""
+
+    @property
+    def jobs(self) -> dict[int, int]:
+        """At work: client → the round (of its region) that its job started from."""
+
+    @property
+    def places(self) -> int:
+        """How many clients may be at work at once."""
+
+    def candidates(self) -> list[int]:
+        """The clients at work, and those that a random place may go to next."""
+
+    def census(self) -> Census:
+        """How many clients are where."""
+
+
+class ServerLike(Protocol):
+    """What loops, checkpoints and reports need of a server: `Server`, or the `HierarchicalServer` of HALoS."""
+
+    method: Method
+    clients: int
+    seed: int
+
+    @property
+    def x(self) -> Vector:
+        """The global model."""
+
+    @property
+    def module_buffers(self) -> ModuleBuffers | None:
+        """Those of the global model."""
+
+    @property
+    def round(self) -> int:
+        """Rounds so far; with regions, those of all regions together."""
+
+    @property
+    def buffer(self) -> list[Taken]:
+        """The updates of unfinished rounds."""
+
+    @property
+    def roster(self) -> RosterLike:
+        """Who works when."""
+
+    @property
+    def levels(self) -> list[Server]:
+        """The global server, then those of the regions."""
+
+    def receive(self, message: Message, now: float = 0.0) -> Reply:
+        """Take one message of a client."""
+
+    def dispatch(self) -> list[Job]:
+        """Jobs for every free place."""
+
+    def models(self) -> list[Vector]:
+        """The models that the server holds, without past ones."""
+
+
 class RegionMessage(NamedTuple):
-    """Under way between a region and the global server: U on its way up, the global model on its way back."""
+    """In transit between a region and the global server: U on its way up, or the global model on its way down."""
 
     due: float
     region: int
@@ -37,10 +107,10 @@ class RegionMessage(NamedTuple):
     module_buffers: ModuleBuffers | None
 
 
-class Regional:
+class HierarchicalServer:
     """A server for each region and a global one; to an engine they are one server.
 
-    Its rounds are those of all regions together, its model the global one.
+    Its rounds are those of all regions together, its model is the global one.
     """
 
     def __init__(
@@ -54,64 +124,61 @@ class Regional:
                 rule = f"`{name}` must be at most the number of clients of the smallest region ({least})"
                 raise Invalid(f"{rule}, got {getattr(method, name)}.")
         self.home = {client: (r, i) for r, each in enumerate(self.members) for i, client in enumerate(each)}
-        own = replace(method, regions=None)
-        above = Method(name="", inner=method.inner, outer=self.plan.outer, buffer=1, local_steps=1, mode="client")
-        self.above = Server(above, x, clients=len(self.members), seed=seed, module_buffers=module_buffers)
+        lower = replace(method, regions=None)
+        upper = Method(name="", inner=method.inner, outer=self.plan.outer, buffer=1, local_steps=1, mode="client")
+        self.upper = Server(upper, x, clients=len(self.members), seed=seed, module_buffers=module_buffers)
         self.regions = [
-            Server(own, x, clients=len(each), seed=seed, module_buffers=module_buffers) for each in self.members
+            Server(lower, x, clients=len(each), seed=seed, module_buffers=module_buffers) for each in self.members
         ]
-        self.starts = [job.x for job in self.above.dispatch()]  # θ_ref
-        self.heard = [0] * len(self.members)  # the region's round when it last heard of the global model
-        self.letters: list[tuple[float, int, int, RegionMessage]] = []  # a heap
-        self.written = 0
+        self.references = [job.x for job in self.upper.dispatch()]  # θ_ref of each region
+        self.synced = [0] * len(self.members)  # the region's round when it last received the global model
+        self.transit: list[tuple[float, int, int, RegionMessage]] = []  # a heap of messages
+        self.posted = 0
 
-    def receive(self, message: Update | Lost | Joined | Refused, now: float = 0.0) -> Reply:
-        """Take one message of a client to its region's server."""
+    def receive(self, message: Message, now: float = 0.0) -> Reply:
+        """Pass a client's message to its region's server, after the messages between servers that are due."""
         self._deliver(now)
         r, local = self.home.get(message.client, (0, -1))
         region = self.regions[r]
         happened, jobs = region.receive(message._replace(client=local), now)
-        if isinstance(happened, Advanced) and region.round == self.heard[r] + self.plan.every:
-            self._post(
-                RegionMessage(now + self.plan.exchange, r, True, region.x - self.starts[r], region.module_buffers)
-            )
+        if isinstance(happened, Advanced) and region.round == self.synced[r] + self.plan.every:
+            U = region.x - self.references[r]
+            self._post(RegionMessage(now + self.plan.exchange, r, True, U, region.module_buffers))
             self._deliver(now)  # where messages take no time
         if isinstance(happened, Refused):
             happened = happened._replace(client=message.client)
-        return Reply(self._named(r, happened), self._abroad(r, jobs))
+        return Reply(self._global_names(r, happened), self._global_jobs(r, jobs))
 
     def dispatch(self) -> list[Job]:
         """Jobs for every free place."""
-        return [job for r, region in enumerate(self.regions) for job in self._abroad(r, region.dispatch())]
+        return [job for r, region in enumerate(self.regions) for job in self._global_jobs(r, region.dispatch())]
 
     def _deliver(self, now: float) -> None:
-        """The letters that have arrived by now, in order."""
-        while self.letters and self.letters[0][0] <= now:
-            letter = heappop(self.letters)[-1]
-            r, above, region = letter.region, self.above, self.regions[letter.region]
-            if letter.up:
-                s, serial = above.jobs[r], above.serials[r] - 1
-                (job,) = above.receive(
-                    Update(r, serial, s, letter.vector, None, letter.module_buffers), letter.due
-                ).jobs
-                self._post(RegionMessage(letter.due + self.plan.exchange, r, False, job.x, job.module_buffers))
+        """Deliver the messages between servers that are due, in order."""
+        while self.transit and self.transit[0][0] <= now:
+            due, r, up, vector, module_buffers = heappop(self.transit)[-1]
+            upper, region = self.upper, self.regions[r]
+            if up:
+                s, serial = upper.roster.jobs[r], upper.roster.serials[r] - 1
+                (job,) = upper.receive(Update(r, serial, s, vector, None, module_buffers), due).jobs
+                self._post(RegionMessage(due + self.plan.exchange, r, False, job.x, job.module_buffers))
                 continue
-            blend = torch.lerp(region.x, letter.vector, self.plan.blend)  # θ ← (1 − α) θ + α x
-            region.vectors.put(blend, region.vectors.sum, region.state, {})
-            if region.module_buffers and letter.module_buffers:
-                floats = torch.lerp(region.module_buffers.floats, letter.module_buffers.floats, self.plan.blend)
-                region.module_buffers = ModuleBuffers(floats, letter.module_buffers.ints)
-            self.starts[r], self.heard[r] = region.x, region.round
+            blend = torch.lerp(region.x, vector, self.plan.blend)  # θ ← (1 − α) θ + α x
+            region.vectors.put(blend, region.vectors.sum, region.vectors.state, {})
+            if region.module_buffers and module_buffers:
+                floats = torch.lerp(region.module_buffers.floats, module_buffers.floats, self.plan.blend)
+                region.module_buffers = ModuleBuffers(floats, module_buffers.ints)
+            self.references[r], self.synced[r] = region.x, region.round
 
-    def _post(self, letter: RegionMessage) -> None:
-        self.written += 1
-        heappush(self.letters, (letter.due, letter.region, self.written, letter))
+    def _post(self, message: RegionMessage) -> None:
+        self.posted += 1
+        heappush(self.transit, (message.due, message.region, self.posted, message))
 
-    def _abroad(self, r: int, jobs: list[Job]) -> list[Job]:
+    def _global_jobs(self, r: int, jobs: list[Job]) -> list[Job]:
         return [job._replace(client=self.members[r][job.client]) for job in jobs]
 
-    def _named(self, r: int, happened: Taken | Advanced | Refused | None) -> Taken | Advanced | Refused | None:
-        """The same with the clients and the round as everyone else counts them."""
+    def _global_names(self, r: int, happened: Happened) -> Happened:
+        """The same with clients and rounds numbered globally."""
         members = self.members[r]
         if isinstance(happened, Advanced):
             return happened._replace(round=self.round, clients=tuple(members[client] for client in happened.clients))
@@ -119,22 +186,20 @@ class Regional:
             return happened._replace(update=happened.update._replace(client=members[happened.update.client]))
         return happened
 
-    # ------------------------------------------------------------------------------------- as one server shows itself
-
     @property
     def levels(self) -> list[Server]:
         """The global server, then those of the regions."""
-        return [self.above, *self.regions]
+        return [self.upper, *self.regions]
 
     @property
     def x(self) -> Vector:
         """The global model."""
-        return self.above.x
+        return self.upper.x
 
     @property
     def module_buffers(self) -> ModuleBuffers | None:
-        """The global model's."""
-        return self.above.module_buffers
+        """Those of the global model."""
+        return self.upper.module_buffers
 
     @property
     def round(self) -> int:
@@ -142,48 +207,43 @@ class Regional:
         return sum(region.round for region in self.regions)
 
     @property
-    def state(self) -> State:
-        """What the global server's step remembers."""
-        return self.above.state
-
-    @property
     def buffer(self) -> list[Taken]:
         """The updates in the buffers of all regions."""
         return [
-            one._replace(update=one.update._replace(client=self.members[r][one.update.client]))
+            taken._replace(update=taken.update._replace(client=self.members[r][taken.update.client]))
             for r, region in enumerate(self.regions)
-            for one in region.buffer
+            for taken in region.buffer
         ]
 
     @property
+    def roster(self) -> RosterLike:
+        """The clients of all regions."""
+        return _JointRoster(self.regions, self.members)
+
+    def models(self) -> list[Vector]:
+        """The models of all servers, of all references and of the messages in transit."""
+        return [*(level.x for level in self.levels), *self.references, *(each[-1].vector for each in self.transit)]
+
+
+class _JointRoster(NamedTuple):
+    """The rosters of all regions as one."""
+
+    regions: list[Server]
+    members: list[list[int]]
+
+    @property
     def jobs(self) -> dict[int, int]:
-        """At work: client to the round of its region that its job started from."""
-        return {self.members[r][i]: s for r, region in enumerate(self.regions) for i, s in region.jobs.items()}
-
-    @property
-    def idle(self) -> list[int]:
-        """Clients that are free."""
-        return [self.members[r][i] for r, region in enumerate(self.regions) for i in region.idle]
-
-    @property
-    def draws(self) -> bool:
-        """Whether places go to random clients."""
-        return self.regions[0].draws
+        return {self.members[r][i]: s for r, region in enumerate(self.regions) for i, s in region.roster.jobs.items()}
 
     @property
     def places(self) -> int:
-        """Clients at work at once, at most."""
-        return sum(region.places for region in self.regions)
+        return sum(region.roster.places for region in self.regions)
 
-    def state_of(self, client: int) -> State | None:
-        """What the region's server keeps of a client's inner step."""
-        r, local = self.home[client]
-        return self.regions[r].state_of(local)
+    def candidates(self) -> list[int]:
+        return [self.members[r][i] for r, region in enumerate(self.regions) for i in region.roster.candidates()]
 
-    def census(self) -> dict[str, int]:
-        """How many clients are where, in all regions together."""
-        each = [region.census() for region in self.regions]
-        return {place: sum(one[place] for one in each) for place in each[0]}
+    def census(self) -> Census:
+        return Census(*map(sum, zip(*(region.roster.census() for region in self.regions), strict=True)))
 
 
 def serve(
@@ -193,9 +253,12 @@ def serve(
     clients: int,
     seed: int,
     module_buffers: ModuleBuffers | None = None,
-    vectors: Callable[[Method, Vector], VectorStore] = LocalVectors,
-) -> Server | Regional:
-    """The server of a method; with regions, one for each and one above them. The arguments are those of `Server`."""
+    vectors: Callable[[Method, Vector], VectorStore] | None = None,
+) -> Server | HierarchicalServer:
+    """The server of a method: one, or with regions one for each and a global one. The arguments are those of `Server`.
+
+    A hierarchical server keeps its vectors in the memory of this process.
+    """
     if method.regions:
-        return Regional(method, x, clients=clients, seed=seed, module_buffers=module_buffers)
+        return HierarchicalServer(method, x, clients=clients, seed=seed, module_buffers=module_buffers)
     return Server(method, x, clients=clients, seed=seed, module_buffers=module_buffers, vectors=vectors)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from tardygrad import streams
+from tardygrad.core.kernels import Outcome
 from tardygrad.core.transforms import State
 
 Vector = Tensor
@@ -29,6 +31,16 @@ class ModuleBuffers(NamedTuple):
 
     floats: Tensor  # averaged over the M updates of a round
     ints: Tensor  # taken from the newest update
+
+    def clone(self) -> ModuleBuffers:
+        """A copy that may be changed in place."""
+        return ModuleBuffers(self.floats.clone(), self.ints.clone())
+
+
+def merge(module_buffers: Sequence[ModuleBuffers]) -> ModuleBuffers:
+    """The buffers of a round's updates as one: floats averaged, integers from the newest."""
+    floats = torch.stack([each.floats.double() for each in module_buffers]).mean(0)  # a sum in float32 may overflow
+    return ModuleBuffers(floats.float(), module_buffers[-1].ints)
 
 
 class Job(NamedTuple):
@@ -96,6 +108,10 @@ class Refused(NamedTuple):
     reason: Reason
 
 
+Message = Update | Lost | Joined | Refused
+"""What an engine delivers to the server."""
+
+
 class Advanced(NamedTuple):
     """The buffer was full and the server made x_t."""
 
@@ -113,8 +129,31 @@ class Advanced(NamedTuple):
     snapshots: int  # past models the server holds
 
 
+def summarize(t: int, taken: Sequence[Taken], outcome: Outcome, snapshots: int) -> Advanced:
+    """The report on round t, which aggregated these updates."""
+    updates = [each.update for each in taken]
+    return Advanced(
+        round=t,
+        clients=tuple(update.client for update in updates),
+        delays=tuple(each.delay for each in taken),
+        weights=tuple(each.weight for each in taken),
+        norms=tuple(each.norm for each in taken),
+        norm=outcome.norm,
+        move=outcome.move,
+        clipped=outcome.clipped,
+        local_clipped=sum(update.clipped for update in updates) / len(updates),
+        loss=sum(update.loss for update in updates) / len(updates),
+        steps=sum(update.steps for update in updates),
+        snapshots=snapshots,
+    )
+
+
+Happened = Taken | Advanced | Refused | None
+"""What a message did; None: nothing but a client lost or back."""
+
+
 class Reply(NamedTuple):
     """What a message did, and the jobs to send next."""
 
-    happened: Taken | Advanced | Refused | None
+    happened: Happened
     jobs: list[Job]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal, Required, TypedDict, get_args
@@ -137,6 +137,12 @@ class Method:
                 f"`concurrency` must be at least `buffer` ({self.buffer}) in mode 'server', got {self.concurrency}: "
                 "clients wait for the round's end, so the buffer could never fill."
             )
+
+    def divisor(self, weights: Sequence[float]) -> float:
+        """The number that a round's sum of contributions with these weights is divided by."""
+        if self.denominator == "weights":
+            return sum(weights) or 1.0
+        return 1.0 if self.denominator == "one" else len(weights)
 
     def __str__(self) -> str:
         mode = {"sync": "synchronous", "server": "server-centric", "client": "client-centric"}[self.mode]

@@ -1,21 +1,26 @@
-"""What holds the vectors of a server, wherever they are."""
+"""Where the vectors of a server are: x and all that is as long."""
 
 from __future__ import annotations
 
+import math
 from typing import Protocol
 
-from tardygrad.core.admission import Kept
-from tardygrad.core.kernels import Outcome
+import torch
+
+from tardygrad.core import admission, kernels
+from tardygrad.core.algorithm import finish, fold
+from tardygrad.core.kernels import Contribution, Outcome
 from tardygrad.core.messages import ModuleBuffers, Reason, Update, Vector
-from tardygrad.core.transforms import State
+from tardygrad.core.method import Method
+from tardygrad.core.transforms import State, Step
 
 
 class VectorStore(Protocol):
-    """x and all that is as long: `algorithm.LocalVectors`, or in slices elsewhere (engines/ray/shards.py)."""
+    """x and all vectors of its length: here (`LocalVectors`), or in slices elsewhere (engines/ray/shards.py)."""
 
     @property
     def start(self) -> Vector:
-        """What a new job starts from."""
+        """The model that a new job starts from."""
 
     @property
     def x(self) -> Vector:
@@ -23,33 +28,81 @@ class VectorStore(Protocol):
 
     @property
     def sum(self) -> Vector | None:
-        """Σ_i contribution_i of the round that fills, None before the first."""
+        """Σ_i contribution_i of the current round, None before its first update."""
 
     @property
     def state(self) -> State:
-        """What the outer step remembers."""
+        """The state of the outer step."""
 
     @property
     def past(self) -> dict[int, Vector]:
-        """The past models x_s that work in flight started from."""
+        """The past models x_s that jobs at work started from."""
 
-    def validate(self, update: Update, module_buffers: ModuleBuffers | None, keeps: Kept) -> float | Reason:
-        """‖δ_i‖ of an update that may be folded in, or why it must not."""
+    def validate(self, update: Update, module_buffers: ModuleBuffers | None) -> float | Reason:
+        """‖δ_i‖ of a valid update, or the reason to refuse it."""
 
     def fold(self, update: Update, weight: float) -> None:
-        """Take a contribution in."""
+        """Add an update's contribution to the sum."""
 
     def advance(self, t: int, delays: tuple[int, ...], denominator: float) -> Outcome:
-        """Make x_t of the sum, which is over then."""
+        """Turn the round's sum into x_t and reset it."""
 
     def hold(self, s: int) -> None:
         """Keep x, which is x_s, as a past model."""
 
     def drop(self, s: int) -> None:
-        """Keep it no longer."""
+        """Forget the past model x_s."""
 
     def finite(self) -> bool:
-        """Whether x is."""
+        """Whether x is finite."""
 
     def put(self, x: Vector, total: Vector | None, state: State, past: dict[int, Vector]) -> None:
-        """Go on from these, of a checkpoint."""
+        """Continue from the vectors of a checkpoint."""
+
+
+class LocalVectors:
+    """A `VectorStore` in the memory of this process, each vector in one piece."""
+
+    def __init__(self, method: Method, x: Vector) -> None:
+        self.method, self.x = method, x.detach().clone()
+        self.sum: Vector | None = None
+        self.scratch: Vector | None = None  # the sum's memory between two rounds
+        self.state = method.outer.init(self.x)
+        self.past: dict[int, Vector] = {}
+        self.drifts = method.compensate or method.pull
+        self.client_state = admission.expected(method)
+
+    @property
+    def start(self) -> Vector:
+        return self.x
+
+    def validate(self, update: Update, module_buffers: ModuleBuffers | None) -> float | Reason:
+        if not admission.fits(update, self.x, module_buffers, self.method, self.client_state):
+            return "wrong shape"
+        norm = math.sqrt(torch.dot(update.delta, update.delta))
+        return norm if admission.finite(update, norm) else "not finite"
+
+    def fold(self, update: Update, weight: float) -> None:
+        past = self.past[update.round] if self.drifts else None  # x_s
+        late = Contribution(update.delta, weight, update.curvature, past)
+        self.sum = fold(self.sum, late, self.x, self.scratch)
+
+    def advance(self, t: int, delays: tuple[int, ...], denominator: float) -> Outcome:
+        assert self.sum is not None
+        outer, step = self.method.outer, Step(t, delays, self.x)
+        outcome, self.state = finish(self.x, self.sum, denominator, outer, self.state, step)
+        reusable = kernels.fits(self.x) and outer.form(t)  # otherwise the outer step may have kept the sum
+        self.x, self.sum, self.scratch = outcome.x, None, self.sum if reusable else None
+        return outcome
+
+    def hold(self, s: int) -> None:
+        self.past[s] = self.x
+
+    def drop(self, s: int) -> None:
+        del self.past[s]
+
+    def finite(self) -> bool:
+        return bool(self.x.isfinite().all())
+
+    def put(self, x: Vector, total: Vector | None, state: State, past: dict[int, Vector]) -> None:
+        self.x, self.sum, self.state, self.past = x, total, state, past

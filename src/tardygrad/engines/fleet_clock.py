@@ -9,9 +9,9 @@ from heapq import heapify, heappop, heappush
 import torch
 
 from tardygrad import streams
-from tardygrad.core.algorithm import Task
 from tardygrad.core.messages import Job, Joined, Lost, Update
 from tardygrad.core.method import Method
+from tardygrad.core.task import Task
 from tardygrad.errors import Invalid
 from tardygrad.fleet import Available, Fleet, Slow
 

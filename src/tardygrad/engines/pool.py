@@ -13,10 +13,12 @@ from typing import Any, ClassVar, NamedTuple, Protocol, Self
 from torch import Tensor
 
 from tardygrad.core import admission
-from tardygrad.core.algorithm import Batched, LocalVectors, Task, work, work_together
+from tardygrad.core.algorithm import work
+from tardygrad.core.batching import Batched, work_together
 from tardygrad.core.messages import Job, Joined, Lost, ModuleBuffers, Refused, Update, Vector
 from tardygrad.core.method import Method
-from tardygrad.core.vectors import VectorStore
+from tardygrad.core.task import Task
+from tardygrad.core.vectors import LocalVectors, VectorStore
 from tardygrad.engines.wire import Packed, Wire, send
 from tardygrad.errors import Invalid, WorkFailed
 from tardygrad.fleet import Fleet

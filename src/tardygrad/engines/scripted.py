@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from tardygrad.core.algorithm import Task
 from tardygrad.core.messages import Job, Joined, Lost, Refused, Update
 from tardygrad.core.method import Method
+from tardygrad.core.task import Task
 from tardygrad.engines.pool import Errors, Features, Message, Pool, pack, perform
 from tardygrad.engines.wire import Wire, unpack
 from tardygrad.errors import Invalid

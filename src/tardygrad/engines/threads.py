@@ -6,9 +6,9 @@ import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
 
-from tardygrad.core.algorithm import Task
 from tardygrad.core.messages import Job, Update
 from tardygrad.core.method import Method
+from tardygrad.core.task import Task
 from tardygrad.engines.pool import Features, Message, Pending, Pool, perform
 from tardygrad.errors import Interrupted, Invalid
 

@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 
 from tardygrad.core.method import Mode
 from tardygrad.fleet import Stragglers
-from tardygrad.reproduce.trials import ROUNDS, TUNING, Arm, Ask, Look, Tuned
+from tardygrad.reproduce.trials import ROUNDS, TUNING, Arm, GradientRequest, Look, Tuned
 
 Word = Literal["reproduced", "differs", "not reproduced"]
 
@@ -104,7 +104,7 @@ class Claim(NamedTuple):
     tuned: Callable[[Scale], list[Tuned]] = lambda scale: []
     once: Callable[[Scale], list[Arm]] = lambda scale: []  # run with the first seed alone
 
-    def needs(self, look: Look, scale: Scale) -> list[Ask]:
+    def needs(self, look: Look, scale: Scale) -> list[GradientRequest]:
         """The runs, as far as they are known; when all of them are there, there may be more."""
         trials = [(arm, TUNING) for tuned in self.tuned(scale) for arm in tuned.trials()]
         each = [(arm, seed) for arm in self.arms(look, scale) for seed in scale.seeds]

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tardygrad import tasks
-from tardygrad.core.algorithm import Task
 from tardygrad.core.method import Method, Mode
+from tardygrad.core.task import Task
 from tardygrad.errors import Invalid
 from tardygrad.fleet import Stragglers
 from tardygrad.methods.clip2 import clip2

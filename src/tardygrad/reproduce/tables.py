@@ -17,8 +17,8 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import NamedTuple, cast
 
-from tardygrad.core.algorithm import Task
 from tardygrad.core.method import Mode
+from tardygrad.core.task import Task
 from tardygrad.engines.sim.pool import SimPool
 from tardygrad.errors import Diverged, RecordError, Starved
 from tardygrad.fleet import Fleet, Stragglers

@@ -115,7 +115,7 @@ class Runnable(Protocol):
     def spec(self, seed: int) -> dict[str, Any]: ...
 
 
-Ask = tuple[Arm, int]
+GradientRequest = tuple[Arm, int]
 """A run: an arm and a seed."""
 
 Look = Callable[[Arm, int], Result | None]

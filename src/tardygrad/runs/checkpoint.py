@@ -24,7 +24,7 @@ from torch import Tensor
 
 from tardygrad.core.algorithm import Server
 from tardygrad.core.dylu import Speeds
-from tardygrad.core.hierarchy import Regional, RegionMessage
+from tardygrad.core.hierarchy import HierarchicalServer, RegionMessage, ServerLike
 from tardygrad.core.messages import Job, ModuleBuffers, Taken, Update
 from tardygrad.core.transforms import State, below
 from tardygrad.engines.pool import Pending
@@ -87,7 +87,7 @@ class _Tensors:
 
 
 def capture(
-    server: Server | Regional, pending: Pending, tail: Sequence[Tensor] = (), scores: Scores | None = None
+    server: ServerLike, pending: Pending, tail: Sequence[Tensor] = (), scores: Scores | None = None
 ) -> Checkpoint:
     """The state of a server and its pool; with what was sampled of the round's updates, and rows without scores."""
     tensors = _Tensors()
@@ -103,7 +103,7 @@ def capture(
             "format": FORMAT, "method": _named(server), "clients": server.clients, "seed": server.seed,
             "round": server.round, "servers": servers,
             "rows": rows, "unscored": [[t, tensors.put_model(*model)] for t, model in models.items()],
-            "regions": _letters(server, tensors) if isinstance(server, Regional) else None,
+            "regions": _letters(server, tensors) if isinstance(server, HierarchicalServer) else None,
             "pending": {
                 "now": pending.now, "due": pending.due,
                 "jobs": [
@@ -118,8 +118,8 @@ def capture(
 
 def _capture(server: Server, tensors: _Tensors, name: str) -> dict[str, Any]:
     """What of a server is no tensor."""
-    tensors.put_state(f"{name}.state", server.state)
-    for client, state in server.kept.items():
+    tensors.put_state(f"{name}.state", server.vectors.state)
+    for client, state in server.client_states.items():
         tensors.put_state(f"{name}.kept.{client}", state)
     total = server.vectors.sum
     tensors.put(f"{name}.sum", None if total is None else total.clone())  # the server will go on adding to it
@@ -128,24 +128,24 @@ def _capture(server: Server, tensors: _Tensors, name: str) -> dict[str, Any]:
         for i, one in enumerate(server.buffer)
     ]
     return {
-        "round": server.round, "x": tensors.put_model(server.x, server.module_buffers), "sent": server.sent,
-        "serials": server.serials, "idle": server.idle, "waiting": server.waiting,
-        "jobs": list(server.jobs.items()), "buffer": buffer, "kept": list(server.kept),
+        "round": server.round, "x": tensors.put_model(server.x, server.module_buffers), "sent": server.roster.sent,
+        "serials": server.roster.serials, "idle": server.roster.idle, "waiting": server.roster.waiting,
+        "jobs": list(server.roster.jobs.items()), "buffer": buffer, "kept": list(server.client_states),
         "speeds": list(server.speeds.of.items()) if server.speeds else [],
         "given": [[client, *given] for client, given in server.speeds.given.items()] if server.speeds else [],
     }  # fmt: skip
 
 
-def _letters(server: Regional, tensors: _Tensors) -> dict[str, Any]:
+def _letters(server: HierarchicalServer, tensors: _Tensors) -> dict[str, Any]:
     letters = [
         [letter.due, letter.region, number, letter.up, tensors.put_model(letter.vector, letter.module_buffers)]
-        for _, _, number, letter in server.letters
+        for _, _, number, letter in server.transit
     ]
-    starts = [tensors.put_model(x) for x in server.starts]
-    return {"starts": starts, "heard": server.heard, "written": server.written, "letters": letters}
+    starts = [tensors.put_model(x) for x in server.references]
+    return {"starts": starts, "heard": server.synced, "written": server.posted, "letters": letters}
 
 
-def apply(checkpoint: Checkpoint, server: Server | Regional) -> Pending:
+def apply(checkpoint: Checkpoint, server: ServerLike) -> Pending:
     """Put a freshly made server into the checkpoint's state; what its pool must go on with."""
     tensors, facts = _Tensors(checkpoint.tensors), checkpoint.facts
     if facts.get("format") != FORMAT:
@@ -158,22 +158,26 @@ def apply(checkpoint: Checkpoint, server: Server | Regional) -> Pending:
         sizes = f"{x.numel()} parameters, not {server.x.numel()}"
         raise RecordError(f"the checkpoint belongs to another model: it has {sizes}.")
     pending = facts["pending"]
+    regions = server.members if isinstance(server, HierarchicalServer) else [list(range(server.clients))]
     starts = {s: tensors.named[x] for _, _, s, x, *_ in pending["jobs"]}
     for i, (one, its) in enumerate(zip(server.levels, facts["servers"], strict=True)):
         _apply(one, its, tensors, str(i), starts)
-    if isinstance(server, Regional):
+    if isinstance(server, HierarchicalServer):
         its = facts["regions"]
-        server.starts = [tensors.named[name] for name in its["starts"]]
-        server.heard, server.written = its["heard"], its["written"]
-        server.letters = [
+        server.references = [tensors.named[name] for name in its["starts"]]
+        server.synced, server.posted = its["heard"], its["written"]
+        server.transit = [
             (due, r, number, RegionMessage(due, r, up, tensors.named[name], tensors.module_buffers(name)))
             for due, r, number, up, name in its["letters"]
         ]
+    states: dict[int, State] = {}
+    for level, members in zip(server.levels[-len(regions) :], regions, strict=True):
+        states |= {members[client]: state for client, state in level.client_states.items()}
     jobs = [
         Job(
             *(client, serial, s, tensors.named[x], steps, epochs, server.seed),
             tensors.module_buffers(x),
-            server.state_of(client),
+            states.get(client),
         )
         for client, serial, s, x, steps, epochs in pending["jobs"]
     ]
@@ -200,19 +204,20 @@ def unscored(checkpoint: Checkpoint) -> tuple[list[Row], dict[int, Model]]:
 def _apply(server: Server, facts: dict[str, Any], tensors: _Tensors, name: str, starts: dict[int, Tensor]) -> None:
     """Put one server into its state; `starts` are the models that the jobs in flight started from, by round."""
     x, server.module_buffers = tensors.named[facts["x"]], tensors.module_buffers(facts["x"])
-    server.round, server.sent, server.serials = facts["round"], facts["sent"], facts["serials"]
-    server.idle, server.waiting = facts["idle"], facts["waiting"]
-    server.jobs = dict(facts["jobs"])
-    server.kept = {client: tensors.state(f"{name}.kept.{client}") for client in facts["kept"]}
+    server.round, server.roster.sent, server.roster.serials = facts["round"], facts["sent"], facts["serials"]
+    server.roster.idle, server.roster.waiting = facts["idle"], facts["waiting"]
+    server.roster.jobs = dict(facts["jobs"])
+    server.client_states = {client: tensors.state(f"{name}.kept.{client}") for client in facts["kept"]}
     if server.method.pace:
         server.speeds = Speeds(server.method.pace, facts["speeds"])
         server.speeds.given = {client: (share, sent) for client, share, sent in facts["given"]}
     server.buffer = [
         Taken(tensors.update(f"{name}.buffer.{i}", its), *rest) for i, (its, *rest) in enumerate(facts["buffer"])
     ]
-    if server.drifts:
-        server.holders = Counter(server.jobs.values())
-    past = {s: starts.get(s, x) for s in server.holders}  # jobs without a model were lost with their engine
+    server.roster.holders = Counter(server.roster.jobs.values())
+    past = {
+        s: starts.get(s, x) for s in server.roster.holders if server.drifts
+    }  # jobs without a model were lost with their engine
     server.vectors.put(x, tensors.named.get(f"{name}.sum"), tensors.state(f"{name}.state"), past)
 
 
@@ -298,7 +303,7 @@ def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return tensors
 
 
-def _named(server: Server | Regional) -> str:
+def _named(server: ServerLike) -> str:
     """The method with its settings; functions by name, without their address."""
     method = server.method
     rest = [part for part in (method.weight, method.curvature, method.pace, method.regions) if part is not None]

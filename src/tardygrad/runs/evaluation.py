@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-from tardygrad.core.algorithm import Task
 from tardygrad.core.messages import ModuleBuffers, Vector
+from tardygrad.core.task import Task
 from tardygrad.engines.pool import Evaluator
 from tardygrad.runs.record import Row
 

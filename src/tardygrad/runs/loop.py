@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tardygrad.core.algorithm import Server
-from tardygrad.core.hierarchy import Regional
+from tardygrad.core.hierarchy import ServerLike
 from tardygrad.core.messages import Advanced, Job, Refused, Taken
 from tardygrad.engines.pool import Message, Pool
 from tardygrad.errors import Diverged, Starved
@@ -22,7 +21,7 @@ class Event(NamedTuple):
     jobs: list[Job]
 
 
-def drive(server: Server | Regional, pool: Pool, rounds: int | None = None) -> Iterator[Event]:
+def drive(server: ServerLike, pool: Pool, rounds: int | None = None) -> Iterator[Event]:
     """Carry messages between a server and a pool until round `rounds`, or for as long as the caller likes.
 
     Raises:
@@ -47,9 +46,8 @@ def drive(server: Server | Regional, pool: Pool, rounds: int | None = None) -> I
         yield Event(now, message, happened, jobs)
         if isinstance(happened, Refused) and happened.reason != "finished job":  # a duplicate says nothing
             refused[happened.client] += 1
-            everyone = [*server.jobs, *(server.idle if server.draws else ())]
             times = refused[happened.client]
-            if times > 1000 or (times > 3 and all(refused[client] > 3 for client in everyone)):
+            if times > 1000 or (times > 3 and all(refused[client] > 3 for client in server.roster.candidates())):
                 raise Starved(_starved(server, f"the last {refused.total()} updates were refused"))
         elif isinstance(happened, Taken):
             refused.clear()
@@ -58,15 +56,15 @@ def drive(server: Server | Regional, pool: Pool, rounds: int | None = None) -> I
             _check_finite(server)
 
 
-def _check_finite(server: Server | Regional) -> None:
-    if not all(one.vectors.finite() for one in server.levels):
+def _check_finite(server: ServerLike) -> None:
+    if not all(level.vectors.finite() for level in server.levels):
         raise Diverged(f"the model is not finite after round {server.round}. Use a smaller lr, or clip.")
 
 
-def _starved(server: Server | Regional, why: str) -> str:
-    at = server.census()
-    clients = ", ".join(f"{at[place]} {place}" for place in ("at work", "waiting", "idle", "lost"))
+def _starved(server: ServerLike, why: str) -> str:
+    at = server.roster.census()
+    clients = f"{at.at_work} at work, {at.waiting} waiting, {at.idle} idle, {at.lost} lost"
     return (
         f"the buffer cannot fill in round {server.round + 1}: {why} "
-        f"({at['buffered']} of {at['buffer']} updates there; of {at['clients']} clients {clients})."
+        f"({len(server.buffer)} of {at.buffer} updates there; of {at.clients} clients {clients})."
     )

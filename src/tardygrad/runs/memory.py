@@ -28,10 +28,10 @@ from weakref import ref
 import torch
 from torch import Tensor
 
-from tardygrad.core.algorithm import Server, Task
-from tardygrad.core.hierarchy import Regional, serve
+from tardygrad.core.hierarchy import ServerLike, serve
 from tardygrad.core.messages import Advanced
 from tardygrad.core.method import Method
+from tardygrad.core.task import Task
 from tardygrad.core.transforms import Step, Transform
 from tardygrad.engines.sim.pool import AHEAD, SimPool
 from tardygrad.engines.sim.process_pool import places
@@ -160,7 +160,7 @@ class Watch:
         self.alive: dict[int, ref[Tensor]] = {}  # the models of all rounds that somebody still holds, x included
         self.memory = Memory(0, 0, 0, {})
 
-    def over(self, server: Server | Regional, events: Iterable[Event]) -> Iterator[Event]:
+    def over(self, server: ServerLike, events: Iterable[Event]) -> Iterator[Event]:
         """The events, each seen."""
         needs, last = self.needs, 0
         self._born(server)
@@ -169,24 +169,25 @@ class Watch:
                 self._born(server, *(job.x for job in event.jobs))
             yield event  # now the caller has let go of the one before
             if isinstance(event.happened, Advanced):
-                self._note(server.round, len(server.jobs), last, 1, needs.step + needs.work * needs.apart)
+                self._note(server.round, len(server.roster.jobs), last, 1, needs.step + needs.work * needs.apart)
                 if needs.checkpoint_every and server.round % needs.checkpoint_every == 0:
                     self._written(server)
             last = len(self.alive) - 1
             held = event.message is not None  # the last message stays until the next is there
-            self._note(server.round, len(server.jobs), last, int(held), needs.work)
+            self._note(server.round, len(server.roster.jobs), last, int(held), needs.work)
         if needs.checkpoint_every:
             self._written(server)
 
-    def _born(self, server: Server | Regional, *sent: Tensor) -> None:
-        letters = [*server.starts, *(one.vector for *_, one in server.letters)] if isinstance(server, Regional) else []
-        for x in (*(one.x for one in server.levels), *letters, *sent):
+    def _born(self, server: ServerLike, *sent: Tensor) -> None:
+        for x in (*server.models(), *sent):
             self.alive.setdefault(id(x), ref(x, lambda _, name=id(x): self.alive.pop(name, None)))  # type: ignore[misc]
 
-    def _written(self, server: Server | Regional) -> None:
+    def _written(self, server: ServerLike) -> None:
         needs, models = self.needs, len(self.alive)
-        written = models * needs.model + needs.outer + min(needs.ahead, len(server.jobs)) * needs.update * needs.saved
-        self._note(server.round, len(server.jobs), models - 1, 1, needs.work * needs.apart, written)
+        written = (
+            models * needs.model + needs.outer + min(needs.ahead, len(server.roster.jobs)) * needs.update * needs.saved
+        )
+        self._note(server.round, len(server.roster.jobs), models - 1, 1, needs.work * needs.apart, written)
 
     def _note(self, at: int, jobs: int, starts: int, updates: int, work: int, written: int = 0) -> None:
         needs = self.needs
@@ -223,7 +224,7 @@ def foresee(
 def bound(method: Method, task: Task, needs: Needs, *, rounds: int) -> Memory:
     """What a run on the real clock, which nobody foresees, takes at most: every job at work from another round."""
     watch, server = Watch(needs), serve(method, torch.empty(0), clients=task.clients, seed=0)
-    places = server.places
+    places = server.roster.places
     starts = 0 if method.mode == "sync" else min(places, rounds)
     starts += 3 * (len(server.levels) - 1)  # of a region the model, where it started, and a letter
     watch._note(0, places, starts, 1, needs.step + needs.work)

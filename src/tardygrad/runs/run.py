@@ -16,10 +16,11 @@ import numpy as np
 import torch
 from safetensors.torch import save
 
-from tardygrad.core.algorithm import Task, downplay
+from tardygrad.core.algorithm import downplay
 from tardygrad.core.hierarchy import serve
 from tardygrad.core.messages import Advanced, Joined, Lost, Refused, Taken, Update, Vector
 from tardygrad.core.method import Method
+from tardygrad.core.task import Task
 from tardygrad.engines.pool import Pool, check_work, declared
 from tardygrad.engines.scripted import ScriptedPool
 from tardygrad.engines.sim.pool import SimPool

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from tardygrad import tasks
-from tardygrad.core.algorithm import Task
 from tardygrad.core.method import Method
+from tardygrad.core.task import Task
 from tardygrad.engines.pool import Pool
 from tardygrad.engines.ray.pool import RayPool
 from tardygrad.engines.sim.pool import SimPool

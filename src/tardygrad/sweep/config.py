@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from pydantic import Field, TypeAdapter, ValidationError
 
-from tardygrad.core.algorithm import Task
 from tardygrad.core.hierarchy import serve
 from tardygrad.core.method import Method
+from tardygrad.core.task import Task
 from tardygrad.errors import Invalid, check_integer, nearest
 from tardygrad.runs.record import Row, read_json, reading_record
 from tardygrad.runs.run import label

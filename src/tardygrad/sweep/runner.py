@@ -18,7 +18,7 @@ from pathlib import Path
 import optuna
 import torch
 
-from tardygrad.core.algorithm import Task
+from tardygrad.core.task import Task
 from tardygrad.engines.sim.process_pool import serve_parent
 from tardygrad.errors import Invalid
 from tardygrad.runs.record import Row, exclusive, unused, write_json

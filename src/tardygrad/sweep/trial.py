@@ -7,7 +7,7 @@ from collections.abc import Callable
 from statistics import mean
 from typing import Any, cast
 
-from tardygrad.core.algorithm import Task
+from tardygrad.core.task import Task
 from tardygrad.errors import Diverged, Starved
 from tardygrad.runs.record import Row, plain
 from tardygrad.runs.run import Settings, begin

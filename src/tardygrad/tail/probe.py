@@ -24,8 +24,8 @@ import torch
 from torch import Tensor
 
 from tardygrad import streams
-from tardygrad.core.algorithm import Task
 from tardygrad.core.messages import Job, ModuleBuffers, Vector
+from tardygrad.core.task import Task
 from tardygrad.errors import Invalid, check_integer
 from tardygrad.tail.estimate import Tail, estimate
 from tardygrad.tail.hill import Numbers

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
 from tardygrad import streams
-from tardygrad.core.algorithm import Ask
 from tardygrad.core.messages import Job, ModuleBuffers, Vector
+from tardygrad.core.task import GradientRequest
 from tardygrad.errors import Invalid, check_integer
 from tardygrad.tasks.data.sharding import Data, Shards, tensors
 from tardygrad.tasks.noise import Noise
@@ -206,7 +206,7 @@ class TorchTask:
             views.g += batch.noise.to(self.device)
         return value.detach(), views.g
 
-    def gradients(self, asked: Sequence[Ask]) -> list[tuple[Tensor, Vector]]:
+    def gradients(self, asked: Sequence[GradientRequest]) -> list[tuple[Tensor, Vector]]:
         """What `gradient` gives for each (x, ξ), with those of equally large batches computed at once by torch.func."""
         if self._draws or any(kept(self._template)):
             what = "draws random numbers (dropout)" if self._draws else "keeps buffers (BatchNorm)"

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from tardygrad.core import admission
-from tardygrad.core.algorithm import Task
 from tardygrad.core.method import Method
+from tardygrad.core.task import Task
 from tardygrad.errors import Invalid, WorkFailed
 
 LEAST = 80_000_000

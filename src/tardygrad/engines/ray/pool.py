@@ -16,10 +16,10 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import torch
 
-from tardygrad.core.algorithm import LocalVectors, Task
 from tardygrad.core.messages import Job, Joined, Lost, ModuleBuffers, Update, Vector
 from tardygrad.core.method import Method
-from tardygrad.core.vectors import VectorStore
+from tardygrad.core.task import Task
+from tardygrad.core.vectors import LocalVectors, VectorStore
 from tardygrad.engines.fleet_clock import Emulated
 from tardygrad.engines.pool import Features, Message, Pending, Pool
 from tardygrad.engines.ray.connection import Watch, join, ray_module, said, start, store

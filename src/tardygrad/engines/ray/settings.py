@@ -8,7 +8,7 @@ from typing import get_args
 
 import torch
 
-from tardygrad.core.algorithm import Task
+from tardygrad.core.task import Task
 from tardygrad.engines.wire import Wire
 from tardygrad.errors import Invalid, is_number
 

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from tardygrad.core import admission
-from tardygrad.core.algorithm import LocalVectors
 from tardygrad.core.kernels import Outcome
 from tardygrad.core.messages import NOTHING, ModuleBuffers, Reason, Update, Vector
 from tardygrad.core.method import Method
 from tardygrad.core.transforms import State, Step, Transform
+from tardygrad.core.vectors import LocalVectors
 from tardygrad.engines.ray.worker import tensor
 from tardygrad.engines.wire import BLOCK, Packed, Wire, unpack
 from tardygrad.errors import Invalid, WorkFailed
@@ -73,7 +73,7 @@ class Shard:
         """‖δ‖ of this slice of an update, or what is wrong with it."""
         vectors = {name: unpack(Packed.of(arrays, self.wire), self.wire) for name, arrays in part.items()}
         self.update = facts._replace(delta=vectors["delta"], curvature=vectors.get("curvature"))
-        return self.vectors.validate(self.update, None, {})
+        return self.vectors.validate(self.update, None)
 
     def fold(self, weight: float) -> None:
         assert self.update is not None
@@ -172,9 +172,9 @@ class Shards:
         """Keep of all that is there only x, here."""
         self._x = self.x
 
-    def validate(self, update: Update, module_buffers: ModuleBuffers | None, keeps: admission.Kept) -> float | Reason:
+    def validate(self, update: Update, module_buffers: ModuleBuffers | None) -> float | Reason:
         bare = update._replace(delta=NOTHING, curvature=NOTHING if self._method.compensate else None)
-        if not admission.fits(bare, NOTHING, module_buffers, self._method, keeps):
+        if not admission.fits(bare, NOTHING, module_buffers, self._method, {}):
             return "wrong shape"
         if not admission.finite(bare, 0.0):
             return "not finite"

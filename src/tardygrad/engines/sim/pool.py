@@ -9,10 +9,11 @@ from heapq import heapify, heappop, heappush, nsmallest
 from itertools import islice
 from typing import cast
 
-from tardygrad.core.algorithm import Batched, Task
+from tardygrad.core.batching import Batched
 from tardygrad.core.hierarchy import serve
 from tardygrad.core.messages import Job, Joined, Lost, Update
 from tardygrad.core.method import Method
+from tardygrad.core.task import Task
 from tardygrad.engines.fleet_clock import JOINED, LOST, calendar, corrupt, round_trips
 from tardygrad.engines.pool import Features, Message, Pending, Pool, perform, perform_together
 from tardygrad.engines.sim.process_pool import Crew

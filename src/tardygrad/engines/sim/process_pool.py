@@ -21,9 +21,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tardygrad.core.algorithm import Task
 from tardygrad.core.messages import Job, ModuleBuffers, Update
 from tardygrad.core.method import Method
+from tardygrad.core.task import Task
 from tardygrad.engines.pool import perform
 from tardygrad.errors import Invalid, WorkFailed
 

@@ -1,0 +1,130 @@
+"""Who works when: which clients have a job, wait for the round to end, or are free. Integers only, no vectors."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Literal, NamedTuple
+
+from tardygrad import streams
+from tardygrad.core.method import Method
+from tardygrad.errors import Invalid, check_integer
+
+
+class Census(NamedTuple):
+    """How many clients are where, and how many updates fill the buffer."""
+
+    clients: int
+    at_work: int
+    waiting: int
+    idle: int
+    lost: int
+    buffer: int
+
+
+class Roster:
+    """Every client is in one place: at work (`jobs`), waiting for the round to end (`waiting`: sync and
+    server-centric), free (`idle`), or lost (in none of them).
+
+    A synchronous round is a server-centric one with M places, each given to a random client.
+    """
+
+    def __init__(self, method: Method, clients: int, seed: int) -> None:
+        check_integer("clients", clients)
+        for name, value, fix in (
+            ("buffer", method.buffer, f"Use buffer={clients} for full synchronisation."),
+            ("concurrency", method.concurrency or 1, "Leave it out to let all clients work."),
+        ):
+            if value > clients:
+                raise Invalid(f"`{name}` must be between 1 and the number of clients ({clients}), got {value}. {fix}")
+        self.clients, self.seed, self.buffer = clients, seed, method.buffer
+        self.waits = method.mode != "client"  # whether a client that has reported waits for the round to end
+        self.places = method.buffer if method.mode == "sync" else method.concurrency or clients
+        self.random = method.mode == "sync" or method.dispatch == "random"
+        self.jobs: dict[int, int] = {}  # client at work → s, the round its job started from
+        self.idle = list(range(clients - 1, -1, -1))  # places are given from the end: client 0 first
+        self.waiting: list[int] = []
+        self.serials = [0] * clients  # the number of jobs that each client has been given
+        self.sent = 0  # the number of all jobs
+        self.holders: Counter[int] = Counter()  # s → how many jobs at work started from x_s
+
+    def assign(self, s: int, reported: int) -> list[tuple[int, int]]:
+        """Fill every free place with a job from x_s; (client, serial) of each.
+
+        Args:
+            reported: updates in the buffer; where clients wait, each of them keeps its place until the round ends.
+        """
+        places = self.places - reported * self.waits
+        assigned = []
+        while self.idle and len(self.jobs) < places:
+            client = self._pick()
+            assigned.append((client, self.serials[client]))
+            self.jobs[client] = s
+            self.serials[client] += 1
+            self.sent += 1
+        if assigned:
+            self.holders[s] += len(assigned)
+        return assigned
+
+    def _pick(self) -> int:
+        if self.random:
+            chosen = int(streams.uniform(self.seed, "dispatch", self.sent) * len(self.idle))
+            self.idle[chosen], self.idle[-1] = self.idle[-1], self.idle[chosen]
+        return self.idle.pop()
+
+    def has(self, client: int, serial: int) -> bool:
+        """Whether this job is at work: a client has one at a time, the last it was given."""
+        return client in self.jobs and serial == self.serials[client] - 1
+
+    def mismatch(self, client: int, serial: int, s: int) -> Literal["finished job", "unknown job"] | None:
+        """Why an update belongs to no job at work; None if it does."""
+        if self.has(client, serial):
+            return None if self.jobs[client] == s else "unknown job"
+        given = 0 <= client < self.clients and 0 <= serial < self.serials[client]
+        return "finished job" if given else "unknown job"
+
+    def report(self, client: int) -> int:
+        """Take a client's job as done: the client is free, or waits. Returns s."""
+        (self.waiting if self.waits else self.idle).append(client)
+        return self._release(client)
+
+    def retry(self, client: int) -> int:
+        """Take a client's job back: the client is free, and the next to get one unless places are random. Returns s."""
+        self.idle.append(client)
+        return self._release(client)
+
+    def end_round(self) -> None:
+        """Free the clients that waited."""
+        self.idle += self.waiting
+        self.waiting = []
+
+    def lose(self, client: int) -> int | None:
+        """Remove a client. Returns s if it had a job."""
+        self.idle = [other for other in self.idle if other != client]
+        self.waiting = [other for other in self.waiting if other != client]
+        return self._release(client) if client in self.jobs else None
+
+    def join(self, client: int, reported: bool) -> None:
+        """Take a lost client back; no effect on one that is present or unknown.
+
+        Args:
+            reported: whether an update of it is in the buffer: then it waits, so a round has one update of each client.
+        """
+        present = client in self.jobs or client in self.idle or client in self.waiting
+        if 0 <= client < self.clients and not present:
+            (self.waiting if self.waits and reported else self.idle).append(client)
+
+    def _release(self, client: int) -> int:
+        s = self.jobs.pop(client)
+        self.holders[s] -= 1
+        if not self.holders[s]:
+            del self.holders[s]
+        return s
+
+    def candidates(self) -> list[int]:
+        """The clients at work, and those that a random place may go to next."""
+        return [*self.jobs, *(self.idle if self.random else ())]
+
+    def census(self) -> Census:
+        """How many clients are where."""
+        at_work, waiting, idle = len(self.jobs), len(self.waiting), len(self.idle)
+        return Census(self.clients, at_work, waiting, idle, self.clients - at_work - waiting - idle, self.buffer)

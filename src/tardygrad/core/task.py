@@ -1,0 +1,40 @@
+"""The learning problem, as the algorithm sees it: batches, gradients and scores of a vector."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from tardygrad.core.messages import Job, ModuleBuffers, Vector
+
+
+class Task(Protocol):
+    """A learning problem. Only the task knows that the vector is a network."""
+
+    @property
+    def clients(self) -> int: ...
+
+    @property
+    def parameters(self) -> int:
+        """d, the length of the vector."""
+
+    def init(self, seed: int) -> Vector:
+        """x_0."""
+
+    def init_module_buffers(self) -> ModuleBuffers | None:
+        """The buffers that go with x_0, if the model has any."""
+
+    def batches(self, job: Job) -> Iterator[Any]:
+        """ξ_{i,1}, ξ_{i,2}, …: K steps or K epochs of the client's own data, drawn from the job's streams."""
+
+    def gradient(self, x: Vector, batch: Any, module_buffers: ModuleBuffers | None) -> tuple[Tensor, Vector]:
+        """F(x; ξ) and ∇F(x; ξ). Updates the buffers in place; the gradient may be overwritten by the next call."""
+
+    def evaluate(self, x: Vector, module_buffers: ModuleBuffers | None) -> dict[str, float]:
+        """Named scores on the test set; `loss` is one of them."""
+
+
+GradientRequest = tuple[Vector, Any, ModuleBuffers | None]
+"""x_{i,k−1}, ξ_{i,k}, and the model's buffers: the arguments of `Task.gradient`."""

@@ -207,7 +207,7 @@ def test_hostile_values_give_a_table_or_one_line(tardygrad: Command) -> None:
     asked = json.loads(Path("here/spec.json").read_text("utf-8"))
     hostile = {
         "surrogate": '{"event":"loss","time":1.0,"client":0,"round":"\\ud800"}\n',
-        "name": '{"event":"loss","time":1.0,"client":0,"\\ud800":1}\n',
+        "name": '{"event":"loss","time":1.0,"client":0,"round":1,"\\ud800":1}\n',
         "large": f'{{"event":"loss","time":1.0,"client":{2**70},"round":1}}\n',
         "negative": '{"event":"arrival","time":1.0,"client":-3,"serial":0,"round":0,"delay":1,"steps":1,"loss":1}\n',
     }

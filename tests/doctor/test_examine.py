@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -421,28 +422,37 @@ def test_a_resumed_run_is_examined_as_a_whole(tmp_path: Path) -> None:
     assert examine(tmp_path / "run").findings == examine(once).findings
 
 
+def advance(**facts: Any) -> str:
+    """The line of a round of two updates, with some of its facts changed."""
+    many = {"clients": [0, 1], "delays": [1, 1], "norms": [1, 1]}
+    numbers = dict.fromkeys(("norm", "move", "clipped", "local_clipped", "loss", "steps", "snapshots", "seconds"), 0)
+    return json.dumps({"event": "advance", "time": 1, "round": 1, **many, **numbers, **facts})
+
+
 @pytest.mark.parametrize(
     "line",
     [
         '{"event":"dispatch","time":1,"client":99,"serial":0,"round":0}',
         '{"event":"dispatch","time":1,"client":-1,"serial":0,"round":0}',
-        '{"event":"arrival","time":1,"client":0,"serial":0,"steps":"many"}',
-        '{"event":"arrival","time":"soon","client":0,"serial":0}',
-        '{"event":"advance","time":1,"round":1,"clients":[],"delays":[],"norms":[]}',
-        '{"event":"advance","time":1,"round":1,"clients":[0,1],"delays":[0,1],"norms":[1,1]}',
-        '{"event":"advance","time":1,"round":1,"clients":[0],"delays":[1],"norms":[1]}',
-        '{"event":"advance","time":1,"round":1,"clients":[0,1],"delays":[1],"norms":[1,1]}',
-        '{"event":"advance","time":1,"round":1,"clients":[0,77],"delays":[1,1],"norms":[1,1]}',
-        '{"event":"advance","time":1,"round":1,"clients":[0,1],"delays":[1,1],"norms":["x",1]}',
-        '{"event":"join","time":1e30,"client":0}',
-        '{"event":"join","time":1000000000000000000000000000000,"client":0}',
-        '{"event":"join","time":1e308,"client":0}',
-        '{"event":"join","time":-1,"client":0}',
-        '{"event":"advance","time":1,"round":1,"clients":[0,1],"delays":[1,99],"norms":[1,1]}',
-        '{"event":"advance","time":1,"round":1,"clients":[0,1],"delays":[1,1],"norms":[1e308,1e308]}',
-        '{"event":"advance","time":1,"round":1,"clients":[0,1],"delays":[1,1],"norms":[1,1],"local_clipped":1e308}',
-        '{"event":"advance","time":1,"round":1,"clients":[0,1],"delays":[1,1],"norms":[1,1],"clipped":-1}',
-        '{"event":"dispatch","time":9e9,"client":0,"serial":9,"round":0}\n{"event":"arrival","time":1,"client":0,"serial":9}',
+        '{"event":"arrival","time":1,"client":0,"serial":0,"round":0,"delay":1,"steps":"many","loss":1}',
+        '{"event":"arrival","time":"soon","client":0,"serial":0,"round":0,"delay":1,"steps":1,"loss":1}',
+        '{"event":"arrival","time":1,"client":0,"serial":0}',
+        advance(clients=[], delays=[], norms=[]),
+        advance(delays=[0, 1]),
+        advance(clients=[0], delays=[1], norms=[1]),
+        advance(delays=[1]),
+        advance(clients=[0, 77]),
+        advance(norms=["x", 1]),
+        '{"event":"join","time":1e30,"client":0,"round":0}',
+        '{"event":"join","time":1000000000000000000000000000000,"client":0,"round":0}',
+        '{"event":"join","time":1e308,"client":0,"round":0}',
+        '{"event":"join","time":-1,"client":0,"round":0}',
+        advance(delays=[1, 99]),
+        advance(norms=[1e308, 1e308]),
+        advance(local_clipped=1e308),
+        advance(clipped=-1),
+        '{"event":"dispatch","time":9e9,"client":0,"serial":9,"round":0}\n'
+        '{"event":"arrival","time":1,"client":0,"serial":9,"round":0,"delay":1,"steps":1,"loss":1}',
         '{"time":1}',
         "[1, 2]",
         "nonsense",

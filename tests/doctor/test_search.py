@@ -11,6 +11,7 @@ from tardygrad.doctor.clock_run import UPDATES, clocked, enough
 from tardygrad.doctor.picture import BEYOND, picture
 from tardygrad.doctor.search import Tried, ranked, search, settings, sizes
 from tardygrad.doctor.theorems import presets, tail_of, tolerance
+from tardygrad.runs.events import Tail
 from tests.doctor.planted import clip2, fleet, sgdclip
 
 TWO = tg.Fleet((tg.Group("quick", 1, tg.Uniform(1.5, 1.5)), tg.Group("slow", 1, tg.Uniform(4.0, 4.0))))
@@ -126,11 +127,11 @@ def test_the_tolerance_is_that_of_the_methods_theorem() -> None:
 
 def test_the_tail_index_is_the_one_measured_the_specs_or_a_guess() -> None:
     noisy = {"task": {"noise": {"kind": "stable", "tail": 1.2}}}
-    event = {"round": 30, "index": 1.7, "verdict": "heavy-tailed, infinite variance"}
-    assert tail_of(noisy, [event]) == (1.7, "measured in round 30")
-    assert tail_of(noisy, [{**event, "high": 2.2}]) == (1.2, "of the spec's noise")  # not clear
-    assert tail_of(noisy, [{**event, "round": None}]) == (1.7, "probed at x_0")
-    assert tail_of(noisy, [{**event, "verdict": "light-tailed"}]) == (1.2, "of the spec's noise")
+    tail = Tail(9.0, 30, 1.7, 1.6, 1.8, "heavy-tailed, infinite variance", "hill", 900)
+    assert tail_of(noisy, [tail]) == (1.7, "measured in round 30")
+    assert tail_of(noisy, [tail._replace(high=2.2)]) == (1.2, "of the spec's noise")  # not clear
+    assert tail_of(noisy, [tail._replace(round=None)]) == (1.7, "probed at x_0")
+    assert tail_of(noisy, [tail._replace(verdict="light-tailed")]) == (1.2, "of the spec's noise")
     assert tail_of({"method": {"tail": 1.3}}) == (1.3, "of the spec's tail")
     assert tail_of({"task": {"noise": {"tail": 7}}}) == tail_of(None) == (1.5, "presumed")
 

@@ -15,7 +15,7 @@ from tardygrad.cli.session import torch_threads
 from tardygrad.engines.scripted import ScriptedPool
 from tardygrad.errors import Diverged, Invalid, RecordError
 from tardygrad.runs import run as runs
-from tardygrad.runs.events import events
+from tardygrad.runs.events import read_checked, script_line
 from tardygrad.runs.record import Row, read_json, reading_record
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ def replay(folder: str, json: bool) -> None:
     with reading_record(path), torch_threads(asked.run.threads):
         changed = _changed(recorded)
         built = asked.build()
-        told = events(path / "events.jsonl", built.task.clients)
-        lines = (runs.script_line(row) for row in told)
+        events = read_checked(path / "events.jsonl", built.task.clients)
+        lines = (script_line(event) for event in events)
         wire = asked.engine.arguments.get("wire", "float32")
         script = ScriptedPool((line for line in lines if line), built.task, built.method, wire=wire)
         batched = asked.engine.arguments.get("batch", 1) > 1  # then the calendar says which jobs were computed at once
@@ -46,7 +46,7 @@ def replay(folder: str, json: bool) -> None:
             with suppress(Diverged):  # as it did then
                 for _ in progress(run.go(), done=0, rounds=rounds):
                     pass
-        for _ in told:  # what came after the last round
+        for _ in events:  # what came after the last round
             pass
     difference = _difference(path / "model.safetensors", run)
     same = difference == 0.0

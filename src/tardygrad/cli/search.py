@@ -23,6 +23,7 @@ from tardygrad.doctor.writing import written_spec
 from tardygrad.errors import Invalid
 from tardygrad.report import theme
 from tardygrad.report.loader import text
+from tardygrad.runs.events import Tail
 from tardygrad.runs.record import Row, replace
 from tardygrad.runs.run import plural
 from tardygrad.spec.spec import Built, Spec
@@ -51,7 +52,7 @@ def find(
     if writing and writing.exists():
         raise Invalid(f"a plan overwrites nothing, got --write {write!r}, which is there. Choose another name.")
     fitted: Fitted | None = None
-    tails: list[Row] = []
+    tails: list[Tail] = []
     if run is not None:
         with waiting("reading the record"):
             history = read(there(run))
@@ -101,7 +102,7 @@ def _scale(history: History, method: Method) -> float:
     return method.local_steps / before if method.local_steps and isinstance(before, int) and before > 0 else 1.0
 
 
-def _bound(asked: Spec, built: Built, most: int | None, tails: list[Row]) -> Bound:
+def _bound(asked: Spec, built: Built, most: int | None, tails: list[Tail]) -> Bound:
     if most is not None:
         return Bound(most, "--max-delay")
     if built.method.max_delay is not None:

@@ -14,6 +14,7 @@ from tardygrad.doctor.finding import Finding, Severity
 from tardygrad.doctor.history import History
 from tardygrad.doctor.what_if import Remedies
 from tardygrad.report.loader import text
+from tardygrad.runs.events import Tail
 from tardygrad.runs.record import Row
 from tardygrad.runs.run import plural
 
@@ -227,19 +228,19 @@ def progress(history: History, remedies: Remedies) -> Iterator[Finding]:
 
 def tails(history: History, remedies: Remedies) -> Iterator[Finding]:
     """The tail of the updates, where the run estimated it."""
-    known = [row for row in history.tails if row["event"] == "tail" and isinstance(row.get("index"), int | float)]
+    known = [tail for tail in history.tails if tail.round is not None and isinstance(tail.index, int | float)]
     if known:
-        yield heavy(history, known[-1], f"the updates of round {known[-1].get('round')}")
+        yield heavy(history, known[-1], f"the updates of round {known[-1].round}")
 
 
-def heavy(history: History, tail: Row, whose: str) -> Finding:
+def heavy(history: History, tail: Tail, whose: str) -> Finding:
     """What a tail index means for a run's clips."""
-    band = [tail.get(key) for key in ("low", "high")]
-    sure = f" ({band[0]:.3g} to {band[1]:.3g})" if all(isinstance(end, int | float) for end in band) else ""
-    says = f"the tail index of {whose} is {tail['index']:.3g}{sure}: {text(tail.get('verdict'))}."
+    band = (tail.low, tail.high)
+    sure = f" ({tail.low:.3g} to {tail.high:.3g})" if all(isinstance(end, int | float) for end in band) else ""
+    says = f"the tail index of {whose} is {tail.index:.3g}{sure}: {text(tail.verdict)}."
     clips = history.spec is None or history.setting("local_clip") not in (None, "inf")
-    infinite = "infinite" in str(tail.get("verdict"))
-    numbers = {key: tail.get(key) for key in ("index", "low", "high", "verdict")}
+    infinite = "infinite" in str(tail.verdict)
+    numbers = {"index": tail.index, "low": tail.low, "high": tail.high, "verdict": tail.verdict}
     if infinite and not clips:
         says += " The clients do not clip, and no rate makes such steps safe."
         return Finding("warning", "tail", says, "use a method.local_clip", numbers=numbers)

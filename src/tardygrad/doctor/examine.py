@@ -14,9 +14,9 @@ from tardygrad.doctor.finding import Finding, in_order
 from tardygrad.doctor.history import History, read
 from tardygrad.doctor.what_if import Remedies
 from tardygrad.errors import Invalid
+from tardygrad.runs.events import Tail, tail_event
 from tardygrad.runs.record import reading_record
 from tardygrad.spec import spec
-from tardygrad.tail.estimate import Tail
 from tardygrad.tail.probe import probe
 
 Check = Callable[[History, Remedies], Iterator[Finding]]
@@ -69,7 +69,7 @@ def examine(path: Path, *, probed: bool = False) -> Examined:
     history, found = read(path), list[Finding]()
     if probed:
         tail = _probed(history)
-        history = replace(history, tails=[*history.tails, {"event": "probe", **vars(tail)}] if tail else history.tails)
+        history = replace(history, tails=[*history.tails, tail] if tail else history.tails)
         found.append(_noise(history, tail))
     with reading_record(path):
         remedies = Remedies(history)
@@ -86,12 +86,12 @@ def _probed(history: History) -> Tail | None:
         raise Invalid(f"a probe needs the run's spec, got {str(history.path)!r}, begun in Python. Leave --probe out.")
     asked = spec.parse(history.spec)
     task = asked.build().task
-    return probe(
-        task, task.init(asked.run.seed), module_buffers=task.init_module_buffers(), seed=asked.run.seed
-    ).whole.tail
+    seed = asked.run.seed
+    found = probe(task, task.init(seed), module_buffers=task.init_module_buffers(), seed=seed).whole.tail
+    return tail_event(0.0, None, found) if found else None
 
 
 def _noise(history: History, tail: Tail | None) -> Finding:
     if tail is None or tail.index is None:
         return Finding("note", "tail", "the gradients' noise at x_0 has too few samples for a tail index.")
-    return heavy(history, vars(tail), "the gradients' noise at x_0")
+    return heavy(history, tail, "the gradients' noise at x_0")

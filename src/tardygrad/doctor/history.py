@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tardygrad.report.loader import RUNNING, going, text, whole
-from tardygrad.runs.record import Row, read_json, read_lines, reading_record
+from tardygrad.runs.events import Advance, Arrival, Dispatch, Join, Loss, Refusal, RunEvent, Tail, read_events
+from tardygrad.runs.record import Row, read_json, reading_record
 
 MOST = 10**6  # clients of a record that does not say how many there are
 LONGEST = 1e15  # seconds, 30 million years: no time is later
@@ -80,7 +81,7 @@ class History:
     rounds: Rounds
     jobs: tuple[Jobs, ...]  # of every client
     refused: Counter[str]  # by reason
-    tails: list[Row]  # estimates of the tail index
+    tails: list[Tail]
 
     @property
     def clients(self) -> int:
@@ -103,8 +104,8 @@ def read(path: Path) -> History:
             raise ValueError(f"{known} clients")
         reading = _Reading(known or MOST)
         if (path / "events.jsonl").exists():
-            for row in read_lines(path / "events.jsonl"):
-                reading.note(row)
+            for event in read_events(path / "events.jsonl"):
+                reading.note(event)
         clients = known or _clients(asked.get("spec")) or 1 + max(reading.at, default=-1)
         if max(reading.at, default=-1) >= clients or clients > MOST:
             raise ValueError(f"client {max(reading.at, default=-1)} of {clients}")
@@ -181,46 +182,52 @@ class _Reading:
         self.most, self.time = most, 0.0
         self.at: dict[int, _Client] = {}
         self.refused: Counter[str] = Counter()
-        self.tails: list[Row] = []
+        self.tails: list[Tail] = []
         self.buffer: int | None = None
         self.whole = {name: array("q") for name in ("clients", "delays")}
         self.each = {name: array("d") for name in ("weights", "norms")}
         self.alone = {name: array("d") for name in Rounds._fields[4:]}
 
-    def note(self, row: Row) -> None:
-        """The next event."""
-        kind, self.time = row["event"], _number(row["time"])
+    def note(self, event: RunEvent) -> None:
+        """Add the next event."""
+        self.time = _number(event.time)
         if not 0 <= self.time <= LONGEST:
             raise ValueError(f"a time of {self.time:.3g} s")
-        if kind == "advance":
-            self._advance(row)
-        elif kind == "tail":
-            self.tails.append(row)
-        elif kind in ("dispatch", "arrival", "refusal", "loss", "join"):
-            if (client := whole(row["client"])) >= self.most:
-                raise ValueError(f"client {client} of {self.most}")
-            self._client(kind, self.at.setdefault(client, _Client()), row)
+        match event:
+            case Dispatch() | Arrival() | Refusal() | Loss() | Join():
+                if (client := whole(event.client)) >= self.most:
+                    raise ValueError(f"client {client} of {self.most}")
+                self._note_client(self.at.setdefault(client, _Client()), event)
+            case Advance():
+                self._advance(event)
+            case Tail():
+                self.tails.append(event)
 
-    def _client(self, kind: str, one: _Client, row: Row) -> None:
-        if kind == "dispatch":
-            one.out, one.sent = (whole(row["serial"]), self.time), one.sent + 1
-        elif kind == "join":
-            self._join(one)
-        elif kind == "loss":
-            if one.out:
-                one.open.append(self._back(one))
-            if not one.away:
-                one.since = self.time
-            one.lost, one.away = one.lost + 1, True
-        else:
-            steps = whole(row.get("steps") or 0)
-            if one.out and one.out[0] == row["serial"]:
-                one.done.append((self._back(one), steps))
-            if kind == "arrival":
-                one.taken, one.steps = one.taken + 1, one.steps + steps
-            else:
-                one.refused += 1
-                self.refused[text(row["reason"])] += 1
+    def _note_client(self, client: _Client, event: Dispatch | Arrival | Refusal | Loss | Join) -> None:
+        match event:
+            case Dispatch():
+                client.out, client.sent = (whole(event.serial), self.time), client.sent + 1
+            case Arrival():
+                steps = whole(event.steps)
+                self._end_job(client, event.serial, steps)
+                client.taken, client.steps = client.taken + 1, client.steps + steps
+            case Refusal():
+                self._end_job(client, event.serial, 0)
+                client.refused += 1
+                self.refused[text(event.reason)] += 1
+            case Loss():
+                if client.out:
+                    client.open.append(self._back(client))
+                if not client.away:
+                    client.since = self.time
+                client.lost, client.away = client.lost + 1, True
+            case Join():
+                self._join(client)
+
+    def _end_job(self, client: _Client, serial: int, steps: int) -> None:
+        """The update of a job came; it may be that of an earlier one, sent twice."""
+        if client.out and client.out[0] == serial:
+            client.done.append((self._back(client), steps))
 
     def _join(self, one: _Client) -> None:
         if one.away:
@@ -236,18 +243,17 @@ class _Reading:
         one.busy, one.out = one.busy + seconds, None
         return seconds
 
-    def _advance(self, row: Row) -> None:
-        many = len(row["clients"])
-        if many < 1 or self.buffer not in (None, many):
-            raise ValueError(f"a round of {many} updates after rounds of {self.buffer}")
-        self.buffer = many
-        weights = row.get("weights") or [1.0] * many
-        for name, numbers in (("clients", row["clients"]), ("delays", row["delays"])):
-            self.whole[name].extend(map(whole, numbers))
-        for name, values in (("weights", weights), ("norms", row["norms"])):
-            self.each[name].extend(map(_number, values))
-        for name, rows in self.alone.items():
-            rows.append(_number(row.get(name)))
+    def _advance(self, event: Advance) -> None:
+        size = len(event.clients)
+        if size < 1 or self.buffer not in (None, size):
+            raise ValueError(f"a round of {size} updates after rounds of {self.buffer}")
+        self.buffer = size
+        for name, integers in self.whole.items():
+            integers.extend(map(whole, getattr(event, name)))
+        self.each["weights"].extend(map(_number, event.weights or [1.0] * size))
+        self.each["norms"].extend(map(_number, event.norms))
+        for name, numbers in self.alone.items():
+            numbers.append(_number(getattr(event, name)))
 
     def rounds(self) -> Rounds:
         """All of them, as arrays."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from tardygrad.core.method import Method
 from tardygrad.doctor.history import History
+from tardygrad.runs.events import Tail
 from tardygrad.runs.run import label
 from tardygrad.theory.delays import LEAST, MOST, Constants
 from tardygrad.theory.rates import PRESETS, Preset
@@ -53,12 +55,12 @@ def tolerance(method: Method, rounds: int, tail: float, schedule: str | None = N
     return max(math.pow(rounds, one.tolerance(tail)) for one in presets(name, schedule))
 
 
-def tail_of(spec: Any, events: list[Any] | None = None) -> Tailed:
+def tail_of(spec: Any, estimates: Sequence[Tail] = ()) -> Tailed:
     """The tail index of a run's noise: the last one measured with a clear verdict, that of the spec, or a guess."""
-    for event in reversed(events or []):
-        if within(event.get("index")) and "infinite" in str(event.get("verdict")) and within(event.get("high", 2)):
-            at = event.get("round")
-            return Tailed(float(event["index"]), "probed at x_0" if at is None else f"measured in round {at}")
+    for tail in reversed(estimates):
+        if tail.index is not None and within(tail.index) and "infinite" in str(tail.verdict) and within(tail.high):
+            source = "probed at x_0" if tail.round is None else f"measured in round {tail.round}"
+            return Tailed(float(tail.index), source)
     tables = spec if isinstance(spec, dict) else {}
     for table, key in (("method", "tail"), ("task", "noise")):
         value = (tables.get(table) or {}).get(key)

@@ -22,7 +22,9 @@ import numpy as np
 from tardygrad.errors import Invalid
 from tardygrad.report.downsample import Bar, Lanes, Lateness, Thin
 from tardygrad.report.settings import flat, toml
-from tardygrad.runs.record import Row, read_json, read_lines, reading_record
+from tardygrad.runs import events
+from tardygrad.runs.events import Advance, Arrival, Dispatch, Evaluation, Join, Loss, Refusal, RunEvent, read_events
+from tardygrad.runs.record import Row, read_json, reading_record
 from tardygrad.tail.estimate import FEWEST
 from tardygrad.tail.hill import hill
 
@@ -168,8 +170,8 @@ def _told(path: Path, asked: Row, scored: Container[int] = ()) -> _Telling:
     """What the events say, if the rounds that were scored besides those of every so many are known."""
     told = _Telling(_classes(asked.get("classes") or []), dict(asked.get("run") or {}).get("evaluate_every"), scored)
     if (path / "events.jsonl").exists():
-        for row in read_lines(path / "events.jsonl"):
-            told.note(row)
+        for event in read_events(path / "events.jsonl"):
+            told.note(event)
     return told
 
 
@@ -245,8 +247,7 @@ class _Telling:
         self.weighed = True
         self.refused: Counter[tuple[str, str]] = Counter()
         self.lost: Counter[str] = Counter()
-        self.counts: Counter[str] = Counter()
-        self.snapshots = 0
+        self.jobs = self.arrived = self.snapshots = 0
         self.norms = array("d")
         self._out: dict[int, tuple[int, float]] = {}  # client to serial and time of its job
         self._away: dict[int, float] = {}
@@ -255,41 +256,41 @@ class _Telling:
     def of(self, client: int) -> str:
         return _class(self._names, self._ends, client)
 
-    def note(self, row: Row) -> None:
+    def note(self, event: RunEvent) -> None:
         """The next event."""
-        kind, self.time = row["event"], float(row["time"])
+        self.time = float(event.time)
         if not math.isfinite(self.time):
             raise ValueError("a time that is not finite")
-        self.counts[kind] += 1
-        if kind == "advance":
-            self._advance(row)
-        elif kind == "evaluation":
-            scores = {text(name, 40): finite(value) for name, value in row.items() if name not in _FACTS}
-            of = whole(row["round"])
-            at = self._moments.pop(of, None)  # beside the training it comes later
-            if at is None and of != self.made:
-                self.missed.add(of)
-            self.scores.add({**(at or self._now()), "scores": scores})
-        elif kind == "tail":
-            facts = {name: finite(row.get(name)) for name in ("index", "low", "high")}
-            self.tails.add({**self._now(), **facts, "few": row.get("verdict") == "too few to tell"})
-        elif kind in ("dispatch", "arrival", "refusal", "loss", "join"):
-            self._client(kind, whole(row["client"]), row)
+        match event:
+            case Dispatch() | Arrival() | Refusal() | Loss() | Join():
+                self._client(whole(event.client), event)
+            case Advance():
+                self._advance(event)
+            case Evaluation():
+                self._evaluation(event)
+            case events.Tail():
+                facts = {name: finite(getattr(event, name)) for name in ("index", "low", "high")}
+                self.tails.add({**self._now(), **facts, "few": event.verdict == "too few to tell"})
 
-    def _client(self, kind: str, client: int, row: Row) -> None:
-        if kind == "dispatch":
-            self._out[client] = (whole(row["serial"]), self.time)
-            self._spent.setdefault(client, [0.0, 0.0])
-        elif kind == "join":
-            self._back(client)
-        else:
-            if kind == "loss" or self._out.get(client, (None,))[0] == row["serial"]:
+    def _client(self, client: int, event: Dispatch | Arrival | Refusal | Loss | Join) -> None:
+        match event:
+            case Dispatch():
+                self._out[client] = (whole(event.serial), self.time)
+                self._spent.setdefault(client, [0.0, 0.0])
+            case Arrival() | Refusal():
+                if self._out.get(client, (None,))[0] == event.serial:
+                    self._done(client)
+                self.jobs += 1
+                if isinstance(event, Arrival):
+                    self.arrived += 1
+                else:
+                    self.refused[text(event.reason), self.of(client)] += 1
+            case Loss():
                 self._done(client)
-            if kind == "loss":
                 self.lost[self.of(client)] += 1
                 self._away[client] = self.time
-            elif kind == "refusal":
-                self.refused[text(row["reason"]), self.of(client)] += 1
+            case Join():
+                self._back(client)
 
     def _done(self, client: int) -> None:
         if client in self._out:
@@ -303,23 +304,31 @@ class _Telling:
             self.lanes.add("lost", client, since, self.time)
             self._spent.setdefault(client, [0.0, 0.0])[1] += self.time - since
 
-    def _advance(self, row: Row) -> None:
-        self.made, self.seconds = whole(row["round"]), finite(row.get("seconds"))
-        self.steps += whole(row["steps"])
-        self.snapshots = max(self.snapshots, whole(row["snapshots"]))
-        for client, delay in zip(row["clients"], row["delays"], strict=True):
+    def _advance(self, event: Advance) -> None:
+        self.made, self.seconds = whole(event.round), finite(event.seconds)
+        self.steps += whole(event.steps)
+        self.snapshots = max(self.snapshots, whole(event.snapshots))
+        for client, delay in zip(event.clients, event.delays, strict=True):
             name = self.of(client)
             self.delays[name, whole(delay)] += 1
             self.lateness.add(self.made, name, self.time, delay)
-        self.weighed &= "weights" in row
-        for client, weight in zip(row["clients"], row.get("weights", ()), strict=False):
+        self.weighed &= event.weights is not None
+        for client, weight in zip(event.clients, event.weights or (), strict=False):
             self.weights[self.of(client)] = self.weights.get(self.of(client), 0.0) + (finite(weight) or 0.0)
-        self.norms.extend(norm for norm in row["norms"] if norm is not None and 0.0 < norm < math.inf)
+        self.norms.extend(norm for norm in event.norms if norm is not None and 0.0 < norm < math.inf)
         self.advances.add(self.time)
-        facts = {name: finite(row.get(name)) for name in ("loss", "clipped", "local_clipped")}
         if (self._every and self.made % self._every == 0) or self.made in self._scored:
             self._moments[self.made] = self._now()
-        self.rounds.add({**self._now(), **facts, "snapshots": whole(row["snapshots"])})
+        facts = {name: finite(getattr(event, name)) for name in ("loss", "clipped", "local_clipped")}
+        self.rounds.add({**self._now(), **facts, "snapshots": event.snapshots})
+
+    def _evaluation(self, event: Evaluation) -> None:
+        scores = {text(name, 40): finite(value) for name, value in event.scores.items()}
+        round = whole(event.round)
+        at = self._moments.pop(round, None)  # evaluated beside the training: the scores come later
+        if at is None and round != self.made:
+            self.missed.add(round)
+        self.scores.add({**(at or self._now()), "scores": scores})
 
     def _now(self) -> Row:
         return {"round": self.made, "time": finite(self.time), "seconds": self.seconds, "steps": self.steps}
@@ -358,14 +367,14 @@ class _Telling:
             weights=self.weights if self.weighed and self.weights else None,
             refused=self.refused,
             lost=self.lost,
-            arrived=self.counts["arrival"],
+            arrived=self.arrived,
             snapshots=self.snapshots,
             uses=dict(self._uses()),
             working=self.lanes.kept("working"),
             away=self.lanes.kept("lost"),
             stride=self.lanes.stride,
             gap=self.lanes.gap,
-            jobs=self.counts["arrival"] + self.counts["refusal"],
+            jobs=self.jobs,
             advances=self.advances.kept,
             tail=tail_of(self.norms),
         )
@@ -380,9 +389,6 @@ class _Telling:
         for name in [*self.classes, *(spent.keys() - self.classes.keys())]:
             working, lost = spent.get(name, (0.0, 0.0))
             yield name, Use(self.classes.get(name, seen[name]), working, lost)
-
-
-_FACTS = {"event", "time", "round", "seconds"}
 
 
 def tail_of(norms: array[float]) -> Tail | None:

@@ -1,34 +1,253 @@
-"""The events of a record, each possible after those before it."""
+"""The events of a run: one type per kind, their one writer and their one reader.
+
+Each line of events.jsonl is one JSON object. `event` names the kind, in lower case; the other keys are the fields of
+its type, in order. Numbers that are not finite are written as null, and read as None.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from tardygrad.errors import Invalid
+from tardygrad.core.messages import Advanced, Joined, Lost, Refused, Update
+from tardygrad.errors import Invalid, RecordError
+from tardygrad.runs.loop import Event
 from tardygrad.runs.record import Row, read_lines
+from tardygrad.tail.estimate import Tail as Estimate
 
-KINDS = ("dispatch", "arrival", "refusal", "loss", "join", "advance", "tail", "evaluation", "resume")
+
+class Dispatch(NamedTuple):
+    """A job was sent."""
+
+    time: float  # of the engine's clock, in seconds
+    client: int
+    serial: int  # how many jobs this client was given before
+    round: int  # that the job starts from
 
 
-def events(path: Path, clients: int) -> Iterator[Row]:
-    """The events of a run as they are read, until one that cannot have happened.
+class Arrival(NamedTuple):
+    """An update was accepted."""
+
+    time: float
+    client: int
+    serial: int
+    round: int  # that its job started from
+    delay: int | None
+    steps: int  # local ones
+    loss: float | None  # mean over those steps
+    down: int | None = None  # bytes of the job and of the update, on engines that send them over a network
+    up: int | None = None
+
+
+class Refusal(NamedTuple):
+    """An update was refused."""
+
+    time: float
+    client: int
+    serial: int
+    round: int
+    reason: str
+
+
+class Loss(NamedTuple):
+    """A client was lost."""
+
+    time: float
+    client: int
+    round: int  # of the server
+
+
+class Join(NamedTuple):
+    """A lost client came back."""
+
+    time: float
+    client: int
+    round: int
+
+
+class Advance(NamedTuple):
+    """The server made a new model; see `core.messages.Advanced`."""
+
+    time: float
+    round: int
+    clients: Sequence[int]
+    delays: Sequence[int]
+    weights: Sequence[float | None] | None  # None: an older record
+    norms: Sequence[float | None]
+    norm: float | None
+    move: float | None
+    clipped: float | None
+    local_clipped: float | None
+    loss: float | None
+    steps: int
+    snapshots: int
+    seconds: float | None  # of computing since the run began; None: an older record
+
+
+class Tail(NamedTuple):
+    """The tail index of a round's updates was estimated; see `tail.estimate.Tail`."""
+
+    time: float
+    round: int | None  # None: the doctor's estimate for the gradients at x_0
+    index: float | None  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
+    low: float | None
+    high: float | None
+    verdict: str | None
+    by: str | None
+    number: int | None
+
+
+class Evaluation(NamedTuple):
+    """The model of a round was evaluated. In the line, the scores stand beside the other fields."""
+
+    time: float
+    round: int
+    scores: Mapping[str, float | None]
+    seconds: float | None  # that it took
+
+
+class Resume(NamedTuple):
+    """A run with compressed messages was resumed: the compression errors that each client had still to add are lost."""
+
+    time: float
+    round: int
+
+
+class Unknown(NamedTuple):
+    """A kind that this version does not know."""
+
+    time: float
+    event: str
+
+
+RunEvent = Dispatch | Arrival | Refusal | Loss | Join | Advance | Tail | Evaluation | Resume | Unknown
+
+KINDS: dict[str, type[RunEvent]] = {
+    kind.__name__.lower(): kind
+    for kind in (Dispatch, Arrival, Refusal, Loss, Join, Advance, Tail, Evaluation, Resume)
+}  # fmt: skip
+_MAY_MISS = dict.fromkeys(("down", "up", "weights", *Tail._fields[1:], "seconds"))  # those of some versions or engines
+
+
+def of_turn(turn: Event, round: int, seconds: float) -> Iterator[RunEvent]:
+    """The events of one turn of the loop.
+
+    Args:
+        turn: as `drive` yields it.
+        round: of the server, after it.
+        seconds: of computing since the run began.
+    """
+    now, message, happened, jobs = turn
+    if isinstance(message, Update | Refused):
+        start = (now, message.client, message.serial, message.round)
+        if isinstance(happened, Refused):
+            yield Refusal(*start, happened.reason)
+        elif isinstance(message, Update):
+            delay = happened.delays[-1] if isinstance(happened, Advanced) else happened.delay if happened else None
+            sizes = (message.down, message.up) if message.up else ()
+            yield Arrival(*start, delay, message.steps, message.loss, *sizes)
+    elif isinstance(message, Lost | Joined):
+        yield (Loss if isinstance(message, Lost) else Join)(now, message.client, round)
+    if isinstance(happened, Advanced):
+        yield Advance(now, *happened, seconds)
+    for job in jobs:
+        yield Dispatch(now, job.client, job.serial, job.round)
+
+
+def tail_event(time: float, round: int | None, found: Estimate | None) -> Tail:
+    """An estimate as an event; without one all its numbers are null."""
+    return Tail(time, round, *(getattr(found, field, None) for field in Tail._fields[2:]))
+
+
+def kind_of(event: RunEvent) -> str:
+    """The kind of an event, as its line names it."""
+    return type(event).__name__.lower()
+
+
+def to_row(event: RunEvent) -> Row:
+    """An event as a line of events.jsonl."""
+    row: Row = {"event": kind_of(event)}
+    for field, value in event._asdict().items():
+        if field == "scores":
+            row |= value
+        elif value is not None or field not in ("down", "up"):
+            row[field] = value
+    return row
+
+
+def script_line(event: RunEvent) -> tuple[Any, ...] | None:
+    """The line of a `ScriptedPool`'s script that repeats a message; None if the event was no message."""
+    match event:
+        case Arrival():
+            return "arrive", event.client, event.time
+        case Refusal():
+            return "refuse", event.client, event.time, event.serial, event.round, event.reason
+        case Loss():
+            return "lose", event.client, event.time
+        case Join():
+            return "join", event.client, event.time
+        case Resume():
+            return "forget", None, event.time
+    return None
+
+
+def read_events(path: Path, length: int | None = None) -> Iterator[RunEvent]:
+    """The events of a file, up to a length in bytes, without a torn last line. Values are as the file has them.
+
+    Raises:
+        RecordError: a line is damaged, or a field is missing.
+    """
+    for number, row in enumerate(read_lines(path, length), 1):
+        try:
+            reader = _READERS.get(row["event"], _unknown)
+            event = reader(row)
+        except (KeyError, TypeError) as error:
+            missing = f"it has no `{error.args[0]}`" if isinstance(error, KeyError) else "`event` must be text"
+            raise RecordError(f"line {number} of {str(path)!r} is damaged: {missing}.") from error
+        yield event
+
+
+def _reader(kind: type[RunEvent]) -> Callable[[Row], RunEvent]:
+    fields = itemgetter(*kind._fields)
+    if _MAY_MISS.keys() & kind._fields:
+        return lambda row: kind._make(fields(_MAY_MISS | row))
+    return lambda row: kind._make(fields(row))
+
+
+def _evaluation(row: Row) -> Evaluation:
+    scores = {name: value for name, value in row.items() if name not in ("event", "time", "round", "seconds")}
+    return Evaluation(row["time"], row["round"], scores, row.get("seconds"))
+
+
+def _unknown(row: Row) -> Unknown:
+    return Unknown(row["time"], row["event"])
+
+
+_READERS = {name: _reader(kind) for name, kind in KINDS.items()} | {"evaluation": _evaluation}
+
+
+def read_checked(path: Path, clients: int) -> Iterator[RunEvent]:
+    """The events of a run, until one that cannot have happened after those before it.
 
     Args:
         path: of events.jsonl.
         clients: N.
+
+    Raises:
+        Invalid: with the line and the reason.
     """
-    so_far = _SoFar(clients)
-    for number, row in enumerate(read_lines(path), 1):
-        if wrong := so_far.wrong(row):
-            raise Invalid(f"line {number} of {str(path)!r} cannot have happened: {wrong}")
-        yield row
+    history = _History(clients)
+    for number, event in enumerate(read_events(path), 1):
+        if problem := history.problem(event):
+            raise Invalid(f"line {number} of {str(path)!r} cannot have happened: {problem}")
+        yield event
 
 
-class _SoFar:
-    """What the events have come to."""
+class _History:
+    """What must be known of the events so far to tell whether the next is possible."""
 
     def __init__(self, clients: int) -> None:
         self.clients = clients
@@ -36,42 +255,42 @@ class _SoFar:
         self.out: dict[int, tuple[int, int]] = {}  # client to serial and round of its job
         self.sent: dict[int, int] = {}  # client to the number of its jobs
 
-    def wrong(self, row: Row) -> str:
-        """What is wrong with the next event; nothing if it is possible."""
-        kind, now = row.get("event"), row.get("time")
-        if kind not in KINDS:
-            return f"`event` must be one of {', '.join(KINDS)}, got {_cut(kind)}. Use the version that wrote it."
-        if type(now) not in (int, float) or not self.now <= now < math.inf:  # type: ignore[operator]
-            return f"`time` must be a number, {self.now:g} or later, got {_cut(now)}."
-        self.now = now  # type: ignore[assignment]
-        if kind in ("dispatch", "arrival", "refusal", "loss", "join"):
-            return self._client(kind, row)
-        if kind == "advance":
+    def problem(self, event: RunEvent) -> str:
+        """Why this event cannot be the next; empty if it can."""
+        if isinstance(event, Unknown):
+            return f"`event` must be one of {', '.join(KINDS)}, got {_cut(event.event)}. Use the version that wrote it."
+        if type(event.time) not in (int, float) or not self.now <= event.time < math.inf:
+            return f"`time` must be a number, {self.now:g} or later, got {_cut(event.time)}."
+        self.now = event.time
+        if isinstance(event, Dispatch | Arrival | Refusal | Loss | Join):
+            if type(event.client) is not int or not 0 <= event.client < self.clients:
+                return f"`client` must be a whole number from 0 to {self.clients - 1}, got {_cut(event.client)}."
+            return self._of_client(event)
+        if isinstance(event, Advance):
             self.round += 1
-            if row.get("round") != self.round:
-                return f"`round` must be {self.round}, got {_cut(row.get('round'))}."
+            if event.round != self.round:
+                return f"`round` must be {self.round}, got {_cut(event.round)}."
         return ""
 
-    def _client(self, kind: str, row: Row) -> str:
-        client, serial, begun = row.get("client"), row.get("serial"), row.get("round")
-        if type(client) is not int or not 0 <= client < self.clients:
-            return f"`client` must be a whole number from 0 to {self.clients - 1}, got {_cut(client)}."
+    def _of_client(self, event: Dispatch | Arrival | Refusal | Loss | Join) -> str:
+        client = event.client
         sent, job = self.sent.get(client, 0), self.out.get(client)
-        if kind == "loss":
-            self.out.pop(client, None)
-        elif kind == "dispatch":
-            if job is not None or serial != sent:
+        if isinstance(event, Dispatch):
+            if job is not None or event.serial != sent:
                 why = f"its job {sent - 1} is out" if job else f"its next is job {sent}"
-                return f"client {client} cannot be sent job {_cut(serial)}: {why}."
-            if type(begun) is not int or not 0 <= begun <= self.round:  # a region counts its own
-                return f"`round` must be a whole number from 0 to {self.round}, got {_cut(begun)}."
-            self.sent[client], self.out[client] = sent + 1, (serial, begun)
-        elif kind == "arrival" and job != (serial, begun):
-            return f"job {_cut(serial)} of client {client} from round {_cut(begun)} is not out."
-        elif kind == "refusal" and (type(serial) is not int or not 0 <= serial < sent):
-            return f"job {_cut(serial)} of client {client} was never sent."
-        if kind in ("arrival", "refusal") and job == (serial, begun):
-            del self.out[client]
+                return f"client {client} cannot be sent job {_cut(event.serial)}: {why}."
+            if type(event.round) is not int or not 0 <= event.round <= self.round:  # a region counts its own rounds
+                return f"`round` must be a whole number from 0 to {self.round}, got {_cut(event.round)}."
+            self.sent[client], self.out[client] = sent + 1, (event.serial, event.round)
+        elif isinstance(event, Arrival | Refusal):
+            if job == (event.serial, event.round):
+                del self.out[client]
+            elif isinstance(event, Arrival):
+                return f"job {_cut(event.serial)} of client {client} from round {_cut(event.round)} is not out."
+            elif type(event.serial) is not int or not 0 <= event.serial < sent:
+                return f"job {_cut(event.serial)} of client {client} was never sent."
+        elif isinstance(event, Loss):
+            self.out.pop(client, None)
         return ""
 
 

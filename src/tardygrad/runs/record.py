@@ -219,7 +219,7 @@ def read_lines(path: Path, length: int | None = None) -> Iterator[Row]:
                 if not line.endswith(b"\n") or (length is not None and file.tell() > length):
                     return
                 try:
-                    row = json.loads(line)
+                    row = json.loads(line.decode())
                 except (ValueError, RecursionError) as error:
                     raise RecordError(f"line {number} of {str(path)!r} is damaged: {error}.") from error
                 if not isinstance(row, dict):

@@ -18,7 +18,7 @@ from safetensors.torch import save
 
 from tardygrad.core.algorithm import downplay
 from tardygrad.core.hierarchy import serve
-from tardygrad.core.messages import Advanced, Joined, Lost, Refused, Taken, Update, Vector
+from tardygrad.core.messages import Advanced, Taken, Update, Vector
 from tardygrad.core.method import Method
 from tardygrad.core.task import Task
 from tardygrad.engines.pool import Pool, check_work, declared
@@ -28,6 +28,18 @@ from tardygrad.errors import Diverged, Interrupted, Invalid, RecordError, Starve
 from tardygrad.fleet import Fleet
 from tardygrad.runs import checkpoint
 from tardygrad.runs.evaluation import Scores
+from tardygrad.runs.events import (
+    Evaluation,
+    Refusal,
+    Resume,
+    RunEvent,
+    kind_of,
+    of_turn,
+    read_events,
+    script_line,
+    tail_event,
+    to_row,
+)
 from tardygrad.runs.loop import Event, drive
 from tardygrad.runs.record import Record, Row, read_json, read_lines, reading_record, replace, unused, write_json
 from tardygrad.runs.summary import Summary as Summary
@@ -103,7 +115,7 @@ class Run:
                 self._check_unmoved(self.record.path)
                 self.record.rewind(self.lengths)
                 if self.pool.features.wire != "float32":  # the errors it would feed back are gone
-                    self._write("resume", self.pool.now, round=self.server.round)
+                    self._write(Resume(self.pool.now, self.server.round))
             for event in drive(self.server, self.pool, rounds):
                 self._note(event)
                 self._weigh(event)
@@ -192,24 +204,10 @@ class Run:
             return None
         return "no report of a region has reached the global server, whose model is still x_0: use a smaller `every`."
 
-    def _note(self, event: Event) -> None:
-        """Write an event down."""
-        now, message, happened, jobs = event
-        if isinstance(message, Update | Refused):
-            facts: Row = {"client": message.client, "serial": message.serial, "round": message.round}
-            if isinstance(happened, Refused):
-                self._write("refusal", now, **facts, reason=happened.reason)
-            elif isinstance(message, Update):
-                delay = happened.delays[-1] if isinstance(happened, Advanced) else happened.delay if happened else None
-                bytes = {"down": message.down, "up": message.up} if message.up else {}
-                self._write("arrival", now, **facts, delay=delay, steps=message.steps, loss=message.loss, **bytes)
-        elif isinstance(message, Lost | Joined):
-            kind = "loss" if isinstance(message, Lost) else "join"
-            self._write(kind, now, client=message.client, round=self.server.round)
-        if isinstance(happened, Advanced):
-            self._write("advance", now, **happened._asdict(), seconds=self._spent())
-        for job in jobs:
-            self._write("dispatch", now, client=job.client, serial=job.serial, round=job.round)
+    def _note(self, turn: Event) -> None:
+        """Write down the events of a turn of the loop."""
+        for event in of_turn(turn, self.server.round, self._spent()):
+            self._write(event)
 
     def _weigh(self, event: Event) -> None:
         """Look at the tail of the updates of every so many rounds."""
@@ -220,20 +218,19 @@ class Run:
         if self.tail.due(self.server.round + (not made)):
             self.tail.take(message.delta)
             if made:
-                self._write("tail", now, round=self.server.round, **self.tail.estimate())
+                self._write(tail_event(now, self.server.round, self.tail.estimate()))
 
-    def _write(self, kind: str, now: float, **facts: Any) -> None:
-        row = {"event": kind, "time": now, **facts}
-        self._remember(row)
+    def _write(self, event: RunEvent) -> None:
+        self._remember(event)
         if self.record:
-            self.record.event(row)
+            self.record.event(to_row(event))
 
-    def _remember(self, row: Row) -> None:
+    def _remember(self, event: RunEvent) -> None:
         """Keep of an event what the summary and a replay need."""
-        self.counts[row["event"]] += 1
-        if row["event"] == "refusal":
-            self.counts[f"refused: {row['reason']}"] += 1
-        if line := script_line(row):
+        self.counts[kind_of(event)] += 1
+        if isinstance(event, Refusal):
+            self.counts[f"refused: {event.reason}"] += 1
+        if line := script_line(event):
             self.script.append(line)
 
     def _round(self, now: float, advanced: Advanced) -> None:
@@ -248,7 +245,7 @@ class Run:
         for row, scores, seconds in self.scores.settled(wait=wait):
             if scores is not None:
                 row |= {f"test_{name}": value for name, value in scores.items()}
-                self._write("evaluation", self.pool.now, round=row["round"], **scores, seconds=seconds)
+                self._write(Evaluation(self.pool.now, row["round"], scores, seconds))
             self.metrics.append(row)
             if self.record:
                 self.record.row(row)
@@ -372,17 +369,9 @@ def resume(path: str | Path, method: Method, task: Task, pool: Pool, *, rounds: 
         run.scores.restore(*checkpoint.unscored(saved))
         run.seconds = saved.facts["seconds"]
         run.metrics = list(read_lines(where / "metrics.jsonl", run.lengths["metrics.jsonl"]))
-        for row in read_lines(where / "events.jsonl", run.lengths["events.jsonl"]):
-            run._remember(row)
+        for event in read_events(where / "events.jsonl", run.lengths["events.jsonl"]):
+            run._remember(event)
     return run
-
-
-def script_line(row: Row) -> Line | None:
-    """An event of a record as a line for a `ScriptedPool`; None if it was no message."""
-    if row["event"] == "refusal":
-        return "refuse", row["client"], row["time"], row["serial"], row["round"], row["reason"]
-    verb = {"arrival": "arrive", "loss": "lose", "join": "join", "resume": "forget"}.get(row["event"])
-    return (verb, row.get("client"), row["time"]) if verb else None
 
 
 def replay(run: Run) -> Run:

@@ -9,10 +9,9 @@ from torch import Tensor
 from tardygrad import streams
 from tardygrad.core.messages import Vector
 from tardygrad.errors import Invalid
-from tardygrad.tail.estimate import estimate
+from tardygrad.tail.estimate import Tail, estimate
 
 EACH, TOGETHER = 4096, 16384  # at most so many coordinates of an update, and of a round's M updates
-FACTS = ("index", "low", "high", "verdict", "by", "number")
 
 
 class Updates:
@@ -40,11 +39,10 @@ class Updates:
         """Sample one update."""
         self.collected.append(delta[self.sample].cpu())
 
-    def estimate(self) -> dict[str, float | str | None]:
-        """Estimate the tail of the collected samples and drop them; all values are None if the samples are equal."""
+    def estimate(self) -> Tail | None:
+        """Estimate the tail of the collected samples and drop them; None if the samples are equal."""
         samples, self.collected = torch.cat(self.collected).numpy(), []
         try:
-            tail = vars(estimate(samples))
+            return estimate(samples)
         except Invalid:
-            tail = {}
-        return {name: tail.get(name) for name in FACTS}
+            return None

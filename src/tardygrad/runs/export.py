@@ -9,14 +9,16 @@ from __future__ import annotations
 import csv
 import json
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from itertools import accumulate, islice
+from itertools import accumulate, chain, islice
 from pathlib import Path
 from types import NoneType
 from typing import Any, NamedTuple
 
 from tardygrad.errors import Invalid, RecordError
+from tardygrad.runs.events import Advance, Arrival, Dispatch, read_events
 from tardygrad.runs.record import Row, read_json, read_lines, reading_record
 
 METRICS = {
@@ -141,25 +143,25 @@ def _mean(values: list[float | None] | None) -> float | None:
 
 
 def _updates(path: Path) -> Iterator[Row]:
-    """Arrivals, with what their dispatch and the round that used them say."""
-    classes, sent, buffer = _classes(path), dict[int, Row](), list[Row]()
-    for row in read_lines(path / "events.jsonl"):
-        if row["event"] == "dispatch":
-            sent[row["client"]] = row
-        elif row["event"] == "arrival":
-            client, job = row["client"], sent.get(row["client"], {})
-            own = {name: row[name] for name in ("client", "serial", "delay", "steps", "loss")}
-            times = {
-                "arrival_time": row["time"],
-                "start_time": job["time"] if job.get("serial") == row["serial"] else None,
-            }
-            buffer.append(own | times | {"class": classes.of(client)})
-        elif row["event"] == "advance":
-            facts = zip(row["delays"], row.get("weights") or [None] * len(buffer), row["norms"], buffer, strict=True)
-            for delay, weight, norm, update in facts:
-                yield update | {"round": row["round"], "delay": delay, "weight": weight, "norm": norm}
-            buffer.clear()
-    yield from buffer
+    """Accepted updates, with the start of their job and the round that used them; unused ones come last."""
+    classes, jobs = _classes(path), dict[int, Dispatch]()
+    unused: dict[int, deque[tuple[int, Row]]] = {}  # by client: those of other regions come in between
+    for number, event in enumerate(read_events(path / "events.jsonl")):
+        match event:
+            case Dispatch():
+                jobs[event.client] = event
+            case Arrival(client=client):
+                job = jobs.get(client)
+                start = job.time if job and job.serial == event.serial else None
+                times = {"start_time": start, "arrival_time": event.time, "class": classes.of(client)}
+                unused.setdefault(client, deque()).append((number, event._asdict() | times | {"round": None}))
+            case Advance():
+                weights = event.weights or [None] * len(event.clients)
+                facts = zip(event.clients, event.delays, weights, event.norms, strict=True)
+                for client, delay, weight, norm in facts:
+                    _, update = unused[client].popleft()
+                    yield update | {"round": event.round, "delay": delay, "weight": weight, "norm": norm}
+    yield from (update for _, update in sorted(chain(*unused.values())))
 
 
 class Classes(NamedTuple):

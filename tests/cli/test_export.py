@@ -140,7 +140,7 @@ def test_text_that_a_spreadsheet_would_run_is_quoted(tardygrad: Command) -> None
         ),
         (["swept"], "an export needs runs, got only sweeps. Use `tardygrad report` for those."),
         (["small-1"], "a run must be named by its directory, got 'small-1'. Did you mean 'runs/small-1'?"),
-        (["runs", "copy"], "the tables of several runs need a directory, got 2 runs and none. Add --out DIR."),
+        (["runs", "copy"], "several runs need a directory for their tables, got 2 runs. Add --out DIR."),
     ],
 )
 def test_what_cannot_be_exported_is_one_line(argv: list[str], fragment: str, tardygrad: Command) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tardygrad.cli.run import again
+from tardygrad.cli.run import recorded_spec
 from tardygrad.core.messages import Job, Update
 from tardygrad.core.method import Method
 from tardygrad.core.task import Task
@@ -174,7 +174,7 @@ def test_resuming_a_finished_run_changes_nothing(tardygrad: Command) -> None:
     [
         (["here", "run.rounds=5"], "must be at least the rounds already made (12), got 5."),
         (["here", "run.rounds=x"], "`run.rounds` must be a whole number, got 'x'."),
-        (["here", "method.lr=5"], "a run may only be resumed with another run.rounds or run.track, got 'method.lr=5'."),
+        (["here", "method.lr=5"], "resuming a run may only change run.rounds or run.track, got 'method.lr=5'."),
         (["nowhere"], "'nowhere' holds no run: spec.json cannot be read (No such file or directory)."),
         (["small.toml"], "holds no run"),
     ],
@@ -190,7 +190,7 @@ def test_a_run_begun_in_python_is_not_resumed_here(tardygrad: Command) -> None:
     tardygrad("run", "small.toml", "--out", "here")
     recorded = json.loads(Path("here/spec.json").read_text())
     Path("here/spec.json").write_text(json.dumps(recorded | {"spec": None}))
-    assert "was begun in Python, without a spec" in tardygrad("resume", "here").err
+    assert "was started in Python, without a spec" in tardygrad("resume", "here").err
 
 
 @pytest.mark.parametrize("text", ["{}", "[]", "{", '{"spec": {}, "run": 3}'])
@@ -245,12 +245,12 @@ def test_what_cannot_be_replayed_is_one_line(tardygrad: Command) -> None:
     Path("here/model.safetensors").unlink()
     code, out, err = tardygrad("replay", "here")
     assert (code, out) == (2, "")
-    assert err == "error: a replay needs a run that has ended, got 'here'. Go on with it: tardygrad resume here\n"
+    assert err == "error: a replay needs a finished run, got 'here'. Continue it with: tardygrad resume here\n"
 
 
 def test_resuming_a_finished_run_says_that_it_is(tardygrad: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     first = tardygrad("run", "small.toml", "--out", "here")
-    said = "the run in here has made its 12 rounds; add run.rounds=N for more\n"
+    said = "the run in here has finished its 12 rounds; add run.rounds=N for more\n"
     monkeypatch.setattr("tardygrad.spec.spec.Spec.build", None)  # nothing is made for it
     assert tardygrad("resume", "here") == Result(0, first.out, said)
     assert tardygrad("resume", "here", "run.rounds=12") == Result(0, first.out, said)
@@ -311,16 +311,16 @@ def test_more_clients_than_workers_are_told_how_to_wait_less(tardygrad: Command)
         code, _, err = tardygrad(*common, f"method.mode={mode}")
         assert code == 0
         fix = f"method.concurrency={advised} method.dispatch=random"
-        said = "40 clients share 1 worker: jobs wait and grow old. To send them when there is room"
+        said = "40 clients share 1 worker: jobs wait, and updates get stale. To dispatch only to free workers"
         assert f"{said}: {fix}" in err
 
 
 def test_on_a_cluster_a_resumed_run_may_have_other_workers_and_nothing_else() -> None:
     tables = load("quadratic", ["engine.kind=ray", "engine.workers=3"]).resolved()
     recorded = {"spec": tables, "run": tables["run"], "versions": {}}
-    assert again("here", recorded, ["engine.workers=5", "engine.address="]).engine.arguments["workers"] == 5
+    assert recorded_spec("here", recorded, ["engine.workers=5", "engine.address="]).engine.arguments["workers"] == 5
     with pytest.raises(Invalid, match=r"engine.cpus_per_worker or engine.gpus_per_worker, got 'engine.wire=int8'"):
-        again("here", recorded, ["engine.wire=int8"])
+        recorded_spec("here", recorded, ["engine.wire=int8"])
 
 
 @pytest.mark.parametrize("odd", ["{", "[]", '{"status": "finished"}', '{"more": 1}', '{"loss": "x"}'])

@@ -53,7 +53,7 @@ def test_of_a_clipped_length_no_coordinates_are_told(tardygrad: Command) -> None
     assert "above" not in out
     assert "clips 5%" not in out
     seen = tardygrad("tail", "small.toml", "method.norm=l2", *QUICK, "--json").json
-    assert out.splitlines()[-1] == f"to clip 5% of all gradients, by their length: local_clip={seen['length']:.3g}"
+    assert out.splitlines()[-1] == f"to clip 5% of all gradients by their norm: local_clip={seen['length']:.3g}"
     assert seen["length"] > 2 * seen["whole"]["gradient"]["0.5"]
     tailopt = "method={kind='tailopt', inner='l2clip', local_clip=1.0, local_lr=0.1, lr=1.0, buffer=2, local_steps=1}"
     assert "by their length" in tardygrad("tail", "small.toml", tailopt, *QUICK).out
@@ -92,19 +92,16 @@ def test_buffers_of_a_model_are_its_own(tardygrad: Command) -> None:
     ("argv", "said"),
     [
         (["nothing"], "a spec must be a file or the name of a shipped spec, got 'nothing'"),
-        (["small.toml", "--at", "model"], "--at model needs a run that has ended, got 'small.toml'. Use --at init."),
-        (
-            ["small.toml", "--batches", "3"],
-            "`batches` must be even, since noise is measured on pairs",
-        ),
+        (["small.toml", "--at", "model"], "--at model needs a finished run, got 'small.toml'. Use --at init."),
+        (["small.toml", "--batches", "3"], "`batches` must be even, since noise is measured on pairs"),
         (["small.toml", "--clients", "0"], "`clients` must be a whole number, 1 or more, got 0."),
         (["small.toml", "--seed", "-1"], "--seed must be a whole number, 0 or more, got -1."),
         (["small.toml", "--figure", "a.pdf"], "--figure must be a file that ends in .png or .svg, got 'a.pdf'."),
-        (["small.toml", "--figure", "none/a.png"], "--figure must be a file that can be written, got 'none/a.png'"),
+        (["small.toml", "--figure", "none/a.png"], "--figure must be a writable file, got 'none/a.png'"),
         (["small.toml", "--batches", "1000000000000"], "--clients times --batches must be 1,000,000 or less, got 8,"),
         (["small.toml", "task.noise="], "a noise probe needs gradients that differ between a client's mini-batches"),
-        (["small.toml", "--local-clip", "1"], "a setting is no option, got --local-clip. Write method.local_clip=1."),
-        (["run", "task.dimension=21"], "the model in 'run' must have the shape of the task's. Leave the task as it"),
+        (["small.toml", "--local-clip", "1"], "`--local-clip` is not an option; set it as `method.local_clip=1`."),
+        (["run", "task.dimension=21"], "the model in 'run' must have the shape of the task's model. Do not change"),
     ],
 )
 def test_what_cannot_be_is_refused(tardygrad: Command, argv: list[str], said: str) -> None:

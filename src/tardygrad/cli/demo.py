@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 from tardygrad.cli.output import progress, say, show, show_json, show_table, waiting
-from tardygrad.cli.run import fresh
+from tardygrad.cli.run import new_run_dir
 from tardygrad.cli.session import Signals, torch_threads
 from tardygrad.runs import run as runs
 from tardygrad.runs.record import replace
@@ -37,7 +37,7 @@ def demo(out: str | None, rounds: int, json: bool) -> None:
     from tardygrad.report.build import tell
     from tardygrad.report.theme import write
 
-    folder = Path(out) if out else fresh("demo")
+    folder = Path(out) if out else new_run_dir("demo")
     done: dict[str, runs.Run] = {}
     for label, changes in CAST.items():
         done[label] = _one(label, folder, [*changes, f"run.rounds={rounds}", f"run.evaluate_every={EVERY}"])
@@ -56,16 +56,16 @@ def demo(out: str | None, rounds: int, json: bool) -> None:
 
 
 def _one(label: str, folder: Path, changes: list[str]) -> runs.Run:
-    asked = spec.load("digits", changes)
-    with torch_threads(asked.run.threads):
-        built = asked.build()
+    loaded = spec.load("digits", changes)
+    with torch_threads(loaded.run.threads):
+        built = loaded.build()
         with built.pool() as pool:
             out = folder / label.lower().replace("²", "2")
-            settings: runs.Settings = {**asked.run.settings(), "out": out}
-            run = runs.begin(built.method, built.task, pool, spec=asked.resolved(), **settings)
+            settings: runs.Settings = {**loaded.run.settings(), "out": out}
+            run = runs.begin(built.method, built.task, pool, spec=loaded.resolved(), **settings)
             say(f"{label}: {run.server.method}")
             with Signals(run) as signals:
-                for _ in progress(run.go(), done=0, rounds=asked.run.rounds):
+                for _ in progress(run.go(), done=0, rounds=loaded.run.rounds):
                     pass
     if signals.came is not None:
         say(f"stopped at round {run.server.round}; go on with: tardygrad resume {out}")

@@ -1,11 +1,11 @@
-"""`doctor`: what is wrong with a run, and what to change."""
+"""`doctor`: diagnose a run."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from tardygrad.cli.output import show, show_json, show_table, waiting
-from tardygrad.cli.run import there
+from tardygrad.cli.run import run_dir
 from tardygrad.cli.session import torch_threads
 from tardygrad.runs.run import plural
 
@@ -20,7 +20,7 @@ def doctor(folder: str, probe: bool, json: bool) -> None:
     from tardygrad.doctor.examine import examine
 
     with torch_threads(1), waiting("examining the run"):
-        seen = examine(there(folder), probed=probe)
+        seen = examine(run_dir(folder), probed=probe)
     if json:
         findings = [finding._asdict() for finding in seen.findings]
         show_json(seen._asdict() | {"healthy": seen.healthy, "findings": findings})
@@ -28,8 +28,8 @@ def doctor(folder: str, probe: bool, json: bool) -> None:
     show(f"{seen.method}: {seen.status} after {plural(seen.rounds, 'round')}, {seen.time:g} s on the clock")
     for finding in seen.findings:
         show_table(_table(finding))
-    said, names = ("healthy: nothing wrong with", seen.clean) if seen.healthy else ("checked:", seen.checks)
-    show(f"{said} {', '.join(names)}")
+    verdict, names = ("healthy: nothing wrong with", seen.clean) if seen.healthy else ("checked:", seen.checks)
+    show(f"{verdict} {', '.join(names)}")
 
 
 def _table(finding: Finding) -> Table:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tardygrad.cli.output import show, show_json, waiting
-from tardygrad.cli.run import there
+from tardygrad.cli.run import run_dir
 from tardygrad.errors import Invalid
 from tardygrad.report.loader import find
 from tardygrad.runs import export as exports
@@ -14,15 +14,15 @@ from tardygrad.runs.run import plural
 
 def export(folders: list[str], csv: bool, parquet: bool, out: str | None, force: bool, json: bool) -> None:
     """Write the tables of runs."""
-    paths = find([folder if Path(folder).is_dir() else str(there(folder)) for folder in folders]).runs
+    paths = find([folder if Path(folder).is_dir() else str(run_dir(folder)) for folder in folders]).runs
     if not paths:
-        raise Invalid("an export needs runs, got only sweeps. Use `tardygrad report` for those.")
+        raise Invalid("an export needs runs, got only sweeps. Use `tardygrad report` for sweeps.")
     if out is None and len(paths) > 1:
-        raise Invalid(f"the tables of several runs need a directory, got {len(paths)} runs and none. Add --out DIR.")
+        raise Invalid(f"several runs need a directory for their tables, got {len(paths)} runs. Add --out DIR.")
     formats = [name for name, wanted in (("csv", csv or not parquet), ("parquet", parquet)) if wanted]
     with waiting("exporting"):
-        made = exports.export(paths, Path(out) if out else paths[0] / "export", formats, force=force)
+        written = exports.export(paths, Path(out) if out else paths[0] / "export", formats, force=force)
     if json:
-        show_json({"files": [{"path": str(path), "rows": rows} for path, rows in made]})
+        show_json({"files": [{"path": str(path), "rows": rows} for path, rows in written]})
     else:
-        show("\n".join(f"{path}  {plural(rows, 'row')}" for path, rows in made))
+        show("\n".join(f"{path}  {plural(rows, 'row')}" for path, rows in written))

@@ -1,4 +1,4 @@
-"""What goes where: results on stdout, messages and progress on stderr."""
+"""Output: results go to stdout, messages and progress to stderr."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ Item = TypeVar("Item")
 
 
 def say(text: str) -> None:
-    """A message."""
+    """Print a message."""
     typer.echo(text, err=True)
 
 
 def show(text: str) -> None:
-    """A result."""
+    """Print a result."""
     typer.echo(text)
 
 
 def show_json(value: Any) -> None:
-    """A result as strict JSON."""
+    """Print a result as strict JSON."""
     typer.echo(json.dumps(plain(value), allow_nan=False, ensure_ascii=False, indent=2))
 
 
 def show_table(table: Table) -> None:
-    """A result as a table; what comes from files must be escaped."""
+    """Print a table; text from files must be escaped for rich."""
     from rich.console import Console
 
     Console(highlight=False, width=None if sys.stdout.isatty() else 120).print(table)
 
 
 def writable(option: str, given: str, *ends: str) -> Path:
-    """The file that an option names, tried before there is anything to write."""
+    """The file that an option names; raise `Invalid` early if it cannot be written."""
     path = Path(given)
     if path.suffix not in ends or path.is_dir():
         raise Invalid(f"{option} must be a file that ends in {' or '.join(ends)}, got {given!r}.")
@@ -53,12 +53,12 @@ def writable(option: str, given: str, *ends: str) -> Path:
             return path
     except OSError as error:
         reason = error.strerror or error
-        raise Invalid(f"{option} must be a file that can be written, got {given!r} ({reason}).") from error
+        raise Invalid(f"{option} must be a writable file, got {given!r} ({reason}).") from error
 
 
 @contextmanager
 def waiting(what: str) -> Iterator[None]:
-    """A sign of life on the terminal while something is made."""
+    """Show a spinner on the terminal."""
     if not sys.stderr.isatty():
         yield
         return
@@ -69,11 +69,11 @@ def waiting(what: str) -> Iterator[None]:
 
 
 def progress(rows: Iterable[Row], *, done: int, rounds: int) -> Iterator[Row]:
-    """The rows, with a bar on the terminal for as long as they come; without a terminal, just the rows.
+    """Pass the rows on, with a progress bar if stderr is a terminal.
 
     Args:
-        done: rounds made before.
-        rounds: T.
+        done: rounds completed before.
+        rounds: rounds in total.
     """
     if not sys.stderr.isatty():
         yield from rows
@@ -106,7 +106,7 @@ def progress(rows: Iterable[Row], *, done: int, rounds: int) -> Iterator[Row]:
 
 
 def counted(items: Iterable[Item], *, total: int, what: str) -> Iterator[Item]:
-    """The items, with a bar on the terminal."""
+    """Pass the items on, with a progress bar if stderr is a terminal."""
     if not sys.stderr.isatty():
         yield from items
         return

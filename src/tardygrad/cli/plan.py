@@ -1,4 +1,4 @@
-"""`plan`: the clock of a spec, without its training."""
+"""`plan`: simulate the clock of a spec, without training."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-MOST = 10_000_000  # updates that are simulated: minutes
+MOST = 10_000_000  # updates to simulate, which takes minutes
 
 
 class Delays(NamedTuple):
-    """The delays of the updates that made rounds."""
+    """Delays of the aggregated updates."""
 
     mean: float
     median: float
@@ -37,16 +37,16 @@ class Delays(NamedTuple):
 
 
 class Share(NamedTuple):
-    """What one class of clients contributed."""
+    """What a class of clients contributed."""
 
     clients: int
     updates: int
     share: float  # of all updates
-    delay: float | None  # mean of theirs
+    delay: float | None  # mean
 
 
 class Plan(NamedTuple):
-    """What a run will take, in seconds of the virtual clock."""
+    """What a run will take; times are seconds of the virtual clock."""
 
     method: str
     clients: int
@@ -78,23 +78,23 @@ def plan(
         ("--max-delay", "--search or --fit RUN", max_delay is None or searching),
         ("--figure", "--search or --fit RUN", figure is None or searching),
         ("--write", "--fit RUN", write is None or fit is not None),
-        ("--max-memory", "a plan of one setting", max_memory is None or not searching),
+        ("--max-memory", "a plan without --search and --fit", max_memory is None or not searching),
     ):
         if not fine:
             raise Invalid(f"{option} needs {needs}. Add it, or leave {option} out.")
-    asked = spec.load(source, overrides or ())
-    built = asked.build()
+    loaded = spec.load(source, overrides or ())
+    built = loaded.build()
     if searching:
         from tardygrad.cli.search import find
 
-        find(asked, built, run=fit, most=max_delay, figure=figure, write=write, json=json)
+        find(loaded, built, run=fit, most=max_delay, figure=figure, write=write, json=json)
         return
     if built.fleet is None:
         raise Invalid("a plan needs a [fleet], got a spec without one. Describe your clients in it.")
     limit = None if max_memory is None else read_size(max_memory)
     if (updates := built.rounds * built.method.buffer) > MOST:
         raise Invalid(
-            f"a plan is of {MOST:,} updates (rounds · buffer) at most, got {updates:,}. Plan fewer run.rounds."
+            f"a plan may have at most {MOST:,} updates (rounds · buffer), got {updates:,}. Use fewer run.rounds."
         )
     planned = simulated(built, built.fleet)
     if limit:
@@ -110,7 +110,7 @@ def plan(
 
 
 def simulated(built: spec.Built, fleet: Fleet) -> Plan:
-    """Drive the method's server on the fleet's clock, with nothing to learn."""
+    """Drive the method's server on the fleet's clock, without gradients."""
     method, parameters, rounds, seed = built.method, built.task.parameters, built.rounds, built.run.seed
     task = clock(clients=fleet.clients, parameters=parameters)
     server = serve(method, task.init(seed), clients=fleet.clients, seed=seed)
@@ -167,7 +167,7 @@ def _table(plan: Plan) -> Table:
     table.add_row("idle", f"{plan.idle:.1%} of {plan.clients} clients' time")
     table.add_row("model", plural(plan.parameters, "parameter"))
     if plan.lost:
-        table.add_row("lost", f"{plan.lost} (a client that is lost twice counts twice)")
+        table.add_row("lost", f"{plan.lost} (a client lost twice counts twice)")
     return table
 
 
@@ -178,9 +178,9 @@ def _classes(plan: Plan) -> Table:
     table = Table("class", box=None, pad_edge=False)
     for name in ("clients", "updates", "share", "mean delay"):
         table.add_column(name, justify="right")
-    for name, one in plan.classes.items():
-        delay = "" if one.delay is None else f"{one.delay:.3g}"
-        table.add_row(escape(name), str(one.clients), str(one.updates), f"{one.share:.1%}", delay)
+    for name, share in plan.classes.items():
+        delay = "" if share.delay is None else f"{share.delay:.3g}"
+        table.add_row(escape(name), str(share.clients), str(share.updates), f"{share.share:.1%}", delay)
     return table
 
 

@@ -1,4 +1,4 @@
-"""`replay`: the same arrivals once more."""
+"""`replay`: recompute a run from its recorded arrivals."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from tardygrad.cli.output import progress, show, show_json
-from tardygrad.cli.run import again, there
+from tardygrad.cli.run import recorded_spec, run_dir
 from tardygrad.cli.session import torch_threads
 from tardygrad.engines.scripted import ScriptedPool
 from tardygrad.errors import Diverged, Invalid, RecordError
@@ -24,26 +24,26 @@ if TYPE_CHECKING:
 
 def replay(folder: str, json: bool) -> None:
     """Recompute a recorded run and compare the final models."""
-    path = there(folder)
+    path = run_dir(folder)
     recorded = read_json(path / "spec.json")
     if not (path / "model.safetensors").exists() or not (path / "summary.json").exists():
-        raise Invalid(f"a replay needs a run that has ended, got {folder!r}. Go on with it: tardygrad resume {folder}")
+        raise Invalid(f"a replay needs a finished run, got {folder!r}. Continue it with: tardygrad resume {folder}")
     with reading_record(path):
         rounds = int(read_json(path / "summary.json")["rounds"])
     if rounds < 1:
         raise Invalid(f"a replay needs a run with at least one round, got {folder!r} with none.")
-    asked = again(folder, recorded, [])
-    with reading_record(path), torch_threads(asked.run.threads):
+    loaded = recorded_spec(folder, recorded, [])
+    with reading_record(path), torch_threads(loaded.run.threads):
         changed = _changed(recorded)
-        built = asked.build()
+        built = loaded.build()
         events = read_checked(path / "events.jsonl", built.task.clients)
         lines = (script_line(event) for event in events)
-        wire = asked.engine.arguments.get("wire", "float32")
+        wire = loaded.engine.arguments.get("wire", "float32")
         script = ScriptedPool((line for line in lines if line), built.task, built.method, wire=wire)
-        batched = asked.engine.arguments.get("batch", 1) > 1  # then the calendar says which jobs were computed at once
+        batched = loaded.engine.arguments.get("batch", 1) > 1  # then the simulator knows which jobs were one batch
         with built.pool() if batched else nullcontext(script) as pool:
-            run = runs.begin(built.method, built.task, pool, rounds=rounds, seed=asked.run.seed, evaluate_every=0)
-            with suppress(Diverged):  # as it did then
+            run = runs.begin(built.method, built.task, pool, rounds=rounds, seed=loaded.run.seed, evaluate_every=0)
+            with suppress(Diverged):  # as the recorded run did
                 for _ in progress(run.go(), done=0, rounds=rounds):
                     pass
         for _ in events:  # what came after the last round
@@ -64,7 +64,7 @@ def replay(folder: str, json: bool) -> None:
 
 
 def _difference(path: Path, run: runs.Run) -> float:
-    """The largest difference between two models' numbers, zero only for the same bits."""
+    """The largest difference between two models, zero only if they have the same bits."""
     import torch
     from safetensors import SafetensorError
     from safetensors.torch import load_file
@@ -84,6 +84,6 @@ def _difference(path: Path, run: runs.Run) -> float:
 
 
 def _changed(recorded: Row) -> dict[str, list[str]]:
-    """The versions that are not what they were."""
+    """Versions that changed since the recording: name, then old and new."""
     now = runs.versions()
     return {name: [was, now.get(name, "none")] for name, was in recorded["versions"].items() if now.get(name) != was}

@@ -7,7 +7,7 @@ from itertools import count
 from pathlib import Path
 
 from tardygrad.cli.output import say, waiting
-from tardygrad.cli.session import crowded, engine, fit, sit, tell, torch_threads
+from tardygrad.cli.session import crowded, engine, fit, print_summary, run_to_end, torch_threads
 from tardygrad.errors import Invalid, RecordError
 from tardygrad.runs import run as runs
 from tardygrad.runs.record import Row, read_json, reading_record, unused, unwritable
@@ -17,58 +17,58 @@ from tardygrad.spec import spec
 
 def run(source: str, overrides: list[str] | None, out: str | None, max_memory: str | None, json: bool) -> None:
     """Run a spec and record it."""
-    asked = spec.load(source, overrides or ())
-    check(asked.run.track)
+    loaded = spec.load(source, overrides or ())
+    check(loaded.run.track)
     if out:
         unused(Path(out))
-    with torch_threads(asked.run.threads):
-        with waiting(f"preparing {asked.task.kind}; a first time may take minutes"):
-            built = asked.build()
+    with torch_threads(loaded.run.threads):
+        with waiting(f"preparing {loaded.task.kind}; the first time may take minutes"):
+            built = loaded.build()
         memory = fit(built, max_memory)
         with engine(built) as pool:
-            begun = runs.begin(built.method, built.task, pool, spec=asked.resolved(), **asked.run.settings())
-            begun.path = where = unused(Path(out)) if out else fresh(asked.name)  # claimed when no rule is broken
-            say(f"{begun.server.method} on {asked.task.kind}, recording in {where}\n{memory}{crowded(begun)}")
-            sit(begun, str(where), json=json, track=asked.run.track)
+            new = runs.begin(built.method, built.task, pool, spec=loaded.resolved(), **loaded.run.settings())
+            new.path = path = unused(Path(out)) if out else new_run_dir(loaded.name)  # only once everything is valid
+            say(f"{new.server.method} on {loaded.task.kind}, recording in {path}\n{memory}{crowded(new)}")
+            run_to_end(new, str(path), json=json, track=loaded.run.track)
 
 
 def resume(folder: str, overrides: list[str] | None, max_memory: str | None, json: bool) -> None:
     """Continue a recorded run."""
-    recorded = read_json(there(folder) / "spec.json")
-    asked = again(folder, recorded, overrides or [])
-    check(asked.run.track)
-    shown = any(text.startswith("run.track") for text in overrides or ())
-    if not shown and (summary := over(Path(folder), asked.run.rounds)):
-        say(f"the run in {folder} has made its {runs.plural(summary.rounds, 'round')}; add run.rounds=N for more")
-        tell(summary, folder, json=json)
+    recorded = read_json(run_dir(folder) / "spec.json")
+    loaded = recorded_spec(folder, recorded, overrides or [])
+    check(loaded.run.track)
+    retrack = any(text.startswith("run.track") for text in overrides or ())
+    if not retrack and (summary := finished_summary(Path(folder), loaded.run.rounds)):
+        say(f"the run in {folder} has finished its {runs.plural(summary.rounds, 'round')}; add run.rounds=N for more")
+        print_summary(summary, folder, json=json)
         return
-    with torch_threads(asked.run.threads):
-        with waiting(f"preparing {asked.task.kind}; a first time may take minutes"):
-            built = asked.build()
+    with torch_threads(loaded.run.threads):
+        with waiting(f"preparing {loaded.task.kind}; the first time may take minutes"):
+            built = loaded.build()
         memory = fit(built, max_memory)
         with engine(built) as pool:
-            rounds = asked.run.rounds
+            rounds = loaded.run.rounds
             resumed = runs.resume(folder, built.method, built.task, pool, rounds=rounds)
-            made = resumed.server.round
-            if rounds < made:
-                raise Invalid(f"`run.rounds` must be at least the rounds already made ({made}), got {rounds}.")
+            done = resumed.server.round
+            if rounds < done:
+                raise Invalid(f"`run.rounds` must be at least the rounds already made ({done}), got {rounds}.")
             if overrides:
-                resumed.asked = recorded | {"spec": asked.resolved(), "run": recorded["run"] | {"rounds": rounds}}
-            where = f"from round {made}, recording in {folder}"
-            say(f"{resumed.server.method} on {asked.task.kind}, {where}\n{memory}{crowded(resumed)}")
-            sit(resumed, folder, json=json, track=asked.run.track)
+                resumed.asked = recorded | {"spec": loaded.resolved(), "run": recorded["run"] | {"rounds": rounds}}
+            start = f"from round {done}, recording in {folder}"
+            say(f"{resumed.server.method} on {loaded.task.kind}, {start}\n{memory}{crowded(resumed)}")
+            run_to_end(resumed, folder, json=json, track=loaded.run.track)
 
 
-def there(folder: str) -> Path:
-    """The directory of a run; where there is none, that of its name in runs/ is suggested."""
+def run_dir(folder: str) -> Path:
+    """The directory of a run; if only runs/`folder` is one, suggest that."""
     inside = Path("runs") / folder
     if not (Path(folder) / "spec.json").exists() and (inside / "spec.json").exists():
         raise Invalid(f"a run must be named by its directory, got {folder!r}. Did you mean {str(inside)!r}?")
     return Path(folder)
 
 
-def over(path: Path, rounds: int) -> runs.Summary | None:
-    """What came of a run, if it has made so many rounds and nothing is left to do; None too if that cannot be read."""
+def finished_summary(path: Path, rounds: int) -> runs.Summary | None:
+    """The summary of a run that has finished exactly these rounds; None if it has not, or is unreadable."""
     try:
         summary = runs.Summary(**read_json(path / "summary.json"))
         str(summary)
@@ -78,26 +78,26 @@ def over(path: Path, rounds: int) -> runs.Summary | None:
     return summary if done else None
 
 
-def again(folder: str, recorded: Row, overrides: list[str]) -> spec.Spec:
-    """The spec of a recorded run; nothing may change but its end, its trackers, and on a cluster the workers."""
+def recorded_spec(folder: str, recorded: Row, overrides: list[str]) -> spec.Spec:
+    """The spec of a recorded run; overrides may change its rounds and trackers and, on Ray, the workers."""
     if not recorded.keys() >= {"spec", "run", "versions"}:
-        raise RecordError(f"the record in {folder!r} is damaged: its spec.json lacks what was asked for.")
+        raise RecordError(f"the record in {folder!r} is damaged: its spec.json is incomplete.")
     tables = recorded["spec"]
     if tables is None:
-        fix = "Use tardygrad.resume or tardygrad.replay there."
-        raise Invalid(f"the run in {folder!r} was begun in Python, without a spec. {fix}")
+        fix = "Use tardygrad.resume or tardygrad.replay in Python."
+        raise Invalid(f"the run in {folder!r} was started in Python, without a spec. {fix}")
     with reading_record(Path(folder)):
         allowed = spec.resume_keys(tables)
         for text in overrides:
             if text.partition("=")[0].strip() not in allowed:
-                others = f"another {', '.join(allowed[:-1])} or {allowed[-1]}"
-                raise Invalid(f"a run may only be resumed with {others}, got {text!r}. Begin a new one.")
+                keys = f"{', '.join(allowed[:-1])} or {allowed[-1]}"
+                raise Invalid(f"resuming a run may only change {keys}, got {text!r}. Start a new run instead.")
             spec.override(tables, text)
         return spec.parse(tables, Path(folder).name)
 
 
-def fresh(name: str) -> Path:
-    """A new directory for a run, claimed at once: several may start at the same time."""
+def new_run_dir(name: str) -> Path:
+    """Create runs/`name`-NUMBER with the next free number; safe when several runs start at once."""
     try:
         Path("runs").mkdir(exist_ok=True)
         for number in count(1):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from tardygrad.cli.output import counted, show, show_json, show_table, waiting, writable
-from tardygrad.cli.run import there
+from tardygrad.cli.run import run_dir
 from tardygrad.core.algorithm import downplay
 from tardygrad.core.hierarchy import serve
 from tardygrad.core.method import Method
@@ -55,7 +55,7 @@ def find(
     tails: list[Tail] = []
     if run is not None:
         with waiting("reading the record"):
-            history = read(there(run))
+            history = read(run_dir(run))
             fitted, tails = fit(history, _scale(history, built.method)), history.tails
         if history.clients != built.task.clients:
             wanted = f"as many clients as the spec ({built.task.clients})"

@@ -1,4 +1,4 @@
-"""One sitting of a run at the terminal: torch's threads, progress, signals, what is printed at the end."""
+"""A run at the terminal: torch's threads, starting the engine, progress, signals, the summary."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from tardygrad.runs.run import Run, Summary, plural
 from tardygrad.runs.track import tracked
 from tardygrad.spec.spec import Built
 
-NEAR = 20_000  # messages that the clock runs ahead of a run, a second or two, unless memory is limited
+NEAR = 20_000  # messages to simulate for the memory forecast (a second or two) if there is no --max-memory
 
 
 @contextmanager
 def torch_threads(number: int) -> Iterator[None]:
-    """So many threads for torch's own work, and as before afterwards."""
+    """Set the number of torch's threads, and restore it afterwards."""
     before = torch.get_num_threads()
     torch.set_num_threads(number)
     try:
@@ -37,7 +37,7 @@ def torch_threads(number: int) -> Iterator[None]:
 
 
 def fit(built: Built, max_memory: str | None) -> str:
-    """What a run's vectors will take, in a line; refused if it is more than allowed."""
+    """The memory that a run's vectors need, in a line; raise `Invalid` if it is more than allowed."""
     limit = None if max_memory is None else read_size(max_memory)
     memory = built.memory(messages=None if limit else NEAR)
     if limit:
@@ -48,14 +48,14 @@ def fit(built: Built, max_memory: str | None) -> str:
 
 @contextmanager
 def engine(built: Built) -> Iterator[Pool]:
-    """A spec's engine, with a sign of life while it starts."""
+    """Start a spec's engine, with a spinner meanwhile."""
     with ExitStack() as stack:
-        made = built.pool()
-        if (startup := made.features.startup) and not sys.stderr.isatty():
+        engine_pool = built.pool()
+        if (startup := engine_pool.features.startup) and not sys.stderr.isatty():
             say(startup)
-        with Signals(Unbegun()) as signals, waiting(f"starting the engine {built.engine.kind}"):
+        with Signals(NotStarted()) as signals, waiting(f"starting the engine {built.engine.kind}"):
             try:
-                pool = stack.enter_context(made)
+                pool = stack.enter_context(engine_pool)
             finally:
                 if signals.came:
                     raise typer.Abort(signals.came)
@@ -65,40 +65,40 @@ def engine(built: Built) -> Iterator[Pool]:
 
 
 def crowded(run: Run) -> str:
-    """What to do about more clients at work than workers, if there are."""
+    """A hint if more clients work at once than there are workers, else nothing."""
     method, places = run.server.method, run.server.roster.places
     features = run.pool.features
     workers = features.parallel
     if features.virtual_clock or workers is None or places <= workers or method.mode == "sync":
         return ""
     room = workers if method.mode == "client" else max(workers, method.buffer)
-    fix = f"To send them when there is room: method.concurrency={room} method.dispatch=random"
-    return f"\n{places} clients share {plural(workers, 'worker')}: jobs wait and grow old. {fix}"
+    fix = f"To dispatch only to free workers: method.concurrency={room} method.dispatch=random"
+    return f"\n{places} clients share {plural(workers, 'worker')}: jobs wait, and updates get stale. {fix}"
 
 
 class Stoppable(Protocol):
-    """A run, or a sweep."""
+    """A run or a sweep."""
 
     def stop(self) -> None: ...
 
 
-class Unbegun:
-    """What there is before a run: nothing to keep."""
+class NotStarted:
+    """Placeholder before the run exists: a signal aborts."""
 
     def stop(self) -> None:
         raise KeyboardInterrupt
 
 
 class Signals:
-    """Ctrl-C and SIGTERM end a run at its next message, with a checkpoint; the second one ends the process at once."""
+    """The first Ctrl-C or SIGTERM stops a run at its next message, with a checkpoint; the second kills the process."""
 
     def __init__(self, run: Stoppable) -> None:
         self.run = run
         self.came: int | None = None
 
     def __enter__(self) -> Signals:
-        here = threading.current_thread() is threading.main_thread()  # elsewhere signals cannot be caught
-        self._before = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM) if here}
+        main = threading.current_thread() is threading.main_thread()  # other threads cannot catch signals
+        self._before = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM) if main}
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -110,12 +110,14 @@ class Signals:
         for each in self._before:
             signal.signal(each, signal.SIG_DFL)
         if sys.stderr.isatty():
-            os.write(sys.stderr.fileno(), b"\x1b[?25h")  # the bar hides the cursor, and a kill would leave it so
+            os.write(
+                sys.stderr.fileno(), b"\x1b[?25h"
+            )  # show the cursor again, which the bar hides
         self.run.stop()
 
 
-def sit(run: Run, out: str, *, json: bool, track: Sequence[str] = ()) -> None:
-    """Take a run to its end or to a signal, shown to trackers on the way, and print what came of it."""
+def run_to_end(run: Run, out: str, *, json: bool, track: Sequence[str] = ()) -> None:
+    """Run until the end or a signal, with progress and trackers, and print the summary."""
     try:
         with Signals(run) as signals:
             rows = tracked(run, track) if track else run.go()
@@ -123,14 +125,14 @@ def sit(run: Run, out: str, *, json: bool, track: Sequence[str] = ()) -> None:
                 pass
     except WorkFailed as error:
         raise WorkFailed(f"{str(error).rstrip('.')}. Go on with: tardygrad resume {out}") from error
-    tell(run.summary(), out, json=json)
+    print_summary(run.summary(), out, json=json)
     if run.status == "stopped":
         say(f"stopped at round {run.server.round}; go on with: tardygrad resume {out}")
         raise typer.Exit(128 + (signals.came or signal.SIGINT))
 
 
-def tell(summary: Summary, out: str, *, json: bool) -> None:
-    """Print what came of a run."""
+def print_summary(summary: Summary, out: str, *, json: bool) -> None:
+    """Print the summary of a run."""
     if json:
         show_json({"out": out, **summary._asdict()})
     else:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from tardygrad.cli.output import say, show, show_json, show_table, waiting
-from tardygrad.cli.run import fresh
+from tardygrad.cli.run import new_run_dir
 from tardygrad.cli.session import Signals, torch_threads
 from tardygrad.errors import Invalid
 from tardygrad.runs.record import Row
@@ -49,12 +49,12 @@ def sweep(
             if more := [*(overrides or ()), *(f"--{name}" for name in given), *(["--out"] if out else [])]:
                 raise Invalid(f"a sweep goes on as it was asked, got {more[0]!r} too. Give its folder and --jobs only.")
             folder, asked = Path(source), again(Path(source))
-            with waiting(f"preparing {asked.spec['task']['kind']}; a first time may take minutes"):
+            with waiting(f"preparing {asked.spec['task']['kind']}; the first time may take minutes"):
                 task = build(asked)
         else:
-            with waiting("preparing the task; a first time may take minutes"):
+            with waiting("preparing the task; the first time may take minutes"):
                 asked, task = ask(source, overrides or (), **given)
-            folder = Path(out) if out else fresh(f"{asked.name}-sweep")
+            folder = Path(out) if out else new_run_dir(f"{asked.name}-sweep")
             if (folder / "sweep.json").is_file():
                 same(folder, asked)
         before = read(folder).trials if (folder / "sweep.json").is_file() else None

@@ -36,8 +36,8 @@ def theory(
     settings = {"local_steps": local_steps, "local_clip": local_clip, "local_lr": local_lr, "clip": clip}
     given = {name: value for name, value in settings.items() if value is not None}
     sums = equal(delay, rounds=rounds, buffer=buffer)
-    rates = [_rates(one, tail, rounds) for one in chosen]
-    explicit = [row for one in chosen for row in _explicit(one, tail, sums, given)]
+    rates = [_rates(preset, tail, rounds) for preset in chosen]
+    explicit = [row for preset in chosen for row in _explicit(preset, tail, sums, given)]
     if json:
         show_json({"tail": tail, "rounds": rounds, "methods": rates, "delay": delay, "bounds": explicit})
         return
@@ -47,29 +47,29 @@ def theory(
         _show_explicit(explicit)
 
 
-def _rates(one: Preset, tail: float, rounds: int) -> Row:
-    rate, tolerance = float(one.rate(tail)), float(one.tolerance(tail))
+def _rates(preset: Preset, tail: float, rounds: int) -> Row:
+    rate, tolerance = float(preset.rate(tail)), float(preset.tolerance(tail))
     return {
-        "method": one.name,
-        "exponents": {name: float(power) for name, power in one.exponents(tail).items()},
+        "method": preset.name,
+        "exponents": {name: float(power) for name, power in preset.exponents(tail).items()},
         "rate": rate,
         "bound": rounds**-rate,
         "tolerance": tolerance,
         "delay": rounds**tolerance,
-        "source": one.theorem.name,
+        "source": preset.theorem.name,
     }
 
 
-def _explicit(one: Preset, tail: float, sums: Sums, given: dict[str, float]) -> list[Row]:
-    """The explicit bounds of a method, with what was not given as its schedule says at T."""
-    scheduled = {name: sums.rounds ** float(power) for name, power in one.exponents(tail).items() if name != "lr"}
+def _explicit(preset: Preset, tail: float, sums: Sums, given: dict[str, float]) -> list[Row]:
+    """The explicit bounds of a method; settings that are not given have the value of its schedule at T."""
+    scheduled = {name: sums.rounds ** float(power) for name, power in preset.exponents(tail).items() if name != "lr"}
     constants = Constants(tail=tail, **{**scheduled, **given})
     return [
-        {"method": one.name, "factor": factors(sums, constants)[one.name] if bound.condition else None}
+        {"method": preset.name, "factor": factors(sums, constants)[preset.name] if bound.condition else None}
         | {"source": bound.source, "condition": bound.condition, "lr": bound.lr}
         | {"bound": bound.value, "terms": bound.terms}
         for bound in bounds(sums, constants)
-        if bound.method == one.name
+        if bound.method == preset.name
     ]
 
 

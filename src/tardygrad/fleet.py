@@ -261,7 +261,13 @@ class Fleet:
 
     @classmethod
     def paper(cls, *, clients: int = 40, stragglers: Stragglers = "large", continuous: bool = False) -> Fleet:
-        """The paper's fleet: of 40 clients 17 small (1–2 s), 12 medium (3–5 s), 11 large (5–8 s or 20–40 s)."""
+        """The paper's fleet: of 40 clients 17 small (1–2 s), 12 medium (3–5 s), 11 large (5–8 s or 20–40 s).
+
+        Args:
+            clients: number of clients.
+            stragglers: runtime of the large clients: "mild" is 5–8 s, "large" 20–40 s.
+            continuous: any runtime in these ranges, rather than whole seconds.
+        """
         if stragglers not in ("mild", "large"):
             raise Invalid(f"`stragglers` must be 'mild' or 'large', got {stragglers!r}.")
         if clients < 1:
@@ -273,7 +279,11 @@ class Fleet:
 
     @classmethod
     def trace(cls, path: str | Path) -> Fleet:
-        """A fleet from measured times: a CSV file with the columns `client`, `seconds` and, optionally, `class`."""
+        """A fleet from measured times.
+
+        Args:
+            path: a CSV file with the columns `client`, `seconds` and optionally `class`.
+        """
         times: dict[str, list[float]] = {}
         names: dict[str, str] = {}
         try:

@@ -110,9 +110,7 @@ class Signals:
         for each in self._before:
             signal.signal(each, signal.SIG_DFL)
         if sys.stderr.isatty():
-            os.write(
-                sys.stderr.fileno(), b"\x1b[?25h"
-            )  # show the cursor again, which the bar hides
+            os.write(sys.stderr.fileno(), b"\x1b[?25h")  # show the cursor again, which the bar hides
         self.run.stop()
 
 

@@ -89,7 +89,18 @@ class Regions:
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """A method is data: an inner step, an outer step, and what becomes of a late update in between."""
+    """A method is data: an inner step, an outer step, and what becomes of a late update in between.
+
+    Args:
+        buffer: number of updates M that make a round.
+        local_steps: local work K as a number of steps.
+        local_epochs: local work K as passes over the client's data; set this or `local_steps`.
+        mode: who works when: "sync" rounds wait for M sampled clients, "server" sends a new model when a round ends,
+            "client" at once.
+        max_delay: refuse updates with a larger delay than this; None refuses none.
+        concurrency: clients that work at once; None is all of them (in mode "sync", M).
+        dispatch: who gets a free place: the "same" client that left it, or a "random" idle one.
+    """
 
     name: str
     inner: Transform  # a gradient becomes a local move

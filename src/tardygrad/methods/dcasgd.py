@@ -46,14 +46,14 @@ def dcasgd(
     """DC-ASGD.
 
     Args:
-        local_lr: η_ℓ, read at the round the client pulled.
-        lr: η, read at the server's round.
+        local_lr: learning rate η_ℓ of the local steps, read at the round whose model the client pulled.
+        lr: learning rate η of the server, read at its round.
         adaptive: DC-ASGD-a; else -c.
         strength: λ₀; None is 0.04, and 2 if it is adaptive.
         decay: m.
         eps: ε.
         source: what g² is with several local steps.
-        local_clip: u of the local steps, read as local_lr; inf switches clipping off.
+        local_clip: threshold u of the local steps; inf switches clipping off.
         buffer: M; 1 is the paper's.
         mode: with M = 1 "server" and "client" are the same.
         how: `local_steps` or `local_epochs`, `max_delay`, `concurrency`, `dispatch` of `Method`.

@@ -40,14 +40,14 @@ def diloco(
     """DiLoCo.
 
     Args:
-        local_lr: η_ℓ, read at the round the client pulled.
-        lr: η, read at the server's round.
-        momentum: β.
-        optimizer: a class of torch.optim for the local steps, and
+        local_lr: learning rate η_ℓ of the local steps, read at the round whose model the client pulled.
+        lr: learning rate η of the server, read at its round.
+        momentum: the server's momentum β.
+        optimizer: name of the class of `torch.optim` that makes the local steps.
         options: its arguments, such as {"weight_decay": 0.1}.
-        keep: its state from one job of a client to the next; else it begins anew.
-        local_clip: u of the local steps, read as local_lr; inf switches clipping off.
-        norm: clip each coordinate, or the whole vector's length ("l2").
+        keep: keep the optimizer's state from one job of a client to the next.
+        local_clip: threshold u of the local steps; inf switches clipping off.
+        norm: clip each coordinate, or the norm of the whole vector ("l2").
         mode: "sync" is the paper's, with `buffer` all clients.
         how: `buffer`, `local_steps` or `local_epochs`, `max_delay`, `concurrency`, `dispatch` of `Method`.
 

@@ -58,20 +58,20 @@ def dn_dylu(
     """DN, with DyLU or without.
 
     Args:
-        local_lr: η_ℓ, read at the round the client pulled.
+        local_lr: learning rate η_ℓ of the local steps, read at the round whose model the client pulled.
         lr: η, read at the server's round: the rate of N arrivals together.
         period: N, the arrivals between two updates of the momentum.
-        momentum: β.
+        momentum: the server's momentum β.
         c: the share of the momentum that every arrival gets, from 0 (all of it at the N-th) to 1/N.
-        local_clip: u of the local steps, read as local_lr; inf switches clipping off.
+        local_clip: threshold u of the local steps; inf switches clipping off.
         dylu: fewer local steps for slower clients; False gives everyone K.
         percentile: DyLU compares with that of the measured speeds; 100 is the fastest.
         smoothing: how much of a client's measured speed stays when a new measurement comes in.
         rounding: of K_i, "floor" (the paper's) or "ceil" (HALoS's).
         least: the smallest K_i; 5 in its authors' notebook.
-        optimizer: a class of torch.optim for the local steps; the paper's is "AdamW", with keep=True.
-        options: its arguments.
-        keep: its state from one job of a client to the next; else it begins anew.
+        optimizer: name of the class of `torch.optim` for the local steps; the paper's is "AdamW", with keep=True.
+        options: arguments of the optimizer, such as {weight_decay = 0.1}.
+        keep: keep the optimizer's state from one job of a client to the next.
         buffer: M; 1 is the paper's, more takes the mean of M updates for an arrival.
         how: `local_steps` or `local_epochs`, `mode`, `max_delay`, `concurrency`, `dispatch` of `Method`.
 

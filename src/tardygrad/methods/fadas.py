@@ -42,13 +42,16 @@ def fadas(
     """FADAS.
 
     Args:
-        local_lr: η_ℓ, read at the round the client pulled.
-        lr: η, read at the server's round.
+        local_lr: learning rate η_ℓ of the local steps, read at the round whose model the client pulled.
+        lr: learning rate η of the server, read at its round.
         tau_c: τ_c, the rounds that an update may have missed before the rate falls; inf: it never does.
+        beta1: β₁ of the server's AMSGrad.
+        beta2: β₂ of the server's AMSGrad.
         eps: ε. A coordinate of Δ that is far above it moves by about η however small it is, so where Δ is all but 0
             rounding decides, and runs that agree but for rounding part sooner than with other methods.
         lr_rule: how the rate falls.
-        local_clip: u of the local steps, read as local_lr; inf, the paper's, switches clipping off.
+        bias_correction: correct the bias of the first steps.
+        local_clip: threshold u of the local steps; inf, the paper's, switches clipping off.
         how: `buffer`, `local_steps` or `local_epochs`, `mode`, `max_delay`, `concurrency`, `dispatch` of `Method`.
 
     >>> str(fadas(local_lr=0.1, lr=0.001, tau_c=4, buffer=5, local_steps=5, concurrency=25, dispatch="random"))

@@ -48,9 +48,9 @@ def fedasync(
     """FedAsync.
 
     Args:
-        local_lr: η_ℓ, read at the round the client pulled.
+        local_lr: learning rate η_ℓ of the local steps, read at the round whose model the client pulled.
         lr: η, the weight of a fresh update's model, read at the server's round.
-        weight: S; None is constant.
+        weight: weight S of an update by the rounds it missed; None is constant.
         rho: ρ of the proximal term; 0 switches it off.
         mixing: a_t = η S(s) for each update, or a_t = a_{t−1} S(s) ("compound").
         local_clip: u of the local steps, the term's gradient included, read as local_lr; inf switches clipping off.

@@ -36,13 +36,13 @@ def fedavg(
     """FedAvg.
 
     Args:
-        local_lr: η_ℓ, read at the round the client pulled.
-        lr: η, read at the server's round.
-        local_clip: u of the local steps, read as local_lr; inf switches clipping off.
-        optimizer: a class of torch.optim for the local steps, and
-        options: its arguments.
-        keep: its state from one job of a client to the next; else it begins anew.
-        mode: "sync" is the paper's.
+        local_lr: learning rate η_ℓ of the local steps, read at the round whose model the client pulled.
+        lr: learning rate η of the server, read at its round.
+        local_clip: threshold u of the local steps; inf switches clipping off.
+        optimizer: name of the class of `torch.optim` that makes the local steps.
+        options: arguments of the optimizer, such as {weight_decay = 0.1}.
+        keep: keep the optimizer's state from one job of a client to the next.
+        mode: who works when; "sync" is the paper's.
         how: `buffer`, `local_steps` or `local_epochs`, `max_delay`, `concurrency`, `dispatch` of `Method`.
 
     >>> str(fedavg(local_lr=0.1, buffer=10, local_epochs=1))

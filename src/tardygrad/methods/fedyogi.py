@@ -37,13 +37,13 @@ def fedyogi(
     """FedYogi.
 
     Args:
-        local_lr: η_ℓ, read at the round the client pulled.
-        lr: η, read at the server's round.
-        beta1: β₁.
-        beta2: β₂.
-        eps: τ.
-        local_clip: u of the local steps, read as local_lr; inf switches clipping off.
-        mode: "sync" is the paper's.
+        local_lr: learning rate η_ℓ of the local steps, read at the round whose model the client pulled.
+        lr: learning rate η of the server, read at its round.
+        beta1: β₁ of the server's step.
+        beta2: β₂ of the server's step.
+        eps: τ, added to the denominator of the server's step.
+        local_clip: threshold u of the local steps; inf switches clipping off.
+        mode: who works when; "sync" is the paper's.
         how: `buffer`, `local_steps` or `local_epochs`, `max_delay`, `concurrency`, `dispatch` of `Method`.
 
     >>> str(fedyogi(local_lr=0.1, lr=0.01, buffer=10, local_steps=5))

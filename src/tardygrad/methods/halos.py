@@ -68,11 +68,11 @@ def halos(
         period: N, the reports between two updates of its momentum.
         blend: α, the share of the global model in what a region goes on with when it has heard back.
         exchange: seconds that a message between a region and the global server takes.
-        optimizer: a class of torch.optim for the local steps, and
-        options: its arguments; for AdamW, None is the paper's.
-        keep: its state from one job of a client to the next; else it begins anew.
-        local_clip: u of the local steps, read as local_lr; inf switches clipping off.
-        norm: clip each coordinate, or the whole vector's length ("l2", the paper's).
+        optimizer: name of the class of `torch.optim` that makes the local steps.
+        options: arguments of the optimizer, such as {weight_decay = 0.1}; for AdamW, None is the paper's.
+        keep: keep the optimizer's state from one job of a client to the next.
+        local_clip: threshold u of the local steps; inf switches clipping off.
+        norm: clip each coordinate, or the norm of the whole vector ("l2", the paper's).
         dylu: fewer local steps for slower clients; False gives everyone K.
         buffer: M of the regions; 1 is the paper's.
         mode: of the regions; with M = 1 "server" and "client" are the same.

@@ -39,13 +39,13 @@ def sgdclip(
     """SGDClip.
 
     Args:
-        local_lr: η_ℓ, read at the round the client pulled.
-        local_clip: u, likewise; inf switches clipping off.
-        lr: η, read at the server's round.
+        local_lr: learning rate η_ℓ of the local steps, read at the round whose model the client pulled.
+        local_clip: threshold u of the local steps; inf switches clipping off.
+        lr: learning rate η of the server, read at its round.
         local_lower: BiClip's lower threshold d; 0 switches it off.
-        norm: clip each coordinate, or the whole vector's length ("l2").
-        downplay: SD, divide an update by its delay.
-        compensate: DC, correct an update for the model's drift.
+        norm: clip each coordinate, or the norm of the whole vector ("l2").
+        downplay: SD: divide an update by its delay.
+        compensate: DC: correct an update for the drift of the model since the client pulled it.
         schedule: "theory" makes the three numbers c · t^exponent, as the theorem says for the noise's tail index
             (`tardygrad theory` prints them).
         tail: α of the noise, above 1 and at most 2; what the theory's schedule needs.

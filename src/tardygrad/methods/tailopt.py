@@ -60,17 +60,17 @@ def tailopt(
     Args:
         outer: the server's step.
         inner: the clients' step.
-        local_lr: η_ℓ, read at the round the client pulled.
-        lr: η, read at the server's round.
+        local_lr: learning rate η_ℓ of the local steps, read at the round whose model the client pulled.
+        lr: learning rate η of the server, read at its round.
         local_clip: u of inner "biclip" and "l2clip"; inf switches clipping off.
         local_lower: d of the same; 0 switches it off.
         clip: u of outer "biclip".
         lower: d of outer "biclip".
         beta1: β₁ of outer "adam"; the inner one has torch's.
         beta2: β₂ of outer "adam" and "rmsprop".
-        eps: τ.
+        eps: τ, added to the denominator of the server's step.
         unbiased: correct the bias of outer "adam".
-        mode: "sync" is the paper's.
+        mode: who works when; "sync" is the paper's.
         how: `buffer`, `local_steps` or `local_epochs`, `max_delay`, `concurrency`, `dispatch` of `Method`.
 
     >>> str(tailopt(outer="rmsprop", local_lr=0.1, local_clip=1.0, local_lower=0.1, lr=0.01, buffer=10, local_steps=5))

@@ -62,6 +62,11 @@ from tardygrad.spec.signature import (
 
 
 def _grouped(*, groups: tuple[Group, ...]) -> Fleet:
+    """Clients in groups.
+
+    Args:
+        groups: a list of tables with `name`, `clients`, `runtime` and optionally `link`.
+    """
     return Fleet(groups)
 
 
@@ -75,7 +80,16 @@ def _afflicted(
     faults: tuple[Fault, ...] = (),
     link: Link | None = None,
 ) -> Fleet:
-    """What every kind of fleet takes besides its own keys; a link here is everyone's."""
+    """What every kind of fleet takes besides its own keys.
+
+    Args:
+        server_time: seconds that the server needs for each update.
+        crashes: a list of tables with `client`, `at` and, if the client comes back, `back`.
+        slow: a list of tables with `client`, `at`, `until` and `factor`; a factor of inf is a pause.
+        available: a list of tables with `client`, `windows` (pairs of start and end) and, if they repeat, `period`.
+        faults: a list of tables with `client`, `job` (its number, from 0) and `sends`: "nan" or "twice".
+        link: latency and bandwidth of every client.
+    """
     fleet = replace(fleet, server_time=server_time, crashes=crashes, slow=slow, available=available, faults=faults)
     return fleet.linked(link) if link else fleet
 
@@ -122,15 +136,25 @@ _MADE = (
 
 @dataclass(frozen=True, kw_only=True)
 class Length:
-    """The table [run]: how long, and what is kept; see `tardygrad.runs.run.Settings`."""
+    """The table [run].
+
+    Args:
+        rounds: number of rounds, T.
+        seed: seed of every random stream except the task's data.
+        evaluate_every: rounds between evaluations; 0 is never, otherwise the last round is always evaluated.
+        checkpoint_every: rounds between checkpoints.
+        tail_every: rounds between estimates of the tail of the updates; 0 is never.
+        threads: threads of torch; one is fastest for small models, and another number may change a run's bits.
+        track: experiment trackers that get every round.
+    """
 
     rounds: int
     seed: int = 0
     evaluate_every: int = 10
     checkpoint_every: int = 10
     tail_every: int = 0
-    threads: int = 1  # torch's own: one is fastest for small models, and their number may change a run's bits
-    track: tuple[Literal["tensorboard", "wandb", "trackio", "mlflow"], ...] = ()  # see track.py; the bits do not change
+    threads: int = 1
+    track: tuple[Literal["tensorboard", "wandb", "trackio", "mlflow"], ...] = ()
 
     def __post_init__(self) -> None:
         least = {"rounds": 1, "seed": 0, "evaluate_every": 0, "checkpoint_every": 1, "tail_every": 0, "threads": 1}

@@ -39,7 +39,7 @@ def clock(*, clients: int, parameters: int = 0) -> Clock:
     """A clock-only task: no vector, no batches, no scores.
 
     Args:
-        clients: N.
+        clients: number of clients, N.
         parameters: the size of the model it stands for, for links whose messages take time.
 
     >>> clock(clients=40).evaluate(torch.empty(0), None)

@@ -43,15 +43,18 @@ def digits(
     """Digits: 1,437 images to train on, always the same 360 to test on, and a network for them.
 
     Args:
-        clients: N.
+        clients: number of clients, N.
         model: "vit", a vision transformer, or "mlp", a perceptron, which is some ten times faster.
         dim: its width.
         depth: its blocks, or hidden layers.
         heads: attention heads of the transformer; must divide `dim`.
         patch: side of its patches in pixels; must divide 8.
         batch_size: rows per local step.
-        how: the split over clients, with `concentration`, `labels_per_client` and `balanced`; see `shard`.
-        noise: added to every gradient.
+        how: the split over clients: "iid", "dirichlet" or "label"; see `shard`.
+        concentration: of the "dirichlet" split; the smaller, the more clients differ.
+        labels_per_client: labels of each client in the "label" split.
+        balanced: every client gets the same number of rows.
+        noise: heavy-tailed noise that is added to every gradient.
         seed: of the split; x_0 depends on the seed of the run.
 
     >>> digits(clients=40)

@@ -64,7 +64,7 @@ def glue(
     regression: squared error on scores divided by 5, and Pearson's correlation with them.
 
     Args:
-        clients: N.
+        clients: number of clients, N.
         name: the task.
         data: the folder of the tasks' folders, with parquet files or GLUE's own (see `tardygrad.tasks.data.glue`); or
             "hub", and the Hugging Face hub is asked. It must be given.
@@ -75,8 +75,11 @@ def glue(
         batch_size: rows per local step.
         rows: to train on; None is 5,000 of MNLI, QNLI, QQP and SST-2, as in the paper, and all of the others.
         test_rows: of the validation set, the same for every seed; None is all.
-        how: the split over clients, with `concentration`, `labels_per_client` and `balanced`; see `shard`.
-        noise: added to every gradient.
+        how: the split over clients: "iid", "dirichlet" or "label"; see `shard`.
+        concentration: of the "dirichlet" split; the smaller, the more clients differ.
+        labels_per_client: labels of each client in the "label" split.
+        balanced: every client gets the same number of rows.
+        noise: heavy-tailed noise that is added to every gradient.
         device: where data, vectors and the module live.
         autocast: forward passes in bfloat16 where torch thinks it safe.
         cache: the folder for tokens and features; None is ~/.cache/tardygrad.

@@ -68,7 +68,7 @@ class Source(NamedTuple):
         """These images, divided among clients, and a network for them.
 
         Args:
-            clients: N.
+            clients: number of clients, N.
             data: the folder of the images, see `tasks.data.images`; "hub" fetches them from huggingface.co; None
                 is where Debian's package dataset-fashion-mnist puts Fashion-MNIST, and no place for the others.
             model: "vit", a vision transformer, or "cnn", three convolutions, from scratch; "tinyvit" or
@@ -78,9 +78,12 @@ class Source(NamedTuple):
             heads: of its attention; must divide `dim`.
             patch: side of its patches in pixels; must divide that of the images.
             batch_size: rows per local step.
-            how: the split over clients, with `concentration`, `labels_per_client` and `balanced`; see `shard`.
+            how: the split over clients: "iid", "dirichlet" or "label"; see `shard`.
+            concentration: of the "dirichlet" split; the smaller, the more clients differ.
+            labels_per_client: labels of each client in the "label" split.
+            balanced: every client gets the same number of rows.
             augment: random crops and flips of the training images, drawn from the job's stream.
-            noise: added to every gradient.
+            noise: heavy-tailed noise that is added to every gradient.
             train_rows: of the training set, drawn with `seed`; None is all.
             test_rows: of the test set, the same for every seed; None is all.
             pretrained: the folder of a pretrained network, or for "transformers" its name on the hub.

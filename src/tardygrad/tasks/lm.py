@@ -68,7 +68,7 @@ def lm(
     """The next token of a text, for a small GPT. The last tenth of the text is the test set.
 
     Args:
-        clients: N.
+        clients: number of clients, N.
         text: a file, a folder of .txt files, or "python": the language reference inside CPython, 0.5 MB of English
             that differs a little from one version of Python to the next.
         tokens: "byte", or "bpe": byte pairs learnt from the first nine tenths of the text.
@@ -80,7 +80,7 @@ def lm(
         batch_size: rows per local step.
         how: a span of the text for every client, so that they differ, or any rows to anyone.
         test_rows: of the test set, its first; None is all.
-        noise: added to every gradient.
+        noise: heavy-tailed noise that is added to every gradient.
         device: where data, vectors and the module live.
         autocast: forward passes in bfloat16 where torch thinks it safe.
         cache: the folder for byte pairs; None is ~/.cache/tardygrad.

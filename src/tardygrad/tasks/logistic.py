@@ -30,11 +30,12 @@ def logistic(
     The best possible accuracy is about 0.87. The test set has `samples` rows of its own.
 
     Args:
-        clients: N.
+        clients: number of clients, N.
         samples: rows of training data, over all clients.
-        dimension: of a.
+        dimension: number of coordinates of a.
+        batch_size: rows per local step.
         concentration: of labels over clients, see `shard`; None is iid.
-        noise: added to every gradient.
+        noise: heavy-tailed noise that is added to every gradient.
         seed: of the data and its split.
 
     >>> logistic(clients=10)

@@ -84,8 +84,8 @@ def quadratic(
     An epoch is one step, as there is no data to pass over.
 
     Args:
-        clients: N.
-        dimension: d.
+        clients: number of clients, N.
+        dimension: number of coordinates, d.
         condition: the largest h_j over the smallest; they fall geometrically from 1.
         heterogeneity: standard deviation of the clients' optima c_i, in every coordinate.
         noise: ξ; None for exact gradients.

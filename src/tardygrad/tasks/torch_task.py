@@ -52,7 +52,7 @@ class TorchTask:
         shards: the training data and who has which rows; `shard` makes them.
         test: the test set; without it there is nothing to evaluate.
         batch_size: rows per local step; a pass over a shard ends with a smaller batch if it must.
-        noise: added to every gradient.
+        noise: heavy-tailed noise that is added to every gradient.
         module_buffers: "average" persistent buffers (BatchNorm) over a round's updates, or "refuse" to have any.
         evaluate_batch: rows at a time when evaluating.
         scores: of the test set besides the loss; None is the accuracy, if targets are classes.

@@ -80,7 +80,8 @@ class RayPool(Pool):
             come when there is.
         address: of a cluster to join, "auto" or host:port; None starts Ray here, on loopback, and stops it at the end.
             Where this process has joined one already, that is used and left as it is.
-        cpus_per_worker, gpus_per_worker: of a cluster's; with GPUs, the task is moved there.
+        cpus_per_worker: CPUs of a cluster that a worker takes; not counted on one machine.
+        gpus_per_worker: GPUs that a worker takes; with some, the task is moved there.
         evaluate: "beside" the training on a worker of its own, or "between" rounds.
         patience: a job is written off after the median and so many MADs of its client's own times; inf: never.
         grace: seconds that every job has.

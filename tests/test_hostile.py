@@ -103,9 +103,24 @@ def test_the_remains_of_a_run_are_not_taken_for_an_empty_folder(tmp_path: Path) 
         tg.simulate(method(), task(), FLEET, rounds=5, out=tmp_path / "run")
 
 
-def test_a_misspelt_setting_is_refused() -> None:
-    with pytest.raises(tg.Invalid, match=r"no setting `evalute_every`\. Did you mean 'evaluate_every'"):
-        tg.simulate(method(), task(), FLEET, rounds=5, evalute_every=1)  # type: ignore[call-arg]
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({}, r"a run needs `rounds`: how many times the server updates the model\. Use rounds=100"),
+        ({"round": 3}, r"a run has no setting `round`\. Did you mean 'rounds'\?"),
+        ({"rounds": 5, "evalute_every": 1}, r"no setting `evalute_every`\. Did you mean 'evaluate_every'\?"),
+        ({"rounds": 5, "worker": 2}, r"no setting `worker`\. Did you mean 'workers'\?"),
+        ({"rounds": 0}, "`rounds` must be a whole number, 1 or more, got 0"),
+        ({"rounds": None}, "`rounds` must be a whole number, 1 or more, got None"),
+        ({"rounds": 5, "seed": True}, "`seed` must be a whole number, 0 or more, got True"),
+    ],
+)
+def test_a_setting_that_is_wrong_missing_or_unknown_is_named(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(tg.Invalid, match=message):
+        tg.simulate(method(), task(), FLEET, **settings)
+    if "worker" not in settings:
+        with pytest.raises(tg.Invalid, match=message):
+            tg.train(method(), task(), tg.SimPool(task(), method(), FLEET), **settings)
 
 
 def test_a_task_without_a_test_set_is_refused_before_the_work() -> None:

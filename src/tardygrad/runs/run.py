@@ -10,7 +10,7 @@ from contextlib import suppress
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Required, TypedDict, Unpack
+from typing import Any, Required, TypedDict, Unpack, cast
 
 import numpy as np
 import torch
@@ -24,34 +24,24 @@ from tardygrad.core.task import Task
 from tardygrad.engines.pool import Pool, check_work, declared
 from tardygrad.engines.scripted import ScriptedPool
 from tardygrad.engines.sim.pool import SimPool
-from tardygrad.errors import Diverged, Interrupted, Invalid, RecordError, Starved, nearest
+from tardygrad.errors import Diverged, Interrupted, Invalid, RecordError, Starved, check_integer, nearest
 from tardygrad.fleet import Fleet
-from tardygrad.runs import checkpoint
+from tardygrad.runs import checkpoint, events
 from tardygrad.runs.evaluation import Scores
-from tardygrad.runs.events import (
-    Evaluation,
-    Refusal,
-    Resume,
-    RunEvent,
-    kind_of,
-    of_turn,
-    read_events,
-    script_line,
-    tail_event,
-    to_row,
-)
+from tardygrad.runs.events import RunEvent
 from tardygrad.runs.loop import Event, drive
 from tardygrad.runs.record import Record, Row, read_json, read_lines, reading_record, replace, unused, write_json
 from tardygrad.runs.summary import Summary as Summary
 from tardygrad.runs.summary import plural as plural
+from tardygrad.runs.summary import summarize
 from tardygrad.tail.updates import Updates
 
-Line = tuple[Any, ...]
-"""What a `ScriptedPool` reads."""
+LEAST = {"rounds": 1, "seed": 0, "evaluate_every": 0, "checkpoint_every": 1, "tail_every": 0}
+"""The smallest value of each setting that is an integer."""
 
 
 class Settings(TypedDict, total=False):
-    """How long a run goes on, and what is kept of it."""
+    """How long a run is, and what is recorded of it."""
 
     rounds: Required[int]  # T
     seed: int  # of every random stream; 0
@@ -61,15 +51,27 @@ class Settings(TypedDict, total=False):
     tail_every: int  # rounds between estimates of the updates' tail index; 0: never
 
 
+def complete(settings: Settings, *others: str) -> Settings:
+    """Add the defaults to the settings of a run; raise `Invalid` if one is wrong, missing or unknown.
+
+    Args:
+        settings: as the caller gave them.
+        others: what else the caller could have meant.
+    """
+    for name in settings.keys() - Settings.__annotations__.keys():
+        raise Invalid(f"a run has no setting `{name}`.{nearest(name, [*Settings.__annotations__, *others])}")
+    if "rounds" not in settings:
+        raise Invalid("a run needs `rounds`: how many times the server updates the model. Use rounds=100, for example.")
+    full: Settings = {"seed": 0, "evaluate_every": 10, "checkpoint_every": 10, "tail_every": 0, **settings}
+    for name, least in LEAST.items():
+        check_integer(name, full[name], least)  # type: ignore[literal-required]
+    return full
+
+
 class Run:
     """A run: a server, a pool and a task, what has happened so far, and its record."""
 
     def __init__(self, method: Method, task: Task, pool: Pool, settings: Settings) -> None:
-        counts = {"rounds": 1, "seed": 0, "evaluate_every": 0, "checkpoint_every": 1, "tail_every": 0}
-        for name, least in counts.items():
-            value = settings.get(name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise Invalid(f"`{name}` must be a whole number, {least} or more, got {value!r}.")
         seed = settings["seed"]
         if settings["evaluate_every"] and getattr(task, "test", ...) is None:
             raise Invalid("evaluating needs a test set, and the task has none. Give it one, or set evaluate_every=0.")
@@ -88,8 +90,9 @@ class Run:
         self.from_checkpoint: str | None = None  # which one was read
         self.record: Record | None = None
         self.metrics: list[Row] = []
-        self.script: list[Line] = []
-        self.counts: Counter[str] = Counter()
+        self.script: list[tuple[Any, ...]] = []  # for a `ScriptedPool`
+        self.counts: Counter[str] = Counter()  # of the events, by kind
+        self.refused: Counter[str] = Counter()  # updates, by reason
         self.status = "new"  # then running, and finished, stopped, starved, diverged or failed
         self.reason: str | None = None  # why it starved or diverged
         self._stop = False
@@ -115,7 +118,7 @@ class Run:
                 self._check_unmoved(self.record.path)
                 self.record.rewind(self.lengths)
                 if self.pool.features.wire != "float32":  # the errors it would feed back are gone
-                    self._write(Resume(self.pool.now, self.server.round))
+                    self._write(events.Resume(self.pool.now, self.server.round))
             for event in drive(self.server, self.pool, rounds):
                 self._note(event)
                 self._weigh(event)
@@ -164,36 +167,15 @@ class Run:
             interrupt(True)
 
     def summary(self) -> Summary:
-        """What came of it."""
-        scores = [row for row in self.metrics if "test_loss" in row]
-        delays = np.array([delay for row in self.metrics for delay in row["delays"]] or [0])
-        last = scores[-1] if scores else {}
-        return Summary(
+        """The results so far."""
+        return summarize(
+            self.metrics,
+            self.counts,
+            self.refused,
             method=str(self.server.method),
             status=self.status,
             reason=self.reason or self._unmoved(),
             rounds=self.server.round,
-            time=self.metrics[-1]["time"] if self.metrics else 0.0,
-            score_round=last.get("round"),
-            loss=last.get("test_loss"),
-            accuracy=last.get("test_accuracy"),
-            best_accuracy=max(
-                (row["test_accuracy"] for row in scores if row.get("test_accuracy") is not None), default=None
-            ),
-            scores={
-                name.removeprefix("test_"): value
-                for name, value in last.items()
-                if name.startswith("test_") and name not in ("test_loss", "test_accuracy")
-            },
-            delay_mean=float(delays.mean()),
-            delay_max=int(delays.max()),
-            updates=self.counts["arrival"],
-            refused={
-                name.removeprefix("refused: "): n for name, n in self.counts.items() if name.startswith("refused")
-            },
-            lost=self.counts["loss"],
-            local_steps=sum(row["steps"] for row in self.metrics),
-            snapshots=max((row["snapshots"] for row in self.metrics), default=0),
             seconds=self.seconds,
         )
 
@@ -206,7 +188,7 @@ class Run:
 
     def _note(self, turn: Event) -> None:
         """Write down the events of a turn of the loop."""
-        for event in of_turn(turn, self.server.round, self._spent()):
+        for event in events.of_turn(turn, self.server.round, self._spent()):
             self._write(event)
 
     def _weigh(self, event: Event) -> None:
@@ -218,19 +200,19 @@ class Run:
         if self.tail.due(self.server.round + (not made)):
             self.tail.take(message.delta)
             if made:
-                self._write(tail_event(now, self.server.round, self.tail.estimate()))
+                self._write(events.tail_event(now, self.server.round, self.tail.estimate()))
 
     def _write(self, event: RunEvent) -> None:
         self._remember(event)
         if self.record:
-            self.record.event(to_row(event))
+            self.record.event(events.to_row(event))
 
     def _remember(self, event: RunEvent) -> None:
         """Keep of an event what the summary and a replay need."""
-        self.counts[kind_of(event)] += 1
-        if isinstance(event, Refusal):
-            self.counts[f"refused: {event.reason}"] += 1
-        if line := script_line(event):
+        self.counts[events.kind_of(event)] += 1
+        if isinstance(event, events.Refusal):
+            self.refused[event.reason] += 1
+        if line := events.script_line(event):
             self.script.append(line)
 
     def _round(self, now: float, advanced: Advanced) -> None:
@@ -245,7 +227,7 @@ class Run:
         for row, scores, seconds in self.scores.settled(wait=wait):
             if scores is not None:
                 row |= {f"test_{name}": value for name, value in scores.items()}
-                self._write(Evaluation(self.pool.now, row["round"], scores, seconds))
+                self._write(events.Evaluation(self.pool.now, row["round"], scores, seconds))
             self.metrics.append(row)
             if self.record:
                 self.record.row(row)
@@ -302,7 +284,14 @@ def _save(record: Record, state: checkpoint.Checkpoint, facts: Row) -> None:
 def simulate(
     method: Method, task: Task, fleet: Fleet, *, workers: int = 1, batch: int = 1, **settings: Unpack[Settings]
 ) -> Run:
-    """Run a method on a simulated fleet, computed in so many processes or so many jobs at once; see `SimPool`."""
+    """Run a method on a simulated fleet.
+
+    Args:
+        workers: processes that compute the jobs; see `SimPool`.
+        batch: jobs that are computed at once.
+        settings: of the run; see `Settings`.
+    """
+    settings = complete(settings, "workers", "batch")
     with SimPool(task, method, fleet, workers=workers, batch=batch, rounds=settings["rounds"]) as pool:
         return train(method, task, pool, **settings)
 
@@ -316,10 +305,8 @@ def train(method: Method, task: Task, pool: Pool, **settings: Unpack[Settings]) 
 
 
 def begin(method: Method, task: Task, pool: Pool, *, spec: Row | None = None, **settings: Unpack[Settings]) -> Run:
-    """A run that has not started: iterate over its `go()` to see every round as it is made."""
-    for name in settings.keys() - Settings.__annotations__.keys():
-        raise Invalid(f"a run has no setting `{name}`.{nearest(name, Settings.__annotations__)}")
-    full: Settings = {"seed": 0, "evaluate_every": 10, "checkpoint_every": 10, "tail_every": 0, **settings}
+    """A run that has not started: iterate over its `go()` to see the metrics of every round."""
+    full = complete(settings)
     out = full.pop("out", None)
     run = Run(method, task, pool, full)
     fleet = pool.features.fleet
@@ -347,9 +334,8 @@ def resume(path: str | Path, method: Method, task: Task, pool: Pool, *, rounds: 
     if engine is None:
         raise Invalid(f"a run is resumed from the checkpoints of its engine, and a {type(pool).__name__} makes none.")
     with reading_record(where):
-        settings: Settings = {"tail_every": 0, **read_json(where / "spec.json")["run"]}  # type: ignore[typeddict-item]
-        if rounds is not None:
-            settings["rounds"] = rounds
+        recorded = read_json(where / "spec.json")["run"] | ({} if rounds is None else {"rounds": rounds})
+        settings = complete(cast(Settings, {name: recorded[name] for name in LEAST if name in recorded}))
         run = Run(method, task, pool, settings)
         run.path = where
         saved = checkpoint.read(where / "checkpoints")
@@ -369,7 +355,7 @@ def resume(path: str | Path, method: Method, task: Task, pool: Pool, *, rounds: 
         run.scores.restore(*checkpoint.unscored(saved))
         run.seconds = saved.facts["seconds"]
         run.metrics = list(read_lines(where / "metrics.jsonl", run.lengths["metrics.jsonl"]))
-        for event in read_events(where / "events.jsonl", run.lengths["events.jsonl"]):
+        for event in events.read_events(where / "events.jsonl", run.lengths["events.jsonl"]):
             run._remember(event)
     return run
 

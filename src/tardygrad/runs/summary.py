@@ -1,23 +1,28 @@
-"""What came of a run."""
+"""The results of a run, in one value."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
+
+import numpy as np
+
+from tardygrad.runs.record import Row
 
 
 class Summary(NamedTuple):
-    """What came of a run."""
+    """The results of a run."""
 
     method: str
     status: str  # finished, stopped, starved, diverged, ...
     reason: str | None  # why it starved or diverged
     rounds: int
     time: float  # seconds of the engine's clock
-    score_round: int | None  # the last round that was evaluated: loss and accuracy are its own
+    score_round: int | None  # the last round that was evaluated, which loss, accuracy and scores are of
     loss: float | None  # on the test set
     accuracy: float | None
     best_accuracy: float | None
-    scores: dict[str, float | None]  # whatever else the task measured, such as f1 or pearson
+    scores: dict[str, float | None]  # what else the task measured, such as f1 or pearson
     delay_mean: float
     delay_max: int
     updates: int
@@ -25,7 +30,7 @@ class Summary(NamedTuple):
     lost: int
     local_steps: int
     snapshots: int  # most past models held at once
-    seconds: float  # real ones
+    seconds: float  # of computing
 
     def __str__(self) -> str:
         lines = [self.method, f"{self.status} after {plural(self.rounds, 'round')}, {self.time:g} s on the clock"]
@@ -45,8 +50,53 @@ class Summary(NamedTuple):
         return "\n".join(lines)
 
 
+def summarize(
+    metrics: Sequence[Row],
+    counts: Mapping[str, int],
+    refused: Mapping[str, int],
+    *,
+    method: str,
+    status: str,
+    reason: str | None,
+    rounds: int,
+    seconds: float,
+) -> Summary:
+    """Summarize a run.
+
+    Args:
+        metrics: a row per round.
+        counts: of the events, by kind.
+        refused: updates, by reason.
+    """
+    evaluated = [row for row in metrics if "test_loss" in row]
+    last: Row = evaluated[-1] if evaluated else {}
+    scores = {name.removeprefix("test_"): value for name, value in last.items() if name.startswith("test_")}
+    accuracies = [row["test_accuracy"] for row in evaluated if row.get("test_accuracy") is not None]
+    delays = np.array([delay for row in metrics for delay in row["delays"]] or [0])
+    return Summary(
+        method=method,
+        status=status,
+        reason=reason,
+        rounds=rounds,
+        time=metrics[-1]["time"] if metrics else 0.0,
+        score_round=last.get("round"),
+        loss=scores.pop("loss", None),
+        accuracy=scores.pop("accuracy", None),
+        best_accuracy=max(accuracies, default=None),
+        scores=scores,
+        delay_mean=float(delays.mean()),
+        delay_max=int(delays.max()),
+        updates=counts["arrival"],
+        refused=dict(refused),
+        lost=counts["loss"],
+        local_steps=sum(row["steps"] for row in metrics),
+        snapshots=max((row["snapshots"] for row in metrics), default=0),
+        seconds=seconds,
+    )
+
+
 def plural(number: int, what: str) -> str:
-    """So many of a thing.
+    """A number and a noun, in the plural unless the number is 1.
 
     >>> plural(1, "round"), plural(140, "round")
     ('1 round', '140 rounds')

@@ -45,7 +45,7 @@ from tardygrad.methods.halos import halos
 from tardygrad.methods.sgdclip import sgdclip
 from tardygrad.methods.tailopt import tailopt
 from tardygrad.runs.memory import Memory, Needs, bound, foresee, needs
-from tardygrad.runs.run import Settings
+from tardygrad.runs.run import LEAST, Settings
 from tardygrad.spec.signature import (
     Make,
     Parameters,
@@ -157,9 +157,8 @@ class Length:
     track: tuple[Literal["tensorboard", "wandb", "trackio", "mlflow"], ...] = ()
 
     def __post_init__(self) -> None:
-        least = {"rounds": 1, "seed": 0, "evaluate_every": 0, "checkpoint_every": 1, "tail_every": 0, "threads": 1}
-        for name, value in least.items():
-            check_integer(name, getattr(self, name), value)
+        for name, least in (LEAST | {"threads": 1}).items():
+            check_integer(name, getattr(self, name), least)
         if self.threads > 1024:
             raise Invalid(f"`threads` must be 1024 at most, got {self.threads}.")
 

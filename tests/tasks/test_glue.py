@@ -358,7 +358,7 @@ def test_names_are_fetched_from_the_hub(small, folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", types.SimpleNamespace(snapshot_download=fetch))
     assert pretrained_text.find("somebody/bert") == folder / "bert"
     with pytest.raises(
-        Invalid, match=r"got 'nobody/nothing', which cannot be fetched from huggingface.co \(OSError\). Use"
+        Invalid, match=r"got 'nobody/nothing', which cannot be downloaded from huggingface.co \(OSError\). Use"
     ):
         pretrained_text.find("nobody/nothing")
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)

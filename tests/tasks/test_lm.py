@@ -190,7 +190,7 @@ def test_python_brings_a_text_of_its_own():
         ({"tokens": "bpe", "vocabulary": 256}, "`vocabulary` must be a whole number, 257 or more, got 256."),
         (
             {"text": "nowhere.txt"},
-            "`text` must be a file, a folder with .txt files, or 'python', got 'nowhere.txt', which is not there.",
+            "`text` must be a file, a folder with .txt files, or 'python', got 'nowhere.txt', which does not exist.",
         ),
         (
             {"clients": 400},

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from tardygrad import streams
 from tardygrad.errors import Invalid, check_integer
-from tardygrad.tasks.data.hub import fetched
+from tardygrad.tasks.data.hub import download
 from tardygrad.tasks.data.images import CLASSES, LAYOUTS, Labelled, images
 from tardygrad.tasks.data.pixels import Normalize, crop_and_flip
 from tardygrad.tasks.data.sharding import How, shard
@@ -154,8 +154,8 @@ class Source(NamedTuple):
     def _find(self, data: str | None) -> Path:
         """Where the images are."""
         if data == "hub":
-            rule, fix = f"data='hub' needs {self.repository}", "Fetch it elsewhere and give data=FOLDER."
-            return fetched(self.repository, ["*.parquet"], rule, fix, dataset=True)
+            rule, fix = f"data='hub' needs {self.repository}", "Download it elsewhere and give data=FOLDER."
+            return download(self.repository, ["*.parquet"], rule, fix, dataset=True)
         if data is not None:
             return Path(data)
         if self.folder is None or not self.folder.is_dir():

@@ -162,7 +162,7 @@ def test_a_folder_that_was_asked_for_must_work_and_the_home_directory_need_not(t
     blocked.write_text("")
     with pytest.raises(Invalid) as caught:
         cached("images", Maker(), folder=blocked)
-    text = f"`cache` must be a folder that can be written to, got {str(blocked)!r} (File exists)."
+    text = f"`cache` must be a writable folder, got {str(blocked)!r} (File exists)."
     assert str(caught.value) == text
     monkeypatch.setattr(cache.Path, "home", lambda: blocked)
     make = Maker()
@@ -176,7 +176,7 @@ def test_a_full_disk_is_told_of_a_folder_that_was_asked_for(tmp_path, monkeypatc
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(cache, "save_file", full)
-    with pytest.raises(Invalid, match=r"must be a folder that can be written to, got .* \(No space left on device\)\."):
+    with pytest.raises(Invalid, match=r"must be a writable folder, got .* \(No space left on device\)\."):
         cached("images", Maker(), folder=tmp_path)
     assert files(tmp_path) == [".lock"]
     monkeypatch.setattr(cache.Path, "home", lambda: tmp_path)
@@ -194,4 +194,4 @@ def test_the_home_directory_is_the_default_and_must_be_known(tmp_path, monkeypat
     monkeypatch.setattr(cache.Path, "home", homeless)
     with pytest.raises(Invalid) as caught:
         cached("images", Maker())
-    assert str(caught.value) == "the cache needs a home directory, and there is none. Give cache=FOLDER."
+    assert str(caught.value) == "the cache needs a home directory, got none. Give cache=FOLDER."

@@ -155,22 +155,24 @@ def broken(folder, name, change):
             "rte",
             lambda raw: raw.replace(b"not_entailment", b"unknown", 1),
             "labels of rte must be one of entailment, not_entailment, got 'unknown' in RTE/train.tsv. "
-            "Test splits have none.",
+            "Test splits have no labels.",
         ),
         (
             "stsb",
             lambda raw: raw + b"\t".join([b"x"] * 9 + [b"6.5"]),
-            "labels of stsb must be a number between 0 and 5, got '6.5' in STS-B/train.tsv. Test splits have none.",
+            "labels of stsb must be a number between 0 and 5, got '6.5' in STS-B/train.tsv. "
+            "Test splits have no labels.",
         ),
         (
             "stsb",
             lambda raw: raw + b"\t".join([b"x"] * 9 + [b"much"]),
-            "labels of stsb must be a number between 0 and 5, got 'much' in STS-B/train.tsv. Test splits have none.",
+            "labels of stsb must be a number between 0 and 5, got 'much' in STS-B/train.tsv. "
+            "Test splits have no labels.",
         ),
         (
             "cola",
             lambda raw: b"\xff" + raw,
-            "CoLA/train.tsv must be UTF-8 text, and byte 0 is not. Fetch it again.",
+            "CoLA/train.tsv must be UTF-8 text, but byte 0 is not. Download it again.",
         ),
     ],
 )
@@ -192,16 +194,19 @@ def test_broken_parquet_gets_its_own_sentence(tmp_path):
         return str(caught.value)
 
     train.write_bytes(whole[: len(whole) // 2])
-    assert said() == "rte/train.parquet must be a parquet file, and cannot be read as one. Fetch it again."
+    assert said() == (
+        "rte/train.parquet is not a readable parquet file (Parquet magic bytes not found in footer. Either the file is "
+        "corrupted or this is not a parquet file.). Download it again."
+    )
     write_parquet(train, "qnli", [(("q", "s"), 0)])
     assert said() == (
         "rte/train.parquet must have the columns sentence1, sentence2, label, got question, sentence, label, idx."
     )
     write_parquet(train, "rte", [(("q", "s"), 0), (("q", "s"), -1)])
-    assert said() == "labels of rte must be 0 to 1, got -1 in row 1 of rte/train.parquet. Test splits have none."
+    assert said() == "labels of rte must be 0 to 1, got -1 in row 1 of rte/train.parquet. Test splits have no labels."
     both(tmp_path, "stsb", [(("q", "s"), 5.5)], examples("stsb", 2))
     assert said("stsb") == (
-        "labels of stsb must be between 0 and 5, got 5.5 in row 0 of stsb/train.parquet. Test splits have none."
+        "labels of stsb must be between 0 and 5, got 5.5 in row 0 of stsb/train.parquet. Test splits have no labels."
     )
     both(tmp_path, "sst2", [(("s",), 1)], examples("sst2", 2))
     empty = __import__("pyarrow").table({"sentence": ["s"], "label": [1]}).slice(0, 0)
@@ -251,7 +256,7 @@ def test_parquet_without_pyarrow_and_a_hub_without_its_package(tmp_path, monkeyp
         return real(name, *rest)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(Invalid, match="reading parquet needs pyarrow, which is not installed"):
+    with pytest.raises(Invalid, match="parquet files need pyarrow, which is not installed"):
         load("rte", str(tmp_path), None, 0)
     with pytest.raises(Invalid, match=r"data='hub' needs nyu-mll/glue, which needs huggingface_hub. Use pip"):
         load("rte", "hub", None, 0)
@@ -273,8 +278,8 @@ def test_the_hub_is_asked_for_one_task(tmp_path, monkeypatch):
     with pytest.raises(Invalid) as caught:
         load("rte", "hub", None, 0)
     assert str(caught.value) == (
-        "data='hub' needs nyu-mll/glue, which cannot be fetched from huggingface.co (ConnectionError). "
-        "Fetch it elsewhere and give data=FOLDER."
+        "data='hub' needs nyu-mll/glue, which cannot be downloaded from huggingface.co (ConnectionError). "
+        "Download it elsewhere and give data=FOLDER."
     )
 
 
@@ -299,12 +304,12 @@ def test_the_real_files_have_the_official_numbers_of_rows(name):
 def test_a_text_that_is_missing_is_no_text(tmp_path):
     train = [((None, "b"), 0), (("c", "d"), 1)]
     both(tmp_path, "rte", train, examples("rte", 3))
-    with pytest.raises(Invalid, match=r"`sentence1` must be text, got None in row 0 of .*Fetch it again."):
+    with pytest.raises(Invalid, match=r"`sentence1` must be text, got None in row 0 of .*Download it again."):
         load("rte", str(tmp_path), None, 0)
 
 
 def test_what_breaks_while_reading_is_answered_in_a_sentence(tmp_path):
     (tmp_path / "RTE" / "train.tsv").mkdir(parents=True)
     (tmp_path / "RTE" / "dev.tsv").write_text("x")
-    with pytest.raises(Invalid, match=r"rte in .* cannot be read \(IsADirectoryError.*Fetch it again."):
+    with pytest.raises(Invalid, match=r"rte in .* cannot be read \(IsADirectoryError.*Download it again."):
         load("rte", str(tmp_path), None, 0)

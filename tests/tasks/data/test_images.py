@@ -115,12 +115,12 @@ BROKEN = {
     "not gzip": (
         "idx",
         lambda f: (drop(f, IDX), put(f, f"{IDX}.gz", b"PK")),
-        f"{IDX}.gz must be a gzip file, and cannot be read as one (Not a gzipped file (b'PK')). Get it again.",
+        f"{IDX}.gz is not a readable gzip file (Not a gzipped file (b'PK')). Download it again.",
     ),
     "half a gzip file": (
         "idx",
         lambda f: (drop(f, IDX), put(f, f"{IDX}.gz", gzip.compress(bytes(9999))[:-9])),
-        f"{IDX}.gz must be a gzip file, and cannot be read as one (Compressed file ended",
+        f"{IDX}.gz is not a readable gzip file (Compressed file ended",
     ),
     "another magic number": (
         "idx",
@@ -142,7 +142,7 @@ BROKEN = {
     "fewer labels": (
         "idx",
         lambda f: put(f, "train-labels-idx1-ubyte", idx_bytes(np.zeros(23))),
-        f"images and labels must be equally many, at least one; got 24 and 23 ({IDX}).",
+        f"there must be as many images as labels, at least one, got 24 and 23 ({IDX}).",
     ),
     "a label too many": (
         "idx",
@@ -153,7 +153,7 @@ BROKEN = {
     "half a row": (
         "binary",
         lambda f: put(f, "data_batch_1.bin", bytes(3073 * 5 + 1)),
-        "data_batch_1.bin must have 3073 bytes per image, got 15366 in all. Get it again.",
+        "data_batch_1.bin must have 3073 bytes per image, got 15366 in all. Download it again.",
     ),
     "an empty batch": ("binary", lambda f: put(f, "test_batch.bin", b""), "3073 bytes per image, got 0 in all."),
     "a wrong label in a batch": (
@@ -164,12 +164,12 @@ BROKEN = {
     "no npz": (
         "npz",
         lambda f: put(f, "any.npz", b"PK\3\4 or so"),
-        "any.npz must be an .npz file of numbers, and cannot be read as one (",
+        "any.npz is not a readable .npz file of numbers (",
     ),
     "a pickle for an npz": (
         "npz",
         lambda f: np.savez(f / "any.npz", **(NPZ | {"x_train": np.array([{}])})),
-        "any.npz must be an .npz file of numbers, and cannot be read as one (Object arrays",
+        "any.npz is not a readable .npz file of numbers (Object arrays",
     ),
     "no answers": (
         "npz",
@@ -195,27 +195,27 @@ BROKEN = {
     "no parquet": (
         "parquet",
         lambda f: put(f, FIRST, b"PAR1 or so"),
-        f"{FIRST} must be a parquet file, and cannot be read as one (",
+        f"{FIRST} is not a readable parquet file (",
     ),
     "other columns": (
         "parquet",
         lambda f: rows(f, img=[picture()], fine_label=[3]),
-        f"{FIRST} must have the columns img or image, and label; got img, fine_label.",
+        f"{FIRST} must have the columns img or image, label, got img, fine_label.",
     ),
     "no image": (
         "parquet",
         lambda f: rows(f, img=[picture(), {"bytes": b"GIF", "path": None}], label=[1, 2]),
-        f"row 1 of {FIRST} must hold the bytes of an image, and cannot be read as one (cannot identify image file",
+        f"row 1 of {FIRST} must hold the bytes of an image file, and cannot be decoded (cannot identify image file",
     ),
     "nothing for an image": (
         "parquet",
         lambda f: rows(f, img=[picture(), None], label=[1, 2]),
-        f"row 1 of {FIRST} must hold the bytes of an image, and cannot be read as one (",
+        f"row 1 of {FIRST} must hold the bytes of an image file, and cannot be decoded (",
     ),
     "half an image": (
         "parquet",
         lambda f: rows(f, img=[{"bytes": picture()["bytes"][:60], "path": None}], label=[1]),
-        f"row 0 of {FIRST} must hold the bytes of an image, and cannot be read as one (",
+        f"row 0 of {FIRST} must hold the bytes of an image file, and cannot be decoded (",
     ),
     "a larger image": (
         "parquet",
@@ -225,7 +225,7 @@ BROKEN = {
     "a row without label": (
         "parquet",
         lambda f: rows(f, img=[picture(), picture()], label=[1, None]),
-        f"the column label of {FIRST} must be whole numbers in every row.",
+        f"the column label of {FIRST} must be a whole number in every row.",
     ),
     "a label that is no class": (
         "parquet",
@@ -259,9 +259,9 @@ def test_a_folder_without_images_is_told_what_it_may_hold(tmp_path):
     [
         (
             "pyarrow",
-            "parquet files need pyarrow, got no such package. Use pip install -c constraints.txt -e '.[data]'.",
+            "parquet files need pyarrow, which is not installed. Use pip install -c constraints.txt -e '.[data]'.",
         ),
-        ("PIL", "encoded images need Pillow, got no such package. Use pip install -c constraints.txt -e '.[data]'."),
+        ("PIL", "encoded images need Pillow, which is not installed. Use pip install -c constraints.txt -e '.[data]'."),
     ],
 )
 def test_a_missing_package_is_named(package, text, tmp_path, monkeypatch):
@@ -307,7 +307,7 @@ def test_the_real_fashion_mnist_is_read(tmp_path):
 def test_what_breaks_while_reading_is_answered_in_a_sentence(tmp_path):
     (tmp_path / "data_batch_1.bin").mkdir()
     (tmp_path / "test_batch.bin").mkdir()
-    with pytest.raises(Invalid, match=r"the images in .* cannot be read \(IsADirectoryError.*Get them again."):
+    with pytest.raises(Invalid, match=r"the image data in .* cannot be read \(IsADirectoryError.*Download it again."):
         images(tmp_path, (3, 32, 32))
 
 

@@ -233,7 +233,7 @@ def test_a_name_is_fetched_from_the_hub(vit, monkeypatch):
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
     rule = "`pretrained` must be a folder with config.json and model.safetensors, got {!r}, which "
-    hub = "cannot be fetched from huggingface.co (ConnectionError). Fetch it elsewhere and give its folder."
+    hub = "cannot be downloaded from huggingface.co (ConnectionError). Download it elsewhere and give its folder."
     for name, text in (("google/vit", hub), ("./folder", "is no folder."), ("a/b/c", "is no folder.")):
         with pytest.raises(Invalid) as caught:
             find(name, "transformers")

@@ -1,8 +1,8 @@
-"""What is slow to make is made once: tensors on disk, named by what they were made from.
+"""A cache on disk for tensors that are slow to compute, keyed by everything they are computed from.
 
-A file's name is a hash of everything that went in (names, sizes and contents of files, tensors, words), so nothing is
-ever out of date; what is no longer wanted can be deleted at any time. Files are replaced atomically and carry a
-checksum: a broken one is made again. Of several processes that want the same, one makes it and the others wait.
+A file's name is a hash of all inputs (names, sizes and contents of files, tensors, strings): an entry is never stale,
+and any file can be deleted at any time. Files are written atomically and carry a checksum: a damaged one is
+computed again. If several processes need the same entry, one computes it and the others wait.
 """
 
 from __future__ import annotations
@@ -24,50 +24,50 @@ from torch import Tensor
 from tardygrad.errors import Invalid
 
 VERSION = 1
-"""Of the format; another one makes everything anew."""
+"""Format of the files; changing it invalidates the cache."""
 
 Key = Path | Tensor | str
-"""What a result depends on: a file's name and content, a tensor's values, or a word."""
+"""An input of a result: a file's name and content, a tensor's values, or a string."""
 
 Tensors = dict[str, Tensor]
 
 
 def cached(name: str, make: Callable[[], Tensors], *key: Key, folder: str | Path | None = None) -> Tensors:
-    """The tensors that `make` returns, from the disk if they were made before.
+    """The tensors that `make` returns, from the disk if they were computed before.
 
     Args:
-        name: what they are, in a word; the beginning of the file's name.
-        make: makes them; a function of the key and nothing else.
-        key: all that they depend on.
-        folder: where to keep them. None is ~/.cache/tardygrad, and if that cannot be written to, they are not kept.
+        name: begins the file's name.
+        make: computes the tensors; must depend on nothing but the key.
+        key: all inputs.
+        folder: where to store them. None is ~/.cache/tardygrad; if that is not writable, they are not stored.
     """
     path = _folder(folder) / f"{name}-{fingerprint(name, *key)}.safetensors"
-    found = _read(path)
-    if found is not None:
-        return found
+    stored = _read(path)
+    if stored is not None:
+        return stored
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = path.with_suffix(".lock").open("w")
     except OSError as error:
-        _kept(folder, error)
+        _check_writable(folder, error)
         return make()
     with lock:
         with suppress(OSError):  # some file systems have no locks
             fcntl.flock(lock, fcntl.LOCK_EX)
-        found = _read(path)  # someone else may have made it meanwhile
-        if found is not None:
-            return found
-        made = {label: tensor.detach().cpu().contiguous() for label, tensor in make().items()}
+        stored = _read(path)  # another process may have written it meanwhile
+        if stored is not None:
+            return stored
+        tensors = {label: tensor.detach().cpu().contiguous() for label, tensor in make().items()}
         try:
-            _write(path, made)
+            _write(path, tensors)
         except (OSError, SafetensorError) as error:
-            _kept(folder, error)
-            return made
-    return _read(path) or made  # from the disk, memory is shared by all processes that read it
+            _check_writable(folder, error)
+            return tensors
+    return _read(path) or tensors  # read back, because all processes share the memory of a mapped file
 
 
 def fingerprint(*key: Key) -> str:
-    """32 hexadecimal digits, others for any other key.
+    """32 hexadecimal digits that identify a key.
 
     >>> fingerprint("a", "b") == fingerprint("ab")
     False
@@ -93,26 +93,26 @@ def _folder(given: str | Path | None) -> Path:
     try:
         return Path.home() / ".cache/tardygrad"
     except RuntimeError as error:
-        raise Invalid("the cache needs a home directory, and there is none. Give cache=FOLDER.") from error
+        raise Invalid("the cache needs a home directory, got none. Give cache=FOLDER.") from error
 
 
 def _read(path: Path) -> Tensors | None:
-    """The tensors of a file; None if there is none, or if it is broken."""
+    """The tensors of a file; None if it is missing or damaged."""
     try:
         with safe_open(path, framework="pt") as file:
-            found = {label: file.get_tensor(label) for label in file.keys()}  # noqa: SIM118
-            known = (file.metadata() or {}).get("checksum")
+            tensors = {label: file.get_tensor(label) for label in file.keys()}  # noqa: SIM118
+            checksum = (file.metadata() or {}).get("checksum")
     except (OSError, SafetensorError):
         return None
-    return found if known == _checksum(found) else None
+    return tensors if checksum == _checksum(tensors) else None
 
 
-def _write(path: Path, made: Tensors) -> None:
-    """Replace a file atomically, whoever else does."""
+def _write(path: Path, tensors: Tensors) -> None:
+    """Replace a file atomically, even if other processes do the same."""
     handle, draft = tempfile.mkstemp(prefix=f"{path.stem}-", suffix=".draft", dir=path.parent)
     try:
         os.close(handle)
-        save_file(made, draft, metadata={"checksum": _checksum(made)})
+        save_file(tensors, draft, metadata={"checksum": _checksum(tensors)})
         with open(draft, "rb") as file:
             os.fsync(file.fileno())
         os.replace(draft, path)
@@ -133,8 +133,8 @@ def _bytes(tensor: Tensor) -> memoryview:
     return tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data
 
 
-def _kept(folder: str | Path | None, error: Exception) -> None:
-    """Complain of a folder that was asked for; a home directory that cannot be written to is no error."""
+def _check_writable(folder: str | Path | None, error: Exception) -> None:
+    """Raise `Invalid` if the user named the folder; a home directory that is not writable is no error."""
     if folder is not None:
         reason = getattr(error, "strerror", None) or error
-        raise Invalid(f"`cache` must be a folder that can be written to, got {str(folder)!r} ({reason}).") from error
+        raise Invalid(f"`cache` must be a writable folder, got {str(folder)!r} ({reason}).") from error

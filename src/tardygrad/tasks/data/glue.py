@@ -1,11 +1,11 @@
-"""The files of GLUE: eight tasks, as parquet with Hugging Face's columns or as the tab-separated files of GLUE itself.
+"""The files of GLUE's eight tasks: parquet with Hugging Face's columns, or GLUE's own tab-separated files.
 
-    rte/train.parquet, rte/validation.parquet        or train-*.parquet, as `hf download nyu-mll/glue` gives them
-    RTE/train.tsv, RTE/dev.tsv                       from gluebenchmark.com: no quoting, columns of each task's own
+    rte/train.parquet, rte/validation.parquet        or train-*.parquet, as from `hf download nyu-mll/glue`
+    RTE/train.tsv, RTE/dev.tsv                       from gluebenchmark.com: no quoting, different columns for each task
 
-Where the whole training set is absent, `train_5k.parquet` (a sample of the paper's size) or `train_pool.parquet` (a
-larger one) does; where the validation set is, `validation_heldout.parquet`: the rows of the pool outside `train_5k`, so
-that the pool is then never trained on.
+If the training set is missing, `train_5k.parquet` (a sample of the paper's size) or `train_pool.parquet` (a larger one)
+replaces it. If the validation set is missing, `validation_heldout.parquet` does: the rows of the pool outside
+`train_5k`, so in that case the pool is never trained on.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from tardygrad import streams
-from tardygrad.errors import Invalid, TardygradError, nearest
-from tardygrad.tasks.data.hub import fetched
+from tardygrad.errors import Invalid, nearest
+from tardygrad.tasks.data.files import parquet, reading, short
+from tardygrad.tasks.data.hub import download
 
 Name = Literal["mnli", "qnli", "qqp", "rte", "sst2", "mrpc", "cola", "stsb"]
 """The tasks of GLUE that the paper trains on."""
@@ -28,12 +29,12 @@ LARGE = 5000
 
 
 class Form(NamedTuple):
-    """How a task is written down."""
+    """The file layout of a task."""
 
     folder: str  # GLUE's own name
     columns: tuple[str, ...]  # in parquet
-    headings: tuple[str, ...]  # in tsv, the label last; none for CoLA, which has no heading
-    labels: tuple[str, ...]  # their ids are their places; none for STS-B, a number from 0 to 5
+    headings: tuple[str, ...]  # in tsv, the label last; empty for CoLA, which has no heading
+    labels: tuple[str, ...]  # in the order of their ids; empty for STS-B, whose label is a number from 0 to 5
     large: bool = False
     validation: str = "validation"
     dev: str = "dev"
@@ -69,7 +70,7 @@ class Rows:
         return len(self.labels)
 
     def sample(self, rows: int, seed: int, purpose: str) -> Rows:
-        """`rows` of them, drawn uniformly and in their old order."""
+        """A uniform sample of at most `rows` rows, in their original order."""
         if rows >= len(self):
             return self
         chosen = np.sort(streams.generator(seed, purpose).permutation(len(self))[:rows])
@@ -78,32 +79,27 @@ class Rows:
 
 
 def load(name: Name, data: str | None, rows: int | Literal["all"] | None, seed: int) -> tuple[Rows, Rows]:
-    """The rows to train on, drawn from the training set where fewer are asked for, and the validation set."""
+    """The rows to train on, a sample of the training set if `rows` is smaller, and the validation set."""
     if name not in FORMS:
         raise Invalid(f"`name` must be one of {', '.join(FORMS)}, got {name!r}.{nearest(str(name), FORMS)}")
     form = FORMS[name]
     if rows is None:
         rows = LARGE if form.large else "all"
-        at_most = False  # a training set that is smaller still is taken whole
+        checked = False  # a smaller training set is used whole
     elif rows != "all" and (isinstance(rows, bool) or not isinstance(rows, int) or rows < 1):
         raise Invalid(f"`rows` must be a whole number, 1 or more, or 'all', got {rows!r}.")
     else:
-        at_most = rows != "all"
+        checked = rows != "all"
     if data == "hub":
-        rule, fix = "data='hub' needs nyu-mll/glue", "Fetch it elsewhere and give data=FOLDER."
-        folder = fetched("nyu-mll/glue", [f"{name}/*.parquet"], rule, fix, dataset=True)
+        rule, fix = "data='hub' needs nyu-mll/glue", "Download it elsewhere and give data=FOLDER."
+        folder = download("nyu-mll/glue", [f"{name}/*.parquet"], rule, fix, dataset=True)
     else:
         folder = Path(data or _absent(name, data))
-    try:
+    with reading(f"{name} in {str(folder)!r}"):
         train, test = _parquet(name, folder, rows) or _tsv(name, folder) or _absent(name, data)
-    except TardygradError:
-        raise
-    except Exception as error:  # files have many ways to be broken
-        reason = f"{type(error).__name__}: {error}"
-        raise Invalid(f"{name} in {str(folder)!r} cannot be read ({reason}). Fetch it again.") from error
     if rows == "all":
         return train, test
-    if at_most and rows > len(train):
+    if checked and rows > len(train):
         raise Invalid(f"`rows` must be at most the {len(train)} of {train.source}, got {rows}. Use rows='all'.")
     return train.sample(rows, seed, "glue rows"), test
 
@@ -119,61 +115,45 @@ def _absent(name: str, data: str | None) -> Any:
 
 def _parquet(name: str, data: Path, rows: int | str) -> tuple[Rows, Rows] | None:
     form, folder = FORMS[name], data / name
-    test = _parts(folder, form.validation)
-    held = not test and _parts(folder, "validation_heldout")
-    train = _parts(folder, "train")
+    test = _files(folder, form.validation)
+    heldout = not test and _files(folder, "validation_heldout")
+    train = _files(folder, "train")
     if not train:
-        sample, pool = _parts(folder, "train_5k"), _parts(folder, "train_pool")
+        sample, pool = _files(folder, "train_5k"), _files(folder, "train_pool")
         more = rows == "all" or int(rows) > LARGE
-        train = pool if pool and not held and (more or not sample) else sample
-    if not train or not (test or held):
+        train = pool if pool and not heldout and (more or not sample) else sample
+    if not train or not (test or heldout):
         return None
-    return _read_parquet(name, train), _read_parquet(name, test or held or [])
+    return _read_parquet(name, train), _read_parquet(name, test or heldout or [])
 
 
-def _parts(folder: Path, split: str) -> list[Path]:
-    """A split's file, or its numbered ones."""
+def _files(folder: Path, split: str) -> list[Path]:
+    """A split's file, or its numbered parts."""
     whole = folder / f"{split}.parquet"
     return [whole] if whole.exists() else sorted(folder.glob(f"{split}-*-of-*.parquet"))
 
 
 def _read_parquet(name: str, files: list[Path]) -> Rows:
-    try:
-        from pyarrow import ArrowException, parquet
-    except ImportError as error:
-        fix = "Use pip install -c constraints.txt -e '.[hf]', or GLUE's own tsv files."
-        raise Invalid(f"reading parquet needs pyarrow, which is not installed. {fix}") from error
-    columns = FORMS[name].columns
-    held: dict[str, list[Any]] = {column: [] for column in (*columns, "label")}
+    columns = (*FORMS[name].columns, "label")
+    values: list[list[Any]] = [[] for _ in columns]
     for file in files:
-        try:
-            table = parquet.read_table(file)
-        except (ArrowException, OSError) as error:
-            raise Invalid(
-                f"{_short(file)} must be a parquet file, and cannot be read as one. Fetch it again."
-            ) from error
-        for column, values in held.items():
-            if column not in table.column_names:
-                raise Invalid(
-                    f"{_short(file)} must have the columns {', '.join(held)}, got {', '.join(table.column_names)}."
-                )
-            values += table[column].to_pylist()
-    labels = held.pop("label")
-    source = _short(files[0]) if len(files) == 1 else f"{_short(files[0])} and {len(files) - 1} more"
+        for batch in parquet(file, *columns):
+            for cells, more in zip(values, batch, strict=True):
+                cells += more
+    *texts, labels = values
+    source = short(files[0]) if len(files) == 1 else f"{short(files[0])} and {len(files) - 1} more"
     if not labels:
         raise Invalid(f"{source} must have rows, got none.")
     count = len(FORMS[name].labels)
     for row, label in enumerate(labels):
-        if not _fine(label, count):
-            rule = f"0 to {count - 1}" if count else "between 0 and 5"
-            raise Invalid(
-                f"labels of {name} must be {rule}, got {label} in row {row} of {source}. Test splits have none."
-            )
-    for column in columns:
-        for row, text in enumerate(held[column]):
+        if not _valid(label, count):
+            rule = f"labels of {name} must be {f'0 to {count - 1}' if count else 'between 0 and 5'}"
+            raise Invalid(f"{rule}, got {label} in row {row} of {source}. Test splits have no labels.")
+    for column, cells in zip(columns, texts, strict=False):
+        for row, text in enumerate(cells):
             if not isinstance(text, str):
-                raise Invalid(f"`{column}` must be text, got {text!r} in row {row} of {source}. Fetch it again.")
-    return Rows(tuple(held[column] for column in columns), labels, source)
+                raise Invalid(f"`{column}` must be text, got {text!r} in row {row} of {source}. Download it again.")
+    return Rows(tuple(texts), labels, source)
 
 
 def _tsv(name: str, data: Path) -> tuple[Rows, Rows] | None:
@@ -183,26 +163,25 @@ def _tsv(name: str, data: Path) -> tuple[Rows, Rows] | None:
 
 
 def _read_tsv(name: str, file: Path) -> Rows:
-    """Split at tabs and line feeds only: quotes are text, and so is what else Unicode calls the end of a line."""
+    """Split at tabs and line feeds only: quotes and Unicode's other line ends are part of the text."""
     form = FORMS[name]
     try:
         lines = file.read_bytes().decode("utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
-        raise Invalid(f"{_short(file)} must be UTF-8 text, and byte {error.start} is not. Fetch it again.") from error
+        raise Invalid(f"{short(file)} must be UTF-8 text, but byte {error.start} is not. Download it again.") from error
     cells = [line.removesuffix("\r").split("\t") for line in lines if line.strip()]
-    places = [3, 1]  # CoLA: source, label, the linguists' mark, sentence
+    places = [3, 1]  # CoLA's columns: source, label, the linguists' mark, sentence
     if form.headings:
         heading = cells.pop(0) if cells else []
         if missing := [word for word in form.headings if word not in heading]:
-            raise Invalid(
-                f"{_short(file)} must have the column {missing[0]!r}, got {', '.join(heading) or 'no heading'}."
-            )
+            got = ", ".join(heading) or "no heading"
+            raise Invalid(f"{short(file)} must have the column {missing[0]!r}, got {got}.")
         places = [heading.index(word) for word in form.headings]
-    whole = [row for row in cells if len(row) > max(places)]  # QQP has a few broken rows, which GLUE leaves out too
-    texts = tuple([row[place] for row in whole] for place in places[:-1])
-    if not whole:
-        raise Invalid(f"{_short(file)} must have rows, got none.")
-    return Rows(texts, [_label(name, row[places[-1]], file) for row in whole], _short(file))
+    rows = [row for row in cells if len(row) > max(places)]  # QQP has a few broken rows, which GLUE skips too
+    if not rows:
+        raise Invalid(f"{short(file)} must have rows, got none.")
+    texts = tuple([row[place] for row in rows] for place in places[:-1])
+    return Rows(texts, [_label(name, row[places[-1]], file) for row in rows], short(file))
 
 
 def _label(name: str, word: str, file: Path) -> float:
@@ -210,20 +189,16 @@ def _label(name: str, word: str, file: Path) -> float:
     if word in words:
         return words.index(word)
     try:
-        if not words and _fine(float(word), 0):
+        if not words and _valid(float(word), 0):
             return float(word)
     except ValueError:
         pass
     rule = f"one of {', '.join(words)}" if words else "a number between 0 and 5"
-    raise Invalid(f"labels of {name} must be {rule}, got {word!r} in {_short(file)}. Test splits have none.")
+    raise Invalid(f"labels of {name} must be {rule}, got {word!r} in {short(file)}. Test splits have no labels.")
 
 
-def _fine(label: Any, count: int) -> bool:
-    """One of `count` classes, or without classes a score of STS-B."""
+def _valid(label: Any, count: int) -> bool:
+    """Whether a label is one of `count` classes, or for STS-B, without classes, a score."""
     if count:
         return isinstance(label, int) and 0 <= label < count
     return isinstance(label, float | int) and 0 <= label <= 5
-
-
-def _short(file: Path) -> str:
-    return f"{file.parent.name}/{file.name}"

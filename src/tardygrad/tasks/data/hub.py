@@ -1,4 +1,4 @@
-"""The Hugging Face hub and the library transformers, which both come with the extra `hf`."""
+"""Downloads from the Hugging Face hub and models of the transformers library; both need the extra `hf`."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from tardygrad.errors import Invalid
 MISSING = "pretrained models need transformers, which is not installed. Use pip install -c constraints.txt -e '.[hf]'."
 
 
-def fetched(repository: str, patterns: list[str], rule: str, fix: str, *, dataset: bool = False) -> Path:
-    """The folder where the hub's own package keeps files of a repository, once it has fetched them.
+def download(repository: str, patterns: list[str], rule: str, fix: str, *, dataset: bool = False) -> Path:
+    """Download files of a repository, unless huggingface_hub has them already, and return their folder.
 
     Args:
         repository: its name on the hub.
         patterns: of the files' names.
-        rule: what needs them, and what was given.
-        fix: what to do if they cannot be had.
-        dataset: whether it is no model; of a model only the files at the top are wanted.
+        rule: begins the error text: what needs the files.
+        fix: ends the error text: what to do if they cannot be downloaded.
+        dataset: a data set, not a model; for a model only the files at the top level are downloaded.
     """
     try:
         from huggingface_hub import snapshot_download
@@ -29,13 +29,15 @@ def fetched(repository: str, patterns: list[str], rule: str, fix: str, *, datase
     kind = {"repo_type": "dataset"} if dataset else {"ignore_patterns": ["*/*"]}
     try:
         return Path(snapshot_download(repository, allow_patterns=patterns, **kind))
-    except Exception as error:  # the network has many ways to fail
-        raise Invalid(f"{rule}, which cannot be fetched from huggingface.co ({type(error).__name__}). {fix}") from error
+    except Exception as error:  # the network can fail in many ways
+        raise Invalid(
+            f"{rule}, which cannot be downloaded from huggingface.co ({type(error).__name__}). {fix}"
+        ) from error
 
 
 @contextmanager
 def quiet() -> Iterator[Any]:
-    """The library transformers, without its bars and its reports of fresh heads."""
+    """Import transformers, with its progress bars and its reports about new heads switched off."""
     try:
         import transformers
         from transformers.utils import logging
@@ -52,10 +54,10 @@ def quiet() -> Iterator[Any]:
             logging.enable_progress_bar()
 
 
-def loaded(kind: Any, folder: str | Path, rule: str, **settings: Any) -> Any:
-    """What a class of transformers makes of a folder; `rule` says what it must be."""
+def load(kind: Any, folder: str | Path, rule: str, **settings: Any) -> Any:
+    """`kind.from_pretrained(folder)`; `rule` begins the error text."""
     try:
         return kind.from_pretrained(str(folder), local_files_only=True, **settings)
-    except Exception as error:  # there are many ways not to be one
+    except Exception as error:  # it can fail in many ways
         reason = str(error).strip().partition("\n")[0]
         raise Invalid(f"{rule} that {kind.__name__} can load, got {str(folder)!r}: {reason}") from error

@@ -1,4 +1,4 @@
-"""Labelled images from a folder, in any of four layouts; never a pickle.
+"""Labelled images from a folder, in any of four layouts. Nothing is ever unpickled.
 
     idx       train-images-idx3-ubyte, train-labels-idx1-ubyte and the same for t10k, each plain or .gz (MNIST's own)
     parquet   train*.parquet and test*.parquet as on the Hugging Face hub, in the folder or one below: `img` or `image`
@@ -6,7 +6,7 @@
     binary    data_batch_1.bin, … and test_batch.bin (CIFAR-10's own "binary version"), in the folder or one below
     npz       one .npz file with x_train, y_train, x_test and y_test (Keras's)
 
-Pixels stay uint8. Parquet files are decoded once and kept in the cache.
+Pixels stay uint8. Parquet files are decoded once; the result is kept in the cache.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tardygrad.errors import Invalid, TardygradError
+from tardygrad.errors import Invalid
 from tardygrad.tasks.data.cache import Tensors, cached
+from tardygrad.tasks.data.files import parquet, reading
 from tardygrad.tasks.nets.vit import Shape
 
 CLASSES = 10
-"""Of every data set here."""
+"""Classes of every data set here."""
 
 Labelled = tuple[Tensor, Tensor]
 """uint8 images (n, channels, height, width) and their int64 labels."""
@@ -40,46 +41,40 @@ LAYOUTS = (
     ".gz); or train*.parquet and test*.parquet; or data_batch_1.bin … and test_batch.bin; or one .npz file with "
     "x_train, y_train, x_test and y_test"
 )
-"""What a folder may hold, in words."""
+"""The files that a folder may hold, for error texts."""
 
 
 class Images(NamedTuple):
-    """A data set."""
+    """A data set: training and test images."""
 
     train: Labelled
     test: Labelled
 
 
 def images(data: str | Path, shape: Shape, *, cache: str | Path | None = None) -> Images:
-    """The images of a folder, whatever its layout.
+    """Read the images of a folder, in whichever layout it has.
 
     Args:
         data: the folder, or an .npz file.
-        shape: what every image must have: channels, height, width.
+        shape: channels, height and width that every image must have.
         cache: where decoded parquet files are kept; see `cached`.
     """
     folder = Path(data)
     if not folder.exists():
         raise Invalid(f"`data` must be a folder with {LAYOUTS}; got {str(data)!r}, which does not exist.")
-    for read in (_idx, _parquet, _binary, _npz):
-        try:
-            found = read(folder, shape, cache)
-        except TardygradError:
-            raise
-        except Exception as error:  # files have many ways to be broken
-            reason = f"{type(error).__name__}: {error}"
-            raise Invalid(f"the images in {str(data)!r} cannot be read ({reason}). Get them again.") from error
-        if found is not None:
-            return found
+    with reading(f"the image data in {str(data)!r}"):
+        for read in (_idx, _parquet, _binary, _npz):
+            if found := read(folder, shape, cache):
+                return found
     raise Invalid(f"`data` must be a folder with {LAYOUTS}; got {str(data)!r}, which has none of them.")
 
 
 def idx(path: Path) -> Tensor:
-    """An idx file of bytes, plain or .gz: two zeros, 8 for uint8, the number of dimensions, their sizes, the values."""
+    """Read an idx file of bytes, plain or .gz: 0, 0, 8 for uint8, the number of dimensions, their sizes, the values."""
     try:
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except (OSError, EOFError, zlib.error) as error:
-        raise Invalid(f"{path.name} must be a gzip file, and cannot be read as one ({error}). Get it again.") from error
+        raise Invalid(f"{path.name} is not a readable gzip file ({error}). Download it again.") from error
     if len(content) < 4 or content[:3] != b"\0\0\x08":
         raise Invalid(f"{path.name} must be an idx file of bytes, beginning with 00 00 08, got {content[:3].hex(' ')}.")
     start = 4 + 4 * content[3]
@@ -96,14 +91,13 @@ def _idx(folder: Path, shape: Shape, _: object) -> Images | None:
         files[plain.name] = [path for path in (plain, plain.with_name(f"{plain.name}.gz")) if path.is_file()][:1]
     if not _complete(folder, files):
         return None
-    train, labels, test, answers = (path for (path,) in files.values())
-    return Images(
-        _checked(train.name, idx(train), idx(labels), shape), _checked(test.name, idx(test), idx(answers), shape)
-    )
+    train, labels, test, test_labels = (path for (path,) in files.values())
+    pairs = ((train, labels), (test, test_labels))
+    return Images(*(_checked(x.name, idx(x), idx(y), shape) for x, y in pairs))
 
 
 def _binary(folder: Path, shape: Shape, _: object) -> Images | None:
-    """A row is the label, then red, green and blue, each row by row."""
+    """Each record is the label, then the red, green and blue planes, row by row."""
     files = {name: _found(folder, name) for name in ("data_batch_*.bin", "test_batch.bin")}
     if not _complete(folder, files):
         return None
@@ -113,7 +107,9 @@ def _binary(folder: Path, shape: Shape, _: object) -> Images | None:
         for path in paths:
             content, row = path.read_bytes(), 1 + int(np.prod(shape))
             if not content or len(content) % row:
-                raise Invalid(f"{path.name} must have {row} bytes per image, got {len(content)} in all. Get it again.")
+                raise Invalid(
+                    f"{path.name} must have {row} bytes per image, got {len(content)} in all. Download it again."
+                )
             parts.append(torch.frombuffer(bytearray(content), dtype=torch.uint8).view(-1, row))
         rows = torch.cat(parts)
         pairs.append(_checked(paths[0].name, rows[:, 1:].reshape(-1, *shape), rows[:, 0], shape))
@@ -130,7 +126,7 @@ def _npz(folder: Path, shape: Shape, _: object) -> Images | None:
     except KeyError as error:
         raise Invalid(f"{path.name} must hold {', '.join(_NPZ)}, got {', '.join(file.files) or 'nothing'}.") from error
     except (OSError, EOFError, ValueError, TypeError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
-        raise Invalid(f"{path.name} must be an .npz file of numbers, and cannot be read as one ({error}).") from error
+        raise Invalid(f"{path.name} is not a readable .npz file of numbers ({error}).") from error
     for name, array in arrays.items():
         if array.dtype.kind not in "iu":
             raise Invalid(f"{name} in {path.name} must be whole numbers, got {array.dtype}.")
@@ -149,55 +145,41 @@ def _parquet(folder: Path, shape: Shape, cache: str | Path | None) -> Images | N
     train, test = files.values()
 
     def decode() -> Tensors:
-        (pixels, labels), (others, answers) = _decoded(train, shape), _decoded(test, shape)
-        return {"train": pixels, "train_labels": labels, "test": others, "test_labels": answers}
+        (train_x, train_y), (test_x, test_y) = _decoded(train, shape), _decoded(test, shape)
+        return {"train": train_x, "train_labels": train_y, "test": test_x, "test_labels": test_y}
 
-    made = cached("images", decode, str(shape), *train, "test", *test, folder=cache)
-    return Images((made["train"], made["train_labels"]), (made["test"], made["test_labels"]))
+    tensors = cached("images", decode, str(shape), *train, "test", *test, folder=cache)
+    return Images((tensors["train"], tensors["train_labels"]), (tensors["test"], tensors["test_labels"]))
 
 
 def _decoded(files: Sequence[Path], shape: Shape) -> Labelled:
-    try:
-        from pyarrow import ArrowException, parquet
-    except ImportError as error:
-        fix = "Use pip install -c constraints.txt -e '.[data]'."
-        raise Invalid(f"parquet files need pyarrow, got no such package. {fix}") from error
     pixels: list[Tensor] = []
     labels: list[int] = []
     for path in files:
-        try:
-            table = parquet.ParquetFile(path)
-            names = table.schema_arrow.names
-            column = next((name for name in ("img", "image") if name in names), None)
-            if column is None or "label" not in names:
-                raise Invalid(f"{path.name} must have the columns img or image, and label; got {', '.join(names)}.")
-            row = 0
-            for batch in table.iter_batches(1000, columns=[column, "label"]):
-                cells = batch.column(column).to_pylist()
-                decoded = [_picture(cell, shape, f"row {i} of {path.name}") for i, cell in enumerate(cells, row)]
-                pixels.append(torch.from_numpy(np.stack(decoded)))
-                labels += batch.column("label").to_pylist()
-                row += len(cells)
-        except (ArrowException, OSError) as error:
-            raise Invalid(f"{path.name} must be a parquet file, and cannot be read as one ({error}).") from error
-    if None in labels or not all(isinstance(label, int) for label in labels):
-        raise Invalid(f"the column label of {files[0].name} must be whole numbers in every row.")
+        row = 0
+        for cells, classes in parquet(path, "img|image", "label"):
+            decoded = [_picture(cell, shape, f"row {i} of {path.name}") for i, cell in enumerate(cells, row)]
+            pixels.append(torch.from_numpy(np.stack(decoded)))
+            labels += classes
+            row += len(cells)
+    if not all(isinstance(label, int) for label in labels):
+        raise Invalid(f"the column label of {files[0].name} must be a whole number in every row.")
     return _checked(files[0].name, torch.cat(pixels) if pixels else torch.empty(0), torch.tensor(labels), shape)
 
 
 def _picture(cell: Any, shape: Shape, where: str) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """An image file's pixels as (channels, height, width)."""
+    """Decode an image file to (channels, height, width)."""
     try:
         from PIL import Image
     except ImportError as error:
         fix = "Use pip install -c constraints.txt -e '.[data]'."
-        raise Invalid(f"encoded images need Pillow, got no such package. {fix}") from error
+        raise Invalid(f"encoded images need Pillow, which is not installed. {fix}") from error
     content: Any = cell.get("bytes") if isinstance(cell, dict) else cell
     try:
         with Image.open(BytesIO(content)) as image:
             pixels = np.asarray(image.convert("L" if shape[0] == 1 else "RGB"))
     except (OSError, SyntaxError, TypeError, ValueError) as error:
-        raise Invalid(f"{where} must hold the bytes of an image, and cannot be read as one ({error}).") from error
+        raise Invalid(f"{where} must hold the bytes of an image file, and cannot be decoded ({error}).") from error
     if pixels.shape[:2] != shape[1:]:
         got = f"{pixels.shape[0]} × {pixels.shape[1]}"
         raise Invalid(f"images must be {shape[1]} × {shape[2]} pixels, got {got} in {where}.")
@@ -205,12 +187,12 @@ def _picture(cell: Any, shape: Shape, where: str) -> np.ndarray[Any, np.dtype[np
 
 
 def _found(folder: Path, name: str) -> list[Path]:
-    """The files of that name in a folder, or else one below."""
+    """Files that match a pattern in a folder, or else one level below."""
     return sorted(folder.glob(name)) or sorted(folder.glob(f"*/{name}"))
 
 
 def _complete(folder: Path, files: dict[str, list[Path]]) -> bool:
-    """Whether a layout is there; a part of one is an error."""
+    """Whether all files of a layout exist; raises `Invalid` if only some do."""
     missing = [name for name, found in files.items() if not found]
     if missing and len(missing) < len(files):
         raise Invalid(f"`data` must be a folder with {', '.join(files)}; got {str(folder)!r} without {missing[0]}.")
@@ -218,7 +200,7 @@ def _complete(folder: Path, files: dict[str, list[Path]]) -> bool:
 
 
 def _checked(name: str, pixels: Tensor, labels: Tensor, shape: Shape) -> Labelled:
-    """Images and labels as they should be, or why they cannot be."""
+    """Images and labels in our layout; raises `Invalid` if they do not fit."""
     channels, height, width = shape
     each = tuple(pixels.shape[1:])
     if each == (height, width, channels):
@@ -231,7 +213,7 @@ def _checked(name: str, pixels: Tensor, labels: Tensor, shape: Shape) -> Labelle
     labels = labels.reshape(-1).long()
     if len(labels) != len(pixels) or not len(labels):
         counts = f"{len(pixels)} and {len(labels)} ({name})"
-        raise Invalid(f"images and labels must be equally many, at least one; got {counts}.")
+        raise Invalid(f"there must be as many images as labels, at least one, got {counts}.")
     if int(labels.min()) < 0 or int(labels.max()) >= CLASSES:
         wrong = int(labels[(labels < 0) | (labels >= CLASSES)][0])
         raise Invalid(f"labels must be 0 to {CLASSES - 1}, got {wrong} ({name}).")

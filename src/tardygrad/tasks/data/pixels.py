@@ -1,6 +1,6 @@
-"""From stored bytes to what a network sees: normalisation, and random crops and flips.
+"""From stored bytes to a network's input: normalisation, and random crops and flips.
 
-Images are kept as uint8, a quarter of the memory of float32, and become numbers batch by batch.
+Images are stored as uint8, a quarter of the memory of float32, and converted batch by batch.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 PAD = 4
-"""Pixels that a crop may move an image by, in each direction."""
+"""The most pixels a crop shifts an image in each direction."""
 
 
 class Normalize(nn.Module):
-    """(pixels / 255 − mean) / std per channel, as float32; constants, which take no part in training.
+    """(pixels / 255 − mean) / std per channel, as float32; the constants are not trained.
 
     Args:
         mean: per channel, of pixels in [0, 1].
-        std: likewise.
+        std: per channel, of pixels in [0, 1].
 
     >>> Normalize([0.5], [0.25])(torch.tensor([[[[0, 255]]]], dtype=torch.uint8))
     tensor([[[[-2.,  2.]]]])
@@ -39,11 +39,11 @@ class Normalize(nn.Module):
 
 
 def crop_and_flip(images: Tensor, rng: np.random.Generator) -> Tensor:
-    """Every image moved by up to 4 pixels each way over a black border, and every other one mirrored, at random.
+    """Shift each image by up to 4 random pixels in each direction, padded with black, and flip it with probability ½.
 
     Args:
         images: (n, channels, height, width).
-        rng: the step's own.
+        rng: the generator of this step.
     """
     n, channels, height, width = images.shape
     down, right = rng.integers(0, 2 * PAD + 1, (2, n, 1))

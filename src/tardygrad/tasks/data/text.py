@@ -1,6 +1,6 @@
-"""Text as tokens: bytes, or byte pairs learnt from the text itself.
+"""Text as tokens: bytes, or byte pairs (BPE) learnt from the text itself.
 
-P. Gage. A New Algorithm for Data Compression. 1994; on bytes as in GPT-2, so that every text has tokens.
+P. Gage. A New Algorithm for Data Compression. 1994; applied to bytes as in GPT-2, so that any text can be encoded.
 """
 
 from __future__ import annotations
@@ -19,41 +19,34 @@ from torch import Tensor
 from tardygrad.errors import Invalid
 from tardygrad.tasks.data.cache import cached
 
-_PIECE = 1 << 20  # bytes at a time in the tokenizer, whose own objects are large
+_PIECE = 1 << 20  # bytes per call of the tokenizer, whose objects are large
 
 
 def read(text: str) -> bytes:
-    """A file, all the .txt files of a folder one after another, or "python": the language reference inside CPython."""
+    """Read a file, all .txt files of a folder in order, or "python": the language reference inside CPython."""
     if text == "python":
         try:
             from pydoc_data.topics import topics
         except ImportError as error:
-            raise Invalid(
-                "text='python' needs pydoc_data, which this Python lacks. Give a file of your own."
-            ) from error
+            raise Invalid("text='python' needs pydoc_data, which this Python lacks. Give another file.") from error
         return "\n\n".join(topics[name] for name in sorted(topics)).encode()
     path = Path(text)
+    rule = f"`text` must be a file, a folder with .txt files, or 'python', got {text!r}"
     try:
-        return _file(path, text)
+        if text and path.is_dir():
+            files = sorted(path.rglob("*.txt"))
+            if not files:
+                raise Invalid(f"{rule} without any.")
+            return b"\n".join(file.read_bytes() for file in files)
+        if not text or not path.is_file():
+            raise Invalid(f"{rule}, which does not exist.")
+        return path.read_bytes()
     except OSError as error:
-        raise Invalid(f"`text` must be files that can be read, got {text!r}: {error.strerror}.") from error
-
-
-def _file(path: Path, text: str) -> bytes:
-    if text and path.is_dir():
-        files = sorted(path.rglob("*.txt"))
-        if not files:
-            raise Invalid(f"`text` must be a file, a folder with .txt files, or 'python', got {text!r} without any.")
-        return b"\n".join(file.read_bytes() for file in files)
-    if not text or not path.is_file():
-        raise Invalid(
-            f"`text` must be a file, a folder with .txt files, or 'python', got {text!r}, which is not there."
-        )
-    return path.read_bytes()
+        raise Invalid(f"`text` must be readable files, got {text!r}: {error.strerror}.") from error
 
 
 def split(text: bytes) -> tuple[bytes, bytes]:
-    """The first nine tenths and the last, cut where a character of UTF-8 begins."""
+    """The first nine tenths and the rest, cut at the start of a UTF-8 character."""
     cut = len(text) * 9 // 10
     while 0 < cut < len(text) and text[cut] & 0xC0 == 0x80:
         cut -= 1
@@ -62,51 +55,49 @@ def split(text: bytes) -> tuple[bytes, bytes]:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Byte pairs: a tokenizer, as JSON."""
+    """A byte-pair tokenizer, as JSON."""
 
     json: str
 
     def encode(self, text: bytes) -> Tensor:
-        """Tokens of a text, which is UTF-8; what is not becomes U+FFFD."""
-        made = self._tokenizer()
-        parts = [
-            np.array(one.ids, np.int32) for one in made.encode_batch(list(_pieces(text)), add_special_tokens=False)
-        ]
+        """Encode a UTF-8 text; invalid bytes become U+FFFD."""
+        encodings = self._tokenizer().encode_batch(list(_pieces(text)), add_special_tokens=False)
+        parts = [np.array(encoding.ids, np.int32) for encoding in encodings]
         return torch.from_numpy(np.concatenate(parts) if parts else np.empty(0, np.int32))
 
     def decode(self, tokens: Tensor) -> bytes:
-        """The text of tokens."""
-        said: str = self._tokenizer().decode(tokens.tolist(), skip_special_tokens=False)
-        return said.encode()
+        """Decode tokens to text."""
+        text: str = self._tokenizer().decode(tokens.tolist(), skip_special_tokens=False)
+        return text.encode()
 
     def _tokenizer(self) -> Any:
         return _tokenizers().Tokenizer.from_str(self.json)
 
 
 def pairs(train: bytes, vocabulary: int, cache: str | None) -> Pairs:
-    """The byte pairs of a text, learnt once and kept on disk."""
+    """Learn the byte pairs of a text, or read them from the cache."""
     _tokenizers()
     key = (blake2b(train, digest_size=16).hexdigest(), str(vocabulary), version("tokenizers"))
-    held = cached("pairs", lambda: _learn(train, vocabulary), *key, folder=cache)
-    return Pairs(bytes(held["json"].numpy()).decode())
+    tensors = cached("pairs", lambda: _learn(train, vocabulary), *key, folder=cache)
+    return Pairs(bytes(tensors["json"].numpy()).decode())
 
 
 def _learn(train: bytes, vocabulary: int) -> dict[str, Tensor]:
     tokenizers = _tokenizers()
-    made = tokenizers.Tokenizer(tokenizers.models.BPE())
-    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = tokenizers.decoders.ByteLevel()
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()
     trainer = tokenizers.trainers.BpeTrainer(
         vocab_size=vocabulary,
         initial_alphabet=sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    made.train_from_iterator(_pieces(train), trainer)
-    return {"json": torch.from_numpy(np.frombuffer(made.to_str().encode(), np.uint8).copy())}
+    tokenizer.train_from_iterator(_pieces(train), trainer)
+    return {"json": torch.from_numpy(np.frombuffer(tokenizer.to_str().encode(), np.uint8).copy())}
 
 
 def _pieces(text: bytes) -> Iterator[str]:
-    """A text in pieces of whole lines."""
+    """Split a text into pieces of whole lines."""
     start = 0
     while start < len(text):
         end = text.find(b"\n", start + _PIECE) + 1 or len(text)

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from tardygrad.errors import Invalid
 from tardygrad.tasks.data.cache import Key, Tensors, cached
-from tardygrad.tasks.data.hub import fetched, loaded, quiet
+from tardygrad.tasks.data.hub import download, load, quiet
 from tardygrad.tasks.data.pixels import Normalize
 from tardygrad.tasks.nets import tinyvit, trainable_layers
 
@@ -82,7 +82,7 @@ def backbone(family: Family, folder: Path, side: int | None) -> Backbone:
     with quiet() as transformers:
         kind = transformers.AutoModelForImageClassification
         rule = "`pretrained` must be an image model"
-        model = loaded(kind, folder, rule, dtype=torch.float32, use_safetensors=True)
+        model = load(kind, folder, rule, dtype=torch.float32, use_safetensors=True)
     base = model.base_model
     heads = [n for n, part in model.named_children() if part is not base and any(True for _ in part.parameters())]
     if len(heads) != 1 or base is model:
@@ -157,8 +157,8 @@ def find(pretrained: str, family: Family) -> Path:
     rule = f"`pretrained` must be a folder with config.json and model.safetensors, got {pretrained!r}"
     if family == "tinyvit" or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", pretrained) or pretrained.startswith("."):
         raise Invalid(f"{rule}, which is no folder.")
-    fix = "Fetch it elsewhere and give its folder."
-    return fetched(pretrained, ["*.json", "*.safetensors"], rule, fix)
+    fix = "Download it elsewhere and give its folder."
+    return download(pretrained, ["*.json", "*.safetensors"], rule, fix)
 
 
 def _statistics(folder: Path) -> tuple[Sequence[float], Sequence[float]]:

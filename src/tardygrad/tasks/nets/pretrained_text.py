@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from tardygrad.errors import Invalid
 from tardygrad.tasks.data.cache import Key, Tensors, cached
-from tardygrad.tasks.data.hub import MISSING, fetched, loaded, quiet
+from tardygrad.tasks.data.hub import MISSING, download, load, quiet
 from tardygrad.tasks.nets import trainable_layers
 from tardygrad.tasks.views import keyed
 
@@ -74,7 +74,7 @@ def classifier(folder: str, outputs: int, train: str, *, cut: bool = False) -> C
     """
     with quiet() as transformers:
         kind = transformers.AutoModelForSequenceClassification
-        model = loaded(kind, folder, _RULE, num_labels=outputs, ignore_mismatched_sizes=True, **_PLAIN)
+        model = load(kind, folder, _RULE, num_labels=outputs, ignore_mismatched_sizes=True, **_PLAIN)
     if model.config.pad_token_id is None:
         model.config.pad_token_id = model.config.eos_token_id
     made = Classifier(model)
@@ -102,7 +102,7 @@ def find(model: str | None) -> Path:
     rule = f"`model` must be a folder or a name on the hub, got {model!r}"
     if model.startswith((".", "/", "~")) or model.count("/") > 1:
         raise Invalid(f"{rule}, which is no folder. {fix}")
-    return _complete(fetched(model, [f"*{suffix}" for suffix in (*_WORDS, _WEIGHTS)], rule, fix))
+    return _complete(download(model, [f"*{suffix}" for suffix in (*_WORDS, _WEIGHTS)], rule, fix))
 
 
 def _complete(folder: Path) -> Path:
@@ -123,7 +123,7 @@ def tokenised(folder: Path, texts: Texts, max_length: int, cache: str | None) ->
 
 def _tokenise(folder: Path, texts: Texts, max_length: int) -> dict[str, Tensor]:
     with quiet() as transformers:
-        tokenizer = loaded(transformers.AutoTokenizer, folder, _RULE)
+        tokenizer = load(transformers.AutoTokenizer, folder, _RULE)
     if max_length > tokenizer.model_max_length:
         rule = f"`max_length` must be at most what the model can read ({tokenizer.model_max_length} tokens)"
         raise Invalid(f"{rule}, got {max_length}.")
@@ -181,7 +181,7 @@ def _embed(folder: Path, texts: Texts, max_length: int) -> dict[str, Tensor]:
     tokens = _tokenise(folder, [list(row)], max_length)
     ids, mask = tokens["ids"].long(), tokens["mask"].long()
     with quiet() as transformers:
-        model = loaded(transformers.AutoModel, folder, _RULE, **_PLAIN).eval()
+        model = load(transformers.AutoModel, folder, _RULE, **_PLAIN).eval()
     order = mask.sum(1).argsort(stable=True)  # rows of like length, so that little is padded
     parts = []
     for rows in torch.split(order, 32):

@@ -19,6 +19,7 @@ import typer
 
 from tardygrad.cli import demo
 from tardygrad.spec import spec
+from tardygrad.spec.kinds import keys_of
 from tardygrad_command import main
 from tardygrad_command.commands import app
 
@@ -158,8 +159,8 @@ def test_every_key_of_a_spec_is_in_the_cli_docs() -> None:
         (section,) = re.findall(rf"^### `\[{table}\]`\n(.*?)^##", text, re.MULTILINE | re.DOTALL)
         for kind, make in kinds.items():
             assert f'kind = "{kind}"' in section
-            assert not [key for key in spec._known(table, make) if f"`{key}`" not in section]
-    for key in spec.parameters(spec.Length):
+            assert not [key for key in keys_of(table, make) if f"`{key}`" not in section]
+    for key in spec.parameters(spec.RunTable):
         assert f"`{key}`" in text
 
 

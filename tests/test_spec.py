@@ -13,7 +13,7 @@ import pytest
 
 import tardygrad as tg
 from tardygrad.runs import run
-from tardygrad.spec import spec
+from tardygrad.spec import shipped, spec
 from tardygrad.spec.signature import parameters
 from tests.cli.conftest import SMALL
 from tests.tasks.text_files import examples, write_bert, write_tsv
@@ -29,7 +29,7 @@ def tables(path: Path, *overrides: str) -> Any:
     return spec.load(path, overrides).resolved()
 
 
-@pytest.mark.parametrize("name", spec.shipped())
+@pytest.mark.parametrize("name", shipped())
 def test_a_shipped_spec_survives_a_round_trip_through_json(name: str) -> None:
     loaded = spec.load(name)
     written = json.loads(json.dumps(loaded.resolved(), allow_nan=False))
@@ -46,7 +46,7 @@ def test_the_tables_become_what_the_constructors_make(small: Path) -> None:
     assert (repr(method.inner), repr(method.outer), str(method)) == (repr(same.inner), repr(same.outer), str(same))
     assert repr(task) == repr(tg.tasks.quadratic(clients=8, dimension=20, noise=tg.Noise("student", 1.5, 0.1)))
     assert fleet == tg.Fleet.paper(clients=8)
-    assert length == spec.Length(rounds=12, checkpoint_every=5)
+    assert length == spec.RunTable(rounds=12, checkpoint_every=5)
 
 
 def test_every_default_of_the_signatures_is_in_the_resolved_spec(small: Path) -> None:
@@ -65,9 +65,9 @@ def test_every_default_of_the_signatures_is_in_the_resolved_spec(small: Path) ->
 
 
 def test_the_run_table_has_the_keys_and_defaults_of_a_run() -> None:
-    assert {*inspect.get_annotations(run.Settings)} - {"out"} == {*spec.Length(rounds=1).settings()}
+    assert {*inspect.get_annotations(run.Settings)} - {"out"} == {*spec.RunTable(rounds=1).settings()}
     begun = tg.begin(*_smallest(), rounds=1)
-    assert begun.settings == spec.Length(rounds=1).settings()
+    assert begun.settings == spec.RunTable(rounds=1).settings()
 
 
 def _smallest() -> tuple[tg.Method, tg.Task, tg.Pool]:

@@ -136,8 +136,8 @@ def test_what_is_no_file_is_answered_in_one_line(tardygrad: Command) -> None:
     for argument, fragment in {
         "digit": "got 'digit'. Did you mean 'digits'?",
         "no/such/file.toml": "Shipped specs: cifar10, digits, ",
-        "folder": "a spec must be a file or hold a run, got the directory 'folder'.",
-        "list.json": "a spec must be made of tables, got [1, 2]",
+        "folder": "a spec must be a file or the directory of a run, got 'folder'.",
+        "list.json": "a spec must consist of tables, got [1, 2]",
         "broken.json": "a spec must be valid JSON",
         "a\0b": "a spec must be a file",
         "[red]": "got '[red]'",

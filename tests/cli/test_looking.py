@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tardygrad.cli import output as screen
-from tardygrad.spec import spec
+from tardygrad.spec import shipped, spec
 from tests.cli.conftest import SMALL, Command
 
 
@@ -103,7 +103,7 @@ def test_specs_lists_what_comes_with_the_package(tardygrad: Command) -> None:
     code, out, _ = tardygrad("specs")
     assert code == 0
     listed = tardygrad("specs", "--json").json
-    assert [one["name"] for one in listed] == spec.shipped()
+    assert [one["name"] for one in listed] == shipped()
     assert all(one["name"] in out and one["description"][:40] in out for one in listed)
     assert all(len(one["description"]) > 20 for one in listed)
 

@@ -1,4 +1,4 @@
-"""Specs: TOML files that become objects."""
+"""Specs: TOML files that describe runs."""
 
+from tardygrad.spec.sources import shipped as shipped
 from tardygrad.spec.spec import load as load
-from tardygrad.spec.spec import shipped as shipped

@@ -1,12 +1,12 @@
 """Signatures as schemas: the type hints of a constructor say what the keys and values of its table may be.
 
-float, int, bool, str, Literal   a TOML value of just that type: "4" is no number, and neither is true
-X | None                         leave the key out, or null in JSON
-a dataclass                      a table with its fields; where several are possible, with `kind`, the class's name, or
-                                 that name alone
+float, int, bool, str, Literal   a TOML value of exactly that type: "4" and true are not numbers
+X | None                         None is the key left out, or null in JSON
+a dataclass                      a table with its fields; if several classes are possible, with `kind`, the class's
+                                 name in lower case, or that name alone
 a schedule                       0.1, {value = 0.1, exponent = -0.5} (Power), {peak = 0.1, rounds = 140} (Cosine)
-tuple                            a list; of words out of a few, also a single one
-inf                              inf; in JSON, which has no such number, "inf"
+tuple                            a list; for a list of literals, also a single one
+inf                              inf; in JSON "inf"
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import types
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, Required, Union, get_args, get_origin, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter
@@ -48,7 +49,7 @@ Parameters = Mapping[str, Parameter]
 
 @cache
 def parameters(make: Make) -> Parameters:
-    """The keyword arguments of a constructor; those behind `**how: Unpack[How]` have the defaults of what it makes."""
+    """The keyword arguments of a constructor; those of `**how` have the defaults of the dataclass it returns."""
     hints = get_type_hints(inspect.getattr_static(make, "__init__") if inspect.isclass(make) else make)
     found = {}
     for name, parameter in inspect.signature(make).parameters.items():
@@ -64,14 +65,14 @@ def parameters(make: Make) -> Parameters:
 
 
 def arguments(known: Parameters, table: Table, where: str) -> Table:
-    """All arguments of a constructor, read from a table or by default."""
+    """All arguments of a constructor, from a table or by default."""
     for key in table:
         if key not in known:
             fix = nearest(key, known) or f" Known keys: {', '.join(known) or 'none'}."
             raise Invalid(f"{place(where)} has no key `{key}`.{fix}")
     for key, parameter in known.items():
         if key not in table and parameter.default is _REQUIRED:
-            raise Invalid(f"{place(where)} needs the key `{key}`: {_rule(_options(parameter.hint))}.")
+            raise Invalid(f"{place(where)} needs the key `{key}`: {rule(parameter.hint)}.")
     return {
         key: read(parameter.hint, table[key], f"{where}.{key}") if key in table else parameter.default
         for key, parameter in known.items()
@@ -79,17 +80,23 @@ def arguments(known: Parameters, table: Table, where: str) -> Table:
 
 
 def call(make: Make, given: Table, where: str) -> Any:
-    """What a constructor makes; its complaint says where in the spec the values came from."""
+    """Call a constructor; its errors say where in the spec the values came from."""
     try:
         return make(**given)
     except Invalid as error:
         raise Invalid(f"in {place(where)}: {error}") from error
-    except (MemoryError, OverflowError, RuntimeError, TypeError, ValueError) as error:  # torch's, of absurd sizes
+    except (
+        MemoryError,
+        OverflowError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+    ) as error:  # of torch, for absurd sizes
         raise Invalid(f"in {place(where)}: too much for this machine ({shown(str(error))}). Use less.") from error
 
 
 def construct(make: Make, table: Table, where: str) -> Any:
-    """What a constructor makes of a table."""
+    """Call a constructor with the values of a table."""
     return call(make, arguments(parameters(make), table, where), where)
 
 
@@ -106,7 +113,7 @@ def choose(kinds: Mapping[str, Make], table: Table, where: str) -> tuple[str, Ta
 
 
 def read(hint: Any, value: Any, where: str) -> Any:
-    """A value of a table, as a type hint wants it."""
+    """Convert a value of a table to a type hint, or raise `Invalid`."""
     options = _options(hint)
     if isinstance(value, str) and not value.isprintable():
         raise Invalid(f"`{where}` must be printable text, got {value!a}.")
@@ -122,7 +129,7 @@ def read(hint: Any, value: Any, where: str) -> Any:
     if isinstance(value, str) and len(named := _classes(options)) > 1 and value in named:
         return construct(named[value], {}, where)
     if isinstance(value, str) and any(_words(option) for option in options):
-        value = [value]  # a single word of a list of them
+        value = [value]  # a single literal in place of a list
     if isinstance(value, list):
         for option in options:
             if get_origin(option) is tuple and len(hints := _items(option, len(value))) == len(value):
@@ -134,7 +141,7 @@ def read(hint: Any, value: Any, where: str) -> Any:
     except ValueError as error:
         words = [word for option in options if get_origin(option) is Literal for word in get_args(option)]
         fix = nearest(value, words) if isinstance(value, str) else ""
-        raise Invalid(f"`{where}` must be {_rule(options)}, got {shown(value)}.{fix}") from error
+        raise Invalid(f"`{where}` must be {rule(hint)}, got {shown(value)}.{fix}") from error
 
 
 def written(hint: Any, value: Any) -> Any:
@@ -155,18 +162,18 @@ def written_arguments(known: Parameters, given: Table) -> Table:
 
 
 def shown(value: Any) -> str:
-    """A value of a table, as errors show it: in TOML's words, and not too long."""
+    """A value for an error message: in TOML, and not too long."""
     words = {True: "true", False: "false", None: "null"}
     return words[value] if value is None or isinstance(value, bool) else _SHORT.repr(value)
 
 
 def place(where: str) -> str:
-    """A table or a key, as errors name it."""
+    """A table or a key for an error message."""
     return f"`{where}`" if "." in where else f"[{where}]"
 
 
 def _options(hint: Any) -> tuple[Any, ...]:
-    """The members of a union; the hint itself if it is none."""
+    """The members of a union; otherwise the hint itself."""
     return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
 
 
@@ -175,7 +182,7 @@ def _classes(options: Iterable[Any]) -> dict[str, Make]:
 
 
 def _words(option: Any) -> bool:
-    """Whether it is a list of words out of a few."""
+    """Whether it is a tuple of literals."""
     return get_origin(option) is tuple and get_origin(get_args(option)[0]) is Literal
 
 
@@ -186,7 +193,7 @@ def _items(option: Any, length: int) -> list[Any]:
 
 
 def _single(options: tuple[Any, ...], value: Any) -> Any:
-    """A number, a word, yes or no: what is neither table nor list. Raises a ValueError for anything else."""
+    """A number, a string or a boolean; raises ValueError for anything else."""
     singles = tuple(o for o in options if o != Schedule and not is_dataclass(o) and get_origin(o) is not tuple)
     checked = _strict(singles).validate_python(value) if singles else math.nan
     if isinstance(checked, float) and math.isnan(checked):
@@ -196,20 +203,21 @@ def _single(options: tuple[Any, ...], value: Any) -> Any:
 
 @cache
 def _strict(options: tuple[Any, ...]) -> TypeAdapter[Any]:
-    """Pydantic, without its kindness."""
+    """Pydantic in strict mode: no conversions."""
     union: Any = Union.__getitem__(options)
     return TypeAdapter(union, config=ConfigDict(strict=True))
 
 
-def _rule(options: Iterable[Any]) -> str:
-    """What a value may be, in words.
+def rule(hint: Any) -> str:
+    """What a value may be, for an error message.
 
-    >>> _rule((int, type(None)))
+    >>> rule(int | None)
     'a whole number'
     """
     words: dict[Any, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}
+    words |= {Path: "a string", type(None): ""}
     rules: list[str] = []
-    for option in options:
+    for option in _options(hint):
         if option in words:
             rules.append(words[option])
         elif get_origin(option) is Literal:
@@ -218,7 +226,7 @@ def _rule(options: Iterable[Any]) -> str:
             rules.append("a schedule such as {value = 0.1, exponent = -0.5}")
         elif get_origin(option) is tuple:
             hints = get_args(option)
-            rules.append(f"a list, each item {_rule(_options(hints[0]))}" if hints[-1] is Ellipsis else "a pair")
-        elif is_dataclass(option) and "a table" not in rules:
+            rules.append(f"a list, each item {rule(hints[0])}" if hints[-1] is Ellipsis else "a pair")
+        elif "a table" not in rules:
             rules.append("a table")
-    return " or ".join(rules)
+    return " or ".join(filter(None, dict.fromkeys(rules)))

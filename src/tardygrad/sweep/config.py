@@ -23,7 +23,8 @@ from tardygrad.errors import Invalid, check_integer, nearest
 from tardygrad.runs.record import Row, read_json, reading_record
 from tardygrad.runs.run import label
 from tardygrad.spec.signature import Table, call, shown
-from tardygrad.spec.spec import Spec, load, override, parse, shipped
+from tardygrad.spec.sources import shipped
+from tardygrad.spec.spec import Spec, load, override, parse
 
 Sampler = Literal["grid", "random", "tpe"]
 Best = Literal["accuracy", "loss", "time"]

@@ -1,0 +1,79 @@
+"""Where specs come from: files, shipped specs, recorded runs."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from importlib.resources import files
+from pathlib import Path
+
+from tardygrad.errors import Invalid, nearest
+from tardygrad.spec.kinds import KINDS
+from tardygrad.spec.signature import Table, shown
+
+
+def read_source(source: str | Path) -> tuple[str, Table]:
+    """The name and the tables of a spec: a file, a shipped name, or the directory of a run."""
+    path, known = Path(source), shipped()
+    if (path / "spec.json").is_file():
+        path /= "spec.json"
+    if path.is_file():
+        tables = _parsed(path)
+        if tables.keys() >= {"spec", "run", "versions"}:
+            return _recorded(path.resolve().parent, tables)
+        fleet = tables.get("fleet")
+        if isinstance(fleet, dict) and isinstance(fleet.get("path"), str):
+            fleet["path"] = str(path.parent / fleet["path"])  # a spec and its trace move together
+        anchor(tables, path.parent)
+        return path.stem, tables
+    if str(source) in known:
+        return str(source), tomllib.loads(files("tardygrad").joinpath(f"specs/{source}.toml").read_text("utf-8"))
+    if path.is_dir():
+        raise Invalid(f"a spec must be a file or the directory of a run, got {str(source)!r}. Name a file.")
+    fix = nearest(str(source), known) or f" Shipped specs: {', '.join(known)}."
+    if str(source) in KINDS["task"]:
+        fix = f" It is a kind of task: write for example fashion task.kind={source} task.data=FOLDER."
+    raise Invalid(f"a spec must be a file or the name of a shipped spec, got {str(source)!r}.{fix}")
+
+
+def _recorded(folder: Path, record: Table) -> tuple[str, Table]:
+    """The spec of a recorded run; its name is the run's without the number."""
+    if not isinstance(record["spec"], dict):
+        raise Invalid(f"only a run with a spec can be repeated, got {folder.name!r}, which was started in Python.")
+    return re.sub(r"-\d+$", "", folder.name), record["spec"]
+
+
+def anchor(tables: Table, folder: Path) -> None:
+    """Make existing paths in [task] absolute, so that a run can be resumed from any directory."""
+    task = tables.get("task")
+    if not isinstance(task, dict):
+        return
+    words = {"data": "hub", "pretrained": None, "text": "python"}  # a value that is never a path
+    if task.get("kind") == "glue":
+        words["model"] = None  # for other kinds it is not a path
+    for key, word in words.items():
+        value = task.get(key)
+        if isinstance(value, str) and value != word and (folder / value).exists():
+            task[key] = str((folder / value).resolve())
+
+
+def _parsed(path: Path) -> Table:
+    language, loads = ("JSON", json.loads) if path.suffix == ".json" else ("TOML", tomllib.loads)
+    try:
+        tables = loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise Invalid(f"the spec {str(path)!r} cannot be read: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise Invalid(f"a spec must be UTF-8 text, got {str(path)!r}, where byte {error.start} is not.") from error
+    except (ValueError, RecursionError) as error:
+        raise Invalid(f"a spec must be valid {language}, got {str(path)!r}: {error}.") from error
+    if not isinstance(tables, dict):
+        raise Invalid(f"a spec must consist of tables, got {shown(tables)} in {str(path)!r}.")
+    return tables
+
+
+def shipped() -> list[str]:
+    """The names of the specs that come with the package."""
+    names = [file.name for file in files("tardygrad").joinpath("specs").iterdir()]
+    return sorted(name.removesuffix(".toml") for name in names if name.endswith(".toml"))

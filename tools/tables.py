@@ -1,23 +1,177 @@
-"""Write the tables that are made from signatures and docstrings: `make tables`."""
+"""Write the tables of README.md and docs/ from signatures and docstrings: `make tables`. A test compares.
+
+A page has a table between `<!-- table: NAME -->` and `<!-- end of table -->`.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import json
+import re
+from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
-from tardygrad.spec import spec
+import typer
+
+from tardygrad.core.method import Method
+from tardygrad.spec import kinds as spec
+from tardygrad.spec.signature import Make, Parameter, rule, written
+from tardygrad_command.commands import app
 
 ROOT = Path(__file__).parent.parent
+MARKED = re.compile(r"(<!-- table: ([\w ]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
+COMMON = {"method": Method, "fleet": spec.afflicted}  # the keys of every kind, and where they are documented
 
 
-def keys() -> str:
-    """The keys of each table of a spec, for commands that must not import the library."""
-    return json.dumps(spec.keys(), indent=1) + "\n"
+def table(headings: tuple[str, ...], rows: Iterable[Iterable[str]]) -> str:
+    lines = [headings, ["---" for _ in headings], *rows]
+    return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
+
+
+def commands() -> str:
+    """Every verb with its arguments, and the first sentence of its help."""
+
+    def rows(command: Any, path: str) -> Iterable[tuple[str, str]]:
+        for name, each in command.commands.items():
+            if hasattr(each, "commands"):
+                yield from rows(each, f"{path} {name}")
+                continue
+            arguments = [one.metavar for one in each.params if one.param_type_name == "argument"]
+            required = [
+                f"{one.opts[0]} {one.type.name.upper()}"
+                for one in each.params
+                if one.required and one.opts[0][0] == "-"
+            ]
+            more = f" ([more](docs/{name}.md))" if (ROOT / f"docs/{name}.md").exists() else ""
+            usage = " ".join([path, name, *arguments, *required])
+            yield f"`{usage}`", each.help.partition("\n")[0].rstrip(".") + more
+
+    return table(("command", "what it does"), rows(typer.main.get_command(app), "tardygrad"))
+
+
+def methods() -> str:
+    """Every method with its constructor, what it does, and its paper."""
+    rows = []
+    for kind, make in spec.KINDS["method"].items():
+        name, text = _title(make)
+        reference = " ".join((inspect.getmodule(make).__doc__ or "").split("\n\n")[1].split())
+        authors, paper = re.match(r"(.*?(?:\w{2,}|et al))\. (.*)", reference).groups()  # type: ignore[union-attr]
+        first, *others = authors.removesuffix(" et al").split(", ")
+        etal = " et al." if others or authors.endswith("et al") else ""
+        rows.append((name, f"`{kind}`", text, f"{first}{etal}: {paper.rstrip('.')}"))
+    return table(("method", "constructor", "what it does", "paper"), rows)
+
+
+def constructors() -> str:
+    """The signatures of the methods."""
+    rows = []
+    for kind, make in spec.KINDS["method"].items():
+        names = [name for name in inspect.signature(make).parameters if name != "how"]
+        rows.append((f"`{kind}(*, {', '.join(names)}, …)`", _title(make)[1]))
+    return table(("name", "what it is"), rows)
+
+
+def kinds(name: str) -> str:
+    """The kinds of a table of a spec, with their keys and defaults."""
+    common = spec.parameters(spec.afflicted) if name == "fleet" else {}
+    if name == "method":
+        fields = {field.name: field.default for field in dataclasses.fields(Method)}
+        common = {key: Parameter(None, fields[key]) for key in _documented(Method)}
+    groups: dict[str, list[str]] = defaultdict(list)
+    for kind, make in spec.KINDS[name].items():
+        own = {k: p for k, p in spec.keys_of(name, make).items() if k not in common or p.default != _default(common[k])}
+        groups[_keys(own)].append(f'`kind = "{kind}"`')
+    rows = [(", ".join(names), keys) for keys, names in groups.items()]
+    shared = {key: parameter for key, parameter in common.items() if key != "fleet"}
+    return table(("kind", "keys"), [*rows, *([("all", _keys(shared))] if shared else [])])
+
+
+def keys(name: str) -> str:
+    """What the keys of a table mean; a key that means several things has several rows."""
+    makes: dict[str, Make] = spec.KINDS.get(name, {"run": spec.RunTable})
+    meanings: dict[str, dict[tuple[str, str], list[str]]] = defaultdict(lambda: defaultdict(list))
+    for kind, make in makes.items():
+        texts = (_documented(COMMON[name]) if name in COMMON else {}) | _documented(make)
+        for key, parameter in spec.keys_of(name, make).items():
+            meanings[key][rule(parameter.hint), texts[key]].append(kind)
+    rows = []
+    for key, found in meanings.items():
+        most, *_ = ordered = sorted(found, key=lambda meaning: -len(found[meaning]))
+        for value, text in ordered:
+            usual = len(found) == 1 or ((value, text) == most and len(found[most]) > len(found))
+            of = "" if usual else f" of {', '.join(found[value, text])}"
+            rows.append((f"`{key}`{of}", value.replace(" such as {value = 0.1, exponent = -0.5}", ""), text))
+    return table(("key", "value", "meaning"), rows)
+
+
+def run() -> str:
+    """The table [run]."""
+    texts, known = _documented(spec.RunTable), spec.parameters(spec.RunTable)
+    return table(("key", "default", "meaning"), [(f"`{k}`", _shown(p) or "none", texts[k]) for k, p in known.items()])
+
+
+def _default(parameter: Parameter) -> Any:
+    return inspect.Parameter.empty if parameter.default is dataclasses.MISSING else parameter.default
+
+
+def _keys(known: dict[str, Parameter]) -> str:
+    """Required keys first, then the others with their defaults."""
+    required = [f"`{key}`" for key, parameter in known.items() if _default(parameter) is inspect.Parameter.empty]
+    optional = [f"`{k}` {_shown(p)}".rstrip() for k, p in known.items() if _default(p) is not inspect.Parameter.empty]
+    return "; ".join(filter(None, (", ".join(required), ", ".join(optional)))) or "none"
+
+
+def _shown(parameter: Parameter) -> str:
+    """A default, in TOML; nothing for None and for keys that have none."""
+    default = _default(parameter)
+    if default is None or default is inspect.Parameter.empty or default == ():
+        return ""
+    if dataclasses.is_dataclass(default):
+        pairs = written(parameter.hint, default).items()
+        return f"{{{', '.join(f'{key} = {json.dumps(value)}' for key, value in pairs)}}}"
+    return f"{default:g}" if isinstance(default, float) else json.dumps(default)
+
+
+def _title(make: Make) -> tuple[str, str]:
+    """The name of a method and what it does: the first line of its docstring or its module's, `Name: text.`"""
+    for doc in (inspect.getdoc(make), inspect.getdoc(inspect.getmodule(make))):
+        name, colon, text = (doc or "").partition("\n")[0].partition(": ")
+        if colon:
+            return name, text.rstrip(".")
+    raise ValueError(f"{make} needs a docstring that begins with `Name: what it does.`")
+
+
+def _documented(make: Make) -> dict[str, str]:
+    """The `Args:` of a docstring."""
+    doc = inspect.getdoc(make) or ""
+    _, _, text = doc.partition("Args:\n")
+    found = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", text, re.MULTILINE)
+    return {name: " ".join(meaning.split()).rstrip(".") for name, meaning in found}
+
+
+TABLES = {"commands": commands, "methods": methods, "constructors": constructors, "run": run}
+
+
+def fill(text: str) -> str:
+    """A page with its tables as they should be."""
+
+    def make(match: re.Match[str]) -> str:
+        name = match[2]
+        what, _, section = name.partition(" ")
+        made = TABLES[name]() if name in TABLES else {"kinds": kinds, "keys": keys}[what](section)
+        return f"{match[1]}{made}{match[3]}"
+
+    return MARKED.sub(make, text)
 
 
 def files() -> dict[Path, str]:
-    """What every generated file should contain."""
-    return {ROOT / "src/tardygrad_command/keys.json": keys()}
+    """What every file with generated text should contain."""
+    pages = [ROOT / "README.md", ROOT / "docs/cli.md", ROOT / "docs/api.md"]
+    known = {ROOT / "src/tardygrad_command/keys.json": json.dumps(spec.all_keys(), indent=1) + "\n"}
+    return known | {page: fill(page.read_text("utf-8")) for page in pages}
 
 
 if __name__ == "__main__":

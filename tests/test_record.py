@@ -182,15 +182,15 @@ def test_a_failed_replacement_leaves_the_old_file(tmp_path: Path, monkeypatch: p
 
 
 def test_checkpoints_hold_each_model_once_and_no_pickle(tmp_path: Path) -> None:
-    run_in(tmp_path / "run")
+    run = run_in(tmp_path / "run")
     newest = sorted((tmp_path / "run/checkpoints").iterdir())[-1]
     assert sorted(path.name for path in newest.iterdir()) == ["state.json", "tensors.safetensors"]
     saved = checkpoint.read(tmp_path / "run/checkpoints")
     assert saved is not None
-    rounds = {job[2] for job in saved.facts["pending"]["jobs"]} | {saved.facts["round"]}
-    names = {job[3] for job in saved.facts["pending"]["jobs"]} | {saved.facts["servers"][0]["x"]}
-    assert {name for name in saved.tensors if name.startswith("model.")} == names
-    assert len(names) == len(rounds)
+    jobs = [job["$Job"] for job in saved.state["pending"]["$Pending"]["jobs"]]
+    names = {job["x"]["$tensor"] for job in jobs} | {saved.state["server"]["x"]["$tensor"]}
+    assert len(names) == len({job["round"] for job in jobs} | {saved.state["round"]})
+    assert sum(len(tensor) == run.x.numel() for tensor in saved.tensors.values() if tensor.dim()) == len(names)
 
 
 def test_a_record_that_cannot_be_made_leaves_no_file_open(tmp_path: Path) -> None:

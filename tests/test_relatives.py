@@ -148,18 +148,22 @@ def cut_and_resumed(name: str, mode: Any, cut: int, folder: Path, here: Any = No
     return bits(server), saved
 
 
+def unpacked(saved: checkpoint.Checkpoint) -> Any:
+    return checkpoint.unpack(saved.state["server"], saved.tensors)
+
+
 @each
 def test_a_run_cut_at_random_messages_resumes_to_the_same_bits(name: str, mode: Any, tmp_path: Path) -> None:
     for cut in np.random.default_rng(len(name)).integers(1, 32, size=2):
         assert cut_and_resumed(name, mode, int(cut), tmp_path / str(cut))[0] == bits(whole(name, mode).server)
 
 
-def test_letters_under_way_are_in_a_checkpoint(tmp_path: Path) -> None:
+def test_messages_between_servers_are_in_a_checkpoint(tmp_path: Path) -> None:
     under_way = []
     for cut in range(1, 31):
         resumed, saved = cut_and_resumed("halos-far", "client", cut, tmp_path / str(cut))
         assert resumed == bits(whole("halos-far", "client").server)
-        under_way += [up for *_, up, _ in saved.facts["regions"]["letters"]]
+        under_way += [message.up for *_, message in unpacked(saved)["transit"]]
     assert under_way.count(True) >= 3
     assert under_way.count(False) >= 3
 
@@ -178,7 +182,7 @@ def test_jobs_computed_together_have_the_same_clock_and_resume_to_the_same_bits(
     for cut in (5, 14, 25):
         resumed, saved = cut_and_resumed(name, "client", cut, tmp_path / str(cut), small, batch=4)
         assert resumed == bits(together)
-        done += len(saved.facts["pending"]["done"])
+        done += len(checkpoint.unpack(saved.state["pending"], saved.tensors).done)
     assert done > 0
 
 

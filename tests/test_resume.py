@@ -190,7 +190,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path: Path) -> No
     old, new = sorted((path / "checkpoints").iterdir())
     (new / "tensors.safetensors").write_bytes(b"\0" * 100)
     run = resumed(path)
-    assert run.server.round == json.loads((old / "state.json").read_text().splitlines()[1])["round"] < 30
+    assert run.server.round == json.loads((old / "state.json").read_text())["state"]["round"] < 30
     for _ in run.go():
         pass
     assert torch.equal(run.x, tg.simulate(method(), task(), fleet(), rounds=30).x)

@@ -738,9 +738,9 @@ def test_rounds_are_made_while_a_checkpoint_is_written_and_a_full_disk_ends_the_
     def slow(folder: Path, state: Any, **also: Any) -> None:
         if len(during) == 3:
             raise tg.RecordError("cannot write: no space left on device.")
-        wait_for(lambda: run.server.round >= state.facts["round"] + 5)
+        wait_for(lambda: run.server.round >= state.state["round"] + 5)
         time.sleep(0.2)  # it would go on
-        during.append(run.server.round - state.facts["round"])
+        during.append(run.server.round - state.state["round"])
         save(folder, state, **also)
 
     monkeypatch.setattr(checkpoint, "save", slow)

@@ -13,8 +13,8 @@ Rules of this file:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -23,7 +23,6 @@ from tardygrad.core import admission, kernels
 from tardygrad.core.dylu import Speeds
 from tardygrad.core.kernels import Contribution, Outcome
 from tardygrad.core.messages import (
-    NOTHING,
     Advanced,
     Happened,
     Job,
@@ -37,12 +36,10 @@ from tardygrad.core.messages import (
     Taken,
     Update,
     Vector,
-    merge,
-    summarize,
 )
 from tardygrad.core.method import Method
 from tardygrad.core.roster import Roster
-from tardygrad.core.task import GradientRequest, Task
+from tardygrad.core.task import LocalWork, Task, resume
 from tardygrad.core.transforms import State, Step, Transform, below, clipped_share
 from tardygrad.errors import Invalid
 
@@ -52,10 +49,7 @@ if TYPE_CHECKING:
 # ------------------------------------------------------------------------------------------------- client side
 
 
-Steps = Generator[GradientRequest, tuple[Tensor, Vector], Update]
-
-
-def local(job: Job, task: Task, method: Method) -> Steps:
+def local(job: Job, task: Task, method: Method) -> LocalWork:
     """The client side of Algorithms 1 and 2: K local steps from x_s.
 
     It requests gradients by `yield`, so that the caller can compute those of several clients at once (batching.py).
@@ -103,15 +97,6 @@ def work(job: Job, task: Task, method: Method) -> Update:
     while not isinstance(message, Update):
         message = resume(steps, task.gradient(*message))
     return message
-
-
-def resume(steps: Steps, gradient: tuple[Tensor, Vector] | None = None) -> GradientRequest | Update:
-    """Answer the last request (None: start); the next request, or the update when all steps are done."""
-    try:
-        return next(steps) if gradient is None else steps.send(gradient)
-    except StopIteration as end:
-        update: Update = end.value
-        return update
 
 
 # ------------------------------------------------------------------------------------------------- server side
@@ -213,11 +198,8 @@ class Server:
         return [self.x]
 
     def receive(self, message: Message, now: float = 0.0) -> Reply:
-        """Take one message. Aggregates first, then dispatches, so the client that fills the buffer gets the new model.
-
-        Args:
-            now: when it arrived, by the engine's clock; only DyLU and the two-level server use it.
-        """
+        """Take one message, at the engine's time `now`. Aggregates first, then dispatches: the client that fills the
+        buffer gets the new model."""
         self.now = now
         happened: Happened = None
         if isinstance(message, Update):
@@ -259,7 +241,7 @@ class Server:
         update, client = taken.update, taken.update.client
         self.vectors.fold(update, taken.weight)
         self._drop(self.roster.report(client))
-        self.buffer.append(taken._replace(update=update._replace(delta=NOTHING, curvature=None, state=None)))
+        self.buffer.append(taken._replace(update=update.without_vectors()))
         if update.state is not None:
             self.client_states[client] = update.state
         if self.speeds:
@@ -272,10 +254,10 @@ class Server:
         denominator = self.method.divisor([each.weight for each in taken])
         outcome = self.vectors.advance(t, delays, denominator)  # x_t ← x_{t−1} + η_t · Clip(ũ_t, Δ_t)
         if self.module_buffers is not None:
-            self.module_buffers = merge([each.update.module_buffers for each in taken if each.update.module_buffers])
+            self.module_buffers = ModuleBuffers.merge([each.update.module_buffers for each in taken])
         self.round, self.buffer = t, []
         self.roster.end_round()
-        return summarize(t, taken, outcome, snapshots=len(self.roster.holders) if self.drifts else 0)
+        return Advanced.of(t, taken, outcome, snapshots=len(self.roster.holders) if self.drifts else 0)
 
     def dispatch(self) -> list[Job]:
         """Jobs for every free place. The first call starts the run; on a resumed server it finds nothing to do."""
@@ -309,3 +291,22 @@ class Server:
         """A job that started from x_s is over: forget x_s if it was the last one."""
         if self.drifts and s is not None and s not in self.roster.holders:
             self.vectors.drop(s)
+
+    def snapshot(self) -> dict[str, Any]:
+        """The state between two messages, without past models: plain data with messages and tensors in it."""
+        total, speeds = self.vectors.sum, self.speeds.snapshot() if self.speeds else None
+        return {
+            "round": self.round, "x": self.x, "sum": None if total is None else total.clone(),
+            "outer": self.vectors.state, "module_buffers": self.module_buffers, "buffer": self.buffer,
+            "client_states": self.client_states, "roster": self.roster.snapshot(), "speeds": speeds,
+        }  # fmt: skip
+
+    def restore(self, state: dict[str, Any], starts: dict[int, Vector]) -> None:
+        """Continue from a snapshot; `starts` has x_s by round s of the jobs at work, but for those that were lost."""
+        self.round, self.module_buffers, self.buffer = state["round"], state["module_buffers"], state["buffer"]
+        self.client_states = state["client_states"]
+        self.roster.restore(state["roster"])
+        if self.speeds:
+            self.speeds.restore(state["speeds"])
+        x, past = state["x"], self.roster.holders if self.drifts else ()
+        self.vectors.put(x, state["sum"], state["outer"], {s: starts.get(s, x) for s in past})

@@ -7,10 +7,10 @@ from typing import Protocol
 
 from torch import Tensor
 
-from tardygrad.core.algorithm import local, resume
+from tardygrad.core.algorithm import local
 from tardygrad.core.messages import Job, Update, Vector
 from tardygrad.core.method import Method
-from tardygrad.core.task import GradientRequest, Task
+from tardygrad.core.task import GradientRequest, Task, resume
 
 
 class Batched(Task, Protocol):

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, insort
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from tardygrad.errors import Invalid, is_number
 
@@ -54,23 +53,23 @@ class Pace:
 
 
 class Speeds:
-    """What has been measured: a client's speed is its local steps (or epochs) in a second, from dispatch to arrival."""
+    """The measured speeds: a client's local steps (or epochs) in a second, from dispatch to arrival."""
 
-    def __init__(self, pace: Pace, measured: Iterable[tuple[int, float]] = ()) -> None:
+    def __init__(self, pace: Pace) -> None:
         self.pace = pace
-        self.of: dict[int, float] = dict(measured)
-        self.given: dict[int, tuple[int, float]] = {}  # client to the K_i of its last job, and when it was sent
-        self._sorted = sorted(self.of.values())
+        self.of: dict[int, float] = {}
+        self.given: dict[int, tuple[int, float]] = {}  # client → K_i of its last job, and when it was sent
+        self._sorted: list[float] = []
 
     def share(self, client: int, work: int, now: float) -> int:
-        """K_i of the job that a client is given now."""
+        """K_i of the job that a client gets now."""
         fastest = self._sorted[math.ceil(len(self.of) * self.pace.percentile / 100) - 1] if self.of else 1.0
         share = self.pace.share(work, self.of.get(client), fastest)
         self.given[client] = share, now
         return share
 
     def measure(self, client: int, now: float) -> None:
-        """A client's job has arrived."""
+        """Note that a client's job has arrived."""
         share, sent = self.given[client]
         if now > sent and math.isfinite(speed := share / (now - sent)):
             speed = self.pace.measured(self.of.get(client), speed)
@@ -79,6 +78,14 @@ class Speeds:
             insort(self._sorted, speed)
 
     def forget(self, client: int) -> None:
-        """A client is lost, and its speed with it."""
+        """Forget the speed of a lost client."""
         if client in self.of:
             del self._sorted[bisect_left(self._sorted, self.of.pop(client))]
+
+    def snapshot(self) -> dict[str, Any]:
+        """The state, as plain data."""
+        return {"of": self.of, "given": self.given}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from a snapshot."""
+        self.of, self.given, self._sorted = state["of"], state["given"], sorted(state["of"].values())

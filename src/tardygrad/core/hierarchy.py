@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from heapq import heappop, heappush
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -95,6 +95,12 @@ class ServerLike(Protocol):
 
     def models(self) -> list[Vector]:
         """The models that the server holds, without past ones."""
+
+    def snapshot(self) -> dict[str, Any]:
+        """The state between two messages, without past models: plain data with messages and tensors in it."""
+
+    def restore(self, state: dict[str, Any], starts: dict[int, Vector]) -> None:
+        """Continue from a snapshot; `starts` has x_s by round s of the jobs at work, but for those that were lost."""
 
 
 class RegionMessage(NamedTuple):
@@ -223,6 +229,18 @@ class HierarchicalServer:
     def models(self) -> list[Vector]:
         """The models of all servers, of all references and of the messages in transit."""
         return [*(level.x for level in self.levels), *self.references, *(each[-1].vector for each in self.transit)]
+
+    def snapshot(self) -> dict[str, Any]:
+        """The state of all servers, and the messages between them."""
+        own = {"references": self.references, "synced": self.synced, "transit": self.transit, "posted": self.posted}
+        return own | {"levels": [level.snapshot() for level in self.levels]}
+
+    def restore(self, state: dict[str, Any], starts: dict[int, Vector]) -> None:
+        """Continue from a snapshot."""
+        for level, saved in zip(self.levels, state["levels"], strict=True):
+            level.restore(saved, starts)
+        self.references, self.synced = state["references"], state["synced"]
+        self.transit, self.posted = state["transit"], state["posted"]
 
 
 class _JointRoster(NamedTuple):

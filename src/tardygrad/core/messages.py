@@ -36,11 +36,12 @@ class ModuleBuffers(NamedTuple):
         """A copy that may be changed in place."""
         return ModuleBuffers(self.floats.clone(), self.ints.clone())
 
-
-def merge(module_buffers: Sequence[ModuleBuffers]) -> ModuleBuffers:
-    """The buffers of a round's updates as one: floats averaged, integers from the newest."""
-    floats = torch.stack([each.floats.double() for each in module_buffers]).mean(0)  # a sum in float32 may overflow
-    return ModuleBuffers(floats.float(), module_buffers[-1].ints)
+    @staticmethod
+    def merge(updates: Sequence[ModuleBuffers | None]) -> ModuleBuffers:
+        """The buffers of a round's updates as one."""
+        given = [each for each in updates if each]
+        floats = torch.stack([each.floats.double() for each in given]).mean(0)  # a sum in float32 may overflow
+        return ModuleBuffers(floats.float(), given[-1].ints)
 
 
 class Job(NamedTuple):
@@ -76,6 +77,10 @@ class Update(NamedTuple):
     state: State | None = None  # of the inner step, if the method keeps it
     down: int = 0  # bytes that the job took on its way, where something travels
     up: int = 0  # and the update
+
+    def without_vectors(self) -> Update:
+        """The same when its vectors are in the sum, and the server has its client's state."""
+        return self._replace(delta=NOTHING, curvature=None, state=None)
 
 
 class Lost(NamedTuple):
@@ -128,24 +133,24 @@ class Advanced(NamedTuple):
     steps: int  # local steps of the M together
     snapshots: int  # past models the server holds
 
-
-def summarize(t: int, taken: Sequence[Taken], outcome: Outcome, snapshots: int) -> Advanced:
-    """The report on round t, which aggregated these updates."""
-    updates = [each.update for each in taken]
-    return Advanced(
-        round=t,
-        clients=tuple(update.client for update in updates),
-        delays=tuple(each.delay for each in taken),
-        weights=tuple(each.weight for each in taken),
-        norms=tuple(each.norm for each in taken),
-        norm=outcome.norm,
-        move=outcome.move,
-        clipped=outcome.clipped,
-        local_clipped=sum(update.clipped for update in updates) / len(updates),
-        loss=sum(update.loss for update in updates) / len(updates),
-        steps=sum(update.steps for update in updates),
-        snapshots=snapshots,
-    )
+    @classmethod
+    def of(cls, t: int, taken: Sequence[Taken], outcome: Outcome, snapshots: int) -> Advanced:
+        """The report on round t, which aggregated these updates."""
+        updates = [each.update for each in taken]
+        return cls(
+            round=t,
+            clients=tuple(update.client for update in updates),
+            delays=tuple(each.delay for each in taken),
+            weights=tuple(each.weight for each in taken),
+            norms=tuple(each.norm for each in taken),
+            norm=outcome.norm,
+            move=outcome.move,
+            clipped=outcome.clipped,
+            local_clipped=sum(update.clipped for update in updates) / len(updates),
+            loss=sum(update.loss for update in updates) / len(updates),
+            steps=sum(update.steps for update in updates),
+            snapshots=snapshots,
+        )
 
 
 Happened = Taken | Advanced | Refused | None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from tardygrad import streams
 from tardygrad.core.method import Method
@@ -128,3 +128,11 @@ class Roster:
         """How many clients are where."""
         at_work, waiting, idle = len(self.jobs), len(self.waiting), len(self.idle)
         return Census(self.clients, at_work, waiting, idle, self.clients - at_work - waiting - idle, self.buffer)
+
+    def snapshot(self) -> dict[str, Any]:
+        """The state, as plain data."""
+        return {name: getattr(self, name) for name in ("jobs", "idle", "waiting", "serials", "sent")}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from a snapshot."""
+        vars(self).update(state, holders=Counter(state["jobs"].values()))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any, Protocol
 
 from torch import Tensor
 
-from tardygrad.core.messages import Job, ModuleBuffers, Vector
+from tardygrad.core.messages import Job, ModuleBuffers, Update, Vector
 
 
 class Task(Protocol):
@@ -38,3 +38,15 @@ class Task(Protocol):
 
 GradientRequest = tuple[Vector, Any, ModuleBuffers | None]
 """x_{i,k−1}, ξ_{i,k}, and the model's buffers: the arguments of `Task.gradient`."""
+
+LocalWork = Generator[GradientRequest, tuple[Tensor, Vector], Update]
+"""A client's local steps: yields requests, receives losses and gradients, returns the update."""
+
+
+def resume(work: LocalWork, gradient: tuple[Tensor, Vector] | None = None) -> GradientRequest | Update:
+    """Answer the last request (None: start); returns the next request, or the update when all steps are done."""
+    try:
+        return next(work) if gradient is None else work.send(gradient)
+    except StopIteration as end:
+        update: Update = end.value
+        return update

@@ -345,7 +345,7 @@ def resume(path: str | Path, method: Method, task: Task, pool: Pool, *, rounds: 
                 raise RecordError(f"the run in {path!s} made {plural(made, 'round')}, but its checkpoints are gone.")
             run.lengths = {"events.jsonl": 0, "metrics.jsonl": 0}
             return run
-        run.lengths, run.from_checkpoint = saved.facts["lengths"], checkpoint.newest(where / "checkpoints")
+        run.lengths, run.from_checkpoint = saved.state["lengths"], checkpoint.newest(where / "checkpoints")
         pending = checkpoint.apply(saved, run.server)
         if not run.server.x.isfinite().all():
             gone = f"a run that diverged cannot go on, got {str(where)!r} with a model that is not finite after "
@@ -353,7 +353,7 @@ def resume(path: str | Path, method: Method, task: Task, pool: Pool, *, rounds: 
         engine.restore(pending)
         run.tail.collected = checkpoint.sampled(saved)
         run.scores.restore(*checkpoint.unscored(saved))
-        run.seconds = saved.facts["seconds"]
+        run.seconds = saved.state["seconds"]
         run.metrics = list(read_lines(where / "metrics.jsonl", run.lengths["metrics.jsonl"]))
         for event in events.read_events(where / "events.jsonl", run.lengths["events.jsonl"]):
             run._remember(event)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import sys
+import threading
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -260,7 +261,7 @@ def test_a_finish_changes_only_what_it_is_given_to_write_into() -> None:
 def test_a_fold_and_a_finish_that_a_gpu_compiles_compute_the_same(compensated: bool) -> None:
     n, form = 5000, Form(0.7, 0.2, 0.1)
     x, late = vector(n, 5, special=False), parcel(n, 3, compensated, special=False)
-    folding, finishing = (torch.compile(f, backend="aot_eager") for f in (kernels._fold, kernels._finished))
+    folding, finishing = (torch.compile(f, backend="aot_eager") for f in (kernels._fold, kernels._finish))
     total = None
     for delta, weight, curvature, past in late:
         before, total = total, folding(total, delta, curvature, past, x, torch.tensor(weight))
@@ -352,7 +353,7 @@ def test_a_local_step_that_a_gpu_compiles_computes_the_same(monkeypatch: pytest.
     scalars = kernels._scalars(form, g)
     one, two = vector(n, 5, special=False), vector(n, 5, special=False)
     curves = [torch.zeros(n), torch.zeros(n)] if compensated else [None, None]
-    step = torch.compile(kernels._walk, backend="aot_eager")
+    step = torch.compile(kernels._local_step, backend="aot_eager")
     assert float(step(one, g, curves[0], *scalars)) == float(kernels.local_step(two, g, curves[1], form))
     assert torch.allclose(one, two, rtol=1e-6, atol=0)
 
@@ -412,7 +413,7 @@ def test_vectors_that_do_not_lie_in_a_row_are_not_read_as_if_they_did(delta: Ten
 
 
 @pytest.mark.parametrize("g", [torch.ones(500).double(), torch.ones(1000)[::2], torch.ones(500, requires_grad=True)])
-def test_a_gradient_of_any_kind_is_walked(g: Tensor) -> None:
+def test_a_local_step_takes_a_gradient_of_any_kind(g: Tensor) -> None:
     x = torch.zeros(500)
     with torch.no_grad():
         local_step(x, g, None, STEPS["clip alone"], {}, Step(1))
@@ -451,3 +452,8 @@ def test_the_next_sum_takes_the_memory_of_the_last_unless_a_step_may_have_kept_i
     assert (places[0] == places[1]) != keeps
     assert torch.equal(server.x, torch.full((5000,), 3.0))
     assert kept is None or (copy is not None and torch.equal(kept, copy))
+
+
+def test_slices_of_a_long_vector_are_computed_at_the_same_time() -> None:
+    meeting = threading.Barrier(2, timeout=20)
+    assert sum(first for first, _ in kernels.run_slices(lambda a, b: (meeting.wait(), b), [0, 5], [5, 9])) == 1

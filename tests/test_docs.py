@@ -165,12 +165,14 @@ def test_every_key_of_a_spec_is_in_the_cli_docs() -> None:
 
 
 def excerpts() -> list[tuple[str, str]]:
-    """(code, function) of every row of a table whose last column is headed `in`."""
-    rows = re.findall(
-        r"^\|[^|\n]*\| `([^|\n]+)` \| `([\w.]+)` \|$", (ROOT / "docs/algorithm.md").read_text("utf-8"), re.M
-    )
-    assert len(rows) > 30
-    return rows
+    """(code, function) of every row of all tables in algorithm.md whose last columns are `code` and `in`."""
+    found = []
+    for table in re.findall(r"(?:^\|.*\|\n)+", (ROOT / "docs/algorithm.md").read_text("utf-8"), re.M):
+        head, _, *rows = [[cell.strip() for cell in row.strip("|").split(" | ")] for row in table.splitlines()]
+        if head[-2:] == ["code", "in"]:
+            found += [(row[-2].strip("`"), row[-1].strip("`")) for row in rows]
+    assert len(found) > 50
+    return found
 
 
 @pytest.mark.parametrize(("line", "where"), excerpts())

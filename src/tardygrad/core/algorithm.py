@@ -71,9 +71,9 @@ def local(job: Job, task: Task, method: Method) -> LocalWork:
     delta = x - job.x  # δ_i ← x_{i,K} − x_s
     kept = {f"inner.{name}": value for name, value in state.items() if name != "clipped"}
     if method.curvature and curvature is not None:
-        kept_squares = below(job.state or {}, "curvature.")
-        curvature, bent = method.curvature.of(delta, curvature, kept_squares, step)  # DC-ASGD's A
-        kept |= {f"curvature.{name}": value for name, value in bent.items()}
+        squares = below(job.state or {}, "curvature.")
+        curvature, squares = method.curvature.of(delta, curvature, squares, step)  # DC-ASGD's A
+        kept |= {f"curvature.{name}": value for name, value in squares.items()}
     mean = (float(loss) / steps, float(clipped) / steps) if steps else (math.nan, 0.0)
     named = job.client, job.serial, job.round
     return Update(*named, delta, curvature, module_buffers, steps, *mean, kept if method.keep else None)

@@ -72,7 +72,7 @@ def test_the_sweeps_in_a_folder_are_told_of_too(tardygrad: Command) -> None:
     assert "Sweep two: best settings" in page
     for option in ("--target", "--baseline"):
         code, _, err = tardygrad("report", "runs/one", option, "0.5")
-        assert (code, f"{option} is for runs, got" in err, "Leave it out." in err) == (2, True, True)
+        assert (code, f"{option} applies to runs, got" in err, "Leave it out." in err) == (2, True, True)
 
 
 def test_watching_what_is_no_run_is_refused(tardygrad: Command) -> None:

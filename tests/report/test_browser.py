@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tardygrad.report.build import tell
+from tardygrad.report.build import build
 from tardygrad.report.live import serve
 from tardygrad.report.page import figures
 from tardygrad_command import main
@@ -27,7 +27,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     made = {}
     for name, places in (("one", [folder / "runs/0"]), ("evil", [evil]), ("several", [folder / "runs"])):
         made[name] = folder / f"{name}.html"
-        made[name].write_text(tell([str(place) for place in places]).html(), "utf-8")
+        made[name].write_text(build([str(place) for place in places]).html(), "utf-8")
     return made
 
 
@@ -45,7 +45,7 @@ def test_the_comparison_of_long_names_does_not_scroll(tmp_path: Path, opened: Op
         method = {"kind": "fedbuff", "optimizer": ("SGD", "AdamW")[number], "weight": {"kind": kind}}
         for seed in range(2):
             record(tmp_path / f"runs/{kind}-{seed}", seed=seed, spec={"method": method, "run": {"seed": seed}})
-    (tmp_path / "page.html").write_text(tell([str(tmp_path / "runs")]).html(), "utf-8")
+    (tmp_path / "page.html").write_text(build([str(tmp_path / "runs")]).html(), "utf-8")
     page = opened((tmp_path / "page.html").as_uri())
     assert page.locator("th", has_text="Clip², optimizer=AdamW, weight.kind=polynomial").count() > 0
     wide, seen = page.evaluate("(one => [one.scrollWidth, one.clientWidth])(document.querySelector('.wide'))")
@@ -55,7 +55,7 @@ def test_the_comparison_of_long_names_does_not_scroll(tmp_path: Path, opened: Op
 @pytest.mark.parametrize("name", ["one", "evil"])
 def test_every_chart_of_a_run_draws(pages: dict[str, Path], opened: Open, name: str) -> None:
     page = opened(pages[name].as_uri())
-    expected = {f"chart-{figure.key}" for figure in figures(tell([str(pages[name].parent / "runs/0")]).parts)}
+    expected = {f"chart-{figure.key}" for figure in figures(build([str(pages[name].parent / "runs/0")]).sections)}
     marks = drawn(page)
     assert set(marks) == expected
     assert all(marks.values()), marks
@@ -70,7 +70,7 @@ def test_every_chart_draws_whatever_the_numbers_and_names_of_scores(tmp_path: Pa
         if row["event"] == "evaluation":
             row |= {"loss": -1e308 if row["round"] % 2 else 1e308, ODD: 1.0}
     (path / "events.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (tmp_path / "page.html").write_text(tell([str(path)]).html(), "utf-8")
+    (tmp_path / "page.html").write_text(build([str(path)]).html(), "utf-8")
     page = opened((tmp_path / "page.html").as_uri())
     marks = drawn(page)
     assert "chart-score-3" in marks
@@ -173,7 +173,7 @@ def test_a_page_that_is_served_follows_its_run(tmp_path: Path, opened: Open) -> 
         try:
             address = f"http://127.0.0.1:{server.server_address[1]}/"
             page = opened(address, also=(f"{address}state",))
-            assert "follows the record" in page.inner_text("#live")
+            assert "updates itself" in page.inner_text("#live")
             page.evaluate("scrollTo(0, 700)")
             (path / "events.jsonl").write_text("".join(json.dumps(row) + "\n" for row in events(12)))
             write(path / "summary.json", {"status": "finished", "reason": None, "rounds": 12, "seconds": 1.0})

@@ -156,10 +156,10 @@ def test_a_port_in_use_is_refused(run: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         number = taken.getsockname()[1]
-        with pytest.raises(Invalid, match=f"--port must be free, got {number} .* Use --port 0"):
+        with pytest.raises(Invalid, match=f"--port must be a free port, got {number} .* Use --port 0"):
             serve([str(run)], number)
 
 
 def test_a_port_that_cannot_be_is_refused(run: Path) -> None:
-    with pytest.raises(Invalid, match="--port must be free, got 70000"):
+    with pytest.raises(Invalid, match="--port must be a free port, got 70000"):
         serve([str(run)], 70_000)

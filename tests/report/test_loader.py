@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tardygrad.errors import Invalid, RecordError
-from tardygrad.report.build import tell
+from tardygrad.report.build import build
 from tardygrad.report.downsample import Lanes, Thin
 from tardygrad.report.loader import BARS, CLASSES, CLIENTS, EVEN, POINTS, SPANS, find, going, read, tail_of
 from tardygrad.runs.record import Record
@@ -99,7 +99,7 @@ def test_norms_too_even_or_too_far_apart_have_no_tail(tmp_path: Path, norms: lis
     row = next(row for row in events(1) if row["event"] == "advance") | {"norms": norms}
     (path / "events.jsonl").write_text(json.dumps(row) + "\n")
     assert read(path).tail is None
-    assert "Too few updates, or too even ones" in tell([str(path)]).html()
+    assert "Too few updates, or too similar norms" in build([str(path)]).html()
 
 
 def test_norms_that_differ_a_little_have_a_tail() -> None:

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from tardygrad.errors import Invalid, RecordError
+from tardygrad.report import live
 from tardygrad.report.blocks import Note, Table
-from tardygrad.report.build import Report, tell
-from tardygrad.report.groups import baseline_of, grouped, lines, target_of
-from tardygrad.report.live import said
+from tardygrad.report.build import Report, build
+from tardygrad.report.comparison import baseline_of, outcomes, target_of
+from tardygrad.report.groups import grouped
 from tardygrad.report.loader import find, read
-from tardygrad.report.page import figures, pictures, put
+from tardygrad.report.page import figures, put, write_images
 from tardygrad.report.theme import strokes
 from tests.report.records import EVIL, ODD, events, record, write
 
@@ -66,16 +67,16 @@ class Elements(HTMLParser):
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Report:
     """A report on one run."""
-    return tell([str(record(tmp_path_factory.mktemp("alone") / "my run", rounds=51))])
+    return build([str(record(tmp_path_factory.mktemp("alone") / "my run", rounds=51))])
 
 
 def keys(report: Report) -> set[str]:
-    return {figure.key for figure in figures(report.parts)}
+    return {figure.key for figure in figures(report.sections)}
 
 
 def test_a_run_has_every_figure(alone: Report) -> None:
     assert keys(alone) == ALONE
-    for figure in figures(alone.parts):
+    for figure in figures(alone.sections):
         assert figure.caption.endswith((".", ")"))
         assert figure.chart["description"]
         assert any(figure.chart["datasets"].values())
@@ -116,7 +117,7 @@ def test_nothing_of_a_record_is_taken_for_anything_but_text(tmp_path: Path) -> N
     write(path / "summary.json", {"status": EVIL, "reason": EVIL, "rounds": 6, "seconds": 1.0})
     calm = record(tmp_path / "calm")
     for places in ([path], [path, calm]):
-        page = tell([str(place) for place in places], title=EVIL).html()
+        page = build([str(place) for place in places], title=EVIL).html()
         found = Elements(page)
         assert len(found.scripts) == 2 + [tag for tag, _ in found.tags].count("figure")
         assert "alert(1)" in found.text
@@ -131,12 +132,12 @@ def test_no_title_has_what_would_end_a_string(tmp_path: Path) -> None:
     path = record(tmp_path / "run")
     rows = [{**row, ODD: 1.0} if row["event"] == "evaluation" else row for row in events(12)]
     (path / "events.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (figure,) = [one for one in figures(tell([str(path)]).parts) if one.key == "score-3"]
+    (figure,) = [one for one in figures(build([str(path)]).sections) if one.key == "score-3"]
     assert figure.title == f"Test {ODD}"
     found = titles(figure.chart)
     assert "test a.b[’c’].d∖" in found
     assert not [title for title in found if re.search(r"""[\\'"]""", title)]
-    pictures(figure, tmp_path)
+    write_images(figure, tmp_path)
 
 
 def titles(spec: Any) -> list[str]:
@@ -165,34 +166,34 @@ def expressions(spec: Any) -> list[str]:
 
 def test_the_command_that_repeats_a_run_is_shown(alone: Report) -> None:
     page = alone.html()
-    assert f"tardygrad run &#x27;{alone.stories[0].path}&#x27;" in page
+    assert f"tardygrad run &#x27;{alone.runs[0].path}&#x27;" in page
     assert "[task]\nkind = &quot;quadratic&quot;" in page
 
 
 def test_a_run_begun_in_python_says_so(tmp_path: Path) -> None:
-    page = tell([str(record(tmp_path / "run", rounds=1, spec=None))]).html()
-    assert "begun in Python" in page
+    page = build([str(record(tmp_path / "run", rounds=1, spec=None))]).html()
+    assert "started from Python" in page
     assert "tardygrad run" not in page
 
 
 def test_a_spec_of_any_length_makes_a_small_page(tmp_path: Path) -> None:
-    page = tell([str(record(tmp_path / "run", rounds=1, spec={"fleet": {"seconds": list(range(200_000))}}))]).html()
+    page = build([str(record(tmp_path / "run", rounds=1, spec={"fleet": {"seconds": list(range(200_000))}}))]).html()
     assert "more characters stand in spec.json" in page
     assert len(page) < 1_500_000
 
 
 @pytest.mark.parametrize("rounds", [0, 1, 2])
 def test_a_run_that_has_hardly_begun_has_a_page(tmp_path: Path, rounds: int) -> None:
-    report = tell([str(record(tmp_path / "run", rounds=rounds, torn=True))])
-    assert "No round has been made yet." in report.html() or rounds
+    report = build([str(record(tmp_path / "run", rounds=rounds, torn=True))])
+    assert "There is no completed round yet." in report.html() or rounds
     assert "score-1" not in keys(report)
-    assert "still going on, or killed" in report.html()
+    assert "still running, or killed" in report.html()
 
 
 def test_how_a_run_ended_is_said(tmp_path: Path) -> None:
     path = record(tmp_path / "run", rounds=2)
     write(path / "summary.json", {"status": "diverged", "reason": "for a reason", "rounds": 2, "seconds": 1.0})
-    text = Elements(tell([str(path)]).html()).text
+    text = Elements(build([str(path)]).html()).text
     assert "diverged" in text
     assert "for a reason" in text
 
@@ -204,8 +205,8 @@ def test_values_that_are_not_finite_are_counted(tmp_path: Path) -> None:
         if row["event"] in ("advance", "evaluation") and row["round"] > 6:
             row["loss"] = None
     (path / "events.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (figure,) = [one for one in figures(tell([str(path)]).parts) if one.key == "training-loss"]
-    assert "6 values that are missing or not finite are left out." in figure.caption
+    (figure,) = [one for one in figures(build([str(path)]).sections) if one.key == "training-loss"]
+    assert "6 missing or non-finite values are not shown." in figure.caption
     assert len(figure.chart["datasets"]["rows"]) == 6
 
 
@@ -228,11 +229,11 @@ def test_speed_ups_are_times_to_the_target_over_the_baselines(tmp_path: Path) ->
     base = baseline_of(groups, None)
     assert base.label == "sync-Clip²"
     target = target_of(groups, base, 0.89)
-    quick, sync = lines(groups, base, target)
-    assert quick.there
-    assert quick.there.mean == 9.0
-    assert (quick.there.deviation, quick.there.number) == (0.0, 2)
-    assert (sync.there and sync.there.mean, sync.faster, quick.faster) == (90.0, 1.0, 10.0)
+    quick, sync = outcomes(groups, base, target)
+    assert quick.time_to_target
+    assert quick.time_to_target.mean == 9.0
+    assert (quick.time_to_target.deviation, quick.time_to_target.number) == (0.0, 2)
+    assert (sync.time_to_target and sync.time_to_target.mean, sync.speedup, quick.speedup) == (90.0, 1.0, 10.0)
     assert quick.scores["accuracy"].mean == pytest.approx((12 / 13 + 1 - 1.1 / 13) / 2, rel=1e-4)
 
 
@@ -241,16 +242,16 @@ def test_a_speed_up_is_of_groups_whose_runs_all_reached_the_target(tmp_path: Pat
     record(tmp_path / "all/1", seed=1)
     record(tmp_path / "all/2", seed=9, rounds=11)
     record(tmp_path / "all/sync", label="sync-Clip²", spec={"method": {"mode": "sync"}})
-    table = compared(tell([str(tmp_path / "all")], target=0.89))
+    table = compared(build([str(tmp_path / "all")], target=0.89))
     assert table["Clip²"] | {"time to 89% (s)": "2 of 3 runs", "speed-up to 89%": "–"} == table["Clip²"]
     assert table["sync-Clip²"] | {"time to 89% (s)": "9", "speed-up to 89%": "1×"} == table["sync-Clip²"]
-    flipped = compared(tell([str(tmp_path / "all")], target=0.89, baseline="Clip²"))
+    flipped = compared(build([str(tmp_path / "all")], target=0.89, baseline="Clip²"))
     assert flipped["sync-Clip²"]["speed-up to 89%"] == "–"
 
 
 def compared(report: Report) -> dict[str, dict[str, str]]:
     """The table that compares runs: name of the run to heading to cell."""
-    (table,) = [block for block in report.parts[0].blocks if isinstance(block, Table)]
+    (table,) = [block for block in report.sections[0].blocks if isinstance(block, Table)]
     return {row[0]: dict(zip(table.headings, row, strict=True)) for row in table.rows}
 
 
@@ -260,7 +261,7 @@ def test_the_speed_up_of_the_rounds_is_of_runs_that_made_as_many(tmp_path: Path)
     (slow / "events.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     record(tmp_path / "all/equal", label="as many")
     record(tmp_path / "all/fewer", label="fewer", rounds=11, spec={"method": {"lr": 2.0}})
-    table = compared(tell([str(tmp_path / "all")]))
+    table = compared(build([str(tmp_path / "all")]))
     assert {name: row["speed-up of the rounds"] for name, row in table.items()} == {
         "as many": "10×",
         "fewer": "–",
@@ -281,26 +282,26 @@ def test_an_accuracy_that_cannot_be_is_no_target(tmp_path: Path, target: float, 
     one, other = str(record(tmp_path / "0")), str(record(tmp_path / "1", seed=1))
     for places in ([one], [one, other]):
         with pytest.raises(Invalid, match=rule):
-            tell(places, target=target)
+            build(places, target=target)
 
 
 def test_a_loss_to_be_reached_is_finite(tmp_path: Path) -> None:
     path = record(tmp_path / "run")
     rows = [{key: value for key, value in row.items() if key != "accuracy"} for row in events(12)]
     (path / "events.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    tell([str(path)], target=90)
+    build([str(path)], target=90)
     with pytest.raises(Invalid, match=r"--target must be a finite loss, got inf\. Use for example 0\.5\."):
-        tell([str(path)], target=float("inf"))
+        build([str(path)], target=float("inf"))
 
 
 def test_runs_on_different_tasks_are_said_to_be(tmp_path: Path) -> None:
     record(tmp_path / "all/0")
     record(tmp_path / "all/1", seed=1)
     note = "These runs learn different tasks (quadratic, glue rte): their losses cannot be compared."
-    assert note not in tell([str(tmp_path / "all")]).html()
+    assert note not in build([str(tmp_path / "all")]).html()
     record(tmp_path / "all/2", spec={"task": {"kind": "glue", "name": "rte"}})
-    report = tell([str(tmp_path / "all")])
-    assert report.parts[0].blocks[0] == Note(note)
+    report = build([str(tmp_path / "all")])
+    assert report.sections[0].blocks[0] == Note(note)
     assert f'<p class="note">{note}</p>' in report.html()
 
 
@@ -360,15 +361,15 @@ def test_the_tail_index_has_a_band_a_rule_at_2_and_hollow_points(tmp_path: Path)
     ]
     with (path / "events.jsonl").open("a") as file:
         file.writelines(json.dumps({"event": "tail", "time": 12.0 + i, **one}) + "\n" for i, one in enumerate(facts))
-    (figure,) = [one for one in figures(tell([str(path)]).parts) if one.key == "tail-index"]
+    (figure,) = [one for one in figures(build([str(path)]).sections) if one.key == "tail-index"]
     rows = figure.chart["datasets"]["rows"]
     assert [(row["low"], row["index"], row["high"], row["few"]) for row in rows] == [
         (1.3, 1.5, 1.7, False),
         (1.9, 1.9, 1.9, True),
         (2.2, 2.2, 2.2, False),
     ]
-    assert "Hollow: too few to tell. 1 values that are missing" in figure.caption
-    svg = pictures(figure, tmp_path)[1].read_text()
+    assert "Hollow points: too few values to tell. 1 missing or non-finite" in figure.caption
+    svg = write_images(figure, tmp_path)[1].read_text()
     assert svg.count(">below 2: infinite variance<") == 2
     assert svg.count('fill-opacity="0"') == 2
 
@@ -378,24 +379,24 @@ def test_a_method_that_clips_nothing_is_left_out_of_the_figure_of_clipping(tmp_p
     bare = record(tmp_path / "all/1", label="SGDClip", spec={"method": {"kind": "sgdclip"}})
     rows = [{**row, "clipped": 0.0} if row["event"] == "advance" else row for row in events(12)]
     (bare / "events.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    drawn = {one.key: one for one in figures(tell([str(tmp_path / "all")]).parts)}
+    drawn = {one.key: one for one in figures(build([str(tmp_path / "all")]).sections)}
     groups = {key: {row["group"] for row in drawn[key].chart["datasets"]["rows"]} for key in ("clipped", "score-1")}
     assert groups == {"clipped": {"Clip²"}, "score-1": {"Clip²", "SGDClip"}}
-    assert "Those that clip nothing there are left out: SGDClip." in drawn["clipped"].caption
-    assert "clipped" not in {one.key for one in figures(tell([str(bare)]).parts)}
+    assert "Not shown because nothing was clipped: SGDClip." in drawn["clipped"].caption
+    assert "clipped" not in {one.key for one in figures(build([str(bare)]).sections)}
 
 
 def test_long_lines_have_no_marks_and_equal_times_are_said(tmp_path: Path) -> None:
     path = record(tmp_path / "run", rounds=70)
     rows = [{**row, "time": float(int(row["time"] / 2))} for row in events(70)]
     (path / "events.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    drawn = {one.key: one for one in figures(tell([str(path)]).parts)}
+    drawn = {one.key: one for one in figures(build([str(path)]).sections)}
     marks = {
         key: drawn[key].chart["concat"][0]["layer"][-1]["encoding"].get("opacity") for key in ("score-1", "clipped")
     }
     assert marks == {"score-1": None, "clipped": {"value": 0}}
-    assert "the line against time is their mean" in drawn["clipped"].caption
-    assert "the line against time is their mean" not in drawn["score-1"].caption
+    assert "are averaged in the line against time" in drawn["clipped"].caption
+    assert "are averaged in the line against time" not in drawn["score-1"].caption
 
 
 @pytest.mark.parametrize("status", ["stopped", "finished"])
@@ -403,14 +404,14 @@ def test_a_stopped_run_says_how_it_goes_on(tmp_path: Path, status: str) -> None:
     path = record(tmp_path / "a run", rounds=2)
     write(path / "summary.json", {"status": status, "reason": None, "rounds": 2, "seconds": 1.0})
     again = f"tardygrad resume '{path}'"
-    assert (again in Elements(tell([str(path)]).html()).text) == (status == "stopped")
-    assert (f"The run is stopped; it can go on with `{again}`." == said([read(path)])) == (status == "stopped")
+    assert (again in Elements(build([str(path)]).html()).text) == (status == "stopped")
+    assert (f"The run is stopped. Continue it with `{again}`." == live.status([read(path)])) == (status == "stopped")
 
 
 def test_a_target_that_nobody_reaches_has_no_time(tmp_path: Path) -> None:
     groups = grouped([read(record(tmp_path / "run"))])
-    (line,) = lines(groups, groups[0], target_of(groups, groups[0], 0.999))
-    assert (line.there, line.faster) == (None, None)
+    (outcome,) = outcomes(groups, groups[0], target_of(groups, groups[0], 0.999))
+    assert (outcome.time_to_target, outcome.speedup) == (None, None)
 
 
 def test_without_a_given_one_the_target_is_most_of_the_way(tmp_path: Path) -> None:
@@ -422,23 +423,23 @@ def test_without_a_given_one_the_target_is_most_of_the_way(tmp_path: Path) -> No
 
 def test_a_baseline_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match=r"--baseline must be one of 'Clip²', got 'Clip'\. Did you mean 'Clip²'\?"):
-        tell([str(record(tmp_path / "run"))], baseline="Clip")
+        build([str(record(tmp_path / "run"))], baseline="Clip")
 
 
 def test_several_runs_are_laid_over_each_other_and_told_one_by_one(tmp_path: Path) -> None:
     for seed in range(3):
         record(tmp_path / f"all/{seed}", seed=seed, rounds=51)
-    report = tell([str(tmp_path / "all")])
+    report = build([str(tmp_path / "all")])
     assert keys(report) >= {"score-1", "training-loss", "shares", "clipped", "timeline-1", "tail-3"}
     assert "mean ± standard deviation" in report.html()
-    (curve,) = [one for one in figures(report.parts) if one.key == "score-1"]
+    (curve,) = [one for one in figures(report.sections) if one.key == "score-1"]
     assert curve.chart["datasets"]["rows"][0]["high"] > curve.chart["datasets"]["rows"][0]["value"]
 
 
 def test_of_very_many_runs_the_first_are_told_one_by_one(tmp_path: Path) -> None:
     for seed in range(14):
         record(tmp_path / f"all/{seed:02}", rounds=2, seed=seed)
-    assert "Of 14 runs the first 12 are told one by one." in tell([str(tmp_path / "all")]).html()
+    assert "Only the first 12 of 14 runs are shown here." in build([str(tmp_path / "all")]).html()
 
 
 def test_a_page_on_many_long_runs_is_small(tmp_path: Path) -> None:
@@ -451,15 +452,15 @@ def test_a_page_on_many_long_runs_is_small(tmp_path: Path) -> None:
     for number in range(64):
         path = record(tmp_path / f"all/{number:02}", rounds=0, label=f"M{number}", spec={"method": {"lr": number}})
         (path / "events.jsonl").write_text(text)
-    report = tell([str(tmp_path / "all")])
+    report = build([str(tmp_path / "all")])
     assert len(report.html()) < 4_000_000
-    (curve,) = [one for one in figures(report.parts) if one.key == "training-loss"]
+    (curve,) = [one for one in figures(report.sections) if one.key == "training-loss"]
     points = [point for point in curve.chart["datasets"]["rows"] if point["group"] == "M0"]
     assert 20 < len(points) <= 3200 // 64 + 1
     assert [points[0]["round"], points[-1]["round"]] == [1, 400]
     assert points[0]["value"] == 0.142857
-    assert "One in 8 is drawn." in curve.caption
-    assert "It names the first 60." in curve.caption
+    assert "One value in 8 is drawn." in curve.caption
+    assert "The legend has the first 60 entries." in curve.caption
     legend = curve.chart["concat"][0]["layer"][0]["encoding"]["color"]["legend"]
     assert len(legend["values"]) == curve.chart["config"]["legend"]["symbolLimit"] == 60
 
@@ -470,7 +471,7 @@ def test_of_very_many_reasons_the_rarer_are_one(tmp_path: Path) -> None:
     rows = [{**refusal, "reason": f"reason {i}"} for i in range(1000)]
     rows += [{**refusal, "client": 3, "reason": "the usual"}] * 9
     (path / "events.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (figure,) = [one for one in figures(tell([str(path)]).parts) if one.key == "trouble"]
+    (figure,) = [one for one in figures(build([str(path)]).sections) if one.key == "trouble"]
     drawn = {row["what"]: row["number"] for row in figure.chart["datasets"]["rows"]}
     assert len(drawn) == 13
     assert drawn["refused: the usual"] == 9
@@ -479,14 +480,14 @@ def test_of_very_many_reasons_the_rarer_are_one(tmp_path: Path) -> None:
 
 def test_a_page_that_cannot_be_written_says_so_in_its_own_words(tmp_path: Path) -> None:
     place = tmp_path / "none/page.html"
-    rule = rf"^cannot write {str(place)!r}: No such file or directory\. Make room, or name another place\.$"
+    rule = rf"^cannot write {str(place)!r}: No such file or directory\. Free some space, or choose another path\.$"
     with pytest.raises(RecordError, match=rule):
         put(place, b"")
 
 
-def test_figures_are_written_as_pictures(alone: Report, tmp_path: Path) -> None:
-    (figure,) = [one for one in figures(alone.parts) if one.key == "shares"]
-    png, svg = pictures(figure, tmp_path)
+def test_figures_are_written_as_write_images(alone: Report, tmp_path: Path) -> None:
+    (figure,) = [one for one in figures(alone.sections) if one.key == "shares"]
+    png, svg = write_images(figure, tmp_path)
     assert png.read_bytes().startswith(b"\x89PNG")
     assert svg.read_text().startswith("<svg")
 

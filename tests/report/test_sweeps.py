@@ -12,7 +12,7 @@ import pytest
 
 from tardygrad.report.blocks import Code, Table
 from tardygrad.report.page import figures, html
-from tardygrad.report.sweeps import sweep_parts
+from tardygrad.report.sweeps import sweep_sections
 from tardygrad.spec import spec
 from tardygrad.sweep import Sweep, Trial, groups
 from tardygrad.sweep import sweep as sweep_of
@@ -45,15 +45,15 @@ def sweep() -> Sweep:
 
 
 def tables(sweep: Sweep) -> list[Table]:
-    return [block for block in sweep_parts(sweep, "mine", 1)[0].blocks if isinstance(block, Table)]
+    return [block for block in sweep_sections(sweep, "mine", 1)[0].blocks if isinstance(block, Table)]
 
 
 def drawn(sweep: Sweep) -> dict[str, Any]:
-    return {figure.key: figure.chart for figure in figures(sweep_parts(sweep, "mine", 1))}
+    return {figure.key: figure.chart for figure in figures(sweep_sections(sweep, "mine", 1))}
 
 
 def test_a_sweep_has_its_tables_and_figures(sweep: Sweep) -> None:
-    parts = sweep_parts(sweep, "mine", 2)
+    parts = sweep_sections(sweep, "mine", 2)
     assert [figure.key for figure in figures(parts)] == ["workable-2", "settings-2", "parallel-2"]
     table, top = tables(sweep)
     assert [row[:4] for row in table.rows] == [(label, "12 of 12", "4", "4 of 12 (33%)") for label in LABELS]
@@ -68,7 +68,7 @@ def test_a_sweep_has_its_tables_and_figures(sweep: Sweep) -> None:
 def test_pruned_trials_are_told_apart_and_leave_no_workable_share(sweep: Sweep) -> None:
     pruned = [one._replace(state="pruned", status="pruned", value=None, workable=None) for one in sweep.trials[:3]]
     cut = swept([*pruned, *sweep.trials[3:]], asked={"prune": True})
-    said, table, *_ = sweep_parts(cut, "mine", 1)[0].blocks
+    said, table, *_ = sweep_sections(cut, "mine", 1)[0].blocks
     assert isinstance(said, str)
     assert said.startswith("24 of 24 trials are done, 3 of them pruned.")
     assert isinstance(table, Table)
@@ -87,7 +87,7 @@ def test_the_best_trial_comes_with_the_command_that_runs_it(tmp_path: Path) -> N
     changes = ["run.rounds=3", "method.buffer=2", "method.clip=inf", "method.local_clip=1"]
     over = ["method.local_lr=[0.1, 0.2]", "method.lr=[1.0]", "fleet.stragglers=['mild']"]
     found = sweep_of("quadratic", changes, over=over, out=tmp_path / "here")
-    (code,) = [block for block in sweep_parts(found, "mine", 1)[0].blocks if isinstance(block, Code)]
+    (code,) = [block for block in sweep_sections(found, "mine", 1)[0].blocks if isinstance(block, Code)]
     program, verb, name, *given = shlex.split(code.text)
     assert (program, verb, name) == ("tardygrad", "run", "quadratic")
     best = groups(found)[0].best
@@ -95,7 +95,7 @@ def test_the_best_trial_comes_with_the_command_that_runs_it(tmp_path: Path) -> N
     asked, _ = ask("quadratic", changes, over=over)
     assert spec.load(name, given) == asked.at(best.params)
     foreign = found._replace(asked={**found.asked, "name": "mine"})
-    (code,) = [block for block in sweep_parts(foreign, "mine", 1)[0].blocks if isinstance(block, Code)]
+    (code,) = [block for block in sweep_sections(foreign, "mine", 1)[0].blocks if isinstance(block, Code)]
     assert shlex.split(code.text) == overrides(best.params)
 
 
@@ -121,7 +121,7 @@ def test_two_more_keys_are_the_rows_and_columns_of_heat_maps(sweep: Sweep, tmp_p
         assert chart["facet"]["row"]["sort"] == ["0.5", "inf"]
         assert len(chart["facet"]["column"]["sort"]) == 4
     path = tmp_path / "sweep.html"
-    path.write_text(html("a grid", sweep_parts(swept(trials), "mine", 1)), "utf-8")
+    path.write_text(html("a grid", sweep_sections(swept(trials), "mine", 1)), "utf-8")
     assert opened(path.as_uri()).locator("#chart-settings-g2 svg text", has_text="×").count() == 16
 
 
@@ -149,14 +149,14 @@ def test_infinity_lies_beyond_the_other_values(sweep: Sweep) -> None:
 def test_a_sweep_that_has_hardly_begun_has_a_page(best: str) -> None:
     waiting = Trial(0, "waiting", {"method.lr": 0.1}, "Clip²", start={}, seeds=[])
     for trials in ([], [waiting], [trial(0, "Clip²", 10.0, 0.1, 0.5)], [trial(0, "Clip²", 0.1, 0.1, math.nan)]):
-        assert "<h2" in html("a sweep", sweep_parts(swept(trials, best=best), "mine", 1))
+        assert "<h2" in html("a sweep", sweep_sections(swept(trials, best=best), "mine", 1))
 
 
 def test_a_sweep_draws_whatever_its_text(sweep: Sweep, tmp_path: Path, opened: Open) -> None:
     odd = [one._replace(params={f"{ODD}{key}\\": value for key, value in one.params.items()}) for one in sweep.trials]
     evil = swept([one._replace(group=EVIL + one.group, status=EVIL) for one in odd], goal=EVIL + ODD)
     path = tmp_path / "sweep.html"
-    path.write_text(html(EVIL, [*sweep_parts(sweep, "mine", 1), *sweep_parts(evil, EVIL, 2)]), "utf-8")
+    path.write_text(html(EVIL, [*sweep_sections(sweep, "mine", 1), *sweep_sections(evil, EVIL, 2)]), "utf-8")
     page = opened(path.as_uri())
     for key in ("workable", "settings", "parallel"):
         for mark in ("", "-2"):
@@ -177,5 +177,5 @@ def test_a_random_sweep_is_drawn_in_slices(tmp_path: Path, opened: Open) -> None
     assert lost == ["pruned"] + ["diverged"] * 7
     assert len(chart["datasets"]["rows"]) == 40 - len(lost)
     path = tmp_path / "sweep.html"
-    path.write_text(html("slices", sweep_parts(swept(trials, space=space), "mine", 1)), "utf-8")
+    path.write_text(html("slices", sweep_sections(swept(trials, space=space), "mine", 1)), "utf-8")
     assert opened(path.as_uri()).locator("#chart-slices svg path").count() > 80

@@ -34,7 +34,7 @@ NOTE = (
 def demo(out: str | None, rounds: int, json: bool) -> None:
     """Run the five methods, then print and write the comparison."""
     from tardygrad.cli.demo_figure import loss_curves
-    from tardygrad.report.build import tell
+    from tardygrad.report.build import build
     from tardygrad.report.theme import write
 
     folder = Path(out) if out else new_run_dir("demo")
@@ -46,8 +46,8 @@ def demo(out: str | None, rounds: int, json: bool) -> None:
     chart = loss_curves({label: run.metrics for label, run in done.items()})
     picture, page = write(chart, folder / "test-loss.png"), folder / "report.html"
     with waiting("writing the report"):
-        told = tell([str(run.path) for run in done.values()], title="Demo", baseline="sync-Clip²", target=GOAL)
-        replace(page, told.html().encode())
+        report = build([str(run.path) for run in done.values()], title="Demo", baseline="sync-Clip²", target=GOAL)
+        replace(page, report.html().encode())
     if json:
         show_json({"out": str(folder), "figure": str(picture), "report": str(page), "methods": rows})
         return

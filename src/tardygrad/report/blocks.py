@@ -1,4 +1,4 @@
-"""What a page is made of."""
+"""The content of a page: sections of paragraphs, tables and figures."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ class Table(NamedTuple):
 
 
 class Note(NamedTuple):
-    """A paragraph that must not be missed."""
+    """A highlighted paragraph."""
 
-    said: str
+    text: str
 
 
 class Figure(NamedTuple):
-    """A chart with what is said about it."""
+    """A chart with title and caption."""
 
-    key: str  # a word of ours: it becomes an id and a file's name
+    key: str  # never from a record: it becomes an HTML id and a file name
     title: str
     caption: str
-    chart: Any  # as plain data
+    chart: Any  # the Vega-Lite spec
     table: Table | None = None
 
 
 class Code(NamedTuple):
-    """Text to be copied."""
+    """Text to copy, with a line that introduces it."""
 
-    said: str
+    intro: str
     text: str
 
 
 class Fold(NamedTuple):
-    """A run that can be opened."""
+    """The details of one run, closed at first."""
 
     key: str
     title: str
@@ -45,12 +45,17 @@ class Fold(NamedTuple):
 
 
 Block = str | Note | Figure | Table | Code | Fold
-"""A paragraph, or something with a form of its own."""
+"""A string is a paragraph."""
 
 
-class Part(NamedTuple):
-    """A part of a report, with a heading."""
+class Section(NamedTuple):
+    """A section of a report."""
 
     key: str
     title: str
     blocks: list[Block]
+
+
+def with_suffix(blocks: Sequence[Block], suffix: str) -> list[Block]:
+    """The blocks with a suffix at the keys of the figures, which must be unique on a page."""
+    return [block._replace(key=block.key + suffix) if isinstance(block, Figure) else block for block in blocks]

@@ -1,4 +1,4 @@
-"""A report on whatever stands in some directories: runs, folders of runs, sweeps."""
+"""Build a report of runs and sweeps."""
 
 from __future__ import annotations
 
@@ -8,51 +8,51 @@ from typing import NamedTuple
 
 from tardygrad import sweep
 from tardygrad.errors import Invalid
-from tardygrad.report.blocks import Part
+from tardygrad.report.blocks import Section
 from tardygrad.report.loader import RunView, find, read, text
 from tardygrad.report.page import Live, html
-from tardygrad.report.sections import parts
-from tardygrad.report.sweeps import sweep_parts
+from tardygrad.report.sections import run_sections
+from tardygrad.report.sweeps import sweep_sections
 from tardygrad.runs.run import plural
 
 
 class Report(NamedTuple):
-    """A report that has not been written yet."""
+    """The content of a report."""
 
     title: str
-    parts: list[Part]
-    stories: list[RunView]
+    sections: list[Section]
+    runs: list[RunView]
 
     def html(self, live: Live | None = None) -> str:
-        """The page."""
-        return html(self.title, self.parts, live=live)
+        """The report as a page."""
+        return html(self.title, self.sections, live=live)
 
 
-def tell(
-    places: Sequence[str], *, title: str | None = None, baseline: str | None = None, target: float | None = None
+def build(
+    paths: Sequence[str], *, title: str | None = None, baseline: str | None = None, target: float | None = None
 ) -> Report:
-    """Read the runs and sweeps, and say what there is to say.
+    """Read runs and sweeps and build their report.
 
     Args:
-        places: directories of runs or sweeps, or folders with some somewhere below them.
-        baseline: the name or the label of what speed-ups are over.
-        target: the test accuracy to be reached, or the test loss where there is no accuracy.
+        paths: directories of runs or sweeps, or folders that contain some at any depth.
+        baseline: name or label of the run that speed-ups are relative to.
+        target: the test accuracy to reach, or the test loss if there is no accuracy.
     """
-    runs, swept = find(places)
-    stories = [read(path) for path in runs]
-    for option, given in (("--baseline", baseline), ("--target", target)):
-        if given is not None and not stories:
-            raise Invalid(f"{option} is for runs, got {given!r} and only sweeps. Leave it out.")
-    told = parts(stories, baseline=baseline, target=target) if stories else []
-    for number, path in enumerate(swept, 1):
-        told += sweep_parts(sweep.read(path), text(path.resolve().name), number)
-    return Report(text(title, 200) if title else _title(stories, swept), told, stories)
+    run_dirs, sweep_dirs = find(paths)
+    runs = [read(path) for path in run_dirs]
+    for option, value in (("--baseline", baseline), ("--target", target)):
+        if value is not None and not runs:
+            raise Invalid(f"{option} applies to runs, got {value!r} and only sweeps. Leave it out.")
+    sections = run_sections(runs, baseline=baseline, target=target) if runs else []
+    for number, path in enumerate(sweep_dirs, 1):
+        sections += sweep_sections(sweep.read(path), text(path.resolve().name), number)
+    return Report(text(title, 200) if title else _title(runs, sweep_dirs), sections, runs)
 
 
-def _title(stories: list[RunView], swept: list[Path]) -> str:
-    if len(stories) == 1 and not swept:
-        return f"{stories[0].label}: {text(stories[0].path.resolve().name)}"
-    named = [f"sweep {text(path.resolve().name)}" for path in swept]
-    return " and ".join(
-        [plural(len(stories), "run")] * bool(stories) + (named if len(named) < 3 else [f"{len(named)} sweeps"])
-    )
+def _title(runs: list[RunView], sweep_dirs: list[Path]) -> str:
+    if len(runs) == 1 and not sweep_dirs:
+        return f"{runs[0].label}: {text(runs[0].path.resolve().name)}"
+    sweeps = [f"sweep {text(path.resolve().name)}" for path in sweep_dirs]
+    if len(sweeps) > 2:
+        sweeps = [f"{len(sweeps)} sweeps"]
+    return " and ".join([plural(len(runs), "run")] * bool(runs) + sweeps)

@@ -1,8 +1,7 @@
-"""What all figures of a report have in common.
+"""What the figures of a report have in common.
 
-Text of records is only ever a value, a title or a domain, never a field's name and never in an expression; of titles
-Vega-Lite makes expressions, so theirs has no character that could end one. Ink is `currentColor`, so that a page's
-colours are its style sheet's business; in pictures it is black.
+Text from records appears only as values, titles and domains, never as field names or in expressions. Vega-Lite turns
+titles into expressions, so characters that could end a string are replaced there.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from tardygrad.report.theme import page_style
 from tardygrad.runs.record import Row, plain
 
 WIDTH, PANEL = 820, 360
-SMALL = 120  # rows of a table that is worth showing
+SMALL = 120  # most rows of a table below a figure
 QUOTES = str.maketrans("\\\"'", "∖”’")
 CLOCK = "time on the clock (s)"
 
@@ -26,14 +25,14 @@ CLOCK = "time on the clock (s)"
 def figure(
     key: str, title: str, caption: str, chart: Any, data: Mapping[str, Iterable[Row]], table: Table | None = None
 ) -> Figure:
-    """A figure in the dress of all of them; its data join it last, since Altair copies and checks what it is given."""
+    """A figure in the style of the page. Its data are added last because Altair would copy and validate them."""
     spec = _quoted(page_style(chart).properties(description=f"{title}. {caption}", padding=4).to_dict())
     spec["datasets"] = {name: plain(list(rows)) for name, rows in data.items()}
     return Figure(key, title, caption, spec, table if table and 0 < len(table.rows) <= SMALL else None)
 
 
 def _quoted(spec: Any) -> Any:
-    """A chart in whose titles nothing ends a string."""
+    """The chart with safe titles."""
     if isinstance(spec, list):
         return [_quoted(each) for each in spec]
     if not isinstance(spec, dict):
@@ -44,9 +43,14 @@ def _quoted(spec: Any) -> Any:
     }
 
 
-def drawn(name: str = "rows") -> Any:
-    """A chart of the data of that name."""
+def named_data(name: str = "rows") -> Any:
+    """An empty chart of the dataset with this name."""
     return alt.Chart(alt.NamedData(name))
+
+
+def log_scale(**options: Any) -> alt.Scale:
+    """A logarithmic scale that ends at the data."""
+    return alt.Scale(type="log", nice=False, **options)
 
 
 def percent() -> alt.Axis:
@@ -54,6 +58,6 @@ def percent() -> alt.Axis:
     return alt.Axis(format=".0%")
 
 
-def classes_of(story: RunView) -> list[str]:
+def classes_of(run: RunView) -> list[str]:
     """The classes of a run's clients, in the order of the fleet."""
-    return list(dict.fromkeys((*story.classes, *story.uses, *story.updates)))
+    return list(dict.fromkeys((*run.classes, *run.uses, *run.updates)))

@@ -1,6 +1,7 @@
-"""A report that follows its runs: the same page on 127.0.0.1, made anew whenever a record has changed.
+"""Serve a report on 127.0.0.1 and rebuild it whenever a record changes.
 
-It reads, takes no lock and answers nobody else: a name that merely resolves to this machine is refused.
+The server only reads and takes no lock. It refuses requests with any other host name, even if that resolves to
+this machine.
 """
 
 from __future__ import annotations
@@ -23,61 +24,61 @@ FILES = ("spec.json", "events.jsonl", "summary.json", "sweep.json", "study.db", 
 
 
 class Pages:
-    """The latest page, made once for each state of the records."""
+    """The latest page, built once for each state of the records."""
 
-    def __init__(self, places: Sequence[str]) -> None:
-        self.places = places
+    def __init__(self, paths: Sequence[str]) -> None:
+        self.paths = paths
         self._lock = threading.Lock()
         self._seen, self._page = "", ""
 
     def page(self) -> str:
-        """The page of the records as they are."""
-        from tardygrad.report.build import tell
-        from tardygrad.report.page import Live  # with Altair, which is slow to import: first comes the address
+        """The page for the current records."""
+        from tardygrad.report.build import build  # slow (Altair): imported after the address was printed
+        from tardygrad.report.page import Live
 
         with self._lock:
-            now = state(self.places)
+            now = state(self.paths)
             if now != self._seen:
-                report = tell(self.places)
-                self._page, self._seen = report.html(Live(now, said(report.stories))), now
+                report = build(self.paths)
+                self._page, self._seen = report.html(Live(now, status(report.runs))), now
             return self._page
 
 
-def state(places: Sequence[str]) -> str:
+def state(paths: Sequence[str]) -> str:
     """A token that changes whenever a record does."""
-    runs, sweeps = find(places)
+    runs, sweeps = find(paths)
     stats = [path.stat() for folder, name in product((*runs, *sweeps), FILES) if (path := folder / name).exists()]
     return "-".join(f"{stat.st_size:x}.{stat.st_mtime_ns:x}" for stat in stats)
 
 
-def said(stories: list[RunView]) -> str:
-    """Whether there is more to come."""
-    if not stories or not all(story.ended for story in stories):
-        return "This page follows the record and changes as it grows. Closing it does nothing to the run."
-    ends = ", ".join(dict.fromkeys(story.status for story in stories))
-    stopped = [shlex.quote(text(story.path, 1000)) for story in stories if story.status == "stopped"]
-    if len(stories) == len(stopped) == 1:
-        return f"The run is stopped; it can go on with `tardygrad resume {stopped[0]}`."
-    who = "the run has" if len(stories) == 1 else "all runs have"
-    more = f" Those that are stopped can go on with `tardygrad resume RUN`, as {stopped[0]}." if stopped else ""
-    return f"Nothing more will come: {who} ended ({ends}).{more}"
+def status(runs: list[RunView]) -> str:
+    """Whether the page will still change."""
+    if not runs or not all(run.ended for run in runs):
+        return "This page updates itself while the run continues. Closing it does not affect the run."
+    ends = ", ".join(dict.fromkeys(run.status for run in runs))
+    stopped = [shlex.quote(text(run.path, 1000)) for run in runs if run.status == "stopped"]
+    if len(runs) == len(stopped) == 1:
+        return f"The run is stopped. Continue it with `tardygrad resume {stopped[0]}`."
+    who = "the run has" if len(runs) == 1 else "all runs have"
+    more = f" Continue a stopped run with `tardygrad resume RUN`, for example {stopped[0]}." if stopped else ""
+    return f"This page is final: {who} ended ({ends}).{more}"
 
 
 class Server(ThreadingHTTPServer):
-    """One whose terminal hears nothing of a browser that has gone away."""
+    """An HTTP server that does not report browsers that disconnect."""
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
 
 
-def serve(places: Sequence[str], port: int) -> Server:
-    """A server that is ready; call its `serve_forever`. Pages are made when they are asked for."""
-    find(places)  # a folder without runs is refused here, not in the browser
-    pages = Pages(places)
+def serve(paths: Sequence[str], port: int) -> Server:
+    """A server that listens; call its `serve_forever`. Pages are built on request."""
+    find(paths)  # fail here, not in the browser, if there are no runs
+    pages = Pages(paths)
 
-    class Answer(BaseHTTPRequestHandler):
-        """GET and HEAD of the page and of its state."""
+    class Handler(BaseHTTPRequestHandler):
+        """Answers GET and HEAD requests for the page and its state."""
 
         def do_GET(self) -> None:
             self._answer(body=True)
@@ -88,22 +89,22 @@ def serve(places: Sequence[str], port: int) -> Server:
         def _answer(self, *, body: bool) -> None:
             own = self.connection.getsockname()[1]
             if self.headers.get("Host") not in (f"{HOST}:{own}", f"localhost:{own}"):
-                self.send_error(HTTPStatus.FORBIDDEN, "this page is for the machine that it is on")
+                self.send_error(HTTPStatus.FORBIDDEN, "this page is only for the machine that serves it")
             elif self.path == "/":
                 self._send("text/html", pages.page, body)
             elif self.path == "/state":
-                self._send("application/json", lambda: json.dumps({"state": state(places)}), body)
+                self._send("application/json", lambda: json.dumps({"state": state(paths)}), body)
             else:
                 self.send_error(HTTPStatus.NOT_FOUND)
 
         def _send(self, kind: str, make: Callable[[], str], body: bool) -> None:
             try:
                 content = make().encode()
-            except TardygradError as error:  # as when the directory is gone
+            except TardygradError as error:  # for example, the directory is gone
                 self.send_error(HTTPStatus.SERVICE_UNAVAILABLE, "the record cannot be read", str(error))
-            except Exception as error:  # whatever a record has in it, the terminal stays as it is
+            except Exception as error:  # a strange record must not fill the terminal with tracebacks
                 why = text(f"{type(error).__name__}: {error}", 400)
-                self.send_error(HTTPStatus.SERVICE_UNAVAILABLE, "the page cannot be made", why)
+                self.send_error(HTTPStatus.SERVICE_UNAVAILABLE, "the page cannot be built", why)
             else:
                 self._write(kind, content, body)
 
@@ -119,10 +120,10 @@ def serve(places: Sequence[str], port: int) -> Server:
                 self.wfile.write(content)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Nothing: the terminal is for people."""
+            """Do not log requests."""
 
     try:
-        return Server((HOST, port), Answer)
+        return Server((HOST, port), Handler)
     except (OSError, OverflowError) as error:
         why = getattr(error, "strerror", None) or error
-        raise Invalid(f"--port must be free, got {port} ({why}). Use --port 0 for any that is.") from error
+        raise Invalid(f"--port must be a free port, got {port} ({why}). Use --port 0 for any free port.") from error

@@ -19,10 +19,10 @@ button.addEventListener("click", () => {
 night.addEventListener("change", name);
 name();
 
-// Expressions are interpreted (ast), not compiled: the page's policy allows no eval.
+// Interpret expressions (ast) instead of compiling them: the page's policy forbids eval.
 const how = { actions: false, renderer: "svg", ast: true, mode: "vega-lite" };
 
-// On a narrow screen panels stand below each other, no wider than the screen, so that their words stay readable.
+// On a narrow screen, put panels below each other and limit their width, so that text stays readable.
 const narrow = matchMedia("(max-width: 699px)").matches;
 
 function stacked(spec) {
@@ -52,7 +52,7 @@ async function embed(place) {
     await vegaEmbed(place, narrow ? stacked(spec) : spec, how);
   } catch (error) {
     console.error(error);
-    place.textContent = "This chart could not be drawn; what it says stands below.";
+    place.textContent = "This chart could not be drawn; see the text below.";
   }
 }
 
@@ -70,7 +70,7 @@ async function show(main) {
 
 const live = document.getElementById("live");
 
-// The new page is drawn beside the old one and takes its place when it is ready, so that nothing moves.
+// Draw the new page hidden and swap it in when it is ready, so that nothing moves.
 async function renew() {
   const page = new DOMParser().parseFromString(await (await fetch(".")).text(), "text/html");
   const old = document.querySelector("main");
@@ -103,7 +103,7 @@ async function follow() {
         seen = await renew();
       }
     } catch {
-      live.textContent = "Nobody serves this page any more; it shows what was last seen.";
+      live.textContent = "The server has stopped; this page shows the last state.";
     }
   }
 }

@@ -1,7 +1,7 @@
-"""A report as one HTML file that needs no network, and its figures as pictures.
+"""A report as one HTML file that needs no network, and its figures as image files.
 
-Whatever comes from a record is escaped here. The page's policy lets nothing run but its own two scripts, which it
-names by their hashes, and lets nothing be fetched; Vega interprets its expressions, so no `eval` has to be allowed.
+Everything that comes from a record is escaped here. The page's content security policy allows only its own two scripts,
+by their hashes, and no requests. Vega interprets its expressions, so `eval` stays forbidden.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from string import Template
 from typing import Any, NamedTuple
 
 from tardygrad.errors import RecordError
-from tardygrad.report.blocks import Block, Code, Figure, Fold, Note, Part, Table
+from tardygrad.report.blocks import Block, Code, Figure, Fold, Note, Section, Table
 from tardygrad.report.theme import rendered
 from tardygrad.runs.record import replace
 
@@ -29,58 +29,50 @@ POLICY = (
 
 
 class Live(NamedTuple):
-    """What a page that is served says of its run."""
+    """What a served page says about its runs."""
 
-    state: str  # a token that changes when the record does
-    said: str
+    state: str  # a token that changes with the records
+    text: str
 
 
-def html(title: str, parts: list[Part], *, live: Live | None = None) -> str:
+def html(title: str, sections: list[Section], *, live: Live | None = None) -> str:
     """The page."""
     script, library = _asset("page.js"), _library()
     hashes = " ".join(f"'sha256-{_hash(text)}'" for text in (library, script))
-    nav = "".join(f'<li><a href="#{part.key}">{escape(part.title)}</a></li>' for part in parts)
-    body = "".join(map(_part, parts))
-    said = (
-        ""
-        if live is None
-        else f'<p id="live" class="note" role="status" data-state="{live.state}">{escape(live.said)}</p>\n'
-    )
+    nav = "".join(f'<li><a href="#{section.key}">{escape(section.title)}</a></li>' for section in sections)
+    body, status = "".join(map(_section, sections)), ""
+    if live:
+        status = f'<p id="live" class="note" role="status" data-state="{live.state}">{escape(live.text)}</p>\n'
     return Template(_asset("page.html")).substitute(
         policy=POLICY.format(scripts=hashes, connect="" if live is None else "; connect-src 'self'"),
         title=escape(title),
         style=_asset("page.css"),
-        live=said,
+        live=status,
         main=f'<main id="main" tabindex="-1">\n<nav aria-label="Contents"><ul>{nav}</ul></nav>\n{body}</main>',
         library=library,
         script=script,
     )
 
 
-def figures(parts: Iterable[Part]) -> Iterator[Figure]:
-    """Every figure of a report."""
-
-    def within(blocks: Iterable[Block]) -> Iterator[Figure]:
-        for block in blocks:
-            if isinstance(block, Figure):
-                yield block
-            elif isinstance(block, Fold):
-                yield from within(block.blocks)
-
-    for part in parts:
-        yield from within(part.blocks)
+def figures(sections: Iterable[Section | Fold]) -> Iterator[Figure]:
+    """All figures of a report."""
+    for block in (block for section in sections for block in section.blocks):
+        if isinstance(block, Figure):
+            yield block
+        elif isinstance(block, Fold):
+            yield from figures([block])
 
 
 def put(path: Path, content: bytes) -> None:
-    """Write a page or a picture; of one that cannot be written nothing is left."""
+    """Write a page or an image, completely or not at all."""
     try:
         replace(path, content)
     except RecordError as error:
         why = getattr(error.__cause__, "strerror", None) or error.__cause__
-        raise RecordError(f"cannot write {str(path)!r}: {why}. Make room, or name another place.") from error
+        raise RecordError(f"cannot write {str(path)!r}: {why}. Free some space, or choose another path.") from error
 
 
-def pictures(figure: Figure, folder: Path) -> list[Path]:
+def write_images(figure: Figure, folder: Path) -> list[Path]:
     """Write a figure as PNG and as SVG."""
     spec = json.dumps({**figure.chart, "background": "white"})
     paths = [folder / f"{figure.key}{suffix}" for suffix in (".png", ".svg")]
@@ -89,11 +81,10 @@ def pictures(figure: Figure, folder: Path) -> list[Path]:
     return paths
 
 
-def _part(part: Part) -> str:
-    blocks = "\n".join(_block(block) for block in part.blocks)
-    return (
-        f'<section aria-labelledby="{part.key}">\n<h2 id="{part.key}">{escape(part.title)}</h2>\n{blocks}\n</section>\n'
-    )
+def _section(section: Section) -> str:
+    key, title, blocks = section
+    inner = "\n".join(map(_block, blocks))
+    return f'<section aria-labelledby="{key}">\n<h2 id="{key}">{escape(title)}</h2>\n{inner}\n</section>\n'
 
 
 def _block(block: Block) -> str:
@@ -102,13 +93,13 @@ def _block(block: Block) -> str:
             return _figure(block)
         case Table():
             return _table(block)
-        case Code(said, text):
-            return f'<p>{escape(said)}</p>\n<pre tabindex="0"><code>{escape(text)}</code></pre>'
+        case Code(intro, text):
+            return f'<p>{escape(intro)}</p>\n<pre tabindex="0"><code>{escape(text)}</code></pre>'
         case Fold(key, title, blocks):
             inner = "\n".join(map(_block, blocks))
             return f'<details class="run" id="{key}"><summary>{escape(title)}</summary>\n{inner}\n</details>'
-        case Note(said):
-            return f'<p class="note">{escape(said)}</p>'
+        case Note(text):
+            return f'<p class="note">{escape(text)}</p>'
         case str():
             return f"<p>{escape(block)}</p>"
 
@@ -160,7 +151,7 @@ def _cell(value: Any) -> str:
 
 
 def _json(value: Any) -> str:
-    """JSON that cannot end the element it stands in; ASCII, so that no character is a line's end to anybody."""
+    """JSON that is safe inside a script element: ASCII, and without <, > and &."""
     text = json.dumps(value, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 

@@ -1,135 +1,139 @@
-"""What stands in a report on runs, part by part; page.py says how it looks."""
+"""The sections of a report about runs."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
 
-from tardygrad.report import clients, curves
-from tardygrad.report import tail_charts as vectors
-from tardygrad.report.blocks import Block, Code, Figure, Fold, Part, Table
-from tardygrad.report.comparison import comparison
-from tardygrad.report.groups import Group, baseline_of, grouped, names, target_of
+from tardygrad.report import clients, curves, tail_charts
+from tardygrad.report.blocks import Block, Code, Fold, Section, Table, with_suffix
+from tardygrad.report.comparison import baseline_of, comparison, target_of
+from tardygrad.report.groups import SeedGroup, grouped, score_names
 from tardygrad.report.loader import RUNNING, RunView, going, text
+from tardygrad.runs.run import plural
 
-DETAILED = 12  # runs of a comparison that are also told one by one
+DETAILED = 12  # runs of a comparison that are also shown one by one
 
 
-def parts(stories: list[RunView], *, baseline: str | None = None, target: float | None = None) -> list[Part]:
-    """A report on one run, or on several beside each other."""
-    groups = grouped(stories)
-    if len(stories) == 1:
-        target_of(groups, baseline_of(groups, baseline), target)  # neither is used, and both are checked
-        return list(_alone(stories[0]))
+def run_sections(runs: list[RunView], *, baseline: str | None = None, target: float | None = None) -> list[Section]:
+    """A report about one run, or a comparison of several."""
+    groups = grouped(runs)
     base = baseline_of(groups, baseline)
-    goal = target_of(groups, base, target)
+    goal = target_of(groups, base, target)  # checked even for a single run
+    if len(runs) == 1:
+        return list(_single(runs[0]))
     return [
-        Part("comparison", "Comparison", list(comparison(groups, base, goal))),
-        Part("learning", "Learning", list(curves.learning(groups)) or ["No round has been made yet."]),
-        Part(
-            "heard", "Who is heard?", list(curves.heard(groups)) or ["The clients are of one class, or nothing came."]
-        ),
-        Part(
-            "clipping",
-            "Clipping",
-            list(curves.clipping(groups)) or ["Nothing was clipped, or nothing is recorded of it."],
-        ),
-        Part("runs", "The runs one by one", list(_folds(groups))),
+        Section("comparison", "Comparison", list(comparison(groups, base, goal))),
+        _learning(groups),
+        _influence(groups),
+        _clipping(groups),
+        Section("runs", "Single runs", list(_folds(groups))),
     ]
 
 
-def _folds(groups: list[Group]) -> Iterator[Block]:
+def _learning(groups: list[SeedGroup]) -> Section:
+    return Section("learning", "Learning", [*curves.learning(groups)] or ["There is no completed round yet."])
+
+
+def _influence(groups: list[SeedGroup]) -> Section:
+    empty = "All clients are of one class, or there are no updates yet."
+    return Section("heard", "Influence of the classes", [*curves.shares(groups)] or [empty])
+
+
+def _clipping(groups: list[SeedGroup]) -> Section:
+    empty = "Nothing was clipped, or clipping was not recorded."
+    return Section("clipping", "Clipping", [*curves.clipping(groups)] or [empty])
+
+
+def _folds(groups: list[SeedGroup]) -> Iterator[Block]:
     runs = [(group, run) for group in groups for run in group.runs]
     for number, (group, run) in enumerate(runs[:DETAILED], 1):
         seed = f", seed {run.run['seed']}" if isinstance(run.run.get("seed"), int) else ""
-        own = [block for part in _alone(run, overlaid=True) for block in part.blocks]
-        blocks = [one._replace(key=f"{one.key}-{number}") if isinstance(one, Figure) else one for one in own]
-        yield Fold(f"run-{number}", f"{group.name}{seed}: {text(run.path, 120)}", blocks)
+        blocks = [block for section in _single(run, compared=True) for block in section.blocks]
+        yield Fold(f"run-{number}", f"{group.name}{seed}: {text(run.path, 120)}", with_suffix(blocks, f"-{number}"))
     if len(runs) > DETAILED:
-        yield f"Of {len(runs)} runs the first {DETAILED} are told one by one. Report on another by itself to see it."
+        yield f"Only the first {DETAILED} of {len(runs)} runs are shown here. Make a report of another run to see it."
 
 
-def _alone(story: RunView, *, overlaid: bool = False) -> Iterator[Part]:
-    """A run by itself; without the curves if they are laid over others anyway."""
-    group = [Group(story.label, story.label, [story])]
-    yield Part("summary", "Summary", [Table(("", ""), list(_facts(story)))])
-    if not overlaid:
-        learned: list[Block] = [*curves.learning(group)]
-        yield Part("learning", "Learning", learned or ["No round has been made yet."])
-    worked: list[Block] = [*clients.timeline(story)]
-    used = clients.uses(story)
-    yield Part("clients", "Clients", [*worked, used] if worked and used.rows else ["No client has worked yet."])
-    late: list[Block] = [*clients.delays(story), *clients.lateness(story)]
-    yield Part("lateness", "Delays", late or ["No update has been used yet."])
-    heard: list[Block] = [*curves.heard(group)]
-    yield Part("heard", "Who is heard?", heard or ["The clients are of one class, or it is not recorded."])
-    if not overlaid:
-        clipped: list[Block] = [*curves.clipping(group)]
-        yield Part("clipping", "Clipping", clipped or ["Nothing was clipped, or nothing is recorded of it."])
-    heavy: list[Block] = [*vectors.tail(story), *vectors.indices(story)]
-    yield Part("tails", "Tails", heavy or ["Too few updates, or too even ones, for an estimate of their tail index."])
-    trouble: list[Block] = [*clients.trouble(story)]
-    yield Part("trouble", "Refused and lost", trouble or ["No update was refused, and no client was lost."])
-    yield Part("memory", "Memory", [_memory(story), *vectors.memory(story)])
-    yield Part("settings", "Settings", list(_settings(story)))
+def _single(run: RunView, *, compared: bool = False) -> Iterator[Section]:
+    """One run; without its curves if a comparison has them already."""
+    group = [SeedGroup(run.label, run.label, [run])]
+    yield Section("summary", "Summary", [Table(("", ""), list(_facts(run)))])
+    if not compared:
+        yield _learning(group)
+    worked, use = [*clients.timeline(run)], clients.time_use(run)
+    yield Section("clients", "Clients", [*worked, use] if worked and use.rows else ["No client has worked yet."])
+    late: list[Block] = [*clients.delays(run), *clients.delays_over_time(run)]
+    yield Section("lateness", "Delays", late or ["No update has been used yet."])
+    yield _influence(group)
+    if not compared:
+        yield _clipping(group)
+    tails: list[Block] = [*tail_charts.tail(run), *tail_charts.indices(run)]
+    yield Section("tails", "Tails", tails or ["Too few updates, or too similar norms, to estimate a tail index."])
+    trouble: list[Block] = [*clients.trouble(run)]
+    yield Section("trouble", "Refused and lost", trouble or ["No update was refused and no client was lost."])
+    yield Section("memory", "Memory", [_memory(run), *tail_charts.memory(run)])
+    yield Section("settings", "Settings", list(_settings(run)))
 
 
-def _facts(story: RunView) -> Iterator[tuple[str, str]]:
-    """The summary, row by row."""
-    yield "method", f"{story.method} ({story.label})" if story.label not in story.method else story.method
-    yield "status", _status(story)
-    if story.reason:
-        yield "why", story.reason
-    asked = story.run.get("rounds")
-    yield "rounds", f"{story.made:,}" + (f" of {asked:,}" if isinstance(asked, int) else "")
-    yield "time on the clock", f"{story.time:,.6g} s"
-    if story.seconds is not None:
-        yield "real time", f"{story.seconds:,.4g} s"
-    if story.scores:
-        last = story.scores[-1]
-        for name in names([Group("", "", [story])]):
+def _facts(run: RunView) -> Iterator[tuple[str, str]]:
+    """The rows of the summary."""
+    yield "method", f"{run.method} ({run.label})" if run.label not in run.method else run.method
+    yield "status", _status(run)
+    if run.reason:
+        yield "reason", run.reason
+    wanted = run.run.get("rounds")
+    yield "rounds", f"{run.made:,}" + (f" of {wanted:,}" if isinstance(wanted, int) else "")
+    yield "time on the clock", f"{run.time:,.6g} s"
+    if run.seconds is not None:
+        yield "real time", f"{run.seconds:,.4g} s"
+    if run.scores:
+        last = run.scores[-1]
+        for name in score_names([SeedGroup("", "", [run])]):
             value = last["scores"].get(name)
             shown = "not finite" if value is None else f"{value:.1%}" if name == "accuracy" else f"{value:.4g}"
             yield f"test {name}", f"{shown} in round {last['round']:,}"
-    total = sum(story.delays.values())
+    total = sum(run.delays.values())
     if total:
-        mean = sum(delay * number for (_, delay), number in story.delays.items()) / total
-        yield "delay", f"mean {mean:.3g}, largest {max(delay for _, delay in story.delays):,}"
-    refused = sum(story.refused.values())
-    yield "updates", f"{story.arrived:,} arrived, {refused:,} refused; clients lost {sum(story.lost.values()):,} times"
-    if story.rounds:
-        yield "local steps", f"{story.rounds[-1]['steps']:,}"
-    if story.classes:
-        yield "clients", ", ".join(f"{number:,} {name}" for name, number in story.classes.items())
-    if story.parameters is not None:
-        yield "parameters", f"{story.parameters:,}"
-    if isinstance(story.run.get("seed"), int):
-        yield "seed", str(story.run["seed"])
-    yield "record", text(story.path, 300)
+        mean = sum(delay * number for (_, delay), number in run.delays.items()) / total
+        yield "delay", f"mean {mean:.3g}, largest {max(delay for _, delay in run.delays):,}"
+    refused, lost = sum(run.refused.values()), sum(run.lost.values())
+    yield "updates", f"{run.arrived:,} arrived, {refused:,} refused; clients were lost {plural(lost, 'time')}"
+    if run.rounds:
+        yield "local steps", f"{run.rounds[-1]['steps']:,}"
+    if run.classes:
+        yield "clients", ", ".join(f"{number:,} {name}" for name, number in run.classes.items())
+    if run.parameters is not None:
+        yield "parameters", f"{run.parameters:,}"
+    if isinstance(run.run.get("seed"), int):
+        yield "seed", str(run.run["seed"])
+    yield "record", text(run.path, 300)
 
 
-def _status(story: RunView) -> str:
-    if story.status == "stopped":
-        return f"stopped; it can go on with: tardygrad resume {shlex.quote(text(story.path, 1000))}"
-    if story.ended:
-        return story.status
-    return "going on" if going(story.path) else f"{RUNNING}: still going on, or killed"
+def _status(run: RunView) -> str:
+    if run.status == "stopped":
+        return f"stopped; continue with: tardygrad resume {shlex.quote(text(run.path, 1000))}"
+    if run.ended:
+        return run.status
+    return "running" if going(run.path) else f"{RUNNING}: still running, or killed"
 
 
-def _memory(story: RunView) -> str:
-    if story.parameters is None:
-        return f"At most {story.snapshots:,} past models were held; how large a model is, is not recorded."
-    each = 4 * story.parameters
-    held = f"at most {story.snapshots:,} past models, {each * story.snapshots:,} bytes" if story.snapshots else "none"
-    return f"A model is a vector of {story.parameters:,} numbers, {each:,} bytes. Held to correct late updates: {held}."
+def _memory(run: RunView) -> str:
+    if run.parameters is None:
+        return f"The server kept at most {run.snapshots:,} past models; their size is not recorded."
+    size = 4 * run.parameters
+    kept = f"at most {run.snapshots:,} ({size * run.snapshots:,} bytes)" if run.snapshots else "none"
+    return (
+        f"A model has {run.parameters:,} parameters ({size:,} bytes). Past models kept for delay compensation: {kept}."
+    )
 
 
-def _settings(story: RunView) -> Iterator[Block]:
-    if story.settings is None:
-        yield "This run was begun in Python, without a spec: the program that began it repeats it."
-        yield Code("Its settings:", story.toml)
+def _settings(run: RunView) -> Iterator[Block]:
+    if run.settings is None:
+        yield "This run was started from Python without a spec. Run the same program to repeat it."
+        yield Code("Its settings:", run.toml)
     else:
-        yield Code("To repeat the run:", f"tardygrad run {shlex.quote(text(story.path, 1000))}")
-        yield Code("Its spec, with every default:", story.toml)
-    if story.versions:
-        yield Table(("what", "version"), list(story.versions.items()))
+        yield Code("Repeat the run:", f"tardygrad run {shlex.quote(text(run.path, 1000))}")
+        yield Code("Its spec, with all defaults:", run.toml)
+    if run.versions:
+        yield Table(("package", "version"), list(run.versions.items()))

@@ -202,7 +202,7 @@ def measure(
     with (
         patch.object(cluster, "Hand", ready()),
         tg.RayPool(
-            task, method, workers=WORKERS, cpus_per_worker=0, shards=shards, wire=wire, evaluate="between"
+            task, method, workers=WORKERS, cpus_per_worker=0, server_shards=shards, wire=wire, evaluate="between"
         ) as pool,
     ):
         way = Way(pool, task, method)

@@ -1,4 +1,4 @@
-"""Your own loop: `Server` is the algorithm, a pool does the work, `drive` carries the messages between them."""
+"""Your own loop: a server is the algorithm, a pool does the work, `drive` carries the messages between them."""
 
 import tardygrad as tg
 
@@ -13,16 +13,15 @@ method = tg.clip2(
     mode="client",
     compensate=True,
 )
-pool = tg.SimPool(task, method, tg.Fleet.paper(clients=40, stragglers="large"))
-server = tg.Server(method, task.init(seed=0), clients=40, seed=0)
-
-for event in tg.drive(server, pool):  # without `rounds` it goes on for as long as you like
-    if isinstance(event.happened, tg.Advanced) and event.happened.round % 50 == 0:
-        loss = task.evaluate(server.x, None)["loss"]
-        late = max(event.happened.delays)
-        print(f"round {server.round}, {event.time:.0f} s: test loss {loss:.3f}, largest delay {late}")
-        if loss < 0.2:
-            break
+with tg.SimPool(task, method, tg.Fleet.paper(clients=40, stragglers="large")) as pool:  # or another engine
+    server = tg.serve(method, task.init(seed=0), clients=40, seed=0, vectors=pool.features.vectors)
+    for event in tg.drive(server, pool):  # without `rounds` it goes on for as long as you like
+        if isinstance(event.happened, tg.Advanced) and event.happened.round % 50 == 0:
+            loss = task.evaluate(server.x, None)["loss"]
+            late = max(event.happened.delays)
+            print(f"round {server.round}, {event.time:.0f} s: test loss {loss:.3f}, largest delay {late}")
+            if loss < 0.2:
+                break
 
 # It prints:
 #

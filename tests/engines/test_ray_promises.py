@@ -29,6 +29,7 @@ from tardygrad.cli.session import Signals
 from tardygrad.core.messages import Job
 from tardygrad.engines.pool import pack
 from tardygrad.engines.ray import connection as joining
+from tardygrad.engines.ray.shards import ShardedVectors
 from tardygrad.engines.ray.worker import Hand
 from tardygrad.engines.ray.workers import Staff, Worker
 from tardygrad.engines.wire import BLOCK
@@ -564,7 +565,7 @@ def told_of(rows: list[dict[str, Any]], second: float = 1.0) -> list[tuple[Any, 
 def test_slices_a_narrow_wire_compensation_and_a_resume_replay_to_the_same_bits(
     cluster: Any, tardygrad: Command, small: Any
 ) -> None:
-    engine = ["engine.shards=2", "engine.wire=int8", "engine.evaluate=between"]
+    engine = ["engine.server_shards=2", "engine.wire=int8", "engine.evaluate=between"]
     asked = spec.load(small.file, ["task.dimension=9000", "method.concurrency=2", "method.dispatch=random", *engine])
     built, settings = asked.build(), asked.run.settings()
     with built.pool() as pool:
@@ -693,13 +694,13 @@ def test_a_slice_that_dies_ends_the_run_which_goes_on_from_its_checkpoint_in_two
     )
     engine: Any = {"workers": 1, "cpus_per_worker": 0.0, "evaluate": "between"}
     settings: Any = {"rounds": 10**6, "evaluate_every": 0, "checkpoint_every": 4}
-    others = hands("Shard")  # which are about to end
-    with tg.RayPool(task, method, **engine, shards=2) as pool:
+    others = hands("ServerShard")  # which are about to end
+    with tg.RayPool(task, method, **engine, server_shards=2) as pool:
         run = tg.begin(method, task, pool, **settings, out=tmp_path / "two")
         rows = run.go()
         for _ in range(20):
             next(rows)
-        os.kill(next(one for one in hands("Shard") if one not in others), signal.SIGKILL)
+        os.kill(next(one for one in hands("ServerShard") if one not in others), signal.SIGKILL)
         with pytest.raises(tg.WorkFailed, match=r"a process that held a slice of the model has died\. Resume the run"):
             deque(rows)
         assert run.status == "failed"
@@ -718,12 +719,44 @@ def test_a_slice_that_dies_ends_the_run_which_goes_on_from_its_checkpoint_in_two
 def test_a_second_run_on_a_pool_with_slices_leaves_the_first_its_model(cluster: Any) -> None:
     task = tg.tasks.quadratic(clients=2, dimension=9000)
     method = tg.clip2(local_lr=0.1, local_clip=1.0, lr=1.0, clip=0.5, buffer=1, local_steps=2, mode="client")
-    engine: Any = {"workers": 1, "cpus_per_worker": 0.0, "evaluate": "between", "shards": 2}
+    engine: Any = {"workers": 1, "cpus_per_worker": 0.0, "evaluate": "between", "server_shards": 2}
     with tg.RayPool(task, method, **engine) as pool:
         runs = [tg.train(method, task, pool, rounds=3, evaluate_every=0, seed=seed) for seed in (0, 1)]
         assert not torch.equal(runs[0].x, runs[1].x)
     for run in runs:
         assert torch.equal(tg.replay(run).x, run.x)
+
+
+def test_the_loop_of_the_example_runs_on_a_server_in_shards(cluster: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    text = Path("examples/own_loop.py").read_text("utf-8")
+    changes = {
+        'tg.SimPool(task, method, tg.Fleet.paper(clients=40, stragglers="large"))':
+            'tg.RayPool(task, method, workers=1, cpus_per_worker=0.0, evaluate="between", server_shards=2)',
+        "clients=40, heterogeneity": "clients=40, dimension=9000, heterogeneity",
+        "% 50": "% 2",
+        "if loss < 0.2": "if server.round == 4",
+    }  # fmt: skip
+    for old, new in changes.items():
+        assert old in text
+        text = text.replace(old, new)
+    names: dict[str, Any] = {}
+    exec(compile(text, "own_loop.py", "exec"), names)  # noqa: S102
+    assert isinstance(names["server"].vectors, ShardedVectors)
+    assert [line.split(",")[0] for line in capsys.readouterr().out.splitlines()] == ["round 2", "round 4"]
+
+
+def test_a_server_that_has_its_vectors_itself_is_refused_by_a_pool_in_shards(cluster: Any) -> None:
+    task = tg.tasks.quadratic(clients=2, dimension=9000)
+    method = tg.sgdclip(local_lr=0.1, local_clip=1.0, lr=1.0, buffer=1, local_steps=2)
+    engine: Any = {"workers": 1, "cpus_per_worker": 0.0, "evaluate": "between", "server_shards": 2}
+    with tg.RayPool(task, method, **engine) as pool:
+        server = tg.serve(method, task.init(0), clients=2, seed=0)
+        with pytest.raises(
+            tg.Invalid, match=r"got a job of another server\. Make it with vectors=pool\.features\.vect"
+        ):
+            next(tg.drive(server, pool))
+        with pytest.raises(tg.Invalid, match=r"`tail_every` needs whole updates.*Use server_shards=1"):
+            tg.begin(method, task, pool, rounds=2, tail_every=1)
 
 
 # ------------------------------------------------------------------------------------------------------ the disk

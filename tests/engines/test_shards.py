@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tardygrad as tg
-from tardygrad.core.messages import NOTHING, Refused
+from tardygrad.core.messages import Parts, Refused
 from tardygrad.engines.pool import Pending
-from tardygrad.engines.ray.shards import Shard, Shards, bounds, check
+from tardygrad.engines.ray.shards import ServerShard, ShardedVectors, bounds, check
 from tardygrad.engines.wire import BLOCK, pack, unpack
 from tardygrad.runs import checkpoint
 from tests.test_relatives import METHODS, MODES, fleet, method
@@ -45,7 +45,7 @@ class Died(Exception):
 class Actor:
     """A process that does at once what it is told, and says later what came of it."""
 
-    def __init__(self, shard: Shard) -> None:
+    def __init__(self, shard: ServerShard) -> None:
         self.shard = shard
         self.error: Exception | None = None  # what becomes of all calls, instead
 
@@ -73,32 +73,30 @@ RAY = SimpleNamespace(
 )
 
 
-def cut(one: tg.Method, x: torch.Tensor, shards: int, wire: Any = "float32") -> Shards:
+def cut(one: tg.Method, x: torch.Tensor, shards: int, wire: Any = "float32") -> ShardedVectors:
     def hire(part: Any) -> Actor:
-        return Actor(Shard(b"", lambda _: one, 1, part, wire))
+        return Actor(ServerShard(b"", lambda _: one, 1, part, wire))
 
-    return Shards(RAY, hire, one, x, shards)
+    return ShardedVectors(RAY, hire, one, x, shards)
 
 
 def served(one: tg.Method, x: torch.Tensor, shards: int, wire: Any = "float32") -> tg.Server:
     return tg.Server(one, x, clients=12, seed=0, vectors=lambda method, x: cut(method, x, shards, wire))
 
 
-def parts(update: tg.Update, shards: int, wire: Any = "float32") -> list[Any]:
+def parts(update: Any, shards: int, wire: Any = "float32") -> Parts:
     """An update's vectors as they travel."""
     packed = {"delta": pack(update.delta, wire)}
     if update.curvature is not None:
         packed["curvature"] = pack(update.curvature, wire)
     spans = pairwise(bounds(len(update.delta), shards))
-    return [{name: one.between(a, b).arrays() for name, one in packed.items()} for a, b in spans]
+    return Parts(tuple({name: one.between(a, b).arrays() for name, one in packed.items()} for a, b in spans))
 
 
 def give(server: tg.Server, message: Any, now: float, shards: int, wire: Any = "float32") -> Any:
     """A message to a server whose vectors are in slices."""
     if isinstance(message, tg.Update):
-        assert isinstance(server.vectors, Shards)
-        server.vectors.arrived = parts(message, shards, wire)
-        message = message._replace(delta=NOTHING, curvature=None)
+        message = message._replace(delta=parts(message, shards, wire), curvature=None)
     return server.receive(message, now)
 
 
@@ -128,14 +126,14 @@ def follow(one: tg.Method, shards: int) -> None:
     sliced = served(one, here.init(0), shards)
     pool = tg.SimPool(here, one, fleet())
     for job, bare in zip(whole.dispatch(), sliced.dispatch(), strict=True):
-        assert (bare[:3], bare.x is NOTHING) == (job[:3], True)
+        assert (bare[:3], type(bare.x)) == (job[:3], Parts)
         pool.submit(job)
     while whole.round < 5:
         message: Any = pool.next()
         told, sent = whole.receive(message, pool.now)
         heard, also = give(sliced, message, pool.now, shards)
         assert [job[:3] for job in also] == [job[:3] for job in sent]
-        assert all(job.x is NOTHING for job in also)
+        assert all(isinstance(job.x, Parts) for job in also)
         for job in sent:
             pool.submit(job)
         assert type(heard) is type(told)
@@ -225,9 +223,8 @@ def test_a_slice_of_another_length_is_refused_and_what_is_no_tensor_is_looked_at
     server = served(one, here.init(0), 3)
     job, *_ = server.dispatch()
     update = tg.work(job._replace(x=here.init(0)), here, one)
-    assert isinstance(server.vectors, Shards)
-    server.vectors.arrived = parts(update, 3)[::-1]
-    assert server.receive(update).happened == Refused(0, 0, 0, "wrong shape")
+    turned = update._replace(delta=Parts(parts(update, 3).references[::-1]))
+    assert server.receive(turned).happened == Refused(0, 0, 0, "wrong shape")
     carried = update._replace(serial=1, module_buffers=tg.ModuleBuffers(torch.ones(1), torch.ones(1)))
     assert give(server, carried, 1.0, 3).happened == Refused(0, 1, 0, "wrong shape")
 
@@ -284,8 +281,8 @@ def test_a_put_sum_is_added_to_and_not_what_was_given() -> None:
     sliced = cut(one, here.init(0), 3)
     sliced.put(here.init(0), total, {}, {})
     update = tg.Update(0, 0, 0, torch.ones(D), steps=1, loss=0.0)
-    sliced.arrived = parts(update, 3)
-    assert sliced.look(update, None, {}) == pytest.approx(math.sqrt(D))
+    update = update._replace(delta=parts(update, 3))
+    assert sliced.validate(update, None) == pytest.approx(math.sqrt(D))
     sliced.fold(update, 1.0)
     assert torch.equal(sliced.sum, torch.full((D,), 2.0))  # type: ignore[arg-type]
     assert torch.equal(total, torch.ones(D))
@@ -326,13 +323,13 @@ def test_slices_are_whole_blocks_and_none_is_empty(data: st.DataObject) -> None:
 @pytest.mark.parametrize(
     ("make", "parameters", "shards", "said"),
     [
-        ("clip2", D, 0, "`shards` must be a whole number, 1 or more, got 0."),
-        ("clip2", D, True, "`shards` must be a whole number, 1 or more, got True."),
-        ("clip2", D, 2.0, "`shards` must be a whole number, 1 or more, got 2.0."),
-        ("clip2", D, 4, "`shards` must be at most one for every 4,096 parameters (3), got 4."),
-        ("clip2", 5, 2, "`shards` must be at most one for every 4,096 parameters (1), got 2."),
-        ("halos", D, 2, "`shards` must be 1 for a method that has regions, got 2 with HALoS."),
-        ("diloco", D, 2, "`shards` must be 1 for a method that keeps a state for each client, got 2 with DiLoCo."),
+        ("clip2", D, 0, "`server_shards` must be a whole number, 1 or more, got 0."),
+        ("clip2", D, True, "`server_shards` must be a whole number, 1 or more, got True."),
+        ("clip2", D, 2.0, "`server_shards` must be a whole number, 1 or more, got 2.0."),
+        ("clip2", D, 4, "`server_shards` must be at most one for every 4,096 parameters (3), got 4."),
+        ("clip2", 5, 2, "`server_shards` must be at most one for every 4,096 parameters (1), got 2."),
+        ("halos", D, 2, "`server_shards` must be 1 for a method that has regions, got 2 with HALoS."),
+        ("diloco", D, 2, "`server_shards` must be 1 for a method that keeps a state for each client, got 2 with DiLoCo."),  # noqa: E501
     ],
 )  # fmt: skip
 def test_what_cannot_be_cut_is_refused(make: str, parameters: int, shards: Any, said: str) -> None:
@@ -361,5 +358,7 @@ def test_slices_that_do_not_answer_are_not_waited_for_for_ever() -> None:
 
     one = MAKE["clip2"]("client")
     with pytest.raises(tg.WorkFailed, match="no answer"):
-        Shards(slow, lambda part: Actor(Shard(b"", lambda _: one, 1, part, "float32")), one, torch.zeros(D), 2, still)
+        ShardedVectors(
+            slow, lambda part: Actor(ServerShard(b"", lambda _: one, 1, part, "float32")), one, torch.zeros(D), 2, still
+        )
     assert next(looks, None) is None

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from tardygrad.core.messages import ModuleBuffers, Update, Vector
+from tardygrad.core.messages import ModuleBuffers, Update, Vector, as_vector
 from tardygrad.core.method import Method
 from tardygrad.core.transforms import Step
 from tardygrad.errors import is_number
@@ -65,7 +65,9 @@ def finite(update: Update, norm: float) -> bool:
         update.module_buffers.floats if update.module_buffers else None,
         *(update.state or {}).values(),
     ]
-    return (math.isfinite(norm) or _all_finite(update.delta)) and all(v is None or _all_finite(v) for v in others)
+    return (math.isfinite(norm) or _all_finite(as_vector(update.delta))) and all(
+        v is None or _all_finite(v) for v in others
+    )
 
 
 def _like(a: object, b: Tensor | None) -> bool:

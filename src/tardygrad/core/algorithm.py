@@ -36,6 +36,7 @@ from tardygrad.core.messages import (
     Taken,
     Update,
     Vector,
+    as_vector,
 )
 from tardygrad.core.method import Method
 from tardygrad.core.roster import Roster
@@ -54,11 +55,12 @@ def local(job: Job, task: Task, method: Method) -> LocalWork:
 
     It requests gradients by `yield`, so that the caller can compute those of several clients at once (batching.py).
     """
-    x = job.x.clone()  # x_{i,0} ← x_s
+    start = as_vector(job.x)
+    x = start.clone()  # x_{i,0} ← x_s
     module_buffers = job.module_buffers.clone() if job.module_buffers else None
     curvature = torch.zeros_like(x) if method.compensate else None  # A_{s,i} ← 0
     state = below(job.state or {}, "inner.") or method.inner.init(x)
-    step = Step(max(job.round, 1), x=x, start=job.x)
+    step = Step(max(job.round, 1), x=x, start=start)
     steps = 0
     loss: Tensor | float = 0.0
     clipped: Tensor | float = 0.0
@@ -68,7 +70,7 @@ def local(job: Job, task: Task, method: Method) -> LocalWork:
         state = local_step(x, g, curvature, method.inner, state, step)
         steps, loss, clipped = steps + 1, loss + value, clipped + clipped_share(state)
 
-    delta = x - job.x  # δ_i ← x_{i,K} − x_s
+    delta = x - start  # δ_i ← x_{i,K} − x_s
     kept = {f"inner.{name}": value for name, value in state.items() if name != "clipped"}
     if method.curvature and curvature is not None:
         squares = below(job.state or {}, "curvature.")

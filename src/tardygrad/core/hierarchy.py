@@ -31,6 +31,7 @@ from tardygrad.core.messages import (
     Taken,
     Update,
     Vector,
+    as_vector,
 )
 from tardygrad.core.method import Method
 from tardygrad.core.roster import Census
@@ -136,7 +137,7 @@ class HierarchicalServer:
         self.regions = [
             Server(lower, x, clients=len(each), seed=seed, module_buffers=module_buffers) for each in self.members
         ]
-        self.references = [job.x for job in self.upper.dispatch()]  # θ_ref of each region
+        self.references = [as_vector(job.x) for job in self.upper.dispatch()]  # θ_ref of each region
         self.synced = [0] * len(self.members)  # the region's round when it last received the global model
         self.transit: list[tuple[float, int, int, RegionMessage]] = []  # a heap of messages
         self.posted = 0
@@ -167,7 +168,7 @@ class HierarchicalServer:
             if up:
                 s, serial = upper.roster.jobs[r], upper.roster.serials[r] - 1
                 (job,) = upper.receive(Update(r, serial, s, vector, None, module_buffers), due).jobs
-                self._post(RegionMessage(due + self.plan.exchange, r, False, job.x, job.module_buffers))
+                self._post(RegionMessage(due + self.plan.exchange, r, False, as_vector(job.x), job.module_buffers))
                 continue
             blend = torch.lerp(region.x, vector, self.plan.blend)  # θ ← (1 − α) θ + α x
             region.vectors.put(blend, region.vectors.sum, region.vectors.state, {})

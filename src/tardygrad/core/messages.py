@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -24,6 +24,22 @@ Reason = Literal[
     "not finite", "wrong shape", "unknown job", "finished job", "from the future", "too stale", "lost on the way"
 ]
 """Why the gate refuses an update; the last, because a part of it was with a machine that is gone."""
+
+
+class Parts(NamedTuple):
+    """A vector whose slices are in other processes: one reference for each slice, which only their engine can open.
+
+    In an update a reference stands for the slice of δ and, if the method compensates, of A.
+    """
+
+    references: tuple[Any, ...]
+
+
+def as_vector(v: Vector | Parts) -> Vector:
+    """v itself, which must be in this process."""
+    if isinstance(v, Parts):
+        raise TypeError(f"a vector must be here to compute with it, got references to {len(v.references)} slices.")
+    return v
 
 
 class ModuleBuffers(NamedTuple):
@@ -50,7 +66,7 @@ class Job(NamedTuple):
     client: int
     serial: int  # how many jobs this client was given before
     round: int  # s
-    x: Vector  # x_s
+    x: Vector | Parts  # x_s
     steps: int | None  # K local steps, or
     epochs: int | None  # K local epochs
     seed: int
@@ -68,7 +84,7 @@ class Update(NamedTuple):
     client: int
     serial: int
     round: int  # s
-    delta: Vector  # δ_i = x_{i,K} − x_s
+    delta: Vector | Parts  # δ_i = x_{i,K} − x_s
     curvature: Vector | None = None  # A_i, if the method compensates
     module_buffers: ModuleBuffers | None = None
     steps: int = 0  # local steps done

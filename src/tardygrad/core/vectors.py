@@ -10,7 +10,7 @@ import torch
 from tardygrad.core import admission, kernels
 from tardygrad.core.algorithm import finish, fold
 from tardygrad.core.kernels import Contribution, Outcome
-from tardygrad.core.messages import ModuleBuffers, Reason, Update, Vector
+from tardygrad.core.messages import ModuleBuffers, Parts, Reason, Update, Vector, as_vector
 from tardygrad.core.method import Method
 from tardygrad.core.transforms import State, Step
 
@@ -19,7 +19,7 @@ class VectorStore(Protocol):
     """x and all vectors of its length: here (`LocalVectors`), or in slices elsewhere (engines/ray/shards.py)."""
 
     @property
-    def start(self) -> Vector:
+    def start(self) -> Vector | Parts:
         """The model that a new job starts from."""
 
     @property
@@ -79,12 +79,12 @@ class LocalVectors:
     def validate(self, update: Update, module_buffers: ModuleBuffers | None) -> float | Reason:
         if not admission.fits(update, self.x, module_buffers, self.method, self.client_state):
             return "wrong shape"
-        norm = math.sqrt(torch.dot(update.delta, update.delta))
+        norm = math.sqrt(torch.dot(delta := as_vector(update.delta), delta))
         return norm if admission.finite(update, norm) else "not finite"
 
     def fold(self, update: Update, weight: float) -> None:
         past = self.past[update.round] if self.drifts else None  # x_s
-        late = Contribution(update.delta, weight, update.curvature, past)
+        late = Contribution(as_vector(update.delta), weight, update.curvature, past)
         self.sum = fold(self.sum, late, self.x, self.scratch)
 
     def advance(self, t: int, delays: tuple[int, ...], denominator: float) -> Outcome:

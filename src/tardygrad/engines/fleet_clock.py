@@ -9,7 +9,7 @@ from heapq import heapify, heappop, heappush
 import torch
 
 from tardygrad import streams
-from tardygrad.core.messages import Job, Joined, Lost, Update
+from tardygrad.core.messages import Job, Joined, Lost, Update, as_vector
 from tardygrad.core.method import Method
 from tardygrad.core.task import Task
 from tardygrad.errors import Invalid
@@ -87,9 +87,9 @@ class RoundTrips:
 
 def corrupt(update: Update) -> Update:
     """An update as a faulty client sends it: all NaN. A clock-only run's empty vector becomes one NaN."""
-    delta = update.delta.new_full((max(len(update.delta), 1),), math.nan)
+    size = max(len(delta := as_vector(update.delta)), 1)
     curvature = None if update.curvature is None else torch.full_like(update.curvature, math.nan)
-    return update._replace(delta=delta, curvature=curvature)
+    return update._replace(delta=delta.new_full((size,), math.nan), curvature=curvature)
 
 
 def round_trips(task: Task, method: Method, fleet: Fleet) -> RoundTrips:

@@ -25,7 +25,7 @@ from safetensors.torch import load, save_file
 from torch import Tensor
 
 from tardygrad.core.hierarchy import RegionMessage, ServerLike
-from tardygrad.core.messages import Job, ModuleBuffers, Taken, Update
+from tardygrad.core.messages import Job, ModuleBuffers, Taken, Update, as_vector
 from tardygrad.engines.pool import Pending
 from tardygrad.errors import RecordError
 from tardygrad.runs import checkpoint_v3
@@ -123,7 +123,7 @@ def apply(checkpoint: Checkpoint, server: ServerLike) -> Pending:
     if x.shape != server.x.shape:
         sizes = f"{x.numel()} parameters, not {server.x.numel()}"
         raise RecordError(f"the checkpoint belongs to another model: it has {sizes}.")
-    server.restore(state, {job.round: job.x for job in pending.jobs})
+    server.restore(state, {job.round: as_vector(job.x) for job in pending.jobs})
     return pending
 
 

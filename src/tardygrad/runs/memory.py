@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from tardygrad.core.hierarchy import ServerLike, serve
-from tardygrad.core.messages import Advanced
+from tardygrad.core.messages import Advanced, as_vector
 from tardygrad.core.method import Method
 from tardygrad.core.task import Task
 from tardygrad.core.transforms import Step, Transform
@@ -166,7 +166,7 @@ class Watch:
         self._born(server)
         for event in events:
             if isinstance(event.happened, Advanced) or server.method.regions:  # letters come with any message
-                self._born(server, *(job.x for job in event.jobs))
+                self._born(server, *(as_vector(job.x) for job in event.jobs))
             yield event  # now the caller has let go of the one before
             if isinstance(event.happened, Advanced):
                 self._note(server.round, len(server.roster.jobs), last, 1, needs.step + needs.work * needs.apart)

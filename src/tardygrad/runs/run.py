@@ -18,7 +18,7 @@ from safetensors.torch import save
 
 from tardygrad.core.algorithm import downplay
 from tardygrad.core.hierarchy import serve
-from tardygrad.core.messages import Advanced, Taken, Update, Vector
+from tardygrad.core.messages import Advanced, Parts, Taken, Update, Vector, as_vector
 from tardygrad.core.method import Method
 from tardygrad.core.task import Task
 from tardygrad.engines.pool import Pool, check_work, declared
@@ -81,6 +81,8 @@ class Run:
         self.server = serve(method, x, clients=task.clients, seed=seed, module_buffers=buffers, vectors=vectors)
         if not x.isfinite().all():
             raise Invalid("the initial model must be finite, and this task's is not. Use smaller settings.")
+        if settings["tail_every"] and isinstance(self.server.levels[0].vectors.start, Parts):
+            raise Invalid("`tail_every` needs whole updates, and the engine has them in shards. Use server_shards=1.")
         self.task, self.pool, self.settings = task, pool, settings
         self.tail = Updates(every=settings["tail_every"], seed=seed, parameters=len(x), buffer=method.buffer)
         self.scores = Scores(task, features.evaluator)
@@ -198,7 +200,7 @@ class Run:
             return
         made = isinstance(happened, Advanced)
         if self.tail.due(self.server.round + (not made)):
-            self.tail.take(message.delta)
+            self.tail.take(as_vector(message.delta))
             if made:
                 self._write(events.tail_event(now, self.server.round, self.tail.estimate()))
 

@@ -159,7 +159,10 @@ def parse(tables: Mapping[str, Any], name: str = "spec") -> Spec:
             raise Invalid(f"a spec has the tables {', '.join(TABLES)}, got `{key}`.{nearest(key, TABLES)}")
         if not isinstance(table, dict):
             raise Invalid(f"[{key}] must be a table, got {shown(table)}.")
-    engine = _checked("engine", {"kind": "sim"} | tables.get("engine", {}))
+    given = {"kind": "sim"} | tables.get("engine", {})
+    if given["kind"] == "ray" and "shards" in given:  # as records of earlier versions have it
+        given["server_shards"] = given.pop("shards")
+    engine = _checked("engine", given)
     timed = parameters(engine.make).get("fleet")
     optional = {"engine"} | ({"fleet"} if timed is None or timed.default is None else set())
     for key in TABLES:

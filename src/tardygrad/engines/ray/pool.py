@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import torch
 
-from tardygrad.core.messages import Job, Joined, Lost, ModuleBuffers, Update, Vector
+from tardygrad.core.messages import Job, Joined, Lost, ModuleBuffers, Parts, Update, Vector, as_vector
 from tardygrad.core.method import Method
 from tardygrad.core.task import Task
 from tardygrad.core.vectors import LocalVectors, VectorStore
@@ -26,7 +26,7 @@ from tardygrad.engines.ray.connection import Watch, join, ray_module, said, star
 from tardygrad.engines.ray.deadlines import Deadlines
 from tardygrad.engines.ray.evaluator import Asked, Evaluator
 from tardygrad.engines.ray.settings import check
-from tardygrad.engines.ray.shards import Shard, Shards, bounds
+from tardygrad.engines.ray.shards import ServerShard, ShardedVectors, bounds
 from tardygrad.engines.ray.shards import check as check_slices
 from tardygrad.engines.ray.worker import Hand, bare, received
 from tardygrad.engines.ray.workers import Staff, Worker
@@ -44,7 +44,7 @@ LOSSES = 10  # of one client in a row, after which it is the job's fault
 class Model:
     """A start vector on the cluster."""
 
-    slices: list[Any]  # where it is, once it is
+    slices: list[Any]  # references to it, once it is there
     jobs: int = 0  # that need it
 
 
@@ -54,7 +54,8 @@ class Flight:
 
     job: Job
     worker: Worker
-    parts: list[Any]  # where its vectors will be
+    parts: list[Any]  # references to its update's vectors, for each shard
+    left: list[Any]  # and to what a narrow wire leaves out of them
     began: float
     due: float  # by the run's clock, if the fleet says
     ends: float | None = None  # once its job is written off: when its worker is given up too
@@ -66,7 +67,6 @@ class Ready(NamedTuple):
 
     due: float
     message: Message
-    parts: list[Any]  # where an update's vectors are
 
 
 class RayPool(Pool):
@@ -87,7 +87,7 @@ class RayPool(Pool):
         grace: seconds that every job has.
         fleet: how long jobs take and what goes wrong when, if `second` is set.
         second: real seconds for each of the fleet's; 0 leaves the fleet out.
-        shards: slices of the server's vectors, each in a process of its own; 1 keeps them here.
+        server_shards: processes that hold the server's vectors, a slice each; 1 keeps them in this process.
         wire: what updates travel as; what a narrow one leaves out of a client's update goes with its next.
     """
 
@@ -107,7 +107,7 @@ class RayPool(Pool):
         grace: float = 30.0,
         fleet: Fleet | None = None,
         second: float = 0.0,
-        shards: int = 1,
+        server_shards: int = 1,
         wire: Wire = "float32",
     ) -> None:
         check(
@@ -122,10 +122,10 @@ class RayPool(Pool):
             second=second,
             wire=wire,
         )
-        check_slices(method, task.parameters, shards)
+        check_slices(method, task.parameters, server_shards)
         self.task, self.method, self.address = task, method, address
         self.cpus, self.gpus = cpus_per_worker, gpus_per_worker
-        self.beside, self.wire, self.cuts = evaluate == "beside", wire, bounds(task.parameters, shards)
+        self.beside, self.wire, self.cuts = evaluate == "beside", wire, bounds(task.parameters, server_shards)
         self.fleet = fleet if second else None
         self.emulated = Emulated(task, method, fleet, second)
         self._ray = ray_module()
@@ -134,9 +134,9 @@ class RayPool(Pool):
         self.waiting: deque[Job] = deque()
         self.flights: dict[Any, Flight] = {}  # by what Ray will answer
         self.ready: list[Ready] = []  # by the fleet's times, or as they came
-        self.models: dict[int, Model] = {}  # by the id of a start vector, or by its round if others hold it
+        self.models: dict[int, Model] = {}  # by the id of a job's x, which its jobs keep alive
         self.errors: dict[int, tuple[Any, Worker]] = {}  # what the wire has left out of a client's updates, and at whom
-        self.shards: Shards | None = None
+        self.shards: ShardedVectors | None = None
         self.losses: Counter[int] = Counter()
         self._began: float | None = None
         self._evaluator: Evaluator | None = None
@@ -167,13 +167,13 @@ class RayPool(Pool):
 
     def submit(self, job: Job) -> None:
         self._check_ray()
-        slices = self.shards.starts() if self.shards else []
-        self.models.setdefault(self._named(job), Model(slices)).jobs += 1
+        if isinstance(job.x, Parts) != (len(self.cuts) > 2):
+            rule = "a RayPool with several server_shards holds the server's vectors"
+            raise Invalid(f"{rule}, got a job of another server. Make it with vectors=pool.features.vectors.")
+        references = list(job.x.references) if isinstance(job.x, Parts) else []
+        self.models.setdefault(id(job.x), Model(references)).jobs += 1
         self.waiting.append(job)
         self._launch()
-
-    def _named(self, job: Job) -> int:
-        return job.round if self.shards else id(job.x)  # its jobs keep a vector alive, and so its id
 
     def next(self) -> Message | None:
         while True:
@@ -197,10 +197,7 @@ class RayPool(Pool):
     def _deliver(self) -> Message:
         if isinstance(self.ready[0].message, Update):
             self._spend(self.emulated.server_time)
-        ready = self.ready.pop(0)
-        if self.shards:
-            self.shards.arrived = ready.parts
-        return ready.message
+        return self.ready.pop(0).message
 
     def _earlier(self) -> bool:
         """Whether a job should be back before what strikes now, and is only a moment late."""
@@ -248,24 +245,25 @@ class RayPool(Pool):
             if (due := self.emulated.due(job, now := self.now)) == math.inf:
                 self._release(job)
                 continue
-            model = self.models[self._named(job)]
+            model = self.models[id(job.x)]
             if not model.slices:
-                model.slices = [self._ray.put(job.x.numpy())]
+                model.slices = [self._ray.put(as_vector(job.x).numpy())]
             module_buffers = job.module_buffers and tuple(flat.numpy() for flat in job.module_buffers)
             state = None if job.state is None else {name: value.numpy() for name, value in job.state.items()}
             light = job._replace(x=None, module_buffers=None, state=None)  # type: ignore[arg-type]
             errors, rather = self.errors.get(job.client, (None, None))
             worker, spoilt = self.staff.take(rather), (job.client, job.serial) in self.emulated.spoilt
             work = worker.actor.work.options(num_returns=len(self.cuts) + (self.wire != "float32"))
-            facts, *parts = work.remote(light, due - now, spoilt, module_buffers, state, errors, *model.slices)
-            self.flights[facts] = Flight(job, worker, parts, time.monotonic(), due)
+            facts, *rest = work.remote(light, due - now, spoilt, module_buffers, state, errors, *model.slices)
+            shards = len(self.cuts) - 1
+            self.flights[facts] = Flight(job, worker, rest[:shards], rest[shards:], time.monotonic(), due)
 
     def _release(self, job: Job) -> None:
         """A job needs its start vector no more."""
-        model = self.models[self._named(job)]
+        model = self.models[id(job.x)]
         model.jobs -= 1
         if not model.jobs:
-            del self.models[self._named(job)]
+            del self.models[id(job.x)]
 
     def _collect(self, seconds: float) -> None:
         """Take all that is there, or else let Ray say something, for so long at most and until the calendar strikes."""
@@ -303,15 +301,15 @@ class RayPool(Pool):
         if update is None:
             raise WorkFailed(facts)
         if flight.ends is None and self.wire != "float32":
-            self.errors[job.client] = flight.parts.pop(), flight.worker
+            self.errors[job.client] = flight.left[0], flight.worker
         self.deadlines.took(job.client, time.monotonic() - flight.began)
         self.losses.pop(job.client, None)
         for _ in range(2 if (job.client, job.serial) in self.emulated.twice else 1):
-            self._queue(Ready(flight.due, update, flight.parts))
+            self._queue(Ready(flight.due, update))
 
     def _received(self, facts: Update, flight: Flight) -> Update:
-        if self.shards:
-            return bare(facts)
+        if len(self.cuts) > 2:
+            return bare(facts)._replace(delta=Parts(tuple(flight.parts)))
         return received(facts, self._ray.get(flight.parts[0], timeout=QUIET), self.wire)
 
     def _lose(self, job: Job, why: str) -> None:
@@ -326,8 +324,8 @@ class RayPool(Pool):
     def _part_with(self, client: int) -> None:
         """A client is lost, and back at once; what was left out of its updates is lost with it."""
         self.errors.pop(client, None)
-        self._queue(Ready(0.0, Lost(client), []))
-        self._queue(Ready(0.0, Joined(client), []))
+        self._queue(Ready(0.0, Lost(client)))
+        self._queue(Ready(0.0, Joined(client)))
 
     def _queue(self, ready: Ready) -> None:
         insort(self.ready, ready, key=lambda one: one.due)
@@ -369,7 +367,7 @@ class RayPool(Pool):
         """What the fleet has in store, and whose jobs or messages are under way: these end with this process."""
         flying = [flight.job for flight in self.flights.values() if flight.ends is None]
         out = {job.client: job.serial for job in (*self.waiting, *flying)}
-        out |= {message.client: 0 for _, message, _ in self.ready if message.client not in out}
+        out |= {message.client: 0 for _, message in self.ready if message.client not in out}
         return Pending(self.now, [], [(self.now, *one) for one in out.items()] + self.emulated.calendar)
 
     def restore(self, pending: Pending) -> None:
@@ -418,13 +416,15 @@ class RayPool(Pool):
         self._renew()
         if len(self.cuts) == 2:
             return LocalVectors(method, x)
-        make = self._ray.remote(max_restarts=0, max_task_retries=0, num_cpus=0, scheduling_strategy="SPREAD")(Shard)
+        make = self._ray.remote(max_restarts=0, max_task_retries=0, num_cpus=0, scheduling_strategy="SPREAD")(
+            ServerShard
+        )
         luggage, loads = self._ray.cloudpickle.dumps(method), self._ray.cloudpickle.loads
 
         def hire(part: Any) -> Any:
             return make.remote(luggage, loads, torch.get_num_threads(), self._ray.put(part), self.wire)
 
-        self.shards = Shards(self._ray, hire, method, x, len(self.cuts) - 1, self._still)
+        self.shards = ShardedVectors(self._ray, hire, method, x, len(self.cuts) - 1, self._still)
         self._began = time.monotonic()  # now that all are there
         return self.shards
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from tardygrad.core import admission
 from tardygrad.core.kernels import Outcome
-from tardygrad.core.messages import NOTHING, ModuleBuffers, Reason, Update, Vector
+from tardygrad.core.messages import NOTHING, ModuleBuffers, Parts, Reason, Update, Vector
 from tardygrad.core.method import Method
 from tardygrad.core.transforms import State, Step, Transform
 from tardygrad.core.vectors import LocalVectors
@@ -39,16 +39,16 @@ def bounds(parameters: int, shards: int) -> list[int]:
 def check(method: Method, parameters: int, shards: int) -> None:
     """Refuse what cannot be cut into so many slices."""
     if isinstance(shards, bool) or not isinstance(shards, int) or shards < 1:
-        raise Invalid(f"`shards` must be a whole number, 1 or more, got {shards!r}.")
+        raise Invalid(f"`server_shards` must be a whole number, 1 or more, got {shards!r}.")
     if shards == 1:
         return
     if shards > (most := max(parameters // BLOCK, 1)):
-        raise Invalid(f"`shards` must be at most one for every {BLOCK:,} parameters ({most}), got {shards}.")
+        raise Invalid(f"`server_shards` must be at most one for every {BLOCK:,} parameters ({most}), got {shards}.")
     why = "has regions" if method.regions else "keeps a state for each client" if method.keep else None
     if why is None and not _separable(method.outer):
         why = "has an outer step that is not coordinate-wise, such as a clip by length"
     if why:
-        raise Invalid(f"`shards` must be 1 for a method that {why}, got {shards} with {method.name}.")
+        raise Invalid(f"`server_shards` must be 1 for a method that {why}, got {shards} with {method.name}.")
 
 
 def _separable(outer: Transform) -> bool:
@@ -61,7 +61,7 @@ def _separable(outer: Transform) -> bool:
     return all(torch.equal(move(v)[:2], move(v[:2])) for v in vectors)
 
 
-class Shard:
+class ServerShard:
     """One slice; what a process of a cluster runs."""
 
     def __init__(self, method: bytes, loads: Callable[[bytes], Any], threads: int, x: Any, wire: Wire) -> None:
@@ -110,7 +110,7 @@ class Shard:
         self.vectors.put(tensor(x).clone(), summed, kept, {s: tensor(v).clone() for s, v in past.items()})
 
 
-class Shards:
+class ShardedVectors:
     """The vectors of a server, held by several processes; see vectors.py.
 
     Args:
@@ -134,18 +134,14 @@ class Shards:
         self._bounds = bounds(len(x), shards)
         self.actors = [hire(part) for part in self._cut(x)]
         self._x: Vector | None = None  # once all is over
-        self.arrived: Iterable[Any] = ()  # where the parts are of the update that was delivered last
-        self._finite, self._starts, self._told = True, list[Any](), list[Any]()
+        self._finite, self._told = True, list[Any]()
+        self._start: Parts | None = None  # x for new jobs, until the next round
         self._all("start")  # they are there
 
     @property
-    def start(self) -> Vector:
-        return NOTHING
-
-    def starts(self) -> list[Any]:
-        """Where the slices of x are, for jobs."""
-        self._starts = self._starts or [actor.start.remote() for actor in self.actors]
-        return self._starts
+    def start(self) -> Parts:
+        self._start = self._start or Parts(tuple(actor.start.remote() for actor in self.actors))
+        return self._start
 
     @property
     def x(self) -> Vector:
@@ -174,12 +170,14 @@ class Shards:
 
     def validate(self, update: Update, module_buffers: ModuleBuffers | None) -> float | Reason:
         bare = update._replace(delta=NOTHING, curvature=NOTHING if self._method.compensate else None)
+        if not isinstance(update.delta, Parts) or len(update.delta.references) != len(self.actors):
+            return "wrong shape"
         if not admission.fits(bare, NOTHING, module_buffers, self._method, {}):
             return "wrong shape"
         if not admission.finite(bare, 0.0):
             return "not finite"
-        facts = update._replace(module_buffers=None)
-        asked = [actor.validate.remote(facts, part) for actor, part in zip(self.actors, self.arrived, strict=True)]
+        facts, parts = update._replace(delta=NOTHING, module_buffers=None), update.delta.references
+        asked = [actor.validate.remote(facts, part) for actor, part in zip(self.actors, parts, strict=True)]
         try:
             norms = self._get(asked)
         except self._ray.exceptions.ObjectLostError:
@@ -192,7 +190,7 @@ class Shards:
 
     def advance(self, t: int, delays: tuple[int, ...], denominator: float) -> Outcome:
         made = self._all("advance", t, delays, denominator)
-        self._finite, self._starts = all(finite for _, finite in made), []
+        self._finite, self._start = all(finite for _, finite in made), None
         norms, moves, shares = zip(*(facts for facts, _ in made), strict=True)
         sizes = [b - a for a, b in pairwise(self._bounds)]
         clipped = sum(share * size for share, size in zip(shares, sizes, strict=True)) / self._bounds[-1]
@@ -208,7 +206,7 @@ class Shards:
         return self._finite
 
     def put(self, x: Vector, total: Vector | None, state: State, past: dict[int, Vector]) -> None:
-        self._starts = []
+        self._start = None
         totals = self._cut(total) if total is not None else [None] * len(self.actors)
         states = [{name: self._cut(value)[i] for name, value in state.items()} for i in range(len(self.actors))]
         pasts = [{s: self._cut(value)[i] for s, value in past.items()} for i in range(len(self.actors))]

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tardygrad.core.messages import Job, ModuleBuffers, Update
+from tardygrad.core.messages import Job, ModuleBuffers, Update, as_vector
 from tardygrad.core.method import Method
 from tardygrad.core.task import Task
 from tardygrad.engines.pool import perform
@@ -54,7 +54,7 @@ class Shelf:
         name = id(job.x)
         if name not in self.standing:
             place = self.standing[name] = self.free.pop()
-            self.x[place] = job.x
+            self.x[place] = as_vector(job.x)
             if job.module_buffers is not None:
                 self.floats[place], self.ints[place] = job.module_buffers
         self.readers[name] += 1

@@ -24,11 +24,11 @@ import tardygrad as tg
 from tardygrad.errors import Invalid, RecordError
 from tardygrad.spec import spec
 from tardygrad.sweep import Sweep, Trial, groups, read, remark, sweep
-from tardygrad.sweep.config import again, ask, overrides
-from tardygrad.sweep.runner import LIVES, Crew
+from tardygrad.sweep import runner as running
+from tardygrad.sweep.config import configure, overrides, saved_config
+from tardygrad.sweep.runner import RETRIES, Runner
 from tardygrad.sweep.study import Study
 from tardygrad.sweep.table import judged
-from tardygrad.sweep.trial import Bench
 from tests.cli.conftest import SMALL
 
 DOCS = Path(__file__).parent.parent / "docs/cli.md"
@@ -44,8 +44,8 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "small.toml"
 
 
-def crew(source: str, changes: Sequence[str] = FEW, *, jobs: int = 1, out: str = "here", **how: Any) -> Crew:
-    return Crew(Path(out), *ask(source, changes, **how), jobs)
+def runner(source: str, changes: Sequence[str] = FEW, *, jobs: int = 1, out: str = "here", **how: Any) -> Runner:
+    return Runner(Path(out), *configure(source, changes, **how), jobs)
 
 
 def facts(found: Sweep) -> list[Any]:
@@ -57,8 +57,8 @@ def facts(found: Sweep) -> list[Any]:
 
 
 def test_the_papers_grid_has_64_points_for_sgdclip_and_256_for_clip2(small: str) -> None:
-    plain, _ = ask("logistic")
-    clipped, _ = ask(small)
+    plain, _ = configure("logistic")
+    clipped, _ = configure(small)
     assert (plain.trials, clipped.trials) == (64, 256)
     assert list(plain.space) == ["method.lr", "method.local_lr", "method.local_clip"]
     assert plain.space["method.lr"] == [0.1, 0.01, 0.001, 0.0001]
@@ -70,35 +70,37 @@ def test_the_papers_grid_has_64_points_for_sgdclip_and_256_for_clip2(small: str)
 
 def test_other_keys_multiply_the_grid_and_set_or_swept_rates_leave_it(small: str) -> None:
     over = ["method.downplay=[false, true]", "fleet.stragglers=['mild', 'large']", "method.clip=[0.1]"]
-    asked, _ = ask(small, ["method.lr=1.0"], over=over)
-    assert list(asked.space) == [
+    config, _ = configure(small, ["method.lr=1.0"], over=over)
+    assert list(config.space) == [
         "method.downplay",
         "fleet.stragglers",
         "method.local_lr",
         "method.clip",
         "method.local_clip",
     ]
-    assert asked.trials == 2 * 2 * 4 * 1 * 4
-    part, _ = ask("quadratic", over=["method.lr.value=[1.0, 5.0]"])
+    assert config.trials == 2 * 2 * 4 * 1 * 4
+    part, _ = configure("quadratic", over=["method.lr.value=[1.0, 5.0]"])
     assert list(part.space) == ["method.lr.value", "method.local_lr", "method.clip", "method.local_clip"]
 
 
 def test_a_group_is_the_method_and_every_other_word(small: str) -> None:
     over = ["method.downplay=[false, true]", "fleet.stragglers=['mild', 'large']", "method.buffer=[2, 4]"]
     over += ["method.mode=['sync', 'client']", "fleet.continuous=[false, true]"]
-    asked, _ = ask(small, FEW, over=over)
-    first = asked.first()
-    assert asked.group(first) == "sync-Clip², mild, fleet.continuous=false"
+    config, _ = configure(small, FEW, over=over)
+    first = config.first()
+    assert config.group(first) == "sync-Clip², mild, fleet.continuous=false"
     other = first | {"method.downplay": True, "method.mode": "client", "fleet.stragglers": "large"}
-    assert asked.group(other) == "SD-Clip², large, client, fleet.continuous=false"
+    assert config.group(other) == "SD-Clip², large, client, fleet.continuous=false"
 
 
 def test_a_point_is_a_command_line_that_makes_the_same_spec(small: str) -> None:
     params = {"method.lr": {"value": 0.1, "exponent": -0.5}, "method.clip": "inf", "fleet.crashes": []}
-    asked, _ = ask(small, over=["method.lr=[{value=0.1, exponent=-0.5}, 1]", "method.clip=[inf]", "fleet.crashes=[[]]"])
-    assert asked.space["method.clip"] == ["inf"]
-    assert asked.at(params).method == spec.load(small, overrides(params)).method
-    assert asked.at(params).method.arguments["clip"] == math.inf
+    config, _ = configure(
+        small, over=["method.lr=[{value=0.1, exponent=-0.5}, 1]", "method.clip=[inf]", "fleet.crashes=[[]]"]
+    )
+    assert config.space["method.clip"] == ["inf"]
+    assert config.at(params).method == spec.load(small, overrides(params)).method
+    assert config.at(params).method.arguments["clip"] == math.inf
 
 
 def test_a_trial_is_the_run_of_its_point_and_jobs_change_nothing(small: str) -> None:
@@ -198,15 +200,15 @@ def test_best_by_the_time_to_a_target(small: str) -> None:
 
 
 def test_accuracy_is_the_goal_where_there_is_one() -> None:
-    asked, _ = ask("logistic")
-    assert (asked.best, asked.score, asked.better()) == ("accuracy", "accuracy", "maximize")
-    asked, _ = ask("logistic", best="time", target=0.8)
-    assert (asked.best, asked.score, asked.better()) == ("time", "accuracy", "minimize")
+    config, _ = configure("logistic")
+    assert (config.best, config.score, config.direction()) == ("accuracy", "accuracy", "maximize")
+    config, _ = configure("logistic", best="time", target=0.8)
+    assert (config.best, config.score, config.direction()) == ("time", "accuracy", "minimize")
 
 
-def _kill(asked: Any) -> None:
+def _kill(config: Any) -> None:
     """Leave a study as a process does that dies while a trial is under way."""
-    study = Study(Path("killed"), asked)
+    study = Study(Path("killed"), config)
     study.next()
     study.close()
 
@@ -218,11 +220,11 @@ def test_a_killed_sampler_draws_what_it_would_have_drawn(
     how: dict[str, Any] = {"over": RANGES, "sampler": sampler, "trials": trials, "prune": sampler == "tpe"}
     whole = sweep(small, ["run.evaluate_every=2"], out="whole", **how)
     for stop in stops:
-        begun = crew(small, ["run.evaluate_every=2"], out="killed", **how)
+        begun = runner(small, ["run.evaluate_every=2"], out="killed", **how)
         for _ in begun.go():
             if begun.done == stop:
                 break
-        _kill(begun.asked)
+        _kill(begun.config)
     assert facts(sweep(small, ["run.evaluate_every=2"], out="killed", **how)) == facts(whole)
     assert [trial.number for trial in whole.trials] == list(range(trials))
     assert len({str(trial.params) for trial in whole.trials}) == trials
@@ -239,7 +241,7 @@ def test_several_processes_draw_as_many_trials_as_were_asked_for(small: str) -> 
 
 
 def test_what_was_done_stays_done(small: str) -> None:
-    begun = crew(small, over=RATES, jobs=2)
+    begun = runner(small, over=RATES, jobs=2)
     for _ in begun.go():
         if begun.done == 2:
             break
@@ -249,7 +251,7 @@ def test_what_was_done_stays_done(small: str) -> None:
     after = sweep(small, FEW, over=RATES, out="here")
     assert [(trial.number, trial.seeds) for trial in after.trials if (trial.number, trial.seeds) in before] == before
     assert {trial.state for trial in after.trials} == {"finished"}
-    assert list(crew(small, over=RATES).go()) == []  # nothing is left to do
+    assert list(runner(small, over=RATES).go()) == []  # nothing is left to do
 
 
 def test_a_study_that_was_killed_while_it_was_made_is_made_anew(small: str) -> None:
@@ -259,12 +261,14 @@ def test_a_study_that_was_killed_while_it_was_made_is_made_anew(small: str) -> N
     assert not Path("here/study.db.draft").exists()
 
 
-def test_a_process_that_dies_is_replaced_and_its_trial_begun_again(small: str) -> None:
-    begun = crew(small, [*FEW, "run.rounds=30"], over=["method.local_lr=[0.01, 0.02, 0.03, 0.04, 0.05, 0.06]"], jobs=2)
+def test_a_process_that_dies_is_replaced_and_its_trial_begun_saved_config(small: str) -> None:
+    begun = runner(
+        small, [*FEW, "run.rounds=30"], over=["method.local_lr=[0.01, 0.02, 0.03, 0.04, 0.05, 0.06]"], jobs=2
+    )
     for number, _ in enumerate(begun.go()):
         if number in (0, 2):
-            for hand in begun._hands:
-                os.kill(hand.process.pid or 0, signal.SIGKILL)
+            for worker in begun._workers:
+                os.kill(worker.process.pid or 0, signal.SIGKILL)
     found = read("here")
     assert [trial.status for trial in found.trials] == ["finished"] * 6
     again = sweep(
@@ -276,25 +280,23 @@ def test_a_process_that_dies_is_replaced_and_its_trial_begun_again(small: str) -
 def test_a_trial_that_kills_its_processes_fails_and_the_others_go_on(
     small: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    honest: Callable[..., Any] = Bench.trial
+    honest: Callable[..., Any] = running.run_trial
 
-    def deadly(bench: Bench, params: Any, look: Any) -> Any:
+    def deadly(config: Any, tasks: Any, params: Any, prune: Any) -> Any:
         Path(f"tried-{params['method.local_lr']}-{os.getpid()}").touch()
         if params["method.local_lr"] == 0.1:
             os.kill(os.getpid(), signal.SIGKILL)
         if params["method.local_lr"] == 0.3:
             raise MemoryError("too large")
-        return honest(bench, params, look)
+        return honest(config, tasks, params, prune)
 
-    monkeypatch.setattr(Bench, "trial", deadly)
+    monkeypatch.setattr(running, "run_trial", deadly)
     found = sweep(small, FEW, over=RATES, out="here")
     assert [trial.status for trial in found.trials] == ["finished", "failed", "failed"]
     assert [trial.state for trial in found.trials] == ["finished"] * 3
-    assert found.trials[1].reason == (
-        "4 processes died over it (exit code -9). Is there enough memory? Try fewer jobs."
-    )
+    assert found.trials[1].reason == ("4 processes died running it (exit code -9). Out of memory? Use fewer --jobs.")
     assert found.trials[2].reason == "MemoryError: too large"
-    assert len(list(Path().glob("tried-0.1-*"))) == LIVES + 1
+    assert len(list(Path().glob("tried-0.1-*"))) == RETRIES + 1
     (group,) = groups(found)
     assert (group.other, group.workable, group.share) == (2, 1, 1.0)
 
@@ -323,7 +325,7 @@ def test_a_death_after_the_word_to_prune_changes_no_fate(
     rates = ["method.local_lr=[0.1, 0.0001, 0.001, 0.0002, 0.2]"]
     changes = [*FEW, "run.evaluate_every=1", "run.rounds=32"]
     whole = sweep(small, changes, over=rates, prune=True, out="whole")
-    begun = crew(small, changes, over=rates, prune=True)
+    begun = runner(small, changes, over=rates, prune=True)
     honest, deaths = Study.prune, list[int]()
 
     def deadly(study: Study, trial: Any, round: int, loss: float) -> bool:
@@ -332,7 +334,7 @@ def test_a_death_after_the_word_to_prune_changes_no_fate(
             deaths.append(trial.number)
             if dies == "writer":
                 raise KeyboardInterrupt
-            os.kill(begun._hands[0].process.pid or 0, signal.SIGKILL)
+            os.kill(begun._workers[0].process.pid or 0, signal.SIGKILL)
         return told
 
     monkeypatch.setattr(Study, "prune", deadly)
@@ -343,7 +345,7 @@ def test_a_death_after_the_word_to_prune_changes_no_fate(
 
 
 def test_a_sweep_can_be_read_while_it_runs(small: str) -> None:
-    begun = crew(small, over=RATES)
+    begun = runner(small, over=RATES)
     states = [[trial.state for trial in read("here").trials] for _ in begun.go()]
     assert states == [["finished", "waiting", "waiting"], ["finished"] * 2 + ["waiting"], ["finished"] * 3]
     assert read("here").space == {"method.local_lr": [0.01, 0.1, 0.3]}
@@ -351,7 +353,7 @@ def test_a_sweep_can_be_read_while_it_runs(small: str) -> None:
 
 def test_a_sweep_in_use_is_not_touched(small: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tardygrad.runs.record.time.sleep", lambda _: None)
-    begun = crew(small, over=RATES).go()
+    begun = runner(small, over=RATES).go()
     next(begun)
     with pytest.raises(RecordError, match=r"the sweep in 'here' is in use by another process\."):
         sweep(small, FEW, over=RATES, out="here")
@@ -388,10 +390,10 @@ def test_a_damaged_sweep_says_so(small: str) -> None:
     with pytest.raises(RecordError, match=r"the study in '.*' is damaged \(file is not a database\)"):
         sweep(small, FEW, over=RATES, out="here")
     with pytest.raises(RecordError, match="the study of the sweep cannot be read or written: file is not a database"):
-        Study(Path("here"), ask(small, FEW, over=RATES)[0])
+        Study(Path("here"), configure(small, FEW, over=RATES)[0])
     Path("here/sweep.json").write_text('{"versions": {}}')
     with pytest.raises(RecordError, match="the record in 'here' is damaged"):
-        again(Path("here"))
+        saved_config(Path("here"))
     with pytest.raises(Invalid, match=r"'.' holds no run: sweep.json cannot be read"):
         read(".")
 
@@ -425,7 +427,7 @@ def test_a_sweep_json_that_cannot_be_right_is_damaged(small: str, damage: Any) -
     place, study = Path("here/sweep.json"), Path("here/study.db").read_bytes()
     place.write_text(json.dumps(json.loads(place.read_text("utf-8")) | damage))
     with pytest.raises(RecordError, match=r"^the record in 'here' is damaged \(.+\)\.$"):
-        again(Path("here"))
+        saved_config(Path("here"))
     with pytest.raises(RecordError, match=r"^the record in 'here' is damaged \(.+\)\.$"):
         sweep(small, FEW, over=["method.local_lr=[0.1, 0.2]"], out="here")
     assert Path("here/study.db").read_bytes() == study
@@ -495,16 +497,16 @@ def test_a_study_without_content_is_damaged(small: str) -> None:
     ("how", "words"),
     [
         ({"over": ["method.bufer=[1]"]}, r"\[method\] has no key `bufer`. Did you mean 'buffer'\?"),
-        ({"over": ["method.buffer=[]"]}, "the values of `method.buffer` must be one or more and differ, got"),
-        ({"over": ["method.buffer=[2, 4, 2]"]}, "must be one or more and differ"),
+        ({"over": ["method.buffer=[]"]}, "`method.buffer` needs one or more different values, got"),
+        ({"over": ["method.buffer=[2, 4, 2]"]}, "needs one or more different values"),
         ({"over": ["method.buffer=2"]}, r"a sweep goes over TABLE.KEY=\[VALUES\]"),
         ({"over": ["method.buffer=[2,"]}, r"a sweep goes over TABLE.KEY=\[VALUES\]"),
         ({"over": ["buffer=[2]"]}, r"a sweep goes over TABLE.KEY=\[VALUES\]"),
         ({"over": ["method.buffer=[2, 64]"]}, "`buffer` must be between 1 and the number of clients"),
         ({"over": ["method.lr=[1979-05-27]"]}, "`method.lr` must be a number or a schedule"),
-        ({"over": ["method.lr=[1]", "method.lr=[2]"]}, "a key can be swept once, got `method.lr` twice"),
-        ({"over": ["method.lr=[1]", "method.lr.value=[2]"]}, "a key and a part of it cannot both be swept"),
-        ({"over": ["engine.workers=[1, 2]"]}, "`engine.workers` changes no result"),
+        ({"over": ["method.lr=[1]", "method.lr=[2]"]}, "a key can be swept only once, got `method.lr` twice"),
+        ({"over": ["method.lr=[1]", "method.lr.value=[2]"]}, "a key and a key inside it cannot both be swept"),
+        ({"over": ["engine.workers=[1, 2]"]}, "`engine.workers` does not change results"),
         ({"over": ["method.lr={low=0.1, high=1}"]}, "a grid needs lists, got a range for `method.lr`"),
         ({"over": ["method.lr={low=1, high=0.1}"], "sampler": "tpe"}, "a range must have low < high, got low=1"),
         ({"over": ["method.lr={low=0, high=1, log=true}"], "sampler": "tpe"}, "a range must have 0 < low < high"),
@@ -544,18 +546,20 @@ def test_a_target_accuracy_is_a_share() -> None:
     with pytest.raises(
         Invalid, match=r"a target accuracy must be above 0 and at most 1, got 90\. Did you mean 0\.9\?$"
     ):
-        ask("logistic", best="time", target=90)
+        configure("logistic", best="time", target=90)
     with pytest.raises(Invalid, match=r"at most 1, got -1\.$"):
-        ask("logistic", best="time", target=-1)
+        configure("logistic", best="time", target=-1)
 
 
 def test_a_target_that_x_0_has_already_is_refused(small: str) -> None:
     with pytest.raises(
-        Invalid, match=r"^x_0 already has a test accuracy of 0\.\d+, got the target 0.1. Use a higher one"
+        Invalid, match=r"^x_0 already has a test accuracy of 0\.\d+, got the target 0.1. Use a higher target"
     ):
-        ask("logistic", best="time", target=0.1)
-    with pytest.raises(Invalid, match=r"^x_0 already has a test loss of [\d.]+, got the target 1000. Use a lower one"):
-        ask(small, best="time", target=1000)
+        configure("logistic", best="time", target=0.1)
+    with pytest.raises(
+        Invalid, match=r"^x_0 already has a test loss of [\d.]+, got the target 1000. Use a lower target"
+    ):
+        configure(small, best="time", target=1000)
 
 
 def placed(values: Sequence[float], space: dict[str, Any], **start: float) -> Sweep:
@@ -595,14 +599,12 @@ def test_a_sweep_without_a_trial_better_than_x_0_says_so(small: str) -> None:
 
 def test_a_folder_is_gone_on_with_only_if_the_same_is_asked(small: str) -> None:
     sweep(small, FEW, over=RATES, out="here")
-    with pytest.raises(
-        Invalid, match=r"'here' was asked otherwise: `seeds` was 1 there, got 2. Choose another folder."
-    ):
+    with pytest.raises(Invalid, match=r"'here' has other settings: `seeds` is 1 there, got 2. Choose another folder."):
         sweep(small, FEW, over=RATES, seeds=2, out="here")
-    with pytest.raises(Invalid, match=r"`run.rounds` was 12 there, got 13"):
+    with pytest.raises(Invalid, match=r"`run.rounds` is 12 there, got 13"):
         sweep(small, [*FEW, "run.rounds=13"], over=RATES, out="here")
     Path("here/sweep.json").unlink()
-    with pytest.raises(Invalid, match=r"the folder 'here' holds a study without its sweep.json"):
+    with pytest.raises(Invalid, match=r"the folder 'here' has a study.db but no sweep.json"):
         sweep(small, FEW, over=RATES, out="here")
     Path("run").mkdir()
     Path("run/spec.json").write_text("{}")

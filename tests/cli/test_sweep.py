@@ -29,15 +29,15 @@ LONG = ["small.toml", *MANY, "run.rounds=40", "task.dimension=500", "--jobs", "2
 
 FEW = """
 import multiprocessing, time
-from tardygrad.sweep import runner as crew
-left, trial = multiprocessing.Value("i", {few}), crew.Bench.trial
+from tardygrad.sweep import runner
+left, trial = multiprocessing.Value("i", {few}), runner.run_trial
 def held(*given):
     with left:
         left.value -= 1
     if left.value < 0:
         time.sleep(600)
     return trial(*given)
-crew.Bench.trial = held
+runner.run_trial = held
 """
 
 
@@ -120,7 +120,7 @@ def test_a_stopped_sweep_says_how_to_go_on_and_does(number: int, code: int, tard
     assert process.returncode == code, err
     assert out.startswith("group ")
     assert len(_finished()) == 2
-    assert err.splitlines()[-1] == "stopped after 2 trials; go on with: tardygrad sweep parts"
+    assert err.splitlines()[-1] == "stopped after 2 trials; continue with: tardygrad sweep parts"
     assert {trial.state for trial in read("parts").trials} == {"finished", "waiting"}
     assert tardygrad("sweep", *LONG, "parts").code == 0
     assert len(_finished()) == 24
@@ -192,8 +192,8 @@ def test_text_from_a_sweep_is_no_markup(tardygrad: Command) -> None:
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        (["--over", "method.lr=[]"], "the values of `method.lr` must be one or more and differ, got []."),
-        (["--rounds", "5"], "a setting is no option, got --rounds. Write run.rounds=5."),
+        (["--over", "method.lr=[]"], "`method.lr` needs one or more different values, got []."),
+        (["--rounds", "5"], "`--rounds` is not an option; set it as `run.rounds=5`."),
         (["--target", "0.9"], "`best` = time and a target need each other, got best=None and target=0.9."),
         (["--best", "time", "--target", "1000"], "x_0 already has a test loss of "),
         (["--best", "time", "--target", "nan"], "`target` must be a finite number, got nan."),
@@ -213,10 +213,10 @@ def test_a_sweep_goes_on_as_it_was_asked(tardygrad: Command) -> None:
     for more in (["run.rounds=3"], ["--seeds", "2"], ["--out", "there"], ["--prune"]):
         code, _, err = tardygrad("sweep", "here", *more)
         assert code == 2
-        assert err.startswith(f"error: a sweep goes on as it was asked, got {more[0]!r} too.")
+        assert err.startswith(f"error: a sweep continues with the settings it was started with, got {more[0]!r} too.")
     code, _, err = tardygrad("sweep", "small.toml", *POINTS, "--seeds", "2", "--out", "here")
     assert code == 2
-    assert "`seeds` was 1 there, got 2." in err
+    assert "`seeds` is 1 there, got 2." in err
 
 
 def test_a_damaged_sweep_is_one_line_and_exit_code_1(tardygrad: Command) -> None:

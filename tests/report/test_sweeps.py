@@ -16,7 +16,7 @@ from tardygrad.report.sweeps import sweep_sections
 from tardygrad.spec import spec
 from tardygrad.sweep import Sweep, Trial, groups
 from tardygrad.sweep import sweep as sweep_of
-from tardygrad.sweep.config import ask, overrides
+from tardygrad.sweep.config import configure, overrides
 from tests.report.conftest import Open
 from tests.report.records import EVIL, ODD
 
@@ -92,7 +92,7 @@ def test_the_best_trial_comes_with_the_command_that_runs_it(tmp_path: Path) -> N
     assert (program, verb, name) == ("tardygrad", "run", "quadratic")
     best = groups(found)[0].best
     assert best is not None
-    asked, _ = ask("quadratic", changes, over=over)
+    asked, _ = configure("quadratic", changes, over=over)
     assert spec.load(name, given) == asked.at(best.params)
     foreign = found._replace(asked={**found.asked, "name": "mine"})
     (code,) = [block for block in sweep_sections(foreign, "mine", 1)[0].blocks if isinstance(block, Code)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +12,16 @@ from optuna.distributions import FloatDistribution
 from optuna.trial import FrozenTrial
 
 from tardygrad.errors import RecordError
-from tardygrad.reproduce import baseline_specs as contenders
-from tardygrad.reproduce import baselines, results, tuning
-from tardygrad.reproduce.baseline_page import picture, said, text
-from tardygrad.reproduce.baseline_specs import CLIPPED, CONTENDERS, LESSONS, Entry
-from tardygrad.reproduce.baselines import FLEETS, Contest, Line, marked
+from tardygrad.reproduce import baseline_specs, baselines
+from tardygrad.reproduce.baseline_page import picture, text, verdicts
+from tardygrad.reproduce.baseline_specs import BASELINES, CLIPPED, LESSONS, BaselineTrial
+from tardygrad.reproduce.baselines import FLEETS, BaselineLine, Comparison, finished, marked, upcoming
 from tardygrad.reproduce.page import marks
 from tardygrad.reproduce.trials import TUNING
 from tardygrad.runs.record import exclusive, write_json
 from tardygrad.spec import spec
+from tardygrad.sweep import store
+from tardygrad.sweep.store import Run
 from tardygrad.tasks.fashion import FASHION
 from tests.cli.conftest import Command, tardygrad  # noqa: F401
 from tests.tasks.picture_files import GRAY, striped, write_idx
@@ -29,34 +29,36 @@ from tests.tasks.picture_files import GRAY, striped, write_idx
 SPACE = {"lr": FloatDistribution(0.01, 10.0, log=True), "momentum": FloatDistribution(0.0, 0.95)}
 
 
-def made_up(path: Path, tables: dict[str, Any]) -> Path:
+def made_up(path: Path, run: Run) -> Path:
     """A run that takes no time: the nearer its rate to 1 the better, and diverged beyond 8."""
-    rate, seed = tables["method"]["lr"], tables["run"]["seed"]
-    score = None if rate > 8 else 95.0 - 10 * abs(1 - rate) - seed + tables["method"].get("local_clip", 0.0)
+    method, seed = run.spec["method"], run.spec["run"]["seed"]
+    rate = method["lr"]
+    score = None if rate > 8 else (95.0 - 10 * abs(1 - rate) - seed + method.get("local_clip", 0.0)) / 100
     result = {"status": "diverged" if score is None else "finished", "accuracy": score, "time": 70.0 + seed}
-    curve = [[280, 35.0, 1.0, score and score - 10], [280, 70.0, 1.0, score]]
-    write_json(path, {"spec": tables, "result": {**result, "curve": curve, "clipped": 0.1, "local_clipped": 0.2}})
+    curve = [[280, 35.0, 1.0, score and score - 0.1], [280, 70.0, 1.0, score]]
+    rest = {"loss": 1.0, "curve": curve, "clipped": 0.1, "local_clipped": 0.2}
+    write_json(path, {"spec": run.spec, "result": {**result, **rest}})
     return path
 
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(results, "_run", made_up)
+    monkeypatch.setattr(store, "_run", made_up)
 
 
-def contest(folder: Path, trials: int = 12, *names: str, seeds: int = 2) -> Contest:
-    return Contest(folder, list(names or ("clip2", "fadas", "fadas-clipped")), trials, seeds, fashion=True)
+def comparison(folder: Path, trials: int = 12, *names: str, seeds: int = 2) -> Comparison:
+    return Comparison(folder, list(names or ("clip2", "fadas", "fadas-clipped")), trials, seeds, fashion=True)
 
 
-def points(one: Contest) -> list[list[tuple[dict[str, float], float | None]]]:
-    return [[(trial.params, trial.value) for trial in trials] for trials in one.told().values()]
+def points(one: Comparison) -> list[list[tuple[dict[str, float], float | None]]]:
+    return [[(trial.params, trial.value) for trial in trials] for trials in one.tuned().values()]
 
 
-@pytest.mark.parametrize("name", CONTENDERS)
+@pytest.mark.parametrize("name", BASELINES)
 def test_every_contender_is_a_spec_with_as_many_updates_of_as_many_steps(name: str) -> None:
-    ranges: Any = CONTENDERS[name].space
+    ranges: Any = BASELINES[name].space
     for point in ({key: one.low for key, one in ranges.items()}, {key: one.high for key, one in ranges.items()}):
-        read = spec.parse(Entry(name, "mild").at(point).spec(3))
+        read = spec.parse(BaselineTrial(name, "mild").at(point).run(3).spec)
         built = read.build()
         assert built.method.buffer * built.rounds == 1120
         assert (built.method.local_steps, read.run.seed) == (5, 3)
@@ -65,13 +67,13 @@ def test_every_contender_is_a_spec_with_as_many_updates_of_as_many_steps(name: s
 
 def test_rates_have_the_same_ranges_for_everyone() -> None:
     for rate in ("local_lr", "lr"):
-        assert len({repr(one.space[rate]) for one in CONTENDERS.values() if rate in one.space}) == 1
-    assert all("local_lr" in one.space for one in CONTENDERS.values())
+        assert len({repr(one.space[rate]) for one in BASELINES.values() if rate in one.space}) == 1
+    assert all("local_lr" in one.space for one in BASELINES.values())
 
 
 def test_what_was_published_without_clipping_is_there_with_and_without() -> None:
     for clipped, plain in CLIPPED.items():
-        one, other = CONTENDERS[clipped], CONTENDERS[plain]
+        one, other = BASELINES[clipped], BASELINES[plain]
         assert other.method.get("local_clip", math.inf) == math.inf
         assert "local_clip" not in (*other.space, *one.method)
         assert {key: one.space[key] for key in other.space} == other.space
@@ -79,15 +81,15 @@ def test_what_was_published_without_clipping_is_there_with_and_without() -> None
 
 
 def test_a_setting_near_the_end_of_its_range_is_named_where_the_range_could_be_wider() -> None:
-    one = Entry("dn-dylu", "mild").at({"local_lr": 0.1, "lr": 9.9, "period": 4, "momentum": 0.0})
+    one = BaselineTrial("dn-dylu", "mild").at({"local_lr": 0.1, "lr": 9.9, "period": 4, "momentum": 0.0})
     assert one.edges() == ["lr", "period"]
 
 
 def searched(trials: int, told: list[FrozenTrial] | None = None, cut: Callable[[int], int] = lambda n: n) -> Any:
     told = [] if told is None else told
-    while found := tuning.upcoming(SPACE, told, trials):
+    while found := upcoming(SPACE, told, trials):
         for point in found[: max(cut(len(found)), 1)]:
-            told.append(tuning.trial(SPACE, point, -abs(point["lr"] - 1)))
+            told.append(finished(SPACE, point, -abs(point["lr"] - 1)))
     return told
 
 
@@ -100,122 +102,105 @@ def test_a_trials_point_does_not_depend_on_where_it_was_stopped_or_how_many_are_
 
 
 def test_trials_after_the_random_ones_learn_from_those_before_their_batch() -> None:
-    told = searched(tuning.RANDOM)
-    ahead = tuning.upcoming(SPACE, told, 99)
-    assert len(ahead) == tuning.BATCH
-    other = [tuning.trial(SPACE, one.params, abs(one.params["lr"] - 1)) for one in told]
-    assert tuning.upcoming(SPACE, other, 99) != ahead
-    begun = [*told, tuning.trial(SPACE, ahead[0], -1.0)]
-    assert tuning.upcoming(SPACE, begun, 99) == ahead[1:], "the batch does not see its own"
+    told = searched(baselines.RANDOM)
+    ahead = upcoming(SPACE, told, 99)
+    assert len(ahead) == baselines.BATCH
+    other = [finished(SPACE, one.params, abs(one.params["lr"] - 1)) for one in told]
+    assert upcoming(SPACE, other, 99) != ahead
+    begun = [*told, finished(SPACE, ahead[0], -1.0)]
+    assert upcoming(SPACE, begun, 99) == ahead[1:], "the batch does not see its own"
 
 
 def test_the_best_trial_is_the_first_of_the_highest() -> None:
-    told = [tuning.trial(SPACE, {"lr": lr, "momentum": 0.5}, value) for lr, value in ((1, 0), (2, 9), (3, 9), (4, 0))]
-    assert tuning.best(told)["lr"] == 2
+    told = [finished(SPACE, {"lr": lr, "momentum": 0.5}, value) for lr, value in ((1, 0), (2, 9), (3, 9), (4, 0))]
+    assert baselines.best(told)["lr"] == 2
 
 
 @pytest.mark.usefixtures("quick")
 def test_everyone_is_tuned_and_then_run_with_other_seeds(tmp_path: Path) -> None:
-    one = contest(tmp_path)
+    one = comparison(tmp_path)
     assert sum(1 for _ in one.go(jobs=2)) == len(one) == 3 * 2 * 12 + 3 * 3 * 2
     mild, large, fashion = one.tables()
-    assert [line.entry.name for line in mild] == ["clip2", "fadas", "fadas-clipped"]
-    assert [(line.entry.lesson, line.entry.stragglers) for line in fashion] == [("fashion", "large")] * 3
-    assert [line.entry.given for line in fashion] == [line.entry.given for line in large]
-    for line, told in zip(mild, one.told().values(), strict=False):
+    assert [line.trial.name for line in mild] == ["clip2", "fadas", "fadas-clipped"]
+    assert [(line.trial.lesson, line.trial.stragglers) for line in fashion] == [("fashion", "large")] * 3
+    assert [line.trial.given for line in fashion] == [line.trial.given for line in large]
+    for line, told in zip(mild, one.tuned().values(), strict=False):
         top = max(told, key=lambda trial: trial.value)
-        assert (line.entry.settings, len(told)) == (top.params, 12)
+        assert (line.trial.settings, len(told)) == (top.params, 12)
         assert line.accuracy == pytest.approx(top.value - 1.5), "seeds 1 and 2, not 0"
         assert line.time == pytest.approx(71.5)
         assert (line.reached, line.reach) in ((2, 70.0), (1, None), (0, None))
-    assert any(trial.value == 0.0 for told in one.told().values() for trial in told), "a run that diverged"
+    assert any(trial.value == 0.0 for told in one.tuned().values() for trial in told), "a run that diverged"
     assert (one.missing(), one.left()) == ({}, 0)
     before = points(one)
     written = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.json")}
-    assert sum(1 for _ in contest(tmp_path).go(jobs=1)) == len(one)
+    assert sum(1 for _ in comparison(tmp_path).go(jobs=1)) == len(one)
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.json")} == written
-    assert points(contest(tmp_path)) == before
-    assert contest(tmp_path, 13, seeds=3).missing() == {
+    assert points(comparison(tmp_path)) == before
+    assert comparison(tmp_path, 13, seeds=3).missing() == {
         (12, 2): [f"{name} ({fleet})" for fleet in FLEETS for name in ("clip2", "fadas", "fadas-clipped")]
     }
-    assert points(contest(tmp_path, 5)) == [told[:5] for told in before], "fewer trials are the first of them"
+    assert points(comparison(tmp_path, 5)) == [told[:5] for told in before], "fewer trials are the first of them"
 
 
 @pytest.mark.usefixtures("quick")
-def test_stopped_anywhere_it_goes_on_to_the_same_trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    list(contest(tmp_path / "whole", 12, "clip2").go(jobs=2))
-    calls, told = count(), tuning.tell
-
-    def torn(path: Path, found: dict[str, list[FrozenTrial]]) -> None:
-        if next(calls) == 0:
-            told(path, dict([next((name, trials[:3]) for name, trials in found.items())]))
-            raise KeyboardInterrupt
-        told(path, found)
-
-    monkeypatch.setattr(baselines, "tell", torn)
-    one = contest(tmp_path / "torn", 12, "clip2")
-    going = one.go(jobs=2)
-    for _ in range(7):
-        next(going)
-    going.close()
-    with pytest.raises(KeyboardInterrupt):
-        list(one.go(jobs=1))
-    assert [len(trials) for trials in one.told().values()] == [3, 0]
-    list(one.go(jobs=1))
-    whole = contest(tmp_path / "whole", 12, "clip2")
-    assert (points(one), one.tables()) == (points(whole), whole.tables())
+def test_stopped_anywhere_it_goes_on_to_the_same_trials(tmp_path: Path) -> None:
+    list(comparison(tmp_path / "whole", 12, "clip2").go(jobs=2))
+    for stop in (7, 15, 25):
+        going = comparison(tmp_path / "torn", 12, "clip2").go(jobs=2)
+        for _ in range(stop):
+            next(going)
+        going.close()
+    some = comparison(tmp_path / "torn", 12, "clip2")
+    mild = next(iter(some.tuned()))
+    for number in (2, 11):
+        some.store.path(mild.at(some.tuned()[mild][number].params).run(TUNING)).unlink()
+    torn = comparison(tmp_path / "torn", 12, "clip2")
+    assert len(torn.tuned()[mild]) == 2, "the trials before the first missing run"
+    list(torn.go(jobs=1))
+    whole = comparison(tmp_path / "whole", 12, "clip2")
+    assert (points(torn), torn.tables()) == (points(whole), whole.tables())
 
 
 @pytest.mark.usefixtures("quick")
 def test_a_changed_experiment_takes_no_old_trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    list(contest(tmp_path, 3, "clip2").go(jobs=1))
-    assert [len(told) for told in contest(tmp_path, 3, "clip2").told().values()] == [3, 3]
-    wider = CONTENDERS["clip2"]._replace(space={**CONTENDERS["clip2"].space, "lr": SPACE["lr"]})
+    list(comparison(tmp_path, 3, "clip2").go(jobs=1))
+    assert [len(told) for told in comparison(tmp_path, 3, "clip2").tuned().values()] == [3, 3]
+    wider = BASELINES["clip2"]._replace(space={**BASELINES["clip2"].space, "lr": SPACE["lr"]})
     with monkeypatch.context() as other:
-        other.setitem(CONTENDERS, "clip2", wider)
-        assert [len(told) for told in contest(tmp_path, 3, "clip2").told().values()] == [0, 0]
-    monkeypatch.setattr(contenders, "ROUNDS", 10)
-    assert [len(told) for told in contest(tmp_path, 3, "clip2").told().values()] == [0, 0]
+        other.setitem(BASELINES, "clip2", wider)
+        assert [len(told) for told in comparison(tmp_path, 3, "clip2").tuned().values()] == [0, 0]
+    monkeypatch.setattr(baseline_specs, "ROUNDS", 10)
+    assert [len(told) for told in comparison(tmp_path, 3, "clip2").tuned().values()] == [0, 0]
 
 
-def test_one_process_at_a_time_and_a_broken_study_is_said(tmp_path: Path) -> None:
+def test_one_process_at_a_time(tmp_path: Path) -> None:
     with exclusive(tmp_path), pytest.raises(RecordError, match="in use by another process"):
-        list(contest(tmp_path).go(jobs=1))
-    (tmp_path / "study.db").write_bytes(b"no database" * 100)
-    with pytest.raises(RecordError, match="the study of the baselines cannot be read or written: file is not"):
-        contest(tmp_path).told()
+        list(comparison(tmp_path).go(jobs=1))
 
 
-@pytest.mark.usefixtures("quick")
-def test_a_trial_that_is_not_of_its_study_is_said(tmp_path: Path) -> None:
-    one = contest(tmp_path, 1, "clip2")
-    list(one.go(jobs=1))
-    name = next(name for name in tuning.load(tmp_path / "study.db") if "mild" in name)
-    tuning.tell(tmp_path / "study.db", {name: [tuning.trial(SPACE, {"lr": 1.0, "momentum": 0.5}, 99.0)]})
-    with pytest.raises(RecordError, match="is damaged: a trial of clip2 is not of its study"):
-        contest(tmp_path, 2, "clip2").told()
-
-
-def line(name: str, accuracy: float, spread: float | None = 0.5, reach: float | None = 30.0, reached: int = 2) -> Line:
-    return Line(Entry(name, "large").lowest(), accuracy, spread, 77.0, reached, reach)
+def line(
+    name: str, accuracy: float, spread: float | None = 0.5, reach: float | None = 30.0, reached: int = 2
+) -> BaselineLine:
+    return BaselineLine(BaselineTrial(name, "large").lowest(), accuracy, spread, 77.0, reached, reach)
 
 
 def test_the_best_is_marked_and_what_is_within_its_spread_is_tied() -> None:
     lines = [line("clip2", 94.4), line("fadas", 94.9), line("fadas-clipped", 94.3), line("dn-dylu", 80.0, 40.0)]
     assert [one.mark for one in marked(lines)] == ["tied", "best", "", ""]
     assert marked([]) == []
-    assert said(marked(lines)) == [
+    assert verdicts(marked(lines)) == [
         "best: FADAS (94.9 ± 0.5); within its spread: Clip² (94.4 ± 0.5)",
         "with local clipping: FADAS 94.9 → 94.3",
     ]
-    assert said(marked(lines[:1])) == ["best: Clip² (94.4 ± 0.5); within its spread: nobody"]
+    assert verdicts(marked(lines[:1])) == ["best: Clip² (94.4 ± 0.5); within its spread: nobody"]
 
 
 def test_a_single_seed_has_no_spread_and_ties_with_nobody(tmp_path: Path) -> None:
     lines = marked([line(name, 94.9, None) for name in ("clip2", "fadas")])
     assert [one.mark for one in lines] == ["best", ""]
-    assert said(lines) == ["best: Clip² (94.9)"]
-    page = text(contest(tmp_path, seeds=1), [lines], "the command")
+    assert verdicts(lines) == ["best: Clip² (94.9)"]
+    page = text(comparison(tmp_path, seeds=1), [lines], "the command")
     assert "Shown is the best setting with seed 1 alone" in page
     assert "±" not in page
     assert picture([lines]).to_dict()
@@ -224,17 +209,17 @@ def test_a_single_seed_has_no_spread_and_ties_with_nobody(tmp_path: Path) -> Non
 def test_the_page_says_what_was_searched_and_the_picture_shows_everyone(tmp_path: Path) -> None:
     import vl_convert
 
-    lines = marked([line(name, 60.0 + i, reach=None if i else 30.0, reached=i) for i, name in enumerate(CONTENDERS)])
-    page = text(contest(tmp_path), [lines, lines, []], "the command", "no images.")
-    for name, one in CONTENDERS.items():
+    lines = marked([line(name, 60.0 + i, reach=None if i else 30.0, reached=i) for i, name in enumerate(BASELINES)])
+    page = text(comparison(tmp_path), [lines, lines, []], "the command", "no images.")
+    for name, one in BASELINES.items():
         assert f"| {one.label} | local_lr 0.003 to 1, " in page
-        assert f"| {one.label} | {60 + list(CONTENDERS).index(name)}.0 ± 0.5 |" in page
+        assert f"| {one.label} | {60 + list(BASELINES).index(name)}.0 ± 0.5 |" in page
     assert page.startswith("Made by `the command`.")
     assert page.endswith("Fashion-MNIST is not here: no images.")
     assert "| 77 | 30 | local_lr 0.003, " in page
     assert "| 77 | 1 of 2 seeds | local_lr 0.003, " in page
     drawn: Any = vl_convert.vegalite_to_svg(picture([lines, lines, []]).to_json())
-    for one in CONTENDERS.values():
+    for one in BASELINES.values():
         assert f">{one.label}<" in drawn
     assert drawn.count(">digits, large stragglers<") == 2
 
@@ -242,10 +227,10 @@ def test_the_page_says_what_was_searched_and_the_picture_shows_everyone(tmp_path
 @pytest.fixture
 def small(tardygrad: Command, monkeypatch: pytest.MonkeyPatch) -> Command:  # noqa: F811
     """The command with two methods, ten rounds and no images of clothes."""
-    kept = {name: CONTENDERS[name] for name in ("clip2", "fadas")}
-    for module in (contenders, baselines):
-        monkeypatch.setattr(module, "CONTENDERS", kept)
-    monkeypatch.setattr(contenders, "ROUNDS", 10)
+    kept = {name: BASELINES[name] for name in ("clip2", "fadas")}
+    for module in (baseline_specs, baselines):
+        monkeypatch.setattr(module, "BASELINES", kept)
+    monkeypatch.setattr(baseline_specs, "ROUNDS", 10)
     monkeypatch.setitem(spec.KINDS["task"], "fashion", FASHION._replace(folder=None).task)
     return lambda *argv: tardygrad("reproduce", "baselines", "--trials", "2", "--seeds", "1", *argv)
 
@@ -255,11 +240,11 @@ def test_the_command_runs_reads_and_writes_a_page(small: Command) -> None:
     done = small("--jobs", "2")
     assert done.code == 0
     assert done.err.startswith("fashion is skipped: in [task]: Fashion-MNIST needs its images, got no `data`.")
-    assert done.err.endswith("\n12 runs to make, kept in runs/baselines\n")
+    assert done.err.endswith("\n12 runs to make, stored in runs/baselines\n")
     assert done.out.count("best: ") == 2
     assert "±" not in done.out
     assert "digits, large stragglers" in done.out
-    assert len(list(Path("runs/baselines/runs").glob("*.json"))) == 2 * 2 * (2 + 1)
+    assert len(list(Path("runs/baselines").glob("*.json"))) == 2 * 2 * (2 + 1)
     told = small("--read", "--json")
     assert (told.code, told.err) == (0, "")
     lines = told.json["lines"]
@@ -270,7 +255,7 @@ def test_the_command_runs_reads_and_writes_a_page(small: Command) -> None:
     assert [(one["stragglers"], one["name"]) for one in lines] == [
         (fleet, name) for fleet in FLEETS for name in ("clip2", "fadas")
     ]
-    assert lines[0]["settings"].keys() == CONTENDERS["clip2"].space.keys()
+    assert lines[0]["settings"].keys() == BASELINES["clip2"].space.keys()
     again = small("--page", "docs/page.md")
     assert (again.code, "to make" in again.err) == (0, False)
     page = Path("docs/page.md").read_text("utf-8")
@@ -280,19 +265,19 @@ def test_the_command_runs_reads_and_writes_a_page(small: Command) -> None:
 
 
 def test_ctrl_c_says_how_to_go_on(small: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stopped(contest: Contest, jobs: int) -> None:
+    def stopped(comparison: Comparison, jobs: int) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Contest, "go", stopped)
+    monkeypatch.setattr(Comparison, "go", stopped)
     code, out, err = small()
     assert (code, out) == (130, "")
-    assert err.endswith("stopped; finished runs are kept in runs/baselines: go on with the same command\n")
+    assert err.endswith("stopped; finished runs are stored in runs/baselines: continue with the same command\n")
 
 
 def test_images_of_clothes_are_learnt_with_the_setting_for_digits(small: Command) -> None:
     write_idx(Path("mine/fashion"), striped(400, GRAY), striped(2000, GRAY), packed=False)
     done = small("--only", "fadas", "--trials", "1", "--data", "mine", "--json")
-    assert (done.code, done.err) == (0, "5 runs to make, kept in runs/baselines\n")
+    assert (done.code, done.err) == (0, "5 runs to make, stored in runs/baselines\n")
     mild, large, fashion = done.json["lines"]
     assert [(one["lesson"], one["stragglers"]) for one in (mild, large, fashion)] == [
         ("digits", "mild"),
@@ -308,7 +293,7 @@ def test_images_of_clothes_are_learnt_with_the_setting_for_digits(small: Command
     ("argv", "said"),
     [
         (["--only", "clip"], "--only must be one of clip2, fadas, got 'clip'. Did you mean 'clip2'?"),
-        (["--only", "fadas", "--page", "page.md"], "--page takes all methods together, got --only. Leave one of"),
+        (["--only", "fadas", "--page", "page.md"], "--page takes all methods together, got --only. Leave out one of"),
         (["--read"], "wanted 2 trials and 1 seed, found 0 and 0 of clip2 (mild), fadas (mild), "),
         (["--trials", "0"], "Invalid value for '--trials'"),
         (["--seeds", "0"], "Invalid value for '--seeds'"),
@@ -330,10 +315,10 @@ def test_a_page_without_a_place_is_left_alone_before_anything_is_run(small: Comm
 
 
 def test_where_the_images_are_is_no_part_of_a_result(tmp_path: Path) -> None:
-    here = Entry("clip2", "large", lesson="fashion").lowest()
-    there = Entry("clip2", "large", lesson="fashion", data="elsewhere").lowest()
-    some = results.Results(tmp_path)
-    assert some.path(here, TUNING) == some.path(there, TUNING)
-    assert some.path(here, TUNING) != some.path(Entry("clip2", "large").lowest(), TUNING)
-    assert there.spec(1)["task"]["data"] == "elsewhere"
+    here = BaselineTrial("clip2", "large", lesson="fashion").lowest()
+    there = BaselineTrial("clip2", "large", lesson="fashion", data="elsewhere").lowest()
+    some = store.Store(tmp_path)
+    assert some.path(here.run(TUNING)) == some.path(there.run(TUNING))
+    assert some.path(here.run(TUNING)) != some.path(BaselineTrial("clip2", "large").lowest().run(TUNING))
+    assert there.run(1).spec["task"]["data"] == "elsewhere"
     assert LESSONS["fashion"].task["noise"] == LESSONS["digits"].task["noise"]

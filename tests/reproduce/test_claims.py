@@ -9,25 +9,26 @@ import pytest
 
 from tardygrad.reproduce import paper
 from tardygrad.reproduce.claims import CLAIMS, FAST, FULL, GRIDS, Claim, Finding, field, texts
-from tardygrad.reproduce.pictures import picture
-from tardygrad.reproduce.trials import ROUNDS, TUNING, Arm, Look, Result, Tuned
-from tardygrad.reproduce.verdicts import text
+from tardygrad.reproduce.claims_charts import picture
+from tardygrad.reproduce.claims_page import text
+from tardygrad.reproduce.trials import ROUNDS, TUNING, Look, Trial, Tuned
 from tardygrad.spec import spec
+from tardygrad.sweep.store import Result
 
-Score = Callable[[Arm], float | None]
+Score = Callable[[Trial], float | None]
 
 
 def made_up(score: Score) -> Look:
     """A look at runs that were never made."""
 
-    def look(arm: Arm, seed: int) -> Result:
-        accuracy = score(arm)
-        slow = 70.0 * arm.buffer**0.5 if arm.mode == "sync" else 1.0 * arm.buffer
-        slow *= 1.1 if arm.mode == "server" else 1.0
-        slow *= 5.0 if arm.stragglers == "large" and arm.mode == "sync" else 1.0
-        time = slow * arm.rounds / ROUNDS
+    def look(trial: Trial, seed: int) -> Result:
+        accuracy = score(trial)
+        slow = 70.0 * trial.buffer**0.5 if trial.mode == "sync" else 1.0 * trial.buffer
+        slow *= 1.1 if trial.mode == "server" else 1.0
+        slow *= 5.0 if trial.stragglers == "large" and trial.mode == "sync" else 1.0
+        time = slow * trial.rounds / ROUNDS
         curve = [(round, time * round / 20, 1.0, accuracy) for round in (10, 20)]
-        return Result("diverged" if accuracy is None else "finished", accuracy, time, curve, 0.4, 0.2)
+        return Result("diverged" if accuracy is None else "finished", accuracy, 1.0, time, curve, 0.4, 0.2)
 
     return look
 
@@ -47,25 +48,25 @@ def test_every_claim_of_the_paper_is_there_with_its_words() -> None:
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: str(claim.number))
 def test_every_run_of_a_claim_is_a_spec_that_builds(claim: Claim) -> None:
-    look = made_up(lambda arm: 90.0)
+    look = made_up(lambda trial: 90.0)
     for scale in (FAST, FULL):
         asks = claim.needs(look, scale)
         assert asks
-        for arm, seed in {(arm, 0): (arm, seed) for arm, seed in asks}.values():
-            read = spec.parse(arm.spec(seed))
+        for trial, seed in {(trial, 0): (trial, seed) for trial, seed in asks}.values():
+            read = spec.parse(trial.run(seed).spec)
             assert read.run.seed == seed
             assert read.run.rounds % read.run.evaluate_every == 0
-    method = spec.parse(asks[0][0].spec(0)).build().method
+    method = spec.parse(asks[0][0].run(0).spec).build().method
     assert method.buffer == asks[0][0].buffer
 
 
 def test_no_verdict_looks_at_the_seed_for_tuning_but_to_choose() -> None:
     asked: set[tuple[str, int]] = set()
-    inner = made_up(lambda arm: 90.0)
+    inner = made_up(lambda trial: 90.0)
 
-    def look(arm: Arm, seed: int) -> Result | None:
-        asked.add((arm.method, seed))
-        return inner(arm, seed)
+    def look(trial: Trial, seed: int) -> Result | None:
+        asked.add((trial.method, seed))
+        return inner(trial, seed)
 
     for number in (2, 3, 4, 5, 6):
         CLAIMS[number - 1].judge(look, FAST)
@@ -75,49 +76,51 @@ def test_no_verdict_looks_at_the_seed_for_tuning_but_to_choose() -> None:
 
 
 def test_every_tuned_method_gets_as_many_trials() -> None:
-    assert {len(list(Tuned(Arm("Clip²"), grid).trials())) for grid in GRIDS.values()} == {12}
+    assert {len(list(Tuned(Trial("Clip²"), grid).trials())) for grid in GRIDS.values()} == {12}
 
 
 def test_the_best_of_a_grid_is_chosen_and_its_edge_named() -> None:
-    tuned = Tuned(Arm("Clip²"), {"lr": (0.3, 1.0, 3.0), "clip": (0.001, 0.003)})
-    look = made_up(lambda arm: None if arm.settings["lr"] > 1 else 10 * arm.settings["lr"] + arm.settings["clip"])
+    tuned = Tuned(Trial("Clip²"), {"lr": (0.3, 1.0, 3.0), "clip": (0.001, 0.003)})
+    look = made_up(
+        lambda trial: None if trial.settings["lr"] > 1 else 10 * trial.settings["lr"] + trial.settings["clip"]
+    )
     best = tuned.best(look)
-    assert best == Arm("Clip²").at(lr=1.0, clip=0.003)
+    assert best == Trial("Clip²").at(lr=1.0, clip=0.003)
     assert tuned.edges(best) == ["clip"]
-    assert tuned.best(lambda arm, seed: None) is None
+    assert tuned.best(lambda trial, seed: None) is None
 
 
 def test_claim_1_wants_the_accuracy_and_the_time() -> None:
-    assert verdict(1, lambda arm: 95.0) == "reproduced"
-    assert verdict(1, lambda arm: 95.0 if arm.mode == "sync" else 94.1) == "reproduced"
-    assert verdict(1, lambda arm: 95.0 if arm.mode == "sync" else 93.9) == "differs"
-    slow = lambda arm, seed: made_up(lambda arm: 95.0)(arm, seed)._replace(time=10.0)  # noqa: E731
+    assert verdict(1, lambda trial: 95.0) == "reproduced"
+    assert verdict(1, lambda trial: 95.0 if trial.mode == "sync" else 94.1) == "reproduced"
+    assert verdict(1, lambda trial: 95.0 if trial.mode == "sync" else 93.9) == "differs"
+    slow = lambda trial, seed: made_up(lambda trial: 95.0)(trial, seed)._replace(time=10.0)  # noqa: E731
     assert CLAIMS[0].judge(slow, FAST).word == "not reproduced"
 
 
 def test_claim_2_wants_sgdclip_to_fail_without_waiting_and_clip2_to_hold() -> None:
     def score(clip2: float, hard: float = 30.0) -> Score:
-        return lambda arm: 97.0 if arm.mode == "sync" else hard if arm.method == "SGDClip" else clip2
+        return lambda trial: 97.0 if trial.mode == "sync" else hard if trial.method == "SGDClip" else clip2
 
     assert verdict(2, score(90.0)) == "reproduced"
     assert verdict(2, score(60.0)) == "differs"
     assert verdict(2, score(40.0)) == "not reproduced"
     assert verdict(2, score(97.0, hard=95.0)) == "not reproduced"
-    one = lambda arm: 97.0 if arm.settings["lr"] == 1.0 else score(90.0)(arm)  # noqa: E731
+    one = lambda trial: 97.0 if trial.settings["lr"] == 1.0 else score(90.0)(trial)  # noqa: E731
     assert verdict(2, one) == "differs"
 
 
 def test_claim_3_wants_sd_to_work_where_plain_fails_and_on_more_of_the_grid() -> None:
-    assert verdict(3, lambda arm: 90.0 if arm.method == "SD-SGDClip" else 20.0) == "reproduced"
-    assert verdict(3, lambda arm: 70.0 if arm.method == "SD-SGDClip" else 20.0) == "differs"
-    assert verdict(3, lambda arm: 20.0) == "not reproduced"
-    assert verdict(3, lambda arm: 90.0) == "not reproduced", "where plain does not fail SD rescues nothing"
+    assert verdict(3, lambda trial: 90.0 if trial.method == "SD-SGDClip" else 20.0) == "reproduced"
+    assert verdict(3, lambda trial: 70.0 if trial.method == "SD-SGDClip" else 20.0) == "differs"
+    assert verdict(3, lambda trial: 20.0) == "not reproduced"
+    assert verdict(3, lambda trial: 90.0) == "not reproduced", "where plain does not fail SD rescues nothing"
     assert len(field(FAST)) == 40
 
 
 def test_claim_4_wants_both_to_collapse_and_clip2_to_hold() -> None:
     def score(plain: float, downplayed: float, clips: float | None) -> Score:
-        return lambda arm: {"SGDClip": plain, "SD-SGDClip": downplayed}.get(arm.method, clips)
+        return lambda trial: {"SGDClip": plain, "SD-SGDClip": downplayed}.get(trial.method, clips)
 
     assert verdict(4, score(10, 10, 90)) == "reproduced"
     assert verdict(4, score(10, 85, 90)) == "differs"
@@ -126,44 +129,47 @@ def test_claim_4_wants_both_to_collapse_and_clip2_to_hold() -> None:
 
 
 def test_claim_5_wants_accuracy_and_time_to_grow_with_m() -> None:
-    assert verdict(5, lambda arm: 50.0 if arm.buffer == 1 else 90.0) == "reproduced"
-    assert verdict(5, lambda arm: float(arm.buffer)) == "differs", "beyond M = 10 it must not go on growing"
-    worse = lambda arm: 95.0 - arm.buffer  # noqa: E731
+    assert verdict(5, lambda trial: 50.0 if trial.buffer == 1 else 90.0) == "reproduced"
+    assert verdict(5, lambda trial: float(trial.buffer)) == "differs", "beyond M = 10 it must not go on growing"
+    worse = lambda trial: 95.0 - trial.buffer  # noqa: E731
     assert verdict(5, worse) == "not reproduced"
 
 
 def test_claim_6_wants_both_modes_alike() -> None:
-    assert verdict(6, lambda arm: 90.0 if arm.mode == "server" else 92.0) == "reproduced"
-    some = lambda arm: 95.0 if (arm.mode, arm.method) == ("server", "Clip²") else 90.0  # noqa: E731
+    assert verdict(6, lambda trial: 90.0 if trial.mode == "server" else 92.0) == "reproduced"
+    some = lambda trial: 95.0 if (trial.mode, trial.method) == ("server", "Clip²") else 90.0  # noqa: E731
     assert verdict(6, some) == "differs"
-    assert verdict(6, lambda arm: 80.0 if arm.mode == "server" else 92.0) == "not reproduced"
+    assert verdict(6, lambda trial: 80.0 if trial.mode == "server" else 92.0) == "not reproduced"
 
 
 def test_claim_7_wants_ours_above_theirs() -> None:
     theirs = ("FADAS", "DN+DyLU")
-    assert verdict(7, lambda arm: 80.0 if arm.method in theirs else 90.0) == "reproduced"
-    assert verdict(7, lambda arm: {"FADAS": 85.0, "SD-Clip²": 80.0}.get(arm.method, 86.0)) == "not reproduced"
-    assert verdict(7, lambda arm: {"FADAS": 85.0, "DN+DyLU": 10.0, "SD-Clip²": 80.0}.get(arm.method, 86.0)) == "differs"
+    assert verdict(7, lambda trial: 80.0 if trial.method in theirs else 90.0) == "reproduced"
+    assert verdict(7, lambda trial: {"FADAS": 85.0, "SD-Clip²": 80.0}.get(trial.method, 86.0)) == "not reproduced"
+    assert (
+        verdict(7, lambda trial: {"FADAS": 85.0, "DN+DyLU": 10.0, "SD-Clip²": 80.0}.get(trial.method, 86.0))
+        == "differs"
+    )
 
 
 def test_dn_dylu_gets_as_many_updates_as_the_others() -> None:
-    ours, theirs = Arm("Clip²").at(lr=1.0, clip=0.1).spec(1), Arm("DN+DyLU").at(lr=1.0, period=4).spec(1)
+    ours, theirs = Trial("Clip²").at(lr=1.0, clip=0.1).run(1).spec, Trial("DN+DyLU").at(lr=1.0, period=4).run(1).spec
     assert theirs["run"]["rounds"] == ours["run"]["rounds"] * ours["method"]["buffer"]
     assert "local_clip" not in theirs["method"]
-    assert "local_clip" in Arm("DN+DyLU, clipped").at(lr=1.0, period=4).spec(1)["method"]
+    assert "local_clip" in Trial("DN+DyLU, clipped").at(lr=1.0, period=4).run(1).spec["method"]
 
 
 def test_the_papers_numbers_stand_beside_ours() -> None:
-    assert paper.accuracy(Arm("SGDClip", "server", "large", 1)) == 10.3
-    assert paper.accuracy(Arm("SD-Clip²", "server", "mild", 10)) == 79.5
-    assert paper.accuracy(Arm("Clip²", "client", "large")) == 98.3
-    assert paper.accuracy(Arm("FADAS", "client", "mild")) == 93.5
-    assert paper.accuracy(Arm("FADAS, clipped")) is None
+    assert paper.accuracy(Trial("SGDClip", "server", "large", 1)) == 10.3
+    assert paper.accuracy(Trial("SD-Clip²", "server", "mild", 10)) == 79.5
+    assert paper.accuracy(Trial("Clip²", "client", "large")) == 98.3
+    assert paper.accuracy(Trial("FADAS", "client", "mild")) == 93.5
+    assert paper.accuracy(Trial("FADAS, clipped")) is None
 
 
 @pytest.fixture(scope="module")
 def findings() -> dict[Claim, Finding]:
-    look = made_up(lambda arm: None if arm.settings.get("lr") == 10.0 else 90.0)
+    look = made_up(lambda trial: None if trial.settings.get("lr") == 10.0 else 90.0)
     return {claim: claim.judge(look, FAST) for claim in CLAIMS}
 
 
@@ -171,7 +177,7 @@ def test_the_page_tells_all_and_every_claim_has_its_picture(findings: dict[Claim
     import vl_convert
 
     page = text(findings, FAST, "tardygrad reproduce claims --fast")
-    look = made_up(lambda arm: None if arm.settings.get("lr") == 10.0 else 90.0)
+    look = made_up(lambda trial: None if trial.settings.get("lr") == 10.0 else 90.0)
     for claim, found in findings.items():
         assert f"### Claim {claim.number}\n\n{texts()[str(claim.number)]['says']}" in page
         assert f"*Verdict:* **{found.word}**" in page

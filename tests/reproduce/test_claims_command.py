@@ -6,24 +6,23 @@ from pathlib import Path
 
 import pytest
 
-from tardygrad.reproduce import claims
-from tardygrad.reproduce import trials as arms
+from tardygrad.reproduce import claims, trials
 from tardygrad.reproduce.claims import Check, Claim, Finding, line
 from tardygrad.reproduce.page import fresh, marks
 from tests.cli.conftest import Command, tardygrad  # noqa: F401
 
-ARM = arms.Arm("Clip²", rounds=10)
+TRIAL = trials.Trial("Clip²", rounds=10)
 
 
 def tiny() -> Claim:
-    """Claim 4 with one tuned arm of ten rounds."""
-    tuned = arms.Tuned(ARM, {"lr": (0.1, 1.0), "clip": (0.003,)})
+    """Claim 4 with one tuned trial of ten rounds."""
+    tuned = trials.Tuned(TRIAL, {"lr": (0.1, 1.0), "clip": (0.003,)})
 
-    def chosen(look: arms.Look, scale: claims.Scale) -> list[arms.Arm]:
+    def chosen(look: trials.Look, scale: claims.Scale) -> list[trials.Trial]:
         return claims.chosen(look, [tuned])
 
-    def judge(look: arms.Look, scale: claims.Scale) -> Finding:
-        lines = [line(look, arm, scale, "a note") for arm in chosen(look, scale)]
+    def judge(look: trials.Look, scale: claims.Scale) -> Finding:
+        lines = [line(look, trial, scale, "a note") for trial in chosen(look, scale)]
         return Finding("differs", [Check("it is tiny", True), Check("it is large", False)], lines, "it ends")
 
     return Claim(4, chosen, judge, tuned=lambda scale: [tuned])
@@ -68,8 +67,8 @@ def test_the_page_gets_verdicts_tables_and_pictures(small: Command) -> None:
     ("argv", "said"),
     [
         (["--only", "9"], "--only must be one of 4, got 9."),
-        (["--only", "4", "--page", "page.md"], "--page takes all claims together, got --only. Leave one of them out."),
-        (["--fast", "--read"], "--read needs every run to be there, got 'runs/claims' without 2 of claim 4."),
+        (["--only", "4", "--page", "page.md"], "--page takes all claims together, got --only. Leave out one of them."),
+        (["--fast", "--read"], "--read needs every run to be stored, got 'runs/claims' without 2 of claim 4."),
         (["--jobs", "-1"], "Invalid value for '--jobs'"),
     ],
 )

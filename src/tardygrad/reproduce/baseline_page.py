@@ -8,11 +8,10 @@ import altair as alt
 from optuna.distributions import BaseDistribution
 
 from tardygrad.report.theme import image_style, method_colours
-from tardygrad.reproduce.baseline_specs import CLIPPED, CONTENDERS, LESSONS
-from tardygrad.reproduce.baselines import Contest, Line
+from tardygrad.reproduce.baseline_specs import BASELINES, CLIPPED, LESSONS
+from tardygrad.reproduce.baselines import BATCH, RANDOM, BaselineLine, Comparison
 from tardygrad.reproduce.page import marks, table
 from tardygrad.reproduce.trials import BUFFER, LOCAL_STEPS, ROUNDS, TASK, TUNING
-from tardygrad.reproduce.tuning import BATCH, RANDOM
 from tardygrad.runs.run import plural
 
 PICTURE = "images/baselines.svg"
@@ -24,61 +23,61 @@ def fresh() -> str:
     return f"# Baselines\n\n{begin}\nNot run.\n{end}\n"
 
 
-def headings(line: Line) -> tuple[str, ...]:
+def headings(line: BaselineLine) -> tuple[str, ...]:
     """Those of a table that begins with this line."""
-    to = f"to {LESSONS[line.entry.lesson].target:g} % (s)"
+    to = f"to {LESSONS[line.trial.lesson].target:g} % (s)"
     return ("method", "accuracy (%)", "", "to the end (s)", to, "settings", "near an end of its range")
 
 
-def row(line: Line, seeds: int) -> tuple[str, ...]:
+def row(line: BaselineLine, seeds: int) -> tuple[str, ...]:
     """A line of a table."""
     some = f"{line.reached} of {seeds} seeds" if line.reached else "never"
     return (
-        line.entry.label,
+        line.trial.label,
         score(line),
         line.mark,
         f"{line.time:,.0f}",
         some if line.reach is None else f"{line.reach:,.0f}",
-        ", ".join(f"{key} {value:g}" for key, value in line.entry.given),
-        ", ".join(line.entry.edges()),
+        ", ".join(f"{key} {value:g}" for key, value in line.trial.given),
+        ", ".join(line.trial.edges()),
     )
 
 
-def score(line: Line) -> str:
+def score(line: BaselineLine) -> str:
     """The accuracy with its spread, if it has one."""
     return f"{line.accuracy:.1f}" + ("" if line.spread is None else f" ± {line.spread:.1f}")
 
 
-def name(line: Line) -> str:
+def name(line: BaselineLine) -> str:
     """What a table is called that begins with this line."""
-    return f"{line.entry.lesson}, {line.entry.stragglers} stragglers"
+    return f"{line.trial.lesson}, {line.trial.stragglers} stragglers"
 
 
-def said(lines: list[Line]) -> list[str]:
+def verdicts(lines: list[BaselineLine]) -> list[str]:
     """Who is the best, and what local clipping does for those that were published without."""
     top = next(line for line in lines if line.mark == "best")
-    tied = ", ".join(f"{line.entry.label} ({score(line)})" for line in lines if line.mark == "tied")
-    by = {line.entry.name: line for line in lines}
+    tied = ", ".join(f"{line.trial.label} ({score(line)})" for line in lines if line.mark == "tied")
+    by = {line.trial.name: line for line in lines}
     pairs = [(by[plain], by[clipped]) for clipped, plain in CLIPPED.items() if plain in by and clipped in by]
-    helped = ", ".join(f"{a.entry.label} {a.accuracy:.1f} → {b.accuracy:.1f}" for a, b in pairs)
+    helped = ", ".join(f"{a.trial.label} {a.accuracy:.1f} → {b.accuracy:.1f}" for a, b in pairs)
     return [
-        f"best: {top.entry.label} ({score(top)})"
+        f"best: {top.trial.label} ({score(top)})"
         + (f"; within its spread: {tied or 'nobody'}" if top.spread is not None else ""),
         *([f"with local clipping: {helped}"] if helped else []),
     ]
 
 
-def text(contest: Contest, tables: list[list[Line]], command: str, skipped: str = "") -> str:
+def text(comparison: Comparison, tables: list[list[BaselineLine]], command: str, skipped: str = "") -> str:
     """What goes into a page."""
-    noise, seeds = TASK["noise"], contest.seeds
+    noise, seeds = TASK["noise"], comparison.seeds
     parts = [
         f"Made by `{command}`. Task: {TASK['kind']}, {TASK['model']} of width {TASK['dim']}, with {noise['kind']} "
         f"noise of tail {noise['tail']} and scale {noise['scale']} on every gradient, and the paper's fleets of "
         f"{TASK['clients']} clients. Everyone gets {ROUNDS * BUFFER:,} updates of clients, K = {LOCAL_STEPS} local "
         f"steps each: {ROUNDS} rounds with M = {BUFFER}, or as many rounds as updates where every arrival is one.",
-        f"Everyone is tuned with {plural(contest.trials, 'trial')} for each fleet, by the test accuracy after the last "
-        f"round on seed {TUNING}, where a run that diverged counts as 0: {RANDOM} random ones, then Optuna's TPE in "
-        f"batches of {BATCH}. {_shown(seeds)}",
+        f"Everyone is tuned with {plural(comparison.trials, 'trial')} for each fleet, by the test accuracy after the "
+        f"last round on seed {TUNING}, where a run that diverged counts as 0: {RANDOM} random ones, then Optuna's TPE "
+        f"in batches of {BATCH}. {_shown(seeds)}",
         "What is searched, rates over the same ranges for all, and by factors but for momenta, blends and exponents:",
         table(
             ("method", "searched", "given"),
@@ -88,7 +87,7 @@ def text(contest: Contest, tables: list[list[Line]], command: str, skipped: str 
                     ", ".join(f"{key} {_range(values)}" for key, values in one.space.items()),
                     ", ".join(f"{key}={value!r}" for key, value in one.method.items()),
                 )
-                for one in CONTENDERS.values()
+                for one in BASELINES.values()
             ),
         ),
         f"![Test accuracies, mean and standard deviation]({PICTURE})",
@@ -96,8 +95,8 @@ def text(contest: Contest, tables: list[list[Line]], command: str, skipped: str 
     for lines in filter(None, tables):
         parts += [
             f"## {name(lines[0]).capitalize()}",
-            *([_transferred()] if lines[0].entry.lesson == "fashion" else []),
-            "\n".join(f"- {sentence}" for sentence in said(lines)),
+            *([_transferred()] if lines[0].trial.lesson == "fashion" else []),
+            "\n".join(f"- {sentence}" for sentence in verdicts(lines)),
             table(headings(lines[0]), (row(line, len(seeds)) for line in lines)),
         ]
     return "\n\n".join([*parts, *([f"Fashion-MNIST is not here: {skipped}"] if skipped else [])])
@@ -125,7 +124,7 @@ def _range(values: BaseDistribution) -> str:
     return f"{ends.low:g} to {ends.high:g}"
 
 
-def picture(tables: list[list[Line]]) -> Any:
+def picture(tables: list[list[BaselineLine]]) -> Any:
     """Accuracies with their spread; hollow with local clipping that is not the method's own."""
     full = list(filter(None, tables))
     least = 10 * int(max(min(line.accuracy - (line.spread or 0.0) for lines in full for line in lines), 0.0) / 10)
@@ -133,15 +132,15 @@ def picture(tables: list[list[Line]]) -> Any:
     return image_style(sides)
 
 
-def _side(lines: list[Line], least: int, *, first: bool) -> Any:
+def _side(lines: list[BaselineLine], least: int, *, first: bool) -> Any:
     rows: list[dict[str, Any]] = [
         {
-            "label": line.entry.label,
+            "label": line.trial.label,
             "method": _own(line).label,
             "accuracy": line.accuracy,
             "low": max(line.accuracy - (line.spread or 0.0), 0.0),
             "high": min(line.accuracy + (line.spread or 0.0), 100.0),
-            "fill": "as published" if _own(line).label == line.entry.label else "clipped",
+            "fill": "as published" if _own(line).label == line.trial.label else "clipped",
         }
         for line in lines
     ]
@@ -162,6 +161,6 @@ def _side(lines: list[Line], least: int, *, first: bool) -> Any:
     return (bars + dots).properties(width=260, height=24 * len(rows), title=name(lines[0]))
 
 
-def _own(line: Line) -> Any:
-    """The contender without local clipping that is not its own."""
-    return CONTENDERS[CLIPPED.get(line.entry.name, line.entry.name)]
+def _own(line: BaselineLine) -> Any:
+    """The baseline without added local clipping."""
+    return BASELINES[CLIPPED.get(line.trial.name, line.trial.name)]

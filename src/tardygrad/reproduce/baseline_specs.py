@@ -1,8 +1,8 @@
-"""Who is compared, and what of each is searched; all of them learn the claims' task with as many clients' updates.
+"""The baselines and their search spaces; all learn the claims' task with the same number of client updates.
 
-Rates have the same ranges for everyone. A method that was published without local clipping is there as published, and
-once more with it. Local steps are SGD's for everyone, also where AdamW was published (DN+DyLU, HALoS). What is not
-searched has its default.
+Rates have the same ranges for all methods. A method that was published without local clipping is included as published
+and once more with it. Local steps use SGD for all, also where AdamW was published (DN+DyLU, HALoS). Settings that are
+not searched keep their defaults.
 """
 
 from __future__ import annotations
@@ -15,9 +15,13 @@ from typing import Any, Literal, NamedTuple
 from optuna.distributions import FloatDistribution, IntDistribution
 
 from tardygrad.fleet import Stragglers
-from tardygrad.reproduce.trials import BUFFER, LOCAL_STEPS, ROUNDS, TASK
-from tardygrad.reproduce.tuning import Point, Space
+from tardygrad.reproduce.trials import BUFFER, LOCAL_STEPS, ROUNDS, TASK, claim_spec
 from tardygrad.spec.spec import override
+from tardygrad.sweep.store import Run
+from tardygrad.sweep.study import Space
+
+Point = dict[str, float]
+"""A value for every setting."""
 
 
 def _log(low: float, high: float) -> FloatDistribution:
@@ -43,38 +47,38 @@ _REGIONS = {
 _FOUR = {"regions": 4, "every": 8, "optimizer": "SGD", "norm": "coordinate"}  # as published AdamW and the L2 norm
 
 
-class Contender(NamedTuple):
-    """A method, and what of it is searched."""
+class Baseline(NamedTuple):
+    """A method and its search space."""
 
     label: str
-    method: dict[str, Any]  # the kind, and what is not searched
-    space: Space  # a key may lead into a table, as `weight.exponent` does
+    method: dict[str, Any]  # the kind, and the settings that are not searched
+    space: Space  # a key may be dotted, such as `weight.exponent`
 
     @property
     def often(self) -> int:
-        """Rounds for one of the others: M where every arrival is a round."""
+        """Rounds per round of the other methods: M where every arrival is a round."""
         return BUFFER // int(self.method.get("buffer", 1))
 
 
 _PUBLISHED = {
-    "fadas": Contender("FADAS", {"kind": "fadas", **_MANY}, {**_RATES, "tau_c": _log(1.0, 100.0)}),
-    "dn-dylu": Contender(
+    "fadas": Baseline("FADAS", {"kind": "fadas", **_MANY}, {**_RATES, "tau_c": _log(1.0, 100.0)}),
+    "dn-dylu": Baseline(
         "DN+DyLU",
         {"kind": "dn_dylu"},
         {**_RATES, "period": IntDistribution(4, 64, log=True), "momentum": _MOMENTUM},
     ),
-    "fedbuff": Contender("FedBuff", {"kind": "fedbuff", **_MANY, **_LATE}, {**_RATES, "weight.exponent": _SHARE}),
-    "fedasync": Contender("FedAsync", {"kind": "fedasync", **_LATE}, {**_RATES, "weight.exponent": _SHARE}),
-    "dc-asgd": Contender("DC-ASGD-a", {"kind": "dcasgd", "adaptive": True}, {**_RATES, "strength": _log(0.02, 20.0)}),
-    "halos": Contender("HALoS", {"kind": "halos", **_FOUR, "local_clip": inf}, _REGIONS),
+    "fedbuff": Baseline("FedBuff", {"kind": "fedbuff", **_MANY, **_LATE}, {**_RATES, "weight.exponent": _SHARE}),
+    "fedasync": Baseline("FedAsync", {"kind": "fedasync", **_LATE}, {**_RATES, "weight.exponent": _SHARE}),
+    "dc-asgd": Baseline("DC-ASGD-a", {"kind": "dcasgd", "adaptive": True}, {**_RATES, "strength": _log(0.02, 20.0)}),
+    "halos": Baseline("HALoS", {"kind": "halos", **_FOUR, "local_clip": inf}, _REGIONS),
 }
 """Without local clipping."""
 
-CONTENDERS: dict[str, Contender] = {
-    "clip2": Contender("Clip²", {"kind": "clip2", **_MANY}, _CLIPS),
-    "sd-clip2": Contender("SD-Clip²", {"kind": "clip2", **_MANY, "downplay": True}, _CLIPS),
-    "dc-clip2": Contender("DC-Clip²", {"kind": "clip2", **_MANY, "compensate": True}, _CLIPS),
-    "sync-bi2clip": Contender("sync-Bi²Clip", {"kind": "tailopt", **_MANY, "mode": "sync"}, {**_CLIPS, **_LOWER}),
+BASELINES: dict[str, Baseline] = {
+    "clip2": Baseline("Clip²", {"kind": "clip2", **_MANY}, _CLIPS),
+    "sd-clip2": Baseline("SD-Clip²", {"kind": "clip2", **_MANY, "downplay": True}, _CLIPS),
+    "dc-clip2": Baseline("DC-Clip²", {"kind": "clip2", **_MANY, "compensate": True}, _CLIPS),
+    "sync-bi2clip": Baseline("sync-Bi²Clip", {"kind": "tailopt", **_MANY, "mode": "sync"}, {**_CLIPS, **_LOWER}),
     **_PUBLISHED,
     **{
         f"{name}-clipped": one._replace(
@@ -87,11 +91,11 @@ CONTENDERS: dict[str, Contender] = {
 }
 
 CLIPPED = {f"{name}-clipped": name for name in _PUBLISHED}
-"""Those with local clipping that is not their own, and as published."""
+"""Methods with added local clipping, and the same method as published."""
 
 
 class Lesson(NamedTuple):
-    """What is learnt, and an accuracy in per cent to be reached on the way."""
+    """A task, and an accuracy in per cent whose time is measured."""
 
     task: dict[str, Any]
     target: float
@@ -105,53 +109,53 @@ LESSONS: dict[Name, Lesson] = {
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A contender with its settings on one of the paper's fleets, without a seed."""
+class BaselineTrial:
+    """A baseline with its settings on one of the paper's fleets, without a seed."""
 
     name: str
     stragglers: Stragglers
     given: tuple[tuple[str, float], ...] = ()
     lesson: Name = "digits"
-    data: str | None = None  # where its images are
+    data: str | None = None  # the folder of its images
 
     @property
     def label(self) -> str:
-        """What tables and figures call it."""
-        return CONTENDERS[self.name].label
+        """The name in tables and figures."""
+        return BASELINES[self.name].label
 
     @property
     def settings(self) -> Point:
-        """What was searched."""
+        """The searched settings."""
         return dict(self.given)
 
-    def at(self, point: Point) -> Entry:
+    def at(self, point: Point) -> BaselineTrial:
         """The same with these settings."""
         return replace(self, given=tuple(point.items()))
 
-    def lowest(self) -> Entry:
-        """The same with the smallest value of everything."""
-        ranges: Any = CONTENDERS[self.name].space
+    def lowest(self) -> BaselineTrial:
+        """The same with the lowest value of every setting."""
+        ranges: Any = BASELINES[self.name].space
         return self.at({key: one.low for key, one in ranges.items()})
 
     def edges(self) -> list[str]:
-        """The settings in the first or the last twentieth of a range that could be wider: those of one by factors."""
-        ranges: Any = CONTENDERS[self.name].space
+        """The settings in the first or last twentieth of a logarithmic range, which could be made wider."""
+        ranges: Any = BASELINES[self.name].space
         return [key for key, value in self.given if _outer(value, ranges[key])]
 
-    def spec(self, seed: int) -> dict[str, Any]:
-        """The tables of a spec."""
-        one = CONTENDERS[self.name]
-        where = {} if self.data is None else {"data": self.data}
-        tables: dict[str, Any] = {
-            "task": {**LESSONS[self.lesson].task, **where},
-            "fleet": {"kind": "paper", "stragglers": self.stragglers},
-            "method": {"local_steps": LOCAL_STEPS, "mode": "client", **deepcopy(one.method)},
-            "engine": {"kind": "sim", "batch": TASK["clients"]},
-            "run": {"rounds": ROUNDS * one.often, "evaluate_every": 10 * one.often, "seed": seed},
-        }
+    def run(self, seed: int) -> Run:
+        """The run with a seed."""
+        baseline = BASELINES[self.name]
+        tables = claim_spec(
+            LESSONS[self.lesson].task | ({} if self.data is None else {"data": self.data}),
+            self.stragglers,
+            {"local_steps": LOCAL_STEPS, "mode": "client", **deepcopy(baseline.method)},
+            ROUNDS,
+            often=baseline.often,
+            seed=seed,
+        )
         for key, value in self.given:
             override(tables, f"method.{key}={value!r}")
-        return tables
+        return Run(f"{self.label}-{self.stragglers}", tables)
 
 
 def _outer(value: float, range: FloatDistribution | IntDistribution) -> bool:

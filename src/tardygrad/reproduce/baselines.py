@@ -1,38 +1,41 @@
-"""The baselines: every contender tuned with as many trials on a seed of its own, then run with other seeds.
+"""The baselines: every method tuned with the same number of trials on one seed, then run with other seeds.
 
-A trial's value is the test accuracy after the last round, 0 if the run diverged. With its best setting on the large
-fleet a contender also learns Fashion-MNIST, where nothing is tuned.
+The value of a trial is the test accuracy after the last round, 0 if the run diverged. The first trials are random, the
+others TPE's, in batches. A trial's point follows from its number and the results of the trials before its batch, so it
+is the same for any number of processes, and the finished runs alone tell how far the tuning is. With its best setting
+on the large fleet a method also learns Fashion-MNIST, where nothing is tuned.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import replace
-from hashlib import blake2b
+from itertools import takewhile
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, Literal, NamedTuple
 
-from optuna.distributions import distribution_to_json
+from optuna.samplers import TPESampler
+from optuna.trial import FrozenTrial, create_trial
 
-from tardygrad.errors import RecordError
+from tardygrad import streams
 from tardygrad.fleet import Stragglers
-from tardygrad.reproduce.baseline_specs import CONTENDERS, LESSONS, Entry
-from tardygrad.reproduce.results import Results
+from tardygrad.reproduce.baseline_specs import BASELINES, LESSONS, BaselineTrial, Point
 from tardygrad.reproduce.trials import TUNING
-from tardygrad.reproduce.tuning import BATCH, RANDOM, Told, best, load, tell, trial, upcoming
-from tardygrad.runs.record import exclusive
+from tardygrad.sweep.store import Run, Store
+from tardygrad.sweep.study import Space, draw, quiet
 
 FLEETS: tuple[Stragglers, ...] = ("mild", "large")
+RANDOM, BATCH = 10, 5
+"""The number of random trials, and the size of each batch after them."""
 
 
-class Line(NamedTuple):
-    """An entry over its seeds: a line of a table."""
+class BaselineLine(NamedTuple):
+    """A baseline over its seeds: a line of a table."""
 
-    entry: Entry
-    accuracy: float  # in per cent, mean; a run that did not end counts as 0
-    spread: float | None  # standard deviation; None: of a single seed
+    trial: BaselineTrial
+    accuracy: float  # in per cent, mean; a run that did not finish counts as 0
+    spread: float | None  # standard deviation; None: a single seed
     time: float  # simulated seconds to the end, mean
     reached: int  # seeds that reached the lesson's target
     reach: float | None  # simulated seconds until then, mean; None if a seed did not
@@ -40,120 +43,145 @@ class Line(NamedTuple):
 
     def plain(self) -> dict[str, Any]:
         """The same as JSON."""
-        one, numbers = self.entry, self._asdict()
-        del numbers["entry"]
-        who = {"lesson": one.lesson, "stragglers": one.stragglers, "name": one.name, "method": one.label}
-        return {**who, "settings": one.settings, "edges": one.edges(), **numbers}
+        trial, numbers = self.trial, self._asdict()
+        del numbers["trial"]
+        name = {"lesson": trial.lesson, "stragglers": trial.stragglers, "name": trial.name, "method": trial.label}
+        return {**name, "settings": trial.settings, "edges": trial.edges(), **numbers}
 
 
-class Contest:
-    """Contenders, and the folder of their studies and finished runs.
+class Comparison:
+    """Baselines and the store of their runs.
 
     Args:
-        fashion: whether Fashion-MNIST is learnt too.
-        data: where its images are; None: where the task looks by itself.
+        fashion: whether to learn Fashion-MNIST too.
+        data: the folder of its images; None: the task finds them.
     """
 
     def __init__(
         self, folder: Path, names: list[str], trials: int, seeds: int, *, fashion: bool, data: str | None = None
     ) -> None:
-        self.folder, self.trials, self.seeds = folder, trials, range(1, seeds + 1)
+        self.trials, self.seeds = trials, range(1, seeds + 1)
         self.fashion, self.data = fashion, data
-        self.entries = [Entry(name, fleet) for fleet in FLEETS for name in names]
-        self.results = Results(folder / "runs")
+        self.store = Store(folder)
+        self._tuned: dict[BaselineTrial, list[FrozenTrial]] = {
+            BaselineTrial(name, fleet): [] for fleet in FLEETS for name in names
+        }
 
     def __len__(self) -> int:
-        """How many runs there are to make."""
-        learnt = len(self.entries) + self.fashion * len(self.entries) // len(FLEETS)
-        return len(self.entries) * self.trials + learnt * len(self.seeds)
+        """The number of runs."""
+        final = len(self._tuned) + self.fashion * len(self._tuned) // len(FLEETS)
+        return len(self._tuned) * self.trials + final * len(self.seeds)
 
     def go(self, jobs: int) -> Iterator[None]:
-        """Make every run, in so many processes; those that are there pass at once."""
-        with exclusive(self.folder):
-            told = self.told()
-            yield from (None for trials in told.values() for _ in trials)
-            while asked := {one: points for one in told if (points := self._upcoming(one, told[one]))}:
-                yield from self._make([(one, TUNING) for points in asked.values() for one in points], jobs)
-                tell(self._path, {self._study(one): list(map(self._trial, points)) for one, points in asked.items()})
-                told = self.told()
-            yield from self._make([(one, seed) for one in self.chosen() for seed in self.seeds], jobs)
+        """Make the missing runs in so many processes; an item for every run."""
+        yield from (None for tuned in self.tuned().values() for _ in tuned)
+        while points := [point for trial, tuned in self.tuned().items() for point in self._next(trial, tuned)]:
+            yield from self._make([point.run(TUNING) for point in points], jobs)
+        yield from self._make(self._final_runs(), jobs)
 
-    def _make(self, asks: list[tuple[Entry, int]], jobs: int) -> Iterator[None]:
-        missing = [ask for ask in asks if self.results.look(*ask) is None]
-        yield from (None for _ in range(len(asks) - len(missing)))
-        yield from (None for _ in self.results.make(missing, jobs))
+    def _make(self, runs: list[Run], jobs: int) -> Iterator[None]:
+        yield from [None] * (len(runs) - len(self.store.missing(runs)))
+        yield from (None for _ in self.store.make(runs, jobs))
 
-    @property
-    def _path(self) -> Path:
-        return self.folder / "study.db"
+    def _final_runs(self) -> list[Run]:
+        return [trial.run(seed) for trial in self.chosen() for seed in self.seeds]
 
-    def told(self) -> dict[Entry, Told]:
-        """The trials of every entry so far."""
-        studies = load(self._path)
-        told = {one: studies.get(self._study(one), [])[: self.trials] for one in self.entries}
-        for one, trials in told.items():
-            if any(each.distributions != CONTENDERS[one.name].space for each in trials):
-                raise RecordError(f"{str(self._path)!r} is damaged: a trial of {one.name} is not of its study.")
-        return told
+    def tuned(self) -> dict[BaselineTrial, list[FrozenTrial]]:
+        """The finished tuning trials of every baseline."""
+        for trial, tuned in self._tuned.items():
+            space = BASELINES[trial.name].space
+            while points := self._next(trial, tuned):
+                results = [(point.settings, self.store.look(point.run(TUNING))) for point in points]
+                done = list(takewhile(lambda pair: pair[1] is not None, results))
+                tuned += [finished(space, point, (result and result.accuracy) or 0.0) for point, result in done]
+                if len(done) < len(points):
+                    break
+        return self._tuned
 
-    def _study(self, entry: Entry) -> str:
-        """A study's name: a changed experiment has another, so it never takes an old one's trials."""
-        ranges = {key: distribution_to_json(one) for key, one in CONTENDERS[entry.name].space.items()}
-        text = json.dumps([ranges, RANDOM, BATCH])
-        return f"{self.results.path(entry.lowest(), TUNING).stem}-{blake2b(text.encode(), digest_size=4).hexdigest()}"
+    def _next(self, trial: BaselineTrial, tuned: list[FrozenTrial]) -> list[BaselineTrial]:
+        return [trial.at(point) for point in upcoming(BASELINES[trial.name].space, tuned, self.trials)]
 
-    def _upcoming(self, entry: Entry, told: Told) -> list[Entry]:
-        return [entry.at(point) for point in upcoming(CONTENDERS[entry.name].space, told, self.trials)]
-
-    def _trial(self, entry: Entry) -> Any:
-        result = self.results.look(entry, TUNING)
-        value = result.accuracy if result and result.accuracy is not None else 0.0
-        return trial(CONTENDERS[entry.name].space, entry.settings, value)
-
-    def chosen(self) -> list[Entry]:
-        """Every entry that is tuned, with its best setting; then what learns Fashion-MNIST."""
-        tuned = [one.at(best(told)) for one, told in self.told().items() if len(told) == self.trials]
-        large = [replace(one, lesson="fashion", data=self.data) for one in tuned if one.stragglers == "large"]
+    def chosen(self) -> list[BaselineTrial]:
+        """Every baseline that is tuned, with its best setting; then those that learn Fashion-MNIST."""
+        tuned = [trial.at(best(trials)) for trial, trials in self.tuned().items() if len(trials) == self.trials]
+        large = [replace(trial, lesson="fashion", data=self.data) for trial in tuned if trial.stragglers == "large"]
         return tuned + large * self.fashion
 
-    def tables(self) -> list[list[Line]]:
-        """A table for every fleet, and for Fashion-MNIST: the entries of which every run is there."""
+    def tables(self) -> list[list[BaselineLine]]:
+        """A table per fleet and one for Fashion-MNIST, with the baselines that have all their runs."""
         chosen = self.chosen()
-        wanted = [("digits", fleet) for fleet in FLEETS] + [("fashion", "large")] * self.fashion
-        found = [[one for one in chosen if (one.lesson, one.stragglers) == which] for which in wanted]
-        return [marked([line for one in entries if (line := self._line(one))]) for entries in found]
+        keys = [("digits", fleet) for fleet in FLEETS] + [("fashion", "large")] * self.fashion
+        rows = [[trial for trial in chosen if (trial.lesson, trial.stragglers) == key] for key in keys]
+        return [marked([line for trial in trials if (line := self._line(trial))]) for trials in rows]
 
     def left(self) -> int:
-        """How many runs are not there yet, as far as it is known before there are all trials."""
-        there = sum(self.results.look(one, seed) is not None for one in self.chosen() for seed in self.seeds)
-        return len(self) - sum(map(len, self.told().values())) - there
+        """The number of missing runs."""
+        final = self._final_runs()
+        done = sum(map(len, self.tuned().values())) + len(final) - len(self.store.missing(final))
+        return len(self) - done
 
     def missing(self) -> dict[tuple[int, int], list[str]]:
-        """Trials and seeds that are too few, and whose on digits they are; on Fashion-MNIST anything may be missing."""
+        """The baselines on digits that lack runs, by the trials and seeds they have."""
         found: dict[tuple[int, int], list[str]] = {}
-        for one, told in self.told().items():
-            chosen = one.at(best(told)) if told else one.lowest()
-            seeds = sum(self.results.look(chosen, seed) is not None for seed in self.seeds) if told else 0
-            if (len(told), seeds) != (self.trials, len(self.seeds)):
-                found.setdefault((len(told), seeds), []).append(f"{one.name} ({one.stragglers})")
+        for trial, tuned in self.tuned().items():
+            final = [trial.at(best(tuned)).run(seed) for seed in self.seeds] if tuned else []
+            done = (len(tuned), len(final) - len(self.store.missing(final)))
+            if done != (self.trials, len(self.seeds)):
+                found.setdefault(done, []).append(f"{trial.name} ({trial.stragglers})")
         return found
 
-    def _line(self, entry: Entry) -> Line | None:
-        rows = [row for seed in self.seeds if (row := self.results.look(entry, seed))]
-        if len(rows) < len(self.seeds):
+    def _line(self, trial: BaselineTrial) -> BaselineLine | None:
+        results = [result for seed in self.seeds if (result := self.store.look(trial.run(seed)))]
+        if len(results) < len(self.seeds):
             return None
-        scores, target = [row.accuracy or 0.0 for row in rows], LESSONS[entry.lesson].target
-        reaching = [next((time for _, time, _, score in row.curve if (score or 0.0) >= target), None) for row in rows]
+        scores, target = [result.accuracy or 0.0 for result in results], LESSONS[trial.lesson].target
+        reaching = [
+            next((time for _, time, _, score in result.curve if (score or 0.0) >= target), None) for result in results
+        ]
         times = [time for time in reaching if time is not None]
         spread = stdev(scores) if len(scores) > 1 else None
-        reach = mean(times) if len(times) == len(rows) else None
-        return Line(entry, mean(scores), spread, mean(row.time for row in rows), len(times), reach)
+        reach = mean(times) if len(times) == len(results) else None
+        return BaselineLine(trial, mean(scores), spread, mean(result.time for result in results), len(times), reach)
 
 
-def marked(lines: list[Line]) -> list[Line]:
-    """The line of the highest accuracy marked as the best, those behind it by no more than its spread as tied."""
+def upcoming(space: Space, tuned: list[FrozenTrial], trials: int) -> list[Point]:
+    """The points of the rest of the current batch; none when all trials are done."""
+    first = len(tuned)
+    end = RANDOM if first < RANDOM else _known(first) + BATCH
+    with quiet():
+        return [_draw(space, tuned[: _known(number)], number) for number in range(first, min(end, trials))]
+
+
+def _known(number: int) -> int:
+    """The number of trials before a trial's batch.
+
+    >>> [_known(number) for number in (0, 9, 10, 14, 15)]
+    [0, 0, 10, 10, 15]
+    """
+    return 0 if number < RANDOM else number - (number - RANDOM) % BATCH
+
+
+def _draw(space: Space, known: list[FrozenTrial], number: int) -> Point:
+    """A point with three significant digits, so that a table shows exactly what was run."""
+    sampler = TPESampler(n_startup_trials=RANDOM, seed=streams.key(TUNING, "baselines", number) % 2**32)
+    drawn = draw(space, known, sampler, "maximize")
+    return {key: float(f"{value:.3g}") if isinstance(value, float) else value for key, value in drawn.items()}
+
+
+def finished(space: Space, point: Point, value: float) -> FrozenTrial:
+    """A finished tuning trial."""
+    return create_trial(params=point, distributions=dict(space), value=value)
+
+
+def best(tuned: list[FrozenTrial]) -> Point:
+    """The point with the highest value, the first of equals."""
+    return max(tuned, key=lambda trial: trial.value or 0.0).params
+
+
+def marked(lines: list[BaselineLine]) -> list[BaselineLine]:
+    """The lines with the highest accuracy marked as best, and those within its spread as tied."""
     if not lines:
         return []
-    top = max(lines, key=lambda one: one.accuracy)
-    near = [one for one in lines if top.spread is not None and one.accuracy >= top.accuracy - top.spread]
-    return [one._replace(mark="best" if one is top else "tied" if one in near else "") for one in lines]
+    top = max(lines, key=lambda line: line.accuracy)
+    near = [line for line in lines if top.spread is not None and line.accuracy >= top.accuracy - top.spread]
+    return [line._replace(mark="best" if line is top else "tied" if line in near else "") for line in lines]

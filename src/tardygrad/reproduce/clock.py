@@ -6,10 +6,8 @@ each; they differ only by chance, so a cell compares our mean over seeds with th
 
 from __future__ import annotations
 
-import csv
 from collections import defaultdict
 from collections.abc import Iterator
-from importlib.resources import files
 from statistics import mean
 from typing import NamedTuple, cast
 
@@ -20,6 +18,7 @@ from tardygrad.engines.sim.pool import SimPool
 from tardygrad.fleet import Fleet, Stragglers
 from tardygrad.methods.sgdclip import sgdclip
 from tardygrad.reproduce.page import table
+from tardygrad.reproduce.paper import published_rows
 from tardygrad.runs.loop import drive
 from tardygrad.runs.run import plural
 
@@ -40,8 +39,7 @@ class Cell(NamedTuple):
 def published() -> dict[tuple[Mode, Stragglers, int], list[float]]:
     """The paper's runtimes, by (mode, stragglers, buffer)."""
     cells = defaultdict(list)
-    text = files("tardygrad.reproduce").joinpath("clock.csv").read_text(encoding="utf-8")
-    for row in csv.DictReader(text.splitlines()):
+    for row in published_rows("clock.csv"):
         place = (cast(Mode, row["mode"]), cast(Stragglers, row["stragglers"]), int(row["buffer"]))
         cells[place].append(float(row["runtime"]))
     return dict(cells)

@@ -1,23 +1,19 @@
-"""What the paper's accuracy tables are made of: 24 cells, and for each experiment a task, a fleet and a grid.
+"""The experiments behind the accuracy tables: 24 cells, and for each experiment a task, a fleet and a grid.
 
-The paper sweeps synchronous Clip² fully (rates and thresholds); everything else takes its thresholds and sweeps the
+The paper sweeps synchronous Clip² fully (rates and thresholds); all other methods take its thresholds and sweep the
 rates. So do we, on smaller grids that are the same for every method.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tardygrad import tasks
-from tardygrad.core.method import Method, Mode
-from tardygrad.core.task import Task
+from tardygrad.core.method import Mode
 from tardygrad.errors import Invalid
 from tardygrad.fleet import Stragglers
-from tardygrad.methods.clip2 import clip2
-from tardygrad.methods.sgdclip import sgdclip
+from tardygrad.sweep.store import Run
 
 LABELS = {
     "sgdclip": "SGDClip",
@@ -58,14 +54,14 @@ class Trial(NamedTuple):
 
 @dataclass(frozen=True)
 class Experiment:
-    """Something to learn, on the paper's fleet of so many clients."""
+    """A task on the paper's fleet."""
 
     title: str
-    published: str  # which of the paper's results stands beside ours
-    task: Callable[..., Task]
+    published: str  # which of the paper's results to compare with
+    task: str  # its kind
     settings: dict[str, Any]  # of the task
     folders: dict[str, str] = field(default_factory=dict)  # settings of the task that are folders below --data
-    optional: bool = False  # without them the task knows where to look
+    optional: bool = False  # the task finds its files without them
     score: str = "accuracy"
     clients: int = 40  # N
     rounds: int = 140  # T
@@ -75,27 +71,37 @@ class Experiment:
     cells: tuple[Cell, ...] = CELLS
     clips: tuple[tuple[float, float], ...] = ((0.003, 0.001), (0.01, 0.003), (0.03, 0.01))  # (u, ũ)
 
-    def make(self, data: Path | None) -> Task:
-        """The task, with its files from below a folder; `Invalid` says what is missing."""
-        places = {key: data / name for key, name in self.folders.items() if data and (data / name).is_dir()}
-        if not self.optional and len(places) < len(self.folders):
+    def places(self, data: Path | None) -> dict[str, str]:
+        """The folders of the task's files below `data`; `Invalid` names those that are missing."""
+        found = {key: data / name for key, name in self.folders.items() if data and (data / name).is_dir()}
+        if not self.optional and len(found) < len(self.folders):
             names = " and ".join(f"{name}/" for name in self.folders.values())
             raise Invalid(f"it needs a folder with {names}, got {str(data) if data else 'none'}. Use --data FOLDER.")
-        return self.task(clients=self.clients, **self.settings, **{key: str(path) for key, path in places.items()})
+        return {key: str(path.resolve()) for key, path in found.items()}
 
-    def method(self, trial: Trial) -> Method:
-        """The method of a trial."""
+    def run(self, trial: Trial, places: dict[str, str], workers: int = 1) -> Run:
+        """The run of a trial."""
         name = trial.cell.method
-        settings: dict[str, Any] = {
+        method = {
+            "kind": "sgdclip" if trial.clip is None else "clip2",
+            "lr": trial.lr,
             "local_lr": trial.local_lr,
             "local_clip": trial.local_clip,
-            "lr": trial.lr,
             "mode": trial.cell.mode,
             "downplay": name.startswith("sd-"),
             "compensate": name.startswith("dc-"),
             **self.how,
         }
-        return sgdclip(**settings) if trial.clip is None else clip2(**settings, clip=trial.clip)
+        if trial.clip is not None:
+            method["clip"] = trial.clip
+        tables = {
+            "task": {"kind": self.task, "clients": self.clients, **self.settings, **places},
+            "fleet": {"kind": "paper", "stragglers": trial.cell.stragglers},
+            "method": method,
+            "engine": {"kind": "sim", "workers": workers},
+            "run": {"rounds": self.rounds, "evaluate_every": max(self.rounds // 7, 1), "seed": trial.seed},
+        }
+        return Run("-".join(trial.cell), tables, self.score)
 
     @property
     def rates(self) -> list[tuple[float, float]]:
@@ -103,11 +109,11 @@ class Experiment:
         return [(lr, local_lr) for lr in self.lrs for local_lr in self.local_lrs]
 
     def sweep(self) -> list[Trial]:
-        """Synchronous Clip² with every threshold and rate; on one fleet, since who straggles changes only its clock."""
+        """Synchronous Clip² with all thresholds and rates; on one fleet, since stragglers change only its clock."""
         return [trial for clips in self.clips for trial in self.grid(Cell("large", "sync", "clip2"), clips)]
 
     def grid(self, cell: Cell, clips: tuple[float, float]) -> list[Trial]:
-        """A cell with every pair of rates, and the given thresholds."""
+        """A cell with every pair of rates and the given thresholds."""
         u, outer = clips
         clip = outer if cell.method.endswith("clip2") else None
         return [Trial(cell, lr, local_lr, u, clip, seed=0) for lr, local_lr in self.rates]
@@ -117,7 +123,7 @@ def _glue(name: str, title: str, score: str = "accuracy") -> Experiment:
     return Experiment(
         title=f"{title}: a linear head on MiniLM's features; beside it the paper's RoBERTa on the same task",
         published=name,
-        task=tasks.glue,
+        task="glue",
         settings={"name": name, "train": "head"},
         folders={"data": "glue"},
         score=score,
@@ -135,7 +141,7 @@ EXPERIMENTS = {
     "fashion": Experiment(
         title="Fashion-MNIST: a small vision transformer from scratch; beside it the paper's CIFAR-10",
         published="cifar10",
-        task=tasks.fashion,
+        task="fashion",
         settings={**_SMALL, "patch": 7},
         folders={"data": "fashion"},
         optional=True,
@@ -144,7 +150,7 @@ EXPERIMENTS = {
     "cifar10": Experiment(
         title="CIFAR-10: a small vision transformer from scratch; the paper tunes a pretrained one",
         published="cifar10",
-        task=tasks.cifar10,
+        task="cifar10",
         settings={**_SMALL, "patch": 8},
         folders={"data": "cifar10"},
         **_SCRATCH,
@@ -152,7 +158,7 @@ EXPERIMENTS = {
     "cifar10-frozen": Experiment(
         title="CIFAR-10: a linear head on TinyViT's features; the paper tunes a whole pretrained ViT",
         published="cifar10",
-        task=tasks.cifar10,
+        task="cifar10",
         settings={"model": "tinyvit", "train": "head", "batch_size": 64, "train_rows": 5000, "test_rows": 2000},
         folders={"data": "cifar10", "pretrained": "tinyvit5m_mobilesam"},
         how={"buffer": 4, "local_epochs": 5},
@@ -160,7 +166,7 @@ EXPERIMENTS = {
     "cifar10-tuned": Experiment(
         title="CIFAR-10: TinyViT's last stage and a head; the paper tunes a whole pretrained ViT",
         published="cifar10",
-        task=tasks.cifar10,
+        task="cifar10",
         settings={
             "model": "tinyvit",
             "train": "last-1",

@@ -1,4 +1,4 @@
-"""What the paper published on CIFAR-10, for the tables that stand beside ours."""
+"""The paper's published numbers, to compare with ours."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import csv
 from functools import cache
 from importlib.resources import files
 
-from tardygrad.reproduce.trials import Arm
+from tardygrad.reproduce.trials import Trial
 
 _NAMES = {
     "SGDClip": "sgdclip",
@@ -19,21 +19,21 @@ _NAMES = {
 }
 
 
-def accuracy(arm: Arm) -> float | None:
+def accuracy(trial: Trial) -> float | None:
     """The paper's accuracy in per cent with the same method, mode, fleet and M; None if it has none."""
-    name = _NAMES.get(arm.method, arm.method)
+    name = _NAMES.get(trial.method, trial.method)
     if name in ("fadas", "dn-dylu"):
-        return _baselines().get((name, arm.stragglers))
-    return _accuracies().get((name, arm.mode, arm.stragglers, arm.buffer))
+        return _baselines().get((name, trial.stragglers))
+    return _accuracies().get((name, trial.mode, trial.stragglers, trial.buffer))
 
 
 @cache
 def _accuracies() -> dict[tuple[str, str, str, int], float]:
     found = {
         (row["method"], row["mode"], row["stragglers"], int(row["M"])): float(row["accuracy"])
-        for row in _rows("buffers.csv")
+        for row in published_rows("buffers.csv")
     }
-    for row in _rows("tables.csv"):
+    for row in published_rows("tables.csv"):
         if row["data"] == "cifar10":
             found[row["method"], row["mode"], row["stragglers"], 4] = float(row["score"])
     return found
@@ -41,9 +41,10 @@ def _accuracies() -> dict[tuple[str, str, str, int], float]:
 
 @cache
 def _baselines() -> dict[tuple[str, str], float]:
-    return {(row["method"], row["stragglers"]): float(row["accuracy"]) for row in _rows("baselines.csv")}
+    return {(row["method"], row["stragglers"]): float(row["accuracy"]) for row in published_rows("baselines.csv")}
 
 
-def _rows(name: str) -> list[dict[str, str]]:
+def published_rows(name: str) -> list[dict[str, str]]:
+    """The rows of one of the shipped files with the paper's numbers."""
     text = files("tardygrad.reproduce").joinpath(name).read_text(encoding="utf-8")
     return list(csv.DictReader(text.splitlines()))

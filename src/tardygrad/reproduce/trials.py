@@ -1,7 +1,7 @@
-"""Arms of an experiment: a method with its settings on one of the paper's fleets, as a spec for any seed.
+"""The trials of the claims: a method with its settings on one of the paper's fleets, as a spec for any seed.
 
-Everything is learnt on one task: digits, a perceptron of 3,466 parameters, and on every gradient Student-t noise of
-tail 1.5, whose variance is infinite. N = 40, K = 5, T = 280, u = 0.1, η_ℓ = 0.3 unless an arm says otherwise.
+All trials use one task: digits, a perceptron with 3,466 parameters, and Student-t noise of tail 1.5, whose variance is
+infinite, on every gradient. N = 40, K = 5, T = 280, u = 0.1, η_ℓ = 0.3 unless a trial says otherwise.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 from tardygrad.core.method import Mode
 from tardygrad.fleet import Stragglers
+from tardygrad.sweep.store import Result, Run, Store
 
 TASK: dict[str, Any] = {
     "kind": "digits",
@@ -23,7 +24,7 @@ TASK: dict[str, Any] = {
 }
 ROUNDS, BUFFER, LOCAL_STEPS, LOCAL_LR, LOCAL_CLIP = 280, 4, 5, 0.3, 0.1
 TUNING = 0
-"""The seed on which settings are chosen; no verdict looks at it."""
+"""The seed for tuning; no verdict uses it."""
 
 _KINDS: dict[str, dict[str, Any]] = {
     "SGDClip": {"kind": "sgdclip"},
@@ -40,7 +41,7 @@ _UNCLIPPED = ("FADAS", "DN+DyLU")  # as published
 
 
 @dataclass(frozen=True)
-class Arm:
+class Trial:
     """A method with its settings, without a seed."""
 
     method: str
@@ -48,99 +49,91 @@ class Arm:
     stragglers: Stragglers = "large"
     buffer: int = BUFFER  # M
     rounds: int = ROUNDS  # T
-    given: tuple[tuple[str, float], ...] = ()  # settings of the method, besides the common ones
+    given: tuple[tuple[str, float], ...] = ()  # its own settings, besides the common ones
 
     @property
     def label(self) -> str:
-        """What tables and figures call it."""
+        """The name in tables and figures."""
         return f"{'sync-' * (self.mode == 'sync')}{self.method}"
 
     @property
     def settings(self) -> dict[str, float]:
-        """What it is given besides the common settings."""
+        """Its own settings, besides the common ones."""
         return dict(self.given)
 
-    def at(self, **settings: float) -> Arm:
+    def at(self, **settings: float) -> Trial:
         """The same with other settings."""
         return replace(self, given=tuple({**self.settings, **settings}.items()))
 
-    def on(self, stragglers: Stragglers) -> Arm:
+    def on(self, stragglers: Stragglers) -> Trial:
         """The same on another fleet."""
         return replace(self, stragglers=stragglers)
 
-    def lasting(self, rounds: int) -> Arm:
-        """The same for more rounds, or fewer."""
+    def lasting(self, rounds: int) -> Trial:
+        """The same with another number of rounds."""
         return replace(self, rounds=rounds)
 
-    def spec(self, seed: int) -> dict[str, Any]:
-        """The tables of a spec."""
+    def run(self, seed: int) -> Run:
+        """The run with a seed."""
         kind = _KINDS[self.method]
-        work: dict[str, Any] = {"local_steps": LOCAL_STEPS, "local_lr": LOCAL_LR, "mode": self.mode}
+        method: dict[str, Any] = {"local_steps": LOCAL_STEPS, "local_lr": LOCAL_LR, "mode": self.mode}
         if self.method not in _UNCLIPPED:
-            work["local_clip"] = LOCAL_CLIP
-        often = 1
-        if kind["kind"] == "dn_dylu":
-            often = self.buffer  # every arrival is a round: as many updates as the others have
-        else:
-            work["buffer"] = self.buffer
-        return {
-            "task": TASK,
-            "fleet": {"kind": "paper", "stragglers": self.stragglers},
-            "method": {**work, **kind, **self.settings},
-            "engine": {"kind": "sim", "batch": TASK["clients"]},  # a third faster, with other last bits
-            "run": {"rounds": self.rounds * often, "evaluate_every": 10 * often, "seed": seed},
-        }
+            method["local_clip"] = LOCAL_CLIP
+        every_arrival = kind["kind"] == "dn_dylu"  # is a round: M times as many rounds for the same number of updates
+        if not every_arrival:
+            method["buffer"] = self.buffer
+        tables = claim_spec(
+            TASK,
+            self.stragglers,
+            {**method, **kind, **self.settings},
+            self.rounds,
+            often=self.buffer if every_arrival else 1,
+            seed=seed,
+        )
+        return Run(f"{self.label}-{self.stragglers}", tables)
 
 
-class Result(NamedTuple):
-    """What came of one run."""
-
-    status: str
-    accuracy: float | None  # in per cent, after the last round; None: it did not get there
-    time: float  # simulated seconds
-    curve: list[tuple[int, float, float | None, float | None]]  # round, time, test loss, test accuracy in per cent
-    clipped: float  # share of the coordinates of Δ_t, mean over rounds
-    local_clipped: float  # share of the coordinates of gradients
-
-
-class Runnable(Protocol):
-    """What can be run with a seed: an arm, or what is like one."""
-
-    @property
-    def label(self) -> str: ...
-
-    @property
-    def stragglers(self) -> Stragglers: ...
-
-    def spec(self, seed: int) -> dict[str, Any]: ...
+def claim_spec(
+    task: dict[str, Any], stragglers: Stragglers, method: dict[str, Any], rounds: int, *, often: int, seed: int
+) -> dict[str, Any]:
+    """The tables of a spec on one of the paper's fleets, with `often` times the rounds."""
+    return {
+        "task": task,
+        "fleet": {"kind": "paper", "stragglers": stragglers},
+        "method": method,
+        "engine": {"kind": "sim", "batch": TASK["clients"]},  # a third faster, with other last bits
+        "run": {"rounds": rounds * often, "evaluate_every": 10 * often, "seed": seed},
+    }
 
 
-GradientRequest = tuple[Arm, int]
-"""A run: an arm and a seed."""
+Look = Callable[[Trial, int], Result | None]
+"""The result of a trial with a seed; None if it has not been run."""
 
-Look = Callable[[Arm, int], Result | None]
-"""A run's result, if it is there."""
+
+def looking(store: Store) -> Look:
+    """Look up results in a store."""
+    return lambda trial, seed: store.look(trial.run(seed))
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """An arm whose settings are chosen from a grid by the last accuracy on the seed for tuning."""
+    """A trial whose settings are chosen from a grid, by the final accuracy on the seed for tuning."""
 
-    arm: Arm
+    trial: Trial
     grid: dict[str, tuple[float, ...]]
 
-    def trials(self) -> Iterator[Arm]:
+    def trials(self) -> Iterator[Trial]:
         """Every point of the grid."""
         for values in product(*self.grid.values()):
-            yield self.arm.at(**dict(zip(self.grid, values, strict=True)))
+            yield self.trial.at(**dict(zip(self.grid, values, strict=True)))
 
-    def best(self, look: Look) -> Arm | None:
-        """The arm with the best settings; None while a trial is missing."""
-        found = [(arm, look(arm, TUNING)) for arm in self.trials()]
+    def best(self, look: Look) -> Trial | None:
+        """The trial with the best settings; None while a result is missing."""
+        found = [(trial, look(trial, TUNING)) for trial in self.trials()]
         if any(result is None for _, result in found):
             return None
-        return max(found, key=lambda one: one[1].accuracy if one[1] and one[1].accuracy is not None else -1.0)[0]
+        return max(found, key=lambda pair: pair[1].accuracy if pair[1] and pair[1].accuracy is not None else -1.0)[0]
 
-    def edges(self, best: Arm) -> list[str]:
-        """The settings of which the best value is the smallest or the largest tried."""
+    def edges(self, best: Trial) -> list[str]:
+        """The settings whose best value is the smallest or the largest of the grid."""
         return [key for key, values in self.grid.items() if best.settings[key] in (min(values), max(values))]

@@ -1,6 +1,6 @@
-"""Sweeps: a spec with many settings, each run exactly once, whatever is killed on the way.
+"""Sweeps: a spec with many settings; every trial runs exactly once, even if processes are killed.
 
-`sweep` makes the trials, `read` says what came of them, also of those of a sweep that is under way.
+`sweep` runs the trials, `read` returns the results, also of a sweep that is still running.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tardygrad.sweep.table import Group as Group
+from tardygrad.sweep.table import GroupSummary as GroupSummary
 from tardygrad.sweep.table import Sweep as Sweep
 from tardygrad.sweep.table import Trial as Trial
 from tardygrad.sweep.table import groups as groups
@@ -18,10 +18,10 @@ from tardygrad.sweep.table import remark as remark
 
 
 def sweep(source: str | Path, changes: Sequence[str] = (), *, out: str | Path, jobs: int = 1, **how: Any) -> Sweep:
-    """Make every trial of a sweep that its folder `out` does not hold yet; the settings are those of `asked.ask`."""
-    from tardygrad.sweep.config import ask  # Optuna is slow to import, and reading needs none of it
-    from tardygrad.sweep.runner import Crew
+    """Run every trial that the folder `out` has no result of; the settings are those of `config.configure`."""
+    from tardygrad.sweep.config import configure  # Optuna is slow to import, and reading does not need it
+    from tardygrad.sweep.runner import Runner
 
-    for _ in Crew(Path(out), *ask(source, changes, **how), jobs).go():
+    for _ in Runner(Path(out), *configure(source, changes, **how), jobs).go():
         pass
     return read(out)

@@ -1,4 +1,4 @@
-"""What is asked of a sweep: a spec, the space of its settings, how points are chosen and what makes one the best."""
+"""The configuration of a sweep: a spec, the space of settings, the sampler, and what makes a trial the best."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from tardygrad.core.hierarchy import serve
 from tardygrad.core.method import Method
-from tardygrad.core.task import Task
 from tardygrad.errors import Invalid, check_integer, nearest
 from tardygrad.runs.record import Row, read_json, reading_record
 from tardygrad.runs.run import label
 from tardygrad.spec.signature import Table, call, shown
 from tardygrad.spec.sources import shipped
 from tardygrad.spec.spec import Spec, load, override, parse
+from tardygrad.sweep.trial import TaskCache
 
 Sampler = Literal["grid", "random", "tpe"]
 Best = Literal["accuracy", "loss", "time"]
@@ -35,34 +35,34 @@ _CLIPS = np.linspace(1e-4, 1.5, 4).tolist()
 PAPER = {"method.lr": _RATES, "method.local_lr": _RATES, "method.clip": _CLIPS, "method.local_clip": _CLIPS}
 """The paper's grid: 64 points for SGDClip, 256 for Clip²."""
 
-MOST = 100_000  # points of a grid: all are checked and written before the first is run
+MOST = 100_000  # points of a grid: all are checked and stored before the first trial
 
-_LABELLED = ("method.kind", "method.downplay", "method.compensate")  # the method's label tells these
+_LABELLED = ("method.kind", "method.downplay", "method.compensate")  # part of the method's label
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
-    """A sweep, as its `sweep.json` says it."""
+class Config:
+    """A sweep, as in its `sweep.json`."""
 
     name: str
-    spec: dict[str, Table]  # resolved; every point changes some of it
-    space: dict[str, list[Any] | Range]  # a key of the spec to its values
+    spec: dict[str, Table]  # resolved; every point overrides some of its keys
+    space: dict[str, list[Any] | Range]  # key of the spec to its values
     sampler: Sampler
     trials: int
-    seeds: int  # of every trial: run.seed, run.seed + 1, ...
+    seeds: int  # per trial: run.seed, run.seed + 1, ...
     best: Best
-    score: Literal["accuracy", "loss"]  # what targets and workable shares go by: accuracy if the task has one
+    score: Literal["accuracy", "loss"]  # used for targets and `workable`: accuracy if the task has one
     target: float | None
     budget: float | None  # in simulated seconds
     prune: bool
     workable: float
 
     def grid(self) -> Iterator[Row]:
-        """Every point of the space; the last key changes first."""
+        """Every point of the space; the last key varies fastest."""
         return (dict(zip(self.space, values, strict=True)) for values in product(*self.space.values()))
 
     def first(self) -> Row:
-        """Some point of the space."""
+        """The first point of the space."""
         return {key: value["low"] if isinstance(value, dict) else value[0] for key, value in self.space.items()}
 
     def at(self, params: Row) -> Spec:
@@ -73,20 +73,21 @@ class Asked:
         return parse(tables, self.name)
 
     def group(self, params: Row) -> str:
-        """The method of a point, and what else is swept and is no number."""
+        """The label of a point's method, and the values of other swept keys that are not numeric."""
         words = [label(_method(self.at(params)))]
         for key, value in params.items():
-            numbers = isinstance(self.space[key], dict) or all(_number(one) or one == "inf" for one in self.space[key])
-            if not numbers and key not in (*PAPER, *_LABELLED) and (key, value) != ("method.mode", "sync"):
+            space = self.space[key]
+            numeric = isinstance(space, dict) or all(_number(item) or item == "inf" for item in space)
+            if not numeric and key not in (*PAPER, *_LABELLED) and (key, value) != ("method.mode", "sync"):
                 words.append(value if isinstance(value, str) else f"{key}={toml(value)}")
         return ", ".join(words)
 
-    def better(self) -> Literal["maximize", "minimize"]:
-        """Which way the best value lies."""
+    def direction(self) -> Literal["maximize", "minimize"]:
+        """Optuna's direction of the search."""
         return "maximize" if self.best == "accuracy" else "minimize"
 
 
-def ask(
+def configure(
     source: str | Path,
     changes: Sequence[str] = (),
     *,
@@ -99,27 +100,27 @@ def ask(
     target: float | None = None,
     prune: bool = False,
     workable: float = 0.9,
-) -> tuple[Asked, Task]:
-    """A sweep whose every rule has been checked, and the task of its first point.
+) -> tuple[Config, TaskCache]:
+    """Check the settings of a sweep and build the task of its first point.
 
     Args:
         source: a spec, as for `tardygrad.spec.spec.load`.
-        changes: overrides of the spec; a rate or threshold that one sets is not swept.
-        over: what is swept, as `method.buffer=[4, 10]`, or for samplers also `method.lr={low=0.001, high=1, log=true}`;
+        changes: overrides of the spec; a rate or threshold that is set here is not swept.
+        over: keys to sweep, as `method.buffer=[4, 10]`, or for samplers also `method.lr={low=0.001, high=1, log=true}`;
             rates and thresholds that are left out take the paper's values.
-        trials: how many points random and tpe draw; 64.
+        trials: number of points that random and tpe draw; 64 by default.
         best: accuracy if the task has one, else loss; time needs a target.
-        budget: simulated seconds after which a run ends; its scores are the last ones until then.
-        target: an accuracy if the task has one, else a loss, whose reaching ends a run.
+        budget: simulated seconds after which a run ends; it is scored by its last evaluation before that.
+        target: an accuracy if the task has one, else a loss; a run that reaches it ends.
         prune: end runs early whose test loss falls behind (successive halving).
-        workable: the share of the way from x_0's score to the best one that makes a trial workable.
+        workable: a trial is workable if it covers this share of the way from x_0's score to the best one.
     """
     for name, value, known in (("sampler", sampler, Sampler), ("best", best or "loss", Best)):
         if value not in get_args(known):
             raise Invalid(f"`{name}` must be one of {', '.join(get_args(known))}, got {value!r}.")
     check_integer("seeds", seeds)
     if prune and seeds > 1:
-        raise Invalid(f"pruning needs one seed per trial, got {seeds}. Use --seeds 1, or no --prune.")
+        raise Invalid(f"pruning needs one seed per trial, got {seeds}. Use --seeds 1, or leave out --prune.")
     if not 0 < workable <= 1:
         raise Invalid(f"`workable` must be above 0 and at most 1, got {workable!r}.")
     if budget is not None and not 0 < budget < math.inf:
@@ -141,70 +142,70 @@ def ask(
         del tables["fleet"]["clients"]  # those of [task], which may be swept
     given: Row = {"sampler": sampler, "trials": count, "seeds": seeds, "target": target, "budget": budget}
     given |= {"name": base.name, "spec": tables, "space": space, "prune": prune, "workable": workable}
-    asked = Asked(**given, best="loss", score="loss")
-    for params in asked.grid() if sampler == "grid" else _ends(asked):
-        _check(asked.at(params))
-    task = build(asked)
-    scores = task.evaluate(task.init(base.run.seed), task.init_module_buffers())
+    config = Config(**given, best="loss", score="loss")
+    for params in config.grid() if sampler == "grid" else _ends(config):
+        _check(config.at(params))
+    tasks = build_task(config)
+    scores = tasks.start(config.at(config.first()), base.run.seed)
     score: Literal["accuracy", "loss"] = "accuracy" if "accuracy" in scores else "loss"
     if best == "accuracy" and score == "loss":
         raise Invalid(f"`best` = accuracy needs a task that has one, got {base.task.kind}. Use --best loss.")
     if target is not None:
-        _ahead(target, score, scores[score])
-    return Asked(**given, best=best or score, score=score), task
+        _check_target(target, score, scores[score])
+    return Config(**given, best=best or score, score=score), tasks
 
 
-def _ahead(target: float, score: str, start: float) -> None:
-    """Refuse a target that cannot be, or where x_0 is already."""
+def _check_target(target: float, score: str, start: float) -> None:
+    """Raise `Invalid` for a target that is impossible or that x_0 already meets."""
     if score == "accuracy" and not 0 < target <= 1:
         fix = f" Did you mean {target / 100:g}?" if 1 < target <= 100 else ""
         raise Invalid(f"a target accuracy must be above 0 and at most 1, got {target!r}.{fix}")
     if start >= target if score == "accuracy" else start <= target:
         way = "higher" if score == "accuracy" else "lower"
-        raise Invalid(f"x_0 already has a test {score} of {start:.4g}, got the target {target:g}. Use a {way} one.")
+        raise Invalid(f"x_0 already has a test {score} of {start:.4g}, got the target {target:g}. Use a {way} target.")
 
 
-def again(folder: Path) -> Asked:
-    """What was asked of the sweep in a folder."""
-    asked = said(read_json(folder / "sweep.json"), folder)
+def saved_config(folder: Path) -> Config:
+    """The configuration of the sweep in a folder, checked so far that the sweep can continue."""
+    config = read_config(read_json(folder / "sweep.json"), folder)
     with reading_record(folder):
-        points = math.prod(map(len, asked.space.values()))
-        if asked.sampler == "grid" and asked.trials != points:
-            raise ValueError(f"trials: {asked.trials} of a grid of {points}")
-        if missing := {"seed", "threads"} - asked.spec["run"].keys():
+        points = math.prod(map(len, config.space.values()))
+        if config.sampler == "grid" and config.trials != points:
+            raise ValueError(f"trials: {config.trials} of a grid of {points}")
+        if missing := {"seed", "threads"} - config.spec["run"].keys():
             raise ValueError(f"spec.run: no {min(missing)}")
         try:
-            asked.at(asked.first())
+            config.at(config.first())
         except Invalid as error:
             raise ValueError(f"spec: {str(error).rstrip('.')}") from error
-    return asked
+    return config
 
 
-def said(row: Row, folder: Path) -> Asked:
-    """What a folder's `sweep.json` says, each value being of its type."""
+def read_config(row: Row, folder: Path) -> Config:
+    """The content of a folder's `sweep.json`, with every type checked."""
     given = {key: value for key, value in row.items() if key != "versions"}
     with reading_record(folder):
         try:
-            TypeAdapter(Asked).validate_json(json.dumps(given), strict=True)
+            TypeAdapter(Config).validate_json(json.dumps(given), strict=True)
         except ValidationError as error:
             first = error.errors()[0]
             raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
         if (given["best"] == "time") != (given["target"] is not None):
             raise ValueError(f"best: {given['best']} with the target {given['target']}")
-        return Asked(**given)
+        return Config(**given)
 
 
-def build(asked: Asked) -> Task:
-    """The task of the first point, which is that of all unless a key of it is swept."""
-    one = asked.at(asked.first())
-    task: Task = call(one.task.make, one.task.arguments, "task")
-    if (device := getattr(task, "device", torch.device("cpu"))).type != "cpu":
+def build_task(config: Config) -> TaskCache:
+    """Build the task of the first point; it is the task of all points unless a key of [task] is swept."""
+    tasks = TaskCache()
+    device = getattr(tasks.task(config.at(config.first())), "device", torch.device("cpu"))
+    if device.type != "cpu":
         raise Invalid(f"the processes of a sweep compute on CPUs, got a task on {device}.")
-    return task
+    return tasks
 
 
 def overrides(params: Row) -> list[str]:
-    """A point in the words of the command line.
+    """A point as overrides of the command line.
 
     >>> overrides({"method.lr": 0.1, "method.downplay": True, "fleet.stragglers": "mild"})
     ['method.lr=0.1', 'method.downplay=true', 'fleet.stragglers="mild"']
@@ -212,26 +213,26 @@ def overrides(params: Row) -> list[str]:
     return [f"{key}={toml(value)}" for key, value in params.items()]
 
 
-def command(asked: Row, params: Row) -> list[str] | None:
-    """What runs a point: a shipped spec and its changes; None if the sweep's spec was none of those.
+def command(sweep: Row, params: Row) -> list[str] | None:
+    """The command that runs a point: a shipped spec and overrides; None if the sweep's spec is not a shipped one.
 
     Args:
-        asked: all of a `sweep.json`.
+        sweep: the whole `sweep.json`.
     """
     try:
-        whole = Asked(**{key: value for key, value in asked.items() if key != "versions"})
-        base = load(whole.name).resolved() if whole.name in shipped() else {}
+        config = Config(**{key: value for key, value in sweep.items() if key != "versions"})
+        base = load(config.name).resolved() if config.name in shipped() else {}
         fixed = {
             f"{name}.{key}": value
-            for name, table in whole.spec.items()
+            for name, table in config.spec.items()
             for key, value in table.items()
             if base.get(name, {}).get(key) != value
         }
-        found = [*overrides({key: value for key, value in fixed.items() if key not in params}), *overrides(params)]
-        exact = bool(base) and load(whole.name, found) == whole.at(params)
-    except (Invalid, TypeError, AttributeError):  # a record by hand, or of another version
+        changes = [*overrides({key: value for key, value in fixed.items() if key not in params}), *overrides(params)]
+        exact = bool(base) and load(config.name, changes) == config.at(params)
+    except (Invalid, TypeError, AttributeError):  # written by hand, or by another version
         return None
-    return ["tardygrad", "run", whole.name, *found] if exact else None
+    return ["tardygrad", "run", config.name, *changes] if exact else None
 
 
 def toml(value: Any) -> str:
@@ -244,17 +245,17 @@ def toml(value: Any) -> str:
 
 
 def _space(base: Spec, changes: Iterable[str], over: Iterable[str], sampler: Sampler) -> dict[str, Any]:
-    """The paper's values of rates and thresholds, unless they are set or swept otherwise, and all that is swept."""
+    """All swept keys: those of `over`, then rates and thresholds, which take the paper's values unless they are set."""
     fixed = {".".join(text.partition("=")[0].strip().split(".")[:2]) for text in changes}
     swept: dict[str, Any] = {}
     for text in over:
         key, values = _values(text, sampler)
         if key in swept:
-            raise Invalid(f"a key can be swept once, got `{key}` twice. Put all values in one list.")
+            raise Invalid(f"a key can be swept only once, got `{key}` twice. Put all values in one list.")
         swept[key] = values
     for key in swept:
         if inner := [other for other in swept if other.startswith(f"{key}.")]:
-            raise Invalid(f"a key and a part of it cannot both be swept, got `{key}` and `{inner[0]}`.")
+            raise Invalid(f"a key and a key inside it cannot both be swept, got `{key}` and `{inner[0]}`.")
     here = [key for key in PAPER if key.removeprefix("method.") in base.method.arguments and key not in fixed]
     here = [key for key in here if not any(other.startswith(f"{key}.") for other in swept)]
     rates = {key: swept.get(key, PAPER[key]) for key in PAPER if key in here or key in swept}
@@ -262,7 +263,7 @@ def _space(base: Spec, changes: Iterable[str], over: Iterable[str], sampler: Sam
 
 
 def _values(text: str, sampler: Sampler) -> tuple[str, Any]:
-    """A key and its values, from the text of an --over."""
+    """The key and the values of an --over."""
     key, equals, given = (part.strip() for part in text.partition("="))
     rule = "a sweep goes over TABLE.KEY=[VALUES], or with a sampler over TABLE.KEY={low=A, high=B, log=true}"
     try:
@@ -272,7 +273,7 @@ def _values(text: str, sampler: Sampler) -> tuple[str, Any]:
     if not equals or "." not in key or not isinstance(values, list | dict):
         raise Invalid(f"{rule}; got {text!r}.")
     if key in ("engine.workers", "run.threads", "run.checkpoint_every", "run.tail_every"):
-        raise Invalid(f"`{key}` changes no result, so there is nothing to sweep. Leave it out.")
+        raise Invalid(f"`{key}` does not change results, so it cannot be swept. Leave it out.")
     if isinstance(values, dict):
         if sampler == "grid":
             raise Invalid(f"a grid needs lists, got a range for `{key}`. Use a list, or --sampler random or tpe.")
@@ -280,7 +281,7 @@ def _values(text: str, sampler: Sampler) -> tuple[str, Any]:
     values = ["inf" if value == math.inf else value for value in values]  # as in a spec's JSON
     differ = {value if isinstance(value, str | int | float) else (toml(value),) for value in values}
     if not values or len(differ) < len(values):
-        raise Invalid(f"the values of `{key}` must be one or more and differ, got {given}.")
+        raise Invalid(f"`{key}` needs one or more different values, got {given}.")
     return key, values
 
 
@@ -301,25 +302,24 @@ def _number(value: Any) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _ends(asked: Asked) -> Iterator[Row]:
-    """The first point, and it with every other value, or the ends of every range."""
-    first = asked.first()
-    for key, values in asked.space.items():
+def _ends(config: Config) -> Iterator[Row]:
+    """The first point, then variations of it with every other listed value or the upper end of a range."""
+    first = config.first()
+    for key, values in config.space.items():
         yield from (first | {key: value} for value in (values if isinstance(values, list) else (values["high"],)))
 
 
-def _check(one: Spec) -> None:
-    """Refuse a point that no run could begin with."""
-    if one.run.evaluate_every == 0:
+def _check(spec: Spec) -> None:
+    """Raise `Invalid` for a point that no run could start with."""
+    if spec.run.evaluate_every == 0:
         raise Invalid("a sweep compares test scores, got run.evaluate_every=0. Use 10, or leave it out.")
-    if one.run.track:
+    if spec.run.track:
         raise Invalid("the trials of a sweep are not tracked. Add run.track=[] to sweep this spec.")
-    if one.simulated and (workers := one.engine.arguments["workers"]) != 1:
-        raise Invalid(f"a sweep has one process for each trial, got engine.workers={workers}. Use --jobs {workers}.")
-    method = _method(one)
-    serve(method, torch.zeros(1), clients=one.task.arguments["clients"], seed=0)
+    if spec.simulated and (workers := spec.engine.arguments["workers"]) != 1:
+        raise Invalid(f"a sweep uses one process per trial, got engine.workers={workers}. Use --jobs {workers}.")
+    serve(_method(spec), torch.zeros(1), clients=spec.task.arguments["clients"], seed=0)
 
 
-def _method(one: Spec) -> Method:
-    method: Method = call(one.method.make, one.method.arguments, "method")
+def _method(spec: Spec) -> Method:
+    method: Method = call(spec.method.make, spec.method.arguments, "method")
     return method

@@ -1,7 +1,7 @@
-"""The processes that make the trials, forked so that they share the task; one process writes the study.
+"""The worker processes of a sweep, forked so that they share the task; only the parent writes the study.
 
-A process that dies is replaced, and its trial begun again. If the one that writes dies, they all end at once; until the
-last has, the lock they inherited keeps others out.
+A worker that dies is replaced and its trial restarted. If the parent dies, all workers exit at once; until the last one
+has, the lock that they inherited keeps other processes out.
 """
 
 from __future__ import annotations
@@ -9,134 +9,132 @@ from __future__ import annotations
 import multiprocessing as mp
 import os
 from collections import Counter
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
 from pathlib import Path
+from statistics import mean
+from typing import Any
 
 import optuna
 import torch
 
-from tardygrad.core.task import Task
 from tardygrad.engines.sim.process_pool import serve_parent
 from tardygrad.errors import Invalid
 from tardygrad.runs.record import Row, exclusive, unused, write_json
 from tardygrad.runs.run import versions
 from tardygrad.spec.signature import shown
-from tardygrad.sweep.config import Asked, again
+from tardygrad.sweep.config import Config, saved_config
 from tardygrad.sweep.study import Study
 from tardygrad.sweep.table import read
-from tardygrad.sweep.trial import Bench
+from tardygrad.sweep.trial import TaskCache, run_seed
 
-LIVES = 3  # deaths of processes over one trial that are forgiven
+RETRIES = 3  # worker deaths after which a trial is still restarted
 
 
-class Hand:
-    """One process, and the trial it is at."""
+class Worker:
+    """One process and its current trial."""
 
-    def __init__(self, process: ForkProcess, line: Connection) -> None:
-        self.process, self.line = process, line
+    def __init__(self, process: ForkProcess, pipe: Connection) -> None:
+        self.process, self.pipe = process, pipe
         self.trial: optuna.trial.Trial | None = None
 
 
-class Crew:
-    """A sweep at work in its folder: iterate over `go()`, which yields what came of each trial.
+class Runner:
+    """A sweep in its folder: iterate over `go()`, which yields the result of each trial.
 
     Args:
-        folder: of a new sweep, or of one that goes on if it was asked the same.
-        task: that of the first point.
+        folder: a new one, or one that holds the same sweep, which then continues.
+        tasks: with the task of the first point.
         jobs: processes; 0 is one for every core this process may use.
     """
 
-    def __init__(self, folder: Path, asked: Asked, task: Task, jobs: int = 1) -> None:
+    def __init__(self, folder: Path, config: Config, tasks: TaskCache, jobs: int = 1) -> None:
         if jobs < 0:
             raise Invalid(f"`jobs` must be 0 or more, got {jobs}.")
-        self.folder, self.asked, self.task = folder, asked, task
+        self.folder, self.config, self.tasks = folder, config, tasks
         self.jobs = jobs or len(os.sched_getaffinity(0))
-        self.done = 0  # trials, in all sittings
-        self._hands: list[Hand] = []
+        self.done = 0  # trials, earlier sessions included
+        self._workers: list[Worker] = []
         self._deaths: Counter[int] = Counter()
         self._stop = False
 
     def stop(self) -> None:
-        """End soon; trials under way will be begun again."""
+        """End soon; unfinished trials are restarted when the sweep continues."""
         self._stop = True
 
     def go(self) -> Generator[Row, None, None]:
-        """Make every trial that is not made yet."""
-        with _ours(self.folder, self.asked):
-            study = Study(self.folder, self.asked)
+        """Run every trial that has no result yet."""
+        with _locked(self.folder, self.config):
+            study = Study(self.folder, self.config)
             self.done = study.done
             try:
-                while self._busy(study) and not self._stop:
+                while self._assign(study) and not self._stop:
                     for result in self._collect(study):
                         self.done = study.done
                         yield result
             finally:
-                for hand in self._hands:
-                    hand.process.kill()
-                for hand in self._hands:
-                    hand.process.join()
-                    hand.line.close()
-                self._hands = []
-                study.put_back()
+                for worker in self._workers:
+                    worker.process.kill()
+                for worker in self._workers:
+                    worker.process.join()
+                    worker.pipe.close()
+                self._workers = []
+                study.requeue()
                 study.close()
 
-    def _busy(self, study: Study) -> bool:
-        """Give everyone a trial; whether anyone has one."""
-        while len(self._hands) < min(self.jobs, self.asked.trials - study.done):
-            self._hands.append(self._hire())
-        for hand in self._hands:
-            if hand.trial is None and not self._stop and (trial := study.next()):
-                self._send(hand, trial)
-        return any(hand.trial for hand in self._hands)
+    def _assign(self, study: Study) -> bool:
+        """Give every idle worker a trial; whether any worker has one."""
+        while len(self._workers) < min(self.jobs, self.config.trials - study.done):
+            self._workers.append(self._start())
+        for worker in self._workers:
+            if worker.trial is None and not self._stop and (trial := study.next()):
+                self._send(worker, trial)
+        return any(worker.trial for worker in self._workers)
 
-    def _hire(self) -> Hand:
+    def _start(self) -> Worker:
         context = mp.get_context("fork")
         ours, theirs = context.Pipe()
-        process = context.Process(target=_labour, args=(theirs, self.asked, self.task), daemon=True)
+        process = context.Process(target=_work, args=(theirs, self.config, self.tasks), daemon=True)
         process.start()
         theirs.close()
-        return Hand(process, ours)
+        return Worker(process, ours)
 
-    def _send(self, hand: Hand, trial: optuna.trial.Trial) -> None:
-        hand.trial = trial
-        with suppress(OSError):  # a death is noticed when answers are collected
-            hand.line.send(trial.user_attrs["params"])
+    def _send(self, worker: Worker, trial: optuna.trial.Trial) -> None:
+        worker.trial = trial
+        with suppress(OSError):  # _collect notices a dead worker
+            worker.pipe.send(trial.user_attrs["params"])
 
     def _collect(self, study: Study) -> Iterator[Row]:
-        """What the processes have to say, after half a second at most."""
-        lines = {hand.line: hand for hand in self._hands if hand.trial}
-        for line in wait(list(lines), 0.5):
-            hand = lines[line]  # type: ignore[index]
-            trial = hand.trial
+        """The results that arrive within half a second."""
+        busy = {worker.pipe: worker for worker in self._workers if worker.trial}
+        for pipe in wait(list(busy), 0.5):
+            worker = busy[pipe]  # type: ignore[index]
+            trial = worker.trial
             assert trial is not None
             try:
-                said = hand.line.recv()
+                message = worker.pipe.recv()
             except (EOFError, OSError):
-                said = self._replace(hand, trial, study)
-            if isinstance(said, tuple):
+                message = self._replace(worker, trial, study)
+            if isinstance(message, tuple):
                 with suppress(OSError):
-                    hand.line.send(study.prune(trial, *said))
-            elif said is not None:
-                hand.trial = None
-                study.tell(trial, said)
-                yield said
+                    worker.pipe.send(study.prune(trial, *message))
+            elif message is not None:
+                worker.trial = None
+                study.tell(trial, message)
+                yield message
 
-    def _replace(self, hand: Hand, trial: optuna.trial.Trial, study: Study) -> Row | None:
-        """A process has died: another begins its trial again, unless it is the trial's fault."""
-        hand.process.join()
-        hand.line.close()
-        heir = self._hire()
-        hand.process, code, hand.line = heir.process, hand.process.exitcode, heir.line
+    def _replace(self, worker: Worker, trial: optuna.trial.Trial, study: Study) -> Row | None:
+        """Replace a dead worker and restart its trial, or return a failure if the trial keeps killing workers."""
+        worker.process.join()
+        worker.pipe.close()
+        new = self._start()
+        worker.process, code, worker.pipe = new.process, worker.process.exitcode, new.pipe
         self._deaths[trial.number] += 1
-        if self._deaths[trial.number] > LIVES:
-            deaths = self._deaths[trial.number]
-            return _failed(
-                f"{deaths} processes died over it (exit code {code}). Is there enough memory? Try fewer jobs."
-            )
-        self._send(hand, study.restart(trial))
+        if (deaths := self._deaths[trial.number]) > RETRIES:
+            return _failed(f"{deaths} processes died running it (exit code {code}). Out of memory? Use fewer --jobs.")
+        self._send(worker, study.restart(trial))
         return None
 
 
@@ -144,50 +142,72 @@ def _failed(reason: str) -> Row:
     return {"status": "failed", "reason": reason, "value": None, "seeds": []}
 
 
-def _labour(line: Connection, asked: Asked, task: Task) -> None:
-    """The life of a process: points in, results out, until it is ended."""
+def _work(pipe: Connection, config: Config, tasks: TaskCache) -> None:
+    """A worker's process: receive points, send results, until it is killed."""
     serve_parent()
-    torch.set_num_threads(asked.spec["run"]["threads"])
-    bench = Bench(asked, task)
+    torch.set_num_threads(config.spec["run"]["threads"])
 
-    def look(round: int, loss: float) -> bool:
-        line.send((round, loss))
-        return bool(line.recv())
+    def prune(round: int, loss: float) -> bool:
+        pipe.send((round, loss))
+        return bool(pipe.recv())
 
     while True:
-        params = line.recv()
+        params = pipe.recv()
         try:
-            result = bench.trial(params, look)
+            result = run_trial(config, tasks, params, prune)
         except Exception as error:  # whatever is wrong with one point, the others go on
             result = _failed(f"{type(error).__name__}: {error}")
-        line.send(result)
+        pipe.send(result)
+
+
+def run_trial(config: Config, tasks: TaskCache, params: Row, prune: Callable[[int, float], bool]) -> Row:
+    """Run a point with every seed.
+
+    Args:
+        prune: whether a run that has come to this round with this test loss should end.
+    """
+    spec = config.at(params)
+
+    def stop(row: Row) -> str | None:
+        if config.target is not None:
+            score = row[f"test_{config.score}"]
+            if score is not None and (score >= config.target if config.score == "accuracy" else score <= config.target):
+                return "reached"
+        return "pruned" if config.prune and prune(row["round"], row["test_loss"]) else None
+
+    seeds = [run_seed(spec, tasks, spec.run.seed + i, budget=config.budget, stop=stop) for i in range(config.seeds)]
+    key = {"time": "to_target"}.get(config.best, config.best)
+    values: list[Any] = [row[key] if row["status"] == "finished" else None for row in seeds]
+    worst = next((row for row in seeds if row["status"] != "finished"), seeds[0])
+    value = None if None in values else mean(map(float, values))
+    return {"status": worst["status"], "reason": worst["reason"], "value": value, "seeds": seeds}
 
 
 @contextmanager
-def _ours(folder: Path, asked: Asked) -> Iterator[None]:
-    """A folder that holds this sweep and is no one else's meanwhile."""
+def _locked(folder: Path, config: Config) -> Iterator[None]:
+    """Lock the folder for this sweep."""
     with exclusive(unused(folder), "the sweep in"):
         if (folder / "sweep.json").exists():
-            same(folder, asked)
-            read(folder)  # refuses one that is damaged before Optuna mends it in its own way
+            check_same(folder, config)
+            read(folder)  # raises if it is damaged, before Optuna repairs it in its own way
         elif (folder / "study.db").exists():
-            raise Invalid(f"the folder {str(folder)!r} holds a study without its sweep.json. Choose another one.")
+            raise Invalid(f"the folder {str(folder)!r} has a study.db but no sweep.json. Choose another folder.")
         else:
-            write_json(folder / "sweep.json", vars(asked) | {"versions": versions()})
+            write_json(folder / "sweep.json", vars(config) | {"versions": versions()})
         yield
 
 
-def same(folder: Path, asked: Asked) -> None:
-    """Refuse to go on with a sweep that was asked something else."""
-    before, now = _flat(vars(again(folder))), _flat(vars(asked))
+def check_same(folder: Path, config: Config) -> None:
+    """Raise `Invalid` if the folder holds a sweep with another configuration."""
+    before, now = _flat(vars(saved_config(folder))), _flat(vars(config))
     for key in dict.fromkeys([*now, *before]):
         if key != "name" and now.get(key) != before.get(key):
-            differs = f"`{key.removeprefix('spec.')}` was {shown(before.get(key))} there, got {shown(now.get(key))}"
-            raise Invalid(f"the sweep in {str(folder)!r} was asked otherwise: {differs}. Choose another folder.")
+            differs = f"`{key.removeprefix('spec.')}` is {shown(before.get(key))} there, got {shown(now.get(key))}"
+            raise Invalid(f"the sweep in {str(folder)!r} has other settings: {differs}. Choose another folder.")
 
 
 def _flat(value: Row, name: str = "") -> Row:
-    """Nested tables as one, with dotted keys."""
+    """Nested tables as one table with dotted keys."""
     found: Row = {}
     for key, item in value.items():
         found |= _flat(item, f"{name}{key}.") if isinstance(item, dict) else {f"{name}{key}": item}

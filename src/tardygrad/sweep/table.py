@@ -1,7 +1,7 @@
-"""What came of a sweep: its trials, which of them are workable, and how many that are in each group.
+"""The results of a sweep: its trials, which of them are workable, and a summary of each group.
 
-A sweep's folder holds `sweep.json`, what was asked for, and `study.db`, an Optuna study in SQLite. Here it is only
-read, with plain SQL and without the lock, so a sweep can be looked at while it runs.
+A sweep's folder holds `sweep.json`, its configuration, and `study.db`, an Optuna study in SQLite. This module only
+reads, with plain SQL and without the lock, so a sweep can be read while it runs.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ STATES: dict[str, State] = {
     "FAIL": "finished",
     "PRUNED": "pruned",
 }
-"""Optuna's words, and ours."""
+"""Optuna's states and ours."""
 
 _STATUSES = ("finished", "diverged", "starved", "pruned", "failed")
 
 
 class Trial(NamedTuple):
-    """One point of the space; the numbers are means over its seeds, None if one of them has none."""
+    """One point of the space; numbers are means over its seeds, None if a seed has no value."""
 
     number: int
     state: State
-    params: dict[str, Any]  # a key of the spec, such as method.lr, to its value
-    group: str  # the method's label and other words, such as "SD-SGDClip, large"
+    params: dict[str, Any]  # key of the spec, such as method.lr, to its value
+    group: str  # the method's label and other swept words, such as "SD-SGDClip, large"
     start: Row  # the scores of x_0: loss, and accuracy where the task has one
-    seeds: list[Row]  # one each: seed, status, scores, time, curve of (round, time, loss, accuracy), ...
+    seeds: list[Row]  # a row each: seed, status, scores, time, curve of (round, time, loss, accuracy), ...
     status: str | None = None  # finished, diverged, starved, pruned or failed; None: not yet
     reason: str | None = None  # why it is not finished
-    value: float | None = None  # what the sweep's best is chosen by; None ranks last
-    workable: bool | None = None  # None: not yet, or cut short
+    value: float | None = None  # the sweep's objective; None ranks last
+    workable: bool | None = None  # None: not finished, or pruned
     accuracy: float | None = None
     loss: float | None = None
     time: float | None = None  # simulated seconds
@@ -53,40 +53,40 @@ class Trial(NamedTuple):
 
 
 class Sweep(NamedTuple):
-    """A sweep, as far as it has come."""
+    """A sweep and its results so far."""
 
     name: str
-    space: dict[str, Any]  # a key of the spec to the list of its values, or to a range (low, high, log)
-    goal: str  # what best means, in words, such as "test accuracy"
+    space: dict[str, Any]  # key of the spec to a list of values, or to a range (low, high, log)
+    goal: str  # the objective in words, such as "test accuracy"
     best: str  # accuracy, loss or time
-    total: int  # trials asked for
-    trials: list[Trial]  # in order of their numbers; random ones appear as they are drawn
-    asked: Row  # all of sweep.json
+    total: int  # planned trials
+    trials: list[Trial]  # ordered by number; those of random and tpe appear when they are drawn
+    asked: Row  # the whole sweep.json
 
 
-class Group(NamedTuple):
-    """The trials of one method on one kind of fleet."""
+class GroupSummary(NamedTuple):
+    """The trials of one method on one kind of fleet, counted."""
 
     name: str
-    trials: int  # asked for, or drawn so far
+    trials: int  # planned, or drawn so far
     done: int  # finished or pruned
-    finished: int  # ended with a model that is finite
+    finished: int  # ended with a finite model
     diverged: int
     pruned: int
     other: int  # starved or failed
     workable: int
-    judged: int  # done, and neither pruned nor failed
-    share: float | None  # workable / judged; None: none is, or pruning chose which are
+    judged: int  # done, but neither pruned nor failed
+    share: float | None  # workable / judged; None: nothing judged, or pruning was on
     best: Trial | None
 
 
 def read(folder: str | Path) -> Sweep:
-    """A sweep, finished or not."""
-    from tardygrad.sweep.config import said  # it needs PyTorch, which is slow to import
+    """Read a sweep, finished or not."""
+    from tardygrad.sweep.config import read_config  # it needs PyTorch, which is slow to import
 
     where = Path(folder)
     asked = read_json(where / "sweep.json")
-    said(asked, where)
+    read_config(asked, where)
     with reading_record(where):
         trials = [_trial(number, STATES[state], attrs) for number, state, attrs in _rows(where / "study.db")]
         return Sweep(
@@ -101,7 +101,7 @@ def read(folder: str | Path) -> Sweep:
 
 
 def goal(asked: Row) -> str:
-    """What best means, in words."""
+    """The objective in words."""
     if asked["best"] == "time":
         return f"simulated seconds to a test {asked['score']} of {asked['target']:g}"
     at = "" if asked["budget"] is None else f" after {asked['budget']:g} simulated seconds"
@@ -111,11 +111,11 @@ def goal(asked: Row) -> str:
 def judged(trials: list[Trial], score: str, share: float, *, target: bool) -> list[Trial]:
     """The trials with `workable` filled in.
 
-    A trial is workable if every seed ended and its score (accuracy or loss) went at least that share of the way from
-    that of x_0 to the best of all trials; with a target, if every seed reached it.
+    A trial is workable if every seed finished and its score (accuracy or loss) covers at least that share of the way
+    from x_0's score to the best of all trials; with a target, if every seed reached it.
     """
     scores = [getattr(trial, score) for trial in trials if trial.status == "finished"]
-    best = (max if score == "accuracy" else min)((one for one in scores if one is not None), default=None)
+    best = (max if score == "accuracy" else min)((value for value in scores if value is not None), default=None)
 
     def workable(trial: Trial) -> bool | None:
         if trial.state != "finished" or trial.status == "failed":
@@ -133,14 +133,14 @@ def judged(trials: list[Trial], score: str, share: float, *, target: bool) -> li
 
 
 def best_of(trials: Iterable[Trial], best: str) -> Trial | None:
-    """The trial with the best value; the first of several."""
+    """The trial with the best value; the first of equals."""
     valued = [trial for trial in trials if trial.value is not None and trial.state == "finished"]
     sign = -1.0 if best == "accuracy" else 1.0
     return min(valued, key=lambda trial: sign * (trial.value or 0.0), default=None)
 
 
-def groups(sweep: Sweep) -> list[Group]:
-    """A row for each group, in order of appearance."""
+def groups(sweep: Sweep) -> list[GroupSummary]:
+    """A summary of each group, in order of appearance."""
     found = []
     for name in dict.fromkeys(trial.group for trial in sweep.trials):
         trials = [trial for trial in sweep.trials if trial.group == name]
@@ -152,12 +152,12 @@ def groups(sweep: Sweep) -> list[Group]:
         share = workable / len(judged) if judged and not sweep.asked.get("prune") else None
         ended = (finished, diverged, pruned, len(done) - finished - diverged - pruned)
         best = best_of(trials, sweep.best)
-        found.append(Group(name, len(trials), len(done), *ended, workable, len(judged), share, best))
+        found.append(GroupSummary(name, len(trials), len(done), *ended, workable, len(judged), share, best))
     return found
 
 
 def remark(sweep: Sweep) -> str | None:
-    """What to beware of in the best of a sweep that is done: it is no better than x_0, or at the edge of the space."""
+    """A warning about the best trial of a finished sweep: it is no better than x_0, or at the edge of the space."""
     best = best_of(sweep.trials, sweep.best)
     if sum(trial.status is not None for trial in sweep.trials) < sweep.total:
         return None
@@ -165,7 +165,9 @@ def remark(sweep: Sweep) -> str | None:
     if known and not any(_beats(trial, sweep.best) for trial in sweep.trials):
         return "no trial is better than x_0"
     equals = [trial for trial in sweep.trials if best and trial.state == "finished" and trial.value == best.value]
-    edges = [key for key, values in sweep.space.items() if equals and all(_edge(one, key, values) for one in equals)]
+    edges = [
+        key for key, values in sweep.space.items() if equals and all(_edge(trial, key, values) for trial in equals)
+    ]
     if not edges:
         return None
     names = ", ".join(key.removeprefix("method.") for key in edges)
@@ -178,7 +180,7 @@ def _beats(trial: Trial, best: str) -> bool:
 
 
 def _edge(trial: Trial, key: str, values: Any) -> bool:
-    """Whether a trial has the least or the largest of several numbers; beyond infinity there is nothing."""
+    """Whether a trial has the smallest or the largest value of a numeric key; infinity is no edge."""
     ends = [values.get("low"), values.get("high")] if isinstance(values, dict) else values
     numbers = [value for value in ends if isinstance(value, int | float) and not isinstance(value, bool)]
     if len(ends) < 2 or not numbers or any(value not in numbers and value != "inf" for value in ends):
@@ -187,10 +189,10 @@ def _edge(trial: Trial, key: str, values: Any) -> bool:
 
 
 def _rows(path: Path) -> list[tuple[int, str, Row]]:
-    """Every trial's number, state and attributes."""
-    if not path.exists():  # it comes when all is ready
+    """Number, state and attributes of every trial."""
+    if not path.exists():  # it is created when everything is ready
         return []
-    uri = f"{path.resolve().as_uri()}?mode=rw"  # not ro: what a killed writer left half-done may have to be undone
+    uri = f"{path.resolve().as_uri()}?mode=rw"  # not ro: SQLite may have to roll back what a killed writer left
     try:
         with closing(sqlite3.connect(uri, uri=True, timeout=60)) as db:
             rows = db.execute(
@@ -226,7 +228,7 @@ def _trial(number: int, state: State, attrs: Row) -> Trial:
 
 
 def _mean(numbers: Iterable[float | None]) -> float | None:
-    """Over the seeds; None if one of them has no number."""
+    """The mean; None if a number is missing."""
     every = list(numbers)
     known = [number for number in every if number is not None]
     return mean(known) if known and len(known) == len(every) else None

@@ -1,4 +1,4 @@
-"""One trial: a point of the space, run in memory with each of its seeds. To diverge or to starve is a result."""
+"""One run of a trial, in memory. Diverging and starving are results too."""
 
 from __future__ import annotations
 
@@ -11,91 +11,89 @@ from tardygrad.core.task import Task
 from tardygrad.errors import Diverged, Starved
 from tardygrad.runs.record import Row, plain
 from tardygrad.runs.run import Settings, begin
-from tardygrad.spec import spec
-from tardygrad.sweep.config import Asked
+from tardygrad.spec.signature import call
+from tardygrad.spec.spec import Spec
 
-Look = Callable[[int, float], bool]
-"""Whether a run should end that has come to this round with this test loss."""
+Stop = Callable[[Row], str | None]
+"""Why a run should end after this evaluated round: `reached` (the target), `pruned`, or None to continue."""
 
 
-class Bench:
-    """Where trials are made: it keeps the last task, and the scores of its x_0."""
+class TaskCache:
+    """The task that was built last and the scores of its x_0, since most trials share them."""
 
-    def __init__(self, asked: Asked, task: Task) -> None:
-        self.asked = asked
-        self._part = asked.at(asked.first()).task
-        self._task = task
+    def __init__(self) -> None:
+        self._key: Any = None
+        self._task: Task | None = None
         self._starts: dict[int, Row] = {}
 
-    def trial(self, params: Row, look: Look) -> Row:
-        """What came of a point."""
-        one = self.asked.at(params)
-        if one.task != self._part:
-            self._part, self._task, self._starts = one.task, one.build().task, {}
-        seeds = [self._run(one, one.run.seed + i, look) for i in range(self.asked.seeds)]
-        key = {"time": "to_target"}.get(self.asked.best, self.asked.best)
-        values: list[Any] = [row[key] if row["status"] == "finished" else None for row in seeds]
-        worst = next((row for row in seeds if row["status"] != "finished"), seeds[0])
-        value = None if None in values else mean(map(float, values))
-        return {"status": worst["status"], "reason": worst["reason"], "value": value, "seeds": seeds}
+    def task(self, spec: Spec) -> Task:
+        """The task of a spec."""
+        if self._task is None or spec.task != self._key:
+            self._key, self._task, self._starts = spec.task, call(spec.task.make, spec.task.arguments, "task"), {}
+        return self._task
 
-    def _start(self, seed: int) -> Row:
-        """The scores of x_0."""
+    def start(self, spec: Spec, seed: int) -> Row:
+        """The test scores of x_0."""
+        task = self.task(spec)
         if seed not in self._starts:
-            scores = self._task.evaluate(self._task.init(seed), self._task.init_module_buffers())
-            self._starts[seed] = {name: scores[name] for name in ("loss", "accuracy") if name in scores}
+            self._starts[seed] = task.evaluate(task.init(seed), task.init_module_buffers())
         return self._starts[seed]
 
-    def _run(self, one: spec.Spec, seed: int, look: Look) -> Row:
-        asked, built, start = self.asked, one.build(self._task), self._start(seed)
-        budget, rows = asked.budget or math.inf, list[Row]()
-        scored = {f"test_{name}": value for name, value in start.items()}
-        curve = [(0, 0.0, start["loss"], start.get("accuracy"))]
-        status = reached = None
-        with built.pool() as pool:
-            settings: Settings = {**one.run.settings(), "seed": seed}
-            run = begin(built.method, self._task, pool, **settings)
-            rounds = run.go()
-            try:
-                for row in rounds:
-                    if row["time"] > budget:
-                        break
-                    rows.append(row)
-                    if "test_loss" not in row:
-                        continue
-                    scored = row
-                    curve.append((row["round"], row["time"], row["test_loss"], row.get("test_accuracy")))
-                    if asked.target is not None and self._there(row, asked.target):
-                        reached = row["time"]
-                        break
-                    if asked.prune and look(row["round"], row["test_loss"]):
-                        status = "pruned"
-                        break
-            except (Diverged, Starved):
-                status = run.status
-            finally:
-                rounds.close()
-        ended = status is None
-        scores = {name.removeprefix("test_"): value for name, value in scored.items() if name.startswith("test_")}
-        loss, accuracy = scores.pop("loss"), scores.pop("accuracy", None)
-        result = {
-            "seed": seed,
-            "status": status or "finished",
-            "reason": run.reason,
-            "accuracy": accuracy if ended else None,
-            "loss": loss if ended else None,
-            "scores": scores,
-            "start": start,
-            "time": rows[-1]["time"] if rows else 0.0,
-            "rounds": len(rows),
-            "to_target": reached,
-            "clipped": mean(row["clipped"] for row in rows) if rows else 0.0,
-            "local_clipped": mean(row["local_clipped"] for row in rows) if rows else 0.0,
-            "curve": curve,
-            "seconds": run.seconds,
-        }
-        return cast(Row, plain(result))
 
-    def _there(self, row: Row, target: float) -> bool:
-        score = row[f"test_{self.asked.score}"]
-        return score is not None and bool(score >= target if self.asked.score == "accuracy" else score <= target)
+def run_seed(
+    spec: Spec,
+    tasks: TaskCache,
+    seed: int,
+    *,
+    score: str = "accuracy",
+    budget: float | None = None,
+    stop: Stop = lambda row: None,
+) -> Row:
+    """Run a spec with one seed, to its end or to where it diverges, and return what to store of it.
+
+    Args:
+        score: the test score that is stored as the accuracy.
+        budget: simulated seconds after which the run ends.
+    """
+    start, built, rows = tasks.start(spec, seed), spec.build(tasks.task(spec)), list[Row]()
+    scored = {f"test_{name}": value for name, value in start.items()}
+    curve = [(0, 0.0, start["loss"], start.get(score))]
+    ended = None
+    with built.pool() as pool:
+        settings: Settings = {**spec.run.settings(), "seed": seed}
+        run = begin(built.method, built.task, pool, **settings)
+        rounds = run.go()
+        try:
+            for row in rounds:
+                if row["time"] > (budget or math.inf):
+                    break
+                rows.append(row)
+                if "test_loss" in row:
+                    scored = row
+                    curve.append((row["round"], row["time"], row["test_loss"], row.get(f"test_{score}")))
+                    if ended := stop(row):
+                        break
+        except (Diverged, Starved):
+            ended = run.status
+        finally:
+            rounds.close()
+    whole = ended in (None, "reached")
+    scores = {name.removeprefix("test_"): value for name, value in scored.items() if name.startswith("test_")}
+    loss, accuracy = scores.pop("loss"), scores.pop(score, None)
+    result = {
+        "seed": seed,
+        "status": "finished" if whole else ended,
+        "reason": run.reason,
+        "accuracy": accuracy if whole else None,
+        "loss": loss if whole else None,
+        "scores": scores,
+        "start": {name: start[name] for name in ("loss", score) if name in start},
+        "time": rows[-1]["time"] if rows else 0.0,
+        "rounds": len(rows),
+        "to_target": rows[-1]["time"] if ended == "reached" else None,
+        "clipped": mean(row["clipped"] for row in rows) if rows else 0.0,
+        "local_clipped": mean(row["local_clipped"] for row in rows) if rows else 0.0,
+        "curve": curve,
+        "seconds": run.seconds,
+    }
+    return cast(Row, plain(result))

@@ -10,8 +10,8 @@ import altair as alt
 
 from tardygrad.report.theme import image_style, line_legend, method_colours
 from tardygrad.reproduce import paper
-from tardygrad.reproduce.claims import FLEETS, HARD, PAIR, PLACES, WORKS, Claim, Finding, Line, Scale, field
-from tardygrad.reproduce.trials import Arm, Look
+from tardygrad.reproduce.claims import FLEETS, HARD, PAIR, PLACES, WORKS, Claim, ClaimLine, Finding, Scale, field
+from tardygrad.reproduce.trials import Look, Trial
 
 _TIME = alt.X("time:Q", title="simulated time (seconds)", scale=alt.Scale(type="log", nice=False))
 _LOSS = alt.Y("loss:Q", title="test loss", scale=alt.Scale(type="log"))
@@ -24,16 +24,16 @@ def picture(claim: Claim, finding: Finding, look: Look, scale: Scale) -> Any:
     return image_style(draw(finding.lines, look, scale))
 
 
-def curve(look: Look, arm: Arm, scale: Scale) -> list[dict[str, Any]]:
-    """An arm's evaluations, mean over the seeds; where a seed's loss is not finite there is none."""
+def curve(look: Look, trial: Trial, scale: Scale) -> list[dict[str, Any]]:
+    """A trial's evaluations, mean over the seeds; where a seed's loss is not finite there is none."""
     points = []
-    for evaluated in zip(*(row.curve for seed in scale.seeds if (row := look(arm, seed))), strict=False):
+    for evaluated in zip(*(row.curve for seed in scale.seeds if (row := look(trial, seed))), strict=False):
         rounds, times, losses, scores = zip(*evaluated, strict=True)
         known = [loss for loss in losses if loss is not None]
         points.append(
             {
-                "method": arm.label,
-                "mode": arm.mode,
+                "method": trial.label,
+                "mode": trial.mode,
                 "round": rounds[0],
                 "time": mean(times),
                 "loss": mean(known) if len(known) == len(losses) else None,
@@ -59,22 +59,24 @@ def _lines(points: list[dict[str, Any]], labels: Iterable[str]) -> Any:
     )
 
 
-def _waiting(lines: list[Line], look: Look, scale: Scale) -> Any:
+def _waiting(lines: list[ClaimLine], look: Look, scale: Scale) -> Any:
     sides = []
     for fleet in FLEETS:
-        here = [one.arm for one in lines if one.arm.stragglers == fleet and one.arm.rounds == lines[0].arm.rounds]
-        points = [point for arm in here for point in curve(look, arm, scale)]
-        chart = _lines(points, [arm.label for arm in here]).encode(x=_TIME, y=_ACCURACY)
+        here = [
+            one.trial for one in lines if one.trial.stragglers == fleet and one.trial.rounds == lines[0].trial.rounds
+        ]
+        points = [point for trial in here for point in curve(look, trial, scale)]
+        chart = _lines(points, [trial.label for trial in here]).encode(x=_TIME, y=_ACCURACY)
         sides.append(chart.properties(title=f"{fleet} stragglers"))
     return alt.hconcat(*sides)
 
 
-def _hard(lines: list[Line], look: Look, scale: Scale) -> Any:
+def _hard(lines: list[ClaimLine], look: Look, scale: Scale) -> Any:
     rows = []
     for i, setting in enumerate(HARD):
-        arms = [one.arm for one in lines[4 * i : 4 * i + 4]]
-        points = [point for arm in arms for point in curve(look, arm, scale)]
-        chart = _lines(points, [arm.label for arm in arms]).encode(y=_LOSS).properties(height=200)
+        trials = [one.trial for one in lines[4 * i : 4 * i + 4]]
+        points = [point for trial in trials for point in curve(look, trial, scale)]
+        chart = _lines(points, [trial.label for trial in trials]).encode(y=_LOSS).properties(height=200)
         title = f"η = {setting['lr']:g} (dashed: server-centric)"
         rows.append(
             alt.hconcat(chart.encode(x=alt.X("round:Q", title="rounds")).properties(title=title), chart.encode(x=_TIME))
@@ -82,24 +84,24 @@ def _hard(lines: list[Line], look: Look, scale: Scale) -> Any:
     return alt.vconcat(*rows)
 
 
-def _wider(lines: list[Line], look: Look, scale: Scale) -> Any:
+def _wider(lines: list[ClaimLine], look: Look, scale: Scale) -> Any:
     """Three settings, and the grid."""
     sides = []
     for i, place in enumerate(PLACES):
-        arms = [one.arm for one in lines[2 * i : 2 * i + 2]]
-        points = [point for arm in arms for point in curve(look, arm, scale)]
-        chart = _lines(points, [arm.label for arm in arms]).encode(x=alt.X("round:Q", title="rounds"), y=_LOSS)
+        trials = [one.trial for one in lines[2 * i : 2 * i + 2]]
+        points = [point for trial in trials for point in curve(look, trial, scale)]
+        chart = _lines(points, [trial.label for trial in trials]).encode(x=alt.X("round:Q", title="rounds"), y=_LOSS)
         sides.append(chart.properties(width=230, height=200, title=f"η = {place['lr']:g}, η_ℓ = {place['local_lr']:g}"))
     return alt.vconcat(alt.hconcat(*sides), alt.hconcat(*(_grid(look, scale, method) for method in PAIR)))
 
 
 def _grid(look: Look, scale: Scale, method: str) -> Any:
     cells: list[dict[str, Any]] = []
-    for arm in field(scale):
-        row = look(arm, scale.seeds[0])
-        if arm.method == method and row:
+    for trial in field(scale):
+        row = look(trial, scale.seeds[0])
+        if trial.method == method and row:
             score = row.accuracy or 0.0
-            cells.append({**arm.settings, "accuracy": score, "text": f"{score:.0f}", "works": score >= WORKS})
+            cells.append({**trial.settings, "accuracy": score, "text": f"{score:.0f}", "works": score >= WORKS})
     base = alt.Chart({"values": cells}).encode(
         x=alt.X("lr:O", title="η", axis=alt.Axis(labelAngle=0)), y=alt.Y("local_lr:O", title="η_ℓ", sort="descending")
     )
@@ -112,21 +114,21 @@ def _grid(look: Look, scale: Scale, method: str) -> Any:
     return (heat + text).properties(width=300, height=160, title=title)
 
 
-def _dots(lines: list[Line], look: Look, scale: Scale) -> Any:
+def _dots(lines: list[ClaimLine], look: Look, scale: Scale) -> Any:
     """Accuracies with their spread, and the paper's."""
-    fleets = list(dict.fromkeys(one.arm.stragglers for one in lines))
-    return alt.hconcat(*(_side([one for one in lines if one.arm.stragglers == fleet], fleet) for fleet in fleets))
+    fleets = list(dict.fromkeys(one.trial.stragglers for one in lines))
+    return alt.hconcat(*(_side([one for one in lines if one.trial.stragglers == fleet], fleet) for fleet in fleets))
 
 
-def _side(lines: list[Line], title: str) -> Any:
+def _side(lines: list[ClaimLine], title: str) -> Any:
     rows: list[dict[str, Any]] = [
         {
-            "arm": name(one.arm, lines),
-            "method": one.arm.label,
+            "arm": name(one.trial, lines),
+            "method": one.trial.label,
             "accuracy": one.accuracy,
             "low": max(one.accuracy - one.spread, 0.0),
             "high": min(one.accuracy + one.spread, 100.0),
-            "paper": paper.accuracy(one.arm),
+            "paper": paper.accuracy(one.trial),
         }
         for one in lines
     ]
@@ -145,24 +147,24 @@ def _side(lines: list[Line], title: str) -> Any:
     return (theirs + bars + dots).properties(width=330, height=24 * len(rows), title=f"{title} stragglers")
 
 
-def name(arm: Arm, among: list[Line]) -> str:
-    """An arm's name, with what tells it from the others of its method."""
-    same = [one.arm for one in among if one.arm.label == arm.label]
-    parts = [arm.label]
+def name(trial: Trial, among: list[ClaimLine]) -> str:
+    """A trial's name, with what tells it from the others of its method."""
+    same = [one.trial for one in among if one.trial.label == trial.label]
+    parts = [trial.label]
     if len({one.mode for one in same}) > 1:
-        parts.append({"server": "SC", "client": "CC", "sync": "sync"}[arm.mode])
+        parts.append({"server": "SC", "client": "CC", "sync": "sync"}[trial.mode])
     if len({one.settings.get("lr") for one in same}) > 1:
-        parts.append(f"η = {arm.settings['lr']:g}")
+        parts.append(f"η = {trial.settings['lr']:g}")
     return ", ".join(parts)
 
 
-def _buffers(lines: list[Line], look: Look, scale: Scale) -> Any:
+def _buffers(lines: list[ClaimLine], look: Look, scale: Scale) -> Any:
     rows: list[dict[str, Any]] = [
         {
-            "method": one.arm.label,
-            "mode": one.arm.mode,
-            "fleet": one.arm.stragglers,
-            "M": one.arm.buffer,
+            "method": one.trial.label,
+            "mode": one.trial.mode,
+            "fleet": one.trial.stragglers,
+            "M": one.trial.buffer,
             "accuracy": one.accuracy,
             "time": one.time,
         }

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from tardygrad.report.theme import write
 from tardygrad.reproduce import paper
-from tardygrad.reproduce.claims import Claim, Finding, Line, Scale, texts
+from tardygrad.reproduce.claims import Claim, ClaimLine, Finding, Scale, texts
+from tardygrad.reproduce.claims_charts import picture
 from tardygrad.reproduce.page import table
-from tardygrad.reproduce.pictures import picture
 from tardygrad.reproduce.trials import BUFFER, LOCAL_CLIP, LOCAL_LR, LOCAL_STEPS, ROUNDS, TASK, TUNING, Look
 
 HEADINGS = (
@@ -25,20 +25,20 @@ HEADINGS = (
 )
 
 
-def row(line: Line) -> tuple[str, ...]:
+def row(line: ClaimLine) -> tuple[str, ...]:
     """A line of a claim's table."""
-    arm = line.arm
-    theirs = paper.accuracy(arm)
+    trial = line.trial
+    theirs = paper.accuracy(trial)
     return (
-        arm.method,
-        arm.mode,
-        arm.stragglers,
-        str(arm.buffer),
-        ", ".join(f"{key} {value:g}" for key, value in arm.settings.items()),
+        trial.method,
+        trial.mode,
+        trial.stragglers,
+        str(trial.buffer),
+        ", ".join(f"{key} {value:g}" for key, value in trial.settings.items()),
         f"{line.accuracy:.1f} ± {line.spread:.1f}",
         "" if theirs is None else f"{theirs:.1f}",
         f"{line.time:,.0f}",
-        f"{line.clipped:.0%}" if "clip" in arm.settings else "",
+        f"{line.clipped:.0%}" if "clip" in trial.settings else "",
         line.note,
     )
 

@@ -1,0 +1,146 @@
+"""The accuracy tables as Markdown, each with a picture of the scores against simulated time."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import altair as alt
+
+from tardygrad.report import theme
+from tardygrad.reproduce.experiments import FLEETS, LABELS
+from tardygrad.reproduce.page import marks, put, table
+from tardygrad.reproduce.tables import CellLine, Table
+
+HEADINGS = ("stragglers", "mode", "method", "ours", "paper", "ours (s)", "paper (s)", "η", "η_ℓ", "clipped: Δ, g")
+
+
+def write(page: Path, tables: list[Table]) -> None:
+    """Write the tables into a page, or a new page, and the pictures of complete ones into `images` beside it.
+
+    The text of an experiment without any run here is kept.
+    """
+
+    def sections(standing: str) -> str:
+        old = {part.split("`")[1]: part.rstrip() + "\n" for part in re.split(r"(?m)^(?=## `)", standing)[1:]}
+        return "\n".join(_section(each) or old.get(each.name) or _not_run(each) for each in tables)
+
+    begin, end = marks("tables")
+    put(page, "tables", sections, new=f"# Results\n\n{begin}\n{end}\n")
+    for each in tables:
+        if all(line.best for line in each.lines()):
+            theme.write(_curves(each), page.parent / _picture(each))
+
+
+def row(line: CellLine, grid: int) -> tuple[str, ...]:
+    """The row of a cell."""
+    stragglers, mode, _ = line.cell
+    paper = (f"{line.paper:.1f}", f"{line.paper_time:.0f}")
+    if line.best is None:
+        state = f"{line.trials} of {grid} trials" if line.trials else "not run"
+        return (stragglers, mode, line.label, state, paper[0], "", paper[1], "", "", "")
+    score = _score(line.score) + ("" if line.spread is None else f" ± {line.spread:.1f}")
+    outer = "–" if line.best.clip is None else f"{line.clipped:.0%}"
+    rates = (f"{line.best.lr:g}", f"{line.best.local_lr:g}", f"{outer}, {line.local_clipped:.0%}")
+    return (stragglers, mode, line.label, score, paper[0], f"{line.time:.0f}", paper[1], *rates)
+
+
+def verdicts(lines: list[CellLine]) -> list[str]:
+    """The best asynchronous against the best synchronous cell, in points and in time, ours and the paper's."""
+    found = []
+    for fleet in FLEETS:
+        of_fleet = [line for line in lines if line.cell.stragglers == fleet]
+        if any(line.score is None for line in of_fleet):
+            continue
+        sync = [line for line in of_fleet if line.cell.mode == "sync"]
+        rest = [line for line in of_fleet if line.cell.mode != "sync"]
+        ours = max(line.score or 0.0 for line in rest) - max(line.score or 0.0 for line in sync)
+        paper = max(line.paper for line in rest) - max(line.paper for line in sync)
+        faster = mean(line.time for line in sync) / mean(line.time for line in rest)
+        theirs = mean(line.paper_time for line in sync) / mean(line.paper_time for line in rest)
+        found.append(
+            f"{fleet}: best asynchronous − best synchronous = {ours:+.1f} points (paper {paper:+.1f}), "
+            f"in {faster:.0f} times less time (paper {theirs:.0f})"
+        )
+    return found
+
+
+def _not_run(one: Table) -> str:
+    return f"## `{one.name}`\n\n{one.experiment.title}.\n\nNot run.\n"
+
+
+def _section(one: Table) -> str:
+    experiment, lines, clips = one.experiment, one.lines(), one.clips()
+    if not any(line.trials for line in lines):
+        return ""
+    most = max(line.seeds for line in lines)
+    seeds = f", mean ± standard deviation of {most} seeds" if most > 1 else ""
+    thresholds = f"u = {clips[0]:g} and ũ = {clips[1]:g}" if clips else "not chosen yet"
+    pairs = ", ".join(f"({u:g}, {outer:g})" for u, outer in experiment.clips)
+    settings = ", ".join(f"{key}={value!r}" for key, value in experiment.settings.items())
+    steps = ", ".join(f"{key}={value}" for key, value in experiment.how.items())
+    text = [
+        f"## `{one.name}`",
+        f"{experiment.title}.",
+        f"N = {experiment.clients}, T = {experiment.rounds}, {steps}; the task: {settings}. "
+        f"Shown: test {experiment.score} in per cent after the last round{seeds}. "
+        f"Grid: η in {_set(experiment.lrs)}, η_ℓ in {_set(experiment.local_lrs)}, (u, ũ) in {{{pairs}}}; "
+        f"chosen by the best synchronous Clip²: {thresholds}.",
+        table(HEADINGS, (row(line, len(experiment.rates)) for line in lines)),
+        "\n".join(f"- {verdict}" for verdict in verdicts(lines)),
+        f"![Test {experiment.score} against simulated time]({_picture(one)})\n\n"
+        "In the picture the first seed of the synchronous and of the client-centric cells, with their best settings."
+        if all(line.best for line in lines)
+        else "",
+        f"Every trial with large stragglers, by (η, η_ℓ), first seed:\n\n{_trials(one, clips)}" if clips else "",
+    ]
+    return "\n\n".join(part for part in text if part) + "\n"
+
+
+def _trials(one: Table, clips: tuple[float, float]) -> str:
+    """The scores with every pair of rates, which show how wide the range is in which a method works."""
+    rows = []
+    for cell in one.experiment.cells:
+        if cell.stragglers == "large":
+            results = [one.look(trial) for trial in one.experiment.grid(cell, clips)]
+            scores = ("" if result is None else _score(result.accuracy) for result in results)
+            rows.append((cell.mode, LABELS[cell.method], *scores))
+    return table(("mode", "method", *(f"{lr:g}, {local_lr:g}" for lr, local_lr in one.experiment.rates)), rows)
+
+
+def _score(score: float | None) -> str:
+    return "diverged" if score is None else f"{score:.1f}"
+
+
+def _picture(one: Table) -> str:
+    return f"images/tables-{one.name}.svg"
+
+
+def _set(values: tuple[float, ...]) -> str:
+    return "{" + ", ".join(f"{value:g}" for value in values) + "}"
+
+
+def _curves(one: Table) -> Any:
+    """The synchronous and client-centric cells with their best settings, first seed; the fleets side by side."""
+    points = [
+        {"method": line.label, "mode": line.cell.mode, "fleet": line.cell.stragglers, "time": time, "score": score}
+        for line in one.lines()
+        if line.best and line.cell.mode != "server" and (result := one.look(line.best))
+        for _, time, _, score in result.curve
+        if score is not None
+    ]
+    dashes = alt.Scale(domain=["client", "sync"], range=[[1, 0], [4, 2]])
+    chart = theme.method_lines(points, list(LABELS.values())).encode(
+        x=alt.X("time:Q", title="simulated time (seconds)", scale=alt.Scale(type="log", nice=False)),
+        y=alt.Y("score:Q", title=f"test {one.experiment.score} (%)", scale=alt.Scale(zero=False)),
+        strokeDash=alt.StrokeDash("mode:N", scale=dashes, legend=None),
+    )
+    sides = [
+        chart.transform_filter(alt.datum.fleet == fleet).properties(
+            title=f"{fleet} stragglers, client-centric (dashed: synchronous)"
+        )
+        for fleet in FLEETS
+    ]
+    return theme.image_style(alt.hconcat(*sides))

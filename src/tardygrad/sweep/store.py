@@ -1,0 +1,129 @@
+"""Finished runs: one JSON file each, named after a hash of its spec, written whole or not at all.
+
+A finished run is never repeated, several experiments can share it, and a changed experiment never takes the results of
+the old one. A file holds the whole spec, so `tardygrad run FILE` repeats the run.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing as mp
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
+from functools import cache
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from pydantic import TypeAdapter
+
+from tardygrad.engines.sim.process_pool import serve_parent
+from tardygrad.errors import RecordError
+from tardygrad.runs.record import exclusive, read_json, write_json
+from tardygrad.runs.run import versions
+from tardygrad.spec.spec import parse
+from tardygrad.sweep.trial import TaskCache, run_seed
+
+_PLACES = ("data", "cache", "pretrained")  # keys of a task that say where files are, which changes no result
+
+
+class Run(NamedTuple):
+    """A run to make: a name for its file, the tables of its spec, and the test score to store as its accuracy."""
+
+    name: str
+    spec: dict[str, Any]
+    score: str = "accuracy"
+
+
+class Result(NamedTuple):
+    """The outcome of a run; scores are in per cent."""
+
+    status: str
+    accuracy: float | None  # after the last round, or another score that the run asked for; None: did not finish
+    loss: float | None
+    time: float  # simulated seconds
+    curve: list[tuple[int, float, float | None, float | None]]  # round, time, test loss, accuracy
+    clipped: float  # share of the coordinates of Δ_t, mean over rounds
+    local_clipped: float  # share of the coordinates of gradients
+
+
+class Store:
+    """A folder of finished runs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.tasks = TaskCache()
+        self._known: dict[Path, Result] = {}
+
+    def look(self, run: Run) -> Result | None:
+        """The result of a run; None if it is missing or its file is damaged."""
+        path = self.path(run)
+        if path not in self._known:
+            with suppress(ValueError, RecordError, KeyError, TypeError):
+                row = read_json(path)["result"]
+                result = _adapter().validate_python({key: row[key] for key in Result._fields})
+                curve = [(*point[:3], _percent(point[3])) for point in result.curve if point[0] > 0]
+                self._known[path] = result._replace(accuracy=_percent(result.accuracy), curve=curve)
+        return self._known.get(path)
+
+    def path(self, run: Run) -> Path:
+        """The file of a run's result."""
+        text = json.dumps(_decisive(json.dumps(run.spec)), sort_keys=True)
+        name = f"{run.name}-{blake2b(text.encode(), digest_size=6).hexdigest()}"
+        return self.folder / f"{name.replace('²', '2').replace(', ', '-').lower()}.json"
+
+    def missing(self, runs: Iterable[Run]) -> list[Run]:
+        """The runs that have no result yet, each once."""
+        return list({self.path(run): run for run in runs if self.look(run) is None}.values())
+
+    def make(self, runs: Iterable[Run], jobs: int) -> Iterator[Path]:
+        """Make the missing runs in so many processes and yield each file when it is written."""
+        context = mp.get_context("fork")  # so that the processes share the task if it is built already
+        with exclusive(self.folder), ProcessPoolExecutor(jobs, context, _begin, (self.tasks,)) as pool:
+            try:
+                futures = [pool.submit(_run, self.path(run), run) for run in self.missing(runs)]
+                for future in as_completed(futures):
+                    yield future.result()
+            except BrokenProcessPool as error:
+                raise RecordError("a process died; is there enough memory? Go on with the same command.") from error
+            finally:
+                pool.shutdown(cancel_futures=True)  # waits for the runs under way and keeps their results
+
+
+@cache
+def _decisive(text: str) -> dict[str, Any]:
+    """The part of a spec that decides the result, defaults filled in."""
+    tables = parse(json.loads(text)).resolved()
+    task = {key: value for key, value in tables["task"].items() if key not in _PLACES}
+    run = {key: tables["run"][key] for key in ("rounds", "seed", "evaluate_every")}
+    return {**tables, "task": task, "engine": {**tables["engine"], "workers": 1}, "run": run}
+
+
+@cache
+def _adapter() -> TypeAdapter[Result]:
+    return TypeAdapter(Result)
+
+
+def _percent(share: float | None) -> float | None:
+    return None if share is None else 100 * share
+
+
+_tasks = TaskCache()  # of this process
+
+
+def _begin(tasks: TaskCache) -> None:
+    global _tasks
+    _tasks = tasks
+    serve_parent()
+    torch.set_num_threads(1)
+
+
+def _run(path: Path, run: Run) -> Path:
+    spec = parse(run.spec, path.stem)
+    result = run_seed(spec, _tasks, spec.run.seed, score=run.score)
+    del result["seconds"]  # the only part that differs when the run is repeated
+    write_json(path, {"spec": spec.resolved(), "run": spec.run.settings(), "versions": versions(), "result": result})
+    return path

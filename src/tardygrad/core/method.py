@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import wraps
+from inspect import Parameter, signature
 from itertools import accumulate
-from typing import Literal, Required, TypedDict, get_args
+from typing import Literal, ParamSpec, TypedDict, get_args
 
 from torch import Tensor
 
 from tardygrad.core.dylu import Pace
 from tardygrad.core.transforms import State, Step, Transform
-from tardygrad.errors import Invalid, check_integer, is_number
+from tardygrad.errors import Invalid, check_integer, is_number, nearest
 
 Mode = Literal["sync", "server", "client"]
 """Who works when: synchronous rounds, server-centric, client-centric."""
@@ -168,8 +170,8 @@ class Method:
         return f"{self.name} ({mode}, M={self.buffer}, {work}{''.join(treated)})"
 
 
-class Places(TypedDict, total=False):
-    """The settings of `Method` that every constructor passes on: how much work, and for whom."""
+class MethodSettings(TypedDict, total=False):
+    """The settings of `Method` that every constructor passes on; `buffer` and `mode` have defaults of their own."""
 
     local_steps: int | None
     local_epochs: int | None
@@ -178,19 +180,26 @@ class Places(TypedDict, total=False):
     dispatch: Dispatch
 
 
-class Work(Places, total=False):
-    """And who works when, of a method that was published for no mode of its own."""
-
-    mode: Mode
+P = ParamSpec("P")
 
 
-class How(Work):
-    """And how many: those of a method that waits for M updates."""
+def constructor(make: Callable[P, Method]) -> Callable[P, Method]:
+    """A constructor of methods that raises `Invalid`, not `TypeError`, for a missing or unknown setting."""
+    own = [p for p in signature(make).parameters.values() if p.kind is Parameter.KEYWORD_ONLY]
+    known = [p.name for p in own] + list(MethodSettings.__annotations__)
+    required = [p.name for p in own if p.default is Parameter.empty]
 
-    buffer: Required[int]
+    @wraps(make)
+    def checked(*args: P.args, **given: P.kwargs) -> Method:
+        name = make.__name__
+        if args:
+            raise Invalid(f"{name} takes its settings by name, got {args[0]!r}. Use {name}({known[0]}=..., ...).")
+        for key in given:
+            if key not in known:
+                fix = nearest(key, known) or f" Its settings are {', '.join(known)}."
+                raise Invalid(f"{name} has no setting `{key}`.{fix}")
+        if missing := [f"`{key}`" for key in required if key not in given]:
+            raise Invalid(f"{name} needs {' and '.join(missing)}.")
+        return make(*args, **given)
 
-
-class Many(Places):
-    """How many, of a method with a mode of its own."""
-
-    buffer: Required[int]
+    return checked

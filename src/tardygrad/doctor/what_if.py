@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple
 
-from tardygrad.core.method import How, Method, Mode
+from tardygrad.core.method import Method, Mode
 from tardygrad.doctor.clock_run import Clocked, clocked, laps
 from tardygrad.doctor.fit import fit
 from tardygrad.doctor.history import History
@@ -141,5 +141,5 @@ def method_of(history: History) -> Method | None:
         return None
     modes: dict[str, Mode] = {"synchronous": "sync", "server-centric": "server", "client-centric": "client"}
     late = "downplayed" in history.method
-    how: How = {"buffer": int(said[2]), "local_steps": 1, "mode": modes[said[1]]}
-    return sgdclip(local_lr=0.0, local_clip=0.0, lr=0.0, downplay=late, **how)
+    still = partial(sgdclip, local_lr=0.0, local_clip=0.0, lr=0.0, local_steps=1)
+    return still(buffer=int(said[2]), mode=modes[said[1]], downplay=late)

@@ -17,12 +17,13 @@ from typing import Literal, Unpack
 
 from tardygrad.core import algorithm, transforms
 from tardygrad.core.clipping import Norm
-from tardygrad.core.method import How, Method
+from tardygrad.core.method import Method, MethodSettings, Mode, constructor
 from tardygrad.core.schedules import Schedule, lift
 from tardygrad.core.transforms import chain, scale
 from tardygrad.theory.prescribed import prescribed
 
 
+@constructor
 def clip2(
     *,
     local_lr: float | Schedule,
@@ -36,7 +37,9 @@ def clip2(
     compensate: bool = False,
     schedule: Literal["constant", "theory", "theory-tolerant", "theory-unknown-tail"] = "constant",
     tail: float | None = None,
-    **how: Unpack[How],
+    buffer: int,
+    mode: Mode = "server",
+    **how: Unpack[MethodSettings],
 ) -> Method:
     """Clip².
 
@@ -73,5 +76,7 @@ def clip2(
         ),
         weight=algorithm.downplay if downplay else None,
         compensate=compensate,
+        buffer=buffer,
+        mode=mode,
         **how,
     )

@@ -22,13 +22,14 @@ from typing import Literal, Unpack
 import torch
 from torch import Tensor
 
-from tardygrad.core.method import Curvature, Method, Mode, Places
+from tardygrad.core.method import Curvature, Method, MethodSettings, Mode, constructor
 from tardygrad.core.schedules import Schedule, lift
 from tardygrad.core.transforms import State, Step, Transform, below_one, scale, small, stateless, zero_or_more
 from tardygrad.errors import Invalid
 from tardygrad.methods.local import local
 
 
+@constructor
 def dcasgd(
     *,
     local_lr: float | Schedule,
@@ -41,7 +42,7 @@ def dcasgd(
     local_clip: float | Schedule = math.inf,
     buffer: int = 1,
     mode: Mode = "client",
-    **how: Unpack[Places],
+    **how: Unpack[MethodSettings],
 ) -> Method:
     """DC-ASGD.
 

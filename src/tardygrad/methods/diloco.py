@@ -18,12 +18,13 @@ from typing import Unpack
 
 from tardygrad.core import transforms
 from tardygrad.core.clipping import Norm
-from tardygrad.core.method import Many, Method, Mode
+from tardygrad.core.method import Method, MethodSettings, Mode, constructor
 from tardygrad.core.schedules import Schedule, lift
 from tardygrad.core.torch_inner import Options
 from tardygrad.methods.local import local
 
 
+@constructor
 def diloco(
     *,
     local_lr: float | Schedule,
@@ -34,8 +35,9 @@ def diloco(
     keep: bool = True,
     local_clip: float | Schedule = math.inf,
     norm: Norm = "coordinate",
+    buffer: int,
     mode: Mode = "sync",
-    **how: Unpack[Many],
+    **how: Unpack[MethodSettings],
 ) -> Method:
     """DiLoCo.
 
@@ -59,6 +61,7 @@ def diloco(
         inner=local(local_lr, local_clip, optimizer, options, norm=norm),
         outer=transforms.momentum(lift("lr", lr), momentum, nesterov=True),
         keep=keep,
+        buffer=buffer,
         mode=mode,
         **how,
     )

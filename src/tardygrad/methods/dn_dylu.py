@@ -25,7 +25,7 @@ import math
 from typing import Literal, Unpack
 
 from tardygrad.core.dylu import Pace
-from tardygrad.core.method import Method, Work
+from tardygrad.core.method import Method, MethodSettings, Mode, constructor
 from tardygrad.core.schedules import Schedule, lift
 from tardygrad.core.torch_inner import Options
 from tardygrad.core.transforms import delayed_nesterov
@@ -36,6 +36,7 @@ LONGEST = 10**9
 """The largest N: beyond, an arrival moves x by less than float32 can tell."""
 
 
+@constructor
 def dn_dylu(
     *,
     local_lr: float | Schedule,
@@ -53,7 +54,8 @@ def dn_dylu(
     options: Options | None = None,
     keep: bool = False,
     buffer: int = 1,
-    **how: Unpack[Work],
+    mode: Mode = "server",
+    **how: Unpack[MethodSettings],
 ) -> Method:
     """DN, with DyLU or without.
 
@@ -87,6 +89,7 @@ def dn_dylu(
         buffer=buffer,
         pace=pace if dylu else None,
         keep=keep,
+        mode=mode,
         **how,
     )
 

@@ -20,12 +20,13 @@ from __future__ import annotations
 import math
 from typing import Unpack
 
-from tardygrad.core.method import How, Method
+from tardygrad.core.method import Method, MethodSettings, Mode, constructor
 from tardygrad.core.schedules import Schedule, lift
 from tardygrad.core.transforms import LateRate, amsgrad
 from tardygrad.methods.local import local
 
 
+@constructor
 def fadas(
     *,
     local_lr: float | Schedule,
@@ -37,7 +38,9 @@ def fadas(
     lr_rule: LateRate = "code",
     bias_correction: bool = True,
     local_clip: float | Schedule = math.inf,
-    **how: Unpack[How],
+    buffer: int,
+    mode: Mode = "server",
+    **how: Unpack[MethodSettings],
 ) -> Method:
     """FADAS.
 
@@ -61,5 +64,7 @@ def fadas(
         name="FADAS",
         inner=local(local_lr, local_clip),
         outer=amsgrad(lift("lr", lr), tau_c, beta1, beta2, eps, lr_rule, bias_correction),
+        buffer=buffer,
+        mode=mode,
         **how,
     )

@@ -23,7 +23,7 @@ from typing import Literal, Unpack
 import torch
 from torch import Tensor
 
-from tardygrad.core.method import Method, Mode, Places, Weight
+from tardygrad.core.method import Method, MethodSettings, Mode, Weight, constructor
 from tardygrad.core.schedules import Schedule, lift
 from tardygrad.core.transforms import State, Step, Transform, scale, tethered
 from tardygrad.core.weights import Polynomial, Staleness
@@ -33,6 +33,7 @@ from tardygrad.methods.local import local
 PUBLISHED = Polynomial(exponent=0.5)
 
 
+@constructor
 def fedasync(
     *,
     local_lr: float | Schedule,
@@ -43,7 +44,7 @@ def fedasync(
     local_clip: float | Schedule = math.inf,
     buffer: int = 1,
     mode: Mode = "client",
-    **how: Unpack[Places],
+    **how: Unpack[MethodSettings],
 ) -> Method:
     """FedAsync.
 

@@ -15,13 +15,14 @@ from __future__ import annotations
 import math
 from typing import Unpack
 
-from tardygrad.core.method import Many, Method, Mode
+from tardygrad.core.method import Method, MethodSettings, Mode, constructor
 from tardygrad.core.schedules import Schedule, lift
 from tardygrad.core.torch_inner import Options
 from tardygrad.core.transforms import scale
 from tardygrad.methods.local import local
 
 
+@constructor
 def fedavg(
     *,
     local_lr: float | Schedule,
@@ -30,8 +31,9 @@ def fedavg(
     optimizer: str = "SGD",
     options: Options | None = None,
     keep: bool = False,
+    buffer: int,
     mode: Mode = "sync",
-    **how: Unpack[Many],
+    **how: Unpack[MethodSettings],
 ) -> Method:
     """FedAvg.
 
@@ -49,4 +51,4 @@ def fedavg(
     'FedAvg (synchronous, M=10, K=1 epoch)'
     """
     inner = local(local_lr, local_clip, optimizer, options)
-    return Method(name="FedAvg", inner=inner, outer=scale(lift("lr", lr)), keep=keep, mode=mode, **how)
+    return Method(name="FedAvg", inner=inner, outer=scale(lift("lr", lr)), keep=keep, buffer=buffer, mode=mode, **how)

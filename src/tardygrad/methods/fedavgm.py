@@ -16,19 +16,21 @@ import math
 from typing import Unpack
 
 from tardygrad.core import transforms
-from tardygrad.core.method import Many, Method, Mode
+from tardygrad.core.method import Method, MethodSettings, Mode, constructor
 from tardygrad.core.schedules import Schedule, lift
 from tardygrad.methods.local import local
 
 
+@constructor
 def fedavgm(
     *,
     local_lr: float | Schedule,
     lr: float | Schedule = 1.0,
     momentum: float = 0.9,
     local_clip: float | Schedule = math.inf,
+    buffer: int,
     mode: Mode = "sync",
-    **how: Unpack[Many],
+    **how: Unpack[MethodSettings],
 ) -> Method:
     """FedAvgM.
 
@@ -44,4 +46,4 @@ def fedavgm(
     'FedAvgM (synchronous, M=10, K=5)'
     """
     outer = transforms.momentum(lift("lr", lr), momentum)
-    return Method(name="FedAvgM", inner=local(local_lr, local_clip), outer=outer, mode=mode, **how)
+    return Method(name="FedAvgM", inner=local(local_lr, local_clip), outer=outer, buffer=buffer, mode=mode, **how)

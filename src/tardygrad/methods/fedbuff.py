@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 from typing import Literal, Unpack
 
-from tardygrad.core.method import Denominator, Many, Method, Mode
+from tardygrad.core.method import Denominator, Method, MethodSettings, Mode, constructor
 from tardygrad.core.schedules import Schedule, lift
 from tardygrad.core.torch_inner import Options
 from tardygrad.core.transforms import scale
@@ -33,6 +33,7 @@ from tardygrad.methods.local import local
 PUBLISHED = Polynomial(exponent=0.5)
 
 
+@constructor
 def fedbuff(
     *,
     local_lr: float | Schedule,
@@ -44,8 +45,9 @@ def fedbuff(
     optimizer: str = "SGD",
     options: Options | None = None,
     keep: bool = False,
+    buffer: int,
     mode: Mode = "client",
-    **how: Unpack[Many],
+    **how: Unpack[MethodSettings],
 ) -> Method:
     """FedBuff.
 
@@ -75,6 +77,7 @@ def fedbuff(
         denominator=denominator,
         pull=toward == "model",
         keep=keep,
+        buffer=buffer,
         mode=mode,
         **how,
     )

@@ -17,12 +17,13 @@ from __future__ import annotations
 import math
 from typing import Unpack
 
-from tardygrad.core.method import Many, Method, Mode
+from tardygrad.core.method import Method, MethodSettings, Mode, constructor
 from tardygrad.core.schedules import Schedule, lift
 from tardygrad.core.transforms import adaptive
 from tardygrad.methods.local import local
 
 
+@constructor
 def fedyogi(
     *,
     local_lr: float | Schedule,
@@ -31,8 +32,9 @@ def fedyogi(
     beta2: float = 0.99,
     eps: float = 1e-3,
     local_clip: float | Schedule = math.inf,
+    buffer: int,
     mode: Mode = "sync",
-    **how: Unpack[Many],
+    **how: Unpack[MethodSettings],
 ) -> Method:
     """FedYogi.
 
@@ -50,4 +52,4 @@ def fedyogi(
     'FedYogi (synchronous, M=10, K=5)'
     """
     outer = adaptive(lift("lr", lr), "yogi", beta1, beta2, eps, initial=eps**2)
-    return Method(name="FedYogi", inner=local(local_lr, local_clip), outer=outer, mode=mode, **how)
+    return Method(name="FedYogi", inner=local(local_lr, local_clip), outer=outer, buffer=buffer, mode=mode, **how)

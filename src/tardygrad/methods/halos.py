@@ -21,7 +21,7 @@ from typing import Unpack
 
 from tardygrad.core.clipping import Norm
 from tardygrad.core.dylu import Pace
-from tardygrad.core.method import Method, Mode, Places, Regions
+from tardygrad.core.method import Method, MethodSettings, Mode, Regions, constructor
 from tardygrad.core.schedules import Schedule, lift
 from tardygrad.core.torch_inner import Options
 from tardygrad.core.transforms import below_one, delayed_nesterov
@@ -31,6 +31,7 @@ from tardygrad.methods.local import local
 PUBLISHED: Options = {"betas": [0.9, 0.95], "weight_decay": 0.1}
 
 
+@constructor
 def halos(
     *,
     regions: int | tuple[int, ...],
@@ -52,7 +53,7 @@ def halos(
     dylu: bool = True,
     buffer: int = 1,
     mode: Mode = "client",
-    **how: Unpack[Places],
+    **how: Unpack[MethodSettings],
 ) -> Method:
     """HALoS.
 

@@ -17,12 +17,13 @@ from typing import Literal, Unpack
 
 from tardygrad.core import algorithm
 from tardygrad.core.clipping import Norm
-from tardygrad.core.method import How, Method
+from tardygrad.core.method import Method, MethodSettings, Mode, constructor
 from tardygrad.core.schedules import Schedule, lift
 from tardygrad.core.transforms import chain, clip, scale
 from tardygrad.theory.prescribed import prescribed
 
 
+@constructor
 def sgdclip(
     *,
     local_lr: float | Schedule,
@@ -34,7 +35,9 @@ def sgdclip(
     compensate: bool = False,
     schedule: Literal["constant", "theory"] = "constant",
     tail: float | None = None,
-    **how: Unpack[How],
+    buffer: int,
+    mode: Mode = "server",
+    **how: Unpack[MethodSettings],
 ) -> Method:
     """SGDClip.
 
@@ -66,5 +69,7 @@ def sgdclip(
         outer=scale(lift("lr", lr)),
         weight=algorithm.downplay if downplay else None,
         compensate=compensate,
+        buffer=buffer,
+        mode=mode,
         **how,
     )

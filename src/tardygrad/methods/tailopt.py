@@ -23,7 +23,7 @@ import math
 from typing import Literal, Unpack, get_args
 
 from tardygrad.core import transforms
-from tardygrad.core.method import Many, Method, Mode
+from tardygrad.core.method import Method, MethodSettings, Mode, constructor
 from tardygrad.core.schedules import Schedule, lift
 from tardygrad.core.transforms import Transform, adaptive, chain, scale
 from tardygrad.errors import Invalid
@@ -38,6 +38,7 @@ _WORDS = {
 _SQUARED = {("biclip", "biclip"): "Bi²Clip", ("adam", "adam"): "Adam²"}
 
 
+@constructor
 def tailopt(
     *,
     outer: Outer = "biclip",
@@ -52,8 +53,9 @@ def tailopt(
     beta2: float = 0.99,
     eps: float = 1e-3,
     unbiased: bool = False,
+    buffer: int,
     mode: Mode = "sync",
-    **how: Unpack[Many],
+    **how: Unpack[MethodSettings],
 ) -> Method:
     """A member of TailOPT's family.
 
@@ -99,6 +101,7 @@ def tailopt(
             norm="l2" if inner == "l2clip" else "coordinate",
         ),
         outer=_outer(outer, lift("lr", lr), clip, lower, beta1, beta2, eps, unbiased),
+        buffer=buffer,
         mode=mode,
         **how,
     )

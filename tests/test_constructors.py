@@ -1,0 +1,50 @@
+"""Constructors of methods: a wrong, missing or misspelt setting is an `Invalid` that names the rule and the fix."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+
+import tardygrad as tg
+from tardygrad.core.method import MethodSettings
+from tardygrad.spec.kinds import KINDS
+from tardygrad.spec.signature import parameters
+
+METHODS: dict[str, Any] = KINDS["method"]
+CLIP2: dict[str, Any] = {"local_lr": 0.1, "local_clip": 1.0, "lr": 1.0, "clip": 1.0, "buffer": 4, "local_steps": 2}
+
+
+def refusal(make: Any, *args: Any, **settings: Any) -> str:
+    with pytest.raises(tg.Invalid) as caught:
+        make(*args, **settings)
+    return str(caught.value)
+
+
+def test_a_misspelt_setting_is_answered_with_the_nearest_name() -> None:
+    assert refusal(tg.clip2, bufer=4) == "clip2 has no setting `bufer`. Did you mean 'buffer'?"
+    assert refusal(tg.clip2, **CLIP2, local_step=4) == "clip2 has no setting `local_step`. Did you mean 'local_steps'?"
+
+
+def test_a_setting_of_another_method_is_answered_with_the_settings_there_are() -> None:
+    said = refusal(tg.clip2, **CLIP2, optimizer="AdamW")
+    assert said.startswith("clip2 has no setting `optimizer`. Its settings are local_lr, local_clip, lr, clip, ")
+    assert said.endswith("local_epochs, max_delay, concurrency, dispatch.")
+
+
+def test_missing_settings_are_named() -> None:
+    assert refusal(tg.clip2, local_lr=0.1, local_clip=1.0, lr=1.0, buffer=4) == "clip2 needs `clip`."
+    assert refusal(tg.fedavg, local_steps=1) == "fedavg needs `local_lr` and `buffer`."
+
+
+def test_settings_are_given_by_name() -> None:
+    assert refusal(tg.clip2, 0.1) == "clip2 takes its settings by name, got 0.1. Use clip2(local_lr=..., ...)."
+
+
+@pytest.mark.parametrize("kind", METHODS)
+def test_every_method_answers_so_and_shows_its_signature(kind: str) -> None:
+    assert refusal(METHODS[kind], momentun=1).startswith(f"{kind} has no setting `momentun`.")
+    known = parameters(METHODS[kind])
+    assert MethodSettings.__annotations__.keys() | {"buffer", "mode", "local_lr"} <= known.keys()
+    assert list(inspect.signature(METHODS[kind]).parameters)[-1] == "how"

@@ -54,7 +54,7 @@ def test_a_run_that_someone_else_has_gone_on_with_is_not_rewound(tmp_path: Path)
     for _ in range(15):
         next(going)
     going.close()
-    with pytest.raises(tg.RecordError, match="another process has gone on with the run"):
+    with pytest.raises(tg.RecordError, match="another process has meanwhile continued the run"):
         next(late.go())
     assert len((tmp_path / "run/metrics.jsonl").read_text().splitlines()) == 30
 
@@ -70,7 +70,7 @@ def test_a_run_that_diverged_in_its_last_round_stays_so(tmp_path: Path) -> None:
     wild = {"local_lr": 1e38, "lr": 1e38, "local_steps": 1}
     with pytest.raises(tg.Diverged):
         tg.simulate(method(**wild), task(), FLEET, rounds=1, out=tmp_path / "run")
-    with pytest.raises(tg.Invalid, match=r"a run that diverged cannot go on, got .* not finite after 1 round\. Begin"):
+    with pytest.raises(tg.Invalid, match=r"a run that diverged cannot be resumed: .* not finite after 1 round\. Start"):
         tg.resume(tmp_path / "run", method(**wild), task(), tg.SimPool(task(), method(**wild), FLEET))
 
 
@@ -92,7 +92,7 @@ def test_a_flipped_bit_in_a_checkpoint_is_noticed_and_the_one_before_taken(tmp_p
 def test_a_record_whose_checkpoints_are_gone_is_not_erased(tmp_path: Path) -> None:
     tg.simulate(method(), task(), FLEET, rounds=30, out=tmp_path / "run")
     shutil.rmtree(tmp_path / "run/checkpoints")
-    with pytest.raises(tg.RecordError, match="made 30 rounds, but its checkpoints are gone"):
+    with pytest.raises(tg.RecordError, match="made 30 rounds, but its checkpoints are missing"):
         tg.resume(tmp_path / "run", method(), task(), tg.SimPool(task(), method(), FLEET))
 
 
@@ -127,7 +127,7 @@ def test_a_task_without_a_test_set_is_refused_before_the_work() -> None:
     data = (torch.zeros(20, 2), torch.zeros(20).long())
     loss = torch.nn.functional.cross_entropy
     untested = tg.TorchTask(torch.nn.Linear(2, 2), loss=loss, shards=tg.shard(data, clients=5))
-    with pytest.raises(tg.Invalid, match="evaluating needs a test set"):
+    with pytest.raises(tg.Invalid, match="an evaluation needs a test set"):
         tg.simulate(method(), untested, FLEET, rounds=5)
     assert tg.simulate(method(), untested, FLEET, rounds=5, evaluate_every=0).server.round == 5
 

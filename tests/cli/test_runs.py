@@ -85,8 +85,8 @@ def test_a_diverged_run_is_not_resumed(tardygrad: Command) -> None:
     made = json.loads(Path("here/summary.json").read_text())["rounds"]
     rounds = "1 round" if made == 1 else f"{made} rounds"
     assert err == (
-        f"error: a run that diverged cannot go on, got 'here' with a model that is not finite after {rounds}. "
-        "Begin a new one with a smaller lr, or clip.\n"
+        f"error: a run that diverged cannot be resumed: the model in 'here' is not finite after {rounds}. "
+        "Start a new run with a smaller lr, or clip.\n"
     )
 
 

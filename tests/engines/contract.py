@@ -215,8 +215,8 @@ class PoolContract:
             fleet = feature(pool, "fleet")
             assert fleet.clients == task.clients
             run = tg.begin(method, task, pool, rounds=1)
-            assert run.asked is not None
-            assert run.asked["classes"] == [(group.name, group.clients) for group in fleet.groups]
+            assert run.spec_json is not None
+            assert run.spec_json["classes"] == [(group.name, group.clients) for group in fleet.groups]
 
     def test_it_refuses_methods_whose_local_work_it_was_not_made_for(self, task: tg.Task, method: tg.Method) -> None:
         with self.pool(task, method) as pool:

@@ -53,7 +53,7 @@ def resume(folder: str, overrides: list[str] | None, max_memory: str | None, jso
             if rounds < done:
                 raise Invalid(f"`run.rounds` must be at least the rounds already made ({done}), got {rounds}.")
             if overrides:
-                resumed.asked = recorded | {"spec": loaded.resolved(), "run": recorded["run"] | {"rounds": rounds}}
+                resumed.spec_json = recorded | {"spec": loaded.resolved(), "run": recorded["run"] | {"rounds": rounds}}
             start = f"from round {done}, recording in {folder}"
             say(f"{resumed.server.method} on {loaded.task.kind}, {start}\n{memory}{crowded(resumed)}")
             run_to_end(resumed, folder, json=json, track=loaded.run.track)

@@ -1,13 +1,13 @@
-"""The record: one directory per run, which holds everything that happened.
+"""The record of a run: one directory with everything that happened.
 
-    spec.json       what was asked for, resolved; and the versions it ran with
-    events.jsonl    dispatch, arrival, refusal, loss, join, advance, tail, evaluation, resume, in order, with the time
+    spec.json       the resolved spec, and the versions of the packages
+    events.jsonl    what happened, in order (see events.py)
     metrics.jsonl   one line per round
     checkpoints/    the latest two (see checkpoint.py)
     model.safetensors, summary.json     when the run has ended
 
-Lines are only ever appended. A line cut short by a crash is ignored by readers and cut off by a resumed run, which
-goes back to where its checkpoint was written. Whole files are replaced atomically.
+Lines are only appended. Readers ignore a last line that a crash cut short; a resumed run truncates the files to the
+lengths in its checkpoint. Other files are replaced atomically.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Row = dict[str, Any]
 
 
 def plain(value: Any) -> Any:
-    """The same value in strict JSON: what is not finite becomes null."""
+    """A value in strict JSON: numbers that are not finite become null."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
@@ -40,53 +40,38 @@ def plain(value: Any) -> Any:
 
 
 class Record:
-    """The writer of a run's directory; one process at a time.
+    """The writer of a run's directory, which one process at a time may open.
 
     Args:
         path: the directory.
-        spec: what was asked for, for a new record.
+        spec: what spec.json of a new record holds.
         new: whether the directory must not hold a run yet.
     """
 
     def __init__(self, path: Path, spec: Row | None = None, *, new: bool = True) -> None:
         self.path = unused(path) if new else path
+        self._lock = lock(path, "the run in")
         self._files: list[TextIO] = []
         try:
-            path.mkdir(parents=True, exist_ok=True)
-            self._lock = (path / ".lock").open("w")
-        except OSError as error:
-            raise unwritable(path, error) from error
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            self._lock.close()
-            raise RecordError(f"the run in {str(path)!r} is in use by another process.") from error
-        try:
             if new:
-                unused(path)  # once more, now that nobody else can write there
-            (path / "checkpoints").mkdir(exist_ok=True)
-            if spec is not None:
-                write_json(path / "spec.json", spec)
-            self.events = self._open("events.jsonl")
-            self.metrics = self._open("metrics.jsonl")
-        except OSError as error:
-            self.close()
-            raise unwritable(path, error) from error
+                unused(path)  # again: before it was locked, another process could write there
+            with writing(path):
+                (path / "checkpoints").mkdir(exist_ok=True)
+                if spec is not None:
+                    write_json(path / "spec.json", spec)
+                for name in ("events.jsonl", "metrics.jsonl"):
+                    self._files.append((path / name).open("a", encoding="utf-8"))
         except BaseException:
             self.close()
             raise
 
-    def _open(self, name: str) -> TextIO:
-        self._files.append((self.path / name).open("a", encoding="utf-8"))
-        return self._files[-1]
-
     def event(self, row: Row) -> None:
-        """Append one line to the events."""
-        self._append(self.events, row)
+        """Append a line to events.jsonl."""
+        self._append(self._files[0], row)
 
     def row(self, row: Row) -> None:
-        """Append one line to the metrics."""
-        self._append(self.metrics, row)
+        """Append a line to metrics.jsonl."""
+        self._append(self._files[1], row)
 
     def _append(self, file: TextIO, row: Row) -> None:
         try:
@@ -96,23 +81,19 @@ class Record:
 
     def lengths(self) -> dict[str, int]:
         """The length of each file, for a checkpoint."""
-        try:
+        with writing(self.path):
             for file in self._files:
                 file.flush()
             return {Path(file.name).name: os.fstat(file.fileno()).st_size for file in self._files}
-        except OSError as error:
-            raise unwritable(self.path, error) from error
 
     def sync(self) -> None:
-        """Bring what was written to the disk; from any thread."""
-        try:
+        """Flush the files to the disk; any thread may call this."""
+        with writing(self.path):
             for file in self._files:
                 os.fsync(file.fileno())
-        except OSError as error:
-            raise unwritable(self.path, error) from error
 
     def rewind(self, lengths: dict[str, int]) -> None:
-        """Cut the files off where a checkpoint says."""
+        """Truncate the files to the lengths that a checkpoint holds."""
         for file in self._files:
             wanted = lengths[Path(file.name).name]
             if os.fstat(file.fileno()).st_size < wanted:
@@ -120,38 +101,39 @@ class Record:
             file.truncate(wanted)
 
     def close(self) -> None:
-        """Bring everything to the disk and let go of the directory."""
+        """Flush and close the files, and unlock the directory."""
+        with writing(self.path), ExitStack() as stack:  # closes every file, even if one fails
+            for file in (self._lock, *self._files):
+                stack.callback(file.close)
+
+
+def lock(folder: Path, what: str, tries: int = 1) -> TextIO:
+    """Create a folder if necessary, and lock it for this process: a tenth of a second between the tries."""
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / ".lock").open("w")
+    while True:
         try:
-            with ExitStack() as stack:  # closes every file, even if one fails
-                for file in (self._lock, *self._files):
-                    stack.callback(file.close)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return file
         except OSError as error:
-            raise unwritable(self.path, error) from error
+            tries -= 1
+            if not tries:
+                file.close()
+                raise RecordError(f"{what} {str(folder)!r} is in use by another process.") from error
+        time.sleep(0.1)
 
 
 @contextmanager
 def exclusive(folder: Path, what: str = "the folder of results") -> Iterator[None]:
-    """A folder, made if need be, for one process at a time; those of one that was killed need a moment to let go."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / ".lock").open("w")
-    except OSError as error:
-        raise unwritable(folder, error) from error
-    with lock:
-        for left in reversed(range(20)):
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError as error:
-                if not left:
-                    raise RecordError(f"{what} {str(folder)!r} is in use by another process.") from error
-                time.sleep(0.1)
+    """Lock a folder; the workers of a process that was just killed may hold it for up to two seconds more."""
+    with lock(folder, what, tries=20):
         yield
 
 
 @contextmanager
 def reading_record(path: Path) -> Iterator[None]:
-    """Reading a record whose content cannot be right says so."""
+    """Raise a `RecordError` if the content of a record turns out to be impossible."""
     try:
         yield
     except (KeyError, IndexError, TypeError, AttributeError, RecursionError, OverflowError) as error:
@@ -162,8 +144,17 @@ def reading_record(path: Path) -> Iterator[None]:
         raise RecordError(f"the record in {str(path)!r} is damaged ({error}).") from error
 
 
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Raise a `RecordError` if a write fails."""
+    try:
+        yield
+    except OSError as error:
+        raise unwritable(path, error) from error
+
+
 def unused(path: Path) -> Path:
-    """The same path, if a new run may go there."""
+    """Return the path if a new run may be written there, else raise `Invalid`."""
     if any((path / name).exists() for name in ("spec.json", "metrics.jsonl", "checkpoints", "summary.json")):
         raise Invalid(f"the directory {str(path)!r} already holds a run. Resume it, or choose another one.")
     if path.exists() and not path.is_dir():
@@ -172,10 +163,10 @@ def unused(path: Path) -> Path:
 
 
 def unwritable(path: Path, error: OSError) -> RecordError:
-    """One sentence for a failed write."""
+    """The error for a failed write."""
     return RecordError(
         f"cannot write to {str(path)!r}: {error.strerror or error}. "
-        "The last complete checkpoint is untouched; make room and resume."
+        "The last complete checkpoint is untouched: free some space and resume."
     )
 
 
@@ -185,7 +176,7 @@ def write_json(path: Path, value: Row) -> None:
 
 
 def replace(path: Path, content: bytes) -> None:
-    """Replace a file atomically: readers see the old content or the new, whatever happens on the way."""
+    """Replace a file atomically: readers see the old content or the new, never a mixture."""
     draft = path.with_name(path.name + ".draft")
     try:
         with draft.open("wb") as file:
@@ -199,7 +190,7 @@ def replace(path: Path, content: bytes) -> None:
 
 
 def read_json(path: Path) -> Row:
-    """A JSON file of a record."""
+    """Read a JSON file of a record."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -212,7 +203,7 @@ def read_json(path: Path) -> Row:
 
 
 def read_lines(path: Path, length: int | None = None) -> Iterator[Row]:
-    """The lines of events.jsonl or metrics.jsonl, up to a length in bytes; a torn last line is left out."""
+    """Read events.jsonl or metrics.jsonl, up to a length in bytes, without a torn last line."""
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, 1):

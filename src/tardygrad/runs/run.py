@@ -1,4 +1,4 @@
-"""Runs: the loop with evaluations, metrics, a record and checkpoints; simulated, on any pool, resumed or replayed."""
+"""Runs: the loop of loop.py with evaluations, metrics, a record and checkpoints; also resumed or replayed."""
 
 from __future__ import annotations
 
@@ -74,7 +74,9 @@ class Run:
     def __init__(self, method: Method, task: Task, pool: Pool, settings: Settings) -> None:
         seed = settings["seed"]
         if settings["evaluate_every"] and getattr(task, "test", ...) is None:
-            raise Invalid("evaluating needs a test set, and the task has none. Give it one, or set evaluate_every=0.")
+            raise Invalid(
+                "an evaluation needs a test set, and the task has none. Give it one, or set evaluate_every=0."
+            )
         check_work(pool, method)
         x, features = task.init(seed), pool.features
         buffers, vectors = task.init_module_buffers(), features.vectors
@@ -87,9 +89,9 @@ class Run:
         self.tail = Updates(every=settings["tail_every"], seed=seed, parameters=len(x), buffer=method.buffer)
         self.scores = Scores(task, features.evaluator)
         self.path: Path | None = None  # of the record; None keeps the metrics in memory only
-        self.asked: Row | None = None  # what goes into a new record's spec.json
-        self.lengths: dict[str, int] | None = None  # where a resumed record goes on
-        self.from_checkpoint: str | None = None  # which one was read
+        self.spec_json: Row | None = None  # to be written; None: keep the one that is there
+        self.lengths: dict[str, int] | None = None  # of a resumed record's files, in its checkpoint
+        self.from_checkpoint: str | None = None  # its name
         self.record: Record | None = None
         self.metrics: list[Row] = []
         self.script: list[tuple[Any, ...]] = []  # for a `ScriptedPool`
@@ -98,9 +100,9 @@ class Run:
         self.status = "new"  # then running, and finished, stopped, starved, diverged or failed
         self.reason: str | None = None  # why it starved or diverged
         self._stop = False
-        self.seconds = 0.0  # real ones, over all sittings
-        self._began = 0.0  # this sitting
-        self._saver = None if features.virtual_clock else checkpoint.Saver()  # a real clock waits for no disk
+        self.seconds = 0.0  # of computing, up to the last resume or end
+        self._began = 0.0  # when `go` was called
+        self._saver = None if features.virtual_clock else checkpoint.Saver()  # writes while the workers go on
 
     @property
     def x(self) -> Vector:
@@ -108,33 +110,34 @@ class Run:
         return self.server.x
 
     def go(self) -> Generator[Row, None, None]:
-        """Run to the end, yielding the metrics of each round as it is made. Call `stop` to end early, resumably."""
+        """Run to the end and yield the metrics of each round. Call `stop` to end early; the run can be resumed."""
         self._began, rounds = time.perf_counter(), self.settings["rounds"]
         self.status, self.reason = "running", None
         if not self._stop and (interrupt := self.pool.features.interrupt):
             interrupt(False)  # one that was meant for an earlier run
         if self.path:
-            self.record = Record(self.path, self.asked, new=self.lengths is None)
+            self.record = Record(self.path, self.spec_json, new=self.lengths is None)
         try:
             if self.record and self.lengths is not None:
                 self._check_unmoved(self.record.path)
                 self.record.rewind(self.lengths)
-                if self.pool.features.wire != "float32":  # the errors it would feed back are gone
+                if self.pool.features.wire != "float32":  # the clients' compression errors are not in the checkpoint
                     self._write(events.Resume(self.pool.now, self.server.round))
-            for event in drive(self.server, self.pool, rounds):
-                self._note(event)
-                self._weigh(event)
-                if isinstance(event.happened, Advanced):
-                    self._round(event.time, event.happened)
-                told = self._tell()
-                if isinstance(event.happened, Advanced) and self._due(self.server.round):
+            for turn in drive(self.server, self.pool, rounds):
+                self._note(turn)
+                self._sample_tail(turn)
+                advanced = turn.happened if isinstance(turn.happened, Advanced) else None
+                if advanced:
+                    self._evaluate(turn.time, advanced)
+                rows = self._write_metrics()
+                if advanced and self._checkpoint_due(advanced.round):
                     self._checkpoint()
-                yield from told
+                yield from rows
                 if self._stop:
                     break
             self.status = "finished" if self.server.round >= rounds else "stopped"
             if self.status == "finished":
-                yield from self._tell(wait=True)
+                yield from self._write_metrics(wait=True)
         except Interrupted:
             self.status = "stopped"
         except GeneratorExit:  # the caller's loop has ended early
@@ -148,7 +151,7 @@ class Run:
             raise
         finally:
             try:
-                if self.status != "failed":  # then the state may be half-way, and the last checkpoint stands
+                if self.status != "failed":  # else the state may be inconsistent: the last checkpoint stays
                     self._end()
                 elif self._saver:
                     self._saver.finish()
@@ -158,12 +161,12 @@ class Run:
                     self.record.close()
 
     def _check_unmoved(self, path: Path) -> None:
-        """The checkpoint was read before the record was ours: meanwhile someone else may have gone on with it."""
+        """Raise if another process continued the run after its checkpoint was read and before it was locked."""
         if checkpoint.newest(path / "checkpoints") != self.from_checkpoint:
-            raise RecordError(f"another process has gone on with the run in {str(path)!r} meanwhile. Resume it again.")
+            raise RecordError(f"another process has meanwhile continued the run in {str(path)!r}. Resume it again.")
 
     def stop(self) -> None:
-        """End at the next message, or at once where the pool can be told to wait no longer, with a checkpoint."""
+        """End with a checkpoint: at once if the pool can be interrupted, else at the next message."""
         self._stop = True
         if interrupt := self.pool.features.interrupt:
             interrupt(True)
@@ -182,7 +185,7 @@ class Run:
         )
 
     def _unmoved(self) -> str | None:
-        """Why the model of a run with regions is still the first, if it is."""
+        """Why the model of a run with regions has never changed; None if it has."""
         above, *regions = self.server.levels
         if not regions or above.round or not self.server.round:
             return None
@@ -193,15 +196,15 @@ class Run:
         for event in events.of_turn(turn, self.server.round, self._spent()):
             self._write(event)
 
-    def _weigh(self, event: Event) -> None:
-        """Look at the tail of the updates of every so many rounds."""
-        now, message, happened, _ = event
+    def _sample_tail(self, turn: Event) -> None:
+        """Sample an update for the estimate of the tail index, if one is due, and write the estimate of a round."""
+        now, message, happened, _ = turn
         if not isinstance(message, Update) or not isinstance(happened, Taken | Advanced):
             return
-        made = isinstance(happened, Advanced)
-        if self.tail.due(self.server.round + (not made)):
+        advanced = isinstance(happened, Advanced)
+        if self.tail.due(self.server.round + (not advanced)):
             self.tail.take(as_vector(message.delta))
-            if made:
+            if advanced:
                 self._write(events.tail_event(now, self.server.round, self.tail.estimate()))
 
     def _write(self, event: RunEvent) -> None:
@@ -210,22 +213,23 @@ class Run:
             self.record.event(events.to_row(event))
 
     def _remember(self, event: RunEvent) -> None:
-        """Keep of an event what the summary and a replay need."""
+        """Keep what the summary and a replay need."""
         self.counts[events.kind_of(event)] += 1
         if isinstance(event, events.Refusal):
             self.refused[event.reason] += 1
         if line := events.script_line(event):
             self.script.append(line)
 
-    def _round(self, now: float, advanced: Advanced) -> None:
-        every, made = self.settings["evaluate_every"], advanced.round
-        scored = every and (made % every == 0 or made == self.settings["rounds"])
-        model = (self.server.x, self.server.module_buffers) if scored else None
+    def _evaluate(self, now: float, advanced: Advanced) -> None:
+        """Pass the metrics of a round on, with its model if it is to be evaluated."""
+        every, round = self.settings["evaluate_every"], advanced.round
+        due = every and (round % every == 0 or round == self.settings["rounds"])
+        model = (self.server.x, self.server.module_buffers) if due else None
         self.scores.add({"time": now, **advanced._asdict()}, model)
 
-    def _tell(self, *, wait: bool = False) -> list[Row]:
-        """The rows that have their scores, written down."""
-        told = []
+    def _write_metrics(self, *, wait: bool = False) -> list[Row]:
+        """Write the rows whose scores are complete, and return them."""
+        rows = []
         for row, scores, seconds in self.scores.settled(wait=wait):
             if scores is not None:
                 row |= {f"test_{name}": value for name, value in scores.items()}
@@ -233,18 +237,17 @@ class Run:
             self.metrics.append(row)
             if self.record:
                 self.record.row(row)
-            told.append(row)
-        return told
+            rows.append(row)
+        return rows
 
     def _spent(self) -> float:
         return self.seconds + time.perf_counter() - self._began
 
-    def _due(self, made: int) -> bool:
-        """Whether a checkpoint is due; where it is written while the run goes on, twice as often as was asked for, so
-        that no more rounds are lost."""
+    def _checkpoint_due(self, round: int) -> bool:
         every = self.settings["checkpoint_every"]
-        every = max(every // 2, 1) if self._saver else every
-        return made % every == 0 and made < self.settings["rounds"]
+        if self._saver:  # written while the run goes on: a crash may lose the newest, so it makes twice as many
+            every = max(every // 2, 1)
+        return round % every == 0 and round < self.settings["rounds"]
 
     def _checkpoint(self) -> None:
         if self.record and (engine := self.pool.features.checkpoint):
@@ -259,22 +262,19 @@ class Run:
     def _end(self) -> None:
         if self.status != "stopped":
             with suppress(Interrupted):
-                self._tell(wait=True)
+                self._write_metrics(wait=True)
         elif not self.record:
             self.scores.give_up()
-            self._tell()
+            self._write_metrics()
         self._checkpoint()
         if self._saver:
             self._saver.finish()
         self.seconds = self._spent()
         if self.record:
-            tensors = {"x": self.server.x.cpu()}
-            if self.server.module_buffers:
-                tensors |= {
-                    "floats": self.server.module_buffers.floats.cpu(),
-                    "ints": self.server.module_buffers.ints.cpu(),
-                }
-            replace(self.record.path / "model.safetensors", save(tensors))
+            buffers = self.server.module_buffers
+            tensors = {"x": self.server.x, **(buffers._asdict() if buffers else {})}
+            model = save({name: tensor.cpu() for name, tensor in tensors.items()})
+            replace(self.record.path / "model.safetensors", model)
             write_json(self.record.path / "summary.json", self.summary()._asdict())
 
 
@@ -312,7 +312,7 @@ def begin(method: Method, task: Task, pool: Pool, *, spec: Row | None = None, **
     out = full.pop("out", None)
     run = Run(method, task, pool, full)
     fleet = pool.features.fleet
-    run.asked = {
+    run.spec_json = {
         "spec": spec,
         "method": str(method),
         "label": label(method),
@@ -326,11 +326,11 @@ def begin(method: Method, task: Task, pool: Pool, *, spec: Row | None = None, **
 
 
 def resume(path: str | Path, method: Method, task: Task, pool: Pool, *, rounds: int | None = None) -> Run:
-    """A run that goes on from its last checkpoint, or from the start if it had none: iterate over its `go()`.
+    """A run that continues from its last checkpoint, or from the start if it has none: iterate over its `go()`.
 
     Args:
-        path: the run's directory. Method, task and pool must be made as they were.
-        rounds: T, if it should end later than was asked for.
+        path: the run's directory. Pass the same method, task and pool as before.
+        rounds: T, to make the run longer.
     """
     where, engine = Path(path), declared(pool).checkpoint
     if engine is None:
@@ -342,16 +342,19 @@ def resume(path: str | Path, method: Method, task: Task, pool: Pool, *, rounds: 
         run.path = where
         saved = checkpoint.read(where / "checkpoints")
         if saved is None:
-            made = sum(1 for _ in read_lines(where / "metrics.jsonl")) if (where / "metrics.jsonl").exists() else 0
-            if made > settings["checkpoint_every"] or (where / "summary.json").exists():
-                raise RecordError(f"the run in {path!s} made {plural(made, 'round')}, but its checkpoints are gone.")
+            done = sum(1 for _ in read_lines(where / "metrics.jsonl")) if (where / "metrics.jsonl").exists() else 0
+            if done > settings["checkpoint_every"] or (where / "summary.json").exists():
+                raise RecordError(f"the run in {path!s} made {plural(done, 'round')}, but its checkpoints are missing.")
             run.lengths = {"events.jsonl": 0, "metrics.jsonl": 0}
             return run
         run.lengths, run.from_checkpoint = saved.state["lengths"], checkpoint.newest(where / "checkpoints")
         pending = checkpoint.apply(saved, run.server)
         if not run.server.x.isfinite().all():
-            gone = f"a run that diverged cannot go on, got {str(where)!r} with a model that is not finite after "
-            raise Invalid(f"{gone}{plural(run.server.round, 'round')}. Begin a new one with a smaller lr, or clip.")
+            after = f"after {plural(run.server.round, 'round')}"
+            raise Invalid(
+                f"a run that diverged cannot be resumed: the model in {str(where)!r} is not finite {after}. "
+                "Start a new run with a smaller lr, or clip."
+            )
         engine.restore(pending)
         run.tail.collected = checkpoint.sampled(saved)
         run.scores.restore(*checkpoint.unscored(saved))
@@ -363,31 +366,31 @@ def resume(path: str | Path, method: Method, task: Task, pool: Pool, *, rounds: 
 
 
 def replay(run: Run) -> Run:
-    """The same arrivals once more, computed anew: the same bits, whatever engine the run had."""
+    """Recompute a run from its arrivals: the same bits, whatever engine it ran on."""
     server = run.server
     pool = ScriptedPool(run.script, run.task, server.method, wire=run.pool.features.wire)
     every = run.settings["evaluate_every"]
     again = begin(server.method, run.task, pool, rounds=server.round, seed=server.seed, evaluate_every=every)
-    with suppress(Diverged):  # as it did then
+    with suppress(Diverged):  # like the run itself
         for _ in again.go():
             pass
     return again
 
 
 def label(method: Method) -> str:
-    """What tables and figures call a method.
+    """The name of a method in tables and figures.
 
     >>> from tardygrad.methods.clip2 import clip2
     >>> label(clip2(local_lr=0.1, local_clip=1.0, lr=1.0, clip=0.1, buffer=4, local_steps=5, downplay=True))
     'SD-Clip²'
     """
-    compensated = method.compensate and not method.curvature  # else its name says so
-    said = (method.mode == "sync", "sync-"), (method.weight is downplay, "SD-"), (compensated, "DC-")
-    return "".join(prefix for holds, prefix in said if holds) + method.name
+    compensated = method.compensate and not method.curvature  # with a curvature of its own, the name says so
+    prefixes = {"sync-": method.mode == "sync", "SD-": method.weight is downplay, "DC-": compensated}
+    return "".join(prefix for prefix, holds in prefixes.items() if holds) + method.name
 
 
 def versions() -> dict[str, str]:
-    """What a run's bits may depend on, besides its spec."""
+    """The versions and settings that a run's bits may depend on, besides its spec."""
     return {
         "tardygrad": version("tardygrad"),
         "python": platform.python_version(),

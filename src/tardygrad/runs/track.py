@@ -225,7 +225,7 @@ def _shown(run: Run, folder: Path, names: list[str]) -> Iterator[Row]:
 
 
 def _begun(run: Run, folder: Path, names: list[str]) -> dict[str, Tracker]:
-    asked = plain(run.asked) or read_json(folder.parent / "spec.json")
+    asked = plain(run.spec_json) or read_json(folder.parent / "spec.json")
     config = asked["spec"] or {name: asked[name] for name in ("method", "parameters", "run")}
     live: dict[str, Tracker] = {}
     for name in names:

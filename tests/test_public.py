@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -36,3 +38,24 @@ def test_the_docs_name_every_public_name() -> None:
     api = (INIT.parents[2] / "docs/api.md").read_text(encoding="utf-8")
     missing = [name for name in NAMES if f"`{name}`" not in api and f"`{name}(" not in api]
     assert not missing
+
+
+@pytest.mark.parametrize(
+    ("make", "given", "message"),
+    [
+        (tardygrad.Fleet.paper, {"client": 4}, "Fleet.paper has no argument `client`. Did you mean 'clients'?"),
+        (
+            tardygrad.tasks.quadratic,
+            {"dimensions": 4},
+            "quadratic has no argument `dimensions`. Did you mean 'dimension'?",
+        ),
+        (tardygrad.tasks.quadratic, {}, "quadratic: missing a required argument: 'clients'."),
+        (tardygrad.tasks.fashion, {"client": 4}, "has no argument `client`. Did you mean 'clients'?"),
+        (tardygrad.SimPool, {"worker": 2}, "SimPool has no argument `worker`. Did you mean 'workers'?"),
+        (tardygrad.TorchTask, {"los": 2}, "TorchTask has no argument `los`. Did you mean 'loss'?"),
+        (tardygrad.shard, {"xyz": 2}, "shard has no argument `xyz`. Its arguments are data, clients, how, "),
+    ],
+)
+def test_a_wrong_or_missing_argument_is_named(make: Callable[..., object], given: dict[str, int], message: str) -> None:
+    with pytest.raises(tardygrad.Invalid, match=re.escape(message)):
+        make(**given)

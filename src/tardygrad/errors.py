@@ -12,9 +12,15 @@ TardygradError
 from __future__ import annotations
 
 import difflib
+import inspect
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import wraps
 from numbers import Real
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class TardygradError(Exception):
@@ -72,3 +78,26 @@ def nearest(word: str, known: Iterable[str]) -> str:
     """
     found = difflib.get_close_matches(word, list(known), n=1)
     return f" Did you mean {found[0]!r}?" if found else ""
+
+
+def checked_call(make: Callable[P, R]) -> Callable[P, R]:
+    """The same function or `__init__`, but an unknown or missing argument raises `Invalid` with the nearest name."""
+
+    @wraps(make)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return make(*args, **kwargs)
+        except TypeError as error:
+            signature, name = inspect.signature(make), make.__qualname__.removesuffix(".__init__")
+            for key in kwargs:
+                if key not in signature.parameters:
+                    known = [key for key in signature.parameters if key not in ("self", "cls")]
+                    fix = nearest(key, known) or f" Its arguments are {', '.join(known)}."
+                    raise Invalid(f"{name} has no argument `{key}`.{fix}") from error
+            try:
+                signature.bind(*args, **kwargs)
+            except TypeError as mismatch:  # such as "missing a required argument: 'clients'"
+                raise Invalid(f"{name}: {mismatch}.") from error
+            raise
+
+    return call

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import NormalDist
 from typing import Literal
 
-from tardygrad.errors import Invalid
+from tardygrad.errors import Invalid, checked_call
 
 Sends = Literal["nan", "twice"]
 """What a faulty job returns: NaN, or the same update twice."""
@@ -260,6 +260,7 @@ class Fleet:
                 raise Invalid(f"`faults` must not repeat a fault, got {count} times {fault}.")
 
     @classmethod
+    @checked_call
     def paper(cls, *, clients: int = 40, stragglers: Stragglers = "large", continuous: bool = False) -> Fleet:
         """The paper's fleet: of 40 clients 17 small (1–2 s), 12 medium (3–5 s), 11 large (5–8 s or 20–40 s).
 

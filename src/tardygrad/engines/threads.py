@@ -12,7 +12,7 @@ from tardygrad.core.messages import Job, Update
 from tardygrad.core.method import Method
 from tardygrad.core.task import Task
 from tardygrad.engines.pool import Features, Message, Pending, Pool, perform
-from tardygrad.errors import Interrupted, Invalid
+from tardygrad.errors import Interrupted, Invalid, checked_call
 
 
 class ThreadPool(Pool):
@@ -22,6 +22,7 @@ class ThreadPool(Pool):
         workers: threads; clients share them, first come, first served.
     """
 
+    @checked_call
     def __init__(self, task: Task, method: Method, *, workers: int = 2) -> None:
         if workers < 1:
             raise Invalid(f"`workers` must be 1 or more, got {workers}.")

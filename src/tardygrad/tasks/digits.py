@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from tardygrad import streams
-from tardygrad.errors import Invalid, check_integer
+from tardygrad.errors import Invalid, check_integer, checked_call
 from tardygrad.tasks.data.sharding import How, shard
 from tardygrad.tasks.nets.vit import ViT, fits
 from tardygrad.tasks.noise import Noise
@@ -24,6 +24,7 @@ Model = Literal["vit", "mlp"]
 _TEST = 360
 
 
+@checked_call
 def digits(
     *,
     clients: int,

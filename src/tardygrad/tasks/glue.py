@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from tardygrad.errors import Invalid, check_integer
+from tardygrad.errors import Invalid, check_integer, checked_call
 from tardygrad.tasks.data.glue import FORMS, Name, Rows, load
 from tardygrad.tasks.data.sharding import How, shard
 from tardygrad.tasks.nets import pretrained_text
@@ -37,6 +37,7 @@ class Glue(TorchTask):
         return f"Glue({self.name!r}, parameters={self.parameters}, clients={self.clients}, {rows})"
 
 
+@checked_call
 def glue(
     *,
     clients: int,

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from tardygrad import streams
-from tardygrad.errors import Invalid, check_integer
+from tardygrad.errors import Invalid, check_integer, checked_call
 from tardygrad.tasks.data.hub import download
 from tardygrad.tasks.data.images import CLASSES, LAYOUTS, Labelled, images
 from tardygrad.tasks.data.pixels import Normalize, crop_and_flip
@@ -38,6 +38,7 @@ class Source(NamedTuple):
     folder: Path | None = None  # where a package of the system puts them
     fix: str = "Use"  # how to get them, up to data=FOLDER
 
+    @checked_call
     def task(
         self,
         *,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tardygrad.core.messages import ModuleBuffers, Vector
-from tardygrad.errors import Invalid, check_integer
+from tardygrad.errors import Invalid, check_integer, checked_call
 from tardygrad.tasks.data.sharding import Shards, shard
 from tardygrad.tasks.data.text import Pairs, pairs, read, split
 from tardygrad.tasks.nets.gpt import GPT
@@ -46,6 +46,7 @@ class LM(TorchTask):
         return scores | {"perplexity": perplexity, "bits_per_byte": loss * self.tokens_per_byte / math.log(2)}
 
 
+@checked_call
 def lm(
     *,
     clients: int,

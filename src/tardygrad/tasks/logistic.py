@@ -9,12 +9,13 @@ import torch
 from torch import nn
 
 from tardygrad import streams
-from tardygrad.errors import check_integer
+from tardygrad.errors import check_integer, checked_call
 from tardygrad.tasks.data.sharding import shard
 from tardygrad.tasks.noise import Noise
 from tardygrad.tasks.torch_task import TorchTask
 
 
+@checked_call
 def logistic(
     *,
     clients: int,

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tardygrad import streams
 from tardygrad.core.messages import Job, ModuleBuffers, Vector
-from tardygrad.errors import check_integer, check_number
+from tardygrad.errors import check_integer, check_number, checked_call
 from tardygrad.tasks.noise import Noise
 
 
@@ -70,6 +70,7 @@ class Quadratic:
         }
 
 
+@checked_call
 def quadratic(
     *,
     clients: int,

@@ -17,7 +17,7 @@ from torch.func import functional_call, grad_and_value, vmap
 from tardygrad import streams
 from tardygrad.core.messages import Job, ModuleBuffers, Vector
 from tardygrad.core.task import GradientRequest
-from tardygrad.errors import Invalid, check_integer
+from tardygrad.errors import Invalid, check_integer, checked_call
 from tardygrad.tasks.data.sharding import Data, Shards, tensors
 from tardygrad.tasks.noise import Noise
 from tardygrad.tasks.views import Views, check, copied, draws, flatten, kept, keyed, trainable
@@ -67,6 +67,7 @@ class TorchTask:
     TorchTask(Linear, parameters=8, clients=4)
     """
 
+    @checked_call
     def __init__(
         self,
         module: nn.Module | Callable[[], nn.Module],

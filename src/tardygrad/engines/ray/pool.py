@@ -31,7 +31,7 @@ from tardygrad.engines.ray.shards import check as check_slices
 from tardygrad.engines.ray.worker import Hand, bare, received
 from tardygrad.engines.ray.workers import Staff, Worker
 from tardygrad.engines.wire import Wire
-from tardygrad.errors import Interrupted, Invalid, WorkFailed
+from tardygrad.errors import Interrupted, Invalid, WorkFailed, checked_call
 from tardygrad.fleet import Fleet
 
 SLICE = 0.1  # seconds between two looks at what does not come from Ray
@@ -93,6 +93,7 @@ class RayPool(Pool):
 
     resume_keys: ClassVar[tuple[str, ...]] = ("workers", "address", "cpus_per_worker", "gpus_per_worker")
 
+    @checked_call
     def __init__(
         self,
         task: Task,

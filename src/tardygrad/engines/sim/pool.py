@@ -17,7 +17,7 @@ from tardygrad.core.task import Task
 from tardygrad.engines.fleet_clock import JOINED, LOST, calendar, corrupt, round_trips
 from tardygrad.engines.pool import Features, Message, Pending, Pool, perform, perform_together
 from tardygrad.engines.sim.process_pool import Crew
-from tardygrad.errors import Invalid, WorkFailed
+from tardygrad.errors import Invalid, WorkFailed, checked_call
 from tardygrad.fleet import Fleet
 from tardygrad.tasks.clock import Clock
 
@@ -41,6 +41,7 @@ class SimPool(Pool):
 
     now = 0.0
 
+    @checked_call
     def __init__(
         self,
         task: Task,

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset, default_collate
 
 from tardygrad import streams
-from tardygrad.errors import Invalid, check_integer, check_number
+from tardygrad.errors import Invalid, check_integer, check_number, checked_call
 
 How = Literal["iid", "dirichlet", "label"]
 """How clients differ: not at all, by their mix of labels, or by the few labels they have."""
@@ -52,6 +52,7 @@ class Shards:
         return f"Shards(clients={self.clients}, rows={sum(sizes)}, each={min(sizes)}..{max(sizes)})"
 
 
+@checked_call
 def shard(
     data: Data,
     *,

@@ -115,7 +115,7 @@ def test_nothing_is_computed_that_no_round_needs(monkeypatch: pytest.MonkeyPatch
     ],
 )
 def test_modules_with_state_are_refused(module: nn.Module, what: str) -> None:
-    with pytest.raises(tg.Invalid, match=f"jobs can be computed at once only by a module without state, got .* {what}"):
+    with pytest.raises(tg.Invalid, match=f"computed together only by a module without state, got .* {what}"):
         tg.SimPool(task(module), method(), FLEET, batch=2)
 
 

@@ -22,7 +22,7 @@ from tardygrad.runs.record import exclusive, write_json
 from tardygrad.spec import spec
 from tardygrad.sweep import store
 from tardygrad.sweep.store import Run
-from tardygrad.tasks.fashion import FASHION
+from tardygrad.tasks.image_task import FASHION
 from tests.cli.conftest import Command, tardygrad  # noqa: F401
 from tests.tasks.picture_files import GRAY, striped, write_idx
 

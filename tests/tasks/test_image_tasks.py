@@ -15,7 +15,7 @@ from tardygrad.errors import Invalid
 from tardygrad.methods.sgdclip import sgdclip
 from tardygrad.tasks import Noise, cifar10, fashion, mnist
 from tardygrad.tasks.data import images
-from tardygrad.tasks.fashion import FASHION
+from tardygrad.tasks.image_task import FASHION
 from tardygrad.tasks.nets.cnn import CNN
 from tardygrad.tasks.nets.vit import ViT
 from tests.tasks.picture_files import GRAY, RGB, pictures, striped, write_binary, write_idx, write_parquet
@@ -178,7 +178,7 @@ def test_precision_and_device_are_passed_on(gray):
         ),
         (
             {"model": "tinyvit", "pretrained": "x", "augment": True},
-            "`augment` must be false where features are computed once (train='head'), got true.",
+            "`augment` must be false with train='head', whose features are computed once, got true.",
         ),
         (
             {"model": "tinyvit", "pretrained": "x", "resize": 60},

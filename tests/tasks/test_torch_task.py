@@ -265,7 +265,7 @@ def test_a_network_needs_a_vector_of_its_length_and_its_buffers():
     with pytest.raises(Invalid, match=r"x must be a flat float32 tensor of length 146, got torch.float32 \[3\]"):
         make().module(torch.zeros(3))
     task = make(nn.Sequential(nn.Linear(7, 3), nn.BatchNorm1d(3)))
-    with pytest.raises(Invalid, match="this module has buffers, got none with x"):
+    with pytest.raises(Invalid, match="this module has buffers, got none"):
         task.module(task.init(0))
 
 
@@ -312,8 +312,8 @@ def test_a_used_task_can_be_copied_and_pickled(again, module):
         (lambda: make(batch_size=0), "`batch_size` must be a whole number, 1 or more, got 0."),
         (lambda: make(evaluate_batch=2.5), "`evaluate_batch` must be a whole number, 1 or more, got 2.5."),
         (lambda: make(module_buffers="keep"), "`module_buffers` must be 'average' or 'refuse', got 'keep'."),
-        (lambda: make(lambda: 3), "`module` must be a module or make one without arguments, got int."),
-        (lambda: make(3), "`module` must be a module or make one without arguments, got int."),
+        (lambda: make(lambda: 3), "`module` must be a module, or a function that returns one, got int."),
+        (lambda: make(3), "`module` must be a module, or a function that returns one, got int."),
         (
             lambda: TorchTask(mlp(), loss=F.cross_entropy, shards=data()),
             "`shards` must be made by shard(data, clients=...), got tuple.",
@@ -347,5 +347,5 @@ def test_a_loss_without_reduction_and_a_fickle_factory_are_refused():
         work(job(task, client=0), task, METHOD)
     widths = iter([3, 4])
     task = make(lambda: nn.Linear(7, next(widths)))
-    with pytest.raises(Invalid, match="must make the same shapes every time, got others for seed 1"):
+    with pytest.raises(Invalid, match="must return the same shapes every time, got others for seed 1"):
         task.init(1)

@@ -1,4 +1,4 @@
-"""Nothing to learn: for runs that only ask how long a fleet takes and how stale its updates get."""
+"""A task without training, for runs that only measure a fleet's time and delays."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tardygrad.errors import check_integer
 
 @dataclass(frozen=True)
 class Clock:
-    """A task whose vector is empty and whose jobs are done at once; see `clock`."""
+    """A task with an empty vector and no batches; see `clock`."""
 
     clients: int
     parameters: int
@@ -36,11 +36,11 @@ class Clock:
 
 
 def clock(*, clients: int, parameters: int = 0) -> Clock:
-    """A clock-only task: no vector, no batches, no scores.
+    """A clock-only task: it measures time and delays, with no vector, batches or scores.
 
     Args:
         clients: number of clients, N.
-        parameters: the size of the model it stands for, for links whose messages take time.
+        parameters: size of the model it stands for, which sets how long messages take on a link.
 
     >>> clock(clients=40).evaluate(torch.empty(0), None)
     {}

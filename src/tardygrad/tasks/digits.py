@@ -1,4 +1,4 @@
-"""Handwritten digits and a small network: real images in seconds, with nothing to download.
+"""Handwritten digits and a small network: real images, trained in seconds, with nothing to download.
 
 scikit-learn's digits, 1,797 images of 8 × 8 pixels (E. Alpaydin, C. Kaynak. UCI, 1998).
 """
@@ -41,22 +41,22 @@ def digits(
     noise: Noise | None = None,
     seed: int = 0,
 ) -> TorchTask:
-    """Digits: 1,437 images to train on, always the same 360 to test on, and a network for them.
+    """Handwritten digits: 1,437 training images split over clients, a fixed test set of 360, and a small network.
 
     Args:
         clients: number of clients, N.
-        model: "vit", a vision transformer, or "mlp", a perceptron, which is some ten times faster.
-        dim: its width.
-        depth: its blocks, or hidden layers.
+        model: "vit", a vision transformer, or "mlp", a perceptron, which is about ten times faster.
+        dim: width of the network.
+        depth: blocks of the transformer, or hidden layers of the perceptron.
         heads: attention heads of the transformer; must divide `dim`.
-        patch: side of its patches in pixels; must divide 8.
+        patch: side of the transformer's patches in pixels; must divide 8.
         batch_size: rows per local step.
-        how: the split over clients: "iid", "dirichlet" or "label"; see `shard`.
-        concentration: of the "dirichlet" split; the smaller, the more clients differ.
-        labels_per_client: labels of each client in the "label" split.
-        balanced: every client gets the same number of rows.
-        noise: heavy-tailed noise that is added to every gradient.
-        seed: of the split; x_0 depends on the seed of the run.
+        how: how rows are split over clients: "iid", "dirichlet" or "label"; see `shard`.
+        concentration: of the "dirichlet" split; smaller values make clients differ more.
+        labels_per_client: number of labels per client in the "label" split.
+        balanced: whether all clients get the same number of rows.
+        noise: heavy-tailed noise added to every gradient.
+        seed: draws the split; x_0 depends on the seed of the run.
 
     >>> digits(clients=40)
     TorchTask(ViT, parameters=18154, clients=40)
@@ -86,7 +86,7 @@ def digits(
 
 
 def mlp(dim: int, depth: int) -> nn.Module:
-    """A perceptron of so many hidden layers.
+    """A perceptron with `depth` hidden layers of width `dim`.
 
     >>> mlp(64, 2)(torch.zeros(5, 8, 8)).shape
     torch.Size([5, 10])
@@ -101,7 +101,7 @@ def mlp(dim: int, depth: int) -> nn.Module:
 
 @cache
 def _images() -> tuple[Tensor, Tensor]:
-    """All images, in one shuffled order for every seed, so that every run is tested on the same."""
+    """All images in a fixed random order, so that every run has the same test set."""
     from sklearn.datasets import load_digits  # takes a second to import
 
     raw = load_digits()

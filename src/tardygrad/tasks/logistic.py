@@ -33,11 +33,11 @@ def logistic(
     Args:
         clients: number of clients, N.
         samples: rows of training data, over all clients.
-        dimension: number of coordinates of a.
+        dimension: number of features, the length of a.
         batch_size: rows per local step.
-        concentration: of labels over clients, see `shard`; None is iid.
-        noise: heavy-tailed noise that is added to every gradient.
-        seed: of the data and its split.
+        concentration: of the clients' Dirichlet mix of labels, see `shard`; None is iid.
+        noise: heavy-tailed noise added to every gradient.
+        seed: draws the data and their split.
 
     >>> logistic(clients=10)
     TorchTask(Linear, parameters=42, clients=10)

@@ -1,4 +1,4 @@
-"""Heavy-tailed noise to add to gradients: symmetric, with P(|ξ| > v) falling like v^−tail."""
+"""Heavy-tailed noise for gradients: symmetric, with P(|ξ| > v) falling like v^−tail."""
 
 from __future__ import annotations
 
@@ -12,21 +12,26 @@ from torch import Tensor
 from tardygrad.errors import Invalid, check_number
 
 Kind = Literal["stable", "student", "pareto"]
-"""The law of one coordinate."""
+"""The distribution of one coordinate."""
 
 _LARGEST = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True)
 class Noise:
-    """scale · ξ, coordinates independent and symmetric.
+    """Heavy-tailed noise scale · ξ with independent, symmetric coordinates.
 
         stable    E exp(iωξ) = exp(−|ω|^tail), the limit law of heavy-tailed sums; tail = 2 is Gaussian, variance 2
         student   Student's t with `tail` degrees of freedom
         pareto    P(|ξ| > v) = v^−tail for v ≥ 1, with a random sign
 
-    Moments of order `tail` and above are infinite (but for stable with tail = 2). What float32 cannot hold is its
-    largest number instead, so a draw is always finite.
+    Moments of order `tail` and above are infinite (except for stable with tail = 2). Values beyond float32 are clipped
+    to its range, so a draw is always finite.
+
+    Args:
+        kind: the distribution: "stable", "student" or "pareto".
+        tail: the tail index; at most 2 for "stable".
+        scale: factor of every draw.
 
     >>> Noise("student", tail=1.5, scale=0.1)
     Noise(kind='student', tail=1.5, scale=0.1)
@@ -60,10 +65,10 @@ class Noise:
 
 
 def _stable(rng: np.random.Generator, tail: float, size: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Chambers, Mallows & Stuck (1976), in logarithms so that small tails do not overflow.
+    """The method of Chambers, Mallows & Stuck (1976), in logarithms so that small tail indices do not overflow.
 
     ξ = sin(αU) / cos(U)^(1/α) · (cos((1 − α)U) / W)^((1−α)/α), with U uniform on (−π/2, π/2) and W exponential.
-    The same law as scipy.stats.levy_stable, which took 8× as long for 100 numbers and 3× for 25,000.
+    The distribution of scipy.stats.levy_stable, which took 8× as long for 100 numbers and 3× for 25,000.
     """
     u = (rng.random(size) - 0.5) * np.pi
     w = np.maximum(rng.standard_exponential(size), 1e-300)

@@ -1,4 +1,4 @@
-"""A quadratic for every client: the smallest task on which delays, heterogeneity and heavy tails can all be seen."""
+"""A quadratic per client: the smallest task with delays, heterogeneity and heavy tails."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tardygrad.tasks.noise import Noise
 
 
 class Draw(NamedTuple):
-    """A batch is the noise itself."""
+    """A batch: the noise itself."""
 
     client: int  # i
     noise: Vector | None  # ξ_{i,k}; None is zero
@@ -41,7 +41,7 @@ class Quadratic:
         return self.c.shape[1]
 
     def init(self, seed: int) -> Vector:
-        """x_0, at the distance √d from the optimum in a random direction."""
+        """x_0, at distance √d from the optimum in a random direction."""
         away = torch.from_numpy(streams.generator(seed, "init").standard_normal(self.parameters))
         away *= math.sqrt(self.parameters) / torch.linalg.vector_norm(away)
         return (self.optimum + away).float()
@@ -55,7 +55,7 @@ class Quadratic:
             yield Draw(job.client, self.noise.draw(rng, self.parameters) if self.noise and rng else None)
 
     def gradient(self, x: Vector, batch: Draw, module_buffers: ModuleBuffers | None) -> tuple[Tensor, Vector]:
-        """F_i(x), which leaves the noise out, and h ⊙ (x − c_i) + ξ."""
+        """F_i(x) without the noise, and the gradient h ⊙ (x − c_i) + ξ."""
         off = x - self.c[batch.client]
         g = self.h * off
         value = 0.5 * torch.dot(g, off)
@@ -82,15 +82,15 @@ def quadratic(
 ) -> Quadratic:
     """F = (1/N) Σ_i F_i with F_i(x) = ½ Σ_j h_j (x_j − c_ij)², and gradients h ⊙ (x − c_i) + ξ.
 
-    An epoch is one step, as there is no data to pass over.
+    There are no data, so an epoch is one step.
 
     Args:
         clients: number of clients, N.
         dimension: number of coordinates, d.
-        condition: the largest h_j over the smallest; they fall geometrically from 1.
+        condition: ratio of the largest h_j to the smallest; they fall geometrically from 1.
         heterogeneity: standard deviation of the clients' optima c_i, in every coordinate.
-        noise: ξ; None for exact gradients.
-        seed: of the c_i.
+        noise: ξ, added to every gradient; None is exact gradients.
+        seed: draws the c_i.
 
     >>> quadratic(clients=4, dimension=10)
     Quadratic(clients=4, dimension=10, noise=None)

@@ -1,4 +1,4 @@
-"""Any module, any loss, any data, as a task: the vector is the module's trainable parameters, one after another."""
+"""Any module, loss and data as a task: the vector is the concatenation of the module's trainable parameters."""
 
 from __future__ import annotations
 
@@ -20,46 +20,46 @@ from tardygrad.core.task import GradientRequest
 from tardygrad.errors import Invalid, check_integer, checked_call
 from tardygrad.tasks.data.sharding import Data, Shards, tensors
 from tardygrad.tasks.noise import Noise
-from tardygrad.tasks.views import Views, check, copied, draws, flatten, kept, keyed, trainable
+from tardygrad.tasks.views import Views, buffers, check, copied, draws, flatten, keyed, trainable
 
 Loss = Callable[[Any, Tensor], Tensor]
-"""(output, target) to the mean over the batch; usually from torch.nn.functional."""
+"""(output, target) to the mean loss of the batch; usually from torch.nn.functional."""
 
 Scores = Callable[[Tensor, Tensor], dict[str, float]]
-"""(outputs, targets) of the whole test set to named scores."""
+"""(outputs, targets) of the whole test set to scores by name."""
 
 Augment = Callable[[Tensor, np.random.Generator], Tensor]
-"""The first input of a training batch and the step's own random numbers, to what the module sees instead."""
+"""(first input of a training batch, the step's generator) to the augmented input."""
 
 
 class Batch(NamedTuple):
-    """ξ_{i,k}: everything random in one local step."""
+    """ξ_{i,k}: everything that is random in one local step."""
 
-    rows: Tensor  # of the data
-    key: int  # of the module's own draws (dropout), and of the augmentation
+    rows: Tensor  # indices into the data
+    key: int  # of the module's own random numbers (dropout) and of the augmentation
     noise: Vector | None  # added to the gradient
 
 
 class TorchTask:
-    """A task from a module.
+    """A task from your own module, loss and data.
 
-    Gradients are bit-identical to those of a plain torch loop. The module itself is never changed: every thread works
-    on its own deep copy. Frozen parameters stay as they are and out of the vector; tied weights appear once.
+    Gradients are bit-identical to those of a plain torch loop. The module itself never changes: each thread works on a
+    deep copy. Frozen parameters are not in the vector and never change; tied weights appear once.
 
     Args:
-        module: its weights now are x_0; or a function without arguments that makes one, and x_0 depends on the seed.
-        loss: (output, target) to the mean over the batch.
-        shards: the training data and who has which rows; `shard` makes them.
-        test: the test set; without it there is nothing to evaluate.
-        batch_size: rows per local step; a pass over a shard ends with a smaller batch if it must.
-        noise: heavy-tailed noise that is added to every gradient.
-        module_buffers: "average" persistent buffers (BatchNorm) over a round's updates, or "refuse" to have any.
-        evaluate_batch: rows at a time when evaluating.
-        scores: of the test set besides the loss; None is the accuracy, if targets are classes.
-        augment: alters the inputs of every training batch; `crop_and_flip` of `tardygrad.tasks.data.pixels` is one.
-        device: where data, vectors and the module live.
-        autocast: forward passes in bfloat16 where torch thinks it safe; vectors stay float32.
-        uncut: makes the network whose last layers the module is, for `module`; None if it is all there is.
+        module: a module, whose weights are x_0; or a function without arguments that creates one, with x_0 by the seed.
+        loss: (output, target) to the mean loss of the batch.
+        shards: the training data and each client's rows, made by `shard`.
+        test: the test set; without it nothing can be evaluated.
+        batch_size: rows per local step; the last batch of an epoch may be smaller.
+        noise: heavy-tailed noise added to every gradient.
+        module_buffers: "average" persistent buffers (BatchNorm) over a round's updates, or "refuse" modules with any.
+        evaluate_batch: rows per batch of an evaluation.
+        scores: computes scores of the test set besides the loss; None is the accuracy, if targets are classes.
+        augment: changes the inputs of every training batch, like `crop_and_flip` of `tardygrad.tasks.data.pixels`.
+        device: the torch device of data, vectors and module.
+        autocast: run forward passes in bfloat16 where torch considers it safe; vectors stay float32.
+        uncut: creates the whole network if `module` is only its last layers; None if it is complete.
 
     >>> from tardygrad.tasks import shard
     >>> data = (torch.randn(20, 3), torch.arange(20) % 2)
@@ -101,7 +101,7 @@ class TorchTask:
         given = module if isinstance(module, nn.Module) else self._make(0)
         check(given)  # before the copy, in which parameters no longer share memory
         self._template = copied(given).to(self.device)
-        floats, ints = kept(self._template)
+        floats, ints = buffers(self._template)
         if module_buffers == "refuse" and (floats or ints):
             name = next(iter(floats | ints))
             owner = type(self._template.get_submodule(name.rpartition(".")[0])).__name__
@@ -141,38 +141,35 @@ class TorchTask:
 
     @property
     def draws_globally(self) -> bool:
-        """Whether the module draws from torch's global generator: it has dropout, or was seen to draw in a first step.
-
-        Results are the same in any case, but threads then wait for each other's forward passes.
-        """
+        """Whether the module uses torch's global generator (dropout): then threads take turns in forward passes."""
         return self._draws
 
     def init(self, seed: int) -> Vector:
-        """x_0; frozen parameters and buffers of a factory are those of seed 0 for every seed."""
+        """x_0; frozen parameters and buffers always come from seed 0."""
         module = self._template if self._factory is None or seed == 0 else self._make(seed)
         parameters = trainable(module).values()
         if [p.shape for p in parameters] != self._shapes:
-            raise Invalid(f"a module factory must make the same shapes every time, got others for seed {seed}.")
+            raise Invalid(f"a module factory must return the same shapes every time, got others for seed {seed}.")
         return flatten(parameters).to(self.device)
 
     def init_module_buffers(self) -> ModuleBuffers | None:
-        floats, ints = kept(self._template)
+        floats, ints = buffers(self._template)
         if not floats and not ints:
             return None
         return ModuleBuffers(flatten(floats.values()), flatten(ints.values(), torch.int64))
 
     def module(self, x: Vector, module_buffers: ModuleBuffers | None = None) -> nn.Module:
-        """The network with the parameters x, in evaluation mode: a copy, to use without the task."""
+        """A copy of the network with the parameters x, in evaluation mode."""
         views = self._views()
         if self._uncut is not None:
-            with keyed(0):  # what it draws is overwritten
+            with keyed(0):  # its initial weights are overwritten
                 views = Views(self._uncut().to(self.device))
         own = ModuleBuffers(*(flat.to(self.device, copy=True) for flat in module_buffers)) if module_buffers else None
         views.bind(x.to(self.device), own, training=False)
         return copied(views.module)
 
     def batches(self, job: Job) -> Iterator[Batch]:
-        """K batches, or those of K passes."""
+        """The batches of K steps or K epochs."""
         noise = job.stream("noise") if self.noise else None
         each = -(-len(self.shards.rows[job.client]) // self.batch_size)
         count = (job.epochs or 0) * each if job.steps is None else job.steps
@@ -181,13 +178,13 @@ class TorchTask:
             yield Batch(rows, streams.key(job.seed, "dropout", job.client, job.serial, step), drawn)
 
     def _deal(self, job: Job) -> Iterator[Tensor]:
-        """The client's rows without end, batch by batch, every pass in a new order."""
+        """The client's rows in batches, endlessly, each pass in a new order."""
         rng, mine = job.stream("batches"), self.shards.rows[job.client]
         while True:
             yield from torch.split(mine[torch.from_numpy(rng.permutation(len(mine)))], self.batch_size)
 
     def gradient(self, x: Vector, batch: Batch, module_buffers: ModuleBuffers | None) -> tuple[Tensor, Vector]:
-        """F(x; ξ), without the noise, and ∇F(x; ξ) + noise; the vector is overwritten by the thread's next call."""
+        """F(x; ξ) without the noise, and ∇F(x; ξ) + noise; the thread's next call overwrites the gradient."""
         views = self._views()
         views.bind(x, module_buffers, training=True)
         views.g.zero_()
@@ -202,24 +199,24 @@ class TorchTask:
         if value.numel() != 1:
             raise Invalid(f"`loss` must return one number, got shape {list(value.shape)}. Use reduction='mean'.")
         value.backward()  # type: ignore[no-untyped-call]
-        views.keep(module_buffers)
+        views.write_back(module_buffers)
         if batch.noise is not None:
             views.g += batch.noise.to(self.device)
         return value.detach(), views.g
 
-    def gradients(self, asked: Sequence[GradientRequest]) -> list[tuple[Tensor, Vector]]:
-        """What `gradient` gives for each (x, ξ), with those of equally large batches computed at once by torch.func."""
-        if self._draws or any(kept(self._template)):
+    def gradients(self, requests: Sequence[GradientRequest]) -> list[tuple[Tensor, Vector]]:
+        """`gradient` of each (x, ξ); batches of equal size are computed together by torch.func."""
+        if self._draws or any(buffers(self._template)):
             what = "draws random numbers (dropout)" if self._draws else "keeps buffers (BatchNorm)"
-            raise Invalid(f"jobs can be computed at once only by a module without state, got one that {what}.")
-        answers: list[tuple[Tensor, Vector] | None] = [None] * len(asked)
-        alike: dict[int, list[int]] = {}
-        for i, (_, batch, _) in enumerate(asked):
-            alike.setdefault(len(batch.rows), []).append(i)
-        for places in alike.values():
-            values, gradients = self._together([asked[i][0] for i in places], [asked[i][1] for i in places])
+            raise Invalid(f"jobs can be computed together only by a module without state, got one that {what}.")
+        answers: list[tuple[Tensor, Vector] | None] = [None] * len(requests)
+        same_size: dict[int, list[int]] = {}
+        for i, (_, batch, _) in enumerate(requests):
+            same_size.setdefault(len(batch.rows), []).append(i)
+        for places in same_size.values():
+            values, gradients = self._together([requests[i][0] for i in places], [requests[i][1] for i in places])
             for i, value, g in zip(places, values, gradients, strict=True):
-                noise = asked[i][1].noise
+                noise = requests[i][1].noise
                 answers[i] = value, g if noise is None else g + noise.to(self.device)
         return [answer for answer in answers if answer is not None]
 
@@ -234,8 +231,9 @@ class TorchTask:
             with self._precision():
                 return self.loss(functional_call(module, weights, inputs), target)
 
-        made: tuple[dict[str, Tensor], Tensor] = vmap(grad_and_value(loss))(weights, target, *inputs)
-        return made[1], torch.cat([made[0][name].reshape(count, -1) for name in names], 1)
+        grads: dict[str, Tensor]
+        grads, values = vmap(grad_and_value(loss))(weights, target, *inputs)
+        return values, torch.cat([grads[name].reshape(count, -1) for name in names], 1)
 
     def _rows(self, batch: Batch) -> list[Tensor]:
         """A batch's inputs and target."""
@@ -246,7 +244,7 @@ class TorchTask:
 
     @torch.no_grad()
     def evaluate(self, x: Vector, module_buffers: ModuleBuffers | None) -> dict[str, float]:
-        """The mean loss on the test set, and `scores`, or the accuracy in [0, 1] if targets are classes."""
+        """The mean loss on the test set and `scores`, or the accuracy in [0, 1] if targets are classes."""
         if self.test is None:
             raise Invalid("evaluating needs a test set, got none. Give the task test=(inputs..., target).")
         views = self._views()
@@ -271,14 +269,14 @@ class TorchTask:
         with keyed(streams.key(seed, "init")):
             module = self._factory() if callable(self._factory) else self._factory
         if not isinstance(module, nn.Module):
-            raise Invalid(f"`module` must be a module or make one without arguments, got {type(module).__name__}.")
+            raise Invalid(f"`module` must be a module, or a function that returns one, got {type(module).__name__}.")
         return module
 
     def _precision(self) -> AbstractContextManager[Any]:
         return torch.autocast(self.device.type, torch.bfloat16) if self.autocast else nullcontext()
 
     def _views(self) -> Views:
-        """The calling thread's own copy of the module."""
+        """The calling thread's copy of the module."""
         if not hasattr(self._local, "views"):
             self._local.views = Views(self._template)
         views: Views = self._local.views
@@ -295,6 +293,5 @@ def _device(name: str) -> torch.device:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:  # torch built without CUDA asserts
-        rule = f"`device` must be one that torch can use here, got {name!r}"
-        raise Invalid(f"{rule}. Use 'cpu'.") from error
+        raise Invalid(f"`device` must be one that torch can use here, got {name!r}. Use 'cpu'.") from error
     return device

@@ -1,6 +1,6 @@
-"""A module on flat vectors: its parameters, their gradients and its buffers are views, so nothing is ever copied over.
+"""A module on flat vectors: its parameters, gradients and buffers are views of them, so nothing is copied.
 
-`check` refuses modules that could not be bound without changing what they compute; `Views` is one thread's own copy.
+`check` rejects modules that cannot be bound to vectors without changing their results; `Views` is one thread's copy.
 """
 
 from __future__ import annotations
@@ -18,15 +18,11 @@ from torch.nn.parameter import is_lazy
 from tardygrad.core.messages import ModuleBuffers, Vector
 from tardygrad.errors import Invalid
 
-_GENERATOR = threading.Lock()  # torch's global generator is one for all threads
+_GENERATOR = threading.Lock()  # all threads share torch's global generator
 
 
 class Views:
-    """A deep copy of a module, bound to whatever x it was last given.
-
-    Args:
-        template: the module; stays as it is.
-    """
+    """A deep copy of `template`, bound to the last x it was given."""
 
     def __init__(self, template: nn.Module) -> None:
         self.module = copied(template)
@@ -35,7 +31,7 @@ class Views:
         self.g = torch.zeros(sum(self.sizes), device=self.parameters[0].device)
         for p, part in zip(self.parameters, torch.split(self.g, self.sizes), strict=True):
             p.grad = part.view(p.shape)  # backward adds to it in place
-        self.floats, self.ints = ([_owner(self.module, name) for name in group] for group in kept(self.module))
+        self.floats, self.ints = ([_owner(self.module, name) for name in group] for group in buffers(self.module))
         self.x: Vector | None = None
         self.pointer = 0
         self.probed = False
@@ -51,21 +47,19 @@ class Views:
                 )
             for p, part in zip(self.parameters, torch.split(x, self.sizes), strict=True):
                 p.data = part.view(p.shape)
-            self.x, self.pointer = x, x.data_ptr()  # holding x keeps its memory from being given to another vector
+            self.x, self.pointer = x, x.data_ptr()  # a reference to x, so that its memory is not reused
         if not self.floats and not self.ints:
             return
         if module_buffers is None:
-            raise Invalid(
-                "this module has buffers, got none with x. Start with module_buffers=task.init_module_buffers()."
-            )
+            raise Invalid("this module has buffers, got none. Start with module_buffers=task.init_module_buffers().")
         for buffer, part, same in self._pairs(module_buffers):
             if same:
                 buffer.data = part.view(buffer.shape)
             else:
                 buffer.copy_(part.view(buffer.shape))
 
-    def keep(self, module_buffers: ModuleBuffers | None) -> None:
-        """Write back what a forward pass could not write in place: other dtypes, and buffers that were replaced."""
+    def write_back(self, module_buffers: ModuleBuffers | None) -> None:
+        """Copy back buffers that the forward pass could not change in place: other dtypes, and replaced tensors."""
         if module_buffers is None or not (self.floats or self.ints):
             return
         for buffer, part, same in self._pairs(module_buffers):
@@ -73,19 +67,19 @@ class Views:
                 part.copy_(buffer.detach().reshape(-1))
 
     def _pairs(self, module_buffers: ModuleBuffers) -> Iterator[tuple[Tensor, Tensor, bool]]:
-        """(buffer, its part of the flat tensor, same dtype?)"""
+        """(buffer, its slice of the flat tensor, whether their dtypes agree)"""
         for owned, flat in zip((self.floats, self.ints), module_buffers, strict=True):
-            found = [getattr(owner, leaf) for owner, leaf in owned]
-            for buffer, part in zip(found, torch.split(flat, [b.numel() for b in found]), strict=True):
+            tensors = [getattr(owner, leaf) for owner, leaf in owned]
+            for buffer, part in zip(tensors, torch.split(flat, [b.numel() for b in tensors]), strict=True):
                 yield buffer, part, buffer.dtype == flat.dtype
 
 
 def copied(module: nn.Module) -> nn.Module:
-    """A deep copy, with the same weights tied."""
-    again = copy.deepcopy(module)
-    if _ties(again) != _ties(module):
-        raise Invalid(f"a deep copy must keep tied weights tied, got {type(module).__name__} with its own way.")
-    return again
+    """A deep copy with the same tied weights."""
+    clone = copy.deepcopy(module)
+    if _ties(clone) != _ties(module):
+        raise Invalid(f"a deep copy must keep tied weights tied, got {type(module).__name__}, which unties them.")
+    return clone
 
 
 def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
@@ -93,22 +87,22 @@ def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
     return {name: p for name, p in module.named_parameters() if p.requires_grad}
 
 
-def kept(module: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """The buffers that are state: float ones, and integer or bool ones. Non-persistent ones are constants."""
+def buffers(module: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Persistent buffers: the float ones, and the integer and bool ones. Others are constants."""
     persistent = module.state_dict().keys()
-    found = {name: buffer for name, buffer in module.named_buffers() if name in persistent}
-    floats = {name: buffer for name, buffer in found.items() if buffer.is_floating_point()}
-    return floats, {name: buffer for name, buffer in found.items() if name not in floats}
+    every = {name: buffer for name, buffer in module.named_buffers() if name in persistent}
+    floats = {name: buffer for name, buffer in every.items() if buffer.is_floating_point()}
+    return floats, {name: buffer for name, buffer in every.items() if name not in floats}
 
 
 def flatten(tensors: Iterable[Tensor], dtype: torch.dtype = torch.float32) -> Tensor:
-    """One flat tensor with the values of all."""
+    """All values in one flat tensor."""
     parts = [t.detach().reshape(-1).to(dtype) for t in tensors]
     return torch.cat(parts) if parts else torch.empty(0, dtype=dtype)
 
 
 def check(module: nn.Module) -> None:
-    """Refuse a module that cannot live on flat vectors."""
+    """Raise `Invalid` for a module that cannot be bound to flat vectors."""
     name = type(module).__name__
     if lazy := [n for n, p in module.named_parameters() if is_lazy(p)]:
         raise Invalid(f"parameters must have a shape, got lazy `{lazy[0]}` in {name}. Run one forward pass first.")
@@ -118,7 +112,7 @@ def check(module: nn.Module) -> None:
     for n, p in parameters.items():
         if p.dtype != torch.float32:
             raise Invalid(f"trainable parameters must be float32, got {p.dtype} in `{n}`. Use module.float().")
-    floats, ints = kept(module)
+    floats, ints = buffers(module)
     for n, b in (floats | ints).items():
         if b.dtype == torch.float64 or b.is_complex():
             raise Invalid(
@@ -134,7 +128,7 @@ def check(module: nn.Module) -> None:
 
 
 def draws(module: nn.Module) -> bool:
-    """Whether a module is known to draw from torch's global generator when it trains."""
+    """Whether a module is known to use torch's global generator in training."""
     for m in module.modules():
         if isinstance(m, nn.RReLU) or (isinstance(m, _DropoutNd) and m.p > 0):
             return True
@@ -145,14 +139,14 @@ def draws(module: nn.Module) -> bool:
 
 @contextmanager
 def keyed(key: int) -> Iterator[None]:
-    """Torch's global generator, seeded with a key for a while and then put back; one thread at a time."""
+    """Seed torch's global generator with a key and restore it at the end; one thread at a time."""
     with _GENERATOR, torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(key)
         yield
 
 
 def _ties(module: nn.Module) -> list[tuple[str, str]]:
-    """Every name of every trainable parameter, with the first name of the same one."""
+    """(name, first name of the same parameter) for every trainable parameter."""
     first = {id(p): name for name, p in module.named_parameters()}
     return [(n, first[id(p)]) for n, p in module.named_parameters(remove_duplicate=False) if p.requires_grad]
 

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from tardygrad.errors import Invalid
-from tardygrad.tasks.cifar10 import cifar10
+from tardygrad.tasks.image_task import cifar10
 from tardygrad.tasks.nets.tinyvit import ConvBN, TinyViT, WindowAttention, load
 
 SHARED = Path(__file__).parents[3].parent / "shared/data"

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from tardygrad.errors import Invalid
 from tardygrad.tasks.data.cache import Tensors
-from tardygrad.tasks.views import kept, trainable
+from tardygrad.tasks.views import buffers, trainable
 
 LIMIT = 4 << 30
 """Bytes of what enters the tail, over all rows."""
@@ -150,7 +150,7 @@ def _layers(network: nn.Module) -> tuple[str, nn.ModuleList]:
 
 def _state(network: nn.Module) -> list[Tensor]:
     """What a task keeps of a network."""
-    return [tensor for held in (trainable(network), *kept(network)) for tensor in held.values()]
+    return [tensor for held in (trainable(network), *buffers(network)) for tensor in held.values()]
 
 
 def _put(network: nn.Module, name: str, part: nn.Module) -> None:

@@ -311,11 +311,11 @@ def test_loading_is_silent(small, capfd):
         ({"train": "tail"}, "`train` must be 'all', 'head' or 'last-N' with a number of layers N, got 'tail'."),
         ({"train": "last-0"}, "`train` must be 'all', 'head' or 'last-N' with a number of layers N, got 'last-0'."),
         ({"train": "last-3"}, "train='last-N' must have N from 1 to the network's 2 layers, got 'last-3'."),
-        ({"max_length": 65}, "`max_length` must be at most what the model can read (64 tokens), got 65."),
+        ({"max_length": 65}, "`max_length` must be at most the model's limit (64 tokens), got 65."),
         ({"clients": 41}, "every client needs at least one row, got 40 rows for 41 clients. Use fewer clients."),
         (
             {"model": "./nowhere"},
-            "`model` must be a folder or a name on the hub, got './nowhere', which is no folder. Use a folder with "
+            "`model` must be a folder or a name on the hub, got './nowhere', which is not a folder. Use a folder with "
             "config.json, a tokenizer and model.safetensors, or a name such as 'FacebookAI/roberta-base'.",
         ),
     ],

@@ -186,7 +186,7 @@ def test_precision_and_device_are_passed_on(gray):
         ),
         (
             {"model": "tinyvit", "pretrained": "no/folder"},
-            "`pretrained` must be a folder with config.json and model.safetensors, got 'no/folder', which is no "
+            "`pretrained` must be a folder with config.json and model.safetensors, got 'no/folder', which is not a "
             "folder.",
         ),
     ],

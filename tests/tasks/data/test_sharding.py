@@ -159,7 +159,7 @@ FLOATS = (torch.zeros(10, 1), torch.zeros(10))
         (lambda: shard(DATA, clients=2, how="random"), "`how` must be one of iid, dirichlet, label, got 'random'."),
         (
             lambda: shard(DATA, clients=2, how="dirichlet"),
-            "how='dirichlet' needs a `concentration`, got none. Use 0.3 for markedly different clients.",
+            "how='dirichlet' needs a `concentration`, got none. Use 0.3 for clearly different clients.",
         ),
         (
             lambda: shard(DATA, clients=2, how="iid", concentration=1.0),

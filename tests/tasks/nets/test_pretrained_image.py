@@ -206,7 +206,7 @@ def test_what_is_no_classifier_is_told_in_one_sentence(tmp_path, vit, monkeypatc
     for path in find(vit, "transformers").iterdir():
         (tmp_path / "vit" / path.name).write_bytes(path.read_bytes())
     (tmp_path / "vit/preprocessor_config.json").write_text("{")
-    with pytest.raises(Invalid, match=r"preprocessor_config.json in .* must be JSON, and cannot be read as such"):
+    with pytest.raises(Invalid, match=r"preprocessor_config.json in .* is not readable JSON"):
         backbone("transformers", tmp_path / "vit", None)
     two = transformers.DeiTConfig(
         hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8, image_size=8, patch_size=4
@@ -234,7 +234,7 @@ def test_a_name_is_fetched_from_the_hub(vit, monkeypatch):
     monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
     rule = "`pretrained` must be a folder with config.json and model.safetensors, got {!r}, which "
     hub = "cannot be downloaded from huggingface.co (ConnectionError). Download it elsewhere and give its folder."
-    for name, text in (("google/vit", hub), ("./folder", "is no folder."), ("a/b/c", "is no folder.")):
+    for name, text in (("google/vit", hub), ("./folder", "is not a folder."), ("a/b/c", "is not a folder.")):
         with pytest.raises(Invalid) as caught:
             find(name, "transformers")
         assert str(caught.value) == rule.format(name) + text

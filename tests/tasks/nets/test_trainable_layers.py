@@ -154,7 +154,7 @@ def test_what_would_be_too_large_is_refused_with_the_arithmetic(rte, pictures, m
         rte()
     length = rte(train="all").shards.data[0].shape[1]
     assert str(caught.value) == (
-        f"what enters the trained layers must fit into 1 GiB, where it is kept, got 41943040 rows of {length} × 16 "
+        f"the cached inputs of the trained layers must fit into 1 GiB, got 41943040 rows of {length} × 16 "
         f"numbers, {40 * length * 16 * 4 / 1024:.1f} GiB. Lower rows, test_rows or max_length."
     )
     with pytest.raises(Invalid, match=r"of 16 × 2 × 2 \+ 36 numbers, .* GiB. Lower train_rows, test_rows or resize."):

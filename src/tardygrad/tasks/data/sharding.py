@@ -15,7 +15,7 @@ from tardygrad import streams
 from tardygrad.errors import Invalid, check_integer, check_number, checked_call
 
 How = Literal["iid", "dirichlet", "label"]
-"""How clients differ: not at all, by their mix of labels, or by the few labels they have."""
+"""How clients differ: not at all, in their mix of labels, or in which few labels they have."""
 
 Data = tuple[Tensor, ...] | Dataset[Any]
 """(inputs..., target), one row per example; or a map-style dataset of such rows."""
@@ -23,23 +23,20 @@ Data = tuple[Tensor, ...] | Dataset[Any]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Shards:
-    """Data, and every client's rows of it. Made by `shard`, or by hand from a split of your own."""
+    """Data and each client's rows. Made by `shard`, or directly from a split of your own."""
 
     data: tuple[Tensor, ...]  # inputs..., target
-    rows: tuple[Tensor, ...]  # one index per client
+    rows: tuple[Tensor, ...]  # one index tensor per client
 
     def __post_init__(self) -> None:
         count = len(tensors(self.data)[-1])
         for client, rows in enumerate(self.rows):
             if rows.numel() == 0:
-                raise Invalid(
-                    f"every client needs at least one row, got none for client {client} "
-                    f"({count} rows, {self.clients} clients). Use fewer clients or a milder split."
-                )
+                got = f"none for client {client} ({count} rows, {self.clients} clients)"
+                raise Invalid(f"every client needs at least one row, got {got}. Use fewer clients or a milder split.")
             if rows.dim() != 1 or rows.dtype != torch.int64:
-                raise Invalid(
-                    f"rows must be flat int64 tensors, got {rows.dtype} {list(rows.shape)} (client {client})."
-                )
+                got = f"{rows.dtype} {list(rows.shape)} (client {client})"
+                raise Invalid(f"rows must be flat int64 tensors, got {got}.")
             if int(rows.min()) < 0 or int(rows.max()) >= count:
                 raise Invalid(f"rows must be between 0 and {count - 1}, got others for client {client}.")
 
@@ -63,23 +60,23 @@ def shard(
     balanced: bool = True,
     seed: int = 0,
 ) -> Shards:
-    """Divide data among clients; no row goes to two of them.
+    """Split data over clients; no row goes to two clients.
 
-    iid        any row to anyone. Balanced: sizes differ by at most one. Otherwise sizes follow log-normal(0, 1) shares.
-    dirichlet  by label. Balanced: equal sizes, a mix of labels drawn per client (Hsu et al. 2019); whoever comes late
-               in a random order takes what is left. Otherwise every label's rows are divided by shares drawn per label
+    iid        random rows. Balanced: sizes differ by at most one. Otherwise sizes follow log-normal(0, 1) shares.
+    dirichlet  by label. Balanced: equal sizes, a mix of labels drawn per client (Hsu et al. 2019); the last clients of
+               a random order take what is left. Otherwise each label's rows are split by shares drawn per label
                (Yurochkin et al. 2019), and sizes vary too.
-    label      few labels per client, every label with equally many clients (McMahan et al. 2017). Balanced: equal
-               sizes, so some rows stay unused. Otherwise all rows of a label are used.
+    label      few labels per client, each label at equally many clients (McMahan et al. 2017). Balanced: equal sizes,
+               so some rows stay unused. Otherwise all rows of a label are used.
 
     Args:
         data: tensors (inputs..., target), or a map-style dataset of such rows.
-        clients: N.
-        how: None is "iid", or "dirichlet" if there is a `concentration`.
-        concentration: of the Dirichlet law, per label; small is heterogeneous (0.1), large is iid (100).
-        labels_per_client: for "label".
-        balanced: equal sizes.
-        seed: of the split.
+        clients: number of clients, N.
+        how: "iid", "dirichlet" or "label"; None is "iid", or "dirichlet" if `concentration` is given.
+        concentration: of the Dirichlet distribution, per label; small is heterogeneous (0.1), large is iid (100).
+        labels_per_client: number of labels per client for how="label".
+        balanced: whether all clients get the same number of rows.
+        seed: draws the split.
 
     >>> shard((torch.zeros(10, 3), torch.arange(10)), clients=4)
     Shards(clients=4, rows=10, each=2..3)
@@ -91,17 +88,16 @@ def shard(
         raise Invalid(f"`how` must be one of iid, dirichlet, label, got {how!r}.")
     if how == "dirichlet":
         if concentration is None:
-            raise Invalid("how='dirichlet' needs a `concentration`, got none. Use 0.3 for markedly different clients.")
+            raise Invalid("how='dirichlet' needs a `concentration`, got none. Use 0.3 for clearly different clients.")
         check_number("concentration", concentration, above=True)
     elif concentration is not None:
         raise Invalid(f"`concentration` belongs to how='dirichlet', got how={how!r}. Leave one of them out.")
 
-    held = tensors(data)
-    target, count = held[-1], len(held[-1])
+    columns = tensors(data)
+    target, count = columns[-1], len(columns[-1])
     if count < clients:
-        raise Invalid(
-            f"every client needs at least one row, got {count} rows for {clients} clients. Use fewer clients."
-        )
+        got = f"{count} rows for {clients} clients"
+        raise Invalid(f"every client needs at least one row, got {got}. Use fewer clients.")
     rng = streams.generator(seed, "shard")
     if how == "iid":
         sizes = _even(count, clients) if balanced else _lognormal(rng, count, clients)
@@ -114,7 +110,7 @@ def shard(
             parts = _mixed(rng, decks, clients, float(concentration or 0))
         else:
             parts = _shared(rng, decks, clients, float(concentration or 0))
-    return Shards(held, tuple(torch.from_numpy(np.sort(part)) for part in parts))
+    return Shards(columns, tuple(torch.from_numpy(np.sort(part)) for part in parts))
 
 
 def tensors(data: Data) -> tuple[Tensor, ...]:
@@ -139,12 +135,12 @@ Rows = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 
 def _even(count: int, parts: int) -> Rows:
-    """`count` in `parts` sizes that differ by at most one."""
+    """Split `count` into `parts` sizes that differ by at most one."""
     return np.array([count // parts + (i < count % parts) for i in range(parts)])
 
 
 def _lognormal(rng: np.random.Generator, count: int, clients: int) -> Rows:
-    """One row for everyone, the rest by log-normal shares."""
+    """One row per client, the rest by log-normal shares."""
     edges = np.cumsum(rng.lognormal(size=clients))
     edges = np.floor(edges / edges[-1] * (count - clients)).astype(np.int64)
     sizes: Rows = 1 + np.diff(edges, prepend=0)
@@ -152,7 +148,7 @@ def _lognormal(rng: np.random.Generator, count: int, clients: int) -> Rows:
 
 
 def _decks(rng: np.random.Generator, target: Tensor, how: str) -> list[Rows]:
-    """Every label's rows, shuffled."""
+    """The rows of each label, shuffled."""
     if target.dim() != 1 or target.is_floating_point() or target.is_complex():
         raise Invalid(
             f"how={how!r} needs integer labels, one per row, got {target.dtype} {list(target.shape)}. Use how='iid'."
@@ -192,8 +188,8 @@ def _by_label(rng: np.random.Generator, decks: list[Rows], clients: int, each: i
         raise Invalid(f"`labels_per_client` must be at most the number of labels ({len(decks)}), got {each}.")
     holders: list[list[int]] = [[] for _ in decks]
     for client in range(clients):
-        held = np.array([len(holder) for holder in holders])
-        for label in np.lexsort((rng.random(len(decks)), held))[:each]:  # the least held, ties at random
+        counts = np.array([len(holder) for holder in holders])
+        for label in np.lexsort((rng.random(len(decks)), counts))[:each]:  # the rarest first, ties at random
             holders[label].append(client)
     quota = min(len(deck) // len(holder) for deck, holder in zip(decks, holders, strict=True) if holder)
     parts: list[list[Rows]] = [[] for _ in range(clients)]

@@ -1,4 +1,4 @@
-"""The block of our transformers: layer normalisation first, attention with plain matrix products, a perceptron."""
+"""A transformer block with layer normalisation first: attention by plain matrix products, then a perceptron."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 
 class Attention(nn.Module):
-    """Self-attention, `causal` to the past only; plain matrix products, which torch.func can batch over clients."""
+    """Self-attention, to the past only if `causal`; plain matrix products, which torch.func can batch over clients."""
 
     def __init__(self, dim: int, heads: int, *, causal: bool = False) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """x + attention, then x + a perceptron that is `wide` times as wide inside, each on the normalised x."""
+    """x + attention, then x + perceptron with `wide` times the width inside; both act on the normalised x."""
 
     def __init__(self, dim: int, heads: int, *, wide: int = 2, causal: bool = False) -> None:
         super().__init__()

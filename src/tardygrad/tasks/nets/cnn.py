@@ -1,4 +1,4 @@
-"""A small convolutional network without state: group normalisation (Y. Wu, K. He. ECCV 2018) keeps no averages."""
+"""A small convolutional network without buffers, with group normalisation (Y. Wu, K. He. ECCV 2018)."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from torch import Tensor, nn
 from tardygrad.errors import check_integer
 
 GRID = 4
-"""Side of the map that the logits are made of; a mean over all places learns much more slowly."""
+"""Side of the feature map before the logits; averaging over all positions learns much more slowly."""
 
 
 class CNN(nn.Module):
-    """Three convolutions of 3 × 3 pixels, each normalised, rectified and of half the side; a 4 × 4 map; logits.
+    """Three 3 × 3 convolutions of stride 2, each with group normalisation and ReLU, a 4 × 4 feature map, and logits.
 
     Args:
-        dim: channels of the first; the next two have 2 · dim and 4 · dim.
+        dim: channels of the first convolution; the next two have 2 · dim and 4 · dim.
         channels: of an image.
-        classes: logits.
-        normalize: what is done to the pixels first; None for images that are ready.
+        classes: number of logits.
+        normalize: applied to the images first; None is nothing.
 
     >>> import torch
     >>> CNN(dim=16, channels=3)(torch.zeros(5, 3, 32, 32)).shape

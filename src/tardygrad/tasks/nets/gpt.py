@@ -1,4 +1,4 @@
-"""A small GPT: layer normalisation first, attention with plain matrix products, learnt positions, a tied head.
+"""A small GPT with learnt positions and an output layer tied to the token embeddings.
 
 After A. Radford et al. Language Models are Unsupervised Multitask Learners. OpenAI, 2019.
 """
@@ -12,7 +12,7 @@ from tardygrad.tasks.nets.block import Block
 
 
 class GPT(nn.Module):
-    """Logits of the next token at every place of (rows, length) tokens, length ≤ context."""
+    """(rows, length) tokens, length ≤ context, to logits of the next token at each position."""
 
     def __init__(self, *, vocabulary: int, context: int, dim: int, depth: int, heads: int) -> None:
         super().__init__()
@@ -24,7 +24,7 @@ class GPT(nn.Module):
                 nn.init.xavier_uniform_(layer.weight)
                 nn.init.zeros_(layer.bias)
             elif isinstance(layer, nn.Embedding):
-                nn.init.normal_(layer.weight, std=dim**-0.5)  # the head, tied to it, then starts with logits of about 1
+                nn.init.normal_(layer.weight, std=dim**-0.5)  # so that the tied logits start at about 1
 
     def forward(self, tokens: Tensor) -> Tensor:
         places = torch.arange(tokens.shape[1], device=tokens.device)

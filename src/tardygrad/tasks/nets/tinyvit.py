@@ -1,11 +1,11 @@
 """TinyViT: K. Wu et al. TinyViT: Fast Pretraining Distillation for Small Vision Transformers. ECCV 2022.
 
-In the form of MobileSAM's encoder (C. Zhang et al. Faster Segment Anything. 2023), whose last merging keeps the side.
-A convolutional stem and stage, then three stages of attention within windows, with a learnt bias for every offset.
-Parameters have the names of the original code, so its weights load as they are; the parts behind the last stage
-(`neck`, `norm_head`, `head`) are left out.
+The variant of MobileSAM's encoder (C. Zhang et al. Faster Segment Anything. 2023), whose last merge keeps the side.
+A convolutional stem and stage, then three stages of attention within windows, with a learnt bias per offset.
+Parameters have the names of the original code, so its weights load unchanged; the parts after the last stage (`neck`,
+`norm_head`, `head`) are left out.
 
-Differs from the original in: batch normalisations, which are frozen, are folded into their convolutions after loading.
+Differs from the original in: batch normalisations are frozen and folded into their convolutions after loading.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from torch.nn import functional as F
 from tardygrad.errors import Invalid
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""Of the pixels it was trained on, per channel."""
+"""Per channel, of the pixels it was trained on."""
 
 _UNUSED = ("neck.", "norm_head.", "head.")
 
 
 class ConvBN(nn.Module):
-    """A convolution and its batch normalisation; one convolution once it is folded."""
+    """A convolution with batch normalisation; `fold` turns both into one convolution."""
 
     def __init__(self, wide: int, wider: int, side: int = 1, stride: int = 1, groups: int = 1) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class ConvBN(nn.Module):
 
 
 class Stem(nn.Module):
-    """A quarter of the side, in two strides."""
+    """Two convolutions of stride 2: a quarter of the side."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class Stem(nn.Module):
 
 
 class MBConv(nn.Module):
-    """An inverted bottleneck, four times as wide inside."""
+    """An inverted bottleneck with four times the width inside."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class MBConv(nn.Module):
 
 
 class Merge(nn.Module):
-    """To the next stage's width, and to half the side if the stride is 2."""
+    """Changes to the next stage's width, and to half the side if the stride is 2."""
 
     def __init__(self, dim: int, wider: int, stride: int) -> None:
         super().__init__()
@@ -89,11 +89,11 @@ class Merge(nn.Module):
 
 
 class WindowAttention(nn.Module):
-    """Self-attention in a window, on the normalised x, with a bias for every (|rows apart|, |columns apart|).
+    """Self-attention in a window, on the normalised x, with a bias per distance (rows, columns).
 
-    A window that reaches over the edge is filled up with zeros, which are attended to like pixels. All of them have
-    the same key and value, so one stands for all, with the bias log Σ exp(bias): the same numbers, and for images of
-    64 × 64 pixels in a sixth of the time.
+    A window that extends over the edge is padded with zeros, which take part in the attention. They all have the same
+    key and value, so one represents them all, with the bias log Σ exp(bias): the same result, in a sixth of the time
+    for images of 64 × 64 pixels.
     """
 
     def __init__(self, dim: int, heads: int, window: int) -> None:
@@ -110,7 +110,7 @@ class WindowAttention(nn.Module):
             self.register_buffer(name, value, persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """x is (n, height, width, dim): a window, or the part of one that lies in the image."""
+        """x is (n, height, width, dim): a window, or its part inside the image."""
         n, height, width, dim = x.shape
         tokens = x.reshape(n, height * width, dim)
         inside = (self.row < height) & (self.column < width)
@@ -125,7 +125,7 @@ class WindowAttention(nn.Module):
 
 
 class Perceptron(nn.Module):
-    """Four times as wide inside, on the normalised x."""
+    """A perceptron with four times the width inside, on the normalised x."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -137,7 +137,7 @@ class Perceptron(nn.Module):
 
 
 class TinyBlock(nn.Module):
-    """x + attention within windows, a convolution for what crosses their borders, x + perceptron."""
+    """x + attention within windows, a convolution that connects neighbouring windows, x + perceptron."""
 
     def __init__(self, dim: int, heads: int, window: int) -> None:
         super().__init__()
@@ -151,7 +151,7 @@ class TinyBlock(nn.Module):
         return out
 
     def _attend(self, x: Tensor) -> Tensor:
-        """Whole windows together, and those at the right and at the lower edge."""
+        """Attention in all full windows together, and in those at the right and lower edges."""
         rows, columns = (_cuts(side, self.window) for side in x.shape[1:3])
         bands = [[self._tiles(part) for part in torch.split(band, columns, 2)] for band in torch.split(x, rows, 1)]
         return torch.cat([torch.cat(band, 2) for band in bands], 1)
@@ -165,7 +165,7 @@ class TinyBlock(nn.Module):
 
 
 def _cuts(side: int, window: int) -> list[int]:
-    """Whole windows, and what is left.
+    """Lengths of the part with full windows and of the rest.
 
     >>> _cuts(30, 7), _cuts(14, 7), _cuts(4, 7)
     ([28, 2], [14], [4])
@@ -174,7 +174,7 @@ def _cuts(side: int, window: int) -> list[int]:
 
 
 class Stage(nn.Module):
-    """Blocks, then a merging if there is a next stage; and the mean tokens so far."""
+    """Blocks, then a merge if there is a next stage; appends its mean tokens to `means`."""
 
     def __init__(self, blocks: Sequence[nn.Module], downsample: nn.Module) -> None:
         super().__init__()
@@ -186,14 +186,14 @@ class Stage(nn.Module):
 
 
 class TinyViT(nn.Module):
-    """Images, normalised and of a side that 16 divides, to the mean tokens after each of the last three stages.
+    """Maps normalised images, whose side is a multiple of 16, to the mean tokens after each of the last three stages.
 
     Args:
         widths: of the four stages.
-        depths: their blocks.
-        heads: of their attention; the first stage has none.
-        windows: sides of their windows.
-        strides: of the three mergings.
+        depths: blocks of each stage.
+        heads: attention heads of each stage; unused in the first.
+        windows: sides of each stage's windows.
+        strides: of the three merges.
     """
 
     def __init__(
@@ -216,7 +216,7 @@ class TinyViT(nn.Module):
         self.features = widths[2] + 2 * widths[3]
 
     def forward(self, images: Tensor, means: Tensor | None = None) -> Tensor:
-        """`means` are those of stages that were computed before."""
+        """`means` are those of earlier stages, if they were computed before."""
         x = self.patch_embed(images)
         means = x.new_empty(len(x), 0) if means is None else means
         for stage in self.layers:
@@ -225,7 +225,7 @@ class TinyViT(nn.Module):
 
 
 def load(folder: str | Path) -> TinyViT:
-    """The network of a folder with config.json and model.safetensors; every parameter must be there and no other."""
+    """Load the network from config.json and model.safetensors, which must hold exactly its parameters."""
     folder = Path(folder)
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
@@ -243,7 +243,7 @@ def load(folder: str | Path) -> TinyViT:
             f"({error})."
         ) from error
     except (KeyError, TypeError, IndexError) as error:
-        raise Invalid(f"config.json in {str(folder)!r} must describe a TinyViT, got none ({error!r}).") from error
+        raise Invalid(f"config.json in {str(folder)!r} must describe a TinyViT, but does not ({error!r}).") from error
     try:
         model.load_state_dict({name: t for name, t in weights.items() if not name.startswith(_UNUSED)})
     except RuntimeError as error:

@@ -1,7 +1,7 @@
 """A vision transformer for images of any size: A. Dosovitskiy et al. An Image is Worth 16x16 Words. ICLR 2021.
 
-Differs from the paper in: layer normalisation first, a mean over patches instead of a class token, a perceptron of
-twice the width instead of four times.
+Differs from the paper in: layer normalisation comes first, a mean over patches replaces the class token, and the
+perceptron has twice the width instead of four times.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ Shape = tuple[int, int, int]
 
 
 class ViT(nn.Module):
-    """Patches, positions, blocks, a mean, logits.
+    """Embedded patches plus positions, transformer blocks, the mean over patches, logits.
 
     Args:
         dim: width.
-        depth: blocks.
-        heads: of the attention; must divide `dim`.
+        depth: number of blocks.
+        heads: attention heads; must divide `dim`.
         patch: side of a patch in pixels; must divide height and width.
         shape: of an image, as (channels, height, width).
-        classes: logits.
-        normalize: what is done to the pixels first; None for images that are ready.
+        classes: number of logits.
+        normalize: applied to the images first; None is nothing.
 
     >>> ViT(dim=32, depth=2, heads=4, patch=7, shape=(1, 28, 28))(torch.zeros(5, 1, 28, 28)).shape
     torch.Size([5, 10])
@@ -53,7 +53,7 @@ class ViT(nn.Module):
         self.blocks = nn.Sequential(*(Block(dim, heads) for _ in range(depth)))
         self.norm, self.head = nn.LayerNorm(dim), nn.Linear(dim, classes)
         for layer in self.modules():
-            if isinstance(layer, nn.Linear):  # torch's own start is too small: plain SGD then needs twice the epochs
+            if isinstance(layer, nn.Linear):  # torch's default is too small: plain SGD then needs twice the epochs
                 nn.init.xavier_uniform_(layer.weight)
                 nn.init.zeros_(layer.bias)
 
@@ -67,7 +67,7 @@ class ViT(nn.Module):
 
 
 def fits(*, dim: int, depth: int, heads: int, patch: int, shape: Shape) -> None:
-    """Refuse a transformer that does not fit itself or its images."""
+    """Raise `Invalid` unless `heads` divides `dim` and `patch` divides the sides of the images."""
     for name, value in (("dim", dim), ("depth", depth), ("heads", heads), ("patch", patch)):
         check_integer(name, value)
     _, height, width = shape

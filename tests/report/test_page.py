@@ -178,7 +178,7 @@ def test_a_run_begun_in_python_says_so(tmp_path: Path) -> None:
 
 def test_a_spec_of_any_length_makes_a_small_page(tmp_path: Path) -> None:
     page = build([str(record(tmp_path / "run", rounds=1, spec={"fleet": {"seconds": list(range(200_000))}}))]).html()
-    assert "more characters stand in spec.json" in page
+    assert "more characters are in spec.json" in page
     assert len(page) < 1_500_000
 
 

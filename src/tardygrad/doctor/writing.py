@@ -6,9 +6,9 @@ import json as jsons
 import math
 
 from tardygrad.fleet import Fleet, Group
-from tardygrad.report.settings import inline, toml
 from tardygrad.spec.signature import parameters, written_arguments
 from tardygrad.spec.spec import Spec
+from tardygrad.spec.toml import document, inline
 
 
 def written_spec(asked: Spec, fleet: Fleet, *, json: bool) -> str:
@@ -22,4 +22,4 @@ def written_spec(asked: Spec, fleet: Fleet, *, json: bool) -> str:
     lines = "".join(f"    {inline(group)},\n" for group in groups)
     fitted = f'[fleet]\nkind = "groups"\ngroups = [\n{lines}]'
     tables["method"] = {key: math.inf if value == "inf" else value for key, value in tables["method"].items()}
-    return "\n\n".join([*(toml({name: tables[name]}, None) for name in tables if name != "fleet"), fitted]) + "\n"
+    return "\n\n".join([*(document({name: tables[name]}) for name in tables if name != "fleet"), fitted]) + "\n"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
+
+from tardygrad.spec.toml import document
 
 SPEC = 20_000  # characters of a spec that are shown
 WORDS = tuple('"tfn')  # how values begin that are no numbers
@@ -58,48 +59,8 @@ def _differs(key: str, specs: Sequence[Mapping[str, str]]) -> bool:
     return any(len(values) > 1 for values in alike.values())
 
 
-def toml(tables: Any, most: int | None = SPEC) -> str:
-    """A spec as TOML, up to so many characters; keys without a value are left out.
-
-    >>> print(toml({"run": {"rounds": 3, "out": None}, "task": {"noise": {"tail": 1.5}}}))
-    [run]
-    rounds = 3
-    <BLANKLINE>
-    [task]
-    noise = { tail = 1.5 }
-    """
-    found = []
-    for name, table in tables.items() if isinstance(tables, dict) else ():
-        own = table.items() if isinstance(table, dict) else ()
-        keys = [f"{_key(key)} = {inline(value)}" for key, value in own if value is not None]
-        found.append("\n".join((f"[{_key(name)}]", *keys)))
-    whole = "\n\n".join(found)
-    if most is None or len(whole) <= most:
-        return whole
-    return f"{whole[:most]}…\n\n({len(whole) - most:,} more characters stand in spec.json)"
-
-
-def _key(name: Any) -> str:
-    return str(name) if re.fullmatch(r"[A-Za-z0-9_-]+", str(name)) else _string(str(name))
-
-
-def _string(value: str) -> str:
-    """As JSON writes it, but TOML knows no surrogates; what cannot be printed is escaped."""
-    known = json.dumps(value.encode("utf-8", "replace").decode(), ensure_ascii=False)
-    return "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in known)
-
-
-def inline(value: Any) -> str:
-    """A value in TOML, on one line.
-
-    >>> print(inline({"name": "far 🚀", "clip": float("inf"), "é": ["\\n", True]}))
-    { name = "far 🚀", clip = inf, "é" = ["\\n", true] }
-    """
-    if isinstance(value, dict):
-        inner = ", ".join(f"{_key(key)} = {inline(each)}" for key, each in value.items() if each is not None)
-        return f"{{ {inner} }}" if inner else "{}"
-    if isinstance(value, list):
-        return f"[{', '.join(map(inline, value))}]"
-    if isinstance(value, str):
-        return _string(value)
-    return repr(value) if isinstance(value, float) else json.dumps(value)
+def toml(tables: Any) -> str:
+    """A spec as TOML, cut after `SPEC` characters."""
+    whole = document(tables)
+    rest = len(whole) - SPEC
+    return whole if rest <= 0 else f"{whole[:SPEC]}…\n\n({rest:,} more characters are in spec.json)"

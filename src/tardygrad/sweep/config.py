@@ -24,6 +24,7 @@ from tardygrad.runs.run import label
 from tardygrad.spec.signature import Table, call, shown
 from tardygrad.spec.sources import shipped
 from tardygrad.spec.spec import Spec, load, override, parse
+from tardygrad.spec.toml import inline
 from tardygrad.sweep.trial import TaskCache
 
 Sampler = Literal["grid", "random", "tpe"]
@@ -79,7 +80,7 @@ class Config:
             space = self.space[key]
             numeric = isinstance(space, dict) or all(_number(item) or item == "inf" for item in space)
             if not numeric and key not in (*PAPER, *_LABELLED) and (key, value) != ("method.mode", "sync"):
-                words.append(value if isinstance(value, str) else f"{key}={toml(value)}")
+                words.append(value if isinstance(value, str) else f"{key}={inline(value)}")
         return ", ".join(words)
 
     def direction(self) -> Literal["maximize", "minimize"]:
@@ -210,7 +211,7 @@ def overrides(params: Row) -> list[str]:
     >>> overrides({"method.lr": 0.1, "method.downplay": True, "fleet.stragglers": "mild"})
     ['method.lr=0.1', 'method.downplay=true', 'fleet.stragglers="mild"']
     """
-    return [f"{key}={toml(value)}" for key, value in params.items()]
+    return [f"{key}={inline(value)}" for key, value in params.items()]
 
 
 def command(sweep: Row, params: Row) -> list[str] | None:
@@ -233,15 +234,6 @@ def command(sweep: Row, params: Row) -> list[str] | None:
     except (Invalid, TypeError, AttributeError):  # written by hand, or by another version
         return None
     return ["tardygrad", "run", config.name, *changes] if exact else None
-
-
-def toml(value: Any) -> str:
-    """A value in TOML, on one line."""
-    if isinstance(value, dict):
-        return f"{{{', '.join(f'{json.dumps(key)} = {toml(item)}' for key, item in value.items())}}}"
-    if isinstance(value, list):
-        return f"[{', '.join(map(toml, value))}]"
-    return json.dumps(value, ensure_ascii=False, default=str)  # a date, which no key takes, as a word
 
 
 def _space(base: Spec, changes: Iterable[str], over: Iterable[str], sampler: Sampler) -> dict[str, Any]:
@@ -279,7 +271,7 @@ def _values(text: str, sampler: Sampler) -> tuple[str, Any]:
             raise Invalid(f"a grid needs lists, got a range for `{key}`. Use a list, or --sampler random or tpe.")
         return key, _range(key, values)
     values = ["inf" if value == math.inf else value for value in values]  # as in a spec's JSON
-    differ = {value if isinstance(value, str | int | float) else (toml(value),) for value in values}
+    differ = {value if isinstance(value, str | int | float) else (inline(value),) for value in values}
     if not values or len(differ) < len(values):
         raise Invalid(f"`{key}` needs one or more different values, got {given}.")
     return key, values

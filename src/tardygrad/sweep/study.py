@@ -7,6 +7,7 @@ trial that was running when a process died is queued again unchanged.
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import warnings
@@ -26,7 +27,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from tardygrad import streams
 from tardygrad.errors import Invalid, RecordError
 from tardygrad.runs.record import Row, reading_record
-from tardygrad.sweep.config import Config, toml
+from tardygrad.sweep.config import Config
 
 Space = Mapping[str, BaseDistribution]
 """A setting's name to its range."""
@@ -191,7 +192,11 @@ def _distribution(values: Any) -> BaseDistribution:
 
 def _scalar(value: Any) -> Any:
     """A value that Optuna accepts: tables and lists become text."""
-    return toml(value) if isinstance(value, dict | list) else value
+    return (
+        json.dumps(value, separators=(", ", " = "), ensure_ascii=False, default=str)
+        if isinstance(value, dict | list)
+        else value
+    )
 
 
 def _rung(config: Config) -> int:

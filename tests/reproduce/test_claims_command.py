@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tardygrad.reproduce import claims, trials
-from tardygrad.reproduce.claims import Check, Claim, Finding, line
+from tardygrad.reproduce.claims import Check, Claim, Finding, over_seeds
 from tardygrad.reproduce.page import fresh, marks
 from tests.cli.conftest import Command, tardygrad  # noqa: F401
 
@@ -22,7 +22,7 @@ def tiny() -> Claim:
         return claims.chosen(look, [tuned])
 
     def judge(look: trials.Look, scale: claims.Scale) -> Finding:
-        lines = [line(look, trial, scale, "a note") for trial in chosen(look, scale)]
+        lines = [over_seeds(look, trial, scale, "a note") for trial in chosen(look, scale)]
         return Finding("differs", [Check("it is tiny", True), Check("it is large", False)], lines, "it ends")
 
     return Claim(4, chosen, judge, tuned=lambda scale: [tuned])

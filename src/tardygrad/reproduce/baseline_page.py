@@ -24,13 +24,13 @@ def fresh() -> str:
 
 
 def headings(line: BaselineLine) -> tuple[str, ...]:
-    """Those of a table that begins with this line."""
+    """The headings of a table, given one of its lines."""
     to = f"to {LESSONS[line.trial.lesson].target:g} % (s)"
     return ("method", "accuracy (%)", "", "to the end (s)", to, "settings", "near an end of its range")
 
 
 def row(line: BaselineLine, seeds: int) -> tuple[str, ...]:
-    """A line of a table."""
+    """The row of a line."""
     some = f"{line.reached} of {seeds} seeds" if line.reached else "never"
     return (
         line.trial.label,
@@ -49,12 +49,12 @@ def score(line: BaselineLine) -> str:
 
 
 def name(line: BaselineLine) -> str:
-    """What a table is called that begins with this line."""
+    """The title of a table, given one of its lines."""
     return f"{line.trial.lesson}, {line.trial.stragglers} stragglers"
 
 
 def verdicts(lines: list[BaselineLine]) -> list[str]:
-    """Who is the best, and what local clipping does for those that were published without."""
+    """The best methods, and what local clipping does for those published without it."""
     top = next(line for line in lines if line.mark == "best")
     tied = ", ".join(f"{line.trial.label} ({score(line)})" for line in lines if line.mark == "tied")
     by = {line.trial.name: line for line in lines}
@@ -68,7 +68,7 @@ def verdicts(lines: list[BaselineLine]) -> list[str]:
 
 
 def text(comparison: Comparison, tables: list[list[BaselineLine]], command: str, skipped: str = "") -> str:
-    """What goes into a page."""
+    """The section of a page."""
     noise, seeds = TASK["noise"], comparison.seeds
     parts = [
         f"Made by `{command}`. Task: {TASK['kind']}, {TASK['model']} of width {TASK['dim']}, with {noise['kind']} "
@@ -125,7 +125,7 @@ def _range(values: BaseDistribution) -> str:
 
 
 def picture(tables: list[list[BaselineLine]]) -> Any:
-    """Accuracies with their spread; hollow with local clipping that is not the method's own."""
+    """Accuracies with their spread; hollow dots mark added local clipping."""
     full = list(filter(None, tables))
     least = 10 * int(max(min(line.accuracy - (line.spread or 0.0) for lines in full for line in lines), 0.0) / 10)
     sides = alt.hconcat(*(_side(lines, least, first=not i) for i, lines in enumerate(full)))

@@ -1,7 +1,7 @@
-"""The paper's seven claims, each as an experiment whose runs and whose rule for a verdict stand before its result.
+"""The paper's seven claims, each as an experiment whose runs and rule for the verdict were fixed before the results.
 
-Settings that are not tuned come from a pilot on the seed for tuning, which no verdict looks at. A verdict is
-`reproduced`; `differs`, if only a part of the claim holds; or `not reproduced`.
+Settings that are not tuned come from a pilot on the seed for tuning, which no verdict uses. A verdict is `reproduced`,
+`differs` (only a part of the claim holds) or `not reproduced`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ GRIDS: dict[str, dict[str, tuple[float, ...]]] = {
     "FADAS": {"lr": (0.003, 0.01, 0.03, 0.1), "tau_c": (1.0, 10.0, 100.0)},
     "DN+DyLU": {"lr": (0.03, 0.1, 0.3), "period": (8, 16, 32, 64)},
 }
-"""Twelve trials for each method that is tuned. Those of FADAS and DN+DyLU lie around what was best in the pilot."""
+"""Twelve trials for each tuned method. Those of FADAS and DN+DyLU lie around the best of the pilot."""
 
 FIXED: dict[str, dict[str, float]] = {
     "SGDClip": {"lr": 0.3},
@@ -42,7 +42,7 @@ FIXED: dict[str, dict[str, float]] = {
 """Settings at which each method works with M = 4 on the large fleet, from the pilot."""
 
 WORKS, FAILS = 80.0, 50.0
-"""Accuracies in per cent: what is at or above the first works, what is below the second fails."""
+"""Accuracies in per cent: a method works from the first on, and fails below the second."""
 
 FLEETS: tuple[Stragglers, ...] = ("mild", "large")
 
@@ -51,7 +51,7 @@ class Scale(NamedTuple):
     """How much is run."""
 
     seeds: range
-    fleets: tuple[Stragglers, ...]  # of claims 5, 6 and 7; the others have both, or the large one alone
+    fleets: tuple[Stragglers, ...]  # of claims 5, 6 and 7; the others use both, or only the large line
     methods: tuple[str, ...]  # of claim 5
     buffers: tuple[int, ...]  # M of claim 5
 
@@ -64,7 +64,7 @@ class ClaimLine(NamedTuple):
     """A trial over its seeds: a line of a claim's table."""
 
     trial: Trial
-    accuracy: float  # in per cent, mean; a run that did not end counts as 0
+    accuracy: float  # in per cent, mean; a run that did not finish counts as 0
     spread: float  # standard deviation
     time: float  # simulated seconds, mean
     clipped: float  # share of Δ_t's coordinates, mean
@@ -72,92 +72,93 @@ class ClaimLine(NamedTuple):
 
 
 class Check(NamedTuple):
-    """A part of a rule, with the number it was held against."""
+    """One condition of a rule, with the numbers that decide it."""
 
     says: str
     holds: bool
 
 
 class Finding(NamedTuple):
-    """What came of a claim."""
+    """The verdict on a claim, and its reasons."""
 
     word: Word
     checks: list[Check]
     lines: list[ClaimLine]
-    beside: str = ""  # what is no part of the rule
+    beside: str = ""  # remarks that are not part of the rule
 
     def plain(self) -> dict[str, Any]:
         """The same as JSON."""
         checks = [check._asdict() for check in self.checks]
         lines = [
-            {**asdict(one.trial), "given": one.trial.settings, **one._asdict(), "trial": one.trial.label}
-            for one in self.lines
+            {**asdict(line.trial), "given": line.trial.settings, **line._asdict(), "trial": line.trial.label}
+            for line in self.lines
         ]
         return {"verdict": self.word, "checks": checks, "beside": self.beside, "lines": lines}
 
 
 class Claim(NamedTuple):
-    """A claim: what is run for it, and how it is judged; `texts` says the same in words."""
+    """A claim: its trials and its judge; `texts` describes both in words."""
 
     number: int
-    trials: Callable[[Look, Scale], list[Trial]]  # run with every seed; those of a tuned method once it is tuned
+    trials: Callable[[Look, Scale], list[Trial]]  # run with every seed; a tuned method appears once it is tuned
     judge: Callable[[Look, Scale], Finding]
     tuned: Callable[[Scale], list[Tuned]] = lambda scale: []
-    once: Callable[[Scale], list[Trial]] = lambda scale: []  # run with the first seed alone
+    once: Callable[[Scale], list[Trial]] = lambda scale: []  # run with the first seed only
 
     def needs(self, look: Look, scale: Scale) -> list[tuple[Trial, int]]:
-        """The runs, as far as they are known; when all of them are there, there may be more."""
+        """The runs known so far; when all of them are done, tuning may add more."""
         trials = [(trial, TUNING) for tuned in self.tuned(scale) for trial in tuned.trials()]
         each = [(trial, seed) for trial in self.trials(look, scale) for seed in scale.seeds]
         return [*trials, *each, *((trial, scale.seeds[0]) for trial in self.once(scale))]
 
 
-def line(look: Look, trial: Trial, scale: Scale, note: str = "") -> ClaimLine:
-    """A trial over the seeds; all its runs must be there."""
-    rows = [row for seed in scale.seeds if (row := look(trial, seed))]
-    scores = [row.accuracy or 0.0 for row in rows]
+def over_seeds(look: Look, trial: Trial, scale: Scale, note: str = "") -> ClaimLine:
+    """A trial over the seeds; all its runs must be done."""
+    results = [result for seed in scale.seeds if (result := look(trial, seed))]
+    scores = [result.accuracy or 0.0 for result in results]
     spread = stdev(scores) if len(scores) > 1 else 0.0
-    return ClaimLine(trial, mean(scores), spread, mean(r.time for r in rows), mean(r.clipped for r in rows), note)
+    time, clipped = mean(result.time for result in results), mean(result.clipped for result in results)
+    return ClaimLine(trial, mean(scores), spread, time, clipped, note)
 
 
 def chosen(look: Look, tuned: list[Tuned]) -> list[Trial]:
-    """The best of each that is tuned."""
-    return [best for one in tuned if (best := one.best(look))]
+    """The best trial of each grid that is complete."""
+    return [best for each in tuned if (best := each.best(look))]
 
 
 def _edges(look: Look, tuned: list[Tuned]) -> dict[Trial, str]:
-    """The best of each, and whether better settings may lie beyond its grid."""
+    """The best trials, each with a note if it lies at the edge of its grid."""
     return {
-        best: f"at the grid's edge: {', '.join(edges)}" if (edges := one.edges(best)) else ""
-        for one in tuned
-        if (best := one.best(look))
+        best: f"at the grid's edge: {', '.join(edges)}" if (edges := each.edges(best)) else ""
+        for each in tuned
+        if (best := each.best(look))
     }
 
 
 def _judged(checks: list[Check], part: bool, lines: list[ClaimLine], beside: str = "") -> Finding:
-    """Reproduced if every check holds; else it differs, if a part of it does."""
+    """`reproduced` if every check holds, else `differs` if a part of the claim does."""
     whole = all(check.holds for check in checks)
     return Finding("reproduced" if whole else "differs" if part else "not reproduced", checks, lines, beside)
 
 
 def _best(lines: Iterable[ClaimLine]) -> ClaimLine:
-    return max(lines, key=lambda one: one.accuracy)
+    return max(lines, key=lambda line: line.accuracy)
 
 
-def _score(one: ClaimLine) -> str:
-    return f"{one.accuracy:.1f} ± {one.spread:.1f}"
+def _score(line: ClaimLine) -> str:
+    return f"{line.accuracy:.1f} ± {line.spread:.1f}"
 
 
-# 1 ------------------------------------------------------------------------------------------------ not waiting
+# 1 ----------------------------------------------------------------------------- asynchronous against synchronous
 
 FASTER = {"mild": 20, "large": 75}  # the paper's
 LONGER = 4
 
 
 def _waiting(scale: Scale) -> list[Tuned]:
-    """Who straggles changes only the clock of a synchronous run, so it is tuned once."""
+    """Stragglers change only the clock of a synchronous run, so it is tuned once."""
     sync = [Tuned(Trial(method, "sync"), GRIDS[method]) for method in ("SGDClip", "Clip²")]
-    return sync + [Tuned(Trial(one.trial.method, "client", fleet), one.grid) for fleet in FLEETS for one in sync]
+    return sync + [Tuned(Trial(each.trial.method, "client", fleet), each.grid) for fleet in FLEETS for each in sync]
 
 
 def _trials_1(look: Look, scale: Scale) -> list[Trial]:
@@ -170,26 +171,26 @@ def _trials_1(look: Look, scale: Scale) -> list[Trial]:
 def _judge_1(look: Look, scale: Scale) -> Finding:
     notes = _edges(look, _waiting(scale))
     lines = [
-        line(look, trial, scale, notes.get(trial, "" if trial.rounds == ROUNDS else f"{LONGER} times the rounds"))
+        over_seeds(look, trial, scale, notes.get(trial, "" if trial.rounds == ROUNDS else f"{LONGER} times the rounds"))
         for trial in _trials_1(look, scale)
     ]
     near, fast, beside = [], [], []
     for fleet in FLEETS:
-        here = [one for one in lines if one.trial.stragglers == fleet]
-        short = [one for one in here if one.trial.rounds == ROUNDS]
-        sync, client = (_best(one for one in short if one.trial.mode == mode) for mode in ("sync", "client"))
+        here = [line for line in lines if line.trial.stragglers == fleet]
+        short = [line for line in here if line.trial.rounds == ROUNDS]
+        sync, client = (_best(line for line in short if line.trial.mode == mode) for mode in ("sync", "client"))
         gap, times = client.accuracy - sync.accuracy, sync.time / client.time
         near.append(Check(f"{fleet}: at most 1 point behind ({_score(client)} against {_score(sync)})", gap >= -1.0))
         fast.append(
             Check(f"{fleet}: at least {FASTER[fleet] / 2:g} times less time ({times:.0f})", times >= FASTER[fleet] / 2)
         )
-        long = next(one for one in here if one.trial.rounds != ROUNDS)
+        long = next(line for line in here if line.trial.rounds != ROUNDS)
         beside.append(f"{fleet} {_score(long)} in {sync.time / long.time:.0f} times less time")
-    said = f"Clip² with {LONGER} times the rounds: {'; '.join(beside)}"
-    return _judged(near + fast, all(check.holds for check in fast), lines, said)
+    remark = f"Clip² with {LONGER} times the rounds: {'; '.join(beside)}"
+    return _judged(near + fast, all(check.holds for check in fast), lines, remark)
 
 
-# 2 ------------------------------------------------------------------------------- where SGDClip cannot stand delays
+# 2 ----------------------------------------------------------------------------------- where delays break SGDClip
 
 HARD = ({"lr": 1.0}, {"lr": 3.0})
 
@@ -208,7 +209,7 @@ def _trials_2(look: Look, scale: Scale) -> list[Trial]:
 
 
 def _judge_2(look: Look, scale: Scale) -> Finding:
-    lines = [line(look, trial, scale) for trial in _trials_2(look, scale)]
+    lines = [over_seeds(look, trial, scale) for trial in _trials_2(look, scale)]
     checks, part = [], False
     for i, setting in enumerate(HARD):
         sync, client, server, clip2 = lines[4 * i : 4 * i + 4]
@@ -221,11 +222,11 @@ def _judge_2(look: Look, scale: Scale) -> Finding:
         ]
         part |= all(check.holds for check in here) or clip2.accuracy >= client.accuracy + 20
         checks += here
-    shares = ", ".join(f"{one.clipped:.0%}" for one in lines[3::4])
+    shares = ", ".join(f"{line.clipped:.0%}" for line in lines[3::4])
     return _judged(checks, part, lines, f"of Δ's coordinates Clip² clips {shares}")
 
 
-# 3 ------------------------------------------------------------------------------------------- what SD widens
+# 3 ---------------------------------------------------------------------------------------- SD widens the grid
 
 PLACES = ({"lr": 1.0, "local_lr": 0.3}, {"lr": 3.0, "local_lr": 0.1}, {"lr": 3.0, "local_lr": 0.3})
 WIDE = {"lr": (0.1, 0.3, 1.0, 3.0, 10.0), "local_lr": (0.03, 0.1, 0.3, 1.0)}
@@ -237,29 +238,28 @@ def _trials_3(look: Look, scale: Scale) -> list[Trial]:
 
 
 def field(scale: Scale) -> list[Trial]:
-    """The grid of claim 3, for either method."""
+    """The grid of claim 3, for both methods."""
     return [trial for method in PAIR for trial in Tuned(Trial(method), WIDE).trials()]
 
 
 def works(look: Look, trial: Trial, seed: int) -> bool:
-    """Whether a run ended at or above the accuracy that counts as working."""
+    """Whether a run reached the accuracy that counts as working."""
     result = look(trial, seed)
     return result is not None and (result.accuracy or 0.0) >= WORKS
 
 
 def _judge_3(look: Look, scale: Scale) -> Finding:
-    lines = [line(look, trial, scale) for trial in _trials_3(look, scale)]
+    lines = [over_seeds(look, trial, scale) for trial in _trials_3(look, scale)]
     plain, downplayed = lines[::2], lines[1::2]
     share = {
         method: mean(works(look, trial, scale.seeds[0]) for trial in field(scale) if trial.method == method)
         for method in PAIR
     }
     wider = share["SD-SGDClip"] > share["SGDClip"]
+    fails, works_too = (", ".join(map(_score, scores)) for scores in (plain, downplayed))
     checks = [
-        Check(f"plain SGDClip fails ({', '.join(map(_score, plain))})", all(one.accuracy < FAILS for one in plain)),
-        Check(
-            f"SD-SGDClip works ({', '.join(map(_score, downplayed))})", all(one.accuracy >= WORKS for one in downplayed)
-        ),
+        Check(f"plain SGDClip fails ({fails})", all(line.accuracy < FAILS for line in plain)),
+        Check(f"SD-SGDClip works ({works_too})", all(line.accuracy >= WORKS for line in downplayed)),
         Check(f"SD works on more of the grid ({share['SD-SGDClip']:.0%} against {share['SGDClip']:.0%})", wider),
     ]
     rescued = any(a.accuracy < FAILS and b.accuracy >= WORKS for a, b in zip(plain, downplayed, strict=True))
@@ -280,23 +280,23 @@ def _trials_4(look: Look, scale: Scale) -> list[Trial]:
 
 
 def _judge_4(look: Look, scale: Scale) -> Finding:
-    lines = [line(look, trial, scale) for trial in _trials_4(look, scale)]
+    lines = [over_seeds(look, trial, scale) for trial in _trials_4(look, scale)]
     main, smaller = lines[: len(FLEETS) * len(ALONE)], _best(lines[len(FLEETS) * len(ALONE) :])
-    of = {name: [one for one in main if one.trial.method == name] for name in ALONE}
+    of = {name: [line for line in main if line.trial.method == name] for name in ALONE}
     collapsed = [
-        Check(f"{name} collapses ({', '.join(map(_score, of[name]))})", all(one.accuracy <= 20 for one in of[name]))
+        Check(f"{name} collapses ({', '.join(map(_score, of[name]))})", all(line.accuracy <= 20 for line in of[name]))
         for name in PAIR
     ]
     held = [
-        Check(f"{name} holds ({', '.join(map(_score, of[name]))})", all(one.accuracy >= WORKS for one in of[name]))
+        Check(f"{name} holds ({', '.join(map(_score, of[name]))})", all(line.accuracy >= WORKS for line in of[name]))
         for name in OURS
     ]
     part = collapsed[0].holds or all(check.holds for check in held)
-    said = f"SGDClip with the smaller rate η = {smaller.trial.settings['lr']:g} does not collapse: {_score(smaller)}"
-    return _judged(collapsed + held, part, lines, said if smaller.accuracy > 20 else "")
+    remark = f"SGDClip with the smaller rate η = {smaller.trial.settings['lr']:g} does not collapse: {_score(smaller)}"
+    return _judged(collapsed + held, part, lines, remark if smaller.accuracy > 20 else "")
 
 
-# 5 ------------------------------------------------------------------------------------------------- more of M
+# 5 ------------------------------------------------------------------------------------------------- larger M
 
 
 def _trials_5(look: Look, scale: Scale) -> list[Trial]:
@@ -309,7 +309,7 @@ def _trials_5(look: Look, scale: Scale) -> list[Trial]:
 
 
 def _judge_5(look: Look, scale: Scale) -> Finding:
-    lines = [line(look, trial, scale) for trial in _trials_5(look, scale)]
+    lines = [over_seeds(look, trial, scale) for trial in _trials_5(look, scale)]
     many, last = len(scale.buffers), scale.buffers[-1]
     rows = [lines[i : i + many] for i in range(0, len(lines), many)]
     helped, after = [], []
@@ -325,7 +325,7 @@ def _judge_5(look: Look, scale: Scale) -> Finding:
     return _judged([*helped, *after, time], part, lines)
 
 
-# 6 --------------------------------------------------------------------------------------- who asks for the model
+# 6 -------------------------------------------------------------------------- server-centric and client-centric
 
 
 def _trials_6(look: Look, scale: Scale) -> list[Trial]:
@@ -334,7 +334,7 @@ def _trials_6(look: Look, scale: Scale) -> list[Trial]:
 
 
 def _judge_6(look: Look, scale: Scale) -> Finding:
-    lines = [line(look, trial, scale) for trial in _trials_6(look, scale)]
+    lines = [over_seeds(look, trial, scale) for trial in _trials_6(look, scale)]
     pairs = list(zip(lines[::2], lines[1::2], strict=True))
     gaps = [abs(server.accuracy - client.accuracy) for server, client in pairs]
     times = [server.time / client.time for server, client in pairs]
@@ -364,15 +364,15 @@ def _trials_7(look: Look, scale: Scale) -> list[Trial]:
 
 def _judge_7(look: Look, scale: Scale) -> Finding:
     notes = _edges(look, _rivals(scale))
-    lines = [line(look, trial, scale, notes[trial]) for trial in _trials_7(look, scale)]
+    lines = [over_seeds(look, trial, scale, notes[trial]) for trial in _trials_7(look, scale)]
     checks, beside = [], []
     for fleet in scale.fleets:
-        of = {one.trial.method: one for one in lines if one.trial.stragglers == fleet}
+        of = {line.trial.method: line for line in lines if line.trial.stragglers == fleet}
         rival = _best(of[name] for name in THEIRS)
         for name in OURS:
             says = f"{fleet}: {name} ({_score(of[name])}) is above {rival.trial.method} ({_score(rival)})"
             checks.append(Check(says, of[name].accuracy > rival.accuracy))
-        other = min((of[name] for name in THEIRS), key=lambda one: one.accuracy)
+        other = min((of[name] for name in THEIRS), key=lambda line: line.accuracy)
         helped = ", ".join(f"{name.removesuffix(', clipped')} {_score(of[name])}" for name in HELPED)
         beside.append(f"{fleet}: {other.trial.method} {_score(other)}; with our local clip {helped}")
     return _judged(checks, any(check.holds for check in checks), lines, "; ".join(beside))
@@ -391,5 +391,5 @@ CLAIMS = (
 
 @cache
 def texts() -> dict[str, dict[str, str]]:
-    """What the paper says, what is run, and what makes it true, by the claim's number."""
+    """By the claim's number: what the paper says, what is run, and the rule for the verdict."""
     return tomllib.loads(files("tardygrad.reproduce").joinpath("claims.toml").read_text(encoding="utf-8"))

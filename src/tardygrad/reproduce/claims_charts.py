@@ -1,4 +1,4 @@
-"""A picture for each claim: what the paper shows for it, made of our runs."""
+"""A picture for each claim, of the kind that the paper shows."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def picture(claim: Claim, finding: Finding, look: Look, scale: Scale) -> Any:
 
 
 def curve(look: Look, trial: Trial, scale: Scale) -> list[dict[str, Any]]:
-    """A trial's evaluations, mean over the seeds; where a seed's loss is not finite there is none."""
+    """A trial's evaluations, mean over the seeds; no loss where that of a seed is not finite."""
     points = []
-    for evaluated in zip(*(row.curve for seed in scale.seeds if (row := look(trial, seed))), strict=False):
+    for evaluated in zip(*(result.curve for seed in scale.seeds if (result := look(trial, seed))), strict=False):
         rounds, times, losses, scores = zip(*evaluated, strict=True)
         known = [loss for loss in losses if loss is not None]
         points.append(
@@ -45,14 +45,13 @@ def curve(look: Look, trial: Trial, scale: Scale) -> list[dict[str, Any]]:
 
 def _lines(points: list[dict[str, Any]], labels: Iterable[str]) -> Any:
     """Curves in the methods' colours; server-centric ones dashed."""
-    kept = list(dict.fromkeys(labels))
     legend = line_legend(title=None, columns=4)
     dashes = alt.Scale(domain=["client", "sync", "server"], range=[[1, 0], [1, 0], [5, 3]])
     return (
         alt.Chart({"values": points})
         .mark_line(strokeWidth=2.5, clip=True)
         .encode(
-            color=alt.Color("method:N", scale=method_colours(kept), legend=legend),
+            color=alt.Color("method:N", scale=method_colours(list(dict.fromkeys(labels))), legend=legend),
             strokeDash=alt.StrokeDash("mode:N", scale=dashes, legend=None),
         )
         .properties(width=360, height=260)
@@ -63,7 +62,9 @@ def _waiting(lines: list[ClaimLine], look: Look, scale: Scale) -> Any:
     sides = []
     for fleet in FLEETS:
         here = [
-            one.trial for one in lines if one.trial.stragglers == fleet and one.trial.rounds == lines[0].trial.rounds
+            line.trial
+            for line in lines
+            if line.trial.stragglers == fleet and line.trial.rounds == lines[0].trial.rounds
         ]
         points = [point for trial in here for point in curve(look, trial, scale)]
         chart = _lines(points, [trial.label for trial in here]).encode(x=_TIME, y=_ACCURACY)
@@ -74,7 +75,7 @@ def _waiting(lines: list[ClaimLine], look: Look, scale: Scale) -> Any:
 def _hard(lines: list[ClaimLine], look: Look, scale: Scale) -> Any:
     rows = []
     for i, setting in enumerate(HARD):
-        trials = [one.trial for one in lines[4 * i : 4 * i + 4]]
+        trials = [line.trial for line in lines[4 * i : 4 * i + 4]]
         points = [point for trial in trials for point in curve(look, trial, scale)]
         chart = _lines(points, [trial.label for trial in trials]).encode(y=_LOSS).properties(height=200)
         title = f"η = {setting['lr']:g} (dashed: server-centric)"
@@ -88,7 +89,7 @@ def _wider(lines: list[ClaimLine], look: Look, scale: Scale) -> Any:
     """Three settings, and the grid."""
     sides = []
     for i, place in enumerate(PLACES):
-        trials = [one.trial for one in lines[2 * i : 2 * i + 2]]
+        trials = [line.trial for line in lines[2 * i : 2 * i + 2]]
         points = [point for trial in trials for point in curve(look, trial, scale)]
         chart = _lines(points, [trial.label for trial in trials]).encode(x=alt.X("round:Q", title="rounds"), y=_LOSS)
         sides.append(chart.properties(width=230, height=200, title=f"η = {place['lr']:g}, η_ℓ = {place['local_lr']:g}"))
@@ -116,25 +117,25 @@ def _grid(look: Look, scale: Scale, method: str) -> Any:
 
 def _dots(lines: list[ClaimLine], look: Look, scale: Scale) -> Any:
     """Accuracies with their spread, and the paper's."""
-    fleets = list(dict.fromkeys(one.trial.stragglers for one in lines))
-    return alt.hconcat(*(_side([one for one in lines if one.trial.stragglers == fleet], fleet) for fleet in fleets))
+    fleets = list(dict.fromkeys(line.trial.stragglers for line in lines))
+    return alt.hconcat(*(_side([line for line in lines if line.trial.stragglers == fleet], fleet) for fleet in fleets))
 
 
 def _side(lines: list[ClaimLine], title: str) -> Any:
     rows: list[dict[str, Any]] = [
         {
-            "arm": name(one.trial, lines),
-            "method": one.trial.label,
-            "accuracy": one.accuracy,
-            "low": max(one.accuracy - one.spread, 0.0),
-            "high": min(one.accuracy + one.spread, 100.0),
-            "paper": paper.accuracy(one.trial),
+            "trial": name(line.trial, lines),
+            "method": line.trial.label,
+            "accuracy": line.accuracy,
+            "low": max(line.accuracy - line.spread, 0.0),
+            "high": min(line.accuracy + line.spread, 100.0),
+            "paper": paper.accuracy(line.trial),
         }
-        for one in lines
+        for line in lines
     ]
     labels = list(dict.fromkeys(row["method"] for row in rows))
-    order = [row["arm"] for row in rows]
-    base = alt.Chart({"values": rows}).encode(y=alt.Y("arm:N", title=None, sort=order, axis=alt.Axis(labelLimit=220)))
+    order = [row["trial"] for row in rows]
+    base = alt.Chart({"values": rows}).encode(y=alt.Y("trial:N", title=None, sort=order, axis=alt.Axis(labelLimit=220)))
     heading, percent = "test accuracy (%); hollow: the paper's on CIFAR-10", alt.Scale(domain=[0, 100])
     colour = alt.Color("method:N", scale=method_colours(labels), legend=None)
 
@@ -148,12 +149,12 @@ def _side(lines: list[ClaimLine], title: str) -> Any:
 
 
 def name(trial: Trial, among: list[ClaimLine]) -> str:
-    """A trial's name, with what tells it from the others of its method."""
-    same = [one.trial for one in among if one.trial.label == trial.label]
+    """The name of a trial, with what distinguishes it from others of its method."""
+    same = [line.trial for line in among if line.trial.label == trial.label]
     parts = [trial.label]
-    if len({one.mode for one in same}) > 1:
+    if len({line.mode for line in same}) > 1:
         parts.append({"server": "SC", "client": "CC", "sync": "sync"}[trial.mode])
-    if len({one.settings.get("lr") for one in same}) > 1:
+    if len({line.settings.get("lr") for line in same}) > 1:
         parts.append(f"η = {trial.settings['lr']:g}")
     return ", ".join(parts)
 
@@ -161,14 +162,14 @@ def name(trial: Trial, among: list[ClaimLine]) -> str:
 def _buffers(lines: list[ClaimLine], look: Look, scale: Scale) -> Any:
     rows: list[dict[str, Any]] = [
         {
-            "method": one.trial.label,
-            "mode": one.trial.mode,
-            "fleet": one.trial.stragglers,
-            "M": one.trial.buffer,
-            "accuracy": one.accuracy,
-            "time": one.time,
+            "method": line.trial.label,
+            "mode": line.trial.mode,
+            "fleet": line.trial.stragglers,
+            "M": line.trial.buffer,
+            "accuracy": line.accuracy,
+            "time": line.time,
         }
-        for one in lines
+        for line in lines
     ]
     labels = list(dict.fromkeys(row["method"] for row in rows))
     sides = []

@@ -26,7 +26,7 @@ HEADINGS = (
 
 
 def row(line: ClaimLine) -> tuple[str, ...]:
-    """A line of a claim's table."""
+    """The row of a line."""
     trial = line.trial
     theirs = paper.accuracy(trial)
     return (
@@ -44,7 +44,7 @@ def row(line: ClaimLine) -> tuple[str, ...]:
 
 
 def text(findings: dict[Claim, Finding], scale: Scale, command: str) -> str:
-    """What goes into a page."""
+    """The section of a page."""
     noise = TASK["noise"]
     words = texts()
     first, last = scale.seeds[0], scale.seeds[-1]
@@ -67,16 +67,16 @@ def text(findings: dict[Claim, Finding], scale: Scale, command: str) -> str:
         ),
     ]
     for claim, found in findings.items():
-        said = words[str(claim.number)]
+        claim_words = words[str(claim.number)]
         parts += [
             f"### Claim {claim.number}",
-            said["says"],
-            f"*Run:* {said['setup']}",
-            f"*Rule:* {said['rule']}",
+            claim_words["says"],
+            f"*Run:* {claim_words['setup']}",
+            f"*Rule:* {claim_words['rule']}",
             f"*Verdict:* **{found.word}**.",
             "\n".join(f"- {'holds' if check.holds else '**fails**'}: {check.says}" for check in found.checks),
             *([f"Beside the rule: {found.beside}."] if found.beside else []),
-            f"![Claim {claim.number}: {said['says']}](images/claim-{claim.number}.svg)",
+            f"![Claim {claim.number}: {claim_words['says']}](images/claim-{claim.number}.svg)",
             table(HEADINGS, map(row, found.lines)),
         ]
     return "\n\n".join(parts)

@@ -1,7 +1,7 @@
 """The paper's simulated runtimes on CIFAR-10: N = 40, T = 140, every (mode, stragglers, M) of its tables.
 
-Only the clock runs: the method on a task without parameters. The paper gives a runtime for each method, from one run
-each; they differ only by chance, so a cell compares our mean over seeds with the paper's mean over methods.
+Only the clock runs, on a task without parameters. The paper gives one run per method; their runtimes differ only by
+chance, so a cell compares our mean over seeds with the paper's mean over methods.
 """
 
 from __future__ import annotations
@@ -56,22 +56,22 @@ def runtime(mode: Mode, stragglers: Stragglers, buffer: int, seed: int) -> float
 
 
 def markdown(cells: list[Cell], seeds: int) -> str:
-    """The cells as a table for a page."""
+    """The section of a page."""
     rows = (
         (cell.mode, cell.stragglers, str(cell.buffer), f"{cell.ours:.1f}", f"{cell.paper:.1f}", f"{cell.ratio:.3f}")
         for cell in cells
     )
     off = max(abs(cell.ratio - 1) for cell in cells)
     near = sum(abs(cell.ratio - 1) <= 0.04 for cell in cells)
-    said = (
+    summary = (
         f"N = {CLIENTS}, T = {ROUNDS}; ours is the mean of {plural(seeds, 'seed')}, the paper's that of its methods. "
     )
-    said += f"Of {len(cells)} cells {near} are within 4 %; the largest difference is {100 * off:.0f} %."
-    return f"{said}\n\n{table(('mode', 'stragglers', 'M', 'ours (s)', 'paper (s)', 'ratio'), rows)}"
+    summary += f"Of {len(cells)} cells {near} are within 4 %; the largest difference is {100 * off:.0f} %."
+    return f"{summary}\n\n{table(('mode', 'stragglers', 'M', 'ours (s)', 'paper (s)', 'ratio'), rows)}"
 
 
 def clock(seeds: int = 20) -> Iterator[Cell]:
-    """Every cell, as it is computed."""
+    """Compute every cell."""
     for (mode, stragglers, buffer), runtimes in published().items():
         ours = mean(runtime(mode, stragglers, buffer, seed) for seed in range(seeds))
         yield Cell(mode, stragglers, buffer, ours, mean(runtimes), ours / mean(runtimes))

@@ -1,4 +1,4 @@
-"""Results as Markdown, between two marks of a page whose other text is its author's."""
+"""Results as Markdown, between two marks of a page; the rest of the page is left alone."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from tardygrad.runs.record import replace, unwritable
 
 
 def put(page: Path, name: str, make: Callable[[str], str], *, new: str) -> None:
-    """Put what `make` makes of the text between the marks in its place.
+    """Replace the text between the marks of a page with `make(text)`.
 
     Args:
-        page: where; one that is not there becomes `new` first.
-        name: of the results, as `tardygrad reproduce` calls them.
-        new: a whole page, with the marks.
+        page: the file.
+        name: the command of `tardygrad reproduce`, which names the marks.
+        new: a whole page with the marks, for a file that does not exist.
     """
     before, standing, after = parts(page, name, new)
     begin, end = marks(name)
-    made = make(standing)
+    content = make(standing)
     try:
         page.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise unwritable(page.parent, error) from error
-    replace(page, f"{before}{begin}\n\n{made.strip()}\n\n{end}{after}".encode())
+    replace(page, f"{before}{begin}\n\n{content.strip()}\n\n{end}{after}".encode())
 
 
 def parts(page: Path, name: str, new: str) -> tuple[str, str, str]:
-    """The text of a page before its marks, between and after them; `Invalid` if it has none."""
+    """The text of a page before, between and after its marks; `Invalid` if it has none."""
     text = new
     if page.exists():
         try:
@@ -51,7 +51,7 @@ def fresh() -> str:
 
 
 def marks(name: str) -> tuple[str, str]:
-    """What stands before results on a page, and after them."""
+    """The marks before and after the results on a page."""
     return f"<!-- {name}: made by `tardygrad reproduce {name}` -->", f"<!-- end of {name} -->"
 
 

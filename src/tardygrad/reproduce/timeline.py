@@ -1,4 +1,4 @@
-"""The paper's Figure 1: who works when, server- and client-centric, N = 3, M = 2, K = 3, as the simulator has it."""
+"""The paper's Figure 1, simulated: who works when, server- and client-centric, with N = 3, M = 2 and K = 3."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from tardygrad.runs.loop import drive
 MODES: dict[Mode, str] = {"server": "server-centric", "client": "client-centric"}
 BUFFER, STEPS, END = 2, 3, 16.0
 SECONDS = (2.0, 3.0, 7.0)
-"""What a job takes each of the three clients."""
+"""The duration of a job of each of the three clients."""
 
 
 class Bar(NamedTuple):
-    """What a client did from one moment to another: worked from x_s, or waited for the round to end."""
+    """A period in which a client worked from x_s, or waited for the end of the round."""
 
     client: int
     begin: float
     end: float
-    round: int | None  # s; None: it waited
+    round: int | None  # s; None: the client waited
     delay: int | None = None  # p of the update, if it was used
 
 
 class Moment(NamedTuple):
-    """The server made x_t, of these clients' updates."""
+    """The moment when the server made x_t from the updates of these clients."""
 
     time: float
     round: int
@@ -43,7 +43,7 @@ class Moment(NamedTuple):
 
 
 class Timeline(NamedTuple):
-    """One mode's picture."""
+    """The periods and moments of one mode."""
 
     mode: Mode
     bars: list[Bar]
@@ -59,7 +59,7 @@ class Timeline(NamedTuple):
 
 
 def timeline(mode: Mode) -> Timeline:
-    """Drive the server on the clock of three clients; the method's arithmetic has nothing to do."""
+    """Simulate the clock of three clients; the task has no parameters."""
     method = sgdclip(local_lr=0.0, local_clip=0.0, lr=0.0, buffer=BUFFER, local_steps=STEPS, mode=mode)
     task = tasks.clock(clients=len(SECONDS))
     fleet = Fleet(tuple(Group(f"client {i}", 1, Trace((seconds,))) for i, seconds in enumerate(SECONDS, 1)))
@@ -88,14 +88,13 @@ def timeline(mode: Mode) -> Timeline:
 
 
 def markdown() -> str:
-    """The picture for a page, and what it says in numbers."""
-    made = {mode: timeline(mode).moments for mode in MODES}
-    said = "; ".join(f"{MODES[mode]} {len(moments)} models in {END:g} s" for mode, moments in made.items())
+    """The section of a page: the picture and its numbers."""
+    models = "; ".join(f"{MODES[mode]} {len(timeline(mode).moments)} models in {END:g} s" for mode in MODES)
     return (
         "![Bars of three clients at work, server- and client-centric](images/timeline.svg)\n\n"
         f"Jobs take the three clients {', '.join(f'{seconds:g}' for seconds in SECONDS)} s: "
-        f"{said}. Server-centric clients wait for the round to end and start from its model; client-centric ones start "
-        "at once from whatever is there, so that the same client may be heard twice in one round."
+        f"{models}. Server-centric clients wait for the round to end and start from its model; client-centric ones "
+        "start at once from whatever is there, so that the same client may be heard twice in one round."
     )
 
 
@@ -105,13 +104,15 @@ def figure() -> Any:
 
     from tardygrad.report.theme import image_style
 
-    said = "A bar is a job of K steps from the model named in it, p its delay; dashed: the server makes the next model."
-    title = alt.TitleParams(said, anchor="start", fontSize=12, fontWeight="normal", offset=14)
+    caption = (
+        "A bar is a job of K steps from the model named in it, p its delay; dashed: the server makes the next model."
+    )
+    title = alt.TitleParams(caption, anchor="start", fontSize=12, fontWeight="normal", offset=14)
     sides = alt.hconcat(*(_side(timeline(mode)) for mode in MODES), title=title, padding=12)
     return image_style(sides, frame=None)
 
 
-def _side(one: Timeline) -> Any:
+def _side(side: Timeline) -> Any:
     import altair as alt
 
     names = [f"client {i}" for i in range(1, len(SECONDS) + 1)]
@@ -124,16 +125,16 @@ def _side(one: Timeline) -> Any:
             "from": "" if bar.round is None else f"x{_below(bar.round)}",
             "delay": "" if bar.delay is None else f"p = {bar.delay}",
         }
-        for bar in one.bars
+        for bar in side.bars
     ]
     steps = [
         {"client": names[bar.client], "time": bar.begin + k * SECONDS[bar.client] / STEPS}
-        for bar in one.bars
+        for bar in side.bars
         if bar.round is not None
         for k in range(1, STEPS)
         if bar.begin + k * SECONDS[bar.client] / STEPS < bar.end
     ]
-    made = [{"time": moment.time, "model": f"x{_below(moment.round)}"} for moment in one.moments]
+    models = [{"time": moment.time, "model": f"x{_below(moment.round)}"} for moment in side.moments]
     time = alt.X("begin:Q", title="time (seconds)", scale=alt.Scale(domain=[0, END], nice=False))
     client = alt.Y("client:N", title=None, sort=names, scale=alt.Scale(paddingInner=0.45))
     colour = alt.Color(
@@ -150,19 +151,19 @@ def _side(one: Timeline) -> Any:
     late = text.mark_text(fontSize=10, align="right", dx=-2, dy=27, color="#444444")
     late = late.encode(x="end:Q", y=client, text="delay:N")
     rules = (
-        alt.Chart({"values": made}).mark_rule(color="#D55E00", strokeDash=[4, 3], strokeWidth=1.5).encode(x="time:Q")
+        alt.Chart({"values": models}).mark_rule(color="#D55E00", strokeDash=[4, 3], strokeWidth=1.5).encode(x="time:Q")
     )
-    names_of = alt.Chart({"values": made}).mark_text(y=-9, color="#D55E00", fontSize=12, fontWeight="bold")
+    names_of = alt.Chart({"values": models}).mark_text(y=-9, color="#D55E00", fontSize=12, fontWeight="bold")
     layers = alt.layer(work, ticks, rules, start, late, names_of.encode(x="time:Q", text="model:N"))
     return layers.properties(
         width=460,
         height=200,
-        title=alt.TitleParams(f"{MODES[one.mode]}: N = 3, M = {BUFFER}, K = {STEPS}", anchor="start", offset=22),
+        title=alt.TitleParams(f"{MODES[side.mode]}: N = 3, M = {BUFFER}, K = {STEPS}", anchor="start", offset=22),
     )
 
 
 def _below(number: int) -> str:
-    """A number as an index.
+    """A number as a subscript.
 
     >>> _below(12)
     '₁₂'

@@ -192,11 +192,9 @@ def _distribution(values: Any) -> BaseDistribution:
 
 def _scalar(value: Any) -> Any:
     """A value that Optuna accepts: tables and lists become text."""
-    return (
-        json.dumps(value, separators=(", ", " = "), ensure_ascii=False, default=str)
-        if isinstance(value, dict | list)
-        else value
-    )
+    if not isinstance(value, dict | list):
+        return value
+    return json.dumps(value, separators=(", ", " = "), ensure_ascii=False, default=str)
 
 
 def _rung(config: Config) -> int:

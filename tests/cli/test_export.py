@@ -109,7 +109,7 @@ def test_nothing_is_overwritten_without_force(tardygrad: Command) -> None:
     assert tardygrad("export", "here") == (
         2,
         "",
-        "error: an export overwrites nothing, got 'here/export/metrics.csv', which is there. Add --force, or choose"
+        "error: an export overwrites no files, and 'here/export/metrics.csv' exists. Add --force, or choose another"
         " --out.\n",
     )
     assert Path("here/export/events.csv").read_text() == "mine"
@@ -138,7 +138,7 @@ def test_text_that_a_spreadsheet_would_run_is_quoted(tardygrad: Command) -> None
             ["empty"],
             "'empty' holds none. Name what `tardygrad run` or `tardygrad sweep` recorded, such as runs/digits-1.",
         ),
-        (["swept"], "an export needs runs, got only sweeps. Use `tardygrad report` for those."),
+        (["swept"], "an export needs runs, got only sweeps. Use `tardygrad report` for sweeps."),
         (["small-1"], "a run must be named by its directory, got 'small-1'. Did you mean 'runs/small-1'?"),
         (["runs", "copy"], "several runs need a directory for their tables, got 2 runs. Add --out DIR."),
     ],
@@ -181,7 +181,7 @@ def test_a_value_that_does_not_fit_its_column_is_named(tardygrad: Command) -> No
     path.write_text(path.read_text().replace('"snapshots":0', '"snapshots":"none"'))
     code, _, err = tardygrad("export", "here", "--parquet")
     assert (code, err.count("\n")) == (1, 1)
-    assert "a value of another type than its column's" in err
+    assert "a value that does not fit its column" in err
     assert not list(Path("here").glob("export/*"))
 
 

@@ -1,7 +1,6 @@
 """Export: the metrics, updates and events of records as flat tables, in CSV or Parquet.
 
-Records are read line by line and never held, so a million events need no more memory than ten. Files appear when all of
-them are complete.
+Records are streamed line by line, so memory does not grow with their length. The files appear once all are complete.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ METRICS = {
     "snapshots": "int",
 }
 UPDATES = {
-    "round": "int",  # that it was used in; empty if the run ended before
+    "round": "int",  # that used it; empty if the run ended first
     "client": "int",
     "class": "text",
     "serial": "int",
@@ -49,11 +48,11 @@ UPDATES = {
     "steps": "int",
     "loss": "float",
 }
-BATCH = 20_000  # rows that Parquet takes at once
+BATCH = 20_000  # rows per write of a Parquet file
 
 
 class Sheet(NamedTuple):
-    """A table to be written: its columns, each `int`, `float` or `text`, and what gives its rows."""
+    """A table to be written: its columns, each `int`, `float` or `text`, and a function that reads its rows."""
 
     name: str
     columns: dict[str, str]
@@ -61,40 +60,40 @@ class Sheet(NamedTuple):
 
 
 class Written(NamedTuple):
-    """A file, and how many rows it has."""
+    """A file and its number of rows."""
 
     path: Path
     rows: int
 
 
 def export(runs: Sequence[Path], folder: Path, formats: Iterable[str], *, force: bool = False) -> list[Written]:
-    """Write the tables of runs into a folder; those of several have a column `run`.
+    """Write the tables of runs into a folder; with several runs, each table has a column `run`.
 
     Args:
         formats: of `FORMATS`.
-        force: whether files that are there may be replaced.
+        force: replace existing files.
     """
     sheets = _sheets(runs)
     files = [(sheet, kind, folder / f"{sheet.name}.{kind}") for kind in formats for sheet in sheets]
     for _, _, path in files:
         if path.exists() and not force:
             raise Invalid(
-                f"an export overwrites nothing, got {str(path)!r}, which is there. Add --force, or choose --out."
+                f"an export overwrites no files, and {str(path)!r} exists. Add --force, or choose another --out."
             )
     with ExitStack() as drafts:
-        made = []
+        complete = []
         try:
             folder.mkdir(parents=True, exist_ok=True)
             for sheet, kind, path in files:
                 draft = path.with_name(path.name + ".draft")
                 drafts.callback(draft.unlink, missing_ok=True)
                 columns = ({"run": "text"} if len(runs) > 1 else {}) | sheet.columns
-                made.append((draft, Written(path, FORMATS[kind](draft, columns, _rows(runs, sheet)))))
-            for draft, written in made:
+                complete.append((draft, Written(path, FORMATS[kind](draft, columns, _rows(runs, sheet)))))
+            for draft, written in complete:
                 draft.replace(written.path)
         except OSError as error:
             raise RecordError(f"cannot write to {str(folder)!r}: {error.strerror or error}.") from error
-    return [written for _, written in made]
+    return [written for _, written in complete]
 
 
 def _rows(runs: Sequence[Path], sheet: Sheet) -> Iterator[Row]:
@@ -105,7 +104,7 @@ def _rows(runs: Sequence[Path], sheet: Sheet) -> Iterator[Row]:
 
 
 def _sheets(runs: Sequence[Path]) -> list[Sheet]:
-    """The three tables; what scores and events there are only the records know, so their lines are read once before."""
+    """The three tables; a first pass over the records finds the columns of scores and events."""
     scores: dict[str, str] = {}
     seen: dict[tuple[str, type], None] = {("event", str): None, ("time", float): None}  # a set that keeps its order
     for path in runs:
@@ -121,12 +120,16 @@ def _sheets(runs: Sequence[Path]) -> list[Sheet]:
     return [
         Sheet("metrics", METRICS | scores, _metrics),
         Sheet("updates", UPDATES, _updates),
-        Sheet("events", {name: _column(types) for name, types in kinds.items()}, _events),
+        Sheet(
+            "events",
+            {name: _column(types) for name, types in kinds.items()},
+            lambda path: read_lines(path / "events.jsonl"),
+        ),
     ]
 
 
 def _column(types: set[type]) -> str:
-    """The kind of a column that holds values of these types."""
+    """The kind of a column with values of these types."""
     finite = types - {NoneType}
     return "int" if finite == {int} else "float" if finite <= {int, float} else "text"
 
@@ -138,7 +141,7 @@ def _metrics(path: Path) -> Iterator[Row]:
 
 
 def _mean(values: list[float | None] | None) -> float | None:
-    """None of what is not there, or not finite."""
+    """The mean; None if the values are missing, or one is not finite."""
     return None if not values or None in values else sum(map(float, filter(None, values))) / len(values)
 
 
@@ -165,13 +168,13 @@ def _updates(path: Path) -> Iterator[Row]:
 
 
 class Classes(NamedTuple):
-    """The classes of clients, in order, and where each ends."""
+    """The names of the classes of clients, in order, and one past the last client of each."""
 
     names: list[str]
     ends: list[int]
 
     def of(self, client: int) -> str | None:
-        """A client's class; None if there is none."""
+        """A client's class; None if it has none."""
         return self.names[bisect_right(self.ends, client)] if self.ends and 0 <= client < self.ends[-1] else None
 
 
@@ -180,12 +183,8 @@ def _classes(path: Path) -> Classes:
     return Classes([str(name) for name, _ in found], list(accumulate(int(clients) for _, clients in found)))
 
 
-def _events(path: Path) -> Iterator[Row]:
-    return read_lines(path / "events.jsonl")
-
-
 def cell(value: Any) -> Any:
-    """A value as a spreadsheet may see it: lists as JSON, and text that it would take for a formula quoted.
+    """A value that is safe in a spreadsheet: lists as JSON, and text that looks like a formula with a quote before it.
 
     >>> cell("=1+1"), cell(-1.5), cell([1, 2])
     ("'=1+1", -1.5, '[1, 2]')
@@ -212,25 +211,25 @@ def _parquet(path: Path, columns: dict[str, str], rows: Iterable[Row]) -> int:
         from pyarrow import ArrowException, Table, float64, int64, parquet, schema, string
     except ImportError as error:
         fix = "Use pip install -c constraints.txt -e '.[data]'."
-        raise Invalid(f"parquet files need pyarrow, got no such package. {fix}") from error
+        raise Invalid(f"parquet files need pyarrow, which is not installed. {fix}") from error
     types = {"int": int64(), "float": float64(), "text": string()}
     try:
         shape = schema([(name, types[kind]) for name, kind in columns.items()])
     except ValueError as error:
-        raise RecordError(f"a record has a name that Parquet cannot hold: {error}.") from error
-    number, left = 0, iter(rows)
+        raise RecordError(f"a record has a key that Parquet cannot store: {error}.") from error
+    number, remaining = 0, iter(rows)
     with parquet.ParquetWriter(path, shape) as writer:
-        while batch := [_typed(row, columns) for row in islice(left, BATCH)]:
+        while batch := [_typed(row, columns) for row in islice(remaining, BATCH)]:
             try:
                 writer.write_table(Table.from_pylist(batch, schema=shape))
             except (ArrowException, TypeError, ValueError, OverflowError) as error:
-                raise RecordError(f"a record has a value of another type than its column's: {error}.") from error
+                raise RecordError(f"a record has a value that does not fit its column: {error}.") from error
             number += len(batch)
     return number
 
 
 def _typed(row: Row, columns: dict[str, str]) -> Row:
-    """The columns of a row, those of text as text."""
+    """The columns of a row, with values of text columns turned into text."""
     texts = {name for name, kind in columns.items() if kind == "text" and not isinstance(row.get(name), str | None)}
     return {name: json.dumps(row[name]) if name in texts else row.get(name) for name in columns}
 

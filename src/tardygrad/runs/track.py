@@ -1,8 +1,7 @@
-"""Tracking: the numbers of every round, sent to TensorBoard, Weights & Biases, Trackio and MLflow as well.
+"""Tracking: the metrics of every round, sent to TensorBoard, Weights & Biases, Trackio or MLflow.
 
-A tracker looks on and is no part of a run: it sees rows that are recorded already, and one that fails is left out with
-a line on stderr. `TRACKERS` has one class for each, which imports its package when it is made and has three members:
-`last`, the newest round it holds, after which a resumed run goes on; `log`, for the next; `finish`, for the summary.
+A tracker cannot disturb a run: it is sent rows that are already recorded, and one that fails is dropped with a warning
+on stderr. The classes in `TRACKERS` import their packages when they are created.
 """
 
 from __future__ import annotations
@@ -21,31 +20,31 @@ from tardygrad.errors import Invalid, nearest
 from tardygrad.runs.record import Row, plain, read_json, write_json
 from tardygrad.runs.run import Run
 
-PROJECT = "tardygrad"  # what trackers file the runs under
-SCALARS = ("time", "loss", "clipped", "local_clipped", "norm", "move")  # those of a row that are sent as they are
+PROJECT = "tardygrad"  # the trackers' project or experiment
+SCALARS = ("time", "loss", "clipped", "local_clipped", "norm", "move")  # columns that are sent unchanged
 
 
 class Tracker(Protocol):
-    """Something that is shown a run."""
+    """A service that stores the metrics of a run."""
 
-    last: int
+    last: int  # the newest round it has: a resumed run continues after it
 
     def log(self, round: int, scalars: dict[str, float]) -> None:
-        """Take the numbers of a round."""
+        """Store the metrics of a round."""
 
     def finish(self, summary: Row) -> None:
-        """Take what came of the run, and let go of it."""
+        """Store the run's summary and close."""
 
 
 class TensorBoard:
-    """Event files; a resumed run strikes out what was there and writes all rounds again."""
+    """TensorBoard: event files; a resumed run purges them and writes all rounds again."""
 
     def __init__(self, folder: Path, config: Row) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
         self.last, self.config = 0, config
-        here = folder / "tensorboard"
-        self.writer = SummaryWriter(str(here), purge_step=0 if here.exists() else None, flush_secs=10)
+        logs = folder / "tensorboard"
+        self.writer = SummaryWriter(str(logs), purge_step=0 if logs.exists() else None, flush_secs=10)
         self.writer.add_text("spec", f"```json\n{json.dumps(config, indent=2)}\n```", 0)
 
     def log(self, round: int, scalars: dict[str, float]) -> None:
@@ -59,20 +58,20 @@ class TensorBoard:
 
 
 class Wandb:
-    """Weights & Biases: files to sync later, unless the environment (WANDB_MODE) or its settings say otherwise."""
+    """Weights & Biases: offline files to sync later, unless WANDB_MODE or its settings choose another mode."""
 
     def __init__(self, folder: Path, config: Row) -> None:
         import wandb
 
         self.file = folder / "wandb.json"
         known = read_json(self.file) if self.file.exists() else {}
-        said = wandb.setup().settings
+        settings = wandb.setup().settings
         self.run: Any = wandb.init(
             project=PROJECT,
             name=folder.parent.resolve().name,
             id=known.get("id"),
             dir=str(folder),
-            mode=said.mode if "mode" in said.model_fields_set else "offline",
+            mode=settings.mode if "mode" in settings.model_fields_set else "offline",
             config=config,
             allow_val_change=True,
             resume="allow",
@@ -80,17 +79,17 @@ class Wandb:
             settings=wandb.Settings(silent=True, console="off"),
         )
         self.last = int(known.get("last", 0))
-        self._keep()
+        self._save()
 
-    def _keep(self) -> None:
-        draft = self.file.with_suffix(".draft")  # not brought to the disk as a record's files are: it is every round
+    def _save(self) -> None:
+        draft = self.file.with_suffix(".draft")  # without the sync of `replace`, which is slow for every round
         draft.write_text(json.dumps({"id": self.run.id, "last": self.last}))
         draft.replace(self.file)
 
     def log(self, round: int, scalars: dict[str, float]) -> None:
         self.run.log(scalars, step=round)
         self.last = round
-        self._keep()
+        self._save()
 
     def finish(self, summary: Row) -> None:
         self.run.summary.update({f"summary/{name}": value for name, value in summary.items()})
@@ -98,7 +97,7 @@ class Wandb:
 
 
 class Trackio:
-    """Trackio's own folder, where `trackio show` looks."""
+    """Trackio: its own folder, which `trackio show` displays."""
 
     def __init__(self, folder: Path, config: Row) -> None:
         import trackio
@@ -120,7 +119,7 @@ class Trackio:
         self.last = (trackio.SQLiteStorage.get_max_step_for_run(PROJECT, name) or 0) if known else 0
 
     def log(self, round: int, scalars: dict[str, float]) -> None:
-        renamed = {"clock" if name == "time" else name: value for name, value in scalars.items()}  # `time` is its own
+        renamed = {"clock" if name == "time" else name: value for name, value in scalars.items()}  # `time` is reserved
         self.run.log(renamed, step=round)
         self.last = round
 
@@ -131,30 +130,30 @@ class Trackio:
 
 
 class Mlflow:
-    """MLflow: a database beside the record, unless the environment (MLFLOW_TRACKING_URI) names a server."""
+    """MLflow: a database in the run's directory, unless MLFLOW_TRACKING_URI names a server."""
 
     def __init__(self, folder: Path, config: Row) -> None:
         import mlflow
         from mlflow.entities import Metric, Param
 
-        self.metric, file, here = Metric, folder / "mlflow.json", (folder / "mlflow").resolve()
-        here.mkdir(exist_ok=True)
-        uri = None if mlflow.is_tracking_uri_set() else f"sqlite:///{here / 'mlflow.db'}"
+        self.metric, file, database = Metric, folder / "mlflow.json", (folder / "mlflow").resolve()
+        database.mkdir(exist_ok=True)
+        uri = None if mlflow.is_tracking_uri_set() else f"sqlite:///{database / 'mlflow.db'}"
         self.client: Any = mlflow.MlflowClient(tracking_uri=uri)
         if file.exists():
             self.id = read_json(file)["id"]
             self.client.update_run(self.id, status="RUNNING")
         else:
             known = self.client.get_experiment_by_name(PROJECT)
-            place = known.experiment_id if known else self.client.create_experiment(PROJECT)
-            self.id = self.client.create_run(place, run_name=folder.parent.resolve().name).info.run_id
+            experiment = known.experiment_id if known else self.client.create_experiment(PROJECT)
+            self.id = self.client.create_run(experiment, run_name=folder.parent.resolve().name).info.run_id
             params = [Param(name, str(value)[:500]) for name, value in flat(config).items()]
             self.client.log_batch(self.id, params=params)
             write_json(file, {"id": self.id})
         self.last = max((point.step for point in self.client.get_metric_history(self.id, "time")), default=0)
 
     def log(self, round: int, scalars: dict[str, float]) -> None:
-        when = int(scalars["time"] * 1000)  # of the engine's clock, as everything in a record
+        when = int(scalars["time"] * 1000)  # of the engine's clock, like all times in a record
         self.client.log_batch(self.id, [self.metric(name, value, when, round) for name, value in scalars.items()])
         self.last = round
 
@@ -175,22 +174,20 @@ TRACKERS: dict[str, Callable[[Path, Row], Tracker]] = {
 
 
 def tracked(run: Run, names: Iterable[str]) -> Iterator[Row]:
-    """The rows of `run.go()`, each shown to trackers on its way.
+    """Yield the rows of `run.go()`, and send each to the trackers.
 
     Args:
-        run: as `begin` or `resume` give it, with a directory for its record.
+        run: from `begin` or `resume`, with a directory for its record.
         names: of `TRACKERS`.
     """
     chosen = check(names)
     if run.path is None:
-        raise Invalid(
-            "tracking needs a run with a record, got one without. Give it a directory, such as out='runs/mine'."
-        )
-    return _shown(run, run.path / "track", chosen)
+        raise Invalid("tracking needs a run with a record. Give it a directory, such as out='runs/mine'.")
+    return _tracked(run, run.path / "track", chosen)
 
 
 def check(names: Iterable[str]) -> list[str]:
-    """The same names, each once, if there is such a tracker and its package."""
+    """Return the names without duplicates; raise `Invalid` if one is unknown or its package is not installed."""
     if isinstance(names, str):
         raise Invalid(f"trackers must be a list of names, got {names!r}. Use [{names!r}].")
     chosen = list(dict.fromkeys(names))
@@ -199,23 +196,23 @@ def check(names: Iterable[str]) -> list[str]:
             raise Invalid(
                 f"a tracker must be one of {', '.join(TRACKERS)}, got {name!r}.{nearest(str(name), TRACKERS)}"
             )
-        found = find_spec(name)
-        if found is None or found.origin is None:  # a folder of that name, which trackers like to make, is no package
+        package = find_spec(name)
+        if package is None or package.origin is None:  # no origin: a folder of that name, which some trackers create
             fix = f"Use pip install -c constraints.txt -e '.[{name}]'."
-            raise Invalid(f"tracking with {name} needs its package, got none. {fix}")
+            raise Invalid(f"tracking with {name} needs its package, which is not installed. {fix}")
     return chosen
 
 
-def _shown(run: Run, folder: Path, names: list[str]) -> Iterator[Row]:
-    live: dict[str, Tracker] | None = None  # none are made before the record is ours
-    steps: list[int] = []  # local ones, up to each round
+def _tracked(run: Run, folder: Path, names: list[str]) -> Iterator[Row]:
+    live: dict[str, Tracker] | None = None  # created once this process has locked the record
+    steps: list[int] = []  # local steps up to each round
     try:
         with closing(run.go()) as rows:
             for row in rows:
-                live = _begun(run, folder, names) if live is None else live
+                live = _create(run, folder, names) if live is None else live
                 _send(run, live, steps)
                 yield row
-        live = _begun(run, folder, names) if live is None else live
+        live = _create(run, folder, names) if live is None else live
     finally:
         live = live or {}
         _send(run, live, steps)
@@ -224,9 +221,9 @@ def _shown(run: Run, folder: Path, names: list[str]) -> Iterator[Row]:
                 tracker.finish(plain(run.summary()._asdict()))
 
 
-def _begun(run: Run, folder: Path, names: list[str]) -> dict[str, Tracker]:
-    asked = plain(run.spec_json) or read_json(folder.parent / "spec.json")
-    config = asked["spec"] or {name: asked[name] for name in ("method", "parameters", "run")}
+def _create(run: Run, folder: Path, names: list[str]) -> dict[str, Tracker]:
+    recorded = plain(run.spec_json) or read_json(folder.parent / "spec.json")
+    config = recorded["spec"] or {name: recorded[name] for name in ("method", "parameters", "run")}
     live: dict[str, Tracker] = {}
     for name in names:
         with _harmless(name, live):
@@ -236,7 +233,7 @@ def _begun(run: Run, folder: Path, names: list[str]) -> dict[str, Tracker]:
 
 
 def _send(run: Run, live: dict[str, Tracker], steps: list[int]) -> None:
-    """Show every tracker the rounds that it does not hold yet; of a resumed run those may be old ones."""
+    """Send every tracker the rounds that it does not have; in a resumed run these may be old ones."""
     for row in run.metrics[len(steps) :]:
         steps.append(row["steps"] + (steps[-1] if steps else 0))
     for name, tracker in list(live.items()):
@@ -248,28 +245,28 @@ def _send(run: Run, live: dict[str, Tracker], steps: list[int]) -> None:
 
 @contextmanager
 def _harmless(name: str, live: dict[str, Tracker]) -> Iterator[None]:
-    """Whatever a tracker raises ends that tracker, and nothing else."""
+    """Drop a tracker that raises, and let the run go on."""
     try:
         yield
     except Exception as error:
         live.pop(name, None)
         why = "".join(c for c in " ".join(str(error).split()) if c.isprintable())[:300]
-        print(f"warning: {name} is left out from here on ({type(error).__name__}: {why})", file=sys.stderr)
+        print(f"warning: {name} failed and gets no more metrics ({type(error).__name__}: {why})", file=sys.stderr)
 
 
 def scalars(row: Row, steps: int) -> dict[str, float]:
-    """What trackers are sent of a row of the metrics.
+    """The numbers that trackers are sent for a row of the metrics.
 
     Args:
-        steps: local ones of all rounds so far.
+        steps: local steps of all rounds so far.
     """
     delays = row["delays"]
-    own = {name: row[name] for name in row if name in SCALARS or name.startswith("test_")}
-    return numbers(own | {"steps": steps, "delay_mean": sum(delays) / len(delays), "delay_max": max(delays)})
+    columns = {name: row[name] for name in row if name in SCALARS or name.startswith("test_")}
+    return numbers(columns | {"steps": steps, "delay_mean": sum(delays) / len(delays), "delay_max": max(delays)})
 
 
 def numbers(row: Row) -> dict[str, float]:
-    """What in a row is a finite number: some trackers refuse the rest.
+    """The finite numbers of a row: some trackers refuse anything else.
 
     >>> numbers({"status": "finished", "rounds": 3, "loss": None})
     {'rounds': 3}
@@ -278,7 +275,7 @@ def numbers(row: Row) -> dict[str, float]:
 
 
 def flat(config: Row, before: str = "") -> dict[str, str | float]:
-    """A config without tables in it.
+    """A config with nested tables flattened.
 
     >>> flat({"run": {"rounds": 3, "track": ["mlflow"]}})
     {'run.rounds': 3, 'run.track': '["mlflow"]'}

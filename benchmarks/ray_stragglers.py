@@ -105,7 +105,7 @@ def warm(pool: tg.RayPool) -> None:
     """Have every worker, and the one that evaluates, compute once: the first time is slower."""
     x, all_here = pool.task.init(0), False
     while not all_here:
-        all_here = len(pool.staff.free) == pool.staff.wanted
+        all_here = len(pool.workers.free) == pool.workers.wanted
         for client in range(pool.task.clients):
             pool.submit(Job(client, 0, 0, x, 1, None, 0))
         drain(pool)

@@ -124,7 +124,7 @@ def ready() -> type:
     Made here, so that Ray sends it with its code: its workers need not find this file.
     """
 
-    class Ready(hand.Hand):
+    class Ready(hand.WorkerProcess):
         def work(self, *given: Any) -> Any:
             def perform(job: Job, task: tg.Task, method: tg.Method) -> Update:
                 if not hasattr(self, "made"):
@@ -200,7 +200,7 @@ def measure(
     """One way, on the Ray that runs."""
     task, method = plain(parameters), how(curvature)
     with (
-        patch.object(cluster, "Hand", ready()),
+        patch.object(cluster, "WorkerProcess", ready()),
         tg.RayPool(
             task, method, workers=WORKERS, cpus_per_worker=0, server_shards=shards, wire=wire, evaluate="between"
         ) as pool,
@@ -228,7 +228,7 @@ def measure(
             way.receive()
             way.send(1)
         lasted, cpu = time.monotonic() - began, time.process_time() - cpu
-        memory = exclusive()
+        memory = memory_held()
         for _ in range(M):
             way.receive()
     whole, at_server = zip(*later, strict=True)
@@ -244,7 +244,7 @@ def how(curvature: bool) -> tg.Method:
     )
 
 
-def exclusive() -> int:
+def memory_held() -> int:
     """Bytes of memory of this process and all that it started, what they share counted once."""
     import psutil
 

@@ -198,8 +198,8 @@ def test_a_state_of_four_million_numbers_travels_to_two_processes_and_back_also_
         run = tg.begin(one, wide, pool, rounds=10, evaluate_every=0)
         for row in run.go():
             if row["round"] in (3, 6, 7):
-                assert pool._ahead is not None
-                victim = max(pool._ahead.crew.hands, key=lambda hand: len(hand.jobs)).process
+                assert pool._prefetcher is not None
+                victim = max(pool._prefetcher.processes.hands, key=lambda hand: len(hand.jobs)).process
                 assert victim.pid is not None
                 os.kill(victim.pid, signal.SIGKILL)
     assert torch.equal(run.x, alone.x)

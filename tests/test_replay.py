@@ -27,8 +27,8 @@ from tardygrad.runs.events import (
 from tardygrad.runs.record import read_lines
 from tests.cli.conftest import Command
 from tests.cli.conftest import tardygrad as tardygrad
+from tests.engines.test_batcher import task
 from tests.engines.test_faults import BOTH, FLEET, MODES, NAN, TWICE, method
-from tests.engines.test_together import task
 
 FLEETS = {"crashes": FLEET, "nan": NAN, "twice": TWICE, "both": BOTH.crash(client=5, at=3.0)}
 

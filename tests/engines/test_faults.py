@@ -15,7 +15,7 @@ from tardygrad.core.messages import Advanced, Refused
 from tardygrad.engines.fleet_clock import corrupt
 from tardygrad.engines.sim import pool as sim
 from tardygrad.runs import checkpoint
-from tests.engines.test_together import task
+from tests.engines.test_batcher import task
 
 MODES = ["sync", "server", "client"]
 ENGINES: list[dict[str, int]] = [{}, {"workers": 2}, {"batch": 3}]
@@ -139,7 +139,7 @@ def test_a_client_that_is_lost_between_the_two_sends_no_second() -> None:
     fleet = tg.Fleet((tg.Group("one", 8, tg.Trace((2.0,))),)).during([(0, 2)], client=0)
     pool = tg.SimPool(task(), method(), fleet.faulty(client=0, job=0, sends="twice"))
     run = tg.train(method(), task(), pool, rounds=ROUNDS, evaluate_every=0)
-    assert (run.summary().refused, run.summary().lost, pool._again) == ({}, 1, {})
+    assert (run.summary().refused, run.summary().lost, pool._repeats) == ({}, 1, {})
     assert same(run, simulated(fleet))
 
 
@@ -204,12 +204,12 @@ def test_a_run_stopped_between_the_two_goes_on_to_the_same_bits(engine: Any, kee
         with pool() as one:
             one.restore(checkpoint.apply(saved, again))
             assert len(one._again) == between
-            if one._ahead:  # each job is given to the processes once
-                assert len(one._ahead.todo) + one._ahead.crew.at_hand == len(one._ahead.taken_on)
+            if one._prefetcher:  # each job is given to the processes once
+                assert len(one._prefetcher.todo) + one._prefetcher.processes.assigned == len(one._prefetcher.taken_on)
             rest = list(tg.drive(again, one, ROUNDS))
-            if one._ahead:
-                assert one._ahead.needed is not None, "it has left the plan"
-                assert not one._ahead.taken_on & BOTH.sending("twice")
+            if one._prefetcher:
+                assert one._prefetcher.needed is not None, "it has left the plan"
+                assert not one._prefetcher.taken_on & BOTH.sending("twice")
         assert one._again == {}
         assert torch.equal(again.x, whole.x)
         assert [told(event) for event in rest] == [told(event) for event in events[at + 1 :]]
@@ -233,7 +233,7 @@ def test_a_recorded_run_that_was_stopped_between_the_two_has_the_record_of_a_who
     pool = tg.SimPool(task(), one, fleet)
     run = tg.begin(one, task(), pool, rounds=ROUNDS, out=tmp_path / "cut", evaluate_every=0)
     for _ in run.go():
-        if pool._again:
+        if pool._repeats:
             break
     assert run.status == "stopped"
     assert run.summary().refused == {}

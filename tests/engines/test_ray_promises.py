@@ -30,14 +30,14 @@ from tardygrad.core.messages import Job
 from tardygrad.engines.pool import pack
 from tardygrad.engines.ray import connection as joining
 from tardygrad.engines.ray.shards import ShardedVectors
-from tardygrad.engines.ray.worker import Hand
-from tardygrad.engines.ray.workers import Staff, Worker
+from tardygrad.engines.ray.worker import WorkerProcess
+from tardygrad.engines.ray.workers import Worker, Workers
 from tardygrad.engines.wire import BLOCK
 from tardygrad.runs import checkpoint
 from tardygrad.runs.record import read_lines
 from tardygrad.spec import spec
 from tests.cli.conftest import Command
-from tests.engines.test_cluster import wait_for
+from tests.engines.test_ray_pool import wait_for
 
 ray = pytest.importorskip("ray")
 psutil = pytest.importorskip("psutil")
@@ -133,20 +133,20 @@ class Killer(threading.Thread):
             os.kill(self.processes[worker], signal.SIGKILL)
 
     def _alive(self) -> list[Any]:
-        return [one for one in list(self.processes) if one in self.pool.staff.workers and one not in self.killed]
+        return [one for one in list(self.processes) if one in self.pool.workers.members and one not in self.killed]
 
 
 def watch(monkeypatch: pytest.MonkeyPatch, met: Callable[[Any, int], None]) -> None:
     """Be told of every worker that comes up, and of its process."""
-    meet = Staff.met
+    meet = Workers.answered
 
-    def watched(self: Staff, answer: Any) -> None:
-        worker = self.coming[answer]
+    def watched(self: Workers, answer: Any) -> None:
+        worker = self.starting[answer]
         meet(self, answer)
         if worker in self.workers:
             met(worker, ray.get(answer)[0])
 
-    monkeypatch.setattr(Staff, "met", watched)
+    monkeypatch.setattr(Workers, "answered", watched)
 
 
 ROUNDS = 100
@@ -165,9 +165,9 @@ def test_20_killed_workers_a_client_of_nans_and_one_of_duplicates_cost_nothing_b
     built, calm = asked.build(), spec.load("digits", DIGITS).build()
     with built.pool() as pool:
         killer = Killer(pool, seed=6, times=20, rounds=ROUNDS - 15)
-        watch(monkeypatch, killer.met)
-        for worker in pool.staff.free:
-            killer.met(worker, ray.get(worker.actor.ping.remote())[0])
+        watch(monkeypatch, killer.answered)
+        for worker in pool.workers.free:
+            killer.answered(worker, ray.get(worker.actor.ping.remote())[0])
         pool.fleet = calm.fleet
         undisturbed = tg.train(built.method, built.task, pool, rounds=ROUNDS, evaluate_every=0)
         assert (undisturbed.summary().lost, undisturbed.summary().refused) == (0, {})
@@ -219,7 +219,7 @@ def test_a_worker_that_is_killed_while_it_starts_costs_nothing(
     os.kill(int(file.read_text()), signal.SIGKILL)
     run = tg.begin(small.built.method, small.built.task, pool, rounds=10**6, evaluate_every=0)
     for _ in run.go():
-        if len(pool.staff.workers) == 2 and not pool.staff.coming:
+        if len(pool.workers.members) == 2 and not pool.workers.starting:
             run.stop()
     assert run.summary().lost == 0
     rest(pool)
@@ -316,7 +316,7 @@ def test_a_driver_that_is_killed_5_times_loses_few_rounds_each_time_and_nothing_
     tardygrad: Command, command: Start, cluster: Any, small: Any
 ) -> None:
     rng, path = np.random.default_rng(5), Path("run")
-    endless, others = f"run.rounds={10**6}", hands("Hand")
+    endless, others = f"run.rounds={10**6}", hands("WorkerProcess")
     process = command("run", str(small.file), f"engine.address={cluster.address}", endless, "--out", "run")
     for number in range(5):
         before, at = made(path), int(rng.integers(6, 25))
@@ -346,7 +346,7 @@ def test_a_driver_that_is_killed_5_times_loses_few_rounds_each_time_and_nothing_
             says(process, f", from round {begins}, recording in run")
     _, said = process.communicate(timeout=300)
     assert process.returncode == 0, said
-    wait_for(lambda: {*hands("Hand")} <= {*others})  # of all those drivers nobody is left
+    wait_for(lambda: {*hands("WorkerProcess")} <= {*others})  # of all those drivers nobody is left
     fates(events(path))
     assert [row["round"] for row in read_lines(path / "metrics.jsonl")] == list(range(1, last + 1))
     assert tardygrad("replay", "run")[:2] == (0, f"the same bits after {last} rounds\n")
@@ -442,7 +442,7 @@ def test_sigterm_while_an_evaluation_beside_the_training_takes_long(cluster: Any
         assert (signals.came, run.status, run.server.round) == (signal.SIGTERM, "stopped", 5)
         assert made(tmp_path / "run") == 4  # the last has no scores yet
         (tmp_path / "quick").touch()
-        pool.staff.end(pool._evaluator.actor)  # with what it is at; another is asked
+        pool.workers.kill(pool._evaluator.actor)  # with what it is at; another is asked
         rest(pool)
         again = go(tg.resume(tmp_path / "run", method, task, pool))
     assert (again.status, again.summary().score_round, made(tmp_path / "run")) == ("finished", 5, 5)
@@ -458,13 +458,13 @@ def test_a_node_may_go_and_another_come(cluster: Any, monkeypatch: pytest.Monkey
     node = add_node(cluster)
     with tg.RayPool(task, method, workers=3, cpus_per_worker=4.0, evaluate="between") as pool:
         wait_for(lambda: pool._collect(0.1) or not away(pool))
-        hire, hired = pool._actor, list[float]()
+        hire, hired = pool.session.new_worker, list[float]()
         monkeypatch.setattr(pool, "_actor", lambda cpus: hired.append(cpus) or hire(cpus))
         run = tg.begin(method, task, pool, rounds=10**6, evaluate_every=0)
         since = None
         for row in run.go():
             if row["round"] == 20:
-                assert len(pool.staff.workers) - len(away(pool)) == 3
+                assert len(pool.workers.members) - len(away(pool)) == 3
                 cluster.remove_node(node)
             if since is None and len(away(pool)) == 2:
                 since = row["round"]
@@ -484,7 +484,7 @@ def add_node(cluster: Any) -> Any:
 
 
 def away(pool: Any) -> list[Worker]:
-    return list(pool.staff.coming.values())
+    return list(pool.workers.starting.values())
 
 
 # ------------------------------------------------------------------------------------- the same faults, simulated
@@ -516,13 +516,13 @@ class Clock:
         patch.setattr(tg.RayPool, "_spend", lambda pool, seconds: self.spend(seconds))
 
     def collect(self, pool: Any, seconds: float) -> None:
-        flights = {(one.due, one.job.client, one.job.serial): ref for ref, one in pool.flights.items()}
+        flights = {(one.due, one.job.client, one.job.serial): ref for ref, one in pool.running.items()}
         first = min(flights, default=(math.inf,))
         if seconds:
-            self.now = max(self.now, min(first[0], pool.emulated.at))
+            self.now = max(self.now, min(first[0], pool.fleet_clock.at))
         if first[0] <= self.now:
             ray.wait([flights[first]])
-            pool._land(flights[first])
+            pool._finish(flights[first])
 
     def spend(self, seconds: float) -> None:
         self.now += seconds
@@ -541,7 +541,7 @@ def test_the_same_script_of_faults_does_the_same_in_the_simulator_and_on_ray(
     with tg.RayPool(task, method("client"), **engine, fleet=scripted("client")) as pool:
         for mode in ("client", "server"):
             rest(pool)
-            wait_for(lambda: pool._collect(0.1) or len(pool.staff.free) == 5)
+            wait_for(lambda: pool._collect(0.1) or len(pool.workers.free) == 5)
             pool.fleet = scripted(mode)
             with monkeypatch.context() as patch:
                 Clock(patch)
@@ -669,7 +669,7 @@ def test_an_update_that_will_be_refused_feeds_nothing_back(where: str) -> None:
 
 def hand(task: Any, method: tg.Method, wire: Any, cuts: list[int]) -> Callable[..., Any]:
     """A worker in this process, at its first job."""
-    worker = Hand(ray.cloudpickle.dumps((task, method)), ray.cloudpickle.loads, 1, None, wire, cuts)
+    worker = WorkerProcess(ray.cloudpickle.dumps((task, method)), ray.cloudpickle.loads, 1, None, wire, cuts)
 
     def work(x: torch.Tensor, module_buffers: Any = None) -> Any:
         job: Any = Job(0, 0, 0, x, method.local_steps, None, 0)._replace(x=None)
@@ -701,7 +701,7 @@ def test_a_slice_that_dies_ends_the_run_which_goes_on_from_its_checkpoint_in_two
         for _ in range(20):
             next(rows)
         os.kill(next(one for one in hands("ServerShard") if one not in others), signal.SIGKILL)
-        with pytest.raises(tg.WorkFailed, match=r"a process that held a slice of the model has died\. Resume the run"):
+        with pytest.raises(tg.WorkFailed, match=r"a server shard has died\. Resume the run"):
             deque(rows)
         assert run.status == "failed"
         shutil.copytree(tmp_path / "two", tmp_path / "one")

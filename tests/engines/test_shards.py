@@ -239,7 +239,7 @@ def test_parts_that_are_gone_and_processes_that_are_dead() -> None:
     assert give(server, tg.work(job._replace(x=x), here, one), 1.0, 3).happened == Refused(0, 0, 0, "lost on the way")
     assert [len(server.buffer), server.round] == [0, 0]
     actor.error = Died()
-    with pytest.raises(tg.WorkFailed, match=r"^a process that held a slice of the model has died\. Resume the run\.$"):
+    with pytest.raises(tg.WorkFailed, match=r"^a server shard has died\. Resume the run\.$"):
         give(server, tg.work(other._replace(x=x), here, one), 2.0, 3)
 
 

@@ -101,7 +101,7 @@ def round_trips(task: Task, method: Method, fleet: Fleet) -> RoundTrips:
     return RoundTrips(fleet, message, message * (2 if method.compensate else 1), whole)
 
 
-class Emulated:
+class FleetClock:
     """The times and troubles of a fleet, for an engine with a real clock; all times here are real seconds.
 
     Args:
@@ -111,7 +111,7 @@ class Emulated:
     def __init__(self, task: Task, method: Method, fleet: Fleet | None, second: float) -> None:
         self.second, self.server_time = second, 0.0
         self.calendar: list[tuple[float, int, int]] = []
-        self.spoilt, self.twice = frozenset[tuple[int, int]](), frozenset[tuple[int, int]]()
+        self.corrupted, self.duplicated = frozenset[tuple[int, int]](), frozenset[tuple[int, int]]()
         self._round_trips: RoundTrips | None = None
         if not second:
             if fleet and (fleet.crashes or fleet.slow or fleet.available or fleet.faults):
@@ -121,7 +121,7 @@ class Emulated:
             raise Invalid(f"`second` is for the times of a fleet, got {second:g} without one.")
         self._round_trips, self.calendar = round_trips(task, method, fleet), calendar(fleet)
         self.server_time = fleet.server_time * second
-        self.spoilt, self.twice = fleet.sending("nan"), fleet.sending("twice")
+        self.corrupted, self.duplicated = fleet.sending("nan"), fleet.sending("twice")
 
     def due(self, job: Job, now: float) -> float:
         """When a job that is sent now is back; inf if it never is, and its client will be lost."""
@@ -134,11 +134,11 @@ class Emulated:
         return due * self.second
 
     @property
-    def at(self) -> float:
+    def next_at(self) -> float:
         """When something happens next; inf if nothing does."""
         return self.calendar[0][0] * self.second if self.calendar else math.inf
 
-    def strike(self) -> Lost | Joined:
+    def pop(self) -> Lost | Joined:
         """What happens next."""
         _, client, what = heappop(self.calendar)
         return Joined(client) if what == JOINED else Lost(client)

@@ -57,7 +57,7 @@ def start(ray: Any, *, cpus: int, gpus: bool, store: int) -> None:
     try:
         _init(ray, True, address="local", _node_ip_address="127.0.0.1", **told)
     except Exception as error:
-        raise Invalid(f"Ray could not be started here: {said(error)}.") from error
+        raise Invalid(f"Ray could not be started here: {first_line(error)}.") from error
     if not (found := ray.nodes()[0]["NodeManagerAddress"]).startswith("127."):
         ray.shutdown()
         raise Invalid(f"Ray must stay on loopback, and {ray.__version__} listens on {found}. Install ray==2.55.1.")
@@ -77,13 +77,13 @@ def join(ray: Any, address: str) -> None:
     except TimeoutError as error:
         raise Invalid(f"{rule}, and who listens there has not answered in {SILENT:g} s. {fix}") from error
     except Exception as error:
-        raise Invalid(f"{rule}: {said(error)}. {fix}") from error
+        raise Invalid(f"{rule}: {first_line(error)}. {fix}") from error
     if not is_one:
         raise Invalid(f"{rule}, where something else listens. {fix}")
     try:
         _init(ray, found.startswith(("127.", "localhost:", "[::1]:")), address=found)
     except Exception as error:
-        raise Invalid(f"{rule}: {said(error)}.") from error
+        raise Invalid(f"{rule}: {first_line(error)}.") from error
 
 
 def _nearby(ray: Any) -> str:
@@ -169,7 +169,7 @@ def _settled(ray: Any, loopback: bool) -> Iterator[None]:
             signal.signal(signal.SIGTERM, handler)
 
 
-class Watch:
+class Monitor:
     """Whether Ray is still there. Ray ends the process that asks it for anything once its own part of this machine is
     dead, and any process when its head has been away for a minute; so look here first, and often."""
 
@@ -212,11 +212,11 @@ class Watch:
             shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def store(task: Task, method: Method, *, workers: int, luggage: int) -> int:
+def object_store(task: Task, method: Method, *, workers: int, payload: int) -> int:
     """Bytes for what is under way: the task, start vectors, updates on their way or in a buffer, and some room.
 
     Args:
-        luggage: bytes of task and method.
+        payload: bytes of task and method.
     """
     vector, module_buffers = 4 * task.parameters, task.init_module_buffers()
     model = vector + (sum(flat.nbytes for flat in module_buffers) if module_buffers else 0)
@@ -225,22 +225,22 @@ def store(task: Task, method: Method, *, workers: int, luggage: int) -> int:
     sizes = method.regions.sizes if method.regions else 1
     servers = sizes if isinstance(sizes, int) else len(sizes)
     sent, back = workers + servers + 2, servers * method.buffer + 2 * workers
-    wanted = max(LEAST, math.ceil(1.5 * (luggage + sent * (model + state) + back * update)))
+    wanted = max(LEAST, math.ceil(1.5 * (payload + sent * (model + state) + back * update)))
     try:
         shared = os.statvfs("/dev/shm")
     except (AttributeError, OSError):  # not on this system
         return wanted
-    most, least = shared.f_bavail * shared.f_frsize // 2, luggage + model + state + update
+    most, least = shared.f_bavail * shared.f_frsize // 2, payload + model + state + update
     if most < max(least, LEAST):
         needs = f"{max(least, LEAST) / 1e6:.0f} MB"
         raise Invalid(f"half of /dev/shm must hold the task and a job ({needs}), got {most / 1e6:.0f} MB. Enlarge it.")
     return min(wanted, most)
 
 
-def said(error: Exception) -> str:
+def first_line(error: Exception) -> str:
     """What an error says, in a line.
 
-    >>> said(ValueError("No luck.  \\nAt all."))
+    >>> first_line(ValueError("No luck.  \\nAt all."))
     'ValueError: No luck'
     """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]

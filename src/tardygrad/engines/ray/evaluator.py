@@ -1,4 +1,4 @@
-"""Evaluations on a worker of their own, beside the training."""
+"""Evaluations on a worker of their own, while the training goes on."""
 
 from __future__ import annotations
 
@@ -7,81 +7,102 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tardygrad.engines.ray.connection import said
+from tardygrad.core.messages import ModuleBuffers, Vector
+from tardygrad.engines.ray.connection import first_line
 from tardygrad.engines.ray.deadlines import Deadlines
 from tardygrad.errors import WorkFailed
 
-TIMES = 5
-"""Deaths of workers over one evaluation, after which it is the evaluation's fault."""
+RETRIES = 5
+"""Workers that may die over one evaluation before the run fails."""
+
+POLL = 0.1
+"""Seconds between two looks whether to go on waiting."""
 
 
 @dataclass(eq=False)
-class Asked:
-    """An evaluation under way."""
+class EvaluationRequest:
+    """An evaluation in progress."""
 
     model: Any
     actor: Any
-    answer: Any
+    reference: Any  # of the answer
     since: float
-    begun: float  # since the worker was there
+    started: float  # when the worker was up
     deaths: int = 0
 
 
-class Evaluator:
-    """One worker that evaluates what it is asked to, in order; replaced when it dies, and asked again.
+class EvaluationWorker:
+    """One worker that evaluates models in the order of requests. If it dies, another one repeats the evaluation.
 
     Args:
-        hire: sends for a worker.
-        end: ends one.
+        new_actor: starts an actor.
+        kill: ends one.
         deadlines: how long an evaluation may take.
+        check: called while waiting; raises if the wait should end.
+        timeout: seconds to wait for a worker to come up.
+        missing: says which workers are missing.
     """
 
-    def __init__(self, ray: Any, hire: Callable[[], Any], end: Callable[[Any], None], deadlines: Deadlines) -> None:
-        self._ray, self._hire, self._end, self._deadlines = ray, hire, end, deadlines
-        self._begin()
+    def __init__(
+        self,
+        ray: Any,
+        new_actor: Callable[[], Any],
+        kill: Callable[[Any], None],
+        deadlines: Deadlines,
+        check: Callable[[], None],
+        timeout: float,
+        missing: Callable[[], str],
+    ) -> None:
+        self._ray, self._new_actor, self._kill, self._deadlines = ray, new_actor, kill, deadlines
+        self._check, self._timeout, self._missing = check, timeout, missing
+        self._start()
 
-    def _begin(self) -> None:
-        self.actor = self._hire()
+    def _start(self) -> None:
+        self.actor = self._new_actor()
         self.up = self.actor.ping.remote()
 
-    def ask(self, x: Any, module_buffers: Any) -> Asked:
-        model = module_buffers, self._ray.put(x)
-        now = time.monotonic()
-        return Asked(model, self.actor, self.actor.evaluate.remote(*model), now, now)
+    def ask(self, x: Vector, module_buffers: ModuleBuffers | None) -> EvaluationRequest:
+        arrays = module_buffers and tuple(flat.numpy() for flat in module_buffers)
+        model, now = (arrays, self._ray.put(x.numpy())), time.monotonic()
+        return EvaluationRequest(model, self.actor, self.actor.evaluate.remote(*model), now, now)
 
-    def look(self, asked: Asked, seconds: float) -> tuple[dict[str, float], float] | None:
-        """The answer, if it is there within so many seconds."""
-        if not self._ray.wait([asked.answer], timeout=seconds)[0]:
+    def answer(self, request: EvaluationRequest, *, wait: bool) -> tuple[dict[str, float], float] | None:
+        self._check()
+        while (answer := self._look(request, POLL if wait else 0.0)) is None and wait:
+            self._check()
+            up = bool(self._ray.wait([self.up], timeout=0)[0])
+            now = time.monotonic()
+            if not up:
+                request.started = now
+                if now - request.since > self._timeout:
+                    raise WorkFailed(f"{self._missing()} Leave one for evaluations, or use evaluate='between'.")
+            elif request.actor is self.actor and now - request.started > self._deadlines.limit(0):
+                self._kill(self.actor)  # it takes far longer than ever before; another one will repeat it
+        return answer
+
+    def _look(self, request: EvaluationRequest, seconds: float) -> tuple[dict[str, float], float] | None:
+        """The answer, if it is there within `seconds`."""
+        if not self._ray.wait([request.reference], timeout=seconds)[0]:
             return None
         try:
-            answer: tuple[dict[str, float], float] | str = self._ray.get(asked.answer)
+            answer: tuple[dict[str, float], float] | str = self._ray.get(request.reference)
         except self._ray.exceptions.RayTaskError as error:
-            raise WorkFailed(f"the evaluation failed: {said(error)}.") from error
+            raise WorkFailed(f"the evaluation failed: {first_line(error)}.") from error
         except self._ray.exceptions.RayError as error:
-            self._ask_again(asked, error)
+            self._retry(request, error)
             return None
         if isinstance(answer, str):
             raise WorkFailed(answer)
-        self._deadlines.took(0, time.monotonic() - asked.begun)
+        self._deadlines.took(0, time.monotonic() - request.started)
         return answer
 
-    def hurry(self, asked: Asked) -> None:
-        """End a worker that takes far longer than ever, whose evaluation is then asked for again."""
-        if not self._ray.wait([self.up], timeout=0)[0]:
-            asked.begun = time.monotonic()
-        elif asked.actor is self.actor and time.monotonic() - asked.begun > self._deadlines.limit(0):
-            self._end(self.actor)
-
-    def missing(self, asked: Asked, seconds: float) -> bool:
-        """Whether the worker has not come up in so many seconds."""
-        return time.monotonic() - asked.since > seconds and not self._ray.wait([self.up], timeout=0)[0]
-
-    def _ask_again(self, asked: Asked, error: Exception) -> None:
-        asked.deaths += 1
-        if asked.deaths > TIMES or getattr(error, "actor_init_failed", False):
-            raise WorkFailed(f"the evaluation failed: {asked.deaths} workers died over it, {said(error)}.") from error
-        if asked.actor is self.actor:
-            self._begin()
-        asked.actor, asked.since = self.actor, time.monotonic()
-        asked.begun = asked.since
-        asked.answer = self.actor.evaluate.remote(*asked.model)
+    def _retry(self, request: EvaluationRequest, error: Exception) -> None:
+        request.deaths += 1
+        if request.deaths > RETRIES or getattr(error, "actor_init_failed", False):
+            cause = f"{request.deaths} workers died over it, {first_line(error)}"
+            raise WorkFailed(f"the evaluation failed: {cause}.") from error
+        if request.actor is self.actor:
+            self._start()
+        request.actor, request.since = self.actor, time.monotonic()
+        request.started = request.since
+        request.reference = self.actor.evaluate.remote(*request.model)

@@ -115,24 +115,24 @@ class ShardedVectors:
 
     Args:
         ray: the module.
-        hire: makes the process of a slice, given it.
+        new_actor: starts the actor of a slice, given it.
         x: the initial model.
         shards: how many.
-        still: is asked, with when it began, whether to wait on for an answer, and raises if not.
+        keep_waiting: is asked, with when it began, whether to wait on for an answer, and raises if not.
     """
 
     def __init__(
         self,
         ray: Any,
-        hire: Callable[[Any], Any],
+        new_actor: Callable[[Any], Any],
         method: Method,
         x: Vector,
         shards: int,
-        still: Callable[[float], None] = lambda since: None,
+        keep_waiting: Callable[[float], None] = lambda since: None,
     ) -> None:
-        self._ray, self._method, self._still = ray, method, still
+        self._ray, self._method, self._keep_waiting = ray, method, keep_waiting
         self._bounds = bounds(len(x), shards)
-        self.actors = [hire(part) for part in self._cut(x)]
+        self.actors = [new_actor(part) for part in self._cut(x)]
         self._x: Vector | None = None  # once all is over
         self._finite, self._told = True, list[Any]()
         self._start: Parts | None = None  # x for new jobs, until the next round
@@ -231,11 +231,11 @@ class ShardedVectors:
         told, self._told = self._told, []
         since = time.monotonic()
         while self._ray.wait(told + asked, num_returns=len(told + asked), timeout=1.0)[1]:
-            self._still(since)
+            self._keep_waiting(since)
         try:
             answers: list[Any] = self._ray.get(told + asked)
         except self._ray.exceptions.RayActorError as error:
-            raise WorkFailed("a process that held a slice of the model has died. Resume the run.") from error
+            raise WorkFailed("a server shard has died. Resume the run.") from error
         return answers[len(told) :]
 
 

@@ -16,17 +16,17 @@ from torch.utils.dlpack import from_dlpack
 from tardygrad.core.messages import NOTHING, Job, ModuleBuffers, Update, Vector
 from tardygrad.engines.fleet_clock import corrupt
 from tardygrad.engines.pool import pack, perform
-from tardygrad.engines.ray.connection import said
-from tardygrad.engines.sim.process_pool import each
+from tardygrad.engines.ray.connection import first_line
+from tardygrad.engines.sim.process_pool import map_vectors
 from tardygrad.engines.wire import Packed, Wire, unpack
 from tardygrad.errors import WorkFailed
 
 
-class Hand:
+class WorkerProcess:
     """A process with the task.
 
     Args:
-        luggage: task and method, as bytes.
+        payload: task and method, as bytes.
         loads: what makes them of these.
         threads: torch's; as many as a replay will have, for the same bits.
         device: where to work; None is where the task is.
@@ -36,7 +36,7 @@ class Hand:
 
     def __init__(
         self,
-        luggage: bytes,
+        payload: bytes,
         loads: Callable[[bytes], Any],
         threads: int,
         device: str | None,
@@ -44,7 +44,7 @@ class Hand:
         cuts: list[int],
     ) -> None:
         torch.set_num_threads(threads)
-        self.task, self.method = loads(luggage)
+        self.task, self.method = loads(payload)
         self.device, self.wire, self.cuts = device, wire, cuts
         if device:
             self.task = self.task.to(device)
@@ -54,7 +54,7 @@ class Hand:
         return os.getpid(), socket.gethostname()
 
     def work(
-        self, job: Job, lasts: float, spoilt: bool, module_buffers: Any, state: Any, errors: Any, *slices: Any
+        self, job: Job, lasts: float, corrupted: bool, module_buffers: Any, state: Any, errors: Any, *slices: Any
     ) -> tuple[Any, ...]:
         """A job, from the slices of x. Takes so many seconds at least.
 
@@ -68,12 +68,12 @@ class Hand:
             update = perform(job._replace(x=x, module_buffers=own, state=kept), self.task, self.method)
         except WorkFailed as error:
             return str(error), *[None] * (len(self.cuts) - 1), *[None] * (self.wire != "float32")
-        update = corrupt(update) if spoilt else update
+        update = corrupt(update) if corrupted else update
         packed, left = pack(update, {name: self._tensor(error) for name, error in (errors or {}).items()}, self.wire)
         parts: list[dict[str, Any]] = [
             {name: one.between(a, b).arrays() for name, one in packed.items()} for a, b in pairwise(self.cuts)
         ]
-        rest = each(update._replace(delta=NOTHING, curvature=None), lambda v: v.cpu().numpy())
+        rest = map_vectors(update._replace(delta=NOTHING, curvature=None), lambda v: v.cpu().numpy())
         if rest.state is not None:
             parts[0]["state"] = rest.state
         down, up = (
@@ -93,7 +93,7 @@ class Hand:
             scores = self.task.evaluate(*self._model([x], module_buffers))
             return {str(name): float(value) for name, value in scores.items()}, time.perf_counter() - began
         except Exception as error:
-            return f"the evaluation failed: {said(error)}."
+            return f"the evaluation failed: {first_line(error)}."
 
     def _model(self, slices: Sequence[Any], module_buffers: Any) -> tuple[Vector, ModuleBuffers | None]:
         x = self._tensor(slices[0]) if len(slices) == 1 else torch.cat([self._tensor(one) for one in slices])
@@ -110,7 +110,7 @@ def tensor(array: Any) -> Tensor:
 
 
 def received(facts: Update, part: dict[str, Any], wire: Wire) -> Update:
-    """An update that a hand has sent, in one part: where the wire is wide, views of the memory it came in.
+    """An update that a worker has sent, in one part: where the wire is wide, views of the memory it came in.
 
     State, which a server keeps for long, is copied: that memory has other things to hold.
     """

@@ -1,4 +1,4 @@
-"""The workers of a pool on Ray: how many there are to be, who is there, and who comes in the place of whom."""
+"""The workers of a pool on Ray: how many it wants, which are there, and how failed ones are replaced."""
 
 from __future__ import annotations
 
@@ -20,90 +20,91 @@ class Worker:
     leaving: bool = False  # after its job
 
 
-class Staff:
-    """Workers: each is coming (it was sent for and has not answered yet), free, or busy with what others know.
+class Workers:
+    """Workers: each is starting (its actor has not answered yet), free, or busy.
 
-    Whatever goes wrong with one, its process is ended and another is sent for: Ray restarts nothing by itself.
+    When anything goes wrong with one, its process is killed and a new one is started: Ray restarts nothing by itself.
 
     Args:
-        hire: sends for an actor.
-        wanted: how many workers there are to be.
+        new_actor: starts an actor.
+        wanted: how many workers there should be.
     """
 
-    def __init__(self, ray: Any, hire: Callable[[], Any], wanted: int) -> None:
+    def __init__(self, ray: Any, new_actor: Callable[[], Any], wanted: int) -> None:
         self.wanted = wanted
-        self.workers: list[Worker] = []
+        self.members: list[Worker] = []
         self.free: deque[Worker] = deque()
-        self.coming: dict[Any, Worker] = {}  # by what Ray will answer
-        self._ray, self._hire = ray, hire
+        self.starting: dict[Any, Worker] = {}  # by the reference of their first answer
+        self._ray, self._new_actor = ray, new_actor
 
-    def hire(self) -> None:
-        worker = Worker(self._hire())
-        self.workers.append(worker)
-        self.coming[worker.actor.ping.remote()] = worker
+    def add(self) -> None:
+        worker = Worker(self._new_actor())
+        self.members.append(worker)
+        self.starting[worker.actor.ping.remote()] = worker
 
-    def met(self, answer: Any) -> None:
-        """A worker that was coming has answered, or will not."""
-        worker = self.coming.pop(answer)
+    def answered(self, reference: Any) -> None:
+        """The first answer of a worker is there, or its failure."""
+        worker = self.starting.pop(reference)
         try:
-            self._ray.get(answer)
+            self._ray.get(reference)
         except self._ray.exceptions.RayError as error:
             if getattr(error, "actor_init_failed", False):
                 raise WorkFailed(f"a worker could not take the task: {_cause(error)}.") from error
             self.replace(worker)
         else:
-            self.done(worker)
+            self.release(worker)
 
-    def take(self, rather: Worker | None) -> Worker:
-        """A free worker, this one if it can be."""
-        worker = rather if rather and rather in self.free else self.free[0]
+    def take(self, preferred: Worker | None) -> Worker:
+        """A free worker; the preferred one if it is free."""
+        worker = preferred if preferred and preferred in self.free else self.free[0]
         self.free.remove(worker)
         return worker
 
-    def done(self, worker: Worker) -> None:
-        """A worker has nothing to do."""
+    def release(self, worker: Worker) -> None:
+        """A worker has finished its job."""
         if worker.leaving:
             self.replace(worker)
         else:
             self.free.append(worker)
 
     def replace(self, worker: Worker) -> None:
-        """End a worker, and send for another unless it was leaving."""
-        self.workers.remove(worker)
+        """Kill a worker, and start another unless it was leaving."""
+        self.members.remove(worker)
         if worker in self.free:
             self.free.remove(worker)
-        self.end(worker.actor)
+        self.kill(worker.actor)
         if not worker.leaving:
-            self.hire()
+            self.add()
 
     def resize(self, wanted: int, busy: Collection[Worker]) -> None:
-        """Have so many from now on; of those too many the coming go first, then the free, busy ones after their job."""
+        """Change the number of workers. If there are too many, starting ones go first, then free ones, then busy ones
+        after their job."""
         check_workers(wanted)
         self.wanted = wanted
-        order = sorted(self.workers, key=lambda one: (one not in busy, one not in self.free, one.leaving))
+        order = sorted(self.members, key=lambda worker: (worker not in busy, worker not in self.free, worker.leaving))
         for worker in order:
             worker.leaving = False
         for worker in order[wanted:]:
             worker.leaving = True
             if worker not in busy:
-                self.coming = {answer: one for answer, one in self.coming.items() if one is not worker}
+                self.starting = {ref: other for ref, other in self.starting.items() if other is not worker}
                 self.replace(worker)
         for _ in range(wanted - len(order)):
-            self.hire()
+            self.add()
 
-    def end(self, actor: Any) -> None:
-        """End a process."""
-        if self._ray.is_initialized():  # else it would start
-            with suppress(Exception):  # it may be dead, or Ray
+    def kill(self, actor: Any) -> None:
+        """End an actor's process."""
+        if self._ray.is_initialized():  # otherwise the call would start Ray
+            with suppress(Exception):  # the actor may be dead already, or Ray
                 self._ray.kill(actor)
 
     def close(self) -> None:
-        for worker in self.workers:
-            self.end(worker.actor)
-        for held in (self.workers, self.free, self.coming):
-            held.clear()
+        for worker in self.members:
+            self.kill(worker.actor)
+        for workers in (self.members, self.free, self.starting):
+            workers.clear()
 
 
 def _cause(error: Exception) -> str:
-    """The last line of what Ray says of an actor that could not begin: the error there."""
+    """The last line of Ray's report on an actor that could not start: the error itself."""
     return str(error).strip().splitlines()[-1].rstrip(".")

@@ -16,7 +16,7 @@ from tardygrad.core.method import Method
 from tardygrad.core.task import Task
 from tardygrad.engines.fleet_clock import JOINED, LOST, calendar, corrupt, round_trips
 from tardygrad.engines.pool import Features, Message, Pending, Pool, perform, perform_together
-from tardygrad.engines.sim.process_pool import Crew
+from tardygrad.engines.sim.process_pool import ProcessPool
 from tardygrad.errors import Invalid, WorkFailed, checked_call
 from tardygrad.fleet import Fleet
 from tardygrad.tasks.clock import Clock
@@ -59,16 +59,16 @@ class SimPool(Pool):
         self.due: list[tuple[float, int, int, Job | None]] = [
             (*one, None) for one in calendar(fleet)
         ]  # with jobs, a heap
-        self._spoilt, self._twice = fleet.sending("nan"), fleet.sending("twice")
-        self._again: dict[tuple[int, int], Update] = {}  # delivered, and to be delivered once more
+        self._corrupted, self._duplicated = fleet.sending("nan"), fleet.sending("twice")
+        self._repeats: dict[tuple[int, int], Update] = {}  # delivered, and to be delivered once more
         workers = workers or len(os.sched_getaffinity(0))
         self.parallel = max(workers, batch)
-        self._ahead = Prefetcher(task, method, fleet, workers, rounds) if workers > 1 else None
+        self._prefetcher = Prefetcher(task, method, fleet, workers, rounds) if workers > 1 else None
         if batch < 1:
             raise Invalid(f"`batch` must be 1 or more, got {batch}.")
         if batch > 1 and workers > 1:
             raise Invalid(f"`batch` above 1 needs workers=1, got batch={batch} with workers={workers}.")
-        self._together = Batcher(task, method, fleet, batch, rounds) if batch > 1 else None
+        self._batcher = Batcher(task, method, fleet, batch, rounds) if batch > 1 else None
 
     @property
     def features(self) -> Features:
@@ -81,10 +81,10 @@ class SimPool(Pool):
         due = self._round_trips.due(client, serial, job.seed, job.steps or job.epochs, self.now)
         if due < math.inf:
             heappush(self.due, (due, client, serial, job))
-            if self._twice and (client, serial) in self._twice:
+            if self._duplicated and (client, serial) in self._duplicated:
                 heappush(self.due, (due, client, serial, job))
-            if self._ahead:
-                self._ahead.add(due, job)
+            if self._prefetcher:
+                self._prefetcher.add(due, job)
         else:  # its windows have closed for good, or a heavy tail has run off the end of the numbers
             heappush(self.due, (self._round_trips.lost_at(client, self.now), client, LOST, None))
 
@@ -96,44 +96,44 @@ class SimPool(Pool):
             self.now = time
         if job is not None:
             self.now += self.fleet.server_time
-            return self._faulty(job) if self._spoilt or self._twice else self._result(job)
+            return self._faulty(job) if self._corrupted or self._duplicated else self._result(job)
         if serial == JOINED:
             return Joined(client)
         self.due = [one for one in self.due if one[1] != client or one[3] is None]  # its job is lost with it
         heapify(self.due)
-        self._again = {name: update for name, update in self._again.items() if name[0] != client}
-        if self._ahead:
-            self._ahead.drop(client)
-        if self._together:
-            self._together.drop(client)
+        self._repeats = {name: update for name, update in self._repeats.items() if name[0] != client}
+        if self._prefetcher:
+            self._prefetcher.drop(client)
+        if self._batcher:
+            self._batcher.drop(client)
         return Lost(client)
 
     def _result(self, job: Job) -> Update:
-        if self._together:
-            return self._together.result(job, self._calendar(job))
-        return self._ahead.result(job) if self._ahead else perform(job, self.task, self.method)
+        if self._batcher:
+            return self._batcher.result(job, self._calendar(job))
+        return self._prefetcher.result(job) if self._prefetcher else perform(job, self.task, self.method)
 
     def _faulty(self, job: Job) -> Update:
         """The same with the fleet's faults."""
         name = (job.client, job.serial)
-        if name in self._again:
-            return self._again.pop(name)
-        update = corrupt(self._result(job)) if name in self._spoilt else self._result(job)
-        if name in self._twice:
-            self._again[name] = update
+        if name in self._repeats:
+            return self._repeats.pop(name)
+        update = corrupt(self._result(job)) if name in self._corrupted else self._result(job)
+        if name in self._duplicated:
+            self._repeats[name] = update
         return update
 
     def _calendar(self, job: Job) -> list[tuple[float, int, int, Job | None]]:
         """What is due, as if no job came twice: what is computed with what decides the last bits."""
-        if not self._twice:
+        if not self._duplicated:
             return self.due
-        return list({one[:3]: one for one in self.due if one[3] is not job and one[1:3] not in self._again}.values())
+        return list({one[:3]: one for one in self.due if one[3] is not job and one[1:3] not in self._repeats}.values())
 
     def pending(self) -> Pending:
         jobs = list({(job.client, job.serial): job for *_, job in self.due if job is not None}.values())
         due = [(time, client, serial) for time, client, serial, _ in self.due]
-        done = self._together.done.values() if self._together else ()
-        return Pending(self.now, jobs, due, (*done, *self._again.values()))
+        done = self._batcher.done.values() if self._batcher else ()
+        return Pending(self.now, jobs, due, (*done, *self._repeats.values()))
 
     def restore(self, pending: Pending) -> None:
         self.now = pending.now
@@ -141,17 +141,17 @@ class SimPool(Pool):
         self.due = [(time, client, serial, jobs.get((client, serial))) for time, client, serial in pending.due]
         done = {(update.client, update.serial): update for update in pending.done}
         left = Counter((client, serial) for _, client, serial in pending.due)
-        self._again = {name: update for name, update in done.items() if name in self._twice and left[name] == 1}
-        if self._together:
-            self._together.done = {name: update for name, update in done.items() if name not in self._again}
+        self._repeats = {name: update for name, update in done.items() if name in self._duplicated and left[name] == 1}
+        if self._batcher:
+            self._batcher.done = {name: update for name, update in done.items() if name not in self._repeats}
         for time, client, serial in dict.fromkeys(pending.due):
             job = jobs.get((client, serial))
-            if self._ahead and job is not None and (client, serial) not in self._again:
-                self._ahead.add(time, job)
+            if self._prefetcher and job is not None and (client, serial) not in self._repeats:
+                self._prefetcher.add(time, job)
 
     def close(self) -> None:
-        if self._ahead:
-            self._ahead.crew.close()
+        if self._prefetcher:
+            self._prefetcher.processes.close()
 
 
 class Prefetcher:
@@ -159,7 +159,7 @@ class Prefetcher:
 
     def __init__(self, task: Task, method: Method, fleet: Fleet, workers: int, rounds: int | None) -> None:
         self.task, self.method, self.fleet, self.rounds = task, method, fleet, rounds
-        self.crew = Crew(task, method, workers)
+        self.processes = ProcessPool(task, method, workers)
         self.todo: list[tuple[float, int, int, Job]] = []
         self.done: dict[tuple[int, int], Update | WorkFailed] = {}
         self.taken_on: set[tuple[int, int]] = set()  # to do, at hand or done
@@ -181,11 +181,11 @@ class Prefetcher:
         if name not in self.taken_on:  # an update was refused, and the run has left the plan
             self.needed = None
             self.taken_on.add(name)
-            self.crew.give(job)
+            self.processes.give(job)
         while name not in self.done:
             if self.todo and self.todo[0][1:3] == name:
-                self.crew.give(heappop(self.todo)[-1])
-            for one, answer in self.crew.collect(patiently=True):
+                self.processes.give(heappop(self.todo)[-1])
+            for one, answer in self.processes.collect(wait_for_one=True):
                 if (one.client, one.serial) in self.taken_on:
                     self.done[one.client, one.serial] = answer
             self._feed()
@@ -204,10 +204,10 @@ class Prefetcher:
         self.done = {name: update for name, update in self.done.items() if name in self.taken_on}
 
     def _feed(self) -> None:
-        """Keep one job at work and one at hand for every process, and no more than `AHEAD` results each in memory."""
-        crew = len(self.crew.hands)
-        while self.todo and self.crew.at_hand < 2 * crew and self.crew.at_hand + len(self.done) < AHEAD * crew:
-            self.crew.give(heappop(self.todo)[-1])
+        """Keep two jobs assigned to every process, and no more than `AHEAD` results of each in memory."""
+        pool, count = self.processes, len(self.processes.processes)
+        while self.todo and pool.assigned < 2 * count and pool.assigned + len(self.done) < AHEAD * count:
+            pool.give(heappop(self.todo)[-1])
 
 
 class Batcher:

@@ -1,7 +1,7 @@
-"""A crew of processes that do jobs, one torch thread each, and are replaced when they die.
+"""Processes that do jobs, one torch thread each, and are replaced when they die.
 
-Processes are forked, so the task and its data are there without being sent. Start vectors stand in memory that all
-share; results travel as bytes, which can still be read when their sender is dead.
+Processes are forked, so they have the task and its data without sending. Start vectors are in shared memory; results
+are sent as bytes, which can still be read when their sender is dead.
 """
 
 from __future__ import annotations
@@ -30,30 +30,30 @@ from tardygrad.errors import Invalid, WorkFailed
 LIVES = 5  # deaths of processes over one job, after which it is the job's fault
 
 
-class Hand:
-    """One process, and the jobs it has been given in order."""
+class PoolProcess:
+    """One process and its jobs, in order."""
 
     def __init__(self, process: ForkProcess, line: Connection) -> None:
         self.process, self.line = process, line
         self.jobs: deque[Job] = deque()
 
 
-class Shelf:
-    """Places for models in memory that processes forked later see; one for all jobs that start from it."""
+class SharedModels:
+    """Models in memory shared with processes forked later; each model once, whatever the number of its jobs."""
 
     def __init__(self, parameters: int, module_buffers: ModuleBuffers | None, places: int) -> None:
         self.x = _shared(places, parameters, torch.float32)
         self.floats = _shared(places, 0 if module_buffers is None else len(module_buffers.floats), torch.float32)
         self.ints = _shared(places, 0 if module_buffers is None else len(module_buffers.ints), torch.int64)
         self.free = list(range(places))
-        self.standing: dict[int, int] = {}  # the id of a vector, which its jobs keep alive, to its place
+        self.place_of: dict[int, int] = {}  # the id of a vector, which its jobs keep alive, to its place
         self.readers: Counter[int] = Counter()
 
     def put(self, job: Job) -> None:
-        """Have a job's model stand somewhere."""
+        """Place a job's model in shared memory."""
         name = id(job.x)
-        if name not in self.standing:
-            place = self.standing[name] = self.free.pop()
+        if name not in self.place_of:
+            place = self.place_of[name] = self.free.pop()
             self.x[place] = as_vector(job.x)
             if job.module_buffers is not None:
                 self.floats[place], self.ints[place] = job.module_buffers
@@ -64,20 +64,20 @@ class Shelf:
         name = id(job.x)
         self.readers[name] -= 1
         if not self.readers[name]:
-            self.free.append(self.standing.pop(name))
+            self.free.append(self.place_of.pop(name))
             del self.readers[name]
 
 
 def _shared(rows: int, columns: int, dtype: torch.dtype) -> Tensor:
-    """Memory without a name or a file: it ends with the last process."""
+    """Anonymous shared memory, freed with the last process."""
     if not columns:
         return torch.empty(rows, 0, dtype=dtype)
     memory = mmap(-1, rows * columns * dtype.itemsize)
     return torch.frombuffer(memory, dtype=dtype).view(rows, columns)
 
 
-class Crew:
-    """So many processes.
+class ProcessPool:
+    """A number of processes that compute jobs.
 
     Args:
         workers: how many; 0 is one for every core this process may use.
@@ -90,100 +90,100 @@ class Crew:
         if (device := getattr(task, "device", torch.device("cpu"))).type != "cpu":
             raise Invalid(f"`workers` above 1 compute on CPUs, got a task on {device}. Use workers=1.")
         self.task, self.method = task, method
-        self.shelf = Shelf(task.parameters, task.init_module_buffers(), places(workers))
+        self.models = SharedModels(task.parameters, task.init_module_buffers(), places(workers))
         self.deaths: dict[tuple[int, int], int] = {}
-        self.hands: list[Hand] = []
+        self.processes: list[PoolProcess] = []
         self.waiting: deque[Job] = deque()
         for _ in range(workers):
-            self.hands.append(self._hire())
+            self.processes.append(self._start())
 
-    def _hire(self) -> Hand:
+    def _start(self) -> PoolProcess:
         ours, theirs = self._context.Pipe()
-        lines = [hand.line for hand in self.hands] + [ours]  # a child must not keep these open: they end with us
-        work = (self.shelf, self.task, self.method)
-        process = self._context.Process(target=_labour, args=(theirs, lines, *work), daemon=True)
+        lines = [worker.line for worker in self.processes] + [ours]  # a child must close these: they end with us
+        work = (self.models, self.task, self.method)
+        process = self._context.Process(target=_process_main, args=(theirs, lines, *work), daemon=True)
         process.start()
         theirs.close()
-        return Hand(process, ours)
+        return PoolProcess(process, ours)
 
     @property
-    def at_hand(self) -> int:
-        """Jobs given and not yet done."""
-        return sum(len(hand.jobs) for hand in self.hands) + len(self.waiting)
+    def assigned(self) -> int:
+        """How many jobs are assigned and not yet done."""
+        return sum(len(worker.jobs) for worker in self.processes) + len(self.waiting)
 
     def give(self, job: Job) -> None:
-        """Hand a job to whoever has least to do; one with a state, long to send, waits for someone with nothing."""
-        self.shelf.put(job)
-        hand = min(self.hands, key=lambda hand: len(hand.jobs))
-        if job.state is not None and hand.jobs:
+        """Assign a job to the least busy process; one with a state, long to send, waits for an idle process."""
+        self.models.put(job)
+        worker = min(self.processes, key=lambda worker: len(worker.jobs))
+        if job.state is not None and worker.jobs:
             self.waiting.append(job)
         else:
-            self._send(hand, job)
+            self._send(worker, job)
 
-    def _send(self, hand: Hand, job: Job) -> None:
-        hand.jobs.append(job)
-        place = self.shelf.standing[id(job.x)]  # what is sent is small: two long messages would wait for each other
+    def _send(self, worker: PoolProcess, job: Job) -> None:
+        worker.jobs.append(job)
+        place = self.models.place_of[id(job.x)]  # what is sent is small: two long messages would wait for each other
         with suppress(OSError):  # a death is noticed when answers are collected
             state = None if job.state is None else {name: value.numpy() for name, value in job.state.items()}
-            hand.line.send(
+            worker.line.send(
                 job._asdict() | {"x": place, "module_buffers": job.module_buffers is not None, "state": state}
             )
 
-    def collect(self, *, patiently: bool) -> list[tuple[Job, Update | WorkFailed]]:
-        """What has been done, or has failed, since the last call; waits for something if asked to be patient."""
+    def collect(self, *, wait_for_one: bool) -> list[tuple[Job, Update | WorkFailed]]:
+        """The jobs finished or failed since the last call."""
         done: list[tuple[Job, Update | WorkFailed]] = []
         while True:
-            lines = {hand.line: hand for hand in self.hands if hand.jobs}
-            for line in wait(list(lines), None if patiently and not done else 0):
-                hand = lines[line]  # type: ignore[index]
+            lines = {worker.line: worker for worker in self.processes if worker.jobs}
+            for line in wait(list(lines), None if wait_for_one and not done else 0):
+                worker = lines[line]  # type: ignore[index]
                 try:
-                    answer = hand.line.recv()
+                    answer = worker.line.recv()
                 except (EOFError, OSError):
-                    self._replace(hand)
+                    self._replace(worker)
                     continue
-                job = hand.jobs.popleft()
-                self.shelf.take(job)
+                job = worker.jobs.popleft()
+                self.models.take(job)
                 self.deaths.pop((job.client, job.serial), None)
-                done.append((job, answer if isinstance(answer, WorkFailed) else each(answer, torch.from_numpy)))
-                if self.waiting and not hand.jobs:
-                    self._send(hand, self.waiting.popleft())
-            if done or not patiently or not any(hand.jobs for hand in self.hands):
+                done.append((job, answer if isinstance(answer, WorkFailed) else map_vectors(answer, torch.from_numpy)))
+                if self.waiting and not worker.jobs:
+                    self._send(worker, self.waiting.popleft())
+            if done or not wait_for_one or not any(worker.jobs for worker in self.processes):
                 return done
 
-    def _replace(self, hand: Hand) -> None:
-        """A process has died: another takes its jobs over from the start."""
-        hand.line.close()
-        hand.process.join()
-        job = hand.jobs[0]
+    def _replace(self, worker: PoolProcess) -> None:
+        """A process has died: start another that repeats its jobs."""
+        worker.line.close()
+        worker.process.join()
+        job = worker.jobs[0]
         deaths = self.deaths[job.client, job.serial] = self.deaths.get((job.client, job.serial), 0) + 1
         if deaths > LIVES:
             raise WorkFailed(
                 f"the work of client {job.client}, job {job.serial}, from round {job.round} failed: {deaths} processes "
-                f"died over it (exit code {hand.process.exitcode}). Is there enough memory? Try fewer workers."
+                f"died over it (exit code {worker.process.exitcode}). Is there enough memory? Try fewer workers."
             )
-        self.hands.remove(hand)
-        heir = self._hire()
-        self.hands.append(heir)
-        for job in hand.jobs:
-            self._send(heir, job)
+        self.processes.remove(worker)
+        successor = self._start()
+        self.processes.append(successor)
+        for job in worker.jobs:
+            self._send(successor, job)
 
     def close(self) -> None:
-        """Send everyone home; who is still at work is ended."""
-        for hand in self.hands:
-            hand.line.close()
-            hand.process.terminate()
-        for hand in self.hands:
-            hand.process.join()
-        self.hands = []
+        """Terminate all processes."""
+        for worker in self.processes:
+            worker.line.close()
+            worker.process.terminate()
+        for worker in self.processes:
+            worker.process.join()
+        self.processes = []
 
 
 def places(workers: int) -> int:
-    """How many start vectors a crew has room for: two jobs at hand for each process, and one that is due at once."""
+    """How many start vectors are shared at most: of two jobs for each process, and of one that is due at once."""
     return 2 * workers + 1
 
 
 def serve_parent() -> None:
-    """For a forked process: leave Ctrl-C to the one that began it, and end at once when that one does."""
+    """In a forked process: leave Ctrl-C to the parent, and end at once when the parent does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -196,16 +196,16 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def each(update: Update, change: Callable[[Any], Any]) -> Update:
-    """An update with each of its vectors changed."""
+def map_vectors(update: Update, change: Callable[[Any], Any]) -> Update:
+    """An update with `change` applied to each of its vectors."""
     module_buffers = update.module_buffers and ModuleBuffers(*map(change, update.module_buffers))
     curvature = None if update.curvature is None else change(update.curvature)
     state = update.state and {name: change(value) for name, value in update.state.items()}
     return update._replace(delta=change(update.delta), curvature=curvature, module_buffers=module_buffers, state=state)
 
 
-def _labour(line: Connection, others: list[Connection], shelf: Shelf, task: Task, method: Method) -> None:
-    """The life of a process: jobs in, updates out, until the line goes dead."""
+def _process_main(line: Connection, others: list[Connection], models: SharedModels, task: Task, method: Method) -> None:
+    """The loop of a process: jobs in, updates out, until the pipe closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one who gives the jobs
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for other in others:
@@ -219,11 +219,11 @@ def _labour(line: Connection, others: list[Connection], shelf: Shelf, task: Task
         answer: Update | WorkFailed
         try:
             place = sent["x"]
-            module_buffers = ModuleBuffers(shelf.floats[place], shelf.ints[place]) if sent["module_buffers"] else None
-            job = Job(**(sent | {"x": shelf.x[place], "module_buffers": module_buffers}))
+            module_buffers = ModuleBuffers(models.floats[place], models.ints[place]) if sent["module_buffers"] else None
+            job = Job(**(sent | {"x": models.x[place], "module_buffers": module_buffers}))
             if job.state is not None:
                 job = job._replace(state={name: torch.from_numpy(value) for name, value in sent["state"].items()})
-            answer = each(perform(job, task, method), Tensor.numpy)
+            answer = map_vectors(perform(job, task, method), Tensor.numpy)
         except WorkFailed as error:
             answer = WorkFailed(str(error))  # without its cause, which may not travel
         try:

@@ -109,15 +109,15 @@ class Scene:
 
     def gather(self) -> None:
         """Wait until all workers are there."""
-        wait_for(lambda: self.pool._collect(0.1) or len(self.pool.staff.free) == 3)
+        wait_for(lambda: self.pool._collect(0.1) or len(self.pool.workers.free) == 3)
 
     def processes(self) -> list[int]:
         """Those of the workers that have nothing to do, the next to get a job first."""
-        return [ray.get(worker.actor.ping.remote())[0] for worker in self.pool.staff.free]
+        return [ray.get(worker.actor.ping.remote())[0] for worker in self.pool.workers.free]
 
-    def flight(self, client: int) -> Any:
+    def running(self, client: int) -> Any:
         """A client's job and who has it."""
-        return next(flight for flight in self.pool.flights.values() if flight.job.client == client)
+        return next(running for running in self.pool.running.values() if running.job.client == client)
 
 
 def wait_for(holds: Callable[[], Any], seconds: float = 300.0) -> None:
@@ -240,7 +240,7 @@ def test_a_hung_job_is_written_off_and_its_late_update_refused(scene: Scene) -> 
     for row in run.go():
         if row["round"] == 1:
             scene.held(2)
-            scene.flight(2).began -= 1000.0  # seconds, of which it had thirty
+            scene.running(2).began -= 1000.0  # seconds, of which it had thirty
         elif run.counts["loss"] and (scene.folder / "2.held").exists():
             scene.let_go(2)
         if run.counts["refusal"]:
@@ -305,14 +305,14 @@ def test_workers_come_and_go(scene: Scene) -> None:
     for job in scene.jobs():
         scene.pool.submit(job)
     scene.pool.resize(1)
-    assert len(scene.pool.staff.workers) == 3  # all are busy
+    assert len(scene.pool.workers.members) == 3  # all are busy
     for client in range(3):
         scene.let_go(client)
     assert sum(isinstance(scene.pool.next(), tg.Update) for _ in range(CLIENTS)) == CLIENTS
-    assert len(scene.pool.staff.workers) == len(scene.pool.staff.free) == 1
+    assert len(scene.pool.workers.members) == len(scene.pool.workers.free) == 1
     scene.pool.resize(3)
     scene.pool.resize(2)
-    assert len(scene.pool.staff.workers) == 2
+    assert len(scene.pool.workers.members) == 2
     scene.pool.resize(3)
     scene.gather()
 
@@ -336,7 +336,7 @@ def test_the_fleets_faults_are_those_of_the_simulator(scene: Scene) -> None:
 
 
 def test_no_room_for_any_worker_ends_the_run(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "QUIET", 1.0)
+    monkeypatch.setattr(cluster, "TIMEOUT", 1.0)
     with tg.RayPool(scene.task, METHOD, workers=2, cpus_per_worker=1000.0, evaluate="between") as pool:
         pool.submit(scene.jobs()[0])
         said = "0 of 2 workers are there: each takes 1000 CPUs and 0 GPUs, and the cluster has 3 and 0."
@@ -356,7 +356,7 @@ class Unpacked:
 
 def test_a_task_that_cannot_travel_is_said_to() -> None:
     lock: Any = SimpleNamespace(clients=1, parameters=4, lock=threading.Lock())
-    with pytest.raises(tg.Invalid, match="must be of a kind that can be sent"), tg.RayPool(lock, METHOD):
+    with pytest.raises(tg.Invalid, match="must be picklable to be sent"), tg.RayPool(lock, METHOD):
         pass
 
 
@@ -382,7 +382,7 @@ with tg.RayPool(task, method, workers=1, evaluate="between") as pool:
         with suppress(psutil.NoSuchProcess):
             named[one.pid] = one.name()
     named = {pid: name for pid, name in named.items() if "Agent" not in name}  # these look for Ray for another minute
-    os.kill(next(pid for pid, name in named.items() if "Hand" in name), signal.SIGKILL)
+    os.kill(next(pid for pid, name in named.items() if "WorkerProcess" in name), signal.SIGKILL)
     run = tg.train(method, task, pool, rounds=5)
     print(*named, len(run.metrics), run.summary().lost, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
@@ -447,13 +447,13 @@ def test_the_store_has_room_for_what_is_under_way(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_bavail=half // 2048, f_frsize=4096))
     task: Any = SimpleNamespace(parameters=10**8, init_module_buffers=lambda: None)
     small: Any = SimpleNamespace(parameters=10, init_module_buffers=lambda: None)
-    assert joining.store(small, METHOD, workers=4, luggage=0) == joining.LEAST
-    few, many = (joining.store(task, METHOD, workers=n, luggage=0) for n in (1, 2))
+    assert joining.object_store(small, METHOD, workers=4, payload=0) == joining.LEAST
+    few, many = (joining.object_store(task, METHOD, workers=n, payload=0) for n in (1, 2))
     assert joining.LEAST < few < many <= half
-    assert joining.store(task, METHOD, workers=1000, luggage=0) == half
+    assert joining.object_store(task, METHOD, workers=1000, payload=0) == half
     huge: Any = SimpleNamespace(parameters=10**15, init_module_buffers=lambda: None)
     with pytest.raises(tg.Invalid, match="half of /dev/shm must hold the task and a job"):
-        joining.store(huge, METHOD, workers=1, luggage=0)
+        joining.object_store(huge, METHOD, workers=1, payload=0)
 
 
 def test_what_is_under_way_when_a_driver_ends_is_lost_and_joins_again(
@@ -474,7 +474,7 @@ def test_what_is_under_way_when_a_driver_ends_is_lost_and_joins_again(
     assert again.now >= 2.0
     expected = [tg.Lost(1), tg.Joined(1), tg.Lost(3), tg.Joined(3), tg.Lost(5)]
     assert [again.next() for _ in range(5)] == expected
-    assert again.emulated.calendar == [(1000.0, 5, -1)]
+    assert again.fleet_clock.calendar == [(1000.0, 5, -1)]
 
 
 def test_a_pool_works_only_inside_its_with_statement(tmp_path: Path) -> None:
@@ -509,7 +509,7 @@ def test_what_has_come_while_nobody_looked_is_not_written_off(scene: Scene, monk
     monkeypatch.setattr(scene.pool.deadlines, "limit", lambda client: 0.0)
     for job in scene.jobs()[:3]:
         scene.pool.submit(job)
-    under_way = list(scene.pool.flights)
+    under_way = list(scene.pool.running)
     assert len(ray.wait(under_way, num_returns=3)[0]) == 3
     assert all(isinstance(scene.pool.next(), tg.Update) for _ in range(3))
 
@@ -546,16 +546,16 @@ def test_the_servers_time_is_spent_before_every_update_and_can_be_interrupted(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene.pool.vectors(METHOD, scene.task.init(0))
-    monkeypatch.setattr(scene.pool.emulated, "server_time", 0.4)
+    monkeypatch.setattr(scene.pool.fleet_clock, "server_time", 0.4)
     for job in scene.jobs()[:3]:
         scene.pool.submit(job)
     began = scene.pool.now
     assert all(isinstance(scene.pool.next(), tg.Update) for _ in range(2))
     assert scene.pool.now - began > 0.8
     wait_for(lambda: scene.pool._collect(0.1) or scene.pool.ready)
-    monkeypatch.setattr(scene.pool.emulated, "server_time", 600.0)
+    monkeypatch.setattr(scene.pool.fleet_clock, "server_time", 600.0)
     threading.Timer(0.3, scene.pool.interrupt).start()
     with pytest.raises(Interrupted):
         scene.pool.next()
-    monkeypatch.setattr(scene.pool.emulated, "server_time", 0.0)
+    monkeypatch.setattr(scene.pool.fleet_clock, "server_time", 0.0)
     assert isinstance(scene.pool.next(), tg.Update)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import tardygrad as tg
-from tardygrad.engines.ray.workers import Staff
+from tardygrad.engines.ray.workers import Workers
 
 
 class RayError(Exception):
@@ -16,7 +16,7 @@ class RayError(Exception):
 
 
 class NoRay:
-    """As much of Ray as a staff knows: a ping is its own answer, and an answer that is an error is raised."""
+    """As much of Ray as a workers knows: a ping is its own answer, and an answer that is an error is raised."""
 
     exceptions = SimpleNamespace(RayError=RayError)
 
@@ -47,76 +47,76 @@ def ray() -> NoRay:
 
 
 @pytest.fixture
-def staff(ray: NoRay) -> Staff:
+def workers(ray: NoRay) -> Workers:
     """Three workers, all free."""
-    made = Staff(ray, ray.hire, 3)
+    made = Workers(ray, ray.hire, 3)
     for _ in range(3):
-        made.hire()
-    for answer in list(made.coming):
-        made.met(answer)
+        made.add()
+    for answer in list(made.starting):
+        made.answered(answer)
     return made
 
 
-def test_workers_are_taken_in_turn_unless_one_is_asked_for(staff: Staff) -> None:
-    first, second, third = staff.free
-    assert staff.take(third) is third
-    assert staff.take(third) is first
-    assert staff.take(None) is second
-    assert not staff.free
-    staff.done(third)
-    assert list(staff.free) == [third]
+def test_workers_are_taken_in_turn_unless_one_is_asked_for(workers: Workers) -> None:
+    first, second, third = workers.free
+    assert workers.take(third) is third
+    assert workers.take(third) is first
+    assert workers.take(None) is second
+    assert not workers.free
+    workers.release(third)
+    assert list(workers.free) == [third]
 
 
-def test_a_worker_that_dies_in_its_start_is_replaced(ray: NoRay, staff: Staff) -> None:
-    staff.hire()
-    (answer,) = staff.coming
+def test_a_worker_that_dies_in_its_start_is_replaced(ray: NoRay, workers: Workers) -> None:
+    workers.add()
+    (answer,) = workers.starting
     ray.ended.append(ray.actors[answer])
-    staff.met(answer)
-    assert list(staff.coming) == [answer + 1]
-    assert len(staff.workers) == 4
+    workers.answered(answer)
+    assert list(workers.starting) == [answer + 1]
+    assert len(workers.members) == 4
 
 
-def test_a_worker_that_could_not_take_the_task_ends_the_run(ray: NoRay, staff: Staff) -> None:
+def test_a_worker_that_could_not_take_the_task_ends_the_run(ray: NoRay, workers: Workers) -> None:
     error = RayError("The actor died.\nValueError: no such file.")
     error.actor_init_failed = True  # type: ignore[attr-defined]
-    staff.hire()
-    (answer,) = staff.coming
+    workers.add()
+    (answer,) = workers.starting
     ray.get = lambda _: (_ for _ in ()).throw(error)  # type: ignore[method-assign]
     with pytest.raises(tg.WorkFailed, match=r"could not take the task: ValueError: no such file\.$"):
-        staff.met(answer)
+        workers.answered(answer)
 
 
 def test_of_those_too_many_the_coming_go_first_then_the_free_and_the_busy_after_their_job(
-    ray: NoRay, staff: Staff
+    ray: NoRay, workers: Workers
 ) -> None:
-    busy = [staff.take(None), staff.take(None)]
-    (free,) = staff.free
-    staff.hire()
-    (coming,) = staff.coming
-    staff.resize(3, busy)
+    busy = [workers.take(None), workers.take(None)]
+    (free,) = workers.free
+    workers.add()
+    (coming,) = workers.starting
+    workers.resize(3, busy)
     assert ray.ended == [ray.actors[coming]]
-    assert not staff.coming
-    staff.resize(1, busy)
+    assert not workers.starting
+    workers.resize(1, busy)
     assert ray.ended == [ray.actors[coming], free.actor]
     assert [one.leaving for one in busy] == [False, True]
     for worker in busy:
-        staff.done(worker)
-    assert staff.workers == list(staff.free) == busy[:1]
+        workers.release(worker)
+    assert workers.members == list(workers.free) == busy[:1]
     assert len(ray.ended) == 3
 
 
-def test_a_leaving_worker_stays_if_it_is_wanted_again(ray: NoRay, staff: Staff) -> None:
-    busy = [staff.take(None) for _ in range(3)]
-    staff.resize(1, busy)
-    staff.resize(3, busy)
+def test_a_leaving_worker_stays_if_it_is_wanted_again(ray: NoRay, workers: Workers) -> None:
+    busy = [workers.take(None) for _ in range(3)]
+    workers.resize(1, busy)
+    workers.resize(3, busy)
     for worker in busy:
-        staff.done(worker)
-    assert list(staff.free) == busy
+        workers.release(worker)
+    assert list(workers.free) == busy
     assert not ray.ended
 
 
 @pytest.mark.parametrize("wanted", [0, -1, True, 1.0])
-def test_a_wrong_number_of_workers_is_refused_and_changes_nothing(staff: Staff, wanted: Any) -> None:
+def test_a_wrong_number_of_workers_is_refused_and_changes_nothing(workers: Workers, wanted: Any) -> None:
     with pytest.raises(tg.Invalid, match="`workers` must be a whole number, 1 or more"):
-        staff.resize(wanted, [])
-    assert staff.wanted == len(staff.workers) == 3
+        workers.resize(wanted, [])
+    assert workers.wanted == len(workers.members) == 3

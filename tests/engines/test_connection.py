@@ -22,7 +22,7 @@ import pytest
 import tardygrad as tg
 from tardygrad.engines.ray import connection as joining
 from tardygrad_command import main
-from tests.engines.test_cluster import wait_for
+from tests.engines.test_ray_pool import wait_for
 
 ray = pytest.importorskip("ray")
 psutil = pytest.importorskip("psutil")
@@ -161,7 +161,7 @@ def test_a_head_is_joined_and_its_folder_left_as_it_is(
     joining.join(ray, "auto" if named == "auto" else cluster.address.replace("127.0.0.1", named))
     try:
         assert ray.get_runtime_context().gcs_address == cluster.address
-        watch, folder = joining.Watch(ray), Path(ray._private.worker._global_node.get_session_dir_path())
+        watch, folder = joining.Monitor(ray), Path(ray._private.worker._global_node.get_session_dir_path())
     finally:
         ray.shutdown()
     watch.close()
@@ -192,7 +192,7 @@ def test_without_an_address_ray_is_started_whatever_the_environment_says_and_lea
     with listening(lambda line: line.close()) as address:
         monkeypatch.setenv("RAY_ADDRESS", address)
         joining.start(ray, cpus=1, gpus=False, store=joining.LEAST)
-        watch, node = joining.Watch(ray), ray._private.worker._global_node
+        watch, node = joining.Monitor(ray), ray._private.worker._global_node
         folder = Path(node.get_session_dir_path())
         assert node.is_head()
         assert node.gcs_address != address
@@ -217,7 +217,7 @@ def remains(
         get_runtime_context=lambda: context,
         is_initialized=lambda: running,
     )
-    watch = joining.Watch(fake)
+    watch = joining.Monitor(fake)
     try:
         raise error or KeyError
     except Exception:

@@ -59,8 +59,8 @@ def test_a_run_whose_processes_are_killed_gives_the_same_bits() -> None:
         killed = 0
         for row in run.go():
             if row["round"] % 10 == 5:
-                assert pool._ahead is not None
-                victim = pool._ahead.crew.hands[killed % 2].process
+                assert pool._prefetcher is not None
+                victim = pool._prefetcher.processes.processes[killed % 2].process
                 assert victim.pid is not None
                 os.kill(victim.pid, signal.SIGKILL)
                 killed += 1
@@ -131,10 +131,10 @@ def test_a_negative_number_of_processes_is_refused() -> None:
 
 ORPHANS = """
     import tardygrad as tg
-    from tests.engines.test_crew import FLEET, method, task
+    from tests.engines.test_process_pool import FLEET, method, task
 
     pool = tg.SimPool(task(), method(), FLEET, workers=3)
-    print(*(hand.process.pid for hand in pool._ahead.crew.hands), flush=True)
+    print(*(hand.process.pid for hand in pool._prefetcher.processes.processes), flush=True)
     input()
 """
 
@@ -166,7 +166,7 @@ def _runs(pid: int) -> bool:
 
 STOPPED = """
     import tardygrad as tg
-    from tests.engines.test_crew import FLEET, method, task
+    from tests.engines.test_process_pool import FLEET, method, task
 
     for _ in range(10):
         with tg.SimPool(task(), method(), FLEET, workers=2) as pool:
@@ -176,7 +176,7 @@ STOPPED = """
 """
 
 
-def test_a_run_that_ends_with_jobs_at_hand_says_nothing() -> None:
+def test_a_run_that_ends_with_jobs_assigned_says_nothing() -> None:
     root = Path(__file__).parents[2]
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(STOPPED)],
@@ -187,15 +187,15 @@ def test_a_run_that_ends_with_jobs_at_hand_says_nothing() -> None:
 
 def test_a_crew_has_room_for_the_start_vectors_of_all_its_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     least = []
-    put = crew.Shelf.put
-    monkeypatch.setattr(crew.Shelf, "put", lambda self, job: (put(self, job), least.append(len(self.free)))[0])
+    put = crew.SharedModels.put
+    monkeypatch.setattr(crew.SharedModels, "put", lambda self, job: (put(self, job), least.append(len(self.free)))[0])
     with tg.SimPool(task(), method(mode="client", buffer=1), FLEET, workers=2) as pool:
         server = tg.Server(method(mode="client", buffer=1), task().init(0), clients=task().clients, seed=0)
         for _ in tg.drive(server, pool, 60):
             pass
-        shelf = pool._ahead.crew.shelf
-        used = {id(job.x) for hand in pool._ahead.crew.hands for job in hand.jobs}
-        assert shelf.standing.keys() == used
+        shelf = pool._prefetcher.processes.models
+        used = {id(job.x) for hand in pool._prefetcher.processes.processes for job in hand.jobs}
+        assert shelf.place_of.keys() == used
         assert len(shelf.free) + len(used) == crew.places(2) == 5
     assert min(least) < 3
 

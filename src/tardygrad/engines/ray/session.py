@@ -1,0 +1,109 @@
+"""A pool's session with Ray: it starts or joins a cluster, watches it, makes actors there, and leaves it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import torch
+
+from tardygrad.core.method import Method
+from tardygrad.core.task import Task
+from tardygrad.engines.ray.connection import Monitor, first_line, join, object_store, ray_module, start
+from tardygrad.engines.ray.shards import ServerShard
+from tardygrad.engines.ray.worker import WorkerProcess
+from tardygrad.engines.wire import Wire
+from tardygrad.errors import Invalid, WorkFailed
+
+
+class Session:
+    """Ray, from `open` to `close`.
+
+    Args:
+        address: of a cluster to join; None starts Ray here.
+        cpus, gpus: resources of a worker.
+        wire: number format of updates in transit.
+        cuts: where the server's vectors are cut into shards.
+    """
+
+    def __init__(
+        self, task: Task, method: Method, address: str | None, cpus: float, gpus: float, wire: Wire, cuts: list[int]
+    ) -> None:
+        self.ray = ray_module()
+        self.task, self.method, self.address, self.cpus, self.gpus = task, method, address, cpus, gpus
+        self.wire, self.cuts = wire, cuts
+        self._connected_here = False  # whether this session started or joined Ray
+        self._monitor: Monitor | None = None
+        self._payload: Any = None  # task and method, in Ray's object store
+
+    def open(self, workers: int) -> None:
+        """Start or join Ray for so many workers, unless this process is connected already."""
+        try:
+            payload = self.ray.cloudpickle.dumps((self.task, self.method))
+        except Exception as error:
+            raise Invalid(f"task and method must be picklable to be sent: {first_line(error)}.") from error
+        if not self.ray.is_initialized():
+            if self.address is None:
+                size = object_store(self.task, self.method, workers=workers, payload=len(payload))
+                start(self.ray, cpus=workers, gpus=self.gpus > 0, store=size)
+            else:
+                join(self.ray, self.address)
+            self._connected_here = True
+        try:
+            self._monitor = Monitor(self.ray)
+            self._payload = self.ray.put(payload)
+        except BaseException:
+            self.close()
+            raise
+
+    def check(self) -> None:
+        """Call this before any call of Ray: where none runs, Ray would start itself, open to other machines."""
+        if self._monitor is None:
+            raise Invalid("a RayPool works inside its `with` statement, got work outside of it.")
+        if not self.ray.is_initialized():
+            raise WorkFailed("other code in this process has shut Ray down.")
+        self._monitor.check()
+
+    @property
+    def local(self) -> bool:
+        """Whether Ray was started here, where CPUs are not counted."""
+        return self._connected_here and self.address is None
+
+    def new_worker(self, cpus: float) -> Any:
+        """Start the actor of a worker."""
+        needs = {"num_cpus": 0 if self.local else cpus, "num_gpus": self.gpus}
+        make = self.ray.remote(max_restarts=0, max_task_retries=0, **needs)(WorkerProcess)
+        loads, device = self.ray.cloudpickle.loads, "cuda" if self.gpus else None
+        return make.remote(self._payload, loads, torch.get_num_threads(), device, self.wire, self.cuts)
+
+    def shard_maker(self, method: Method) -> Callable[[Any], Any]:
+        """What starts the actor of a server shard, given its slice of x."""
+        how = {"max_restarts": 0, "max_task_retries": 0, "num_cpus": 0, "scheduling_strategy": "SPREAD"}
+        make, threads = self.ray.remote(**how)(ServerShard), torch.get_num_threads()
+        payload, loads = self.ray.cloudpickle.dumps(method), self.ray.cloudpickle.loads
+        return lambda part: make.remote(payload, loads, threads, self.ray.put(part), self.wire)
+
+    def room(self, workers: int) -> int:
+        """How many of so many workers can start at once."""
+        has, needs = self.ray.available_resources(), {"CPU": self.cpus, "GPU": self.gpus}
+        if self.local:
+            del needs["CPU"]
+            if (gpus := has.get("GPU", 0)) < self.gpus:
+                raise Invalid(f"`gpus_per_worker` must be at most the GPUs here ({gpus:g}), got {self.gpus:g}.")
+        return min([workers, *(int(has.get(name, 0) / each) for name, each in needs.items() if each)])
+
+    def resources(self) -> str:
+        """What a worker needs and the cluster has, as a sentence."""
+        has, needs = self.ray.cluster_resources(), f"{self.cpus:g} CPUs and {self.gpus:g} GPUs"
+        return f"each takes {needs}, and the cluster has {has.get('CPU', 0):g} and {has.get('GPU', 0):g}."
+
+    def close(self) -> None:
+        """Stop Ray, or leave the cluster, if this session connected to it."""
+        self._payload = None
+        if self._connected_here:
+            with suppress(Exception):
+                self.ray.shutdown()
+        if self._monitor:
+            self._monitor.close()
+        self._connected_here, self._monitor = False, None

@@ -100,8 +100,8 @@ def test_updates_of_a_batch_that_wait_are_at_most_one_for_each_client_at_work() 
     one, task = method(mode="client", buffer=4), tg.tasks.logistic(clients=40)
     pool = tg.SimPool(task, one, uneven, batch=8, rounds=80)
     server = tg.Server(one, task.init(0), clients=40, seed=0)
-    assert pool._together is not None
-    waiting = [(len(pool._together.done), len(server.roster.jobs)) for _ in tg.drive(server, pool, 80)]
+    assert pool._batcher is not None
+    waiting = [(len(pool._batcher.done), len(server.roster.jobs)) for _ in tg.drive(server, pool, 80)]
     assert all(done <= jobs for done, jobs in waiting)
     assert max(done for done, _ in waiting) > 7  # more than a batch: new jobs overtake computed ones
 

@@ -195,7 +195,7 @@ def test_a_run_stopped_between_the_two_goes_on_to_the_same_bits(engine: Any, kee
                 if seen == at:
                     break
             between = at in first.values()
-            assert len(one._again) == between
+            assert len(one._repeats) == between
             (tmp_path / str(number)).mkdir()
             checkpoint.save(tmp_path / str(number), checkpoint.capture(begun, one.pending()))
         saved = checkpoint.read(tmp_path / str(number))
@@ -203,14 +203,14 @@ def test_a_run_stopped_between_the_two_goes_on_to_the_same_bits(engine: Any, kee
         again = server()
         with pool() as one:
             one.restore(checkpoint.apply(saved, again))
-            assert len(one._again) == between
+            assert len(one._repeats) == between
             if one._prefetcher:  # each job is given to the processes once
                 assert len(one._prefetcher.todo) + one._prefetcher.processes.assigned == len(one._prefetcher.taken_on)
             rest = list(tg.drive(again, one, ROUNDS))
             if one._prefetcher:
                 assert one._prefetcher.needed is not None, "it has left the plan"
                 assert not one._prefetcher.taken_on & BOTH.sending("twice")
-        assert one._again == {}
+        assert one._repeats == {}
         assert torch.equal(again.x, whole.x)
         assert [told(event) for event in rest] == [told(event) for event in events[at + 1 :]]
 

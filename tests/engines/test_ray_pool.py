@@ -26,6 +26,7 @@ from tardygrad.core.messages import Job
 from tardygrad.engines.pool import Pending
 from tardygrad.engines.ray import connection as joining
 from tardygrad.engines.ray import pool as cluster
+from tardygrad.engines.ray.session import Session
 from tardygrad.errors import Interrupted
 from tardygrad.fleet import Group, Integer
 from tests.engines.contract import CLIENTS, Broken, PoolContract
@@ -459,7 +460,7 @@ def test_the_store_has_room_for_what_is_under_way(monkeypatch: pytest.MonkeyPatc
 def test_what_is_under_way_when_a_driver_ends_is_lost_and_joins_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tg.RayPool, "_check_ray", lambda pool: None)
+    monkeypatch.setattr(Session, "check", lambda session: None)
     task = moody(tmp_path)
     fleet = tg.Fleet.paper(clients=CLIENTS).crash(client=5, at=1.0, back=1000.0)
     pool = tg.RayPool(task, METHOD, fleet=fleet, second=1.0)

@@ -4,7 +4,7 @@ BIN := .venv/bin
 .DEFAULT_GOAL := help
 .PHONY: help demo test check format bench tables reproduce baselines clean
 
-help:  ## what there is
+help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 20
 
 .venv/installed: pyproject.toml constraints.txt
@@ -16,23 +16,23 @@ help:  ## what there is
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,data,hf,ray]'
 	touch $@
 
-demo: .venv/installed  ## five methods on real images and a slow fleet: a table, a figure and a report
+demo: .venv/installed  ## compare five methods on real images and a slow fleet: a table, a figure and a report
 	$(BIN)/tardygrad demo
 
-test: .venv/developed  ## all tests
+test: .venv/developed  ## run all tests
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
-check: .venv/developed  ## style, types, layers
+check: .venv/developed  ## check style, types and layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest tests/test_layers.py tests/test_public.py
 
-format: .venv/developed  ## put the code in order
+format: .venv/developed  ## format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: .venv/developed  ## what the simulator costs, and how fast it is
+bench: .venv/developed  ## measure speed: command line, simulator, kernels, Ray
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/clock.py
 	$(BIN)/python benchmarks/overhead.py
@@ -44,13 +44,13 @@ bench: .venv/developed  ## what the simulator costs, and how fast it is
 tables: .venv/developed  ## write the tables of README.md and docs/ from signatures and docstrings
 	$(BIN)/python tools/tables.py
 
-reproduce: .venv/installed  ## the paper's clock, its Figure 1 and its claims: docs/reproduction.md, in 15 minutes
+reproduce: .venv/installed  ## reproduce the paper's clock, its Figure 1 and its claims: docs/reproduction.md, in 15 minutes
 	$(BIN)/tardygrad reproduce clock --page docs/reproduction.md
 	$(BIN)/tardygrad reproduce timeline --page docs/reproduction.md
 	$(BIN)/tardygrad reproduce claims --fast --page docs/reproduction.md
 
-baselines: .venv/installed  ## Clip² beside its relatives, each tuned alike: docs/baselines.md, in half an hour to an hour
+baselines: .venv/installed  ## compare Clip² with its relatives, all tuned equally: docs/baselines.md, in half an hour to an hour
 	$(BIN)/tardygrad reproduce baselines --page docs/baselines.md
 
-clean:  ## remove what the targets made
+clean:  ## remove what the targets created
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

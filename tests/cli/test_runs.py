@@ -107,7 +107,7 @@ def test_a_run_begun_in_python_is_no_spec(tardygrad: Command) -> None:
     Path("here/spec.json").write_text(json.dumps(recorded | {"spec": None}))
     code, _, err = tardygrad("run", "here")
     assert (code, err.count("\n")) == (2, 1)
-    assert "a run must have a spec to begin another with it, got 'here', begun in Python." in err
+    assert "only a run with a spec can be repeated, got 'here', which was started in Python." in err
 
 
 def test_one_round_is_not_called_rounds(tardygrad: Command) -> None:

@@ -139,22 +139,22 @@ def wired(n: int, repeats: int) -> dict[str, float]:
 
 
 def main() -> None:
-    ask = argparse.ArgumentParser()
-    ask.add_argument("--sizes", type=float, nargs="+", default=[1e6, 1e7, 8.6e7])
-    ask.add_argument("--repeats", type=int, default=9)
-    ask.add_argument("--threads", type=int, default=1)
-    asked = ask.parse_args()
-    torch.set_num_threads(asked.threads)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--sizes", type=float, nargs="+", default=[1e6, 1e7, 8.6e7])
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--threads", type=int, default=1)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
     if not kernels.fits(torch.zeros(kernels.LEAST)):
         raise SystemExit("the kernels need numba, which is not installed. Use pip install -e '.[fast]'.")
-    table = Table("parameters", "pass", title=f"{asked.threads} thread(s)", title_justify="left")
+    table = Table("parameters", "pass", title=f"{args.threads} thread(s)", title_justify="left")
     for heading in ("ours (GB/s)", "x limit", "x in place", "plain torch (GB/s)", "speed-up"):
         table.add_column(heading, justify="right")
     wires = Table("parameters", "wire", title="copies", title_justify="left")
     for heading in ("ours", "plain torch", "speed-up"):
         wires.add_column(heading, justify="right")
-    for n in map(int, asked.sizes):
-        took = measure(n, asked.repeats)
+    for n in map(int, args.sizes):
+        took = measure(n, args.repeats)
         rate = {name: 4 * n * 3 * UPDATES / took[name] for name in ("read", "copy")}
         rate["in place"] = 8 * n * 3 * UPDATES / took["in place"]
         print(f"{n:,} parameters: " + ", ".join(f"{name} {each / 1e9:.1f} GB/s" for name, each in rate.items()))
@@ -164,7 +164,7 @@ def main() -> None:
             theirs = size * n / took.get(f"plain {name}", took.get(f"plain {name} in new memory", math.nan))
             ratios = (f"{limit / ours:.2f}", f"{rate['in place'] / ours:.2f}")
             table.add_row(f"{n:,}", name, f"{ours / 1e9:.1f}", *ratios, f"{theirs / 1e9:.1f}", f"{ours / theirs:.1f}")
-        took = wired(n, asked.repeats)
+        took = wired(n, args.repeats)
         copy = took.pop("copy")
         print(f"{n:,} parameters: one copy {1000 * copy:.1f} ms")
         for name in (one for one in took if f"plain {one}" in took):

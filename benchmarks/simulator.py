@@ -133,18 +133,18 @@ def threaded(function: Callable[[], float], threads: int) -> float:
 
 
 def main() -> None:
-    ask = argparse.ArgumentParser()
-    ask.add_argument("--seconds", type=float, default=4)
-    ask.add_argument("--repeats", type=int, default=5)
-    ask.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
-    asked = ask.parse_args()
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seconds", type=float, default=4)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
+    args = parser.parse_args()
     torch.set_num_threads(1)
-    workers, seconds = asked.workers, asked.seconds
+    workers, seconds = args.workers, args.seconds
     draw = torch.Generator().manual_seed(0)
     images = torch.randint(256, (CLIENTS * BATCH * STEPS, 1, 28, 28), dtype=torch.uint8, generator=draw)
     labels = torch.randint(10, (len(images),), generator=draw)
     limit = f"bare, {workers} processes of 1 thread"
-    table = Table("model", "loop", title=f"K={STEPS}, batch {BATCH}, medians of {asked.repeats}", title_justify="left")
+    table = Table("model", "loop", title=f"K={STEPS}, batch {BATCH}, medians of {args.repeats}", title_justify="left")
     for heading in ("updates/s", f"of {workers} bare processes", "ours is faster by"):
         table.add_column(heading, justify="right")
     for name in ("cnn", "vit"):
@@ -160,7 +160,7 @@ def main() -> None:
             f"copies, {workers} threads": lambda t=task, n=name: threaded(lambda: copies(t, n, seconds), workers),
         }
         rates: dict[str, list[float]] = {loop: [] for loop in loops}
-        for _ in range(asked.repeats):
+        for _ in range(args.repeats):
             for loop, function in loops.items():
                 rates[loop].append(function())
         middle = {loop: median(each) for loop, each in rates.items()}

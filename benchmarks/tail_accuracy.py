@@ -1,7 +1,7 @@
-"""How near do the estimators of the tail index come to laws whose index is known?
+"""How accurate are the estimators of the tail index on distributions with a known index?
 
-Of every law and number of samples: the index that `estimate` reports, its median and range over seeds, how often its
-verdict is right, and the median of block sums, which presume a stable law.
+For each distribution and number of samples: the median and range over seeds of the index that `estimate` reports, how
+often its verdict is right, and the median of block sums, which assume a stable law.
 
     python benchmarks/tail_accuracy.py [--samples 100000 10000] [--seeds 20]
 """
@@ -36,24 +36,24 @@ LAWS = {
 
 
 def main() -> None:
-    ask = argparse.ArgumentParser()
-    ask.add_argument("--samples", type=int, nargs="+", default=[100_000, 10_000])
-    ask.add_argument("--seeds", type=int, default=20)
-    asked = ask.parse_args()
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--samples", type=int, nargs="+", default=[100_000, 10_000])
+    parser.add_argument("--seeds", type=int, default=20)
+    args = parser.parse_args()
     table = Table("law", "samples", "index", "range", "by stable", "block sum", "right verdict", box=None)
-    for samples in asked.samples:
+    for samples in args.samples:
         for name, (noise, verdict) in LAWS.items():
-            drawn = (noise.draw(np.random.default_rng(seed), samples).double() for seed in range(asked.seeds))
+            drawn = (noise.draw(np.random.default_rng(seed), samples).double() for seed in range(args.seeds))
             found = [estimate(each.numpy()) for each in drawn]
-            indices = [one.index or 0.0 for one in found]
+            indices = [tail.index or 0.0 for tail in found]
             table.add_row(
                 name,
                 f"{samples:,}",
                 f"{median(indices):.2f}",
                 f"{min(indices):.2f} – {max(indices):.2f}",
-                f"{sum(one.by == 'stable' for one in found)}/{asked.seeds}",
-                f"{median(one.block_sum or 0.0 for one in found):.2f}",
-                f"{sum(one.verdict == verdict for one in found)}/{asked.seeds}",
+                f"{sum(tail.by == 'stable' for tail in found)}/{args.seeds}",
+                f"{median(tail.block_sum or 0.0 for tail in found):.2f}",
+                f"{sum(tail.verdict == verdict for tail in found)}/{args.seeds}",
             )
     Console(width=100).print(table)
 

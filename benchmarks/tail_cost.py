@@ -1,8 +1,8 @@
 """What does the estimate of the updates' tail index add to a run?
 
 A run of the digits transformer (K = 5 steps, batch 16, 40 clients, M = 4) with `tail_every`: CPU seconds spent on
-looking at updates and on estimates, over those of everything else in the same run. Then one estimate by itself, for
-vectors up to millions of coordinates: what it takes does not grow with them.
+sampling updates and on estimates, relative to everything else in the same run. Then one estimate alone, for vectors of
+up to millions of coordinates: its time does not grow with them.
 
     python benchmarks/tail_cost.py [--every 20] [--rounds 60] [--repeats 5]
 """
@@ -62,16 +62,16 @@ def estimate(parameters: int, repeats: int) -> float:
 
 
 def main() -> None:
-    ask = argparse.ArgumentParser()
-    ask.add_argument("--every", type=int, default=20)
-    ask.add_argument("--rounds", type=int, default=60)
-    ask.add_argument("--repeats", type=int, default=5)
-    asked = ask.parse_args()
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--every", type=int, default=20)
+    parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--repeats", type=int, default=5)
+    args = parser.parse_args()
     torch.set_num_threads(1)
     task = tg.tasks.digits(clients=40)
     share(task, 2, 1)
-    added = median(share(task, asked.rounds, asked.every) for _ in range(asked.repeats))
-    print(f"tail_every={asked.every} adds {added:.2%} to a run")
+    added = median(share(task, args.rounds, args.every) for _ in range(args.repeats))
+    print(f"tail_every={args.every} adds {added:.2%} to a run")
     for parameters in (10**4, 10**5, 10**6, 10**7):
         print(f"an estimate of {parameters:,} coordinates: {1e3 * estimate(parameters, 20):.2f} ms")
 

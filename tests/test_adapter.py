@@ -1,4 +1,4 @@
-"""Optimizers of torch.optim as inner steps, and the state that clients keep: at the gate and in processes."""
+"""Optimizers of torch.optim as inner steps, and the state that clients keep: in admission checks and in processes."""
 
 from __future__ import annotations
 

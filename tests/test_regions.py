@@ -1,4 +1,4 @@
-"""HALoS's two levels: who reports to whom, letters that take time, and what an engine and a checkpoint see of it."""
+"""HALoS's two levels: who reports to whom, messages that take time, and what an engine and a checkpoint see of it."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_what_does_not_go_with_regions_is_refused() -> None:
 @pytest.mark.parametrize(
     ("exchange", "path"), [(0.0, [[6, 5], [5, 4], [4.25, 3.375]]), (0.75, [[8, 4], [6, 2], [6, 3]])]
 )  # fmt: skip
-def test_letters_arrive_when_they_are_due(exchange: float, path: list[list[float]]) -> None:
+def test_messages_between_servers_arrive_when_they_are_due(exchange: float, path: list[list[float]]) -> None:
     """The run that tests/golden works out by hand, with a script for a clock."""
 
     class Identity(type(tg.tasks.quadratic(clients=1))):  # type: ignore[misc]
@@ -98,13 +98,13 @@ def test_letters_arrive_when_they_are_due(exchange: float, path: list[list[float
     assert seen == path
 
 
-def test_a_region_reports_once_and_not_again_before_it_has_heard() -> None:
+def test_a_region_reports_once_and_not_again_before_the_global_model_arrives() -> None:
     server = served(method(exchange=10.0, every=2), torch.zeros(1), 2)
     job, _ = server.dispatch()
     posted = []
     for now in range(1, 40):
         _, (job,) = server.receive(tg.Update(0, job.serial, job.round, torch.ones(1)), float(now))
-        posted += [letter.due for *_, letter in server.transit if letter.up and letter.due == now + 10.0]
+        posted += [message.due for *_, message in server.transit if message.up and message.due == now + 10.0]
     assert posted == [12.0, 33.0]  # sent in second 2, answered in 22 before round 22 is made; round 23 is the second
     assert server.levels[0].round == 2
 
@@ -149,7 +149,7 @@ def with_batchnorm() -> tg.TorchTask:
     return tg.TorchTask(module, loss=torch.nn.functional.cross_entropy, shards=tg.shard(data, clients=12), test=data)
 
 
-def test_buffers_travel_with_letters_and_through_checkpoints(tmp_path: Path) -> None:
+def test_buffers_travel_with_messages_and_through_checkpoints(tmp_path: Path) -> None:
     one = method(exchange=1.5, every=2, optimizer="AdamW", keep=True, local_lr=0.01, local_steps=2, dylu=True)
     whole = tg.simulate(one, with_batchnorm(), fleet(), rounds=40, evaluate_every=0)
     assert whole.server.module_buffers is not None
@@ -173,7 +173,7 @@ def test_buffers_travel_with_letters_and_through_checkpoints(tmp_path: Path) -> 
             assert torch.equal(ours.module_buffers.ints, theirs.module_buffers.ints)
 
 
-def test_a_checkpoint_holds_every_letter_and_start_once() -> None:
+def test_a_checkpoint_holds_every_message_and_reference() -> None:
     server = served(method(exchange=3.0), torch.zeros(2), 4)
     jobs = {job.client: job for job in server.dispatch()}
     for now, client in enumerate((0, 1, 0), 1):
@@ -191,13 +191,12 @@ def test_a_checkpoint_holds_every_letter_and_start_once() -> None:
 
 
 def alive(one: tg.Method) -> list[int]:
-    """After every event of a true run: the distinct models that servers, letters and jobs in flight hold."""
+    """After every event of a true run: the distinct models that servers, messages and jobs in flight hold."""
     task = tg.tasks.quadratic(clients=12, dimension=50)
     pool, server, found = tg.SimPool(task, one, fleet()), served(one, task.init(0), 12), []
     for _ in tg.drive(server, pool, 60):
         in_flight = [job.x for *_, job in pool.due if job is not None]
-        letters = [letter.vector for *_, letter in server.transit]
-        held = (*(level.x for level in server.levels), *server.references, *letters, *in_flight)
+        held = (*server.models(), *in_flight)
         found.append(len({x.data_ptr() for x in held}))
     return found
 

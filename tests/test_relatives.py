@@ -102,7 +102,7 @@ def whole(name: str, mode: Any) -> tg.Run:
 
 def bits(server: Any) -> dict[str, Any]:
     """All that the next rounds depend on."""
-    found: dict[str, Any] = {"letters": [letter[:3] for *_, letter in sorted(getattr(server, "transit", ()))]}
+    found: dict[str, Any] = {"transit": [message[:3] for *_, message in sorted(getattr(server, "transit", ()))]}
     for i, one in enumerate(server.levels):
         found[f"x of {i}"], found[f"round of {i}"], found[f"jobs of {i}"] = one.x.tolist(), one.round, one.roster.jobs
         found[f"state of {i}"] = {name: value.tolist() for name, value in one.vectors.state.items()}
@@ -345,10 +345,10 @@ def test_the_state_of_an_outer_step_counts_twice_while_a_round_is_made() -> None
         ("dn_dylu", {"least": True}, "`least` must be a whole number, 1 or more, got True."),
         ("bi2clip", {"outer": "sgd"}, "`outer` must be one of avg, biclip, adagrad, rmsprop, adam, got 'sgd'."),
         ("bi2clip", {"inner": "avg"}, "`inner` must be one of sgd, biclip, l2clip, adam, got 'avg'."),
-        ("avg-l2clip", {"clip": 1.0}, "`clip` does nothing with outer='avg', got 1.0. Leave it out."),
-        ("adam2", {"lower": 1.0}, "`lower` does nothing with outer='adam', got 1.0. Leave it out."),
-        ("adam2", {"local_clip": 1.0}, "`local_clip` does nothing with inner='adam', got 1.0. Leave it out."),
-        ("adam2", {"local_lower": 1.0}, "`local_lower` does nothing with inner='adam', got 1.0. Leave it out."),
+        ("avg-l2clip", {"clip": 1.0}, "`clip` has no effect with outer='avg', got 1.0. Leave it out."),
+        ("adam2", {"lower": 1.0}, "`lower` has no effect with outer='adam', got 1.0. Leave it out."),
+        ("adam2", {"local_clip": 1.0}, "`local_clip` has no effect with inner='adam', got 1.0. Leave it out."),
+        ("adam2", {"local_lower": 1.0}, "`local_lower` has no effect with inner='adam', got 1.0. Leave it out."),
         ("bi2clip", {"lower": 0.9}, "a lower threshold must not exceed the upper one (0.5), got 0.9."),
         ("rmsprop-biclip", {"beta2": 1.0}, "`beta2` must be at least 0 and below 1, got 1.0."),
         ("rmsprop-biclip", {"eps": 0.0}, "`eps` must be a finite number above 0, got 0.0."),
@@ -374,11 +374,11 @@ def test_the_state_of_an_outer_step_counts_twice_while_a_round_is_made() -> None
         ("halos", {"period": 0}, "`period` must be a whole number, 1 or more, got 0."),
         ("halos", {"region_period": 0}, "`region_period` must be a whole number, 1 or more, got 0."),
         ("halos", {"region_period": 10**29}, f"`region_period` must be at most 1,000,000,000, got {10**29}."),
-        ("halos", {"regions": 0}, "`regions` must be a number of regions, or the number of clients of each, got 0."),
+        ("halos", {"regions": 0}, "`regions` must be the number of regions or of the clients of each, got 0."),
         ("halos", {"regions": (3, 0)},
-         "`regions` must be a number of regions, or the number of clients of each, got (3, 0)."),
-        ("halos", {"regions": ()}, "`regions` must be a number of regions, or the number of clients of each, got ()."),
-        ("halos", {"blend": 1.5}, "`blend` must be between 0 (regions go on alone) and 1, got 1.5."),
+         "`regions` must be the number of regions or of the clients of each, got (3, 0)."),
+        ("halos", {"regions": ()}, "`regions` must be the number of regions or of the clients of each, got ()."),
+        ("halos", {"blend": 1.5}, "`blend` must be between 0 (regions ignore the global model) and 1, got 1.5."),
         ("halos", {"exchange": -1.0}, "`exchange` must be a finite number of seconds, 0 or more, got -1.0."),
         ("halos", {"region_lr": -1.0}, "`region_lr` must be a finite number, zero or more, got -1."),
         ("halos", {"region_momentum": 1.0}, "`region_momentum` must be at least 0 and below 1, got 1.0."),
@@ -393,11 +393,11 @@ def test_what_cannot_be_is_refused_in_a_sentence(name: str, setting: dict[str, A
 @pytest.mark.parametrize(
     ("name", "setting", "said"),
     [
-        ("fedadam", {"eps": 1e30}, "`eps` must be between 1e-37 and 1e15, where float32 can tell it, got 1e+30."),
-        ("fadas", {"eps": 1e-60}, "`eps` must be between 1e-37 and 1e15, where float32 can tell it, got 1e-60."),
+        ("fedadam", {"eps": 1e30}, "`eps` must be between 1e-37 and 1e15, which float32 can represent, got 1e+30."),
+        ("fadas", {"eps": 1e-60}, "`eps` must be between 1e-37 and 1e15, which float32 can represent, got 1e-60."),
         ("fadas", {"beta1": "x"}, "`beta1` must be at least 0 and below 1, got 'x'."),
         ("fadas", {"tau_c": ""}, "`tau_c` must be a number of rounds, 0 or more (inf: the rate never falls), got ''."),
-        ("halos", {"blend": "x"}, "`blend` must be between 0 (regions go on alone) and 1, got 'x'."),
+        ("halos", {"blend": "x"}, "`blend` must be between 0 (regions ignore the global model) and 1, got 'x'."),
         ("halos", {"exchange": None}, "`exchange` must be a finite number of seconds, 0 or more, got None."),
         ("diloco", {"optimizer": None}, "`optimizer` must be the name of a class of torch.optim, got None."),
         ("diloco", {"options": [1]}, "`options` must be a table of arguments, got [1]."),

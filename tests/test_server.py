@@ -1,4 +1,4 @@
-"""The server as a state machine: the gate, lost clients, places, past models, and random scripts against all of it."""
+"""The server as a state machine: admission, lost clients, places, past models, and random scripts against all of it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def frozen(server: tg.Server) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-# The gate.
+# Admission checks.
 
 NAN, INF = math.nan, math.inf
 FLOATS, INTS = torch.ones(2), torch.ones(1, dtype=torch.int64)

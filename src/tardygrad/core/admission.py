@@ -1,4 +1,4 @@
-"""The gate's questions about what an update contains: is it of the right shape, is it finite?"""
+"""Checks of an update before it may touch the model: have its parts the right shape, are they finite?"""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from tardygrad.core.transforms import Step
 from tardygrad.errors import is_number
 
 Kept = dict[str, Tensor | None]
-"""The state that a client keeps, by name: a number like this, or a vector like x (None)."""
+"""The entries of a client's state: a number of this shape and type, or None for a vector like x."""
 
 
 def expected(method: Method) -> Kept:
-    """The state that a client's first step leaves, if the method keeps it; of a model with two parameters."""
+    """The entries of the state after a client's first step, if the method keeps it."""
     if not method.keep:
         return {}
     x = torch.zeros(2)
     step = Step(1, (1,), x, x)
-    made = {f"inner.{name}": v for name, v in method.inner.update(x, method.inner.init(x), step)[1].items()}
+    state = {f"inner.{name}": v for name, v in method.inner.update(x, method.inner.init(x), step)[1].items()}
     if method.curvature:
         weigh = method.curvature.weigh
-        made |= {f"curvature.{name}": v for name, v in weigh.update(x, weigh.init(x), step)[1].items()}
-    return {name: None if v.shape == x.shape else v for name, v in made.items() if name != "inner.clipped"}
+        state |= {f"curvature.{name}": v for name, v in weigh.update(x, weigh.init(x), step)[1].items()}
+    return {name: None if v.shape == x.shape else v for name, v in state.items() if name != "inner.clipped"}
 
 
 def formed(update: Update) -> bool:
-    """Whether all that is no tensor is of its type."""
-    whole = (update.client, update.serial, update.round, update.steps)
-    return all(type(n) is int for n in whole) and all(is_number(n) for n in (update.loss, update.clipped))
+    """Whether the non-tensor fields have the right types."""
+    integers = (update.client, update.serial, update.round, update.steps)
+    return all(type(n) is int for n in integers) and all(is_number(n) for n in (update.loss, update.clipped))
 
 
 def fits(update: Update, x: Vector, module_buffers: ModuleBuffers | None, method: Method, kept: Kept) -> bool:
-    """Whether an update's every part has the shape and type it should have, and none is there that should not be."""
+    """Whether every part of an update has the right shape and type, and there are no others."""
     curvature = x if method.compensate else None
     if not (_like(update.delta, x) and _like(update.curvature, curvature) and _keeps(update, x, method, kept)):
         return False
@@ -52,14 +52,14 @@ def _keeps(update: Update, x: Vector, method: Method, kept: Kept) -> bool:
         return state is None and not method.keep
     if not isinstance(state, dict):
         return False
-    unmoved = {name for name in kept if not name.startswith("inner.")}  # of who has never made a step
+    unmoved = {name for name in kept if not name.startswith("inner.")}  # of a client that has made no step
     if state.keys() != kept.keys() and (update.steps or state.keys() != unmoved):
         return False
     return all(_like(v, x if kept[name] is None else kept[name]) for name, v in state.items())
 
 
 def finite(update: Update, norm: float) -> bool:
-    """Whether every number of an update is, its norm being known."""
+    """Whether every number of an update is finite; `norm` is that of its delta."""
     others = [
         update.curvature,
         update.module_buffers.floats if update.module_buffers else None,
@@ -82,4 +82,4 @@ def _like(a: object, b: Tensor | None) -> bool:
 
 def _all_finite(v: Tensor) -> bool:
     quick = v.dim() == 1 and v.is_floating_point() and math.isfinite(torch.dot(v, v))
-    return quick or bool(torch.isfinite(v).all())  # a square can overflow where no coordinate does
+    return quick or bool(torch.isfinite(v).all())  # a square can overflow although its coordinate is finite

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 Norm = Literal["coordinate", "l2"]
-"""What a threshold bounds: each coordinate by itself, or the whole vector's length."""
+"""What a threshold bounds: each coordinate, or the length of the whole vector."""
 
 
 def clip(v: Tensor, upper: float, lower: float = 0.0) -> Tensor:
@@ -29,7 +29,7 @@ def clip(v: Tensor, upper: float, lower: float = 0.0) -> Tensor:
 
 
 def clip_l2(v: Tensor, upper: float, lower: float = 0.0) -> Tensor:
-    """Clip(u, v) = v · min(1, u/‖v‖₂): shortens v to length u, and lengthens it to d if it is shorter; zero stays zero.
+    """Clip(u, v) = v · min(1, u/‖v‖₂): shortens v to length u, or lengthens it to length d; zero stays zero.
 
     >>> clip_l2(torch.tensor([3.0, 4.0]), upper=1.0).tolist()
     [0.6000000238418579, 0.800000011920929]
@@ -38,4 +38,4 @@ def clip_l2(v: Tensor, upper: float, lower: float = 0.0) -> Tensor:
     wanted = min(max(length, lower), upper)
     if length in (0.0, wanted):
         return v
-    return (v.double() * (wanted / length)).to(v.dtype)  # and so may the factor
+    return (v.double() * (wanted / length)).to(v.dtype)  # the factor may overflow too

@@ -1,4 +1,4 @@
-"""DyLU: less local work for slower clients, by the speeds that have been measured."""
+"""DyLU: less local work for slower clients, from their measured speeds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from bisect import bisect_left, insort
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from tardygrad.errors import Invalid, is_number
+from tardygrad.errors import Invalid, check_integer, is_number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,10 +15,10 @@ class Pace:
     """DyLU: K_i = ⌊K · v_i / v⌋ for a client of measured speed v_i, at least one and at most K.
 
     Args:
-        percentile: v is that of all measured speeds; 100 is the fastest, 90 is not misled by a few wrong ones.
-        smoothing: how much of the speed measured before stays when a new one comes in; 0 is none of it.
+        percentile: v is this percentile of all measured speeds; 100 is the fastest, 90 ignores a few outliers.
+        smoothing: the weight of the previous speed when a new one is measured; 0 forgets it.
         rounding: down, as published, or up.
-        least: the fewest local steps (or epochs); K where K is fewer.
+        least: the smallest K_i, unless K is smaller.
 
     >>> [Pace().share(8, speed, fastest=4.0) for speed in (None, 4.0, 1.0, 0.1)]
     [8, 8, 2, 1]
@@ -36,19 +36,19 @@ class Pace:
             raise Invalid(f"`smoothing` must be at least 0 and below 1, got {self.smoothing!r}.")
         if self.rounding not in ("floor", "ceil"):
             raise Invalid(f"`rounding` must be 'floor' or 'ceil', got {self.rounding!r}.")
-        if isinstance(self.least, bool) or not isinstance(self.least, int) or self.least < 1:
-            raise Invalid(f"`least` must be a whole number, 1 or more, got {self.least!r}.")
+        check_integer("least", self.least)
 
     def share(self, work: int, speed: float | None, fastest: float) -> int:
-        """K_i of K; K for a client of unknown speed."""
+        """K_i; K for a client of unknown speed."""
         if speed is None:
             return work
         exact = work * speed / fastest
-        rounded = math.floor(exact + 1e-6) if self.rounding == "floor" else math.ceil(exact - 1e-6)  # but for rounding
+        slack = 1e-6  # for the error of float arithmetic
+        rounded = math.floor(exact + slack) if self.rounding == "floor" else math.ceil(exact - slack)
         return min(work, max(self.least, rounded))
 
     def measured(self, before: float | None, speed: float) -> float:
-        """v_i, with one more measurement."""
+        """v_i after one more measurement."""
         return speed if before is None else self.smoothing * before + (1 - self.smoothing) * speed
 
 

@@ -1,4 +1,4 @@
-"""The vector work of a local step, of a round and of the wire, each in one pass over memory, compiled by numba.
+"""The vector arithmetic of a local step, a round and the wire, each in one pass over memory, compiled by numba.
 
 Every coordinate goes through the same float32 operations in the same order as in algorithm.py and wire.py, so the bits
 are the same. Sums of squares, which are only reported, are added up in another order.
@@ -20,7 +20,7 @@ _vector, _whole = float32[::1], {"cache": True, "nogil": True, "error_model": "n
 
 @njit(inline="always")
 def _clip(v: Any, lower: Any, upper: Any) -> Any:
-    """BiClip as in clipping.py; a NaN stays one."""
+    """BiClip as in clipping.py; NaN stays NaN."""
     size = abs(v)
     kept = upper if size > upper else size
     kept = lower if kept < lower else kept
@@ -30,7 +30,7 @@ def _clip(v: Any, lower: Any, upper: Any) -> Any:
 
 @njit(int64(_vector, _vector, float32, float32, float32), **_whole)
 def local_step(x: Any, g: Any, lower: Any, upper: Any, lr: Any) -> Any:
-    """x ← x − lr · Clip(g); how many coordinates were clipped."""
+    """x ← x − lr · Clip(g); returns the number of clipped coordinates."""
     clipped = 0
     for j in range(len(x)):
         c = _clip(g[j], lower, upper)
@@ -54,7 +54,7 @@ def local_step_curved(x: Any, g: Any, curvature: Any, lower: Any, upper: Any, lr
 
 @njit(
     types.Tuple((int64, float64, float64))(_vector, _vector, _vector, float32, float32, float32, float32),
-    fastmath={"reassoc"},  # of the sums; nothing else here can be put in another order
+    fastmath={"reassoc"},  # only the sums can be reordered
     **_whole,
 )
 def _finish(total: Any, x: Any, out: Any, count: Any, lower: Any, upper: Any, lr: Any) -> Any:
@@ -72,7 +72,7 @@ def _finish(total: Any, x: Any, out: Any, count: Any, lower: Any, upper: Any, lr
 
 @njit(void(_vector, _vector, float32, boolean), **_whole)
 def fold(total: Any, d: Any, w: Any, first: Any) -> None:
-    """total ← total + δ · w, or 0 + δ · w if it is the first: what was in that memory is not read."""
+    """total ← total + δ · w, or 0 + δ · w for the first, without reading total."""
     if first:
         for j in range(len(total)):
             total[j] = np.float32(0.0) + d[j] * w  # the sum of 0 and −0 is 0
@@ -83,7 +83,7 @@ def fold(total: Any, d: Any, w: Any, first: Any) -> None:
 
 @njit(void(_vector, _vector, _vector, _vector, _vector, float32, boolean), **_whole)
 def fold_compensated(total: Any, d: Any, a: Any, p: Any, x: Any, w: Any, first: Any) -> None:
-    """The same of (δ − A ⊙ (x − past)) · w."""
+    """The same with (δ − A ⊙ (x − past)) · w."""
     if first:
         for j in range(len(total)):
             total[j] = np.float32(0.0) + (d[j] - a[j] * (x[j] - p[j])) * w
@@ -99,7 +99,7 @@ def fold_compensated(total: Any, d: Any, a: Any, p: Any, x: Any, w: Any, first: 
 def finish(total: Any, x: Any, out: Any, denominator: Any, lower: Any, upper: Any, lr: Any) -> Any:
     """out ← x + lr · Clip(total / denominator).
 
-    Returns how many coordinates were clipped, and the sums of squares of the mean and of the move.
+    Returns the number of clipped coordinates, and the sums of squares of the mean and of the move.
     """
     clipped, squares, moved = 0, 0.0, 0.0
     for i in range(0, len(total), BLOCK):
@@ -171,9 +171,9 @@ def _bfloat16(e: Any, numbers: Any) -> None:
 
 @njit(int64(_vector, _vector, uint8[::1], _vector, _vector, int64), **_whole)
 def narrow(v: Any, error: Any, numbers: Any, scales: Any, left: Any, block: Any) -> Any:
-    """`send` of wire.py, or its `pack` if there is nothing for what is left; how many blocks do not arrive finite.
+    """`send` of wire.py, or its `pack` if `left` is empty; returns the number of blocks that are not finite.
 
-    Of float16 and int8 the numbers of such a block are zeros, which its scale makes NaN.
+    In float16 and int8 the numbers of such a block are zeros, and its scale makes them NaN.
     """
     lost, width, scratch = 0, len(numbers) // len(v), left if len(left) else np.empty(block, np.float32)
     for i in range(-(-len(v) // block)):
@@ -191,7 +191,7 @@ def narrow(v: Any, error: Any, numbers: Any, scales: Any, left: Any, block: Any)
                 _float16(e, n.view(np.uint16), largest)
         else:
             _bfloat16(e, n.view(np.uint16))
-            lost += not largest < np.float32(2.0**128 - 2.0**119)  # from there on it is rounded to infinity
+            lost += not largest < np.float32(2.0**128 - 2.0**119)  # larger numbers are rounded to infinity
     return lost
 
 

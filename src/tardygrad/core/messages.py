@@ -1,4 +1,4 @@
-"""The messages between server and clients, and what the server says happened. Plain data; time stamps are rounds."""
+"""The messages between server and clients, and the server's reports. Plain data; time stamps are rounds."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Vector = Tensor
 """One flat float32 tensor: a model, a delta, a curvature."""
 
 NOTHING = torch.empty(0)
-"""In place of a vector that is elsewhere, or no longer needed."""
+"""A placeholder for a vector that is no longer needed."""
 
 Reason = Literal[
     "not finite", "wrong shape", "unknown job", "finished job", "from the future", "too stale", "lost on the way"
 ]
-"""Why the gate refuses an update; the last, because a part of it was with a machine that is gone."""
+"""Why the server refuses an update; "lost on the way": a part of it was on a machine that failed."""
 
 
 class Parts(NamedTuple):
@@ -43,7 +43,7 @@ def as_vector(v: Vector | Parts) -> Vector:
 
 
 class ModuleBuffers(NamedTuple):
-    """What a model carries besides parameters (BatchNorm's statistics). They take no part in the algebra."""
+    """What a model has besides parameters (BatchNorm's statistics); the algorithm does not compute with them."""
 
     floats: Tensor  # averaged over the M updates of a round
     ints: Tensor  # taken from the newest update
@@ -71,7 +71,7 @@ class Job(NamedTuple):
     epochs: int | None  # K local epochs
     seed: int
     module_buffers: ModuleBuffers | None = None
-    state: State | None = None  # of the inner step, as this client's last job left it, if the method keeps it
+    state: State | None = None  # the inner step's, after this client's last job, if the method keeps it
 
     def stream(self, purpose: str, *numbers: int) -> np.random.Generator:
         """The job's own random numbers, the same wherever it runs."""
@@ -91,16 +91,16 @@ class Update(NamedTuple):
     loss: float = math.nan  # mean over those steps
     clipped: float = 0.0  # share of gradient coordinates clipped, mean over those steps
     state: State | None = None  # of the inner step, if the method keeps it
-    down: int = 0  # bytes that the job took on its way, where something travels
-    up: int = 0  # and the update
+    down: int = 0  # bytes of the job in transit, if the engine sends any
+    up: int = 0  # bytes of the update in transit
 
     def without_vectors(self) -> Update:
-        """The same when its vectors are in the sum, and the server has its client's state."""
+        """Without delta, curvature and state, once the server has used them."""
         return self._replace(delta=NOTHING, curvature=None, state=None)
 
 
 class Lost(NamedTuple):
-    """A client is gone, and its job with it."""
+    """A client and its job are lost."""
 
     client: int
 
@@ -117,11 +117,11 @@ class Taken(NamedTuple):
     update: Update
     delay: int  # p
     norm: float  # ‖δ_i‖₂
-    weight: float = 1.0  # what its delay leaves of it
+    weight: float = 1.0  # by its delay
 
 
 class Refused(NamedTuple):
-    """An update was turned away at the gate, or on its way there."""
+    """The server, or the engine before it, refused an update."""
 
     client: int
     serial: int
@@ -134,12 +134,12 @@ Message = Update | Lost | Joined | Refused
 
 
 class Advanced(NamedTuple):
-    """The buffer was full and the server made x_t."""
+    """The buffer was full, and the server computed x_t."""
 
     round: int  # t
     clients: tuple[int, ...]  # the M clients, in order of arrival
     delays: tuple[int, ...]  # p_{t,i}
-    weights: tuple[float, ...]  # of each update: 1, or what its delay leaves of it
+    weights: tuple[float, ...]  # of each update, by its delay
     norms: tuple[float, ...]  # ‖δ_i‖₂
     norm: float  # ‖Δ_t‖₂
     move: float  # ‖x_t − x_{t−1}‖₂

@@ -1,4 +1,4 @@
-"""A method is data: steps, a weight for late updates, and who works when."""
+"""A method as data: inner and outer step, the weight of late updates, and who works when."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ Weight = Callable[[int], float]
 """The weight of an update as a function of its delay p."""
 
 Denominator = Literal["buffer", "weights", "one"]
-"""What the sum of a round's contributions is divided by: M, the sum of their weights, or nothing."""
+"""The divisor of the sum of a round's contributions: M, the sum of their weights, or one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Curvature:
-    """What a client sends for A, if it is not the paper's Σ_k move_k².
+    """The A that a client sends, if it is not the paper's Σ_k move_k².
 
     Args:
-        weigh: that sum, or the square of δ, becomes A; its state is kept per client.
-        source: which of the two.
+        weigh: turns the squares into A; each client keeps its state.
+        source: the squares: Σ_k move_k² ("steps") or δ² ("delta").
     """
 
     weigh: Transform
     source: Literal["steps", "delta"] = "steps"
 
     def of(self, delta: Tensor, squares: Tensor, state: State, step: Step) -> tuple[Tensor, State]:
-        """A of a job with these δ and Σ_k move_k², and what is kept for the client's next."""
+        """A of a job with these δ and Σ_k move_k², and the state for the client's next job."""
         squares = delta * delta if self.source == "delta" else squares
         return self.weigh.update(squares, state or self.weigh.init(delta), step)
 
@@ -52,9 +52,9 @@ class Regions:
     """HALoS: clients report to their region's server, and regions to the global one.
 
     Args:
-        sizes: the clients of each region, in order; or the number of regions, to which clients are dealt in turn.
+        sizes: how many clients each region has, in order; or the number of regions, which get clients in turn.
         every: rounds of a region between two reports.
-        blend: α, the share of the global model in what a region goes on with after a report.
+        blend: α, the weight of the global model when a region receives it.
         outer: the global server's step.
         exchange: seconds that a message between a region and the global server takes.
     """
@@ -69,11 +69,9 @@ class Regions:
         check_integer("every", self.every)
         sizes = self.sizes if isinstance(self.sizes, tuple) else (self.sizes,)
         if not sizes or any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in sizes):
-            raise Invalid(
-                f"`regions` must be a number of regions, or the number of clients of each, got {self.sizes!r}."
-            )
+            raise Invalid(f"`regions` must be the number of regions or of the clients of each, got {self.sizes!r}.")
         if not (is_number(self.blend) and 0 <= self.blend <= 1):
-            raise Invalid(f"`blend` must be between 0 (regions go on alone) and 1, got {self.blend!r}.")
+            raise Invalid(f"`blend` must be between 0 (regions ignore the global model) and 1, got {self.blend!r}.")
         if not (is_number(self.exchange) and 0 <= self.exchange < math.inf):
             raise Invalid(f"`exchange` must be a finite number of seconds, 0 or more, got {self.exchange!r}.")
 
@@ -91,7 +89,7 @@ class Regions:
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """A method is data: an inner step, an outer step, and what becomes of a late update in between.
+    """A method: an inner step, an outer step, and what is done with late updates.
 
     Args:
         buffer: number of updates M that make a round.
@@ -115,7 +113,7 @@ class Method:
     denominator: Denominator = "buffer"  # of Δ_t
     compensate: bool = False  # δ − A ⊙ drift
     curvature: Curvature | None = None  # A, if it is not the paper's
-    pull: bool = False  # δ − drift: walk to the client's model, wherever the global one has gone
+    pull: bool = False  # δ − drift: move to the client's model, however far the global one has moved
     keep: bool = False  # the inner step's state from one job of a client to the next
     max_delay: int | None = None  # staler updates are refused
     concurrency: int | None = None  # clients at work at once; None: all (sync: M)

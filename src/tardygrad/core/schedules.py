@@ -1,7 +1,7 @@
 """Schedules: learning rates and thresholds as functions of the round.
 
 A client's schedules are read at the round s it pulled, the server's at its own round t. Rounds count from 1 here:
-a client that pulled x_0 reads round 1 (``max(round, 1)``), as power laws need.
+a client that pulled x_0 uses round 1 (``max(round, 1)``), because of power laws.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from tardygrad.errors import Invalid, is_number
 
 Schedule = Callable[[int], float]
-"""Round to value; usually one of the classes below, and any function will do."""
+"""Round → value: one of the classes below, or any function."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Cosine:
 
 
 def lift(name: str, value: float | Schedule, *, finite: bool = True) -> Schedule:
-    """A schedule from a schedule or a number; refuses what can be no learning rate or threshold.
+    """A schedule from a number or a schedule; raises `Invalid` unless it can be a learning rate or a threshold.
 
     Args:
         name: the setting's name, for the error.

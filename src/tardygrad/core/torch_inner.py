@@ -17,13 +17,13 @@ Options = Mapping[str, bool | int | float | str | list[float] | None]
 """Keyword arguments of an optimizer, besides params and lr."""
 
 
-SCRATCH = 5  # copies of x, of the gradient and of the state, and what the optimizer itself takes
+SCRATCH = 5  # vectors: copies of x, of the gradient and of the state, and the optimizer's own
 
 
 def optimizer(name: str, lr: Schedule, options: Options | None = None) -> Transform:
     """A class of `torch.optim`: move = x − (x after its step).
 
-    The optimizer sees the model as one vector, so whatever it does per parameter group or layer it does to all.
+    The optimizer sees the model as one vector, so it has one parameter group and no layers.
 
     >>> step = Step(1, x=torch.tensor([1.0]))
     >>> move, state = optimizer("AdamW", lambda round: 0.1).update(torch.tensor([2.0]), {}, step)
@@ -40,39 +40,39 @@ def optimizer(name: str, lr: Schedule, options: Options | None = None) -> Transf
     def update(direction: Tensor, state: State, step: Step) -> tuple[Tensor, State]:
         x = torch.zeros_like(direction) if step.x is None else step.x.clone()
         x.grad = direction.clone()
-        made = make([x], **given, lr=lr(step.round))
+        torch_optimizer = make([x], **given, lr=lr(step.round))
         if state:
-            made.state[x] = {key: value.clone() for key, value in state.items()}
-        made.step()
-        after = {key: value for key, value in made.state[x].items() if value is not None}
+            torch_optimizer.state[x] = {key: value.clone() for key, value in state.items()}
+        torch_optimizer.step()
+        after = {key: value for key, value in torch_optimizer.state[x].items() if value is not None}
         if not all(isinstance(value, Tensor) for value in after.values()):
-            raise Invalid(f"torch.optim.{name} remembers what is no tensor, and cannot be an inner step.")
+            raise Invalid(f"torch.optim.{name} cannot be an inner step: not all of its state is tensors.")
         return (direction * 0 if step.x is None else step.x) - x, after
 
-    made = Transform(lambda x: {}, update, f"optimizer({name!r}, {lr}, {dict(options or {})})", scratch=SCRATCH)
+    transform = Transform(lambda x: {}, update, f"optimizer({name!r}, {lr}, {dict(options or {})})", scratch=SCRATCH)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            _, state = made.update(torch.ones(2), {}, Step(1, x=torch.ones(2)))
-            move, _ = made.update(torch.ones(2), state, Step(1, x=torch.ones(2)))
+            _, state = transform.update(torch.ones(2), {}, Step(1, x=torch.ones(2)))
+            move, _ = transform.update(torch.ones(2), state, Step(1, x=torch.ones(2)))
         if not move.isfinite().all():
             raise ValueError("its first moves are not finite")
     except (TypeError, ValueError, RuntimeError, AttributeError, AssertionError, LookupError, ArithmeticError) as error:
-        said, rule = " ".join(str(error).split()), f"torch.optim.{name} cannot be an inner step with these `options`"
-        raise Invalid(f"{rule}, got {dict(options or {})}: {said}") from error
-    return made
+        reason, rule = " ".join(str(error).split()), f"torch.optim.{name} cannot be an inner step with these `options`"
+        raise Invalid(f"{rule}, got {dict(options or {})}: {reason}") from error
+    return transform
 
 
 def _class(name: str) -> Any:
     if not isinstance(name, str):
         raise Invalid(f"`optimizer` must be the name of a class of torch.optim, got {name!r}.")
     known = {
-        key: made
-        for key, made in vars(torch.optim).items()
-        if isinstance(made, type) and issubclass(made, torch.optim.Optimizer) and made is not torch.optim.Optimizer
+        key: kind
+        for key, kind in vars(torch.optim).items()
+        if isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer) and kind is not torch.optim.Optimizer
     }
     if name not in known:
-        written = {key.lower(): key for key in known}.get(name.lower())
-        fix = f" Did you mean {written!r}?" if written else nearest(name, known)
+        same = {key.lower(): key for key in known}.get(name.lower())
+        fix = f" Did you mean {same!r}?" if same else nearest(name, known)
         raise Invalid(f"`optimizer` must be a class of torch.optim, got {name!r}.{fix}")
     return known[name]

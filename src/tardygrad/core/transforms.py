@@ -1,6 +1,6 @@
 """Inner and outer steps, as one type: a pair of pure functions that turn a direction into a move.
 
-The client walks a gradient down (x − move), the server walks a delta up (x + move); a transform does not care which.
+The client subtracts the move of a gradient (x − move), the server adds the move of a delta (x + move).
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from tardygrad.core import clipping
 from tardygrad.core.clipping import Norm
 from tardygrad.core.kernels import Form
 from tardygrad.core.schedules import Constant, Schedule
-from tardygrad.errors import Invalid, is_number
+from tardygrad.errors import Invalid, check_number, is_number
 
 State = dict[str, Tensor]
-"""What a transform remembers between steps: named tensors, so that every optimizer state is a checkpoint as it is."""
+"""What a transform remembers between steps: named tensors, which a checkpoint can store as they are."""
 
 
 LateRate = Literal["code", "paper"]
-"""FADAS's rate for a late round: η/s, as its authors' code has it, or min(η, 1/s), as their text does."""
+"""FADAS's rate for a late round: η/s as in its authors' code, or min(η, 1/s) as in their text."""
 
 
 class Step(NamedTuple):
     """The context of one step."""
 
-    round: int  # the client's: the round it pulled; the server's: the round it makes
+    round: int  # the client's: the round it pulled; the server's: the round it computes
     delays: tuple[int, ...] = ()  # the server's: p of every update in the buffer
-    x: Tensor | None = None  # the vector that is about to be walked
+    x: Tensor | None = None  # the vector that the move is for
     start: Tensor | None = None  # the client's: x_s
 
 
@@ -42,14 +42,14 @@ def _no_form(round: int) -> Form | None:
 
 @dataclass(frozen=True)
 class Transform:
-    """A direction becomes a move.
+    """Turns a direction into a move.
 
     Args:
-        init: the vector about to be walked, to a first state.
-        update: (direction, state, step) to (move, next state); changes none of its arguments.
+        init: x → the first state.
+        update: (direction, state, step) → (move, next state); changes none of its arguments.
         text: the call that made it.
-        form: of a round, the same as one clip and one rate, if that is all there is to it; see kernels.py.
-        scratch: the vectors it takes while it works, besides direction, move and state.
+        form: round → the step as one clip and one rate, for kernels.py; None if it is more than that.
+        scratch: how many vectors it needs while it computes, besides direction, move and state.
     """
 
     init: Callable[[Tensor], State] = field(repr=False)
@@ -63,12 +63,12 @@ class Transform:
 
 
 def stateless(x: Tensor) -> State:
-    """The first state of a transform that needs none."""
+    """`init` of a transform without state."""
     return {}
 
 
 def below(state: State, prefix: str) -> State:
-    """The part of a state whose names begin so, without it."""
+    """The entries whose names start with a prefix, under the rest of their names."""
     return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
 
 
@@ -136,14 +136,14 @@ def amsgrad(
     lr_rule: LateRate = "code",
     bias_correction: bool = True,
 ) -> Transform:
-    """FADAS's step: AMSGrad, with a rate that falls where the round's latest update missed more than τ_c rounds.
+    """FADAS's step: AMSGrad with a smaller rate if an update of the round missed more than τ_c rounds.
 
     m = β₁ m + (1 − β₁) direction, v = β₂ v + (1 − β₂) direction², v̂ = max(v̂, v), all from 0; with s the most rounds
     that an update missed, η_t = η if s ≤ τ_c, else η/s or min(η, 1/s);
-    move = η_t / (1 − β₁^t) · m / (√v̂ / √(1 − β₂^t) + ε), or η_t · m / (√v̂ + ε) without the correction of the bias.
+    move = η_t / (1 − β₁^t) · m / (√v̂ / √(1 − β₂^t) + ε), or η_t · m / (√v̂ + ε) without bias correction.
     """
     below_one(beta1=beta1, beta2=beta2)
-    small(eps=eps)
+    check_epsilon("eps", eps)
     if not (is_number(tau_c) and tau_c >= 0):
         raise Invalid(f"`tau_c` must be a number of rounds, 0 or more (inf: the rate never falls), got {tau_c!r}.")
     if lr_rule not in ("code", "paper"):
@@ -171,10 +171,10 @@ def amsgrad(
 
 
 def delayed_nesterov(lr: Schedule, momentum: float, period: int, c: float = 0.0) -> Transform:
-    """DN's step: every direction moves by its N-th part at once, and momentum follows in every N-th round.
+    """DN's step: each direction moves x by its N-th part at once; the momentum is updated in every N-th round.
 
     sum = sum + direction; in every N-th round m = β m + sum/N, move = η · ((1 − cN + c) β m + direction/N), sum = 0;
-    in the others move = η · (c β m + direction/N). Both m and sum begin with 0.
+    in the others move = η · (c β m + direction/N). Both m and sum start at 0.
     """
     below_one(momentum=momentum)
     if not (is_number(c) and 0 <= c <= 1 / period):
@@ -209,7 +209,7 @@ def momentum(lr: Schedule, beta: float, nesterov: bool = False) -> Transform:
 
 
 Second = Literal["sum", "mean", "yogi"]
-"""How an adaptive step remembers squares: Adagrad's sum, RMSProp's and Adam's running mean, or Yogi's."""
+"""How an adaptive step accumulates squares: Adagrad's sum, RMSProp's and Adam's running mean, or Yogi's rule."""
 
 
 def adaptive(
@@ -222,8 +222,8 @@ def adaptive(
     1 − β₁^t, and v by 1 − β₂^t.
     """
     below_one(beta1=beta1, beta2=beta2)
-    small(eps=eps)
-    zero_or_more(initial=initial)
+    check_epsilon("eps", eps)
+    check_number("initial", initial)
     if second not in get_args(Second):
         raise Invalid(f"`second` must be one of {', '.join(get_args(Second))}, got {second!r}.")
 
@@ -251,7 +251,7 @@ def adaptive(
 
 def tethered(inner: Transform, rho: float) -> Transform:
     """A local step on F(x) + (ρ/2) ‖x − x_s‖²: FedAsync's and FedProx's proximal term."""
-    zero_or_more(rho=rho)
+    check_number("rho", rho)
     if rho == 0:
         return inner
 
@@ -264,28 +264,20 @@ def tethered(inner: Transform, rho: float) -> Transform:
 
 
 def clipped_share(state: State) -> Tensor | float:
-    """The share of coordinates that the last step's clip changed, of the last clip if there are several; 0 without."""
+    """The share of coordinates that the (last) clip of the last step changed; 0 without a clip."""
     return state.get("clipped", 0.0)
 
 
 def below_one(**settings: float) -> None:
-    """Refuse what is no number from 0 to below 1."""
+    """Raise `Invalid` unless every value is a number ≥ 0 and < 1."""
     for name, value in settings.items():
         if not (is_number(value) and 0 <= value < 1):
             raise Invalid(f"`{name}` must be at least 0 and below 1, got {value!r}.")
 
 
-def zero_or_more(**settings: float) -> None:
-    """Refuse what is no finite number of 0 or more."""
-    for name, value in settings.items():
-        if not (is_number(value) and 0 <= value < math.inf):
-            raise Invalid(f"`{name}` must be a finite number, 0 or more, got {value!r}.")
-
-
-def small(**settings: float) -> None:
-    """Refuse what can be no ε: in float32 it would be 0 or infinite, or its square would."""
-    for name, value in settings.items():
-        if not (is_number(value) and 0 < value < math.inf):
-            raise Invalid(f"`{name}` must be a finite number above 0, got {value!r}.")
-        if not 1e-37 <= value <= 1e15:
-            raise Invalid(f"`{name}` must be between 1e-37 and 1e15, where float32 can tell it, got {value!r}.")
+def check_epsilon(name: str, value: float) -> None:
+    """Raise `Invalid` unless `value` can be an ε: neither it nor its square is 0 or infinite in float32."""
+    if not (is_number(value) and 0 < value < math.inf):
+        raise Invalid(f"`{name}` must be a finite number above 0, got {value!r}.")
+    if not 1e-37 <= value <= 1e15:
+        raise Invalid(f"`{name}` must be between 1e-37 and 1e15, which float32 can represent, got {value!r}.")

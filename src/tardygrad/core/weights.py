@@ -1,7 +1,7 @@
-"""What a late update counts: functions of its delay p, which see the rounds it missed, s = p − 1.
+"""The weight of a late update as a function of its delay p, or rather of the rounds it missed, s = p − 1.
 
-Publications and their implementations agree on little but that a later update counts less. The differences are
-arguments here: `fresh` says what s of an update that missed nothing is, 0 in nearly all, 1 in some.
+Papers and implementations agree that a later update counts less, and differ in almost everything else. The differences
+are arguments here; `fresh` is the s of an update that missed no round: 0 in most, 1 in some.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from tardygrad.errors import Invalid, is_number
+from tardygrad.errors import Invalid, check_number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +18,7 @@ class Polynomial:
 
     Args:
         exponent: a.
-        fresh: s of an update that missed nothing.
+        fresh: s of an update that missed no round.
         average: divide by the weight of this s, as FLSim does with the s it expects on average; 0 divides by 1.
 
     >>> [Polynomial(exponent=0.5)(p) for p in (1, 4)]
@@ -43,8 +43,8 @@ class Hinge:
     Args:
         slope: a.
         bound: b.
-        jump: 1 / (a (s − b + 1)) beyond, which falls to 1 / 2a at once, as FedLab has it.
-        fresh: s of an update that missed nothing.
+        jump: 1 / (a (s − b + 1)) beyond, as in FedLab, which falls to 1 / 2a at once.
+        fresh: s of an update that missed no round.
 
     >>> [Hinge(slope=1.0, bound=4)(p) for p in (1, 5, 6)]
     [1.0, 1.0, 0.5]
@@ -58,7 +58,7 @@ class Hinge:
     def __post_init__(self) -> None:
         _check(self, "slope", "bound")
         if self.jump and self.slope == 0:
-            raise Invalid("`slope` must be above 0 where the hinge jumps, got 0.")
+            raise Invalid("`slope` must be above 0 with jump=True, got 0.")
 
     def __call__(self, delay: int) -> float:
         beyond = _missed(self.fresh, delay) - self.bound
@@ -69,7 +69,7 @@ class Hinge:
 
 @dataclass(frozen=True, kw_only=True)
 class Threshold:
-    """1 up to s = b, and 0 beyond: the update takes its place in the buffer and adds nothing."""
+    """1 up to s = b, and 0 beyond: the update counts for the buffer and adds nothing to the sum."""
 
     bound: float
     fresh: int = 0
@@ -83,7 +83,7 @@ class Threshold:
 
 @dataclass(frozen=True, kw_only=True)
 class Root:
-    """1 / (1 + √s), NVFlare's (with fresh = 1, so that an update that missed nothing counts a half)."""
+    """1 / (1 + √s), NVFlare's (with fresh = 1: an update that missed no round counts half)."""
 
     fresh: int = 0
 
@@ -107,5 +107,4 @@ def _check(weight: Staleness, *names: str) -> None:
     if weight.fresh not in (0, 1) or isinstance(weight.fresh, bool):
         raise Invalid(f"`fresh` must be 0 or 1, got {weight.fresh!r}.")
     for name in names:
-        if not (is_number(getattr(weight, name)) and 0 <= getattr(weight, name) < math.inf):
-            raise Invalid(f"`{name}` must be a finite number, 0 or more, got {getattr(weight, name)!r}.")
+        check_number(name, getattr(weight, name))

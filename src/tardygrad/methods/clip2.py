@@ -8,7 +8,7 @@ J. Sun, D. Yao, X. Gong, T. Rabbani, M. Zaheer, T. Li. Asynchronous Heavy-Tailed
              x_t = x_{t−1} + η_t · Clip(ũ_t, (1/M) Σ_i [δ_i − A_i ⊙ (x_{t−1} − x_s)])       compensate (DC)
 
 Differs from the paper in: nothing; SD with DC together, (δ_i − A_i ⊙ drift_i)/p_{t,i}, is offered as an experiment.
-The outer clip can only bind where η_ℓ · K · u > ũ: a run reports the share of coordinates it changed.
+The outer clip can only bind if η_ℓ · K · u > ũ; a run reports the share of coordinates that it changed.
 """
 
 from __future__ import annotations

@@ -24,8 +24,8 @@ from torch import Tensor
 
 from tardygrad.core.method import Curvature, Method, MethodSettings, Mode, constructor
 from tardygrad.core.schedules import Schedule, lift
-from tardygrad.core.transforms import State, Step, Transform, below_one, scale, small, stateless, zero_or_more
-from tardygrad.errors import Invalid
+from tardygrad.core.transforms import State, Step, Transform, below_one, check_epsilon, scale, stateless
+from tardygrad.errors import Invalid, check_number
 from tardygrad.methods.local import local
 
 
@@ -63,9 +63,9 @@ def dcasgd(
     'DC-ASGD-c (client-centric, M=1, K=1, compensated)'
     """
     strength = (2.0 if adaptive else 0.04) if strength is None else strength
-    zero_or_more(strength=strength)
+    check_number("strength", strength)
     below_one(decay=decay)
-    small(eps=eps)
+    check_epsilon("eps", eps)
     if source not in ("delta", "steps"):
         raise Invalid(f"`source` must be 'delta' or 'steps', got {source!r}.")
     rate = lift("local_lr", local_lr)
@@ -106,4 +106,4 @@ def by_mean_square(local_lr: Schedule, strength: float, decay: float, eps: float
     return Transform(init, update, f"by_mean_square({local_lr}, {strength}, decay={decay}, eps={eps})")
 
 
-_TINY = 1e-12  # a rate of 0 moves nothing, and leaves nothing to correct
+_TINY = 1e-12  # with a rate of 0 nothing moves, and there is nothing to correct

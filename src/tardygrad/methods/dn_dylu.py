@@ -11,7 +11,7 @@ for Language Modeling. 2024, arXiv:2401.09135.
              else:               x_t = x_{t−1} + η · [c β m + δ_i/N]
 
 The scale of η: an arrival moves x by η/N of its δ, so N arrivals together make one Nesterov step of rate η on their
-mean. Where others give a rate for each arrival, η is N times that.
+mean. If a paper gives a rate per arrival, η is N times that rate.
 
 Differs from the paper in: plain local steps by default, which may be clipped, in place of AdamW (optimizer="AdamW",
 keep=True) and its schedules, as in the comparison of the paper on Clip²; K_i is at least 1 (`least`), and K until a
@@ -33,7 +33,7 @@ from tardygrad.errors import Invalid, check_integer
 from tardygrad.methods.local import local
 
 LONGEST = 10**9
-"""The largest N: beyond, an arrival moves x by less than float32 can tell."""
+"""The largest N: with more, an arrival would move x by less than float32 can represent."""
 
 
 @constructor
@@ -95,7 +95,7 @@ def dn_dylu(
 
 
 def check_period(name: str, period: int) -> None:
-    """Refuse what can be no N."""
+    """Raise `Invalid` unless `period` can be N."""
     check_integer(name, period)
     if period > LONGEST:
         raise Invalid(f"`{name}` must be at most {LONGEST:,}, got {period}.")

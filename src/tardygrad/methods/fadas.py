@@ -9,10 +9,10 @@ Y. Wang, S. Wang, S. Lu, J. Chen. FADAS: Towards Federated Adaptive Asynchronous
              x_t = x_{t−1} + η_t / (1 − β₁^t) · m_t / (√v̂_t / √(1 − β₂^t) + ε)          bias_correction
              x_t = x_{t−1} + η_t · m_t / (√v̂_t + ε)                                     without
 
-Differs from the paper in: the defaults are those of its authors' code, whose rate for late rounds and whose correction
-of the bias are not in the text (lr_rule="paper", bias_correction=False is the text, where the rate falls only if
-s_t > 1/η); no weight decay; local steps may be clipped. The paper gives free places to random idle clients:
-mode="server", dispatch="random" and a concurrency do so.
+Differs from the paper in: the defaults are those of its authors' code, whose rate for late rounds and bias correction
+are not in the text (lr_rule="paper", bias_correction=False is the text, in which the rate falls only if s_t > 1/η); no
+weight decay; local steps may be clipped. The paper gives free places to random idle clients: set mode="server",
+dispatch="random" and `concurrency` for that.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""FedAdam: local SGD, and Adam without its correction of the bias at the server.
+"""FedAdam: local SGD, and Adam without bias correction at the server.
 
 S. J. Reddi, Z. Charles, M. Zaheer, Z. Garrett, K. Rush, J. Konečný, S. Kumar, H. B. McMahan. Adaptive Federated
 Optimization. ICLR 2021.
@@ -8,8 +8,8 @@ Optimization. ICLR 2021.
              v_t = β₂ v_{t−1} + (1 − β₂) Δ_t²
              x_t = x_{t−1} + η · m_t / (√v_t + τ)
 
-Differs from the paper in: clients count alike, whatever data they have; local steps may be clipped; it
-runs asynchronously too. The paper asks for v_0 of at least τ²; it is τ² here.
+Differs from the paper in: all clients have the same weight, however much data they have; local steps may be clipped; it
+runs asynchronously too. The paper requires v_0 ≥ τ²; it is τ² here.
 """
 
 from __future__ import annotations

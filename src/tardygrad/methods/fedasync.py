@@ -1,4 +1,4 @@
-"""FedAsync: every update pulls the global model towards the client's, the less the later it comes.
+"""FedAsync: every update pulls the global model towards the client's, later ones less.
 
 C. Xie, S. Koyejo, I. Gupta. Asynchronous Federated Optimization. 2019, arXiv:1903.03934.
 
@@ -9,10 +9,10 @@ C. Xie, S. Koyejo, I. Gupta. Asynchronous Federated Optimization. 2019, arXiv:19
 In the terms of `Server`: x_t = x_{t−1} + a_t · (δ_i − (x_{t−1} − x_s)), delay compensation with A = 1. The paper's α is
 `lr` here.
 
-Others have it otherwise, and their forms are options: FedLab's hinge (`Hinge(jump=True)`); plato's mixing, which is
-multiplied by S again with every update, and so dies out (mixing="compound").
+Other implementations differ; their variants are options: FedLab's hinge (`Hinge(jump=True)`); plato's mixing weight,
+which every update multiplies by S, so that it tends to 0 (mixing="compound").
 
-Differs from the paper in: local steps may be clipped; with M > 1 the mean of M updates pulls.
+Differs from the paper in: local steps may be clipped; with M > 1 the mean of M updates pulls the model.
 """
 
 from __future__ import annotations

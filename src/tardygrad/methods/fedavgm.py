@@ -6,8 +6,8 @@ Classification. 2019, arXiv:1909.06335.
     client   x_{i,k} = x_{i,k−1} − η_ℓ · g_{i,k},   δ_i = x_{i,K} − x_s
     server   m_t = β m_{t−1} + (1/M) Σ_i δ_i,   x_t = x_{t−1} + η · m_t
 
-Differs from the paper in: clients count alike, whatever data they have; local steps may be clipped; it runs
-asynchronously too. The text leaves η out (η = 1, the default).
+Differs from the paper in: all clients have the same weight, however much data they have; local steps may be clipped; it
+runs asynchronously too. The text has no η (η = 1, the default).
 """
 
 from __future__ import annotations

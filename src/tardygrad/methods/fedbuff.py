@@ -1,4 +1,4 @@
-"""FedBuff: local SGD, and a server that averages a buffer of updates, later ones counting less.
+"""FedBuff: local SGD, and a server that averages a buffer of updates, in which later ones count less.
 
 J. Nguyen, K. Malik, H. Zhan, A. Yousefpour, M. Rabbat, M. Malek, D. Huba. Federated Learning with Buffered Asynchronous
 Aggregation. AISTATS 2022.
@@ -6,15 +6,15 @@ Aggregation. AISTATS 2022.
     client   x_{i,k} = x_{i,k−1} − η_ℓ · g_{i,k},   δ_i = x_{i,K} − x_s
     server   x_t = x_{t−1} + η · (1/M) Σ_i w(s_i) δ_i,   s_i = p_{t,i} − 1,   w(s) = 1/√(1 + s)
 
-Others have it otherwise, and their forms are options:
+Other implementations differ; their variants are options:
     FedScale                weight Polynomial(exponent=0.5), denominator="weights": Σ w in place of M
-    NVFlare                 weight Root(fresh=1): 1/(1 + √(s + 1)), a fresh update counts a half
-    plato                   weight=None: none
+    NVFlare                 weight Root(fresh=1): 1/(1 + √(s + 1)), a fresh update counts half
+    plato                   weight=None: no weights
     FLSim                   weight Polynomial(average=a), over the weight of the expected s; denominator="one": a sum
-    APPFL                   toward="model": x_{i,K} − x_{t−1} in place of δ_i (and 1/N, which is a matter of η)
+    APPFL                   toward="model": x_{i,K} − x_{t−1} in place of δ_i (and 1/N, a factor of η)
 
-Differs from the paper in: local steps may be clipped, and made by any optimizer. The paper gives free places to random
-clients: a concurrency and dispatch="random" do so.
+Differs from the paper in: local steps may be clipped, and use any optimizer. The paper gives free places to random
+clients: set `concurrency` and dispatch="random" for that.
 """
 
 from __future__ import annotations

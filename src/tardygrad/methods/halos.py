@@ -4,15 +4,15 @@ G.-W. Kim et al. HALoS: Hierarchical Asynchronous Local SGD over Slow Networks f
 Training. ICML 2025.
 
     client   AdamW for K_i steps from its region's model, moments kept;   K_i = max(1, ⌈K · v_i / max_j v_j⌉)
-    region   θ: DN(η_r, β_r, N_r) on every δ_i; the client goes on from the new θ at once
-             after every E updates since it last heard of the global model: sends U = θ − θ_ref, and goes on
-    global   x: DN(η, β, N) on every U; x goes back to that region alone
+    region   θ: DN(η_r, β_r, N_r) on every δ_i; the client continues from the new θ at once
+             E updates after it last received the global model: sends U = θ − θ_ref, and continues
+    global   x: DN(η, β, N) on every U; sends x back to that region only
     region   θ ← (1 − α) θ + α x,   θ_ref ← θ
 
 See `tardygrad.core.hierarchy` for the two levels, and `dn_dylu` for DN's step and the scale of η: N arrivals together.
 
-Differs from the paper in: weight decay is the same for all parameters, since the model is one vector; the rate's
-schedule is any of ours, read at the region's round; rounds are those of all regions together.
+Differs from the paper in: weight decay is the same for all parameters, because the model is one vector; rates may
+follow any `Schedule`, read at the region's round; rounds are those of all regions together.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def halos(
     """HALoS.
 
     Args:
-        regions: how many, clients being dealt to them in turn; or how many clients each has, in their order.
+        regions: the number of regions, which get clients in turn; or the number of clients of each, in order.
         local_lr: η_ℓ, read at the round of its region that the client pulled.
         region_lr: η_r, the rate of N_r arrivals at a region's server together, read at its round.
         region_momentum: β_r, of that server.
@@ -67,7 +67,7 @@ def halos(
         lr: η, the rate of N reports at the global server together, read at its round.
         momentum: β, of the global server.
         period: N, the reports between two updates of its momentum.
-        blend: α, the share of the global model in what a region goes on with when it has heard back.
+        blend: α, the weight of the global model when a region receives it.
         exchange: seconds that a message between a region and the global server takes.
         optimizer: name of the class of `torch.optim` that makes the local steps.
         options: arguments of the optimizer, such as {weight_decay = 0.1}; for AdamW, None is the paper's.

@@ -1,4 +1,4 @@
-"""The client's step of the relatives: a clip, which may be infinite, then SGD or any optimizer of `torch.optim`."""
+"""The client's step of most methods: a clip, which may be infinite, then SGD or any optimizer of `torch.optim`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def local(
     lower: float | Schedule = 0.0,
     norm: Norm = "coordinate",
 ) -> Transform:
-    """Its arguments are `local_lr`, `local_clip`, `optimizer`, `options`, `local_lower` and `norm` of a method."""
+    """The arguments are `local_lr`, `local_clip`, `optimizer`, `options`, `local_lower` and `norm` of a method."""
     rate = lift("local_lr", lr)
     plain = optimizer == "SGD" and not options
     return chain(

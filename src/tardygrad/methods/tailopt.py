@@ -1,4 +1,4 @@
-"""TailOPT's family: an outer step on the mean of what clients moved, over local steps that are clipped or adaptive.
+"""TailOPT's family: clipped or adaptive local steps, and an outer step on the mean of the updates.
 
 S. H. Lee, M. Zaheer, T. Li. Efficient Distributed Optimization under Heavy-Tailed Noise. 2025, arXiv:2502.04164.
 
@@ -12,9 +12,9 @@ S. H. Lee, M. Zaheer, T. Li. Efficient Distributed Optimization under Heavy-Tail
 Members are named outer-inner: Avg-L2Clip, Avg-BiClip, RMSProp-BiClip, …; Bi²Clip is BiClip-BiClip, Adam² Adam-Adam.
 Avg-SGD is FedAvg, Adam-SGD nearly FedAdam. SGDClip is Avg-BiClip, Clip² is Bi²Clip with d = 0.
 
-Differs from the paper in: written after it, not from its code; schedules are those of any setting here (`Power`); the
-inner Adam is torch's, with its bias corrected, and begins anew with every job; a round may take M of N clients, and run
-asynchronously. The paper's own settings are not known to us.
+Differs from the paper in: it is written from the paper, not from its code; any setting may follow a schedule (`Power`);
+the inner Adam is torch's, with bias correction, and starts again with every job; a round may take M of N clients, and
+runs may be asynchronous. We do not know the paper's own settings.
 """
 
 from __future__ import annotations
@@ -127,6 +127,6 @@ def _outer(
 
 
 def _unused(holds: bool, name: str, value: object, default: float, why: str) -> None:
-    """Refuse a setting that would do nothing."""
+    """Raise `Invalid` for a setting that has no effect."""
     if holds and value != default:
-        raise Invalid(f"`{name}` does nothing with {why}, got {value!r}. Leave it out.")
+        raise Invalid(f"`{name}` has no effect with {why}, got {value!r}. Leave it out.")

@@ -165,7 +165,7 @@ class Watch:
         needs, last = self.needs, 0
         self._born(server)
         for event in events:
-            if isinstance(event.happened, Advanced) or server.method.regions:  # letters come with any message
+            if isinstance(event.happened, Advanced) or server.method.regions:  # servers exchange models at any message
                 self._born(server, *(as_vector(job.x) for job in event.jobs))
             yield event  # now the caller has let go of the one before
             if isinstance(event.happened, Advanced):
@@ -226,7 +226,7 @@ def bound(method: Method, task: Task, needs: Needs, *, rounds: int) -> Memory:
     watch, server = Watch(needs), serve(method, torch.empty(0), clients=task.clients, seed=0)
     places = server.roster.places
     starts = 0 if method.mode == "sync" else min(places, rounds)
-    starts += 3 * (len(server.levels) - 1)  # of a region the model, where it started, and a letter
+    starts += 3 * (len(server.levels) - 1)  # of a region its model, its reference and a message
     watch._note(0, places, starts, 1, needs.step + needs.work)
     return watch.memory._replace(round=rounds, rounds=rounds)
 

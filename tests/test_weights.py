@@ -63,7 +63,7 @@ def test_the_weights_of_the_first_six_delays(weight: Staleness, counted: list[fl
         (tg.Polynomial, {"fresh": 2}, "`fresh` must be 0 or 1, got 2."),
         (tg.Hinge, {"slope": -0.5}, "`slope` must be a finite number, 0 or more, got -0.5."),
         (tg.Hinge, {"bound": -0.5}, "`bound` must be a finite number, 0 or more, got -0.5."),
-        (tg.Hinge, {"slope": 0.0, "jump": True}, "`slope` must be above 0 where the hinge jumps, got 0."),
+        (tg.Hinge, {"slope": 0.0, "jump": True}, "`slope` must be above 0 with jump=True, got 0."),
         (tg.Threshold, {"bound": -1}, "`bound` must be a finite number, 0 or more, got -1."),
         (tg.Root, {"fresh": True}, "`fresh` must be 0 or 1, got True."),
     ],

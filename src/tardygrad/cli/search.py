@@ -1,4 +1,4 @@
-"""`plan --search` and `plan --fit`: which setting suits a fleet, the spec's own or a measured one."""
+"""`plan --search` and `plan --fit`: the best setting for a fleet, the spec's or one fitted to a run."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 TOP = 10  # settings that are printed
-MOST = 10_000  # clients of a search: minutes
+MOST = 10_000  # clients; a search over them takes minutes
 
 
 class Bound(NamedTuple):
-    """The largest delay that a choice may have."""
+    """The largest delay that a setting may have, and why."""
 
     delay: float
     why: str
@@ -46,7 +46,7 @@ class Bound(NamedTuple):
 def find(
     asked: Spec, built: Built, *, run: str | None, most: int | None, figure: str | None, write: str | None, json: bool
 ) -> None:
-    """Fit a fleet if a run is given, try every setting on its clock, and say which is the fastest."""
+    """Fit a fleet if a run is given, simulate the clock of every setting, and print the fastest."""
     drawing = None if figure is None else writable("--figure", figure, ".png", ".svg")
     writing = None if write is None else writable("--write", write, ".toml", ".json")
     if writing and writing.exists():
@@ -67,11 +67,13 @@ def find(
         raise Invalid(
             f"a search is of {MOST:,} clients at most, got {fleet.clients:,}. Search with a part of the fleet."
         )
-    serve(built.method, clock(clients=fleet.clients).init(0), clients=fleet.clients, seed=0)  # refuses what cannot run
+    serve(
+        built.method, clock(clients=fleet.clients).init(0), clients=fleet.clients, seed=0
+    )  # raises if the method cannot run
     bound = _bound(asked, built, most, tails)
     tries = settings(built.method, fleet.clients)
     how = {"rounds": built.rounds, "parameters": built.task.parameters if run is None else 0, "seed": built.run.seed}
-    tried = search(tries, fleet, bound=bound.delay, **how)  # measured times have the messages in them
+    tried = search(tries, fleet, bound=bound.delay, **how)  # measured times include the messages
     found = ranked(list(counted(tried, total=len(tries), what="settings")))
     if writing and fitted:
         replace(writing, written_spec(asked, fitted.fleet, json=writing.suffix == ".json").encode())
@@ -97,7 +99,7 @@ def find(
 
 
 def _scale(history: History, method: Method) -> float:
-    """The work of a job to come, over that of the record's, where both are counted in steps."""
+    """How much more work a planned job is than a recorded one, if both are counted in steps."""
     before = history.setting("local_steps")
     return method.local_steps / before if method.local_steps and isinstance(before, int) and before > 0 else 1.0
 
@@ -137,11 +139,11 @@ def _facts(built: Built, found: Sequence[Tried], bound: Bound, fitted: Fitted | 
     }
 
 
-def _row(one: Tried) -> Row:
-    method, clock = one.method, one.clock
+def _row(tried: Tried) -> Row:
+    method, clock = tried.method, tried.clock
     facts: Row = {
         "mode": method.mode, "buffer": method.buffer, "concurrency": method.concurrency, "dispatch": method.dispatch,
-        "excluded": one.excluded, "current": one.current,
+        "excluded": tried.excluded, "current": tried.current,
     }  # fmt: skip
     if clock:
         facts |= {**clock._asdict(), "per_round": clock.per_round, "per_effective": clock.per_effective}
@@ -224,7 +226,7 @@ def _fits(fitted: Fitted) -> Table:
 
 
 def _range(those: Sequence[Fit]) -> str:
-    """The least median and the largest; of clients that never came back it is a lower bound."""
+    """The smallest and the largest median; a lower bound for clients that never returned."""
     low, *_, high = sorted((one.runtime.draw(0.5, 0), one.at_least) for one in (*those, *those))
     ends = [f"at least {median:.3g}" if at_least else f"{median:.3g}" for median, at_least in (low, high)]
     return ends[0] if low == high else ("–" if ends[1][0] != "a" else " to ").join(ends)

@@ -1,7 +1,7 @@
-"""A record as numbers: how long every client's jobs took, and what every round was made of.
+"""Load a record for the doctor: how long every client's jobs took, and the updates of every round.
 
-Records may be of runs that still go on or were killed, and of anybody: what is missing is None or not a number, and
-text is cut short and freed of what cannot be printed; only the names of classes stay as they are, to be written again.
+Records may come from runs that are still going or were killed, and from strangers: missing values are None or NaN, and
+text is shortened and stripped of characters that cannot be printed; only the names of classes are kept unchanged.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ LARGEST = 1e100  # no number of a round is larger
 
 
 class Jobs(NamedTuple):
-    """What one client did."""
+    """The jobs of one client."""
 
-    seconds: tuple[float, ...]  # from dispatch to arrival, each as of a job with the client's full work
-    open: tuple[float, ...]  # how long those had been out that never came back: at work at the end, or lost
+    seconds: tuple[float, ...]  # from dispatch to arrival, scaled to the client's largest number of local steps
+    open: tuple[float, ...]  # ages of the jobs that never came back: under way at the end, or lost
     sent: int
-    taken: int  # arrived, and let in
+    taken: int  # updates accepted
     refused: int
-    lost: int  # times that the client was
-    away: bool  # lost, and not back
-    busy: float  # seconds with a job, and
-    gone: float  # lost
-    steps: int  # local ones, of the updates taken
+    lost: int  # how often the client was lost
+    away: bool  # lost and not back
+    busy: float  # seconds with a job
+    gone: float  # seconds lost
+    steps: int  # local steps of the accepted updates
 
 
 class Rounds(NamedTuple):
@@ -94,7 +94,7 @@ class History:
 
 
 def read(path: Path) -> History:
-    """A run's record as numbers."""
+    """Load a run's record."""
     asked = read_json(path / "spec.json")
     ended = read_json(path / "summary.json") if (path / "summary.json").exists() else {}
     with reading_record(path):
@@ -147,11 +147,11 @@ def _tables(spec: Any) -> Row:
 
 
 def _number(value: Any) -> float:
-    """A number of a record; null is not a number."""
+    """A number of a record; NaN for null."""
     if value is None:
         return math.nan
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{text(repr(value))} is no number")
+        raise TypeError(f"{text(repr(value))} is not a number")
     if abs(value) > LARGEST:
         raise ValueError(f"{value:.3g} is too large")
     return float(value)
@@ -234,7 +234,7 @@ class _Reading:
             one.gone, one.away = one.gone + self.time - one.since, False
 
     def _back(self, one: _Client) -> float:
-        """A job is no longer out: for how long it was."""
+        """End the client's job, and return how long it took."""
         if one.out is None:
             return 0.0
         seconds = self.time - one.out[1]
@@ -265,7 +265,7 @@ class _Reading:
         alone = {name: np.array(values, dtype=np.float64) for name, values in self.alone.items()}
         for name in ("clipped", "local_clipped"):
             if ((alone[name] < 0) | (alone[name] > 1)).any():
-                raise ValueError(f"a share in {name} that is none")
+                raise ValueError(f"a share in {name} that is not between 0 and 1")
         return Rounds(clients, delays, weights, norms, **alone)
 
     def jobs(self, client: int) -> Jobs:

@@ -1,7 +1,7 @@
-"""A record as a story: one pass over its events, however many, into lists short enough to draw.
+"""Load a record for a report: one pass over its events, into lists that are short enough to draw.
 
-Records may be of older versions, of runs that still go on, and of anybody: what is missing is None, and text is cut
-short and freed of what cannot be printed. It is escaped where it is written.
+Records may come from older versions, from runs that are still going, and from strangers: missing values are None, and
+text is shortened and stripped of characters that cannot be printed. The page escapes it.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from tardygrad.tail.estimate import FEWEST
 from tardygrad.tail.hill import hill
 
 POINTS, SPANS, CLIENTS, BARS, CLASSES = 400, 120, 64, 3000, 8  # of a curve, of delays, of a timeline, of a fleet
-EVEN = 1000  # a tail index beyond it is none: the norms are all but equal
-SMALLEST, LARGEST = 1e-300, 1e150  # what can be drawn, and its square reckoned with
+EVEN = 1000  # a larger tail index means that the norms are almost equal: there is no tail
+SMALLEST, LARGEST = 1e-300, 1e150  # numbers that can be drawn and squared
 
 
 class Tail(NamedTuple):
@@ -39,13 +39,13 @@ class Tail(NamedTuple):
     tail: float
     error: float  # standard, tail / √number
     number: int  # of norms it is made from
-    edge: float  # where the tail begins, and
-    share: float  # what share of the norms is beyond that
+    edge: float  # where the tail begins
+    share: float  # of the norms beyond the edge
     points: list[tuple[float, float]]  # r, and the share of norms beyond it
 
 
 class Use(NamedTuple):
-    """How clients of a class spent their time, in seconds together."""
+    """How the clients of a class spent their time: total seconds."""
 
     clients: int
     working: float
@@ -54,12 +54,12 @@ class Use(NamedTuple):
 
 @dataclass(frozen=True)
 class RunView:
-    """What a report tells of a run."""
+    """What a report shows of a run."""
 
     path: Path
     label: str
     method: str
-    settings: dict[str, str] | None  # every key of the spec; None: begun in Python
+    settings: dict[str, str] | None  # every key of the spec; None: started in Python
     toml: str  # the spec, or what is known of it
     run: Row
     versions: dict[str, str]
@@ -94,7 +94,7 @@ class RunView:
 
     @property
     def updates(self) -> Counter[str]:
-        """Those used, by class."""
+        """The number of updates used, by class."""
         used: Counter[str] = Counter()
         for (name, _), number in self.delays.items():
             used[name] += number
@@ -114,7 +114,7 @@ RUNNING = "not ended"
 
 
 def going(path: Path) -> bool:
-    """Whether a process is seen to hold a run; on some systems none is seen. Nothing is locked to find out."""
+    """Whether a process has locked the run, as far as the system shows; this does not try to lock it."""
     try:
         lock = (path / ".lock").stat()
         held = Path("/proc/locks").read_text("utf-8")
@@ -132,7 +132,7 @@ class Found(NamedTuple):
 
 
 def find(places: Sequence[str]) -> Found:
-    """What is meant: each place is a run or a sweep, or a folder with some somewhere below it."""
+    """Find the runs and sweeps: each place is one of them, or a folder that contains some at any depth."""
     runs: dict[Path, Path] = {}
     sweeps: dict[Path, Path] = {}
     for place in map(Path, places):
@@ -149,34 +149,34 @@ def find(places: Sequence[str]) -> Found:
 
 
 def _below(place: Path, name: str) -> list[Path]:
-    """The folders with a file of that name; below a run or a sweep none are looked for."""
+    """The folders with a file of that name; the search does not descend into runs and sweeps."""
     if any((place / file).exists() for file in ("spec.json", "sweep.json")):
         return [place] if (place / name).exists() else []
     return sorted(path.parent for path in place.rglob(name))
 
 
 def read(path: Path) -> RunView:
-    """A run's record as a story."""
-    asked = read_json(path / "spec.json")
-    ended = read_json(path / "summary.json") if (path / "summary.json").exists() else {}
+    """Load a run's record."""
+    spec = read_json(path / "spec.json")
+    summary = read_json(path / "summary.json") if (path / "summary.json").exists() else {}
     with reading_record(path):
-        told = _told(path, asked)
-        if told.missed:  # the last rounds of a run that was made longer before their scores were there
-            told = _told(path, asked, told.missed)
-        return told.story(path, asked, ended)
+        reading = _read_events(path, spec)
+        if reading.missed:  # the last rounds of a run that was made longer before their scores were there
+            reading = _read_events(path, spec, reading.missed)
+        return reading.view(path, spec, summary)
 
 
-def _told(path: Path, asked: Row, scored: Container[int] = ()) -> _Telling:
-    """What the events say, if the rounds that were scored besides those of every so many are known."""
-    told = _Telling(_classes(asked.get("classes") or []), dict(asked.get("run") or {}).get("evaluate_every"), scored)
+def _read_events(path: Path, spec: Row, scored: Container[int] = ()) -> _Reading:
+    """Read the events; `scored` are evaluated rounds besides every `evaluate_every`-th."""
+    reading = _Reading(_classes(spec.get("classes") or []), dict(spec.get("run") or {}).get("evaluate_every"), scored)
     if (path / "events.jsonl").exists():
         for event in read_events(path / "events.jsonl"):
-            told.note(event)
-    return told
+            reading.note(event)
+    return reading
 
 
 def text(value: Any, limit: int = 80) -> str:
-    """Text of a record, made fit to be shown.
+    """Text of a record, printable and shortened.
 
     >>> text("one\\ntwo"), text("x" * 100, 5)
     ('one two', 'xxxx…')
@@ -186,7 +186,7 @@ def text(value: Any, limit: int = 80) -> str:
 
 
 def short(value: Any, limit: int) -> str:
-    """The same, cut in the middle: names often differ at their ends.
+    """Text of a record, shortened in the middle: names often differ at their ends.
 
     >>> short("method.lr=0.1", 9)
     'meth…=0.1'
@@ -197,7 +197,7 @@ def short(value: Any, limit: int) -> str:
 
 
 def finite(value: Any) -> float | None:
-    """A number of a record, to six digits and within what can be drawn; None if it is none.
+    """A number of a record, to six digits and within the range that can be drawn; None if it is not a finite number.
 
     >>> finite(1 / 3), finite(-1e308), finite(5e-324), finite(math.nan)
     (0.333333, -1e+150, 0.0, None)
@@ -208,14 +208,14 @@ def finite(value: Any) -> float | None:
 
 
 def whole(value: Any) -> int:
-    """A count of a record; it must be one."""
+    """A count of a record; raises `ValueError` for anything else."""
     if not isinstance(value, int) or not 0 <= value < 2**53:
-        raise ValueError(f"{text(repr(value))} is no count")
+        raise ValueError(f"{text(repr(value))} is not a count")
     return value
 
 
 def _classes(recorded: Any) -> dict[str, int]:
-    """Class to number of clients, in order of the clients; of very many classes the last are one."""
+    """The number of clients of each class, in order of the clients; the last of very many classes are merged."""
     found: dict[str, int] = {}
     for name, clients in recorded:
         shown = text(name, 40)
@@ -229,14 +229,14 @@ def _class(names: list[str], ends: list[int], client: int) -> str:
     return names[bisect_right(ends, client)] if names and 0 <= client < ends[-1] else "clients"
 
 
-class _Telling:
+class _Reading:
     """What has been read of a record so far."""
 
     def __init__(self, classes: dict[str, int], every: Any, scored: Container[int]) -> None:
         self._every = every if isinstance(every, int) and every > 0 else None  # rounds between evaluations
-        self._scored = scored  # rounds besides
-        self._moments: dict[int, Row] = {}  # the rounds whose evaluation is not there yet
-        self.missed: set[int] = set()  # those whose evaluation came when nobody knew of it any more
+        self._scored = scored  # other rounds that were evaluated
+        self._moments: dict[int, Row] = {}  # rounds whose evaluation has not been read yet
+        self.missed: set[int] = set()  # evaluated rounds that were in neither: to be passed as `scored`
         self.classes, self._names, self._ends = classes, list(classes), list(accumulate(classes.values()))
         self.made, self.time, self.steps = 0, 0.0, 0
         self.seconds: float | None = None
@@ -257,7 +257,7 @@ class _Telling:
         return _class(self._names, self._ends, client)
 
     def note(self, event: RunEvent) -> None:
-        """The next event."""
+        """Add the next event."""
         self.time = float(event.time)
         if not math.isfinite(self.time):
             raise ValueError("a time that is not finite")
@@ -333,29 +333,29 @@ class _Telling:
     def _now(self) -> Row:
         return {"round": self.made, "time": finite(self.time), "seconds": self.seconds, "steps": self.steps}
 
-    def story(self, path: Path, asked: Row, ended: Row) -> RunView:
-        """All of it, when the last event has been read."""
+    def view(self, path: Path, spec: Row, summary: Row) -> RunView:
+        """The view, once the last event has been added."""
         for client in [*self._out]:
             self._done(client)
         for client in [*self._away]:
             self._back(client)
-        current = bool(ended) and whole(ended["rounds"]) >= self.made  # else it has been resumed since
-        run = dict(asked.get("run") or {})
+        current = bool(summary) and whole(summary["rounds"]) >= self.made  # else it has been resumed since
+        run = dict(spec.get("run") or {})
         return RunView(
             path=path,
-            label=text(asked.get("label") or str(asked["method"]).partition(" (")[0], 40),
-            method=text(asked["method"], 200),
-            settings=None if asked.get("spec") is None else dict(flat(asked["spec"])),
-            toml=toml(asked.get("spec") or {"run": run}),
+            label=text(spec.get("label") or str(spec["method"]).partition(" (")[0], 40),
+            method=text(spec["method"], 200),
+            settings=None if spec.get("spec") is None else dict(flat(spec["spec"])),
+            toml=toml(spec.get("spec") or {"run": run}),
             run=run,
-            versions={text(name): text(value) for name, value in dict(asked.get("versions") or {}).items()},
-            parameters=None if asked.get("parameters") is None else whole(asked["parameters"]),
+            versions={text(name): text(value) for name, value in dict(spec.get("versions") or {}).items()},
+            parameters=None if spec.get("parameters") is None else whole(spec["parameters"]),
             classes=self.classes,
-            status=text(ended["status"]) if current else RUNNING,
-            reason=text(ended["reason"], 400) if current and ended.get("reason") else None,
+            status=text(summary["status"]) if current else RUNNING,
+            reason=text(summary["reason"], 400) if current and summary.get("reason") else None,
             made=self.made,
             time=self.time,
-            seconds=finite(ended.get("seconds")) if current else self.seconds,
+            seconds=finite(summary.get("seconds")) if current else self.seconds,
             rounds=self.rounds.kept,
             step=self.rounds.step,
             scores=self.scores.kept,
@@ -392,7 +392,7 @@ class _Telling:
 
 
 def tail_of(norms: array[float]) -> Tail | None:
-    """Hill's estimate of the norms' tail; None of too few, or of all but equal ones.
+    """Hill's estimate of the norms' tail; None if they are too few or almost equal.
 
     >>> round(tail_of(array("d", [(1 - (i + 0.5) / 10_000) ** (-1 / 1.5) for i in range(10_000)])).tail, 2)
     1.5

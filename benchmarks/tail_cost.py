@@ -40,7 +40,7 @@ def share(task: tg.TorchTask, rounds: int, every: int) -> float:
 
         return timing
 
-    run._weigh = timed(run._weigh)  # type: ignore[method-assign]
+    run._sample_tail = timed(run._sample_tail)  # type: ignore[method-assign]
     began = time.process_time()
     for _ in run.go():
         pass

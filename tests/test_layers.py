@@ -1,8 +1,9 @@
-"""Layers: a file imports only from its own layer or from those above it, and the heart knows no engine."""
+"""Architecture rules: imports follow the layers, the core does no I/O, files stay short, engines are not probed."""
 
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from pathlib import Path
 
@@ -33,7 +34,7 @@ def imports(path: Path) -> set[str]:
     return found
 
 
-def room(path: Path) -> str:
+def package(path: Path) -> str:
     return path.relative_to(SOURCE).parts[0].removesuffix(".py")
 
 
@@ -44,11 +45,11 @@ def test_a_file_imports_only_from_its_own_layer_or_above(path: Path) -> None:
     for name in imports(path):
         parts = name.split(".")
         if parts[0] == "tardygrad" and len(parts) > 1 and parts[1] != "__version__":
-            assert RANK[parts[1]] <= RANK[room(path)], f"{room(path)} must not import {name}"
+            assert RANK[parts[1]] <= RANK[package(path)], f"{package(path)} must not import {name}"
 
 
-@pytest.mark.parametrize("path", [p for p in FILES if room(p) in ("streams", "core")], ids=lambda path: path.stem)
-def test_the_heart_knows_no_time_threads_network_files_or_layers(path: Path) -> None:
+@pytest.mark.parametrize("path", [p for p in FILES if package(p) in ("streams", "core")], ids=lambda path: path.stem)
+def test_the_core_uses_no_clock_threads_network_files_or_torch_nn(path: Path) -> None:
     banned = {"time", "datetime", "pathlib", "os", "io", "json", "logging", "socket", "ray"}
     banned |= {"threading", "_thread", "concurrent", "multiprocessing", "asyncio", "subprocess"}
     for name in imports(path):
@@ -61,13 +62,32 @@ def test_ray_is_imported_in_one_file() -> None:
     assert users == ["connection.py"]
 
 
-def test_every_room_has_a_layer() -> None:
-    assert {room(path) for path in FILES} - {"__init__", "specs"} <= set(RANK)
+def test_every_package_has_a_layer() -> None:
+    assert {package(path) for path in FILES} - {"__init__", "specs"} <= set(RANK)
 
 
 def test_no_file_has_a_name_that_says_nothing() -> None:
     empty = {"utils", "common", "helpers", "manager", "base", "misc"}
     assert not [path for path in FILES if path.stem in empty]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_a_file_is_short_enough_to_read(path: Path) -> None:
+    most = 320 if path == SOURCE / "core/algorithm.py" else 420
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= most
+
+
+def test_the_top_level_has_few_files() -> None:
+    assert len(list(SOURCE.glob("*.py"))) <= 8
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_no_pool_is_probed_at_run_time(path: Path) -> None:
+    """What an engine can do is declared in `Pool.features`."""
+    text = path.read_text(encoding="utf-8")
+    assert not re.findall(r"\b(?:hasattr|getattr|isinstance)\((?:self\.)?(?:run\.)?_?pool\b", text)
+    if package(path) != "spec":
+        assert not re.findall(r"""kind["\])]* [!=]= ["'](?:sim|threads|ray)["']""", text)
 
 
 def test_importing_the_library_has_no_effect() -> None:

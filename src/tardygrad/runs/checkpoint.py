@@ -207,7 +207,8 @@ def _read(path: Path) -> Checkpoint:
     else:
         document = json.loads(text)
         version, sums, state = document["format"], document["checksums"], document["state"]
-        expected = {"state": _sum(json.dumps(state).encode())}
+        raw = text.partition('}, "state": ')[2][:-1]  # as written: a changed digit may parse to the same number
+        expected = {"state": _sum(raw.encode())}
     if sums != expected | {"tensors": _sum(content)}:
         raise ValueError("its check sum is wrong")
     tensors = load(content)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import boolean, float32, float64, int8, int64, njit, types, uint8, uint16, void
+from numba import boolean, float32, float64, int8, int64, njit, types, void
 
 BLOCK = 2048
 """Coordinates whose squares are added up in float32."""
@@ -145,53 +145,23 @@ def _int8(e: Any, numbers: Any, s: Any) -> None:
         e[j] -= np.float32(numbers[j]) * np.float32(1 / 127) * s
 
 
-@njit(void(_vector, uint16[::1], float32), **_whole)
-def _float16(e: Any, numbers: Any, s: Any) -> None:
-    """Adding 2^(k+13) to |q| < 2^(k+1) rounds it to units of 2^(k−10), and the sum's last bits count them."""
-    denominator, least = np.float32(1) if s == 0 else s, _bits(np.float32(2.0**-14))
-    for j in range(len(e)):
-        q = e[j] / denominator
-        power = max(_bits(q) & _INT(0x7F800000), least)  # 2^k; below the least all have its units
-        far = _number(power + _INT(13 << 23))
-        near = abs(q) + far
-        size = ((power - least) >> _INT(13)) + _bits(near) - _bits(far)
-        numbers[j] = np.uint16(size | ((_bits(q) >> _INT(16)) & _INT(0x8000)))
-        e[j] -= np.copysign(near - far, q) * s
-
-
-@njit(void(_vector, uint16[::1]), **_whole)
-def _bfloat16(e: Any, numbers: Any) -> None:
-    for j in range(len(e)):
-        bits = _bits(e[j])
-        half = (bits + _INT(0x7FFF) + ((bits >> _INT(16)) & _INT(1))) >> _INT(16)
-        half = half if e[j] == e[j] else _INT(0x7FC0)
-        numbers[j] = np.uint16(half)
-        e[j] -= _number(half << _INT(16))
-
-
-@njit(int64(_vector, _vector, uint8[::1], _vector, _vector, int64), **_whole)
+@njit(int64(_vector, _vector, int8[::1], _vector, _vector, int64), **_whole)
 def narrow(v: Any, error: Any, numbers: Any, scales: Any, left: Any, block: Any) -> Any:
-    """`send` of wire.py, or its `pack` if `left` is empty; returns the number of blocks that are not finite.
+    """`send` of wire.py for int8, or its `pack` if `left` is empty; returns how many blocks are not finite.
 
-    In float16 and int8 the numbers of such a block are zeros, and its scale makes them NaN.
+    The numbers of such a block are zeros, which its scale makes NaN.
     """
-    lost, width, scratch = 0, len(numbers) // len(v), left if len(left) else np.empty(block, np.float32)
+    lost, scratch = 0, left if len(left) else np.empty(block, np.float32)
     for i in range(-(-len(v) // block)):
         a, b = i * block, min((i + 1) * block, len(v))
-        e, n = scratch[a:b] if len(left) else scratch[: b - a], numbers[width * a : width * b]
+        e, n = scratch[a:b] if len(left) else scratch[: b - a], numbers[a:b]
         largest = _meant(v[a:b], error[a:b], e)
-        if len(scales):
-            scales[i] = largest
-            if not np.isfinite(largest):
-                n[:] = 0
-                lost += 1
-            elif width == 1:
-                _int8(e, n.view(np.int8), largest)
-            else:
-                _float16(e, n.view(np.uint16), largest)
+        scales[i] = largest
+        if np.isfinite(largest):
+            _int8(e, n, largest)
         else:
-            _bfloat16(e, n.view(np.uint16))
-            lost += not largest < np.float32(2.0**128 - 2.0**119)  # larger numbers are rounded to infinity
+            n[:] = 0
+            lost += 1
     return lost
 
 

@@ -121,17 +121,14 @@ def finish(x: Tensor, total: Tensor, denominator: float, form: Form, out: Tensor
     return Outcome(out, math.sqrt(squares), math.sqrt(moved), clipped / len(x))
 
 
-def narrow(
-    v: Tensor, error: Tensor | None, numbers: Tensor, scales: Tensor | None, left: Tensor | None, block: int
-) -> bool:
-    """Pack v + error into numbers and scales, and the rounding error into `left`; whether all of it is finite."""
+def narrow(v: Tensor, error: Tensor | None, numbers: Tensor, scales: Tensor, left: Tensor | None, block: int) -> bool:
+    """Pack v + error into int8 numbers and scales, and the rounding error into `left`; whether all of it is finite."""
     fused, none = _numba(), np.empty(0, np.float32)
-    data, e, s, rest = (none if t is None else t.detach().numpy() for t in (v, error, scales, left))
-    raw, width = numbers.view(torch.uint8).numpy(), numbers.itemsize
+    data, e, rest = (none if t is None else t.detach().numpy() for t in (v, error, left))
+    packed, s = numbers.numpy(), scales.numpy()
 
     def part(a: int, b: int) -> Sequence[float]:
-        own = s[a // block : -(-b // block)]
-        return (fused.narrow(data[a:b], e[a:b], raw[width * a : width * b], own, rest[a:b], block),)
+        return (fused.narrow(data[a:b], e[a:b], packed[a:b], s[a // block : -(-b // block)], rest[a:b], block),)
 
     return not _spread(len(v), part)[0]
 

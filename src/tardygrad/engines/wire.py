@@ -1,14 +1,14 @@
-"""Vectors as fewer bytes for the way between machines, with what is left out sent later.
+"""Compressed vectors for sending between machines, with error feedback.
 
 1. float16 and int8: every `BLOCK` coordinates share a scale s = max|v_j|. float16 sends v / s, int8 round(v / s · 127).
    So a curvature of 1e-12 and a delta of 1e6 both arrive.
 2. bfloat16 has float32's range and needs no scale; it ends at 3.39e38, and what is larger arrives as infinity.
-3. What is not finite arrives as not finite, in float16 and int8 with its whole block, so that the gate can refuse it.
+3. What is not finite arrives as not finite, in float16 and int8 with its whole block, so that the server refuses it.
 4. Blocks know nothing of each other: with a and b multiples of `BLOCK` (or b the end), the packing of v[a:b] is those
    blocks of the packing of v.
 
-What is below is the definition. Of long vectors on a CPU `kernels.py` makes the same in one pass; numbers differ only
-where a block is not finite, and it arrives as not finite all the same.
+This file is the definition. `kernels.py` packs long vectors on a CPU as int8 in one pass with the same result, except
+that the numbers of a block that is not finite differ; it arrives as not finite all the same.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ def pack(v: Tensor, wire: Wire) -> Packed:
     if wire == "float32":
         return Packed(v)
     packed = _room(v, wire)
-    if wire in _SCALED and _quick(v):  # torch itself makes bfloat16 in one pass
-        kernels.narrow(v, None, *packed, None, BLOCK)
+    if packed.scales is not None and wire == "int8" and _quick(v):
+        kernels.narrow(v, None, packed.numbers, packed.scales, None, BLOCK)
         return packed
     for a, b in _pieces(v):
         _write(packed.between(a, b), v[a:b])
@@ -118,8 +118,8 @@ def send(v: Tensor, error: Tensor | None, wire: Wire) -> tuple[Packed, Tensor | 
     if wire == "float32":
         return Packed(v), None
     packed, left, finite = _room(v, wire), kernels.fresh(v, v.dtype), True
-    if _quick(v, error):
-        finite = kernels.narrow(v, error, *packed, left, BLOCK)
+    if packed.scales is not None and wire == "int8" and _quick(v, error):
+        finite = kernels.narrow(v, error, packed.numbers, packed.scales, left, BLOCK)
         return packed, left if finite else error
     for a, b in _pieces(v):
         part, e = packed.between(a, b), left[a:b]

@@ -133,10 +133,13 @@ def test_text_that_a_spreadsheet_would_run_is_quoted(tardygrad: Command) -> None
 @pytest.mark.parametrize(
     ("argv", "fragment"),
     [
-        (["nowhere"], "a run, a sweep or a folder with some is needed, and 'nowhere' is no directory. Name what"),
+        (
+            ["nowhere"],
+            "a run, a sweep or a folder of these is needed, but 'nowhere' is not a directory. Use",
+        ),
         (
             ["empty"],
-            "'empty' holds none. Name what `tardygrad run` or `tardygrad sweep` recorded, such as runs/digits-1.",
+            "'empty' contains none. Use a directory written by `tardygrad run` or `tardygrad sweep`,",
         ),
         (["swept"], "an export needs runs, got only sweeps. Use `tardygrad report` for sweeps."),
         (["small-1"], "a run must be named by its directory, got 'small-1'. Did you mean 'runs/small-1'?"),

@@ -33,7 +33,7 @@ def test_figures_are_written_on_demand(tardygrad: Command) -> None:
 @pytest.mark.parametrize(
     ("options", "rule"),
     [
-        (("nowhere",), "'nowhere' is no directory"),
+        (("nowhere",), "'nowhere' is not a directory"),
         (("runs/a", "-o", "runs/a/spec.json"), "--out must be a file that ends in .html, got 'runs/a/spec.json'."),
         (("runs/a", "--baseline", "x"), "--baseline must be one of 'Clip²', got 'x'."),
         (("runs/a", "--target", "high"), "Invalid value for '--target'"),

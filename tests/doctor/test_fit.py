@@ -152,5 +152,5 @@ def test_losses_are_counted(tmp_path: Path) -> None:
 
 
 def test_a_record_without_a_job_cannot_be_fitted(tmp_path: Path) -> None:
-    with pytest.raises(tg.Invalid, match=r"a fit needs a run with at least one finished job, got .* with none"):
+    with pytest.raises(tg.Invalid, match=r"--fit needs a run with at least one finished job, got .* with none"):
         fit(made_up(tmp_path, [], []))

@@ -129,11 +129,11 @@ def test_the_tail_index_is_the_one_measured_the_specs_or_a_guess() -> None:
     noisy = {"task": {"noise": {"kind": "stable", "tail": 1.2}}}
     tail = Tail(9.0, 30, 1.7, 1.6, 1.8, "heavy-tailed, infinite variance", "hill", 900)
     assert tail_of(noisy, [tail]) == (1.7, "measured in round 30")
-    assert tail_of(noisy, [tail._replace(high=2.2)]) == (1.2, "of the spec's noise")  # not clear
+    assert tail_of(noisy, [tail._replace(high=2.2)]) == (1.2, "from the spec's noise")  # not clear
     assert tail_of(noisy, [tail._replace(round=None)]) == (1.7, "probed at x_0")
-    assert tail_of(noisy, [tail._replace(verdict="light-tailed")]) == (1.2, "of the spec's noise")
-    assert tail_of({"method": {"tail": 1.3}}) == (1.3, "of the spec's tail")
-    assert tail_of({"task": {"noise": {"tail": 7}}}) == tail_of(None) == (1.5, "presumed")
+    assert tail_of(noisy, [tail._replace(verdict="light-tailed")]) == (1.2, "from the spec's noise")
+    assert tail_of({"method": {"tail": 1.3}}) == (1.3, "from the spec's tail")
+    assert tail_of({"task": {"noise": {"tail": 7}}}) == tail_of(None) == (1.5, "assumed")
 
 
 @pytest.mark.parametrize(("bound", "named"), [(float("inf"), None), (3.0, {"values": [BEYOND]})])

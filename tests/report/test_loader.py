@@ -11,8 +11,9 @@ import pytest
 
 from tardygrad.errors import Invalid, RecordError
 from tardygrad.report.build import build
+from tardygrad.report.discover import find, going
 from tardygrad.report.downsample import Lanes, Thin
-from tardygrad.report.loader import BARS, CLASSES, CLIENTS, EVEN, POINTS, SPANS, find, going, read, tail_of
+from tardygrad.report.loader import BARS, CLASSES, CLIENTS, EVEN, POINTS, SPANS, read, tail_of
 from tardygrad.runs.record import Record
 from tardygrad.tail.estimate import estimate
 from tests.report.records import EVIL, events, record, write
@@ -203,9 +204,9 @@ def test_a_folder_stands_for_the_runs_below_it(tmp_path: Path) -> None:
     (tmp_path / "all/sweep").mkdir()
     write(tmp_path / "all/sweep/sweep.json", {})
     assert find([str(tmp_path / "all")]) == ([other, one], [tmp_path / "all/sweep"])
-    for place, what in ((tmp_path / "none", "is no directory"), (tmp_path / "empty", "holds none")):
+    for place, what in ((tmp_path / "none", "is not a directory"), (tmp_path / "empty", "contains none")):
         (tmp_path / "empty").mkdir(exist_ok=True)
-        with pytest.raises(Invalid, match=rf"{what}\. Name what `tardygrad run` or `tardygrad sweep` recorded"):
+        with pytest.raises(Invalid, match=rf"{what}\. Use a directory written by `tardygrad run` or `tardygrad sweep`"):
             find([str(place)])
 
 

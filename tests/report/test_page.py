@@ -15,8 +15,9 @@ from tardygrad.report import live
 from tardygrad.report.blocks import Note, Table
 from tardygrad.report.build import Report, build
 from tardygrad.report.comparison import baseline_of, outcomes, target_of
+from tardygrad.report.discover import find
 from tardygrad.report.groups import grouped
-from tardygrad.report.loader import find, read
+from tardygrad.report.loader import read
 from tardygrad.report.page import figures, put, write_images
 from tardygrad.report.theme import strokes
 from tests.report.records import EVIL, ODD, events, record, write

@@ -7,7 +7,7 @@ from pathlib import Path
 from tardygrad.cli.output import show, show_json, waiting
 from tardygrad.cli.run import run_dir
 from tardygrad.errors import Invalid
-from tardygrad.report.loader import find
+from tardygrad.report.discover import find
 from tardygrad.runs import export as exports
 from tardygrad.runs.run import plural
 

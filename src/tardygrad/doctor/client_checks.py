@@ -1,4 +1,4 @@
-"""How the clients do: who never contributes, is refused, lost, without a job, or works for nothing."""
+"""Checks of clients: silent, refused, lost or idle clients, and clients whose work hardly counts."""
 
 from __future__ import annotations
 
@@ -13,31 +13,34 @@ from tardygrad.doctor.history import History
 from tardygrad.doctor.what_if import Remedies
 from tardygrad.runs.run import plural
 
-SLOW = 0.1  # share of weight over share of work: hardly counts
-GONE = 100  # rounds made while a client was at its first job: it is not just late
+SLOW = 0.1  # a client hardly counts if its share of the weight is below this fraction of its share of the work
+GONE = 100  # a client that misses this many rounds with its first job is not just slow
 
 
 def no_rounds(history: History, remedies: Remedies) -> Iterator[Finding]:
-    """Nothing to look at."""
+    """There is no completed round."""
     if not len(history.rounds):
         out = sum(jobs.sent for jobs in history.jobs)
-        says = f"no round has been made yet, of {history.asked or 'those'} asked for; {plural(out, 'job')} sent so far."
-        advice = "wait" if history.going else f"go on with it: tardygrad resume {history.path}"
+        wanted = f" of {history.asked} requested" if history.asked else ""
+        says = f"no round{wanted} is complete; {plural(out, 'job')} sent so far."
+        advice = "wait" if history.going else f"continue the run: tardygrad resume {history.path}"
         yield Finding("note" if history.going else "severe", "no rounds", says, advice)
 
 
 def starvation(history: History, remedies: Remedies) -> Iterator[Finding]:
-    """The buffer could not fill, or clients never contributed."""
+    """The buffer could not be filled, or some clients never contributed."""
     away = [client for client, jobs in enumerate(history.jobs) if jobs.away]
     if history.status == "starved":
         left = history.clients - len(away)
-        says = f"{history.reason or 'the buffer could not fill'} {len(away)} of {history.clients} clients are lost."
+        says = (
+            f"{history.reason or 'the buffer could not be filled.'} {len(away)} of {history.clients} clients are lost."
+        )
         refused = history.refused.total()
         advice = (
-            f"use method.buffer={left} or less, or bring the clients back" if away and left else "bring clients back"
+            f"use method.buffer={left} or less, or restart the lost clients" if away and left else "restart the clients"
         )
         if refused > sum(jobs.taken for jobs in history.jobs):
-            advice = "allow later updates with method.max_delay, or see why they are refused"
+            advice = "raise method.max_delay, or find out why updates are refused"
         yield Finding("severe", "starvation", says, advice, numbers={"lost": away, "refused": refused})
         return
     if not len(history.rounds):
@@ -48,28 +51,30 @@ def starvation(history: History, remedies: Remedies) -> Iterator[Finding]:
     whys: dict[str, list[int]] = {}
     for client in silent:
         jobs = history.jobs[client]
-        why = "lost" if jobs.away else "refused" if jobs.refused else "still at work" if jobs.sent else "without a job"
+        why = (
+            "lost" if jobs.away else "refused" if jobs.refused else "still working" if jobs.sent else "never had a job"
+        )
         whys.setdefault(why, []).append(client)
     parts = [f"{named(history, those)} {why}" for why, those in whys.items()]
     says = f"{len(silent)} of {history.clients} clients never contributed: {'; '.join(parts)}."
     missed = 0
-    if working := whys.get("still at work"):
+    if working := whys.get("still working"):
         longest = max(max(history.jobs[client].open, default=0.0) for client in working)
         missed = int((history.rounds.time > history.time - longest).sum())
-        says += f" The longest of their jobs has been out for {longest:.4g} s of {history.time:.4g} s, in which "
-        says += f"{plural(missed, 'round')} {'was' if missed == 1 else 'were'} made."
-    advice = "make the run longer, or leave them out"
-    if "without a job" in whys:
-        advice = "give them a place: method.dispatch=random, or a larger method.concurrency or run.rounds"
+        says += f" The longest of their jobs has taken {longest:.4g} s of {history.time:.4g} s so far; meanwhile "
+        says += f"{plural(missed, 'round')} {'was' if missed == 1 else 'were'} completed."
+    advice = "make the run longer, or remove these clients"
+    if "never had a job" in whys:
+        advice = "give these clients jobs: method.dispatch=random, or a larger method.concurrency or run.rounds"
     if "refused" in whys and history.refused["too stale"]:
-        advice = "raise method.max_delay or method.buffer: their updates are too stale, however long the run"
+        advice = "raise method.max_delay or method.buffer: the updates of these clients are always too stale"
     many = len(silent) > 0.1 * history.clients and not history.going
     severity: Severity = "warning" if many or missed >= GONE else "note"
     yield Finding(severity, "starvation", says, advice, numbers={"clients": silent, "missed": missed})
 
 
 def refusals(history: History, remedies: Remedies) -> Iterator[Finding]:
-    """Updates that were turned away."""
+    """The server refused updates."""
     refused = history.refused.total()
     if not refused or history.status == "starved":
         return
@@ -77,19 +82,19 @@ def refusals(history: History, remedies: Remedies) -> Iterator[Finding]:
     worst = sorted(range(history.clients), key=lambda client: -history.jobs[client].refused)
     whose = [client for client in worst if history.jobs[client].refused >= 0.1 * refused]
     reasons = ", ".join(f"{number} {reason}" for reason, number in history.refused.most_common())
-    says = f"{plural(refused, 'update')} of {refused / share:.0f} ({share:.1%}) refused: {reasons}."
-    says += f" Mostly of {named(history, whose)}." if whose else ""
+    says = f"the server refused {refused} of {refused / share:.0f} updates ({share:.1%}): {reasons}."
+    says += f" Most came from {named(history, whose)}." if whose else ""
     fixes = {
-        "too stale": "allow a larger method.max_delay, or leave the late clients out",
-        "not finite": "use a smaller local_lr, or a local_clip",
+        "too stale": "raise method.max_delay, or remove the slow clients",
+        "not finite": "use a smaller method.local_lr, or set method.local_clip",
     }
-    advice = fixes.get(history.refused.most_common(1)[0][0], "see what these clients send")
+    advice = fixes.get(history.refused.most_common(1)[0][0], "find out what these clients send")
     numbers = {"share": share, "reasons": dict(history.refused), "clients": whose}
     yield Finding("warning" if share > 0.05 else "note", "refusals", says, advice, numbers=numbers)
 
 
 def losses(history: History, remedies: Remedies) -> Iterator[Finding]:
-    """Clients that were lost, and their jobs with them."""
+    """Clients were lost, together with their jobs."""
     lost = {client: jobs.lost for client, jobs in enumerate(history.jobs) if jobs.lost}
     if not lost or history.status == "starved":
         return
@@ -99,16 +104,16 @@ def losses(history: History, remedies: Remedies) -> Iterator[Finding]:
     says = (
         f"{named(history, list(lost))} {'was' if len(lost) == 1 else 'were'} lost {plural(sum(lost.values()), 'time')}"
     )
-    says += f", {share:.1%} of all jobs; {away} of them {'is' if away == 1 else 'are'} not back."
+    says += f" ({share:.1%} of all jobs); {away} of them {'has' if away == 1 else 'have'} not come back."
     yield Finding("warning" if share > 0.1 else "note", "losses", says, numbers={"clients": lost, "share": share})
 
 
 def idle(history: History, remedies: Remedies) -> Iterator[Finding]:
-    """Clients that wait."""
-    there = history.clients * history.time - sum(jobs.gone for jobs in history.jobs)
-    if not there > 0 or not len(history.rounds):
+    """Clients wait for jobs."""
+    available = history.clients * history.time - sum(jobs.gone for jobs in history.jobs)
+    if not available > 0 or not len(history.rounds):
         return
-    share = 1 - sum(jobs.busy for jobs in history.jobs) / there
+    share = 1 - sum(jobs.busy for jobs in history.jobs) / available
     if share < 0.2:
         return
     method = remedies.method
@@ -120,18 +125,18 @@ def idle(history: History, remedies: Remedies) -> Iterator[Finding]:
     expected = remedies.expect(**fix) if fix else None
     changed = {key: value for key, value in fix.items() if getattr(method, key) != value}
     words = [f"method.{key}={'' if value is None else value}" for key, value in changed.items()]
-    says = f"clients are without a job {share:.0%} of the time."
+    says = f"clients are idle {share:.0%} of the time."
     advice = f"use {' '.join(words)}" if words else None
     numbers = {"idle": share, "then": expected.then._asdict() if expected else None}
     severity: Severity = "warning" if share > 0.5 else "note"
     if expected and expected.faster < 1.1:
-        says += f" It costs little: with {' '.join(words)} there are {expected.faster:.2g} times the effective updates."
+        says += f" This costs little: {' '.join(words)} gives {expected.faster:.2g} times the effective updates."
         severity, advice, expected = "note", None, None
     yield Finding(severity, "idle", says, advice, str(expected) if expected else None, numbers)
 
 
 def dead_weight(history: History, remedies: Remedies) -> Iterator[Finding]:
-    """Clients whose work hardly counts."""
+    """Some clients' work hardly counts."""
     rounds = history.rounds
     busy = np.array([jobs.busy for jobs in history.jobs])
     if not len(rounds) or not busy.sum() > 0:
@@ -144,8 +149,8 @@ def dead_weight(history: History, remedies: Remedies) -> Iterator[Finding]:
     share = float(work[slow].sum())
     if share < 0.05:
         return
-    says = f"{named(history, slow.tolist())} did {share:.0%} of the work, in seconds, and "
-    says += f"{'has' if len(slow) == 1 else 'have'} {weight[slow].sum():.2%} of the weight."
-    advice = "give such clients less work at a time, or leave them out: the rest lose little"
+    says = f"{named(history, slow.tolist())} did {share:.0%} of the work (in seconds), "
+    says += f"but {'has' if len(slow) == 1 else 'have'} only {weight[slow].sum():.2%} of the weight."
+    advice = "give these clients smaller jobs, or remove them: little would be lost"
     numbers = {"clients": slow.tolist(), "work": share, "weight": float(weight[slow].sum())}
     yield Finding("warning" if share > 0.25 else "note", "dead weight", says, advice, numbers=numbers)

@@ -1,4 +1,4 @@
-"""A method on a fleet's clock, with nothing to learn: how fast it is, and how late its updates are."""
+"""Simulate only the clock of a method on a fleet, without training: its speed and its delays."""
 
 from __future__ import annotations
 
@@ -12,60 +12,60 @@ from tardygrad.fleet import Fleet
 from tardygrad.runs.loop import Event, drive
 from tardygrad.tasks.clock import clock
 
-UPDATES, ROUNDS = (4_000, 20_000), 5_000  # of one simulation: these limits keep it below a second
-LAPS = 3  # jobs of the slowest client that show how late it gets
+UPDATES, ROUNDS = (4_000, 20_000), 5_000  # limits of one simulation, which keep it below a second
+LAPS = 3  # jobs of the slowest client to simulate, to see its delays
 
 
 class Clocked(NamedTuple):
-    """What a run takes, as far as it was simulated."""
+    """The result of a simulation."""
 
     rounds: int
     time: float
     delay_mean: float
     delay_max: int
-    effective: float  # updates, each counted 1/p
+    effective: float  # number of updates, each counted as 1/p for its delay p
     idle: float  # share of the clients' time without a job
     refused: float  # share of the updates that arrived
-    waits: int  # the delay that the oldest job would have that is still out
+    waits: int  # the delay of the oldest unfinished job, if it finished now
 
     @property
     def per_round(self) -> float:
-        """Seconds."""
+        """Seconds per round."""
         return self.time / self.rounds
 
     @property
     def per_effective(self) -> float:
-        """Seconds for each effective update."""
+        """Seconds per effective update."""
         return self.time / self.effective
 
 
 class Shifts:
-    """The clients' time with a job out, event by event."""
+    """Counts the time that clients spend with a job."""
 
     def __init__(self) -> None:
-        self.out: dict[int, tuple[int, int, float]] = {}  # client to its job's serial and round, and when it was sent
+        self.out: dict[int, tuple[int, int, float]] = {}  # by client: serial and round of its job, and when it was sent
         self.busy = 0.0
 
     def note(self, event: Event) -> None:
         now, message, _, jobs = event
         if isinstance(message, Update | Lost) and message.client in self.out:
             serial, _, since = self.out[message.client]
-            if isinstance(message, Lost) or message.serial == serial:  # else it has come before
+            if isinstance(message, Lost) or message.serial == serial:  # otherwise it is a duplicate
                 self.busy += now - since
                 del self.out[message.client]
         self.out |= {job.client: (job.serial, job.round, now) for job in jobs}
 
     def idle(self, clients: int, time: float) -> float:
-        """The share of the clients' time until then without a job."""
+        """The share of the clients' time without a job."""
         busy = self.busy + sum(time - since for *_, since in self.out.values())
-        return max(1.0 - busy / (clients * time), 0.0) if time else 0.0  # sums of floats may end beyond 1
+        return max(1.0 - busy / (clients * time), 0.0) if time else 0.0  # rounding may give more than 1
 
 
 def clocked(method: Method, fleet: Fleet, *, rounds: int, parameters: int = 0, seed: int = 0) -> Clocked:
-    """Drive the method's server on the fleet's clock for so many rounds, or as many as are enough to know.
+    """Simulate up to `rounds` rounds of the method on the fleet, fewer if those are enough.
 
     Raises:
-        Starved: the buffer could not fill.
+        Starved: the buffer could not be filled.
     """
     rounds = max(min(rounds, ROUNDS, enough(fleet) // method.buffer), 1)
     task = clock(clients=fleet.clients, parameters=parameters)
@@ -91,7 +91,7 @@ def clocked(method: Method, fleet: Fleet, *, rounds: int, parameters: int = 0, s
 
 
 def enough(fleet: Fleet) -> int:
-    """Updates until the slowest client has come back a few times, within limits.
+    """The number of updates to simulate: the slowest client finishes a few jobs, within limits.
 
     >>> enough(Fleet.paper(clients=400))
     10680
@@ -100,7 +100,7 @@ def enough(fleet: Fleet) -> int:
 
 
 def laps(fleet: Fleet) -> float:
-    """Updates until the slowest client has come back a few times."""
+    """The number of updates until the slowest client has finished a few jobs."""
     known = [(group.clients, max(group.runtime.draw(0.5, 0), 1e-9)) for group in fleet.groups if group.clients]
     slowest = max(median for _, median in known)
     rate = sum(clients / median for clients, median in known)

@@ -1,4 +1,4 @@
-"""Delays against the theorems: by what factor they are too late, and whose they are."""
+"""Check delays against the theorems: how far they are beyond what is proved, and which clients cause it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tardygrad.doctor.what_if import Expected, Remedies
 from tardygrad.report.loader import text
 from tardygrad.theory.delays import Condition, conditions, small
 
-NEAR, FAR = 2, 10  # by these factors a condition may fail for the constant that nobody knows; is far from holding
-NAMED = 5  # clients that are named
+NEAR, FAR = 2, 10  # up to NEAR, unknown constants may explain the failure of a condition; beyond FAR it is clear
+NAMED = 5  # most clients that are listed
 
 
 def delays(history: History, remedies: Remedies) -> Iterator[Finding]:
-    """The condition of the run's own theorem, if it fails."""
+    """The condition of the method's theorem fails."""
     rounds = history.rounds
     if not len(rounds) or rounds.delays.max() == 1:
         return
@@ -32,19 +32,19 @@ def delays(history: History, remedies: Remedies) -> Iterator[Finding]:
     blame = blamed(history, mine)
     known, downplayed = treated(history.label), mine.method.startswith("sd-")
     severity: Severity = "severe" if mine.factor > FAR else "warning" if mine.factor > NEAR else "note"
-    if downplayed or not known:  # constants that are only estimated, or another method's theorem
+    if downplayed or not known:  # the constants are estimates, or the theorem is another method's
         severity = "warning" if mine.factor > FAR else "note"
     largest = int(rounds.delays.max())
-    says = f"updates are up to {largest} rounds late, {rounds.delays.mean():.3g} on average, and {mine.theorem} "
-    says += f"({'' if known else 'of SGDClip, as none speaks of this method; '}{mine.says}, at tail index "
-    says += f"{tail.tail:g}, {tail.source}) fails by a factor of {mine.factor:.3g}. "
-    says += f"{sum(blame.values()):.0%} of the excess is that of {named(history, list(blame))}."
+    says = f"updates are up to {largest} rounds late, {rounds.delays.mean():.3g} on average. {mine.theorem} "
+    says += f"({'' if known else 'of SGDClip, since none covers this method; '}{mine.says}; tail index "
+    says += f"{tail.tail:g}, {tail.source}) is violated by a factor of {mine.factor:.3g}. "
+    says += f"{sum(blame.values()):.0%} of the excess comes from {named(history, list(blame))}."
     if downplayed:
         few = next(one for one in small(rounds.delays, tail.tail) if one.method == mine.method)
         says += (
-            f" {few.share:.0%} of delays are at most T^{few.exponent:.2g}, and any fixed share of those suffices in "
+            f" {few.share:.0%} of delays are at most T^{few.exponent:.2g}; any fixed share of those suffices in the "
         )
-        says += f"the end ({few.proposition})."
+        says += f"long run ({few.proposition})."
     advice, expected = _advice(history, mine, remedies, downplayed)
     numbers = {
         "factor": mine.factor,
@@ -63,7 +63,7 @@ def delays(history: History, remedies: Remedies) -> Iterator[Finding]:
 
 
 def blamed(history: History, condition: Condition) -> dict[int, float]:
-    """The clients that make nine tenths of a condition's excess, each with its share, the worst first."""
+    """The clients that cause 90 % of a condition's excess, with their shares, worst first."""
     excess = np.bincount(history.rounds.clients.ravel(), np.maximum(condition.excess, 0).ravel(), history.clients)
     shares, found = excess / excess.sum(), dict[int, float]()
     for client in np.argsort(-shares, kind="stable"):
@@ -73,7 +73,7 @@ def blamed(history: History, condition: Condition) -> dict[int, float]:
 
 
 def named(history: History, clients: Sequence[int]) -> str:
-    """Clients in words, with their classes."""
+    """A list of clients with their classes."""
     classes = sorted({text(history.classes[client], 40) for client in clients})
     of = f" ({', '.join(classes[:3])})" if classes != ["clients"] else ""
     if len(clients) == 1:
@@ -86,23 +86,23 @@ def named(history: History, clients: Sequence[int]) -> str:
 def _advice(
     history: History, condition: Condition, remedies: Remedies, downplayed: bool
 ) -> tuple[str, Expected | None]:
-    """What the search would choose within the bound; where there is nothing, or beside it, a weight."""
+    """Settings within the bound, found by the search; or, or in addition, downplaying."""
     now = remedies.now
     largest = int(history.rounds.delays.max())
     bound = (now.delay_max if now else largest) - 1 if downplayed else largest / condition.factor
     expected, found = remedies.within(bound), []
-    if downplayed and expected and expected.faster < 1:  # delays are SD's own business
+    if downplayed and expected and expected.faster < 1:  # SD copes with delays anyway
         expected = None
     if expected and remedies.method:
         words = " ".join(changes(expected.method, remedies.method))
-        how = ", and as rounds are fewer and fresher try a larger lr"
-        found.append(words + (how if downplayed else " for as many rounds (with fewer the bound is lower)"))
+        how = ", and try a larger lr, since rounds are fewer and fresher"
+        found.append(words + (how if downplayed else " with the same number of rounds (the bound is lower with fewer)"))
     elif now is None and history.rounds.buffer < history.clients:
-        found.append("a larger method.buffer, how large no simulation of this fleet says")
+        found.append("a larger method.buffer (this fleet cannot be simulated, so it is unknown how large)")
     if not downplayed and (weight := remedies.downplayed()):
-        found.append(f"{weight}, which counts an update of delay p 1/p")
-    advice = "use " + "; or ".join(found) if found else "leave the late clients out"
+        found.append(f"{weight}, which gives an update of delay p the weight 1/p")
+    advice = "use " + "; or ".join(found) if found else "remove the slow clients"
     if not expected and now and not downplayed:
-        advice += f". No M that was tried keeps all delays at {bound:.4g} or below with as many clients at work"
-        advice += f"; with fewer: tardygrad plan {history.path} --fit {history.path}" if history.spec else ""
+        advice += f". No M that was tried keeps all delays at {bound:.4g} or below with this many clients working"
+        advice += f"; try fewer: tardygrad plan {history.path} --fit {history.path}" if history.spec else ""
     return advice, expected

@@ -1,4 +1,4 @@
-"""A run, examined: every check made, and what was found."""
+"""Examine a run: run all checks and collect their findings."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CHECKS: dict[str, Check] = {
 
 
 class Examined(NamedTuple):
-    """What the doctor says of a run."""
+    """The result of an examination."""
 
     run: str
     method: str
@@ -50,21 +50,21 @@ class Examined(NamedTuple):
 
     @property
     def healthy(self) -> bool:
-        """Whether nothing is wrong; notes may be there."""
-        return all(one.severity == "note" for one in self.findings)
+        """Whether there are no findings except notes."""
+        return all(finding.severity == "note" for finding in self.findings)
 
     @property
     def clean(self) -> list[str]:
-        """The checks that found nothing at all."""
-        causes = {one.cause.removeprefix("no ") for one in self.findings} | {"noise"}
+        """The checks without any finding."""
+        causes = {finding.cause.removeprefix("no ") for finding in self.findings} | {"noise"}
         return [name for name in self.checks if name not in causes]
 
 
 def examine(path: Path, *, probed: bool = False) -> Examined:
-    """Read a record and make every check.
+    """Read a record and run all checks.
 
     Args:
-        probed: also build the task, and look at the noise of its gradients.
+        probed: also build the task and measure the noise of its gradients.
     """
     history, found = read(path), list[Finding]()
     if probed:
@@ -75,15 +75,15 @@ def examine(path: Path, *, probed: bool = False) -> Examined:
         remedies = Remedies(history)
         found += [finding for check in CHECKS.values() for finding in check(history, remedies)]
     checks = [*(name for name in CHECKS if name not in unknown(history)), *(["noise"] if probed else [])]
-    status = "going on" if history.going else history.status
+    status = "running" if history.going else history.status
     rounds = len(history.rounds)
     return Examined(str(path), history.method, status, rounds, history.time, checks, in_order(found))
 
 
 def _probed(history: History) -> Tail | None:
-    """The tail of the gradients' noise at x_0, as `tardygrad tail RUN --at init` sees it."""
+    """The tail of the gradient noise at x_0, as in `tardygrad tail RUN --at init`."""
     if history.spec is None:
-        raise Invalid(f"a probe needs the run's spec, got {str(history.path)!r}, begun in Python. Leave --probe out.")
+        raise Invalid(f"--probe needs a run with a spec, got {str(history.path)!r}, started from Python. Leave it out.")
     asked = spec.parse(history.spec)
     task = asked.build().task
     seed = asked.run.seed
@@ -93,5 +93,7 @@ def _probed(history: History) -> Tail | None:
 
 def _noise(history: History, tail: Tail | None) -> Finding:
     if tail is None or tail.index is None:
-        return Finding("note", "tail", "the gradients' noise at x_0 has too few samples for a tail index.")
-    return heavy(history, tail, "the gradients' noise at x_0")
+        return Finding(
+            "note", "tail", "there are too few samples of the gradient noise at x_0 to estimate a tail index."
+        )
+    return heavy(history, tail, "the gradient noise at x_0")

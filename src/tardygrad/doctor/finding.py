@@ -1,4 +1,4 @@
-"""What the doctor finds, as data."""
+"""Findings of the doctor."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple, get_args
 from tardygrad.runs.record import Row
 
 Severity = Literal["severe", "warning", "note"]
-"""It spoils the run; it costs; it is worth knowing."""
+"""severe: the result is unusable; warning: the run wastes time or accuracy; note: good to know."""
 
 Cause = Literal[
     "no rounds",
@@ -24,21 +24,21 @@ Cause = Literal[
     "idle",
     "dead weight",
 ]
-"""What is looked at, the worst first."""
+"""The subjects of the checks, most important first."""
 
 
 class Finding(NamedTuple):
-    """One thing that is not as it should be."""
+    """One problem: what is wrong with evidence, what to change, and what to expect of the change."""
 
     severity: Severity
     cause: Cause
     says: str
     advice: str | None = None
-    expected: str | None = None  # of the advice, on the clock of the fitted fleet
-    numbers: Row | None = None  # what the sentences are made from
+    expected: str | None = None  # effect of the advice, simulated on the fitted fleet
+    numbers: Row | None = None  # the evidence as data
 
 
 def in_order(findings: Iterable[Finding]) -> list[Finding]:
-    """The most important first."""
+    """The findings, most important first."""
     severities, causes = get_args(Severity), get_args(Cause)
-    return sorted(findings, key=lambda one: (severities.index(one.severity), causes.index(one.cause)))
+    return sorted(findings, key=lambda finding: (severities.index(finding.severity), causes.index(finding.cause)))

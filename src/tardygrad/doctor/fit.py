@@ -1,9 +1,9 @@
-"""A fleet, fitted: every client's runtimes from the times that its jobs took in a record.
+"""Fit a fleet to a record: the distribution of every client's runtimes.
 
-Times are those from dispatch to arrival, so messages and queues are in them, and a fitted fleet has no links. Jobs that
-never came back count as at least as long as they were out: each takes the middle one of its client's longer times, or
-stays as it is if there are none (Efron's redistribution to the right). A runtime that is made of such times by a half
-is marked: it takes at least as long. That clients are lost is counted, not modelled.
+A job's time goes from dispatch to arrival, so it includes messages and queues, and a fitted fleet has no links. For a
+job that never came back only a lower bound is known: it is replaced by the median of the client's longer times, or kept
+if there are none (Efron's redistribution to the right). If half of a client's times are such bounds, its runtime is
+marked "at least". Losses of clients are counted, but not modelled.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ from tardygrad.doctor.history import History
 from tardygrad.errors import Invalid
 from tardygrad.fleet import Exponential, Fleet, Group, Integer, LogNormal, Pareto, Trace, Uniform
 
-ENOUGH = 5  # jobs for a distribution of one's own
-ALIKE = 2.0  # clients whose medians are no further apart are neighbours
-TAIL = 20  # jobs that can show a heavy tail
-WHOLE = 10**6  # seconds: whole numbers beyond it are taken for others
-UNLIKELY = 0.01  # a distribution to which a test (Kolmogorov-Smirnov, or chi-square) gives less is no good
-LONGEST = 200  # times in a trace
-POOL = 5000  # times of several clients together
-AT_LEAST = " (at least)"  # behind the name of a group whose runtime is a lower bound
+ENOUGH = 5  # a client with this many jobs gets its own distribution
+ALIKE = 2.0  # clients are similar if their medians differ by at most this factor
+TAIL = 20  # fewer jobs cannot show a heavy tail
+WHOLE = 10**6  # seconds: larger integers are treated as real numbers
+UNLIKELY = 0.01  # a distribution is rejected if its test (Kolmogorov-Smirnov or chi-square) has a smaller p-value
+LONGEST = 200  # most times in a trace
+POOL = 5000  # most times of several clients together
+AT_LEAST = " (at least)"  # suffix of the name of a group whose runtime is a lower bound
 
 Drawn = Uniform | Integer | LogNormal | Exponential | Pareto | Trace
 
 Source = Literal["own", "class", "neighbours", "few", "everyone"]
-"""Whose times a client's runtime is made from: `few` are its own, with the spread of the others."""
+"""Whose times determine a client's runtime; `few`: its own median with a typical spread."""
 
 
 class Fit(NamedTuple):
-    """One client's runtime, and what it is made from."""
+    """One client's runtime and its origin."""
 
     client: int
     name: str  # its class
     jobs: int  # measured
     runtime: Drawn
     source: Source
-    lost: float | None  # share of its jobs that were lost with it; None: it had none
-    at_least: bool  # its runtime is a lower bound, as half of its jobs or more never came back
+    lost: float | None  # share of its jobs that were lost with it; None if it had no jobs
+    at_least: bool  # its runtime is a lower bound because at least half of its jobs never came back
 
 
 class Fitted(NamedTuple):
-    """A fleet, and how each of its clients was fitted."""
+    """A fleet and the fits of its clients."""
 
     fleet: Fleet
     clients: list[Fit]
@@ -59,12 +59,12 @@ def fit(history: History, scale: float = 1.0) -> Fitted:
     """The fleet of a record.
 
     Args:
-        scale: the work of a job to come, over that of the record's.
+        scale: the work of a future job relative to one in the record.
     """
     times = [_completed(jobs.seconds, jobs.open) * scale for jobs in history.jobs]
     short = [_short(jobs.seconds, jobs.open) for jobs in history.jobs]
     if not any(jobs.seconds for jobs in history.jobs):
-        raise Invalid(f"a fit needs a run with at least one finished job, got {str(history.path)!r} with none.")
+        raise Invalid(f"--fit needs a run with at least one finished job, got {str(history.path)!r} with none.")
     runtimes = {client: choose(each) for client, each in enumerate(times) if len(each) >= ENOUGH}
     pools = _Pools(history, times, short)
     found: list[Fit] = []
@@ -80,12 +80,12 @@ def fit(history: History, scale: float = 1.0) -> Fitted:
 
 
 def choose(times: Sequence[float] | NDArray[np.float64], *, several: bool = False) -> Drawn:
-    """The most likely distribution of measured times, or the times themselves where that is unlikely.
+    """The best distribution for measured times, or a trace of the times if none fits.
 
-    Whole numbers are Integer's. Of the others the likelihood decides, less one for every parameter.
+    Integers get an Integer distribution. Otherwise the log-likelihood decides, minus one per parameter.
 
     Args:
-        several: the times are of several clients, who must not repeat them in step.
+        several: the times are of several clients, so they must not become a trace, which all would repeat in step.
 
     >>> choose([2.0, 1.0, 2.0, 1.0, 2.0])
     Integer(low=1, high=2)
@@ -108,7 +108,7 @@ def choose(times: Sequence[float] | NDArray[np.float64], *, several: bool = Fals
 
 
 def _laws(x: NDArray[np.float64]) -> Iterable[tuple[Drawn, Any, int]]:
-    """What may have drawn the times: the fleet's class, scipy's, and its free parameters. The ends are unbiased."""
+    """Candidates: the fleet's class, scipy's distribution, and the number of parameters. Limits are unbiased."""
     n, least, mean = len(x), float(x.min()), float(x.mean())
     beyond = (float(x.max()) - least) / (n - 1)
     low, high = max(least - beyond, 0.0), float(x.max()) + beyond
@@ -118,14 +118,16 @@ def _laws(x: NDArray[np.float64]) -> Iterable[tuple[Drawn, Any, int]]:
         logs = np.log(x)
         median, sigma = math.exp(logs.mean()), float(logs.std(ddof=1))
         yield LogNormal(median, sigma), stats.lognorm(sigma, scale=median), 2
-        above = float((logs - math.log(least)).sum())  # the tail's likeliest value is n over it
+        above = float(
+            (logs - math.log(least)).sum()
+        )  # the maximum likelihood estimate of the tail is n divided by this
         minimum = least * max(1 - above / (n * (n - 1)), 0.5)
         if n >= TAIL:
             yield Pareto(minimum, (n - 2) / above), stats.pareto((n - 2) / above, scale=minimum), 1
 
 
 def _completed(seconds: Sequence[float], out: Sequence[float]) -> NDArray[np.float64]:
-    """All times of a client, those of jobs that never came back at their least."""
+    """All times of a client, including estimates for jobs that never came back."""
     done = np.asarray(seconds, dtype=np.float64)
     longer = [np.sort(done[done > least]) for least in out]
     at_least = [more[(len(more) - 1) // 2] if len(more) else least for more, least in zip(longer, out, strict=True)]
@@ -133,18 +135,18 @@ def _completed(seconds: Sequence[float], out: Sequence[float]) -> NDArray[np.flo
 
 
 def _short(seconds: Sequence[float], out: Sequence[float]) -> int:
-    """How many of these times are lower bounds."""
+    """The number of times that are only lower bounds."""
     return sum(least >= max(seconds, default=0.0) for least in out)
 
 
 def _spread(times: Sequence[NDArray[np.float64]]) -> float:
-    """The standard deviation of a typical client's log-times."""
+    """The standard deviation of a typical client's log times."""
     logs = [np.log(each).std(ddof=1) for each in times if len(each) >= ENOUGH and each.min() > 0]
     return float(np.median(logs)) if logs else 0.0
 
 
 class _Pools:
-    """The times of clients with few jobs, beside those of others."""
+    """Runtimes of clients with few jobs, estimated from other clients."""
 
     def __init__(self, history: History, times: list[NDArray[np.float64]], short: list[int]) -> None:
         self.times, self.classes = times, np.array(history.classes)
@@ -155,7 +157,7 @@ class _Pools:
         self.mates: dict[str, NDArray[np.float64]] = {}
 
     def runtime(self, client: int) -> tuple[Drawn, Source, bool]:
-        """Its class's, its neighbours', or its own few with a typical spread; and whether that is a lower bound."""
+        """The runtime of its class, of similar clients, or of its own few jobs; and whether it is a lower bound."""
         name, middle = self.classes[client], self.medians[client]
         like = self.classes == name
         if name not in self.mates:
@@ -172,7 +174,7 @@ class _Pools:
         return few, "few", self.bounded(client)
 
     def bounded(self, those: NDArray[np.bool_] | int) -> bool:
-        """Whether half of their times or more are lower bounds, and so is their median."""
+        """Whether at least half of their times, and so the median, are lower bounds."""
         return bool(2 * self.short[those].sum() >= self.many[those].sum())
 
     def _pool(self, those: NDArray[np.bool_]) -> NDArray[np.float64]:

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tardygrad.report.loader import RUNNING, going, text, whole
+from tardygrad.report.discover import going
+from tardygrad.report.loader import RUNNING, text, whole
 from tardygrad.runs.events import Advance, Arrival, Dispatch, Join, Loss, Refusal, RunEvent, Tail, read_events
 from tardygrad.runs.record import Row, read_json, reading_record
 

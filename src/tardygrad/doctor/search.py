@@ -1,7 +1,7 @@
-"""Which setting suits a fleet: every M, mode and concurrency on the clock, the fastest first.
+"""Search the settings for a fleet: simulate every M, mode and concurrency, and rank them by speed.
 
-Fast is the least time for an effective update, of which an update of delay p makes 1/p: what downplaying leaves of it,
-and for other methods a measure that favours neither many stale updates nor a few fresh ones.
+Speed is the time per effective update, where an update of delay p counts as 1/p. That is its weight in downplayed
+methods; for other methods it is a compromise between many stale updates and few fresh ones.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from tardygrad.doctor.clock_run import Clocked, clocked
 from tardygrad.errors import Invalid, Starved
 from tardygrad.fleet import Fleet
 
-SIZES = 12  # different M, and the present one
+SIZES = 12  # values of M to try, besides the present one
 MODES: tuple[Mode, ...] = ("sync", "server", "client")
 
 
 class Tried(NamedTuple):
-    """One setting, and what came of it."""
+    """A setting and the result of its simulation."""
 
     method: Method
-    clock: Clocked | None  # None: there is none
-    excluded: str | None  # why it is no choice
-    current: bool = False  # it is the present setting
+    clock: Clocked | None  # None: it cannot run
+    excluded: str | None  # why it is ruled out
+    current: bool = False  # the present setting
 
     @property
     def seconds(self) -> float:
-        """For each effective update."""
+        """Seconds per effective update."""
         return self.clock.per_effective if self.clock else float("inf")
 
 
 def sizes(clients: int, also: int) -> list[int]:
-    """Buffers to try: all if there are few, else evenly spaced on a log scale; and the present one.
+    """Values of M to try: all if there are few, or else evenly spaced on a log scale; and the present one.
 
     >>> sizes(1000, also=25)
     [1, 2, 4, 7, 12, 23, 25, 43, 81, 152, 285, 534, 1000]
@@ -46,9 +46,9 @@ def sizes(clients: int, also: int) -> list[int]:
 
 
 def settings(method: Method, clients: int) -> list[Method]:
-    """The present setting first, then every other one to try.
+    """The present setting first, then all others to try.
 
-    With fewer places than clients, a free one goes to a random client: else the same few would work all the time.
+    With a limited concurrency, jobs go to random clients: otherwise the same few clients would always work.
     """
     found = [method]
     places = (None, *sorted({clients // 2, clients // 4} - {0, clients}, reverse=True))
@@ -62,7 +62,7 @@ def settings(method: Method, clients: int) -> list[Method]:
 
 
 def _same(one: Method, other: Method) -> bool:
-    """Whether the clock cannot tell them apart."""
+    """Whether both have the same clock."""
     places = {None, one.buffer} if one.mode == "sync" else {one.concurrency}
     return (one.mode, one.buffer) == (other.mode, other.buffer) and other.concurrency in places
 
@@ -70,10 +70,10 @@ def _same(one: Method, other: Method) -> bool:
 def search(
     tried: Iterable[Method], fleet: Fleet, *, rounds: int, bound: float, parameters: int = 0, seed: int = 0
 ) -> Iterator[Tried]:
-    """Simulate one setting after the other; the first is the present one.
+    """Simulate the settings one by one; the first is the present one.
 
     Args:
-        bound: a setting with a later update than this, in rounds, is no choice.
+        bound: settings with a larger delay, in rounds, are ruled out.
     """
     for number, method in enumerate(tried):
         try:
@@ -87,12 +87,12 @@ def search(
 
 
 def ranked(tried: Sequence[Tried]) -> list[Tried]:
-    """The fastest first, those that are no choice last; of equals the smaller M, then the earlier."""
+    """The fastest first, ruled-out settings last; of equals, the smaller M first."""
     return sorted(tried, key=lambda one: (one.excluded is not None, one.seconds, one.method.buffer))
 
 
 def changes(method: Method, before: Method) -> list[str]:
-    """What to write on the command line for one method in the place of another."""
+    """The overrides that turn one method into another."""
     found = []
     for key in ("mode", "buffer", "concurrency", "dispatch", "max_delay"):
         if (value := getattr(method, key)) != getattr(before, key):

@@ -1,4 +1,4 @@
-"""Which theorem speaks of a run, and with what constants."""
+"""The theorem for a run and its constants."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from tardygrad.runs.run import label
 from tardygrad.theory.delays import LEAST, MOST, Constants
 from tardygrad.theory.rates import PRESETS, Preset
 
-PRESUMED = 1.5  # the tail index where nobody knows it
+PRESUMED = 1.5  # the tail index if it is unknown
 
 
 class Tailed(NamedTuple):
-    """A tail index, and where it is from."""
+    """A tail index and its origin."""
 
     tail: float  # α
     source: str
 
 
 def presets(name: str, schedule: str | None = None) -> list[Preset]:
-    """The theory's schedules for a method of that label; of one that it does not treat, SGDClip's.
+    """The theory's schedules for a method with this label; those of SGDClip if it covers none.
 
     >>> [one.name for one in presets("SD-Clip²")], [one.name for one in presets("FADAS")]
     (['sd-clip2'], ['sgdclip'])
@@ -39,7 +39,7 @@ def presets(name: str, schedule: str | None = None) -> list[Preset]:
 
 
 def treated(name: str) -> bool:
-    """Whether a theorem speaks of a method of that label.
+    """Whether a theorem covers methods with this label.
 
     >>> treated("sync-SD-Clip²"), treated("FADAS")
     (True, False)
@@ -48,7 +48,7 @@ def treated(name: str) -> bool:
 
 
 def tolerance(method: Method, rounds: int, tail: float, schedule: str | None = None) -> float:
-    """The largest delay that a method is proved to bear in so many rounds, up to a constant; inf: none is known."""
+    """The largest delay that the theory allows in so many rounds, up to a constant; inf if there is no bound."""
     name = label(method)
     if "SD-" in name or not treated(name):
         return math.inf
@@ -56,7 +56,7 @@ def tolerance(method: Method, rounds: int, tail: float, schedule: str | None = N
 
 
 def tail_of(spec: Any, estimates: Sequence[Tail] = ()) -> Tailed:
-    """The tail index of a run's noise: the last one measured with a clear verdict, that of the spec, or a guess."""
+    """The tail index of a run's noise: the last clear measurement, or the spec's, or a default."""
     for tail in reversed(estimates):
         if tail.index is not None and within(tail.index) and "infinite" in str(tail.verdict) and within(tail.high):
             source = "probed at x_0" if tail.round is None else f"measured in round {tail.round}"
@@ -66,20 +66,20 @@ def tail_of(spec: Any, estimates: Sequence[Tail] = ()) -> Tailed:
         value = (tables.get(table) or {}).get(key)
         value = value.get("tail") if isinstance(value, dict) else value
         if value is not None and within(value):
-            return Tailed(float(value), f"of the spec's {key}")
-    return Tailed(PRESUMED, "presumed")
+            return Tailed(float(value), f"from the spec's {key}")
+    return Tailed(PRESUMED, "assumed")
 
 
 def within(tail: Any) -> bool:
-    """Whether the theorems speak of it."""
+    """Whether the theorems cover this tail index."""
     return isinstance(tail, int | float) and not isinstance(tail, bool) and 1 < tail <= 2
 
 
 def constants(history: History, tail: float) -> Constants:
-    """What the theorems need to know, as far as the record says.
+    """The theorems' constants, estimated from the record.
 
-    G is the largest ‖δ‖/(η_ℓ K), averaged over a round; C₁ the fall of the training loss; L the least that a loss with
-    such gradients and such a fall can have, G²/(2C₁). Of coordinate-wise clips u and ũ stand for u√d and ũ√d.
+    G is the largest mean of ‖δ‖/(η_ℓ K) in a round, C₁ the decrease of the training loss, and L = G²/(2C₁) the smallest
+    value that is consistent with them. For coordinate-wise clipping, u and ũ are replaced by u√d and ũ√d.
     """
     rounds = history.rounds
     steps = max((jobs.steps / jobs.taken for jobs in history.jobs if jobs.taken), default=1.0) or 1.0
@@ -102,7 +102,7 @@ def constants(history: History, tail: float) -> Constants:
 
 
 def _positive(value: Any, times: float = 1.0) -> float | None:
-    """A setting that is a number or a schedule, which counts as at its beginning; None if it is not known."""
+    """A positive setting, or the first value of a schedule; None if unknown."""
     if isinstance(value, dict):
         value = value.get("value", value.get("peak"))
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value * times < math.inf:

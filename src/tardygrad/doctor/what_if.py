@@ -1,7 +1,7 @@
-"""What a change of settings would do, on the clock of the fleet that a record shows.
+"""Simulate what a change of settings would do, on the fleet fitted to a record.
 
-Simulations are of as many updates as the run had, or until the slowest client has come back a few times, and count only
-if it did, and if that of the run's own settings has a largest delay like the record's.
+A simulation has as many updates as the run, or more if the slowest client needs them to finish a few jobs. It is
+discarded if that client does not finish, or if the simulation of the run itself does not match its largest delay.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from tardygrad.methods.sgdclip import sgdclip
 from tardygrad.spec import spec
 from tardygrad.spec.signature import call
 
-LIKE = 2.0  # the largest delay of the simulated run may be off by this factor
+LIKE = 2.0  # the simulated largest delay may differ by this factor
 
 
 class Expected(NamedTuple):
-    """A changed method, and the clock now and then."""
+    """A changed method, and the simulations before and after the change."""
 
     method: Method
     now: Clocked
@@ -36,7 +36,7 @@ class Expected(NamedTuple):
 
     @property
     def faster(self) -> float:
-        """Effective updates per second, over those now."""
+        """Effective updates per second relative to before."""
         return self.now.per_effective / self.then.per_effective if self.then.time else 1.0
 
     def __str__(self) -> str:
@@ -51,7 +51,7 @@ class Expected(NamedTuple):
 
 
 class Remedies:
-    """The method and the fleet of a record, to try changes on; nothing where they are not known."""
+    """Simulates changes of a recorded run, as far as its method and fleet are known."""
 
     def __init__(self, history: History) -> None:
         self.history = history
@@ -59,7 +59,7 @@ class Remedies:
 
     @cached_property
     def fleet(self) -> Fleet | None:
-        """As fitted."""
+        """The fitted fleet."""
         try:
             return fit(self.history).fleet
         except Invalid:
@@ -67,14 +67,14 @@ class Remedies:
 
     @cached_property
     def now(self) -> Clocked | None:
-        """The run's own method, simulated; None if that is not like the record."""
+        """The simulation of the run itself; None if it does not match the record."""
         now, seen = self._clock(self.method), self.history.rounds.delays
         if now is None or not seen.size:
             return None
         return now if seen.max() <= LIKE * now.delay_max and now.delay_max <= LIKE * seen.max() else None
 
     def expect(self, **changes: object) -> Expected | None:
-        """What comes of changed settings; None if that is not known, or nothing good."""
+        """The effect of changed settings; None if unknown or invalid."""
         try:
             changed = replace(self.method, **changes) if self.method else None  # type: ignore[arg-type]
         except Invalid:
@@ -83,7 +83,7 @@ class Remedies:
         return Expected(changed, self.now, then) if changed and self.now and then else None
 
     def within(self, bound: float) -> Expected | None:
-        """The search's best M and mode for as many rounds, of those that are asynchronous and keep to the bound."""
+        """The best asynchronous mode and M whose delays are within the bound, for the same number of rounds."""
         method, fleet, now = self.method, self.fleet, self.now
         if method is None or fleet is None or now is None:
             return None
@@ -94,14 +94,15 @@ class Remedies:
             replace(method, mode=mode, buffer=buffer)
             for mode in modes
             for buffer in sizes(most, method.buffer)
-            if buffer < most or (mode == "client" and buffer == most)  # a server that waits for all is synchronous
+            if buffer < most
+            or (mode == "client" and buffer == most)  # a server that waits for all clients is synchronous
         ]
         found = ranked(list(search(tries, fleet, rounds=len(self.history.rounds), bound=bound)))
         kept = (one for one in found if one.excluded is None and one.clock and one.clock.waits <= bound)
         return next((Expected(one.method, now, one.clock) for one in kept if one.clock), None)
 
     def downplayed(self) -> str | None:
-        """What to write for SD; None if the method, or the theory's schedule for it, cannot have it."""
+        """The overrides for downplaying; None if the method or its schedule does not support it."""
         words = ("method.downplay=true", "method.downplay=true method.schedule=theory")
         given = self.history.spec
         if given is None or not treated(self.history.label):
@@ -128,13 +129,13 @@ class Remedies:
 
 
 def method_of(history: History) -> Method | None:
-    """The method of a record: its spec's, or of a run begun in Python one with the same clock, if its text says it."""
+    """The method of a record. For a run started from Python: one with the same clock, if its description tells."""
     if history.spec is not None:
         try:
             part = spec.parse(history.spec).method
             made: Method = call(part.make, part.arguments, "method")
             return made
-        except Invalid:  # of another version
+        except Invalid:  # from another version
             pass
     said = re.search(r" \((synchronous|server-centric|client-centric), M=(\d{1,9}), ", history.method)
     if said is None or int(said[2]) > history.clients:

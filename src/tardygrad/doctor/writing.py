@@ -1,4 +1,4 @@
-"""A spec with a fitted fleet, as a file that can be run, planned and read."""
+"""Write a spec with a fitted fleet to a file."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from tardygrad.spec.toml import document, inline
 
 def written_spec(asked: Spec, fleet: Fleet, *, json: bool) -> str:
     """The spec in JSON, or in TOML with a line for every group of clients."""
-    own = {name: parameter for name, parameter in parameters(Group).items() if name != "link"}  # it has none
+    own = {
+        name: parameter for name, parameter in parameters(Group).items() if name != "link"
+    }  # fitted fleets have no links
     groups = [written_arguments(own, {name: getattr(group, name) for name in own}) for group in fleet.groups]
     tables = asked.resolved()
     if json:
-        made = tables | {"fleet": {"kind": "groups", "groups": groups}}
-        return jsons.dumps(made, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+        written = tables | {"fleet": {"kind": "groups", "groups": groups}}
+        return jsons.dumps(written, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     lines = "".join(f"    {inline(group)},\n" for group in groups)
     fitted = f'[fleet]\nkind = "groups"\ngroups = [\n{lines}]'
     tables["method"] = {key: math.inf if value == "inf" else value for key, value in tables["method"].items()}

@@ -9,7 +9,8 @@ from typing import NamedTuple
 from tardygrad import sweep
 from tardygrad.errors import Invalid
 from tardygrad.report.blocks import Section
-from tardygrad.report.loader import RunView, find, read, text
+from tardygrad.report.discover import find
+from tardygrad.report.loader import RunView, read, text
 from tardygrad.report.page import Live, html
 from tardygrad.report.sections import run_sections
 from tardygrad.report.sweeps import sweep_sections

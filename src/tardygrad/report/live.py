@@ -17,7 +17,8 @@ from itertools import product
 from typing import Any
 
 from tardygrad.errors import Invalid, TardygradError
-from tardygrad.report.loader import RunView, find, text
+from tardygrad.report.discover import find
+from tardygrad.report.loader import RunView, text
 
 HOST = "127.0.0.1"
 FILES = ("spec.json", "events.jsonl", "summary.json", "sweep.json", "study.db", "study.db-wal")

@@ -7,11 +7,10 @@ text is shortened and stripped of characters that cannot be printed. The page es
 from __future__ import annotations
 
 import math
-import os
 from array import array
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -19,7 +18,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tardygrad.errors import Invalid
 from tardygrad.report.downsample import Bar, Lanes, Lateness, Thin
 from tardygrad.report.settings import flat, toml
 from tardygrad.runs import events
@@ -111,48 +109,6 @@ class RunView:
 
 
 RUNNING = "not ended"
-
-
-def going(path: Path) -> bool:
-    """Whether a process has locked the run, as far as the system shows; this does not try to lock it."""
-    try:
-        lock = (path / ".lock").stat()
-        held = Path("/proc/locks").read_text("utf-8")
-    except OSError:
-        return False
-    place = f"{os.major(lock.st_dev):02x}:{os.minor(lock.st_dev):02x}:{lock.st_ino}"
-    return any(place in line.split() and "FLOCK" in line for line in held.splitlines())
-
-
-class Found(NamedTuple):
-    """The directories of runs and of sweeps."""
-
-    runs: list[Path]
-    sweeps: list[Path]
-
-
-def find(places: Sequence[str]) -> Found:
-    """Find the runs and sweeps: each place is one of them, or a folder that contains some at any depth."""
-    runs: dict[Path, Path] = {}
-    sweeps: dict[Path, Path] = {}
-    for place in map(Path, places):
-        own, swept = _below(place, "spec.json"), _below(place, "sweep.json")
-        if not own and not swept:
-            what = "holds none" if place.is_dir() else "is no directory"
-            raise Invalid(
-                f"a run, a sweep or a folder with some is needed, and {str(place)!r} {what}. "
-                "Name what `tardygrad run` or `tardygrad sweep` recorded, such as runs/digits-1."
-            )
-        runs |= {path.resolve(): path for path in own}
-        sweeps |= {path.resolve(): path for path in swept}
-    return Found(list(runs.values()), list(sweeps.values()))
-
-
-def _below(place: Path, name: str) -> list[Path]:
-    """The folders with a file of that name; the search does not descend into runs and sweeps."""
-    if any((place / file).exists() for file in ("spec.json", "sweep.json")):
-        return [place] if (place / name).exists() else []
-    return sorted(path.parent for path in place.rglob(name))
 
 
 def read(path: Path) -> RunView:

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from tardygrad.report import clients, curves, tail_charts
 from tardygrad.report.blocks import Block, Code, Fold, Section, Table, with_suffix
 from tardygrad.report.comparison import baseline_of, comparison, target_of
+from tardygrad.report.discover import going
 from tardygrad.report.groups import SeedGroup, grouped, score_names
-from tardygrad.report.loader import RUNNING, RunView, going, text
+from tardygrad.report.loader import RUNNING, RunView, text
 from tardygrad.runs.run import plural
 
 DETAILED = 12  # runs of a comparison that are also shown one by one

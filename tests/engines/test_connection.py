@@ -92,7 +92,7 @@ def test_one_who_is_silent_is_refused_by_the_command_in_a_few_seconds(
     with listening(held.append) as address, pytest.raises(SystemExit) as ended:
         main(["run", "quadratic", "engine.kind=ray", f"engine.address={address}"])
     assert ended.value.code == 2
-    said = f"error: `address` must be that of a Ray cluster, got '{address}', and who listens there has not answered in"
+    said = f"error: `address` must be that of a Ray cluster, got '{address}', which has not answered in"
     assert capfd.readouterr().err.startswith(f"joining Ray\n{said} 0.3 s. Give host:port of its head;")
     assert not list(tmp_path.iterdir())
     for line in held:
@@ -145,7 +145,7 @@ def cluster() -> Iterator[Any]:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        with joining._settled(ray, True):
+        with joining._patched(ray, True):
             head = {"num_cpus": 1, "node_ip_address": "127.0.0.1", "include_dashboard": False}
             made = Cluster(initialize_head=True, head_node_args=head)
         yield made

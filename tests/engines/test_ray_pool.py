@@ -412,7 +412,7 @@ def test_a_killed_driver_leaves_no_process_and_a_dead_worker_no_words() -> None:
         ({"cpus_per_worker": -1.0}, "`cpus_per_worker` must be a finite number, 0 or more, got -1.0"),
         ({"grace": float("inf")}, "`grace` must be a finite number, 0 or more, got inf"),
         ({"second": float("nan")}, "`second` must be 0, or a number of seconds from 1e-6 to 86,400, got nan"),
-        ({"gpus_per_worker": 1.5}, "`gpus_per_worker` must be a share of one or a whole number, got 1.5"),
+        ({"gpus_per_worker": 1.5}, "`gpus_per_worker` must be a fraction of a GPU or a whole number, got 1.5"),
         ({"gpus_per_worker": 1.0}, "`gpus_per_worker` needs a task that can be moved"),
         ({"patience": float("nan")}, "`patience` must be a number, 0 or more, got nan"),
         ({"evaluate": "never"}, "`evaluate` must be 'beside' or 'between', got 'never'"),

@@ -1,4 +1,4 @@
-"""Ray, started here on loopback or joined where it runs: the one file that imports it."""
+"""Starting Ray on this machine, or joining a running cluster. The only file that imports Ray."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from tardygrad.core.task import Task
 from tardygrad.errors import Invalid, WorkFailed
 
 LEAST = 80_000_000
-"""Bytes of the smallest store that Ray makes."""
+"""Size in bytes of the smallest object store that Ray can create."""
 
 HEAD = 30.0
-"""Seconds that a cluster's head may be away."""
+"""Seconds without an answer of the cluster's head after which a run fails."""
 
 SILENT = 15.0
-"""Seconds that one may take to answer when it is joined."""
+"""Seconds to wait for an answer of the head when joining a cluster."""
 
 
 def ray_module() -> Any:
-    """Ray, if it is installed."""
+    """Import Ray; raises `Invalid` if it is not installed."""
     try:
         import ray
         import ray.cloudpickle
@@ -45,78 +45,79 @@ def ray_module() -> Any:
 
 
 def start(ray: Any, *, cpus: int, gpus: bool, store: int) -> None:
-    """Start Ray on this machine, for no other to see.
+    """Start Ray on this machine, listening on loopback only.
 
     Args:
-        cpus: as Ray counts them.
-        gpus: whether to look for any.
-        store: bytes of memory for what is under way.
+        cpus: CPUs that Ray may schedule.
+        gpus: whether Ray should detect GPUs.
+        store: size of the object store in bytes.
     """
-    told: dict[str, Any] = {"include_dashboard": False, "num_cpus": cpus, "object_store_memory": store}
-    told |= {} if gpus else {"num_gpus": 0}
+    options: dict[str, Any] = {"include_dashboard": False, "num_cpus": cpus, "object_store_memory": store}
+    options |= {} if gpus else {"num_gpus": 0}
     try:
-        _init(ray, True, address="local", _node_ip_address="127.0.0.1", **told)
+        _init(ray, True, address="local", _node_ip_address="127.0.0.1", **options)
     except Exception as error:
         raise Invalid(f"Ray could not be started here: {first_line(error)}.") from error
-    if not (found := ray.nodes()[0]["NodeManagerAddress"]).startswith("127."):
+    if not (host := ray.nodes()[0]["NodeManagerAddress"]).startswith("127."):
         ray.shutdown()
-        raise Invalid(f"Ray must stay on loopback, and {ray.__version__} listens on {found}. Install ray==2.55.1.")
+        raise Invalid(f"Ray must stay on loopback, but {ray.__version__} listens on {host}. Install ray==2.55.1.")
     ray._private.worker._global_node.begun_by = __name__
 
 
 def join(ray: Any, address: str) -> None:
-    """Join a running cluster, "auto" or host:port."""
-    found = _nearby(ray) if address == "auto" else address
-    got = f"{address!r}" if found == address else f"{address!r}, which is {found!r} here"
+    """Join the running cluster at an address, "auto" or host:port."""
+    resolved = _find_cluster(ray) if address == "auto" else address
+    got = f"{address!r}" if resolved == address else f"{address!r}, which is {resolved!r} here"
     rule = f"`address` must be that of a Ray cluster, got {got}"
     fix = "Give host:port of its head; the port is 6379 unless it was started with another."
-    head: Future[bool] = Future()
-    threading.Thread(target=_look, args=(ray, found, head), daemon=True).start()
+    probe: Future[bool] = Future()
+    threading.Thread(target=_probe, args=(ray, resolved, probe), daemon=True).start()
     try:
-        is_one = head.result(timeout=SILENT)
+        is_head = probe.result(timeout=SILENT)
     except TimeoutError as error:
-        raise Invalid(f"{rule}, and who listens there has not answered in {SILENT:g} s. {fix}") from error
+        raise Invalid(f"{rule}, which has not answered in {SILENT:g} s. {fix}") from error
     except Exception as error:
         raise Invalid(f"{rule}: {first_line(error)}. {fix}") from error
-    if not is_one:
+    if not is_head:
         raise Invalid(f"{rule}, where something else listens. {fix}")
     try:
-        _init(ray, found.startswith(("127.", "localhost:", "[::1]:")), address=found)
+        _init(ray, resolved.startswith(("127.", "localhost:", "[::1]:")), address=resolved)
     except Exception as error:
         raise Invalid(f"{rule}: {first_line(error)}.") from error
 
 
-def _nearby(ray: Any) -> str:
-    """The cluster that "auto" means: that of RAY_ADDRESS, or else one on this machine."""
+def _find_cluster(ray: Any) -> str:
+    """The address that "auto" stands for: RAY_ADDRESS, or else a cluster on this machine."""
     try:
         found = ray._private.services.get_ray_address_from_environment("auto", None)
     except ConnectionError:
         found = "local"
-    if found == "local":  # by RAY_ADDRESS; Ray would start another
+    if found == "local":  # RAY_ADDRESS may say so; Ray would start a cluster of its own
         fix = "Start one (ray start --head), or leave `address` out to start Ray for this run."
         raise Invalid(f"`address` 'auto' needs a Ray cluster on this machine, and there is none. {fix}")
     return str(found)
 
 
-def _look(ray: Any, address: str, head: Future[bool]) -> None:
-    """See who listens at an address, in a thread of its own: Ray's part hears no signal, and may wait for long."""
+def _probe(ray: Any, address: str, result: Future[bool]) -> None:
+    """Run `_is_head` in a thread of its own: Ray's client blocks signals, and may wait for minutes."""
     try:
-        head.set_result(_greeted(ray, address))
+        result.set_result(_is_head(ray, address))
     except Exception as error:
-        head.set_exception(error)
+        result.set_exception(error)
 
 
-def _greeted(ray: Any, address: str) -> bool:
-    """Whether a head listens there. Whoever it is, Ray would try for minutes, so look first who answers, and how.
+def _is_head(ray: Any, address: str) -> bool:
+    """Whether a Ray head listens at an address. `ray.init` would retry for minutes, so check this first.
 
-    A head speaks HTTP/2, whose first frame is of type 4, however busy it is; others that do know no such call.
+    A head speaks HTTP/2: even a busy one starts with a frame of type 4 (SETTINGS). Another HTTP/2 server does so too,
+    but fails Ray's first call.
     """
     host, _, port = address.rpartition(":")
-    with socket.create_connection((host.strip("[]"), int(port)), timeout=SILENT) as line:
+    with socket.create_connection((host.strip("[]"), int(port)), timeout=SILENT) as connection:
         if os.environ.get("RAY_USE_TLS", "0").lower() not in ("1", "true"):
-            line.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0)))
-            with line.makefile("rb") as heard:
-                if heard.read(4)[3:] != b"\x04":
+            connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0)))
+            with connection.makefile("rb") as answer:
+                if answer.read(4)[3:] != b"\x04":
                     return False
     try:
         ray._raylet.GcsClient(address=address)
@@ -125,44 +126,44 @@ def _greeted(ray: Any, address: str) -> bool:
     return True
 
 
-def _init(ray: Any, loopback: bool, **told: Any) -> None:
+def _init(ray: Any, loopback: bool, **options: Any) -> None:
     try:
-        with _settled(ray, loopback):
-            ray.init(logging_level="ERROR", log_to_driver=False, configure_logging=False, **told)
-    except BaseException:  # Ctrl-C, say: what has begun goes
+        with _patched(ray, loopback):
+            ray.init(logging_level="ERROR", log_to_driver=False, configure_logging=False, **options)
+    except BaseException:  # Ctrl-C included: stop what has already started
         with suppress(Exception):
             ray.shutdown()
         raise
 
 
 @contextmanager
-def _settled(ray: Any, loopback: bool) -> Iterator[None]:
-    """Ray's settings while it starts; afterwards all is as it was.
+def _patched(ray: Any, loopback: bool) -> Iterator[None]:
+    """Change Ray's settings while it starts, and restore them afterwards.
 
-    1. Without the first of the variables, Ray puts an outside address in the place of a loopback one. It reads it when
-       it is imported, which may have been long ago.
-    2. It prints the deaths of workers on standard output, whatever `log_to_driver` says.
-    3. It takes SIGTERM for itself, and would end with exit code 15.
+    1. Ray replaces a loopback address by an external one unless the first variable is 0. It reads the variable when it
+       is imported, which may have been earlier, so its constant is set too.
+    2. Ray prints the deaths of workers to standard output, whatever `log_to_driver` says.
+    3. Ray installs its own handler for SIGTERM, which would end this process with exit code 15.
     """
-    here = ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] if loopback else []
-    names = [*here, "RAY_USAGE_STATS_ENABLED", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"]
-    inside: list[tuple[Any, str, Any]] = [
+    loopback_only = ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] if loopback else []
+    names = [*loopback_only, "RAY_USAGE_STATS_ENABLED", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"]
+    attributes: list[tuple[Any, str, Any]] = [
         (ray._private.worker, "listen_error_messages", lambda *_: None),
         (ray._private.utils, "set_sigterm_handler", lambda *_: None),
     ]
-    inside += [(ray._private.ray_constants, "ENABLE_RAY_CLUSTER", False)] if loopback else []
-    were = [(module, name, getattr(module, name, None)) for module, name, _ in inside]
-    said = {name: os.environ.get(name) for name in names}
+    attributes += [(ray._private.ray_constants, "ENABLE_RAY_CLUSTER", False)] if loopback else []
+    old_attributes = [(module, name, getattr(module, name, None)) for module, name, _ in attributes]
+    old_variables = {name: os.environ.get(name) for name in names}
     handler = signal.getsignal(signal.SIGTERM) if threading.current_thread() is threading.main_thread() else None
     try:
         os.environ |= dict.fromkeys(names, "0")
-        for module, name, value in inside:
+        for module, name, value in attributes:
             setattr(module, name, value)
         yield
     finally:
-        for module, name, value in were:
+        for module, name, value in old_attributes:
             setattr(module, name, value)
-        for name, text in said.items():
+        for name, text in old_variables.items():
             os.environ.pop(name, None)
             os.environ |= {} if text is None else {name: text}
         if handler is not None:
@@ -170,50 +171,50 @@ def _settled(ray: Any, loopback: bool) -> Iterator[None]:
 
 
 class Monitor:
-    """Whether Ray is still there. Ray ends the process that asks it for anything once its own part of this machine is
-    dead, and any process when its head has been away for a minute; so look here first, and often."""
+    """Checks that Ray is alive. Call `check` often, and before every call of Ray: Ray exits a process that calls it
+    after the raylet of this machine has died, and every process once the head has been gone for a minute."""
 
     def __init__(self, ray: Any) -> None:
         node = ray._private.worker._global_node
-        self._ray, self._folder = ray, None  # of a Ray that was started here
+        self._ray, self._folder = ray, None  # the session folder, if Ray was started here
         if getattr(node, "begun_by", None) == __name__:
             self._folder = Path(node.get_session_dir_path())
-        self._process: int | None = None  # a descriptor that can be read when the process has ended
-        with suppress(AttributeError, OSError), socket.socket(socket.AF_UNIX) as line:
-            line.connect(node.raylet_socket_name)
-            process, _, _ = struct.unpack("3i", line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        self._process: int | None = None  # a pidfd of the raylet: readable once that has ended
+        with suppress(AttributeError, OSError), socket.socket(socket.AF_UNIX) as raylet:
+            raylet.connect(node.raylet_socket_name)
+            process, _, _ = struct.unpack("3i", raylet.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
             self._process = os.pidfd_open(process)
         host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
         self._head = host.strip("[]"), int(port)
-        self._looked = self._answered = time.monotonic()
+        self._last_check = self._last_answer = time.monotonic()
 
     def check(self) -> None:
         if self._process is not None and select.select([self._process], [], [], 0)[0]:
-            raise WorkFailed("Ray has died on this machine, and with it all that was under way.")
-        if (now := time.monotonic()) - self._looked < HEAD / 10:
+            raise WorkFailed("Ray has died on this machine, and all jobs in flight are lost.")
+        if (now := time.monotonic()) - self._last_check < HEAD / 10:
             return
-        self._looked = now
+        self._last_check = now
         with suppress(OSError):
             socket.create_connection(self._head, timeout=1.0).close()
-            self._answered = now
-        if now - self._answered > HEAD:
+            self._last_answer = now
+        if now - self._last_answer > HEAD:
             raise WorkFailed(f"the head of the Ray cluster has not answered for {HEAD:g} s: {self._head[0]}.")
 
     def close(self) -> None:
-        """Look no more. What a Ray of ours has left on the disk goes, unless work has failed: its logs may say why."""
+        """Stop monitoring. Delete the session folder if Ray was started here; if work failed, its logs are kept."""
         if self._process is not None:
             os.close(self._process)
             self._process = None
         if self._folder and not self._ray.is_initialized() and not isinstance(sys.exception(), WorkFailed):
             with suppress(OSError):
                 latest = self._folder.with_name("session_latest")
-                if latest.readlink() == self._folder:  # Ray never replaces a link to nothing
+                if latest.readlink() == self._folder:  # Ray never replaces a dangling link
                     latest.unlink()
             shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def object_store(task: Task, method: Method, *, workers: int, payload: int) -> int:
-    """Bytes for what is under way: the task, start vectors, updates on their way or in a buffer, and some room.
+    """The size of the object store in bytes: the task, start vectors, updates in transit or buffered, and 50 % on top.
 
     Args:
         payload: bytes of task and method.
@@ -238,7 +239,7 @@ def object_store(task: Task, method: Method, *, workers: int, payload: int) -> i
 
 
 def first_line(error: Exception) -> str:
-    """What an error says, in a line.
+    """The type of an error and the first line of its message.
 
     >>> first_line(ValueError("No luck.  \\nAt all."))
     'ValueError: No luck'

@@ -1,4 +1,4 @@
-"""How long a job may take before it is written off, judged by how long others took."""
+"""Timeouts of jobs, computed from the times of earlier jobs."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections import deque
 from statistics import median
 
 OWN = 50
-"""Times of a client that are remembered."""
+"""How many of a client's last times are kept."""
 
 
 class Deadlines:
-    """max(grace, median + patience · MAD) of a client's own last times.
+    """The timeout of a client's job: max(grace, median + patience · MAD) of its last times.
 
-    A client with fewer than three times is judged by those of all clients, if there are five; else not at all.
+    A client with fewer than three times gets the timeout of all clients' times, or none if there are fewer than five.
 
     Args:
-        patience: how many MADs (medians of the distances to the median); inf waits for ever.
-        grace: seconds that every job has.
+        patience: number of MADs (median absolute deviations); inf: jobs never time out.
+        grace: the smallest timeout, in seconds.
 
     >>> deadlines = Deadlines(patience=10.0, grace=1.0)
     >>> for seconds in (2.0, 2.5, 3.0):
@@ -30,25 +30,25 @@ class Deadlines:
         self.patience, self.grace = patience, grace
         self._own: dict[int, deque[float]] = {}
         self._all: deque[float] = deque(maxlen=10 * OWN)
-        self._limits: dict[int | None, float] = {}  # of a client, None: of all; until the next time comes in
+        self._limits: dict[int | None, float] = {}  # by client, None: of all; cached until the next time is added
 
     def took(self, client: int, seconds: float) -> None:
-        """A job is done."""
+        """Record how long a client's job took."""
         self._own.setdefault(client, deque(maxlen=OWN)).append(seconds)
         self._all.append(seconds)
         self._limits.pop(client, None)
         self._limits.pop(None, None)
 
     def limit(self, client: int) -> float:
-        """Seconds that a client's job may take."""
+        """The timeout of a client's job, in seconds."""
         if self.patience == math.inf:
             return math.inf
-        whose = client if len(self._own.get(client, ())) >= 3 else None
-        if whose is None and len(self._all) < 5:
+        key = client if len(self._own.get(client, ())) >= 3 else None
+        if key is None and len(self._all) < 5:
             return math.inf
-        if whose not in self._limits:
-            times = self._all if whose is None else self._own[whose]
-            middle = median(times)
-            spread = median(abs(seconds - middle) for seconds in times)
-            self._limits[whose] = max(self.grace, middle + self.patience * spread)
-        return self._limits[whose]
+        if key not in self._limits:
+            times = self._all if key is None else self._own[key]
+            center = median(times)
+            mad = median(abs(seconds - center) for seconds in times)
+            self._limits[key] = max(self.grace, center + self.patience * mad)
+        return self._limits[key]

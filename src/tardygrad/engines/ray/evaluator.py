@@ -1,4 +1,4 @@
-"""Evaluations on a worker of their own, while the training goes on."""
+"""Evaluations on a separate worker, while training continues."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tardygrad.engines.ray.deadlines import Deadlines
 from tardygrad.errors import WorkFailed
 
 RETRIES = 5
-"""Workers that may die over one evaluation before the run fails."""
+"""How often an evaluation is repeated after its worker died, before the run fails."""
 
 POLL = 0.1
-"""Seconds between two looks whether to go on waiting."""
+"""Seconds between checks while waiting for an answer."""
 
 
 @dataclass(eq=False)
@@ -27,20 +27,20 @@ class EvaluationRequest:
     actor: Any
     reference: Any  # of the answer
     since: float
-    started: float  # when the worker was up
+    started: float  # not before the worker was up
     deaths: int = 0
 
 
 class EvaluationWorker:
-    """One worker that evaluates models in the order of requests. If it dies, another one repeats the evaluation.
+    """A worker that evaluates models in the order of requests. If it dies, a new worker repeats the evaluation.
 
     Args:
         new_actor: starts an actor.
-        kill: ends one.
-        deadlines: how long an evaluation may take.
+        kill: kills an actor.
+        deadlines: timeouts of evaluations.
         check: called while waiting; raises if the wait should end.
-        timeout: seconds to wait for a worker to come up.
-        missing: says which workers are missing.
+        timeout: seconds to wait until the worker is up.
+        missing: returns a message about missing workers.
     """
 
     def __init__(
@@ -68,20 +68,20 @@ class EvaluationWorker:
 
     def answer(self, request: EvaluationRequest, *, wait: bool) -> tuple[dict[str, float], float] | None:
         self._check()
-        while (answer := self._look(request, POLL if wait else 0.0)) is None and wait:
+        while (answer := self._poll(request, POLL if wait else 0.0)) is None and wait:
             self._check()
             up = bool(self._ray.wait([self.up], timeout=0)[0])
             now = time.monotonic()
             if not up:
                 request.started = now
                 if now - request.since > self._timeout:
-                    raise WorkFailed(f"{self._missing()} Leave one for evaluations, or use evaluate='between'.")
+                    raise WorkFailed(f"{self._missing()} Leave a worker for evaluations, or use evaluate='between'.")
             elif request.actor is self.actor and now - request.started > self._deadlines.limit(0):
-                self._kill(self.actor)  # it takes far longer than ever before; another one will repeat it
+                self._kill(self.actor)  # it timed out; a new worker will repeat it
         return answer
 
-    def _look(self, request: EvaluationRequest, seconds: float) -> tuple[dict[str, float], float] | None:
-        """The answer, if it is there within `seconds`."""
+    def _poll(self, request: EvaluationRequest, seconds: float) -> tuple[dict[str, float], float] | None:
+        """The answer; None if it does not arrive within `seconds`."""
         if not self._ray.wait([request.reference], timeout=seconds)[0]:
             return None
         try:

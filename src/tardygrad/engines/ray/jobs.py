@@ -1,4 +1,4 @@
-"""What a pool on Ray knows about its jobs and messages."""
+"""The jobs and messages of a `RayPool`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tardygrad.engines.ray.workers import Worker
 
 @dataclass
 class StartVector:
-    """A start vector in Ray's object store."""
+    """A start vector in Ray's object store, shared by its jobs."""
 
-    slices: list[Any]  # references to it, once it is there
-    jobs: int = 0  # that need it
+    slices: list[Any]  # references to its slices; empty until it is stored
+    jobs: int = 0  # how many still need it
 
 
 @dataclass(eq=False)
@@ -24,16 +24,16 @@ class RunningJob:
 
     job: Job
     worker: Worker
-    parts: list[Any]  # references to its update's vectors, for each server shard
-    left: list[Any]  # reference to what a narrow wire leaves out of them, if it does
+    parts: list[Any]  # references to the parts of its update's vectors, one for each server shard
+    left: list[Any]  # reference to the compression errors, if the wire compresses
     began: float
-    due: float  # by the run's clock, if a fleet is emulated
-    ends: float | None = None  # once it has timed out: when its worker is killed
-    over: bool = False  # belongs to a run that has ended: nobody wants its update
+    due: float  # when it should return by the run's clock; 0 unless a fleet is emulated
+    ends: float | None = None  # set when it times out: when its worker will be killed
+    over: bool = False  # its run has ended: ignore its update
 
 
 class Ready(NamedTuple):
-    """A message for the server."""
+    """A message for the server, and when it is due."""
 
     due: float
     message: Message

@@ -1,4 +1,4 @@
-"""The real clock on a Ray cluster: workers are actors that have the task, and are replaced when they fail.
+"""The engine on a Ray cluster, in real time: workers are actors that hold the task, and are replaced when they fail.
 
 A job waits for a free worker, is then a `RunningJob`, and comes back as a message: its update, or the loss of its
 client. Ray retries nothing by itself.
@@ -34,10 +34,10 @@ from tardygrad.engines.wire import Wire
 from tardygrad.errors import Interrupted, Invalid, WorkFailed, checked_call
 from tardygrad.fleet import Fleet
 
-POLL = 0.1  # seconds between two looks at what does not come from Ray
-TIMEOUT = 120.0  # seconds without any worker, or without an answer of a server shard, after which a run fails
-STOP_TIMEOUT = 5.0  # the same for a server shard once the run was told to stop
-LOSSES = 10  # of one client in a row, after which its job is to blame and the run fails
+POLL = 0.1  # seconds between checks for interrupts, timeouts and fleet events
+TIMEOUT = 120.0  # seconds without any worker, or without an answer from a server shard, after which a run fails
+STOP_TIMEOUT = 5.0  # the same for a server shard while the run is stopping
+LOSSES = 10  # losses of one client in a row after which the run fails, because its job must be the cause
 
 
 class RayPool(Pool):
@@ -96,10 +96,10 @@ class RayPool(Pool):
         self.workers = Workers(self._ray, lambda: self.session.new_worker(cpus_per_worker), workers)
         self.deadlines = Deadlines(patience, grace)
         self.waiting: deque[Job] = deque()
-        self.running: dict[Any, RunningJob] = {}  # by the reference of its answer
-        self.ready: list[Ready] = []  # by the fleet's times, or as they came
+        self.running: dict[Any, RunningJob] = {}  # by the reference of their answers
+        self.ready: list[Ready] = []  # in order of the fleet's times, or of arrival
         self.models: dict[int, StartVector] = {}  # by the id of a job's x, which its jobs keep alive
-        self.errors: dict[int, tuple[Any, Worker]] = {}  # what the wire has left out of a client's updates, and at whom
+        self.errors: dict[int, tuple[Any, Worker]] = {}  # client → its compression errors, and the worker with them
         self.shards: ShardedVectors | None = None
         self.losses: Counter[int] = Counter()
         self._began: float | None = None
@@ -154,7 +154,7 @@ class RayPool(Pool):
         return self.ready.pop(0).message
 
     def _one_is_late(self) -> bool:
-        """Whether a job should have returned before the fleet event that is due, and is only a moment late."""
+        """Whether a job was due before the fleet event that is due now, and is late by less than `POLL`."""
         at = self.fleet_clock.next_at
         return self.now - at < POLL and any(one.due < at and one.ends is None for one in self.running.values())
 
@@ -180,13 +180,13 @@ class RayPool(Pool):
             time.sleep(min(POLL, left))
 
     def _keep_waiting(self, since: float) -> None:
-        """Raise if the server shards have not answered for too long; without them there can be no checkpoint either."""
+        """Raise if the server shards have not answered for too long; no checkpoint is possible without them."""
         self.session.check()
         if time.monotonic() - since > (STOP_TIMEOUT if self._interrupted else TIMEOUT):
             raise WorkFailed("a server shard does not answer. Resume the run.")
 
     def _start_jobs(self) -> None:
-        """Give waiting jobs to free workers."""
+        """Assign waiting jobs to free workers."""
         while self.waiting and self.workers.free:
             job = self.waiting.popleft()
             if (due := self.fleet_clock.due(job, now := self.now)) == math.inf:
@@ -197,11 +197,11 @@ class RayPool(Pool):
                 model.slices = [self._ray.put(as_vector(job.x).numpy())]
             module_buffers = job.module_buffers and tuple(flat.numpy() for flat in job.module_buffers)
             state = None if job.state is None else {name: value.numpy() for name, value in job.state.items()}
-            light = job._replace(x=None, module_buffers=None, state=None)  # type: ignore[arg-type]
+            small_job = job._replace(x=None, module_buffers=None, state=None)  # type: ignore[arg-type]
             errors, preferred = self.errors.get(job.client, (None, None))
             worker, corrupted = self.workers.take(preferred), (job.client, job.serial) in self.fleet_clock.corrupted
             work = worker.actor.work.options(num_returns=len(self.cuts) + (self.wire != "float32"))
-            facts, *rest = work.remote(light, due - now, corrupted, module_buffers, state, errors, *model.slices)
+            facts, *rest = work.remote(small_job, due - now, corrupted, module_buffers, state, errors, *model.slices)
             shards = len(self.cuts) - 1
             self.running[facts] = RunningJob(job, worker, rest[:shards], rest[shards:], time.monotonic(), due)
 
@@ -213,7 +213,7 @@ class RayPool(Pool):
             del self.models[id(job.x)]
 
     def _collect(self, seconds: float) -> None:
-        """Handle all answers that are there, or wait for one: `seconds` at most, and until the next fleet event."""
+        """Handle all answers that are ready, or wait for one: at most `seconds`, and until the next fleet event."""
         pause = min(seconds, max(self.fleet_clock.next_at - self.now, POLL / 10))
         refs = [*self.running, *self.workers.starting]
         if not refs:
@@ -226,7 +226,7 @@ class RayPool(Pool):
                 self.workers.answered(ref)
 
     def _finish(self, ref: Any) -> None:
-        """A job has come back, or its worker has died."""
+        """Handle the answer of a job, or the death of its worker."""
         running, update = self.running.pop(ref), None
         job = running.job
         try:
@@ -235,7 +235,7 @@ class RayPool(Pool):
                 update = self._received(facts, running)
         except self._ray.exceptions.RayError as error:
             if self.shards:
-                self.shards.check()  # perhaps a shard has died, and not the worker
+                self.shards.check()  # raises if a shard has died, and not the worker
             self.workers.replace(running.worker)
             if running.ends is None:
                 self._lose(job, first_line(error))
@@ -260,7 +260,7 @@ class RayPool(Pool):
         return received(facts, self._ray.get(running.parts[0], timeout=TIMEOUT), self.wire)
 
     def _lose(self, job: Job, why: str) -> None:
-        """A job is lost, as far as we know not because of its client."""
+        """Lose a job whose worker died or which timed out; its client gets another one."""
         self._release(job)
         self.losses[job.client] += 1
         if self.losses[job.client] >= LOSSES:
@@ -269,7 +269,7 @@ class RayPool(Pool):
         self._lose_client(job.client)
 
     def _lose_client(self, client: int) -> None:
-        """A client is lost and joins again at once; what the wire left out of its updates is gone."""
+        """Report a client as lost and joined again; its compression errors are lost."""
         self.errors.pop(client, None)
         self._queue(Ready(0.0, Lost(client)))
         self._queue(Ready(0.0, Joined(client)))
@@ -278,8 +278,8 @@ class RayPool(Pool):
         insort(self.ready, ready, key=lambda one: one.due)
 
     def _time_out(self) -> None:
-        """Give up jobs that are overdue, and kill workers that are overdue once more."""
-        now = time.monotonic()  # a run's own clock may be set back
+        """Lose jobs that have timed out; kill a worker that has not answered for as long again."""
+        now = time.monotonic()  # not `self.now`, which starts again with each run
         if now - self._last_check < POLL:
             return
         self._last_check = now
@@ -293,7 +293,7 @@ class RayPool(Pool):
                 self.workers.replace(running.worker)
 
     def _fleet_event(self) -> Message:
-        """The fleet's event that is due: a client joins, or is lost together with its job and the job's worker."""
+        """The fleet event that is due: a client joins, or is lost together with its job and its worker."""
         message = self.fleet_clock.pop()
         if isinstance(message, Joined):
             return message
@@ -311,7 +311,7 @@ class RayPool(Pool):
         return message
 
     def pending(self) -> Pending:
-        """The fleet's calendar, and the clients with jobs in flight, which end with this process."""
+        """The fleet's calendar, and the clients with jobs in flight: these jobs are lost when the run is resumed."""
         at_work = [running.job for running in self.running.values() if running.ends is None]
         out = {job.client: job.serial for job in (*self.waiting, *at_work)}
         out |= {message.client: 0 for _, message in self.ready if message.client not in out}
@@ -324,11 +324,11 @@ class RayPool(Pool):
             self._lose_client(client)
 
     def resize(self, workers: int) -> None:
-        """Change the number of workers; busy ones that are too many leave after their job."""
+        """Change the number of workers; surplus workers that are busy leave after their job."""
         self.workers.resize(workers, {running.worker for running in self.running.values()})
 
     def _reset(self) -> None:
-        """Prepare for a new run; updates for an earlier one will be ignored."""
+        """Prepare for a new run; updates for the previous one will be ignored."""
         for running in self.running.values():
             running.over, running.ends = True, time.monotonic() + self.deadlines.limit(running.job.client)
         self._drop_shards()
@@ -338,25 +338,25 @@ class RayPool(Pool):
         self._began = time.monotonic()
 
     def _drop_shards(self) -> None:
-        """End the server shards; their run keeps x."""
+        """End the server shards; x is copied to this process first."""
         if self.shards is None:
             return
         if self._ray.is_initialized():
-            with suppress(Exception):  # Ray may be dead, or a shard
+            with suppress(Exception):  # Ray or a shard may be dead
                 self.shards.close()
         for actor in self.shards.actors:
             self.workers.kill(actor)
         self.shards = None
 
     def vectors(self, method: Method, x: Vector) -> VectorStore:
-        """Make the store of a server's vectors, at the beginning of a run."""
+        """Create the store of a server's vectors, at the beginning of a run."""
         self.session.check()
         self._reset()
         if len(self.cuts) == 2:
             return LocalVectors(method, x)
         new_actor, shards = self.session.shard_maker(method), len(self.cuts) - 1
         self.shards = ShardedVectors(self._ray, new_actor, method, x, shards, self._keep_waiting)
-        self._began = time.monotonic()  # now that all are there
+        self._began = time.monotonic()  # again, now that the shards have started
         return self.shards
 
     def missing(self) -> str:
@@ -378,7 +378,7 @@ class RayPool(Pool):
 
     def _new_evaluator(self) -> EvaluationWorker:
         deadlines = Deadlines(self.deadlines.patience, self.deadlines.grace)
-        new_actor = partial(self.session.new_worker, 0.0)  # no CPUs: it must not wait for those that workers have
+        new_actor = partial(self.session.new_worker, 0.0)  # no CPUs, so that it need not wait for those of the workers
         return EvaluationWorker(
             self._ray, new_actor, self.workers.kill, deadlines, self._check, TIMEOUT, self._no_worker
         )
@@ -393,7 +393,7 @@ class RayPool(Pool):
             if self.beside:
                 self._evaluator = self._new_evaluator()
             until = time.monotonic() + TIMEOUT / 4
-            while len(self.workers.free) < room and time.monotonic() < until:  # the clock starts with the work
+            while len(self.workers.free) < room and time.monotonic() < until:  # the clock starts with ready workers
                 self._check()
                 self._collect(POLL)
         except BaseException:

@@ -1,4 +1,4 @@
-"""A pool's session with Ray: it starts or joins a cluster, watches it, makes actors there, and leaves it."""
+"""The connection of a pool to Ray: start or join a cluster, monitor it, create actors, and leave it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tardygrad.errors import Invalid, WorkFailed
 
 
 class Session:
-    """Ray, from `open` to `close`.
+    """A connection to Ray, from `open` to `close`.
 
     Args:
         address: of a cluster to join; None starts Ray here.
@@ -38,7 +38,7 @@ class Session:
         self._payload: Any = None  # task and method, in Ray's object store
 
     def open(self, workers: int) -> None:
-        """Start or join Ray for so many workers, unless this process is connected already."""
+        """Start Ray for this number of workers, or join it, unless this process is connected already."""
         try:
             payload = self.ray.cloudpickle.dumps((self.task, self.method))
         except Exception as error:
@@ -58,7 +58,7 @@ class Session:
             raise
 
     def check(self) -> None:
-        """Call this before any call of Ray: where none runs, Ray would start itself, open to other machines."""
+        """Call this before any call of Ray: without a connection, Ray would start itself, open to other machines."""
         if self._monitor is None:
             raise Invalid("a RayPool works inside its `with` statement, got work outside of it.")
         if not self.ray.is_initialized():
@@ -78,14 +78,14 @@ class Session:
         return make.remote(self._payload, loads, torch.get_num_threads(), device, self.wire, self.cuts)
 
     def shard_maker(self, method: Method) -> Callable[[Any], Any]:
-        """What starts the actor of a server shard, given its slice of x."""
-        how = {"max_restarts": 0, "max_task_retries": 0, "num_cpus": 0, "scheduling_strategy": "SPREAD"}
-        make, threads = self.ray.remote(**how)(ServerShard), torch.get_num_threads()
+        """A function that starts the actor of a server shard, given its slice of x."""
+        options = {"max_restarts": 0, "max_task_retries": 0, "num_cpus": 0, "scheduling_strategy": "SPREAD"}
+        make, threads = self.ray.remote(**options)(ServerShard), torch.get_num_threads()
         payload, loads = self.ray.cloudpickle.dumps(method), self.ray.cloudpickle.loads
-        return lambda part: make.remote(payload, loads, threads, self.ray.put(part), self.wire)
+        return lambda x: make.remote(payload, loads, threads, self.ray.put(x), self.wire)
 
     def room(self, workers: int) -> int:
-        """How many of so many workers can start at once."""
+        """How many of these workers the cluster can start now."""
         has, needs = self.ray.available_resources(), {"CPU": self.cpus, "GPU": self.gpus}
         if self.local:
             del needs["CPU"]
@@ -94,7 +94,7 @@ class Session:
         return min([workers, *(int(has.get(name, 0) / each) for name, each in needs.items() if each)])
 
     def resources(self) -> str:
-        """What a worker needs and the cluster has, as a sentence."""
+        """A sentence that says what a worker needs and what the cluster has."""
         has, needs = self.ray.cluster_resources(), f"{self.cpus:g} CPUs and {self.gpus:g} GPUs"
         return f"each takes {needs}, and the cluster has {has.get('CPU', 0):g} and {has.get('GPU', 0):g}."
 

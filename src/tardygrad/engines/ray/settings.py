@@ -1,4 +1,4 @@
-"""What may be asked of a pool on Ray, checked before anything starts."""
+"""Checks of the settings of a `RayPool`, before anything starts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def check(
     second: float,
     wire: str,
 ) -> None:
-    """Say what is wrong with the settings of a `RayPool`, whose names these are."""
+    """Raise `Invalid` if a setting of `RayPool` is wrong; the arguments have the names of the settings."""
     check_workers(workers)
     if address is not None and not re.fullmatch(r"auto|[\w.\-]+:\d{1,5}|\[[\da-fA-F:]+\]:\d{1,5}", address):
         raise Invalid(f"`address` must be 'auto' or host:port, got {address!r}. Leave it out to start Ray here.")
@@ -41,7 +41,7 @@ def check(
     if not (is_number(second) and (second == 0 or 1e-6 <= second <= 86_400)):
         raise Invalid(f"`second` must be 0, or a number of seconds from 1e-6 to 86,400, got {second!r}.")
     if not (is_number(gpus_per_worker) and (0 <= gpus_per_worker <= 1 or gpus_per_worker in range(2, 1025))):
-        raise Invalid(f"`gpus_per_worker` must be a share of one or a whole number, got {gpus_per_worker!r}.")
+        raise Invalid(f"`gpus_per_worker` must be a fraction of a GPU or a whole number, got {gpus_per_worker!r}.")
     if not (is_number(patience) and patience >= 0):
         raise Invalid(f"`patience` must be a number, 0 or more, got {patience!r}.")
     if evaluate not in ("beside", "between"):

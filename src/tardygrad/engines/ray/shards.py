@@ -1,8 +1,9 @@
-"""A server's vectors in slices, each in a process of its own: all in them is coordinate-wise, so no slice asks another.
+"""A server whose vectors are cut into slices, each held by a process of its own (a shard).
 
-The driver says what to do and hears numbers back; a vector passes through it for a checkpoint or an evaluation. All
-slices look at an update before any of them takes it: by then each holds its own part, so that nothing can go wrong
-half-way. Their processes are not replaced: what they hold is in no other place but the last checkpoint.
+All arithmetic is coordinate-wise, so shards never talk to each other. The driver sends commands and receives numbers;
+whole vectors pass through it only for checkpoints and evaluations. All shards validate an update before any of them
+adds it: by then each has received its part, so an update is added by all or by none. A shard that dies is not replaced,
+because its vectors exist nowhere else but in the last checkpoint: the run fails, and can be resumed.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from tardygrad.errors import Invalid, WorkFailed
 
 
 def bounds(parameters: int, shards: int) -> list[int]:
-    """Where slices begin and end: between blocks, which travel whole.
+    """Where slices begin and end: at the boundaries of the wire's blocks, which are never split.
 
     >>> bounds(100_000, 3)
     [0, 32768, 65536, 100000]
@@ -37,7 +38,7 @@ def bounds(parameters: int, shards: int) -> list[int]:
 
 
 def check(method: Method, parameters: int, shards: int) -> None:
-    """Refuse what cannot be cut into so many slices."""
+    """Raise `Invalid` if the vectors of a method cannot be cut into this number of shards."""
     if isinstance(shards, bool) or not isinstance(shards, int) or shards < 1:
         raise Invalid(f"`server_shards` must be a whole number, 1 or more, got {shards!r}.")
     if shards == 1:
@@ -52,7 +53,7 @@ def check(method: Method, parameters: int, shards: int) -> None:
 
 
 def _separable(outer: Transform) -> bool:
-    """Whether a step does the same to half a vector as to the whole, at any size of its numbers."""
+    """Whether a step is coordinate-wise: tries it on half a vector and on the whole, at several magnitudes."""
 
     def move(v: Tensor) -> Tensor:
         return outer.update(v, outer.init(v), Step(1, (1,), v, v))[0]
@@ -62,15 +63,15 @@ def _separable(outer: Transform) -> bool:
 
 
 class ServerShard:
-    """One slice; what a process of a cluster runs."""
+    """The actor of a shard: it holds one slice of every vector."""
 
     def __init__(self, method: bytes, loads: Callable[[bytes], Any], threads: int, x: Any, wire: Wire) -> None:
         torch.set_num_threads(threads)
         self.vectors, self.wire = LocalVectors(loads(method), tensor(x)), wire
-        self.update: Update | None = None  # looked at, and not yet taken
+        self.update: Update | None = None  # validated, but not yet folded into the sum
 
     def validate(self, facts: Update, part: dict[str, Any]) -> float | Reason:
-        """‖δ‖ of this slice of an update, or what is wrong with it."""
+        """‖δ‖ of this slice of an update, or the reason to refuse it."""
         vectors = {name: unpack(Packed.of(arrays, self.wire), self.wire) for name, arrays in part.items()}
         self.update = facts._replace(delta=vectors["delta"], curvature=vectors.get("curvature"))
         return self.vectors.validate(self.update, None)
@@ -81,7 +82,7 @@ class ServerShard:
         self.update = None
 
     def advance(self, t: int, delays: tuple[int, ...], denominator: float) -> tuple[tuple[float, ...], bool]:
-        """Norms and share of what was done, and whether x is finite."""
+        """This slice's norms and clipped share of the round, and whether its x is finite."""
         return self.vectors.advance(t, delays, denominator)[1:], self.vectors.finite()
 
     def hold(self, s: int) -> None:
@@ -91,34 +92,34 @@ class ServerShard:
         self.vectors.drop(s)
 
     def start(self) -> Any:
-        """x, for those who begin a job."""
+        """This slice of x, for new jobs."""
         return self.vectors.x.numpy()
 
     def here(self) -> None:
-        """Answer."""
+        """Return at once: a sign of life."""
 
     def read(self, name: str) -> Any:
-        """One of its vectors, or several by name or round."""
-        found = getattr(self.vectors, name)
-        if isinstance(found, dict):
-            return {key: value.numpy() for key, value in found.items()}
-        return None if found is None else found.numpy()
+        """A vector, or a dictionary of vectors (the outer state by name, past models by round)."""
+        value = getattr(self.vectors, name)
+        if isinstance(value, dict):
+            return {key: item.numpy() for key, item in value.items()}
+        return None if value is None else value.numpy()
 
     def put(self, x: Any, total: Any, state: dict[str, Any], past: dict[int, Any]) -> None:
-        summed = None if total is None else tensor(total).clone()
-        kept = {name: tensor(value).clone() for name, value in state.items()}
-        self.vectors.put(tensor(x).clone(), summed, kept, {s: tensor(v).clone() for s, v in past.items()})
+        own_total = None if total is None else tensor(total).clone()
+        own_state = {name: tensor(value).clone() for name, value in state.items()}
+        self.vectors.put(tensor(x).clone(), own_total, own_state, {s: tensor(v).clone() for s, v in past.items()})
 
 
 class ShardedVectors:
-    """The vectors of a server, held by several processes; see vectors.py.
+    """A `VectorStore` whose vectors are held by several shards.
 
     Args:
         ray: the module.
-        new_actor: starts the actor of a slice, given it.
+        new_actor: starts the actor of a shard, given its slice of x.
         x: the initial model.
         shards: how many.
-        keep_waiting: is asked, with when it began, whether to wait on for an answer, and raises if not.
+        keep_waiting: called every second of a wait, with the time when it began; raises an error to end it.
     """
 
     def __init__(
@@ -133,10 +134,10 @@ class ShardedVectors:
         self._ray, self._method, self._keep_waiting = ray, method, keep_waiting
         self._bounds = bounds(len(x), shards)
         self.actors = [new_actor(part) for part in self._cut(x)]
-        self._x: Vector | None = None  # once all is over
-        self._finite, self._told = True, list[Any]()
+        self._x: Vector | None = None  # the final model, once `close` was called
+        self._finite, self._sent = True, list[Any]()
         self._start: Parts | None = None  # x for new jobs, until the next round
-        self._all("start")  # they are there
+        self._all("start")  # wait until all have started
 
     @property
     def start(self) -> Parts:
@@ -161,11 +162,11 @@ class ShardedVectors:
         return _each(self._all("read", "past"))
 
     def check(self) -> None:
-        """Say if one of them has died."""
+        """Raise `WorkFailed` if a shard has died."""
         self._all("here")
 
     def close(self) -> None:
-        """Keep of all that is there only x, here."""
+        """Copy x to this process; the other vectors are lost with the shards."""
         self._x = self.x
 
     def validate(self, update: Update, module_buffers: ModuleBuffers | None) -> float | Reason:
@@ -177,30 +178,30 @@ class ShardedVectors:
         if not admission.finite(bare, 0.0):
             return "not finite"
         facts, parts = update._replace(delta=NOTHING, module_buffers=None), update.delta.references
-        asked = [actor.validate.remote(facts, part) for actor, part in zip(self.actors, parts, strict=True)]
+        requests = [actor.validate.remote(facts, part) for actor, part in zip(self.actors, parts, strict=True)]
         try:
-            norms = self._get(asked)
+            norms = self._get(requests)
         except self._ray.exceptions.ObjectLostError:
             return "lost on the way"
         reasons: list[Reason] = [norm for norm in norms if isinstance(norm, str)]  # type: ignore[misc]
         return reasons[0] if reasons else math.hypot(*norms)
 
     def fold(self, update: Update, weight: float) -> None:
-        self._tell("fold", weight)
+        self._send("fold", weight)
 
     def advance(self, t: int, delays: tuple[int, ...], denominator: float) -> Outcome:
-        made = self._all("advance", t, delays, denominator)
-        self._finite, self._start = all(finite for _, finite in made), None
-        norms, moves, shares = zip(*(facts for facts, _ in made), strict=True)
+        results = self._all("advance", t, delays, denominator)
+        self._finite, self._start = all(finite for _, finite in results), None
+        norms, moves, shares = zip(*(facts for facts, _ in results), strict=True)
         sizes = [b - a for a, b in pairwise(self._bounds)]
         clipped = sum(share * size for share, size in zip(shares, sizes, strict=True)) / self._bounds[-1]
         return Outcome(NOTHING, math.hypot(*norms), math.hypot(*moves), clipped)
 
     def hold(self, s: int) -> None:
-        self._tell("hold", s)
+        self._send("hold", s)
 
     def drop(self, s: int) -> None:
-        self._tell("drop", s)
+        self._send("drop", s)
 
     def finite(self) -> bool:
         return self._finite
@@ -210,33 +211,35 @@ class ShardedVectors:
         totals = self._cut(total) if total is not None else [None] * len(self.actors)
         states = [{name: self._cut(value)[i] for name, value in state.items()} for i in range(len(self.actors))]
         pasts = [{s: self._cut(value)[i] for s, value in past.items()} for i in range(len(self.actors))]
-        given = zip(self.actors, self._cut(x), totals, states, pasts, strict=True)
-        self._get([actor.put.remote(*each) for actor, *each in given])
+        slices = zip(self.actors, self._cut(x), totals, states, pasts, strict=True)
+        self._get([actor.put.remote(*each) for actor, *each in slices])
         self._finite = bool(x.isfinite().all())
 
     def _cut(self, v: Tensor) -> list[Any]:
-        """The slices of a vector; of what is no vector, all of it for each."""
+        """The slices of a vector. Any other tensor (a step counter) goes to every shard as it is."""
         if v.shape != (self._bounds[-1],):
             return [v.numpy()] * (len(self._bounds) - 1)
         return [v[a:b].numpy() for a, b in pairwise(self._bounds)]
 
-    def _tell(self, what: str, *given: Any) -> None:
-        """Have all do something; whether it went well is heard with the next answer."""
-        self._told += [getattr(actor, what).remote(*given) for actor in self.actors]
+    def _send(self, method: str, *args: Any) -> None:
+        """Call a method of every shard without waiting; an error is raised by the next `_get`."""
+        self._sent += [getattr(actor, method).remote(*args) for actor in self.actors]
 
-    def _all(self, what: str, *given: Any) -> list[Any]:
-        return self._get([getattr(actor, what).remote(*given) for actor in self.actors])
+    def _all(self, method: str, *args: Any) -> list[Any]:
+        """Call a method of every shard, and wait for the answers."""
+        return self._get([getattr(actor, method).remote(*args) for actor in self.actors])
 
-    def _get(self, asked: list[Any]) -> list[Any]:
-        told, self._told = self._told, []
+    def _get(self, requests: list[Any]) -> list[Any]:
+        """Wait for the answers to requests, and to everything sent before."""
+        sent, self._sent = self._sent, []
         since = time.monotonic()
-        while self._ray.wait(told + asked, num_returns=len(told + asked), timeout=1.0)[1]:
+        while self._ray.wait(sent + requests, num_returns=len(sent + requests), timeout=1.0)[1]:
             self._keep_waiting(since)
         try:
-            answers: list[Any] = self._ray.get(told + asked)
+            answers: list[Any] = self._ray.get(sent + requests)
         except self._ray.exceptions.RayActorError as error:
             raise WorkFailed("a server shard has died. Resume the run.") from error
-        return answers[len(told) :]
+        return answers[len(sent) :]
 
 
 def _each(parts: list[dict[Any, Any]]) -> dict[Any, Vector]:
@@ -244,6 +247,6 @@ def _each(parts: list[dict[Any, Any]]) -> dict[Any, Vector]:
 
 
 def _joined(parts: Iterable[Any]) -> Tensor:
-    """A vector of its slices; of what is no vector, the first."""
+    """A vector from its slices; a scalar, which every shard has, from the first."""
     tensors = [tensor(part) for part in parts]
     return torch.cat(tensors) if tensors[0].dim() else tensors[0].clone()

@@ -1,4 +1,4 @@
-"""What a worker of a cluster runs: a process that has the task, and is sent models and jobs as arrays."""
+"""The actor of a worker: it holds the task, and receives models and jobs as NumPy arrays."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from tardygrad.errors import WorkFailed
 
 
 class WorkerProcess:
-    """A process with the task.
+    """A worker's process.
 
     Args:
-        payload: task and method, as bytes.
-        loads: what makes them of these.
-        threads: torch's; as many as a replay will have, for the same bits.
-        device: where to work; None is where the task is.
-        wire: what the vectors of an update travel as.
-        cuts: where they are cut, for several servers.
+        payload: task and method, pickled.
+        loads: unpickles them.
+        threads: torch threads; a replay needs as many for the same bits.
+        device: where to move the task; None leaves it where it is.
+        wire: number format of updates in transit.
+        cuts: where the vectors of an update are cut for the server shards.
     """
 
     def __init__(
@@ -50,22 +50,29 @@ class WorkerProcess:
             self.task = self.task.to(device)
 
     def ping(self) -> tuple[int, str]:
-        """Process and machine."""
+        """The process id and the machine's name."""
         return os.getpid(), socket.gethostname()
 
     def work(
-        self, job: Job, lasts: float, corrupted: bool, module_buffers: Any, state: Any, errors: Any, *slices: Any
+        self, job: Job, seconds: float, corrupted: bool, module_buffers: Any, state: Any, errors: Any, *slices: Any
     ) -> tuple[Any, ...]:
-        """A job, from the slices of x. Takes so many seconds at least.
+        """Do a job.
 
-        Returns an update without its vectors, the parts of those for each server, and, of a narrow wire, what was left
-        out of them; or what went wrong.
+        Args:
+            seconds: takes at least this long.
+            corrupted: whether to send NaN.
+            errors: the client's compression errors so far.
+            slices: x_s, in one or more slices.
+
+        Returns:
+            The update without its vectors, or an error message; the parts of the vectors, one for each server shard;
+            and, if the wire compresses, the new compression errors.
         """
         began = time.monotonic()
-        x, own = self._model(slices, module_buffers)
-        kept = None if state is None else {name: self._tensor(value) for name, value in state.items()}
+        x, own_buffers = self._model(slices, module_buffers)
+        own_state = None if state is None else {name: self._tensor(value) for name, value in state.items()}
         try:
-            update = perform(job._replace(x=x, module_buffers=own, state=kept), self.task, self.method)
+            update = perform(job._replace(x=x, module_buffers=own_buffers, state=own_state), self.task, self.method)
         except WorkFailed as error:
             return str(error), *[None] * (len(self.cuts) - 1), *[None] * (self.wire != "float32")
         update = corrupt(update) if corrupted else update
@@ -83,11 +90,11 @@ class WorkerProcess:
         up += sum(one.nbytes for one in packed.values()) + _bytes(*(rest.state or {}).values())
         facts = rest._replace(delta=None, state=None, down=down, up=up)  # type: ignore[arg-type]
         answer = (facts, *parts, *([{n: e.cpu().numpy() for n, e in left.items()}] if self.wire != "float32" else []))
-        time.sleep(max(0.0, lasts - (time.monotonic() - began)))
+        time.sleep(max(0.0, seconds - (time.monotonic() - began)))
         return answer
 
     def evaluate(self, module_buffers: Any, x: Any) -> tuple[dict[str, float], float] | str:
-        """Scores and the seconds they took, or what went wrong."""
+        """The scores of a model and the seconds they took, or an error message."""
         began = time.perf_counter()
         try:
             scores = self.task.evaluate(*self._model([x], module_buffers))
@@ -104,15 +111,15 @@ class WorkerProcess:
 
 
 def tensor(array: Any) -> Tensor:
-    """A tensor on memory that may be read-only, which `from_numpy` would warn of."""
-    made: Tensor = from_dlpack(array)
-    return made
+    """A tensor that shares the array's memory; `from_numpy` would warn if that is read-only."""
+    shared: Tensor = from_dlpack(array)
+    return shared
 
 
 def received(facts: Update, part: dict[str, Any], wire: Wire) -> Update:
-    """An update that a worker has sent, in one part: where the wire is wide, views of the memory it came in.
+    """An update that a worker has sent in one part. On a float32 wire its vectors are views of Ray's object store.
 
-    State, which a server keeps for long, is copied: that memory has other things to hold.
+    The state is copied: the server keeps it, and a view would occupy the object store for as long.
     """
     state = part.pop("state", None)
     vectors = {name: unpack(Packed.of(arrays, wire), wire) for name, arrays in part.items()}
@@ -121,7 +128,7 @@ def received(facts: Update, part: dict[str, Any], wire: Wire) -> Update:
 
 
 def bare(facts: Update) -> Update:
-    """An update whose vectors are elsewhere."""
+    """An update without its vectors, with its buffers as tensors."""
     module_buffers = facts.module_buffers and ModuleBuffers(*map(tensor, facts.module_buffers))
     return facts._replace(delta=NOTHING, module_buffers=module_buffers)
 

@@ -1,4 +1,4 @@
-"""The workers of a pool on Ray: how many it wants, which are there, and how failed ones are replaced."""
+"""The workers of a `RayPool`: starting, assigning and replacing them."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from tardygrad.errors import WorkFailed
 
 @dataclass(eq=False)
 class Worker:
-    """One of the pool's workers."""
+    """A worker and its actor."""
 
     actor: Any
-    leaving: bool = False  # after its job
+    leaving: bool = False  # ends after its job
 
 
 class Workers:
     """Workers: each is starting (its actor has not answered yet), free, or busy.
 
-    When anything goes wrong with one, its process is killed and a new one is started: Ray restarts nothing by itself.
+    A worker that fails in any way is killed and replaced: Ray restarts nothing by itself.
 
     Args:
         new_actor: starts an actor.
@@ -43,7 +43,7 @@ class Workers:
         self.starting[worker.actor.ping.remote()] = worker
 
     def answered(self, reference: Any) -> None:
-        """The first answer of a worker is there, or its failure."""
+        """A starting worker has answered, or failed."""
         worker = self.starting.pop(reference)
         try:
             self._ray.get(reference)
@@ -95,7 +95,7 @@ class Workers:
     def kill(self, actor: Any) -> None:
         """End an actor's process."""
         if self._ray.is_initialized():  # otherwise the call would start Ray
-            with suppress(Exception):  # the actor may be dead already, or Ray
+            with suppress(Exception):  # the actor or Ray may be dead already
                 self._ray.kill(actor)
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ import pytest
 from tardygrad.errors import Invalid, RecordError
 from tardygrad.report.build import build
 from tardygrad.report.discover import find, going
-from tardygrad.report.downsample import Lanes, Thin
+from tardygrad.report.downsample import ClientBars, Downsampler
 from tardygrad.report.loader import BARS, CLASSES, CLIENTS, EVEN, POINTS, SPANS, read, tail_of
 from tardygrad.runs.record import Record
 from tardygrad.tail.estimate import estimate
@@ -21,7 +21,7 @@ from tests.report.records import EVIL, events, record, write
 
 def test_a_record_is_counted_right(tmp_path: Path) -> None:
     story = read(record(tmp_path / "run"))
-    assert (story.made, story.time, story.status, story.seconds) == (12, 12.0, "finished", 1.5)
+    assert (story.completed, story.time, story.status, story.seconds) == (12, 12.0, "finished", 1.5)
     assert story.updates == {"small": 22, "large": 2}
     assert story.weights == pytest.approx({"small": 22.0, "large": 0.4})
     assert story.refused == {("too stale", "large"): 1}
@@ -51,7 +51,7 @@ def test_the_update_of_another_job_does_not_end_the_one_that_is_out(tmp_path: Pa
 
 def test_a_torn_record_is_of_a_run_that_has_not_ended(tmp_path: Path) -> None:
     story = read(record(tmp_path / "run", torn=True))
-    assert (story.status, story.ended, story.made, story.seconds) == ("not ended", False, 12, pytest.approx(1.2))
+    assert (story.status, story.ended, story.completed, story.seconds) == ("not ended", False, 12, pytest.approx(1.2))
 
 
 def test_a_summary_from_before_a_resume_is_not_believed(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_a_record_of_an_older_version_is_read(tmp_path: Path) -> None:
 def test_a_run_without_a_file_is_one_that_has_not_come_far(tmp_path: Path, gone: str) -> None:
     path = record(tmp_path / "run")
     (path / gone).unlink()
-    assert read(path).made == (0 if gone == "events.jsonl" else 12)
+    assert read(path).completed == (0 if gone == "events.jsonl" else 12)
 
 
 def test_what_is_not_finite_is_none(tmp_path: Path) -> None:
@@ -164,38 +164,38 @@ def test_a_long_record_is_thinned_while_it_is_read(tmp_path: Path) -> None:
     with (path / "events.jsonl").open("w") as file:
         file.writelines(json.dumps(row) + "\n" for row in events(20 * POINTS))
     story = read(path)
-    assert story.made == 20 * POINTS
+    assert story.completed == 20 * POINTS
     assert len(story.rounds) <= POINTS + 1
-    assert (story.rounds[0]["round"], story.rounds[-1]["round"]) == (1, story.made)
-    assert len({span for _, span, *_ in story.lateness}) <= SPANS
+    assert (story.rounds[0]["round"], story.rounds[-1]["round"]) == (1, story.completed)
+    assert len({span for _, span, *_ in story.delay_spans}) <= SPANS
     assert len(story.working) <= BARS
     assert sum(bar.jobs for bar in story.working) >= story.jobs
-    assert sum(story.updates.values()) == 2 * story.made
+    assert sum(story.updates.values()) == 2 * story.completed
 
 
 def test_of_many_clients_some_are_drawn(tmp_path: Path) -> None:
-    lanes = Lanes(clients=CLIENTS, bars=BARS)
+    lanes = ClientBars(clients=CLIENTS, bars=BARS)
     for client in range(1000):
         lanes.add("working", client, 0.0, 1.0)
-    assert len(lanes.kept("working")) == 1000 // lanes.stride + 1 <= CLIENTS
+    assert len(lanes.of("working")) == 1000 // lanes.stride + 1 <= CLIENTS
 
 
 def test_bars_are_merged_until_there_are_few_whatever_the_states() -> None:
-    lanes = Lanes(clients=4, bars=50)
+    lanes = ClientBars(clients=4, bars=50)
     for i in range(5000):
         lanes.add("working" if i % 2 else "lost", i % 4, float(i), i + 0.5)
     assert lanes.number <= 50
-    assert sum(bar.jobs for state in ("working", "lost") for bar in lanes.kept(state)) == 5000
+    assert sum(bar.jobs for state in ("working", "lost") for bar in lanes.of(state)) == 5000
 
 
 @pytest.mark.parametrize("number", [0, 1, 4, 5, 6, 9, 100])
 def test_thinning_keeps_the_first_and_the_last(number: int) -> None:
-    thin = Thin[int](limit=4)
+    thin = Downsampler[int](limit=4)
     for i in range(number):
         thin.add(i)
-    assert thin.kept[:1] + thin.kept[-1:] == ([0, number - 1] if number else [])
-    assert thin.kept == sorted(set(thin.kept))
-    assert len(thin.kept) <= 5
+    assert thin.items[:1] + thin.items[-1:] == ([0, number - 1] if number else [])
+    assert thin.items == sorted(set(thin.items))
+    assert len(thin.items) <= 5
 
 
 def test_a_folder_stands_for_the_runs_below_it(tmp_path: Path) -> None:

@@ -59,8 +59,8 @@ def timeline(run: RunView) -> Iterator[Figure]:
         notes.append(f"One client in {run.stride} is drawn.")
     if run.gap >= 0:
         notes.append(f"{run.jobs:,} jobs are drawn as {len(bars):,} bars; gaps up to {run.gap:.3g} s are closed.")
-    if run.made > len(run.advances):
-        notes.append(f"{len(run.advances):,} of {run.made:,} rounds have a tick.")
+    if run.completed > len(run.advances):
+        notes.append(f"{len(run.advances):,} of {run.completed:,} rounds have a tick.")
     data = {
         "idle": [{"client": client, "start": begin, "end": end} for client in clients],
         "working": _rows(run, run.working, "working"),
@@ -141,11 +141,11 @@ def delays(run: RunView) -> Iterator[Figure]:
 
 def delays_over_time(run: RunView) -> Iterator[Figure]:
     """Mean and largest delay of each class over time."""
-    if not run.lateness:
+    if not run.delay_spans:
         return
     rows = [
         {"class": name, "round": last, "time": finite(time), "mean": finite(max(mean, 1.0)), "most": max(most, 1)}
-        for name, last, time, mean, most in run.lateness
+        for name, last, time, mean, most in run.delay_spans
     ]
     largest = ("most:Q", "largest delay")
     base = named_data().encode(
@@ -162,7 +162,7 @@ def delays_over_time(run: RunView) -> Iterator[Figure]:
         base.mark_circle(size=24, aria=False).encode(y=mean),
         base.mark_point(size=16, shape="triangle-up", opacity=0.6, aria=False).encode(y=most),
     ).properties(width=WIDTH, height=240)
-    span = min(last for _, last, *_ in run.lateness)
+    span = min(last for _, last, *_ in run.delay_spans)
     spans = f", over spans of {span} rounds" if span > 1 else ""
     caption = f"Mean delay (circles) and largest delay (triangles) of the updates used, by class{spans}."
     yield figure("lateness", "Delays over time", caption, chart, {"rows": rows})

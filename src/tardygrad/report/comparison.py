@@ -79,7 +79,7 @@ def outcomes(groups: list[SeedGroup], baseline: SeedGroup, target: Target | None
     for group in groups:
         own_target, time = _time_to(group, target), spread_of(run.time for run in group.runs)
         delays = [(delay, number) for run in group.runs for (_, delay), number in run.delays.items()]
-        equal = len({run.made for run in (*group.runs, *baseline.runs)}) == 1
+        equal = len({run.completed for run in (*group.runs, *baseline.runs)}) == 1
         last = [run.scores[-1]["scores"] for run in group.runs if run.scores]
         scores = {name: spread_of(row.get(name) for row in last) for name in score_names([group])}
         found.append(
@@ -141,7 +141,7 @@ def comparison(groups: list[SeedGroup], base: SeedGroup, target: Target | None) 
 
 def _row(outcome: Outcome, shown: list[str], target: Target | None) -> tuple[str, ...]:
     runs, reached = outcome.group.runs, outcome.time_to_target
-    statuses, rounds = dict.fromkeys(run.status for run in runs), dict.fromkeys(f"{run.made:,}" for run in runs)
+    statuses, rounds = dict.fromkeys(run.status for run in runs), dict.fromkeys(f"{run.completed:,}" for run in runs)
     some = f"{reached.number} of {len(runs)} runs" if reached and reached.number < len(runs) else _spread(reached)
     return (
         outcome.group.name,

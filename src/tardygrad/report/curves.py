@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import altair as alt
 
 from tardygrad.report.blocks import Figure, Table
-from tardygrad.report.downsample import Thin
+from tardygrad.report.downsample import Downsampler
 from tardygrad.report.figure import CLOCK, PANEL, SMALL, WIDTH, classes_of, figure, named_data, percent
 from tardygrad.report.groups import SeedGroup, mean_curve, score_names
 from tardygrad.report.loader import RunView
@@ -70,11 +70,11 @@ def _figure(groups: list[SeedGroup], curve: Curve) -> Iterator[Figure]:
     lines = {group.name: mean_curve(group, curve.rows, curve.value) for group in groups}
     if not curve.zeros:
         lines = {name: line for name, line in lines.items() if any(point["value"] for point in line)}
-    samples = {name: Thin[Row](max(FEWEST, POINTS // len(lines))) for name in lines}
+    samples = {name: Downsampler[Row](max(FEWEST, POINTS // len(lines))) for name in lines}
     for name, line in lines.items():
         for point in line:
             samples[name].add(point)
-    lines = {name: sample.kept for name, sample in samples.items()}
+    lines = {name: sample.items for name, sample in samples.items()}
     many = max(map(len, lines.values()), default=0) > MANY
     points = [
         {**point, "width": (6 if below(group.label) and len(lines) > 1 else 2) / (2 if many else 1)}

@@ -1,4 +1,4 @@
-"""Streams of any length as lists of a bounded one: what is left out or merged can be said in words."""
+"""Shorten streams of any length to lists short enough to draw."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Generic, NamedTuple, TypeVar
 Item = TypeVar("Item")
 
 
-class Thin(Generic[Item]):
+class Downsampler(Generic[Item]):
     """One in every `step` items of a stream, and the last one.
 
-    >>> few = Thin[int](limit=4)
+    >>> few = Downsampler[int](limit=4)
     >>> for number in range(10):
     ...     few.add(number)
-    >>> few.step, few.kept
+    >>> few.step, few.items
     (4, [0, 4, 8, 9])
     """
 
@@ -23,7 +23,7 @@ class Thin(Generic[Item]):
         self._last: list[Item] = []
 
     def add(self, item: Item) -> None:
-        """The next one."""
+        """Add the next item."""
         if self.seen % self.step == 0:
             self._items.append(item)
             self._last = []
@@ -35,34 +35,33 @@ class Thin(Generic[Item]):
         self.seen += 1
 
     @property
-    def kept(self) -> list[Item]:
-        """What is left, in order."""
+    def items(self) -> list[Item]:
+        """The items that are left, in order."""
         return self._items + self._last
 
 
-class Lateness:
-    """The delays of classes over the rounds: mean and largest in at most so many spans of equal length."""
+class DelaySpans:
+    """Mean and largest delay of each class, in at most `limit` spans of equally many rounds."""
 
     def __init__(self, limit: int) -> None:
         self.limit, self.width = limit, 1
-        self._spans: dict[tuple[int, str], tuple[float, int, int, int]] = {}  # time, updates, sum and most of delays
+        self._spans: dict[tuple[int, str], tuple[float, int, int, int]] = {}  # time, updates, sum and max of delays
 
     def add(self, round: int, name: str, time: float, delay: int) -> None:
-        """An update that was used."""
+        """Add an update that was used in this round."""
         while (round - 1) // self.width >= self.limit:
             before, self._spans, self.width = self._spans, {}, 2 * self.width
-            for (span, each), held in before.items():
-                self._put(span // 2, each, held)
+            for (span, each), totals in before.items():
+                self._put(span // 2, each, totals)
         self._put((round - 1) // self.width, name, (time, 1, delay, delay))
 
     def _put(self, span: int, name: str, new: tuple[float, int, int, int]) -> None:
         time, number, total, most = self._spans.get((span, name), (0.0, 0, 0, 0))
-        held = (max(time, new[0]), number + new[1], total + new[2], max(most, new[3]))
-        self._spans[span, name] = held
+        self._spans[span, name] = (max(time, new[0]), number + new[1], total + new[2], max(most, new[3]))
 
     @property
-    def kept(self) -> list[tuple[str, int, float, float, int]]:
-        """Class, last round of the span, time of the last update in it, mean and largest delay."""
+    def rows(self) -> list[tuple[str, int, float, float, int]]:
+        """Of each span: class, last round, time of the last update, mean and largest delay."""
         return [
             (name, (span + 1) * self.width, time, total / number, most)
             for (span, name), (time, number, total, most) in sorted(self._spans.items())
@@ -70,52 +69,52 @@ class Lateness:
 
 
 class Bar(NamedTuple):
-    """A stretch of a client's time."""
+    """A period in which a client was in one state."""
 
     client: int
     start: float
     end: float
-    jobs: int  # how many are drawn as one
+    jobs: int  # merged into this bar
 
 
-class Lanes:
+class ClientBars:
     """What clients did over time, as a bounded number of bars.
 
-    Of too many clients every second is left out; then bars with gaps too short to be seen are merged.
+    If there are too many clients, every second one is left out; if there are too many bars, short gaps are closed.
     """
 
     def __init__(self, clients: int, bars: int) -> None:
         self.clients, self.bars = clients, bars
         self.stride, self.gap, self.number = 1, -1.0, 0
-        self._lanes: dict[int, dict[str, list[Bar]]] = {}
+        self._clients: dict[int, dict[str, list[Bar]]] = {}
 
     def add(self, state: str, client: int, start: float, end: float) -> None:
-        """A client was in a state from start to end."""
+        """Add a period in which a client was in this state."""
         if client % self.stride:
             return
         self._put(state, Bar(client, start, end, 1))
-        while len(self._lanes) > self.clients:
+        while len(self._clients) > self.clients:
             self.stride *= 2
-            self._again({each: lane for each, lane in self._lanes.items() if each % self.stride == 0})
+            self._rebuild({each: states for each, states in self._clients.items() if each % self.stride == 0})
         while self.number > self.bars:
             self.gap = max(2 * self.gap, end / 1000, 1e-9)
-            self._again(self._lanes)
+            self._rebuild(self._clients)
 
     def _put(self, state: str, bar: Bar) -> None:
-        lane = self._lanes.setdefault(bar.client, {}).setdefault(state, [])
-        if lane and bar.start - lane[-1].end <= self.gap:
-            lane[-1] = Bar(bar.client, lane[-1].start, max(bar.end, lane[-1].end), lane[-1].jobs + bar.jobs)
+        bars = self._clients.setdefault(bar.client, {}).setdefault(state, [])
+        if bars and bar.start - bars[-1].end <= self.gap:
+            bars[-1] = Bar(bar.client, bars[-1].start, max(bar.end, bars[-1].end), bars[-1].jobs + bar.jobs)
         else:
-            lane.append(bar)
+            bars.append(bar)
             self.number += 1
 
-    def _again(self, lanes: dict[int, dict[str, list[Bar]]]) -> None:
-        self._lanes, self.number = {}, 0
-        for lane in lanes.values():
-            for state, bars in lane.items():
+    def _rebuild(self, clients: dict[int, dict[str, list[Bar]]]) -> None:
+        self._clients, self.number = {}, 0
+        for states in clients.values():
+            for state, bars in states.items():
                 for bar in bars:
                     self._put(state, bar)
 
-    def kept(self, state: str) -> list[Bar]:
+    def of(self, state: str) -> list[Bar]:
         """The bars of a state, by client."""
-        return [bar for _, lane in sorted(self._lanes.items()) for bar in lane.get(state, ())]
+        return [bar for _, states in sorted(self._clients.items()) for bar in states.get(state, ())]

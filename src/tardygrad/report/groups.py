@@ -9,7 +9,7 @@ from statistics import mean, stdev
 from typing import NamedTuple
 
 from tardygrad.report.loader import RunView, finite, short, text
-from tardygrad.report.settings import apart
+from tardygrad.report.settings import differing_settings
 from tardygrad.runs.record import Row
 
 SCORES = 6  # most scores that are drawn
@@ -49,7 +49,7 @@ def grouped(runs: Iterable[RunView]) -> list[SeedGroup]:
     differences: dict[Path, list[str]] = {}
     for same in by_label.values():
         known = {run.path: run.settings for run in same if run.settings}
-        differences |= zip(known, apart(list(known.values())), strict=True)
+        differences |= zip(known, differing_settings(list(known.values())), strict=True)
     groups: dict[str, SeedGroup] = {}
     for members in by_settings.values():
         label, path = members[0].label, members[0].path

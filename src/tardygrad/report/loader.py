@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tardygrad.report.downsample import Bar, Lanes, Lateness, Thin
+from tardygrad.report.downsample import Bar, ClientBars, DelaySpans, Downsampler
 from tardygrad.report.settings import flat, toml
 from tardygrad.runs import events
 from tardygrad.runs.events import Advance, Arrival, Dispatch, Evaluation, Join, Loss, Refusal, RunEvent, read_events
@@ -26,7 +26,8 @@ from tardygrad.runs.record import Row, read_json, reading_record
 from tardygrad.tail.estimate import FEWEST
 from tardygrad.tail.hill import hill
 
-POINTS, SPANS, CLIENTS, BARS, CLASSES = 400, 120, 64, 3000, 8  # of a curve, of delays, of a timeline, of a fleet
+POINTS, SPANS = 400, 120  # most points of a curve, most spans of delays
+CLIENTS, BARS, CLASSES = 64, 3000, 8  # most clients and bars of a timeline, most classes of a fleet
 EVEN = 1000  # a larger tail index means that the norms are almost equal: there is no tail
 SMALLEST, LARGEST = 1e-300, 1e150  # numbers that can be drawn and squared
 
@@ -36,14 +37,14 @@ class Tail(NamedTuple):
 
     tail: float
     error: float  # standard, tail / √number
-    number: int  # of norms it is made from
+    number: int  # of norms used
     edge: float  # where the tail begins
     share: float  # of the norms beyond the edge
     points: list[tuple[float, float]]  # r, and the share of norms beyond it
 
 
 class Use(NamedTuple):
-    """How the clients of a class spent their time: total seconds."""
+    """How the clients of a class spent their time, in total seconds."""
 
     clients: int
     working: float
@@ -65,28 +66,28 @@ class RunView:
     classes: dict[str, int]  # clients of each, as far as known
     status: str
     reason: str | None
-    made: int  # rounds
+    completed: int  # rounds
     time: float
     seconds: float | None
     rounds: list[Row]  # round, time, seconds, steps so far, loss, clipped, local_clipped, snapshots
-    step: int  # one in so many rounds is kept
+    step: int  # one in this many rounds is kept
     scores: list[Row]  # round, time, seconds, steps so far, and the scores by name under `scores`
-    score_step: int  # one in so many evaluations is kept
-    tails: list[Row]  # round, time, and of the round's updates: tail index, its low and high, whether too few to tell
-    tail_step: int  # one in so many is kept
+    score_step: int  # one in this many evaluations is kept
+    tails: list[Row]  # round, time; index, low and high of the updates' tail; few: whether there were too few values
+    tail_step: int  # one in this many estimates is kept
     delays: Counter[tuple[str, int]]  # of the updates used, by class
-    lateness: list[tuple[str, int, float, float, int]]
+    delay_spans: list[tuple[str, int, float, float, int]]  # as `DelaySpans.rows`
     weights: dict[str, float] | None  # sums by class; None: not recorded
     refused: Counter[tuple[str, str]]  # by reason and class
     lost: Counter[str]
     arrived: int
-    snapshots: int  # most at once
+    snapshots: int  # largest number of past models at once
     uses: dict[str, Use]
     working: list[Bar]
     away: list[Bar]
-    stride: int  # one in so many clients is drawn
-    gap: float  # shorter ones are not drawn; negative: all are
-    jobs: int  # that ended
+    stride: int  # one in this many clients is drawn
+    gap: float  # gaps of up to this many seconds are closed; negative: none are
+    jobs: int  # jobs that ended
     advances: list[float]
     tail: Tail | None
 
@@ -100,7 +101,7 @@ class RunView:
 
     @property
     def ended(self) -> bool:
-        """Whether the run said how it ended."""
+        """Whether the record says how the run ended."""
         return self.status != RUNNING
 
     def class_of(self, client: int) -> str:
@@ -117,7 +118,7 @@ def read(path: Path) -> RunView:
     summary = read_json(path / "summary.json") if (path / "summary.json").exists() else {}
     with reading_record(path):
         reading = _read_events(path, spec)
-        if reading.missed:  # the last rounds of a run that was made longer before their scores were there
+        if reading.missed:  # the run was extended before the scores of its last rounds arrived
             reading = _read_events(path, spec, reading.missed)
         return reading.view(path, spec, summary)
 
@@ -148,8 +149,8 @@ def short(value: Any, limit: int) -> str:
     'meth…=0.1'
     """
     clean = text(value, 10_000)
-    kept = limit // 2
-    return clean if len(clean) <= limit else f"{clean[: limit - kept - 1]}…{clean[-kept:]}"
+    end = limit // 2
+    return clean if len(clean) <= limit else f"{clean[: limit - end - 1]}…{clean[-end:]}"
 
 
 def finite(value: Any) -> float | None:
@@ -192,12 +193,13 @@ class _Reading:
         self._every = every if isinstance(every, int) and every > 0 else None  # rounds between evaluations
         self._scored = scored  # other rounds that were evaluated
         self._moments: dict[int, Row] = {}  # rounds whose evaluation has not been read yet
-        self.missed: set[int] = set()  # evaluated rounds that were in neither: to be passed as `scored`
+        self.missed: set[int] = set()  # evaluated rounds that were not expected: to be passed as `scored`
         self.classes, self._names, self._ends = classes, list(classes), list(accumulate(classes.values()))
-        self.made, self.time, self.steps = 0, 0.0, 0
+        self.completed, self.time, self.steps = 0, 0.0, 0
         self.seconds: float | None = None
-        self.rounds, self.scores, self.tails = Thin[Row](POINTS), Thin[Row](POINTS), Thin[Row](POINTS)
-        self.advances, self.lanes, self.lateness = Thin[float](POINTS), Lanes(CLIENTS, BARS), Lateness(SPANS)
+        self.rounds, self.scores, self.tails = (Downsampler[Row](POINTS) for _ in range(3))
+        self.advances, self.bars = Downsampler[float](POINTS), ClientBars(CLIENTS, BARS)
+        self.delay_spans = DelaySpans(SPANS)
         self.delays: Counter[tuple[str, int]] = Counter()
         self.weights: dict[str, float] = {}
         self.weighed = True
@@ -207,7 +209,7 @@ class _Reading:
         self.norms = array("d")
         self._out: dict[int, tuple[int, float]] = {}  # client to serial and time of its job
         self._away: dict[int, float] = {}
-        self._spent: dict[int, list[float]] = {}  # client to seconds at work and lost
+        self._spent: dict[int, list[float]] = {}  # client to seconds working and lost
 
     def of(self, client: int) -> str:
         return _class(self._names, self._ends, client)
@@ -251,43 +253,43 @@ class _Reading:
     def _done(self, client: int) -> None:
         if client in self._out:
             _, since = self._out.pop(client)
-            self.lanes.add("working", client, since, self.time)
+            self.bars.add("working", client, since, self.time)
             self._spent[client][0] += self.time - since
 
     def _back(self, client: int) -> None:
         if client in self._away:
             since = self._away.pop(client)
-            self.lanes.add("lost", client, since, self.time)
+            self.bars.add("lost", client, since, self.time)
             self._spent.setdefault(client, [0.0, 0.0])[1] += self.time - since
 
     def _advance(self, event: Advance) -> None:
-        self.made, self.seconds = whole(event.round), finite(event.seconds)
+        self.completed, self.seconds = whole(event.round), finite(event.seconds)
         self.steps += whole(event.steps)
         self.snapshots = max(self.snapshots, whole(event.snapshots))
         for client, delay in zip(event.clients, event.delays, strict=True):
             name = self.of(client)
             self.delays[name, whole(delay)] += 1
-            self.lateness.add(self.made, name, self.time, delay)
+            self.delay_spans.add(self.completed, name, self.time, delay)
         self.weighed &= event.weights is not None
         for client, weight in zip(event.clients, event.weights or (), strict=False):
             self.weights[self.of(client)] = self.weights.get(self.of(client), 0.0) + (finite(weight) or 0.0)
         self.norms.extend(norm for norm in event.norms if norm is not None and 0.0 < norm < math.inf)
         self.advances.add(self.time)
-        if (self._every and self.made % self._every == 0) or self.made in self._scored:
-            self._moments[self.made] = self._now()
+        if (self._every and self.completed % self._every == 0) or self.completed in self._scored:
+            self._moments[self.completed] = self._now()
         facts = {name: finite(getattr(event, name)) for name in ("loss", "clipped", "local_clipped")}
         self.rounds.add({**self._now(), **facts, "snapshots": event.snapshots})
 
     def _evaluation(self, event: Evaluation) -> None:
         scores = {text(name, 40): finite(value) for name, value in event.scores.items()}
         round = whole(event.round)
-        at = self._moments.pop(round, None)  # evaluated beside the training: the scores come later
-        if at is None and round != self.made:
+        at = self._moments.pop(round, None)  # scores arrive later if evaluation runs in parallel with training
+        if at is None and round != self.completed:
             self.missed.add(round)
         self.scores.add({**(at or self._now()), "scores": scores})
 
     def _now(self) -> Row:
-        return {"round": self.made, "time": finite(self.time), "seconds": self.seconds, "steps": self.steps}
+        return {"round": self.completed, "time": finite(self.time), "seconds": self.seconds, "steps": self.steps}
 
     def view(self, path: Path, spec: Row, summary: Row) -> RunView:
         """The view, once the last event has been added."""
@@ -295,7 +297,7 @@ class _Reading:
             self._done(client)
         for client in [*self._away]:
             self._back(client)
-        current = bool(summary) and whole(summary["rounds"]) >= self.made  # else it has been resumed since
+        current = bool(summary) and whole(summary["rounds"]) >= self.completed  # otherwise it was resumed since
         run = dict(spec.get("run") or {})
         return RunView(
             path=path,
@@ -309,29 +311,29 @@ class _Reading:
             classes=self.classes,
             status=text(summary["status"]) if current else RUNNING,
             reason=text(summary["reason"], 400) if current and summary.get("reason") else None,
-            made=self.made,
+            completed=self.completed,
             time=self.time,
             seconds=finite(summary.get("seconds")) if current else self.seconds,
-            rounds=self.rounds.kept,
+            rounds=self.rounds.items,
             step=self.rounds.step,
-            scores=self.scores.kept,
+            scores=self.scores.items,
             score_step=self.scores.step,
-            tails=self.tails.kept,
+            tails=self.tails.items,
             tail_step=self.tails.step,
             delays=self.delays,
-            lateness=self.lateness.kept,
+            delay_spans=self.delay_spans.rows,
             weights=self.weights if self.weighed and self.weights else None,
             refused=self.refused,
             lost=self.lost,
             arrived=self.arrived,
             snapshots=self.snapshots,
             uses=dict(self._uses()),
-            working=self.lanes.kept("working"),
-            away=self.lanes.kept("lost"),
-            stride=self.lanes.stride,
-            gap=self.lanes.gap,
+            working=self.bars.of("working"),
+            away=self.bars.of("lost"),
+            stride=self.bars.stride,
+            gap=self.bars.gap,
             jobs=self.jobs,
-            advances=self.advances.kept,
+            advances=self.advances.items,
             tail=tail_of(self.norms),
         )
 
@@ -339,8 +341,8 @@ class _Reading:
         spent: dict[str, list[float]] = {}
         seen: Counter[str] = Counter()
         for client, (working, lost) in self._spent.items():
-            held = spent.setdefault(self.of(client), [0.0, 0.0])
-            held[0], held[1] = held[0] + working, held[1] + lost
+            totals = spent.setdefault(self.of(client), [0.0, 0.0])
+            totals[0], totals[1] = totals[0] + working, totals[1] + lost
             seen[self.of(client)] += 1
         for name in [*self.classes, *(spent.keys() - self.classes.keys())]:
             working, lost = spent.get(name, (0.0, 0.0))

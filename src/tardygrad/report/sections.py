@@ -38,7 +38,7 @@ def _learning(groups: list[SeedGroup]) -> Section:
 
 def _influence(groups: list[SeedGroup]) -> Section:
     empty = "All clients are of one class, or there are no updates yet."
-    return Section("heard", "Influence of the classes", [*curves.shares(groups)] or [empty])
+    return Section("influence", "Influence of the classes", [*curves.shares(groups)] or [empty])
 
 
 def _clipping(groups: list[SeedGroup]) -> Section:
@@ -84,7 +84,7 @@ def _facts(run: RunView) -> Iterator[tuple[str, str]]:
     if run.reason:
         yield "reason", run.reason
     wanted = run.run.get("rounds")
-    yield "rounds", f"{run.made:,}" + (f" of {wanted:,}" if isinstance(wanted, int) else "")
+    yield "rounds", f"{run.completed:,}" + (f" of {wanted:,}" if isinstance(wanted, int) else "")
     yield "time on the clock", f"{run.time:,.6g} s"
     if run.seconds is not None:
         yield "real time", f"{run.seconds:,.4g} s"
@@ -123,9 +123,9 @@ def _memory(run: RunView) -> str:
     if run.parameters is None:
         return f"The server kept at most {run.snapshots:,} past models; their size is not recorded."
     size = 4 * run.parameters
-    kept = f"at most {run.snapshots:,} ({size * run.snapshots:,} bytes)" if run.snapshots else "none"
+    past = f"at most {run.snapshots:,} ({size * run.snapshots:,} bytes)" if run.snapshots else "none"
     return (
-        f"A model has {run.parameters:,} parameters ({size:,} bytes). Past models kept for delay compensation: {kept}."
+        f"A model has {run.parameters:,} parameters ({size:,} bytes). Past models kept for delay compensation: {past}."
     )
 
 

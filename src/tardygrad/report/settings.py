@@ -1,4 +1,4 @@
-"""A spec as text: to be read, and to be compared."""
+"""Specs as text, and how specs differ."""
 
 from __future__ import annotations
 
@@ -11,47 +11,49 @@ from typing import Any
 from tardygrad.spec.toml import document
 
 SPEC = 20_000  # characters of a spec that are shown
-WORDS = tuple('"tfn')  # how values begin that are no numbers
+WORDS = tuple('"tfn')  # first characters of JSON values that are not numbers
 
 
-def flat(tables: Any, before: str = "") -> Iterator[tuple[str, str]]:
-    """Every key of a spec, as in an override, with its value.
+def flat(tables: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Every key of a spec with its value, both as in an override.
 
     >>> dict(flat({"run": {"rounds": 3, "seed": 0}}))
     {'run.rounds': '3', 'run.seed': '0'}
     """
     if not isinstance(tables, dict):
-        yield before, json.dumps(tables, ensure_ascii=False)[:400]
+        yield prefix, json.dumps(tables, ensure_ascii=False)[:400]
         return
     for key, value in tables.items():
-        yield from flat(value, f"{before}.{key}" if before else str(key))
+        yield from flat(value, f"{prefix}.{key}" if prefix else str(key))
 
 
-def apart(specs: Sequence[Mapping[str, str]]) -> list[list[str]]:
-    """What sets each spec apart from the others, words before numbers; of tables of different kinds, only the kind.
+def differing_settings(specs: Sequence[Mapping[str, str]]) -> list[list[str]]:
+    """The settings in which each spec differs from the others, words before numbers.
+
+    Of tables of different kinds only the kind is named.
 
     >>> weights = ({"kind": "hinge", "slope": 10.0}, {"kind": "polynomial", "exponent": 0.5})
-    >>> apart([dict(flat({"method": {"lr": lr, "weight": weight}})) for lr, weight in enumerate(weights)])
+    >>> differing_settings([dict(flat({"method": {"lr": lr, "weight": weight}})) for lr, weight in enumerate(weights)])
     [['weight.kind=hinge', 'lr=0'], ['weight.kind=polynomial', 'lr=1']]
     """
     keys = list(dict.fromkeys(key for spec in specs for key in spec))
-    within = Counter(key.partition(".")[2] for key in keys)
-    telling = {key: _name(key, within) for key in keys if key != "run.seed" and _differs(key, specs)}
+    names = Counter(key.partition(".")[2] for key in keys)
+    shown = {key: _name(key, names) for key in keys if key != "run.seed" and _differs(key, specs)}
     found = []
     for spec in specs:
-        own = sorted((key for key in telling if key in spec), key=lambda key: spec[key][:1] not in WORDS)
-        found.append([telling[key] + "=" + spec[key].strip('"') for key in own])
+        own = sorted((key for key in shown if key in spec), key=lambda key: spec[key][:1] not in WORDS)
+        found.append([shown[key] + "=" + spec[key].strip('"') for key in own])
     return found
 
 
-def _name(key: str, within: Counter[str]) -> str:
-    """The key without its table, where no other table has the same."""
+def _name(key: str, names: Counter[str]) -> str:
+    """The key without its table, unless another table has the same key."""
     rest = key.partition(".")[2]
-    return rest if rest and within[rest] == 1 else key
+    return rest if rest and names[rest] == 1 else key
 
 
 def _differs(key: str, specs: Sequence[Mapping[str, str]]) -> bool:
-    """Whether a key's values differ between specs that have it in tables of the same kinds."""
+    """Whether specs whose tables are of the same kinds have different values of a key."""
     kinds = [f"{table}.kind" for table in accumulate(key.split(".")[:-1], "{}.{}".format)]
     alike: dict[tuple[str | None, ...], set[str | None]] = {}
     for spec in specs:

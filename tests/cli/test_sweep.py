@@ -174,7 +174,7 @@ def test_a_sweep_as_json(tardygrad: Command) -> None:
     found = tardygrad(*command).json
     assert found["out"] == "runs/small-sweep-1"
     assert (found["best"], found["goal"], found["total"]) == ("loss", "test loss", 3)
-    assert found["asked"]["seeds"] == 2
+    assert found["config"]["seeds"] == 2
     assert [len(trial["seeds"]) for trial in found["trials"]] == [2, 2, 2]
     (group,) = found["groups"]
     assert group["best"]["params"] == found["trials"][group["best"]["number"]]["params"]

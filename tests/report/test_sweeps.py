@@ -24,7 +24,7 @@ LABELS = ("SD-SGDClip, large", "Clip², large")
 
 
 def swept(trials: list[Trial], **facts: Any) -> Sweep:
-    known: dict[str, Any] = {"name": "digits", "space": {}, "goal": "test loss", "best": "loss", "asked": {}}
+    known: dict[str, Any] = {"name": "digits", "space": {}, "goal": "test loss", "best": "loss", "config": {}}
     return Sweep(**{**known, **facts}, total=len(trials), trials=trials)
 
 
@@ -67,7 +67,7 @@ def test_a_sweep_has_its_tables_and_figures(sweep: Sweep) -> None:
 
 def test_pruned_trials_are_told_apart_and_leave_no_workable_share(sweep: Sweep) -> None:
     pruned = [one._replace(state="pruned", status="pruned", value=None, workable=None) for one in sweep.trials[:3]]
-    cut = swept([*pruned, *sweep.trials[3:]], asked={"prune": True})
+    cut = swept([*pruned, *sweep.trials[3:]], config={"prune": True})
     said, table, *_ = sweep_sections(cut, "mine", 1)[0].blocks
     assert isinstance(said, str)
     assert said.startswith("24 of 24 trials are done, 3 of them pruned.")
@@ -79,7 +79,7 @@ def test_pruned_trials_are_told_apart_and_leave_no_workable_share(sweep: Sweep) 
 
 def test_a_target_that_nobody_reached_is_named(sweep: Sweep) -> None:
     nobody = [one._replace(value=None, workable=False) for one in sweep.trials]
-    found = swept(nobody, goal="time to 0.9", best="time", asked={"target": 0.9})
+    found = swept(nobody, goal="time to 0.9", best="time", config={"target": 0.9})
     assert [row[-1] for row in tables(found)[0].rows] == ["none reached 0.9"] * 2
 
 
@@ -94,7 +94,7 @@ def test_the_best_trial_comes_with_the_command_that_runs_it(tmp_path: Path) -> N
     assert best is not None
     asked, _ = configure("quadratic", changes, over=over)
     assert spec.load(name, given) == asked.at(best.params)
-    foreign = found._replace(asked={**found.asked, "name": "mine"})
+    foreign = found._replace(config={**found.config, "name": "mine"})
     (code,) = [block for block in sweep_sections(foreign, "mine", 1)[0].blocks if isinstance(block, Code)]
     assert shlex.split(code.text) == overrides(best.params)
 

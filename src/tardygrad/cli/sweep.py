@@ -138,7 +138,7 @@ def _row(group: GroupSummary) -> Row:
 
 def _value(group: GroupSummary, sweep: Sweep) -> str:
     if group.best is None or group.best.value is None:
-        return f"none reached {sweep.asked['target']:g}" if sweep.best == "time" and group.done else ""
+        return f"none reached {sweep.config['target']:g}" if sweep.best == "time" and group.done else ""
     return f"{group.best.value:.1%}" if sweep.best == "accuracy" else f"{group.best.value:.4g}"
 
 

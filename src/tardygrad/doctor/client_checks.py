@@ -21,7 +21,7 @@ def no_rounds(history: History, remedies: Remedies) -> Iterator[Finding]:
     """There is no completed round."""
     if not len(history.rounds):
         out = sum(jobs.sent for jobs in history.jobs)
-        wanted = f" of {history.asked} requested" if history.asked else ""
+        wanted = f" of {history.requested} requested" if history.requested else ""
         says = f"no round{wanted} is complete; {plural(out, 'job')} sent so far."
         advice = "wait" if history.going else f"continue the run: tardygrad resume {history.path}"
         yield Finding("note" if history.going else "severe", "no rounds", says, advice)

@@ -140,11 +140,11 @@ def outer_clip(history: History, remedies: Remedies) -> Iterator[Finding]:
         return
     advice, wanted = _looser(history)
     numbers = {"clipped": float(shares.mean()), "clip": clip, "suggested": wanted}
-    said = "" if clip is None or isinstance(clip, dict) else f" ũ = {clip:g}"
+    value = "" if clip is None or isinstance(clip, dict) else f" ũ = {clip:g}"
     if shares.max() == 0:
         most = _largest_delta(history)
         above = {"l2": "no Δ was longer", "coordinate": "no coordinate of Δ was larger"}
-        says = f"the server's clip{said} never binds: {above.get(_norm(history) or '', 'it changed nothing')} "
+        says = f"the server's clip{value} never binds: {above.get(_norm(history) or '', 'it changed nothing')} "
         says += f"in {len(shares)} rounds"
         if most is not None and isinstance(clip, int | float) and most <= clip:
             says += f", and none can be, because η_ℓ·K·u = {most:.3g}"
@@ -152,7 +152,7 @@ def outer_clip(history: History, remedies: Remedies) -> Iterator[Finding]:
         advice += "; or remove the clip: method.kind=sgdclip method.clip= method.lower=" if _clip2(history) else ""
         yield Finding("warning", "outer clip", says, advice, numbers=numbers)
     elif shares.mean() > ALWAYS:
-        says = f"the server's clip{said} {_always(_norm(history), shares, 'Δ', 'moves')}."
+        says = f"the server's clip{value} {_always(_norm(history), shares, 'Δ', 'moves')}."
         yield Finding("warning", "outer clip", says, advice, numbers=numbers)
 
 
@@ -200,16 +200,16 @@ def local_clip(history: History, remedies: Remedies) -> Iterator[Finding]:
     shares = history.rounds.local_clipped[np.isfinite(history.rounds.local_clipped)]
     if clip is None or clip == "inf" or not len(shares) or history.status == "diverged":
         return
-    said = f" u = {clip:g}" if isinstance(clip, int | float) else ""
+    value = f" u = {clip:g}" if isinstance(clip, int | float) else ""
     numbers = {"clipped": float(shares.mean()), "clip": clip}
     look = f"see how much each threshold would clip: tardygrad tail {history.path}"
     norm = _norm(history, local=True)
     if shares.max() == 0:
         above = "no gradient is longer" if norm == "l2" else "no coordinate of a gradient is larger"
-        says = f"the clients' clip{said} never binds: {above}, so heavy tails are not cut off."
+        says = f"the clients' clip{value} never binds: {above}, so heavy tails are not cut off."
         yield Finding("note", "local clip", says, look, numbers=numbers)
     elif shares.mean() > ALWAYS:
-        says = f"the clients' clip{said} {_always(norm, shares, 'gradients', 'steps')}."
+        says = f"the clients' clip{value} {_always(norm, shares, 'gradients', 'steps')}."
         severity: Severity = "note" if norm == "l2" else "warning"
         yield Finding(severity, "local clip", says, look, numbers=numbers)
 

@@ -25,8 +25,8 @@ def delays(history: History, remedies: Remedies) -> Iterator[Finding]:
         return
     tail = tail_of(history.spec, history.tails)
     found = conditions(rounds.delays, constants(history, tail.tail))
-    own = [one.name for one in presets(history.label, history.setting("schedule"))]
-    mine = min((one for one in found if one.method in own), key=lambda one: one.factor, default=None)
+    own = [preset.name for preset in presets(history.label, history.setting("schedule"))]
+    mine = min((each for each in found if each.method in own), key=lambda each: each.factor, default=None)
     if mine is None or mine.holds:
         return
     blame = blamed(history, mine)
@@ -40,7 +40,7 @@ def delays(history: History, remedies: Remedies) -> Iterator[Finding]:
     says += f"{tail.tail:g}, {tail.source}) is violated by a factor of {mine.factor:.3g}. "
     says += f"{sum(blame.values()):.0%} of the excess comes from {named(history, list(blame))}."
     if downplayed:
-        few = next(one for one in small(rounds.delays, tail.tail) if one.method == mine.method)
+        few = next(each for each in small(rounds.delays, tail.tail) if each.method == mine.method)
         says += (
             f" {few.share:.0%} of delays are at most T^{few.exponent:.2g}; any fixed share of those suffices in the "
         )
@@ -51,7 +51,7 @@ def delays(history: History, remedies: Remedies) -> Iterator[Finding]:
         "largest": largest,
         "mean": float(rounds.delays.mean()),
         "tail": tail.tail,
-        "conditions": {one.method: {"theorem": one.theorem, "factor": one.factor} for one in found},
+        "conditions": {each.method: {"theorem": each.theorem, "factor": each.factor} for each in found},
         "clients": blame,
         "now": remedies.now._asdict() if remedies.now else None,
         "then": expected.then._asdict() if expected else None,

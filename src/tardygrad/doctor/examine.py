@@ -84,9 +84,8 @@ def _probed(history: History) -> Tail | None:
     """The tail of the gradient noise at x_0, as in `tardygrad tail RUN --at init`."""
     if history.spec is None:
         raise Invalid(f"--probe needs a run with a spec, got {str(history.path)!r}, started from Python. Leave it out.")
-    asked = spec.parse(history.spec)
-    task = asked.build().task
-    seed = asked.run.seed
+    recorded = spec.parse(history.spec)
+    task, seed = recorded.build().task, recorded.run.seed
     found = probe(task, task.init(seed), module_buffers=task.init_module_buffers(), seed=seed).whole.tail
     return tail_event(0.0, None, found) if found else None
 

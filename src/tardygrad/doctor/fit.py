@@ -75,7 +75,7 @@ def fit(history: History, scale: float = 1.0) -> Fitted:
         runtime, source, at_least = own or pools.runtime(client)
         lost = jobs.lost / jobs.sent if jobs.sent else None
         found.append(Fit(client, name, len(jobs.seconds), runtime, source, lost, at_least))
-    alike = groupby(found, key=lambda one: (one.name + AT_LEAST * one.at_least, one.runtime))
+    alike = groupby(found, key=lambda each: (each.name + AT_LEAST * each.at_least, each.runtime))
     return Fitted(Fleet(tuple(Group(name, len(list(same)), runtime) for (name, runtime), same in alike)), found)
 
 
@@ -100,11 +100,11 @@ def choose(times: Sequence[float] | NDArray[np.float64], *, several: bool = Fals
         best: Drawn = Integer(low, high)
         likely = float(stats.chisquare(np.bincount(x.astype(np.int64) - low)).pvalue) if high > low else 1.0
     else:
-        best, law, _ = max(_laws(x), key=lambda one: one[1].logpdf(x).sum() - one[2])
+        best, law, _ = max(_laws(x), key=lambda law: law[1].logpdf(x).sum() - law[2])
         likely = float(stats.ks_1samp(x, law.cdf).pvalue)
     if several or likely >= UNLIKELY:
         return best
-    return Trace(tuple(float(one) for one in x[:: math.ceil(len(x) / LONGEST)]))
+    return Trace(tuple(float(time) for time in x[:: math.ceil(len(x) / LONGEST)]))
 
 
 def _laws(x: NDArray[np.float64]) -> Iterable[tuple[Drawn, Any, int]]:
@@ -118,9 +118,7 @@ def _laws(x: NDArray[np.float64]) -> Iterable[tuple[Drawn, Any, int]]:
         logs = np.log(x)
         median, sigma = math.exp(logs.mean()), float(logs.std(ddof=1))
         yield LogNormal(median, sigma), stats.lognorm(sigma, scale=median), 2
-        above = float(
-            (logs - math.log(least)).sum()
-        )  # the maximum likelihood estimate of the tail is n divided by this
+        above = float((logs - math.log(least)).sum())  # n over this is the maximum likelihood estimate of the tail
         minimum = least * max(1 - above / (n * (n - 1)), 0.5)
         if n >= TAIL:
             yield Pareto(minimum, (n - 2) / above), stats.pareto((n - 2) / above, scale=minimum), 1

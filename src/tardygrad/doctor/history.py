@@ -21,9 +21,9 @@ from tardygrad.report.loader import RUNNING, text, whole
 from tardygrad.runs.events import Advance, Arrival, Dispatch, Join, Loss, Refusal, RunEvent, Tail, read_events
 from tardygrad.runs.record import Row, read_json, reading_record
 
-MOST = 10**6  # clients of a record that does not say how many there are
-LONGEST = 1e15  # seconds, 30 million years: no time is later
-LARGEST = 1e100  # no number of a round is larger
+MOST = 10**6  # largest number of clients
+LONGEST = 1e15  # largest time, in seconds (30 million years)
+LARGEST = 1e100  # largest number of a round
 
 
 class Jobs(NamedTuple):
@@ -42,7 +42,7 @@ class Jobs(NamedTuple):
 
 
 class Rounds(NamedTuple):
-    """What every round was made of: T × M numbers of its updates, and T of its own. Null is not a number."""
+    """The rounds as arrays: T × M numbers of the updates, and T numbers of the rounds. Null becomes NaN."""
 
     clients: NDArray[np.int64]
     delays: NDArray[np.int64]
@@ -66,17 +66,17 @@ class Rounds(NamedTuple):
 
 @dataclass(frozen=True)
 class History:
-    """What a record holds of a run, so far."""
+    """What a record says about a run so far."""
 
     path: Path
     label: str
     method: str
-    spec: Row | None  # None: begun in Python
+    spec: Row | None  # None: started from Python
     parameters: int | None
     classes: tuple[str, ...]  # of every client
-    asked: int | None  # rounds
+    requested: int | None  # rounds
     status: str
-    going: bool  # a process is seen to hold it
+    going: bool  # a process holds the run's lock
     reason: str | None
     time: float
     rounds: Rounds
@@ -90,16 +90,16 @@ class History:
         return len(self.jobs)
 
     def setting(self, key: str) -> Any:
-        """A key of the spec's [method]; None if there is none, or no spec."""
+        """The value of a key of the spec's [method]; None if it is missing, or there is no spec."""
         return (self.spec or {}).get("method", {}).get(key)
 
 
 def read(path: Path) -> History:
     """Load a run's record."""
-    asked = read_json(path / "spec.json")
-    ended = read_json(path / "summary.json") if (path / "summary.json").exists() else {}
+    recorded = read_json(path / "spec.json")
+    summary = read_json(path / "summary.json") if (path / "summary.json").exists() else {}
     with reading_record(path):
-        named = [(_name(name), whole(number)) for name, number in asked.get("classes") or []]
+        named = [(_name(name), whole(number)) for name, number in recorded.get("classes") or []]
         known = sum(number for _, number in named)
         if known > MOST:
             raise ValueError(f"{known} clients")
@@ -107,23 +107,23 @@ def read(path: Path) -> History:
         if (path / "events.jsonl").exists():
             for event in read_events(path / "events.jsonl"):
                 reading.note(event)
-        clients = known or _clients(asked.get("spec")) or 1 + max(reading.at, default=-1)
+        clients = known or _clients(recorded.get("spec")) or 1 + max(reading.at, default=-1)
         if max(reading.at, default=-1) >= clients or clients > MOST:
             raise ValueError(f"client {max(reading.at, default=-1)} of {clients}")
-        made = len(reading.alone["time"])
-        current = bool(ended) and whole(ended["rounds"]) >= made  # else it has been resumed since
-        rounds = (asked.get("run") or {}).get("rounds")
+        completed = len(reading.per_round["time"])
+        current = bool(summary) and whole(summary["rounds"]) >= completed  # otherwise it was resumed since
+        rounds = (recorded.get("run") or {}).get("rounds")
         return History(
             path=path,
-            label=text(asked.get("label") or str(asked["method"]).partition(" (")[0], 40),
-            method=text(asked["method"], 200),
-            spec=None if asked.get("spec") is None else _tables(asked["spec"]),
-            parameters=None if asked.get("parameters") is None else whole(asked["parameters"]),
+            label=text(recorded.get("label") or str(recorded["method"]).partition(" (")[0], 40),
+            method=text(recorded["method"], 200),
+            spec=None if recorded.get("spec") is None else _tables(recorded["spec"]),
+            parameters=None if recorded.get("parameters") is None else whole(recorded["parameters"]),
             classes=tuple(name for name, number in named for _ in range(number)) or ("clients",) * clients,
-            asked=None if rounds is None else whole(rounds),
-            status=text(ended["status"]) if current else RUNNING,
+            requested=None if rounds is None else whole(rounds),
+            status=text(summary["status"]) if current else RUNNING,
             going=not current and going(path),
-            reason=text(ended["reason"], 400) if current and ended.get("reason") else None,
+            reason=text(summary["reason"], 400) if current and summary.get("reason") else None,
             time=reading.time,
             rounds=reading.rounds(),
             jobs=tuple(reading.jobs(client) for client in range(clients)),
@@ -132,9 +132,9 @@ def read(path: Path) -> History:
         )
 
 
-def _name(given: Any) -> str:
-    """A class, in what can be written."""
-    return str(given).encode("utf-8", "replace").decode()
+def _name(value: Any) -> str:
+    """The name of a class, without characters that UTF-8 cannot encode."""
+    return str(value).encode("utf-8", "replace").decode()
 
 
 def _clients(spec: Any) -> int:
@@ -185,9 +185,9 @@ class _Reading:
         self.refused: Counter[str] = Counter()
         self.tails: list[Tail] = []
         self.buffer: int | None = None
-        self.whole = {name: array("q") for name in ("clients", "delays")}
-        self.each = {name: array("d") for name in ("weights", "norms")}
-        self.alone = {name: array("d") for name in Rounds._fields[4:]}
+        self.per_update_integers = {name: array("q") for name in ("clients", "delays")}
+        self.per_update_numbers = {name: array("d") for name in ("weights", "norms")}
+        self.per_round = {name: array("d") for name in Rounds._fields[4:]}
 
     def note(self, event: RunEvent) -> None:
         """Add the next event."""
@@ -218,7 +218,7 @@ class _Reading:
                 self.refused[text(event.reason)] += 1
             case Loss():
                 if client.out:
-                    client.open.append(self._back(client))
+                    client.open.append(self._stop(client))
                 if not client.away:
                     client.since = self.time
                 client.lost, client.away = client.lost + 1, True
@@ -226,22 +226,22 @@ class _Reading:
                 self._join(client)
 
     def _end_job(self, client: _Client, serial: int, steps: int) -> None:
-        """The update of a job came; it may be that of an earlier one, sent twice."""
+        """End the client's job, unless the update belongs to an earlier one and was sent twice."""
         if client.out and client.out[0] == serial:
-            client.done.append((self._back(client), steps))
+            client.done.append((self._stop(client), steps))
 
-    def _join(self, one: _Client) -> None:
-        if one.away:
-            one.gone, one.away = one.gone + self.time - one.since, False
+    def _join(self, client: _Client) -> None:
+        if client.away:
+            client.gone, client.away = client.gone + self.time - client.since, False
 
-    def _back(self, one: _Client) -> float:
-        """End the client's job, and return how long it took."""
-        if one.out is None:
+    def _stop(self, client: _Client) -> float:
+        """Clear the client's job and return its age."""
+        if client.out is None:
             return 0.0
-        seconds = self.time - one.out[1]
+        seconds = self.time - client.out[1]
         if seconds < 0:
             raise ValueError("a job that ended before it began")
-        one.busy, one.out = one.busy + seconds, None
+        client.busy, client.out = client.busy + seconds, None
         return seconds
 
     def _advance(self, event: Advance) -> None:
@@ -249,33 +249,37 @@ class _Reading:
         if size < 1 or self.buffer not in (None, size):
             raise ValueError(f"a round of {size} updates after rounds of {self.buffer}")
         self.buffer = size
-        for name, integers in self.whole.items():
+        for name, integers in self.per_update_integers.items():
             integers.extend(map(whole, getattr(event, name)))
-        self.each["weights"].extend(map(_number, event.weights or [1.0] * size))
-        self.each["norms"].extend(map(_number, event.norms))
-        for name, numbers in self.alone.items():
+        self.per_update_numbers["weights"].extend(map(_number, event.weights or [1.0] * size))
+        self.per_update_numbers["norms"].extend(map(_number, event.norms))
+        for name, numbers in self.per_round.items():
             numbers.append(_number(getattr(event, name)))
 
     def rounds(self) -> Rounds:
-        """All of them, as arrays."""
-        made, many = len(self.alone["time"]), self.buffer or 1
-        clients, delays = (np.array(numbers, dtype=np.int64).reshape(made, many) for numbers in self.whole.values())
-        if made and not 1 <= delays.min() <= delays.max() <= made:
-            raise ValueError(f"delays of {delays.min()} to {delays.max()} in {made} rounds")
-        weights, norms = (np.array(values, dtype=np.float64).reshape(made, many) for values in self.each.values())
-        alone = {name: np.array(values, dtype=np.float64) for name, values in self.alone.items()}
+        """All rounds, as arrays."""
+        shape = (len(self.per_round["time"]), self.buffer or 1)
+        clients, delays = (
+            np.array(numbers, dtype=np.int64).reshape(shape) for numbers in self.per_update_integers.values()
+        )
+        if shape[0] and not 1 <= delays.min() <= delays.max() <= shape[0]:
+            raise ValueError(f"delays of {delays.min()} to {delays.max()} in {shape[0]} rounds")
+        weights, norms = (
+            np.array(values, dtype=np.float64).reshape(shape) for values in self.per_update_numbers.values()
+        )
+        per_round = {name: np.array(values, dtype=np.float64) for name, values in self.per_round.items()}
         for name in ("clipped", "local_clipped"):
-            if ((alone[name] < 0) | (alone[name] > 1)).any():
+            if ((per_round[name] < 0) | (per_round[name] > 1)).any():
                 raise ValueError(f"a share in {name} that is not between 0 and 1")
-        return Rounds(clients, delays, weights, norms, **alone)
+        return Rounds(clients, delays, weights, norms, **per_round)
 
-    def jobs(self, client: int) -> Jobs:
-        """A client's, when the last event has been read."""
-        one = self.at.get(client, _Client())
-        if one.out:
-            one.open.append(self._back(one))
-        most = max((steps for _, steps in one.done), default=0)  # DyLU gives less work to some jobs, and K to the first
-        seconds = tuple(taken * most / steps if steps else taken for taken, steps in one.done)
-        counts = (one.sent, one.taken, one.refused, one.lost, one.away)
-        self._join(one)
-        return Jobs(seconds, tuple(one.open), *counts, one.busy, one.gone, one.steps)
+    def jobs(self, number: int) -> Jobs:
+        """The jobs of a client, once the last event has been read."""
+        client = self.at.get(number, _Client())
+        if client.out:
+            client.open.append(self._stop(client))
+        most = max((steps for _, steps in client.done), default=0)  # DyLU gives some jobs fewer steps
+        seconds = tuple(taken * most / steps if steps else taken for taken, steps in client.done)
+        counts = (client.sent, client.taken, client.refused, client.lost, client.away)
+        self._join(client)
+        return Jobs(seconds, tuple(client.open), *counts, client.busy, client.gone, client.steps)

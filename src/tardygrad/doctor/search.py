@@ -58,7 +58,7 @@ def settings(method: Method, clients: int) -> list[Method]:
                 if concurrency is None or mode == "client" or concurrency >= buffer:
                     dispatch = "random" if concurrency else method.dispatch
                     found.append(replace(method, mode=mode, buffer=buffer, concurrency=concurrency, dispatch=dispatch))
-    return [found[0], *(one for one in found[1:] if not _same(one, method))]
+    return [found[0], *(each for each in found[1:] if not _same(each, method))]
 
 
 def _same(one: Method, other: Method) -> bool:
@@ -88,7 +88,7 @@ def search(
 
 def ranked(tried: Sequence[Tried]) -> list[Tried]:
     """The fastest first, ruled-out settings last; of equals, the smaller M first."""
-    return sorted(tried, key=lambda one: (one.excluded is not None, one.seconds, one.method.buffer))
+    return sorted(tried, key=lambda setting: (setting.excluded is not None, setting.seconds, setting.method.buffer))
 
 
 def changes(method: Method, before: Method) -> list[str]:

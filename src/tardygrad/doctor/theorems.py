@@ -48,7 +48,7 @@ def treated(name: str) -> bool:
 
 
 def tolerance(method: Method, rounds: int, tail: float, schedule: str | None = None) -> float:
-    """The largest delay that the theory allows in so many rounds, up to a constant; inf if there is no bound."""
+    """The largest delay that the theory allows in `rounds` rounds, up to a constant; inf if there is no bound."""
     name = label(method)
     if "SD-" in name or not treated(name):
         return math.inf
@@ -97,8 +97,8 @@ def constants(history: History, tail: float) -> Constants:
         "gap": _positive(gap),
         "smoothness": _positive(gradient**2 / (2 * gap)) if gap > 0 else None,
     }
-    told = {name: value for name, value in known.items() if value is not None}
-    return Constants(tail=tail, local_steps=max(round(steps), 1), **told)
+    positive = {name: value for name, value in known.items() if value is not None}
+    return Constants(tail=tail, local_steps=max(round(steps), 1), **positive)
 
 
 def _positive(value: Any, times: float = 1.0) -> float | None:

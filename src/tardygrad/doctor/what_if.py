@@ -41,13 +41,13 @@ class Expected(NamedTuple):
 
     def __str__(self) -> str:
         now, then = self.now, self.then
-        said = [f"largest delay {now.delay_max} → {then.delay_max}, mean {now.delay_mean:.3g} → {then.delay_mean:.3g}"]
+        parts = [f"largest delay {now.delay_max} → {then.delay_max}, mean {now.delay_mean:.3g} → {then.delay_mean:.3g}"]
         if now.time:
-            said.append(f"{then.per_round / now.per_round:.2g} times the time per round")
-            said.append(f"{self.faster:.2g} times the effective updates per second")
-        said.append(f"idle share {now.idle:.0%} → {then.idle:.0%}")
-        said += [f"{then.refused:.1%} of updates refused"] if then.refused else []
-        return ", ".join(said)
+            parts.append(f"{then.per_round / now.per_round:.2g} times the time per round")
+            parts.append(f"{self.faster:.2g} times the effective updates per second")
+        parts.append(f"idle share {now.idle:.0%} → {then.idle:.0%}")
+        parts += [f"{then.refused:.1%} of updates refused"] if then.refused else []
+        return ", ".join(parts)
 
 
 class Remedies:
@@ -95,25 +95,27 @@ class Remedies:
             for mode in modes
             for buffer in sizes(most, method.buffer)
             if buffer < most
-            or (mode == "client" and buffer == most)  # a server that waits for all clients is synchronous
+            or (mode == "client" and buffer == most)  # a server that waits for all clients would be synchronous
         ]
         found = ranked(list(search(tries, fleet, rounds=len(self.history.rounds), bound=bound)))
-        kept = (one for one in found if one.excluded is None and one.clock and one.clock.waits <= bound)
-        return next((Expected(one.method, now, one.clock) for one in kept if one.clock), None)
+        for setting in found:
+            if setting.excluded is None and setting.clock and setting.clock.waits <= bound:
+                return Expected(setting.method, now, setting.clock)
+        return None
 
     def downplayed(self) -> str | None:
         """The overrides for downplaying; None if the method or its schedule does not support it."""
-        words = ("method.downplay=true", "method.downplay=true method.schedule=theory")
+        overrides = ("method.downplay=true", "method.downplay=true method.schedule=theory")
         given = self.history.spec
         if given is None or not treated(self.history.label):
-            return words[0] if treated(self.history.label) else None
-        for change, said in zip(({}, {"schedule": "theory"}), words, strict=True):
+            return overrides[0] if treated(self.history.label) else None
+        for change, override in zip(({}, {"schedule": "theory"}), overrides, strict=True):
             try:
                 part = spec.parse(given | {"method": given["method"] | {"downplay": True} | change}).method
                 call(part.make, part.arguments, "method")
             except Invalid:
                 continue
-            return said
+            return override
         return None
 
     def _clock(self, method: Method | None) -> Clocked | None:
@@ -133,14 +135,14 @@ def method_of(history: History) -> Method | None:
     if history.spec is not None:
         try:
             part = spec.parse(history.spec).method
-            made: Method = call(part.make, part.arguments, "method")
-            return made
+            method: Method = call(part.make, part.arguments, "method")
+            return method
         except Invalid:  # from another version
             pass
-    said = re.search(r" \((synchronous|server-centric|client-centric), M=(\d{1,9}), ", history.method)
-    if said is None or int(said[2]) > history.clients:
+    described = re.search(r" \((synchronous|server-centric|client-centric), M=(\d{1,9}), ", history.method)
+    if described is None or int(described[2]) > history.clients:
         return None
     modes: dict[str, Mode] = {"synchronous": "sync", "server-centric": "server", "client-centric": "client"}
     late = "downplayed" in history.method
     still = partial(sgdclip, local_lr=0.0, local_clip=0.0, lr=0.0, local_steps=1)
-    return still(buffer=int(said[2]), mode=modes[said[1]], downplay=late)
+    return still(buffer=int(described[2]), mode=modes[described[1]], downplay=late)

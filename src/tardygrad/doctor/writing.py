@@ -11,13 +11,11 @@ from tardygrad.spec.spec import Spec
 from tardygrad.spec.toml import document, inline
 
 
-def written_spec(asked: Spec, fleet: Fleet, *, json: bool) -> str:
+def written_spec(spec: Spec, fleet: Fleet, *, json: bool) -> str:
     """The spec in JSON, or in TOML with a line for every group of clients."""
-    own = {
-        name: parameter for name, parameter in parameters(Group).items() if name != "link"
-    }  # fitted fleets have no links
-    groups = [written_arguments(own, {name: getattr(group, name) for name in own}) for group in fleet.groups]
-    tables = asked.resolved()
+    fields = {name: field for name, field in parameters(Group).items() if name != "link"}  # fitted fleets have none
+    groups = [written_arguments(fields, {name: getattr(group, name) for name in fields}) for group in fleet.groups]
+    tables = spec.resolved()
     if json:
         written = tables | {"fleet": {"kind": "groups", "groups": groups}}
         return jsons.dumps(written, indent=2, ensure_ascii=False, allow_nan=False) + "\n"

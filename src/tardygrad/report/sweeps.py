@@ -54,7 +54,7 @@ def _best(sweep: Sweep) -> Table:
     found = groups(sweep)
     others = [name for name in ("pruned", "other") if any(getattr(group, name) for group in found)]
     heads = ("group", "trials", "diverged", *others, "workable", *goal, "test accuracy", "test loss", "time (s)")
-    target = finite(sweep.asked.get("target"))
+    target = finite(sweep.config.get("target"))
     rows: list[tuple[str, ...]] = []
     for group in found:
         share = "–" if group.share is None else f"{group.workable} of {group.judged} ({group.share:.0%})"
@@ -94,7 +94,7 @@ def _top(sweep: Sweep) -> Iterator[Block]:
     ]
     yield Table(("trial", "group", text(sweep.goal), *["test loss"] * with_loss, "time (s)", "settings"), rows)
     best = ranked[0]
-    if run := command(sweep.asked, best.params):
+    if run := command(sweep.config, best.params):
         yield Code(f"Run trial {best.number} again, for all its rounds:", text(shlex.join(run), 2000))
     else:
         intro = f"To run trial {best.number} again, use the sweep's spec and overrides with `tardygrad run` and add:"
@@ -133,9 +133,9 @@ def _workable(sweep: Sweep) -> Iterator[Figure]:
 
 
 def _criterion(sweep: Sweep) -> str:
-    target, share = finite(sweep.asked.get("target")), finite(sweep.asked.get("workable"))
+    target, share = finite(sweep.config.get("target")), finite(sweep.config.get("workable"))
     if target is not None:
         return f"reached {target:g}"
-    score = text(sweep.asked.get("score", "score"))
+    score = text(sweep.config.get("score", "score"))
     way = "close enough" if share is None else f"at least {share:g} of the way"
     return f"its {score} came {way} from that of x_0 to the best of all"

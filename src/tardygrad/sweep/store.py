@@ -31,7 +31,7 @@ _PLACES = ("data", "cache", "pretrained")  # keys of a task that say where files
 
 
 class Run(NamedTuple):
-    """A run to make: a name for its file, the tables of its spec, and the test score to store as its accuracy."""
+    """A run to do: a name for its file, the tables of its spec, and the test score to store as its accuracy."""
 
     name: str
     spec: dict[str, Any]
@@ -42,7 +42,7 @@ class Result(NamedTuple):
     """The outcome of a run; scores are in per cent."""
 
     status: str
-    accuracy: float | None  # after the last round, or another score that the run asked for; None: did not finish
+    accuracy: float | None  # after the last round, or the score named by `Run.score`; None: did not finish
     loss: float | None
     time: float  # simulated seconds
     curve: list[tuple[int, float, float | None, float | None]]  # round, time, test loss, accuracy
@@ -80,7 +80,7 @@ class Store:
         return list({self.path(run): run for run in runs if self.look(run) is None}.values())
 
     def make(self, runs: Iterable[Run], jobs: int) -> Iterator[Path]:
-        """Make the missing runs in so many processes and yield each file when it is written."""
+        """Run the missing ones in `jobs` processes and yield each file when it is written."""
         context = mp.get_context("fork")  # so that the processes share the task if it is built already
         with exclusive(self.folder), ProcessPoolExecutor(jobs, context, _begin, (self.tasks,)) as pool:
             try:
@@ -88,7 +88,7 @@ class Store:
                 for future in as_completed(futures):
                     yield future.result()
             except BrokenProcessPool as error:
-                raise RecordError("a process died; is there enough memory? Go on with the same command.") from error
+                raise RecordError("a process died; is there enough memory? Continue with the same command.") from error
             finally:
                 pool.shutdown(cancel_futures=True)  # waits for the runs under way and keeps their results
 

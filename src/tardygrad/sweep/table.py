@@ -61,7 +61,7 @@ class Sweep(NamedTuple):
     best: str  # accuracy, loss or time
     total: int  # planned trials
     trials: list[Trial]  # ordered by number; those of random and tpe appear when they are drawn
-    asked: Row  # the whole sweep.json
+    config: Row  # the whole sweep.json
 
 
 class GroupSummary(NamedTuple):
@@ -84,28 +84,28 @@ def read(folder: str | Path) -> Sweep:
     """Read a sweep, finished or not."""
     from tardygrad.sweep.config import read_config  # it needs PyTorch, which is slow to import
 
-    where = Path(folder)
-    asked = read_json(where / "sweep.json")
-    read_config(asked, where)
-    with reading_record(where):
-        trials = [_trial(number, STATES[state], attrs) for number, state, attrs in _rows(where / "study.db")]
+    path = Path(folder)
+    config = read_json(path / "sweep.json")
+    read_config(config, path)  # checks it
+    with reading_record(path):
+        trials = [_trial(number, STATES[state], attrs) for number, state, attrs in _rows(path / "study.db")]
         return Sweep(
-            name=asked["name"],
-            space=asked["space"],
-            goal=goal(asked),
-            best=asked["best"],
-            total=asked["trials"],
-            trials=judged(trials, asked["score"], asked["workable"], target=asked["target"] is not None),
-            asked=asked,
+            name=config["name"],
+            space=config["space"],
+            goal=goal(config),
+            best=config["best"],
+            total=config["trials"],
+            trials=judged(trials, config["score"], config["workable"], target=config["target"] is not None),
+            config=config,
         )
 
 
-def goal(asked: Row) -> str:
+def goal(config: Row) -> str:
     """The objective in words."""
-    if asked["best"] == "time":
-        return f"simulated seconds to a test {asked['score']} of {asked['target']:g}"
-    at = "" if asked["budget"] is None else f" after {asked['budget']:g} simulated seconds"
-    return f"test {asked['best']}{at}"
+    if config["best"] == "time":
+        return f"simulated seconds to a test {config['score']} of {config['target']:g}"
+    at = "" if config["budget"] is None else f" after {config['budget']:g} simulated seconds"
+    return f"test {config['best']}{at}"
 
 
 def judged(trials: list[Trial], score: str, share: float, *, target: bool) -> list[Trial]:
@@ -149,7 +149,7 @@ def groups(sweep: Sweep) -> list[GroupSummary]:
         judged = [trial for trial in done if trial.workable is not None]
         workable = sum(trial.workable is True for trial in judged)
         finished, diverged, pruned = (statuses.count(status) for status in ("finished", "diverged", "pruned"))
-        share = workable / len(judged) if judged and not sweep.asked.get("prune") else None
+        share = workable / len(judged) if judged and not sweep.config.get("prune") else None
         ended = (finished, diverged, pruned, len(done) - finished - diverged - pruned)
         best = best_of(trials, sweep.best)
         found.append(GroupSummary(name, len(trials), len(done), *ended, workable, len(judged), share, best))
@@ -180,7 +180,7 @@ def _beats(trial: Trial, best: str) -> bool:
 
 
 def _edge(trial: Trial, key: str, values: Any) -> bool:
-    """Whether a trial has the smallest or the largest value of a numeric key; infinity is no edge."""
+    """Whether a trial has the smallest or the largest value of a numeric key; infinity is not an edge."""
     ends = [values.get("low"), values.get("high")] if isinstance(values, dict) else values
     numbers = [value for value in ends if isinstance(value, int | float) and not isinstance(value, bool)]
     if len(ends) < 2 or not numbers or any(value not in numbers and value != "inf" for value in ends):

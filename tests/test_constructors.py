@@ -35,7 +35,7 @@ def test_a_setting_of_another_method_is_answered_with_the_settings_there_are() -
 
 def test_missing_settings_are_named() -> None:
     assert refusal(tg.clip2, local_lr=0.1, local_clip=1.0, lr=1.0, buffer=4) == "clip2 needs `clip`."
-    assert refusal(tg.fedavg, local_steps=1) == "fedavg needs `local_lr` and `buffer`."
+    assert refusal(tg.fedavg, local_steps=1) == "fedavg needs `local_lr`, `buffer`."
 
 
 def test_settings_are_given_by_name() -> None:

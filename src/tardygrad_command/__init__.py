@@ -70,7 +70,8 @@ def _usage(error: click.ClickException, argv: list[str]) -> str:
         if fix:
             return f"`{error.option_name}` is not an option; set it as {fix}."
     path = context.command_path if context else "tardygrad"
-    return f"{error.format_message()} See {path} --help."
+    first, hint, rest = error.format_message().partition(" Did you mean")  # typer and click each add one
+    return f"{first}{hint}{rest.partition(hint)[0] if hint else ''} See {path} --help."
 
 
 def _fail(reason: str, code: int, argv: list[str]) -> NoReturn:

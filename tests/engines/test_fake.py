@@ -134,11 +134,23 @@ def test_an_engine_must_write_all_three_members() -> None:
 
 
 def test_an_object_that_declares_no_features_is_no_pool(tmp_path: Path) -> None:
-    theirs: Any = SimpleNamespace(submit=print, next=print, now=0.0)
-    text = r"^a pool must declare its `features`, got a SimpleNamespace\. Make it a subclass of tg\.Pool\.$"
-    for begin in (
-        lambda: tg.train(METHOD, task(), theirs, rounds=2),
-        lambda: tg.resume(tmp_path, METHOD, task(), theirs),
-    ):
+    class Undeclared(BarePool):
+        features = None  # type: ignore[assignment]
+
+    others: list[Any] = [SimpleNamespace(submit=print, next=print, now=0.0), BarePool, Undeclared(task(), METHOD)]
+    text = r"^a pool must be an instance of a subclass of tg\.Pool, whose `features` are a tg\.Features, got "
+    for other in others:
         with pytest.raises(tg.Invalid, match=text):
-            begin()
+            tg.train(METHOD, task(), other, rounds=2)
+        with pytest.raises(tg.Invalid, match=text):
+            tg.resume(tmp_path, METHOD, task(), other)
+
+
+def test_an_engine_that_repeats_a_job_for_ever_ends_the_run() -> None:
+    class Repeating(BarePool):
+        def next(self) -> Message | None:
+            self.now += 1.0
+            return perform(self.jobs[0], *self.work)
+
+    with pytest.raises(tg.Starved, match=r"client 0 repeats job 0 "):
+        tg.train(METHOD, task(), Repeating(task(), METHOD), rounds=2)

@@ -197,7 +197,7 @@ def constructor(make: Callable[P, Method]) -> Callable[P, Method]:
                 fix = nearest(key, known) or f" Its settings are {', '.join(known)}."
                 raise Invalid(f"{name} has no setting `{key}`.{fix}")
         if missing := [f"`{key}`" for key in required if key not in given]:
-            raise Invalid(f"{name} needs {' and '.join(missing)}.")
+            raise Invalid(f"{name} needs {', '.join(missing)}.")
         return make(*args, **given)
 
     return checked

@@ -114,12 +114,15 @@ class Pool(ABC):
 
 
 def declared(pool: Pool) -> Features:
-    """A pool's features; `Invalid` for an object that is no `Pool`."""
+    """A pool's features; `Invalid` for an object that declares none."""
+    rule = "a pool must be an instance of a subclass of tg.Pool, whose `features` are a tg.Features"
     try:
-        return pool.features
+        features = pool.features
     except AttributeError as error:
-        name = type(pool).__name__
-        raise Invalid(f"a pool must declare its `features`, got a {name}. Make it a subclass of tg.Pool.") from error
+        raise Invalid(f"{rule}, got {type(pool).__name__}: {error}.") from error
+    if not isinstance(features, Features):
+        raise Invalid(f"{rule}, got {pool!r} with features {features!r}.")
+    return features
 
 
 def check_work(pool: Pool, method: Method) -> None:

@@ -25,12 +25,12 @@ def drive(server: ServerLike, pool: Pool, rounds: int | None = None) -> Iterator
     """Carry messages between a server and a pool until round `rounds`, or for as long as the caller likes.
 
     Raises:
-        Starved: nothing is under way and the buffer is not full, or updates keep being refused: everyone's, or a
-            thousand of one client while it keeps the others from coming up.
+        Starved: no job is in flight and the buffer is not full, or updates keep being refused: those of all clients,
+            a thousand of one client, or a thousand duplicates in a row.
         Diverged: the model is no longer finite.
     """
     _check_finite(server)
-    jobs, refused = server.dispatch(), Counter[int]()
+    jobs, refused, duplicates = server.dispatch(), Counter[int](), 0
     for job in jobs:
         pool.submit(job)
     if jobs:
@@ -44,7 +44,13 @@ def drive(server: ServerLike, pool: Pool, rounds: int | None = None) -> Iterator
         for job in jobs:
             pool.submit(job)
         yield Event(now, message, happened, jobs)
-        if isinstance(happened, Refused) and happened.reason != "finished job":  # a duplicate says nothing
+        if isinstance(happened, Refused) and happened.reason == "finished job":  # says nothing about the client
+            duplicates += 1
+            if duplicates > 1000:
+                raise Starved(_starved(server, f"client {happened.client} repeats job {happened.serial}"))
+            continue
+        duplicates = 0
+        if isinstance(happened, Refused):
             refused[happened.client] += 1
             times = refused[happened.client]
             if times > 1000 or (times > 3 and all(refused[client] > 3 for client in server.roster.candidates())):

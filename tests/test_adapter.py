@@ -213,7 +213,7 @@ def test_a_state_of_four_million_numbers_travels_to_two_processes_and_back_also_
     ("name", "options", "said"),
     [
         ("adamw", None, "got 'adamw'. Did you mean 'AdamW'?"),
-        ("AdamW", {"lr": 0.1}, "`options` must not have `lr`, which is `local_lr`"),
+        ("AdamW", {"lr": 0.1}, "`options` must not contain `lr`: set `local_lr`"),
     ],
 )
 def test_an_optimizer_that_cannot_be_is_refused_with_a_hint(name: str, options: Any, said: str) -> None:

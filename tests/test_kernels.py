@@ -225,7 +225,7 @@ def test_threads_change_nothing_in_a_fold(monkeypatch: pytest.MonkeyPatch, compe
     n, transform = 300_001, STEPS["biclip"]
     x, late = vector(n, 5, special=False), parcel(n, 3, compensated, special=False)
     wanted = spelled_out(x, late, 3, transform)
-    monkeypatch.setattr(kernels, "_SHARE", 1000)
+    monkeypatch.setattr(kernels, "_PER_THREAD", 1000)
     before = torch.get_num_threads()
     try:
         for threads in (1, 3):
@@ -316,7 +316,7 @@ def test_every_special_number_is_sent_with_the_same_bits(monkeypatch: pytest.Mon
 @pytest.mark.parametrize("wire", ["float16", "bfloat16", "int8"])
 def test_threads_change_nothing_in_what_is_sent(monkeypatch: pytest.MonkeyPatch, wire: Wire) -> None:
     v, error = vector(300_001, 1, special=False), vector(300_001, 2, special=False)
-    monkeypatch.setattr(kernels, "_SHARE", 1000)
+    monkeypatch.setattr(kernels, "_PER_THREAD", 1000)
     before, bad = torch.get_num_threads(), v.clone()
     bad[-1] = math.nan
     try:
@@ -332,7 +332,7 @@ def test_threads_change_nothing_in_what_is_sent(monkeypatch: pytest.MonkeyPatch,
 def test_threads_change_nothing_in_a_local_step(monkeypatch: pytest.MonkeyPatch) -> None:
     n, form = 300_000, Form(0.7, 0.0, 0.1)
     late = [Contribution(vector(n, i, special=False)) for i in range(4)]
-    monkeypatch.setattr(kernels, "_SHARE", 1000)
+    monkeypatch.setattr(kernels, "_PER_THREAD", 1000)
     walked = []
     before = torch.get_num_threads()
     try:

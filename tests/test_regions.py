@@ -52,7 +52,7 @@ def test_clients_are_dealt_in_turn_or_in_order(sizes: Any, members: list[list[in
     ("changes", "said"),
     [
         ({"regions": 6}, "`regions` must be at most the number of clients (5), got 6."),
-        ({"regions": (2, 2)}, "`regions` must have 5 clients together, got 4: (2, 2)."),
+        ({"regions": (2, 2)}, "`regions` must have 5 clients in total, got 4: (2, 2)."),
         ({"regions": (2, 3), "buffer": 3}, "`buffer` must be at most the number of clients of the smallest region (2), "
                                            "got 3."),
     ],

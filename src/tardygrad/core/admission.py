@@ -1,4 +1,4 @@
-"""Checks of an update before it may touch the model: have its parts the right shape, are they finite?"""
+"""Checks of an update before it may touch the model: types, shapes, and whether its numbers are finite."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tardygrad.core.transforms import Step
 from tardygrad.errors import is_number
 
 Kept = dict[str, Tensor | None]
-"""The entries of a client's state: a number of this shape and type, or None for a vector like x."""
+"""The expected entries of a client's state: None for a vector like x, else an example of the tensor."""
 
 
 def expected(method: Method) -> Kept:
-    """The entries of the state after a client's first step, if the method keeps it."""
+    """The entries of a client's state after its first step, if the method keeps it."""
     if not method.keep:
         return {}
     x = torch.zeros(2)
@@ -36,7 +36,7 @@ def formed(update: Update) -> bool:
 
 
 def fits(update: Update, x: Vector, module_buffers: ModuleBuffers | None, method: Method, kept: Kept) -> bool:
-    """Whether every part of an update has the right shape and type, and there are no others."""
+    """Whether an update has exactly the expected tensors, each with the right shape and type."""
     curvature = x if method.compensate else None
     if not (_like(update.delta, x) and _like(update.curvature, curvature) and _keeps(update, x, method, kept)):
         return False
@@ -52,14 +52,14 @@ def _keeps(update: Update, x: Vector, method: Method, kept: Kept) -> bool:
         return state is None and not method.keep
     if not isinstance(state, dict):
         return False
-    unmoved = {name for name in kept if not name.startswith("inner.")}  # of a client that has made no step
-    if state.keys() != kept.keys() and (update.steps or state.keys() != unmoved):
+    without_steps = {name for name in kept if not name.startswith("inner.")}  # if the client has made no step
+    if state.keys() != kept.keys() and (update.steps or state.keys() != without_steps):
         return False
     return all(_like(v, x if kept[name] is None else kept[name]) for name, v in state.items())
 
 
 def finite(update: Update, norm: float) -> bool:
-    """Whether every number of an update is finite; `norm` is that of its delta."""
+    """Whether all numbers of an update are finite, given the norm of its delta."""
     others = [
         update.curvature,
         update.module_buffers.floats if update.module_buffers else None,
@@ -81,5 +81,5 @@ def _like(a: object, b: Tensor | None) -> bool:
 
 
 def _all_finite(v: Tensor) -> bool:
-    quick = v.dim() == 1 and v.is_floating_point() and math.isfinite(torch.dot(v, v))
-    return quick or bool(torch.isfinite(v).all())  # a square can overflow although its coordinate is finite
+    finite_norm = v.dim() == 1 and v.is_floating_point() and math.isfinite(torch.dot(v, v))  # faster
+    return finite_norm or bool(torch.isfinite(v).all())  # the square of a finite number can overflow

@@ -1,12 +1,13 @@
 """The paper's Algorithms 1 and 2: the client's local steps and the server's rounds.
 
 Rules of this file:
-1. It holds the whole data path, in the paper's order and vocabulary, and nothing else. Who works when is in roster.py,
-   where the vectors are is in vectors.py.
-2. It knows no clock, no threads, no network, no files and no `torch.nn`: the model is a vector x ∈ R^d. The time
-   arrives with a message and is only passed on (to dylu.py and hierarchy.py).
-3. `Server.receive` never waits, sends, logs or draws a number without a key: same state + same input = same output.
-4. A vector is never changed in place after the function that made it has returned it.
+1. It contains the whole data path, in the paper's order and vocabulary, and nothing else. roster.py decides who works
+   when; vectors.py stores the vectors.
+2. It uses no clock, threads, network, files or `torch.nn`: the model is a vector x ∈ R^d. The time comes with each
+   message and is only passed on (to dylu.py and hierarchy.py).
+3. `Server.receive` is deterministic: the same state and message give the same reply. Its random numbers are keyed.
+4. Only three vectors are changed in place: a client's own x and A during its job, and the round's sum until the round
+   ends. Models, and vectors in messages, are never changed.
 5. Time stamps are rounds. An update that started from x_s and is aggregated in round t has the delay p = t − s ≥ 1.
 """
 
@@ -71,18 +72,18 @@ def local(job: Job, task: Task, method: Method) -> LocalWork:
         steps, loss, clipped = steps + 1, loss + value, clipped + clipped_share(state)
 
     delta = x - start  # δ_i ← x_{i,K} − x_s
-    kept = {f"inner.{name}": value for name, value in state.items() if name != "clipped"}
+    client_state = {f"inner.{name}": value for name, value in state.items() if name != "clipped"}
     if method.curvature and curvature is not None:
         squares = below(job.state or {}, "curvature.")
         curvature, squares = method.curvature.of(delta, curvature, squares, step)  # DC-ASGD's A
-        kept |= {f"curvature.{name}": value for name, value in squares.items()}
-    mean = (float(loss) / steps, float(clipped) / steps) if steps else (math.nan, 0.0)
-    named = job.client, job.serial, job.round
-    return Update(*named, delta, curvature, module_buffers, steps, *mean, kept if method.keep else None)
+        client_state |= {f"curvature.{name}": value for name, value in squares.items()}
+    means = (float(loss) / steps, float(clipped) / steps) if steps else (math.nan, 0.0)
+    kept = client_state if method.keep else None
+    return Update(job.client, job.serial, job.round, delta, curvature, module_buffers, steps, *means, kept)
 
 
 def local_step(x: Vector, g: Vector, curvature: Vector | None, inner: Transform, state: State, step: Step) -> State:
-    """One local step; changes x and A in place, which are the client's own."""
+    """One local step; changes the client's own x and A in place."""
     if kernels.fits(x, g, curvature) and (form := inner.form(step.round)):
         return {"clipped": kernels.local_step(x, g, curvature, form)}  # the lines below, in one pass over memory
     move, state = inner.update(g, state, step)  # η_ℓ^s · Clip(u_s, g_{i,k})
@@ -93,7 +94,7 @@ def local_step(x: Vector, g: Vector, curvature: Vector | None, inner: Transform,
 
 
 def work(job: Job, task: Task, method: Method) -> Update:
-    """One client's work."""
+    """Do a job: the local steps of one client."""
     steps = local(job, task, method)
     message = resume(steps)
     while not isinstance(message, Update):
@@ -105,12 +106,12 @@ def work(job: Job, task: Task, method: Method) -> Update:
 
 
 def downplay(delay: int) -> float:
-    """SD: an update of delay p counts 1/p."""
+    """SD: the weight of an update with delay p is 1/p."""
     return 1.0 / delay
 
 
 def compensate(delta: Vector, curvature: Vector, drift: Vector) -> Vector:
-    """DC: what the update would have been from x_{t−1}, to first order: δ − A ⊙ (x_{t−1} − x_s)."""
+    """DC: the update as if it had started from x_{t−1}, to first order: δ − A ⊙ (x_{t−1} − x_s)."""
     return delta - curvature * drift
 
 
@@ -128,7 +129,7 @@ def fold(total: Vector | None, late: Contribution, x: Vector, scratch: Vector | 
 
     Args:
         total: the sum so far; None: this is the round's first contribution.
-        scratch: memory to use for a new sum, which is faster than to allocate it.
+        scratch: memory to reuse for a new sum, which is faster than allocating it.
     """
     if kernels.fits(x, late.delta, late.curvature, late.past) and (late.past is None or late.curvature is not None):
         return kernels.fold(total, late, x, scratch)  # the lines below, in one pass over memory
@@ -140,7 +141,7 @@ def fold(total: Vector | None, late: Contribution, x: Vector, scratch: Vector | 
 def finish(
     x: Vector, total: Vector, denominator: float, outer: Transform, state: State, step: Step
 ) -> tuple[Outcome, State]:
-    """x_t from x_{t−1} and the sum of M contributions."""
+    """Compute x_t from x_{t−1} and the sum of M contributions."""
     if kernels.fits(x, total) and (form := outer.form(step.round)):
         outcome = kernels.finish(x, total, denominator, form)  # the lines below, in one pass over memory
         return outcome, {"clipped": torch.tensor(outcome.clipped)}
@@ -154,12 +155,12 @@ class Server:
     """The server side of Algorithms 1 and 2, as a state machine: messages in, jobs out.
 
     Args:
-        method: the method; one with regions needs two levels of servers (`tardygrad.serve`).
+        method: the method; if it has regions, use `tardygrad.serve`.
         x: the initial model x_0.
         clients: N.
         seed: of every random stream of the run.
         module_buffers: the initial model's buffers, if it has any.
-        vectors: makes the store of x and all vectors of its length; None: in the memory of this process.
+        vectors: creates the store of x and all vectors of its length; None stores them in this process.
     """
 
     def __init__(
@@ -172,15 +173,15 @@ class Server:
         module_buffers: ModuleBuffers | None = None,
         vectors: Callable[[Method, Vector], VectorStore] | None = None,
     ) -> None:
-        from tardygrad.core.vectors import LocalVectors  # not above: it is made of this file's `fold` and `finish`
+        from tardygrad.core.vectors import LocalVectors  # here, because it imports this file's `fold` and `finish`
 
         if method.regions:
             raise Invalid(f"{method.name} has regions, and needs a server for each: use `tardygrad.serve`.")
         self.method, self.clients, self.seed = method, clients, seed
         self.vectors, self.module_buffers, self.round = (vectors or LocalVectors)(method, x), module_buffers, 0
         self.roster = Roster(method, clients, seed)
-        self.buffer: list[Taken] = []  # without their vectors, which are in the sum
-        self.client_states: dict[int, State] = {}  # of each client's inner step, if the method keeps it
+        self.buffer: list[Taken] = []  # updates of this round, without their vectors, which are in the sum
+        self.client_states: dict[int, State] = {}  # state of each client's inner step, if the method keeps it
         self.speeds = Speeds(method.pace) if method.pace else None
         self.now = 0.0  # the time of the last message
         self.drifts = method.compensate or method.pull  # whether past models are needed
@@ -192,15 +193,15 @@ class Server:
 
     @property
     def levels(self) -> list[Server]:
-        """This server alone; a hierarchical one has several."""
+        """This server; a hierarchical one has several levels."""
         return [self]
 
     def models(self) -> list[Vector]:
-        """The models it holds, without past ones."""
+        """The models that the server holds, without past ones."""
         return [self.x]
 
     def receive(self, message: Message, now: float = 0.0) -> Reply:
-        """Take one message, at the engine's time `now`. Aggregates first, then dispatches: the client that fills the
+        """Handle one message at the engine's time `now`. Aggregates before it dispatches, so the client that fills the
         buffer gets the new model."""
         self.now = now
         happened: Happened = None
@@ -222,7 +223,7 @@ class Server:
         return Reply(happened, self.dispatch())
 
     def admit(self, update: Update) -> Taken | Reason:
-        """Check an update before it may touch x: its delay, norm and weight, or the reason to refuse it."""
+        """Check an update before it may touch x: returns its delay, norm and weight, or the reason to refuse it."""
         if not admission.formed(update):
             return "wrong shape"
         delay = self.round + 1 - update.round  # p ← t − s
@@ -239,7 +240,7 @@ class Server:
         return Taken(update, delay, norm, weight)
 
     def take(self, taken: Taken) -> None:
-        """Fold an admitted update into the round's sum; its client is free, or waits for the round to end."""
+        """Add an admitted update to the round's sum; its client is then free, or waits for the round to end."""
         update, client = taken.update, taken.update.client
         self.vectors.fold(update, taken.weight)
         self._drop(self.roster.report(client))
@@ -250,7 +251,7 @@ class Server:
             self.speeds.measure(client, self.now)
 
     def advance(self) -> Advanced:
-        """One global round t."""
+        """Complete round t: compute x_t from the round's sum."""
         t, taken = self.round + 1, self.buffer
         delays = tuple(each.delay for each in taken)  # p_{t,i} ← t − τ_{t,i}
         denominator = self.method.divisor([each.weight for each in taken])
@@ -262,7 +263,7 @@ class Server:
         return Advanced.of(t, taken, outcome, snapshots=len(self.roster.holders) if self.drifts else 0)
 
     def dispatch(self) -> list[Job]:
-        """Jobs for every free place. The first call starts the run; on a resumed server it finds nothing to do."""
+        """Jobs for every free place. The first call starts a run; after a resume there are none."""
         first = self.drifts and self.round not in self.roster.holders
         assigned = self.roster.assign(self.round, len(self.buffer))
         if assigned and first:
@@ -272,13 +273,13 @@ class Server:
     def _job(self, client: int, serial: int) -> Job:
         steps, epochs = self.method.local_steps, self.method.local_epochs
         if self.speeds:
-            K = self.speeds.share(client, steps or epochs or 1, self.now)
-            steps, epochs = (K, None) if steps else (None, K)
+            K_i = self.speeds.share(client, steps or epochs or 1, self.now)
+            steps, epochs = (K_i, None) if steps else (None, K_i)
         state = self.client_states.get(client)
         return Job(client, serial, self.round, self.vectors.start, steps, epochs, self.seed, self.module_buffers, state)
 
     def refuse(self, update: Update | Refused, reason: Reason) -> Reply:
-        """Refuse an update; if its job was at work, the client is free for a new one."""
+        """Refuse an update; if it belongs to a job at work, its client is free for a new one."""
         if self.roster.has(update.client, update.serial):
             self._drop(self.roster.retry(update.client))
         return Reply(Refused(update.client, update.serial, update.round, reason), self.dispatch())
@@ -290,7 +291,7 @@ class Server:
             self.speeds.forget(client)
 
     def _drop(self, s: int | None) -> None:
-        """A job that started from x_s is over: forget x_s if it was the last one."""
+        """Forget the past model x_s after a job that started from it, if no other job did."""
         if self.drifts and s is not None and s not in self.roster.holders:
             self.vectors.drop(s)
 
@@ -304,7 +305,7 @@ class Server:
         }  # fmt: skip
 
     def restore(self, state: dict[str, Any], starts: dict[int, Vector]) -> None:
-        """Continue from a snapshot; `starts` has x_s by round s of the jobs at work, but for those that were lost."""
+        """Continue from a snapshot; `starts` maps rounds s to x_s, for the jobs at work that the engine has saved."""
         self.round, self.module_buffers, self.buffer = state["round"], state["module_buffers"], state["buffer"]
         self.client_states = state["client_states"]
         self.roster.restore(state["roster"])

@@ -1,4 +1,4 @@
-"""Several clients' local steps side by side: their gradients are computed in one call."""
+"""Local steps of several clients at once: one call computes all their gradients."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Batched(Task, Protocol):
     """A task that can compute several clients' gradients at once."""
 
     def gradients(self, requests: Sequence[GradientRequest]) -> list[tuple[Tensor, Vector]]:
-        """`gradient` of each request, up to the last bits; raises `Invalid`, even for no request, if it cannot."""
+        """`gradient` of each request, up to rounding; raises `Invalid`, even for no requests, if the task cannot."""
 
 
 def work_together(jobs: Sequence[Job], task: Batched, method: Method) -> list[Update]:
-    """`work` of several clients, one gradient of each at a time."""
+    """Do the jobs of several clients together, one step of each at a time."""
     steps = [local(job, task, method) for job in jobs]
     messages = [resume(client) for client in steps]
     while requests := {i: message for i, message in enumerate(messages) if not isinstance(message, Update)}:

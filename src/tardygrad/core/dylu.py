@@ -53,23 +53,23 @@ class Pace:
 
 
 class Speeds:
-    """The measured speeds: a client's local steps (or epochs) in a second, from dispatch to arrival."""
+    """The measured speeds of clients: local steps (or epochs) per second, from dispatch to arrival."""
 
     def __init__(self, pace: Pace) -> None:
         self.pace = pace
-        self.of: dict[int, float] = {}
+        self.of: dict[int, float] = {}  # client → v_i
         self.given: dict[int, tuple[int, float]] = {}  # client → K_i of its last job, and when it was sent
         self._sorted: list[float] = []
 
     def share(self, client: int, work: int, now: float) -> int:
-        """K_i of the job that a client gets now."""
+        """K_i of a job that is sent now."""
         fastest = self._sorted[math.ceil(len(self.of) * self.pace.percentile / 100) - 1] if self.of else 1.0
         share = self.pace.share(work, self.of.get(client), fastest)
         self.given[client] = share, now
         return share
 
     def measure(self, client: int, now: float) -> None:
-        """Note that a client's job has arrived."""
+        """Update a client's speed when its job arrives."""
         share, sent = self.given[client]
         if now > sent and math.isfinite(speed := share / (now - sent)):
             speed = self.pace.measured(self.of.get(client), speed)

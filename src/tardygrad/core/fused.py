@@ -12,10 +12,10 @@ import numpy as np
 from numba import boolean, float32, float64, int8, int64, njit, types, void
 
 BLOCK = 2048
-"""Coordinates whose squares are added up in float32."""
+"""Coordinates whose squares are summed in float32; the sums of blocks are added in float64."""
 
 _COUNT = _INT = np.int32
-_vector, _whole = float32[::1], {"cache": True, "nogil": True, "error_model": "numpy"}
+_vector, _options = float32[::1], {"cache": True, "nogil": True, "error_model": "numpy"}
 
 
 @njit(inline="always")
@@ -28,7 +28,7 @@ def _clip(v: Any, lower: Any, upper: Any) -> Any:
     return np.float32(0.0) if zero else np.copysign(kept, v)
 
 
-@njit(int64(_vector, _vector, float32, float32, float32), **_whole)
+@njit(int64(_vector, _vector, float32, float32, float32), **_options)
 def local_step(x: Any, g: Any, lower: Any, upper: Any, lr: Any) -> Any:
     """x ← x − lr · Clip(g); returns the number of clipped coordinates."""
     clipped = 0
@@ -39,7 +39,7 @@ def local_step(x: Any, g: Any, lower: Any, upper: Any, lr: Any) -> Any:
     return clipped
 
 
-@njit(int64(_vector, _vector, _vector, float32, float32, float32), **_whole)
+@njit(int64(_vector, _vector, _vector, float32, float32, float32), **_options)
 def local_step_curved(x: Any, g: Any, curvature: Any, lower: Any, upper: Any, lr: Any) -> Any:
     """The same, and A ← A + move ⊙ move."""
     clipped = 0
@@ -55,7 +55,7 @@ def local_step_curved(x: Any, g: Any, curvature: Any, lower: Any, upper: Any, lr
 @njit(
     types.Tuple((int64, float64, float64))(_vector, _vector, _vector, float32, float32, float32, float32),
     fastmath={"reassoc"},  # only the sums can be reordered
-    **_whole,
+    **_options,
 )
 def _finish(total: Any, x: Any, out: Any, count: Any, lower: Any, upper: Any, lr: Any) -> Any:
     clipped, squares, moved = _COUNT(0), np.float32(0), np.float32(0)
@@ -70,7 +70,7 @@ def _finish(total: Any, x: Any, out: Any, count: Any, lower: Any, upper: Any, lr
     return int64(clipped), float64(squares), float64(moved)
 
 
-@njit(void(_vector, _vector, float32, boolean), **_whole)
+@njit(void(_vector, _vector, float32, boolean), **_options)
 def fold(total: Any, d: Any, w: Any, first: Any) -> None:
     """total ← total + δ · w, or 0 + δ · w for the first, without reading total."""
     if first:
@@ -81,7 +81,7 @@ def fold(total: Any, d: Any, w: Any, first: Any) -> None:
             total[j] += d[j] * w
 
 
-@njit(void(_vector, _vector, _vector, _vector, _vector, float32, boolean), **_whole)
+@njit(void(_vector, _vector, _vector, _vector, _vector, float32, boolean), **_options)
 def fold_compensated(total: Any, d: Any, a: Any, p: Any, x: Any, w: Any, first: Any) -> None:
     """The same with (δ − A ⊙ (x − past)) · w."""
     if first:
@@ -94,7 +94,7 @@ def fold_compensated(total: Any, d: Any, a: Any, p: Any, x: Any, w: Any, first: 
 
 @njit(
     types.Tuple((int64, float64, float64))(_vector, _vector, _vector, float32, float32, float32, float32),
-    **_whole,
+    **_options,
 )
 def finish(total: Any, x: Any, out: Any, denominator: Any, lower: Any, upper: Any, lr: Any) -> Any:
     """out ← x + lr · Clip(total / denominator).
@@ -122,9 +122,9 @@ def _number(bits: Any) -> Any:
     return _INT(bits).view(np.float32)
 
 
-@njit(float32(_vector, _vector, _vector), **_whole)
-def _meant(v: Any, error: Any, e: Any) -> Any:
-    """e ← v + error, if there is one; max|e_j|, found as an integer, in whose order NaN is the largest."""
+@njit(float32(_vector, _vector, _vector), **_options)
+def _add_error(v: Any, error: Any, e: Any) -> Any:
+    """e ← v + error, or v if there is none; returns max|e_j|. Bits compare like the numbers, and NaN as the largest."""
     largest = _INT(0)
     if len(error):
         for j in range(len(v)):
@@ -137,7 +137,7 @@ def _meant(v: Any, error: Any, e: Any) -> Any:
     return _number(largest)
 
 
-@njit(void(_vector, int8[::1], float32), **_whole)
+@njit(void(_vector, int8[::1], float32), **_options)
 def _int8(e: Any, numbers: Any, s: Any) -> None:
     denominator = np.float32(1) if s == 0 else s
     for j in range(len(e)):
@@ -145,27 +145,27 @@ def _int8(e: Any, numbers: Any, s: Any) -> None:
         e[j] -= np.float32(numbers[j]) * np.float32(1 / 127) * s
 
 
-@njit(int64(_vector, _vector, int8[::1], _vector, _vector, int64), **_whole)
+@njit(int64(_vector, _vector, int8[::1], _vector, _vector, int64), **_options)
 def narrow(v: Any, error: Any, numbers: Any, scales: Any, left: Any, block: Any) -> Any:
-    """`send` of wire.py for int8, or its `pack` if `left` is empty; returns how many blocks are not finite.
+    """`send` of wire.py for int8, or `pack` if `left` is empty; returns the number of blocks that are not finite.
 
-    The numbers of such a block are zeros, which its scale makes NaN.
+    Such a block has the numbers 0, and its scale makes them NaN.
     """
-    lost, scratch = 0, left if len(left) else np.empty(block, np.float32)
+    not_finite, scratch = 0, left if len(left) else np.empty(block, np.float32)
     for i in range(-(-len(v) // block)):
         a, b = i * block, min((i + 1) * block, len(v))
         e, n = scratch[a:b] if len(left) else scratch[: b - a], numbers[a:b]
-        largest = _meant(v[a:b], error[a:b], e)
+        largest = _add_error(v[a:b], error[a:b], e)
         scales[i] = largest
         if np.isfinite(largest):
             _int8(e, n, largest)
         else:
             n[:] = 0
-            lost += 1
-    return lost
+            not_finite += 1
+    return not_finite
 
 
-@njit(void(int8[::1], _vector, _vector, int64), **_whole)
+@njit(void(int8[::1], _vector, _vector, int64), **_options)
 def widen(numbers: Any, scales: Any, v: Any, block: Any) -> None:
     """`unpack` of wire.py for int8."""
     for i in range(len(scales)):

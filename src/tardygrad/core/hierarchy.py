@@ -1,13 +1,13 @@
 """HALoS: two levels of the same `Server`. Clients report to their region's server, regions to the global server.
 
 A region's server does rounds of its own. After every E of them it sends the global server how far it has moved since it
-last received the global model, U = θ − θ_ref, and continues. The global server takes U as the update of a client and
-sends its new model back: θ ← (1 − α) θ + α x, θ_ref ← θ. The rounds of a region between its report and the answer are
-never reported by themselves; the blend keeps them.
+last received the global model, U = θ − θ_ref, and continues. The global server handles U like the update of a client
+and sends its new model back: θ ← (1 − α) θ + α x, θ_ref ← θ. What a region learns between its report and the answer is
+never reported separately, but stays in θ through the blend.
 
-A message between two servers takes `exchange` seconds each way; the client whose update completed the E-th round has
-its next job by then. Messages are delivered when the next message of a client arrives: nothing else happens at a server
-in between, so the result is the same as at once, except for the global model that is evaluated meanwhile.
+A message between two servers takes `exchange` seconds each way; the client whose update completed the E-th round gets
+its next job before that. A message that is due is delivered when the next message of a client arrives. Nothing else
+happens in between, so the result is the same, except that an evaluation may see the global model before the delivery.
 """
 
 from __future__ import annotations
@@ -40,25 +40,25 @@ from tardygrad.errors import Invalid
 
 
 class RosterLike(Protocol):
-    """Who works when, of one server or of several (see roster.py)."""
+    """The roster of one server, or of several together (see roster.py)."""
 
     @property
     def jobs(self) -> dict[int, int]:
-        """At work: client → the round (of its region) that its job started from."""
+        """The clients at work: client → the round (of its region) that its job started from."""
 
     @property
     def places(self) -> int:
-        """How many clients may be at work at once."""
+        """The number of clients that may be at work at once."""
 
     def candidates(self) -> list[int]:
         """The clients at work, and those that a random place may go to next."""
 
     def census(self) -> Census:
-        """How many clients are where."""
+        """The number of clients in each state."""
 
 
 class ServerLike(Protocol):
-    """What loops, checkpoints and reports need of a server: `Server`, or the `HierarchicalServer` of HALoS."""
+    """The common interface of `Server` and `HierarchicalServer`, for loops, checkpoints and reports."""
 
     method: Method
     clients: int
@@ -70,11 +70,11 @@ class ServerLike(Protocol):
 
     @property
     def module_buffers(self) -> ModuleBuffers | None:
-        """Those of the global model."""
+        """The buffers of the global model."""
 
     @property
     def round(self) -> int:
-        """Rounds so far; with regions, those of all regions together."""
+        """The number of rounds so far; with regions, of all regions together."""
 
     @property
     def buffer(self) -> list[Taken]:
@@ -82,14 +82,14 @@ class ServerLike(Protocol):
 
     @property
     def roster(self) -> RosterLike:
-        """Who works when."""
+        """Which clients work when."""
 
     @property
     def levels(self) -> list[Server]:
         """The global server, then those of the regions."""
 
     def receive(self, message: Message, now: float = 0.0) -> Reply:
-        """Take one message of a client."""
+        """Handle one message from the engine."""
 
     def dispatch(self) -> list[Job]:
         """Jobs for every free place."""
@@ -101,11 +101,11 @@ class ServerLike(Protocol):
         """The state between two messages, without past models: plain data with messages and tensors in it."""
 
     def restore(self, state: dict[str, Any], starts: dict[int, Vector]) -> None:
-        """Continue from a snapshot; `starts` has x_s by round s of the jobs at work, but for those that were lost."""
+        """Continue from a snapshot; `starts` maps rounds s to x_s, for the jobs at work that the engine has saved."""
 
 
 class RegionMessage(NamedTuple):
-    """In transit between a region and the global server: U on its way up, or the global model on its way down."""
+    """A message between a region and the global server: U on its way up, or the global model on its way down."""
 
     due: float
     region: int
@@ -115,9 +115,9 @@ class RegionMessage(NamedTuple):
 
 
 class HierarchicalServer:
-    """A server for each region and a global one; to an engine they are one server.
+    """A server for each region and a global server, which an engine uses like one server.
 
-    Its rounds are those of all regions together, its model is the global one.
+    Its round is the sum of the regions' rounds, and its model is the global one.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class HierarchicalServer:
             if (getattr(method, name) or 1) > (least := min(map(len, self.members))):
                 rule = f"`{name}` must be at most the number of clients of the smallest region ({least})"
                 raise Invalid(f"{rule}, got {getattr(method, name)}.")
-        self.home = {client: (r, i) for r, each in enumerate(self.members) for i, client in enumerate(each)}
+        self.home = {client: (r, i) for r, group in enumerate(self.members) for i, client in enumerate(group)}
         lower = replace(method, regions=None)
         upper = Method(name="", inner=method.inner, outer=self.plan.outer, buffer=1, local_steps=1, mode="client")
         self.upper = Server(upper, x, clients=len(self.members), seed=seed, module_buffers=module_buffers)
@@ -151,7 +151,7 @@ class HierarchicalServer:
         if isinstance(happened, Advanced) and region.round == self.synced[r] + self.plan.every:
             U = region.x - self.references[r]
             self._post(RegionMessage(now + self.plan.exchange, r, True, U, region.module_buffers))
-            self._deliver(now)  # where messages take no time
+            self._deliver(now)  # at once if `exchange` is 0
         if isinstance(happened, Refused):
             happened = happened._replace(client=message.client)
         return Reply(self._global_names(r, happened), self._global_jobs(r, jobs))
@@ -185,7 +185,7 @@ class HierarchicalServer:
         return [job._replace(client=self.members[r][job.client]) for job in jobs]
 
     def _global_names(self, r: int, happened: Happened) -> Happened:
-        """The same with clients and rounds numbered globally."""
+        """The same effect, with the global numbers of clients and rounds."""
         members = self.members[r]
         if isinstance(happened, Advanced):
             return happened._replace(round=self.round, clients=tuple(members[client] for client in happened.clients))
@@ -205,7 +205,7 @@ class HierarchicalServer:
 
     @property
     def module_buffers(self) -> ModuleBuffers | None:
-        """Those of the global model."""
+        """The buffers of the global model."""
         return self.upper.module_buffers
 
     @property
@@ -274,7 +274,7 @@ def serve(
     module_buffers: ModuleBuffers | None = None,
     vectors: Callable[[Method, Vector], VectorStore] | None = None,
 ) -> Server | HierarchicalServer:
-    """The server of a method: one, or with regions one for each and a global one. The arguments are those of `Server`.
+    """Create the server of a method: a `HierarchicalServer` if it has regions. The arguments are those of `Server`.
 
     A hierarchical server keeps its vectors in the memory of this process.
     """

@@ -1,11 +1,11 @@
 """The local step, the fold and the finish of algorithm.py and the packing of wire.py, each in one pass over memory.
 
-On a CPU numba compiles them (`fused.py`, the extra `fast`); on a GPU torch.compile does, except for the wire. Without
-either, for short vectors, and for methods whose steps are more than a clip and a rate, the plain code of those files
-runs. On a CPU the models have the same bits either way; norms and shares in the record agree to six digits.
+On a CPU they are compiled by numba (`fused.py`, the extra `fast`), on a GPU by torch.compile, except for the packing.
+Without a compiler, for short vectors, and for steps that are more than a clip and a rate, the plain code of those files
+runs instead. On a CPU the models have the same bits either way; norms and clipped shares agree to six digits.
 
-Long vectors are computed in slices. `run_slices` runs them one after the other, until engines/threads.py replaces it by
-threads: this layer knows none.
+Long vectors are computed in slices. `run_slices` computes them one after the other; engines/threads.py replaces it by a
+version with threads, which core/ does not use.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ import torch
 from torch import Tensor
 
 LEAST = 1 << 18
-"""Coordinates from which a pass over memory costs more than a few more calls of torch."""
+"""The length from which a compiled kernel is faster than several calls of torch."""
 
-_SHARE = 1 << 22  # coordinates that are worth a thread
+_PER_THREAD = 1 << 22  # fewest coordinates for which a thread is worth its start
 
 SliceKernel = Callable[[int, int], Sequence[float]]
-"""Computes the coordinates from a to b; returns numbers to add up over all parts."""
+"""Computes the coordinates from a to b; returns numbers, which are summed over all slices."""
 
 
-def _one_by_one(part: SliceKernel, starts: Sequence[int], ends: Sequence[int]) -> list[Sequence[float]]:
-    return list(map(part, starts, ends))
+def _one_by_one(kernel: SliceKernel, starts: Sequence[int], ends: Sequence[int]) -> list[Sequence[float]]:
+    return list(map(kernel, starts, ends))
 
 
 run_slices: Callable[[SliceKernel, Sequence[int], Sequence[int]], list[Sequence[float]]] = _one_by_one
 
 
 class Form(NamedTuple):
-    """A transform as numbers: move = lr · BiClip(direction) with these thresholds."""
+    """The numbers of a transform that is a clip and a rate: move = lr · BiClip(direction)."""
 
     upper: float = math.inf
     lower: float = 0.0
@@ -45,7 +45,7 @@ class Form(NamedTuple):
 
 
 class Contribution(NamedTuple):
-    """An update on its way into a round's sum: δ, its weight, and for DC its A and the x_s it started from."""
+    """The part of an update that enters a round's sum: δ, its weight, and for DC its A and the x_s it started from."""
 
     delta: Tensor
     weight: float = 1.0
@@ -63,7 +63,7 @@ class Outcome(NamedTuple):
 
 
 def fits(x: Tensor, *others: Tensor | None) -> bool:
-    """Whether there are kernels for x and the vectors used with it."""
+    """Whether the compiled kernels can compute with these vectors; None stands for a vector that is not used."""
     if len(x) < LEAST or not (x.is_cuda or (x.device.type == "cpu" and _fused() is not None)):
         return False
     return all(
@@ -81,12 +81,12 @@ def local_step(x: Tensor, g: Tensor, curvature: Tensor | None, form: Form) -> Te
     fused = _numba()
     vectors = [v.detach().numpy() for v in (x, g, curvature) if v is not None]
     kernel = fused.local_step if curvature is None else fused.local_step_curved
-    clipped = _spread(len(x), lambda a, b: (kernel(*(v[a:b] for v in vectors), *_float32(form)),))
+    clipped = _in_slices(len(x), lambda a, b: (kernel(*(v[a:b] for v in vectors), *_thresholds(form)),))
     return torch.tensor(clipped[0] / len(x))
 
 
 def fold(total: Tensor | None, late: Contribution, x: Tensor, scratch: Tensor | None = None) -> Tensor:
-    """total + contribution in place; without a total, 0 + contribution in `scratch` or new memory. Not for `pull`."""
+    """Add a contribution to total in place; without a total, start one in `scratch` or new memory. Not for `pull`."""
     delta, weight, curvature, past = late
     if x.is_cuda:
         result: Tensor = _compiled(_fold)(total, delta, curvature, past, x, torch.tensor(weight, device=x.device))
@@ -96,41 +96,41 @@ def fold(total: Tensor | None, late: Contribution, x: Tensor, scratch: Tensor | 
         total = fresh(x) if scratch is None else scratch
     compensated = curvature is not None and past is not None
     kernel = fused.fold_compensated if compensated else fused.fold
-    given = (total, delta, curvature, past, x) if compensated else (total, delta)
-    vectors = [v.detach().numpy() for v in given if v is not None]
-    w = _single(weight)
+    tensors = (total, delta, curvature, past, x) if compensated else (total, delta)
+    vectors = [v.detach().numpy() for v in tensors if v is not None]
+    w = _to_float32(weight)
 
     def part(a: int, b: int) -> Sequence[float]:
         kernel(*(v[a:b] for v in vectors), w, first)
         return ()
 
-    _spread(len(x), part)
+    _in_slices(len(x), part)
     return total
 
 
 def finish(x: Tensor, total: Tensor, denominator: float, form: Form, out: Tensor | None = None) -> Outcome:
-    """x + lr · Clip(total / denominator), in new memory or, on a CPU, in that of `out`."""
+    """Compute x + lr · Clip(total / denominator), in new memory or, on a CPU, in `out`."""
     if x.is_cuda:
         x_t, *numbers = _compiled(_finish)(x, total, torch.tensor(denominator, device=x.device), *_scalars(form, x))
         return Outcome(x_t, *map(float, numbers))
     fused = _numba()
     out = fresh(x) if out is None else out
     vectors = [v.detach().numpy() for v in (total, x, out)]
-    scalars = (_single(denominator), *_float32(form))
-    clipped, squares, moved = _spread(len(x), lambda a, b: fused.finish(*(v[a:b] for v in vectors), *scalars))
+    scalars = (_to_float32(denominator), *_thresholds(form))
+    clipped, squares, moved = _in_slices(len(x), lambda a, b: fused.finish(*(v[a:b] for v in vectors), *scalars))
     return Outcome(out, math.sqrt(squares), math.sqrt(moved), clipped / len(x))
 
 
 def narrow(v: Tensor, error: Tensor | None, numbers: Tensor, scales: Tensor, left: Tensor | None, block: int) -> bool:
-    """Pack v + error into int8 numbers and scales, and the rounding error into `left`; whether all of it is finite."""
-    fused, none = _numba(), np.empty(0, np.float32)
-    data, e, rest = (none if t is None else t.detach().numpy() for t in (v, error, left))
+    """Pack v + error into int8 numbers and scales, the rounding error into `left`; returns whether it is finite."""
+    fused, empty = _numba(), np.empty(0, np.float32)
+    data, e, rest = (empty if t is None else t.detach().numpy() for t in (v, error, left))
     packed, s = numbers.numpy(), scales.numpy()
 
     def part(a: int, b: int) -> Sequence[float]:
         return (fused.narrow(data[a:b], e[a:b], packed[a:b], s[a // block : -(-b // block)], rest[a:b], block),)
 
-    return not _spread(len(v), part)[0]
+    return not _in_slices(len(v), part)[0]
 
 
 def widen(numbers: Tensor, scales: Tensor, v: Tensor, block: int) -> None:
@@ -142,11 +142,11 @@ def widen(numbers: Tensor, scales: Tensor, v: Tensor, block: int) -> None:
         fused.widen(n[a:b], s[a // block : -(-b // block)], out[a:b], block)
         return ()
 
-    _spread(len(v), part)
+    _in_slices(len(v), part)
 
 
 def fresh(x: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    """New memory for a vector like x: on a CPU numpy asks for huge pages, which are cleared faster."""
+    """Uninitialized memory for a vector like x, on a CPU from NumPy: it requests huge pages, which are faster."""
     if x.device.type != "cpu" or not len(x):
         return torch.empty_like(x, dtype=dtype)
     return torch.from_numpy(np.empty(len(x) * dtype.itemsize, np.uint8)).view(dtype)
@@ -167,25 +167,25 @@ def _numba() -> ModuleType:
     return fused
 
 
-def _single(value: float) -> np.float32:
+def _to_float32(value: float) -> np.float32:
     with np.errstate(over="ignore"):  # as in torch: a number too large for float32 is infinite
         return np.float32(value)
 
 
-def _float32(form: Form) -> tuple[np.float32, ...]:
+def _thresholds(form: Form) -> tuple[np.float32, ...]:
     with np.errstate(over="ignore"):  # as in clipping.py: a threshold too large for float32 is infinite
         lower = min(form.lower, float(np.finfo(np.float32).max))
         return np.float32(lower), np.float32(form.upper), np.float32(form.lr)
 
 
-def _spread(n: int, part: SliceKernel) -> list[float]:
-    """Run a kernel on the parts of a vector, one for each of torch's threads if it is long; the sums of its results."""
+def _in_slices(n: int, kernel: SliceKernel) -> list[float]:
+    """Run a kernel on a vector of length n, in as many slices as torch has threads if it is long; sums the results."""
     block = 1 << 16
-    parts = max(min(torch.get_num_threads(), n // _SHARE), 1)
+    parts = max(min(torch.get_num_threads(), n // _PER_THREAD), 1)
     if parts == 1:
-        return list(part(0, n))
+        return list(kernel(0, n))
     bounds = [n * i // parts // block * block for i in range(parts)] + [n]
-    return [sum(each) for each in zip(*run_slices(part, bounds[:-1], bounds[1:]), strict=True)]
+    return [sum(each) for each in zip(*run_slices(kernel, bounds[:-1], bounds[1:]), strict=True)]
 
 
 # ------------------------------------------------------------------------------------------------------- for a GPU
@@ -198,7 +198,7 @@ def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _scalars(form: Form, x: Tensor) -> tuple[Tensor, ...]:
-    """As tensors: a Python number that changes from round to round would be compiled again."""
+    """The numbers of a form as tensors: torch.compile would compile again for every new Python number."""
     return tuple(torch.tensor(value, device=x.device) for value in (form.lower, form.upper, form.lr))
 
 

@@ -1,4 +1,4 @@
-"""The messages between server and clients, and the server's reports. Plain data; time stamps are rounds."""
+"""The messages between server and clients, and the server's replies. Plain data; rounds serve as time stamps."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ Reason = Literal[
 
 
 class Parts(NamedTuple):
-    """A vector whose slices are in other processes: one reference for each slice, which only their engine can open.
+    """A vector whose slices are in other processes: one reference for each slice, which only the engine can resolve.
 
-    In an update a reference stands for the slice of δ and, if the method compensates, of A.
+    In an update, each reference is to a slice of δ and, if the method compensates, of A.
     """
 
     references: tuple[Any, ...]
 
 
 def as_vector(v: Vector | Parts) -> Vector:
-    """v itself, which must be in this process."""
+    """Return v; raise `TypeError` if it is not in this process."""
     if isinstance(v, Parts):
-        raise TypeError(f"a vector must be here to compute with it, got references to {len(v.references)} slices.")
+        raise TypeError(f"a vector must be in this process, got references to {len(v.references)} slices.")
     return v
 
 
 class ModuleBuffers(NamedTuple):
-    """What a model has besides parameters (BatchNorm's statistics); the algorithm does not compute with them."""
+    """A model's buffers, such as BatchNorm's statistics, which the algorithm does not optimize."""
 
     floats: Tensor  # averaged over the M updates of a round
-    ints: Tensor  # taken from the newest update
+    ints: Tensor  # those of the last update of a round
 
     def clone(self) -> ModuleBuffers:
         """A copy that may be changed in place."""
@@ -54,14 +54,14 @@ class ModuleBuffers(NamedTuple):
 
     @staticmethod
     def merge(updates: Sequence[ModuleBuffers | None]) -> ModuleBuffers:
-        """The buffers of a round's updates as one."""
+        """Merge the buffers of a round's updates."""
         given = [each for each in updates if each]
         floats = torch.stack([each.floats.double() for each in given]).mean(0)  # a sum in float32 may overflow
         return ModuleBuffers(floats.float(), given[-1].ints)
 
 
 class Job(NamedTuple):
-    """Work for one client: start from x_s. (client, serial) names it."""
+    """Local work for one client, starting from x_s; identified by (client, serial)."""
 
     client: int
     serial: int  # how many jobs this client was given before
@@ -74,12 +74,12 @@ class Job(NamedTuple):
     state: State | None = None  # the inner step's, after this client's last job, if the method keeps it
 
     def stream(self, purpose: str, *numbers: int) -> np.random.Generator:
-        """The job's own random numbers, the same wherever it runs."""
+        """The job's random numbers for a purpose; the same on every engine."""
         return streams.generator(self.seed, purpose, self.client, self.serial, *numbers)
 
 
 class Update(NamedTuple):
-    """What a client sends back."""
+    """The result of a job."""
 
     client: int
     serial: int
@@ -89,24 +89,24 @@ class Update(NamedTuple):
     module_buffers: ModuleBuffers | None = None
     steps: int = 0  # local steps done
     loss: float = math.nan  # mean over those steps
-    clipped: float = 0.0  # share of gradient coordinates clipped, mean over those steps
-    state: State | None = None  # of the inner step, if the method keeps it
-    down: int = 0  # bytes of the job in transit, if the engine sends any
-    up: int = 0  # bytes of the update in transit
+    clipped: float = 0.0  # mean share of clipped gradient coordinates
+    state: State | None = None  # state of the inner step, if the method keeps it
+    down: int = 0  # size of the job in bytes, if the engine sends it over a network
+    up: int = 0  # size of the update in bytes
 
     def without_vectors(self) -> Update:
-        """Without delta, curvature and state, once the server has used them."""
+        """A copy without delta, curvature and state, to keep after the server has used them."""
         return self._replace(delta=NOTHING, curvature=None, state=None)
 
 
 class Lost(NamedTuple):
-    """A client and its job are lost."""
+    """A client is lost, and its job with it."""
 
     client: int
 
 
 class Joined(NamedTuple):
-    """A lost client is back."""
+    """A lost client has returned."""
 
     client: int
 
@@ -117,7 +117,7 @@ class Taken(NamedTuple):
     update: Update
     delay: int  # p
     norm: float  # ‖δ_i‖₂
-    weight: float = 1.0  # by its delay
+    weight: float = 1.0  # depends on the delay
 
 
 class Refused(NamedTuple):
@@ -139,14 +139,14 @@ class Advanced(NamedTuple):
     round: int  # t
     clients: tuple[int, ...]  # the M clients, in order of arrival
     delays: tuple[int, ...]  # p_{t,i}
-    weights: tuple[float, ...]  # of each update, by its delay
+    weights: tuple[float, ...]  # of the updates
     norms: tuple[float, ...]  # ‖δ_i‖₂
     norm: float  # ‖Δ_t‖₂
     move: float  # ‖x_t − x_{t−1}‖₂
     clipped: float  # share of Δ_t's coordinates clipped
-    local_clipped: float  # share of gradient coordinates clipped, mean over the M
-    loss: float  # local training loss, mean over the M
-    steps: int  # local steps of the M together
+    local_clipped: float  # share of gradient coordinates clipped, mean over the M updates
+    loss: float  # local training loss, mean over the M updates
+    steps: int  # sum of the local steps of the M updates
     snapshots: int  # past models the server holds
 
     @classmethod
@@ -170,11 +170,11 @@ class Advanced(NamedTuple):
 
 
 Happened = Taken | Advanced | Refused | None
-"""What a message did; None: nothing but a client lost or back."""
+"""The effect of a message; None: a client was lost or has returned."""
 
 
 class Reply(NamedTuple):
-    """What a message did, and the jobs to send next."""
+    """The effect of a message, and the jobs to send next."""
 
     happened: Happened
     jobs: list[Job]

@@ -1,4 +1,4 @@
-"""A method as data: inner and outer step, the weight of late updates, and who works when."""
+"""A method as data: its inner and outer step, the weights of late updates, and which clients work when."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from tardygrad.core.transforms import State, Step, Transform
 from tardygrad.errors import Invalid, check_integer, is_number, nearest
 
 Mode = Literal["sync", "server", "client"]
-"""Who works when: synchronous rounds, server-centric, client-centric."""
+"""Which clients work when: synchronous rounds, server-centric, client-centric."""
 
 Dispatch = Literal["same", "random"]
-"""Who gets a free place: the client that left it, or a random idle one."""
+"""Which client gets a free place: the one that left it, or a random idle one."""
 
 Weight = Callable[[int], float]
 """The weight of an update as a function of its delay p."""
@@ -31,18 +31,18 @@ Denominator = Literal["buffer", "weights", "one"]
 
 @dataclass(frozen=True, kw_only=True)
 class Curvature:
-    """The A that a client sends, if it is not the paper's Σ_k move_k².
+    """How a client computes the A that it sends, if A is not the paper's Σ_k move_k².
 
     Args:
-        weigh: turns the squares into A; each client keeps its state.
-        source: the squares: Σ_k move_k² ("steps") or δ² ("delta").
+        weigh: turns squares into A; its state is kept for each client.
+        source: which squares: Σ_k move_k² ("steps") or δ² ("delta").
     """
 
     weigh: Transform
     source: Literal["steps", "delta"] = "steps"
 
     def of(self, delta: Tensor, squares: Tensor, state: State, step: Step) -> tuple[Tensor, State]:
-        """A of a job with these δ and Σ_k move_k², and the state for the client's next job."""
+        """Compute A from a job's δ and Σ_k move_k²; also returns the state for the client's next job."""
         squares = delta * delta if self.source == "delta" else squares
         return self.weigh.update(squares, state or self.weigh.init(delta), step)
 
@@ -52,7 +52,7 @@ class Regions:
     """HALoS: clients report to their region's server, and regions to the global one.
 
     Args:
-        sizes: how many clients each region has, in order; or the number of regions, which get clients in turn.
+        sizes: the number of clients of each region; or the number of regions, which get the clients in turn.
         every: rounds of a region between two reports.
         blend: α, the weight of the global model when a region receives it.
         outer: the global server's step.
@@ -69,7 +69,7 @@ class Regions:
         check_integer("every", self.every)
         sizes = self.sizes if isinstance(self.sizes, tuple) else (self.sizes,)
         if not sizes or any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in sizes):
-            raise Invalid(f"`regions` must be the number of regions or of the clients of each, got {self.sizes!r}.")
+            raise Invalid(f"`regions` must be the number of regions, or of clients in each, got {self.sizes!r}.")
         if not (is_number(self.blend) and 0 <= self.blend <= 1):
             raise Invalid(f"`blend` must be between 0 (regions ignore the global model) and 1, got {self.blend!r}.")
         if not (is_number(self.exchange) and 0 <= self.exchange < math.inf):
@@ -82,7 +82,7 @@ class Regions:
                 raise Invalid(f"`regions` must be at most the number of clients ({clients}), got {self.sizes}.")
             return [list(range(first, clients, self.sizes)) for first in range(self.sizes)]
         if sum(self.sizes) != clients:
-            raise Invalid(f"`regions` must have {clients} clients together, got {sum(self.sizes)}: {self.sizes}.")
+            raise Invalid(f"`regions` must have {clients} clients in total, got {sum(self.sizes)}: {self.sizes}.")
         ends = list(accumulate(self.sizes))
         return [list(range(end - size, end)) for size, end in zip(self.sizes, ends, strict=True)]
 
@@ -109,13 +109,13 @@ class Method:
     local_steps: int | None = None  # K as steps, or
     local_epochs: int | None = None  # K as passes over the client's data
     mode: Mode = "server"
-    weight: Weight | None = None  # of a delay; None: every update counts fully
+    weight: Weight | None = None  # of an update by its delay; None: always 1
     denominator: Denominator = "buffer"  # of Δ_t
     compensate: bool = False  # δ − A ⊙ drift
     curvature: Curvature | None = None  # A, if it is not the paper's
-    pull: bool = False  # δ − drift: move to the client's model, however far the global one has moved
-    keep: bool = False  # the inner step's state from one job of a client to the next
-    max_delay: int | None = None  # staler updates are refused
+    pull: bool = False  # δ − drift: move towards the client's model x_s + δ
+    keep: bool = False  # whether a client's inner state is kept from job to job
+    max_delay: int | None = None  # updates with a larger delay are refused
     concurrency: int | None = None  # clients at work at once; None: all (sync: M)
     dispatch: Dispatch = "same"
     pace: Pace | None = None  # less work for slower clients; None: K for everyone
@@ -129,8 +129,8 @@ class Method:
         for name in ("local_steps", "local_epochs", "max_delay", "concurrency"):
             if getattr(self, name) is not None:
                 check_integer(name, getattr(self, name))
-        words = {"mode": Mode, "dispatch": Dispatch, "denominator": Denominator}
-        for name, known in ((name, get_args(word)) for name, word in words.items()):
+        choices = {"mode": Mode, "dispatch": Dispatch, "denominator": Denominator}
+        for name, known in ((name, get_args(choice)) for name, choice in choices.items()):
             if getattr(self, name) not in known:
                 raise Invalid(f"`{name}` must be one of {', '.join(known)}, got {getattr(self, name)!r}.")
         if self.weight is not None and not callable(self.weight):
@@ -146,11 +146,11 @@ class Method:
         if self.mode == "server" and self.concurrency is not None and self.concurrency < self.buffer:
             raise Invalid(
                 f"`concurrency` must be at least `buffer` ({self.buffer}) in mode 'server', got {self.concurrency}: "
-                "clients wait for the round's end, so the buffer could never fill."
+                "clients wait for the end of the round, so the buffer could never fill."
             )
 
     def divisor(self, weights: Sequence[float]) -> float:
-        """The number that a round's sum of contributions with these weights is divided by."""
+        """The divisor of a round's sum of contributions, given their weights."""
         if self.denominator == "weights":
             return sum(weights) or 1.0
         return 1.0 if self.denominator == "one" else len(weights)
@@ -159,17 +159,17 @@ class Method:
         mode = {"sync": "synchronous", "server": "server-centric", "client": "client-centric"}[self.mode]
         epochs = "1 epoch" if self.local_epochs == 1 else f"{self.local_epochs} epochs"
         work = f"K={self.local_steps or epochs}"
-        treated = [", compensated"] * self.compensate
+        notes = [", compensated"] * self.compensate
         if self.weight is not None:
-            treated.insert(0, ", downplayed" if getattr(self.weight, "__name__", "") == "downplay" else ", weighted")
+            notes.insert(0, ", downplayed" if getattr(self.weight, "__name__", "") == "downplay" else ", weighted")
         if self.regions:
             sizes = self.regions.sizes
-            treated.append(f", {sizes if isinstance(sizes, int) else len(sizes)} regions")
-        return f"{self.name} ({mode}, M={self.buffer}, {work}{''.join(treated)})"
+            notes.append(f", {sizes if isinstance(sizes, int) else len(sizes)} regions")
+        return f"{self.name} ({mode}, M={self.buffer}, {work}{''.join(notes)})"
 
 
 class MethodSettings(TypedDict, total=False):
-    """The settings of `Method` that every constructor passes on; `buffer` and `mode` have defaults of their own."""
+    """The settings of `Method` that every constructor passes on; for `buffer` and `mode` it has its own defaults."""
 
     local_steps: int | None
     local_epochs: int | None
@@ -182,7 +182,7 @@ P = ParamSpec("P")
 
 
 def constructor(make: Callable[P, Method]) -> Callable[P, Method]:
-    """A constructor of methods that raises `Invalid`, not `TypeError`, for a missing or unknown setting."""
+    """Make a constructor of methods raise `Invalid`, not `TypeError`, for a missing or unknown setting."""
     own = [p for p in signature(make).parameters.values() if p.kind is Parameter.KEYWORD_ONLY]
     known = [p.name for p in own] + list(MethodSettings.__annotations__)
     required = [p.name for p in own if p.default is Parameter.empty]

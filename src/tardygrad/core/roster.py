@@ -1,4 +1,4 @@
-"""Who works when: which clients have a job, wait for the round to end, or are free. Integers only, no vectors."""
+"""Which clients work when: each has a job, waits for the round to end, is free, or is lost. No vectors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tardygrad.errors import Invalid, check_integer
 
 
 class Census(NamedTuple):
-    """How many clients are where, and how many updates fill the buffer."""
+    """The number of clients in each state, and M."""
 
     clients: int
     at_work: int
@@ -22,7 +22,7 @@ class Census(NamedTuple):
 
 
 class Roster:
-    """Every client is in one place: at work (`jobs`), waiting for the round to end (`waiting`: sync and
+    """Keeps the state of every client: at work (`jobs`), waiting for the round to end (`waiting`: sync and
     server-centric), free (`idle`), or lost (in none of them).
 
     A synchronous round is a server-centric one with M places, each given to a random client.
@@ -41,17 +41,17 @@ class Roster:
         self.places = method.buffer if method.mode == "sync" else method.concurrency or clients
         self.random = method.mode == "sync" or method.dispatch == "random"
         self.jobs: dict[int, int] = {}  # client at work → s, the round its job started from
-        self.idle = list(range(clients - 1, -1, -1))  # places are given from the end: client 0 first
+        self.idle = list(range(clients - 1, -1, -1))  # taken from the end: client 0 first
         self.waiting: list[int] = []
         self.serials = [0] * clients  # the number of jobs that each client has been given
-        self.sent = 0  # the number of all jobs
+        self.sent = 0  # the sum of these numbers
         self.holders: Counter[int] = Counter()  # s → how many jobs at work started from x_s
 
     def assign(self, s: int, reported: int) -> list[tuple[int, int]]:
-        """Fill every free place with a job from x_s; (client, serial) of each.
+        """Assign a job from x_s to every free place; returns (client, serial) of each.
 
         Args:
-            reported: updates in the buffer; where clients wait, each of them keeps its place until the round ends.
+            reported: number of updates in the buffer; a client that waits keeps its place until the round ends.
         """
         places = self.places - reported * self.waits
         assigned = []
@@ -72,7 +72,7 @@ class Roster:
         return self.idle.pop()
 
     def has(self, client: int, serial: int) -> bool:
-        """Whether this job is at work: a client has one at a time, the last it was given."""
+        """Whether this job is at work. A client has one job at a time, the last that it was given."""
         return client in self.jobs and serial == self.serials[client] - 1
 
     def mismatch(self, client: int, serial: int, s: int) -> Literal["finished job", "unknown job"] | None:
@@ -83,12 +83,12 @@ class Roster:
         return "finished job" if given else "unknown job"
 
     def report(self, client: int) -> int:
-        """Take a client's job as done: the client is free, or waits. Returns s."""
+        """End the job of a client that has reported: the client is free, or waits. Returns s."""
         (self.waiting if self.waits else self.idle).append(client)
         return self._release(client)
 
     def retry(self, client: int) -> int:
-        """Take a client's job back: the client is free, and the next to get one unless places are random. Returns s."""
+        """Cancel a client's job: the client is free, and gets the next job unless that is random. Returns s."""
         self.idle.append(client)
         return self._release(client)
 
@@ -104,10 +104,10 @@ class Roster:
         return self._release(client) if client in self.jobs else None
 
     def join(self, client: int, reported: bool) -> None:
-        """Take a lost client back; no effect on one that is present or unknown.
+        """Add a lost client again; no effect on a client that is present or unknown.
 
         Args:
-            reported: whether an update of it is in the buffer: then it waits, so a round has one update of each client.
+            reported: whether the buffer has an update of it; then it waits, so that a round has one update per client.
         """
         present = client in self.jobs or client in self.idle or client in self.waiting
         if 0 <= client < self.clients and not present:
@@ -125,7 +125,7 @@ class Roster:
         return [*self.jobs, *(self.idle if self.random else ())]
 
     def census(self) -> Census:
-        """How many clients are where."""
+        """The number of clients in each state."""
         at_work, waiting, idle = len(self.jobs), len(self.waiting), len(self.idle)
         return Census(self.clients, at_work, waiting, idle, self.clients - at_work - waiting - idle, self.buffer)
 

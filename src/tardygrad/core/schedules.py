@@ -1,7 +1,7 @@
 """Schedules: learning rates and thresholds as functions of the round.
 
-A client's schedules are read at the round s it pulled, the server's at its own round t. Rounds count from 1 here:
-a client that pulled x_0 uses round 1 (``max(round, 1)``), because of power laws.
+A client's schedules are evaluated at the round s of the model it started from, the server's at its own round t. Rounds
+count from 1 here, because a power law may be infinite at 0: a client that started from x_0 uses round 1.
 """
 
 from __future__ import annotations
@@ -72,12 +72,12 @@ class Cosine:
         t = min(max(round, 1), self.rounds)
         if t < self.warmup:
             return self.peak * t / self.warmup
-        turn = (t - self.warmup) / (self.rounds - self.warmup)
-        return self.floor + (self.peak - self.floor) * 0.5 * (1.0 + math.cos(math.pi * turn))
+        progress = (t - self.warmup) / (self.rounds - self.warmup)
+        return self.floor + (self.peak - self.floor) * 0.5 * (1.0 + math.cos(math.pi * progress))
 
 
 def lift(name: str, value: float | Schedule, *, finite: bool = True) -> Schedule:
-    """A schedule from a number or a schedule; raises `Invalid` unless it can be a learning rate or a threshold.
+    """Turn a number into a schedule; raise `Invalid` unless it can be a learning rate or a threshold.
 
     Args:
         name: the setting's name, for the error.
@@ -88,9 +88,7 @@ def lift(name: str, value: float | Schedule, *, finite: bool = True) -> Schedule
     try:
         schedule = value if callable(value) else Constant(float(value))
     except OverflowError as error:
-        raise Invalid(
-            f"`{name}` must be a number that a float can hold, got one of {len(str(value))} digits."
-        ) from error
+        raise Invalid(f"`{name}` must fit in a float, got a number of {len(str(value))} digits.") from error
     first = schedule(1)
     if not is_number(first):
         raise Invalid(f"`{name}` must be a schedule that gives numbers, got {first!r} for round 1.")

@@ -1,4 +1,4 @@
-"""The learning problem, as the algorithm sees it: batches, gradients and scores of a vector."""
+"""The interface of a task: batches, gradients and scores of a vector."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tardygrad.core.messages import Job, ModuleBuffers, Update, Vector
 
 
 class Task(Protocol):
-    """A learning problem. Only the task knows that the vector is a network."""
+    """A learning problem. Only the task knows the network behind the vector."""
 
     @property
     def clients(self) -> int: ...
@@ -44,7 +44,7 @@ LocalWork = Generator[GradientRequest, tuple[Tensor, Vector], Update]
 
 
 def resume(work: LocalWork, gradient: tuple[Tensor, Vector] | None = None) -> GradientRequest | Update:
-    """Answer the last request (None: start); returns the next request, or the update when all steps are done."""
+    """Send the requested gradient (None: start); returns the next request, or the update after the last step."""
     try:
         return next(work) if gradient is None else work.send(gradient)
     except StopIteration as end:

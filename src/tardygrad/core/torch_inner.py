@@ -17,11 +17,11 @@ Options = Mapping[str, bool | int | float | str | list[float] | None]
 """Keyword arguments of an optimizer, besides params and lr."""
 
 
-SCRATCH = 5  # vectors: copies of x, of the gradient and of the state, and the optimizer's own
+SCRATCH = 5  # temporary vectors: copies of x, gradient and state, and the optimizer's own
 
 
 def optimizer(name: str, lr: Schedule, options: Options | None = None) -> Transform:
-    """A class of `torch.optim`: move = x − (x after its step).
+    """An optimizer of `torch.optim` as a transform: move = x − (x after the optimizer's step).
 
     The optimizer sees the model as one vector, so it has one parameter group and no layers.
 
@@ -34,7 +34,7 @@ def optimizer(name: str, lr: Schedule, options: Options | None = None) -> Transf
         raise Invalid(f"`options` must be a table of arguments, got {options!r}.")
     make = _class(name)
     if "lr" in (options or {}):
-        raise Invalid(f"`options` must not have `lr`, which is `local_lr`, got {dict(options or {})}.")
+        raise Invalid(f"`options` must not contain `lr`: set `local_lr`, got {dict(options or {})}.")
     given = {key: tuple(value) if isinstance(value, list) else value for key, value in (options or {}).items()}
 
     def update(direction: Tensor, state: State, step: Step) -> tuple[Tensor, State]:

@@ -1,4 +1,4 @@
-"""Inner and outer steps, as one type: a pair of pure functions that turn a direction into a move.
+"""Inner and outer steps as one type, `Transform`: a pair of pure functions that turn a direction into a move.
 
 The client subtracts the move of a gradient (x − move), the server adds the move of a delta (x + move).
 """
@@ -20,7 +20,7 @@ from tardygrad.core.schedules import Constant, Schedule
 from tardygrad.errors import Invalid, check_number, is_number
 
 State = dict[str, Tensor]
-"""What a transform remembers between steps: named tensors, which a checkpoint can store as they are."""
+"""The state of a transform between steps: named tensors."""
 
 
 LateRate = Literal["code", "paper"]
@@ -30,10 +30,10 @@ LateRate = Literal["code", "paper"]
 class Step(NamedTuple):
     """The context of one step."""
 
-    round: int  # the client's: the round it pulled; the server's: the round it computes
-    delays: tuple[int, ...] = ()  # the server's: p of every update in the buffer
+    round: int  # client: the round of the model it started from; server: the round it computes
+    delays: tuple[int, ...] = ()  # server: p of every update in the buffer
     x: Tensor | None = None  # the vector that the move is for
-    start: Tensor | None = None  # the client's: x_s
+    start: Tensor | None = None  # client: x_s
 
 
 def _no_form(round: int) -> Form | None:
@@ -47,9 +47,9 @@ class Transform:
     Args:
         init: x → the first state.
         update: (direction, state, step) → (move, next state); changes none of its arguments.
-        text: the call that made it.
-        form: round → the step as one clip and one rate, for kernels.py; None if it is more than that.
-        scratch: how many vectors it needs while it computes, besides direction, move and state.
+        text: the call that created it, as its `repr`.
+        form: round → the numbers of the step, if it is a clip and a rate (see kernels.py); else None.
+        scratch: number of temporary vectors that `update` needs besides direction, move and state.
     """
 
     init: Callable[[Tensor], State] = field(repr=False)
@@ -68,7 +68,7 @@ def stateless(x: Tensor) -> State:
 
 
 def below(state: State, prefix: str) -> State:
-    """The entries whose names start with a prefix, under the rest of their names."""
+    """The entries whose names start with a prefix, with the prefix removed."""
     return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
 
 
@@ -162,16 +162,16 @@ def amsgrad(
         m = (beta1 * state["m"]).add_(direction, alpha=1 - beta1)
         v = (beta2 * state["v"]).addcmul_(direction, direction, value=1 - beta2)
         v_max = torch.maximum(state["v_max"], v)
-        first, second = (1 - beta**step.round if bias_correction else 1.0 for beta in (beta1, beta2))
-        below = v_max.sqrt().div_(math.sqrt(second)).add_(eps)
-        return (m * (rate(step) / first)).div_(below), {"m": m, "v": v, "v_max": v_max}
+        bias1, bias2 = (1 - beta**step.round if bias_correction else 1.0 for beta in (beta1, beta2))
+        denominator = v_max.sqrt().div_(math.sqrt(bias2)).add_(eps)
+        return (m * (rate(step) / bias1)).div_(denominator), {"m": m, "v": v, "v_max": v_max}
 
     settings = f"beta1={beta1}, beta2={beta2}, eps={eps}, lr_rule={lr_rule!r}, bias_correction={bias_correction}"
     return Transform(init, update, f"amsgrad({lr}, tau_c={tau_c:g}, {settings})")
 
 
 def delayed_nesterov(lr: Schedule, momentum: float, period: int, c: float = 0.0) -> Transform:
-    """DN's step: each direction moves x by its N-th part at once; the momentum is updated in every N-th round.
+    """DN's step: each direction is applied at once, divided by N; the momentum is updated in every N-th round.
 
     sum = sum + direction; in every N-th round m = β m + sum/N, move = η · ((1 − cN + c) β m + direction/N), sum = 0;
     in the others move = η · (c β m + direction/N). Both m and sum start at 0.
@@ -241,8 +241,8 @@ def adaptive(
     def update(direction: Tensor, state: State, step: Step) -> tuple[Tensor, State]:
         m = beta1 * state["m"] + (1 - beta1) * direction if beta1 else direction
         v = squares(state["v"], direction * direction)
-        first, root = (1 - beta**step.round if unbiased else 1.0 for beta in (beta1, beta2))
-        move = m * (lr(step.round) / first) / (v.sqrt() / math.sqrt(root) + eps)
+        bias1, bias2 = (1 - beta**step.round if unbiased else 1.0 for beta in (beta1, beta2))
+        move = m * (lr(step.round) / bias1) / (v.sqrt() / math.sqrt(bias2) + eps)
         return move, ({"m": m} if beta1 else {}) | {"v": v}
 
     settings = f"beta1={beta1}, beta2={beta2}, eps={eps}, initial={initial}, unbiased={unbiased}"
@@ -264,7 +264,7 @@ def tethered(inner: Transform, rho: float) -> Transform:
 
 
 def clipped_share(state: State) -> Tensor | float:
-    """The share of coordinates that the (last) clip of the last step changed; 0 without a clip."""
+    """The share of coordinates that the last step clipped (the last clip of a chain); 0 without a clip."""
     return state.get("clipped", 0.0)
 
 
@@ -276,8 +276,8 @@ def below_one(**settings: float) -> None:
 
 
 def check_epsilon(name: str, value: float) -> None:
-    """Raise `Invalid` unless `value` can be an ε: neither it nor its square is 0 or infinite in float32."""
+    """Raise `Invalid` unless `value` can be an ε: above 0, with room in float32 to add it and to divide by it."""
     if not (is_number(value) and 0 < value < math.inf):
         raise Invalid(f"`{name}` must be a finite number above 0, got {value!r}.")
     if not 1e-37 <= value <= 1e15:
-        raise Invalid(f"`{name}` must be between 1e-37 and 1e15, which float32 can represent, got {value!r}.")
+        raise Invalid(f"`{name}` must be between 1e-37 and 1e15, for float32, got {value!r}.")

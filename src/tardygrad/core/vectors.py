@@ -1,4 +1,4 @@
-"""Where the vectors of a server are: x and all that is as long."""
+"""The store of a server's vectors: x, and all vectors of its length."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tardygrad.core.transforms import State, Step
 
 
 class VectorStore(Protocol):
-    """x and all vectors of its length: here (`LocalVectors`), or in slices elsewhere (engines/ray/shards.py)."""
+    """Stores x and all vectors of its length: in this process (`LocalVectors`) or in shards (engines/ray/shards.py)."""
 
     @property
     def start(self) -> Vector | Parts:
@@ -45,10 +45,10 @@ class VectorStore(Protocol):
         """Add an update's contribution to the sum."""
 
     def advance(self, t: int, delays: tuple[int, ...], denominator: float) -> Outcome:
-        """Turn the round's sum into x_t and reset it."""
+        """Compute x_t from the round's sum, and reset the sum."""
 
     def hold(self, s: int) -> None:
-        """Keep x, which is x_s, as a past model."""
+        """Keep the current x as the past model x_s."""
 
     def drop(self, s: int) -> None:
         """Forget the past model x_s."""
@@ -57,16 +57,16 @@ class VectorStore(Protocol):
         """Whether x is finite."""
 
     def put(self, x: Vector, total: Vector | None, state: State, past: dict[int, Vector]) -> None:
-        """Continue from the vectors of a checkpoint."""
+        """Replace all vectors, such as by those of a checkpoint."""
 
 
 class LocalVectors:
-    """A `VectorStore` in the memory of this process, each vector in one piece."""
+    """A `VectorStore` in the memory of this process."""
 
     def __init__(self, method: Method, x: Vector) -> None:
         self.method, self.x = method, x.detach().clone()
         self.sum: Vector | None = None
-        self.scratch: Vector | None = None  # the sum's memory between two rounds
+        self.scratch: Vector | None = None  # memory of the last sum, to be reused by the next
         self.state = method.outer.init(self.x)
         self.past: dict[int, Vector] = {}
         self.drifts = method.compensate or method.pull
@@ -91,7 +91,7 @@ class LocalVectors:
         assert self.sum is not None
         outer, step = self.method.outer, Step(t, delays, self.x)
         outcome, self.state = finish(self.x, self.sum, denominator, outer, self.state, step)
-        reusable = kernels.fits(self.x) and outer.form(t)  # otherwise the outer step may have kept the sum
+        reusable = kernels.fits(self.x) and outer.form(t)  # otherwise the outer step's state may refer to the sum
         self.x, self.sum, self.scratch = outcome.x, None, self.sum if reusable else None
         return outcome
 

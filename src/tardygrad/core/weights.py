@@ -1,7 +1,7 @@
-"""The weight of a late update as a function of its delay p, or rather of the rounds it missed, s = p − 1.
+"""The weight of a late update: a function of its delay p, written in the rounds that it missed, s = p − 1.
 
-Papers and implementations agree that a later update counts less, and differ in almost everything else. The differences
-are arguments here; `fresh` is the s of an update that missed no round: 0 in most, 1 in some.
+Papers and implementations agree only that a later update counts less. Their differences are arguments here: `fresh` is
+the s of an update that missed no round, 0 in most implementations and 1 in some.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Hinge:
     Args:
         slope: a.
         bound: b.
-        jump: 1 / (a (s − b + 1)) beyond, as in FedLab, which falls to 1 / 2a at once.
+        jump: use 1 / (a (s − b + 1)) beyond b, as FedLab does: it jumps from 1 to 1 / 2a.
         fresh: s of an update that missed no round.
 
     >>> [Hinge(slope=1.0, bound=4)(p) for p in (1, 5, 6)]
@@ -99,7 +99,7 @@ Staleness = Polynomial | Hinge | Threshold | Root
 
 
 def _missed(fresh: int, delay: int) -> int:
-    """s."""
+    """The rounds that an update missed, s."""
     return delay - 1 + fresh
 
 

@@ -318,7 +318,7 @@ def test_arrays_live_as_long_as_the_tensors_on_them_and_no_longer() -> None:
 @pytest.mark.parametrize(
     ("wire", "arrays", "text"),
     [
-        ("float32", [], "what travels as 'float32' must be contiguous arrays float32[0], got nothing."),
+        ("float32", [], "a vector packed as 'float32' must be contiguous arrays float32[0], got nothing."),
         ("float32", [np.zeros((2, 2), np.float32)], "float32[4], got float32[2, 2]."),
         ("float32", [np.zeros(2, ">f4")], "float32[2], got >f4[2]."),
         ("float32", [np.zeros(4, np.float32)[::2]], "contiguous arrays float32[2], got float32[2]."),
@@ -336,7 +336,7 @@ def test_arrays_that_are_no_packing_are_refused(wire: Wire, arrays: list[np.ndar
 
 
 def test_numbers_are_not_read_as_what_they_are_not() -> None:
-    text = "numbers must be unpacked as what they travel as, torch.int8, got 'bfloat16'."
+    text = "a vector packed as torch.int8 must be unpacked as such, got 'bfloat16'."
     with pytest.raises(Invalid, match=re.escape(text)):
         unpack(pack(normal(3), "int8"), "bfloat16")
 

@@ -221,7 +221,7 @@ class PoolContract:
     def test_it_refuses_methods_whose_local_work_it_was_not_made_for(self, task: tg.Task, method: tg.Method) -> None:
         with self.pool(task, method) as pool:
             feature(pool, "method")
-            with pytest.raises(tg.Invalid, match="must work as its run's method does, got `local_steps` 2 for 3"):
+            with pytest.raises(tg.Invalid, match="the pool has `local_steps` 2, and the run's method 3"):
                 tg.begin(replace(method, local_steps=3), task, pool, rounds=1)
 
     def test_it_says_how_many_jobs_it_computes_at_once_and_who_is_missing(

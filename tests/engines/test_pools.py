@@ -149,5 +149,5 @@ def test_a_pool_works_for_methods_that_ask_for_its_work_and_for_no_others() -> N
     assert torch.equal(tg.replay(run).x, run.x)
     for name, other in {"local_lr": 0.2, "local_clip": 2.0, "local_steps": 3, "compensate": True}.items():
         said = name if name in ("local_steps", "compensate") else "inner"
-        with pytest.raises(tg.Invalid, match=f"must work as its run's method does, got `{said}` .* for .*Make another"):
+        with pytest.raises(tg.Invalid, match=f"the pool has `{said}` .*, and the run's method .*Make a pool"):
             tg.begin(made(**{name: other}), task, pool, rounds=2)

@@ -1,4 +1,4 @@
-"""A fleet in real time: how long jobs take, who is lost and back when, and whose updates are spoilt or come twice."""
+"""The clock of a fleet: runtimes of jobs, losses and returns of clients, and corrupted or duplicated updates."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from tardygrad.core.task import Task
 from tardygrad.errors import Invalid
 from tardygrad.fleet import Available, Fleet, Slow
 
-LOST, JOINED = -2, -1  # in place of a serial: at equal times a client is lost or back before its job arrives
+LOST, JOINED = -2, -1  # in place of a serial; negative, so that at equal times they come before the client's arrivals
 
 
 def calendar(fleet: Fleet) -> list[tuple[float, int, int]]:
-    """Who is lost and back when: (the fleet's time, client, lost or joined), a heap."""
-    made = [(away.at, away.client, LOST) for away in fleet.absences]
-    made += [(away.back, away.client, JOINED) for away in fleet.absences if away.back is not None]
-    heapify(made)
-    return made
+    """The losses and returns of a fleet's clients: a heap of (time, client, `LOST` or `JOINED`)."""
+    entries = [(away.at, away.client, LOST) for away in fleet.absences]
+    entries += [(away.back, away.client, JOINED) for away in fleet.absences if away.back is not None]
+    heapify(entries)
+    return entries
 
 
 def finish(start: float, seconds: float, slow: Sequence[Slow], available: Available | None) -> float:
-    """When `seconds` of computing from `start` end, given one client's slow-downs and windows; inf if never."""
+    """When a computation of `seconds` ends, given the client's slow-downs and availability windows; inf if never."""
     time, left = start, seconds
-    if available and available.period and not slow:  # skip whole periods: a job may last for millions of them
+    if available and available.period and not slow:  # skip whole periods: a job may take millions of them
         open_seconds = sum(b - a for a, b in available.windows)
         periods = max(math.floor(left / open_seconds) - 1, 0)
         time, left = time + periods * available.period, left - periods * open_seconds
@@ -49,12 +49,12 @@ def finish(start: float, seconds: float, slow: Sequence[Slow], available: Availa
 
 
 class RoundTrips:
-    """When jobs return: download, computation with its slow-downs and windows, upload.
+    """When jobs return: download, computation with slow-downs and availability windows, upload.
 
     Args:
         fleet: the clients.
         down, up: bytes of a job's message to its client, and of the client's answer.
-        work: the steps or epochs that a drawn runtime stands for; other amounts of work scale it.
+        work: steps or epochs of a job that takes the drawn runtime; it is scaled for a job with another number.
     """
 
     def __init__(self, fleet: Fleet, down: int, up: int, work: int) -> None:
@@ -71,17 +71,17 @@ class RoundTrips:
         self._work = work
 
     def due(self, client: int, serial: int, seed: int, work: int | None, now: float) -> float:
-        """When a job that is sent now returns; inf if never. `work` None is the usual amount."""
+        """When a job sent now returns; inf if never. `work`: its steps or epochs; None is the usual number."""
         seconds = self._draws[client](streams.uniform(seed, "runtime", client, serial), serial)
         if work and work != self._work:
-            seconds *= work / self._work  # a method that varies the work varies the time
+            seconds *= work / self._work  # DyLU gives clients different amounts of work
         down, up = self._links[client]
         if client in self._irregular:
             return finish(now + down, seconds, self._slow.get(client, ()), self._available.get(client)) + up
         return now + down + seconds + up
 
     def lost_at(self, client: int, now: float) -> float:
-        """When a client whose job never returns counts as lost: when its last window closes, or now."""
+        """When a client whose job never returns is lost: when its last window closes, or now."""
         return max(now, self._available[client].last) if client in self._available else now
 
 
@@ -93,19 +93,19 @@ def corrupt(update: Update) -> Update:
 
 
 def round_trips(task: Task, method: Method, fleet: Fleet) -> RoundTrips:
-    """When a method's jobs on a task are back, for a fleet that fits."""
+    """The round trips of a method's jobs; raises `Invalid` if task and fleet differ in their number of clients."""
     if task.clients != fleet.clients:
         counts = f"{task.clients} and {fleet.clients}"
         raise Invalid(f"task and fleet must have the same number of clients, got {counts}.")
-    message, whole = 4 * task.parameters, method.local_steps or method.local_epochs or 1
-    return RoundTrips(fleet, message, message * (2 if method.compensate else 1), whole)
+    message, work = 4 * task.parameters, method.local_steps or method.local_epochs or 1
+    return RoundTrips(fleet, message, message * (2 if method.compensate else 1), work)
 
 
 class FleetClock:
-    """The times and troubles of a fleet, for an engine with a real clock; all times here are real seconds.
+    """Runtimes and failures of a fleet, scaled to real seconds.
 
     Args:
-        second: real seconds for each of the fleet's; 0 leaves the fleet out.
+        second: real seconds for each second of the fleet; 0 ignores the fleet.
     """
 
     def __init__(self, task: Task, method: Method, fleet: Fleet | None, second: float) -> None:
@@ -115,7 +115,9 @@ class FleetClock:
         self._round_trips: RoundTrips | None = None
         if not second:
             if fleet and (fleet.crashes or fleet.slow or fleet.available or fleet.faults):
-                raise Invalid("a fleet in which things go wrong needs real seconds, got second=0. Set engine.second.")
+                raise Invalid(
+                    "a fleet with failures or slow-downs needs real seconds, got second=0. Set engine.second."
+                )
             return
         if fleet is None:
             raise Invalid(f"`second` is for the times of a fleet, got {second:g} without one.")
@@ -124,7 +126,7 @@ class FleetClock:
         self.corrupted, self.duplicated = fleet.sending("nan"), fleet.sending("twice")
 
     def due(self, job: Job, now: float) -> float:
-        """When a job that is sent now is back; inf if it never is, and its client will be lost."""
+        """When a job sent now returns; 0 without a fleet. inf if never: then the client will be lost."""
         if self._round_trips is None:
             return 0.0
         sent = now / self.second
@@ -135,15 +137,15 @@ class FleetClock:
 
     @property
     def next_at(self) -> float:
-        """When something happens next; inf if nothing does."""
+        """When the next client is lost or joins; inf if none does."""
         return self.calendar[0][0] * self.second if self.calendar else math.inf
 
     def pop(self) -> Lost | Joined:
-        """What happens next."""
+        """Remove and return the next loss or return of a client."""
         _, client, what = heappop(self.calendar)
         return Joined(client) if what == JOINED else Lost(client)
 
     def resume(self, due: list[tuple[float, int, int]]) -> None:
-        """Go on with the calendar that an earlier process had."""
-        self.calendar = [one for one in due if one[2] < 0 and self.second]
+        """Continue with the calendar of a checkpoint."""
+        self.calendar = [entry for entry in due if entry[2] < 0 and self.second]
         heapify(self.calendar)

@@ -1,4 +1,4 @@
-"""The contract of an engine: what carries jobs to workers and brings their updates back."""
+"""The interface of an engine: it sends jobs to workers and returns their updates."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ Message = Update | Lost | Joined | Refused
 
 
 class Pending(NamedTuple):
-    """What an engine must remember to continue after a crash."""
+    """The state of an engine in a checkpoint."""
 
     now: float
     jobs: list[Job]  # submitted, not yet delivered
-    due: list[tuple[float, int, int]]  # the simulator's calendar: (time, client, serial)
-    done: tuple[Update, ...] = ()  # computed but not yet due, in a batch whose last bits a single job would not repeat
+    due: list[tuple[float, int, int]]  # calendar: (time, client, serial), or a negative number for lost and joined
+    done: tuple[Update, ...] = ()  # computed in a batch but not yet due, or to be delivered a second time
 
 
 class Checkpointing(Protocol):
-    """How an engine is saved and continued."""
+    """Saves and restores the state of an engine."""
 
     def pending(self) -> Pending:
         """The engine's state between two messages."""
@@ -47,7 +47,7 @@ class Checkpointing(Protocol):
 
 
 class Evaluator(Protocol):
-    """Evaluates models while the training goes on."""
+    """Evaluates models while training continues."""
 
     def ask(self, x: Vector, module_buffers: ModuleBuffers | None) -> Any:
         """Start to evaluate a model; returns a request to pass to `answer`."""
@@ -58,18 +58,18 @@ class Evaluator(Protocol):
 
 @dataclass(frozen=True)
 class Features:
-    """What an engine can do besides carrying jobs and updates. The defaults describe an engine that can do no more."""
+    """Optional features of an engine. By default it has none."""
 
-    checkpoint: Checkpointing | None = None  # None: a run on it cannot be resumed
+    checkpoint: Checkpointing | None = None  # None: runs cannot be resumed
     interrupt: Callable[[bool], None] | None = None  # True: the next `next()` raises `Interrupted`; False: undo that
     evaluator: Evaluator | None = None  # None: the run evaluates between two messages
     vectors: Callable[[Method, Vector], VectorStore] = LocalVectors  # makes the store of a server's vectors
     wire: Wire = "float32"  # the number format of updates in transit
-    fleet: Fleet | None = None  # the fleet whose runtimes and failures it emulates
-    method: Method | None = None  # whose local work it does; None: any
-    parallel: int | None = None  # jobs that it computes at once; None: unknown
-    virtual_clock: bool = False  # if so, time stands still while a checkpoint is written
-    status: Callable[[], str] = str  # a line about missing workers; empty if none are missing
+    fleet: Fleet | None = None  # whose runtimes and failures the engine simulates or emulates
+    method: Method | None = None  # whose local work the workers do; None: any
+    parallel: int | None = None  # number of jobs computed at once; None: unknown
+    virtual_clock: bool = False  # whether time stands still while a checkpoint is written
+    status: Callable[[], str] = str  # a message about missing workers; empty if none are missing
     startup: str = ""  # what to tell the user if entering its `with` block takes long
 
 
@@ -114,7 +114,7 @@ class Pool(ABC):
 
 
 def declared(pool: Pool) -> Features:
-    """A pool's features; `Invalid` for an object that declares none."""
+    """The features of a pool; raises `Invalid` if the object declares none."""
     rule = "a pool must be an instance of a subclass of tg.Pool, whose `features` are a tg.Features"
     try:
         features = pool.features
@@ -126,14 +126,14 @@ def declared(pool: Pool) -> Features:
 
 
 def check_work(pool: Pool, method: Method) -> None:
-    """Raise `Invalid` if a pool was made for other local work than that of `method`; the server's side may differ."""
+    """Raise `Invalid` if the workers of a pool do other local work than `method`; the server's part may differ."""
     made_for = declared(pool).method
     if made_for is None:
         return
     for name in ("inner", "local_steps", "local_epochs", "compensate", "curvature", "keep"):
         ours, theirs = (_written(getattr(one, name)) for one in (method, made_for))
         if ours != theirs:
-            raise Invalid(f"a pool must work as its run's method does, got `{name}` {theirs} for {ours}. Make another.")
+            raise Invalid(f"the pool has `{name}` {theirs}, and the run's method {ours}. Make a pool with that method.")
 
 
 def _written(value: object) -> str:
@@ -142,32 +142,32 @@ def _written(value: object) -> str:
 
 
 Errors = dict[str, Tensor]
-"""What the wire has left out of a client's vectors so far, by the vectors' names."""
+"""The compression errors that a client adds to its next update, by the names of the vectors."""
 
 
 def pack(update: Update, errors: Errors, wire: Wire) -> tuple[dict[str, Packed], Errors]:
-    """The vectors of an update as they travel, by name, and what they leave out for the client's next update.
+    """Compress the vectors of an update; returns them by name, and the client's new compression errors.
 
-    An update with a part that is not finite will be refused, so the errors then stay what they were.
+    An update that is not finite will be refused, so it leaves the errors unchanged.
     """
     packed: dict[str, Packed] = {}
-    left: Errors = {}
+    new_errors: Errors = {}
     for name in ("delta", "curvature"):
         if (v := getattr(update, name)) is not None:
             packed[name], error = send(v, errors.get(name), wire)
-            left |= {} if error is None else {name: error}
-    arrives = all(left.get(name) is not errors.get(name) for name in packed) and admission.finite(update, 0.0)
-    return packed, left if arrives else errors
+            new_errors |= {} if error is None else {name: error}
+    changed = all(new_errors.get(name) is not errors.get(name) for name in packed)  # `send` keeps it if not finite
+    return packed, new_errors if changed and admission.finite(update, 0.0) else errors
 
 
 def perform(job: Job, task: Task, method: Method) -> Update:
-    """`work`, with an error that names the client and the job."""
+    """Do a job; an error names the client and the job."""
     with _named([job]):
         return work(job, task, method)
 
 
 def perform_together(jobs: Sequence[Job], task: Batched, method: Method) -> list[Update]:
-    """`work_together`, with an error that names the clients and their jobs."""
+    """Do several jobs at once; an error names the clients and their jobs."""
     with _named(jobs):
         return work_together(jobs, task, method)
 

@@ -1,4 +1,4 @@
-"""A given order of arrivals: for tests, and for replaying a run that happened elsewhere."""
+"""The engine with a scripted order of messages, for replays and tests."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _VERBS = ("arrive", "lose", "join", "repeat", "refuse", "forget")
 
 
 class ScriptedPool(Pool):
-    """Deliver what the script says, in its order.
+    """Delivers messages in the order of a script.
 
     Args:
         script: ("arrive", client), ("lose", client), ("join", client), ("repeat", client) to deliver the client's
             last update once more, each with the time as an optional third item (default: one second after the last);
-            ("refuse", client, time, serial, round, reason) for an update that was turned away; ("forget", None) where
-            a new driver began with no errors to feed back; or a message to deliver as it is.
-        wire: what updates travel as; see wire.py.
+            ("refuse", client, time, serial, round, reason) for an update that was refused; ("forget", None) where the
+            run was resumed, without compression errors; or a message to deliver as it is.
+        wire: number format of updates in transit; see wire.py.
 
     >>> pool = ScriptedPool([("arrive", 3), ("lose", 5, 7.5)], task=None, method=None)
     """
@@ -38,7 +38,7 @@ class ScriptedPool(Pool):
         self.jobs: dict[int, Job] = {}
         self.last: dict[int, Update] = {}
         self.wire = wire
-        self.errors: dict[int, Errors] = {}  # what the wire has left out of each client's updates
+        self.errors: dict[int, Errors] = {}  # compression errors, by client
 
     @property
     def features(self) -> Features:
@@ -70,7 +70,7 @@ class ScriptedPool(Pool):
             self.errors.clear()
             return self.next()
         if verb == "refuse":
-            if self.wire != "float32" and line[5] == "too stale" and client in self.jobs:  # it came, and left an error
+            if self.wire != "float32" and line[5] == "too stale" and client in self.jobs:  # it changed the errors
                 self._work(client)
             return Refused(client, *line[3:])
         if client not in (self.jobs if verb == "arrive" else self.last):
@@ -82,5 +82,5 @@ class ScriptedPool(Pool):
     def _work(self, client: int) -> Update:
         update = perform(self.jobs.pop(client), self.task, self.method)
         packed, self.errors[client] = pack(update, self.errors.get(client, {}), self.wire)
-        vectors = {name: unpack(one, self.wire) for name, one in packed.items()}
+        vectors = {name: unpack(vector, self.wire) for name, vector in packed.items()}
         return update._replace(delta=vectors["delta"], curvature=vectors.get("curvature"))

@@ -1,4 +1,4 @@
-"""The real clock on one machine: threads that do the work as it comes."""
+"""The engine on threads of this process, in real time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tardygrad.errors import Interrupted, Invalid, checked_call
 
 
 class ThreadPool(Pool):
-    """Jobs on threads. Arrivals come as they finish; the record of a run makes it repeatable (`tardygrad.replay`).
+    """Jobs on threads. Updates arrive in the order in which jobs finish; `tardygrad.replay` repeats that order.
 
     Args:
         workers: threads; clients share them, first come, first served.
@@ -86,4 +86,4 @@ def _run_slices(kernel: kernels.SliceKernel, starts: Sequence[int], ends: Sequen
         return list(pool.map(kernel, starts, ends))
 
 
-kernels.run_slices = _run_slices  # of long vectors, whatever the engine: core/ knows no threads
+kernels.run_slices = _run_slices  # for every engine: core/ itself uses no threads

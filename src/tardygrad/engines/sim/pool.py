@@ -1,4 +1,4 @@
-"""The simulator: a virtual clock and a calendar of arrivals."""
+"""The simulator: an engine with a virtual clock and a calendar of arrivals."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tardygrad.errors import Invalid, WorkFailed, checked_call
 from tardygrad.fleet import Fleet
 from tardygrad.tasks.clock import Clock
 
-AHEAD = 8
+AHEAD = 8  # results per process that may wait in memory until they are due
 
 
 class SimPool(Pool):
@@ -56,11 +56,9 @@ class SimPool(Pool):
             raise Invalid(f"`workers` must be 0 (all cores) or more, got {workers}.")
         self._round_trips = round_trips(task, method, fleet)
         self.task, self.method, self.fleet = task, method, fleet
-        self.due: list[tuple[float, int, int, Job | None]] = [
-            (*one, None) for one in calendar(fleet)
-        ]  # with jobs, a heap
+        self.due: list[tuple[float, int, int, Job | None]] = [(*entry, None) for entry in calendar(fleet)]  # a heap
         self._corrupted, self._duplicated = fleet.sending("nan"), fleet.sending("twice")
-        self._repeats: dict[tuple[int, int], Update] = {}  # delivered, and to be delivered once more
+        self._repeats: dict[tuple[int, int], Update] = {}  # delivered once, and to be delivered again
         workers = workers or len(os.sched_getaffinity(0))
         self.parallel = max(workers, batch)
         self._prefetcher = Prefetcher(task, method, fleet, workers, rounds) if workers > 1 else None
@@ -85,7 +83,7 @@ class SimPool(Pool):
                 heappush(self.due, (due, client, serial, job))
             if self._prefetcher:
                 self._prefetcher.add(due, job)
-        else:  # its windows have closed for good, or a heavy tail has run off the end of the numbers
+        else:  # its last window has closed, or a heavy-tailed runtime is infinite
             heappush(self.due, (self._round_trips.lost_at(client, self.now), client, LOST, None))
 
     def next(self) -> Message | None:
@@ -99,7 +97,7 @@ class SimPool(Pool):
             return self._faulty(job) if self._corrupted or self._duplicated else self._result(job)
         if serial == JOINED:
             return Joined(client)
-        self.due = [one for one in self.due if one[1] != client or one[3] is None]  # its job is lost with it
+        self.due = [entry for entry in self.due if entry[1] != client or entry[3] is None]  # its job is lost too
         heapify(self.due)
         self._repeats = {name: update for name, update in self._repeats.items() if name[0] != client}
         if self._prefetcher:
@@ -114,7 +112,7 @@ class SimPool(Pool):
         return self._prefetcher.result(job) if self._prefetcher else perform(job, self.task, self.method)
 
     def _faulty(self, job: Job) -> Update:
-        """The same with the fleet's faults."""
+        """The result of a job, with the fleet's faults applied."""
         name = (job.client, job.serial)
         if name in self._repeats:
             return self._repeats.pop(name)
@@ -124,10 +122,11 @@ class SimPool(Pool):
         return update
 
     def _calendar(self, job: Job) -> list[tuple[float, int, int, Job | None]]:
-        """What is due, as if no job came twice: what is computed with what decides the last bits."""
+        """The calendar without second deliveries: they must not change a batch, which decides the last bits."""
         if not self._duplicated:
             return self.due
-        return list({one[:3]: one for one in self.due if one[3] is not job and one[1:3] not in self._repeats}.values())
+        entries = (entry for entry in self.due if entry[3] is not job and entry[1:3] not in self._repeats)
+        return list({entry[:3]: entry for entry in entries}.values())
 
     def pending(self) -> Pending:
         jobs = list({(job.client, job.serial): job for *_, job in self.due if job is not None}.values())
@@ -155,18 +154,18 @@ class SimPool(Pool):
 
 
 class Prefetcher:
-    """Jobs under way, computed before they are due by a crew of processes, those due first first."""
+    """Computes jobs in a pool of processes before they are due, in the order in which they are due."""
 
     def __init__(self, task: Task, method: Method, fleet: Fleet, workers: int, rounds: int | None) -> None:
         self.task, self.method, self.fleet, self.rounds = task, method, fleet, rounds
         self.processes = ProcessPool(task, method, workers)
         self.todo: list[tuple[float, int, int, Job]] = []
         self.done: dict[tuple[int, int], Update | WorkFailed] = {}
-        self.taken_on: set[tuple[int, int]] = set()  # to do, at hand or done
-        self.needed: set[tuple[int, int]] | None = None  # None: not known
+        self.taken_on: set[tuple[int, int]] = set()  # jobs in `todo`, in a process or in `done`
+        self.needed: set[tuple[int, int]] | None = None  # None: unknown
 
     def add(self, due: float, job: Job) -> None:
-        """A job is under way."""
+        """Add a job, and start it if a process is free."""
         if self.rounds is not None:
             self.needed = needed(self.task, self.method, self.fleet, self.rounds, job.seed)
             self.rounds = None
@@ -178,73 +177,75 @@ class Prefetcher:
     def result(self, job: Job) -> Update:
         """The result of a job that is due now."""
         name = (job.client, job.serial)
-        if name not in self.taken_on:  # an update was refused, and the run has left the plan
+        if name not in self.taken_on:  # an update was refused, so `needed` is no longer right
             self.needed = None
             self.taken_on.add(name)
             self.processes.give(job)
         while name not in self.done:
             if self.todo and self.todo[0][1:3] == name:
                 self.processes.give(heappop(self.todo)[-1])
-            for one, answer in self.processes.collect(wait_for_one=True):
-                if (one.client, one.serial) in self.taken_on:
-                    self.done[one.client, one.serial] = answer
+            for finished, answer in self.processes.collect(wait_for_one=True):
+                if (finished.client, finished.serial) in self.taken_on:
+                    self.done[finished.client, finished.serial] = answer
             self._feed()
         answer = self.done.pop(name)
         self.taken_on.remove(name)
-        if isinstance(answer, WorkFailed):  # and not before: a job that never arrives may fail as it likes
+        if isinstance(answer, WorkFailed):  # not raised earlier: a job whose update never arrives must not fail the run
             raise answer
         self._feed()
         return answer
 
     def drop(self, client: int) -> None:
-        """A client is lost, and nobody will ask for its job."""
-        self.todo = [one for one in self.todo if one[1] != client]
+        """Forget the job of a lost client."""
+        self.todo = [entry for entry in self.todo if entry[1] != client]
         heapify(self.todo)
         self.taken_on = {name for name in self.taken_on if name[0] != client}
         self.done = {name: update for name, update in self.done.items() if name in self.taken_on}
 
     def _feed(self) -> None:
-        """Keep two jobs assigned to every process, and no more than `AHEAD` results of each in memory."""
+        """Keep two jobs assigned to every process, but no more than `AHEAD` results per process in memory."""
         pool, count = self.processes, len(self.processes.processes)
         while self.todo and pool.assigned < 2 * count and pool.assigned + len(self.done) < AHEAD * count:
             pool.give(heappop(self.todo)[-1])
 
 
 class Batcher:
-    """Jobs computed several at once: with the one that is due, those that are due next."""
+    """Computes the job that is due together with those due next."""
 
     def __init__(self, task: Task, method: Method, fleet: Fleet, batch: int, rounds: int | None) -> None:
         if not hasattr(task, "gradients"):
             raise Invalid(f"`batch` above 1 needs a task with `gradients`, got {type(task).__name__}. Use batch=1.")
         self.task, self.method, self.fleet, self.rounds = cast(Batched, task), method, fleet, rounds
-        self.task.gradients([])  # says if it cannot
+        self.task.gradients([])  # raises `Invalid` if the task cannot
         self.batch = batch
         self.done: dict[tuple[int, int], Update] = {}
-        self.needed: set[tuple[int, int]] | None = None  # None: not known
+        self.needed: set[tuple[int, int]] | None = None  # None: unknown
 
     def result(self, job: Job, due: list[tuple[float, int, int, Job | None]]) -> Update:
-        """The result of a job that is due now, before those of the calendar."""
+        """The result of a job that is due now, given the calendar of those due later."""
         if self.rounds is not None:
             self.needed = needed(self.task, self.method, self.fleet, self.rounds, job.seed)
             self.rounds = None
         if (job.client, job.serial) not in self.done:
-            later = (one for *_, one in nsmallest(self.batch + len(self.done), due) if one and self._open(one))
+            entries = nsmallest(self.batch + len(self.done), due)
+            later = (other for *_, other in entries if other and self._wanted(other))
             group = [job, *islice(later, self.batch - 1)]
             for update in perform_together(group, self.task, self.method):
                 self.done[update.client, update.serial] = update
         return self.done.pop((job.client, job.serial))
 
     def drop(self, client: int) -> None:
-        """A client is lost, and nobody will ask for its job."""
+        """Forget the job of a lost client."""
         self.done = {name: update for name, update in self.done.items() if name[0] != client}
 
-    def _open(self, job: Job) -> bool:
+    def _wanted(self, job: Job) -> bool:
+        """Whether a job must still be computed."""
         name = (job.client, job.serial)
         return name not in self.done and (self.needed is None or name in self.needed)
 
 
 def needed(task: Task, method: Method, fleet: Fleet, rounds: int, seed: int) -> set[tuple[int, int]]:
-    """The jobs that arrive in a run of so many rounds if nothing is refused, found by running the clock alone."""
+    """The jobs that arrive in a run of `rounds` if nothing is refused, found by a run without training."""
     clock: Task = Clock(task.clients, task.parameters)
     server = serve(method, clock.init(seed), clients=task.clients, seed=seed)
     pool = SimPool(clock, method, fleet)

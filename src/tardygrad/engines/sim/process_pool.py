@@ -1,7 +1,7 @@
-"""Processes that do jobs, one torch thread each, and are replaced when they die.
+"""Processes that compute jobs, one torch thread each, and are replaced when they die.
 
-Processes are forked, so they have the task and its data without sending. Start vectors are in shared memory; results
-are sent as bytes, which can still be read when their sender is dead.
+Processes are forked, so they inherit the task and its data. Start vectors are in shared memory. Results are sent
+through pipes, which can still be read after the sender has died.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ from tardygrad.core.task import Task
 from tardygrad.engines.pool import perform
 from tardygrad.errors import Invalid, WorkFailed
 
-LIVES = 5  # deaths of processes over one job, after which it is the job's fault
+RETRIES = 5  # how often a job is repeated after its process died, before the run fails
 
 
 class PoolProcess:
-    """One process and its jobs, in order."""
+    """A process, the pipe to it, and its jobs in order."""
 
-    def __init__(self, process: ForkProcess, line: Connection) -> None:
-        self.process, self.line = process, line
+    def __init__(self, process: ForkProcess, pipe: Connection) -> None:
+        self.process, self.pipe = process, pipe
         self.jobs: deque[Job] = deque()
 
 
 class SharedModels:
-    """Models in memory shared with processes forked later; each model once, whatever the number of its jobs."""
+    """Models in memory that is shared with processes forked later; each is stored once for all its jobs."""
 
     def __init__(self, parameters: int, module_buffers: ModuleBuffers | None, places: int) -> None:
         self.x = _shared(places, parameters, torch.float32)
         self.floats = _shared(places, 0 if module_buffers is None else len(module_buffers.floats), torch.float32)
         self.ints = _shared(places, 0 if module_buffers is None else len(module_buffers.ints), torch.int64)
         self.free = list(range(places))
-        self.place_of: dict[int, int] = {}  # the id of a vector, which its jobs keep alive, to its place
+        self.place_of: dict[int, int] = {}  # by the id of a vector, which its jobs keep alive
         self.readers: Counter[int] = Counter()
 
     def put(self, job: Job) -> None:
-        """Place a job's model in shared memory."""
+        """Store a job's model, unless another job has it already."""
         name = id(job.x)
         if name not in self.place_of:
             place = self.place_of[name] = self.free.pop()
@@ -60,7 +60,7 @@ class SharedModels:
         self.readers[name] += 1
 
     def take(self, job: Job) -> None:
-        """A job is done."""
+        """Release a job's model; its place is free when no job needs it."""
         name = id(job.x)
         self.readers[name] -= 1
         if not self.readers[name]:
@@ -77,10 +77,10 @@ def _shared(rows: int, columns: int, dtype: torch.dtype) -> Tensor:
 
 
 class ProcessPool:
-    """A number of processes that compute jobs.
+    """Processes that compute jobs.
 
     Args:
-        workers: how many; 0 is one for every core this process may use.
+        workers: number of processes, at least 1.
     """
 
     def __init__(self, task: Task, method: Method, workers: int) -> None:
@@ -99,20 +99,20 @@ class ProcessPool:
 
     def _start(self) -> PoolProcess:
         ours, theirs = self._context.Pipe()
-        lines = [worker.line for worker in self.processes] + [ours]  # a child must close these: they end with us
+        inherited = [worker.pipe for worker in self.processes] + [ours]  # the child must close these
         work = (self.models, self.task, self.method)
-        process = self._context.Process(target=_process_main, args=(theirs, lines, *work), daemon=True)
+        process = self._context.Process(target=_process_main, args=(theirs, inherited, *work), daemon=True)
         process.start()
         theirs.close()
         return PoolProcess(process, ours)
 
     @property
     def assigned(self) -> int:
-        """How many jobs are assigned and not yet done."""
+        """The number of jobs that are assigned and not yet done."""
         return sum(len(worker.jobs) for worker in self.processes) + len(self.waiting)
 
     def give(self, job: Job) -> None:
-        """Assign a job to the least busy process; one with a state, long to send, waits for an idle process."""
+        """Assign a job to the least busy process. A job with a state, which is long to send, waits for an idle one."""
         self.models.put(job)
         worker = min(self.processes, key=lambda worker: len(worker.jobs))
         if job.state is not None and worker.jobs:
@@ -122,10 +122,10 @@ class ProcessPool:
 
     def _send(self, worker: PoolProcess, job: Job) -> None:
         worker.jobs.append(job)
-        place = self.models.place_of[id(job.x)]  # what is sent is small: two long messages would wait for each other
-        with suppress(OSError):  # a death is noticed when answers are collected
+        place = self.models.place_of[id(job.x)]  # messages to a busy process must be short, or both sides could block
+        with suppress(OSError):  # `collect` notices that the process is dead
             state = None if job.state is None else {name: value.numpy() for name, value in job.state.items()}
-            worker.line.send(
+            worker.pipe.send(
                 job._asdict() | {"x": place, "module_buffers": job.module_buffers is not None, "state": state}
             )
 
@@ -133,11 +133,11 @@ class ProcessPool:
         """The jobs finished or failed since the last call."""
         done: list[tuple[Job, Update | WorkFailed]] = []
         while True:
-            lines = {worker.line: worker for worker in self.processes if worker.jobs}
-            for line in wait(list(lines), None if wait_for_one and not done else 0):
-                worker = lines[line]  # type: ignore[index]
+            pipes = {worker.pipe: worker for worker in self.processes if worker.jobs}
+            for pipe in wait(list(pipes), None if wait_for_one and not done else 0):
+                worker = pipes[pipe]  # type: ignore[index]
                 try:
-                    answer = worker.line.recv()
+                    answer = worker.pipe.recv()
                 except (EOFError, OSError):
                     self._replace(worker)
                     continue
@@ -151,12 +151,12 @@ class ProcessPool:
                 return done
 
     def _replace(self, worker: PoolProcess) -> None:
-        """A process has died: start another that repeats its jobs."""
-        worker.line.close()
+        """Replace a process that has died; the new one repeats its jobs."""
+        worker.pipe.close()
         worker.process.join()
         job = worker.jobs[0]
         deaths = self.deaths[job.client, job.serial] = self.deaths.get((job.client, job.serial), 0) + 1
-        if deaths > LIVES:
+        if deaths > RETRIES:
             raise WorkFailed(
                 f"the work of client {job.client}, job {job.serial}, from round {job.round} failed: {deaths} processes "
                 f"died over it (exit code {worker.process.exitcode}). Is there enough memory? Try fewer workers."
@@ -170,7 +170,7 @@ class ProcessPool:
     def close(self) -> None:
         """Terminate all processes."""
         for worker in self.processes:
-            worker.line.close()
+            worker.pipe.close()
             worker.process.terminate()
         for worker in self.processes:
             worker.process.join()
@@ -178,12 +178,12 @@ class ProcessPool:
 
 
 def places(workers: int) -> int:
-    """How many start vectors are shared at most: of two jobs for each process, and of one that is due at once."""
+    """The most start vectors in shared memory: two for each process, and one for a job that is due at once."""
     return 2 * workers + 1
 
 
 def serve_parent() -> None:
-    """In a forked process: leave Ctrl-C to the parent, and end at once when the parent does."""
+    """Set up a forked process: ignore Ctrl-C, which the parent handles, and exit when the parent does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -204,29 +204,31 @@ def map_vectors(update: Update, change: Callable[[Any], Any]) -> Update:
     return update._replace(delta=change(update.delta), curvature=curvature, module_buffers=module_buffers, state=state)
 
 
-def _process_main(line: Connection, others: list[Connection], models: SharedModels, task: Task, method: Method) -> None:
+def _process_main(pipe: Connection, others: list[Connection], models: SharedModels, task: Task, method: Method) -> None:
     """The loop of a process: jobs in, updates out, until the pipe closes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one who gives the jobs
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for other in others:
         other.close()
     torch.set_num_threads(1)
     while True:
         try:
-            sent = line.recv()
+            message = pipe.recv()
         except (EOFError, OSError):
             os._exit(0)
         answer: Update | WorkFailed
         try:
-            place = sent["x"]
-            module_buffers = ModuleBuffers(models.floats[place], models.ints[place]) if sent["module_buffers"] else None
-            job = Job(**(sent | {"x": models.x[place], "module_buffers": module_buffers}))
+            place = message["x"]
+            module_buffers = (
+                ModuleBuffers(models.floats[place], models.ints[place]) if message["module_buffers"] else None
+            )
+            job = Job(**(message | {"x": models.x[place], "module_buffers": module_buffers}))
             if job.state is not None:
-                job = job._replace(state={name: torch.from_numpy(value) for name, value in sent["state"].items()})
+                job = job._replace(state={name: torch.from_numpy(value) for name, value in message["state"].items()})
             answer = map_vectors(perform(job, task, method), Tensor.numpy)
         except WorkFailed as error:
-            answer = WorkFailed(str(error))  # without its cause, which may not travel
+            answer = WorkFailed(str(error))  # without its cause, which may not be picklable
         try:
-            line.send(answer)
+            pipe.send(answer)
         except (BrokenPipeError, OSError):
             os._exit(0)

@@ -189,7 +189,7 @@ def test_a_checkpoint_of_an_older_format_is_one_sentence(tmp_path: Path) -> None
     checkpoint.save(path / "checkpoints", Checkpoint(saved.tensors, old | {"format": 2}))
     with pytest.raises(tg.RecordError) as caught:
         resumed(path)
-    assert str(caught.value) == "the checkpoint has the format 2, and this tardygrad reads 4."
+    assert str(caught.value) == "the checkpoint has format 2, and this version reads 3 and 4."
 
 
 # Killed.

@@ -1,11 +1,11 @@
 """Checkpoints: the whole state of a run between two messages, as safetensors and JSON.
 
 A checkpoint is a directory that appears complete or not at all: it is written under another name and then renamed. The
-previous one stays until the new one is complete, and one more. Check sums detect damage; then the one before is read.
-Each tensor is written once, however often the state refers to it: jobs at work share their round's x. A run on a real
-clock does not wait for the disk: `Saver` writes the captured state in the background.
+last two are kept. Checksums detect damage; if the newest checkpoint is damaged, the one before is read. Each tensor is
+written once, however often the state refers to it: jobs at work share their round's x. A run on a real clock does not
+wait for the disk: `Saver` writes the captured state in the background.
 
-The server and the engine say what their state is; this file only knows how to write nested data.
+The server and the engine define their own state; this file only writes and reads nested data.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from tardygrad.runs import checkpoint_v3
 from tardygrad.runs.evaluation import Model, Scores
 from tardygrad.runs.record import Row, plain, unwritable
 
-KEEP = 2
-FORMAT = 4
+KEEP = 2  # checkpoints
+FORMAT = 4  # of new checkpoints; format 3 can be read too
 TYPES: dict[str, Any] = {
     f"${kind.__name__}": kind for kind in (Job, ModuleBuffers, Pending, RegionMessage, Taken, Update)
 }
@@ -47,7 +47,7 @@ class Checkpoint(NamedTuple):
 
 
 def pack(value: Any, tensors: dict[str, Tensor]) -> Any:
-    """Nested data as JSON; its tensors are added to `tensors`, each once, and referred to by name.
+    """Turn nested data into JSON; its tensors are added to `tensors`, each once, and referred to by name.
 
     >>> pack({"jobs": {3: (0, math.nan)}}, {})
     {'jobs': {'$items': [[3, {'$tuple': [0, {'$float': 'nan'}]}]]}}
@@ -75,7 +75,7 @@ def pack(value: Any, tensors: dict[str, Tensor]) -> Any:
 
 
 def unpack(value: Any, tensors: dict[str, Tensor]) -> Any:
-    """The data that `pack` made this of."""
+    """The inverse of `pack`."""
     if isinstance(value, list):
         return [unpack(item, tensors) for item in value]
     if not isinstance(value, dict):
@@ -96,7 +96,7 @@ def unpack(value: Any, tensors: dict[str, Tensor]) -> Any:
 def capture(
     server: ServerLike, pending: Pending, tail: Sequence[Tensor] = (), scores: Scores | None = None
 ) -> Checkpoint:
-    """The state of a server and its engine, the samples of the current round's updates, and the rows without scores."""
+    """The state of a server and its engine, the samples of the round's updates, and the rows that wait for scores."""
     tensors: dict[str, Tensor] = {}
     state = {
         "method": _identity(server), "clients": server.clients, "seed": server.seed, "round": server.round,
@@ -107,10 +107,10 @@ def capture(
 
 
 def apply(checkpoint: Checkpoint, server: ServerLike) -> Pending:
-    """Put a new server into the checkpoint's state; returns that of its engine."""
+    """Restore the state of a new server; returns the state of its engine."""
     packed, tensors = checkpoint.state, checkpoint.tensors
     if packed.get("format") not in (3, FORMAT):
-        raise RecordError(f"the checkpoint has the format {packed.get('format')}, and this tardygrad reads {FORMAT}.")
+        raise RecordError(f"the checkpoint has format {packed.get('format')}, and this version reads 3 and {FORMAT}.")
     for name, ours in (("method", _identity(server)), ("clients", server.clients), ("seed", server.seed)):
         if packed[name] != ours:
             raise RecordError(f"the checkpoint belongs to another run: its {name} is {packed[name]}, not {ours}.")
@@ -128,26 +128,26 @@ def apply(checkpoint: Checkpoint, server: ServerLike) -> Pending:
 
 
 def sampled(checkpoint: Checkpoint) -> list[Tensor]:
-    """The samples of the updates in the buffer."""
+    """The samples of the current round's updates."""
     samples: list[Tensor] = unpack(checkpoint.state["tail"], checkpoint.tensors)
     return samples
 
 
 def unscored(checkpoint: Checkpoint) -> tuple[list[Row], dict[int, Model]]:
-    """The rows that were not yet written, and by round the models that were still to be evaluated."""
+    """The rows that were not yet written, and the models that were still to be evaluated, by round."""
     state = checkpoint.state
     return unpack(state["rows"], checkpoint.tensors), unpack(state["unscored"], checkpoint.tensors)
 
 
 class Saver:
-    """Writes checkpoints in the background, one at a time; the next call raises the error of the last."""
+    """Writes checkpoints in the background, one at a time. An error is raised by the next call."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tardygrad-checkpoint")
         self._saving: Future[None] | None = None
 
     def begin(self, write: Callable[[], None]) -> None:
-        """Wait until the last one is written, then start to write the next."""
+        """Start writing a checkpoint, after the previous one is written."""
         self.finish()
         self._saving = self._thread.submit(write)
 
@@ -181,27 +181,27 @@ def save(folder: Path, checkpoint: Checkpoint, **also: Any) -> None:
     except OSError as error:
         shutil.rmtree(draft, ignore_errors=True)
         raise unwritable(folder.parent, error) from error
-    except Exception as error:  # safetensors reports a full disk in its own words
+    except Exception as error:  # safetensors has its own error for a full disk
         shutil.rmtree(draft, ignore_errors=True)
         raise unwritable(folder.parent, OSError(str(error))) from error
 
 
 def read(folder: Path) -> Checkpoint | None:
-    """The newest checkpoint that can be read; None if the run was stopped before its first."""
-    broken = []
+    """The newest checkpoint that can be read; None if there is none yet."""
+    damaged = []
     for path in reversed(_complete(folder)):
         try:
             return _read(path)
         except Exception as error:
-            broken.append(f"{path.name}: {error}")
-    if broken:
-        raise RecordError(f"no checkpoint in {str(folder)!r} can be read ({'; '.join(broken)}).")
+            damaged.append(f"{path.name}: {error}")
+    if damaged:
+        raise RecordError(f"no checkpoint in {str(folder)!r} can be read ({'; '.join(damaged)}).")
     return None
 
 
 def _read(path: Path) -> Checkpoint:
     text, content = (path / "state.json").read_text(), (path / "tensors.safetensors").read_bytes()
-    if "\n" in text:  # format 3: check sums in the first line, the state in the second
+    if "\n" in text:  # format 3: checksums in the first line, the state in the second
         first, second = text.split("\n")
         sums, expected, version, state = json.loads(first), {"facts": _sum(second.encode())}, 3, json.loads(second)
     else:
@@ -210,7 +210,7 @@ def _read(path: Path) -> Checkpoint:
         raw = text.partition('}, "state": ')[2][:-1]  # as written: a changed digit may parse to the same number
         expected = {"state": _sum(raw.encode())}
     if sums != expected | {"tensors": _sum(content)}:
-        raise ValueError("its check sum is wrong")
+        raise ValueError("its checksum is wrong")
     tensors = load(content)
     if version == 3:
         state |= pack(checkpoint_v3.run_state(tensors, state), tensors)
@@ -218,7 +218,7 @@ def _read(path: Path) -> Checkpoint:
 
 
 def newest(folder: Path) -> str | None:
-    """The number of the newest checkpoint."""
+    """The name of the newest checkpoint; None if there is none."""
     return max((path.name for path in _complete(folder)), default=None)
 
 
@@ -227,7 +227,7 @@ def _sum(content: bytes) -> str:
 
 
 def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Copy each tensor that shares memory with one before it: safetensors refuses those."""
+    """Copy each tensor that shares memory with an earlier one, because safetensors cannot store shared memory."""
     seen: set[int] = set()
     for name, tensor in tensors.items():
         pointer = tensor.untyped_storage().data_ptr()
@@ -238,7 +238,7 @@ def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _identity(server: ServerLike) -> str:
-    """The method with its settings; functions by name, without their address."""
+    """The method with all its settings, as text; functions by name, without their memory address."""
     method = server.method
     rest = [part for part in (method.weight, method.curvature, method.pace, method.regions) if part is not None]
     parts = [method.inner, method.outer, *rest, method.denominator, method.pull, method.keep]

@@ -1,4 +1,4 @@
-"""Reads the checkpoints of format 3, in which every tensor has a name that says what it is."""
+"""Reading checkpoints of format 3, which identify tensors by names such as `0.sum`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Facts = dict[str, Any]
 
 
 def run_state(tensors: Tensors, facts: Facts) -> dict[str, Any]:
-    """The run's own part: samples, rows without scores, and the models of those."""
+    """The state of the run itself: samples, rows that wait for scores, and their models."""
     samples = below(tensors, "tail.")
     unscored = {t: (tensors[name], _module_buffers(tensors, name)) for t, name in facts["unscored"]}
     return {"tail": [samples[str(i)] for i in range(len(samples))], "rows": facts["rows"], "unscored": unscored}

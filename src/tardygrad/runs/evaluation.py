@@ -1,4 +1,4 @@
-"""The rows of a run and their scores, evaluated between two messages or beside the training."""
+"""The rows of a run's metrics and their scores, evaluated between two messages or beside the training."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ Answer = tuple[dict[str, float], float]
 
 
 class Scores:
-    """Rows in their order, each with its scores: one that is still being evaluated holds up those after it.
+    """A queue of rows: a row leaves it when its scores are complete and all rows before it have left.
 
     Args:
-        evaluator: evaluates while the training goes on; None evaluates here, between two messages.
+        evaluator: evaluates while training continues; None evaluates in this process, between two messages.
     """
 
     def __init__(self, task: Task, evaluator: Evaluator | None) -> None:
         self.task, self.evaluator = task, evaluator
         self.rows: deque[Row] = deque()
         self.done: dict[int, Answer] = {}  # by round
-        self.models: dict[int, Model] = {}  # to be evaluated beside the training, by round; the first is under way
-        self._asked: Any = None
+        self.models: dict[int, Model] = {}  # still to be evaluated, by round; the first one is in progress
+        self._request: Any = None  # the evaluation in progress
 
     def add(self, row: Row, model: Model | None) -> None:
-        """A round was made; with its model, if that is to be evaluated."""
+        """Add the row of a round, with its model if that is to be evaluated."""
         if model is not None and self.evaluator is not None:
-            self.rows.append(row)  # first of all: whoever waits may be interrupted
+            self.rows.append(row)  # before waiting, which may be interrupted
             self.models[row["round"]] = model
             if len(self.models) > 1:
-                self._hear(wait=True)  # one at a time
-            self._ask()
+                self._receive(wait=True)  # one evaluation at a time
+            self._start()
             return
         if model is not None:
             began = time.perf_counter()
@@ -47,35 +47,36 @@ class Scores:
         self.rows.append(row)
 
     def settled(self, *, wait: bool) -> Iterator[tuple[Row, dict[str, float] | None, float]]:
-        """The rows that lack nothing, with their scores, if they were to have any, and the seconds these took."""
+        """Remove and yield complete rows, with their scores (None if not evaluated) and the seconds these took."""
         while True:
             while self.rows and self.rows[0]["round"] not in self.models:
                 row = self.rows.popleft()
                 yield row, *self.done.pop(row["round"], (None, 0.0))
-            self._ask()
-            if not self._hear(wait=wait):
+            self._start()
+            if not self._receive(wait=wait):
                 return
 
-    def _ask(self) -> None:
-        if self.evaluator is not None and self.models and self._asked is None:
-            self._asked = self.evaluator.ask(*next(iter(self.models.values())))
+    def _start(self) -> None:
+        """Start the next evaluation, unless one is in progress."""
+        if self.evaluator is not None and self.models and self._request is None:
+            self._request = self.evaluator.ask(*next(iter(self.models.values())))
 
-    def _hear(self, *, wait: bool) -> bool:
-        """Whether there was an answer."""
-        if self.evaluator is None or self._asked is None:
+    def _receive(self, *, wait: bool) -> bool:
+        """Store the scores of the evaluation in progress; returns whether they were ready."""
+        if self.evaluator is None or self._request is None:
             return False
-        answer = self.evaluator.answer(self._asked, wait=wait)
+        answer = self.evaluator.answer(self._request, wait=wait)
         if answer is not None:
-            heard = next(iter(self.models))
-            self.done[heard], self._asked = answer, None
-            del self.models[heard]
+            round = next(iter(self.models))
+            self.done[round], self._request = answer, None
+            del self.models[round]
         return answer is not None
 
     def give_up(self) -> None:
-        """Wait for no scores any more."""
-        self.models, self._asked = {}, None
+        """Cancel all evaluations; their rows are then complete without scores."""
+        self.models, self._request = {}, None
 
     def restore(self, rows: list[Row], models: dict[int, Model]) -> None:
-        """Go on with the rows of a checkpoint, and the models of those that lack their scores."""
+        """Continue with the rows of a checkpoint, and the models of rows whose scores are missing."""
         for row in rows:
             self.add(row, models.get(row["round"]))

@@ -1,4 +1,4 @@
-"""The events of a run: one type per kind, their one writer and their one reader.
+"""The events of a run: a type for each kind, and the functions that write and read them.
 
 Each line of events.jsonl is one JSON object. `event` names the kind, in lower case; the other keys are the fields of
 its type, in order. Numbers that are not finite are written as null, and read as None.
@@ -69,7 +69,7 @@ class Join(NamedTuple):
 
 
 class Advance(NamedTuple):
-    """The server made a new model; see `core.messages.Advanced`."""
+    """The server completed a round; see `core.messages.Advanced`."""
 
     time: float
     round: int
@@ -92,7 +92,7 @@ class Tail(NamedTuple):
 
     time: float
     round: int | None  # None: the doctor's estimate for the gradients at x_0
-    index: float | None  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
+    index: float | None  # type: ignore[assignment]  # hides tuple.index
     low: float | None
     high: float | None
     verdict: str | None
@@ -101,7 +101,7 @@ class Tail(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-    """The model of a round was evaluated. In the line, the scores stand beside the other fields."""
+    """The model of a round was evaluated. In events.jsonl the scores are keys beside the other fields."""
 
     time: float
     round: int
@@ -110,14 +110,14 @@ class Evaluation(NamedTuple):
 
 
 class Resume(NamedTuple):
-    """A run with compressed messages was resumed: the compression errors that each client had still to add are lost."""
+    """A run with compressed updates was resumed: the clients' compression errors are lost."""
 
     time: float
     round: int
 
 
 class Unknown(NamedTuple):
-    """A kind that this version does not know."""
+    """An event of a kind that this version does not know."""
 
     time: float
     event: str
@@ -129,7 +129,7 @@ KINDS: dict[str, type[RunEvent]] = {
     kind.__name__.lower(): kind
     for kind in (Dispatch, Arrival, Refusal, Loss, Join, Advance, Tail, Evaluation, Resume)
 }  # fmt: skip
-_MAY_MISS = dict.fromkeys(("down", "up", "weights", *Tail._fields[1:], "seconds"))  # those of some versions or engines
+_MAY_MISS = dict.fromkeys(("down", "up", "weights", *Tail._fields[1:], "seconds"))  # only some records have these
 
 
 def of_turn(turn: Event, round: int, seconds: float) -> Iterator[RunEvent]:
@@ -230,7 +230,7 @@ _READERS = {name: _reader(kind) for name, kind in KINDS.items()} | {"evaluation"
 
 
 def read_checked(path: Path, clients: int) -> Iterator[RunEvent]:
-    """The events of a run, until one that cannot have happened after those before it.
+    """The events of a run; raises `Invalid` at the first that cannot have happened after those before it.
 
     Args:
         path: of events.jsonl.
@@ -247,7 +247,7 @@ def read_checked(path: Path, clients: int) -> Iterator[RunEvent]:
 
 
 class _History:
-    """What must be known of the events so far to tell whether the next is possible."""
+    """The state after the events so far, to check whether the next is possible."""
 
     def __init__(self, clients: int) -> None:
         self.clients = clients

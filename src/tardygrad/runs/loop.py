@@ -1,4 +1,4 @@
-"""The one loop for every engine."""
+"""The loop between server and engine, the same for every engine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tardygrad.errors import Diverged, Starved
 
 
 class Event(NamedTuple):
-    """One turn of the loop: when, what arrived, what it did, what was sent."""
+    """One turn of the loop: the time, the message that arrived, its effect, and the jobs that were sent."""
 
     time: float
     message: Message | None  # None: the run's first jobs
@@ -22,7 +22,7 @@ class Event(NamedTuple):
 
 
 def drive(server: ServerLike, pool: Pool, rounds: int | None = None) -> Iterator[Event]:
-    """Carry messages between a server and a pool until round `rounds`, or for as long as the caller likes.
+    """Pass messages between a server and a pool until round `rounds`; None: for as long as the caller iterates.
 
     Raises:
         Starved: no job is in flight and the buffer is not full, or updates keep being refused: those of all clients,

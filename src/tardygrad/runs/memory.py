@@ -1,15 +1,15 @@
-"""Memory, foreseen: the vectors that are alive at once in a run.
+"""A prediction of the peak memory of a run's vectors.
 
-The clock alone decides how many those are, so the same server and pool run on the clock, with nothing to learn, and the
-models they hold are counted. The parts:
+How many vectors are alive at once depends only on the clock. So the server and the simulator are run without training,
+and the models that they hold are counted. The parts:
 
-    model          x, the round's sum and the outer step's state; of a module also the weights it was made with, a copy
-                   of those that are frozen, and the x and gradient it keeps
-    start vectors  past models: those that jobs in flight started from
-    updates        δ, under DC also A: the last one to arrive, and those computed before they are due
-    work           local x, gradient, a move on its way through clip and rate, under DC A; or the server's Δ and move
-                   while it makes a round; with several processes that of all, what they read and what they send
-    check sum      a checkpoint, read back when it has been written
+    model          x, the round's sum and the outer step's state; for a task with a module also its initial weights, a
+                   copy of the frozen ones, and the x and gradient that it keeps
+    start vectors  past models that jobs in flight started from
+    updates        δ, with DC also A: of the last update to arrive, and of those computed before they are due
+    work           of a job: local x, gradient, clipped gradient, move, with DC also A; or of the server while it
+                   completes a round: Δ and move. With several processes, of all, and what they read and send
+    check sum      a new checkpoint, which is read back to compute its checksum
 
 Data, activations, Python and torch are not counted.
 """
@@ -40,25 +40,25 @@ from tardygrad.fleet import Fleet
 from tardygrad.runs.loop import Event, drive
 from tardygrad.tasks.clock import Clock
 
-WORK = 4  # local x, gradient, the clipped gradient, the move; under DC also A
-ROUND = 2  # the clipped Δ, the move; under DC before that drift, A ⊙ drift, their difference
+WORK = 4  # vectors of a job: local x, gradient, clipped gradient, move; with DC also A
+ROUND = 2  # vectors of a round: clipped Δ, move; with DC one more, for drift, A ⊙ drift and δ − A ⊙ drift
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 
 
 class Part(NamedTuple):
-    """So many of a kind, and their bytes together."""
+    """The vectors of one kind."""
 
-    number: int | None  # where they are counted
-    bytes: int
+    number: int | None  # None: not counted
+    bytes: int  # of all together
 
 
 class Memory(NamedTuple):
-    """The most memory that a run's vectors take at once, and what it is made of."""
+    """The peak memory of a run's vectors, and its parts."""
 
     peak: int  # bytes
-    round: int  # when
-    rounds: int  # how far the clock was run
+    round: int  # of the peak
+    rounds: int  # that were simulated
     parts: dict[str, Part]
 
     def __str__(self) -> str:
@@ -69,43 +69,43 @@ class Memory(NamedTuple):
         return f"{size(self.peak)} = {' + '.join(sizes)}"
 
     def check(self, limit: int) -> None:
-        """Refuse a run whose vectors need more than so many bytes."""
+        """Raise `Invalid` if the vectors need more than `limit` bytes."""
         if self.peak > limit:
             fix = "Allow more, or use fewer clients at work (method.concurrency), fewer workers or a smaller model."
             raise Invalid(f"the vectors of this run must fit in {size(limit)}, got {self} in round {self.round}. {fix}")
 
 
 class Needs(NamedTuple):
-    """The bytes of one of each kind."""
+    """The bytes of one vector or set of vectors of each kind."""
 
-    own: int  # what there is all the time
+    own: int  # vectors that exist all the time
     model: int  # x with its buffers
     update: int
-    work: int  # of everyone who computes jobs
-    step: int  # of the server while it makes a round
-    apart: bool = False  # jobs are computed while the server makes a round
-    ahead: int = 0  # updates computed before they are due, at most
-    saved: bool = False  # and checkpoints hold them
+    work: int  # of all jobs that are computed at once
+    step: int  # of the server while it completes a round
+    apart: bool = False  # whether jobs are computed while the server completes a round
+    ahead: int = 0  # largest number of updates that are computed before they are due
+    saved: bool = False  # whether checkpoints contain these
     checkpoint_every: int = 0  # rounds; 0: never
-    outer: int = 0  # of `own`, what is remembered of steps, and checkpoints hold
+    outer: int = 0  # the part of `own` that checkpoints contain: states of steps
 
 
 def needs(
     method: Method, task: Task, *, processes: int = 1, threads: int = 0, batch: int = 1, checkpoint_every: int = 0
 ) -> Needs:
-    """What a run keeps of each kind.
+    """The memory needs of a run.
 
     Args:
-        processes: those that compute jobs; 1 is this one, 0 is one for every core.
-        threads: those of this process that compute jobs for the server's; 0 is none.
-        batch: jobs that are computed at once.
-        checkpoint_every: rounds; 0 is never.
+        processes: processes that compute jobs; 1 is this process, 0 is one for every core.
+        threads: threads of this process that compute jobs besides the server's thread; 0: none.
+        batch: number of jobs computed at once.
+        checkpoint_every: rounds between checkpoints; 0: never.
     """
     d, dc = task.parameters, method.compensate
     processes = processes or len(os.sched_getaffinity(0))
     x, module_buffers = 4 * d, sum(tensor.nbytes for tensor in task.init_module_buffers() or ())
-    made, frozen = _module(task)
-    kept = 2 * x if made else 0
+    module, frozen = _module(task)
+    module_work = 2 * x if module else 0  # the x and gradient that the task keeps
     outer, inner = _state(method.outer, d), _state(method.inner, d)
     if method.regions:
         outer = len(method.regions.members(task.clients)) * outer + _state(method.regions.outer, d)
@@ -114,9 +114,9 @@ def needs(
     kept_states = task.clients * inner if method.keep else 0
     update = x * (1 + dc) + module_buffers + inner * method.keep
     job = (WORK + dc + method.inner.scratch) * x + module_buffers + inner
-    step = (ROUND + dc) * x + outer  # the state before stays until the round is made
+    step = (ROUND + dc) * x + outer  # the old state is kept until the round is complete
     sums = 1 + (len(method.regions.members(task.clients)) if method.regions else 0)
-    own = (1 + sums) * x + module_buffers + outer + made + frozen + kept + kept_states
+    own = (1 + sums) * x + module_buffers + outer + module + frozen + module_work + kept_states
     if processes > 1:
         work, ahead = (
             processes * (job + frozen + update) + update + places(processes) * (x + module_buffers),
@@ -125,7 +125,7 @@ def needs(
     elif threads > 0:
         work, ahead = threads * (job + frozen), task.clients
     else:
-        work, ahead = batch * job - kept, task.clients if batch > 1 else 0  # new jobs may overtake computed ones
+        work, ahead = batch * job - module_work, task.clients if batch > 1 else 0  # a new job may be due earlier
     apart = processes > 1 or threads > 0
     return Needs(
         own, x + module_buffers, update, work, step, apart, ahead, batch > 1, checkpoint_every, outer + kept_states
@@ -133,16 +133,16 @@ def needs(
 
 
 def _module(task: Task) -> tuple[int, int]:
-    """The bytes of a task's module, and of those of its weights that are not trained: every thread copies them."""
+    """The bytes of a task's module, and of its frozen weights, which every thread copies."""
     template: Any = getattr(task, "_template", None)
     if template is None:
         return 0, 0
-    made = sum(tensor.nbytes for tensor in (*template.parameters(), *template.buffers()))
-    return made, made - sum(p.nbytes for p in template.parameters() if p.requires_grad)
+    total = sum(tensor.nbytes for tensor in (*template.parameters(), *template.buffers()))
+    return total, total - sum(p.nbytes for p in template.parameters() if p.requires_grad)
 
 
 def _state(transform: Transform, parameters: int) -> int:
-    """The bytes of a step's state: what one more parameter adds to it after one step, times all."""
+    """The bytes of a step's state: the bytes per parameter, measured after one step, times the parameters."""
 
     def after(n: int) -> int:
         x = torch.zeros(n)
@@ -153,36 +153,36 @@ def _state(transform: Transform, parameters: int) -> int:
 
 
 class Watch:
-    """Sees a run on the clock go by, and remembers its peak."""
+    """Observes a run without training, and keeps its peak memory."""
 
     def __init__(self, needs: Needs) -> None:
         self.needs = needs
-        self.alive: dict[int, ref[Tensor]] = {}  # the models of all rounds that somebody still holds, x included
+        self.alive: dict[int, ref[Tensor]] = {}  # models that are still referenced, x included, by id
         self.memory = Memory(0, 0, 0, {})
 
     def over(self, server: ServerLike, events: Iterable[Event]) -> Iterator[Event]:
-        """The events, each seen."""
+        """Yield the events, and update the peak after each."""
         needs, last = self.needs, 0
-        self._born(server)
+        self._track(server)
         for event in events:
             if isinstance(event.happened, Advanced) or server.method.regions:  # servers exchange models at any message
-                self._born(server, *(as_vector(job.x) for job in event.jobs))
-            yield event  # now the caller has let go of the one before
+                self._track(server, *(as_vector(job.x) for job in event.jobs))
+            yield event  # now the caller no longer references the previous one
             if isinstance(event.happened, Advanced):
                 self._note(server.round, len(server.roster.jobs), last, 1, needs.step + needs.work * needs.apart)
                 if needs.checkpoint_every and server.round % needs.checkpoint_every == 0:
-                    self._written(server)
+                    self._note_checkpoint(server)
             last = len(self.alive) - 1
-            held = event.message is not None  # the last message stays until the next is there
+            held = event.message is not None  # the last message is kept until the next arrives
             self._note(server.round, len(server.roster.jobs), last, int(held), needs.work)
         if needs.checkpoint_every:
-            self._written(server)
+            self._note_checkpoint(server)
 
-    def _born(self, server: ServerLike, *sent: Tensor) -> None:
+    def _track(self, server: ServerLike, *sent: Tensor) -> None:
         for x in (*server.models(), *sent):
             self.alive.setdefault(id(x), ref(x, lambda _, name=id(x): self.alive.pop(name, None)))  # type: ignore[misc]
 
-    def _written(self, server: ServerLike) -> None:
+    def _note_checkpoint(self, server: ServerLike) -> None:
         needs, models = self.needs, len(self.alive)
         written = (
             models * needs.model + needs.outer + min(needs.ahead, len(server.roster.jobs)) * needs.update * needs.saved
@@ -206,33 +206,33 @@ class Watch:
 def foresee(
     method: Method, task: Task, fleet: Fleet, needs: Needs, *, rounds: int, seed: int = 0, messages: int | None = None
 ) -> Memory:
-    """The peak of a simulated run, as far as nothing is refused for what it contains.
+    """The peak memory of a simulated run, if no update is refused for its content.
 
     Args:
         needs: see `needs`.
-        messages: look no further ahead than so many; None is to the end.
+        messages: stop after this number of messages; None: at the end of the run.
     """
     clock = Clock(task.clients, task.parameters)
     server = serve(method, clock.init(seed), clients=task.clients, seed=seed)
-    watch, pool = Watch(needs), SimPool(clock, method, fleet)  # the last checkpoint has what is then under way
-    with suppress(Starved):  # the run itself will say so
+    watch, pool = Watch(needs), SimPool(clock, method, fleet)
+    with suppress(Starved):  # the run itself will report that
         for _ in islice(watch.over(server, drive(server, pool, rounds)), messages):
             pass
     return watch.memory
 
 
 def bound(method: Method, task: Task, needs: Needs, *, rounds: int) -> Memory:
-    """What a run on the real clock, which nobody foresees, takes at most: every job at work from another round."""
+    """An upper bound for a run in real time, whose order is unknown: every job at work started from another round."""
     watch, server = Watch(needs), serve(method, torch.empty(0), clients=task.clients, seed=0)
-    places = server.roster.places
-    starts = 0 if method.mode == "sync" else min(places, rounds)
-    starts += 3 * (len(server.levels) - 1)  # of a region its model, its reference and a message
-    watch._note(0, places, starts, 1, needs.step + needs.work)
+    jobs = server.roster.places
+    starts = 0 if method.mode == "sync" else min(jobs, rounds)
+    starts += 3 * (len(server.levels) - 1)  # for each region its model, its reference and a message
+    watch._note(0, jobs, starts, 1, needs.step + needs.work)
     return watch.memory._replace(round=rounds, rounds=rounds)
 
 
 def size(number: int) -> str:
-    """So many bytes, for people.
+    """Format a number of bytes.
 
     >>> size(999), size(72_616), size(3_100_000_000)
     ('999 B', '72.6 kB', '3.1 GB')
@@ -242,7 +242,7 @@ def size(number: int) -> str:
 
 
 def read_size(text: str) -> int:
-    """A number of bytes, as people write it.
+    """Parse a number of bytes.
 
     >>> read_size("8GB"), read_size("1.5 GiB"), read_size("4096")
     (8000000000, 1610612736, 4096)

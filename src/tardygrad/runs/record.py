@@ -1,9 +1,9 @@
-"""The record of a run: one directory with everything that happened.
+"""The record of a run: a directory with its spec, events, metrics, checkpoints and results.
 
     spec.json       the resolved spec, and the versions of the packages
     events.jsonl    what happened, in order (see events.py)
     metrics.jsonl   one line per round
-    checkpoints/    the latest two (see checkpoint.py)
+    checkpoints/    the last two (see checkpoint.py)
     model.safetensors, summary.json     when the run has ended
 
 Lines are only appended. Readers ignore a last line that a crash cut short; a resumed run truncates the files to the
@@ -54,7 +54,7 @@ class Record:
         self._files: list[TextIO] = []
         try:
             if new:
-                unused(path)  # again: before it was locked, another process could write there
+                unused(path)  # again: another process may have written there before it was locked
             with writing(path):
                 (path / "checkpoints").mkdir(exist_ok=True)
                 if spec is not None:
@@ -108,7 +108,7 @@ class Record:
 
 
 def lock(folder: Path, what: str, tries: int = 1) -> TextIO:
-    """Create a folder if necessary, and lock it for this process: a tenth of a second between the tries."""
+    """Create a folder if necessary, and lock it for this process; retries after a tenth of a second."""
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         file = (folder / ".lock").open("w")
@@ -126,14 +126,14 @@ def lock(folder: Path, what: str, tries: int = 1) -> TextIO:
 
 @contextmanager
 def exclusive(folder: Path, what: str = "the folder of results") -> Iterator[None]:
-    """Lock a folder; the workers of a process that was just killed may hold it for up to two seconds more."""
+    """Lock a folder; waits up to two seconds, because the workers of a killed process may still hold the lock."""
     with lock(folder, what, tries=20):
         yield
 
 
 @contextmanager
 def reading_record(path: Path) -> Iterator[None]:
-    """Raise a `RecordError` if the content of a record turns out to be impossible."""
+    """Turn errors that a damaged record causes into `RecordError`."""
     try:
         yield
     except (KeyError, IndexError, TypeError, AttributeError, RecursionError, OverflowError) as error:

@@ -1,4 +1,4 @@
-"""Runs: the loop of loop.py with evaluations, metrics, a record and checkpoints; also resumed or replayed."""
+"""Runs: the loop of loop.py with evaluations, metrics, a record and checkpoints; and how to resume and replay them."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ from tardygrad.runs.summary import summarize
 from tardygrad.tail.updates import Updates
 
 LEAST = {"rounds": 1, "seed": 0, "evaluate_every": 0, "checkpoint_every": 1, "tail_every": 0}
-"""The smallest value of each setting that is an integer."""
+"""The smallest allowed value of each integer setting."""
 
 
 class Settings(TypedDict, total=False):
-    """How long a run is, and what is recorded of it."""
+    """The settings of a run: its length, and what is evaluated and recorded."""
 
     rounds: Required[int]  # T
-    seed: int  # of every random stream; 0
-    evaluate_every: int  # rounds between evaluations, the last round always counts; 10; 0: never
+    seed: int  # of every random stream (0)
+    evaluate_every: int  # rounds between evaluations (10); 0: never, else the last round always is evaluated
     out: str | Path | None  # a directory for the record; None keeps the metrics in memory only
-    checkpoint_every: int  # rounds between checkpoints; 10
-    tail_every: int  # rounds between estimates of the updates' tail index; 0: never
+    checkpoint_every: int  # rounds between checkpoints (10)
+    tail_every: int  # rounds between estimates of the updates' tail index (0: never)
 
 
 def complete(settings: Settings, *others: str) -> Settings:
@@ -56,7 +56,7 @@ def complete(settings: Settings, *others: str) -> Settings:
 
     Args:
         settings: as the caller gave them.
-        others: what else the caller could have meant.
+        others: names that an unknown setting may be a misspelling of, besides those of `Settings`.
     """
     for name in settings.keys() - Settings.__annotations__.keys():
         raise Invalid(f"a run has no setting `{name}`.{nearest(name, [*Settings.__annotations__, *others])}")
@@ -69,7 +69,7 @@ def complete(settings: Settings, *others: str) -> Settings:
 
 
 class Run:
-    """A run: a server, a pool and a task, what has happened so far, and its record."""
+    """A run: its server, pool and task, the results so far, and its record."""
 
     def __init__(self, method: Method, task: Task, pool: Pool, settings: Settings) -> None:
         seed = settings["seed"]
@@ -89,15 +89,15 @@ class Run:
         self.tail = Updates(every=settings["tail_every"], seed=seed, parameters=len(x), buffer=method.buffer)
         self.scores = Scores(task, features.evaluator)
         self.path: Path | None = None  # of the record; None keeps the metrics in memory only
-        self.spec_json: Row | None = None  # to be written; None: keep the one that is there
-        self.lengths: dict[str, int] | None = None  # of a resumed record's files, in its checkpoint
-        self.from_checkpoint: str | None = None  # its name
+        self.spec_json: Row | None = None  # content of spec.json; None: keep the existing file
+        self.lengths: dict[str, int] | None = None  # of the record's files at the checkpoint; None: a new run
+        self.from_checkpoint: str | None = None  # name of the checkpoint that the run is resumed from
         self.record: Record | None = None
         self.metrics: list[Row] = []
         self.script: list[tuple[Any, ...]] = []  # for a `ScriptedPool`
         self.counts: Counter[str] = Counter()  # of the events, by kind
         self.refused: Counter[str] = Counter()  # updates, by reason
-        self.status = "new"  # then running, and finished, stopped, starved, diverged or failed
+        self.status = "new"  # then running, then finished, stopped, starved, diverged or failed
         self.reason: str | None = None  # why it starved or diverged
         self._stop = False
         self.seconds = 0.0  # of computing, up to the last resume or end
@@ -114,12 +114,12 @@ class Run:
         self._began, rounds = time.perf_counter(), self.settings["rounds"]
         self.status, self.reason = "running", None
         if not self._stop and (interrupt := self.pool.features.interrupt):
-            interrupt(False)  # one that was meant for an earlier run
+            interrupt(False)  # withdraw an interrupt of an earlier run
         if self.path:
             self.record = Record(self.path, self.spec_json, new=self.lengths is None)
         try:
             if self.record and self.lengths is not None:
-                self._check_unmoved(self.record.path)
+                self._check_not_continued(self.record.path)
                 self.record.rewind(self.lengths)
                 if self.pool.features.wire != "float32":  # the clients' compression errors are not in the checkpoint
                     self._write(events.Resume(self.pool.now, self.server.round))
@@ -160,8 +160,8 @@ class Run:
                 if self.record:
                     self.record.close()
 
-    def _check_unmoved(self, path: Path) -> None:
-        """Raise if another process continued the run after its checkpoint was read and before it was locked."""
+    def _check_not_continued(self, path: Path) -> None:
+        """Raise if another process continued the run after its checkpoint was read and before the record was locked."""
         if checkpoint.newest(path / "checkpoints") != self.from_checkpoint:
             raise RecordError(f"another process has meanwhile continued the run in {str(path)!r}. Resume it again.")
 
@@ -179,25 +179,25 @@ class Run:
             self.refused,
             method=str(self.server.method),
             status=self.status,
-            reason=self.reason or self._unmoved(),
+            reason=self.reason or self._never_reported(),
             rounds=self.server.round,
             seconds=self.seconds,
         )
 
-    def _unmoved(self) -> str | None:
-        """Why the model of a run with regions has never changed; None if it has."""
-        above, *regions = self.server.levels
-        if not regions or above.round or not self.server.round:
+    def _never_reported(self) -> str | None:
+        """A warning if no region has ever reported to the global server; else None."""
+        top, *regions = self.server.levels
+        if not regions or top.round or not self.server.round:
             return None
         return "no report of a region has reached the global server, whose model is still x_0: use a smaller `every`."
 
     def _note(self, turn: Event) -> None:
-        """Write down the events of a turn of the loop."""
+        """Record the events of a turn of the loop."""
         for event in events.of_turn(turn, self.server.round, self._spent()):
             self._write(event)
 
     def _sample_tail(self, turn: Event) -> None:
-        """Sample an update for the estimate of the tail index, if one is due, and write the estimate of a round."""
+        """If an estimate of the tail index is due, sample this update; at the end of the round, record the estimate."""
         now, message, happened, _ = turn
         if not isinstance(message, Update) or not isinstance(happened, Taken | Advanced):
             return
@@ -221,7 +221,7 @@ class Run:
             self.script.append(line)
 
     def _evaluate(self, now: float, advanced: Advanced) -> None:
-        """Pass the metrics of a round on, with its model if it is to be evaluated."""
+        """Queue the metrics of a round, with its model if an evaluation is due."""
         every, round = self.settings["evaluate_every"], advanced.round
         due = every and (round % every == 0 or round == self.settings["rounds"])
         model = (self.server.x, self.server.module_buffers) if due else None
@@ -245,7 +245,7 @@ class Run:
 
     def _checkpoint_due(self, round: int) -> bool:
         every = self.settings["checkpoint_every"]
-        if self._saver:  # written while the run goes on: a crash may lose the newest, so it makes twice as many
+        if self._saver:  # writes in the background: a crash may lose the newest checkpoint, so write twice as many
             every = max(every // 2, 1)
         return round % every == 0 and round < self.settings["rounds"]
 
@@ -366,12 +366,12 @@ def resume(path: str | Path, method: Method, task: Task, pool: Pool, *, rounds: 
 
 
 def replay(run: Run) -> Run:
-    """Recompute a run from its arrivals: the same bits, whatever engine it ran on."""
+    """Recompute a run from its order of arrivals: gives the same bits, whatever engine it ran on."""
     server = run.server
     pool = ScriptedPool(run.script, run.task, server.method, wire=run.pool.features.wire)
     every = run.settings["evaluate_every"]
     again = begin(server.method, run.task, pool, rounds=server.round, seed=server.seed, evaluate_every=every)
-    with suppress(Diverged):  # like the run itself
+    with suppress(Diverged):  # as the run did
         for _ in again.go():
             pass
     return again
@@ -384,13 +384,13 @@ def label(method: Method) -> str:
     >>> label(clip2(local_lr=0.1, local_clip=1.0, lr=1.0, clip=0.1, buffer=4, local_steps=5, downplay=True))
     'SD-Clip²'
     """
-    compensated = method.compensate and not method.curvature  # with a curvature of its own, the name says so
+    compensated = method.compensate and not method.curvature  # otherwise the name says so already
     prefixes = {"sync-": method.mode == "sync", "SD-": method.weight is downplay, "DC-": compensated}
     return "".join(prefix for prefix, holds in prefixes.items() if holds) + method.name
 
 
 def versions() -> dict[str, str]:
-    """The versions and settings that a run's bits may depend on, besides its spec."""
+    """The versions of packages, and the number of torch threads, that a run's bits may depend on."""
     return {
         "tardygrad": version("tardygrad"),
         "python": platform.python_version(),

@@ -1,4 +1,4 @@
-"""The results of a run, in one value."""
+"""The summary of a run's results."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ class Summary(NamedTuple):
     reason: str | None  # why it starved or diverged
     rounds: int
     time: float  # seconds of the engine's clock
-    score_round: int | None  # the last round that was evaluated, which loss, accuracy and scores are of
+    score_round: int | None  # the last round that was evaluated; loss, accuracy and scores are its
     loss: float | None  # on the test set
     accuracy: float | None
     best_accuracy: float | None
-    scores: dict[str, float | None]  # what else the task measured, such as f1 or pearson
+    scores: dict[str, float | None]  # other scores of the task, such as f1 or pearson
     delay_mean: float
     delay_max: int
     updates: int
     refused: dict[str, int]
     lost: int
     local_steps: int
-    snapshots: int  # most past models held at once
+    snapshots: int  # largest number of past models held at once
     seconds: float  # of computing
 
     def __str__(self) -> str:

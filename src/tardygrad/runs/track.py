@@ -1,6 +1,6 @@
 """Tracking: the metrics of every round, sent to TensorBoard, Weights & Biases, Trackio or MLflow.
 
-A tracker cannot disturb a run: it is sent rows that are already recorded, and one that fails is dropped with a warning
+A tracker cannot disturb a run: it receives rows that are already recorded, and if it fails it is dropped with a warning
 on stderr. The classes in `TRACKERS` import their packages when they are created.
 """
 

@@ -1,4 +1,4 @@
-"""The constructors that the tables of a spec name, and the keys they take."""
+"""The constructors for each `kind` of a spec's tables, and the keys they take."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def afflicted(
     faults: tuple[Fault, ...] = (),
     link: Link | None = None,
 ) -> Fleet:
-    """What every kind of fleet takes besides its own keys.
+    """Add failures, slow-downs and links to a fleet: the keys of [fleet] that every kind takes.
 
     Args:
         server_time: seconds that the server needs for each update.
@@ -100,7 +100,7 @@ KINDS: dict[str, dict[str, Make]] = {
 }
 TABLES = (*KINDS, "run")
 FROM_OTHER_TABLES = ("task", "method", "fleet", "rounds")
-"""Arguments of engines and of `afflicted` that are no keys: they come from the other tables."""
+"""Arguments of engines and of `afflicted` that are not keys of their table, because other tables define them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,14 +149,14 @@ def keys_of(table: str, make: Make) -> Parameters:
 
 
 def places(key: str, value: str = "VALUE") -> str:
-    """How to write a key that was given without its table; an empty string if no table has it.
+    """A hint for a key that was given without its table; empty if no table has it.
 
     >>> places("rounds", "100")
     'Write run.rounds=100.'
     """
     table, _, name = key.rpartition(".")
-    homes = [home for home, known in all_keys().items() if name in known and table in ("", home)]
-    return f"Write {' or '.join(f'{home}.{name}={value}' for home in homes)}." if homes else ""
+    tables = [other for other, known in all_keys().items() if name in known and table in ("", other)]
+    return f"Write {' or '.join(f'{other}.{name}={value}' for other in tables)}." if tables else ""
 
 
 def all_keys() -> dict[str, list[str]]:

@@ -49,7 +49,7 @@ Parameters = Mapping[str, Parameter]
 
 @cache
 def parameters(make: Make) -> Parameters:
-    """The keyword arguments of a constructor; those of `**how` have the defaults of the dataclass it returns."""
+    """The keyword arguments of a constructor. Those of `**how` have the defaults of the dataclass that it returns."""
     hints = get_type_hints(inspect.getattr_static(make, "__init__") if inspect.isclass(make) else make)
     found = {}
     for name, parameter in inspect.signature(make).parameters.items():
@@ -65,7 +65,7 @@ def parameters(make: Make) -> Parameters:
 
 
 def arguments(known: Parameters, table: Table, where: str) -> Table:
-    """All arguments of a constructor, from a table or by default."""
+    """All arguments of a constructor: the values of a table, and defaults for the others."""
     for key in table:
         if key not in known:
             fix = nearest(key, known) or f" Known keys: {', '.join(known) or 'none'}."
@@ -91,7 +91,7 @@ def call(make: Make, given: Table, where: str) -> Any:
         RuntimeError,
         TypeError,
         ValueError,
-    ) as error:  # of torch, for absurd sizes
+    ) as error:  # torch raises these for sizes that are too large
         raise Invalid(f"in {place(where)}: too much for this machine ({shown(str(error))}). Use less.") from error
 
 
@@ -162,13 +162,13 @@ def written_arguments(known: Parameters, given: Table) -> Table:
 
 
 def shown(value: Any) -> str:
-    """A value for an error message: in TOML, and not too long."""
+    """Format a value for an error message: as TOML, and not too long."""
     words = {True: "true", False: "false", None: "null"}
     return words[value] if value is None or isinstance(value, bool) else _SHORT.repr(value)
 
 
 def place(where: str) -> str:
-    """A table or a key for an error message."""
+    """Format the name of a table or a key for an error message."""
     return f"`{where}`" if "." in where else f"[{where}]"
 
 
@@ -182,7 +182,7 @@ def _classes(options: Iterable[Any]) -> dict[str, Make]:
 
 
 def _words(option: Any) -> bool:
-    """Whether it is a tuple of literals."""
+    """Whether a hint is a tuple of literals."""
     return get_origin(option) is tuple and get_origin(get_args(option)[0]) is Literal
 
 
@@ -193,7 +193,7 @@ def _items(option: Any, length: int) -> list[Any]:
 
 
 def _single(options: tuple[Any, ...], value: Any) -> Any:
-    """A number, a string or a boolean; raises ValueError for anything else."""
+    """Validate a number, a string or a boolean; raises ValueError for anything else."""
     singles = tuple(o for o in options if o != Schedule and not is_dataclass(o) and get_origin(o) is not tuple)
     checked = _strict(singles).validate_python(value) if singles else math.nan
     if isinstance(checked, float) and math.isnan(checked):

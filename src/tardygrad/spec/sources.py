@@ -24,7 +24,7 @@ def read_source(source: str | Path) -> tuple[str, Table]:
             return _recorded(path.resolve().parent, tables)
         fleet = tables.get("fleet")
         if isinstance(fleet, dict) and isinstance(fleet.get("path"), str):
-            fleet["path"] = str(path.parent / fleet["path"])  # a spec and its trace move together
+            fleet["path"] = str(path.parent / fleet["path"])  # relative to the spec
         anchor(tables, path.parent)
         return path.stem, tables
     if str(source) in known:
@@ -49,12 +49,12 @@ def anchor(tables: Table, folder: Path) -> None:
     task = tables.get("task")
     if not isinstance(task, dict):
         return
-    words = {"data": "hub", "pretrained": None, "text": "python"}  # a value that is never a path
+    keywords = {"data": "hub", "pretrained": None, "text": "python"}  # the value of each key that is not a path
     if task.get("kind") == "glue":
-        words["model"] = None  # for other kinds it is not a path
-    for key, word in words.items():
+        keywords["model"] = None  # not a path for other kinds
+    for key, keyword in keywords.items():
         value = task.get(key)
-        if isinstance(value, str) and value != word and (folder / value).exists():
+        if isinstance(value, str) and value != keyword and (folder / value).exists():
             task[key] = str((folder / value).resolve())
 
 

@@ -1,8 +1,8 @@
-"""Specs: the one place where strings become objects.
+"""Specs: reading TOML or JSON tables, and constructing the objects that they describe.
 
 A spec is TOML (or JSON) with the tables [task] [fleet] [method] [engine] [run]. A table's `kind` names a constructor of
 `KINDS`; its other keys are that constructor's own keyword arguments, with the types and defaults of its signature (see
-signature.py). `clients` is given once, in [task] or in [fleet], and holds for both.
+signature.py). `clients` may be given in [task] or in [fleet], and applies to both.
 
 Overrides: `method.lr=0.1` sets a key, `method.clip=` removes it.
 
@@ -86,13 +86,13 @@ class Built(NamedTuple):
         return pool
 
     def needs(self) -> Needs:
-        """The memory that each kind of vector of the run takes."""
+        """The memory needs of the run's vectors."""
         workers = "processes" if self.simulated else "threads"
         numbers = {workers: self.engine.arguments["workers"], "batch": self.engine.arguments.get("batch", 1)}
         return needs(self.method, self.task, **numbers, checkpoint_every=self.run.checkpoint_every)
 
     def memory(self, messages: int | None = None) -> Memory:
-        """The peak memory of all vectors; on the simulator, of the first `messages` only."""
+        """The peak memory of all vectors; on the simulator, up to the first `messages`."""
         if not self.simulated or self.fleet is None:
             return bound(self.method, self.task, self.needs(), rounds=self.rounds)
         rounds, seed = self.rounds, self.run.seed
@@ -101,7 +101,7 @@ class Built(NamedTuple):
 
 @dataclass(frozen=True)
 class Spec:
-    """A spec whose every key is known and of the right type; `build` checks what only constructors know."""
+    """A spec in which every key is known and has the right type; constructors check the rest in `build`."""
 
     name: str
     task: SpecTable
@@ -116,7 +116,7 @@ class Spec:
         return self.engine.make is SimPool
 
     def build(self, task: Task | None = None) -> Built:
-        """Construct everything that a run needs; a task that exists already may be given."""
+        """Construct everything that a run needs, with an existing task if one is given."""
         method = call(self.method.make, self.method.arguments, "method")
         task = call(self.task.make, self.task.arguments, "task") if task is None else task
         return Built(method, task, _fleet(self.fleet) if self.fleet else None, self.engine, self.run)
@@ -160,7 +160,7 @@ def parse(tables: Mapping[str, Any], name: str = "spec") -> Spec:
         if not isinstance(table, dict):
             raise Invalid(f"[{key}] must be a table, got {shown(table)}.")
     given = {"kind": "sim"} | tables.get("engine", {})
-    if given["kind"] == "ray" and "shards" in given:  # as records of earlier versions have it
+    if given["kind"] == "ray" and "shards" in given:  # the name in records of earlier versions
         given["server_shards"] = given.pop("shards")
     engine = _checked("engine", given)
     timed = parameters(engine.make).get("fleet")
@@ -208,21 +208,21 @@ def _value(text: str) -> Any:
 
 
 def _checked(name: str, table: Table) -> SpecTable:
-    """A table whose kind and keys exist, with arguments of the right types."""
+    """Check the kind and the keys of a table, and convert its values to the types of the arguments."""
     kind, rest = choose(KINDS[name], table, name)
     make = KINDS[name][kind]
     known = keys_of(name, make)
     for key in rest:
         kinds = [other for other, its in KINDS[name].items() if key in keys_of(name, its)]
         if key not in known and kinds:
-            whose = f" It is one of {kinds[0]!r}: add {name}.kind={kinds[0]}, or" if len(kinds) == 1 else ""
+            whose = f" It belongs to {kinds[0]!r}: add {name}.kind={kinds[0]}, or" if len(kinds) == 1 else ""
             fix = f"{whose} remove it: add {name}.{key}=" if whose else f" Remove it: add {name}.{key}="
             raise Invalid(f"[{name}] has no key `{key}` if its kind is {kind!r}.{fix}")
     return SpecTable(kind, make, arguments(known, rest, name))
 
 
 def _same_clients(task: Table, fleet: Table | None) -> tuple[SpecTable, SpecTable | None]:
-    """[task] and [fleet], with the `clients` of one for both."""
+    """Check [task] and [fleet]; `clients` of one applies to both."""
     if fleet is None:
         return _checked("task", task), None
     given = None

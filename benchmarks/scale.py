@@ -5,8 +5,8 @@ What a server does with an update, and what an arrival costs the driver, were me
 taken as proportional to the number of parameters. The network is not measured: it is what --link and --card say. How
 often updates come, how late they are and how many models are in use at once comes from the simulator's clock alone.
 
-A server's seconds for an update are the longer of look and fold, and the way through its network card; S shards, each
-on a machine of its own, take an S-th of that. It keeps up while it is busy at most --load of the time.
+A server's seconds for an update are the longer of the time to check and add it and the time on its network card; S
+shards, each on its own machine, take 1/S of that. It keeps up while it is busy at most --load of the time.
 
     python benchmarks/scale.py [--clients 1000] [--parameters 1e9] [--unit 60] [--link 1.25] [--card 12.5] [--load 0.7]
         [--results benchmarks/results/ray_throughput.json] [--page docs/scale.md]
@@ -47,7 +47,7 @@ class Load(NamedTuple):
     wire: str
     curvature: bool
     up: float  # bytes
-    server: float  # seconds of look and fold, on one machine
+    server: float  # seconds to check and add it, on one machine
     measured: int  # at so many parameters
 
 
@@ -154,7 +154,7 @@ def servers(scene: Scene, loads: list[Load], offered: dict[str, Clocked]) -> Tab
     """What the updates of the whole fleet ask of a server, and how many shards that takes."""
     card = f"card at {scene.card / 1e9:g} GB/s"
     made = table(
-        "update", "measured at", "look and fold", card, "arrivals/s", "GB/s in", "busy, 1 shard", "shards by memory",
+        "update", "measured at", "check and add", card, "arrivals/s", "GB/s in", "busy, 1 shard", "shards by memory",
         "by card", "shards",
     )  # fmt: skip
     for load in loads:
@@ -241,7 +241,7 @@ def driver(scene: Scene, rate: float, shards: int) -> Table:
         made.add_row(f"CPU of an arrival, vectors {name}", f"{1000 * cpu:.2f} ms", f"{rate * cpu:.2%}")
     if len(tiny) > 1:
         one, *_, most = sorted(tiny)
-        cpu = tiny[one] + (tiny[most] - tiny[one]) * shards / most  # one call to look and one to fold for every shard
+        cpu = tiny[one] + (tiny[most] - tiny[one]) * shards / most  # one call to check and one to add for every shard
         made.add_row(f"the same, {shards} shards (extrapolated)", f"{1000 * cpu:.2f} ms", f"{rate * cpu:.2%}")
     vector = 4 * scene.parameters
     for what, vectors in {"an evaluation (x in, x out)": 2, "a checkpoint (x and the sum in)": 2}.items():

@@ -193,7 +193,7 @@ def test_the_best_is_marked_and_what_is_within_its_spread_is_tied() -> None:
         "best: FADAS (94.9 ± 0.5); within its spread: Clip² (94.4 ± 0.5)",
         "with local clipping: FADAS 94.9 → 94.3",
     ]
-    assert verdicts(marked(lines[:1])) == ["best: Clip² (94.4 ± 0.5); within its spread: nobody"]
+    assert verdicts(marked(lines[:1])) == ["best: Clip² (94.4 ± 0.5); within its spread: none"]
 
 
 def test_a_single_seed_has_no_spread_and_ties_with_nobody(tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_a_single_seed_has_no_spread_and_ties_with_nobody(tmp_path: Path) -> Non
     assert [one.mark for one in lines] == ["best", ""]
     assert verdicts(lines) == ["best: Clip² (94.9)"]
     page = text(comparison(tmp_path, seeds=1), [lines], "the command")
-    assert "Shown is the best setting with seed 1 alone" in page
+    assert "The tables show the best setting with seed 1 only" in page
     assert "±" not in page
     assert picture([lines]).to_dict()
 
@@ -215,7 +215,7 @@ def test_the_page_says_what_was_searched_and_the_picture_shows_everyone(tmp_path
         assert f"| {one.label} | local_lr 0.003 to 1, " in page
         assert f"| {one.label} | {60 + list(BASELINES).index(name)}.0 ± 0.5 |" in page
     assert page.startswith("Made by `the command`.")
-    assert page.endswith("Fashion-MNIST is not here: no images.")
+    assert page.endswith("Fashion-MNIST was not run: no images.")
     assert "| 77 | 30 | local_lr 0.003, " in page
     assert "| 77 | 1 of 2 seeds | local_lr 0.003, " in page
     drawn: Any = vl_convert.vegalite_to_svg(picture([lines, lines, []]).to_json())
@@ -240,7 +240,7 @@ def test_the_command_runs_reads_and_writes_a_page(small: Command) -> None:
     done = small("--jobs", "2")
     assert done.code == 0
     assert done.err.startswith("fashion is skipped: in [task]: Fashion-MNIST needs its images, got no `data`.")
-    assert done.err.endswith("\n12 runs to make, stored in runs/baselines\n")
+    assert done.err.endswith("\n12 runs to do, stored in runs/baselines\n")
     assert done.out.count("best: ") == 2
     assert "±" not in done.out
     assert "digits, large stragglers" in done.out
@@ -260,7 +260,7 @@ def test_the_command_runs_reads_and_writes_a_page(small: Command) -> None:
     assert (again.code, "to make" in again.err) == (0, False)
     page = Path("docs/page.md").read_text("utf-8")
     assert page.startswith(f"# Baselines\n\n{marks('baselines')[0]}\n\nMade by `tardygrad reproduce baselines")
-    assert "Fashion-MNIST is not here: in [task]" in page
+    assert "Fashion-MNIST was not run: in [task]" in page
     assert Path("docs/images/baselines.svg").read_bytes().startswith(b"<svg")
 
 
@@ -277,7 +277,7 @@ def test_ctrl_c_says_how_to_go_on(small: Command, monkeypatch: pytest.MonkeyPatc
 def test_images_of_clothes_are_learnt_with_the_setting_for_digits(small: Command) -> None:
     write_idx(Path("mine/fashion"), striped(400, GRAY), striped(2000, GRAY), packed=False)
     done = small("--only", "fadas", "--trials", "1", "--data", "mine", "--json")
-    assert (done.code, done.err) == (0, "5 runs to make, stored in runs/baselines\n")
+    assert (done.code, done.err) == (0, "5 runs to do, stored in runs/baselines\n")
     mild, large, fashion = done.json["lines"]
     assert [(one["lesson"], one["stragglers"]) for one in (mild, large, fashion)] == [
         ("digits", "mild"),
@@ -293,7 +293,7 @@ def test_images_of_clothes_are_learnt_with_the_setting_for_digits(small: Command
     ("argv", "said"),
     [
         (["--only", "clip"], "--only must be one of clip2, fadas, got 'clip'. Did you mean 'clip2'?"),
-        (["--only", "fadas", "--page", "page.md"], "--page takes all methods together, got --only. Leave out one of"),
+        (["--only", "fadas", "--page", "page.md"], "--page needs all methods, got --only. Leave out one of"),
         (["--read"], "wanted 2 trials and 1 seed, found 0 and 0 of clip2 (mild), fadas (mild), "),
         (["--trials", "0"], "Invalid value for '--trials'"),
         (["--seeds", "0"], "Invalid value for '--seeds'"),

@@ -37,7 +37,7 @@ def small(tardygrad: Command, monkeypatch: pytest.MonkeyPatch) -> Command:  # no
 def test_what_is_tuned_is_tuned_first_and_nothing_is_run_twice(small: Command) -> None:
     done = small("--fast", "--jobs", "2")
     assert (done.code, done.err) == (0, "")
-    assert "   differs\n     holds: it is tiny\n     fails: it is large\n     beside the rule: it ends\n" in done.out
+    assert "   differs\n     holds: it is tiny\n     fails: it is large\n     also observed: it ends\n" in done.out
     assert "   rule: On both fleets SGDClip and SD-SGDClip have at most 20 %" in done.out
     files = sorted(Path("runs/claims").glob("*.json"))
     assert len(files) == 2 + 3, "two trials, and three seeds of the better one"
@@ -57,7 +57,7 @@ def test_the_page_gets_verdicts_tables_and_pictures(small: Command) -> None:
     assert "Made by `tardygrad reproduce claims --fast`" in text
     assert "| Clip² | client | large | 4 |" in text
     assert "a note |" in text
-    assert "- holds: it is tiny\n- **fails**: it is large\n\nBeside the rule: it ends." in text
+    assert "- holds: it is tiny\n- **fails**: it is large\n\nAlso observed: it ends." in text
     assert Path("docs/images/claim-4.svg").read_bytes().startswith(b"<svg")
     assert small("--fast", "--page", "docs/page.md").code == 0
     assert Path("docs/page.md").read_text("utf-8") == text
@@ -67,7 +67,10 @@ def test_the_page_gets_verdicts_tables_and_pictures(small: Command) -> None:
     ("argv", "said"),
     [
         (["--only", "9"], "--only must be one of 4, got 9."),
-        (["--only", "4", "--page", "page.md"], "--page takes all claims together, got --only. Leave out one of them."),
+        (
+            ["--only", "4", "--page", "page.md"],
+            "--page needs all claims, got --only. Leave out one of the two options.",
+        ),
         (["--fast", "--read"], "--read needs every run to be stored, got 'runs/claims' without 2 of claim 4."),
         (["--jobs", "-1"], "Invalid value for '--jobs'"),
     ],

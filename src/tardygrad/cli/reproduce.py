@@ -1,4 +1,4 @@
-"""`reproduce`: the paper's results, made again."""
+"""`reproduce`: reproduce the paper's results."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def clock(seeds: int, page: str | None, json: bool) -> None:
 
 
 def timeline(out: str, page: str | None, json: bool) -> None:
-    """Draw Figure 1 and print who made each round."""
+    """Draw Figure 1 and print the updates of each round."""
     from tardygrad.report.theme import write
     from tardygrad.reproduce.page import fresh, put
     from tardygrad.reproduce.timeline import MODES, figure, markdown
@@ -57,11 +57,11 @@ def timeline(out: str, page: str | None, json: bool) -> None:
         for moment in line.moments:
             clients, delays = (", ".join(map(str, numbers)) for numbers in (moment.named(), moment.delays))
             rows.append((MODES[line.mode], str(moment.round), f"{moment.time:g}", clients, delays))
-    _show("", ("mode", "x>", "made at (s)>", "of the clients", "with delays"), rows, f"figure  {where}")
+    _show("", ("mode", "round>", "at (s)>", "clients", "delays"), rows, f"figure  {where}")
 
 
 def claims(fast: bool, only: list[int] | None, out: str, page: str | None, jobs: int, read: bool, json: bool) -> None:
-    """Run what the claims need, and judge them."""
+    """Run the experiments of the claims and judge them."""
     from tardygrad.reproduce.claims import CLAIMS, FAST, FULL
     from tardygrad.reproduce.claims_page import draw, text
     from tardygrad.reproduce.page import fresh, parts, put
@@ -103,7 +103,7 @@ def _show_verdicts(found: dict[Claim, Finding]) -> None:
         show(f"{claim.number}. {words['says']}\n   rule: {words['rule']}\n   {finding.word}")
         for check in finding.checks:
             show(f"     {'holds' if check.holds else 'fails'}: {check.says}")
-        show(f"     beside the rule: {finding.beside}\n" if finding.beside else "")
+        show(f"     also observed: {finding.beside}\n" if finding.beside else "")
 
 
 def tables(
@@ -116,7 +116,7 @@ def tables(
     read: bool,
     json: bool,
 ) -> None:
-    """Run the experiments that are missing, and write their tables."""
+    """Run the missing experiments and write their tables."""
     from tardygrad.reproduce.experiments import EXPERIMENTS
     from tardygrad.reproduce.tables import Table
     from tardygrad.reproduce.tables_page import HEADINGS, row, verdicts, write
@@ -170,7 +170,7 @@ def baselines(
     read: bool,
     json: bool,
 ) -> None:
-    """Tune and run the methods that are missing, and print the tables."""
+    """Tune and run the missing methods and print the tables."""
     from tardygrad.report.theme import write
     from tardygrad.reproduce.baseline_page import PICTURE, fresh, headings, name, picture, row, text, verdicts
     from tardygrad.reproduce.baseline_specs import BASELINES
@@ -185,7 +185,7 @@ def baselines(
     comparison = Comparison(Path(out), names, trials, seeds, fashion=not skipped, data=where)
     if not read:
         if left := comparison.left():
-            say(f"{plural(left, 'run')} to make, stored in {out}")
+            say(f"{plural(left, 'run')} to do, stored in {out}")
         with _resumable(out):
             _drain(comparison.go(jobs or _cores()), len(comparison), "runs")
     if missing := comparison.missing():
@@ -208,7 +208,7 @@ def baselines(
 
 
 def _fashion(data: str | None) -> tuple[str, str | None]:
-    """Why Fashion-MNIST cannot be learnt, if so, and the folder of its images; None: the task finds them."""
+    """Why Fashion-MNIST cannot be run (empty if it can), and the folder of its images; None: the task finds them."""
     from tardygrad.cli.session import torch_threads
     from tardygrad.reproduce.baseline_specs import BaselineTrial
     from tardygrad.spec import spec
@@ -230,7 +230,7 @@ def _check_only(only: Sequence[int | str] | None, known: Sequence[int | str], pa
             fix = nearest(str(value), map(str, known))
             raise Invalid(f"--only must be one of {', '.join(map(str, known))}, got {value!r}.{fix}")
     if page and only:
-        raise Invalid(f"--page takes all {what} together, got --only. Leave out one of them.")
+        raise Invalid(f"--page needs all {what}, got --only. Leave out one of the two options.")
 
 
 def _cores() -> int:

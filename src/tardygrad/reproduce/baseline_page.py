@@ -1,4 +1,4 @@
-"""The baselines' tables as Markdown, and their picture."""
+"""The tables of the baselines as Markdown, and their chart."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def verdicts(lines: list[BaselineLine]) -> list[str]:
     helped = ", ".join(f"{a.trial.label} {a.accuracy:.1f} → {b.accuracy:.1f}" for a, b in pairs)
     return [
         f"best: {top.trial.label} ({score(top)})"
-        + (f"; within its spread: {tied or 'nobody'}" if top.spread is not None else ""),
+        + (f"; within its spread: {tied or 'none'}" if top.spread is not None else ""),
         *([f"with local clipping: {helped}"] if helped else []),
     ]
 
@@ -73,21 +73,22 @@ def text(comparison: Comparison, tables: list[list[BaselineLine]], command: str,
     parts = [
         f"Made by `{command}`. Task: {TASK['kind']}, {TASK['model']} of width {TASK['dim']}, with {noise['kind']} "
         f"noise of tail {noise['tail']} and scale {noise['scale']} on every gradient, and the paper's fleets of "
-        f"{TASK['clients']} clients. Everyone gets {ROUNDS * BUFFER:,} updates of clients, K = {LOCAL_STEPS} local "
-        f"steps each: {ROUNDS} rounds with M = {BUFFER}, or as many rounds as updates where every arrival is one.",
-        f"Everyone is tuned with {plural(comparison.trials, 'trial')} for each fleet, by the test accuracy after the "
-        f"last round on seed {TUNING}, where a run that diverged counts as 0: {RANDOM} random ones, then Optuna's TPE "
-        f"in batches of {BATCH}. {_shown(seeds)}",
-        "What is searched, rates over the same ranges for all, and by factors but for momenta, blends and exponents:",
+        f"{TASK['clients']} clients. Every method gets {ROUNDS * BUFFER:,} client updates of K = {LOCAL_STEPS} local "
+        f"steps each: {ROUNDS} rounds with M = {BUFFER}, or one round per update for methods without a buffer.",
+        f"Every method is tuned with {plural(comparison.trials, 'trial')} on each fleet: {RANDOM} random ones, then "
+        f"Optuna's TPE in batches of {BATCH}. A trial is scored by the test accuracy after the last round on seed "
+        f"{TUNING}, or 0 if it diverged. {_shown(seeds)}",
+        "The search spaces; rates have the same ranges for all methods, and ranges are logarithmic except those of "
+        "momenta, blends and exponents:",
         table(
             ("method", "searched", "given"),
             (
                 (
-                    one.label,
-                    ", ".join(f"{key} {_range(values)}" for key, values in one.space.items()),
-                    ", ".join(f"{key}={value!r}" for key, value in one.method.items()),
+                    baseline.label,
+                    ", ".join(f"{key} {_range(values)}" for key, values in baseline.space.items()),
+                    ", ".join(f"{key}={value!r}" for key, value in baseline.method.items()),
                 )
-                for one in BASELINES.values()
+                for baseline in BASELINES.values()
             ),
         ),
         f"![Test accuracies, mean and standard deviation]({PICTURE})",
@@ -99,22 +100,24 @@ def text(comparison: Comparison, tables: list[list[BaselineLine]], command: str,
             "\n".join(f"- {sentence}" for sentence in verdicts(lines)),
             table(headings(lines[0]), (row(line, len(seeds)) for line in lines)),
         ]
-    return "\n\n".join([*parts, *([f"Fashion-MNIST is not here: {skipped}"] if skipped else [])])
+    return "\n\n".join([*parts, *([f"Fashion-MNIST was not run: {skipped}"] if skipped else [])])
 
 
 def _shown(seeds: range) -> str:
     if len(seeds) == 1:
-        return f"Shown is the best setting with seed {seeds[0]} alone, which has no spread, and simulated seconds."
+        return (
+            f"The tables show the best setting with seed {seeds[0]} only, so there is no spread, and simulated seconds."
+        )
     return (
-        f"Shown are the best setting's mean ± standard deviation over the seeds {seeds[0]} to {seeds[-1]}, and "
-        "simulated seconds. *Tied* is what is behind the best by no more than the best's spread."
+        f"The tables show the best setting's mean ± standard deviation over the seeds {seeds[0]} to {seeds[-1]}, and "
+        "simulated seconds. A method is *tied* if it is behind the best by no more than the best's spread."
     )
 
 
 def _transferred() -> str:
     task = LESSONS["fashion"].task
     return (
-        f"Each with its best setting for digits and large stragglers, nothing tuned: {task['model']} of width "
+        f"Each method uses its best setting for digits and large stragglers, without tuning: {task['model']} of width "
         f"{task['dim']}, batches of {task['batch_size']}, the same noise, {task['test_rows']:,} test images."
     )
 

@@ -33,7 +33,10 @@ _LOCAL_LR, _LR = _log(0.003, 1.0), _log(0.003, 10.0)
 _RATES = {"local_lr": _LOCAL_LR, "lr": _LR}
 _LOCAL_CLIP = {"local_clip": _log(0.01, 1.0)}
 _CLIPS = {**_RATES, **_LOCAL_CLIP, "clip": _log(0.0003, 0.1)}
-_LOWER = {"local_lower": _log(0.00001, 0.01), "lower": _log(0.0000003, 0.0003)}  # below what they must not exceed
+_LOWER = {
+    "local_lower": _log(0.00001, 0.01),
+    "lower": _log(0.0000003, 0.0003),
+}  # lower thresholds, below the upper ones
 _MOMENTUM, _SHARE = FloatDistribution(0.0, 0.95), FloatDistribution(0.0, 1.0)
 _LATE = {"weight": {"kind": "polynomial"}}
 _REGIONS = {
@@ -44,7 +47,7 @@ _REGIONS = {
     "momentum": _MOMENTUM,
     "blend": _SHARE,
 }
-_FOUR = {"regions": 4, "every": 8, "optimizer": "SGD", "norm": "coordinate"}  # as published AdamW and the L2 norm
+_FOUR = {"regions": 4, "every": 8, "optimizer": "SGD", "norm": "coordinate"}  # published with AdamW and the L2 norm
 
 
 class Baseline(NamedTuple):
@@ -81,12 +84,12 @@ BASELINES: dict[str, Baseline] = {
     "sync-bi2clip": Baseline("sync-Bi²Clip", {"kind": "tailopt", **_MANY, "mode": "sync"}, {**_CLIPS, **_LOWER}),
     **_PUBLISHED,
     **{
-        f"{name}-clipped": one._replace(
-            label=f"{one.label}, clipped",
-            method={key: value for key, value in one.method.items() if key != "local_clip"},
-            space={**one.space, **_LOCAL_CLIP},
+        f"{name}-clipped": baseline._replace(
+            label=f"{baseline.label}, clipped",
+            method={key: value for key, value in baseline.method.items() if key != "local_clip"},
+            space={**baseline.space, **_LOCAL_CLIP},
         )
-        for name, one in _PUBLISHED.items()
+        for name, baseline in _PUBLISHED.items()
     },
 }
 
@@ -95,7 +98,7 @@ CLIPPED = {f"{name}-clipped": name for name in _PUBLISHED}
 
 
 class Lesson(NamedTuple):
-    """A task, and an accuracy in per cent whose time is measured."""
+    """A task, and the accuracy in per cent to which the time is measured."""
 
     task: dict[str, Any]
     target: float
@@ -129,13 +132,13 @@ class BaselineTrial:
         return dict(self.given)
 
     def at(self, point: Point) -> BaselineTrial:
-        """The same with these settings."""
+        """The same trial with these settings."""
         return replace(self, given=tuple(point.items()))
 
     def lowest(self) -> BaselineTrial:
-        """The same with the lowest value of every setting."""
+        """The same trial with the lowest value of every setting."""
         ranges: Any = BASELINES[self.name].space
-        return self.at({key: one.low for key, one in ranges.items()})
+        return self.at({key: values.low for key, values in ranges.items()})
 
     def edges(self) -> list[str]:
         """The settings in the first or last twentieth of a logarithmic range, which could be made wider."""

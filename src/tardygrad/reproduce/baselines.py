@@ -73,7 +73,7 @@ class Comparison:
         return len(self._tuned) * self.trials + final * len(self.seeds)
 
     def go(self, jobs: int) -> Iterator[None]:
-        """Make the missing runs in so many processes; an item for every run."""
+        """Do the missing runs in `jobs` processes; yield an item for every run."""
         yield from (None for tuned in self.tuned().values() for _ in tuned)
         while points := [point for trial, tuned in self.tuned().items() for point in self._next(trial, tuned)]:
             yield from self._make([point.run(TUNING) for point in points], jobs)
@@ -102,7 +102,7 @@ class Comparison:
         return [trial.at(point) for point in upcoming(BASELINES[trial.name].space, tuned, self.trials)]
 
     def chosen(self) -> list[BaselineTrial]:
-        """Every baseline that is tuned, with its best setting; then those that learn Fashion-MNIST."""
+        """Every tuned baseline with its best setting, first on digits, then on Fashion-MNIST."""
         tuned = [trial.at(best(trials)) for trial, trials in self.tuned().items() if len(trials) == self.trials]
         large = [replace(trial, lesson="fashion", data=self.data) for trial in tuned if trial.stragglers == "large"]
         return tuned + large * self.fashion

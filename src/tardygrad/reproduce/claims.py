@@ -48,10 +48,10 @@ FLEETS: tuple[Stragglers, ...] = ("mild", "large")
 
 
 class Scale(NamedTuple):
-    """How much is run."""
+    """The size of the experiments."""
 
     seeds: range
-    fleets: tuple[Stragglers, ...]  # of claims 5, 6 and 7; the others use both, or only the large line
+    fleets: tuple[Stragglers, ...]  # of claims 5, 6 and 7; the others use both, or only the large one
     methods: tuple[str, ...]  # of claim 5
     buffers: tuple[int, ...]  # M of claim 5
 
@@ -87,7 +87,7 @@ class Finding(NamedTuple):
     beside: str = ""  # remarks that are not part of the rule
 
     def plain(self) -> dict[str, Any]:
-        """The same as JSON."""
+        """The finding as JSON."""
         checks = [check._asdict() for check in self.checks]
         lines = [
             {**asdict(line.trial), "given": line.trial.settings, **line._asdict(), "trial": line.trial.label}

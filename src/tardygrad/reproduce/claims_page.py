@@ -1,4 +1,4 @@
-"""The claims' verdicts as Markdown, with their tables and pictures."""
+"""The verdicts on the claims as Markdown, with their tables and charts."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def text(findings: dict[Claim, Finding], scale: Scale, command: str) -> str:
         f"{noise['kind']} noise of tail {noise['tail']} and scale {noise['scale']} on every gradient; "
         f"N = {TASK['clients']}, M = {BUFFER}, K = {LOCAL_STEPS}, T = {ROUNDS}, η_ℓ = {LOCAL_LR}, u = {LOCAL_CLIP} "
         "unless a table says otherwise. Accuracies are those after the last round, mean ± standard deviation over the "
-        f"seeds {first} to {last}; what is tuned was tuned on seed {TUNING}. Chance is 10 %.",
+        f"seeds {first} to {last}; settings were tuned on seed {TUNING}. Chance is 10 %.",
         table(
             ("claim", "verdict", "what fails"),
             (
@@ -75,7 +75,7 @@ def text(findings: dict[Claim, Finding], scale: Scale, command: str) -> str:
             f"*Rule:* {claim_words['rule']}",
             f"*Verdict:* **{found.word}**.",
             "\n".join(f"- {'holds' if check.holds else '**fails**'}: {check.says}" for check in found.checks),
-            *([f"Beside the rule: {found.beside}."] if found.beside else []),
+            *([f"Also observed: {found.beside}."] if found.beside else []),
             f"![Claim {claim.number}: {claim_words['says']}](images/claim-{claim.number}.svg)",
             table(HEADINGS, map(row, found.lines)),
         ]

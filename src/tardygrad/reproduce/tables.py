@@ -65,14 +65,14 @@ class Table:
         return places
 
     def run(self, places: dict[str, str], workers: int = 1) -> Iterator[None]:
-        """Make the missing runs one after the other; an item for every run of the table."""
+        """Do the missing runs one by one; yield an item for every run of the table."""
         sweep, cells = self.experiment.sweep(), self.experiment.cells
         yield from self._make(sweep, places, workers)
         grids = [self.experiment.grid(cell, cast(tuple[float, float], self.clips())) for cell in cells]
         yield from self._make([trial for grid in grids for trial in grid], places, workers)
         best = [self._best(grid) for grid in grids]
         yield from self._make(
-            [one._replace(seed=seed) for one in best for seed in range(1, self.seeds)], places, workers
+            [trial._replace(seed=seed) for trial in best for seed in range(1, self.seeds)], places, workers
         )
 
     def _make(self, trials: list[Trial], places: dict[str, str], workers: int) -> Iterator[None]:

@@ -91,7 +91,7 @@ def _section(one: Table) -> str:
         table(HEADINGS, (row(line, len(experiment.rates)) for line in lines)),
         "\n".join(f"- {verdict}" for verdict in verdicts(lines)),
         f"![Test {experiment.score} against simulated time]({_picture(one)})\n\n"
-        "In the picture the first seed of the synchronous and of the client-centric cells, with their best settings."
+        "The picture shows the first seed of the synchronous and the client-centric cells, with their best settings."
         if all(line.best for line in lines)
         else "",
         f"Every trial with large stragglers, by (η, η_ℓ), first seed:\n\n{_trials(one, clips)}" if clips else "",

@@ -94,7 +94,7 @@ def markdown() -> str:
         "![Bars of three clients at work, server- and client-centric](images/timeline.svg)\n\n"
         f"Jobs take the three clients {', '.join(f'{seconds:g}' for seconds in SECONDS)} s: "
         f"{models}. Server-centric clients wait for the round to end and start from its model; client-centric ones "
-        "start at once from whatever is there, so that the same client may be heard twice in one round."
+        "start at once from the current model, so one round may use two updates of the same client."
     )
 
 

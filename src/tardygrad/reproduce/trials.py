@@ -62,15 +62,15 @@ class Trial:
         return dict(self.given)
 
     def at(self, **settings: float) -> Trial:
-        """The same with other settings."""
+        """The same trial with other settings."""
         return replace(self, given=tuple({**self.settings, **settings}.items()))
 
     def on(self, stragglers: Stragglers) -> Trial:
-        """The same on another fleet."""
+        """The same trial on another fleet."""
         return replace(self, stragglers=stragglers)
 
     def lasting(self, rounds: int) -> Trial:
-        """The same with another number of rounds."""
+        """The same trial with another number of rounds."""
         return replace(self, rounds=rounds)
 
     def run(self, seed: int) -> Run:
@@ -79,7 +79,9 @@ class Trial:
         method: dict[str, Any] = {"local_steps": LOCAL_STEPS, "local_lr": LOCAL_LR, "mode": self.mode}
         if self.method not in _UNCLIPPED:
             method["local_clip"] = LOCAL_CLIP
-        every_arrival = kind["kind"] == "dn_dylu"  # is a round: M times as many rounds for the same number of updates
+        every_arrival = (
+            kind["kind"] == "dn_dylu"
+        )  # every arrival is a round, so the same number of updates takes M times the rounds
         if not every_arrival:
             method["buffer"] = self.buffer
         tables = claim_spec(

@@ -95,7 +95,7 @@ def test_the_readme_shows_what_the_quickstart_prints() -> None:
 
 def test_the_readme_names_the_methods_of_the_demo() -> None:
     (table,) = [block.text for block in blocks(ROOT / "README.md") if block.text.startswith("method ")]
-    assert [line.split()[0] for line in table.splitlines()[1:-1]] == list(demo.CAST)
+    assert [line.split()[0] for line in table.splitlines()[1:-1]] == list(demo.METHODS)
     assert table.splitlines()[-1] == demo.NOTE
 
 

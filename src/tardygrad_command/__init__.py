@@ -1,4 +1,4 @@
-"""The command `tardygrad`: everything that needs no import of the library, so that help and usage errors come at once.
+"""The command `tardygrad` without the library, so that help and usage errors appear at once.
 
 `commands` and `reproduce` declare the verbs. A verb's code is in `tardygrad.cli`, which is imported when it is called.
 """
@@ -41,7 +41,7 @@ def main(argv: list[str] | None = None) -> NoReturn:
     except OSError as error:
         _fail(f"{error.filename or 'the system'}: {error.strerror or error}.", 1, given)
     except (KeyboardInterrupt, click.Abort) as error:
-        _fail("stopped before there was anything new to keep.", 128 + (*error.args, signal.SIGINT)[0], given)
+        _fail("stopped; nothing new was recorded.", 128 + (*error.args, signal.SIGINT)[0], given)
     sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -19,9 +19,9 @@ def test_the_demo_prints_a_table_and_writes_figures_and_records(tardygrad: Comma
     heading, *rows = out.splitlines()[:6]
     assert "time to 90% (s)" in heading
     assert "speed-up of the rounds" in heading
-    assert [row.split()[0] for row in rows] == list(demo.CAST)
+    assert [row.split()[0] for row in rows] == list(demo.METHODS)
     assert all(row.split()[2] == "–" for row in rows)  # after one round nobody is there
-    assert f"Accuracy is taken every {demo.EVERY} rounds." in out
+    assert f"Accuracy is measured every {demo.EVERY} rounds." in out
     made = {path.name for path in Path("here").iterdir()}
     assert made >= {"test-loss.png", "report.html", "sync-clip2", "sgdclip"}
 
@@ -42,5 +42,5 @@ def test_the_time_to_the_goal_is_that_of_the_first_round_that_reached_it(accurac
 
 
 def test_the_cast_plays_the_shipped_spec() -> None:
-    lengths = {spec.load("digits", changes).run.rounds for changes in demo.CAST.values()}
+    lengths = {spec.load("digits", changes).run.rounds for changes in demo.METHODS.values()}
     assert lengths == {spec.load("digits").method.arguments["lr"].rounds} == {280}

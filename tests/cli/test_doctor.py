@@ -78,7 +78,7 @@ def test_a_search_ranks_settings(tardygrad: Command) -> None:
     assert "best" in out
     assert "now" in out
     assert "delay bound: 1000 rounds, --max-delay" in out
-    assert "times as fast as now, with method." in out
+    assert "times as fast as the present setting, with method." in out
 
 
 def test_a_search_repeats_itself(tardygrad: Command) -> None:
@@ -89,10 +89,10 @@ def test_a_search_without_a_choice_says_so(tardygrad: Command) -> None:
     even = "fleet.crashes=[{client=7, at=0.5}]"
     Path("one.toml").write_text(SMALL.replace('kind = "paper"', 'kind = "paper"\nclients = 8'))
     out = tardygrad("plan", "one.toml", even, "method.downplay=true", "--search").out
-    assert "delay bound: none, as downplayed" in out
+    assert "delay bound: none, because the method downplays late updates" in out
     assert "2 because they starve" in out
     slow = tardygrad("plan", "small.toml", "method.mode=server", "method.buffer=5", "--search", "--max-delay", "1").out
-    assert "the present setting is no choice; the best one is " in slow
+    assert "the present setting is ruled out; the best one is " in slow
     best = tardygrad("plan", "small.toml", "method.buffer=8", "--search", "--max-delay", "1000").out
     assert "the present setting is the best of those tried" in best
 
@@ -110,7 +110,7 @@ def test_a_fitted_fleet_can_be_written_and_run(tardygrad: Command) -> None:
         there = tardygrad("plan", "small.toml", "run.rounds=60", "--json").json
         assert planned["time"] == pytest.approx(there["time"], rel=0.25)
     assert tardygrad("plan", "small.toml", "--fit", "run", "--write", "fitted.toml").err == (
-        "error: a plan overwrites nothing, got --write 'fitted.toml', which is there. Choose another name.\n"
+        "error: --write must be a new file, got 'fitted.toml', which exists. Choose another name.\n"
     )
 
 
@@ -169,7 +169,7 @@ def test_nothing_is_left_behind_when_the_figure_fails(tardygrad: Command, monkey
 def test_a_search_says_how_many_rounds_it_simulates(tardygrad: Command) -> None:
     few = ["task.clients=2", "method.buffer=1", "run.rounds=5000"]
     out = tardygrad("plan", "small.toml", *few, "--search").out
-    assert "simulated: 2,000 to 4,000 rounds of a setting, of 5,000 asked for" in out
+    assert "simulated: 2,000 to 4,000 of 5,000 rounds per setting" in out
     assert "simulated" not in tardygrad("plan", "small.toml", "--search").out
 
 
@@ -212,7 +212,7 @@ def test_a_search_can_be_drawn(name: str, tardygrad: Command) -> None:
         ),
         (["--search", "method.buffer=99"], "`buffer` must be between 1 and the number of clients (8), got 99."),
         (["run.rounds=1000000000"], "a plan may have at most 10,000,000 updates (rounds · buffer), got 2,000,000,000."),
-        (["--search", "task.clients=10001"], "a search is of 10,000 clients at most, got 10,001."),
+        (["--search", "task.clients=10001"], "a search can have at most 10,000 clients, got 10,001."),
         (["--fit", "run", "--write", "x.yaml"], "--write must be a file that ends in .toml or .json, got 'x.yaml'"),
         (["--fit", "nowhere"], "'nowhere' holds no run"),
         (["--fit", "run"], "a fit needs a run with as many clients as the spec (8), got 'run' with 4"),

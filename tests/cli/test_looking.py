@@ -61,7 +61,7 @@ def test_a_plan_has_the_memory_of_the_run(tardygrad: Command) -> None:
     ran = tardygrad("run", *how, "--json", "--out", "here")
     parts = memory["parts"]
     assert f"+ {parts['start vectors']['number']} start vector" in ran.err
-    assert tardygrad("plan", *how).out.splitlines()[-1].split() == ["together", f"{memory['peak'] / 1000:.3g}", "kB"]
+    assert tardygrad("plan", *how).out.splitlines()[-1].split() == ["total", f"{memory['peak'] / 1000:.3g}", "kB"]
 
 
 def _tables() -> spec.Table:

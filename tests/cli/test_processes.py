@@ -65,7 +65,7 @@ def test_a_stopped_run_says_how_to_go_on_and_does(
     assert "stopped after" in out
     last = err.splitlines()[-1]
     assert last.startswith("stopped at round ")
-    assert last.endswith("; go on with: tardygrad resume parts")
+    assert last.endswith("; continue with: tardygrad resume parts")
     assert "Traceback" not in err
     assert tardygrad("replay", "parts").code == 0
     _goes_on(tardygrad)

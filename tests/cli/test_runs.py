@@ -343,5 +343,5 @@ def test_a_run_whose_work_fails_says_how_to_go_on(tardygrad: Command, monkeypatc
         patch.setattr("tardygrad.engines.sim.pool.perform", fail)
         code, out, err = tardygrad("run", "small.toml", "--out", "here")
     assert (code, out) == (1, "")
-    assert err.endswith("failed: out of cheese. Go on with: tardygrad resume here\n")
+    assert err.endswith("failed: out of cheese. Continue with: tardygrad resume here\n")
     assert tardygrad("resume", "here").code == 0

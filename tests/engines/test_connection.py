@@ -246,7 +246,7 @@ def test_a_signal_while_ray_starts_ends_all_that_has_begun(number: int, code: in
     process.send_signal(number)
     begun = family.children(recursive=True)
     _, said = process.communicate(timeout=60)
-    assert said == "starting Ray\nerror: stopped before there was anything new to keep.\n"
+    assert said == "starting Ray\nerror: stopped; nothing new was recorded.\n"
     assert process.returncode == code
     assert not list(tmp_path.iterdir())
     wait_for(lambda: not [one for one in begun if one.is_running() and one.status() != psutil.STATUS_ZOMBIE])

@@ -409,7 +409,7 @@ def test_sigterm_in_the_middle_of_a_long_job_is_a_checkpoint_and_an_exit(
     process.terminate()
     _, said = process.communicate(timeout=300)
     assert process.returncode == 128 + signal.SIGTERM
-    assert said.splitlines()[-1] == "stopped at round 6; go on with: tardygrad resume run"
+    assert said.splitlines()[-1] == "stopped at round 6; continue with: tardygrad resume run"
     assert tardygrad("replay", "run")[:2] == (0, "the same bits after 6 rounds\n")
     code, _, said = tardygrad("resume", "run")
     assert (code, ", from round 6, " in said) == (0, True)

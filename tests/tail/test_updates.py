@@ -13,7 +13,7 @@ from tardygrad.errors import Invalid
 from tardygrad.report.build import tell
 from tardygrad.report.page import figures
 from tardygrad.runs.record import read_json, read_lines, write_json
-from tardygrad.tail.updates import EACH, TOGETHER, Updates
+from tardygrad.tail.updates import PER_ROUND, PER_UPDATE, Updates
 
 FLEET = tg.Fleet.paper(clients=12)
 
@@ -113,9 +113,9 @@ def test_the_report_draws_the_index_where_there_is_one(tmp_path: Path) -> None:
 
 def test_few_coordinates_are_looked_at_and_always_the_same() -> None:
     one, other = (Updates(every=1, seed=3, parameters=10**6, buffer=2) for _ in range(2))
-    assert len(one.sample) == EACH
+    assert len(one.sample) == PER_UPDATE
     assert torch.equal(one.sample, other.sample)
-    assert len(Updates(every=1, seed=3, parameters=10**6, buffer=64).sample) == TOGETHER // 64
+    assert len(Updates(every=1, seed=3, parameters=10**6, buffer=64).sample) == PER_ROUND // 64
     assert len(Updates(every=0, seed=3, parameters=10**6, buffer=2).sample) == 0
     assert len(Updates(every=1, seed=3, parameters=7, buffer=2).sample) == 7
 

@@ -1,4 +1,4 @@
-"""`demo`: the paper's point in a minute or two."""
+"""`demo`: compare five methods in a minute or two."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from tardygrad.runs import run as runs
 from tardygrad.runs.record import replace
 from tardygrad.spec import spec
 
-CAST = {
+METHODS = {
     "sync-Clip²": ["method.mode=sync"],
     "Clip²": [],
     "SD-Clip²": ["method.downplay=true", "method.lr.peak=3.0", "method.lr.floor=0.3", "method.clip=0.001"],
     "DC-Clip²": ["method.compensate=true"],
     "SGDClip": ["method.kind=sgdclip", "method.clip="],
 }
-"""The shipped spec `digits`, and what each method changes in it."""
+"""The overrides of the shipped spec `digits` for each method."""
 
 EVERY = 10  # rounds between evaluations
-GOAL = 0.9
+GOAL = 0.9  # test accuracy to reach
 NOTE = (
-    f"Accuracy is taken every {EVERY} rounds. SD-Clip², which divides updates by their delays, has three times the lr "
-    "and a third of the clip of the others."
+    f"Accuracy is measured every {EVERY} rounds. SD-Clip² divides updates by their delays, so it uses three times the "
+    "lr and a third of the clip of the other methods."
 )
 
 
@@ -39,8 +39,8 @@ def demo(out: str | None, rounds: int, json: bool) -> None:
 
     folder = Path(out) if out else new_run_dir("demo")
     done: dict[str, runs.Run] = {}
-    for label, changes in CAST.items():
-        done[label] = _one(label, folder, [*changes, f"run.rounds={rounds}", f"run.evaluate_every={EVERY}"])
+    for label, changes in METHODS.items():
+        done[label] = _run(label, folder, [*changes, f"run.rounds={rounds}", f"run.evaluate_every={EVERY}"])
     sync = done["sync-Clip²"].summary().time
     rows = [_row(label, run, sync) for label, run in done.items()]
     chart = loss_curves({label: run.metrics for label, run in done.items()})
@@ -55,7 +55,7 @@ def demo(out: str | None, rounds: int, json: bool) -> None:
     show(f"{NOTE}\nfigure  {picture}\nreport  {page}")
 
 
-def _one(label: str, folder: Path, changes: list[str]) -> runs.Run:
+def _run(label: str, folder: Path, changes: list[str]) -> runs.Run:
     loaded = spec.load("digits", changes)
     with torch_threads(loaded.run.threads):
         built = loaded.build()
@@ -68,18 +68,18 @@ def _one(label: str, folder: Path, changes: list[str]) -> runs.Run:
                 for _ in progress(run.go(), done=0, rounds=loaded.run.rounds):
                     pass
     if signals.came is not None:
-        say(f"stopped at round {run.server.round}; go on with: tardygrad resume {out}")
+        say(f"stopped at round {run.server.round}; continue with: tardygrad resume {out}")
         raise typer.Exit(128 + signals.came)
     return run
 
 
 def _row(label: str, run: runs.Run, sync: float) -> dict[str, Any]:
     summary = run.summary()
-    there = [row["time"] for row in run.metrics if row.get("test_accuracy", 0.0) >= GOAL]
+    reached = [row["time"] for row in run.metrics if row.get("test_accuracy", 0.0) >= GOAL]
     return {
         "method": label,
         "accuracy": summary.accuracy,
-        "time_to_goal": there[0] if there else None,
+        "time_to_goal": reached[0] if reached else None,
         "loss": summary.loss,
         "time": summary.time,
         "speed_up": sync / summary.time if summary.time else None,
@@ -98,8 +98,8 @@ def _print(rows: list[dict[str, Any]]) -> None:
         table.add_column(heading, justify="right")
     for row in rows:
         accuracy = "-" if row["accuracy"] is None else f"{row['accuracy']:.1%}"
-        there = "–" if row["time_to_goal"] is None else f"{row['time_to_goal']:,.0f}"
+        to_goal = "–" if row["time_to_goal"] is None else f"{row['time_to_goal']:,.0f}"
         faster = "-" if row["speed_up"] is None else f"{row['speed_up']:.0f}x"
         delays = (f"{row['delay_mean']:.1f}", str(row["delay_max"]))
-        table.add_row(row["method"], accuracy, there, f"{row['time']:,.0f}", faster, *delays)
+        table.add_row(row["method"], accuracy, to_goal, f"{row['time']:,.0f}", faster, *delays)
     show_table(table)

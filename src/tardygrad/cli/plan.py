@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-MOST = 10_000_000  # updates to simulate, which takes minutes
+MOST = 10_000_000  # most updates to simulate, which takes minutes
 
 
 class Delays(NamedTuple):
@@ -193,5 +193,5 @@ def _parts(memory: Memory) -> Table:
     for name, (number, total) in memory.parts.items():
         if total:
             table.add_row(name, "" if number is None else str(number), size(total))
-    table.add_row("together", "", size(memory.peak))
+    table.add_row("total", "", size(memory.peak))
     return table

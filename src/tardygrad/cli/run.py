@@ -7,7 +7,7 @@ from itertools import count
 from pathlib import Path
 
 from tardygrad.cli.output import say, waiting
-from tardygrad.cli.session import crowded, engine, fit, print_summary, run_to_end, torch_threads
+from tardygrad.cli.session import check_memory, crowded, engine, print_summary, run_to_end, torch_threads
 from tardygrad.errors import Invalid, RecordError
 from tardygrad.runs import run as runs
 from tardygrad.runs.record import Row, read_json, reading_record, unused, unwritable
@@ -24,7 +24,7 @@ def run(source: str, overrides: list[str] | None, out: str | None, max_memory: s
     with torch_threads(loaded.run.threads):
         with waiting(f"preparing {loaded.task.kind}; the first time may take minutes"):
             built = loaded.build()
-        memory = fit(built, max_memory)
+        memory = check_memory(built, max_memory)
         with engine(built) as pool:
             new = runs.begin(built.method, built.task, pool, spec=loaded.resolved(), **loaded.run.settings())
             new.path = path = unused(Path(out)) if out else new_run_dir(loaded.name)  # only once everything is valid
@@ -45,7 +45,7 @@ def resume(folder: str, overrides: list[str] | None, max_memory: str | None, jso
     with torch_threads(loaded.run.threads):
         with waiting(f"preparing {loaded.task.kind}; the first time may take minutes"):
             built = loaded.build()
-        memory = fit(built, max_memory)
+        memory = check_memory(built, max_memory)
         with engine(built) as pool:
             rounds = loaded.run.rounds
             resumed = runs.resume(folder, built.method, built.task, pool, rounds=rounds)

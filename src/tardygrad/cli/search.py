@@ -1,4 +1,4 @@
-"""`plan --search` and `plan --fit`: the best setting for a fleet, the spec's or one fitted to a run."""
+"""`plan --search` and `plan --fit`: find the best setting for the spec's fleet, or for one fitted to a run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 TOP = 10  # settings that are printed
-MOST = 10_000  # clients; a search over them takes minutes
+MOST = 10_000  # most clients, for which a search takes minutes
 
 
 class Bound(NamedTuple):
@@ -44,13 +44,13 @@ class Bound(NamedTuple):
 
 
 def find(
-    asked: Spec, built: Built, *, run: str | None, most: int | None, figure: str | None, write: str | None, json: bool
+    spec: Spec, built: Built, *, run: str | None, most: int | None, figure: str | None, write: str | None, json: bool
 ) -> None:
     """Fit a fleet if a run is given, simulate the clock of every setting, and print the fastest."""
-    drawing = None if figure is None else writable("--figure", figure, ".png", ".svg")
-    writing = None if write is None else writable("--write", write, ".toml", ".json")
-    if writing and writing.exists():
-        raise Invalid(f"a plan overwrites nothing, got --write {write!r}, which is there. Choose another name.")
+    figure_path = None if figure is None else writable("--figure", figure, ".png", ".svg")
+    spec_path = None if write is None else writable("--write", write, ".toml", ".json")
+    if spec_path and spec_path.exists():
+        raise Invalid(f"--write must be a new file, got {write!r}, which exists. Choose another name.")
     fitted: Fitted | None = None
     tails: list[Tail] = []
     if run is not None:
@@ -65,24 +65,24 @@ def find(
         raise Invalid("a search needs a [fleet], got a spec without one. Describe your clients, or add --fit RUN.")
     if fleet.clients > MOST:
         raise Invalid(
-            f"a search is of {MOST:,} clients at most, got {fleet.clients:,}. Search with a part of the fleet."
+            f"a search can have at most {MOST:,} clients, got {fleet.clients:,}. Search with a part of the fleet."
         )
-    serve(
-        built.method, clock(clients=fleet.clients).init(0), clients=fleet.clients, seed=0
-    )  # raises if the method cannot run
-    bound = _bound(asked, built, most, tails)
+    x = clock(clients=fleet.clients).init(0)
+    serve(built.method, x, clients=fleet.clients, seed=0)  # raises if the method cannot run
+    bound = _bound(spec, built, most, tails)
     tries = settings(built.method, fleet.clients)
+    # no parameters with --fit: measured times include the messages
     how = {"rounds": built.rounds, "parameters": built.task.parameters if run is None else 0, "seed": built.run.seed}
-    tried = search(tries, fleet, bound=bound.delay, **how)  # measured times include the messages
+    tried = search(tries, fleet, bound=bound.delay, **how)
     found = ranked(list(counted(tried, total=len(tries), what="settings")))
-    if writing and fitted:
-        replace(writing, written_spec(asked, fitted.fleet, json=writing.suffix == ".json").encode())
+    if spec_path and fitted:
+        replace(spec_path, written_spec(spec, fitted.fleet, json=spec_path.suffix == ".json").encode())
     try:
-        if drawing:
-            theme.write(picture(found), drawing)
+        if figure_path:
+            theme.write(picture(found), figure_path)
     except BaseException:
-        if writing:
-            writing.unlink(missing_ok=True)
+        if spec_path:
+            spec_path.unlink(missing_ok=True)
         raise
     files = {"figure": figure, "written": write}
     if json:
@@ -91,48 +91,45 @@ def find(
     if fitted:
         show_table(_fits(fitted))
     show_table(_table(found))
-    made = [f"{name}  {path}" for name, path in files.items() if path]
-    best = next((one.method for one in found if one.excluded is None), built.method)
+    written = [f"{name}  {path}" for name, path in files.items() if path]
+    best = next((setting.method for setting in found if setting.excluded is None), built.method)
     if write:
-        made.append(f"run  tardygrad run {shlex.join([write, *changes(best, built.method)])}")
-    show("\n".join([*_remarks(found, bound, built), *made]))
+        written.append(f"run  tardygrad run {shlex.join([write, *changes(best, built.method)])}")
+    show("\n".join([*_remarks(found, bound, built), *written]))
 
 
 def _scale(history: History, method: Method) -> float:
-    """How much more work a planned job is than a recorded one, if both are counted in steps."""
+    """The work of a planned job relative to a recorded one, if both are counted in steps."""
     before = history.setting("local_steps")
     return method.local_steps / before if method.local_steps and isinstance(before, int) and before > 0 else 1.0
 
 
-def _bound(asked: Spec, built: Built, most: int | None, tails: list[Tail]) -> Bound:
+def _bound(spec: Spec, built: Built, most: int | None, tails: list[Tail]) -> Bound:
     if most is not None:
         return Bound(most, "--max-delay")
     if built.method.max_delay is not None:
         return Bound(built.method.max_delay, "method.max_delay")
-    tail = tail_of(asked.resolved(), tails)
-    bound = tolerance(built.method, built.rounds, tail.tail, asked.method.arguments.get("schedule"))
+    tail = tail_of(spec.resolved(), tails)
+    bound = tolerance(built.method, built.rounds, tail.tail, spec.method.arguments.get("schedule"))
     if bound == np.inf:
-        why = (
-            "no theorem speaks of this method"
-            if built.method.weight is not downplay
-            else "downplayed updates may be late"
-        )
-        return Bound(bound, f"none, as {why}")
-    return Bound(bound, f"what the theory lets {built.rounds} rounds bear at tail index {tail.tail:g}, {tail.source}")
+        downplayed = built.method.weight is downplay
+        why = "the method downplays late updates" if downplayed else "no theorem covers this method"
+        return Bound(bound, f"none, because {why}")
+    return Bound(bound, f"from the theory for {built.rounds} rounds and tail index {tail.tail:g} ({tail.source})")
 
 
 def _facts(built: Built, found: Sequence[Tried], bound: Bound, fitted: Fitted | None) -> Row:
-    choices = [one for one in found if one.excluded is None]
+    choices = [setting for setting in found if setting.excluded is None]
     return {
         "method": str(built.method),
         "rounds": built.rounds,
         "bound": bound._asdict(),
         "best": _row(choices[0]) if choices else None,
-        "current": next(_row(one) for one in found if one.current),
-        "settings": [_row(one) for one in found],
+        "current": next(_row(setting) for setting in found if setting.current),
+        "settings": [_row(setting) for setting in found],
         "fit": [
-            one._asdict() | {"runtime": {"kind": type(one.runtime).__name__.lower(), **vars(one.runtime)}}
-            for one in fitted.clients
+            client._asdict() | {"runtime": {"kind": type(client.runtime).__name__.lower(), **vars(client.runtime)}}
+            for client in fitted.clients
         ]
         if fitted
         else None,
@@ -154,14 +151,14 @@ def _table(found: Sequence[Tried]) -> Table:
     from rich.table import Table
 
     table = Table("", "mode", box=None, pad_edge=False)
-    for name in ("M", "at work", "s per effective update", "s per round", "mean delay", "largest", "idle"):
+    for name in ("M", "working", "s per effective update", "s per round", "mean delay", "largest", "idle"):
         table.add_column(name, justify="right")
-    choices = [one for one in found if one.excluded is None]
+    choices = [setting for setting in found if setting.excluded is None]
     shown = (choices or list(found))[:TOP]
-    shown += [one for one in found if one.current and one not in shown]
-    for one in shown:
-        marks = ["best"] * (one is choices[0] if choices else False) + ["now"] * one.current
-        method, clock = one.method, one.clock
+    shown += [setting for setting in found if setting.current and setting not in shown]
+    for setting in shown:
+        marks = ["best"] * (setting is choices[0] if choices else False) + ["now"] * setting.current
+        method, clock = setting.method, setting.clock
         work = str(method.concurrency or (method.buffer if method.mode == "sync" else "all"))
         numbers = ["–"] * 5
         if clock:
@@ -172,26 +169,26 @@ def _table(found: Sequence[Tried]) -> Table:
 
 
 def _remarks(found: Sequence[Tried], bound: Bound, built: Built) -> list[str]:
-    why = Counter(one.excluded for one in found if one.excluded)
-    choices, lines = [one for one in found if one.excluded is None], []
+    why = Counter(setting.excluded for setting in found if setting.excluded)
+    choices, lines = [setting for setting in found if setting.excluded is None], []
     limit = "" if bound.delay == np.inf else f"{bound.delay:.4g} rounds, "
     lines.append(f"delay bound: {limit}{bound.why}")
-    made = [one.clock.rounds for one in found if one.clock]
-    if made and min(made) < built.rounds:
-        lines.append(f"simulated: {min(made):,} to {max(made):,} rounds of a setting, of {built.rounds:,} asked for")
+    rounds = [setting.clock.rounds for setting in found if setting.clock]
+    if rounds and min(rounds) < built.rounds:
+        lines.append(f"simulated: {min(rounds):,} to {max(rounds):,} of {built.rounds:,} rounds per setting")
     if why:
         reasons = ", ".join(f"{number} because {_plural(reason, number)}" for reason, number in why.most_common())
-        lines.append(f"no choice: {why.total()} of {len(found)} settings, {reasons}")
+        lines.append(f"ruled out: {why.total()} of {len(found)} settings, {reasons}")
     if not choices:
-        return [*lines, "no setting keeps to the bound: allow a larger one with --max-delay, or downplay"]
-    best, now = choices[0], next(one for one in found if one.current)
+        return [*lines, "no setting is within the bound: raise it with --max-delay, or use method.downplay=true"]
+    best, now = choices[0], next(setting for setting in found if setting.current)
     if best.current:
         return [*lines, "the present setting is the best of those tried"]
     ratio = now.seconds / best.seconds if best.seconds > 0 else 1.0
-    faster = f"{ratio:.3g} times as fast as now"
+    change = f"{ratio:.3g} times as fast as the present setting"
     if ratio < 1:
-        faster = f"the present setting is no choice; the best one is {1 / ratio:.3g} times slower"
-    return [*lines, f"{faster}, with {' '.join(changes(best.method, built.method))}"]
+        change = f"the present setting is ruled out; the best one is {1 / ratio:.3g} times slower"
+    return [*lines, f"{change}, with {' '.join(changes(best.method, built.method))}"]
 
 
 def _plural(reason: str, number: int) -> str:
@@ -207,16 +204,16 @@ def _fits(fitted: Fitted) -> Table:
         table.add_column(name, justify="right")
     for name in ("runtime", "from", "lost"):
         table.add_column(name)
-    for name in dict.fromkeys(one.name for one in fitted.clients):
-        mine = [one for one in fitted.clients if one.name == name]
-        kinds = Counter(type(one.runtime).__name__.lower() for one in mine)
-        sources = Counter(str(one.source) for one in mine)
-        lost = [one for one in mine if one.lost]
-        most = max((one.lost or 0.0 for one in lost), default=0.0)
+    for name in dict.fromkeys(client.name for client in fitted.clients):
+        mine = [client for client in fitted.clients if client.name == name]
+        kinds = Counter(type(client.runtime).__name__.lower() for client in mine)
+        sources = Counter(str(client.source) for client in mine)
+        lost = [client for client in mine if client.lost]
+        most = max((client.lost or 0.0 for client in lost), default=0.0)
         table.add_row(
             escape(text(name, 40)),
             str(len(mine)),
-            str(sum(one.jobs for one in mine)),
+            str(sum(client.jobs for client in mine)),
             _range(mine),
             _many(kinds),
             _many(sources),
@@ -227,7 +224,7 @@ def _fits(fitted: Fitted) -> Table:
 
 def _range(those: Sequence[Fit]) -> str:
     """The smallest and the largest median; a lower bound for clients that never returned."""
-    low, *_, high = sorted((one.runtime.draw(0.5, 0), one.at_least) for one in (*those, *those))
+    low, *_, high = sorted((client.runtime.draw(0.5, 0), client.at_least) for client in (*those, *those))
     ends = [f"at least {median:.3g}" if at_least else f"{median:.3g}" for median, at_least in (low, high)]
     return ends[0] if low == high else ("–" if ends[1][0] != "a" else " to ").join(ends)
 

@@ -1,4 +1,4 @@
-"""A run at the terminal: torch's threads, starting the engine, progress, signals, the summary."""
+"""Run at the terminal: set torch's threads, start the engine, show progress, handle signals, print the summary."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def torch_threads(number: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def fit(built: Built, max_memory: str | None) -> str:
-    """The memory that a run's vectors need, in a line; raise `Invalid` if it is more than allowed."""
+def check_memory(built: Built, max_memory: str | None) -> str:
+    """A line about the memory that a run's vectors need; raise `Invalid` if it is more than allowed."""
     limit = None if max_memory is None else read_size(max_memory)
     memory = built.memory(messages=None if limit else NEAR)
     if limit:
@@ -48,7 +48,7 @@ def fit(built: Built, max_memory: str | None) -> str:
 
 @contextmanager
 def engine(built: Built) -> Iterator[Pool]:
-    """Start a spec's engine, with a spinner meanwhile."""
+    """Start a spec's engine, with a spinner while it starts."""
     with ExitStack() as stack:
         engine_pool = built.pool()
         if (startup := engine_pool.features.startup) and not sys.stderr.isatty():
@@ -122,10 +122,10 @@ def run_to_end(run: Run, out: str, *, json: bool, track: Sequence[str] = ()) -> 
             for _ in progress(rows, done=run.server.round, rounds=run.settings["rounds"]):
                 pass
     except WorkFailed as error:
-        raise WorkFailed(f"{str(error).rstrip('.')}. Go on with: tardygrad resume {out}") from error
+        raise WorkFailed(f"{str(error).rstrip('.')}. Continue with: tardygrad resume {out}") from error
     print_summary(run.summary(), out, json=json)
     if run.status == "stopped":
-        say(f"stopped at round {run.server.round}; go on with: tardygrad resume {out}")
+        say(f"stopped at round {run.server.round}; continue with: tardygrad resume {out}")
         raise typer.Exit(128 + (signals.came or signal.SIGINT))
 
 

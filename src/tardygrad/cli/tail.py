@@ -1,4 +1,4 @@
-"""`tail`: how heavy-tailed the gradient noise of a spec or of a run's model is."""
+"""`tail`: estimate how heavy-tailed the gradient noise of a spec or a run is."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tardygrad.core.messages import Vector
 
 
-MOST = 1_000_000  # mini-batches
+MOST = 1_000_000  # most mini-batches
 
 
 def tail(

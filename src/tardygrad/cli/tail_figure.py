@@ -1,4 +1,4 @@
-"""The picture of a noise probe: how often noise is how large, and Hill's index for every k."""
+"""The chart of a noise probe: the distribution of the noise, and Hill's index for every k."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from tardygrad.runs.record import Row, plain
 from tardygrad.tail.estimate import Tail
 from tardygrad.tail.probe import Probe
 
-NOISE, SCALED = "noise", "noise, every coordinate over its own scale"
-GAUSS, POWER = "Gaussian", "power law of the index"
+NOISE, SCALED = "noise", "noise, each coordinate divided by its scale"
+GAUSS, POWER = "Gaussian", "power law with the estimated index"
 COLOURS = {NOISE: BLUE, SCALED: ORANGE, GAUSS: GREY, POWER: BLACK}
 DASHES = {NOISE: [1, 0], SCALED: [1, 0], GAUSS: [6, 3], POWER: [2, 2]}
-TOP, LEAST = 12.0, 4.0  # of the axis of indices: what is above is light
+TOP, LEAST = 12.0, 4.0  # the axis of indices ends at TOP, where tails are light, and at LEAST or above
 SIDES = {"width": 360, "height": 300}
 
 
 def drawn(found: Probe) -> Any:
-    """Two panels, side by side."""
-    lines = {NOISE: _halves(found.survival), SCALED: _halves(found.scaled_survival), GAUSS: _gauss(found)}
+    """Both panels, side by side."""
+    lines = {NOISE: _upper_half(found.survival), SCALED: _upper_half(found.scaled_survival), GAUSS: _gauss(found)}
     lines[POWER] = _power(found.whole.tail, lines[NOISE])
     shown = [law for law in COLOURS if lines[law]]
     legend = line_legend(symbolStrokeWidth=3, symbolOpacity=1, columns=4, labelLimit=320)
@@ -40,12 +40,12 @@ def _across(field: str, title: str) -> Any:
 
 
 def _sizes(lines: dict[str, list[tuple[float, float]]]) -> Any:
-    """How often noise is how large."""
+    """The share of coordinates beyond each size of noise."""
     rows = [{"law": law, "size": v, "share": share} for law, points in lines.items() for v, share in points]
     axis = alt.Axis(format=".0e", tickCount=6)
-    chart = alt.Chart({"values": plain(rows)}, title="How often noise is that large").mark_line(strokeWidth=2)
+    chart = alt.Chart({"values": plain(rows)}, title="Share of coordinates with larger noise").mark_line(strokeWidth=2)
     return chart.encode(
-        x=_across("size", "size of the noise (its median is 1)"),
+        x=_across("size", "size of the noise (median = 1)"),
         y=alt.Y("share:Q", title="share of coordinates beyond", scale=alt.Scale(type="log"), axis=axis),
     ).properties(**SIDES)
 
@@ -59,19 +59,19 @@ def _indices(tails: dict[str, Tail | None], colour: Any) -> Any:
         if index < TOP
     ]
     height = alt.Scale(domain=[0, max([LEAST, *(row["high"] for row in rows)])], nice=False)
-    base: Any = alt.Chart({"values": plain(rows)}, title="Hill’s tail index, with a band of 95 %")
-    base = base.encode(x=_across("k", "k, the largest coordinates used"), color=colour)
+    base: Any = alt.Chart({"values": plain(rows)}, title="Hill’s tail index with 95 % confidence band")
+    base = base.encode(x=_across("k", "k (number of largest coordinates used)"), color=colour)
     band = base.mark_area(opacity=0.2).encode(y=alt.Y("low:Q", scale=height), y2="high:Q")
     line = base.mark_line(strokeWidth=2).encode(y=alt.Y("index:Q", title="tail index", scale=height))
-    edge: Any = alt.Chart({"values": [{"index": 2, "said": "infinite variance below 2"}]})
+    edge: Any = alt.Chart({"values": [{"index": 2, "text": "infinite variance below 2"}]})
     edge = edge.encode(y=alt.Y("index:Q", scale=height))
     rule = edge.mark_rule(strokeDash=[4, 4], color=BLACK)
-    words = edge.mark_text(align="left", baseline="bottom", dy=-3).encode(x=alt.value(6), text="said:N")
+    words = edge.mark_text(align="left", baseline="bottom", dy=-3).encode(x=alt.value(6), text="text:N")
     return alt.layer(band, line, rule, words).properties(**SIDES)
 
 
-def _halves(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Sizes in units of their median; the smaller half is left out, as nothing of the tail is in it."""
+def _upper_half(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The sizes above the median, in units of the median."""
     if not points:
         return []
     middle = min(points, key=lambda point: abs(point[1] - 0.5))[0]
@@ -85,7 +85,7 @@ def _gauss(found: Probe) -> list[tuple[float, float]]:
 
 
 def _power(tail: Tail | None, points: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """A straight line from where the k largest begin."""
+    """A power law through the smallest of the k largest sizes."""
     if tail is None or tail.index is None or not tail.verdict.startswith("heavy") or not tail.k:
         return []
     far = [(v, share) for v, share in points if share <= tail.k / tail.number]

@@ -1,4 +1,4 @@
-"""`theory`: what the paper's theorems say for a tail index and a number of rounds."""
+"""`theory`: print the paper's theorems as numbers, for a tail index and a number of rounds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tardygrad.theory.delays import Constants, Sums, equal, factors
 from tardygrad.theory.rates import PRESETS, Preset, preset
 
 Row = dict[str, Any]
-MOST = 10**18
+MOST = 10**18  # largest integer of an option
 
 
 def theory(
@@ -27,7 +27,7 @@ def theory(
     clip: float | None,
     json: bool,
 ) -> None:
-    """Print the rates of the theorems and, where there are any, the explicit bounds."""
+    """Print the rates of the theorems and the explicit bounds of those that have some."""
     whole = {"rounds": rounds, "delay": delay, "buffer": buffer, "local-steps": local_steps}
     for name, value in whole.items():
         if not 1 <= value <= MOST:
@@ -61,7 +61,7 @@ def _rates(preset: Preset, tail: float, rounds: int) -> Row:
 
 
 def _explicit(preset: Preset, tail: float, sums: Sums, given: dict[str, float]) -> list[Row]:
-    """The explicit bounds of a method; settings that are not given have the value of its schedule at T."""
+    """The explicit bounds of a method; settings that are not given take the values of its schedule at T."""
     scheduled = {name: sums.rounds ** float(power) for name, power in preset.exponents(tail).items() if name != "lr"}
     constants = Constants(tail=tail, **{**scheduled, **given})
     return [
@@ -90,11 +90,11 @@ def _show_rates(rows: list[Row]) -> None:
 def _show_explicit(rows: list[Row]) -> None:
     from rich.table import Table
 
-    table = Table("method", "source", "η", "bound", "mostly", "needs", box=None, pad_edge=False)
+    table = Table("method", "source", "η", "bound", "largest term", "needs", box=None, pad_edge=False)
     for row in rows:
         name, value = max(row["terms"].items(), key=lambda term: term[1])
-        kept = row["condition"] and ("kept" if row["factor"] <= 1 else f"missed {row['factor']:.3g}-fold")
-        needs = f"condition of {row['condition']}: {kept}" if kept else "nothing"
+        state = "holds" if (row["factor"] or 0) <= 1 else f"violated by a factor of {row['factor']:.3g}"
+        needs = f"condition of {row['condition']}: {state}" if row["condition"] else "nothing"
         table.add_row(
             row["method"], row["source"], f"{row['lr']:.3g}", f"{row['bound']:.3g}", f"{name} {value:.3g}", needs
         )

@@ -16,7 +16,7 @@ from tardygrad.report.theme import INK, NAMED, below, class_colours, line_legend
 from tardygrad.runs.record import Row
 
 MANY = 60  # longer lines have no visible points
-POINTS, FEWEST = 3200, 40  # most points of a figure, shared by its lines; but each line has at least so many
+POINTS, FEWEST = 3200, 40  # most points of a figure, shared by its lines; least points of a line
 AXES = {"round": "rounds", "time": CLOCK, "seconds": "real time (s)", "steps": "local steps"}
 
 

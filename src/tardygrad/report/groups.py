@@ -64,7 +64,7 @@ def grouped(runs: Iterable[RunView]) -> list[SeedGroup]:
 
 
 def _joined(pairs: list[str], limit: int) -> str:
-    """As many of the pairs as fit into so many characters."""
+    """As many of the pairs as fit into `limit` characters."""
     fitting: list[str] = []
     for pair in (text(pair, 1000) for pair in pairs):
         if len(", ".join((*fitting, pair, "…"))) <= limit:

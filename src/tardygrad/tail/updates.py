@@ -11,7 +11,7 @@ from tardygrad.core.messages import Vector
 from tardygrad.errors import Invalid
 from tardygrad.tail.estimate import Tail, estimate
 
-EACH, TOGETHER = 4096, 16384  # at most so many coordinates of an update, and of a round's M updates
+PER_UPDATE, PER_ROUND = 4096, 16384  # most sampled coordinates of an update, and of a round's M updates
 
 
 class Updates:
@@ -26,7 +26,7 @@ class Updates:
 
     def __init__(self, *, every: int, seed: int, parameters: int, buffer: int) -> None:
         self.every = every
-        count = min(parameters, EACH, max(TOGETHER // buffer, 1)) if every else 0
+        count = min(parameters, PER_UPDATE, max(PER_ROUND // buffer, 1)) if every else 0
         drawn = streams.generator(seed, "tail").choice(parameters, count, replace=False) if count else np.array([], int)
         self.sample = torch.from_numpy(np.sort(drawn))
         self.collected: list[Tensor] = []

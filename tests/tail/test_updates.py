@@ -10,7 +10,7 @@ import torch
 
 import tardygrad as tg
 from tardygrad.errors import Invalid
-from tardygrad.report.build import tell
+from tardygrad.report.build import build
 from tardygrad.report.page import figures
 from tardygrad.runs.record import read_json, read_lines, write_json
 from tardygrad.tail.updates import PER_ROUND, PER_UPDATE, Updates
@@ -104,11 +104,11 @@ def test_a_record_from_before_there_were_estimates_goes_on(tmp_path: Path) -> No
 def test_the_report_draws_the_index_where_there_is_one(tmp_path: Path) -> None:
     for every in (0, 2):
         tg.simulate(method(), task(), FLEET, rounds=6, tail_every=every, out=tmp_path / str(every))
-    drawn = {one.key: one for one in figures(tell([str(tmp_path / "2")]).parts)}
+    drawn = {one.key: one for one in figures(build([str(tmp_path / "2")]).sections)}
     rows = drawn["tail-index"].chart["datasets"]["rows"]
     assert [row["round"] for row in rows] == [2, 4, 6]
     assert [row["index"] for row in rows] == pytest.approx([row["index"] for row in tails(tmp_path / "2")], rel=1e-5)
-    assert "tail-index" not in {one.key for one in figures(tell([str(tmp_path / "0")]).parts)}
+    assert "tail-index" not in {one.key for one in figures(build([str(tmp_path / "0")]).sections)}
 
 
 def test_few_coordinates_are_looked_at_and_always_the_same() -> None:

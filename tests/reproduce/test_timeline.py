@@ -35,7 +35,7 @@ def test_server_centric_clients_wait_and_client_centric_ones_do_not() -> None:
 def test_the_command_draws_and_says_it(tardygrad: Command) -> None:  # noqa: F811
     done = tardygrad("reproduce", "timeline")
     assert (done.code, done.err) == (0, "")
-    assert "client-centric  2            6  1, 1            2, 1" in done.out
+    assert "client-centric      2       6  1, 1     2, 1" in done.out
     assert Path("timeline.svg").read_bytes().startswith(b"<svg")
     told = tardygrad("reproduce", "timeline", "--json", "--out", "here.svg").json
     assert told["figure"] == "here.svg"

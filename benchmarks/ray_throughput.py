@@ -50,9 +50,8 @@ from rich.table import Table
 
 import tardygrad as tg
 from tardygrad.core.messages import Job, Refused, Taken, Update
-from tardygrad.engines.ray import pool as cluster
-from tardygrad.engines.ray import worker as hand
-from tardygrad.engines.ray.connection import ray_module, start, store
+from tardygrad.engines.ray import session, worker
+from tardygrad.engines.ray.connection import object_store, ray_module, start
 from tardygrad.engines.wire import Wire
 
 WORKERS, M, TINY = 2, 3, 8192
@@ -124,14 +123,14 @@ def ready() -> type:
     Made here, so that Ray sends it with its code: its workers need not find this file.
     """
 
-    class Ready(hand.WorkerProcess):
+    class Ready(worker.WorkerProcess):
         def work(self, *given: Any) -> Any:
             def perform(job: Job, task: tg.Task, method: tg.Method) -> Update:
                 if not hasattr(self, "made"):
                     self.made = really(job, task, method)
                 return self.made._replace(client=job.client, serial=job.serial, round=job.round, loss=time.monotonic())
 
-            really = hand.perform
+            really = worker.perform
             with patch.object(hand, "perform", perform):
                 return super().work(*given)
 
@@ -200,7 +199,7 @@ def measure(
     """One way, on the Ray that runs."""
     task, method = plain(parameters), how(curvature)
     with (
-        patch.object(cluster, "WorkerProcess", ready()),
+        patch.object(session, "WorkerProcess", ready()),
         tg.RayPool(
             task, method, workers=WORKERS, cpus_per_worker=0, server_shards=shards, wire=wire, evaluate="between"
         ) as pool,
@@ -275,7 +274,7 @@ def waiting(counts: Iterable[int], repeats: int = 30) -> dict[int, float]:
 
 def room(parameters: int) -> int:
     """Bytes of the store that a pool with curvature gives itself."""
-    return store(plain(parameters), how(True), workers=WORKERS, luggage=0)
+    return object_store(plain(parameters), how(True), workers=WORKERS, payload=0)
 
 
 @contextmanager

@@ -143,7 +143,7 @@ def watch(monkeypatch: pytest.MonkeyPatch, met: Callable[[Any, int], None]) -> N
     def watched(self: Workers, answer: Any) -> None:
         worker = self.starting[answer]
         meet(self, answer)
-        if worker in self.workers:
+        if worker in self.members:
             met(worker, ray.get(answer)[0])
 
     monkeypatch.setattr(Workers, "answered", watched)
@@ -165,9 +165,9 @@ def test_20_killed_workers_a_client_of_nans_and_one_of_duplicates_cost_nothing_b
     built, calm = asked.build(), spec.load("digits", DIGITS).build()
     with built.pool() as pool:
         killer = Killer(pool, seed=6, times=20, rounds=ROUNDS - 15)
-        watch(monkeypatch, killer.answered)
+        watch(monkeypatch, killer.met)
         for worker in pool.workers.free:
-            killer.answered(worker, ray.get(worker.actor.ping.remote())[0])
+            killer.met(worker, ray.get(worker.actor.ping.remote())[0])
         pool.fleet = calm.fleet
         undisturbed = tg.train(built.method, built.task, pool, rounds=ROUNDS, evaluate_every=0)
         assert (undisturbed.summary().lost, undisturbed.summary().refused) == (0, {})
@@ -213,7 +213,7 @@ def test_a_worker_that_is_killed_while_it_starts_costs_nothing(
 ) -> None:
     pool, file = small.pool, tmp_path / "process"
     with monkeypatch.context() as patch:
-        patch.setattr(pool, "_luggage", ray.put(ray.cloudpickle.dumps(Slow(file))))
+        patch.setattr(pool.session, "_payload", ray.put(ray.cloudpickle.dumps(Slow(file))))
         pool.resize(2)
     wait_for(file.exists)
     os.kill(int(file.read_text()), signal.SIGKILL)
@@ -459,7 +459,7 @@ def test_a_node_may_go_and_another_come(cluster: Any, monkeypatch: pytest.Monkey
     with tg.RayPool(task, method, workers=3, cpus_per_worker=4.0, evaluate="between") as pool:
         wait_for(lambda: pool._collect(0.1) or not away(pool))
         hire, hired = pool.session.new_worker, list[float]()
-        monkeypatch.setattr(pool, "_actor", lambda cpus: hired.append(cpus) or hire(cpus))
+        monkeypatch.setattr(pool.session, "new_worker", lambda cpus: hired.append(cpus) or hire(cpus))
         run = tg.begin(method, task, pool, rounds=10**6, evaluate_every=0)
         since = None
         for row in run.go():
@@ -513,7 +513,7 @@ class Clock:
         self.now = 0.0
         patch.setattr(tg.RayPool, "now", property(lambda pool: self.now))
         patch.setattr(tg.RayPool, "_collect", lambda pool, seconds: self.collect(pool, seconds))
-        patch.setattr(tg.RayPool, "_spend", lambda pool, seconds: self.spend(seconds))
+        patch.setattr(tg.RayPool, "_wait", lambda pool, seconds: self.spend(seconds))
 
     def collect(self, pool: Any, seconds: float) -> None:
         flights = {(one.due, one.job.client, one.job.serial): ref for ref, one in pool.running.items()}

@@ -131,7 +131,7 @@ def ready() -> type:
                 return self.made._replace(client=job.client, serial=job.serial, round=job.round, loss=time.monotonic())
 
             really = worker.perform
-            with patch.object(hand, "perform", perform):
+            with patch.object(worker, "perform", perform):
                 return super().work(*given)
 
     return Ready

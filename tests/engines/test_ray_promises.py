@@ -519,7 +519,7 @@ class Clock:
         flights = {(one.due, one.job.client, one.job.serial): ref for ref, one in pool.running.items()}
         first = min(flights, default=(math.inf,))
         if seconds:
-            self.now = max(self.now, min(first[0], pool.fleet_clock.at))
+            self.now = max(self.now, min(first[0], pool.fleet_clock.next_at))
         if first[0] <= self.now:
             ray.wait([flights[first]])
             pool._finish(flights[first])

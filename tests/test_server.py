@@ -745,7 +745,7 @@ GOOD: dict[str, Any] = {"local_lr": 0.1, "local_clip": 1.0, "lr": 1.0, "buffer":
         (
             {"mode": "server", "concurrency": 1},
             "`concurrency` must be at least `buffer` (2) in mode 'server', got 1: "
-            "clients wait for the round's end, so the buffer could never fill.",
+            "clients wait for the end of the round, so the buffer could never fill.",
         ),
     ],
 )

@@ -78,8 +78,8 @@ def local(job: Job, task: Task, method: Method) -> LocalWork:
         curvature, squares = method.curvature.of(delta, curvature, squares, step)  # DC-ASGD's A
         client_state |= {f"curvature.{name}": value for name, value in squares.items()}
     means = (float(loss) / steps, float(clipped) / steps) if steps else (math.nan, 0.0)
-    kept = client_state if method.keep else None
-    return Update(job.client, job.serial, job.round, delta, curvature, module_buffers, steps, *means, kept)
+    next_state = client_state if method.keep else None
+    return Update(job.client, job.serial, job.round, delta, curvature, module_buffers, steps, *means, next_state)
 
 
 def local_step(x: Vector, g: Vector, curvature: Vector | None, inner: Transform, state: State, step: Step) -> State:

@@ -123,8 +123,8 @@ def received(facts: Update, part: dict[str, Any], wire: Wire) -> Update:
     """
     state = part.pop("state", None)
     vectors = {name: unpack(Packed.of(arrays, wire), wire) for name, arrays in part.items()}
-    kept = None if state is None else {name: tensor(value).clone() for name, value in state.items()}
-    return bare(facts)._replace(delta=vectors["delta"], curvature=vectors.get("curvature"), state=kept)
+    client_state = None if state is None else {name: tensor(value).clone() for name, value in state.items()}
+    return bare(facts)._replace(delta=vectors["delta"], curvature=vectors.get("curvature"), state=client_state)
 
 
 def bare(facts: Update) -> Update:

@@ -765,7 +765,7 @@ def test_a_server_that_has_its_vectors_itself_is_refused_by_a_pool_in_shards(clu
 def test_rounds_are_made_while_a_checkpoint_is_written_and_a_full_disk_ends_the_run(
     small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More of this in tests/test_saver.py, on threads."""
+    """More of this in tests/runs/test_checkpoint.py, on threads."""
     save, during = checkpoint.save, list[int]()
 
     def slow(folder: Path, state: Any, **also: Any) -> None:

@@ -20,7 +20,7 @@ from tardygrad.engines.pool import Pending
 from tardygrad.engines.ray.shards import ServerShard, ShardedVectors, bounds, check
 from tardygrad.engines.wire import BLOCK, pack, unpack
 from tardygrad.runs import checkpoint
-from tests.test_relatives import METHODS, MODES, fleet, method
+from tests.methods.test_relatives import METHODS, MODES, fleet, method
 
 D = 3 * BLOCK + 100
 STEPS: dict[str, Any] = {"local_lr": 0.1, "local_clip": 1.0, "lr": 1.0, "buffer": 3, "local_steps": 2}

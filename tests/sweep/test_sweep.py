@@ -31,7 +31,7 @@ from tardygrad.sweep.study import Study
 from tardygrad.sweep.table import judged
 from tests.cli.conftest import SMALL
 
-DOCS = Path(__file__).parent.parent / "docs/cli.md"
+DOCS = Path(__file__).parents[2] / "docs/cli.md"
 FEW = ["method.lr=1", "method.clip=0.5", "method.local_clip=1"]
 RATES = ["method.local_lr=[0.01, 0.1, 0.3]"]
 RANGES = ["method.local_lr={low=0.001, high=1.0, log=true}", "method.buffer={low=1, high=4}", "method.lr=[0.5, 1.0]"]

@@ -204,7 +204,7 @@ def test_the_docs_name_every_key_of_a_record(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"local_lr": 0.1, "local_clip": 1.0, "lr": 1.0, "buffer": 2, "local_steps": 2}
     method = tg.sgdclip(**settings, mode="client", max_delay=3)
     tg.simulate(method, tg.tasks.logistic(clients=8), fleet, rounds=40, out=tmp_path / "run")
-    docs = (Path(__file__).parent.parent / "docs/cli.md").read_text("utf-8").partition("# Records")[2]
+    docs = (Path(__file__).parents[2] / "docs/cli.md").read_text("utf-8").partition("# Records")[2]
     events = list(read_lines(tmp_path / "run/events.jsonl"))
     kinds = {row["event"] for row in events}
     assert kinds == {"dispatch", "arrival", "refusal", "loss", "join", "advance", "evaluation"}

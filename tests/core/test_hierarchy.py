@@ -15,7 +15,7 @@ from tardygrad.core.method import Regions
 from tardygrad.core.transforms import scale
 from tardygrad.runs import checkpoint, memory
 from tardygrad.tasks import clock
-from tests.test_resume import fleet
+from tests.runs.test_resume import fleet
 
 
 def method(**changes: Any) -> tg.Method:

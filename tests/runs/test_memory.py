@@ -172,7 +172,7 @@ def test_what_is_no_amount_of_memory_is_refused(text: str) -> None:
 def test_the_peak_that_a_run_takes_is_the_one_foreseen(how: dict[str, Any], tmp_path: Path) -> None:
     """Within a third and 60 MB, of some 300 and 650 MB."""
     command = [sys.executable, "-m", "tests.measure_memory", json.dumps(how), str(tmp_path / "out")]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parent.parent)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2])
     found = json.loads(done.stdout)
     assert found["real"] < 1.35 * found["foreseen"] + 60e6, found
     assert found["foreseen"] < 1.35 * found["real"] + 60e6, found

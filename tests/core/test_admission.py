@@ -11,9 +11,9 @@ import torch
 import tardygrad as tg
 from tardygrad.core.messages import Reason, Refused, Reply
 from tardygrad.runs.record import read_lines
-from tests.test_regions import method as regional
-from tests.test_regions import served
-from tests.test_server import MODES, D, frozen, method_of, start, update
+from tests.core.test_algorithm import MODES, D, frozen, method_of, start, update
+from tests.core.test_hierarchy import method as regional
+from tests.core.test_hierarchy import served
 
 REASONS = get_args(Reason)
 

@@ -15,7 +15,7 @@ import tardygrad as tg
 from tardygrad.errors import Interrupted
 from tardygrad.report.loader import read
 from tardygrad.runs.record import read_json, read_lines
-from tests.test_record import FLEET, METHOD, task
+from tests.runs.test_record import FLEET, METHOD, task
 
 ROUNDS, EVERY = 23, 5
 SETTINGS: Any = {"rounds": ROUNDS, "evaluate_every": EVERY, "checkpoint_every": 2}

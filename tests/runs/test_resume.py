@@ -127,7 +127,7 @@ KILLER = """
     import numpy as np
     import torch
     import tardygrad as tg
-    from tests.test_resume import KILLS, fleet, method, task
+    from tests.runs.test_resume import KILLS, fleet, method, task
 
     torch.set_num_threads(1)  # a forked child must not meet its parent's thread pool
     folder, how = Path(sys.argv[1]), {"mode": "client", "compensate": True}
@@ -169,7 +169,7 @@ KILLER = """
 
 
 def test_a_run_killed_25_times_ends_in_the_same_bits(tmp_path: Path) -> None:
-    root = Path(__file__).parent.parent
+    root = Path(__file__).parents[2]
     killer = [sys.executable, "-c", textwrap.dedent(KILLER), str(tmp_path), "7"]
     subprocess.run(killer, cwd=root, env=os.environ | {"PYTHONPATH": str(root)}, check=True, timeout=200)
     assert (tmp_path / "killed/model.safetensors").read_bytes() == (tmp_path / "whole/model.safetensors").read_bytes()

@@ -23,7 +23,7 @@ from tardygrad.engines.pool import Pending
 from tardygrad.runs import checkpoint
 from tardygrad.runs.checkpoint import Checkpoint
 from tardygrad.runs.record import plain, read_json, read_lines
-from tests.test_resume import finished, resumed
+from tests.runs.test_resume import finished, resumed
 
 CLIENTS = 4
 METHOD = tg.clip2(
@@ -202,7 +202,7 @@ KILLER = """
     import numpy as np
     import torch
     import tardygrad as tg
-    from tests.test_saver import EVERY, KILLS, METHOD, gone_on, task
+    from tests.runs.test_checkpoint import EVERY, KILLS, METHOD, gone_on, task
 
     torch.set_num_threads(1)
     out, rng = Path(sys.argv[1]), np.random.default_rng(int(sys.argv[2]))
@@ -250,7 +250,7 @@ KILLER = """
 
 
 def test_a_run_on_threads_that_is_killed_again_and_again_loses_little_and_its_record_is_sound(tmp_path: Path) -> None:
-    root, path = Path(__file__).parent.parent, tmp_path / "run"
+    root, path = Path(__file__).parents[2], tmp_path / "run"
     killer = [sys.executable, "-c", textwrap.dedent(KILLER), str(path), "7"]
     subprocess.run(killer, cwd=root, env=os.environ | {"PYTHONPATH": str(root)}, check=True, timeout=200)
     made = read_json(path / "summary.json")["rounds"]

@@ -469,7 +469,7 @@ def test_a_run_starves_when_it_cannot_and_gives_the_counts(mode: str) -> None:
         simulate(method_of(mode, 2), Task(Problem(0, 3, D)), fleet, rounds=1000)
     there, waiting, lost = ("[01]", 0, 3) if mode == "client" else (1, 1, 2)
     assert re.fullmatch(
-        r"the buffer cannot fill in round \d+: nothing is under way "
+        r"the buffer cannot fill in round \d+: no job is in flight "
         rf"\({there} of 2 updates there; of 3 clients 0 at work, {waiting} waiting, 0 idle, {lost} lost\)\.",
         str(caught.value),
     )
@@ -490,7 +490,7 @@ def test_a_script_that_ends_starves_with_exact_counts() -> None:
     with pytest.raises(tg.Starved) as caught:
         list(tg.drive(server, tg.ScriptedPool(script, task, method)))
     assert str(caught.value) == (
-        "the buffer cannot fill in round 1: nothing is under way "
+        "the buffer cannot fill in round 1: no job is in flight "
         "(2 of 3 updates there; of 5 clients 0 at work, 1 waiting, 0 idle, 4 lost)."
     )
 

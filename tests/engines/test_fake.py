@@ -11,8 +11,9 @@ import pytest
 import torch
 
 import tardygrad as tg
+from tardygrad.core.messages import Message
 from tardygrad.core.vectors import LocalVectors
-from tardygrad.engines.pool import Errors, Message, Pending, pack, perform
+from tardygrad.engines.pool import Errors, Pending, pack, perform
 from tardygrad.engines.wire import unpack
 from tardygrad.errors import Interrupted
 from tests.engines.contract import CLIENTS, PoolContract

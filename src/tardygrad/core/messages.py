@@ -130,7 +130,7 @@ class Refused(NamedTuple):
 
 
 Message = Update | Lost | Joined | Refused
-"""What an engine delivers to the server."""
+"""What an engine delivers to the server; `Refused` for an update that the engine itself rejected."""
 
 
 class Advanced(NamedTuple):

@@ -15,17 +15,13 @@ from torch import Tensor
 from tardygrad.core import admission
 from tardygrad.core.algorithm import work
 from tardygrad.core.batching import Batched, work_together
-from tardygrad.core.messages import Job, Joined, Lost, ModuleBuffers, Refused, Update, Vector
+from tardygrad.core.messages import Job, Message, ModuleBuffers, Update, Vector
 from tardygrad.core.method import Method
 from tardygrad.core.task import Task
 from tardygrad.core.vectors import LocalVectors, VectorStore
 from tardygrad.engines.wire import Packed, Wire, send
 from tardygrad.errors import Invalid, WorkFailed
 from tardygrad.fleet import Fleet
-
-Message = Update | Lost | Joined | Refused
-"""What a pool delivers to the server; `Refused` for an update that the pool itself rejected."""
-
 
 class Pending(NamedTuple):
     """The state of an engine in a checkpoint."""

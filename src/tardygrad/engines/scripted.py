@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from tardygrad.core.messages import Job, Joined, Lost, Refused, Update
+from tardygrad.core.messages import Job, Joined, Lost, Message, Refused, Update
 from tardygrad.core.method import Method
 from tardygrad.core.task import Task
-from tardygrad.engines.pool import Errors, Features, Message, Pool, pack, perform
+from tardygrad.engines.pool import Errors, Features, Pool, pack, perform
 from tardygrad.engines.wire import Wire, unpack
 from tardygrad.errors import Invalid
 
@@ -51,7 +51,7 @@ class ScriptedPool(Pool):
         line = next(self.script, None)
         if line is None:
             return None
-        if isinstance(line, Update | Lost | Joined | Refused):
+        if isinstance(line, Message):
             self.now += 1.0
             return line
         verb, client = (*line, None, None)[:2]

@@ -8,10 +8,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
 
 from tardygrad.core import kernels
-from tardygrad.core.messages import Job, Update
+from tardygrad.core.messages import Job, Message, Update
 from tardygrad.core.method import Method
 from tardygrad.core.task import Task
-from tardygrad.engines.pool import Features, Message, Pending, Pool, perform
+from tardygrad.engines.pool import Features, Pending, Pool, perform
 from tardygrad.errors import Interrupted, Invalid, checked_call
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from tardygrad.core.hierarchy import ServerLike
-from tardygrad.core.messages import Advanced, Job, Refused, Taken
-from tardygrad.engines.pool import Message, Pool
+from tardygrad.core.messages import Advanced, Happened, Job, Message, Refused, Taken
+from tardygrad.engines.pool import Pool
 from tardygrad.errors import Diverged, Starved
 
 
@@ -17,7 +17,7 @@ class Event(NamedTuple):
 
     time: float
     message: Message | None  # None: the run's first jobs
-    happened: Taken | Advanced | Refused | None
+    happened: Happened
     jobs: list[Job]
 
 
@@ -38,7 +38,7 @@ def drive(server: ServerLike, pool: Pool, rounds: int | None = None) -> Iterator
     while rounds is None or server.round < rounds:
         message = pool.next()
         if message is None:
-            raise Starved(_starved(server, "nothing is under way"))
+            raise Starved(_starved(server, "no job is in flight"))
         now = pool.now
         happened, jobs = server.receive(message, now)
         for job in jobs:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tardygrad.core.messages import Job
-from tardygrad.engines.pool import Message
+from tardygrad.core.messages import Job, Message
 from tardygrad.engines.ray.workers import Worker
 
 

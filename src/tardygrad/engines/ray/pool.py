@@ -14,12 +14,12 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, ClassVar, Literal, Self
 
-from tardygrad.core.messages import Job, Joined, Lost, ModuleBuffers, Parts, Update, Vector, as_vector
+from tardygrad.core.messages import Job, Joined, Lost, Message, ModuleBuffers, Parts, Update, Vector, as_vector
 from tardygrad.core.method import Method
 from tardygrad.core.task import Task
 from tardygrad.core.vectors import LocalVectors, VectorStore
 from tardygrad.engines.fleet_clock import FleetClock
-from tardygrad.engines.pool import Features, Message, Pending, Pool
+from tardygrad.engines.pool import Features, Pending, Pool
 from tardygrad.engines.ray.connection import first_line
 from tardygrad.engines.ray.deadlines import Deadlines
 from tardygrad.engines.ray.evaluator import EvaluationRequest, EvaluationWorker

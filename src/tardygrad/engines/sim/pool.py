@@ -11,11 +11,11 @@ from typing import cast
 
 from tardygrad.core.batching import Batched
 from tardygrad.core.hierarchy import serve
-from tardygrad.core.messages import Job, Joined, Lost, Update
+from tardygrad.core.messages import Job, Joined, Lost, Message, Update
 from tardygrad.core.method import Method
 from tardygrad.core.task import Task
 from tardygrad.engines.fleet_clock import JOINED, LOST, calendar, corrupt, round_trips
-from tardygrad.engines.pool import Features, Message, Pending, Pool, perform, perform_together
+from tardygrad.engines.pool import Features, Pending, Pool, perform, perform_together
 from tardygrad.engines.sim.process_pool import ProcessPool
 from tardygrad.errors import Invalid, WorkFailed, checked_call
 from tardygrad.fleet import Fleet

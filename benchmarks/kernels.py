@@ -42,7 +42,7 @@ from tardygrad.core.algorithm import contribution, local_step
 from tardygrad.core.kernels import Contribution, Form
 from tardygrad.core.schedules import Constant
 from tardygrad.core.transforms import Step, chain, clip, scale
-from tardygrad.engines.wire import Packed, Wire, pack, send, unpack
+from tardygrad.engines.wire import Packed, Wire, send, unpack
 
 UPDATES = 4  # so many different ones
 BYTES = {
@@ -128,12 +128,12 @@ def wired(n: int, repeats: int) -> dict[str, float]:
 
     def calls(wire: Wire, packed: Packed) -> dict[str, Callable[[], object]]:
         return {
-            f"{wire} pack": lambda: pack(v, wire),
+            f"{wire} pack": lambda: send(v, None, wire),
             f"{wire} send": lambda: send(v, error, wire),
             f"{wire} unpack": lambda: unpack(packed, wire),
         }
 
-    ours = {name: call for wire in get_args(Wire)[1:] for name, call in calls(wire, pack(v, wire)).items()}
+    ours = {name: call for wire in get_args(Wire)[1:] for name, call in calls(wire, send(v, None, wire)[0]).items()}
     theirs = {f"plain {name}": plain(call) for name, call in ours.items()}
     return seconds({"copy": lambda: np.copy(v.numpy())} | ours | theirs, repeats)
 

@@ -31,7 +31,7 @@ from rich.table import Table
 
 import tardygrad as tg
 from tardygrad.core.messages import Advanced
-from tardygrad.engines.wire import BLOCK, Wire, pack
+from tardygrad.engines.wire import BLOCK, Wire, send
 from tardygrad.fleet import Link, Uniform
 from tardygrad.runs.memory import needs, size
 
@@ -94,7 +94,7 @@ class Clocked(NamedTuple):
 
 def each(wire: Wire) -> float:
     """Bytes of a coordinate."""
-    return pack(torch.zeros(BLOCK), wire).nbytes / BLOCK
+    return send(torch.zeros(BLOCK), None, wire)[0].nbytes / BLOCK
 
 
 def fleet(scene: Scene, load: Load, server_time: float) -> tg.Fleet:

@@ -19,7 +19,7 @@ from tardygrad.core.algorithm import contribution, finish, fold, local_step
 from tardygrad.core.kernels import Contribution, Form, Outcome
 from tardygrad.core.schedules import Constant, Cosine, Power
 from tardygrad.core.transforms import State, Step, Transform, chain, clip, scale
-from tardygrad.engines.wire import BLOCK, Packed, Wire, pack, send, unpack
+from tardygrad.engines.wire import BLOCK, Packed, Wire, send, unpack
 
 fused = pytest.importorskip("tardygrad.core.fused", reason="needs numba: pip install -c constraints.txt -e '.[fast]'")
 
@@ -281,7 +281,7 @@ Sent = tuple[Packed, Packed, Tensor | None, Tensor, Tensor]
 
 
 def sent(v: Tensor, error: Tensor | None, wire: Wire) -> Sent:
-    packed, (fed, left) = pack(v, wire), send(v, error, wire)
+    (packed, _), (fed, left) = send(v, None, wire), send(v, error, wire)
     return packed, fed, left, unpack(packed, wire), unpack(fed, wire)
 
 

@@ -144,5 +144,5 @@ def test_a_refusal_of_who_has_no_job_is_delivered_all_the_same(wire: Any) -> Non
 
 def test_the_wire_must_be_known() -> None:
     wrong: Any = "float8"
-    with pytest.raises(tg.Invalid, match="`wire` must be 'float32'"):
+    with pytest.raises(tg.Invalid, match="`wire` must be one of float32"):
         trained(wrong, ARRIVALS)

@@ -18,7 +18,7 @@ import tardygrad as tg
 from tardygrad.core.messages import Parts, Refused
 from tardygrad.engines.pool import Pending
 from tardygrad.engines.ray.shards import ServerShard, ShardedVectors, bounds, check
-from tardygrad.engines.wire import BLOCK, pack, unpack
+from tardygrad.engines.wire import BLOCK, send, unpack
 from tardygrad.runs import checkpoint
 from tests.methods.test_relatives import METHODS, MODES, fleet, method
 
@@ -86,9 +86,9 @@ def served(one: tg.Method, x: torch.Tensor, shards: int, wire: Any = "float32") 
 
 def parts(update: Any, shards: int, wire: Any = "float32") -> Parts:
     """An update's vectors as they travel."""
-    packed = {"delta": pack(update.delta, wire)}
+    packed = {"delta": send(update.delta, None, wire)[0]}
     if update.curvature is not None:
-        packed["curvature"] = pack(update.curvature, wire)
+        packed["curvature"] = send(update.curvature, None, wire)[0]
     spans = pairwise(bounds(len(update.delta), shards))
     return Parts(tuple({name: one.between(a, b).arrays() for name, one in packed.items()} for a, b in spans))
 
@@ -184,7 +184,7 @@ def test_whatever_they_travel_as(wire: Any) -> None:
     for client in (0, 1, 2, 0, 3, 1):
         update = tg.work(jobs[client], here, one)
         assert update.curvature is not None
-        arrived = [unpack(pack(v, wire), wire) for v in (update.delta, update.curvature)]
+        arrived = [unpack(send(v, None, wire)[0], wire) for v in (update.delta, update.curvature)]
         sent = whole.receive(update._replace(delta=arrived[0], curvature=arrived[1])).jobs
         give(sliced, update, 0.0, 3, wire)
         jobs |= {job.client: job for job in sent}

@@ -14,7 +14,7 @@ from numba import boolean, float32, float64, int8, int64, njit, types, void
 BLOCK = 2048
 """Coordinates whose squares are summed in float32; the sums of blocks are added in float64."""
 
-_COUNT = _INT = np.int32
+_INT = np.int32
 _vector, _options = float32[::1], {"cache": True, "nogil": True, "error_model": "numpy"}
 
 
@@ -58,13 +58,13 @@ def local_step_curved(x: Any, g: Any, curvature: Any, lower: Any, upper: Any, lr
     **_options,
 )
 def _finish(total: Any, x: Any, out: Any, count: Any, lower: Any, upper: Any, lr: Any) -> Any:
-    clipped, squares, moved = _COUNT(0), np.float32(0), np.float32(0)
+    clipped, squares, moved = _INT(0), np.float32(0), np.float32(0)
     for j in range(len(total)):
         mean = total[j] / count
         c = _clip(mean, lower, upper)
         move = c * lr
         out[j] = x[j] + move
-        clipped += _COUNT(c != mean)
+        clipped += _INT(c != mean)
         squares += mean * mean
         moved += move * move
     return int64(clipped), float64(squares), float64(moved)
@@ -147,14 +147,14 @@ def _int8(e: Any, numbers: Any, s: Any) -> None:
 
 @njit(int64(_vector, _vector, int8[::1], _vector, _vector, int64), **_options)
 def narrow(v: Any, error: Any, numbers: Any, scales: Any, left: Any, block: Any) -> Any:
-    """`send` of wire.py for int8, or `pack` if `left` is empty; returns the number of blocks that are not finite.
+    """`send` of wire.py for int8; returns the number of blocks that are not finite.
 
     Such a block has the numbers 0, and its scale makes them NaN.
     """
-    not_finite, scratch = 0, left if len(left) else np.empty(block, np.float32)
+    not_finite = 0
     for i in range(-(-len(v) // block)):
         a, b = i * block, min((i + 1) * block, len(v))
-        e, n = scratch[a:b] if len(left) else scratch[: b - a], numbers[a:b]
+        e, n = left[a:b], numbers[a:b]
         largest = _add_error(v[a:b], error[a:b], e)
         scales[i] = largest
         if np.isfinite(largest):

@@ -121,11 +121,11 @@ def finish(x: Tensor, total: Tensor, denominator: float, form: Form, out: Tensor
     return Outcome(out, math.sqrt(squares), math.sqrt(moved), clipped / len(x))
 
 
-def narrow(v: Tensor, error: Tensor | None, numbers: Tensor, scales: Tensor, left: Tensor | None, block: int) -> bool:
+def narrow(v: Tensor, error: Tensor | None, numbers: Tensor, scales: Tensor, left: Tensor, block: int) -> bool:
     """Pack v + error into int8 numbers and scales, the rounding error into `left`; returns whether it is finite."""
-    fused, empty = _numba(), np.empty(0, np.float32)
-    data, e, rest = (empty if t is None else t.detach().numpy() for t in (v, error, left))
-    packed, s = numbers.numpy(), scales.numpy()
+    fused, data = _numba(), v.detach().numpy()
+    e = np.empty(0, np.float32) if error is None else error.detach().numpy()
+    packed, s, rest = numbers.numpy(), scales.numpy(), left.numpy()
 
     def part(a: int, b: int) -> Sequence[float]:
         return (fused.narrow(data[a:b], e[a:b], packed[a:b], s[a // block : -(-b // block)], rest[a:b], block),)

@@ -58,7 +58,7 @@ class Packed(NamedTuple):
     @classmethod
     def of(cls, arrays: Sequence[np.ndarray], wire: Wire) -> Self:
         """The inverse of `arrays`, on the same memory: do not write to it if the arrays are read-only."""
-        _known(wire)
+        check_wire(wire)
         size = arrays[0].size if arrays else 0
         wanted = [(np.dtype("uint16" if wire == "bfloat16" else wire), (size,))]
         if wire in _SCALED:
@@ -71,37 +71,16 @@ class Packed(NamedTuple):
         return cls(numbers.view(torch.bfloat16) if wire == "bfloat16" else numbers, *scales)
 
 
-def pack(v: Tensor, wire: Wire) -> Packed:
-    """Pack a float32 vector; for float32 this is v itself.
-
-    >>> pack(torch.tensor([1.0, -2.0, 0.5]), "int8")
-    Packed(numbers=tensor([  64, -127,   32], dtype=torch.int8), scales=tensor([2.]))
-    """
-    _known(wire)
-    if wire == "float32":
-        return Packed(v)
-    packed = _room(v, wire)
-    if packed.scales is not None and wire == "int8" and _quick(v):
-        kernels.narrow(v, None, packed.numbers, packed.scales, None, BLOCK)
-        return packed
-    for a, b in _pieces(v):
-        _write(packed.between(a, b), v[a:b])
-    return packed
-
-
 def unpack(packed: Packed, wire: Wire) -> Tensor:
-    """The float32 vector: numbers · s, or numbers / 127 · s for int8; for float32 the same tensor.
-
-    >>> unpack(pack(torch.tensor([1.0, -2.0, 0.5]), "int8"), "int8")
-    tensor([ 1.0079, -2.0000,  0.5039])
-    """
-    _known(wire)
+    """The float32 vector: numbers · s, or numbers / 127 · s for int8; for float32 the same tensor."""
+    check_wire(wire)
     if packed.numbers.dtype != getattr(torch, wire):
         raise Invalid(f"a vector packed as {packed.numbers.dtype} must be unpacked as such, got {wire!r}.")
     if wire == "float32":
         return packed.numbers
     v, scales = kernels.fresh(packed.numbers), packed.scales
-    if wire == "int8" and scales is not None and _regular(scales, v) and _quick(v):  # other formats gain little
+    regular = scales is not None and scales.dtype == v.dtype and len(scales) == _blocks(len(v))
+    if wire == "int8" and scales is not None and regular and _has_kernel(v):  # other formats gain little
         kernels.widen(packed.numbers, scales, v, BLOCK)
         return v
     for a, b in _pieces(v):
@@ -112,14 +91,22 @@ def unpack(packed: Packed, wire: Wire) -> Tensor:
 def send(v: Tensor, error: Tensor | None, wire: Wire) -> tuple[Packed, Tensor | None]:
     """Error feedback: pack v + e; returns it and the new error, e ← v + e − unpack(packed), for the next call.
 
-    If v + e is not finite it will be refused, so the error stays unchanged.
+    float32 sends v itself. If v + e is not finite it will be refused, so the error stays unchanged.
+
+    >>> packed, error = send(torch.tensor([1.0, -2.0, 0.5]), None, "int8")
+    >>> packed
+    Packed(numbers=tensor([  64, -127,   32], dtype=torch.int8), scales=tensor([2.]))
+    >>> unpack(packed, "int8")
+    tensor([ 1.0079, -2.0000,  0.5039])
     """
-    _known(wire)
+    check_wire(wire)
     if wire == "float32":
         return Packed(v), None
-    packed, left, finite = _room(v, wire), kernels.fresh(v, v.dtype), True
-    if packed.scales is not None and wire == "int8" and _quick(v, error):
-        finite = kernels.narrow(v, error, packed.numbers, packed.scales, left, BLOCK)
+    scales = v.new_empty(_blocks(len(v))) if wire in _SCALED else None
+    packed = Packed(kernels.fresh(v, getattr(torch, wire)), scales)
+    left, finite = kernels.fresh(v, v.dtype), True
+    if scales is not None and wire == "int8" and _has_kernel(v, error):
+        finite = kernels.narrow(v, error, packed.numbers, scales, left, BLOCK)
         return packed, left if finite else error
     for a, b in _pieces(v):
         part, e = packed.between(a, b), left[a:b]
@@ -133,20 +120,17 @@ def send(v: Tensor, error: Tensor | None, wire: Wire) -> tuple[Packed, Tensor | 
     return packed, left if finite else error
 
 
-def _known(wire: Wire) -> None:
+def check_wire(wire: Wire) -> None:
+    """Raise `Invalid` if a number format is unknown."""
     if wire not in get_args(Wire):
-        raise Invalid(f"`wire` must be 'float32', 'float16', 'bfloat16' or 'int8', got {wire!r}.")
+        raise Invalid(f"`wire` must be one of {', '.join(get_args(Wire))}, got {wire!r}.")
 
 
 def _blocks(size: int) -> int:
     return -(-size // BLOCK)
 
 
-def _regular(scales: Tensor, v: Tensor) -> bool:
-    return scales.dtype == v.dtype and len(scales) == _blocks(len(v))
-
-
-def _quick(v: Tensor, error: Tensor | None = None) -> bool:
+def _has_kernel(v: Tensor, error: Tensor | None = None) -> bool:
     return not v.is_cuda and kernels.fits(v, error)
 
 
@@ -157,11 +141,6 @@ def _pieces(v: Tensor) -> Iterator[tuple[int, int]]:
     yield from ((a, min(a + step, whole)) for a in range(0, whole, step))
     if whole < len(v):
         yield whole, len(v)
-
-
-def _room(v: Tensor, wire: Wire) -> Packed:
-    numbers = kernels.fresh(v, getattr(torch, wire))
-    return Packed(numbers, v.new_empty(_blocks(len(v))) if wire in _SCALED else None)
 
 
 def _rows(v: Tensor) -> Tensor:

@@ -23,6 +23,7 @@ from tardygrad.engines.wire import Packed, Wire, send
 from tardygrad.errors import Invalid, WorkFailed
 from tardygrad.fleet import Fleet
 
+
 class Pending(NamedTuple):
     """The state of an engine in a checkpoint."""
 

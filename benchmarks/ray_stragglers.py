@@ -109,7 +109,8 @@ def warm(pool: tg.RayPool) -> None:
         for client in range(pool.task.clients):
             pool.submit(Job(client, 0, 0, x, 1, None, 0))
         drain(pool)
-    pool.answer(pool.ask(x, None), wait=True)
+    assert pool.evaluator is not None
+    pool.evaluator.answer(pool.evaluator.ask(x, None), wait=True)
 
 
 @contextmanager

@@ -161,7 +161,10 @@ def test_a_head_is_joined_and_its_folder_left_as_it_is(
     joining.join(ray, "auto" if named == "auto" else cluster.address.replace("127.0.0.1", named))
     try:
         assert ray.get_runtime_context().gcs_address == cluster.address
-        watch, folder = joining.Monitor(ray), Path(ray._private.worker._global_node.get_session_dir_path())
+        watch, folder = (
+            joining.Monitor(ray, started=False),
+            Path(ray._private.worker._global_node.get_session_dir_path()),
+        )
     finally:
         ray.shutdown()
     watch.close()
@@ -192,7 +195,7 @@ def test_without_an_address_ray_is_started_whatever_the_environment_says_and_lea
     with listening(lambda line: line.close()) as address:
         monkeypatch.setenv("RAY_ADDRESS", address)
         joining.start(ray, cpus=1, gpus=False, store=joining.LEAST)
-        watch, node = joining.Monitor(ray), ray._private.worker._global_node
+        watch, node = joining.Monitor(ray, started=True), ray._private.worker._global_node
         folder = Path(node.get_session_dir_path())
         assert node.is_head()
         assert node.gcs_address != address
@@ -204,20 +207,18 @@ def test_without_an_address_ray_is_started_whatever_the_environment_says_and_lea
     assert not folder.with_name("session_latest").is_symlink() or folder.with_name("session_latest").exists()
 
 
-def remains(
-    folder: Path, *, begun_by: str = joining.__name__, running: bool = False, error: Exception | None = None
-) -> bool:
+def remains(folder: Path, *, started: bool = True, running: bool = False, error: Exception | None = None) -> bool:
     """Whether a session's folder is there when a pool has ended so."""
     (folder / "logs").mkdir(parents=True)
     folder.with_name("session_latest").symlink_to(folder)
-    node = SimpleNamespace(begun_by=begun_by, get_session_dir_path=lambda: str(folder), raylet_socket_name="none")
+    node = SimpleNamespace(get_session_dir_path=lambda: str(folder), raylet_socket_name="none")
     context = SimpleNamespace(gcs_address="127.0.0.1:1")
     fake = SimpleNamespace(
         _private=SimpleNamespace(worker=SimpleNamespace(_global_node=node)),
         get_runtime_context=lambda: context,
         is_initialized=lambda: running,
     )
-    watch = joining.Monitor(fake)
+    watch = joining.Monitor(fake, started=started)
     try:
         raise error or KeyError
     except Exception:
@@ -230,7 +231,7 @@ def test_only_the_folder_of_a_ray_that_was_started_here_and_has_ended_goes_and_n
     tmp_path: Path,
 ) -> None:
     assert not remains(tmp_path / "a/session_1")
-    assert remains(tmp_path / "b/session_1", begun_by="someone")
+    assert remains(tmp_path / "b/session_1", started=False)
     assert remains(tmp_path / "c/session_1", running=True)
     assert remains(tmp_path / "d/session_1", error=tg.WorkFailed("Ray has died"))
 

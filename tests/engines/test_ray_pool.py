@@ -279,24 +279,26 @@ def test_who_waits_can_be_interrupted(scene: Scene, when: str) -> None:
 
 def test_models_are_evaluated_beside_the_training_even_if_the_evaluator_dies(scene: Scene) -> None:
     assert scene.pool.beside
+    evaluator = scene.pool.evaluator
+    assert evaluator is not None
     x = scene.task.init(0)
     scene.have("hold", "evaluation")
-    asked = scene.pool.ask(x, None)
+    asked = evaluator.ask(x, None)
     scene.held("evaluation")
     began = time.monotonic()
-    assert scene.pool.answer(asked, wait=False) is None
+    assert evaluator.answer(asked, wait=False) is None
     lasted = time.monotonic() - began
     scene.let_go("evaluation")
-    scores, seconds = scene.pool.answer(asked, wait=True) or ({}, 0.0)
+    scores, seconds = evaluator.answer(asked, wait=True) or ({}, 0.0)
     assert scores == scene.task.evaluate(x, None)
     assert seconds > lasted > 0
     scene.have("die", "evaluation")
-    asked = scene.pool.ask(x, None)
-    assert (scene.pool.answer(asked, wait=True) or ({}, 0.0))[0] == scores
+    asked = evaluator.ask(x, None)
+    assert (evaluator.answer(asked, wait=True) or ({}, 0.0))[0] == scores
     scene.have("fail", "evaluation", "no scores today")
-    asked = scene.pool.ask(x, None)
+    asked = evaluator.ask(x, None)
     with pytest.raises(tg.WorkFailed, match="the evaluation failed: RuntimeError: no scores today"):
-        scene.pool.answer(asked, wait=True)
+        evaluator.answer(asked, wait=True)
 
 
 def test_workers_come_and_go(scene: Scene) -> None:
@@ -485,7 +487,6 @@ def test_a_pool_works_only_inside_its_with_statement(tmp_path: Path) -> None:
         lambda: tg.train(METHOD, task, pool, rounds=1),
         lambda: pool.submit(Job(0, 0, 0, task.init(0), 2, None, 0)),
         pool.next,
-        lambda: pool.ask(task.init(0), None),
     ):
         with pytest.raises(tg.Invalid, match="a RayPool works inside its `with` statement, got work outside of it"):
             work()
@@ -529,15 +530,16 @@ def test_jobs_are_overdue_in_a_run_whose_clock_was_set_back_too(scene: Scene, mo
 
 def test_an_evaluation_that_hangs_is_asked_for_again(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     x = scene.task.init(0)
-    scores = scene.pool.answer(scene.pool.ask(x, None), wait=True)
+    evaluator = scene.pool.evaluator
+    assert evaluator is not None
+    scores = evaluator.answer(evaluator.ask(x, None), wait=True)
     assert scores
-    assert scene.pool._evaluator
     scene.have("hold", "evaluation")
-    asked = scene.pool.ask(x, None)
+    asked = evaluator.ask(x, None)
     scene.held("evaluation")
     limit = {0: 0.5}  # seconds, by how many have died over it
-    monkeypatch.setattr(scene.pool._evaluator._deadlines, "limit", lambda client: limit.get(asked.deaths, math.inf))
-    again = scene.pool.answer(asked, wait=True)
+    monkeypatch.setattr(evaluator._deadlines, "limit", lambda client: limit.get(asked.deaths, math.inf))
+    again = evaluator.answer(asked, wait=True)
     assert again
     assert again[0] == scores[0]
     assert asked.deaths == 1

@@ -26,10 +26,10 @@ import torch
 
 import tardygrad as tg
 from tardygrad.cli.session import Signals
-from tardygrad.core.messages import Job
+from tardygrad.core.messages import NOTHING, Job
 from tardygrad.engines.pool import pack
 from tardygrad.engines.ray import connection as joining
-from tardygrad.engines.ray.shards import ShardedVectors
+from tardygrad.engines.ray.server_shards import ShardedVectors
 from tardygrad.engines.ray.worker import WorkerProcess
 from tardygrad.engines.ray.workers import Worker, Workers
 from tardygrad.engines.wire import BLOCK
@@ -442,7 +442,7 @@ def test_sigterm_while_an_evaluation_beside_the_training_takes_long(cluster: Any
         assert (signals.came, run.status, run.server.round) == (signal.SIGTERM, "stopped", 5)
         assert made(tmp_path / "run") == 4  # the last has no scores yet
         (tmp_path / "quick").touch()
-        pool.workers.kill(pool._evaluator.actor)  # with what it is at; another is asked
+        pool.workers.kill(pool.evaluator.actor)  # with what it is at; another is asked
         rest(pool)
         again = go(tg.resume(tmp_path / "run", method, task, pool))
     assert (again.status, again.summary().score_round, made(tmp_path / "run")) == ("finished", 5, 5)
@@ -672,10 +672,8 @@ def hand(task: Any, method: tg.Method, wire: Any, cuts: list[int]) -> Callable[.
     worker = WorkerProcess(ray.cloudpickle.dumps((task, method)), ray.cloudpickle.loads, 1, None, wire, cuts)
 
     def work(x: torch.Tensor, module_buffers: Any = None) -> Any:
-        job: Any = Job(0, 0, 0, x, method.local_steps, None, 0)._replace(x=None)
-        return worker.work(
-            job, 0.0, False, module_buffers and tuple(b.numpy() for b in module_buffers), None, None, x.numpy()
-        )
+        arrays: Any = module_buffers and tg.ModuleBuffers(*(b.numpy() for b in module_buffers))
+        return worker.work(Job(0, 0, 0, NOTHING, method.local_steps, None, 0, arrays), 0.0, False, None, x.numpy())
 
     return work
 

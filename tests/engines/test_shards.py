@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import tardygrad as tg
 from tardygrad.core.messages import Parts, Refused
 from tardygrad.engines.pool import Pending
-from tardygrad.engines.ray.shards import ServerShard, ShardedVectors, bounds, check
+from tardygrad.engines.ray.server_shards import ServerShard, ShardedVectors, bounds, check
 from tardygrad.engines.wire import BLOCK, send, unpack
 from tardygrad.runs import checkpoint
 from tests.methods.test_relatives import METHODS, MODES, fleet, method

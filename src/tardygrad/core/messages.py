@@ -73,6 +73,9 @@ class Job(NamedTuple):
     module_buffers: ModuleBuffers | None = None
     state: State | None = None  # the inner step's, after this client's last job, if the method keeps it
 
+    def __str__(self) -> str:
+        return f"client {self.client}, job {self.serial}, from round {self.round}"
+
     def stream(self, purpose: str, *numbers: int) -> np.random.Generator:
         """The job's random numbers for a purpose; the same on every engine."""
         return streams.generator(self.seed, purpose, self.client, self.serial, *numbers)

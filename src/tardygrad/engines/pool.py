@@ -174,5 +174,4 @@ def _named(jobs: Sequence[Job]) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        where = "; ".join(f"client {job.client}, job {job.serial}, from round {job.round}" for job in jobs)
-        raise WorkFailed(f"the work of {where} failed: {type(error).__name__}: {error}") from error
+        raise WorkFailed(f"the work of {'; '.join(map(str, jobs))} failed: {type(error).__name__}: {error}") from error

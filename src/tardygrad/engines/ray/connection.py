@@ -14,9 +14,10 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from tardygrad.core import admission
 from tardygrad.core.method import Method
@@ -31,6 +32,9 @@ HEAD = 30.0
 
 SILENT = 15.0
 """Seconds to wait for an answer of the head when joining a cluster."""
+
+POLL = 0.1
+"""Seconds between checks for interrupts, timeouts and fleet events while waiting for workers."""
 
 
 def ray_module() -> Any:
@@ -58,10 +62,6 @@ def start(ray: Any, *, cpus: int, gpus: bool, store: int) -> None:
         _init(ray, True, address="local", _node_ip_address="127.0.0.1", **options)
     except Exception as error:
         raise Invalid(f"Ray could not be started here: {first_line(error)}.") from error
-    if not (host := ray.nodes()[0]["NodeManagerAddress"]).startswith("127."):
-        ray.shutdown()
-        raise Invalid(f"Ray must stay on loopback, but {ray.__version__} listens on {host}. Install ray==2.55.1.")
-    ray._private.worker._global_node.begun_by = __name__
 
 
 def join(ray: Any, address: str) -> None:
@@ -145,40 +145,41 @@ def _patched(ray: Any, loopback: bool) -> Iterator[None]:
     2. Ray prints the deaths of workers to standard output, whatever `log_to_driver` says.
     3. Ray installs its own handler for SIGTERM, which would end this process with exit code 15.
     """
-    loopback_only = ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] if loopback else []
-    names = [*loopback_only, "RAY_USAGE_STATS_ENABLED", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"]
-    attributes: list[tuple[Any, str, Any]] = [
-        (ray._private.worker, "listen_error_messages", lambda *_: None),
-        (ray._private.utils, "set_sigterm_handler", lambda *_: None),
-    ]
-    attributes += [(ray._private.ray_constants, "ENABLE_RAY_CLUSTER", False)] if loopback else []
-    old_attributes = [(module, name, getattr(module, name, None)) for module, name, _ in attributes]
-    old_variables = {name: os.environ.get(name) for name in names}
     handler = signal.getsignal(signal.SIGTERM) if threading.current_thread() is threading.main_thread() else None
-    try:
-        os.environ |= dict.fromkeys(names, "0")
-        for module, name, value in attributes:
-            setattr(module, name, value)
-        yield
-    finally:
-        for module, name, value in old_attributes:
-            setattr(module, name, value)
-        for name, text in old_variables.items():
-            os.environ.pop(name, None)
-            os.environ |= {} if text is None else {name: text}
+    with ExitStack() as stack:
         if handler is not None:
-            signal.signal(signal.SIGTERM, handler)
+            stack.callback(signal.signal, signal.SIGTERM, handler)
+        if loopback:
+            _set_variable(stack, "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+            stack.enter_context(patch.object(ray._private.ray_constants, "ENABLE_RAY_CLUSTER", False))
+        for name in ("RAY_USAGE_STATS_ENABLED", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"):
+            _set_variable(stack, name, "0")
+        stack.enter_context(patch.object(ray._private.worker, "listen_error_messages", lambda *_: None))
+        stack.enter_context(patch.object(ray._private.utils, "set_sigterm_handler", lambda *_: None))
+        yield
+
+
+def _set_variable(stack: ExitStack, name: str, value: str) -> None:
+    """Set an environment variable until the stack is closed; `patch.dict` would write all others again too."""
+    old = os.environ.get(name)
+    os.environ[name] = value
+    if old is None:
+        stack.callback(os.environ.pop, name)
+    else:
+        stack.callback(os.environ.update, {name: old})
 
 
 class Monitor:
     """Checks that Ray is alive. Call `check` often, and before every call of Ray: Ray exits a process that calls it
-    after the raylet of this machine has died, and every process once the head has been gone for a minute."""
+    after the raylet of this machine has died, and every process once the head has been gone for a minute.
 
-    def __init__(self, ray: Any) -> None:
+    Args:
+        started: whether Ray was started here, so that its session folder is deleted at the end.
+    """
+
+    def __init__(self, ray: Any, *, started: bool) -> None:
         node = ray._private.worker._global_node
-        self._ray, self._folder = ray, None  # the session folder, if Ray was started here
-        if getattr(node, "begun_by", None) == __name__:
-            self._folder = Path(node.get_session_dir_path())
+        self._ray, self._folder = ray, Path(node.get_session_dir_path()) if started else None
         self._process: int | None = None  # a pidfd of the raylet: readable once that has ended
         with suppress(AttributeError, OSError), socket.socket(socket.AF_UNIX) as raylet:
             raylet.connect(node.raylet_socket_name)
@@ -204,7 +205,6 @@ class Monitor:
         """Stop monitoring. Delete the session folder if Ray was started here; if work failed, its logs are kept."""
         if self._process is not None:
             os.close(self._process)
-            self._process = None
         if self._folder and not self._ray.is_initialized() and not isinstance(sys.exception(), WorkFailed):
             with suppress(OSError):
                 latest = self._folder.with_name("session_latest")
@@ -223,8 +223,7 @@ def object_store(task: Task, method: Method, *, workers: int, payload: int) -> i
     model = vector + (sum(flat.nbytes for flat in module_buffers) if module_buffers else 0)
     state = vector * sum(like is None for like in admission.expected(method).values())
     update = model + state + vector * method.compensate
-    sizes = method.regions.sizes if method.regions else 1
-    servers = sizes if isinstance(sizes, int) else len(sizes)
+    servers = len(method.regions.members(task.clients)) if method.regions else 1
     sent, back = workers + servers + 2, servers * method.buffer + 2 * workers
     wanted = max(LEAST, math.ceil(1.5 * (payload + sent * (model + state) + back * update)))
     try:

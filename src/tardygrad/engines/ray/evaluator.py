@@ -7,16 +7,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from torch import Tensor
+from torch.utils._pytree import tree_map_only
+
 from tardygrad.core.messages import ModuleBuffers, Vector
-from tardygrad.engines.ray.connection import first_line
+from tardygrad.engines.ray.connection import POLL, first_line
 from tardygrad.engines.ray.deadlines import Deadlines
+from tardygrad.engines.ray.session import Session
+from tardygrad.engines.ray.workers import Workers
 from tardygrad.errors import WorkFailed
 
 RETRIES = 5
 """How often an evaluation is repeated after its worker died, before the run fails."""
-
-POLL = 0.1
-"""Seconds between checks while waiting for an answer."""
 
 
 @dataclass(eq=False)
@@ -35,8 +37,7 @@ class EvaluationWorker:
     """A worker that evaluates models in the order of requests. If it dies, a new worker repeats the evaluation.
 
     Args:
-        new_actor: starts an actor.
-        kill: kills an actor.
+        workers: of the pool; an actor is ended as they are.
         deadlines: timeouts of evaluations.
         check: called while waiting; raises if the wait should end.
         timeout: seconds to wait until the worker is up.
@@ -45,24 +46,24 @@ class EvaluationWorker:
 
     def __init__(
         self,
-        ray: Any,
-        new_actor: Callable[[], Any],
-        kill: Callable[[Any], None],
+        session: Session,
+        workers: Workers,
         deadlines: Deadlines,
         check: Callable[[], None],
         timeout: float,
         missing: Callable[[], str],
     ) -> None:
-        self._ray, self._new_actor, self._kill, self._deadlines = ray, new_actor, kill, deadlines
+        self._ray, self._session, self._workers, self._deadlines = session.ray, session, workers, deadlines
         self._check, self._timeout, self._missing = check, timeout, missing
         self._start()
 
     def _start(self) -> None:
-        self.actor = self._new_actor()
+        self.actor = self._session.new_worker(0.0)  # no CPUs, so that it need not wait for those of the workers
         self.up = self.actor.ping.remote()
 
     def ask(self, x: Vector, module_buffers: ModuleBuffers | None) -> EvaluationRequest:
-        arrays = module_buffers and tuple(flat.numpy() for flat in module_buffers)
+        self._session.check()
+        arrays = tree_map_only(Tensor, Tensor.numpy, module_buffers)
         model, now = (arrays, self._ray.put(x.numpy())), time.monotonic()
         return EvaluationRequest(model, self.actor, self.actor.evaluate.remote(*model), now, now)
 
@@ -77,7 +78,7 @@ class EvaluationWorker:
                 if now - request.since > self._timeout:
                     raise WorkFailed(f"{self._missing()} Leave a worker for evaluations, or use evaluate='between'.")
             elif request.actor is self.actor and now - request.started > self._deadlines.limit(0):
-                self._kill(self.actor)  # it timed out; a new worker will repeat it
+                self._workers.kill(self.actor)  # it timed out; a new worker will repeat it
         return answer
 
     def _poll(self, request: EvaluationRequest, seconds: float) -> tuple[dict[str, float], float] | None:

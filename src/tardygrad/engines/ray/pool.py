@@ -11,30 +11,31 @@ import time
 from bisect import insort
 from collections import Counter, deque
 from contextlib import suppress
-from functools import partial
 from typing import Any, ClassVar, Literal, Self
 
-from tardygrad.core.messages import Job, Joined, Lost, Message, ModuleBuffers, Parts, Update, Vector, as_vector
+from torch import Tensor
+from torch.utils._pytree import tree_map_only
+
+from tardygrad.core.messages import NOTHING, Job, Joined, Lost, Message, Parts, Update, Vector, as_vector
 from tardygrad.core.method import Method
 from tardygrad.core.task import Task
 from tardygrad.core.vectors import LocalVectors, VectorStore
 from tardygrad.engines.fleet_clock import FleetClock
 from tardygrad.engines.pool import Features, Pending, Pool
-from tardygrad.engines.ray.connection import first_line
+from tardygrad.engines.ray.connection import POLL, first_line
 from tardygrad.engines.ray.deadlines import Deadlines
-from tardygrad.engines.ray.evaluator import EvaluationRequest, EvaluationWorker
+from tardygrad.engines.ray.evaluator import EvaluationWorker
 from tardygrad.engines.ray.jobs import Ready, RunningJob, StartVector
+from tardygrad.engines.ray.server_shards import ShardedVectors, bounds
+from tardygrad.engines.ray.server_shards import check as check_slices
 from tardygrad.engines.ray.session import Session
 from tardygrad.engines.ray.settings import check
-from tardygrad.engines.ray.shards import ShardedVectors, bounds
-from tardygrad.engines.ray.shards import check as check_slices
-from tardygrad.engines.ray.worker import bare, received
+from tardygrad.engines.ray.worker import received, tensors
 from tardygrad.engines.ray.workers import Worker, Workers
 from tardygrad.engines.wire import Wire
 from tardygrad.errors import Interrupted, Invalid, WorkFailed, checked_call
 from tardygrad.fleet import Fleet
 
-POLL = 0.1  # seconds between checks for interrupts, timeouts and fleet events
 TIMEOUT = 120.0  # seconds without any worker, or without an answer from a server shard, after which a run fails
 STOP_TIMEOUT = 5.0  # the same for a server shard while the run is stopping
 LOSSES = 10  # losses of one client in a row after which the run fails, because its job must be the cause
@@ -103,7 +104,7 @@ class RayPool(Pool):
         self.shards: ShardedVectors | None = None
         self.losses: Counter[int] = Counter()
         self._began: float | None = None
-        self._evaluator: EvaluationWorker | None = None
+        self.evaluator: EvaluationWorker | None = None  # once the pool is open, if it evaluates beside the training
         self._interrupted = False
         self._last_worker = self._last_check = 0.0
 
@@ -114,7 +115,7 @@ class RayPool(Pool):
     @property
     def features(self) -> Features:
         return Features(
-            checkpoint=self, interrupt=self.interrupt, evaluator=self if self.beside else None, vectors=self.vectors,
+            checkpoint=self, interrupt=self.interrupt, evaluator=self.evaluator, vectors=self.vectors,
             wire=self.wire, fleet=self.fleet, method=self.method, parallel=self.workers.wanted, status=self.missing,
             startup="joining Ray" if self.address else "starting Ray",
         )  # fmt: skip
@@ -195,13 +196,11 @@ class RayPool(Pool):
             model = self.models[id(job.x)]
             if not model.slices:
                 model.slices = [self._ray.put(as_vector(job.x).numpy())]
-            module_buffers = job.module_buffers and tuple(flat.numpy() for flat in job.module_buffers)
-            state = None if job.state is None else {name: value.numpy() for name, value in job.state.items()}
-            small_job = job._replace(x=None, module_buffers=None, state=None)  # type: ignore[arg-type]
+            small_job = tree_map_only(Tensor, Tensor.numpy, job._replace(x=NOTHING))
             errors, preferred = self.errors.get(job.client, (None, None))
             worker, corrupted = self.workers.take(preferred), (job.client, job.serial) in self.fleet_clock.corrupted
             work = worker.actor.work.options(num_returns=len(self.cuts) + (self.wire != "float32"))
-            facts, *rest = work.remote(small_job, due - now, corrupted, module_buffers, state, errors, *model.slices)
+            facts, *rest = work.remote(small_job, due - now, corrupted, errors, *model.slices)
             shards = len(self.cuts) - 1
             self.running[facts] = RunningJob(job, worker, rest[:shards], rest[shards:], time.monotonic(), due)
 
@@ -256,7 +255,8 @@ class RayPool(Pool):
 
     def _received(self, facts: Update, running: RunningJob) -> Update:
         if len(self.cuts) > 2:
-            return bare(facts)._replace(delta=Parts(tuple(running.parts)))
+            update: Update = tensors(facts)._replace(delta=Parts(tuple(running.parts)))
+            return update
         return received(facts, self._ray.get(running.parts[0], timeout=TIMEOUT), self.wire)
 
     def _lose(self, job: Job, why: str) -> None:
@@ -264,8 +264,7 @@ class RayPool(Pool):
         self._release(job)
         self.losses[job.client] += 1
         if self.losses[job.client] >= LOSSES:
-            named = f"client {job.client}, job {job.serial}, from round {job.round}"
-            raise WorkFailed(f"the work of {named} failed: lost {LOSSES} times in a row, {why}.")
+            raise WorkFailed(f"the work of {job} failed: lost {LOSSES} times in a row, {why}.")
         self._lose_client(job.client)
 
     def _lose_client(self, client: int) -> None:
@@ -367,22 +366,6 @@ class RayPool(Pool):
     def _no_worker(self) -> str:
         return f"no worker has answered for {TIMEOUT:g} s. {self.missing()}"
 
-    def ask(self, x: Vector, module_buffers: ModuleBuffers | None) -> EvaluationRequest:
-        self.session.check()
-        self._evaluator = self._evaluator or self._new_evaluator()
-        return self._evaluator.ask(x, module_buffers)
-
-    def answer(self, request: EvaluationRequest, *, wait: bool) -> tuple[dict[str, float], float] | None:
-        assert self._evaluator is not None
-        return self._evaluator.answer(request, wait=wait)
-
-    def _new_evaluator(self) -> EvaluationWorker:
-        deadlines = Deadlines(self.deadlines.patience, self.deadlines.grace)
-        new_actor = partial(self.session.new_worker, 0.0)  # no CPUs, so that it need not wait for those of the workers
-        return EvaluationWorker(
-            self._ray, new_actor, self.workers.kill, deadlines, self._check, TIMEOUT, self._no_worker
-        )
-
     def __enter__(self) -> Self:
         wanted = self.workers.wanted
         self.session.open(wanted)
@@ -391,7 +374,10 @@ class RayPool(Pool):
             for _ in range(wanted):
                 self.workers.add()
             if self.beside:
-                self._evaluator = self._new_evaluator()
+                limits = Deadlines(self.deadlines.patience, self.deadlines.grace)
+                self.evaluator = EvaluationWorker(
+                    self.session, self.workers, limits, self._check, TIMEOUT, self._no_worker
+                )
             until = time.monotonic() + TIMEOUT / 4
             while len(self.workers.free) < room and time.monotonic() < until:  # the clock starts with ready workers
                 self._check()
@@ -404,10 +390,10 @@ class RayPool(Pool):
 
     def close(self) -> None:
         self.workers.close()
-        if self._evaluator:
-            self.workers.kill(self._evaluator.actor)
+        if self.evaluator:
+            self.workers.kill(self.evaluator.actor)
         self._drop_shards()
         for state in (self.running, self.waiting, self.models, self.ready, self.errors):
             state.clear()
-        self._evaluator = self._began = None
+        self.evaluator = self._began = None
         self.session.close()

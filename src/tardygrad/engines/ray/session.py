@@ -11,7 +11,7 @@ import torch
 from tardygrad.core.method import Method
 from tardygrad.core.task import Task
 from tardygrad.engines.ray.connection import Monitor, first_line, join, object_store, ray_module, start
-from tardygrad.engines.ray.shards import ServerShard
+from tardygrad.engines.ray.server_shards import ServerShard
 from tardygrad.engines.ray.worker import WorkerProcess
 from tardygrad.engines.wire import Wire
 from tardygrad.errors import Invalid, WorkFailed
@@ -51,7 +51,7 @@ class Session:
                 join(self.ray, self.address)
             self._connected_here = True
         try:
-            self._monitor = Monitor(self.ray)
+            self._monitor = Monitor(self.ray, started=self.local)
             self._payload = self.ray.put(payload)
         except BaseException:
             self.close()

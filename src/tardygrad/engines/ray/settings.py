@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import re
-from typing import get_args
 
 import torch
 
 from tardygrad.core.task import Task
-from tardygrad.engines.wire import Wire
-from tardygrad.errors import Invalid, is_number
-
-
-def check_workers(workers: int) -> None:
-    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
-        raise Invalid(f"`workers` must be a whole number, 1 or more, got {workers!r}.")
+from tardygrad.engines.wire import Wire, check_wire
+from tardygrad.errors import Invalid, check_integer, check_number, is_number
 
 
 def check(
@@ -29,15 +22,14 @@ def check(
     patience: float,
     grace: float,
     second: float,
-    wire: str,
+    wire: Wire,
 ) -> None:
     """Raise `Invalid` if a setting of `RayPool` is wrong; the arguments have the names of the settings."""
-    check_workers(workers)
+    check_integer("workers", workers)
     if address is not None and not re.fullmatch(r"auto|[\w.\-]+:\d{1,5}|\[[\da-fA-F:]+\]:\d{1,5}", address):
         raise Invalid(f"`address` must be 'auto' or host:port, got {address!r}. Leave it out to start Ray here.")
-    for name, value in {"cpus_per_worker": cpus_per_worker, "grace": grace}.items():
-        if not (is_number(value) and 0 <= value < math.inf):
-            raise Invalid(f"`{name}` must be a finite number, 0 or more, got {value!r}.")
+    check_number("cpus_per_worker", cpus_per_worker)
+    check_number("grace", grace)
     if not (is_number(second) and (second == 0 or 1e-6 <= second <= 86_400)):
         raise Invalid(f"`second` must be 0, or a number of seconds from 1e-6 to 86,400, got {second!r}.")
     if not (is_number(gpus_per_worker) and (0 <= gpus_per_worker <= 1 or gpus_per_worker in range(2, 1025))):
@@ -46,8 +38,7 @@ def check(
         raise Invalid(f"`patience` must be a number, 0 or more, got {patience!r}.")
     if evaluate not in ("beside", "between"):
         raise Invalid(f"`evaluate` must be 'beside' or 'between', got {evaluate!r}.")
-    if wire not in get_args(Wire):
-        raise Invalid(f"`wire` must be one of {', '.join(get_args(Wire))}, got {wire!r}.")
+    check_wire(wire)
     if (device := getattr(task, "device", torch.device("cpu"))).type != "cpu":
         raise Invalid(f"a RayPool needs a task on the CPU, got one on {device}. Use gpus_per_worker to move it.")
     if gpus_per_worker and not hasattr(task, "to"):

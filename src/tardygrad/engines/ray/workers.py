@@ -8,8 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from tardygrad.engines.ray.settings import check_workers
-from tardygrad.errors import WorkFailed
+from tardygrad.errors import WorkFailed, check_integer
 
 
 @dataclass(eq=False)
@@ -49,7 +48,8 @@ class Workers:
             self._ray.get(reference)
         except self._ray.exceptions.RayError as error:
             if getattr(error, "actor_init_failed", False):
-                raise WorkFailed(f"a worker could not take the task: {_cause(error)}.") from error
+                cause = str(error).strip().splitlines()[-1].rstrip(".")  # the last line of Ray's report
+                raise WorkFailed(f"a worker could not take the task: {cause}.") from error
             self.replace(worker)
         else:
             self.release(worker)
@@ -79,7 +79,7 @@ class Workers:
     def resize(self, wanted: int, busy: Collection[Worker]) -> None:
         """Change the number of workers. If there are too many, starting ones go first, then free ones, then busy ones
         after their job."""
-        check_workers(wanted)
+        check_integer("workers", wanted)
         self.wanted = wanted
         order = sorted(self.members, key=lambda worker: (worker not in busy, worker not in self.free, worker.leaving))
         for worker in order:
@@ -103,8 +103,3 @@ class Workers:
             self.kill(worker.actor)
         for workers in (self.members, self.free, self.starting):
             workers.clear()
-
-
-def _cause(error: Exception) -> str:
-    """The last line of Ray's report on an actor that could not start: the error itself."""
-    return str(error).strip().splitlines()[-1].rstrip(".")

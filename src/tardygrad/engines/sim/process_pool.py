@@ -11,17 +11,17 @@ import os
 import signal
 import threading
 from collections import Counter, deque
-from collections.abc import Callable
 from contextlib import suppress
 from mmap import mmap
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
-from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
-from tardygrad.core.messages import Job, ModuleBuffers, Update, as_vector
+from tardygrad.core.messages import NOTHING, Job, ModuleBuffers, Update, as_vector
 from tardygrad.core.method import Method
 from tardygrad.core.task import Task
 from tardygrad.engines.pool import perform
@@ -124,10 +124,8 @@ class ProcessPool:
         worker.jobs.append(job)
         place = self.models.place_of[id(job.x)]  # messages to a busy process must be short, or both sides could block
         with suppress(OSError):  # `collect` notices that the process is dead
-            state = None if job.state is None else {name: value.numpy() for name, value in job.state.items()}
-            worker.pipe.send(
-                job._asdict() | {"x": place, "module_buffers": job.module_buffers is not None, "state": state}
-            )
+            small_job = job._replace(x=NOTHING, module_buffers=None)
+            worker.pipe.send((tree_map_only(Tensor, Tensor.numpy, small_job), place, job.module_buffers is not None))
 
     def collect(self, *, wait_for_one: bool) -> list[tuple[Job, Update | WorkFailed]]:
         """The jobs finished or failed since the last call."""
@@ -144,7 +142,7 @@ class ProcessPool:
                 job = worker.jobs.popleft()
                 self.models.take(job)
                 self.deaths.pop((job.client, job.serial), None)
-                done.append((job, answer if isinstance(answer, WorkFailed) else map_vectors(answer, torch.from_numpy)))
+                done.append((job, tree_map_only(np.ndarray, torch.from_numpy, answer)))
                 if self.waiting and not worker.jobs:
                     self._send(worker, self.waiting.popleft())
             if done or not wait_for_one or not any(worker.jobs for worker in self.processes):
@@ -158,8 +156,8 @@ class ProcessPool:
         deaths = self.deaths[job.client, job.serial] = self.deaths.get((job.client, job.serial), 0) + 1
         if deaths > RETRIES:
             raise WorkFailed(
-                f"the work of client {job.client}, job {job.serial}, from round {job.round} failed: {deaths} processes "
-                f"died over it (exit code {worker.process.exitcode}). Is there enough memory? Try fewer workers."
+                f"the work of {job} failed: {deaths} processes died over it (exit code {worker.process.exitcode}). "
+                "Is there enough memory? Try fewer workers."
             )
         self.processes.remove(worker)
         successor = self._start()
@@ -186,22 +184,14 @@ def serve_parent() -> None:
     """Set up a forked process: ignore Ctrl-C, which the parent handles, and exit when the parent does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
 
+    def end_with_parent() -> None:
+        parent = mp.parent_process()
+        assert parent is not None
+        parent.join()
+        os._exit(1)
 
-def _end_with_parent() -> None:
-    parent = mp.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
-
-
-def map_vectors(update: Update, change: Callable[[Any], Any]) -> Update:
-    """An update with `change` applied to each of its vectors."""
-    module_buffers = update.module_buffers and ModuleBuffers(*map(change, update.module_buffers))
-    curvature = None if update.curvature is None else change(update.curvature)
-    state = update.state and {name: change(value) for name, value in update.state.items()}
-    return update._replace(delta=change(update.delta), curvature=curvature, module_buffers=module_buffers, state=state)
+    threading.Thread(target=end_with_parent, daemon=True).start()
 
 
 def _process_main(pipe: Connection, others: list[Connection], models: SharedModels, task: Task, method: Method) -> None:
@@ -213,19 +203,15 @@ def _process_main(pipe: Connection, others: list[Connection], models: SharedMode
     torch.set_num_threads(1)
     while True:
         try:
-            message = pipe.recv()
+            message, place, has_buffers = pipe.recv()
         except (EOFError, OSError):
             os._exit(0)
         answer: Update | WorkFailed
         try:
-            place = message["x"]
-            module_buffers = (
-                ModuleBuffers(models.floats[place], models.ints[place]) if message["module_buffers"] else None
-            )
-            job = Job(**(message | {"x": models.x[place], "module_buffers": module_buffers}))
-            if job.state is not None:
-                job = job._replace(state={name: torch.from_numpy(value) for name, value in message["state"].items()})
-            answer = map_vectors(perform(job, task, method), Tensor.numpy)
+            job: Job = tree_map_only(np.ndarray, torch.from_numpy, message)
+            module_buffers = ModuleBuffers(models.floats[place], models.ints[place]) if has_buffers else None
+            job = job._replace(x=models.x[place], module_buffers=module_buffers)
+            answer = tree_map_only(Tensor, Tensor.numpy, perform(job, task, method))
         except WorkFailed as error:
             answer = WorkFailed(str(error))  # without its cause, which may not be picklable
         try:

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map, tree_map_only
 
 from tardygrad.core import admission
 from tardygrad.core.kernels import Outcome
@@ -23,9 +26,9 @@ from tardygrad.core.messages import NOTHING, ModuleBuffers, Parts, Reason, Updat
 from tardygrad.core.method import Method
 from tardygrad.core.transforms import State, Step, Transform
 from tardygrad.core.vectors import LocalVectors
-from tardygrad.engines.ray.worker import tensor
-from tardygrad.engines.wire import BLOCK, Packed, Wire, unpack
-from tardygrad.errors import Invalid, WorkFailed
+from tardygrad.engines.ray.worker import received, tensors
+from tardygrad.engines.wire import BLOCK, Wire
+from tardygrad.errors import Invalid, WorkFailed, check_integer
 
 
 def bounds(parameters: int, shards: int) -> list[int]:
@@ -39,8 +42,7 @@ def bounds(parameters: int, shards: int) -> list[int]:
 
 def check(method: Method, parameters: int, shards: int) -> None:
     """Raise `Invalid` if the vectors of a method cannot be cut into this number of shards."""
-    if isinstance(shards, bool) or not isinstance(shards, int) or shards < 1:
-        raise Invalid(f"`server_shards` must be a whole number, 1 or more, got {shards!r}.")
+    check_integer("server_shards", shards)
     if shards == 1:
         return
     if shards > (most := max(parameters // BLOCK, 1)):
@@ -67,13 +69,12 @@ class ServerShard:
 
     def __init__(self, method: bytes, loads: Callable[[bytes], Any], threads: int, x: Any, wire: Wire) -> None:
         torch.set_num_threads(threads)
-        self.vectors, self.wire = LocalVectors(loads(method), tensor(x)), wire
+        self.vectors, self.wire = LocalVectors(loads(method), tensors(x)), wire
         self.update: Update | None = None  # validated, but not yet folded into the sum
 
     def validate(self, facts: Update, part: dict[str, Any]) -> float | Reason:
         """‖δ‖ of this slice of an update, or the reason to refuse it."""
-        vectors = {name: unpack(Packed.of(arrays, self.wire), self.wire) for name, arrays in part.items()}
-        self.update = facts._replace(delta=vectors["delta"], curvature=vectors.get("curvature"))
+        self.update = received(facts, part, self.wire)
         return self.vectors.validate(self.update, None)
 
     def fold(self, weight: float) -> None:
@@ -91,24 +92,16 @@ class ServerShard:
     def drop(self, s: int) -> None:
         self.vectors.drop(s)
 
-    def start(self) -> Any:
-        """This slice of x, for new jobs."""
-        return self.vectors.x.numpy()
-
-    def here(self) -> None:
+    def ping(self) -> None:
         """Return at once: a sign of life."""
 
     def read(self, name: str) -> Any:
         """A vector, or a dictionary of vectors (the outer state by name, past models by round)."""
-        value = getattr(self.vectors, name)
-        if isinstance(value, dict):
-            return {key: item.numpy() for key, item in value.items()}
-        return None if value is None else value.numpy()
+        return tree_map_only(Tensor, Tensor.numpy, getattr(self.vectors, name))
 
-    def put(self, x: Any, total: Any, state: dict[str, Any], past: dict[int, Any]) -> None:
-        own_total = None if total is None else tensor(total).clone()
-        own_state = {name: tensor(value).clone() for name, value in state.items()}
-        self.vectors.put(tensor(x).clone(), own_total, own_state, {s: tensor(v).clone() for s, v in past.items()})
+    def put(self, *vectors: Any) -> None:
+        """Replace all vectors; the arguments are those of `LocalVectors.put`, as arrays."""
+        self.vectors.put(*tree_map_only(Tensor, Tensor.clone, tensors(vectors)))
 
 
 class ShardedVectors:
@@ -133,37 +126,40 @@ class ShardedVectors:
     ) -> None:
         self._ray, self._method, self._keep_waiting = ray, method, keep_waiting
         self._bounds = bounds(len(x), shards)
-        self.actors = [new_actor(part) for part in self._cut(x)]
+        self.actors = [new_actor(self._slice(i, x)) for i in range(shards)]
         self._x: Vector | None = None  # the final model, once `close` was called
         self._finite, self._sent = True, list[Any]()
         self._start: Parts | None = None  # x for new jobs, until the next round
-        self._all("start")  # wait until all have started
+        self.check()  # wait until all have started
 
     @property
     def start(self) -> Parts:
-        self._start = self._start or Parts(tuple(actor.start.remote() for actor in self.actors))
+        self._start = self._start or Parts(tuple(actor.read.remote("x") for actor in self.actors))
         return self._start
 
     @property
     def x(self) -> Vector:
-        return self._x if self._x is not None else _joined(self._all("read", "x"))
+        x: Vector = self._read("x") if self._x is None else self._x
+        return x
 
     @property
     def sum(self) -> Vector | None:
-        totals = self._all("read", "sum")
-        return None if totals[0] is None else _joined(totals)
+        total: Vector | None = self._read("sum")
+        return total
 
     @property
     def state(self) -> State:
-        return _each(self._all("read", "state"))
+        state: State = self._read("state")
+        return state
 
     @property
     def past(self) -> dict[int, Vector]:
-        return _each(self._all("read", "past"))
+        past: dict[int, Vector] = self._read("past")
+        return past
 
     def check(self) -> None:
         """Raise `WorkFailed` if a shard has died."""
-        self._all("here")
+        self._all("ping")
 
     def close(self) -> None:
         """Copy x to this process; the other vectors are lost with the shards."""
@@ -208,18 +204,19 @@ class ShardedVectors:
 
     def put(self, x: Vector, total: Vector | None, state: State, past: dict[int, Vector]) -> None:
         self._start = None
-        totals = self._cut(total) if total is not None else [None] * len(self.actors)
-        states = [{name: self._cut(value)[i] for name, value in state.items()} for i in range(len(self.actors))]
-        pasts = [{s: self._cut(value)[i] for s, value in past.items()} for i in range(len(self.actors))]
-        slices = zip(self.actors, self._cut(x), totals, states, pasts, strict=True)
-        self._get([actor.put.remote(*each) for actor, *each in slices])
+        vectors = (x, total, state, past)
+        slices = [tree_map_only(Tensor, partial(self._slice, i), vectors) for i in range(len(self.actors))]
+        self._get([actor.put.remote(*each) for actor, each in zip(self.actors, slices, strict=True)])
         self._finite = bool(x.isfinite().all())
 
-    def _cut(self, v: Tensor) -> list[Any]:
-        """The slices of a vector. Any other tensor (a step counter) goes to every shard as it is."""
-        if v.shape != (self._bounds[-1],):
-            return [v.numpy()] * (len(self._bounds) - 1)
-        return [v[a:b].numpy() for a, b in pairwise(self._bounds)]
+    def _slice(self, i: int, v: Tensor) -> np.ndarray:
+        """Slice i of a vector. Any other tensor (a step counter) goes to every shard as it is."""
+        is_vector = v.shape == (self._bounds[-1],)
+        return (v[self._bounds[i] : self._bounds[i + 1]] if is_vector else v).numpy()
+
+    def _read(self, name: str) -> Any:
+        """A vector, or a dictionary of vectors, joined from its slices."""
+        return tree_map(_joined, *self._all("read", name))
 
     def _send(self, method: str, *args: Any) -> None:
         """Call a method of every shard without waiting; an error is raised by the next `_get`."""
@@ -242,11 +239,9 @@ class ShardedVectors:
         return answers[len(sent) :]
 
 
-def _each(parts: list[dict[Any, Any]]) -> dict[Any, Vector]:
-    return {name: _joined(part[name] for part in parts) for name in parts[0]}
-
-
-def _joined(parts: Iterable[Any]) -> Tensor:
+def _joined(*slices: np.ndarray | None) -> Tensor | None:
     """A vector from its slices; a scalar, which every shard has, from the first."""
-    tensors = [tensor(part) for part in parts]
-    return torch.cat(tensors) if tensors[0].dim() else tensors[0].clone()
+    vectors: tuple[Tensor | None, ...] = tensors(slices)
+    if vectors[0] is None:
+        return None
+    return torch.cat(vectors) if vectors[0].dim() else vectors[0].clone()  # type: ignore[arg-type]

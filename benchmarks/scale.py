@@ -33,7 +33,7 @@ import tardygrad as tg
 from tardygrad.core.messages import Advanced
 from tardygrad.engines.wire import BLOCK, Wire, send
 from tardygrad.fleet import Link, Uniform
-from tardygrad.runs.memory import needs, size
+from tardygrad.runs.memory import Meter, size
 
 RESULTS = Path(__file__).parent / "results" / "ray_throughput.json"
 SLOW = 0.125  # GB/s, for the table of links
@@ -218,7 +218,7 @@ def memory(scene: Scene, shards: int) -> Table:
         method = tg.sgdclip(
             local_lr=0.1, local_clip=1.0, lr=1.0, buffer=n, local_steps=1, mode="client", compensate=curvature
         )
-        found.append(needs(method, task))
+        found.append(Meter(method, task))
     made.add_row("worker: its job's model, in the store", *(size(one.model) for one in found))
     made.add_row("worker: its work", *(size(one.work) for one in found))
     made.add_row("worker: its update, in the store", *(size(one.update) for one in found))

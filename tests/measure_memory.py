@@ -45,13 +45,12 @@ def measure(how: dict[str, object], out: str | None) -> None:
     torch.set_num_threads(1)
     task, fleet = Wide(9_000_000), tg.Fleet.paper(clients=12)
     method = tg.clip2(local_lr=0.1, local_clip=1.0, lr=1.0, clip=1.0, buffer=4, local_steps=2, **how)  # type: ignore
-    needs = memory.needs(method, task, checkpoint_every=3 if out else 0)
-    foreseen = memory.foresee(method, task, fleet, needs, rounds=5)
+    forecast = memory.Meter(method, task, checkpoint_every=3 if out else 0).forecast(fleet, rounds=5)
     tg.simulate(method, Wide(1_000_000), fleet, rounds=2, evaluate_every=0)  # what is loaded when it is first needed
     Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
     before = status("VmRSS")
     tg.simulate(method, task, fleet, rounds=5, evaluate_every=0, checkpoint_every=3, out=out)
-    print(json.dumps({"foreseen": foreseen.peak, "real": status("VmHWM") - before, "text": str(foreseen)}))
+    print(json.dumps({"forecast": forecast.peak, "real": status("VmHWM") - before, "text": str(forecast)}))
 
 
 if __name__ == "__main__":

@@ -205,16 +205,16 @@ def alive(one: tg.Method) -> list[int]:
 @pytest.mark.parametrize("every", [1, 4])
 def test_the_models_of_all_levels_are_foreseen(exchange: float, every: int) -> None:
     one = method(regions=3, exchange=exchange, every=every)
-    watch = memory.Watch(memory.Needs(own=1, model=1, update=0, work=0, step=0))
     still = clock(clients=12, parameters=50)
+    meter = memory.Meter(one, still)
     server = served(one, still.init(0), 12)
-    foreseen = [len(watch.alive) for _ in watch.over(server, tg.drive(server, tg.SimPool(still, one, fleet()), 60))]
-    assert foreseen == alive(one)
+    events = tg.drive(server, tg.SimPool(still, one, fleet()), 60)
+    assert [len(meter.alive) for _ in meter.follow(server, events)] == alive(one)
 
 
 def test_on_the_real_clock_the_models_of_all_levels_are_bounded() -> None:
     one, task = method(regions=3, exchange=2.5), tg.tasks.quadratic(clients=12, dimension=50)
-    bound = memory.bound(one, task, memory.needs(one, task), rounds=60)
+    bound = memory.Meter(one, task).bound(rounds=60)
     assert bound.parts["start vectors"].number == 12 + 3 * 3 >= max(alive(one)) - 1
 
 

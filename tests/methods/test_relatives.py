@@ -297,17 +297,17 @@ def test_every_kind_of_method_is_in_the_battery() -> None:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_the_memory_of_states_is_foreseen(name: str) -> None:
+def test_the_memory_of_states_is_forecast(name: str) -> None:
     one, here = method(name), tg.tasks.quadratic(clients=12, dimension=1000)
-    need = memory.needs(one, here, checkpoint_every=4)
-    found = memory.foresee(one, here, fleet(), need, rounds=rounds(name))
+    need = memory.Meter(one, here, checkpoint_every=4)
+    found = need.forecast(fleet(), rounds=rounds(name))
     assert found.peak == sum(part.bytes for part in found.parts.values()) > need.own
     server = tg.simulate(one, here, fleet(), rounds=rounds(name), evaluate_every=0).server
     outer = sum(long(level.vectors.state) for level in server.levels)
     kept = {long(state) for level in server.levels for state in level.client_states.values()} or {0}
     assert len(kept) == 1
-    assert need.outer == outer + 12 * max(kept)
-    assert need.own == 4000 * (1 + len(server.levels)) + need.outer  # x, and a sum for each server
+    assert need.states == outer + 12 * max(kept)
+    assert need.own == 4000 * (1 + len(server.levels)) + need.states  # x, and a sum for each server
     assert need.update == 4000 * (1 + one.compensate) + max(kept)
     assert (max(kept) > 0) == (name in KEEPING)
 
@@ -318,10 +318,10 @@ def long(state: dict[str, torch.Tensor]) -> int:
 
 
 def test_the_state_of_an_outer_step_counts_twice_while_a_round_is_made() -> None:
-    need = memory.needs(method("fadas"), tg.tasks.quadratic(clients=12, dimension=1000))
+    need = memory.Meter(method("fadas"), tg.tasks.quadratic(clients=12, dimension=1000))
     assert need.own == 5 * 4000  # x, the sum, m, v, v̂
     assert need.step == (memory.ROUND + 3) * 4000
-    assert need.outer == 3 * 4000
+    assert need.states == 3 * 4000
 
 
 @pytest.mark.parametrize(

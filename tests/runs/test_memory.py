@@ -1,4 +1,4 @@
-"""Memory: what is foreseen is what is there, counted exactly and measured in a process of its own."""
+"""Memory: what is forecast is what is there, counted exactly and measured in a process of its own."""
 
 from __future__ import annotations
 
@@ -43,22 +43,21 @@ def models_alive(one: tg.Method, task: Any) -> Iterator[int]:
 @pytest.mark.parametrize("mode", ["sync", "server", "client"])
 @pytest.mark.parametrize("compensate", [False, True])
 @pytest.mark.parametrize("buffer", [1, 3, 8])
-def test_the_models_alive_are_foreseen_at_every_event(mode: Any, compensate: bool, buffer: int) -> None:
+def test_the_models_alive_are_counted_at_every_event(mode: Any, compensate: bool, buffer: int) -> None:
     one = method(mode=mode, compensate=compensate, buffer=buffer)
-    watch = memory.Watch(memory.Needs(own=1, model=1, update=0, work=0, step=0))
     still = clock(clients=12, parameters=50)
+    meter = memory.Meter(one, still)
     server = tg.Server(one, still.init(0), clients=12, seed=0)
     events = tg.drive(server, tg.SimPool(still, one, fleet()), ROUNDS)
-    foreseen = [len(watch.alive) for _ in watch.over(server, events)]
+    counted = [len(meter.alive) for _ in meter.follow(server, events)]
     real = list(models_alive(one, tg.tasks.quadratic(clients=12, dimension=50)))
-    assert foreseen == real
-    assert watch.memory.peak == watch.memory.parts["start vectors"].bytes + 1 == max(real)
-    assert watch.memory.rounds == ROUNDS
+    assert counted == real
+    assert meter.memory.rounds == ROUNDS
 
 
 def test_a_peak_is_the_sum_of_its_parts() -> None:
     one, task = method(mode="client", buffer=3, compensate=True), tg.tasks.quadratic(clients=12, dimension=1000)
-    found = memory.foresee(one, task, fleet(), memory.needs(one, task), rounds=ROUNDS)
+    found = memory.Meter(one, task).forecast(fleet(), rounds=ROUNDS)
     parts = {name: tuple(part) for name, part in found.parts.items()}
     starts = max(models_alive(one, task)) - 1
     assert parts["model"] == (None, 2 * 4000)  # x and the sum
@@ -72,26 +71,25 @@ def test_a_peak_is_the_sum_of_its_parts() -> None:
 
 def test_checkpoints_processes_batches_and_threads_cost_more() -> None:
     one, task = method(mode="client", buffer=3), tg.tasks.quadratic(clients=12, dimension=1000)
-    plain, recorded, crew, together, threads = (
-        memory.needs(one, task, **how)
+    plain, recorded, crew, together = (
+        memory.Meter(one, task, **how)
         for how in (
             {},
             {"checkpoint_every": 10},
             {"processes": 2},
             {"batch": 4, "checkpoint_every": 10},
-            {"threads": 2},
         )
     )
-    peaks = [memory.foresee(one, task, fleet(), needs, rounds=ROUNDS) for needs in (plain, recorded, crew, together)]
-    assert peaks[0].parts["check sum"].bytes == 0
-    assert peaks[1].parts["check sum"].bytes == 4000 + peaks[1].parts["start vectors"].bytes
+    peaks = [meter.forecast(fleet(), rounds=ROUNDS) for meter in (plain, recorded, crew, together)]
+    assert peaks[0].parts["checkpoint"].bytes == 0
+    assert peaks[1].parts["checkpoint"].bytes == 4000 + peaks[1].parts["start vectors"].bytes
     assert peaks[2].parts["updates"].bytes == 4000 * (1 + 11)  # the last, and one for every client at work
     assert peaks[2].parts["work"].bytes >= 2 * peaks[0].parts["work"].bytes
     assert together.work == 4 * plain.work
     assert peaks[3].parts["updates"].bytes == 4000 * (1 + 11)
-    assert peaks[3].parts["check sum"].bytes == 4000 * (1 + 11) + peaks[3].parts["start vectors"].bytes
+    assert peaks[3].parts["checkpoint"].bytes == 4000 * (1 + 11) + peaks[3].parts["start vectors"].bytes
     for mode, starts in {"client": 12, "server": 12, "sync": 0}.items():
-        bound = memory.bound(method(mode=mode, buffer=3), task, threads, rounds=ROUNDS)
+        bound = memory.Meter(method(mode=mode, buffer=3), task, threads=2).bound(rounds=ROUNDS)
         assert bound.parts["start vectors"].number == starts
 
 
@@ -125,11 +123,11 @@ def test_frozen_weights_are_in_no_vector_and_are_counted_once_for_every_thread()
         most = max(most, len(server.vectors.past))
         assert {x.numel() for x in held} == {task.parameters} == {trained}
     assert most > 3
-    needs = memory.needs(one, task)
+    needs = memory.Meter(one, task)
     assert (needs.model, needs.update) == (4 * trained, 8 * trained)
     x, made, copied, kept = 4 * trained, 4 * (trained + untrained), 4 * untrained, 2 * 4 * trained
     assert needs.own == 2 * x + made + copied + kept
-    crew = memory.needs(one, task, processes=3)
+    crew = memory.Meter(one, task, processes=3)
     assert crew.work == 3 * (5 * x + 4 * untrained + 2 * x) + 2 * x + 7 * x
 
 
@@ -141,21 +139,21 @@ def test_the_state_of_an_outer_step_is_part_of_the_model() -> None:
     plain = method(buffer=3)
     one = tg.Method(name="Adam", inner=plain.inner, outer=adam, buffer=3, local_steps=1)
     task = tg.tasks.quadratic(clients=12, dimension=1000)
-    assert memory.needs(one, task).own - memory.needs(plain, task).own == 8000
+    assert memory.Meter(one, task).own - memory.Meter(plain, task).own == 8000
 
 
-def test_a_run_that_would_starve_is_foreseen_up_to_there() -> None:
+def test_a_run_that_would_starve_is_forecast_up_to_there() -> None:
     starving = tg.Fleet.paper(clients=2).crash(client=0, at=30.0).crash(client=1, at=30.0)
     one, task = method(mode="client", buffer=1), tg.tasks.quadratic(clients=2, dimension=10)
-    found = memory.foresee(one, task, starving, memory.needs(one, task), rounds=1000)
+    found = memory.Meter(one, task).forecast(starving, rounds=1000)
     assert 0 < found.rounds < 1000
-    near = memory.foresee(one, task, starving, memory.needs(one, task), rounds=1000, messages=5)
+    near = memory.Meter(one, task).forecast(starving, rounds=1000, messages=5)
     assert 0 < near.rounds < found.rounds
 
 
 def test_too_much_is_refused_with_the_arithmetic() -> None:
     one, task = method(mode="sync", buffer=3), tg.tasks.quadratic(clients=12, dimension=1000)
-    found = memory.foresee(one, task, fleet(), memory.needs(one, task), rounds=10)
+    found = memory.Meter(one, task).forecast(fleet(), rounds=10)
     found.check(found.peak)
     with pytest.raises(tg.Invalid, match=r"must fit in \d+ kB, got 28 kB = model 8 kB \+ .* in round \d+\. Allow more"):
         found.check(found.peak - 1000)
@@ -169,10 +167,10 @@ def test_what_is_no_amount_of_memory_is_refused(text: str) -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux to measure")
 @pytest.mark.parametrize("how", [{"mode": "client", "compensate": True}, {"mode": "sync"}], ids=["client", "sync"])
-def test_the_peak_that_a_run_takes_is_the_one_foreseen(how: dict[str, Any], tmp_path: Path) -> None:
+def test_the_peak_that_a_run_takes_is_the_one_forecast(how: dict[str, Any], tmp_path: Path) -> None:
     """Within a third and 60 MB, of some 300 and 650 MB."""
     command = [sys.executable, "-m", "tests.measure_memory", json.dumps(how), str(tmp_path / "out")]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2])
     found = json.loads(done.stdout)
-    assert found["real"] < 1.35 * found["foreseen"] + 60e6, found
-    assert found["foreseen"] < 1.35 * found["real"] + 60e6, found
+    assert found["real"] < 1.35 * found["forecast"] + 60e6, found
+    assert found["forecast"] < 1.35 * found["real"] + 60e6, found

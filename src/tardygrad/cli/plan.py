@@ -15,7 +15,7 @@ from tardygrad.engines.sim.pool import SimPool
 from tardygrad.errors import Invalid
 from tardygrad.fleet import Fleet
 from tardygrad.runs.loop import drive
-from tardygrad.runs.memory import Memory, Watch, read_size, size
+from tardygrad.runs.memory import Memory, read_size, size
 from tardygrad.runs.run import plural
 from tardygrad.spec import spec
 from tardygrad.tasks.clock import clock
@@ -115,11 +115,11 @@ def simulated(built: spec.Built, fleet: Fleet) -> Plan:
     task = clock(clients=fleet.clients, parameters=parameters)
     server = serve(method, task.init(seed), clients=fleet.clients, seed=seed)
     pool = SimPool(task, method, fleet)
-    watch, shifts, lost = Watch(built.needs()), Shifts(), 0
+    meter, shifts, lost = built.meter(), Shifts(), 0
     classes = fleet.classes
     delays: dict[str, list[int]] = {name: [] for name in classes}
     events = counted(drive(server, pool, rounds), total=rounds * method.buffer, what="updates")
-    for event in watch.over(server, events):
+    for event in meter.follow(server, events):
         shifts.note(event)
         _, message, happened, _ = event
         lost += isinstance(message, Lost)
@@ -138,7 +138,7 @@ def simulated(built: spec.Built, fleet: Fleet) -> Plan:
         idle=shifts.idle(fleet.clients, time),
         lost=lost,
         classes=_shares(fleet, delays),
-        memory=watch.memory if built.simulated else built.memory(),
+        memory=meter.memory if built.simulated else built.memory(),
     )
 
 

@@ -16,7 +16,7 @@ from tardygrad.core.transforms import State, Step
 
 
 class VectorStore(Protocol):
-    """Stores x and all vectors of its length: in this process (`LocalVectors`) or in shards (engines/ray/server_shards.py)."""
+    """Stores x and all vectors of its length: in this process (`LocalVectors`), or in shards (engines/ray)."""
 
     @property
     def start(self) -> Vector | Parts:

@@ -1,4 +1,4 @@
-"""A prediction of the peak memory of a run's vectors.
+"""A forecast of the peak memory of a run's vectors.
 
 How many vectors are alive at once depends only on the clock. So the server and the simulator are run without training,
 and the models that they hold are counted. The parts:
@@ -9,7 +9,7 @@ and the models that they hold are counted. The parts:
     updates        δ, with DC also A: of the last update to arrive, and of those computed before they are due
     work           of a job: local x, gradient, clipped gradient, move, with DC also A; or of the server while it
                    completes a round: Δ and move. With several processes, of all, and what they read and send
-    check sum      a new checkpoint, which is read back to compute its checksum
+    checkpoint     a new checkpoint, which is read back to compute its checksum
 
 Data, activations, Python and torch are not counted.
 """
@@ -75,25 +75,8 @@ class Memory(NamedTuple):
             raise Invalid(f"the vectors of this run must fit in {size(limit)}, got {self} in round {self.round}. {fix}")
 
 
-class Needs(NamedTuple):
-    """The bytes of one vector or set of vectors of each kind."""
-
-    own: int  # vectors that exist all the time
-    model: int  # x with its buffers
-    update: int
-    work: int  # of all jobs that are computed at once
-    step: int  # of the server while it completes a round
-    apart: bool = False  # whether jobs are computed while the server completes a round
-    ahead: int = 0  # largest number of updates that are computed before they are due
-    saved: bool = False  # whether checkpoints contain these
-    checkpoint_every: int = 0  # rounds; 0: never
-    outer: int = 0  # the part of `own` that checkpoints contain: states of steps
-
-
-def needs(
-    method: Method, task: Task, *, processes: int = 1, threads: int = 0, batch: int = 1, checkpoint_every: int = 0
-) -> Needs:
-    """The memory needs of a run.
+class Meter:
+    """Counts the vectors of a run without training, and keeps its peak memory.
 
     Args:
         processes: processes that compute jobs; 1 is this process, 0 is one for every core.
@@ -101,35 +84,110 @@ def needs(
         batch: number of jobs computed at once.
         checkpoint_every: rounds between checkpoints; 0: never.
     """
-    d, dc = task.parameters, method.compensate
-    processes = processes or len(os.sched_getaffinity(0))
-    x, module_buffers = 4 * d, sum(tensor.nbytes for tensor in task.init_module_buffers() or ())
-    module, frozen = _module(task)
-    module_work = 2 * x if module else 0  # the x and gradient that the task keeps
-    outer, inner = _state(method.outer, d), _state(method.inner, d)
-    if method.regions:
-        outer = len(method.regions.members(task.clients)) * outer + _state(method.regions.outer, d)
-    if method.curvature:
-        inner += _state(method.curvature.weigh, d)
-    kept_states = task.clients * inner if method.keep else 0
-    update = x * (1 + dc) + module_buffers + inner * method.keep
-    job = (WORK + dc + method.inner.scratch) * x + module_buffers + inner
-    step = (ROUND + dc) * x + outer  # the old state is kept until the round is complete
-    sums = 1 + (len(method.regions.members(task.clients)) if method.regions else 0)
-    own = (1 + sums) * x + module_buffers + outer + module + frozen + module_work + kept_states
-    if processes > 1:
-        work, ahead = (
-            processes * (job + frozen + update) + update + places(processes) * (x + module_buffers),
-            AHEAD * processes,
-        )
-    elif threads > 0:
-        work, ahead = threads * (job + frozen), task.clients
-    else:
-        work, ahead = batch * job - module_work, task.clients if batch > 1 else 0  # a new job may be due earlier
-    apart = processes > 1 or threads > 0
-    return Needs(
-        own, x + module_buffers, update, work, step, apart, ahead, batch > 1, checkpoint_every, outer + kept_states
-    )
+
+    def __init__(
+        self,
+        method: Method,
+        task: Task,
+        *,
+        processes: int = 1,
+        threads: int = 0,
+        batch: int = 1,
+        checkpoint_every: int = 0,
+    ) -> None:
+        self.method, self.task, self.checkpoint_every = method, task, checkpoint_every
+        self.alive: dict[int, ref[Tensor]] = {}  # models that are still referenced, x included, by id
+        self.memory = Memory(0, 0, 0, {})
+        d, dc, clients = task.parameters, method.compensate, task.clients
+        x, module_buffers = 4 * d, sum(tensor.nbytes for tensor in task.init_module_buffers() or ())
+        module, frozen = _module(task)
+        module_work = 2 * x if module else 0  # the x and gradient that the task keeps
+        regions = len(method.regions.members(clients)) if method.regions else 0
+        outer, inner = _state(method.outer, d) * (regions or 1), _state(method.inner, d)
+        outer += _state(method.regions.outer, d) if method.regions else 0
+        inner += _state(method.curvature.weigh, d) if method.curvature else 0
+        job = (WORK + dc + method.inner.scratch) * x + module_buffers + inner
+        self.states = outer + (clients * inner if method.keep else 0)  # bytes that checkpoints contain, and so on:
+        self.model = x + module_buffers
+        self.own = (1 + regions) * x + self.model + self.states + module + frozen + module_work  # exist all the time
+        self.update = x * (1 + dc) + module_buffers + inner * method.keep
+        self.step = (ROUND + dc) * x + outer  # to complete a round; the old state is kept until then
+        processes = processes or len(os.sched_getaffinity(0))
+        self.apart = processes > 1 or threads > 0  # whether jobs are computed while the server completes a round
+        self.batched = batch > 1
+        if processes > 1:  # `ahead`: the largest number of updates that are computed before they are due
+            self.work = processes * (job + frozen + self.update) + self.update + places(processes) * self.model
+            self.ahead = AHEAD * processes
+        elif threads > 0:
+            self.work, self.ahead = threads * (job + frozen), clients
+        else:
+            self.work, self.ahead = batch * job - module_work, clients if self.batched else 0
+
+    def follow(self, server: ServerLike, events: Iterable[Event]) -> Iterator[Event]:
+        """Yield the events of a run, and update the peak after each."""
+        starts = 0
+        self._track(server.models())
+        for event in events:
+            advanced = isinstance(event.happened, Advanced)
+            if advanced or self.method.regions:  # servers exchange models at any message
+                self._track([*server.models(), *(as_vector(job.x) for job in event.jobs)])
+            yield event  # now the caller no longer references the previous one
+            jobs = len(server.roster.jobs)
+            if advanced:
+                self._note(server.round, jobs, starts, 1, self.step + self.work * self.apart)
+                if self.checkpoint_every and server.round % self.checkpoint_every == 0:
+                    self._note_checkpoint(server.round, jobs)
+            starts = len(self.alive) - 1
+            held = event.message is not None  # the last message is kept until the next arrives
+            self._note(server.round, jobs, starts, int(held), self.work)
+        if self.checkpoint_every:
+            self._note_checkpoint(server.round, len(server.roster.jobs))
+
+    def forecast(self, fleet: Fleet, *, rounds: int, seed: int = 0, messages: int | None = None) -> Memory:
+        """The peak memory of a simulated run, if no update is refused for its content.
+
+        Args:
+            messages: stop after this number of messages; None: at the end of the run.
+        """
+        clock = Clock(self.task.clients, self.task.parameters)
+        server = serve(self.method, clock.init(seed), clients=clock.clients, seed=seed)
+        pool = SimPool(clock, self.method, fleet)
+        with suppress(Starved):  # the run itself will report that
+            for _ in islice(self.follow(server, drive(server, pool, rounds)), messages):
+                pass
+        return self.memory
+
+    def bound(self, *, rounds: int) -> Memory:
+        """An upper bound for a run in real time, whose order is unknown: every job started from another round."""
+        server = serve(self.method, torch.empty(0), clients=self.task.clients, seed=0)
+        jobs = server.roster.places
+        starts = 0 if self.method.mode == "sync" else min(jobs, rounds)
+        starts += 3 * (len(server.levels) - 1)  # for each region its model, its reference and a message
+        self._note(rounds, jobs, starts, 1, self.step + self.work)
+        return self.memory
+
+    def _track(self, models: Iterable[Tensor]) -> None:
+        for x in models:
+            self.alive.setdefault(id(x), ref(x, lambda _, name=id(x): self.alive.pop(name, None)))  # type: ignore[misc]
+
+    def _note_checkpoint(self, round: int, jobs: int) -> None:
+        models, updates = len(self.alive), min(self.ahead, jobs) if self.batched else 0
+        written = models * self.model + self.states + updates * self.update
+        self._note(round, jobs, models - 1, 1, self.work * self.apart, written)
+
+    def _note(self, round: int, jobs: int, starts: int, updates: int, work: int, checkpoint: int = 0) -> None:
+        updates += min(self.ahead, jobs)
+        parts = {
+            "model": Part(None, self.own),
+            "start vectors": Part(starts, starts * self.model),
+            "updates": Part(updates, updates * self.update),
+            "work": Part(None, work),
+            "checkpoint": Part(None, checkpoint),
+        }
+        peak = sum(part.bytes for part in parts.values())
+        self.memory = self.memory._replace(rounds=round)
+        if peak > self.memory.peak:
+            self.memory = Memory(peak, round, round, parts)
 
 
 def _module(task: Task) -> tuple[int, int]:
@@ -150,85 +208,6 @@ def _state(transform: Transform, parameters: int) -> int:
         return sum(value.nbytes for value in state.values())
 
     return (after(2) - after(1)) * parameters
-
-
-class Watch:
-    """Observes a run without training, and keeps its peak memory."""
-
-    def __init__(self, needs: Needs) -> None:
-        self.needs = needs
-        self.alive: dict[int, ref[Tensor]] = {}  # models that are still referenced, x included, by id
-        self.memory = Memory(0, 0, 0, {})
-
-    def over(self, server: ServerLike, events: Iterable[Event]) -> Iterator[Event]:
-        """Yield the events, and update the peak after each."""
-        needs, last = self.needs, 0
-        self._track(server)
-        for event in events:
-            if isinstance(event.happened, Advanced) or server.method.regions:  # servers exchange models at any message
-                self._track(server, *(as_vector(job.x) for job in event.jobs))
-            yield event  # now the caller no longer references the previous one
-            if isinstance(event.happened, Advanced):
-                self._note(server.round, len(server.roster.jobs), last, 1, needs.step + needs.work * needs.apart)
-                if needs.checkpoint_every and server.round % needs.checkpoint_every == 0:
-                    self._note_checkpoint(server)
-            last = len(self.alive) - 1
-            held = event.message is not None  # the last message is kept until the next arrives
-            self._note(server.round, len(server.roster.jobs), last, int(held), needs.work)
-        if needs.checkpoint_every:
-            self._note_checkpoint(server)
-
-    def _track(self, server: ServerLike, *sent: Tensor) -> None:
-        for x in (*server.models(), *sent):
-            self.alive.setdefault(id(x), ref(x, lambda _, name=id(x): self.alive.pop(name, None)))  # type: ignore[misc]
-
-    def _note_checkpoint(self, server: ServerLike) -> None:
-        needs, models = self.needs, len(self.alive)
-        written = (
-            models * needs.model + needs.outer + min(needs.ahead, len(server.roster.jobs)) * needs.update * needs.saved
-        )
-        self._note(server.round, len(server.roster.jobs), models - 1, 1, needs.work * needs.apart, written)
-
-    def _note(self, at: int, jobs: int, starts: int, updates: int, work: int, written: int = 0) -> None:
-        needs = self.needs
-        updates += min(needs.ahead, jobs)
-        parts = {
-            "model": Part(None, needs.own),
-            "start vectors": Part(starts, starts * needs.model),
-            "updates": Part(updates, updates * needs.update),
-            "work": Part(None, work),
-            "check sum": Part(None, written),
-        }
-        peak = sum(part.bytes for part in parts.values())
-        self.memory = self.memory._replace(rounds=at) if peak <= self.memory.peak else Memory(peak, at, at, parts)
-
-
-def foresee(
-    method: Method, task: Task, fleet: Fleet, needs: Needs, *, rounds: int, seed: int = 0, messages: int | None = None
-) -> Memory:
-    """The peak memory of a simulated run, if no update is refused for its content.
-
-    Args:
-        needs: see `needs`.
-        messages: stop after this number of messages; None: at the end of the run.
-    """
-    clock = Clock(task.clients, task.parameters)
-    server = serve(method, clock.init(seed), clients=task.clients, seed=seed)
-    watch, pool = Watch(needs), SimPool(clock, method, fleet)
-    with suppress(Starved):  # the run itself will report that
-        for _ in islice(watch.over(server, drive(server, pool, rounds)), messages):
-            pass
-    return watch.memory
-
-
-def bound(method: Method, task: Task, needs: Needs, *, rounds: int) -> Memory:
-    """An upper bound for a run in real time, whose order is unknown: every job at work started from another round."""
-    watch, server = Watch(needs), serve(method, torch.empty(0), clients=task.clients, seed=0)
-    jobs = server.roster.places
-    starts = 0 if method.mode == "sync" else min(jobs, rounds)
-    starts += 3 * (len(server.levels) - 1)  # for each region its model, its reference and a message
-    watch._note(0, jobs, starts, 1, needs.step + needs.work)
-    return watch.memory._replace(round=rounds, rounds=rounds)
 
 
 def size(number: int) -> str:

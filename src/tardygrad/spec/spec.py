@@ -24,7 +24,7 @@ from tardygrad.engines.pool import Pool
 from tardygrad.engines.sim.pool import SimPool
 from tardygrad.errors import Invalid, check_integer, nearest
 from tardygrad.fleet import Fleet
-from tardygrad.runs.memory import Memory, Needs, bound, foresee, needs
+from tardygrad.runs.memory import Memory, Meter
 from tardygrad.spec.kinds import (
     ENGINES,
     FROM_OTHER_TABLES,
@@ -85,18 +85,17 @@ class Built(NamedTuple):
         pool: Pool = call(self.engine.make, others | self.engine.arguments, "engine")
         return pool
 
-    def needs(self) -> Needs:
-        """The memory needs of the run's vectors."""
+    def meter(self) -> Meter:
+        """A meter for the memory of the run's vectors."""
         workers = "processes" if self.simulated else "threads"
         numbers = {workers: self.engine.arguments["workers"], "batch": self.engine.arguments.get("batch", 1)}
-        return needs(self.method, self.task, **numbers, checkpoint_every=self.run.checkpoint_every)
+        return Meter(self.method, self.task, **numbers, checkpoint_every=self.run.checkpoint_every)
 
     def memory(self, messages: int | None = None) -> Memory:
         """The peak memory of all vectors; on the simulator, up to the first `messages`."""
         if not self.simulated or self.fleet is None:
-            return bound(self.method, self.task, self.needs(), rounds=self.rounds)
-        rounds, seed = self.rounds, self.run.seed
-        return foresee(self.method, self.task, self.fleet, self.needs(), rounds=rounds, seed=seed, messages=messages)
+            return self.meter().bound(rounds=self.rounds)
+        return self.meter().forecast(self.fleet, rounds=self.rounds, seed=self.run.seed, messages=messages)
 
 
 @dataclass(frozen=True)

@@ -130,7 +130,7 @@ def wired(n: int, repeats: int) -> dict[str, float]:
         return {
             f"{wire} pack": lambda: send(v, None, wire),
             f"{wire} send": lambda: send(v, error, wire),
-            f"{wire} unpack": lambda: unpack(packed, wire),
+            f"{wire} unpack": lambda: unpack(packed),
         }
 
     ours = {name: call for wire in get_args(Wire)[1:] for name, call in calls(wire, send(v, None, wire)[0]).items()}

@@ -282,7 +282,7 @@ Sent = tuple[Packed, Packed, Tensor | None, Tensor, Tensor]
 
 def sent(v: Tensor, error: Tensor | None, wire: Wire) -> Sent:
     (packed, _), (fed, left) = send(v, None, wire), send(v, error, wire)
-    return packed, fed, left, unpack(packed, wire), unpack(fed, wire)
+    return packed, fed, left, unpack(packed), unpack(fed)
 
 
 def assert_the_same(a: Sent, b: Sent) -> None:

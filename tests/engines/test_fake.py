@@ -62,7 +62,7 @@ class FakePool(tg.Pool):
         self.now += 1.0
         update = perform(job := self.jobs.popleft(), self.task, self.method)
         packed, self.errors[job.client] = pack(update, self.errors.get(job.client, {}), "int8")
-        vectors = {name: unpack(vector, "int8") for name, vector in packed.items()}
+        vectors = {name: unpack(vector) for name, vector in packed.items()}
         return update._replace(**vectors)
 
     def interrupt(self, on: bool = True) -> None:

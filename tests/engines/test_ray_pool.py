@@ -185,9 +185,10 @@ def test_the_settings_of_the_process_are_left_as_they_were(scene: Scene) -> None
 
 def test_a_start_vector_is_put_once_and_let_go(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     put, seen = ray.put, []
-    monkeypatch.setattr(ray, "put", lambda value: seen.append(value) or put(value))
+    monkeypatch.setattr(ray, "put", lambda value: seen.append(len(value)) or put(value))
     for job in scene.jobs():
         scene.pool.submit(job)
+    del job
     for _ in range(CLIENTS):
         assert isinstance(scene.pool.next(), tg.Update)
     assert len(seen) == 1

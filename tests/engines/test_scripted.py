@@ -37,7 +37,7 @@ class ByHand:
             packed, self.left[job.client, name] = send(
                 getattr(made, name), self.left.get((job.client, name)), self.wire
             )
-            made = made._replace(**{name: unpack(packed, self.wire)})
+            made = made._replace(**{name: unpack(packed)})
         return made
 
     def forget(self, *clients: int) -> None:

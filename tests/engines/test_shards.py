@@ -75,7 +75,7 @@ RAY = SimpleNamespace(
 
 def cut(one: tg.Method, x: torch.Tensor, shards: int, wire: Any = "float32") -> ShardedVectors:
     def hire(part: Any) -> Actor:
-        return Actor(ServerShard(b"", lambda _: one, 1, part, wire))
+        return Actor(ServerShard(b"", lambda _: one, 1, part))
 
     return ShardedVectors(RAY, hire, one, x, shards)
 
@@ -184,7 +184,7 @@ def test_whatever_they_travel_as(wire: Any) -> None:
     for client in (0, 1, 2, 0, 3, 1):
         update = tg.work(jobs[client], here, one)
         assert update.curvature is not None
-        arrived = [unpack(send(v, None, wire)[0], wire) for v in (update.delta, update.curvature)]
+        arrived = [unpack(send(v, None, wire)[0]) for v in (update.delta, update.curvature)]
         sent = whole.receive(update._replace(delta=arrived[0], curvature=arrived[1])).jobs
         give(sliced, update, 0.0, 3, wire)
         jobs |= {job.client: job for job in sent}
@@ -359,6 +359,6 @@ def test_slices_that_do_not_answer_are_not_waited_for_for_ever() -> None:
     one = MAKE["clip2"]("client")
     with pytest.raises(tg.WorkFailed, match="no answer"):
         ShardedVectors(
-            slow, lambda part: Actor(ServerShard(b"", lambda _: one, 1, part, "float32")), one, torch.zeros(D), 2, still
+            slow, lambda part: Actor(ServerShard(b"", lambda _: one, 1, part)), one, torch.zeros(D), 2, still
         )
     assert next(looks, None) is None

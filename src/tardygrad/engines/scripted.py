@@ -82,5 +82,5 @@ class ScriptedPool(Pool):
     def _work(self, client: int) -> Update:
         update = perform(self.jobs.pop(client), self.task, self.method)
         packed, self.errors[client] = pack(update, self.errors.get(client, {}), self.wire)
-        vectors = {name: unpack(vector, self.wire) for name, vector in packed.items()}
+        vectors = {name: unpack(vector) for name, vector in packed.items()}
         return update._replace(delta=vectors["delta"], curvature=vectors.get("curvature"))

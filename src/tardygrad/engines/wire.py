@@ -14,12 +14,12 @@ for the numbers of a block that is not finite; its scale is the same, so it is s
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from types import SimpleNamespace
 from typing import Literal, NamedTuple, Self, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.dlpack import from_dlpack
 
 from tardygrad.core import kernels
 from tardygrad.errors import Invalid
@@ -56,32 +56,20 @@ class Packed(NamedTuple):
         return tuple(tensor.cpu().numpy() for tensor in (numbers, self.scales) if tensor is not None)
 
     @classmethod
-    def of(cls, arrays: Sequence[np.ndarray], wire: Wire) -> Self:
+    def of(cls, arrays: Sequence[np.ndarray]) -> Self:
         """The inverse of `arrays`, on the same memory: do not write to it if the arrays are read-only."""
-        check_wire(wire)
-        size = arrays[0].size if arrays else 0
-        wanted = [(np.dtype("uint16" if wire == "bfloat16" else wire), (size,))]
-        if wire in _SCALED:
-            wanted.append((np.dtype("float32"), (_blocks(size),)))
-        kinds = [(array.dtype, array.shape) for array in arrays]
-        if kinds != wanted or not all(array.flags.c_contiguous for array in arrays):
-            rule, got = (" and ".join(f"{dtype}{list(shape)}" for dtype, shape in pairs) for pairs in (wanted, kinds))
-            raise Invalid(f"a vector packed as {wire!r} must be contiguous arrays {rule}, got {got or 'nothing'}.")
-        numbers, *scales = map(_tensor, arrays)
-        return cls(numbers.view(torch.bfloat16) if wire == "bfloat16" else numbers, *scales)
+        numbers, *scales = map(from_dlpack, arrays)  # `from_numpy` warns of read-only arrays
+        return cls(numbers.view(torch.bfloat16) if numbers.dtype == torch.uint16 else numbers, *scales)
 
 
-def unpack(packed: Packed, wire: Wire) -> Tensor:
+def unpack(packed: Packed) -> Tensor:
     """The float32 vector: numbers · s, or numbers / 127 · s for int8; for float32 the same tensor."""
-    check_wire(wire)
-    if packed.numbers.dtype != getattr(torch, wire):
-        raise Invalid(f"a vector packed as {packed.numbers.dtype} must be unpacked as such, got {wire!r}.")
-    if wire == "float32":
-        return packed.numbers
-    v, scales = kernels.fresh(packed.numbers), packed.scales
-    regular = scales is not None and scales.dtype == v.dtype and len(scales) == _blocks(len(v))
-    if wire == "int8" and scales is not None and regular and _has_kernel(v):  # other formats gain little
-        kernels.widen(packed.numbers, scales, v, BLOCK)
+    numbers, scales = packed
+    if numbers.dtype == torch.float32:
+        return numbers
+    v = kernels.fresh(numbers)
+    if scales is not None and numbers.dtype == torch.int8 and _has_kernel(v):  # other formats gain little
+        kernels.widen(numbers, scales, v, BLOCK)
         return v
     for a, b in _pieces(v):
         _read(packed.between(a, b), v[a:b])
@@ -96,7 +84,7 @@ def send(v: Tensor, error: Tensor | None, wire: Wire) -> tuple[Packed, Tensor | 
     >>> packed, error = send(torch.tensor([1.0, -2.0, 0.5]), None, "int8")
     >>> packed
     Packed(numbers=tensor([  64, -127,   32], dtype=torch.int8), scales=tensor([2.]))
-    >>> unpack(packed, "int8")
+    >>> unpack(packed)
     tensor([ 1.0079, -2.0000,  0.5039])
     """
     check_wire(wire)
@@ -166,9 +154,3 @@ def _read(packed: Packed, v: Tensor) -> Tensor:
     if packed.scales is not None:
         _rows(v).mul_(packed.scales[:, None])
     return v
-
-
-def _tensor(array: np.ndarray) -> Tensor:
-    """A tensor on an array's memory. torch warns of read-only arrays, so the array is presented as writable."""
-    memory = {**array.__array_interface__, "data": (array.__array_interface__["data"][0], False)}
-    return torch.from_numpy(np.asarray(SimpleNamespace(__array_interface__=memory, owner=array)))

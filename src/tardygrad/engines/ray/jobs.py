@@ -9,14 +9,6 @@ from tardygrad.core.messages import Job, Message
 from tardygrad.engines.ray.workers import Worker
 
 
-@dataclass
-class StartVector:
-    """A start vector in Ray's object store, shared by its jobs."""
-
-    slices: list[Any]  # references to its slices; empty until it is stored
-    jobs: int = 0  # how many still need it
-
-
 @dataclass(eq=False)
 class RunningJob:
     """A job and its worker."""

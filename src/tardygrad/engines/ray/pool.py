@@ -10,13 +10,15 @@ import math
 import time
 from bisect import insort
 from collections import Counter, deque
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, ClassVar, Literal, Self
 
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
+from torch.utils.weak import WeakTensorKeyDictionary
 
-from tardygrad.core.messages import NOTHING, Job, Joined, Lost, Message, Parts, Update, Vector, as_vector
+from tardygrad.core.messages import NOTHING, Job, Joined, Lost, Message, Parts, Update, Vector
 from tardygrad.core.method import Method
 from tardygrad.core.task import Task
 from tardygrad.core.vectors import LocalVectors, VectorStore
@@ -25,7 +27,7 @@ from tardygrad.engines.pool import Features, Pending, Pool
 from tardygrad.engines.ray.connection import POLL, first_line
 from tardygrad.engines.ray.deadlines import Deadlines
 from tardygrad.engines.ray.evaluator import EvaluationWorker
-from tardygrad.engines.ray.jobs import Ready, RunningJob, StartVector
+from tardygrad.engines.ray.jobs import Ready, RunningJob
 from tardygrad.engines.ray.server_shards import ShardedVectors, bounds
 from tardygrad.engines.ray.server_shards import check as check_slices
 from tardygrad.engines.ray.session import Session
@@ -99,7 +101,7 @@ class RayPool(Pool):
         self.waiting: deque[Job] = deque()
         self.running: dict[Any, RunningJob] = {}  # by the reference of their answers
         self.ready: list[Ready] = []  # in order of the fleet's times, or of arrival
-        self.models: dict[int, StartVector] = {}  # by the id of a job's x, which its jobs keep alive
+        self.models = WeakTensorKeyDictionary()  # start vector → its reference, for as long as the vector is used
         self.errors: dict[int, tuple[Any, Worker]] = {}  # client → its compression errors, and the worker with them
         self.shards: ShardedVectors | None = None
         self.losses: Counter[int] = Counter()
@@ -125,8 +127,6 @@ class RayPool(Pool):
         if isinstance(job.x, Parts) != (len(self.cuts) > 2):
             rule = "a RayPool with several server_shards holds the server's vectors"
             raise Invalid(f"{rule}, got a job of another server. Make it with vectors=pool.features.vectors.")
-        references = list(job.x.references) if isinstance(job.x, Parts) else []
-        self.models.setdefault(id(job.x), StartVector(references)).jobs += 1
         self.waiting.append(job)
         self._start_jobs()
 
@@ -191,25 +191,22 @@ class RayPool(Pool):
         while self.waiting and self.workers.free:
             job = self.waiting.popleft()
             if (due := self.fleet_clock.due(job, now := self.now)) == math.inf:
-                self._release(job)
                 continue
-            model = self.models[id(job.x)]
-            if not model.slices:
-                model.slices = [self._ray.put(as_vector(job.x).numpy())]
             small_job = tree_map_only(Tensor, Tensor.numpy, job._replace(x=NOTHING))
             errors, preferred = self.errors.get(job.client, (None, None))
             worker, corrupted = self.workers.take(preferred), (job.client, job.serial) in self.fleet_clock.corrupted
             work = worker.actor.work.options(num_returns=len(self.cuts) + (self.wire != "float32"))
-            facts, *rest = work.remote(small_job, due - now, corrupted, errors, *model.slices)
+            facts, *rest = work.remote(small_job, due - now, corrupted, errors, *self._slices(job.x))
             shards = len(self.cuts) - 1
             self.running[facts] = RunningJob(job, worker, rest[:shards], rest[shards:], time.monotonic(), due)
 
-    def _release(self, job: Job) -> None:
-        """A job no longer needs its start vector."""
-        model = self.models[id(job.x)]
-        model.jobs -= 1
-        if not model.jobs:
-            del self.models[id(job.x)]
+    def _slices(self, x: Vector | Parts) -> Sequence[Any]:
+        """References to the slices of a start vector in Ray's object store."""
+        if isinstance(x, Parts):
+            return x.references
+        if x not in self.models:
+            self.models[x] = self._ray.put(x.numpy())
+        return [self.models[x]]
 
     def _collect(self, seconds: float) -> None:
         """Handle all answers that are ready, or wait for one: at most `seconds`, and until the next fleet event."""
@@ -242,8 +239,6 @@ class RayPool(Pool):
         self.workers.release(running.worker)
         if running.over:
             return
-        if running.ends is None:
-            self._release(job)
         if update is None:
             raise WorkFailed(facts)
         if running.ends is None and self.wire != "float32":
@@ -257,11 +252,10 @@ class RayPool(Pool):
         if len(self.cuts) > 2:
             update: Update = tensors(facts)._replace(delta=Parts(tuple(running.parts)))
             return update
-        return received(facts, self._ray.get(running.parts[0], timeout=TIMEOUT), self.wire)
+        return received(facts, self._ray.get(running.parts[0], timeout=TIMEOUT))
 
     def _lose(self, job: Job, why: str) -> None:
         """Lose a job whose worker died or which timed out; its client gets another one."""
-        self._release(job)
         self.losses[job.client] += 1
         if self.losses[job.client] >= LOSSES:
             raise WorkFailed(f"the work of {job} failed: lost {LOSSES} times in a row, {why}.")
@@ -298,12 +292,9 @@ class RayPool(Pool):
             return message
         client = message.client
         self.errors.pop(client, None)
-        for job in [job for job in self.waiting if job.client == client]:
-            self.waiting.remove(job)
-            self._release(job)
+        self.waiting = deque(job for job in self.waiting if job.client != client)
         for ref, running in list(self.running.items()):
             if running.job.client == client and running.ends is None:
-                self._release(running.job)
                 del self.running[ref]
                 self.workers.replace(running.worker)
         self.ready = [one for one in self.ready if one.message.client != client or not isinstance(one.message, Update)]

@@ -27,7 +27,7 @@ from tardygrad.core.method import Method
 from tardygrad.core.transforms import State, Step, Transform
 from tardygrad.core.vectors import LocalVectors
 from tardygrad.engines.ray.worker import received, tensors
-from tardygrad.engines.wire import BLOCK, Wire
+from tardygrad.engines.wire import BLOCK
 from tardygrad.errors import Invalid, WorkFailed, check_integer
 
 
@@ -67,14 +67,14 @@ def _separable(outer: Transform) -> bool:
 class ServerShard:
     """The actor of a shard: it holds one slice of every vector."""
 
-    def __init__(self, method: bytes, loads: Callable[[bytes], Any], threads: int, x: Any, wire: Wire) -> None:
+    def __init__(self, method: bytes, loads: Callable[[bytes], Any], threads: int, x: Any) -> None:
         torch.set_num_threads(threads)
-        self.vectors, self.wire = LocalVectors(loads(method), tensors(x)), wire
+        self.vectors = LocalVectors(loads(method), tensors(x))
         self.update: Update | None = None  # validated, but not yet folded into the sum
 
     def validate(self, facts: Update, part: dict[str, Any]) -> float | Reason:
         """‖δ‖ of this slice of an update, or the reason to refuse it."""
-        self.update = received(facts, part, self.wire)
+        self.update = received(facts, part)
         return self.vectors.validate(self.update, None)
 
     def fold(self, weight: float) -> None:

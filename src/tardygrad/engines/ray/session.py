@@ -82,7 +82,7 @@ class Session:
         options = {"max_restarts": 0, "max_task_retries": 0, "num_cpus": 0, "scheduling_strategy": "SPREAD"}
         make, threads = self.ray.remote(**options)(ServerShard), torch.get_num_threads()
         payload, loads = self.ray.cloudpickle.dumps(method), self.ray.cloudpickle.loads
-        return lambda x: make.remote(payload, loads, threads, self.ray.put(x), self.wire)
+        return lambda x: make.remote(payload, loads, threads, self.ray.put(x))
 
     def room(self, workers: int) -> int:
         """How many of these workers the cluster can start now."""

@@ -111,13 +111,13 @@ def tensors(value: Any) -> Any:
     return tree_map_only(np.ndarray, from_dlpack, value)
 
 
-def received(facts: Update, part: dict[str, Any], wire: Wire) -> Update:
+def received(facts: Update, part: dict[str, Any]) -> Update:
     """An update, or a slice of it, from what a worker has sent. On a float32 wire its vectors are views of Ray's store.
 
     The state is copied: the server keeps it, and a view would occupy the store for as long.
     """
     state = tree_map_only(Tensor, Tensor.clone, tensors(part.pop("state", None)))
-    vectors = {name: unpack(Packed.of(arrays, wire), wire) for name, arrays in part.items()}
+    vectors = {name: unpack(Packed.of(arrays)) for name, arrays in part.items()}
     return tensors(facts)._replace(delta=vectors["delta"], curvature=vectors.get("curvature"), state=state)
 
 

@@ -61,12 +61,13 @@ class SimPool(Pool):
         self._repeats: dict[tuple[int, int], Update] = {}  # delivered once, and to be delivered again
         workers = workers or len(os.sched_getaffinity(0))
         self.parallel = max(workers, batch)
-        self._prefetcher = Prefetcher(task, method, fleet, workers, rounds) if workers > 1 else None
         if batch < 1:
             raise Invalid(f"`batch` must be 1 or more, got {batch}.")
         if batch > 1 and workers > 1:
             raise Invalid(f"`batch` above 1 needs workers=1, got batch={batch} with workers={workers}.")
-        self._batcher = Batcher(task, method, fleet, batch, rounds) if batch > 1 else None
+        self._prefetcher = Prefetcher(task, method, workers) if workers > 1 else None
+        self._batcher = Batcher(task, method, batch) if batch > 1 else None
+        self._rounds = rounds  # to find the jobs that are needed; None once they are found
 
     @property
     def features(self) -> Features:
@@ -75,6 +76,10 @@ class SimPool(Pool):
         )
 
     def submit(self, job: Job) -> None:
+        ahead = self._prefetcher or self._batcher
+        if ahead and self._rounds is not None:
+            ahead.needed = needed(self.task, self.method, self.fleet, self._rounds, job.seed)
+            self._rounds = None
         client, serial = job.client, job.serial
         due = self._round_trips.due(client, serial, job.seed, job.steps or job.epochs, self.now)
         if due < math.inf:
@@ -100,10 +105,8 @@ class SimPool(Pool):
         self.due = [entry for entry in self.due if entry[1] != client or entry[3] is None]  # its job is lost too
         heapify(self.due)
         self._repeats = {name: update for name, update in self._repeats.items() if name[0] != client}
-        if self._prefetcher:
-            self._prefetcher.drop(client)
-        if self._batcher:
-            self._batcher.drop(client)
+        if ahead := self._prefetcher or self._batcher:
+            ahead.drop(client)
         return Lost(client)
 
     def _result(self, job: Job) -> Update:
@@ -156,8 +159,7 @@ class SimPool(Pool):
 class Prefetcher:
     """Computes jobs in a pool of processes before they are due, in the order in which they are due."""
 
-    def __init__(self, task: Task, method: Method, fleet: Fleet, workers: int, rounds: int | None) -> None:
-        self.task, self.method, self.fleet, self.rounds = task, method, fleet, rounds
+    def __init__(self, task: Task, method: Method, workers: int) -> None:
         self.processes = ProcessPool(task, method, workers)
         self.todo: list[tuple[float, int, int, Job]] = []
         self.done: dict[tuple[int, int], Update | WorkFailed] = {}
@@ -166,9 +168,6 @@ class Prefetcher:
 
     def add(self, due: float, job: Job) -> None:
         """Add a job, and start it if a process is free."""
-        if self.rounds is not None:
-            self.needed = needed(self.task, self.method, self.fleet, self.rounds, job.seed)
-            self.rounds = None
         if self.needed is None or (job.client, job.serial) in self.needed:
             self.taken_on.add((job.client, job.serial))
             heappush(self.todo, (due, job.client, job.serial, job))
@@ -212,20 +211,16 @@ class Prefetcher:
 class Batcher:
     """Computes the job that is due together with those due next."""
 
-    def __init__(self, task: Task, method: Method, fleet: Fleet, batch: int, rounds: int | None) -> None:
+    def __init__(self, task: Task, method: Method, batch: int) -> None:
         if not hasattr(task, "gradients"):
             raise Invalid(f"`batch` above 1 needs a task with `gradients`, got {type(task).__name__}. Use batch=1.")
-        self.task, self.method, self.fleet, self.rounds = cast(Batched, task), method, fleet, rounds
+        self.task, self.method, self.batch = cast(Batched, task), method, batch
         self.task.gradients([])  # raises `Invalid` if the task cannot
-        self.batch = batch
         self.done: dict[tuple[int, int], Update] = {}
         self.needed: set[tuple[int, int]] | None = None  # None: unknown
 
     def result(self, job: Job, due: list[tuple[float, int, int, Job | None]]) -> Update:
         """The result of a job that is due now, given the calendar of those due later."""
-        if self.rounds is not None:
-            self.needed = needed(self.task, self.method, self.fleet, self.rounds, job.seed)
-            self.rounds = None
         if (job.client, job.serial) not in self.done:
             entries = nsmallest(self.batch + len(self.done), due)
             later = (other for *_, other in entries if other and self._wanted(other))

@@ -76,10 +76,8 @@ class SimPool(Pool):
         )
 
     def submit(self, job: Job) -> None:
-        ahead = self._prefetcher or self._batcher
-        if ahead and self._rounds is not None:
-            ahead.needed = needed(self.task, self.method, self.fleet, self._rounds, job.seed)
-            self._rounds = None
+        if self._rounds is not None:
+            self._find_needed(job.seed)
         client, serial = job.client, job.serial
         due = self._round_trips.due(client, serial, job.seed, job.steps or job.epochs, self.now)
         if due < math.inf:
@@ -108,6 +106,12 @@ class SimPool(Pool):
         if ahead := self._prefetcher or self._batcher:
             ahead.drop(client)
         return Lost(client)
+
+    def _find_needed(self, seed: int) -> None:
+        """Find the jobs that a run of a known length needs, once."""
+        if self._rounds is not None and (ahead := self._prefetcher or self._batcher):
+            ahead.needed = needed(self.task, self.method, self.fleet, self._rounds, seed)
+        self._rounds = None
 
     def _result(self, job: Job) -> Update:
         if self._batcher:
@@ -144,6 +148,8 @@ class SimPool(Pool):
         done = {(update.client, update.serial): update for update in pending.done}
         left = Counter((client, serial) for _, client, serial in pending.due)
         self._repeats = {name: update for name, update in done.items() if name in self._duplicated and left[name] == 1}
+        if pending.jobs:
+            self._find_needed(pending.jobs[0].seed)
         if self._batcher:
             self._batcher.done = {name: update for name, update in done.items() if name not in self._repeats}
         for time, client, serial in dict.fromkeys(pending.due):

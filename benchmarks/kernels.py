@@ -42,6 +42,7 @@ from tardygrad.core.algorithm import contribution, local_step
 from tardygrad.core.kernels import Contribution, Form
 from tardygrad.core.schedules import Constant
 from tardygrad.core.transforms import Step, chain, clip, scale
+from tardygrad.engines.threads import use_threads
 from tardygrad.engines.wire import Packed, Wire, send, unpack
 
 UPDATES = 4  # so many different ones
@@ -145,6 +146,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
+    use_threads()
     if not kernels.fits(torch.zeros(kernels.LEAST)):
         raise SystemExit("the kernels need numba, which is not installed. Use pip install -e '.[fast]'.")
     table = Table("parameters", "pass", title=f"{args.threads} thread(s)", title_justify="left")

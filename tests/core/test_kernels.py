@@ -19,6 +19,7 @@ from tardygrad.core.algorithm import contribution, finish, fold, local_step
 from tardygrad.core.kernels import Contribution, Form, Outcome
 from tardygrad.core.schedules import Constant, Cosine, Power
 from tardygrad.core.transforms import State, Step, Transform, chain, clip, scale
+from tardygrad.engines.threads import use_threads
 from tardygrad.engines.wire import BLOCK, Packed, Wire, send, unpack
 
 fused = pytest.importorskip("tardygrad.core.fused", reason="needs numba: pip install -c constraints.txt -e '.[fast]'")
@@ -454,6 +455,8 @@ def test_the_next_sum_takes_the_memory_of_the_last_unless_a_step_may_have_kept_i
     assert kept is None or (copy is not None and torch.equal(kept, copy))
 
 
-def test_slices_of_a_long_vector_are_computed_at_the_same_time() -> None:
+def test_slices_of_a_long_vector_are_computed_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "run_slices", kernels.run_slices)
+    use_threads()
     meeting = threading.Barrier(2, timeout=20)
     assert sum(first for first, _ in kernels.run_slices(lambda a, b: (meeting.wait(), b), [0, 5], [5, 9])) == 1

@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from tardygrad.core import admission, kernels
+from tardygrad.core import vectors as stores  # a module, because it imports this one for `fold` and `finish`
 from tardygrad.core.dylu import Speeds
 from tardygrad.core.kernels import Contribution, Outcome
 from tardygrad.core.messages import (
@@ -44,9 +45,6 @@ from tardygrad.core.roster import Roster
 from tardygrad.core.task import LocalWork, Task, resume
 from tardygrad.core.transforms import State, Step, Transform, below, clipped_share
 from tardygrad.errors import Invalid
-
-if TYPE_CHECKING:
-    from tardygrad.core.vectors import VectorStore
 
 # ------------------------------------------------------------------------------------------------- client side
 
@@ -171,20 +169,17 @@ class Server:
         clients: int,
         seed: int,
         module_buffers: ModuleBuffers | None = None,
-        vectors: Callable[[Method, Vector], VectorStore] | None = None,
+        vectors: Callable[[Method, Vector], stores.VectorStore] | None = None,
     ) -> None:
-        from tardygrad.core.vectors import LocalVectors  # here, because it imports this file's `fold` and `finish`
-
         if method.regions:
             raise Invalid(f"{method.name} has regions, and needs a server for each: use `tardygrad.serve`.")
         self.method, self.clients, self.seed = method, clients, seed
-        self.vectors, self.module_buffers, self.round = (vectors or LocalVectors)(method, x), module_buffers, 0
+        self.vectors, self.module_buffers, self.round = (vectors or stores.LocalVectors)(method, x), module_buffers, 0
         self.roster = Roster(method, clients, seed)
         self.buffer: list[Taken] = []  # updates of this round, without their vectors, which are in the sum
         self.client_states: dict[int, State] = {}  # state of each client's inner step, if the method keeps it
         self.speeds = Speeds(method.pace) if method.pace else None
         self.now = 0.0  # the time of the last message
-        self.drifts = method.compensate or method.pull  # whether past models are needed
 
     @property
     def x(self) -> Vector:
@@ -260,11 +255,11 @@ class Server:
             self.module_buffers = ModuleBuffers.merge([each.update.module_buffers for each in taken])
         self.round, self.buffer = t, []
         self.roster.end_round()
-        return Advanced.of(t, taken, outcome, snapshots=len(self.roster.holders) if self.drifts else 0)
+        return Advanced.of(t, taken, outcome, snapshots=len(self.roster.holders))
 
     def dispatch(self) -> list[Job]:
         """Jobs for every free place. The first call starts a run; after a resume there are none."""
-        first = self.drifts and self.round not in self.roster.holders
+        first = self.method.needs_past and self.round not in self.roster.holders
         assigned = self.roster.assign(self.round, len(self.buffer))
         if assigned and first:
             self.vectors.hold(self.round)
@@ -292,7 +287,7 @@ class Server:
 
     def _drop(self, s: int | None) -> None:
         """Forget the past model x_s after a job that started from it, if no other job did."""
-        if self.drifts and s is not None and s not in self.roster.holders:
+        if self.method.needs_past and s is not None and s not in self.roster.holders:
             self.vectors.drop(s)
 
     def snapshot(self) -> dict[str, Any]:
@@ -311,5 +306,5 @@ class Server:
         self.roster.restore(state["roster"])
         if self.speeds:
             self.speeds.restore(state["speeds"])
-        x, past = state["x"], self.roster.holders if self.drifts else ()
+        x, past = state["x"], self.roster.holders
         self.vectors.put(x, state["sum"], state["outer"], {s: starts.get(s, x) for s in past})

@@ -22,7 +22,6 @@ import torch
 from tardygrad.core.algorithm import Server
 from tardygrad.core.messages import (
     Advanced,
-    Happened,
     Job,
     Message,
     ModuleBuffers,
@@ -34,27 +33,9 @@ from tardygrad.core.messages import (
     as_vector,
 )
 from tardygrad.core.method import Method
-from tardygrad.core.roster import Census
+from tardygrad.core.roster import Census, Roster
 from tardygrad.core.vectors import VectorStore
 from tardygrad.errors import Invalid
-
-
-class RosterLike(Protocol):
-    """The roster of one server, or of several together (see roster.py)."""
-
-    @property
-    def jobs(self) -> dict[int, int]:
-        """The clients at work: client → the round (of its region) that its job started from."""
-
-    @property
-    def places(self) -> int:
-        """The number of clients that may be at work at once."""
-
-    def candidates(self) -> list[int]:
-        """The clients at work, and those that a random place may go to next."""
-
-    def census(self) -> Census:
-        """The number of clients in each state."""
 
 
 class ServerLike(Protocol):
@@ -81,7 +62,7 @@ class ServerLike(Protocol):
         """The updates of unfinished rounds."""
 
     @property
-    def roster(self) -> RosterLike:
+    def roster(self) -> Roster | JointRoster:
         """Which clients work when."""
 
     @property
@@ -114,7 +95,7 @@ class RegionMessage(NamedTuple):
     module_buffers: ModuleBuffers | None
 
 
-class HierarchicalServer:
+class HierarchicalServer(ServerLike):
     """A server for each region and a global server, which an engine uses like one server.
 
     Its round is the sum of the regions' rounds, and its model is the global one.
@@ -154,10 +135,14 @@ class HierarchicalServer:
             self._deliver(now)  # at once if `exchange` is 0
         if isinstance(happened, Refused):
             happened = happened._replace(client=message.client)
-        return Reply(self._global_names(r, happened), self._global_jobs(r, jobs))
+        elif isinstance(happened, Taken):
+            happened = self._global_taken(r, happened)
+        elif isinstance(happened, Advanced):
+            clients = tuple(self.members[r][client] for client in happened.clients)
+            happened = happened._replace(round=self.round, clients=clients)
+        return Reply(happened, self._global_jobs(r, jobs))
 
     def dispatch(self) -> list[Job]:
-        """Jobs for every free place."""
         return [job for r, region in enumerate(self.regions) for job in self._global_jobs(r, region.dispatch())]
 
     def _deliver(self, now: float) -> None:
@@ -184,68 +169,49 @@ class HierarchicalServer:
     def _global_jobs(self, r: int, jobs: list[Job]) -> list[Job]:
         return [job._replace(client=self.members[r][job.client]) for job in jobs]
 
-    def _global_names(self, r: int, happened: Happened) -> Happened:
-        """The same effect, with the global numbers of clients and rounds."""
-        members = self.members[r]
-        if isinstance(happened, Advanced):
-            return happened._replace(round=self.round, clients=tuple(members[client] for client in happened.clients))
-        if isinstance(happened, Taken):
-            return happened._replace(update=happened.update._replace(client=members[happened.update.client]))
-        return happened
+    def _global_taken(self, r: int, taken: Taken) -> Taken:
+        return taken._replace(update=taken.update._replace(client=self.members[r][taken.update.client]))
 
     @property
     def levels(self) -> list[Server]:
-        """The global server, then those of the regions."""
         return [self.upper, *self.regions]
 
     @property
     def x(self) -> Vector:
-        """The global model."""
         return self.upper.x
 
     @property
     def module_buffers(self) -> ModuleBuffers | None:
-        """The buffers of the global model."""
         return self.upper.module_buffers
 
     @property
     def round(self) -> int:
-        """The rounds of all regions together."""
         return sum(region.round for region in self.regions)
 
     @property
     def buffer(self) -> list[Taken]:
-        """The updates in the buffers of all regions."""
-        return [
-            taken._replace(update=taken.update._replace(client=self.members[r][taken.update.client]))
-            for r, region in enumerate(self.regions)
-            for taken in region.buffer
-        ]
+        return [self._global_taken(r, taken) for r, region in enumerate(self.regions) for taken in region.buffer]
 
     @property
-    def roster(self) -> RosterLike:
-        """The clients of all regions."""
-        return _JointRoster(self.regions, self.members)
+    def roster(self) -> JointRoster:
+        return JointRoster(self.regions, self.members)
 
     def models(self) -> list[Vector]:
-        """The models of all servers, of all references and of the messages in transit."""
         return [*(level.x for level in self.levels), *self.references, *(each[-1].vector for each in self.transit)]
 
     def snapshot(self) -> dict[str, Any]:
-        """The state of all servers, and the messages between them."""
         own = {"references": self.references, "synced": self.synced, "transit": self.transit, "posted": self.posted}
         return own | {"levels": [level.snapshot() for level in self.levels]}
 
     def restore(self, state: dict[str, Any], starts: dict[int, Vector]) -> None:
-        """Continue from a snapshot."""
         for level, saved in zip(self.levels, state["levels"], strict=True):
             level.restore(saved, starts)
         self.references, self.synced = state["references"], state["synced"]
         self.transit, self.posted = state["transit"], state["posted"]
 
 
-class _JointRoster(NamedTuple):
-    """The rosters of all regions as one."""
+class JointRoster(NamedTuple):
+    """The rosters of all regions as one; see roster.py."""
 
     regions: list[Server]
     members: list[list[int]]

@@ -4,8 +4,8 @@ On a CPU they are compiled by numba (`fused.py`, the extra `fast`), on a GPU by 
 Without a compiler, for short vectors, and for steps that are more than a clip and a rate, the plain code of those files
 runs instead. On a CPU the models have the same bits either way; norms and clipped shares agree to six digits.
 
-Long vectors are computed in slices. `run_slices` computes them one after the other; engines/threads.py replaces it by a
-version with threads, which core/ does not use.
+Long vectors are computed in slices. `run_slices` computes them one after the other; `use_threads` of engines/threads.py
+replaces it by a version with threads, which core/ does not use.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import wraps
+from functools import cached_property, wraps
 from inspect import Parameter, signature
 from itertools import accumulate
 from typing import Literal, ParamSpec, TypedDict, get_args
@@ -148,6 +148,11 @@ class Method:
                 f"`concurrency` must be at least `buffer` ({self.buffer}) in mode 'server', got {self.concurrency}: "
                 "clients wait for the end of the round, so the buffer could never fill."
             )
+
+    @cached_property
+    def needs_past(self) -> bool:
+        """Whether the server needs the past models that jobs started from."""
+        return self.compensate or self.pull
 
     def divisor(self, weights: Sequence[float]) -> float:
         """The divisor of a round's sum of contributions, given their weights."""

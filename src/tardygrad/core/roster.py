@@ -45,7 +45,8 @@ class Roster:
         self.waiting: list[int] = []
         self.serials = [0] * clients  # the number of jobs that each client has been given
         self.sent = 0  # the sum of these numbers
-        self.holders: Counter[int] = Counter()  # s → how many jobs at work started from x_s
+        self.counts_holders = method.needs_past
+        self.holders: Counter[int] = Counter()  # s → how many jobs at work started from x_s, if that is needed
 
     def assign(self, s: int, reported: int) -> list[tuple[int, int]]:
         """Assign a job from x_s to every free place; returns (client, serial) of each.
@@ -61,7 +62,7 @@ class Roster:
             self.jobs[client] = s
             self.serials[client] += 1
             self.sent += 1
-        if assigned:
+        if assigned and self.counts_holders:
             self.holders[s] += len(assigned)
         return assigned
 
@@ -115,9 +116,10 @@ class Roster:
 
     def _release(self, client: int) -> int:
         s = self.jobs.pop(client)
-        self.holders[s] -= 1
-        if not self.holders[s]:
-            del self.holders[s]
+        if self.counts_holders:
+            self.holders[s] -= 1
+            if not self.holders[s]:
+                del self.holders[s]
         return s
 
     def candidates(self) -> list[int]:
@@ -135,4 +137,4 @@ class Roster:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from a snapshot."""
-        vars(self).update(state, holders=Counter(state["jobs"].values()))
+        vars(self).update(state, holders=Counter(state["jobs"].values() if self.counts_holders else ()))

@@ -7,8 +7,7 @@ from typing import Protocol
 
 import torch
 
-from tardygrad.core import admission, kernels
-from tardygrad.core.algorithm import finish, fold
+from tardygrad.core import admission, algorithm, kernels
 from tardygrad.core.kernels import Contribution, Outcome
 from tardygrad.core.messages import ModuleBuffers, Parts, Reason, Update, Vector, as_vector
 from tardygrad.core.method import Method
@@ -69,7 +68,6 @@ class LocalVectors:
         self.scratch: Vector | None = None  # memory of the last sum, to be reused by the next
         self.state = method.outer.init(self.x)
         self.past: dict[int, Vector] = {}
-        self.drifts = method.compensate or method.pull
         self.client_state = admission.expected(method)
 
     @property
@@ -83,14 +81,14 @@ class LocalVectors:
         return norm if admission.finite(update, norm) else "not finite"
 
     def fold(self, update: Update, weight: float) -> None:
-        past = self.past[update.round] if self.drifts else None  # x_s
+        past = self.past[update.round] if self.method.needs_past else None  # x_s
         late = Contribution(as_vector(update.delta), weight, update.curvature, past)
-        self.sum = fold(self.sum, late, self.x, self.scratch)
+        self.sum = algorithm.fold(self.sum, late, self.x, self.scratch)
 
     def advance(self, t: int, delays: tuple[int, ...], denominator: float) -> Outcome:
         assert self.sum is not None
         outer, step = self.method.outer, Step(t, delays, self.x)
-        outcome, self.state = finish(self.x, self.sum, denominator, outer, self.state, step)
+        outcome, self.state = algorithm.finish(self.x, self.sum, denominator, outer, self.state, step)
         reusable = kernels.fits(self.x) and outer.form(t)  # otherwise the outer step's state may refer to the sum
         self.x, self.sum, self.scratch = outcome.x, None, self.sum if reusable else None
         return outcome

@@ -81,9 +81,11 @@ class ThreadPool(Pool):
         self._executor.shutdown(wait=True, cancel_futures=True)
 
 
+def use_threads() -> None:
+    """Let kernels compute the slices of long vectors on threads in this process; core/ itself uses none."""
+    kernels.run_slices = _run_slices
+
+
 def _run_slices(kernel: kernels.SliceKernel, starts: Sequence[int], ends: Sequence[int]) -> list[Sequence[float]]:
     with ThreadPoolExecutor(len(starts)) as pool:
         return list(pool.map(kernel, starts, ends))
-
-
-kernels.run_slices = _run_slices  # for every engine: core/ itself uses no threads

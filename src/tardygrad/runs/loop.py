@@ -9,6 +9,7 @@ from typing import NamedTuple
 from tardygrad.core.hierarchy import ServerLike
 from tardygrad.core.messages import Advanced, Happened, Job, Message, Refused, Taken
 from tardygrad.engines.pool import Pool
+from tardygrad.engines.threads import use_threads
 from tardygrad.errors import Diverged, Starved
 
 
@@ -29,6 +30,7 @@ def drive(server: ServerLike, pool: Pool, rounds: int | None = None) -> Iterator
             a thousand of one client, or a thousand duplicates in a row.
         Diverged: the model is no longer finite.
     """
+    use_threads()
     _check_finite(server)
     jobs, refused, duplicates = server.dispatch(), Counter[int](), 0
     for job in jobs:

@@ -27,6 +27,7 @@ from tardygrad.core.method import Method
 from tardygrad.core.transforms import State, Step, Transform
 from tardygrad.core.vectors import LocalVectors
 from tardygrad.engines.ray.worker import received, tensors
+from tardygrad.engines.threads import use_threads
 from tardygrad.engines.wire import BLOCK
 from tardygrad.errors import Invalid, WorkFailed, check_integer
 
@@ -68,6 +69,7 @@ class ServerShard:
     """The actor of a shard: it holds one slice of every vector."""
 
     def __init__(self, method: bytes, loads: Callable[[bytes], Any], threads: int, x: Any) -> None:
+        use_threads()
         torch.set_num_threads(threads)
         self.vectors = LocalVectors(loads(method), tensors(x))
         self.update: Update | None = None  # validated, but not yet folded into the sum

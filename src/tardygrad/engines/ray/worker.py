@@ -19,6 +19,7 @@ from tardygrad.core.messages import NOTHING, Job, Update
 from tardygrad.engines.fleet_clock import corrupt
 from tardygrad.engines.pool import pack, perform
 from tardygrad.engines.ray.connection import first_line
+from tardygrad.engines.threads import use_threads
 from tardygrad.engines.wire import Packed, Wire, unpack
 from tardygrad.errors import WorkFailed
 
@@ -44,6 +45,7 @@ class WorkerProcess:
         wire: Wire,
         cuts: list[int],
     ) -> None:
+        use_threads()
         torch.set_num_threads(threads)
         self.task, self.method = loads(payload)
         self.device, self.wire, self.cuts = device, wire, cuts

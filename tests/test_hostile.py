@@ -107,9 +107,9 @@ def test_the_remains_of_a_run_are_not_taken_for_an_empty_folder(tmp_path: Path) 
     ("settings", "message"),
     [
         ({}, r"a run needs `rounds`: how many times the server updates the model\. Use rounds=100"),
-        ({"round": 3}, r"a run has no setting `round`\. Did you mean 'rounds'\?"),
-        ({"rounds": 5, "evalute_every": 1}, r"no setting `evalute_every`\. Did you mean 'evaluate_every'\?"),
-        ({"rounds": 5, "worker": 2}, r"no setting `worker`\. Did you mean 'workers'\?"),
+        ({"round": 3}, r"has no argument `round`\. Did you mean 'rounds'\?"),
+        ({"rounds": 5, "evalute_every": 1}, r"no argument `evalute_every`\. Did you mean 'evaluate_every'\?"),
+        ({"rounds": 5, "worker": 2}, r"no argument `worker`\. Did you mean 'workers'\?"),
         ({"rounds": 0}, "`rounds` must be a whole number, 1 or more, got 0"),
         ({"rounds": None}, "`rounds` must be a whole number, 1 or more, got None"),
         ({"rounds": 5, "seed": True}, "`seed` must be a whole number, 0 or more, got True"),

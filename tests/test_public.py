@@ -49,7 +49,7 @@ def test_the_docs_name_every_public_name() -> None:
             {"dimensions": 4},
             "quadratic has no argument `dimensions`. Did you mean 'dimension'?",
         ),
-        (tardygrad.tasks.quadratic, {}, "quadratic: missing a required argument: 'clients'."),
+        (tardygrad.tasks.quadratic, {}, "quadratic needs `clients`."),
         (tardygrad.tasks.fashion, {"client": 4}, "has no argument `client`. Did you mean 'clients'?"),
         (tardygrad.SimPool, {"worker": 2}, "SimPool has no argument `worker`. Did you mean 'workers'?"),
         (tardygrad.TorchTask, {"los": 2}, "TorchTask has no argument `los`. Did you mean 'loss'?"),

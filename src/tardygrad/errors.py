@@ -15,9 +15,9 @@ import difflib
 import inspect
 import math
 from collections.abc import Callable, Iterable
-from functools import wraps
+from functools import cache, wraps
 from numbers import Real
-from typing import ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar, get_args, get_type_hints
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -82,22 +82,36 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 def checked_call(make: Callable[P, R]) -> Callable[P, R]:
     """The same function or `__init__`, but an unknown or missing argument raises `Invalid` with the nearest name."""
+    name, parameters = make.__qualname__.removesuffix(".__init__"), inspect.signature(make).parameters.values()
+    by_position = [one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]
+    required = [one.name for one in parameters if one.default is one.empty and one.kind is not one.VAR_KEYWORD]
 
     @wraps(make)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        try:
-            return make(*args, **kwargs)
-        except TypeError as error:
-            signature, name = inspect.signature(make), make.__qualname__.removesuffix(".__init__")
-            for key in kwargs:
-                if key not in signature.parameters:
-                    known = [key for key in signature.parameters if key not in ("self", "cls")]
-                    fix = nearest(key, known) or f" Its arguments are {', '.join(known)}."
-                    raise Invalid(f"{name} has no argument `{key}`.{fix}") from error
-            try:
-                signature.bind(*args, **kwargs)
-            except TypeError as mismatch:  # such as "missing a required argument: 'clients'"
-                raise Invalid(f"{name}: {mismatch}.") from error
-            raise
+        known = _arguments(make)
+        if len(args) > len(by_position):
+            extra, first = args[len(by_position)], next(one for one in known if one not in by_position)
+            raise Invalid(f"{name} takes its settings by name, got {extra!r}. Use {name}({first}=..., ...).")
+        for key in kwargs:
+            if key not in known:
+                fix = nearest(key, known) or f" Its arguments are {', '.join(known)}."
+                raise Invalid(f"{name} has no argument `{key}`.{fix}")
+        given = {*by_position[: len(args)], *kwargs}
+        if missing := [f"`{one}`" for one in required if one not in given]:
+            raise Invalid(f"{name} needs {', '.join(missing)}.")
+        return make(*args, **kwargs)
 
     return call
+
+
+@cache
+def _arguments(make: Callable[..., object]) -> list[str]:
+    """The names of a function's arguments, with those of a TypedDict in `**settings: Unpack[...]`."""
+    names: list[str] = []
+    for name, parameter in inspect.signature(make).parameters.items():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            (settings,) = get_args(get_type_hints(make)[name])
+            names += settings.__annotations__
+        elif name not in ("self", "cls"):
+            names.append(name)
+    return names

@@ -23,13 +23,13 @@ def refusal(make: Any, *args: Any, **settings: Any) -> str:
 
 
 def test_a_misspelt_setting_is_answered_with_the_nearest_name() -> None:
-    assert refusal(tg.clip2, bufer=4) == "clip2 has no setting `bufer`. Did you mean 'buffer'?"
-    assert refusal(tg.clip2, **CLIP2, local_step=4) == "clip2 has no setting `local_step`. Did you mean 'local_steps'?"
+    assert refusal(tg.clip2, bufer=4) == "clip2 has no argument `bufer`. Did you mean 'buffer'?"
+    assert refusal(tg.clip2, **CLIP2, local_step=4) == "clip2 has no argument `local_step`. Did you mean 'local_steps'?"
 
 
 def test_a_setting_of_another_method_is_answered_with_the_settings_there_are() -> None:
     said = refusal(tg.clip2, **CLIP2, optimizer="AdamW")
-    assert said.startswith("clip2 has no setting `optimizer`. Its settings are local_lr, local_clip, lr, clip, ")
+    assert said.startswith("clip2 has no argument `optimizer`. Its arguments are local_lr, local_clip, lr, clip, ")
     assert said.endswith("local_epochs, max_delay, concurrency, dispatch.")
 
 
@@ -44,7 +44,7 @@ def test_settings_are_given_by_name() -> None:
 
 @pytest.mark.parametrize("kind", METHODS)
 def test_every_method_answers_so_and_shows_its_signature(kind: str) -> None:
-    assert refusal(METHODS[kind], momentun=1).startswith(f"{kind} has no setting `momentun`.")
+    assert refusal(METHODS[kind], momentun=1).startswith(f"{kind} has no argument `momentun`.")
     known = parameters(METHODS[kind])
     assert MethodSettings.__annotations__.keys() | {"buffer", "mode", "local_lr"} <= known.keys()
     assert list(inspect.signature(METHODS[kind]).parameters)[-1] == "how"

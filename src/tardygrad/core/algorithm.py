@@ -44,7 +44,7 @@ from tardygrad.core.method import Method
 from tardygrad.core.roster import Roster
 from tardygrad.core.task import LocalWork, Task, resume
 from tardygrad.core.transforms import State, Step, Transform, below, clipped_share
-from tardygrad.errors import Invalid
+from tardygrad.errors import Invalid, checked_call
 
 # ------------------------------------------------------------------------------------------------- client side
 
@@ -161,6 +161,7 @@ class Server:
         vectors: creates the store of x and all vectors of its length; None stores them in this process.
     """
 
+    @checked_call
     def __init__(
         self,
         method: Method,

@@ -35,7 +35,7 @@ from tardygrad.core.messages import (
 from tardygrad.core.method import Method
 from tardygrad.core.roster import Census, Roster
 from tardygrad.core.vectors import VectorStore
-from tardygrad.errors import Invalid
+from tardygrad.errors import Invalid, checked_call
 
 
 class ServerLike(Protocol):
@@ -231,6 +231,7 @@ class JointRoster(NamedTuple):
         return Census(*map(sum, zip(*(region.roster.census() for region in self.regions), strict=True)))
 
 
+@checked_call
 def serve(
     method: Method,
     x: Vector,

@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, wraps
-from inspect import Parameter, signature
+from functools import cached_property
 from itertools import accumulate
-from typing import Literal, ParamSpec, TypedDict, get_args
+from typing import Literal, TypedDict, get_args
 
 from torch import Tensor
 
 from tardygrad.core.dylu import Pace
 from tardygrad.core.transforms import State, Step, Transform
-from tardygrad.errors import Invalid, check_integer, is_number, nearest
+from tardygrad.errors import Invalid, check_integer, is_number
 
 Mode = Literal["sync", "server", "client"]
 """Which clients work when: synchronous rounds, server-centric, client-centric."""
@@ -181,28 +180,3 @@ class MethodSettings(TypedDict, total=False):
     max_delay: int | None
     concurrency: int | None
     dispatch: Dispatch
-
-
-P = ParamSpec("P")
-
-
-def constructor(make: Callable[P, Method]) -> Callable[P, Method]:
-    """Make a constructor of methods raise `Invalid`, not `TypeError`, for a missing or unknown setting."""
-    own = [p for p in signature(make).parameters.values() if p.kind is Parameter.KEYWORD_ONLY]
-    known = [p.name for p in own] + list(MethodSettings.__annotations__)
-    required = [p.name for p in own if p.default is Parameter.empty]
-
-    @wraps(make)
-    def checked(*args: P.args, **given: P.kwargs) -> Method:
-        name = make.__name__
-        if args:
-            raise Invalid(f"{name} takes its settings by name, got {args[0]!r}. Use {name}({known[0]}=..., ...).")
-        for key in given:
-            if key not in known:
-                fix = nearest(key, known) or f" Its settings are {', '.join(known)}."
-                raise Invalid(f"{name} has no setting `{key}`.{fix}")
-        if missing := [f"`{key}`" for key in required if key not in given]:
-            raise Invalid(f"{name} needs {', '.join(missing)}.")
-        return make(*args, **given)
-
-    return checked

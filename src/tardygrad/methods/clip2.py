@@ -17,13 +17,14 @@ from typing import Literal, Unpack
 
 from tardygrad.core import algorithm, transforms
 from tardygrad.core.clipping import Norm
-from tardygrad.core.method import Method, MethodSettings, Mode, constructor
+from tardygrad.core.method import Method, MethodSettings, Mode
 from tardygrad.core.schedules import Schedule, lift
 from tardygrad.core.transforms import chain, scale
+from tardygrad.errors import checked_call
 from tardygrad.theory.prescribed import prescribed
 
 
-@constructor
+@checked_call
 def clip2(
     *,
     local_lr: float | Schedule,

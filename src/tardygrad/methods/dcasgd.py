@@ -22,14 +22,14 @@ from typing import Literal, Unpack
 import torch
 from torch import Tensor
 
-from tardygrad.core.method import Curvature, Method, MethodSettings, Mode, constructor
+from tardygrad.core.method import Curvature, Method, MethodSettings, Mode
 from tardygrad.core.schedules import Schedule, lift
 from tardygrad.core.transforms import State, Step, Transform, below_one, check_epsilon, scale, stateless
-from tardygrad.errors import Invalid, check_number
+from tardygrad.errors import Invalid, check_number, checked_call
 from tardygrad.methods.local import local
 
 
-@constructor
+@checked_call
 def dcasgd(
     *,
     local_lr: float | Schedule,

@@ -18,13 +18,14 @@ from typing import Unpack
 
 from tardygrad.core import transforms
 from tardygrad.core.clipping import Norm
-from tardygrad.core.method import Method, MethodSettings, Mode, constructor
+from tardygrad.core.method import Method, MethodSettings, Mode
 from tardygrad.core.schedules import Schedule, lift
 from tardygrad.core.torch_inner import Options
+from tardygrad.errors import checked_call
 from tardygrad.methods.local import local
 
 
-@constructor
+@checked_call
 def diloco(
     *,
     local_lr: float | Schedule,

@@ -25,18 +25,18 @@ import math
 from typing import Literal, Unpack
 
 from tardygrad.core.dylu import Pace
-from tardygrad.core.method import Method, MethodSettings, Mode, constructor
+from tardygrad.core.method import Method, MethodSettings, Mode
 from tardygrad.core.schedules import Schedule, lift
 from tardygrad.core.torch_inner import Options
 from tardygrad.core.transforms import delayed_nesterov
-from tardygrad.errors import Invalid, check_integer
+from tardygrad.errors import Invalid, check_integer, checked_call
 from tardygrad.methods.local import local
 
 LONGEST = 10**9
 """The largest N: with more, an arrival would move x by less than float32 can represent."""
 
 
-@constructor
+@checked_call
 def dn_dylu(
     *,
     local_lr: float | Schedule,

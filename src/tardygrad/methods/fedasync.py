@@ -23,17 +23,17 @@ from typing import Literal, Unpack
 import torch
 from torch import Tensor
 
-from tardygrad.core.method import Method, MethodSettings, Mode, Weight, constructor
+from tardygrad.core.method import Method, MethodSettings, Mode, Weight
 from tardygrad.core.schedules import Schedule, lift
 from tardygrad.core.transforms import State, Step, Transform, scale, tethered
 from tardygrad.core.weights import Polynomial, Staleness
-from tardygrad.errors import Invalid
+from tardygrad.errors import Invalid, checked_call
 from tardygrad.methods.local import local
 
 PUBLISHED = Polynomial(exponent=0.5)
 
 
-@constructor
+@checked_call
 def fedasync(
     *,
     local_lr: float | Schedule,

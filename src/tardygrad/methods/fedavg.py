@@ -15,14 +15,15 @@ from __future__ import annotations
 import math
 from typing import Unpack
 
-from tardygrad.core.method import Method, MethodSettings, Mode, constructor
+from tardygrad.core.method import Method, MethodSettings, Mode
 from tardygrad.core.schedules import Schedule, lift
 from tardygrad.core.torch_inner import Options
 from tardygrad.core.transforms import scale
+from tardygrad.errors import checked_call
 from tardygrad.methods.local import local
 
 
-@constructor
+@checked_call
 def fedavg(
     *,
     local_lr: float | Schedule,

@@ -16,12 +16,13 @@ import math
 from typing import Unpack
 
 from tardygrad.core import transforms
-from tardygrad.core.method import Method, MethodSettings, Mode, constructor
+from tardygrad.core.method import Method, MethodSettings, Mode
 from tardygrad.core.schedules import Schedule, lift
+from tardygrad.errors import checked_call
 from tardygrad.methods.local import local
 
 
-@constructor
+@checked_call
 def fedavgm(
     *,
     local_lr: float | Schedule,

@@ -22,18 +22,18 @@ from __future__ import annotations
 import math
 from typing import Literal, Unpack
 
-from tardygrad.core.method import Denominator, Method, MethodSettings, Mode, constructor
+from tardygrad.core.method import Denominator, Method, MethodSettings, Mode
 from tardygrad.core.schedules import Schedule, lift
 from tardygrad.core.torch_inner import Options
 from tardygrad.core.transforms import scale
 from tardygrad.core.weights import Polynomial, Staleness
-from tardygrad.errors import Invalid
+from tardygrad.errors import Invalid, checked_call
 from tardygrad.methods.local import local
 
 PUBLISHED = Polynomial(exponent=0.5)
 
 
-@constructor
+@checked_call
 def fedbuff(
     *,
     local_lr: float | Schedule,

@@ -17,13 +17,14 @@ from __future__ import annotations
 import math
 from typing import Unpack
 
-from tardygrad.core.method import Method, MethodSettings, Mode, constructor
+from tardygrad.core.method import Method, MethodSettings, Mode
 from tardygrad.core.schedules import Schedule, lift
 from tardygrad.core.transforms import adaptive
+from tardygrad.errors import checked_call
 from tardygrad.methods.local import local
 
 
-@constructor
+@checked_call
 def fedyogi(
     *,
     local_lr: float | Schedule,

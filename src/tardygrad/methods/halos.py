@@ -21,17 +21,18 @@ from typing import Unpack
 
 from tardygrad.core.clipping import Norm
 from tardygrad.core.dylu import Pace
-from tardygrad.core.method import Method, MethodSettings, Mode, Regions, constructor
+from tardygrad.core.method import Method, MethodSettings, Mode, Regions
 from tardygrad.core.schedules import Schedule, lift
 from tardygrad.core.torch_inner import Options
 from tardygrad.core.transforms import below_one, delayed_nesterov
+from tardygrad.errors import checked_call
 from tardygrad.methods.dn_dylu import check_period
 from tardygrad.methods.local import local
 
 PUBLISHED: Options = {"betas": [0.9, 0.95], "weight_decay": 0.1}
 
 
-@constructor
+@checked_call
 def halos(
     *,
     regions: int | tuple[int, ...],

@@ -23,10 +23,10 @@ import math
 from typing import Literal, Unpack, get_args
 
 from tardygrad.core import transforms
-from tardygrad.core.method import Method, MethodSettings, Mode, constructor
+from tardygrad.core.method import Method, MethodSettings, Mode
 from tardygrad.core.schedules import Schedule, lift
 from tardygrad.core.transforms import Transform, adaptive, chain, scale
-from tardygrad.errors import Invalid
+from tardygrad.errors import Invalid, checked_call
 from tardygrad.methods.local import local
 
 Outer = Literal["avg", "biclip", "adagrad", "rmsprop", "adam"]
@@ -38,7 +38,7 @@ _WORDS = {
 _SQUARED = {("biclip", "biclip"): "Bi²Clip", ("adam", "adam"): "Adam²"}
 
 
-@constructor
+@checked_call
 def tailopt(
     *,
     outer: Outer = "biclip",

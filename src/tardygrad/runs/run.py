@@ -24,7 +24,7 @@ from tardygrad.core.task import Task
 from tardygrad.engines.pool import Pool, check_work, declared
 from tardygrad.engines.scripted import ScriptedPool
 from tardygrad.engines.sim.pool import SimPool
-from tardygrad.errors import Diverged, Interrupted, Invalid, RecordError, Starved, check_integer, nearest
+from tardygrad.errors import Diverged, Interrupted, Invalid, RecordError, Starved, check_integer, checked_call
 from tardygrad.fleet import Fleet
 from tardygrad.runs import checkpoint, events
 from tardygrad.runs.evaluation import Scores
@@ -51,15 +51,8 @@ class Settings(TypedDict, total=False):
     tail_every: int  # rounds between estimates of the updates' tail index (0: never)
 
 
-def complete(settings: Settings, *others: str) -> Settings:
-    """Add the defaults to the settings of a run; raise `Invalid` if one is wrong, missing or unknown.
-
-    Args:
-        settings: as the caller gave them.
-        others: names that an unknown setting may be a misspelling of, besides those of `Settings`.
-    """
-    for name in settings.keys() - Settings.__annotations__.keys():
-        raise Invalid(f"a run has no setting `{name}`.{nearest(name, [*Settings.__annotations__, *others])}")
+def complete(settings: Settings) -> Settings:
+    """Add the defaults to the settings of a run; raise `Invalid` if one is wrong or missing."""
     if "rounds" not in settings:
         raise Invalid("a run needs `rounds`: how many times the server updates the model. Use rounds=100, for example.")
     full: Settings = {"seed": 0, "evaluate_every": 10, "checkpoint_every": 10, "tail_every": 0, **settings}
@@ -283,6 +276,7 @@ def _save(record: Record, state: checkpoint.Checkpoint, facts: Row) -> None:
     checkpoint.save(record.path / "checkpoints", state, **facts)
 
 
+@checked_call
 def simulate(
     method: Method, task: Task, fleet: Fleet, *, workers: int = 1, batch: int = 1, **settings: Unpack[Settings]
 ) -> Run:
@@ -293,11 +287,12 @@ def simulate(
         batch: jobs that are computed at once.
         settings: of the run; see `Settings`.
     """
-    settings = complete(settings, "workers", "batch")
+    settings = complete(settings)
     with SimPool(task, method, fleet, workers=workers, batch=batch, rounds=settings["rounds"]) as pool:
         return train(method, task, pool, **settings)
 
 
+@checked_call
 def train(method: Method, task: Task, pool: Pool, **settings: Unpack[Settings]) -> Run:
     """Run a method on any pool."""
     run = begin(method, task, pool, **settings)
@@ -306,6 +301,7 @@ def train(method: Method, task: Task, pool: Pool, **settings: Unpack[Settings]) 
     return run
 
 
+@checked_call
 def begin(method: Method, task: Task, pool: Pool, *, spec: Row | None = None, **settings: Unpack[Settings]) -> Run:
     """A run that has not started: iterate over its `go()` to see the metrics of every round."""
     full = complete(settings)
@@ -325,6 +321,7 @@ def begin(method: Method, task: Task, pool: Pool, *, spec: Row | None = None, **
     return run
 
 
+@checked_call
 def resume(path: str | Path, method: Method, task: Task, pool: Pool, *, rounds: int | None = None) -> Run:
     """A run that continues from its last checkpoint, or from the start if it has none: iterate over its `go()`.
 
@@ -365,6 +362,7 @@ def resume(path: str | Path, method: Method, task: Task, pool: Pool, *, rounds: 
     return run
 
 
+@checked_call
 def replay(run: Run) -> Run:
     """Recompute a run from its order of arrivals: gives the same bits, whatever engine it ran on."""
     server = run.server

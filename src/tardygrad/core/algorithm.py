@@ -40,7 +40,7 @@ from tardygrad.core.messages import (
     Vector,
     as_vector,
 )
-from tardygrad.core.method import Method
+from tardygrad.core.method import Method, check_method
 from tardygrad.core.roster import Roster
 from tardygrad.core.task import LocalWork, Task, resume
 from tardygrad.core.transforms import State, Step, Transform, below, clipped_share
@@ -172,6 +172,7 @@ class Server:
         module_buffers: ModuleBuffers | None = None,
         vectors: Callable[[Method, Vector], stores.VectorStore] | None = None,
     ) -> None:
+        check_method(method)
         if method.regions:
             raise Invalid(f"{method.name} has regions, and needs a server for each: use `tardygrad.serve`.")
         self.method, self.clients, self.seed = method, clients, seed

@@ -32,7 +32,7 @@ from tardygrad.core.messages import (
     Vector,
     as_vector,
 )
-from tardygrad.core.method import Method
+from tardygrad.core.method import Method, check_method
 from tardygrad.core.roster import Census, Roster
 from tardygrad.core.vectors import VectorStore
 from tardygrad.errors import Invalid, checked_call
@@ -245,6 +245,7 @@ def serve(
 
     A hierarchical server keeps its vectors in the memory of this process.
     """
+    check_method(method)
     if method.regions:
         return HierarchicalServer(method, x, clients=clients, seed=seed, module_buffers=module_buffers)
     return Server(method, x, clients=clients, seed=seed, module_buffers=module_buffers, vectors=vectors)

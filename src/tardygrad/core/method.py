@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -170,6 +171,18 @@ class Method:
             sizes = self.regions.sizes
             notes.append(f", {sizes if isinstance(sizes, int) else len(sizes)} regions")
         return f"{self.name} ({mode}, M={self.buffer}, {work}{''.join(notes)})"
+
+
+def check_method(method: object) -> None:
+    """Raise `Invalid` unless an argument is a method."""
+    if not isinstance(method, Method):
+        rule = "a method must be a tardygrad.Method, such as clip2(...)"
+        raise Invalid(f"{rule}, got {type(method).__name__}. Check the order of the arguments.")
+
+
+def without_addresses(text: str) -> str:
+    """The text of an object that names functions, without their addresses in memory, which differ in every process."""
+    return re.sub(r" at 0x[0-9a-f]+", "", text)
 
 
 class MethodSettings(TypedDict, total=False):

@@ -10,7 +10,7 @@ import torch
 
 from tardygrad import streams
 from tardygrad.core.messages import Job, Joined, Lost, Update, as_vector
-from tardygrad.core.method import Method
+from tardygrad.core.method import Method, check_method
 from tardygrad.core.task import Task
 from tardygrad.errors import Invalid
 from tardygrad.fleet import Available, Fleet, Slow
@@ -94,6 +94,11 @@ def corrupt(update: Update) -> Update:
 
 def round_trips(task: Task, method: Method, fleet: Fleet) -> RoundTrips:
     """The round trips of a method's jobs; raises `Invalid` if task and fleet differ in their number of clients."""
+    check_method(method)
+    if not isinstance(fleet, Fleet):
+        raise Invalid(
+            f"a fleet must be a tardygrad.Fleet, got {type(fleet).__name__}. Check the order of the arguments."
+        )
     if task.clients != fleet.clients:
         counts = f"{task.clients} and {fleet.clients}"
         raise Invalid(f"task and fleet must have the same number of clients, got {counts}.")

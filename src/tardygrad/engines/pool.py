@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,11 +15,11 @@ from tardygrad.core import admission
 from tardygrad.core.algorithm import work
 from tardygrad.core.batching import Batched, work_together
 from tardygrad.core.messages import Job, Message, ModuleBuffers, Update, Vector
-from tardygrad.core.method import Method
+from tardygrad.core.method import Method, check_method, without_addresses
 from tardygrad.core.task import Task
 from tardygrad.core.vectors import LocalVectors, VectorStore
-from tardygrad.engines.wire import Packed, Wire, send
-from tardygrad.errors import Invalid, WorkFailed
+from tardygrad.engines.wire import Packed, Wire, check_wire, send
+from tardygrad.errors import Invalid, WorkFailed, check_integer
 from tardygrad.fleet import Fleet
 
 
@@ -68,6 +67,16 @@ class Features:
     virtual_clock: bool = False  # whether time stands still while a checkpoint is written
     status: Callable[[], str] = str  # a message about missing workers; empty if none are missing
     startup: str = ""  # what to tell the user if entering its `with` block takes long
+
+    def __post_init__(self) -> None:
+        check_wire(self.wire)
+        if self.method is not None:
+            check_method(self.method)
+        if self.parallel is not None:
+            check_integer("parallel", self.parallel)
+        for name, kind in {"fleet": Fleet | None, "virtual_clock": bool, "startup": str}.items():
+            if not isinstance(getattr(self, name), kind):
+                raise Invalid(f"the feature `{name}` of a pool must be {kind}, got {getattr(self, name)!r}.")
 
 
 class Pool(ABC):
@@ -128,14 +137,9 @@ def check_work(pool: Pool, method: Method) -> None:
     if made_for is None:
         return
     for name in ("inner", "local_steps", "local_epochs", "compensate", "curvature", "keep"):
-        ours, theirs = (_written(getattr(one, name)) for one in (method, made_for))
+        ours, theirs = (without_addresses(repr(getattr(one, name))) for one in (method, made_for))
         if ours != theirs:
             raise Invalid(f"the pool has `{name}` {theirs}, and the run's method {ours}. Make a pool with that method.")
-
-
-def _written(value: object) -> str:
-    """The repr of a value without memory addresses."""
-    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 
 Errors = dict[str, Tensor]

@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 import shutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -26,9 +25,10 @@ from torch import Tensor
 
 from tardygrad.core.hierarchy import RegionMessage, ServerLike
 from tardygrad.core.messages import Job, ModuleBuffers, Taken, Update, as_vector
+from tardygrad.core.method import without_addresses
 from tardygrad.engines.pool import Pending
 from tardygrad.errors import RecordError
-from tardygrad.runs import checkpoint_v3
+from tardygrad.runs import checkpoint_format_3
 from tardygrad.runs.evaluation import Model, Scores
 from tardygrad.runs.record import Row, plain, unwritable
 
@@ -116,7 +116,7 @@ def apply(checkpoint: Checkpoint, server: ServerLike) -> Pending:
             raise RecordError(f"the checkpoint belongs to another run: its {name} is {packed[name]}, not {ours}.")
     state: dict[str, Any]
     if packed["format"] == 3:
-        state, pending = checkpoint_v3.server_state(tensors, packed, server.method)
+        state, pending = checkpoint_format_3.server_state(tensors, packed, server.method)
     else:
         state, pending = unpack(packed["server"], tensors), unpack(packed["pending"], tensors)
     x: Tensor = state["levels"][0]["x"] if server.method.regions else state["x"]
@@ -167,8 +167,7 @@ def save(folder: Path, checkpoint: Checkpoint, **also: Any) -> None:
         draft.mkdir(parents=True)
         tensors = _apart({name: tensor.detach().cpu().contiguous() for name, tensor in checkpoint.tensors.items()})
         save_file(tensors, draft / "tensors.safetensors")
-        document = {name: value for name, value in checkpoint.state.items() if name != "format"} | plain(also)
-        state = json.dumps(document, allow_nan=False)
+        state = json.dumps(checkpoint.state | plain(also), allow_nan=False)
         sums = {"state": _sum(state.encode()), "tensors": _sum((draft / "tensors.safetensors").read_bytes())}
         head = json.dumps({"format": checkpoint.state["format"], "checksums": sums})
         (draft / "state.json").write_text(f'{head[:-1]}, "state": {state}}}')
@@ -209,11 +208,11 @@ def _read(path: Path) -> Checkpoint:
         version, sums, state = document["format"], document["checksums"], document["state"]
         raw = text.partition('}, "state": ')[2][:-1]  # as written: a changed digit may parse to the same number
         expected = {"state": _sum(raw.encode())}
-    if sums != expected | {"tensors": _sum(content)}:
+    if sums != expected | {"tensors": _sum(content)} or state.get("format", version) != version:
         raise ValueError("its checksum is wrong")
     tensors = load(content)
     if version == 3:
-        state |= pack(checkpoint_v3.run_state(tensors, state), tensors)
+        state |= pack(checkpoint_format_3.run_state(tensors, state), tensors)
     return Checkpoint(tensors, {"format": version} | state)
 
 
@@ -242,7 +241,7 @@ def _identity(server: ServerLike) -> str:
     method = server.method
     rest = [part for part in (method.weight, method.curvature, method.pace, method.regions) if part is not None]
     parts = [method.inner, method.outer, *rest, method.denominator, method.pull, method.keep]
-    return re.sub(r" at 0x[0-9a-f]+", "", f"{method}: {', '.join(map(repr, parts))}")
+    return without_addresses(f"{method}: {', '.join(map(repr, parts))}")
 
 
 def _complete(folder: Path) -> list[Path]:

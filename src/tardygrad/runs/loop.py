@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from tardygrad.core.hierarchy import ServerLike
 from tardygrad.core.messages import Advanced, Happened, Job, Message, Refused, Taken
-from tardygrad.engines.pool import Pool
+from tardygrad.engines.pool import Pool, declared
 from tardygrad.engines.threads import use_threads
-from tardygrad.errors import Diverged, Starved
+from tardygrad.errors import Diverged, Invalid, Starved, is_number
 
 
 class Event(NamedTuple):
@@ -30,18 +31,22 @@ def drive(server: ServerLike, pool: Pool, rounds: int | None = None) -> Iterator
             a thousand of one client, or a thousand duplicates in a row.
         Diverged: the model is no longer finite.
     """
+    if not callable(getattr(server, "receive", None)):
+        raise Invalid(f"`drive` needs a server, as from tardygrad.serve(...), got {type(server).__name__}.")
+    declared(pool)  # raises `Invalid` if it is none
     use_threads()
     _check_finite(server)
-    jobs, refused, duplicates = server.dispatch(), Counter[int](), 0
+    now, jobs, refused, duplicates = 0.0, server.dispatch(), Counter[int](), 0
     for job in jobs:
         pool.submit(job)
     if jobs:
-        yield Event(pool.now, None, None, jobs)
+        now = _time(pool, now)
+        yield Event(now, None, None, jobs)
     while rounds is None or server.round < rounds:
         message = pool.next()
         if message is None:
             raise Starved(_starved(server, "no job is in flight"))
-        now = pool.now
+        now = _time(pool, now)
         happened, jobs = server.receive(message, now)
         for job in jobs:
             pool.submit(job)
@@ -62,6 +67,15 @@ def drive(server: ServerLike, pool: Pool, rounds: int | None = None) -> Iterator
         elif isinstance(happened, Advanced):
             refused.clear()
             _check_finite(server)
+
+
+def _time(pool: Pool, before: float) -> float:
+    """The pool's time; raises `Invalid` if that is no time after `before`."""
+    now = pool.now
+    if (type(now) is float or is_number(now)) and before <= now < math.inf:
+        return now
+    fix = "Make it a property." if callable(now) else "Return the seconds since the run began."
+    raise Invalid(f"`now` of a pool must be a finite number that never decreases, got {now!r} after {before:g}. {fix}")
 
 
 def _check_finite(server: ServerLike) -> None:

@@ -365,6 +365,9 @@ def resume(path: str | Path, method: Method, task: Task, pool: Pool, *, rounds: 
 @checked_call
 def replay(run: Run) -> Run:
     """Recompute a run from its order of arrivals: gives the same bits, whatever engine it ran on."""
+    if not isinstance(run, Run):
+        fix = "For a recorded run use `tardygrad replay` on the command line, or pass what `resume` returns."
+        raise Invalid(f"`replay` needs a Run, got {run!r}. {fix}")
     server = run.server
     pool = ScriptedPool(run.script, run.task, server.method, wire=run.pool.features.wire)
     every = run.settings["evaluate_every"]

@@ -250,8 +250,8 @@ class RayPool(Pool):
 
     def _received(self, facts: Update, running: RunningJob) -> Update:
         if len(self.cuts) > 2:
-            update: Update = tensors(facts)._replace(delta=Parts(tuple(running.parts)))
-            return update
+            update: Update = tensors(facts)
+            return update._replace(delta=Parts(tuple(running.parts)))
         return received(facts, self._ray.get(running.parts[0], timeout=TIMEOUT))
 
     def _lose(self, job: Job, why: str) -> None:

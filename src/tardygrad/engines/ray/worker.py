@@ -120,7 +120,8 @@ def received(facts: Update, part: dict[str, Any]) -> Update:
     """
     state = tree_map_only(Tensor, Tensor.clone, tensors(part.pop("state", None)))
     vectors = {name: unpack(Packed.of(arrays)) for name, arrays in part.items()}
-    return tensors(facts)._replace(delta=vectors["delta"], curvature=vectors.get("curvature"), state=state)
+    update: Update = tensors(facts)
+    return update._replace(delta=vectors["delta"], curvature=vectors.get("curvature"), state=state)
 
 
 def _arrays(value: Any) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections import deque
 from pathlib import Path
 from types import SimpleNamespace
@@ -155,3 +157,65 @@ def test_an_engine_that_repeats_a_job_for_ever_ends_the_run() -> None:
 
     with pytest.raises(tg.Starved, match=r"client 0 repeats job 0 "):
         tg.train(METHOD, task(), Repeating(task(), METHOD), rounds=2)
+
+
+@pytest.mark.parametrize(
+    ("features", "text"),
+    [
+        ({"wire": "int3"}, "`wire` must be one of float32, float16, bfloat16, int8, got 'int3'."),
+        ({"method": "clip2"}, "a method must be a tardygrad.Method, such as clip2(...), got str."),
+        ({"parallel": 0}, "`parallel` must be a whole number, 1 or more, got 0."),
+        ({"fleet": 40}, "the feature `fleet` of a pool must be tardygrad.fleet.Fleet | None, got 40."),
+        ({"virtual_clock": "no"}, "the feature `virtual_clock` of a pool must be <class 'bool'>, got 'no'."),
+    ],
+)
+def test_a_feature_of_a_wrong_kind_is_refused(features: dict[str, Any], text: str) -> None:
+    with pytest.raises(tg.Invalid, match=re.escape(text)):
+        tg.Features(**features)
+
+
+@pytest.mark.parametrize(
+    ("times", "text"),
+    [
+        ([1.0, 0.5], "got 0.5 after 1. Return the seconds since the run began."),
+        ([math.nan], "got nan after 0."),
+        ([math.inf], "got inf after 0."),
+        ([None], "got None after 0."),
+        ([lambda: 1.0], "Make it a property."),
+    ],
+)
+def test_a_clock_that_is_none_or_goes_back_is_refused(times: list[Any], text: str) -> None:
+    class Clocked(BarePool):
+        def next(self) -> Message | None:
+            message, self.now = super().next(), times.pop(0)
+            return message
+
+    pool, server = Clocked(task(), METHOD), tg.serve(METHOD, task().init(0), clients=CLIENTS, seed=0)
+    rule = "`now` of a pool must be a finite number that never decreases, "
+    with pytest.raises(tg.Invalid, match=re.escape(rule) + ".*" + re.escape(text)):
+        list(tg.drive(server, pool, 5))
+
+
+def test_swapped_and_missing_arguments_are_named() -> None:
+    here, fleet = task(), tg.Fleet.paper(clients=CLIENTS)
+    server = tg.serve(METHOD, here.init(0), clients=CLIENTS, seed=0)
+    order = r"a method must be a tardygrad\.Method, .* got Quadratic\. Check the order of the arguments\."
+    calls: list[tuple[Any, str]] = [
+        (lambda: tg.simulate(here, METHOD, fleet, rounds=2), order),
+        (lambda: tg.SimPool(METHOD, here, fleet), order),
+        (lambda: tg.SimPool(here, METHOD, METHOD), "a fleet must be a tardygrad.Fleet, got Method"),
+        (lambda: tg.serve(here, here.init(0), clients=CLIENTS, seed=0), order),
+        (lambda: tg.Server(here, here.init(0), clients=CLIENTS, seed=0), order),
+        (lambda: tg.train(METHOD, here, tg.ThreadPool(METHOD, here), rounds=2), "a method must be"),
+        (lambda: list(tg.drive(server, None)), "a pool must be an instance of a subclass of tg.Pool"),
+        (lambda: list(tg.drive(BarePool(here, METHOD), server)), r"`drive` needs a server, .* got BarePool\."),
+        (
+            lambda: tg.resume("run", METHOD, here, BarePool(here, METHOD), round=3),
+            "resume has no argument `round`. Did",
+        ),
+        (lambda: tg.serve(METHOD, here.init(0), client=3, seed=0), "serve has no argument `client`. Did you mean"),
+        (lambda: tg.replay("runs/mine"), "`replay` needs a Run, got 'runs/mine'. For a recorded run use `tardygrad"),
+    ]
+    for call, text in calls:
+        with pytest.raises(tg.Invalid, match=text):
+            call()

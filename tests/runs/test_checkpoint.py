@@ -192,6 +192,15 @@ def test_a_checkpoint_of_an_older_format_is_one_sentence(tmp_path: Path) -> None
     assert str(caught.value) == "the checkpoint has format 2, and this version reads 3 and 4."
 
 
+def test_the_format_of_a_checkpoint_is_covered_by_its_checksum(tmp_path: Path) -> None:
+    path = finished(tmp_path / "run")
+    for folder in (path / "checkpoints").iterdir():
+        text = (folder / "state.json").read_text()
+        (folder / "state.json").write_text(text.replace('"format": 4', '"format": 3', 1))
+    with pytest.raises(tg.RecordError, match=r"no checkpoint in .* can be read .*its checksum is wrong"):
+        resumed(path)
+
+
 # Killed.
 
 KILLS = 12

@@ -14,9 +14,10 @@ import tardygrad as tg
 from tardygrad.doctor.convergence_checks import divergence, onset
 from tardygrad.doctor.examine import Examined, examine
 from tardygrad.doctor.finding import Finding, in_order
-from tardygrad.doctor.history import Rounds, read
 from tardygrad.doctor.what_if import Remedies
 from tardygrad.errors import RecordError
+from tardygrad.runs.history import Rounds
+from tardygrad.runs.history import read_history as read
 from tardygrad.spec import spec
 from tests.doctor.planted import clip2, fleet, record, sgdclip
 from tests.report.records import record as made_up
@@ -214,10 +215,8 @@ def test_an_onset_is_only_told_where_there_is_one(tmp_path: Path) -> None:
 
 def _risen(rounds: Rounds, made: int) -> Rounds:
     """Rounds whose loss rises to three times what it was, and nothing leaves its band."""
-    flat = np.ones(made)
-    many = np.ones((made, rounds.buffer), dtype=np.int64)
-    loss = np.repeat([1.0, 3.0], made // 2)
-    return Rounds(0 * many, many, 1.0 * many, 1.0 * many, flat, flat, flat, 0 * flat, 0 * flat, loss)
+    longer = [np.ones((made, *column.shape[1:]), dtype=column.dtype) for column in rounds]
+    return Rounds(*longer)._replace(clients=0 * longer[0], loss=np.repeat([1.0, 3.0], made // 2))
 
 
 def test_a_check_that_needs_a_spec_is_not_said_to_be_made_without_one(tmp_path: Path) -> None:

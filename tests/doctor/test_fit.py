@@ -12,7 +12,8 @@ import tardygrad as tg
 from tardygrad import streams
 from tardygrad.doctor.clock_run import clocked
 from tardygrad.doctor.fit import Drawn, choose, fit
-from tardygrad.doctor.history import History, read
+from tardygrad.runs.history import History
+from tardygrad.runs.history import read_history as read
 from tests.doctor.planted import clip2, fleet, record
 
 LAWS = (

@@ -3,41 +3,46 @@
 from __future__ import annotations
 
 import json
-from array import array
+import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tardygrad.errors import Invalid, RecordError
 from tardygrad.report.build import build
-from tardygrad.report.discover import find, going
-from tardygrad.report.downsample import ClientBars, Downsampler
-from tardygrad.report.loader import BARS, CLASSES, CLIENTS, EVEN, POINTS, SPANS, read, tail_of
+from tardygrad.report.clients import SPANS
+from tardygrad.report.discover import find
+from tardygrad.report.downsample import client_bars, delay_spans, sample
+from tardygrad.report.loader import BARS, CLASSES, CLIENTS, EVEN, POINTS, read, tail_of
+from tardygrad.runs.history import ClientHistory, Job, is_locked
 from tardygrad.runs.record import Record
 from tardygrad.tail.estimate import estimate
 from tests.report.records import EVIL, events, record, write
 
 
 def test_a_record_is_counted_right(tmp_path: Path) -> None:
-    story = read(record(tmp_path / "run"))
-    assert (story.completed, story.time, story.status, story.seconds) == (12, 12.0, "finished", 1.5)
-    assert story.updates == {"small": 22, "large": 2}
-    assert story.weights == pytest.approx({"small": 22.0, "large": 0.4})
-    assert story.refused == {("too stale", "large"): 1}
-    assert story.lost == {"small": 1}
-    assert story.rounds[-1]["steps"] == 120
-    assert [row["scores"]["accuracy"] for row in story.scores] == pytest.approx([0.75, 6 / 7, 0.9, 12 / 13], rel=1e-4)
-    assert story.snapshots == 2
+    run = read(record(tmp_path / "run"))
+    history, small, large = run.history, run.classes["small"], run.classes["large"]
+    assert (len(history.rounds), history.time, history.status, history.seconds) == (12, 12.0, "finished", 1.5)
+    assert (len(small.delays), len(large.delays)) == (22, 2)
+    assert (small.weight, large.weight) == (22.0, pytest.approx(0.4))
+    assert (small.refused, large.refused) == ({}, {"too stale": 1})
+    assert (small.losses, large.losses) == (1, 0)
+    assert run.rounds.items[-1]["steps"] == 120
+    scores = [row["scores"]["accuracy"] for row in run.scores.items]
+    assert scores == pytest.approx([0.75, 6 / 7, 0.9, 12 / 13], rel=1e-4)
+    assert history.rounds.snapshots.max() == 2
 
 
 def test_every_second_of_a_client_is_working_idle_or_lost(tmp_path: Path) -> None:
-    story = read(record(tmp_path / "run"))
-    small, large = story.uses["small"], story.uses["large"]
+    run = read(record(tmp_path / "run"))
+    small, large = run.classes["small"], run.classes["large"]
     assert (small.clients, small.working, small.lost) == (3, 2 * 12.0 + 3.0, 3.0)  # client 2: 3 at work, 3 lost, 6 idle
     assert (large.clients, large.working, large.lost) == (1, 12.0, 0.0)
-    assert [(bar.start, bar.end) for bar in story.away] == [(3.0, 6.0)]
-    assert [bar.end for bar in story.working if bar.client == 3] == [3.0, 12.0]
+    assert [(bar.start, bar.end) for bar in run.bars.away] == [(3.0, 6.0)]
+    assert [bar.end for bar in run.bars.working if bar.client == 3] == [3.0, 12.0]
 
 
 def test_the_update_of_another_job_does_not_end_the_one_that_is_out(tmp_path: Path) -> None:
@@ -45,45 +50,48 @@ def test_the_update_of_another_job_does_not_end_the_one_that_is_out(tmp_path: Pa
     again = {"event": "refusal", "time": 5.0, "client": 0, "serial": 0, "round": 0, "reason": "finished job"}
     with (path / "events.jsonl").open("a") as file:
         file.write(json.dumps(again) + "\n")
-    bars = [bar for bar in read(path).working if bar.client == 0]
+    bars = [bar for bar in read(path).bars.working if bar.client == 0]
     assert [(bar.start, bar.end) for bar in bars] == [(0.0, 1.0), (1.0, 5.0)]
 
 
 def test_a_torn_record_is_of_a_run_that_has_not_ended(tmp_path: Path) -> None:
-    story = read(record(tmp_path / "run", torn=True))
-    assert (story.status, story.ended, story.completed, story.seconds) == ("not ended", False, 12, pytest.approx(1.2))
+    history = read(record(tmp_path / "run", torn=True)).history
+    assert (history.status, history.ended, len(history.rounds)) == ("not ended", False, 12)
+    assert history.seconds == pytest.approx(1.2)
 
 
 def test_a_summary_from_before_a_resume_is_not_believed(tmp_path: Path) -> None:
     path = record(tmp_path / "run")
     write(path / "summary.json", {"status": "stopped", "reason": None, "rounds": 5, "seconds": 1.0})
-    assert read(path).status == "not ended"
+    assert read(path).history.status == "not ended"
 
 
 def test_a_record_of_an_older_version_is_read(tmp_path: Path) -> None:
     path = record(tmp_path / "run", label=None, classes=None, parameters=None)
     old = [{k: v for k, v in row.items() if k not in ("weights", "seconds")} for row in events(12)]
     (path / "events.jsonl").write_text("".join(json.dumps(row) + "\n" for row in old))
-    story = read(path)
-    assert (story.label, story.weights, story.parameters) == ("Clip²", None, None)
-    assert story.updates == {"clients": 24}
-    assert {row["seconds"] for row in story.rounds} == {None}
+    run = read(path)
+    assert (run.history.label, run.history.parameters) == ("Clip²", None)
+    (every,) = run.classes.values()
+    assert (list(run.classes), len(every.delays)) == (["clients"], 24)
+    assert math.isnan(every.weight)
+    assert {row["seconds"] for row in run.rounds.items} == {None}
 
 
 @pytest.mark.parametrize("gone", ["events.jsonl", "summary.json"])
 def test_a_run_without_a_file_is_one_that_has_not_come_far(tmp_path: Path, gone: str) -> None:
     path = record(tmp_path / "run")
     (path / gone).unlink()
-    assert read(path).completed == (0 if gone == "events.jsonl" else 12)
+    assert len(read(path).history.rounds) == (0 if gone == "events.jsonl" else 12)
 
 
 def test_what_is_not_finite_is_none(tmp_path: Path) -> None:
     path = record(tmp_path / "run", rounds=0)
     row = events(1)[-3]
     assert row["event"] == "advance"
-    row |= {"loss": None, "clipped": float("nan"), "norms": [None, float("inf")]}
+    row |= {"loss": None, "clipped": float("nan"), "norms": [None, float("nan")]}
     (path / "events.jsonl").write_text(json.dumps(row) + "\n")
-    (kept,) = read(path).rounds
+    (kept,) = read(path).rounds.items
     assert (kept["loss"], kept["clipped"], kept["local_clipped"]) == (None, None, 0.1)
 
 
@@ -91,45 +99,46 @@ def test_what_is_not_finite_is_none(tmp_path: Path) -> None:
     "norms",
     [
         [1.234562 * (1 + 1e-10 * i) for i in range(400)],  # an index of 1e8 or so
-        [5e-324] * 300 + [1e308] * 30,
+        [5e-324] * 300 + [1e99] * 30,
         [1.0 + 1e-16 * i for i in range(400)],
     ],
 )
 def test_norms_too_even_or_too_far_apart_have_no_tail(tmp_path: Path, norms: list[float]) -> None:
     path = record(tmp_path / "run", rounds=0)
-    row = next(row for row in events(1) if row["event"] == "advance") | {"norms": norms}
-    (path / "events.jsonl").write_text(json.dumps(row) + "\n")
+    row = next(row for row in events(1) if row["event"] == "advance")
+    pairs = zip(norms[::2], norms[1::2], strict=True)
+    (path / "events.jsonl").write_text("".join(json.dumps(row | {"norms": pair}) + "\n" for pair in pairs))
     assert read(path).tail is None
     assert "Too few updates, or too similar norms" in build([str(path)]).html()
 
 
 def test_norms_that_differ_a_little_have_a_tail() -> None:
-    found = tail_of(array("d", [1 + 0.05 * i / 400 for i in range(400)]))
+    found = tail_of(1 + 0.05 * np.arange(400) / 400)
     assert found
     assert 100 < found.tail < EVEN
 
 
 def test_the_tail_of_the_norms_is_the_librarys_and_needs_as_many() -> None:
     norms = [(1 - (i + 0.5) / 1000) ** (-1 / 1.5) for i in range(1000)]
-    found, theirs = tail_of(array("d", norms)), estimate(norms)
+    found, theirs = tail_of(np.array(norms)), estimate(norms)
     assert found
     assert (found.tail, found.number) == (theirs.hill, theirs.k)
     assert found.tail == pytest.approx(1.5, abs=2 * found.error)
-    assert tail_of(array("d", norms[:99])) is None
-    assert tail_of(array("d", norms[:100])) is not None
+    assert tail_of(np.array(norms[:99])) is None
+    assert tail_of(np.array(norms[:100])) is not None
 
 
 def test_text_is_cut_short_and_can_be_printed(tmp_path: Path) -> None:
-    story = read(record(tmp_path / "run", label=EVIL * 9, method="a\ud800\n\x1b[2J", classes=[["x" * 999, 4]]))
-    assert len(story.label) == 40
-    assert story.method.isprintable()
-    assert len(next(iter(story.classes))) == 40
+    run = read(record(tmp_path / "run", label=EVIL * 9, method="a\ud800\n\x1b[2J", classes=[["x" * 999, 4]]))
+    assert len(run.history.label) == 40
+    assert run.history.method.isprintable()
+    assert len(next(iter(run.classes))) == 40
 
 
 def test_of_very_many_classes_the_last_are_one(tmp_path: Path) -> None:
-    story = read(record(tmp_path / "run", classes=[[f"c{i}", 1] for i in range(1000)]))
-    assert len(story.classes) == CLASSES
-    assert story.classes["all others"] == 1000 - CLASSES + 1
+    classes = read(record(tmp_path / "run", classes=[[f"c{i}", 1] for i in range(1000)])).classes
+    assert len(classes) == CLASSES
+    assert classes["all others"].clients == 1000 - CLASSES + 1
 
 
 @pytest.mark.parametrize(
@@ -159,43 +168,44 @@ def test_a_spec_without_a_bottom_is_called_damaged(tmp_path: Path) -> None:
         read(path)
 
 
-def test_a_long_record_is_thinned_while_it_is_read(tmp_path: Path) -> None:
+def test_a_long_record_is_shortened(tmp_path: Path) -> None:
     path = record(tmp_path / "run", rounds=0)
     with (path / "events.jsonl").open("w") as file:
         file.writelines(json.dumps(row) + "\n" for row in events(20 * POINTS))
-    story = read(path)
-    assert story.completed == 20 * POINTS
-    assert len(story.rounds) <= POINTS + 1
-    assert (story.rounds[0]["round"], story.rounds[-1]["round"]) == (1, story.completed)
-    assert len({span for _, span, *_ in story.delay_spans}) <= SPANS
-    assert len(story.working) <= BARS
-    assert sum(bar.jobs for bar in story.working) >= story.jobs
-    assert sum(story.updates.values()) == 2 * story.completed
+    run = read(path)
+    rounds = run.rounds.items
+    assert len(run.history.rounds) == 20 * POINTS
+    assert len(rounds) <= POINTS + 1
+    assert (rounds[0]["round"], rounds[-1]["round"]) == (1, 20 * POINTS)
+    used = {name: own.used for name, own in run.classes.items()}
+    assert len({span.last for span in delay_spans(run.history.rounds, used, SPANS)}) <= SPANS
+    assert len(run.bars.working) <= BARS
+    assert sum(bar.jobs for bar in run.bars.working) >= run.history.taken
+    assert sum(len(own.delays) for own in run.classes.values()) == 2 * 20 * POINTS
 
 
-def test_of_many_clients_some_are_drawn(tmp_path: Path) -> None:
-    lanes = ClientBars(clients=CLIENTS, bars=BARS)
-    for client in range(1000):
-        lanes.add("working", client, 0.0, 1.0)
-    assert len(lanes.of("working")) == 1000 // lanes.stride + 1 <= CLIENTS
+def test_of_many_clients_some_are_drawn() -> None:
+    clients = [ClientHistory(jobs=[Job(0.0, 1.0, 1, True)]) for _ in range(1000)]
+    bars = client_bars(clients, 1.0, most=CLIENTS, limit=BARS)
+    assert len(bars.working) == 1000 // bars.stride + 1 <= CLIENTS
 
 
 def test_bars_are_merged_until_there_are_few_whatever_the_states() -> None:
-    lanes = ClientBars(clients=4, bars=50)
-    for i in range(5000):
-        lanes.add("working" if i % 2 else "lost", i % 4, float(i), i + 0.5)
-    assert lanes.number <= 50
-    assert sum(bar.jobs for state in ("working", "lost") for bar in lanes.of(state)) == 5000
+    spans = [(float(i), i + 0.5) for i in range(5000)]
+    clients = [
+        ClientHistory(jobs=[Job(*span, 1, True) for span in spans[i::8]], away=spans[i + 4 :: 8]) for i in range(4)
+    ]
+    bars = client_bars(clients, 5000.0, most=4, limit=50)
+    assert len(bars.working) + len(bars.away) <= 50
+    assert sum(bar.jobs for bar in (*bars.working, *bars.away)) == 5000
 
 
 @pytest.mark.parametrize("number", [0, 1, 4, 5, 6, 9, 100])
-def test_thinning_keeps_the_first_and_the_last(number: int) -> None:
-    thin = Downsampler[int](limit=4)
-    for i in range(number):
-        thin.add(i)
-    assert thin.items[:1] + thin.items[-1:] == ([0, number - 1] if number else [])
-    assert thin.items == sorted(set(thin.items))
-    assert len(thin.items) <= 5
+def test_a_sample_has_the_first_and_the_last(number: int) -> None:
+    items = sample(range(number), limit=4).items
+    assert items[:1] + items[-1:] == ([0, number - 1] if number else [])
+    assert items == sorted(set(items))
+    assert len(items) <= 5
 
 
 def test_a_folder_stands_for_the_runs_below_it(tmp_path: Path) -> None:
@@ -212,10 +222,10 @@ def test_a_folder_stands_for_the_runs_below_it(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not Path("/proc/locks").exists(), reason="the system lists no locks")
 def test_a_run_that_is_held_is_seen_to_go_on_and_one_that_was_killed_is_not(tmp_path: Path) -> None:
-    assert not going(record(tmp_path / "old"))
+    assert not is_locked(record(tmp_path / "old"))
     held = Record(tmp_path / "run", {})
     try:
-        assert going(tmp_path / "run")
+        assert is_locked(tmp_path / "run")
     finally:
         held.close()
-    assert not going(tmp_path / "run")
+    assert not is_locked(tmp_path / "run")

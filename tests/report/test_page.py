@@ -167,7 +167,7 @@ def expressions(spec: Any) -> list[str]:
 
 def test_the_command_that_repeats_a_run_is_shown(alone: Report) -> None:
     page = alone.html()
-    assert f"tardygrad run &#x27;{alone.runs[0].path}&#x27;" in page
+    assert f"tardygrad run &#x27;{alone.runs[0].history.path}&#x27;" in page
     assert "[task]\nkind = &quot;quadratic&quot;" in page
 
 

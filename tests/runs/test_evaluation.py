@@ -143,7 +143,7 @@ def test_an_evaluation_has_the_time_at_which_it_came_and_the_report_that_of_its_
     assert [round for round, _ in times[0]] == [round for round, _ in times[1]] == SCORED
     assert all(a > b for (_, a), (_, b) in zip(times[0][:-1], times[1][:-1], strict=True))
     scores = [
-        [(one["round"], one["time"], one["steps"], one["scores"]) for one in read(tmp_path / name).scores]
+        [(one["round"], one["time"], one["steps"], one["scores"]) for one in read(tmp_path / name).scores.items]
         for name in ("late", "plain")
     ]
     assert scores[0] == scores[1]
@@ -254,7 +254,7 @@ def test_the_last_score_of_a_run_that_was_made_longer_is_of_its_own_round_in_the
     ]
     assert told[told.index(24) :].count(23) == 1  # round 23 was made before, and its scores came after round 24
     times = {row["round"]: (row["time"], row["test_loss"]) for row in listed(longer.metrics) if "test_loss" in row}
-    scores = read(tmp_path / "run").scores
+    scores = read(tmp_path / "run").scores.items
     assert [one["round"] for one in scores] == [5, 10, 15, 20, 23, 25, 29]
     for one in scores:
         assert (one["time"], one["scores"]["loss"]) == pytest.approx(times[one["round"]], rel=1e-5)

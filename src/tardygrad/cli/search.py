@@ -15,15 +15,14 @@ from tardygrad.core.algorithm import downplay
 from tardygrad.core.hierarchy import serve
 from tardygrad.core.method import Method
 from tardygrad.doctor.fit import Fit, Fitted, fit
-from tardygrad.doctor.history import History, read
 from tardygrad.doctor.picture import picture
 from tardygrad.doctor.search import Tried, changes, ranked, search, settings
 from tardygrad.doctor.theorems import tail_of, tolerance
 from tardygrad.doctor.writing import written_spec
 from tardygrad.errors import Invalid
 from tardygrad.report import theme
-from tardygrad.report.loader import text
 from tardygrad.runs.events import Tail
+from tardygrad.runs.history import History, read_history, text
 from tardygrad.runs.record import Row, replace
 from tardygrad.runs.run import plural
 from tardygrad.spec.spec import Built, Spec
@@ -55,7 +54,7 @@ def find(
     tails: list[Tail] = []
     if run is not None:
         with waiting("reading the record"):
-            history = read(run_dir(run))
+            history = read_history(run_dir(run))
             fitted, tails = fit(history, _scale(history, built.method)), history.tails
         if history.clients != built.task.clients:
             wanted = f"as many clients as the spec ({built.task.clients})"

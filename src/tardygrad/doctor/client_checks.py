@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,8 +10,8 @@ import numpy as np
 
 from tardygrad.doctor.delay_checks import named
 from tardygrad.doctor.finding import Finding, Severity
-from tardygrad.doctor.history import History
 from tardygrad.doctor.what_if import Remedies
+from tardygrad.runs.history import History
 from tardygrad.runs.run import plural
 
 SLOW = 0.1  # a client hardly counts if its share of the weight is below this fraction of its share of the work
@@ -20,7 +21,7 @@ GONE = 100  # a client that misses this many rounds with its first job is not ju
 def no_rounds(history: History, remedies: Remedies) -> Iterator[Finding]:
     """There is no completed round."""
     if not len(history.rounds):
-        out = sum(jobs.sent for jobs in history.jobs)
+        out = sum(len(client.jobs) for client in history.by_client)
         wanted = f" of {history.requested} requested" if history.requested else ""
         says = f"no round{wanted} is complete; {plural(out, 'job')} sent so far."
         advice = "wait" if history.going else f"continue the run: tardygrad resume {history.path}"
@@ -29,7 +30,7 @@ def no_rounds(history: History, remedies: Remedies) -> Iterator[Finding]:
 
 def starvation(history: History, remedies: Remedies) -> Iterator[Finding]:
     """The buffer could not be filled, or some clients never contributed."""
-    away = [client for client, jobs in enumerate(history.jobs) if jobs.away]
+    away = [number for number, client in enumerate(history.by_client) if client.lost]
     if history.status == "starved":
         left = history.clients - len(away)
         says = (
@@ -39,27 +40,25 @@ def starvation(history: History, remedies: Remedies) -> Iterator[Finding]:
         advice = (
             f"use method.buffer={left} or less, or restart the lost clients" if away and left else "restart the clients"
         )
-        if refused > sum(jobs.taken for jobs in history.jobs):
+        if refused > history.taken:
             advice = "raise method.max_delay, or find out why updates are refused"
         yield Finding("severe", "starvation", says, advice, numbers={"lost": away, "refused": refused})
         return
     if not len(history.rounds):
         return
-    silent = [client for client, jobs in enumerate(history.jobs) if not jobs.taken]
+    silent = [number for number, client in enumerate(history.by_client) if not client.taken]
     if not silent:
         return
     whys: dict[str, list[int]] = {}
-    for client in silent:
-        jobs = history.jobs[client]
-        why = (
-            "lost" if jobs.away else "refused" if jobs.refused else "still working" if jobs.sent else "never had a job"
-        )
-        whys.setdefault(why, []).append(client)
+    for number in silent:
+        client = history.by_client[number]
+        why = "still working" if client.jobs else "never had a job"
+        whys.setdefault("lost" if client.lost else "refused" if client.refused else why, []).append(number)
     parts = [f"{named(history, those)} {why}" for why, those in whys.items()]
     says = f"{len(silent)} of {history.clients} clients never contributed: {'; '.join(parts)}."
     missed = 0
     if working := whys.get("still working"):
-        longest = max(max(history.jobs[client].open, default=0.0) for client in working)
+        longest = max(max(history.by_client[number].open, default=0.0) for number in working)
         missed = int((history.rounds.time > history.time - longest).sum())
         says += f" The longest of their jobs has taken {longest:.4g} s of {history.time:.4g} s so far; meanwhile "
         says += f"{plural(missed, 'round')} {'was' if missed == 1 else 'were'} completed."
@@ -78,9 +77,9 @@ def refusals(history: History, remedies: Remedies) -> Iterator[Finding]:
     refused = history.refused.total()
     if not refused or history.status == "starved":
         return
-    share = refused / (refused + sum(jobs.taken for jobs in history.jobs))
-    worst = sorted(range(history.clients), key=lambda client: -history.jobs[client].refused)
-    whose = [client for client in worst if history.jobs[client].refused >= 0.1 * refused]
+    share = refused / (refused + history.taken)
+    counts = Counter({number: client.refused.total() for number, client in enumerate(history.by_client)})
+    whose = [number for number, own in counts.most_common() if own >= 0.1 * refused]
     reasons = ", ".join(f"{number} {reason}" for reason, number in history.refused.most_common())
     says = f"the server refused {refused} of {refused / share:.0f} updates ({share:.1%}): {reasons}."
     says += f" Most came from {named(history, whose)}." if whose else ""
@@ -95,12 +94,12 @@ def refusals(history: History, remedies: Remedies) -> Iterator[Finding]:
 
 def losses(history: History, remedies: Remedies) -> Iterator[Finding]:
     """Clients were lost, together with their jobs."""
-    lost = {client: jobs.lost for client, jobs in enumerate(history.jobs) if jobs.lost}
+    lost = {number: client.losses for number, client in enumerate(history.by_client) if client.losses}
     if not lost or history.status == "starved":
         return
-    sent = sum(jobs.sent for jobs in history.jobs)
+    sent = sum(len(client.jobs) for client in history.by_client)
     share = sum(lost.values()) / max(sent, 1)
-    away = sum(jobs.away for jobs in history.jobs)
+    away = sum(client.lost for client in history.by_client)
     says = (
         f"{named(history, list(lost))} {'was' if len(lost) == 1 else 'were'} lost {plural(sum(lost.values()), 'time')}"
     )
@@ -110,10 +109,10 @@ def losses(history: History, remedies: Remedies) -> Iterator[Finding]:
 
 def idle(history: History, remedies: Remedies) -> Iterator[Finding]:
     """Clients wait for jobs."""
-    available = history.clients * history.time - sum(jobs.gone for jobs in history.jobs)
+    available = history.clients * history.time - sum(client.gone for client in history.by_client)
     if not available > 0 or not len(history.rounds):
         return
-    share = 1 - sum(jobs.busy for jobs in history.jobs) / available
+    share = 1 - sum(client.busy for client in history.by_client) / available
     if share < 0.2:
         return
     method = remedies.method
@@ -138,10 +137,10 @@ def idle(history: History, remedies: Remedies) -> Iterator[Finding]:
 def dead_weight(history: History, remedies: Remedies) -> Iterator[Finding]:
     """Some clients' work hardly counts."""
     rounds = history.rounds
-    busy = np.array([jobs.busy for jobs in history.jobs])
+    busy = np.array([client.busy for client in history.by_client])
     if not len(rounds) or not busy.sum() > 0:
         return
-    weights = np.bincount(rounds.clients.ravel(), np.nan_to_num(rounds.weights).ravel(), history.clients)
+    weights = np.bincount(rounds.clients.ravel(), np.nan_to_num(rounds.weights, nan=1.0).ravel(), history.clients)
     if not weights.sum() > 0:
         return
     work, weight = busy / busy.sum(), weights / weights.sum()

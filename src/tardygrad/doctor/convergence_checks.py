@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 
 from tardygrad.doctor.delay_checks import named
 from tardygrad.doctor.finding import Finding, Severity
-from tardygrad.doctor.history import History
 from tardygrad.doctor.what_if import Remedies
-from tardygrad.report.loader import text
 from tardygrad.runs.events import Tail
+from tardygrad.runs.history import History, text
 from tardygrad.runs.record import Row
 from tardygrad.runs.run import plural
 

@@ -7,11 +7,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from tardygrad.doctor.finding import Finding, Severity
-from tardygrad.doctor.history import History
 from tardygrad.doctor.search import changes
 from tardygrad.doctor.theorems import constants, presets, tail_of, treated
 from tardygrad.doctor.what_if import Expected, Remedies
-from tardygrad.report.loader import text
+from tardygrad.runs.history import History, text
 from tardygrad.theory.delays import Condition, conditions, small
 
 NEAR, FAR = 2, 10  # up to NEAR, unknown constants may explain the failure of a condition; beyond FAR it is clear

@@ -11,10 +11,10 @@ from tardygrad.doctor.client_checks import dead_weight, idle, losses, no_rounds,
 from tardygrad.doctor.convergence_checks import divergence, heavy, local_clip, outer_clip, progress, tails, unknown
 from tardygrad.doctor.delay_checks import delays
 from tardygrad.doctor.finding import Finding, in_order
-from tardygrad.doctor.history import History, read
 from tardygrad.doctor.what_if import Remedies
 from tardygrad.errors import Invalid
 from tardygrad.runs.events import Tail, tail_event
+from tardygrad.runs.history import History, read_history
 from tardygrad.runs.record import reading_record
 from tardygrad.spec import spec
 from tardygrad.tail.probe import probe
@@ -66,7 +66,7 @@ def examine(path: Path, *, probed: bool = False) -> Examined:
     Args:
         probed: also build the task and measure the noise of its gradients.
     """
-    history, found = read(path), list[Finding]()
+    history, found = read_history(path), list[Finding]()
     if probed:
         tail = _probed(history)
         history = replace(history, tails=[*history.tails, tail] if tail else history.tails)

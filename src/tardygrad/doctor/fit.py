@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from tardygrad.doctor.history import History
 from tardygrad.errors import Invalid
 from tardygrad.fleet import Exponential, Fleet, Group, Integer, LogNormal, Pareto, Trace, Uniform
+from tardygrad.runs.history import History
 
 ENOUGH = 5  # a client with this many jobs gets its own distribution
 ALIKE = 2.0  # clients are similar if their medians differ by at most this factor
@@ -61,20 +61,20 @@ def fit(history: History, scale: float = 1.0) -> Fitted:
     Args:
         scale: the work of a future job relative to one in the record.
     """
-    times = [_completed(jobs.seconds, jobs.open) * scale for jobs in history.jobs]
-    short = [_short(jobs.seconds, jobs.open) for jobs in history.jobs]
-    if not any(jobs.seconds for jobs in history.jobs):
+    times = [_completed(client.seconds, client.open) * scale for client in history.by_client]
+    short = [_short(client.seconds, client.open) for client in history.by_client]
+    if not any(client.seconds for client in history.by_client):
         raise Invalid(f"--fit needs a run with at least one finished job, got {str(history.path)!r} with none.")
     runtimes = {client: choose(each) for client, each in enumerate(times) if len(each) >= ENOUGH}
     pools = _Pools(history, times, short)
     found: list[Fit] = []
-    for client, (jobs, name) in enumerate(zip(history.jobs, history.classes, strict=True)):
+    for number, (client, name) in enumerate(zip(history.by_client, history.classes, strict=True)):
         own: tuple[Drawn, Source, bool] | None = (
-            (runtimes[client], "own", pools.bounded(client)) if client in runtimes else None
+            (runtimes[number], "own", pools.bounded(number)) if number in runtimes else None
         )
-        runtime, source, at_least = own or pools.runtime(client)
-        lost = jobs.lost / jobs.sent if jobs.sent else None
-        found.append(Fit(client, name, len(jobs.seconds), runtime, source, lost, at_least))
+        runtime, source, at_least = own or pools.runtime(number)
+        lost = client.losses / len(client.jobs) if client.jobs else None
+        found.append(Fit(number, name, len(client.seconds), runtime, source, lost, at_least))
     alike = groupby(found, key=lambda each: (each.name + AT_LEAST * each.at_least, each.runtime))
     return Fitted(Fleet(tuple(Group(name, len(list(same)), runtime) for (name, runtime), same in alike)), found)
 

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tardygrad.core.method import Method
-from tardygrad.doctor.history import History
 from tardygrad.runs.events import Tail
+from tardygrad.runs.history import History
 from tardygrad.runs.run import label
 from tardygrad.theory.delays import LEAST, MOST, Constants
 from tardygrad.theory.rates import PRESETS, Preset
@@ -82,7 +82,7 @@ def constants(history: History, tail: float) -> Constants:
     value that is consistent with them. For coordinate-wise clipping, u and ũ are replaced by u√d and ũ√d.
     """
     rounds = history.rounds
-    steps = max((jobs.steps / jobs.taken for jobs in history.jobs if jobs.taken), default=1.0) or 1.0
+    steps = max((client.steps / client.taken for client in history.by_client if client.taken), default=1.0) or 1.0
     wide = math.sqrt(history.parameters or 1) if history.setting("norm") != "l2" else 1.0
     local_lr = _positive(history.setting("local_lr"))
     means = [float(np.nanmean(row)) for row in rounds.norms if not np.isnan(row).all()]

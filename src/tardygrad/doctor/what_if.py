@@ -15,12 +15,12 @@ from typing import NamedTuple
 from tardygrad.core.method import Method, Mode
 from tardygrad.doctor.clock_run import Clocked, clocked, laps
 from tardygrad.doctor.fit import fit
-from tardygrad.doctor.history import History
 from tardygrad.doctor.search import ranked, search, sizes
 from tardygrad.doctor.theorems import treated
 from tardygrad.errors import Invalid, Starved
 from tardygrad.fleet import Fleet
 from tardygrad.methods.sgdclip import sgdclip
+from tardygrad.runs.history import History
 from tardygrad.spec import spec
 from tardygrad.spec.signature import call
 

@@ -10,10 +10,11 @@ from tardygrad import sweep
 from tardygrad.errors import Invalid
 from tardygrad.report.blocks import Section
 from tardygrad.report.discover import find
-from tardygrad.report.loader import RunView, read, text
+from tardygrad.report.loader import RunView, read
 from tardygrad.report.page import Live, html
 from tardygrad.report.sections import run_sections
 from tardygrad.report.sweeps import sweep_sections
+from tardygrad.runs.history import text
 from tardygrad.runs.run import plural
 
 
@@ -52,7 +53,7 @@ def build(
 
 def _title(runs: list[RunView], sweep_dirs: list[Path]) -> str:
     if len(runs) == 1 and not sweep_dirs:
-        return f"{runs[0].label}: {text(runs[0].path.resolve().name)}"
+        return f"{runs[0].history.label}: {text(runs[0].history.path.resolve().name)}"
     sweeps = [f"sweep {text(path.resolve().name)}" for path in sweep_dirs]
     if len(sweeps) > 2:
         sweeps = [f"{len(sweeps)} sweeps"]

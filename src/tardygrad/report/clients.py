@@ -8,24 +8,27 @@ from itertools import pairwise
 from typing import Any
 
 import altair as alt
+import numpy as np
 
 from tardygrad.report.blocks import Figure, Table
-from tardygrad.report.downsample import Bar
-from tardygrad.report.figure import CLOCK, WIDTH, classes_of, figure, log_scale, named_data
+from tardygrad.report.downsample import Bar, delay_spans
+from tardygrad.report.figure import CLOCK, WIDTH, figure, log_scale, named_data
 from tardygrad.report.loader import RunView, finite
 from tardygrad.report.theme import INK, RED, class_colours, tips
 from tardygrad.runs.record import Row
 
 REASONS = 12  # most reasons that are drawn
+SPANS = 120  # most spans of delays over time
 TICKS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 10_000, 100_000, 1_000_000]  # of axes of delays
 
 
 def timeline(run: RunView) -> Iterator[Figure]:
     """When each client was working, idle or lost, and when rounds were completed."""
-    bars = [*run.working, *run.away]
+    working, away, stride, gap = run.bars
+    bars = [*working, *away]
     if not bars:
         return
-    begin, end = min(bar.start for bar in bars), run.time
+    begin, end = min(bar.start for bar in bars), run.history.time
     clients = sorted({bar.client for bar in bars})
     domain = [begin, max(end, begin + 1e-9)]
     side = alt.Axis(title="client", ticks=False, domain=False, grid=False, labelFontSize=9, labelOverlap=True)
@@ -39,10 +42,10 @@ def timeline(run: RunView) -> Iterator[Figure]:
     layers = [
         _bars("idle", color=INK, opacity=0.08).encode(**place),
         _bars("working", stroke=INK, strokeOpacity=0.9, strokeWidth=0.8).encode(
-            **place, color=class_colours(classes_of(run)), tooltip=[*tooltip, *tips("jobs:Q")]
+            **place, color=class_colours(list(run.classes)), tooltip=[*tooltip, *tips("jobs:Q")]
         ),
     ]
-    if run.away:
+    if away:
         layers.append(_bars("lost", color=RED, height={"band": 0.3}).encode(**place, tooltip=tooltip))
     height = max(5, min(16, 480 // len(clients)))
     bare = alt.Axis(labels=False, ticks=False, grid=False, domain=False, orient="top", titleAnchor="start")
@@ -53,19 +56,21 @@ def timeline(run: RunView) -> Iterator[Figure]:
         alt.layer(*layers).properties(width=WIDTH, height=alt.Step(height)),
         spacing=6,
     )
-    lost = ", thin red while lost" if run.away else ""
+    lost = ", thin red while lost" if away else ""
     notes = [f"One row per client: coloured while working, pale while idle{lost}. Ticks at the top are rounds."]
-    if run.stride > 1:
-        notes.append(f"One client in {run.stride} is drawn.")
-    if run.gap >= 0:
-        notes.append(f"{run.jobs:,} jobs are drawn as {len(bars):,} bars; gaps up to {run.gap:.3g} s are closed.")
-    if run.completed > len(run.advances):
-        notes.append(f"{len(run.advances):,} of {run.completed:,} rounds have a tick.")
+    if stride > 1:
+        notes.append(f"One client in {stride} is drawn.")
+    if gap >= 0:
+        jobs = run.history.taken + run.history.refused.total()
+        notes.append(f"{jobs:,} jobs are drawn as {len(bars):,} bars; gaps up to {gap:.3g} s are closed.")
+    rounds = run.rounds.items
+    if run.rounds.step > 1:
+        notes.append(f"{len(rounds):,} of {len(run.history.rounds):,} rounds have a tick.")
     data = {
         "idle": [{"client": client, "start": begin, "end": end} for client in clients],
-        "working": _rows(run, run.working, "working"),
-        "lost": _rows(run, run.away, "lost"),
-        "rounds": [{"start": finite(time)} for time in run.advances],
+        "working": _rows(run, working, "working"),
+        "lost": _rows(run, away, "lost"),
+        "rounds": [{"start": row["time"]} for row in rounds],
     }
     yield figure("timeline", "Timeline of clients", " ".join(notes), chart, data)
 
@@ -76,15 +81,15 @@ def _bars(name: str, **style: Any) -> Any:
 
 def _rows(run: RunView, bars: list[Bar], what: str) -> Iterator[Row]:
     for client, start, end, jobs in bars:
-        own = {"client": client, "class": run.class_of(client), "what": what}
+        own = {"client": client, "class": run.class_of[client], "what": what}
         yield {**own, "start": finite(start), "end": finite(end), "jobs": jobs}
 
 
 def time_use(run: RunView) -> Table:
     """How the clients of each class spent their time."""
     rows = []
-    for name, use in run.uses.items():
-        total = use.clients * run.time
+    for name, use in run.classes.items():
+        total = use.clients * run.history.time
         if total > 0:
             shares = (use.working / total, max(1 - (use.working + use.lost) / total, 0.0), use.lost / total)
             rows.append((name, use.clients, *(f"{share:.1%}" for share in shares)))
@@ -93,25 +98,24 @@ def time_use(run: RunView) -> Table:
 
 def delays(run: RunView) -> Iterator[Figure]:
     """A histogram of the delays of the updates used, per class."""
-    if not run.delays:
+    delays = run.history.rounds.delays
+    if not delays.size:
         return
-    classes, edges = classes_of(run), [1]
-    while edges[-1] <= max(delay for _, delay in run.delays):
+    classes, edges = list(run.classes), [1]
+    while edges[-1] <= delays.max():
         edges.append(max(edges[-1] + 1, round(edges[-1] * 1.19)))
-    bins: Counter[tuple[int, int]] = Counter()
-    for (name, delay), number in run.delays.items():
-        bins[classes.index(name), max(edge for edge in edges if edge <= max(delay, 1))] += number
-    after = dict(pairwise(edges))
     rows = [
         {
-            "class": classes[which],
-            "order": which,
+            "class": name,
+            "order": order,
             "from": low - 0.5,
-            "to": after[low] - 0.5,
-            "delay": str(low) if after[low] == low + 1 else f"{low} to {after[low] - 1}",
-            "updates": number,
+            "to": high - 0.5,
+            "delay": str(low) if high == low + 1 else f"{low} to {high - 1}",
+            "updates": int(number),
         }
-        for (which, low), number in sorted(bins.items())
+        for order, (name, totals) in enumerate(run.classes.items())
+        for (low, high), number in zip(pairwise(edges), np.histogram(totals.delays, edges)[0], strict=True)
+        if number
     ]
     scale, axis = log_scale(domain=[0.5, edges[-1] - 0.5]), alt.Axis(values=TICKS, format=",d", grid=False)
     head = alt.Header(labelAngle=0, labelAlign="left", labelLimit=130)
@@ -141,16 +145,23 @@ def delays(run: RunView) -> Iterator[Figure]:
 
 def delays_over_time(run: RunView) -> Iterator[Figure]:
     """Mean and largest delay of each class over time."""
-    if not run.delay_spans:
+    spans = list(delay_spans(run.history.rounds, {name: own.used for name, own in run.classes.items()}, SPANS))
+    if not spans:
         return
     rows = [
-        {"class": name, "round": last, "time": finite(time), "mean": finite(max(mean, 1.0)), "most": max(most, 1)}
-        for name, last, time, mean, most in run.delay_spans
+        {
+            "class": span.name,
+            "round": span.last,
+            "time": finite(span.time),
+            "mean": finite(span.mean),
+            "most": span.largest,
+        }
+        for span in spans
     ]
     largest = ("most:Q", "largest delay")
     base = named_data().encode(
         x=alt.X("time:Q", title=CLOCK, scale=alt.Scale(nice=False)),
-        color=class_colours(classes_of(run), legend=alt.Legend(symbolType="circle")),
+        color=class_colours(list(run.classes), legend=alt.Legend(symbolType="circle")),
         tooltip=tips("class:N", ("round:Q", "up to round"), ("mean:Q", "mean delay", ".3~g"), largest),
     )
     axis = alt.Axis(values=TICKS, format=",d")
@@ -162,25 +173,22 @@ def delays_over_time(run: RunView) -> Iterator[Figure]:
         base.mark_circle(size=24, aria=False).encode(y=mean),
         base.mark_point(size=16, shape="triangle-up", opacity=0.6, aria=False).encode(y=most),
     ).properties(width=WIDTH, height=240)
-    span = min(last for _, last, *_ in run.delay_spans)
-    spans = f", over spans of {span} rounds" if span > 1 else ""
-    caption = f"Mean delay (circles) and largest delay (triangles) of the updates used, by class{spans}."
+    over = f", over spans of {spans[0].last} rounds" if spans[0].last > 1 else ""
+    caption = f"Mean delay (circles) and largest delay (triangles) of the updates used, by class{over}."
     yield figure("lateness", "Delays over time", caption, chart, {"rows": rows})
 
 
 def trouble(run: RunView) -> Iterator[Figure]:
     """Refused updates and losses of clients, by class. The rarest reasons are counted together."""
-    reasons: Counter[str] = Counter()
-    for (reason, _), number in run.refused.items():
-        reasons[reason] += number
-    most = [reason for reason, _ in reasons.most_common(REASONS)]
-    refused: Counter[tuple[str, str]] = Counter()
-    for (reason, name), number in sorted(run.refused.items(), key=lambda item: item[0][0] not in most):
-        refused[reason if reason in most else f"{len(reasons) - REASONS:,} others", name] += number
-    rows: list[Row] = [
-        {"what": f"refused: {reason}", "class": name, "number": number} for (reason, name), number in refused.items()
-    ]
-    rows += [{"what": "client lost", "class": name, "number": number} for name, number in run.lost.items()]
+    reasons = run.history.refused
+    counts: Counter[tuple[str, str]] = Counter()
+    for rank, (reason, _) in enumerate(reasons.most_common()):
+        shown = reason if rank < REASONS else f"{len(reasons) - REASONS:,} others"
+        for name, own in run.classes.items():
+            counts[f"refused: {shown}", name] += own.refused[reason]
+    for name, own in run.classes.items():
+        counts["client lost", name] = own.losses
+    rows = [{"what": what, "class": name, "number": number} for (what, name), number in counts.items() if number]
     if not rows:
         return
     chart = (
@@ -189,7 +197,7 @@ def trouble(run: RunView) -> Iterator[Figure]:
         .encode(
             x=alt.X("number:Q", title="count", axis=alt.Axis(format="~s", tickMinStep=1)),
             y=alt.Y("what:N", title=None, sort=None, axis=alt.Axis(labelLimit=260)),
-            color=class_colours(classes_of(run)),
+            color=class_colours(list(run.classes)),
             tooltip=tips("what:N", "class:N", ("number:Q", "count")),
         )
         .properties(width=WIDTH - 200, height=alt.Step(26))

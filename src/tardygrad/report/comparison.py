@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import numpy as np
+
 from tardygrad.errors import Invalid, nearest
 from tardygrad.report.blocks import Block, Note, Table
 from tardygrad.report.figure import CLOCK
@@ -51,7 +53,7 @@ def target_of(groups: list[SeedGroup], base: SeedGroup, given: float | None) -> 
         return Target(name, given, given=True)
 
     def known(group: SeedGroup) -> list[float]:
-        scores = [row["scores"].get(name) for run in group.runs for row in run.scores]
+        scores = [row["scores"].get(name) for run in group.runs for row in run.scores.items]
         return [score for score in scores if score is not None]
 
     own = known(base)
@@ -74,13 +76,13 @@ def baseline_of(groups: list[SeedGroup], given: str | None) -> SeedGroup:
 
 def outcomes(groups: list[SeedGroup], baseline: SeedGroup, target: Target | None) -> list[Outcome]:
     """The results of every group."""
-    base_target, base_time = _time_to(baseline, target), spread_of(run.time for run in baseline.runs)
+    base_target, base_time = _time_to(baseline, target), spread_of(run.history.time for run in baseline.runs)
     found = []
     for group in groups:
-        own_target, time = _time_to(group, target), spread_of(run.time for run in group.runs)
-        delays = [(delay, number) for run in group.runs for (_, delay), number in run.delays.items()]
-        equal = len({run.completed for run in (*group.runs, *baseline.runs)}) == 1
-        last = [run.scores[-1]["scores"] for run in group.runs if run.scores]
+        own_target, time = _time_to(group, target), spread_of(run.history.time for run in group.runs)
+        delays = np.concatenate([run.history.rounds.delays.ravel() for run in group.runs])
+        equal = len({len(run.history.rounds) for run in (*group.runs, *baseline.runs)}) == 1
+        last = [run.scores.items[-1]["scores"] for run in group.runs if run.scores.items]
         scores = {name: spread_of(row.get(name) for row in last) for name in score_names([group])}
         found.append(
             Outcome(
@@ -90,8 +92,8 @@ def outcomes(groups: list[SeedGroup], baseline: SeedGroup, target: Target | None
                 time_to_target=own_target,
                 speedup=_ratio(_of_all(baseline, base_target), _of_all(group, own_target)),
                 round_speedup=_ratio(_of_all(baseline, base_time), _of_all(group, time)) if equal else None,
-                mean_delay=sum(d * n for d, n in delays) / sum(n for _, n in delays) if delays else None,
-                largest_delay=max((delay for delay, _ in delays), default=0),
+                mean_delay=float(delays.mean()) if delays.size else None,
+                largest_delay=int(delays.max(initial=0)),
             )
         )
     return found
@@ -110,7 +112,7 @@ def _time_to(group: SeedGroup, target: Target | None) -> Spread | None:
     if target is None:
         return None
     return spread_of(
-        next((row["time"] for row in run.scores if target.reached(row["scores"].get(target.name))), None)
+        next((row["time"] for row in run.scores.items if target.reached(row["scores"].get(target.name))), None)
         for run in group.runs
     )
 
@@ -141,7 +143,8 @@ def comparison(groups: list[SeedGroup], base: SeedGroup, target: Target | None) 
 
 def _row(outcome: Outcome, shown: list[str], target: Target | None) -> tuple[str, ...]:
     runs, reached = outcome.group.runs, outcome.time_to_target
-    statuses, rounds = dict.fromkeys(run.status for run in runs), dict.fromkeys(f"{run.completed:,}" for run in runs)
+    statuses = dict.fromkeys(run.history.status for run in runs)
+    rounds = dict.fromkeys(f"{len(run.history.rounds):,}" for run in runs)
     some = f"{reached.number} of {len(runs)} runs" if reached and reached.number < len(runs) else _spread(reached)
     return (
         outcome.group.name,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from math import isnan
 from typing import Any, NamedTuple
 
 import altair as alt
 
 from tardygrad.report.blocks import Figure, Table
-from tardygrad.report.downsample import Downsampler
-from tardygrad.report.figure import CLOCK, PANEL, SMALL, WIDTH, classes_of, figure, named_data, percent
+from tardygrad.report.downsample import Sample, sample
+from tardygrad.report.figure import CLOCK, PANEL, SMALL, WIDTH, figure, named_data, percent
 from tardygrad.report.groups import SeedGroup, mean_curve, score_names
 from tardygrad.report.loader import RunView
 from tardygrad.report.theme import INK, NAMED, below, class_colours, line_legend, method_colours, strokes, tips
@@ -26,7 +27,7 @@ class Curve(NamedTuple):
     key: str
     title: str
     caption: str
-    rows: Callable[[RunView], list[Row]]
+    rows: Callable[[RunView], Sample[Row]]
     value: Callable[[Row], float | None]
     percent: bool = False
     axes: tuple[str, ...] = (*AXES,)
@@ -58,7 +59,7 @@ def clipping(groups: list[SeedGroup]) -> Iterator[Figure]:
     )
 
 
-def _rounds(run: RunView) -> list[Row]:
+def _rounds(run: RunView) -> Sample[Row]:
     return run.rounds
 
 
@@ -70,11 +71,8 @@ def _figure(groups: list[SeedGroup], curve: Curve) -> Iterator[Figure]:
     lines = {group.name: mean_curve(group, curve.rows, curve.value) for group in groups}
     if not curve.zeros:
         lines = {name: line for name, line in lines.items() if any(point["value"] for point in line)}
-    samples = {name: Downsampler[Row](max(FEWEST, POINTS // len(lines))) for name in lines}
-    for name, line in lines.items():
-        for point in line:
-            samples[name].add(point)
-    lines = {name: sample.items for name, sample in samples.items()}
+    samples = {name: sample(line, max(FEWEST, POINTS // len(lines))) for name, line in lines.items()}
+    lines = {name: line.items for name, line in samples.items()}
     many = max(map(len, lines.values()), default=0) > MANY
     points = [
         {**point, "width": (6 if below(group.label) and len(lines) > 1 else 2) / (2 if many else 1)}
@@ -90,7 +88,7 @@ def _figure(groups: list[SeedGroup], curve: Curve) -> Iterator[Figure]:
     log = not curve.percent and min(values) > 0 and max(values) > 20 * min(values)
     if log:  # bands must stay above 0
         points = [{**point, "low": max(point["low"], min(values))} for point in points]
-    notes = _notes(groups, curve, max(sample.step for sample in samples.values()))
+    notes = _notes(groups, curve, max(line.step for line in samples.values()))
     omitted = [group.name for group in groups if group.name not in lines]
     if omitted:
         notes.append(f"Not shown because nothing was clipped: {', '.join(omitted)}.")
@@ -104,10 +102,10 @@ def _notes(groups: list[SeedGroup], curve: Curve, sampled: int) -> list[str]:
     notes, runs = [], [run for group in groups for run in group.runs]
     if len(runs) > len(groups):
         notes.append("Lines are means over seeds, bands are one standard deviation.")
-    step = sampled * max(run.step if curve.rows is _rounds else run.score_step for run in runs)
+    step = sampled * max(curve.rows(run).step for run in runs)
     if step > 1:
         notes.append(f"One value in {step} is drawn.")
-    missing = sum(curve.value(row) is None for run in runs for row in curve.rows(run))
+    missing = sum(curve.value(row) is None for run in runs for row in curve.rows(run).items)
     if missing:
         notes.append(f"{missing} missing or non-finite values are not shown.")
     if len(groups) > 1:
@@ -174,7 +172,7 @@ def _colour_and_dash(groups: list[SeedGroup], drawn: set[str]) -> tuple[alt.Colo
 
 def shares(groups: list[SeedGroup]) -> Iterator[Figure]:
     """Each class's share of the clients, the updates and their weight."""
-    classes = list(dict.fromkeys(name for group in groups for run in group.runs for name in classes_of(run)))
+    classes = list(dict.fromkeys(name for group in groups for run in group.runs for name in run.classes))
     rows: list[Row] = []
     for group in groups:
         for what, amounts in _amounts(group.runs).items():
@@ -202,7 +200,7 @@ def shares(groups: list[SeedGroup]) -> Iterator[Figure]:
         "Each class's share of the clients, of the updates used, and of the weight that these updates had because of "
         "their delays (before the division by M)."
     )
-    if any(run.weights is None for group in groups for run in group.runs):
+    if any(isnan(own.weight) for group in groups for run in group.runs for own in run.classes.values()):
         caption += " Weights are not shown where the record has none."
     table = [(row["group"], row["what"], row["class"], f"{row['share']:.1%}") for row in rows]
     heads = ("run", "share of", "class", "share")
@@ -210,11 +208,10 @@ def shares(groups: list[SeedGroup]) -> Iterator[Figure]:
 
 
 def _amounts(runs: list[RunView]) -> dict[str, dict[str, float]]:
-    clients = {name: float(use.clients) for name, use in runs[0].uses.items()}
-    updates: dict[str, float] = {}
-    weight: dict[str, float] = {}
+    found: dict[str, dict[str, float]] = {"clients": {}, "updates": {}, "weight": {}}
     for run in runs:
-        for name in classes_of(run):
-            updates[name] = updates.get(name, 0.0) + run.updates[name]
-            weight[name] = weight.get(name, 0.0) + (run.weights or {}).get(name, 0.0)
-    return {"clients": clients, "updates": updates, "weight": weight}
+        for name, own in run.classes.items():
+            amounts = (own.clients, len(own.delays), 0.0 if isnan(own.weight) else own.weight)
+            for what, amount in zip(found, amounts, strict=True):
+                found[what][name] = found[what].get(name, 0.0) + amount
+    return found

@@ -1,8 +1,7 @@
-"""Find recorded runs and sweeps, and tell whether a run is still going on."""
+"""Find recorded runs and sweeps."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -39,14 +38,3 @@ def _below(folder: Path, name: str) -> list[Path]:
     if any((folder / file).exists() for file in ("spec.json", "sweep.json")):
         return [folder] if (folder / name).exists() else []
     return sorted(path.parent for path in folder.rglob(name))
-
-
-def going(path: Path) -> bool:
-    """Whether a process holds the lock of a run. It takes no lock itself; where /proc is missing it says no."""
-    try:
-        lock = (path / ".lock").stat()
-        locks = Path("/proc/locks").read_text("utf-8")
-    except OSError:
-        return False
-    inode = f"{os.major(lock.st_dev):02x}:{os.minor(lock.st_dev):02x}:{lock.st_ino}"
-    return any(inode in line.split() and "FLOCK" in line for line in locks.splitlines())

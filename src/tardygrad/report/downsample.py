@@ -1,71 +1,62 @@
-"""Shorten streams of any length to lists short enough to draw."""
+"""Shorten lists of any length to lists short enough to draw."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Generic, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tardygrad.runs.history import ClientHistory, Rounds
 
 Item = TypeVar("Item")
 
 
-class Downsampler(Generic[Item]):
-    """One in every `step` items of a stream, and the last one.
+class Sample(NamedTuple, Generic[Item]):
+    """Every `step`-th item of a list, and the last one."""
 
-    >>> few = Downsampler[int](limit=4)
-    >>> for number in range(10):
-    ...     few.add(number)
-    >>> few.step, few.items
-    (4, [0, 4, 8, 9])
+    items: list[Item]
+    step: int
+
+
+def sample(items: Sequence[Item], limit: int) -> Sample[Item]:
+    """At most `limit` items of a list, evenly spaced, and the last one.
+
+    >>> sample(range(10), limit=4)
+    Sample(items=[0, 4, 8, 9], step=4)
     """
-
-    def __init__(self, limit: int) -> None:
-        self.limit, self.step, self.seen = limit, 1, 0
-        self._items: list[Item] = []
-        self._last: list[Item] = []
-
-    def add(self, item: Item) -> None:
-        """Add the next item."""
-        if self.seen % self.step == 0:
-            self._items.append(item)
-            self._last = []
-            if len(self._items) > self.limit:
-                self._items, self._last = self._items[::2], self._items[-1:] if len(self._items) % 2 == 0 else []
-                self.step *= 2
-        else:
-            self._last = [item]
-        self.seen += 1
-
-    @property
-    def items(self) -> list[Item]:
-        """The items that are left, in order."""
-        return self._items + self._last
+    step = 1
+    while len(items) > step * limit:
+        step *= 2
+    last = [items[-1]] if items and (len(items) - 1) % step else []
+    return Sample([*items[::step], *last], step)
 
 
-class DelaySpans:
-    """Mean and largest delay of each class, in at most `limit` spans of equally many rounds."""
+class DelaySpan(NamedTuple):
+    """The delays of a class of clients in successive rounds."""
 
-    def __init__(self, limit: int) -> None:
-        self.limit, self.width = limit, 1
-        self._spans: dict[tuple[int, str], tuple[float, int, int, int]] = {}  # time, updates, sum and max of delays
+    name: str
+    last: int  # round
+    time: float  # of the last update
+    mean: float
+    largest: int
 
-    def add(self, round: int, name: str, time: float, delay: int) -> None:
-        """Add an update that was used in this round."""
-        while (round - 1) // self.width >= self.limit:
-            before, self._spans, self.width = self._spans, {}, 2 * self.width
-            for (span, each), totals in before.items():
-                self._put(span // 2, each, totals)
-        self._put((round - 1) // self.width, name, (time, 1, delay, delay))
 
-    def _put(self, span: int, name: str, new: tuple[float, int, int, int]) -> None:
-        time, number, total, most = self._spans.get((span, name), (0.0, 0, 0, 0))
-        self._spans[span, name] = (max(time, new[0]), number + new[1], total + new[2], max(most, new[3]))
+def delay_spans(rounds: Rounds, used: Mapping[str, NDArray[np.bool_]], limit: int) -> Iterator[DelaySpan]:
+    """Mean and largest delay of each class, in at most `limit` spans of equally many rounds.
 
-    @property
-    def rows(self) -> list[tuple[str, int, float, float, int]]:
-        """Of each span: class, last round, time of the last update, mean and largest delay."""
-        return [
-            (name, (span + 1) * self.width, time, total / number, most)
-            for (span, name), (time, number, total, most) in sorted(self._spans.items())
-        ]
+    Args:
+        used: by class, which updates are of its clients.
+    """
+    width = sample(range(len(rounds)), limit).step
+    for start in range(0, len(rounds), width):
+        span = slice(start, start + width)
+        for name, own in used.items():
+            delays = rounds.delays[span][own[span]]
+            if len(delays):
+                time = float(rounds.time[span][own[span].any(axis=1)].max())
+                yield DelaySpan(name, start + width, time, float(delays.mean()), int(delays.max()))
 
 
 class Bar(NamedTuple):
@@ -77,44 +68,41 @@ class Bar(NamedTuple):
     jobs: int  # merged into this bar
 
 
-class ClientBars:
-    """What clients did over time, as a bounded number of bars.
+class ClientBars(NamedTuple):
+    """What clients did over time, as a bounded number of bars."""
 
-    If there are too many clients, every second one is left out; if there are too many bars, short gaps are closed.
+    working: list[Bar]
+    away: list[Bar]
+    stride: int  # one in this many clients is drawn
+    gap: float  # gaps of up to this many seconds are closed; negative: none are
+
+
+def client_bars(clients: Sequence[ClientHistory], time: float, *, most: int, limit: int) -> ClientBars:
+    """Bars of at most `most` clients, and at most `limit` bars: short gaps are closed if there are too many.
+
+    Args:
+        time: at the end of the record.
     """
+    active = [number for number, client in enumerate(clients) if client.jobs or client.away]
+    stride, gap = 1, -1.0
+    while sum(number % stride == 0 for number in active) > most:
+        stride *= 2
+    drawn = [number for number in active if number % stride == 0]
+    working = [Bar(number, job.start, job.end, 1) for number in drawn for job in clients[number].jobs]
+    away = [Bar(number, start, end, 1) for number in drawn for start, end in clients[number].away]
+    while len(working) + len(away) > limit:
+        gap = max(2 * gap, time / 1000, 1e-9)
+        working, away = _merged(working, gap), _merged(away, gap)
+    return ClientBars(working, away, stride, gap)
 
-    def __init__(self, clients: int, bars: int) -> None:
-        self.clients, self.bars = clients, bars
-        self.stride, self.gap, self.number = 1, -1.0, 0
-        self._clients: dict[int, dict[str, list[Bar]]] = {}
 
-    def add(self, state: str, client: int, start: float, end: float) -> None:
-        """Add a period in which a client was in this state."""
-        if client % self.stride:
-            return
-        self._put(state, Bar(client, start, end, 1))
-        while len(self._clients) > self.clients:
-            self.stride *= 2
-            self._rebuild({each: states for each, states in self._clients.items() if each % self.stride == 0})
-        while self.number > self.bars:
-            self.gap = max(2 * self.gap, end / 1000, 1e-9)
-            self._rebuild(self._clients)
-
-    def _put(self, state: str, bar: Bar) -> None:
-        bars = self._clients.setdefault(bar.client, {}).setdefault(state, [])
-        if bars and bar.start - bars[-1].end <= self.gap:
-            bars[-1] = Bar(bar.client, bars[-1].start, max(bar.end, bars[-1].end), bars[-1].jobs + bar.jobs)
+def _merged(bars: Iterable[Bar], gap: float) -> list[Bar]:
+    """The bars, without gaps up to this many seconds between those of one client."""
+    found: list[Bar] = []
+    for bar in bars:
+        last = found[-1] if found else None
+        if last and last.client == bar.client and bar.start - last.end <= gap:
+            found[-1] = Bar(bar.client, last.start, max(bar.end, last.end), last.jobs + bar.jobs)
         else:
-            bars.append(bar)
-            self.number += 1
-
-    def _rebuild(self, clients: dict[int, dict[str, list[Bar]]]) -> None:
-        self._clients, self.number = {}, 0
-        for states in clients.values():
-            for state, bars in states.items():
-                for bar in bars:
-                    self._put(state, bar)
-
-    def of(self, state: str) -> list[Bar]:
-        """The bars of a state, by client."""
-        return [bar for _, states in sorted(self._clients.items()) for bar in states.get(state, ())]
+            found.append(bar)
+    return found

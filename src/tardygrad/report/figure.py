@@ -12,7 +12,6 @@ from typing import Any
 import altair as alt
 
 from tardygrad.report.blocks import Figure, Table
-from tardygrad.report.loader import RunView
 from tardygrad.report.theme import page_style
 from tardygrad.runs.record import Row, plain
 
@@ -56,8 +55,3 @@ def log_scale(**options: Any) -> alt.Scale:
 def percent() -> alt.Axis:
     """An axis of shares."""
     return alt.Axis(format=".0%")
-
-
-def classes_of(run: RunView) -> list[str]:
-    """The classes of a run's clients, in the order of the fleet."""
-    return list(dict.fromkeys((*run.classes, *run.uses, *run.updates)))

@@ -8,8 +8,9 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import NamedTuple
 
-from tardygrad.report.loader import RunView, finite, short, text
+from tardygrad.report.loader import RunView, finite
 from tardygrad.report.settings import differing_settings
+from tardygrad.runs.history import text
 from tardygrad.runs.record import Row
 
 SCORES = 6  # most scores that are drawn
@@ -45,22 +46,32 @@ def grouped(runs: Iterable[RunView]) -> list[SeedGroup]:
         by_settings.setdefault(_settings(run), []).append(run)
     by_label: dict[str, list[RunView]] = {}
     for first, *_ in by_settings.values():
-        by_label.setdefault(first.label, []).append(first)
+        by_label.setdefault(first.history.label, []).append(first)
     differences: dict[Path, list[str]] = {}
     for same in by_label.values():
-        known = {run.path: run.settings for run in same if run.settings}
+        known = {run.history.path: run.settings for run in same if run.settings}
         differences |= zip(known, differing_settings(list(known.values())), strict=True)
     groups: dict[str, SeedGroup] = {}
     for members in by_settings.values():
-        label, path = members[0].label, members[0].path
+        label, path = members[0].history.label, members[0].history.path
         own = _joined(differences.get(path, []), NAME - len(label) - len(", ")) or path.name
-        base = label if len(by_label[label]) == 1 else short(f"{label}, {own}", NAME)
+        base = label if len(by_label[label]) == 1 else _shortened(f"{label}, {own}", NAME)
         name, number = base, 1
         while name in groups:
             number += 1
             name = f"{base} ({number})"
         groups[name] = SeedGroup(name, label, members)
     return list(groups.values())
+
+
+def _shortened(value: str, limit: int) -> str:
+    """Text shortened in the middle: names often differ at their ends.
+
+    >>> _shortened("method.lr=0.1", 9)
+    'meth…=0.1'
+    """
+    clean, end = text(value, 10_000), limit // 2
+    return clean if len(clean) <= limit else f"{clean[: limit - end - 1]}…{clean[-end:]}"
 
 
 def _joined(pairs: list[str], limit: int) -> str:
@@ -75,7 +86,7 @@ def _joined(pairs: list[str], limit: int) -> str:
 def _settings(run: RunView) -> str:
     """A key that is equal for runs of one group. A run started from Python has no spec and is alone."""
     if run.settings is None:
-        return str(run.path.resolve())
+        return str(run.history.path.resolve())
     return json.dumps([[key, value] for key, value in sorted(run.settings.items()) if key != "run.seed"])
 
 
@@ -92,7 +103,7 @@ def tasks(groups: list[SeedGroup]) -> list[str]:
 def score_names(groups: list[SeedGroup]) -> list[str]:
     """The scores that were evaluated, accuracy and loss first."""
     found = dict.fromkeys(
-        name for group in groups for run in group.runs for row in run.scores for name in row["scores"]
+        name for group in groups for run in group.runs for row in run.scores.items for name in row["scores"]
     )
     return sorted(found, key=lambda name: {"accuracy": 0, "loss": 1}.get(name, 2))[:SCORES]
 

@@ -18,7 +18,8 @@ from typing import Any
 
 from tardygrad.errors import Invalid, TardygradError
 from tardygrad.report.discover import find
-from tardygrad.report.loader import RunView, text
+from tardygrad.report.loader import RunView
+from tardygrad.runs.history import text
 
 HOST = "127.0.0.1"
 FILES = ("spec.json", "events.jsonl", "summary.json", "sweep.json", "study.db", "study.db-wal")
@@ -54,10 +55,10 @@ def state(paths: Sequence[str]) -> str:
 
 def status(runs: list[RunView]) -> str:
     """Whether the page will still change."""
-    if not runs or not all(run.ended for run in runs):
+    if not runs or not all(run.history.ended for run in runs):
         return "This page updates itself while the run continues. Closing it does not affect the run."
-    ends = ", ".join(dict.fromkeys(run.status for run in runs))
-    stopped = [shlex.quote(text(run.path, 1000)) for run in runs if run.status == "stopped"]
+    ends = ", ".join(dict.fromkeys(run.history.status for run in runs))
+    stopped = [shlex.quote(text(run.history.path, 1000)) for run in runs if run.history.status == "stopped"]
     if len(runs) == len(stopped) == 1:
         return f"The run is stopped. Continue it with `tardygrad resume {stopped[0]}`."
     who = "the run has" if len(runs) == 1 else "all runs have"

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from tardygrad.report import clients, curves, tail_charts
 from tardygrad.report.blocks import Block, Code, Fold, Section, Table, with_suffix
 from tardygrad.report.comparison import baseline_of, comparison, target_of
-from tardygrad.report.discover import going
 from tardygrad.report.groups import SeedGroup, grouped, score_names
-from tardygrad.report.loader import RUNNING, RunView, text
+from tardygrad.report.loader import RunView, finite
+from tardygrad.runs.history import RUNNING, History, text
 from tardygrad.runs.run import plural
 
 DETAILED = 12  # runs of a comparison that are also shown one by one
@@ -49,16 +49,18 @@ def _clipping(groups: list[SeedGroup]) -> Section:
 def _folds(groups: list[SeedGroup]) -> Iterator[Block]:
     runs = [(group, run) for group in groups for run in group.runs]
     for number, (group, run) in enumerate(runs[:DETAILED], 1):
-        seed = f", seed {run.run['seed']}" if isinstance(run.run.get("seed"), int) else ""
+        seed = f", seed {run.history.run['seed']}" if isinstance(run.history.run.get("seed"), int) else ""
         blocks = [block for section in _single(run, compared=True) for block in section.blocks]
-        yield Fold(f"run-{number}", f"{group.name}{seed}: {text(run.path, 120)}", with_suffix(blocks, f"-{number}"))
+        yield Fold(
+            f"run-{number}", f"{group.name}{seed}: {text(run.history.path, 120)}", with_suffix(blocks, f"-{number}")
+        )
     if len(runs) > DETAILED:
         yield f"Only the first {DETAILED} of {len(runs)} runs are shown here. Make a report of another run to see it."
 
 
 def _single(run: RunView, *, compared: bool = False) -> Iterator[Section]:
     """One run; without its curves if a comparison has them already."""
-    group = [SeedGroup(run.label, run.label, [run])]
+    group = [SeedGroup(run.history.label, run.history.label, [run])]
     yield Section("summary", "Summary", [Table(("", ""), list(_facts(run)))])
     if not compared:
         yield _learning(group)
@@ -73,60 +75,59 @@ def _single(run: RunView, *, compared: bool = False) -> Iterator[Section]:
     yield Section("tails", "Tails", tails or ["Too few updates, or too similar norms, to estimate a tail index."])
     trouble: list[Block] = [*clients.trouble(run)]
     yield Section("trouble", "Refused and lost", trouble or ["No update was refused and no client was lost."])
-    yield Section("memory", "Memory", [_memory(run), *tail_charts.memory(run)])
+    yield Section("memory", "Memory", [_memory(run.history), *tail_charts.memory(run)])
     yield Section("settings", "Settings", list(_settings(run)))
 
 
 def _facts(run: RunView) -> Iterator[tuple[str, str]]:
     """The rows of the summary."""
-    yield "method", f"{run.method} ({run.label})" if run.label not in run.method else run.method
-    yield "status", _status(run)
-    if run.reason:
-        yield "reason", run.reason
-    wanted = run.run.get("rounds")
-    yield "rounds", f"{run.completed:,}" + (f" of {wanted:,}" if isinstance(wanted, int) else "")
-    yield "time on the clock", f"{run.time:,.6g} s"
-    if run.seconds is not None:
-        yield "real time", f"{run.seconds:,.4g} s"
-    if run.scores:
-        last = run.scores[-1]
+    history, rounds = run.history, run.history.rounds
+    yield "method", history.method if history.label in history.method else f"{history.method} ({history.label})"
+    yield "status", _status(history)
+    if history.reason:
+        yield "reason", history.reason
+    yield "rounds", f"{len(rounds):,}" + (f" of {history.requested:,}" if history.requested else "")
+    yield "time on the clock", f"{history.time:,.6g} s"
+    if (seconds := finite(history.seconds)) is not None:
+        yield "real time", f"{seconds:,.4g} s"
+    if run.scores.items:
+        last = run.scores.items[-1]
         for name in score_names([SeedGroup("", "", [run])]):
             value = last["scores"].get(name)
             shown = "not finite" if value is None else f"{value:.1%}" if name == "accuracy" else f"{value:.4g}"
             yield f"test {name}", f"{shown} in round {last['round']:,}"
-    total = sum(run.delays.values())
-    if total:
-        mean = sum(delay * number for (_, delay), number in run.delays.items()) / total
-        yield "delay", f"mean {mean:.3g}, largest {max(delay for _, delay in run.delays):,}"
-    refused, lost = sum(run.refused.values()), sum(run.lost.values())
-    yield "updates", f"{run.arrived:,} arrived, {refused:,} refused; clients were lost {plural(lost, 'time')}"
-    if run.rounds:
-        yield "local steps", f"{run.rounds[-1]['steps']:,}"
+    if len(rounds):
+        yield "delay", f"mean {rounds.delays.mean():.3g}, largest {rounds.delays.max():,}"
+    arrived, refused = f"{history.taken:,} arrived", f"{history.refused.total():,} refused"
+    losses = sum(client.losses for client in history.by_client)
+    yield "updates", f"{arrived}, {refused}; clients were lost {plural(losses, 'time')}"
+    if len(rounds):
+        yield "local steps", f"{rounds.steps.sum():,}"
     if run.classes:
-        yield "clients", ", ".join(f"{number:,} {name}" for name, number in run.classes.items())
-    if run.parameters is not None:
-        yield "parameters", f"{run.parameters:,}"
-    if isinstance(run.run.get("seed"), int):
-        yield "seed", str(run.run["seed"])
-    yield "record", text(run.path, 300)
+        yield "clients", ", ".join(f"{own.clients:,} {name}" for name, own in run.classes.items())
+    if history.parameters is not None:
+        yield "parameters", f"{history.parameters:,}"
+    if isinstance(history.run.get("seed"), int):
+        yield "seed", str(history.run["seed"])
+    yield "record", text(history.path, 300)
 
 
-def _status(run: RunView) -> str:
-    if run.status == "stopped":
-        return f"stopped; continue with: tardygrad resume {shlex.quote(text(run.path, 1000))}"
-    if run.ended:
-        return run.status
-    return "running" if going(run.path) else f"{RUNNING}: still running, or killed"
+def _status(history: History) -> str:
+    if history.status == "stopped":
+        return f"stopped; continue with: tardygrad resume {shlex.quote(text(history.path, 1000))}"
+    if history.ended:
+        return history.status
+    return "running" if history.going else f"{RUNNING}: still running, or killed"
 
 
-def _memory(run: RunView) -> str:
-    if run.parameters is None:
-        return f"The server kept at most {run.snapshots:,} past models; their size is not recorded."
-    size = 4 * run.parameters
-    past = f"at most {run.snapshots:,} ({size * run.snapshots:,} bytes)" if run.snapshots else "none"
-    return (
-        f"A model has {run.parameters:,} parameters ({size:,} bytes). Past models kept for delay compensation: {past}."
-    )
+def _memory(history: History) -> str:
+    most = history.rounds.snapshots.max(initial=0)
+    if history.parameters is None:
+        return f"The server kept at most {most:,} past models; their size is not recorded."
+    size = 4 * history.parameters
+    past = f"at most {most:,} ({size * most:,} bytes)" if most else "none"
+    kept = f"Past models kept for delay compensation: {past}."
+    return f"A model has {history.parameters:,} parameters ({size:,} bytes). {kept}"
 
 
 def _settings(run: RunView) -> Iterator[Block]:
@@ -134,7 +135,7 @@ def _settings(run: RunView) -> Iterator[Block]:
         yield "This run was started from Python without a spec. Run the same program to repeat it."
         yield Code("Its settings:", run.toml)
     else:
-        yield Code("Repeat the run:", f"tardygrad run {shlex.quote(text(run.path, 1000))}")
+        yield Code("Repeat the run:", f"tardygrad run {shlex.quote(text(run.history.path, 1000))}")
         yield Code("Its spec, with all defaults:", run.toml)
-    if run.versions:
-        yield Table(("package", "version"), list(run.versions.items()))
+    if run.history.versions:
+        yield Table(("package", "version"), list(run.history.versions.items()))

@@ -10,8 +10,9 @@ import altair as alt
 
 from tardygrad.report.blocks import Figure
 from tardygrad.report.figure import PANEL, WIDTH, figure, named_data
-from tardygrad.report.loader import finite, text
+from tardygrad.report.loader import finite
 from tardygrad.report.theme import BLUE, INK, method_colours, tips
+from tardygrad.runs.history import text
 from tardygrad.runs.record import Row
 from tardygrad.sweep import Sweep, Trial
 

@@ -9,9 +9,10 @@ import altair as alt
 
 from tardygrad.report.blocks import Block, Code, Figure, Section, Table, with_suffix
 from tardygrad.report.figure import WIDTH, figure, named_data, percent
-from tardygrad.report.loader import finite, text
+from tardygrad.report.loader import finite
 from tardygrad.report.sweep_charts import group_colours, heat_maps, parallel, short, slices
 from tardygrad.report.theme import INK, tips
+from tardygrad.runs.history import text
 from tardygrad.runs.record import Row
 from tardygrad.runs.run import plural
 from tardygrad.sweep import Sweep, groups, remark

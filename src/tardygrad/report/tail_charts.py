@@ -45,7 +45,8 @@ def tail(run: RunView) -> Iterator[Figure]:
 
 def indices(run: RunView) -> Iterator[Figure]:
     """The tail index of the updates over time, if the run estimated it."""
-    rows = [row for row in run.tails if row["index"] is not None]
+    tails, step = run.tails
+    rows = [row for row in tails if row["index"] is not None]
     if not rows:
         return
     least, most = (pick(row["index"] for row in rows) for pick in (min, max))
@@ -65,13 +66,13 @@ def indices(run: RunView) -> Iterator[Figure]:
         "Estimated every run.tail_every rounds from a sample of the updates' coordinates. "
         "Below 2 the variance is infinite."
     ]
-    if any(row["low"] is not None for row in run.tails):
+    if any(row["low"] is not None for row in tails):
         notes.append("The band is the confidence interval.")
-    if any(row["few"] for row in run.tails):
+    if any(row["few"] for row in tails):
         notes.append("Hollow points: too few values to tell.")
-    if run.tail_step > 1:
-        notes.append(f"One value in {run.tail_step} is drawn.")
-    if missing := sum(row["index"] is None for row in run.tails):
+    if step > 1:
+        notes.append(f"One value in {step} is drawn.")
+    if missing := sum(row["index"] is None for row in tails):
         notes.append(f"{missing} missing or non-finite values are not shown.")
     yield figure("tail-index", "Tail index of updates", " ".join(notes), chart, data, Table(heads, cells))
 
@@ -97,9 +98,9 @@ def _panel(axis: str, title: str, scale: alt.Scale) -> Any:
 
 def memory(run: RunView) -> Iterator[Figure]:
     """The past models that the server kept for delay compensation."""
-    if not run.snapshots:
+    if not run.history.rounds.snapshots.any():
         return
-    rows = [{"round": row["round"], "held": row["snapshots"]} for row in run.rounds]
+    rows = [{"round": row["round"], "held": row["snapshots"]} for row in run.rounds.items]
     dots = alt.OverlayMarkDef(size=16, color=BLUE)
     chart = named_data().mark_line(color=BLUE, interpolate="step-after", point=dots, aria=False)
     chart = chart.encode(
@@ -107,6 +108,6 @@ def memory(run: RunView) -> Iterator[Figure]:
         y=alt.Y("held:Q", title="past models", axis=alt.Axis(tickMinStep=1)),
         tooltip=tips("round:Q", ("held:Q", "past models")),
     ).properties(width=WIDTH, height=180)
-    size = f", {4 * run.parameters:,} bytes each" if run.parameters else ""
+    size = f", {4 * run.history.parameters:,} bytes each" if run.history.parameters else ""
     caption = f"Past models that the server kept to compensate delayed updates{size}."
     yield figure("memory", "Past models", caption, chart, {"rows": rows})

@@ -1,0 +1,340 @@
+"""Load a record: the updates of every round, the jobs of every client, the evaluations, and how the run ended.
+
+Records may come from older versions, from runs that are still going or were killed, and from strangers: missing numbers
+are NaN, and text is shortened and stripped of characters that cannot be printed; only the names of classes are kept
+unchanged. A record that contradicts itself raises `RecordError`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from array import array
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tardygrad.runs.events import (
+    Advance,
+    Arrival,
+    Dispatch,
+    Evaluation,
+    Join,
+    Loss,
+    Refusal,
+    RunEvent,
+    Tail,
+    read_events,
+)  # fmt: skip
+from tardygrad.runs.record import Row, read_json, reading_record
+
+MOST = 10**6  # largest number of clients
+LONGEST = 1e15  # largest time, in seconds (30 million years)
+LARGEST = 1e100  # largest number of a round
+RUNNING = "not ended"  # the status of a run whose record does not say how it ended
+
+
+class Job(NamedTuple):
+    """A job of a client."""
+
+    start: float
+    end: float  # when its update arrived, its client was lost, or the record ends
+    steps: int  # local steps of its update; 0: unknown
+    returned: bool  # False: it was lost with its client, or is under way at the end of the record
+
+
+@dataclass
+class ClientHistory:
+    """What one client did."""
+
+    jobs: list[Job] = field(default_factory=list)
+    away: list[tuple[float, float]] = field(default_factory=list)  # from when to when it was lost
+    taken: int = 0  # updates accepted
+    steps: int = 0  # their local steps
+    refused: Counter[str] = field(default_factory=Counter)  # updates, by reason
+    losses: int = 0
+    lost: bool = False  # at the end of the record
+
+    @property
+    def seconds(self) -> list[float]:
+        """How long the jobs took that came back, each scaled to the largest number of local steps (see DyLU)."""
+        most = max((job.steps for job in self.jobs), default=0)
+        done = [job for job in self.jobs if job.returned]
+        return [(job.end - job.start) * (most / job.steps if job.steps else 1) for job in done]
+
+    @property
+    def open(self) -> list[float]:
+        """Ages of the jobs that never came back."""
+        return [job.end - job.start for job in self.jobs if not job.returned]
+
+    @property
+    def busy(self) -> float:
+        """Seconds with a job."""
+        return sum(job.end - job.start for job in self.jobs)
+
+    @property
+    def gone(self) -> float:
+        """Seconds lost."""
+        return sum(end - start for start, end in self.away)
+
+
+class Rounds(NamedTuple):
+    """The rounds as arrays: T × M numbers of the updates, and T numbers of the rounds."""
+
+    clients: NDArray[np.int64]
+    delays: NDArray[np.int64]
+    weights: NDArray[np.float64]  # NaN: an older record
+    norms: NDArray[np.float64]
+    time: NDArray[np.float64]
+    norm: NDArray[np.float64]
+    move: NDArray[np.float64]
+    clipped: NDArray[np.float64]
+    local_clipped: NDArray[np.float64]
+    loss: NDArray[np.float64]
+    seconds: NDArray[np.float64]  # NaN: an older record
+    steps: NDArray[np.int64]
+    snapshots: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.time)
+
+    @property
+    def buffer(self) -> int:
+        """M."""
+        return int(self.delays.shape[1])
+
+
+PER_UPDATE, COUNTS = Rounds._fields[:4], ("clients", "delays", "steps", "snapshots")
+
+
+@dataclass(frozen=True)
+class History:
+    """What a record says about a run so far."""
+
+    path: Path
+    label: str
+    method: str
+    spec: Row | None  # None: started from Python
+    run: Row  # its settings
+    versions: dict[str, str]
+    parameters: int | None
+    classes: tuple[str, ...]  # of every client
+    status: str
+    going: bool  # a process holds the run's lock
+    reason: str | None
+    time: float
+    seconds: float | None  # of computing
+    rounds: Rounds
+    by_client: tuple[ClientHistory, ...]
+    evaluations: list[Evaluation]
+    tails: list[Tail]
+
+    @property
+    def clients(self) -> int:
+        """N."""
+        return len(self.by_client)
+
+    @property
+    def taken(self) -> int:
+        """The number of updates that were accepted."""
+        return sum(client.taken for client in self.by_client)
+
+    @property
+    def refused(self) -> Counter[str]:
+        """The refused updates, by reason."""
+        return sum((client.refused for client in self.by_client), Counter())
+
+    @property
+    def ended(self) -> bool:
+        """Whether the record says how the run ended."""
+        return self.status != RUNNING
+
+    @property
+    def requested(self) -> int | None:
+        """How many rounds the run should have, if the record says so."""
+        rounds = self.run.get("rounds")
+        return rounds if isinstance(rounds, int) else None
+
+    def setting(self, key: str) -> Any:
+        """The value of a key of the spec's [method]; None if it is missing, or there is no spec."""
+        return (self.spec or {}).get("method", {}).get(key)
+
+
+def read_history(path: Path) -> History:
+    """Load a run's record."""
+    recorded = read_json(path / "spec.json")
+    summary = read_json(path / "summary.json") if (path / "summary.json").exists() else {}
+    with reading_record(path):
+        classes = [
+            (str(name).encode("utf-8", "replace").decode(), whole(n)) for name, n in recorded.get("classes") or ()
+        ]
+        spec = recorded.get("spec")
+        if spec is not None and not all(isinstance(table, dict) for table in spec.values()):
+            raise TypeError("a spec is made of tables")
+        clients = sum(number for _, number in classes) or (whole(spec["task"].get("clients") or 0) if spec else 0)
+        reader = _Reader(clients or MOST)
+        if (path / "events.jsonl").exists():
+            for event in read_events(path / "events.jsonl"):
+                reader.add(event)
+        rounds = reader.finish()
+        clients = clients or 1 + max((*reader.clients, rounds.clients.max(initial=-1)), default=-1)
+        if rounds.clients.max(initial=-1) >= clients or clients > MOST:
+            raise ValueError(f"client {rounds.clients.max(initial=-1)} of {clients}")
+        current = bool(summary) and whole(summary["rounds"]) >= len(rounds)  # otherwise it was resumed since
+        seconds = summary.get("seconds") if current else rounds.seconds[-1] if len(rounds) else None
+        return History(
+            path=path,
+            label=text(recorded.get("label") or str(recorded["method"]).partition(" (")[0], 40),
+            method=text(recorded["method"], 200),
+            spec=spec,
+            run=dict(recorded.get("run") or {}),
+            versions={text(name): text(value) for name, value in dict(recorded.get("versions") or {}).items()},
+            parameters=None if recorded.get("parameters") is None else whole(recorded["parameters"]),
+            classes=tuple(name for name, number in classes for _ in range(number)) or ("clients",) * clients,
+            status=text(summary["status"]) if current else RUNNING,
+            going=not current and is_locked(path),
+            reason=text(summary["reason"], 400) if current and summary.get("reason") else None,
+            time=reader.time,
+            seconds=seconds,
+            rounds=rounds,
+            by_client=tuple(reader.clients[client] for client in range(clients)),
+            evaluations=reader.evaluations,
+            tails=reader.tails,
+        )
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a process holds the lock of a run. It takes no lock itself; where /proc is missing it says no."""
+    try:
+        lock = (path / ".lock").stat()
+        locks = Path("/proc/locks").read_text("utf-8")
+    except OSError:
+        return False
+    inode = f"{os.major(lock.st_dev):02x}:{os.minor(lock.st_dev):02x}:{lock.st_ino}"
+    return any(inode in line.split() and "FLOCK" in line for line in locks.splitlines())
+
+
+def text(value: Any, limit: int = 80) -> str:
+    """Text of a record, printable and shortened.
+
+    >>> text("one\\ntwo"), text("x" * 100, 5)
+    ('one two', 'xxxx…')
+    """
+    clean = "".join(c if c.isprintable() else " " for c in str(value))
+    return clean if len(clean) <= limit else clean[: limit - 1] + "…"
+
+
+def whole(value: Any) -> int:
+    """A count of a record; raises `ValueError` for anything else."""
+    if not isinstance(value, int) or not 0 <= value < 2**53:
+        raise ValueError(f"{text(repr(value))} is not a count")
+    return value
+
+
+def _number(value: Any) -> float:
+    """A number of a record; NaN for null."""
+    if value is None:
+        return math.nan
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{text(repr(value))} is not a number")
+    if abs(value) > LARGEST:
+        raise ValueError(f"{value:.3g} is too large")
+    return float(value)
+
+
+class _Reader:
+    """Collects the events of a record."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.time = most, 0.0
+        self.buffer: int | None = None
+        self.clients = defaultdict[int, ClientHistory](ClientHistory)
+        self.evaluations: list[Evaluation] = []
+        self.tails: list[Tail] = []
+        self._columns = {name: array("q" if name in COUNTS else "d") for name in Rounds._fields}
+        self._out: dict[int, tuple[int, float]] = {}  # client to serial and time of its job
+        self._lost: dict[int, float] = {}  # client to when it was lost
+
+    def add(self, event: RunEvent) -> None:
+        """Add the next event."""
+        self.time = _number(event.time)
+        if not 0 <= self.time <= LONGEST:
+            raise ValueError(f"a time of {self.time:.3g} s")
+        match event:
+            case Dispatch() | Arrival() | Refusal() | Loss() | Join():
+                if (client := whole(event.client)) >= self.most:
+                    raise ValueError(f"client {client} of {self.most}")
+                self._add_message(client, event)
+            case Advance():
+                self._add_round(event)
+            case Evaluation():
+                self.evaluations.append(event)
+            case Tail():
+                completed = len(self._columns["time"])
+                self.tails.append(event._replace(round=whole(completed if event.round is None else event.round)))
+
+    def _add_message(self, client: int, event: Dispatch | Arrival | Refusal | Loss | Join) -> None:
+        own = self.clients[client]
+        match event:
+            case Dispatch():
+                self._out[client] = (whole(event.serial), self.time)
+            case Arrival() | Refusal():
+                steps = whole(event.steps) if isinstance(event, Arrival) else 0
+                if self._out.get(client, (None,))[0] == event.serial:  # otherwise an earlier job's update, sent twice
+                    self._end_job(client, steps, returned=True)
+                if isinstance(event, Arrival):
+                    own.taken, own.steps = own.taken + 1, own.steps + steps
+                else:
+                    own.refused[text(event.reason)] += 1
+            case Loss():
+                self._end_job(client)
+                self._lost.setdefault(client, self.time)
+                own.losses += 1
+            case Join():
+                self._end_loss(client)
+
+    def _end_job(self, client: int, steps: int = 0, *, returned: bool = False) -> None:
+        if client in self._out:
+            _, start = self._out.pop(client)
+            if self.time < start:
+                raise ValueError("a job that ended before it began")
+            self.clients[client].jobs.append(Job(start, self.time, steps, returned))
+
+    def _end_loss(self, client: int) -> None:
+        if client in self._lost:
+            self.clients[client].away.append((self._lost.pop(client), self.time))
+
+    def _add_round(self, event: Advance) -> None:
+        size = len(event.clients)
+        if size < 1 or self.buffer not in (None, size):
+            raise ValueError(f"a round of {size} updates after rounds of {self.buffer}")
+        self.buffer = size
+        event = event._replace(weights=event.weights or [None] * size)
+        for name, column in self._columns.items():
+            value, read = getattr(event, name), whole if name in COUNTS else _number
+            column.extend(map(read, value if name in PER_UPDATE else (value,)))
+
+    def finish(self) -> Rounds:
+        """End what is under way, once the last event has been added, and return all rounds."""
+        for client in [*self._out]:
+            self._end_job(client)
+        for client in [*self._lost]:
+            self.clients[client].lost = True
+            self._end_loss(client)
+        rounds = len(self._columns["time"])
+        arrays = {name: np.array(column) for name, column in self._columns.items()}
+        arrays |= {name: arrays[name].reshape(rounds, self.buffer or 1) for name in PER_UPDATE}
+        found = Rounds(**arrays)
+        if rounds and not 1 <= found.delays.min() <= found.delays.max() <= rounds:
+            raise ValueError(f"delays of {found.delays.min()} to {found.delays.max()} in {rounds} rounds")
+        for name in ("clipped", "local_clipped"):
+            if ((arrays[name] < 0) | (arrays[name] > 1)).any():
+                raise ValueError(f"a share in {name} that is not between 0 and 1")
+        for evaluation in self.evaluations:
+            if not 1 <= whole(evaluation.round) <= rounds:
+                raise ValueError(f"scores of round {evaluation.round} in {rounds} rounds")
+        return found

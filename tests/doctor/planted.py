@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import tardygrad as tg
-from tardygrad.doctor.fit import Drawn
+from tardygrad.doctor.fit_runtimes import Drawn
 
 EVEN = tg.LogNormal(1.0, 0.1)
 

@@ -14,7 +14,7 @@ import tardygrad as tg
 from tardygrad.doctor.convergence_checks import divergence, onset
 from tardygrad.doctor.examine import Examined, examine
 from tardygrad.doctor.finding import Finding, in_order
-from tardygrad.doctor.what_if import Remedies
+from tardygrad.doctor.what_if import WhatIf
 from tardygrad.errors import RecordError
 from tardygrad.runs.history import Rounds
 from tardygrad.runs.history import read_history as read
@@ -208,7 +208,8 @@ def test_an_onset_is_found_though_some_clients_have_nothing_left_to_learn(tmp_pa
 def test_an_onset_is_only_told_where_there_is_one(tmp_path: Path) -> None:
     path = made_up(tmp_path / "run")
     history = replace(read(path), rounds=_risen(read(path).rounds, 40))
-    (found,) = divergence(history, Remedies(history))
+    found = divergence(history, WhatIf(history))
+    assert found
     assert found.says == "the training loss rose from 1 to 3."
     assert "round" not in (found.numbers or {})
 

@@ -10,8 +10,8 @@ import pytest
 
 import tardygrad as tg
 from tardygrad import streams
-from tardygrad.doctor.clock_run import clocked
-from tardygrad.doctor.fit import Drawn, choose, fit
+from tardygrad.doctor.clock_run import run_clock
+from tardygrad.doctor.fit_runtimes import Drawn, choose, fit_fleet
 from tardygrad.runs.history import History
 from tardygrad.runs.history import read_history as read
 from tests.doctor.planted import clip2, fleet, record
@@ -65,9 +65,9 @@ def test_the_fitted_fleet_has_the_clock_of_the_planted_one(mode: str, tmp_path: 
         )
     )
     method = clip2(buffer=3, mode=mode)
-    fitted = fit(read(record(tmp_path / "run", method, planted, rounds=300))).fleet
+    fitted = fit_fleet(read(record(tmp_path / "run", method, planted, rounds=300))).fleet
     assert type(fitted.groups[0].runtime).__name__ == "LogNormal"
-    ours, theirs = (clocked(method, each, rounds=300, seed=5) for each in (fitted, planted))
+    ours, theirs = (run_clock(method, each, rounds=300, seed=5) for each in (fitted, planted))
     assert ours.time == pytest.approx(theirs.time, rel=0.1)
     assert ours.delay_mean == pytest.approx(theirs.delay_mean, rel=0.1)
     assert ours.effective == pytest.approx(theirs.effective, rel=0.1)
@@ -75,7 +75,7 @@ def test_the_fitted_fleet_has_the_clock_of_the_planted_one(mode: str, tmp_path: 
 
 def test_the_papers_fleet_is_fitted_as_whole_numbers(tmp_path: Path) -> None:
     history = read(record(tmp_path / "run", clip2(buffer=2), tg.Fleet.paper(clients=12), rounds=200))
-    found = fit(history).fleet.groups
+    found = fit_fleet(history).fleet.groups
     assert {(group.name, group.runtime) for group in found if group.name != "large"} == {
         ("small", tg.Integer(1, 2)),
         ("medium", tg.Integer(3, 5)),
@@ -106,52 +106,52 @@ MANY = [1.1, 0.9, 1.05, 0.95, 1.0, 1.02]
 
 def test_a_client_with_few_jobs_is_pooled(tmp_path: Path) -> None:
     def sources(*times: list[float], classes: list[tuple[str, int]] | None = None) -> list[str]:
-        return [one.source for one in fit(made_up(tmp_path, *times, classes=classes)).clients]
+        return [one.source for one in fit_fleet(made_up(tmp_path, *times, classes=classes)).clients]
 
     assert sources(MANY, [1.2], classes=[("a", 2)]) == ["own", "class"]
     assert sources(MANY, [1.2], classes=[("a", 1), ("b", 1)]) == ["own", "neighbours"]
     assert sources(MANY, [50.0], classes=[("a", 2)]) == ["own", "few"]
     assert sources(MANY, [], classes=[("a", 2)]) == ["own", "class"]
     assert sources(MANY, [], classes=[("a", 1), ("b", 1)]) == ["own", "everyone"]
-    few = fit(made_up(tmp_path, MANY, [50.0])).clients[1].runtime
+    few = fit_fleet(made_up(tmp_path, MANY, [50.0])).clients[1].runtime
     assert isinstance(few, tg.LogNormal)
     assert (few.median, 0.01 < few.sigma < 0.2) == (50.0, True)
 
 
 def test_a_job_that_never_came_back_took_at_least_as_long_as_it_was_out(tmp_path: Path) -> None:
-    slow = fit(made_up(tmp_path, MANY, [-1000.0])).clients[1]  # seen until second 100
+    slow = fit_fleet(made_up(tmp_path, MANY, [-1000.0])).clients[1]  # seen until second 100
     assert (slow.source, slow.runtime.draw(0.5, 0)) == ("few", pytest.approx(100.0))
     assert slow.at_least
-    assert not fit(made_up(tmp_path, MANY, [60.0, -1.0])).clients[1].at_least
-    twice = fit(made_up(tmp_path, MANY, [30.0, 65.0, -5.0])).clients[1]  # the third takes the smaller of the two
+    assert not fit_fleet(made_up(tmp_path, MANY, [60.0, -1.0])).clients[1].at_least
+    twice = fit_fleet(made_up(tmp_path, MANY, [30.0, 65.0, -5.0])).clients[1]  # the third takes the smaller of the two
     assert twice.runtime.draw(0.5, 0) == pytest.approx(30.0)
     times = [1.5, 2.5, 3.5, 4.5]
-    with_open = fit(made_up(tmp_path, MANY, [*times, -3.0])).clients[1]
+    with_open = fit_fleet(made_up(tmp_path, MANY, [*times, -3.0])).clients[1]
     assert (with_open.source, with_open.jobs) == ("own", 4)
-    assert fit(made_up(tmp_path, MANY, [], classes=[("a", 2)])).clients[1].lost is None
+    assert fit_fleet(made_up(tmp_path, MANY, [], classes=[("a", 2)])).clients[1].lost is None
 
 
 def test_less_work_is_counted_as_such(tmp_path: Path) -> None:
     """DyLU gives slow clients fewer steps, and a simulated job of fewer steps is as much shorter."""
     method = tg.dn_dylu(local_lr=0.1, lr=0.5, period=4, local_steps=8, mode="client")
     planted = tg.Fleet((tg.Group("fast", 3, tg.Uniform(1.5, 1.5)), tg.Group("slow", 1, tg.Uniform(6.5, 6.5))))
-    found = fit(read(record(tmp_path / "run", method, planted, rounds=100))).clients
+    found = fit_fleet(read(record(tmp_path / "run", method, planted, rounds=100))).clients
     assert [one.runtime.draw(0.5, 0) for one in found] == pytest.approx([1.5] * 3 + [6.5])
 
 
 def test_work_to_come_may_be_more(tmp_path: Path) -> None:
     history = made_up(tmp_path, MANY)
-    once, twice = (fit(history, scale).clients[0].runtime.draw(0.5, 0) for scale in (1.0, 2.0))
+    once, twice = (fit_fleet(history, scale).clients[0].runtime.draw(0.5, 0) for scale in (1.0, 2.0))
     assert twice == pytest.approx(2 * once, rel=0.01)
 
 
 def test_losses_are_counted(tmp_path: Path) -> None:
     crashed = fleet(6).crash(client=2, at=10.0, back=12.0).crash(client=2, at=20.0, back=22.0)
-    found = fit(read(record(tmp_path / "run", clip2(buffer=3), crashed, rounds=60))).clients
+    found = fit_fleet(read(record(tmp_path / "run", clip2(buffer=3), crashed, rounds=60))).clients
     assert 0.05 < (found[2].lost or 0) < 0.15
     assert [one.lost for one in found if one.client != 2] == [0.0] * 5
 
 
 def test_a_record_without_a_job_cannot_be_fitted(tmp_path: Path) -> None:
     with pytest.raises(tg.Invalid, match=r"--fit needs a run with at least one finished job, got .* with none"):
-        fit(made_up(tmp_path, [], []))
+        fit_fleet(made_up(tmp_path, [], []))

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 import tardygrad as tg
-from tardygrad.doctor.clock_run import UPDATES, clocked, enough
-from tardygrad.doctor.picture import BEYOND, picture
-from tardygrad.doctor.search import Tried, ranked, search, settings, sizes
+from tardygrad.doctor.clock_run import UPDATES, enough, run_clock
+from tardygrad.doctor.search import Candidate, ranked, search, settings, sizes
+from tardygrad.doctor.search_chart import BEYOND, search_chart
 from tardygrad.doctor.theorems import presets, tail_of, tolerance
 from tardygrad.runs.events import Tail
 from tests.doctor.planted import clip2, fleet, sgdclip
@@ -19,7 +19,7 @@ TWO = tg.Fleet((tg.Group("quick", 1, tg.Uniform(1.5, 1.5)), tg.Group("slow", 1, 
 
 def test_an_effective_update_is_counted_by_its_delay() -> None:
     """By hand, M = 1: the quick client arrives at 1.5, 3, 4.5 and 6 s, the slow one, which began from x_0, at 4 s."""
-    seen = clocked(clip2(buffer=1), TWO, rounds=5)
+    seen = run_clock(clip2(buffer=1), TWO, rounds=5)
     delays = [1, 1, 3, 2, 1]  # at 1.5, 3, 4, 4.5 and 6 s
     assert (seen.time, seen.rounds) == (6.0, 5)
     assert seen.effective == pytest.approx(sum(1 / delay for delay in delays))
@@ -30,31 +30,31 @@ def test_an_effective_update_is_counted_by_its_delay() -> None:
 
 
 def test_rounds_that_wait_for_all_are_fresh_and_leave_the_quick_idle() -> None:
-    seen = clocked(clip2(buffer=2, mode="sync"), TWO, rounds=5)
+    seen = run_clock(clip2(buffer=2, mode="sync"), TWO, rounds=5)
     assert (seen.time, seen.delay_max, seen.effective) == (20.0, 1, 10.0)
     assert seen.idle == pytest.approx(1 - 5.5 / 8)
 
 
 def test_refused_updates_are_counted() -> None:
-    seen = clocked(clip2(buffer=1, max_delay=2), TWO, rounds=8)
+    seen = run_clock(clip2(buffer=1, max_delay=2), TWO, rounds=8)
     assert seen.delay_max <= 2
     assert seen.refused > 0
 
 
 def test_an_update_that_comes_twice_does_not_end_its_clients_next_job() -> None:
-    once = clocked(clip2(buffer=1), TWO, rounds=5)
-    twice = clocked(clip2(buffer=1), TWO.faulty(client=1, job=0, sends="twice"), rounds=5)
+    once = run_clock(clip2(buffer=1), TWO, rounds=5)
+    twice = run_clock(clip2(buffer=1), TWO.faulty(client=1, job=0, sends="twice"), rounds=5)
     assert twice == once._replace(refused=1 / 6)
     assert (twice.idle, twice.waits) == (0.0, 3)
 
 
 def test_a_client_that_is_lost_has_no_job_any_more() -> None:
-    seen = clocked(clip2(buffer=1), TWO.crash(client=1, at=3.5), rounds=4)
+    seen = run_clock(clip2(buffer=1), TWO.crash(client=1, at=3.5), rounds=4)
     assert (seen.time, seen.idle) == (6.0, pytest.approx(2.5 / 12))
 
 
 def test_a_simulation_is_bounded_however_long_the_run() -> None:
-    assert clocked(clip2(buffer=6), fleet(), rounds=10**9).rounds == UPDATES[0] // 6
+    assert run_clock(clip2(buffer=6), fleet(), rounds=10**9).rounds == UPDATES[0] // 6
     assert enough(fleet(slow=300.0)) == pytest.approx(3 * 300 * 11, rel=0.01)
     assert enough(fleet(slow=1e9)) == UPDATES[1]
 
@@ -93,7 +93,7 @@ def test_the_fastest_comes_first_and_what_is_no_choice_last() -> None:
 
 
 def test_one_slow_client_makes_asynchrony_the_choice_and_none_does_not() -> None:
-    def best(of: tg.Fleet, **changes: object) -> Tried:
+    def best(of: tg.Fleet, **changes: object) -> Candidate:
         methods = [replace(clip2(buffer=4), **each) for each in ({}, {"mode": "sync", "buffer": 12}, changes)]  # type: ignore[arg-type]
         return ranked(list(search(methods, of, rounds=60, bound=1e9)))[0]
 
@@ -139,6 +139,6 @@ def test_the_tail_index_is_the_one_measured_the_specs_or_a_guess() -> None:
 @pytest.mark.parametrize(("bound", "named"), [(float("inf"), None), (3.0, {"values": [BEYOND]})])
 def test_the_picture_names_the_bound_only_where_something_is_beyond_it(bound: float, named: object) -> None:
     tried = list(search(settings(clip2(buffer=1), 2), TWO, rounds=20, bound=bound))
-    drawn = picture(tried).to_dict()["layer"][1]["encoding"]
+    drawn = search_chart(tried).to_dict()["layer"][1]["encoding"]
     assert drawn["shape"]["legend"] == named
     assert drawn["color"]["legend"]["symbolType"] == "stroke", "no mode looks like a mark of the bound"

@@ -8,17 +8,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from tardygrad.cli.output import counted, show_json, show_table
-from tardygrad.core.hierarchy import serve
 from tardygrad.core.messages import Advanced, Lost, Taken, Update
-from tardygrad.doctor.clock_run import Shifts
-from tardygrad.engines.sim.pool import SimPool
+from tardygrad.doctor.clock_run import BusyTime
 from tardygrad.errors import Invalid
 from tardygrad.fleet import Fleet
-from tardygrad.runs.loop import drive
+from tardygrad.runs.loop import clock_only, drive
 from tardygrad.runs.memory import Memory, read_size, size
 from tardygrad.runs.run import plural
 from tardygrad.spec import spec
-from tardygrad.tasks.clock import clock
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -112,15 +109,13 @@ def plan(
 def simulated(built: spec.Built, fleet: Fleet) -> Plan:
     """Drive the method's server on the fleet's clock, without gradients."""
     method, parameters, rounds, seed = built.method, built.task.parameters, built.rounds, built.run.seed
-    task = clock(clients=fleet.clients, parameters=parameters)
-    server = serve(method, task.init(seed), clients=fleet.clients, seed=seed)
-    pool = SimPool(task, method, fleet)
-    meter, shifts, lost = built.meter(), Shifts(), 0
+    server, pool = clock_only(method, fleet, parameters=parameters, seed=seed)
+    meter, busy_time, lost = built.meter(), BusyTime(), 0
     classes = fleet.classes
     delays: dict[str, list[int]] = {name: [] for name in classes}
     events = counted(drive(server, pool, rounds), total=rounds * method.buffer, what="updates")
     for event in meter.follow(server, events):
-        shifts.note(event)
+        busy_time.add(event)
         _, message, happened, _ = event
         lost += isinstance(message, Lost)
         if isinstance(message, Update) and isinstance(happened, Taken | Advanced):
@@ -135,7 +130,7 @@ def simulated(built: spec.Built, fleet: Fleet) -> Plan:
         time=time,
         rounds_per_second=rounds / time if time else None,
         delay=_delays([delay for each in delays.values() for delay in each]),
-        idle=shifts.idle(fleet.clients, time),
+        idle=busy_time.idle(fleet.clients, time),
         lost=lost,
         classes=_shares(fleet, delays),
         memory=meter.memory if built.simulated else built.memory(),

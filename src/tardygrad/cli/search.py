@@ -12,21 +12,19 @@ import numpy as np
 from tardygrad.cli.output import counted, show, show_json, show_table, waiting, writable
 from tardygrad.cli.run import run_dir
 from tardygrad.core.algorithm import downplay
-from tardygrad.core.hierarchy import serve
 from tardygrad.core.method import Method
-from tardygrad.doctor.fit import Fit, Fitted, fit
-from tardygrad.doctor.picture import picture
-from tardygrad.doctor.search import Tried, changes, ranked, search, settings
+from tardygrad.doctor.fit_runtimes import ClientFit, FittedFleet, fit_fleet, fitted_spec
+from tardygrad.doctor.search import Candidate, changes, ranked, search, settings
+from tardygrad.doctor.search_chart import search_chart
 from tardygrad.doctor.theorems import tail_of, tolerance
-from tardygrad.doctor.writing import written_spec
 from tardygrad.errors import Invalid
 from tardygrad.report import theme
 from tardygrad.runs.events import Tail
 from tardygrad.runs.history import History, read_history, text
+from tardygrad.runs.loop import clock_only
 from tardygrad.runs.record import Row, replace
 from tardygrad.runs.run import plural
 from tardygrad.spec.spec import Built, Spec
-from tardygrad.tasks.clock import clock
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -50,12 +48,12 @@ def find(
     spec_path = None if write is None else writable("--write", write, ".toml", ".json")
     if spec_path and spec_path.exists():
         raise Invalid(f"--write must be a new file, got {write!r}, which exists. Choose another name.")
-    fitted: Fitted | None = None
+    fitted: FittedFleet | None = None
     tails: list[Tail] = []
     if run is not None:
         with waiting("reading the record"):
             history = read_history(run_dir(run))
-            fitted, tails = fit(history, _scale(history, built.method)), history.tails
+            fitted, tails = fit_fleet(history, _scale(history, built.method)), history.tails
         if history.clients != built.task.clients:
             wanted = f"as many clients as the spec ({built.task.clients})"
             raise Invalid(f"a fit needs a run with {wanted}, got {run!r} with {history.clients}.")
@@ -66,8 +64,7 @@ def find(
         raise Invalid(
             f"a search can have at most {MOST:,} clients, got {fleet.clients:,}. Search with a part of the fleet."
         )
-    x = clock(clients=fleet.clients).init(0)
-    serve(built.method, x, clients=fleet.clients, seed=0)  # raises if the method cannot run
+    clock_only(built.method, fleet)  # raises if the method cannot run
     bound = _bound(spec, built, most, tails)
     tries = settings(built.method, fleet.clients)
     # no parameters with --fit: measured times include the messages
@@ -75,10 +72,10 @@ def find(
     tried = search(tries, fleet, bound=bound.delay, **how)
     found = ranked(list(counted(tried, total=len(tries), what="settings")))
     if spec_path and fitted:
-        replace(spec_path, written_spec(spec, fitted.fleet, json=spec_path.suffix == ".json").encode())
+        replace(spec_path, fitted_spec(spec, fitted.fleet, json=spec_path.suffix == ".json").encode())
     try:
         if figure_path:
-            theme.write(picture(found), figure_path)
+            theme.write(search_chart(found), figure_path)
     except BaseException:
         if spec_path:
             spec_path.unlink(missing_ok=True)
@@ -117,7 +114,7 @@ def _bound(spec: Spec, built: Built, most: int | None, tails: list[Tail]) -> Bou
     return Bound(bound, f"from the theory for {built.rounds} rounds and tail index {tail.tail:g} ({tail.source})")
 
 
-def _facts(built: Built, found: Sequence[Tried], bound: Bound, fitted: Fitted | None) -> Row:
+def _facts(built: Built, found: Sequence[Candidate], bound: Bound, fitted: FittedFleet | None) -> Row:
     choices = [setting for setting in found if setting.excluded is None]
     return {
         "method": str(built.method),
@@ -135,7 +132,7 @@ def _facts(built: Built, found: Sequence[Tried], bound: Bound, fitted: Fitted | 
     }
 
 
-def _row(tried: Tried) -> Row:
+def _row(tried: Candidate) -> Row:
     method, clock = tried.method, tried.clock
     facts: Row = {
         "mode": method.mode, "buffer": method.buffer, "concurrency": method.concurrency, "dispatch": method.dispatch,
@@ -146,7 +143,7 @@ def _row(tried: Tried) -> Row:
     return facts
 
 
-def _table(found: Sequence[Tried]) -> Table:
+def _table(found: Sequence[Candidate]) -> Table:
     from rich.table import Table
 
     table = Table("", "mode", box=None, pad_edge=False)
@@ -167,7 +164,7 @@ def _table(found: Sequence[Tried]) -> Table:
     return table
 
 
-def _remarks(found: Sequence[Tried], bound: Bound, built: Built) -> list[str]:
+def _remarks(found: Sequence[Candidate], bound: Bound, built: Built) -> list[str]:
     why = Counter(setting.excluded for setting in found if setting.excluded)
     choices, lines = [setting for setting in found if setting.excluded is None], []
     limit = "" if bound.delay == np.inf else f"{bound.delay:.4g} rounds, "
@@ -194,7 +191,7 @@ def _plural(reason: str, number: int) -> str:
     return reason if number == 1 else reason.replace("its ", "their ").replace("it starves", "they starve")
 
 
-def _fits(fitted: Fitted) -> Table:
+def _fits(fitted: FittedFleet) -> Table:
     from rich.markup import escape
     from rich.table import Table
 
@@ -221,7 +218,7 @@ def _fits(fitted: Fitted) -> Table:
     return table
 
 
-def _range(those: Sequence[Fit]) -> str:
+def _range(those: Sequence[ClientFit]) -> str:
     """The smallest and the largest median; a lower bound for clients that never returned."""
     low, *_, high = sorted((client.runtime.draw(0.5, 0), client.at_least) for client in (*those, *those))
     ends = [f"at least {median:.3g}" if at_least else f"{median:.3g}" for median, at_least in (low, high)]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from tardygrad.doctor.delay_checks import named
-from tardygrad.doctor.finding import Finding, Severity
-from tardygrad.doctor.what_if import Remedies
+from tardygrad.doctor.finding import Finding
+from tardygrad.doctor.what_if import WhatIf
 from tardygrad.runs.history import History
 from tardygrad.runs.run import plural
 
@@ -18,37 +17,24 @@ SLOW = 0.1  # a client hardly counts if its share of the weight is below this fr
 GONE = 100  # a client that misses this many rounds with its first job is not just slow
 
 
-def no_rounds(history: History, remedies: Remedies) -> Iterator[Finding]:
+def no_rounds(history: History, what_if: WhatIf) -> Finding | None:
     """There is no completed round."""
-    if not len(history.rounds):
-        out = sum(len(client.jobs) for client in history.by_client)
-        wanted = f" of {history.requested} requested" if history.requested else ""
-        says = f"no round{wanted} is complete; {plural(out, 'job')} sent so far."
-        advice = "wait" if history.going else f"continue the run: tardygrad resume {history.path}"
-        yield Finding("note" if history.going else "severe", "no rounds", says, advice)
+    if len(history.rounds):
+        return None
+    sent = sum(len(client.jobs) for client in history.by_client)
+    wanted = f" of {history.requested} requested" if history.requested else ""
+    says = f"no round{wanted} is complete; {plural(sent, 'job')} sent so far."
+    advice = "wait" if history.going else f"continue the run: tardygrad resume {history.path}"
+    return Finding("note" if history.going else "severe", "no rounds", says, advice)
 
 
-def starvation(history: History, remedies: Remedies) -> Iterator[Finding]:
+def starvation(history: History, what_if: WhatIf) -> Finding | None:
     """The buffer could not be filled, or some clients never contributed."""
-    away = [number for number, client in enumerate(history.by_client) if client.lost]
     if history.status == "starved":
-        left = history.clients - len(away)
-        says = (
-            f"{history.reason or 'the buffer could not be filled.'} {len(away)} of {history.clients} clients are lost."
-        )
-        refused = history.refused.total()
-        advice = (
-            f"use method.buffer={left} or less, or restart the lost clients" if away and left else "restart the clients"
-        )
-        if refused > history.taken:
-            advice = "raise method.max_delay, or find out why updates are refused"
-        yield Finding("severe", "starvation", says, advice, numbers={"lost": away, "refused": refused})
-        return
-    if not len(history.rounds):
-        return
+        return _starved(history)
     silent = [number for number, client in enumerate(history.by_client) if not client.taken]
-    if not silent:
-        return
+    if not silent or not len(history.rounds):
+        return None
     whys: dict[str, list[int]] = {}
     for number in silent:
         client = history.by_client[number]
@@ -68,88 +54,97 @@ def starvation(history: History, remedies: Remedies) -> Iterator[Finding]:
     if "refused" in whys and history.refused["too stale"]:
         advice = "raise method.max_delay or method.buffer: the updates of these clients are always too stale"
     many = len(silent) > 0.1 * history.clients and not history.going
-    severity: Severity = "warning" if many or missed >= GONE else "note"
-    yield Finding(severity, "starvation", says, advice, numbers={"clients": silent, "missed": missed})
+    numbers = {"clients": silent, "missed": missed}
+    return Finding("warning" if many or missed >= GONE else "note", "starvation", says, advice, numbers=numbers)
 
 
-def refusals(history: History, remedies: Remedies) -> Iterator[Finding]:
+def _starved(history: History) -> Finding:
+    lost = [number for number, client in enumerate(history.by_client) if client.lost]
+    left, refused = history.clients - len(lost), history.refused.total()
+    advice = "restart the clients"
+    if refused > history.taken:
+        advice = "raise method.max_delay, or find out why updates are refused"
+    elif lost and left:
+        advice = f"use method.buffer={left} or less, or restart the lost clients"
+    reason = history.reason or "the buffer could not be filled."
+    says = f"{reason} {len(lost)} of {history.clients} clients are lost."
+    return Finding("severe", "starvation", says, advice, numbers={"lost": lost, "refused": refused})
+
+
+def refusals(history: History, what_if: WhatIf) -> Finding | None:
     """The server refused updates."""
-    refused = history.refused.total()
+    reasons = history.refused
+    refused, total = reasons.total(), reasons.total() + history.taken
     if not refused or history.status == "starved":
-        return
-    share = refused / (refused + history.taken)
-    counts = Counter({number: client.refused.total() for number, client in enumerate(history.by_client)})
-    whose = [number for number, own in counts.most_common() if own >= 0.1 * refused]
-    reasons = ", ".join(f"{number} {reason}" for reason, number in history.refused.most_common())
-    says = f"the server refused {refused} of {refused / share:.0f} updates ({share:.1%}): {reasons}."
+        return None
+    by_client = Counter({number: client.refused.total() for number, client in enumerate(history.by_client)})
+    whose = [number for number, own in by_client.most_common() if own >= 0.1 * refused]
+    counts = ", ".join(f"{number} {reason}" for reason, number in reasons.most_common())
+    says = f"the server refused {refused} of {total} updates ({refused / total:.1%}): {counts}."
     says += f" Most came from {named(history, whose)}." if whose else ""
     fixes = {
         "too stale": "raise method.max_delay, or remove the slow clients",
         "not finite": "use a smaller method.local_lr, or set method.local_clip",
     }
-    advice = fixes.get(history.refused.most_common(1)[0][0], "find out what these clients send")
-    numbers = {"share": share, "reasons": dict(history.refused), "clients": whose}
-    yield Finding("warning" if share > 0.05 else "note", "refusals", says, advice, numbers=numbers)
+    advice = fixes.get(reasons.most_common(1)[0][0], "find out what these clients send")
+    numbers = {"share": refused / total, "reasons": dict(reasons), "clients": whose}
+    return Finding("warning" if refused > 0.05 * total else "note", "refusals", says, advice, numbers=numbers)
 
 
-def losses(history: History, remedies: Remedies) -> Iterator[Finding]:
+def losses(history: History, what_if: WhatIf) -> Finding | None:
     """Clients were lost, together with their jobs."""
     lost = {number: client.losses for number, client in enumerate(history.by_client) if client.losses}
     if not lost or history.status == "starved":
-        return
-    sent = sum(len(client.jobs) for client in history.by_client)
-    share = sum(lost.values()) / max(sent, 1)
-    away = sum(client.lost for client in history.by_client)
-    says = (
-        f"{named(history, list(lost))} {'was' if len(lost) == 1 else 'were'} lost {plural(sum(lost.values()), 'time')}"
-    )
+        return None
+    times, away = sum(lost.values()), sum(client.lost for client in history.by_client)
+    share = times / max(sum(len(client.jobs) for client in history.by_client), 1)
+    says = f"{named(history, list(lost))} {'was' if len(lost) == 1 else 'were'} lost {plural(times, 'time')}"
     says += f" ({share:.1%} of all jobs); {away} of them {'has' if away == 1 else 'have'} not come back."
-    yield Finding("warning" if share > 0.1 else "note", "losses", says, numbers={"clients": lost, "share": share})
+    return Finding("warning" if share > 0.1 else "note", "losses", says, numbers={"clients": lost, "share": share})
 
 
-def idle(history: History, remedies: Remedies) -> Iterator[Finding]:
+def idle(history: History, what_if: WhatIf) -> Finding | None:
     """Clients wait for jobs."""
     available = history.clients * history.time - sum(client.gone for client in history.by_client)
     if not available > 0 or not len(history.rounds):
-        return
+        return None
     share = 1 - sum(client.busy for client in history.by_client) / available
     if share < 0.2:
-        return
-    method = remedies.method
+        return None
+    method = what_if.method
     mode = method.mode if method else None
     fixes: dict[str, dict[str, Any]] = {"sync": {"mode": "server", "concurrency": None}, "server": {"mode": "client"}}
     fix = fixes.get(mode or "", {})
     if method and method.concurrency and mode != "sync":
         fix = {"concurrency": None}
-    expected = remedies.expect(**fix) if fix else None
+    expected = what_if.expect(**fix) if fix else None
     changed = {key: value for key, value in fix.items() if getattr(method, key) != value}
-    words = [f"method.{key}={'' if value is None else value}" for key, value in changed.items()]
+    words = " ".join(f"method.{key}={'' if value is None else value}" for key, value in changed.items())
     says = f"clients are idle {share:.0%} of the time."
-    advice = f"use {' '.join(words)}" if words else None
     numbers = {"idle": share, "then": expected.then._asdict() if expected else None}
-    severity: Severity = "warning" if share > 0.5 else "note"
     if expected and expected.faster < 1.1:
-        says += f" This costs little: {' '.join(words)} gives {expected.faster:.2g} times the effective updates."
-        severity, advice, expected = "note", None, None
-    yield Finding(severity, "idle", says, advice, str(expected) if expected else None, numbers)
+        says += f" This costs little: {words} gives {expected.faster:.2g} times the effective updates."
+        return Finding("note", "idle", says, numbers=numbers)
+    advice = f"use {words}" if words else None
+    return Finding(
+        "warning" if share > 0.5 else "note", "idle", says, advice, str(expected) if expected else None, numbers
+    )
 
 
-def dead_weight(history: History, remedies: Remedies) -> Iterator[Finding]:
+def dead_weight(history: History, what_if: WhatIf) -> Finding | None:
     """Some clients' work hardly counts."""
     rounds = history.rounds
     busy = np.array([client.busy for client in history.by_client])
-    if not len(rounds) or not busy.sum() > 0:
-        return
     weights = np.bincount(rounds.clients.ravel(), np.nan_to_num(rounds.weights, nan=1.0).ravel(), history.clients)
-    if not weights.sum() > 0:
-        return
+    if not busy.sum() > 0 or not weights.sum() > 0:
+        return None
     work, weight = busy / busy.sum(), weights / weights.sum()
     slow = np.flatnonzero((work > 0) & (weight < SLOW * work))
     share = float(work[slow].sum())
     if share < 0.05:
-        return
+        return None
     says = f"{named(history, slow.tolist())} did {share:.0%} of the work (in seconds), "
     says += f"but {'has' if len(slow) == 1 else 'have'} only {weight[slow].sum():.2%} of the weight."
     advice = "give these clients smaller jobs, or remove them: little would be lost"
     numbers = {"clients": slow.tolist(), "work": share, "weight": float(weight[slow].sum())}
-    yield Finding("warning" if share > 0.25 else "note", "dead weight", says, advice, numbers=numbers)
+    return Finding("warning" if share > 0.25 else "note", "dead weight", says, advice, numbers=numbers)

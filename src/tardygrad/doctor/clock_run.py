@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tardygrad.core.hierarchy import serve
 from tardygrad.core.messages import Advanced, Lost, Refused, Update
 from tardygrad.core.method import Method
-from tardygrad.engines.sim.pool import SimPool
 from tardygrad.fleet import Fleet
-from tardygrad.runs.loop import Event, drive
-from tardygrad.tasks.clock import clock
+from tardygrad.runs.loop import Event, clock_only, drive
 
 UPDATES, ROUNDS = (4_000, 20_000), 5_000  # limits of one simulation, which keep it below a second
 LAPS = 3  # jobs of the slowest client to simulate, to see its delays
 
 
-class Clocked(NamedTuple):
+class ClockResult(NamedTuple):
     """The result of a simulation."""
 
     rounds: int
@@ -39,14 +36,14 @@ class Clocked(NamedTuple):
         return self.time / self.effective
 
 
-class Shifts:
+class BusyTime:
     """Counts the time that clients spend with a job."""
 
     def __init__(self) -> None:
         self.out: dict[int, tuple[int, int, float]] = {}  # by client: serial and round of its job, and when it was sent
         self.busy = 0.0
 
-    def note(self, event: Event) -> None:
+    def add(self, event: Event) -> None:
         now, message, _, jobs = event
         if isinstance(message, Update | Lost) and message.client in self.out:
             serial, _, since = self.out[message.client]
@@ -61,32 +58,30 @@ class Shifts:
         return max(1.0 - busy / (clients * time), 0.0) if time else 0.0  # rounding may give more than 1
 
 
-def clocked(method: Method, fleet: Fleet, *, rounds: int, parameters: int = 0, seed: int = 0) -> Clocked:
+def run_clock(method: Method, fleet: Fleet, *, rounds: int, parameters: int = 0, seed: int = 0) -> ClockResult:
     """Simulate up to `rounds` rounds of the method on the fleet, fewer if those are enough.
 
     Raises:
         Starved: the buffer could not be filled.
     """
     rounds = max(min(rounds, ROUNDS, enough(fleet) // method.buffer), 1)
-    task = clock(clients=fleet.clients, parameters=parameters)
-    server = serve(method, task.init(seed), clients=fleet.clients, seed=seed)
-    pool = SimPool(task, method, fleet)
-    shifts, delays, refused = Shifts(), list[int](), 0
+    server, pool = clock_only(method, fleet, parameters=parameters, seed=seed)
+    busy_time, delays, refused = BusyTime(), list[int](), 0
     for event in drive(server, pool, rounds):
-        shifts.note(event)
+        busy_time.add(event)
         refused += isinstance(event.happened, Refused)
         if isinstance(event.happened, Advanced):
             delays += event.happened.delays
     time = pool.now
-    return Clocked(
+    return ClockResult(
         rounds=rounds,
         time=time,
         delay_mean=sum(delays) / len(delays),
         delay_max=max(delays),
         effective=sum(1 / delay for delay in delays),
-        idle=shifts.idle(fleet.clients, time),
+        idle=busy_time.idle(fleet.clients, time),
         refused=refused / (refused + len(delays)),
-        waits=rounds + 1 - min((s for _, s, _ in shifts.out.values()), default=rounds),
+        waits=rounds + 1 - min((s for _, s, _ in busy_time.out.values()), default=rounds),
     )
 
 

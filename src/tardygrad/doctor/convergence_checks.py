@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 
 from tardygrad.doctor.delay_checks import named
 from tardygrad.doctor.finding import Finding, Severity
-from tardygrad.doctor.what_if import Remedies
+from tardygrad.doctor.what_if import WhatIf
 from tardygrad.runs.events import Tail
 from tardygrad.runs.history import History, text
 from tardygrad.runs.record import Row
@@ -36,17 +35,19 @@ def _clip2(history: History) -> bool:
     return history.label.endswith("Clip²")
 
 
-def divergence(history: History, remedies: Remedies) -> Iterator[Finding]:
+def divergence(history: History, what_if: WhatIf) -> Finding | None:
     """Loss, ‖Δ‖ or moves grow out of bounds and stay there, or the model is no longer finite."""
     rounds = history.rounds
     diverged = history.status == "diverged"
     early, late, least = _trend(rounds.loss)
     if not diverged and not late > 2 * early:
-        if len(rounds) >= SHORT and late - least > 0.5 * (early - least) and late > 3 * least:
-            says = f"the training loss fell from {early:.4g} to {least:.4g}, but rose again to {late:.4g}."
-            advice = f"use decreasing learning rates ({_falling(history)}), or smaller ones"
-            yield Finding("warning", "divergence", says, advice, numbers={"first": early, "least": least, "last": late})
-        return
+        if len(rounds) < SHORT or late - least <= 0.5 * (early - least) or late <= 3 * least:
+            return None
+        says = f"the training loss fell from {early:.4g} to {least:.4g}, but rose again to {late:.4g}."
+        lr = history.setting("lr")
+        how = f"method.lr={{value={lr:g}, exponent=-0.5}}" if isinstance(lr, int | float) else "a schedule for lr"
+        advice = f"use decreasing learning rates ({how}), or smaller ones"
+        return Finding("warning", "divergence", says, advice, numbers={"first": early, "least": least, "last": late})
     width = math.ceil(history.clients / rounds.buffer)
     starts = {name: onset(getattr(rounds, name), width) for name in ("loss", "norm", "move")}
     known = {name: start for name, start in starts.items() if start is not None}
@@ -64,9 +65,9 @@ def divergence(history: History, remedies: Remedies) -> Iterator[Finding]:
         says += f"run's median is {np.median(rounds.delays):g})."
     advice = _smaller(history, numbers["growth"])
     if known and max(numbers["delays"]) > 4 * np.median(rounds.delays) and "SD-" not in history.label:
-        weight = remedies.downplayed()
+        weight = what_if.downplayed()
         advice += f"; or {weight}, because that round had unusually late updates" if weight else ""
-    yield Finding("severe", "divergence", says, advice, "unknown: the simulation has no losses", numbers)
+    return Finding("severe", "divergence", says, advice, "unknown: the simulation has no losses", numbers)
 
 
 def onset(values: NDArray[np.float64], width: int = 1) -> int | None:
@@ -125,18 +126,13 @@ def _smaller(history: History, growth: float | None) -> str:
     return found
 
 
-def _falling(history: History) -> str:
-    lr = history.setting("lr")
-    return f"method.lr={{value={lr:g}, exponent=-0.5}}" if isinstance(lr, int | float) else "a schedule for lr"
-
-
-def outer_clip(history: History, remedies: Remedies) -> Iterator[Finding]:
+def outer_clip(history: History, what_if: WhatIf) -> Finding | None:
     """The server's clip never or always binds."""
     clip = history.setting("clip")
     has = clip is not None and clip != "inf" if history.spec is not None else _clip2(history)
     shares = history.rounds.clipped[np.isfinite(history.rounds.clipped)]
     if not has or not len(shares) or history.status == "diverged":
-        return
+        return None
     advice, wanted = _looser(history)
     numbers = {"clipped": float(shares.mean()), "clip": clip, "suggested": wanted}
     value = "" if clip is None or isinstance(clip, dict) else f" ũ = {clip:g}"
@@ -149,10 +145,11 @@ def outer_clip(history: History, remedies: Remedies) -> Iterator[Finding]:
             says += f", and none can be, because η_ℓ·K·u = {most:.3g}"
         says += ". This run equals SGDClip." if _clip2(history) else "."
         advice += "; or remove the clip: method.kind=sgdclip method.clip= method.lower=" if _clip2(history) else ""
-        yield Finding("warning", "outer clip", says, advice, numbers=numbers)
     elif shares.mean() > ALWAYS:
         says = f"the server's clip{value} {_always(_norm(history), shares, 'Δ', 'moves')}."
-        yield Finding("warning", "outer clip", says, advice, numbers=numbers)
+    else:
+        return None
+    return Finding("warning", "outer clip", says, advice, numbers=numbers)
 
 
 def _looser(history: History) -> tuple[str, float | None]:
@@ -193,12 +190,12 @@ def _largest_delta(history: History) -> float | None:
     return float(math.prod(settings))
 
 
-def local_clip(history: History, remedies: Remedies) -> Iterator[Finding]:
+def local_clip(history: History, what_if: WhatIf) -> Finding | None:
     """The clients' clip never or always binds."""
     clip: Any = history.setting("local_clip")
     shares = history.rounds.local_clipped[np.isfinite(history.rounds.local_clipped)]
     if clip is None or clip == "inf" or not len(shares) or history.status == "diverged":
-        return
+        return None
     value = f" u = {clip:g}" if isinstance(clip, int | float) else ""
     numbers = {"clipped": float(shares.mean()), "clip": clip}
     look = f"see how much each threshold would clip: tardygrad tail {history.path}"
@@ -206,29 +203,29 @@ def local_clip(history: History, remedies: Remedies) -> Iterator[Finding]:
     if shares.max() == 0:
         above = "no gradient is longer" if norm == "l2" else "no coordinate of a gradient is larger"
         says = f"the clients' clip{value} never binds: {above}, so heavy tails are not cut off."
-        yield Finding("note", "local clip", says, look, numbers=numbers)
     elif shares.mean() > ALWAYS:
         says = f"the clients' clip{value} {_always(norm, shares, 'gradients', 'steps')}."
-        severity: Severity = "note" if norm == "l2" else "warning"
-        yield Finding(severity, "local clip", says, look, numbers=numbers)
+    else:
+        return None
+    severity: Severity = "note" if norm == "l2" or shares.max() == 0 else "warning"
+    return Finding(severity, "local clip", says, look, numbers=numbers)
 
 
-def progress(history: History, remedies: Remedies) -> Iterator[Finding]:
+def progress(history: History, what_if: WhatIf) -> Finding | None:
     """The training loss does not fall."""
     early, late, _ = _trend(history.rounds.loss)
-    if history.status != "diverged" and early >= 0 and 0.9 * early < late <= 2 * early:
-        falls = "hardly fell" if late <= early else "did not fall"
-        says = f"the training loss {falls}: from {early:.4g} to {late:.4g} in {len(history.rounds)} rounds."
-        size = "larger" if late <= early else "smaller"
-        advice = f"try a {size} lr or local_lr, or other clips: tardygrad sweep"
-        yield Finding("warning", "progress", says, advice, numbers={"first": early, "last": late})
+    if history.status == "diverged" or not (early >= 0 and 0.9 * early < late <= 2 * early):
+        return None
+    falls, size = ("hardly fell", "larger") if late <= early else ("did not fall", "smaller")
+    says = f"the training loss {falls}: from {early:.4g} to {late:.4g} in {len(history.rounds)} rounds."
+    advice = f"try a {size} lr or local_lr, or other clips: tardygrad sweep"
+    return Finding("warning", "progress", says, advice, numbers={"first": early, "last": late})
 
 
-def tails(history: History, remedies: Remedies) -> Iterator[Finding]:
+def tails(history: History, what_if: WhatIf) -> Finding | None:
     """The tail of the updates, if the run estimated it."""
     known = [tail for tail in history.tails if tail.round is not None and isinstance(tail.index, int | float)]
-    if known:
-        yield heavy(history, known[-1], f"the updates of round {known[-1].round}")
+    return heavy(history, known[-1], f"the updates of round {known[-1].round}") if known else None
 
 
 def heavy(history: History, tail: Tail, whose: str) -> Finding:

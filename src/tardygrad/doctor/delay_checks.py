@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from tardygrad.doctor.finding import Finding, Severity
 from tardygrad.doctor.search import changes
 from tardygrad.doctor.theorems import constants, presets, tail_of, treated
-from tardygrad.doctor.what_if import Expected, Remedies
+from tardygrad.doctor.what_if import Expected, WhatIf
 from tardygrad.runs.history import History, text
 from tardygrad.theory.delays import Condition, conditions, small
 
@@ -17,17 +17,17 @@ NEAR, FAR = 2, 10  # up to NEAR, unknown constants may explain the failure of a 
 NAMED = 5  # most clients that are listed
 
 
-def delays(history: History, remedies: Remedies) -> Iterator[Finding]:
+def delays(history: History, what_if: WhatIf) -> Finding | None:
     """The condition of the method's theorem fails."""
     rounds = history.rounds
-    if not len(rounds) or rounds.delays.max() == 1:
-        return
+    if rounds.delays.max(initial=1) == 1:
+        return None
     tail = tail_of(history.spec, history.tails)
     found = conditions(rounds.delays, constants(history, tail.tail))
     own = [preset.name for preset in presets(history.label, history.setting("schedule"))]
     mine = min((each for each in found if each.method in own), key=lambda each: each.factor, default=None)
     if mine is None or mine.holds:
-        return
+        return None
     blame = blamed(history, mine)
     known, downplayed = treated(history.label), mine.method.startswith("sd-")
     severity: Severity = "severe" if mine.factor > FAR else "warning" if mine.factor > NEAR else "note"
@@ -44,7 +44,7 @@ def delays(history: History, remedies: Remedies) -> Iterator[Finding]:
             f" {few.share:.0%} of delays are at most T^{few.exponent:.2g}; any fixed share of those suffices in the "
         )
         says += f"long run ({few.proposition})."
-    advice, expected = _advice(history, mine, remedies, downplayed)
+    advice, expected = _advice(history, mine, what_if, downplayed)
     numbers = {
         "factor": mine.factor,
         "largest": largest,
@@ -52,13 +52,13 @@ def delays(history: History, remedies: Remedies) -> Iterator[Finding]:
         "tail": tail.tail,
         "conditions": {each.method: {"theorem": each.theorem, "factor": each.factor} for each in found},
         "clients": blame,
-        "now": remedies.now._asdict() if remedies.now else None,
+        "now": what_if.now._asdict() if what_if.now else None,
         "then": expected.then._asdict() if expected else None,
     }
     simulated = None
     if expected:
         simulated = f"with M = {expected.method.buffer}, {expected.method.mode}-centric: {expected}"
-    yield Finding(severity, "delays", says, advice, simulated, numbers)
+    return Finding(severity, "delays", says, advice, simulated, numbers)
 
 
 def blamed(history: History, condition: Condition) -> dict[int, float]:
@@ -82,23 +82,21 @@ def named(history: History, clients: Sequence[int]) -> str:
     return f"clients {shown}{more}{of}"
 
 
-def _advice(
-    history: History, condition: Condition, remedies: Remedies, downplayed: bool
-) -> tuple[str, Expected | None]:
+def _advice(history: History, condition: Condition, what_if: WhatIf, downplayed: bool) -> tuple[str, Expected | None]:
     """Settings within the bound, found by the search; or, or in addition, downplaying."""
-    now = remedies.now
+    now = what_if.now
     largest = int(history.rounds.delays.max())
     bound = (now.delay_max if now else largest) - 1 if downplayed else largest / condition.factor
-    expected, found = remedies.within(bound), []
+    expected, found = what_if.within(bound), []
     if downplayed and expected and expected.faster < 1:  # SD copes with delays anyway
         expected = None
-    if expected and remedies.method:
-        words = " ".join(changes(expected.method, remedies.method))
+    if expected and what_if.method:
+        words = " ".join(changes(expected.method, what_if.method))
         how = ", and try a larger lr, since rounds are fewer and fresher"
         found.append(words + (how if downplayed else " with the same number of rounds (the bound is lower with fewer)"))
     elif now is None and history.rounds.buffer < history.clients:
         found.append("a larger method.buffer (this fleet cannot be simulated, so it is unknown how large)")
-    if not downplayed and (weight := remedies.downplayed()):
+    if not downplayed and (weight := what_if.downplayed()):
         found.append(f"{weight}, which gives an update of delay p the weight 1/p")
     advice = "use " + "; or ".join(found) if found else "remove the slow clients"
     if not expected and now and not downplayed:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from tardygrad.doctor.client_checks import dead_weight, idle, losses, no_rounds,
 from tardygrad.doctor.convergence_checks import divergence, heavy, local_clip, outer_clip, progress, tails, unknown
 from tardygrad.doctor.delay_checks import delays
 from tardygrad.doctor.finding import Finding, in_order
-from tardygrad.doctor.what_if import Remedies
+from tardygrad.doctor.what_if import WhatIf
 from tardygrad.errors import Invalid
 from tardygrad.runs.events import Tail, tail_event
 from tardygrad.runs.history import History, read_history
@@ -19,7 +19,7 @@ from tardygrad.runs.record import reading_record
 from tardygrad.spec import spec
 from tardygrad.tail.probe import probe
 
-Check = Callable[[History, Remedies], Iterator[Finding]]
+Check = Callable[[History, WhatIf], Finding | None]
 
 CHECKS: dict[str, Check] = {
     "rounds": no_rounds,
@@ -72,8 +72,8 @@ def examine(path: Path, *, probed: bool = False) -> Examined:
         history = replace(history, tails=[*history.tails, tail] if tail else history.tails)
         found.append(_noise(history, tail))
     with reading_record(path):
-        remedies = Remedies(history)
-        found += [finding for check in CHECKS.values() for finding in check(history, remedies)]
+        what_if = WhatIf(history)
+        found += [finding for check in CHECKS.values() if (finding := check(history, what_if))]
     checks = [*(name for name in CHECKS if name not in unknown(history)), *(["noise"] if probed else [])]
     status = "running" if history.going else history.status
     rounds = len(history.rounds)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tardygrad.core.method import Method, Mode
-from tardygrad.doctor.clock_run import Clocked, clocked
+from tardygrad.doctor.clock_run import ClockResult, run_clock
 from tardygrad.errors import Invalid, Starved
 from tardygrad.fleet import Fleet
 
@@ -21,11 +21,11 @@ SIZES = 12  # values of M to try, besides the present one
 MODES: tuple[Mode, ...] = ("sync", "server", "client")
 
 
-class Tried(NamedTuple):
+class Candidate(NamedTuple):
     """A setting and the result of its simulation."""
 
     method: Method
-    clock: Clocked | None  # None: it cannot run
+    clock: ClockResult | None  # None: it cannot run
     excluded: str | None  # why it is ruled out
     current: bool = False  # the present setting
 
@@ -69,7 +69,7 @@ def _same(one: Method, other: Method) -> bool:
 
 def search(
     tried: Iterable[Method], fleet: Fleet, *, rounds: int, bound: float, parameters: int = 0, seed: int = 0
-) -> Iterator[Tried]:
+) -> Iterator[Candidate]:
     """Simulate the settings one by one; the first is the present one.
 
     Args:
@@ -77,16 +77,16 @@ def search(
     """
     for number, method in enumerate(tried):
         try:
-            clock = clocked(method, fleet, rounds=rounds, parameters=parameters, seed=seed)
+            clock = run_clock(method, fleet, rounds=rounds, parameters=parameters, seed=seed)
         except (Invalid, Starved) as error:
             why = "it starves" if isinstance(error, Starved) else str(error).partition(", got")[0]
-            yield Tried(method, None, why, number == 0)
+            yield Candidate(method, None, why, number == 0)
             continue
         late = f"its largest delay is above {bound:.4g}" if clock.delay_max > bound else None
-        yield Tried(method, clock, late, number == 0)
+        yield Candidate(method, clock, late, number == 0)
 
 
-def ranked(tried: Sequence[Tried]) -> list[Tried]:
+def ranked(tried: Sequence[Candidate]) -> list[Candidate]:
     """The fastest first, ruled-out settings last; of equals, the smaller M first."""
     return sorted(tried, key=lambda setting: (setting.excluded is not None, setting.seconds, setting.method.buffer))
 

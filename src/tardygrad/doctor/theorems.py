@@ -18,7 +18,7 @@ from tardygrad.theory.rates import PRESETS, Preset
 PRESUMED = 1.5  # the tail index if it is unknown
 
 
-class Tailed(NamedTuple):
+class TailIndex(NamedTuple):
     """A tail index and its origin."""
 
     tail: float  # α
@@ -55,19 +55,19 @@ def tolerance(method: Method, rounds: int, tail: float, schedule: str | None = N
     return max(math.pow(rounds, one.tolerance(tail)) for one in presets(name, schedule))
 
 
-def tail_of(spec: Any, estimates: Sequence[Tail] = ()) -> Tailed:
+def tail_of(spec: Any, estimates: Sequence[Tail] = ()) -> TailIndex:
     """The tail index of a run's noise: the last clear measurement, or the spec's, or a default."""
     for tail in reversed(estimates):
         if tail.index is not None and within(tail.index) and "infinite" in str(tail.verdict) and within(tail.high):
             source = "probed at x_0" if tail.round is None else f"measured in round {tail.round}"
-            return Tailed(float(tail.index), source)
+            return TailIndex(float(tail.index), source)
     tables = spec if isinstance(spec, dict) else {}
     for table, key in (("method", "tail"), ("task", "noise")):
         value = (tables.get(table) or {}).get(key)
         value = value.get("tail") if isinstance(value, dict) else value
         if value is not None and within(value):
-            return Tailed(float(value), f"from the spec's {key}")
-    return Tailed(PRESUMED, "assumed")
+            return TailIndex(float(value), f"from the spec's {key}")
+    return TailIndex(PRESUMED, "assumed")
 
 
 def within(tail: Any) -> bool:

@@ -13,8 +13,8 @@ from functools import cached_property, partial
 from typing import NamedTuple
 
 from tardygrad.core.method import Method, Mode
-from tardygrad.doctor.clock_run import Clocked, clocked, laps
-from tardygrad.doctor.fit import fit
+from tardygrad.doctor.clock_run import ClockResult, laps, run_clock
+from tardygrad.doctor.fit_runtimes import fit_fleet
 from tardygrad.doctor.search import ranked, search, sizes
 from tardygrad.doctor.theorems import treated
 from tardygrad.errors import Invalid, Starved
@@ -31,8 +31,8 @@ class Expected(NamedTuple):
     """A changed method, and the simulations before and after the change."""
 
     method: Method
-    now: Clocked
-    then: Clocked
+    now: ClockResult
+    then: ClockResult
 
     @property
     def faster(self) -> float:
@@ -50,7 +50,7 @@ class Expected(NamedTuple):
         return ", ".join(parts)
 
 
-class Remedies:
+class WhatIf:
     """Simulates changes of a recorded run, as far as its method and fleet are known."""
 
     def __init__(self, history: History) -> None:
@@ -61,12 +61,12 @@ class Remedies:
     def fleet(self) -> Fleet | None:
         """The fitted fleet."""
         try:
-            return fit(self.history).fleet
+            return fit_fleet(self.history).fleet
         except Invalid:
             return None
 
     @cached_property
-    def now(self) -> Clocked | None:
+    def now(self) -> ClockResult | None:
         """The simulation of the run itself; None if it does not match the record."""
         now, seen = self._clock(self.method), self.history.rounds.delays
         if now is None or not seen.size:
@@ -118,12 +118,12 @@ class Remedies:
             return override
         return None
 
-    def _clock(self, method: Method | None) -> Clocked | None:
+    def _clock(self, method: Method | None) -> ClockResult | None:
         if method is None or self.fleet is None:
             return None
         updates = max(self.history.rounds.delays.size, laps(self.fleet))
         try:
-            seen = clocked(method, self.fleet, rounds=math.ceil(updates / method.buffer))
+            seen = run_clock(method, self.fleet, rounds=math.ceil(updates / method.buffer))
         except (Invalid, Starved):
             return None
         back = method.max_delay is not None or seen.waits <= LIKE * seen.delay_max

@@ -11,15 +11,12 @@ from collections.abc import Iterator
 from statistics import mean
 from typing import NamedTuple, cast
 
-from tardygrad import tasks
-from tardygrad.core.algorithm import Server
 from tardygrad.core.method import Mode
-from tardygrad.engines.sim.pool import SimPool
 from tardygrad.fleet import Fleet, Stragglers
 from tardygrad.methods.sgdclip import sgdclip
 from tardygrad.reproduce.page import table
 from tardygrad.reproduce.paper import published_rows
-from tardygrad.runs.loop import drive
+from tardygrad.runs.loop import clock_only, drive
 from tardygrad.runs.run import plural
 
 CLIENTS, ROUNDS = 40, 140
@@ -48,9 +45,8 @@ def published() -> dict[tuple[Mode, Stragglers, int], list[float]]:
 def runtime(mode: Mode, stragglers: Stragglers, buffer: int, seed: int) -> float:
     """The simulated seconds of one run."""
     method = sgdclip(local_lr=0.0, local_clip=0.0, lr=0.0, buffer=buffer, local_steps=1, mode=mode)
-    task = tasks.clock(clients=CLIENTS)
-    pool = SimPool(task, method, Fleet.paper(clients=CLIENTS, stragglers=stragglers))
-    for _ in drive(Server(method, task.init(seed), clients=CLIENTS, seed=seed), pool, ROUNDS):
+    server, pool = clock_only(method, Fleet.paper(clients=CLIENTS, stragglers=stragglers), seed=seed)
+    for _ in drive(server, pool, ROUNDS):
         pass
     return pool.now
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from tardygrad import tasks
-from tardygrad.core.algorithm import Server
 from tardygrad.core.messages import Advanced, Update
 from tardygrad.core.method import Mode
-from tardygrad.engines.sim.pool import SimPool
 from tardygrad.fleet import Fleet, Group, Trace
 from tardygrad.methods.sgdclip import sgdclip
-from tardygrad.runs.loop import drive
+from tardygrad.runs.loop import clock_only, drive
 
 MODES: dict[Mode, str] = {"server": "server-centric", "client": "client-centric"}
 BUFFER, STEPS, END = 2, 3, 16.0
@@ -61,14 +58,12 @@ class Timeline(NamedTuple):
 def timeline(mode: Mode) -> Timeline:
     """Simulate the clock of three clients; the task has no parameters."""
     method = sgdclip(local_lr=0.0, local_clip=0.0, lr=0.0, buffer=BUFFER, local_steps=STEPS, mode=mode)
-    task = tasks.clock(clients=len(SECONDS))
     fleet = Fleet(tuple(Group(f"client {i}", 1, Trace((seconds,))) for i, seconds in enumerate(SECONDS, 1)))
-    server = Server(method, task.init(0), clients=len(SECONDS), seed=0)
     bars: list[Bar] = []
     moments: list[Moment] = []
     begun: dict[int, tuple[float, int]] = {}
     waits: dict[int, float] = {}
-    for now, message, happened, jobs in drive(server, SimPool(task, method, fleet)):
+    for now, message, happened, jobs in drive(*clock_only(method, fleet)):
         if now >= END:
             break
         if isinstance(message, Update):

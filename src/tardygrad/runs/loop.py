@@ -7,11 +7,15 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tardygrad.core.hierarchy import ServerLike
+from tardygrad.core.hierarchy import ServerLike, serve
 from tardygrad.core.messages import Advanced, Happened, Job, Message, Refused, Taken
+from tardygrad.core.method import Method
 from tardygrad.engines.pool import Pool, declared
+from tardygrad.engines.sim.pool import SimPool
 from tardygrad.engines.threads import use_threads
 from tardygrad.errors import Diverged, Invalid, Starved, is_number
+from tardygrad.fleet import Fleet
+from tardygrad.tasks.clock import clock
 
 
 class Event(NamedTuple):
@@ -67,6 +71,16 @@ def drive(server: ServerLike, pool: Pool, rounds: int | None = None) -> Iterator
         elif isinstance(happened, Advanced):
             refused.clear()
             _check_finite(server)
+
+
+def clock_only(method: Method, fleet: Fleet, *, parameters: int = 0, seed: int = 0) -> tuple[ServerLike, SimPool]:
+    """A server and a simulator for `drive` that measure times and delays without training.
+
+    Args:
+        parameters: size of the model, which sets how long messages take on a link.
+    """
+    task = clock(clients=fleet.clients, parameters=parameters)
+    return serve(method, task.init(seed), clients=fleet.clients, seed=seed), SimPool(task, method, fleet)
 
 
 def _time(pool: Pool, before: float) -> float:

@@ -33,12 +33,11 @@ from tardygrad.core.messages import Advanced, as_vector
 from tardygrad.core.method import Method
 from tardygrad.core.task import Task
 from tardygrad.core.transforms import Step, Transform
-from tardygrad.engines.sim.pool import AHEAD, SimPool
+from tardygrad.engines.sim.pool import AHEAD
 from tardygrad.engines.sim.process_pool import places
 from tardygrad.errors import Invalid, Starved
 from tardygrad.fleet import Fleet
-from tardygrad.runs.loop import Event, drive
-from tardygrad.tasks.clock import Clock
+from tardygrad.runs.loop import Event, clock_only, drive
 
 WORK = 4  # vectors of a job: local x, gradient, clipped gradient, move; with DC also A
 ROUND = 2  # vectors of a round: clipped Δ, move; with DC one more, for drift, A ⊙ drift and δ − A ⊙ drift
@@ -149,9 +148,7 @@ class Meter:
         Args:
             messages: stop after this number of messages; None: at the end of the run.
         """
-        clock = Clock(self.task.clients, self.task.parameters)
-        server = serve(self.method, clock.init(seed), clients=clock.clients, seed=seed)
-        pool = SimPool(clock, self.method, fleet)
+        server, pool = clock_only(self.method, fleet, parameters=self.task.parameters, seed=seed)
         with suppress(Starved):  # the run itself will report that
             for _ in islice(self.follow(server, drive(server, pool, rounds)), messages):
                 pass

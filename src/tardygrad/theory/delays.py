@@ -29,6 +29,10 @@ from tardygrad.theory.rates import PRESETS, Preset, exact, preset
 
 LEAST, MOST = 1e-30, 1e30  # range of the constants, in which no bound and no condition overflows
 LATEST = 2**31  # the largest delay
+SAYS = {
+    "sd-sgdclip": "Σ(Σ 1/p)² must be at least 2GM/(Ku) Σ 1/p Σ 1/p_i",
+    "sd-clip2": "√(C₁ / (L Σ(Σ 1/p)²)) must be at most 2uη_ℓ Σ 1/p / ((K+1) Σ 1/p Σ 1/p_i)",
+}
 
 Delays = NDArray[np.int64]
 """T × M delays."""
@@ -97,8 +101,6 @@ class Small(NamedTuple):
     proposition: str
     exponent: float  # c: a delay is small if it is at most T^c
     share: float  # of delays that are small
-    least: int  # the smallest delay
-    least_share: float  # its share, which suffices too if that delay is O(√T)
 
 
 def checked(delays: ArrayLike) -> Delays:
@@ -143,26 +145,33 @@ def conditions(delays: ArrayLike, constants: Constants) -> list[Condition]:
     >>> [c.holds for c in conditions([[1], [1], [2], [40]], Constants(tail=1.5)) if c.method == "clip2"]
     [False]
     """
-    table, factor = checked(delays), factors(measured(delays), constants)
+    table, sums = checked(delays), measured(delays)
     weights = 1 / table
     drift = weights * _since(table, weights)  # 1/p Σ_i 1/p_i, of each update
-    return [
-        _sd_sgdclip(weights, drift, factor["sd-sgdclip"], constants),
-        _sd_clip2(weights, drift, factor["sd-clip2"], constants),
-        *(_latest(table, preset, constants) for preset in PRESETS if preset.name not in factor),
+    sides = _sides(sums, constants, weights, weights * weights.sum(1, keepdims=True), drift)
+    found = [
+        Condition(name, preset(name).theorem.name, SAYS[name], factor, np.subtract(*sides[name]))
+        for name, factor in factors(sums, constants).items()
     ]
+    return found + [_latest(table, other, constants) for other in PRESETS if other.name not in sides]
 
 
 def factors(sums: Sums, c: Constants) -> dict[str, float]:
-    """By what factor the delays miss the conditions of Theorems 1 and 2, which fail above 1.
+    """By what factor the delays miss the conditions of Theorems 1 and 2, which fail above 1."""
+    sides = _sides(sums, c, sums.weight, sums.square, sums.drift)
+    return {name: needed / given for name, (needed, given) in sides.items()}
 
-    Σ_t(Σ_j 1/p)² ≥ 2GM/(Ku) · Σ_tΣ_j 1/p Σ_i 1/p_i, and
-    √(C₁ / (L Σ_t(Σ_j 1/p)²)) ≤ 2uη_ℓ Σ_tΣ_j 1/p / ((K+1) Σ_tΣ_j 1/p Σ_i 1/p_i).
+
+def _sides(sums: Sums, c: Constants, weight: Any, square: Any, drift: Any) -> dict[str, tuple[Any, Any]]:
+    """The smaller and the larger side of the conditions of Theorems 1 and 2, with the three sums or their terms.
+
+    2GM/(Ku) · Σ_tΣ_j 1/p Σ_i 1/p_i ≤ Σ_t(Σ_j 1/p)², and
+    √(C₁ / (L Σ_t(Σ_j 1/p)²)) (K+1) Σ_tΣ_j 1/p Σ_i 1/p_i ≤ 2uη_ℓ Σ_tΣ_j 1/p.
     """
     step = math.sqrt(c.gap / (c.smoothness * sums.square))
     return {
-        "sd-sgdclip": 2 * c.gradient * sums.buffer * sums.drift / (c.local_steps * c.local_clip * sums.square),
-        "sd-clip2": step * (c.local_steps + 1) * sums.drift / (2 * c.local_clip * c.local_lr * sums.weight),
+        "sd-sgdclip": (2 * c.gradient * sums.buffer / (c.local_steps * c.local_clip) * drift, square),
+        "sd-clip2": (step * (c.local_steps + 1) * drift, 2 * c.local_clip * c.local_lr * weight),
     }
 
 
@@ -172,9 +181,8 @@ def small(delays: ArrayLike, tail: float) -> list[Small]:
     for name, proposition in (("sd-sgdclip", "Proposition 1"), ("sd-clip2", "Proposition 2")):
         _, local_lr, local_clip, clip = preset(name).schedule(exact(tail))
         limit = 0.5 - local_clip if name == "sd-sgdclip" else 0.5 + local_lr - clip
-        exponent, least = float(min(limit, 0.25)), int(table.min())
-        share = float((table <= len(table) ** exponent).mean())
-        results.append(Small(name, proposition, exponent, share, least, float((table == least).mean())))
+        exponent = float(min(limit, 0.25))
+        results.append(Small(name, proposition, exponent, float((table <= len(table) ** exponent).mean())))
     return results
 
 
@@ -185,19 +193,6 @@ def _since(delays: Delays, weights: Shares) -> Shares:
     before = np.maximum(np.arange(1, rounds + 1)[:, None] - delays - 1, 0)
     since: Shares = until[:-1] - np.take_along_axis(until, before, axis=0)
     return since
-
-
-def _sd_sgdclip(weights: Shares, drift: Shares, factor: float, c: Constants) -> Condition:
-    needed = 2 * c.gradient * weights.shape[1] / (c.local_steps * c.local_clip) * drift
-    says = "Σ(Σ 1/p)² must be at least 2GM/(Ku) Σ 1/p Σ 1/p_i"
-    return Condition("sd-sgdclip", "Theorem 1", says, factor, needed - weights * weights.sum(1, keepdims=True))
-
-
-def _sd_clip2(weights: Shares, drift: Shares, factor: float, c: Constants) -> Condition:
-    step = math.sqrt(c.gap / (c.smoothness * float((weights.sum(1) ** 2).sum())))
-    needed = step * (c.local_steps + 1) * drift
-    says = "√(C₁ / (L Σ(Σ 1/p)²)) must be at most 2uη_ℓ Σ 1/p / ((K+1) Σ 1/p Σ 1/p_i)"
-    return Condition("sd-clip2", "Theorem 2", says, factor, needed - 2 * c.local_clip * c.local_lr * weights)
 
 
 def _latest(delays: Delays, of: Preset, c: Constants) -> Condition:

@@ -7,7 +7,7 @@ from typing import Any
 
 import altair as alt
 
-from tardygrad.doctor.search import MODES, Tried, ranked
+from tardygrad.doctor.search import MODES, Candidate, ranked
 from tardygrad.report.theme import BLACK, BLUE, ORANGE, RED, image_style, line_legend
 from tardygrad.runs.record import plain
 
@@ -15,7 +15,7 @@ COLOURS = (BLACK, BLUE, ORANGE)  # of MODES
 WITHIN, BEYOND = "within the delay bound", "beyond the delay bound"
 
 
-def picture(tried: Sequence[Tried]) -> Any:
+def search_chart(tried: Sequence[Candidate]) -> Any:
     """The settings in which all clients work: crosses are ruled out, rings mark the present and the best setting."""
     simulated = sorted((setting for setting in tried if setting.clock), key=lambda setting: setting.method.buffer)
     all_work = [each for each in simulated if each.method.concurrency is None or each.method.mode == "sync"]
@@ -44,7 +44,7 @@ def picture(tried: Sequence[Tried]) -> Any:
     return image_style(chart)
 
 
-def _point(setting: Tried) -> dict[str, Any]:
+def _point(setting: Candidate) -> dict[str, Any]:
     return {
         "mode": setting.method.mode,
         "M": setting.method.buffer,

@@ -8,6 +8,7 @@ marked "at least". Losses of clients are counted, but not modelled.
 
 from __future__ import annotations
 
+import json as jsons
 import math
 from collections.abc import Iterable, Sequence
 from itertools import groupby
@@ -20,6 +21,9 @@ from scipy import stats
 from tardygrad.errors import Invalid
 from tardygrad.fleet import Exponential, Fleet, Group, Integer, LogNormal, Pareto, Trace, Uniform
 from tardygrad.runs.history import History
+from tardygrad.spec.signature import parameters, written_arguments
+from tardygrad.spec.spec import Spec
+from tardygrad.spec.toml import document, inline
 
 ENOUGH = 5  # a client with this many jobs gets its own distribution
 ALIKE = 2.0  # clients are similar if their medians differ by at most this factor
@@ -36,7 +40,7 @@ Source = Literal["own", "class", "neighbours", "few", "everyone"]
 """Whose times determine a client's runtime; `few`: its own median with a typical spread."""
 
 
-class Fit(NamedTuple):
+class ClientFit(NamedTuple):
     """One client's runtime and its origin."""
 
     client: int
@@ -48,35 +52,29 @@ class Fit(NamedTuple):
     at_least: bool  # its runtime is a lower bound because at least half of its jobs never came back
 
 
-class Fitted(NamedTuple):
+class FittedFleet(NamedTuple):
     """A fleet and the fits of its clients."""
 
     fleet: Fleet
-    clients: list[Fit]
+    clients: list[ClientFit]
 
 
-def fit(history: History, scale: float = 1.0) -> Fitted:
+def fit_fleet(history: History, scale: float = 1.0) -> FittedFleet:
     """The fleet of a record.
 
     Args:
         scale: the work of a future job relative to one in the record.
     """
-    times = [_completed(client.seconds, client.open) * scale for client in history.by_client]
-    short = [_short(client.seconds, client.open) for client in history.by_client]
     if not any(client.seconds for client in history.by_client):
         raise Invalid(f"--fit needs a run with at least one finished job, got {str(history.path)!r} with none.")
-    runtimes = {client: choose(each) for client, each in enumerate(times) if len(each) >= ENOUGH}
-    pools = _Pools(history, times, short)
-    found: list[Fit] = []
+    measured = _Measured(history, scale)
+    found: list[ClientFit] = []
     for number, (client, name) in enumerate(zip(history.by_client, history.classes, strict=True)):
-        own: tuple[Drawn, Source, bool] | None = (
-            (runtimes[number], "own", pools.bounded(number)) if number in runtimes else None
-        )
-        runtime, source, at_least = own or pools.runtime(number)
+        runtime, source, at_least = measured.runtime(number)
         lost = client.losses / len(client.jobs) if client.jobs else None
-        found.append(Fit(number, name, len(client.seconds), runtime, source, lost, at_least))
+        found.append(ClientFit(number, name, len(client.seconds), runtime, source, lost, at_least))
     alike = groupby(found, key=lambda each: (each.name + AT_LEAST * each.at_least, each.runtime))
-    return Fitted(Fleet(tuple(Group(name, len(list(same)), runtime) for (name, runtime), same in alike)), found)
+    return FittedFleet(Fleet(tuple(Group(name, len(list(same)), runtime) for (name, runtime), same in alike)), found)
 
 
 def choose(times: Sequence[float] | NDArray[np.float64], *, several: bool = False) -> Drawn:
@@ -108,7 +106,7 @@ def choose(times: Sequence[float] | NDArray[np.float64], *, several: bool = Fals
 
 
 def _laws(x: NDArray[np.float64]) -> Iterable[tuple[Drawn, Any, int]]:
-    """Candidates: the fleet's class, scipy's distribution, and the number of parameters. Limits are unbiased."""
+    """Candidate laws: the fleet's class, scipy's distribution, and the number of parameters. Limits are unbiased."""
     n, least, mean = len(x), float(x.min()), float(x.mean())
     beyond = (float(x.max()) - least) / (n - 1)
     low, high = max(least - beyond, 0.0), float(x.max()) + beyond
@@ -132,35 +130,26 @@ def _completed(seconds: Sequence[float], out: Sequence[float]) -> NDArray[np.flo
     return np.concatenate([done, np.asarray(at_least, dtype=np.float64)])
 
 
-def _short(seconds: Sequence[float], out: Sequence[float]) -> int:
-    """The number of times that are only lower bounds."""
-    return sum(least >= max(seconds, default=0.0) for least in out)
+class _Measured:
+    """The times of all clients; those of others stand in for a client with few jobs."""
 
-
-def _spread(times: Sequence[NDArray[np.float64]]) -> float:
-    """The standard deviation of a typical client's log times."""
-    logs = [np.log(each).std(ddof=1) for each in times if len(each) >= ENOUGH and each.min() > 0]
-    return float(np.median(logs)) if logs else 0.0
-
-
-class _Pools:
-    """Runtimes of clients with few jobs, estimated from other clients."""
-
-    def __init__(self, history: History, times: list[NDArray[np.float64]], short: list[int]) -> None:
-        self.times, self.classes = times, np.array(history.classes)
-        self.short, self.many = np.array(short), np.array([len(each) for each in times])
-        self.medians = np.array([np.median(each) if len(each) else math.nan for each in times])
-        self.everyone = self._pool(np.ones(len(times), dtype=bool))
-        self.spread = _spread(times)
-        self.mates: dict[str, NDArray[np.float64]] = {}
+    def __init__(self, history: History, scale: float) -> None:
+        jobs = [(client.seconds, client.open) for client in history.by_client]
+        self.times = [_completed(*each) * scale for each in jobs]
+        self.short = np.array([sum(age >= max(seconds, default=0.0) for age in out) for seconds, out in jobs])
+        self.many, self.classes = np.array([len(each) for each in self.times]), np.array(history.classes)
+        self.medians = np.array([np.median(each) if len(each) else math.nan for each in self.times])
+        self.everyone = self._pool(np.ones(len(self.times), dtype=bool))
+        self.of_class = {name: self._pool(self.classes == name) for name in dict.fromkeys(history.classes)}
+        logs = [np.log(each).std(ddof=1) for each in self.times if len(each) >= ENOUGH and each.min() > 0]
+        self.spread = float(np.median(logs)) if logs else 0.0  # of a typical client's log times
 
     def runtime(self, client: int) -> tuple[Drawn, Source, bool]:
-        """The runtime of its class, of similar clients, or of its own few jobs; and whether it is a lower bound."""
-        name, middle = self.classes[client], self.medians[client]
-        like = self.classes == name
-        if name not in self.mates:
-            self.mates[name] = self._pool(like)
-        mates = self.mates[name]
+        """The runtime of its own jobs, of its class or of similar clients; and whether it is a lower bound."""
+        if self.many[client] >= ENOUGH:
+            return choose(self.times[client]), "own", self.bounded(client)
+        middle, like = self.medians[client], self.classes == self.classes[client]
+        mates = self.of_class[str(self.classes[client])]
         if len(mates) >= ENOUGH and (math.isnan(middle) or _alike(np.median(mates), middle)):
             return choose(mates, several=True), "class", self.bounded(like)
         if math.isnan(middle):
@@ -182,3 +171,17 @@ class _Pools:
 
 def _alike(a: Any, b: Any) -> Any:
     return (a <= ALIKE * b) & (b <= ALIKE * a)
+
+
+def fitted_spec(spec: Spec, fleet: Fleet, *, json: bool) -> str:
+    """The spec in JSON, or in TOML with a line for every group of clients."""
+    fields = {name: field for name, field in parameters(Group).items() if name != "link"}  # fitted fleets have none
+    groups = [written_arguments(fields, {name: getattr(group, name) for name in fields}) for group in fleet.groups]
+    tables = spec.resolved()
+    if json:
+        written = tables | {"fleet": {"kind": "groups", "groups": groups}}
+        return jsons.dumps(written, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    lines = "".join(f"    {inline(group)},\n" for group in groups)
+    fitted = f'[fleet]\nkind = "groups"\ngroups = [\n{lines}]'
+    tables["method"] = {key: math.inf if value == "inf" else value for key, value in tables["method"].items()}
+    return "\n\n".join([*(document({name: tables[name]}) for name in tables if name != "fleet"), fitted]) + "\n"

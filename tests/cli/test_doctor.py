@@ -60,6 +60,7 @@ def test_what_is_no_run_cannot_be_examined(tardygrad: Command) -> None:
     assert tardygrad("doctor", "nowhere").err.startswith("error: 'nowhere' holds no run")
     record(Path("runs/one"))
     assert "Did you mean 'runs/one'?" in tardygrad("doctor", "one").err
+    assert tardygrad("doctor", "runs").err == "error: 'runs' is a folder of runs. Choose one of them: runs/one.\n"
     Path("runs/one/events.jsonl").write_text("nonsense\n")
     code, _, err = tardygrad("doctor", "runs/one")
     assert (code, "is damaged" in err) == (1, True)

@@ -12,8 +12,8 @@ import pytest
 
 import tardygrad as tg
 from tardygrad.doctor.convergence_checks import divergence, onset
-from tardygrad.doctor.examine import Examined, examine
-from tardygrad.doctor.finding import Finding, in_order
+from tardygrad.doctor.examine import Examined, examine, in_order
+from tardygrad.doctor.finding import Finding
 from tardygrad.doctor.what_if import WhatIf
 from tardygrad.errors import RecordError
 from tardygrad.runs.history import Rounds

@@ -60,11 +60,15 @@ def resume(folder: str, overrides: list[str] | None, max_memory: str | None, jso
 
 
 def run_dir(folder: str) -> Path:
-    """The directory of a run; if only runs/`folder` is one, suggest that."""
-    inside = Path("runs") / folder
-    if not (Path(folder) / "spec.json").exists() and (inside / "spec.json").exists():
-        raise Invalid(f"a run must be named by its directory, got {folder!r}. Did you mean {str(inside)!r}?")
-    return Path(folder)
+    """The directory of a run; if it is not one, suggest runs/`folder`, or the runs inside the folder."""
+    path, inside = Path(folder), Path("runs") / folder
+    if not (path / "spec.json").exists():
+        if (inside / "spec.json").exists():
+            raise Invalid(f"a run must be named by its directory, got {folder!r}. Did you mean {str(inside)!r}?")
+        if runs := sorted(str(spec.parent) for spec in path.glob("*/spec.json")):
+            more = f" and {len(runs) - 5} more" if len(runs) > 5 else ""
+            raise Invalid(f"{folder!r} is a folder of runs. Choose one of them: {', '.join(runs[:5])}{more}.")
+    return path
 
 
 def finished_summary(path: Path, rounds: int) -> runs.Summary | None:

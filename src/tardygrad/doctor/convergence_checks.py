@@ -137,11 +137,12 @@ def outer_clip(history: History, what_if: WhatIf) -> Finding | None:
     numbers = {"clipped": float(shares.mean()), "clip": clip, "suggested": wanted}
     value = "" if clip is None or isinstance(clip, dict) else f" ũ = {clip:g}"
     if shares.max() == 0:
-        most = _largest_delta(history)
+        bounds = [history.setting(key) for key in ("local_lr", "local_steps", "local_clip")]
+        most = math.prod(bounds) if all(isinstance(bound, int | float) for bound in bounds) else math.inf
         above = {"l2": "no Δ was longer", "coordinate": "no coordinate of Δ was larger"}
         says = f"the server's clip{value} never binds: {above.get(_norm(history) or '', 'it changed nothing')} "
         says += f"in {len(shares)} rounds"
-        if most is not None and isinstance(clip, int | float) and most <= clip:
+        if isinstance(clip, int | float) and most <= clip:  # the largest coordinate that an update can have
             says += f", and none can be, because η_ℓ·K·u = {most:.3g}"
         says += ". This run equals SGDClip." if _clip2(history) else "."
         advice += "; or remove the clip: method.kind=sgdclip method.clip= method.lower=" if _clip2(history) else ""
@@ -180,14 +181,6 @@ def _always(norm: str | None, shares: NDArray[np.float64], what: str, left: str)
     if norm is None:
         return f"changes {shares.mean():.0%} of {what}"
     return f"changes {shares.mean():.0%} of the coordinates of {what}: little but their signs is left of {left}"
-
-
-def _largest_delta(history: History) -> float | None:
-    """η_ℓ · K · u, the bound on every coordinate of an update; None if unknown."""
-    settings = [history.setting(key) for key in ("local_lr", "local_steps", "local_clip")]
-    if not all(isinstance(value, int | float) for value in settings):
-        return None
-    return float(math.prod(settings))
 
 
 def local_clip(history: History, what_if: WhatIf) -> Finding | None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 from tardygrad.doctor.client_checks import dead_weight, idle, losses, no_rounds, refusals, starvation
 from tardygrad.doctor.convergence_checks import divergence, heavy, local_clip, outer_clip, progress, tails, unknown
 from tardygrad.doctor.delay_checks import delays
-from tardygrad.doctor.finding import Finding, in_order
+from tardygrad.doctor.finding import Finding, Severity
 from tardygrad.doctor.what_if import WhatIf
 from tardygrad.errors import Invalid
 from tardygrad.runs.events import Tail, tail_event
@@ -21,6 +21,7 @@ from tardygrad.tail.probe import probe
 
 Check = Callable[[History, WhatIf], Finding | None]
 
+# by name, the most important first; `rounds` calls its finding "no rounds"
 CHECKS: dict[str, Check] = {
     "rounds": no_rounds,
     "divergence": divergence,
@@ -69,8 +70,12 @@ def examine(path: Path, *, probed: bool = False) -> Examined:
     history, found = read_history(path), list[Finding]()
     if probed:
         tail = _probed(history)
-        history = replace(history, tails=[*history.tails, tail] if tail else history.tails)
-        found.append(_noise(history, tail))
+        if tail is None or tail.index is None:
+            few = "there are too few samples of the gradient noise at x_0 to estimate a tail index."
+            found.append(Finding("note", "tail", few))
+        else:
+            history = replace(history, tails=[*history.tails, tail])
+            found.append(heavy(history, tail, "the gradient noise at x_0"))
     with reading_record(path):
         what_if = WhatIf(history)
         found += [finding for check in CHECKS.values() if (finding := check(history, what_if))]
@@ -78,6 +83,15 @@ def examine(path: Path, *, probed: bool = False) -> Examined:
     status = "running" if history.going else history.status
     rounds = len(history.rounds)
     return Examined(str(path), history.method, status, rounds, history.time, checks, in_order(found))
+
+
+def in_order(findings: Iterable[Finding]) -> list[Finding]:
+    """The findings, most important first."""
+    severities, checks = get_args(Severity), list(CHECKS)
+    return sorted(
+        findings,
+        key=lambda finding: (severities.index(finding.severity), checks.index(finding.cause.removeprefix("no "))),
+    )
 
 
 def _probed(history: History) -> Tail | None:
@@ -88,11 +102,3 @@ def _probed(history: History) -> Tail | None:
     task, seed = recorded.build().task, recorded.run.seed
     found = probe(task, task.init(seed), module_buffers=task.init_module_buffers(), seed=seed).whole.tail
     return tail_event(0.0, None, found) if found else None
-
-
-def _noise(history: History, tail: Tail | None) -> Finding:
-    if tail is None or tail.index is None:
-        return Finding(
-            "note", "tail", "there are too few samples of the gradient noise at x_0 to estimate a tail index."
-        )
-    return heavy(history, tail, "the gradient noise at x_0")

@@ -22,13 +22,13 @@ SPANS = 120  # most spans of delays over time
 TICKS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 10_000, 100_000, 1_000_000]  # of axes of delays
 
 
-def timeline(run: RunView) -> Iterator[Figure]:
-    """When each client was working, idle or lost, and when rounds were completed."""
+def timeline(run: RunView) -> Iterator[Figure | Table]:
+    """When each client was working, idle or lost, when rounds were completed, and how each class spent its time."""
     working, away, stride, gap = run.bars
-    bars = [*working, *away]
-    if not bars:
+    bars, end = [*working, *away], run.history.time
+    if not bars or not end:
         return
-    begin, end = min(bar.start for bar in bars), run.history.time
+    begin = min(bar.start for bar in bars)
     clients = sorted({bar.client for bar in bars})
     domain = [begin, max(end, begin + 1e-9)]
     side = alt.Axis(title="client", ticks=False, domain=False, grid=False, labelFontSize=9, labelOverlap=True)
@@ -73,6 +73,12 @@ def timeline(run: RunView) -> Iterator[Figure]:
         "rounds": [{"start": row["time"]} for row in rounds],
     }
     yield figure("timeline", "Timeline of clients", " ".join(notes), chart, data)
+    rows = []
+    for name, own in run.classes.items():
+        total = own.clients * end
+        shares = (own.working / total, max(1 - (own.working + own.lost) / total, 0.0), own.lost / total)
+        rows.append((name, own.clients, *(f"{share:.1%}" for share in shares)))
+    yield Table(("class", "clients", "working", "idle", "lost"), rows)
 
 
 def _bars(name: str, **style: Any) -> Any:
@@ -83,17 +89,6 @@ def _rows(run: RunView, bars: list[Bar], what: str) -> Iterator[Row]:
     for client, start, end, jobs in bars:
         own = {"client": client, "class": run.class_of[client], "what": what}
         yield {**own, "start": finite(start), "end": finite(end), "jobs": jobs}
-
-
-def time_use(run: RunView) -> Table:
-    """How the clients of each class spent their time."""
-    rows = []
-    for name, use in run.classes.items():
-        total = use.clients * run.history.time
-        if total > 0:
-            shares = (use.working / total, max(1 - (use.working + use.lost) / total, 0.0), use.lost / total)
-            rows.append((name, use.clients, *(f"{share:.1%}" for share in shares)))
-    return Table(("class", "clients", "working", "idle", "lost"), rows)
 
 
 def delays(run: RunView) -> Iterator[Figure]:
@@ -149,25 +144,17 @@ def delays_over_time(run: RunView) -> Iterator[Figure]:
     if not spans:
         return
     rows = [
-        {
-            "class": span.name,
-            "round": span.last,
-            "time": finite(span.time),
-            "mean": finite(span.mean),
-            "most": span.largest,
-        }
-        for span in spans
+        {"class": name, "round": last, "time": finite(time), "mean": finite(mean), "most": most}
+        for name, last, time, mean, most in spans
     ]
-    largest = ("most:Q", "largest delay")
+    tooltip = tips("class:N", ("round:Q", "up to round"), ("mean:Q", "mean delay", ".3~g"), ("most:Q", "largest delay"))
     base = named_data().encode(
         x=alt.X("time:Q", title=CLOCK, scale=alt.Scale(nice=False)),
         color=class_colours(list(run.classes), legend=alt.Legend(symbolType="circle")),
-        tooltip=tips("class:N", ("round:Q", "up to round"), ("mean:Q", "mean delay", ".3~g"), largest),
+        tooltip=tooltip,
     )
-    axis = alt.Axis(values=TICKS, format=",d")
-    mean, most = (
-        alt.Y(f"{field}:Q", title="delay (rounds)", scale=log_scale(), axis=axis) for field in ("mean", "most")
-    )
+    level = {"title": "delay (rounds)", "scale": log_scale(), "axis": alt.Axis(values=TICKS, format=",d")}
+    mean, most = alt.Y("mean:Q", **level), alt.Y("most:Q", **level)
     chart = alt.layer(
         base.mark_line(strokeWidth=1.5, opacity=0.6, aria=False).encode(y=mean),
         base.mark_circle(size=24, aria=False).encode(y=mean),

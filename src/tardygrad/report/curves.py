@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from math import isnan
+from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
 import altair as alt
@@ -18,6 +19,7 @@ from tardygrad.runs.record import Row
 
 MANY = 60  # longer lines have no visible points
 POINTS, FEWEST = 3200, 40  # most points of a figure, shared by its lines; least points of a line
+ROUNDS, SCORES = attrgetter("rounds"), attrgetter("scores")  # of a RunView
 AXES = {"round": "rounds", "time": CLOCK, "seconds": "real time (s)", "steps": "local steps"}
 
 
@@ -37,30 +39,20 @@ class Curve(NamedTuple):
 def learning(groups: list[SeedGroup]) -> Iterator[Figure]:
     """Every score and the training loss."""
     for number, name in enumerate(score_names(groups), 1):
-        caption = f"The {name} on the test set."
-        value, share = _score(name), name == "accuracy"
-        yield from _figure(
-            groups, Curve(f"score-{number}", f"Test {name}", caption, lambda run: run.scores, value, share)
-        )
+        title, caption, share = f"Test {name}", f"The {name} on the test set.", name == "accuracy"
+        yield from _figure(groups, Curve(f"score-{number}", title, caption, SCORES, _score(name), share))
     caption = "Training loss of the clients, averaged over the updates of a round."
-    yield from _figure(groups, Curve("training-loss", "Training loss", caption, _rounds, lambda row: row["loss"]))
+    yield from _figure(groups, Curve("training-loss", "Training loss", caption, ROUNDS, itemgetter("loss")))
 
 
 def clipping(groups: list[SeedGroup]) -> Iterator[Figure]:
     """How much the server and the clients clipped."""
-    axes = ("round", "time")
-    title, caption = "Clipped by the server", "Share of the coordinates of Δ that the server clipped."
-    yield from _figure(
-        groups, Curve("clipped", title, caption, _rounds, lambda row: row["clipped"], True, axes, zeros=False)
-    )
-    title, caption = "Clipped by clients", "Share of the gradients' coordinates that the clients clipped."
-    yield from _figure(
-        groups, Curve("local-clipped", title, caption, _rounds, lambda row: row["local_clipped"], True, axes, False)
-    )
-
-
-def _rounds(run: RunView) -> Sample[Row]:
-    return run.rounds
+    for field, title, what in (
+        ("clipped", "Clipped by the server", "the coordinates of Δ that the server clipped"),
+        ("local_clipped", "Clipped by clients", "the gradients' coordinates that the clients clipped"),
+    ):
+        key, caption, axes = field.replace("_", "-"), f"Share of {what}.", ("round", "time")
+        yield from _figure(groups, Curve(key, title, caption, ROUNDS, itemgetter(field), True, axes, zeros=False))
 
 
 def _score(name: str) -> Callable[[Row], float | None]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import NamedTuple
 
+from tardygrad.report.downsample import Sample
 from tardygrad.report.loader import RunView, finite
 from tardygrad.report.settings import differing_settings
 from tardygrad.runs.history import text
@@ -109,10 +110,10 @@ def score_names(groups: list[SeedGroup]) -> list[str]:
 
 
 def mean_curve(
-    group: SeedGroup, rows: Callable[[RunView], list[Row]], value: Callable[[Row], float | None]
+    group: SeedGroup, rows: Callable[[RunView], Sample[Row]], value: Callable[[Row], float | None]
 ) -> list[Row]:
     """Mean and deviation over the group's runs, for every round that all of them have."""
-    by_round = [{row["round"]: row for row in rows(run) if value(row) is not None} for run in group.runs]
+    by_round = [{row["round"]: row for row in rows(run).items if value(row) is not None} for run in group.runs]
     known = [run for run in by_round if run]
     points = []
     for number in sorted(set.intersection(*map(set, known))) if known else ():

@@ -83,34 +83,28 @@ def serve(paths: Sequence[str], port: int) -> Server:
         """Answers GET and HEAD requests for the page and its state."""
 
         def do_GET(self) -> None:
-            self._answer(body=True)
-
-        def do_HEAD(self) -> None:
-            self._answer(body=False)
-
-        def _answer(self, *, body: bool) -> None:
             own = self.connection.getsockname()[1]
             if self.headers.get("Host") not in (f"{HOST}:{own}", f"localhost:{own}"):
                 self.send_error(HTTPStatus.FORBIDDEN, "this page is only for the machine that serves it")
             elif self.path == "/":
-                self._send("text/html", pages.page, body)
+                self._send("text/html", pages.page)
             elif self.path == "/state":
-                self._send("application/json", lambda: json.dumps({"state": state(paths)}), body)
+                self._send("application/json", lambda: json.dumps({"state": state(paths)}))
             else:
                 self.send_error(HTTPStatus.NOT_FOUND)
 
-        def _send(self, kind: str, make: Callable[[], str], body: bool) -> None:
+        do_HEAD = do_GET
+
+        def _send(self, kind: str, make: Callable[[], str]) -> None:
             try:
                 content = make().encode()
             except TardygradError as error:  # for example, the directory is gone
                 self.send_error(HTTPStatus.SERVICE_UNAVAILABLE, "the record cannot be read", str(error))
+                return
             except Exception as error:  # a strange record must not fill the terminal with tracebacks
                 why = text(f"{type(error).__name__}: {error}", 400)
                 self.send_error(HTTPStatus.SERVICE_UNAVAILABLE, "the page cannot be built", why)
-            else:
-                self._write(kind, content, body)
-
-        def _write(self, kind: str, content: bytes, body: bool) -> None:
+                return
             self.send_response(HTTPStatus.OK)
             self.send_header("Content-Type", f"{kind}; charset=utf-8")
             self.send_header("Content-Length", str(len(content)))
@@ -118,7 +112,7 @@ def serve(paths: Sequence[str], port: int) -> Server:
             self.send_header("X-Content-Type-Options", "nosniff")
             self.send_header("X-Frame-Options", "DENY")
             self.end_headers()
-            if body:
+            if self.command == "GET":
                 self.wfile.write(content)
 
         def log_message(self, format: str, *args: object) -> None:

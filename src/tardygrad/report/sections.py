@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import chain
 
 from tardygrad.report import clients, curves, tail_charts
 from tardygrad.report.blocks import Block, Code, Fold, Section, Table, with_suffix
@@ -32,18 +33,24 @@ def run_sections(runs: list[RunView], *, baseline: str | None = None, target: fl
     ]
 
 
+def _section(key: str, title: str, blocks: Iterable[Block], empty: str) -> Section:
+    """A section, or why it is empty."""
+    return Section(key, title, [*blocks] or [empty])
+
+
 def _learning(groups: list[SeedGroup]) -> Section:
-    return Section("learning", "Learning", [*curves.learning(groups)] or ["There is no completed round yet."])
+    return _section("learning", "Learning", curves.learning(groups), "There is no completed round yet.")
 
 
 def _influence(groups: list[SeedGroup]) -> Section:
     empty = "All clients are of one class, or there are no updates yet."
-    return Section("influence", "Influence of the classes", [*curves.shares(groups)] or [empty])
+    return _section("influence", "Influence of the classes", curves.shares(groups), empty)
 
 
 def _clipping(groups: list[SeedGroup]) -> Section:
-    empty = "Nothing was clipped, or clipping was not recorded."
-    return Section("clipping", "Clipping", [*curves.clipping(groups)] or [empty])
+    return _section(
+        "clipping", "Clipping", curves.clipping(groups), "Nothing was clipped, or clipping was not recorded."
+    )
 
 
 def _folds(groups: list[SeedGroup]) -> Iterator[Block]:
@@ -64,17 +71,16 @@ def _single(run: RunView, *, compared: bool = False) -> Iterator[Section]:
     yield Section("summary", "Summary", [Table(("", ""), list(_facts(run)))])
     if not compared:
         yield _learning(group)
-    worked, use = [*clients.timeline(run)], clients.time_use(run)
-    yield Section("clients", "Clients", [*worked, use] if worked and use.rows else ["No client has worked yet."])
-    late: list[Block] = [*clients.delays(run), *clients.delays_over_time(run)]
-    yield Section("lateness", "Delays", late or ["No update has been used yet."])
+    yield _section("clients", "Clients", clients.timeline(run), "No client has worked yet.")
+    late = chain(clients.delays(run), clients.delays_over_time(run))
+    yield _section("lateness", "Delays", late, "No update has been used yet.")
     yield _influence(group)
     if not compared:
         yield _clipping(group)
-    tails: list[Block] = [*tail_charts.tail(run), *tail_charts.indices(run)]
-    yield Section("tails", "Tails", tails or ["Too few updates, or too similar norms, to estimate a tail index."])
-    trouble: list[Block] = [*clients.trouble(run)]
-    yield Section("trouble", "Refused and lost", trouble or ["No update was refused and no client was lost."])
+    tails, few = chain(tail_charts.tail(run), tail_charts.indices(run)), "Too few updates, or too similar norms"
+    yield _section("tails", "Tails", tails, f"{few}, to estimate a tail index.")
+    none = "No update was refused and no client was lost."
+    yield _section("trouble", "Refused and lost", clients.trouble(run), none)
     yield Section("memory", "Memory", [_memory(run.history), *tail_charts.memory(run)])
     yield Section("settings", "Settings", list(_settings(run)))
 

@@ -216,8 +216,8 @@ def test_an_onset_is_only_told_where_there_is_one(tmp_path: Path) -> None:
 
 def _risen(rounds: Rounds, made: int) -> Rounds:
     """Rounds whose loss rises to three times what it was, and nothing leaves its band."""
-    longer = [np.ones((made, *column.shape[1:]), dtype=column.dtype) for column in rounds]
-    return Rounds(*longer)._replace(clients=0 * longer[0], loss=np.repeat([1.0, 3.0], made // 2))
+    longer = {name: np.ones((made, *column.shape[1:]), dtype=column.dtype) for name, column in vars(rounds).items()}
+    return Rounds(**longer | {"clients": 0 * longer["clients"], "loss": np.repeat([1.0, 3.0], made // 2)})
 
 
 def test_a_check_that_needs_a_spec_is_not_said_to_be_made_without_one(tmp_path: Path) -> None:

@@ -153,8 +153,8 @@ def delays_over_time(run: RunView) -> Iterator[Figure]:
         color=class_colours(list(run.classes), legend=alt.Legend(symbolType="circle")),
         tooltip=tooltip,
     )
-    level = {"title": "delay (rounds)", "scale": log_scale(), "axis": alt.Axis(values=TICKS, format=",d")}
-    mean, most = alt.Y("mean:Q", **level), alt.Y("most:Q", **level)
+    axis = alt.Axis(values=TICKS, format=",d")
+    mean, most = (alt.Y(f, title="delay (rounds)", scale=log_scale(), axis=axis) for f in ("mean:Q", "most:Q"))
     chart = alt.layer(
         base.mark_line(strokeWidth=1.5, opacity=0.6, aria=False).encode(y=mean),
         base.mark_circle(size=24, aria=False).encode(y=mean),

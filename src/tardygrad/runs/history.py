@@ -11,7 +11,7 @@ import math
 import os
 from array import array
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -82,7 +82,8 @@ class ClientHistory:
         return sum(end - start for start, end in self.away)
 
 
-class Rounds(NamedTuple):
+@dataclass(frozen=True)
+class Rounds:
     """The rounds as arrays: T × M numbers of the updates, and T numbers of the rounds."""
 
     clients: NDArray[np.int64]
@@ -108,7 +109,8 @@ class Rounds(NamedTuple):
         return int(self.delays.shape[1])
 
 
-PER_UPDATE, COUNTS = Rounds._fields[:4], ("clients", "delays", "steps", "snapshots")
+COLUMNS = tuple(column.name for column in fields(Rounds))
+PER_UPDATE, COUNTS = COLUMNS[:4], ("clients", "delays", "steps", "snapshots")
 
 
 @dataclass(frozen=True)
@@ -175,7 +177,7 @@ def read_history(path: Path) -> History:
         spec = recorded.get("spec")
         if spec is not None and not all(isinstance(table, dict) for table in spec.values()):
             raise TypeError("a spec is made of tables")
-        clients = sum(number for _, number in classes) or (whole(spec["task"].get("clients") or 0) if spec else 0)
+        clients = sum(number for _, number in classes) or whole((spec or {}).get("task", {}).get("clients") or 0)
         reader = _Reader(clients or MOST)
         if (path / "events.jsonl").exists():
             for event in read_events(path / "events.jsonl"):
@@ -255,7 +257,7 @@ class _Reader:
         self.clients = defaultdict[int, ClientHistory](ClientHistory)
         self.evaluations: list[Evaluation] = []
         self.tails: list[Tail] = []
-        self._columns = {name: array("q" if name in COUNTS else "d") for name in Rounds._fields}
+        self._columns: dict[str, array[Any]] = {name: array("q" if name in COUNTS else "d") for name in COLUMNS}
         self._out: dict[int, tuple[int, float]] = {}  # client to serial and time of its job
         self._lost: dict[int, float] = {}  # client to when it was lost
 
@@ -315,8 +317,8 @@ class _Reader:
         self.buffer = size
         event = event._replace(weights=event.weights or [None] * size)
         for name, column in self._columns.items():
-            value, read = getattr(event, name), whole if name in COUNTS else _number
-            column.extend(map(read, value if name in PER_UPDATE else (value,)))
+            values = getattr(event, name) if name in PER_UPDATE else (getattr(event, name),)
+            column.extend(map(whole, values) if name in COUNTS else map(_number, values))
 
     def finish(self) -> Rounds:
         """End what is under way, once the last event has been added, and return all rounds."""

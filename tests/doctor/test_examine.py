@@ -481,6 +481,15 @@ def test_records_that_were_killed_or_are_of_other_versions_are_read(tmp_path: Pa
     assert examine(made_up(tmp_path / "bare", spec=None, classes=None, label=None, parameters=None)).rounds == 12
 
 
+def test_events_of_unknown_kinds_are_noted(tmp_path: Path) -> None:
+    path = made_up(tmp_path / "run")
+    with (path / "events.jsonl").open("a") as file:
+        file.write('{"event":"merge","when":3}\n')
+    (found,) = [finding for finding in examine(path).findings if finding.cause == "events"]
+    assert found.says == "ignored 1 event of a kind that this version does not know: 'merge'."
+    assert found.advice == "use the version of tardygrad that wrote the record"
+
+
 def test_findings_come_in_order() -> None:
     mixed = [Finding("note", "delays", ""), Finding("severe", "starvation", ""), Finding("severe", "divergence", "")]
     assert [one.cause for one in in_order(mixed)] == ["divergence", "starvation", "delays"]

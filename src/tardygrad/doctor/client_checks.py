@@ -148,3 +148,12 @@ def dead_weight(history: History, what_if: WhatIf) -> Finding | None:
     advice = "give these clients smaller jobs, or remove them: little would be lost"
     numbers = {"clients": slow.tolist(), "work": share, "weight": float(weight[slow].sum())}
     return Finding("warning" if share > 0.25 else "note", "dead weight", says, advice, numbers=numbers)
+
+
+def unknown_events(history: History, what_if: WhatIf) -> Finding | None:
+    """The record has events of kinds that this version does not know."""
+    if not history.unknown:
+        return None
+    kinds = ", ".join(map(repr, list(history.unknown)[:5]))
+    says = f"ignored {plural(history.unknown.total(), 'event')} of a kind that this version does not know: {kinds}."
+    return Finding("note", "events", says, "use the version of tardygrad that wrote the record")

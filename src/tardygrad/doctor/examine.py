@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, get_args
 
-from tardygrad.doctor.client_checks import dead_weight, idle, losses, no_rounds, refusals, starvation
+from tardygrad.doctor.client_checks import dead_weight, idle, losses, no_rounds, refusals, starvation, unknown_events
 from tardygrad.doctor.convergence_checks import divergence, heavy, local_clip, outer_clip, progress, tails, unknown
 from tardygrad.doctor.delay_checks import delays
 from tardygrad.doctor.finding import Finding, Severity
@@ -35,6 +35,7 @@ CHECKS: dict[str, Check] = {
     "losses": losses,
     "idle": idle,
     "dead weight": dead_weight,
+    "events": unknown_events,
 }
 
 

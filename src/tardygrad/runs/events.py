@@ -123,7 +123,8 @@ class Unknown(NamedTuple):
     event: str
 
 
-RunEvent = Dispatch | Arrival | Refusal | Loss | Join | Advance | Tail | Evaluation | Resume | Unknown
+ClientEvent = Dispatch | Arrival | Refusal | Loss | Join
+RunEvent = ClientEvent | Advance | Tail | Evaluation | Resume | Unknown
 
 KINDS: dict[str, type[RunEvent]] = {
     kind.__name__.lower(): kind
@@ -223,7 +224,7 @@ def _evaluation(row: Row) -> Evaluation:
 
 
 def _unknown(row: Row) -> Unknown:
-    return Unknown(row["time"], row["event"])
+    return Unknown(row.get("time", math.nan), row["event"])
 
 
 _READERS = {name: _reader(kind) for name, kind in KINDS.items()} | {"evaluation": _evaluation}
@@ -262,7 +263,7 @@ class _History:
         if type(event.time) not in (int, float) or not self.now <= event.time < math.inf:
             return f"`time` must be a number, {self.now:g} or later, got {_cut(event.time)}."
         self.now = event.time
-        if isinstance(event, Dispatch | Arrival | Refusal | Loss | Join):
+        if isinstance(event, ClientEvent):
             if type(event.client) is not int or not 0 <= event.client < self.clients:
                 return f"`client` must be a whole number from 0 to {self.clients - 1}, got {_cut(event.client)}."
             return self._of_client(event)
@@ -272,7 +273,7 @@ class _History:
                 return f"`round` must be {self.round}, got {_cut(event.round)}."
         return ""
 
-    def _of_client(self, event: Dispatch | Arrival | Refusal | Loss | Join) -> str:
+    def _of_client(self, event: ClientEvent) -> str:
         client = event.client
         sent, job = self.sent.get(client, 0), self.out.get(client)
         if isinstance(event, Dispatch):

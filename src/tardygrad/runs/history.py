@@ -18,18 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tardygrad.runs.events import (
-    Advance,
-    Arrival,
-    Dispatch,
-    Evaluation,
-    Join,
-    Loss,
-    Refusal,
-    RunEvent,
-    Tail,
-    read_events,
-)  # fmt: skip
+from tardygrad.runs import events
+from tardygrad.runs.events import Arrival, ClientEvent, Evaluation, RunEvent, Tail, read_events
 from tardygrad.runs.record import Row, read_json, reading_record
 
 MOST = 10**6  # largest number of clients
@@ -134,6 +124,7 @@ class History:
     by_client: tuple[ClientHistory, ...]
     evaluations: list[Evaluation]
     tails: list[Tail]
+    unknown: Counter[str]  # events of kinds that this version does not know
 
     @property
     def clients(self) -> int:
@@ -206,6 +197,7 @@ def read_history(path: Path) -> History:
             by_client=tuple(reader.clients[client] for client in range(clients)),
             evaluations=reader.evaluations,
             tails=reader.tails,
+            unknown=reader.unknown,
         )
 
 
@@ -257,21 +249,25 @@ class _Reader:
         self.clients = defaultdict[int, ClientHistory](ClientHistory)
         self.evaluations: list[Evaluation] = []
         self.tails: list[Tail] = []
+        self.unknown: Counter[str] = Counter()
         self._columns: dict[str, array[Any]] = {name: array("q" if name in COUNTS else "d") for name in COLUMNS}
         self._out: dict[int, tuple[int, float]] = {}  # client to serial and time of its job
         self._lost: dict[int, float] = {}  # client to when it was lost
 
     def add(self, event: RunEvent) -> None:
         """Add the next event."""
+        if isinstance(event, events.Unknown):
+            self.unknown[text(event.event)] += 1
+            return
         self.time = _number(event.time)
         if not 0 <= self.time <= LONGEST:
             raise ValueError(f"a time of {self.time:.3g} s")
         match event:
-            case Dispatch() | Arrival() | Refusal() | Loss() | Join():
+            case events.Dispatch() | Arrival() | events.Refusal() | events.Loss() | events.Join():
                 if (client := whole(event.client)) >= self.most:
                     raise ValueError(f"client {client} of {self.most}")
                 self._add_message(client, event)
-            case Advance():
+            case events.Advance():
                 self._add_round(event)
             case Evaluation():
                 self.evaluations.append(event)
@@ -279,12 +275,12 @@ class _Reader:
                 completed = len(self._columns["time"])
                 self.tails.append(event._replace(round=whole(completed if event.round is None else event.round)))
 
-    def _add_message(self, client: int, event: Dispatch | Arrival | Refusal | Loss | Join) -> None:
+    def _add_message(self, client: int, event: ClientEvent) -> None:
         own = self.clients[client]
         match event:
-            case Dispatch():
+            case events.Dispatch():
                 self._out[client] = (whole(event.serial), self.time)
-            case Arrival() | Refusal():
+            case Arrival() | events.Refusal():
                 steps = whole(event.steps) if isinstance(event, Arrival) else 0
                 if self._out.get(client, (None,))[0] == event.serial:  # otherwise an earlier job's update, sent twice
                     self._end_job(client, steps, returned=True)
@@ -292,11 +288,11 @@ class _Reader:
                     own.taken, own.steps = own.taken + 1, own.steps + steps
                 else:
                     own.refused[text(event.reason)] += 1
-            case Loss():
+            case events.Loss():
                 self._end_job(client)
                 self._lost.setdefault(client, self.time)
                 own.losses += 1
-            case Join():
+            case events.Join():
                 self._end_loss(client)
 
     def _end_job(self, client: int, steps: int = 0, *, returned: bool = False) -> None:
@@ -310,7 +306,7 @@ class _Reader:
         if client in self._lost:
             self.clients[client].away.append((self._lost.pop(client), self.time))
 
-    def _add_round(self, event: Advance) -> None:
+    def _add_round(self, event: events.Advance) -> None:
         size = len(event.clients)
         if size < 1 or self.buffer not in (None, size):
             raise ValueError(f"a round of {size} updates after rounds of {self.buffer}")

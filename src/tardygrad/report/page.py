@@ -118,28 +118,20 @@ def _figure(figure: Figure) -> str:
 
 
 def _table(table: Table) -> str:
-    numbers = [_is_number([row[i] for row in table.rows]) for i in range(len(table.headings))]
+    numeric = [all(str(row[i])[:1] in "0123456789–-" for row in table.rows) for i in range(len(table.headings))]
+    kinds = [' class="number"' * each for each in numeric]
     heads = "".join(
-        f'<th scope="col"{_class(n)}>{escape(head)}</th>' for head, n in zip(table.headings, numbers, strict=True)
+        f'<th scope="col"{kind}>{escape(head)}</th>' for head, kind in zip(table.headings, kinds, strict=True)
     )
-    rows = "".join(f"<tr>{_row(row, numbers)}</tr>" for row in table.rows)
+    rows = "".join(f"<tr>{_row(row, kinds)}</tr>" for row in table.rows)
     head = f"<thead><tr>{heads}</tr></thead>" if any(table.headings) else ""
     whole = f"<table>{head}<tbody>{rows}</tbody></table>"
     return f'<div class="wide" tabindex="0" role="region" aria-label="Table">{whole}</div>'
 
 
-def _row(row: Iterable[Any], numbers: list[bool]) -> str:
-    cells = [_cell(value) for value in row]
-    rest = "".join(f"<td{_class(n)}>{cell}</td>" for cell, n in zip(cells[1:], numbers[1:], strict=True))
-    return f'<th scope="row"{_class(numbers[0])}>{cells[0]}</th>{rest}'
-
-
-def _class(number: bool) -> str:
-    return ' class="number"' if number else ""
-
-
-def _is_number(column: list[Any]) -> bool:
-    return all(str(value)[:1] in "0123456789–-" for value in column)
+def _row(row: Iterable[Any], kinds: list[str]) -> str:
+    first, *rest = (f"{kind}>{_cell(value)}" for value, kind in zip(row, kinds, strict=True))
+    return f'<th scope="row"{first}</th>' + "".join(f"<td{cell}</td>" for cell in rest)
 
 
 def _cell(value: Any) -> str:

@@ -13,7 +13,7 @@ from tardygrad.report.figure import CLOCK, PANEL, WIDTH, figure, log_scale, name
 from tardygrad.report.loader import RunView
 from tardygrad.report.theme import BLUE, RED, tips
 
-LEAST = 1e-12  # smallest share on a logarithmic axis
+SMALLEST = 1e-12  # smallest share on a logarithmic axis
 
 
 def tail(run: RunView) -> Iterator[Figure]:
@@ -21,7 +21,7 @@ def tail(run: RunView) -> Iterator[Figure]:
     if run.tail is None:
         return
     tail, error, number, edge, share, points = run.tail
-    fit = [{"norm": norm, "share": max(share * (norm / edge) ** -tail, LEAST)} for norm in (edge, points[0][0])]
+    fit = [{"norm": norm, "share": max(share * (norm / edge) ** -tail, SMALLEST)} for norm in (edge, points[0][0])]
     place = {
         "x": alt.X("norm:Q", title="‖δ‖", scale=log_scale()),
         "y": alt.Y(

@@ -21,7 +21,9 @@ from tests.report.records import EVIL, ODD, events, record, write
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A page on one run, and one on several of which one is hostile."""
     folder = tmp_path_factory.mktemp("pages")
-    evil = record(folder / "runs/evil", label=EVIL, method=EVIL, classes=[[EVIL, 3], ["large", 1]], spec={EVIL: EVIL})
+    evil = record(
+        folder / "runs/evil", label=EVIL, method=EVIL, classes=[[EVIL, 3], ["large", 1]], spec={EVIL: {EVIL: EVIL}}
+    )
     for seed in range(2):
         record(folder / f"runs/{seed}", seed=seed)
     made = {}
@@ -66,7 +68,7 @@ def test_every_chart_draws_whatever_the_numbers_and_names_of_scores(tmp_path: Pa
     rows = events(12)
     for row in rows:
         if row["event"] == "advance":
-            row |= {"loss": 5e-324 if row["round"] % 2 else 1e308, "delays": [0, 2**52]}
+            row |= {"loss": 5e-324 if row["round"] % 2 else 1e99, "delays": [1, 12]}
         if row["event"] == "evaluation":
             row |= {"loss": -1e308 if row["round"] % 2 else 1e308, ODD: 1.0}
     (path / "events.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -154,6 +154,7 @@ def test_integers_need_whole_ends(ends: tuple[Any, Any]) -> None:
     ("make", "text"),
     [
         (lambda: tg.Uniform(-1, 2), "Uniform needs 0 <= low <= high, got Uniform(low=-1, high=2)."),
+        (lambda: tg.Uniform(1, 2, 3), "Uniform has no argument after `high`, got 3."),  # type: ignore[call-arg]
         (lambda: tg.Uniform(3, 2), "Uniform needs 0 <= low <= high, got Uniform(low=3, high=2)."),
         (lambda: tg.Uniform(0, math.inf), "Uniform needs 0 <= low <= high, got Uniform(low=0, high=inf)."),
         (lambda: tg.Uniform(math.nan, 1), "Uniform needs 0 <= low <= high, got Uniform(low=nan, high=1)."),
@@ -171,7 +172,10 @@ def test_integers_need_whole_ends(ends: tuple[Any, Any]) -> None:
         (lambda: tg.Link(latency=-1), "Link needs latency >= 0, down > 0, up > 0, got Link(latency=-1, "),
         (lambda: tg.Link(down=0), "Link needs latency >= 0, down > 0, up > 0, got Link(latency=0.0, down=0, up=inf)."),
         (lambda: tg.Link(up=0), "Link needs latency >= 0, down > 0, up > 0, got Link(latency=0.0, down=inf, up=0)."),
-        (lambda: tg.Group("a", -1, tg.Trace((1.0,))), "Group needs clients >= 0, got Group(name='a', clients=-1, "),
+        (lambda: tg.Group("a", -1, tg.Trace((1.0,))), "Group needs a whole number of clients, 0 or more, got "),
+        (lambda: tg.Group("a", 2.5, tg.Trace((1.0,))), "Group needs a whole number of clients, 0 or more, got "),  # type: ignore[arg-type]
+        (lambda: tg.Group("a", 10, 2.0), "`runtime` of a group must be a distribution, got 2.0. Use Integer(1, 2) or "),  # type: ignore[arg-type]
+        (lambda: Fleet(tg.Group("a", 1, tg.Trace((1.0,)))), "`groups` must be a tuple of groups, got Group("),  # type: ignore[arg-type]
         (lambda: Crash(0, -1), "Crash needs 0 <= at < back, got Crash(client=0, at=-1, back=None)."),
         (lambda: Crash(0, 5, 5), "Crash needs 0 <= at < back, got Crash(client=0, at=5, back=5)."),
         (lambda: Crash(0, 5, math.inf), "Crash needs 0 <= at < back, got Crash(client=0, at=5, back=inf)."),

@@ -53,6 +53,7 @@ def test_the_docs_name_every_public_name() -> None:
         (tardygrad.tasks.fashion, {"client": 4}, "has no argument `client`. Did you mean 'clients'?"),
         (tardygrad.SimPool, {"worker": 2}, "SimPool has no argument `worker`. Did you mean 'workers'?"),
         (tardygrad.TorchTask, {"los": 2}, "TorchTask has no argument `los`. Did you mean 'loss'?"),
+        (tardygrad.LogNormal, {"mean": 1}, "LogNormal has no argument `mean`. Did you mean 'median'?"),
         (tardygrad.shard, {"xyz": 2}, "shard has no argument `xyz`. Its arguments are data, clients, how, "),
     ],
 )

@@ -17,13 +17,16 @@ from typing import Any
 import typer
 
 from tardygrad.core.method import Method
+from tardygrad.errors import described
+from tardygrad.fleet import Fleet
+from tardygrad.methods.constructor import MethodSettings
 from tardygrad.spec import kinds as spec
-from tardygrad.spec.signature import Make, Parameter, rule, written
+from tardygrad.spec.signature import Make, Parameters, rule, written
 from tardygrad_command.commands import app
 
 ROOT = Path(__file__).parent.parent
 MARKED = re.compile(r"(<!-- table: ([\w ]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
-COMMON = {"method": Method, "fleet": spec.afflicted}  # the keys of every kind, and where they are documented
+COMMON = {"method": described(Method), "fleet": described(Fleet) | described(Fleet.linked)}  # the keys of every kind
 
 
 def table(headings: tuple[str, ...], rows: Iterable[Iterable[str]]) -> str:
@@ -69,24 +72,25 @@ def constructors() -> str:
     """The signatures of the methods."""
     rows = []
     for kind, make in spec.KINDS["method"].items():
-        names = [name for name in inspect.signature(make).parameters if name != "how"]
+        names = [name for name in inspect.signature(make).parameters if name not in MethodSettings.__annotations__]
         rows.append((f"`{kind}(*, {', '.join(names)}, …)`", _title(make)[1]))
     return table(("name", "what it is"), rows)
 
 
 def kinds(name: str) -> str:
     """The kinds of a table of a spec, with their keys and defaults."""
-    common = spec.parameters(spec.afflicted) if name == "fleet" else {}
-    if name == "method":
-        fields = {field.name: field.default for field in dataclasses.fields(Method)}
-        common = {key: Parameter(None, fields[key]) for key in _documented(Method)}
+    common = {}
+    if name == "fleet":
+        common = {key: parameter for key, parameter in spec.keys_of(name, Fleet).items() if key != "groups"}
+    elif name == "method":
+        shared = {"buffer", "mode", *MethodSettings.__annotations__}
+        common = {key: parameter for key, parameter in spec.parameters(Method).items() if key in shared}
     groups: dict[str, list[str]] = defaultdict(list)
     for kind, make in spec.KINDS[name].items():
-        own = {k: p for k, p in spec.keys_of(name, make).items() if k not in common or p.default != _default(common[k])}
+        own = {k: p for k, p in spec.keys_of(name, make).items() if k not in common or p.default != common[k].default}
         groups[_keys(own)].append(f'`kind = "{kind}"`')
     rows = [(", ".join(names), keys) for keys, names in groups.items()]
-    shared = {key: parameter for key, parameter in common.items() if key != "fleet"}
-    return table(("kind", "keys"), [*rows, *([("all", _keys(shared))] if shared else [])])
+    return table(("kind", "keys"), [*rows, *([("all", _keys(common))] if common else [])])
 
 
 def keys(name: str) -> str:
@@ -94,9 +98,9 @@ def keys(name: str) -> str:
     makes: dict[str, Make] = spec.KINDS.get(name, {"run": spec.RunTable})
     meanings: dict[str, dict[tuple[str, str], list[str]]] = defaultdict(lambda: defaultdict(list))
     for kind, make in makes.items():
-        texts = (_documented(COMMON[name]) if name in COMMON else {}) | _documented(make)
+        texts = COMMON.get(name, {}) | described(make)
         for key, parameter in spec.keys_of(name, make).items():
-            meanings[key][rule(parameter.hint), texts[key]].append(kind)
+            meanings[key][rule(parameter.annotation), texts[key].rstrip(".")].append(kind)
     rows = []
     for key, found in meanings.items():
         most, *_ = ordered = sorted(found, key=lambda meaning: -len(found[meaning]))
@@ -109,28 +113,25 @@ def keys(name: str) -> str:
 
 def run() -> str:
     """The table [run]."""
-    texts, known = _documented(spec.RunTable), spec.parameters(spec.RunTable)
-    return table(("key", "default", "meaning"), [(f"`{k}`", _shown(p) or "none", texts[k]) for k, p in known.items()])
+    texts, known = described(spec.RunTable), spec.parameters(spec.RunTable)
+    rows = [(f"`{k}`", _shown(p) or "none", texts[k].rstrip(".")) for k, p in known.items()]
+    return table(("key", "default", "meaning"), rows)
 
 
-def _default(parameter: Parameter) -> Any:
-    return inspect.Parameter.empty if parameter.default is dataclasses.MISSING else parameter.default
-
-
-def _keys(known: dict[str, Parameter]) -> str:
+def _keys(known: Parameters) -> str:
     """Required keys first, then the others with their defaults."""
-    required = [f"`{key}`" for key, parameter in known.items() if _default(parameter) is inspect.Parameter.empty]
-    optional = [f"`{k}` {_shown(p)}".rstrip() for k, p in known.items() if _default(p) is not inspect.Parameter.empty]
+    required = [f"`{key}`" for key, parameter in known.items() if parameter.default is inspect.Parameter.empty]
+    optional = [f"`{k}` {_shown(p)}".rstrip() for k, p in known.items() if p.default is not inspect.Parameter.empty]
     return "; ".join(filter(None, (", ".join(required), ", ".join(optional)))) or "none"
 
 
-def _shown(parameter: Parameter) -> str:
+def _shown(parameter: inspect.Parameter) -> str:
     """A default, in TOML; nothing for None and for keys that have none."""
-    default = _default(parameter)
+    default = parameter.default
     if default is None or default is inspect.Parameter.empty or default == ():
         return ""
     if dataclasses.is_dataclass(default):
-        pairs = written(parameter.hint, default).items()
+        pairs = written(parameter.annotation, default).items()
         return f"{{{', '.join(f'{key} = {json.dumps(value)}' for key, value in pairs)}}}"
     return f"{default:g}" if isinstance(default, float) else json.dumps(default)
 
@@ -142,14 +143,6 @@ def _title(make: Make) -> tuple[str, str]:
         if colon:
             return name, text.rstrip(".")
     raise ValueError(f"{make} needs a docstring that begins with `Name: what it does.`")
-
-
-def _documented(make: Make) -> dict[str, str]:
-    """The `Args:` of a docstring."""
-    doc = inspect.getdoc(make) or ""
-    _, _, text = doc.partition("Args:\n")
-    found = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", text, re.MULTILINE)
-    return {name: " ".join(meaning.split()).rstrip(".") for name, meaning in found}
 
 
 TABLES = {"commands": commands, "methods": methods, "constructors": constructors, "run": run}

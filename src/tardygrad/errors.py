@@ -14,6 +14,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import math
+import re
 from collections.abc import Callable, Iterable
 from functools import cache, wraps
 from numbers import Real
@@ -90,8 +91,10 @@ def checked_call(make: Callable[P, R]) -> Callable[P, R]:
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         known = _arguments(make)
         if len(args) > len(by_position):
-            extra, first = args[len(by_position)], next(one for one in known if one not in by_position)
-            raise Invalid(f"{name} takes its settings by name, got {extra!r}. Use {name}({first}=..., ...).")
+            extra, named = args[len(by_position)], [one for one in known if one not in by_position]
+            if not named:
+                raise Invalid(f"{name} has no argument after `{known[-1]}`, got {extra!r}.")
+            raise Invalid(f"{name} takes its settings by name, got {extra!r}. Use {name}({named[0]}=..., ...).")
         for key in kwargs:
             if key not in known:
                 fix = nearest(key, known) or f" Its arguments are {', '.join(known)}."
@@ -115,3 +118,38 @@ def _arguments(make: Callable[..., object]) -> list[str]:
         elif name not in ("self", "cls"):
             names.append(name)
     return names
+
+
+def passes_to(*targets: Callable[..., object]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """A decorator for functions that pass arguments to others, so that help and specs show those arguments in full.
+
+    The arguments in the function's `**` get the types and defaults of the targets; arguments that its docstring leaves
+    out get the descriptions of the targets.
+    """
+
+    def decorate(make: Callable[P, R]) -> Callable[P, R]:
+        signature, hints = inspect.signature(make), get_type_hints(make)
+        theirs = {key: found for each in targets for key, found in inspect.signature(each).parameters.items()}
+        parameters: list[inspect.Parameter] = []
+        for name, parameter in signature.parameters.items():
+            if parameter.kind is not parameter.VAR_KEYWORD:
+                parameters.append(parameter)
+                continue
+            for key, hint in get_type_hints(get_args(hints[name])[0]).items():  # of Unpack[a TypedDict]
+                parameters.append(theirs[key].replace(kind=parameter.KEYWORD_ONLY, annotation=hint))
+        make.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        make.__annotations__ = {p.name: p.annotation for p in parameters} | {"return": signature.return_annotation}
+        own, texts = described(make), {key: text for each in targets for key, text in described(each).items()}
+        lines = [f"    {p.name}: {texts[p.name]}" for p in parameters if p.name not in own and p.name in texts]
+        text, blank, example = (inspect.getdoc(make) or "").partition("\n\n>>>")
+        make.__doc__ = "\n".join([text if own else f"{text}\n\nArgs:", *lines]) + blank + example
+        return make
+
+    return decorate
+
+
+def described(make: Callable[..., object]) -> dict[str, str]:
+    """The descriptions of a function's or a class's arguments in its docstring."""
+    _, _, text = (inspect.getdoc(make) or "").partition("Args:\n")
+    found = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", text, re.MULTILINE)
+    return {name: " ".join(description.split()) for name, description in found}

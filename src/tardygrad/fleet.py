@@ -141,7 +141,10 @@ class Group:
     link: Link = Link()
 
     def __post_init__(self) -> None:
-        _check(self.clients >= 0, self, "clients >= 0")
+        _check(isinstance(self.clients, int) and self.clients >= 0, self, "a whole number of clients, 0 or more")
+        if not isinstance(self.runtime, Runtime):
+            fix = "Use Integer(1, 2) or Exponential(2.0), for example."
+            raise Invalid(f"`runtime` of a group must be a distribution, got {self.runtime!r}. {fix}")
 
 
 @dataclass(frozen=True)
@@ -223,9 +226,13 @@ class Fleet:
     """Groups of clients and their faults. Clients are numbered group by group, from 0.
 
     Args:
-        groups: the classes of clients.
+        groups: classes of clients, each with `name`, `clients`, `runtime` and optionally `link`.
         server_time: seconds the server spends on each update; updates that arrive meanwhile wait in line.
-        crashes, slow, available, faults: what goes wrong, and when.
+        crashes: when clients are lost, each with `client`, `at` and, if the client comes back, `back`.
+        slow: slow-downs, each with `client`, `at`, `until` and `factor`; a factor of inf is a pause.
+        available: when clients work, each with `client`, `windows` (pairs of start and end) and, if they repeat,
+            `period`.
+        faults: faulty jobs, each with `client`, `job` (its number, from 0) and `sends`: "nan" or "twice".
 
     >>> Fleet.paper(clients=40, stragglers="large").classes[16:18]
     ('small', 'medium')
@@ -239,16 +246,13 @@ class Fleet:
     faults: tuple[Fault, ...] = ()
 
     def __post_init__(self) -> None:
+        if not isinstance(self.groups, tuple | list) or not all(isinstance(group, Group) for group in self.groups):
+            raise Invalid(f"`groups` must be a tuple of groups, got {self.groups!r}. Use Fleet((Group(...), ...)).")
         if self.clients < 1:
             raise Invalid("a fleet needs at least one client, got none.")
         if not 0 <= self.server_time < math.inf:
             raise Invalid(f"`server_time` must be finite and 0 or more, got {self.server_time:g}.")
-        events: tuple[Crash | Slow | Available | Fault, ...] = (
-            *self.crashes,
-            *self.slow,
-            *self.available,
-            *self.faults,
-        )
+        events: list[Crash | Slow | Available | Fault] = [*self.crashes, *self.slow, *self.available, *self.faults]
         for event in events:
             if not 0 <= event.client < self.clients:
                 raise Invalid(f"a fault's client must be between 0 and {self.clients - 1}, got {event}.")
@@ -346,7 +350,11 @@ class Fleet:
         return replace(self, faults=(*self.faults, Fault(client, job, sends)))
 
     def linked(self, link: Link) -> Fleet:
-        """The same fleet, with every client behind the given link."""
+        """The same fleet, with every client behind the given link.
+
+        Args:
+            link: latency and bandwidth of every client.
+        """
         return replace(self, groups=tuple(replace(group, link=link) for group in self.groups))
 
 
@@ -358,3 +366,7 @@ def _apportion(total: int, shares: tuple[int, ...]) -> list[int]:
     for i in by_remainder[: total - sum(counts)]:
         counts[i] += 1
     return counts
+
+
+for _class in (Uniform, Integer, LogNormal, Exponential, Pareto, Trace, Link, Group, Fleet):
+    _class.__init__ = checked_call(_class.__init__)  # type: ignore[method-assign]

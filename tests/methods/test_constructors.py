@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 import tardygrad as tg
-from tardygrad.core.method import MethodSettings
+from tardygrad.errors import described
+from tardygrad.methods.constructor import MethodSettings
 from tardygrad.spec.kinds import KINDS
 from tardygrad.spec.signature import parameters
 
@@ -47,4 +48,16 @@ def test_every_method_answers_so_and_shows_its_signature(kind: str) -> None:
     assert refusal(METHODS[kind], momentun=1).startswith(f"{kind} has no argument `momentun`.")
     known = parameters(METHODS[kind])
     assert MethodSettings.__annotations__.keys() | {"buffer", "mode", "local_lr"} <= known.keys()
-    assert list(inspect.signature(METHODS[kind]).parameters)[-1] == "how"
+    assert list(inspect.signature(METHODS[kind]).parameters) == list(known)
+
+
+@pytest.mark.parametrize("kind", METHODS)
+def test_the_help_of_every_method_describes_every_setting_once(kind: str) -> None:
+    assert described(METHODS[kind]).keys() == parameters(METHODS[kind]).keys()
+    for name in parameters(METHODS[kind]):
+        assert METHODS[kind].__doc__.count(f"\n    {name}: ") == 1
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS["task"] if kind != "quadratic"])
+def test_the_help_of_a_task_describes_what_it_passes_on(kind: str) -> None:
+    assert described(KINDS["task"][kind]).keys() == parameters(KINDS["task"][kind]).keys()

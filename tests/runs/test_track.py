@@ -186,7 +186,7 @@ def test_bad_names_missing_packages_and_missing_records_are_refused(
 
 
 def test_a_spec_knows_the_same_trackers() -> None:
-    words = get_args(get_args(spec.parameters(spec.RunTable)["track"].hint)[0])
+    words = get_args(get_args(spec.parameters(spec.RunTable)["track"].annotation)[0])
     assert list(words) == list(track.TRACKERS)
     asked = spec.load("quadratic", ['run.track=["mlflow", "wandb"]'])
     assert asked.run.track == ("mlflow", "wandb")

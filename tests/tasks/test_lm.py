@@ -222,8 +222,8 @@ def test_absent_packages_say_how_to_get_them(rhyme, monkeypatch):
     with pytest.raises(Invalid) as caught:
         lm(clients=1, text=rhyme, tokens="bpe")
     assert str(caught.value) == (
-        "tokens='bpe' needs tokenizers, which is not installed. Use pip install -c constraints.txt -e '.[hf]', or "
-        "tokens='byte'."
+        "tokens='bpe', unlike tokens='byte', needs tokenizers, which is not installed. "
+        "Use pip install -c constraints.txt -e '.[hf]'."
     )
     monkeypatch.setitem(sys.modules, "pydoc_data.topics", None)
     with pytest.raises(Invalid, match="text='python' needs pydoc_data, which this Python lacks"):

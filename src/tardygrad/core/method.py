@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
-from typing import Literal, TypedDict, get_args
+from typing import Literal, get_args
 
 from torch import Tensor
 
@@ -97,6 +97,7 @@ class Method:
         local_epochs: local work K as passes over the client's data; set this or `local_steps`.
         mode: who works when: "sync" rounds wait for M sampled clients, "server" sends a new model when a round ends,
             "client" at once.
+        keep: keep the optimizer's state from one job of a client to the next.
         max_delay: refuse updates with a larger delay than this; None refuses none.
         concurrency: clients that work at once; None is all of them (in mode "sync", M).
         dispatch: who gets a free place: the "same" client that left it, or a "random" idle one.
@@ -183,13 +184,3 @@ def check_method(method: object) -> None:
 def without_addresses(text: str) -> str:
     """The text of an object that names functions, without their addresses in memory, which differ in every process."""
     return re.sub(r" at 0x[0-9a-f]+", "", text)
-
-
-class MethodSettings(TypedDict, total=False):
-    """The settings of `Method` that every constructor passes on; for `buffer` and `mode` it has its own defaults."""
-
-    local_steps: int | None
-    local_epochs: int | None
-    max_delay: int | None
-    concurrency: int | None
-    dispatch: Dispatch

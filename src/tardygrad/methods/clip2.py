@@ -17,14 +17,14 @@ from typing import Literal, Unpack
 
 from tardygrad.core import algorithm, transforms
 from tardygrad.core.clipping import Norm
-from tardygrad.core.method import Method, MethodSettings, Mode
+from tardygrad.core.method import Method, Mode
 from tardygrad.core.schedules import Schedule, lift
 from tardygrad.core.transforms import chain, scale
-from tardygrad.errors import checked_call
+from tardygrad.methods.constructor import MethodSettings, constructor, local
 from tardygrad.theory.prescribed import prescribed
 
 
-@checked_call
+@constructor
 def clip2(
     *,
     local_lr: float | Schedule,
@@ -45,35 +45,25 @@ def clip2(
     """Clip².
 
     Args:
-        local_lr: learning rate η_ℓ of the local steps, read at the round whose model the client pulled.
-        local_clip: threshold u of the local steps; inf switches clipping off.
         lr: learning rate η of the server, read at its round.
         clip: threshold ũ of the server's step; inf switches clipping off.
-        local_lower: BiClip's lower threshold d of the local steps; 0 switches it off.
         lower: BiClip's lower threshold of the server's step.
-        norm: clip each coordinate, or the norm of the whole vector ("l2").
         downplay: SD: divide an update by its delay.
         compensate: DC: correct an update for the drift of the model since the client pulled it.
         schedule: "theory" makes the four numbers c · t^exponent, as the theorem says for the noise's tail index
             (`tardygrad theory` prints them); "theory-tolerant" and "theory-unknown-tail" are its other two without SD.
         tail: α of the noise, above 1 and at most 2; what schedules of the theory need.
-        how: `buffer`, `local_steps` or `local_epochs`, `mode`, `max_delay`, `concurrency`, `dispatch` of `Method`.
 
     >>> str(clip2(local_lr=0.01, local_clip=0.5, lr=0.1, clip=1.0, buffer=10, local_steps=5, downplay=True))
     'Clip² (server-centric, M=10, K=5, downplayed)'
     """
     at = prescribed("clip2", schedule, tail, downplay=downplay, compensate=compensate)
-    local_lr, local_clip = at("local_lr", local_lr), at("local_clip", local_clip)
-    lr, clip = at("lr", lr), at("clip", clip)
     return Method(
         name="Clip²",
-        inner=chain(
-            transforms.clip(lift("local_clip", local_clip, finite=False), lift("local_lower", local_lower), norm),
-            scale(lift("local_lr", local_lr)),
-        ),
+        inner=local(at("local_lr", local_lr), at("local_clip", local_clip), local_lower=local_lower, norm=norm),
         outer=chain(
-            transforms.clip(lift("clip", clip, finite=False), lift("lower", lower), norm),
-            scale(lift("lr", lr)),
+            transforms.clip(lift("clip", at("clip", clip), finite=False), lift("lower", lower), norm),
+            scale(lift("lr", at("lr", lr))),
         ),
         weight=algorithm.downplay if downplay else None,
         compensate=compensate,

@@ -22,14 +22,14 @@ from typing import Literal, Unpack
 import torch
 from torch import Tensor
 
-from tardygrad.core.method import Curvature, Method, MethodSettings, Mode
+from tardygrad.core.method import Curvature, Method, Mode
 from tardygrad.core.schedules import Schedule, lift
 from tardygrad.core.transforms import State, Step, Transform, below_one, check_epsilon, scale, stateless
-from tardygrad.errors import Invalid, check_number, checked_call
-from tardygrad.methods.local import local
+from tardygrad.errors import Invalid, check_number
+from tardygrad.methods.constructor import MethodSettings, constructor, local
 
 
-@checked_call
+@constructor
 def dcasgd(
     *,
     local_lr: float | Schedule,
@@ -47,17 +47,14 @@ def dcasgd(
     """DC-ASGD.
 
     Args:
-        local_lr: learning rate η_ℓ of the local steps, read at the round whose model the client pulled.
         lr: learning rate η of the server, read at its round.
         adaptive: DC-ASGD-a; else -c.
         strength: λ₀; None is 0.04, and 2 if it is adaptive.
         decay: m.
         eps: ε.
         source: what g² is with several local steps.
-        local_clip: threshold u of the local steps; inf switches clipping off.
         buffer: M; 1 is the paper's.
         mode: with M = 1 "server" and "client" are the same.
-        how: `local_steps` or `local_epochs`, `max_delay`, `concurrency`, `dispatch` of `Method`.
 
     >>> str(dcasgd(local_lr=0.1, local_steps=1))
     'DC-ASGD-c (client-centric, M=1, K=1, compensated)'

@@ -18,14 +18,13 @@ from typing import Unpack
 
 from tardygrad.core import transforms
 from tardygrad.core.clipping import Norm
-from tardygrad.core.method import Method, MethodSettings, Mode
+from tardygrad.core.method import Method, Mode
 from tardygrad.core.schedules import Schedule, lift
 from tardygrad.core.torch_inner import Options
-from tardygrad.errors import checked_call
-from tardygrad.methods.local import local
+from tardygrad.methods.constructor import MethodSettings, constructor, local
 
 
-@checked_call
+@constructor
 def diloco(
     *,
     local_lr: float | Schedule,
@@ -43,16 +42,9 @@ def diloco(
     """DiLoCo.
 
     Args:
-        local_lr: learning rate η_ℓ of the local steps, read at the round whose model the client pulled.
         lr: learning rate η of the server, read at its round.
         momentum: the server's momentum β.
-        optimizer: name of the class of `torch.optim` that makes the local steps.
-        options: its arguments, such as {"weight_decay": 0.1}.
-        keep: keep the optimizer's state from one job of a client to the next.
-        local_clip: threshold u of the local steps; inf switches clipping off.
-        norm: clip each coordinate, or the norm of the whole vector ("l2").
         mode: "sync" is the paper's, with `buffer` all clients.
-        how: `buffer`, `local_steps` or `local_epochs`, `max_delay`, `concurrency`, `dispatch` of `Method`.
 
     >>> str(diloco(local_lr=4e-4, buffer=8, local_steps=500))
     'DiLoCo (synchronous, M=8, K=500)'

@@ -25,18 +25,18 @@ import math
 from typing import Literal, Unpack
 
 from tardygrad.core.dylu import Pace
-from tardygrad.core.method import Method, MethodSettings, Mode
+from tardygrad.core.method import Method, Mode
 from tardygrad.core.schedules import Schedule, lift
 from tardygrad.core.torch_inner import Options
 from tardygrad.core.transforms import delayed_nesterov
-from tardygrad.errors import Invalid, check_integer, checked_call
-from tardygrad.methods.local import local
+from tardygrad.errors import Invalid, check_integer
+from tardygrad.methods.constructor import MethodSettings, constructor, local
 
 LONGEST = 10**9
 """The largest N: with more, an arrival would move x by less than float32 can represent."""
 
 
-@checked_call
+@constructor
 def dn_dylu(
     *,
     local_lr: float | Schedule,
@@ -60,22 +60,17 @@ def dn_dylu(
     """DN, with DyLU or without.
 
     Args:
-        local_lr: learning rate η_ℓ of the local steps, read at the round whose model the client pulled.
         lr: η, read at the server's round: the rate of N arrivals together.
         period: N, the arrivals between two updates of the momentum.
         momentum: the server's momentum β.
         c: the share of the momentum that every arrival gets, from 0 (all of it at the N-th) to 1/N.
-        local_clip: threshold u of the local steps; inf switches clipping off.
         dylu: fewer local steps for slower clients; False gives everyone K.
         percentile: DyLU compares with that of the measured speeds; 100 is the fastest.
         smoothing: how much of a client's measured speed stays when a new measurement comes in.
         rounding: of K_i, "floor" (the paper's) or "ceil" (HALoS's).
         least: the smallest K_i; 5 in its authors' notebook.
         optimizer: name of the class of `torch.optim` for the local steps; the paper's is "AdamW", with keep=True.
-        options: arguments of the optimizer, such as {weight_decay = 0.1}.
-        keep: keep the optimizer's state from one job of a client to the next.
         buffer: M; 1 is the paper's, more takes the mean of M updates for an arrival.
-        how: `local_steps` or `local_epochs`, `mode`, `max_delay`, `concurrency`, `dispatch` of `Method`.
 
     >>> str(dn_dylu(local_lr=0.1, lr=0.7, period=4, local_steps=20, mode="client"))
     'DN+DyLU (client-centric, M=1, K=20)'

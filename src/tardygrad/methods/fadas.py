@@ -20,14 +20,13 @@ from __future__ import annotations
 import math
 from typing import Unpack
 
-from tardygrad.core.method import Method, MethodSettings, Mode
+from tardygrad.core.method import Method, Mode
 from tardygrad.core.schedules import Schedule, lift
 from tardygrad.core.transforms import LateRate, amsgrad
-from tardygrad.errors import checked_call
-from tardygrad.methods.local import local
+from tardygrad.methods.constructor import MethodSettings, constructor, local
 
 
-@checked_call
+@constructor
 def fadas(
     *,
     local_lr: float | Schedule,
@@ -46,7 +45,6 @@ def fadas(
     """FADAS.
 
     Args:
-        local_lr: learning rate η_ℓ of the local steps, read at the round whose model the client pulled.
         lr: learning rate η of the server, read at its round.
         tau_c: τ_c, the rounds that an update may have missed before the rate falls; inf: it never does.
         beta1: β₁ of the server's AMSGrad.
@@ -55,8 +53,6 @@ def fadas(
             rounding decides, and runs that agree but for rounding part sooner than with other methods.
         lr_rule: how the rate falls.
         bias_correction: correct the bias of the first steps.
-        local_clip: threshold u of the local steps; inf, the paper's, switches clipping off.
-        how: `buffer`, `local_steps` or `local_epochs`, `mode`, `max_delay`, `concurrency`, `dispatch` of `Method`.
 
     >>> str(fadas(local_lr=0.1, lr=0.001, tau_c=4, buffer=5, local_steps=5, concurrency=25, dispatch="random"))
     'FADAS (server-centric, M=5, K=5)'

@@ -23,17 +23,17 @@ from typing import Literal, Unpack
 import torch
 from torch import Tensor
 
-from tardygrad.core.method import Method, MethodSettings, Mode, Weight
+from tardygrad.core.method import Method, Mode, Weight
 from tardygrad.core.schedules import Schedule, lift
 from tardygrad.core.transforms import State, Step, Transform, scale, tethered
 from tardygrad.core.weights import Polynomial, Staleness
-from tardygrad.errors import Invalid, checked_call
-from tardygrad.methods.local import local
+from tardygrad.errors import Invalid
+from tardygrad.methods.constructor import MethodSettings, constructor, local
 
 PUBLISHED = Polynomial(exponent=0.5)
 
 
-@checked_call
+@constructor
 def fedasync(
     *,
     local_lr: float | Schedule,
@@ -49,7 +49,6 @@ def fedasync(
     """FedAsync.
 
     Args:
-        local_lr: learning rate η_ℓ of the local steps, read at the round whose model the client pulled.
         lr: η, the weight of a fresh update's model, read at the server's round.
         weight: weight S of an update by the rounds it missed; None is constant.
         rho: ρ of the proximal term; 0 switches it off.
@@ -57,7 +56,6 @@ def fedasync(
         local_clip: u of the local steps, the term's gradient included, read as local_lr; inf switches clipping off.
         buffer: M; 1 is the paper's.
         mode: with M = 1 "server" and "client" are the same.
-        how: `local_steps` or `local_epochs`, `max_delay`, `concurrency`, `dispatch` of `Method`.
 
     >>> str(fedasync(local_lr=0.1, local_steps=5))
     'FedAsync (client-centric, M=1, K=5, weighted)'

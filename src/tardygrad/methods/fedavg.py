@@ -15,15 +15,14 @@ from __future__ import annotations
 import math
 from typing import Unpack
 
-from tardygrad.core.method import Method, MethodSettings, Mode
+from tardygrad.core.method import Method, Mode
 from tardygrad.core.schedules import Schedule, lift
 from tardygrad.core.torch_inner import Options
 from tardygrad.core.transforms import scale
-from tardygrad.errors import checked_call
-from tardygrad.methods.local import local
+from tardygrad.methods.constructor import MethodSettings, constructor, local
 
 
-@checked_call
+@constructor
 def fedavg(
     *,
     local_lr: float | Schedule,
@@ -39,14 +38,7 @@ def fedavg(
     """FedAvg.
 
     Args:
-        local_lr: learning rate η_ℓ of the local steps, read at the round whose model the client pulled.
         lr: learning rate η of the server, read at its round.
-        local_clip: threshold u of the local steps; inf switches clipping off.
-        optimizer: name of the class of `torch.optim` that makes the local steps.
-        options: arguments of the optimizer, such as {weight_decay = 0.1}.
-        keep: keep the optimizer's state from one job of a client to the next.
-        mode: who works when; "sync" is the paper's.
-        how: `buffer`, `local_steps` or `local_epochs`, `max_delay`, `concurrency`, `dispatch` of `Method`.
 
     >>> str(fedavg(local_lr=0.1, buffer=10, local_epochs=1))
     'FedAvg (synchronous, M=10, K=1 epoch)'

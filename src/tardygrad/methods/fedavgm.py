@@ -16,13 +16,12 @@ import math
 from typing import Unpack
 
 from tardygrad.core import transforms
-from tardygrad.core.method import Method, MethodSettings, Mode
+from tardygrad.core.method import Method, Mode
 from tardygrad.core.schedules import Schedule, lift
-from tardygrad.errors import checked_call
-from tardygrad.methods.local import local
+from tardygrad.methods.constructor import MethodSettings, constructor, local
 
 
-@checked_call
+@constructor
 def fedavgm(
     *,
     local_lr: float | Schedule,
@@ -36,12 +35,8 @@ def fedavgm(
     """FedAvgM.
 
     Args:
-        local_lr: learning rate η_ℓ of the local steps, read at the round whose model the client pulled.
         lr: learning rate η of the server, read at its round.
         momentum: the server's momentum β.
-        local_clip: threshold u of the local steps; inf switches clipping off.
-        mode: who works when; "sync" is the paper's.
-        how: `buffer`, `local_steps` or `local_epochs`, `max_delay`, `concurrency`, `dispatch` of `Method`.
 
     >>> str(fedavgm(local_lr=0.1, buffer=10, local_steps=5))
     'FedAvgM (synchronous, M=10, K=5)'

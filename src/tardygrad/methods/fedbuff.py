@@ -22,18 +22,18 @@ from __future__ import annotations
 import math
 from typing import Literal, Unpack
 
-from tardygrad.core.method import Denominator, Method, MethodSettings, Mode
+from tardygrad.core.method import Denominator, Method, Mode
 from tardygrad.core.schedules import Schedule, lift
 from tardygrad.core.torch_inner import Options
 from tardygrad.core.transforms import scale
 from tardygrad.core.weights import Polynomial, Staleness
-from tardygrad.errors import Invalid, checked_call
-from tardygrad.methods.local import local
+from tardygrad.errors import Invalid
+from tardygrad.methods.constructor import MethodSettings, constructor, local
 
 PUBLISHED = Polynomial(exponent=0.5)
 
 
-@checked_call
+@constructor
 def fedbuff(
     *,
     local_lr: float | Schedule,
@@ -52,17 +52,10 @@ def fedbuff(
     """FedBuff.
 
     Args:
-        local_lr: learning rate η_ℓ of the local steps, read at the round whose model the client pulled.
         lr: learning rate η of the server, read at its round.
         weight: weight of an update by the rounds it missed; None counts every update fully.
         denominator: divide the sum by M ("buffer"), by Σ w ("weights") or by nothing ("one").
         toward: move along δ_i, or toward the client's model.
-        local_clip: threshold u of the local steps; inf switches clipping off.
-        optimizer: name of the class of `torch.optim` that makes the local steps.
-        options: arguments of the optimizer, such as {weight_decay = 0.1}.
-        keep: keep the optimizer's state from one job of a client to the next.
-        mode: who works when; "client" is the paper's.
-        how: `buffer`, `local_steps` or `local_epochs`, `max_delay`, `concurrency`, `dispatch` of `Method`.
 
     >>> str(fedbuff(local_lr=0.1, buffer=10, local_steps=5, concurrency=20, dispatch="random"))
     'FedBuff (client-centric, M=10, K=5, weighted)'

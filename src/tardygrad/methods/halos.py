@@ -21,18 +21,17 @@ from typing import Unpack
 
 from tardygrad.core.clipping import Norm
 from tardygrad.core.dylu import Pace
-from tardygrad.core.method import Method, MethodSettings, Mode, Regions
+from tardygrad.core.method import Method, Mode, Regions
 from tardygrad.core.schedules import Schedule, lift
 from tardygrad.core.torch_inner import Options
 from tardygrad.core.transforms import below_one, delayed_nesterov
-from tardygrad.errors import checked_call
+from tardygrad.methods.constructor import MethodSettings, constructor, local
 from tardygrad.methods.dn_dylu import check_period
-from tardygrad.methods.local import local
 
 PUBLISHED: Options = {"betas": [0.9, 0.95], "weight_decay": 0.1}
 
 
-@checked_call
+@constructor
 def halos(
     *,
     regions: int | tuple[int, ...],
@@ -70,15 +69,11 @@ def halos(
         period: N, the reports between two updates of its momentum.
         blend: α, the weight of the global model when a region receives it.
         exchange: seconds that a message between a region and the global server takes.
-        optimizer: name of the class of `torch.optim` that makes the local steps.
         options: arguments of the optimizer, such as {weight_decay = 0.1}; for AdamW, None is the paper's.
-        keep: keep the optimizer's state from one job of a client to the next.
-        local_clip: threshold u of the local steps; inf switches clipping off.
         norm: clip each coordinate, or the norm of the whole vector ("l2", the paper's).
         dylu: fewer local steps for slower clients; False gives everyone K.
         buffer: M of the regions; 1 is the paper's.
         mode: of the regions; with M = 1 "server" and "client" are the same.
-        how: `local_steps` or `local_epochs`, `max_delay`, `concurrency`, `dispatch` of `Method`, for each region.
 
     >>> str(halos(regions=2, local_lr=1e-3, local_steps=8))
     'HALoS (client-centric, M=1, K=8, 2 regions)'

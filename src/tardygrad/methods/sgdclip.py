@@ -17,14 +17,14 @@ from typing import Literal, Unpack
 
 from tardygrad.core import algorithm
 from tardygrad.core.clipping import Norm
-from tardygrad.core.method import Method, MethodSettings, Mode
+from tardygrad.core.method import Method, Mode
 from tardygrad.core.schedules import Schedule, lift
-from tardygrad.core.transforms import chain, clip, scale
-from tardygrad.errors import checked_call
+from tardygrad.core.transforms import scale
+from tardygrad.methods.constructor import MethodSettings, constructor, local
 from tardygrad.theory.prescribed import prescribed
 
 
-@checked_call
+@constructor
 def sgdclip(
     *,
     local_lr: float | Schedule,
@@ -43,31 +43,21 @@ def sgdclip(
     """SGDClip.
 
     Args:
-        local_lr: learning rate η_ℓ of the local steps, read at the round whose model the client pulled.
-        local_clip: threshold u of the local steps; inf switches clipping off.
         lr: learning rate η of the server, read at its round.
-        local_lower: BiClip's lower threshold d; 0 switches it off.
-        norm: clip each coordinate, or the norm of the whole vector ("l2").
         downplay: SD: divide an update by its delay.
         compensate: DC: correct an update for the drift of the model since the client pulled it.
         schedule: "theory" makes the three numbers c · t^exponent, as the theorem says for the noise's tail index
             (`tardygrad theory` prints them).
         tail: α of the noise, above 1 and at most 2; what the theory's schedule needs.
-        how: `buffer`, `local_steps` or `local_epochs`, `mode`, `max_delay`, `concurrency`, `dispatch` of `Method`.
 
     >>> str(sgdclip(local_lr=0.1, local_clip=0.5, lr=1.0, buffer=4, local_steps=5, mode="client"))
     'SGDClip (client-centric, M=4, K=5)'
     """
     at = prescribed("sgdclip", schedule, tail, downplay=downplay, compensate=compensate)
-    local_lr, local_clip = at("local_lr", local_lr), at("local_clip", local_clip)
-    lr = at("lr", lr)
     return Method(
         name="SGDClip",
-        inner=chain(
-            clip(lift("local_clip", local_clip, finite=False), lift("local_lower", local_lower), norm),
-            scale(lift("local_lr", local_lr)),
-        ),
-        outer=scale(lift("lr", lr)),
+        inner=local(at("local_lr", local_lr), at("local_clip", local_clip), local_lower=local_lower, norm=norm),
+        outer=scale(lift("lr", at("lr", lr))),
         weight=algorithm.downplay if downplay else None,
         compensate=compensate,
         buffer=buffer,

@@ -23,11 +23,11 @@ import math
 from typing import Literal, Unpack, get_args
 
 from tardygrad.core import transforms
-from tardygrad.core.method import Method, MethodSettings, Mode
+from tardygrad.core.method import Method, Mode
 from tardygrad.core.schedules import Schedule, lift
-from tardygrad.core.transforms import Transform, adaptive, chain, scale
-from tardygrad.errors import Invalid, checked_call
-from tardygrad.methods.local import local
+from tardygrad.core.transforms import adaptive, chain, scale
+from tardygrad.errors import Invalid
+from tardygrad.methods.constructor import MethodSettings, constructor, local
 
 Outer = Literal["avg", "biclip", "adagrad", "rmsprop", "adam"]
 Inner = Literal["sgd", "biclip", "l2clip", "adam"]
@@ -38,7 +38,7 @@ _WORDS = {
 _SQUARED = {("biclip", "biclip"): "Bi²Clip", ("adam", "adam"): "Adam²"}
 
 
-@checked_call
+@constructor
 def tailopt(
     *,
     outer: Outer = "biclip",
@@ -62,7 +62,6 @@ def tailopt(
     Args:
         outer: the server's step.
         inner: the clients' step.
-        local_lr: learning rate η_ℓ of the local steps, read at the round whose model the client pulled.
         lr: learning rate η of the server, read at its round.
         local_clip: u of inner "biclip" and "l2clip"; inf switches clipping off.
         local_lower: d of the same; 0 switches it off.
@@ -72,8 +71,6 @@ def tailopt(
         beta2: β₂ of outer "adam" and "rmsprop".
         eps: τ, added to the denominator of the server's step.
         unbiased: correct the bias of outer "adam".
-        mode: who works when; "sync" is the paper's.
-        how: `buffer`, `local_steps` or `local_epochs`, `max_delay`, `concurrency`, `dispatch` of `Method`.
 
     >>> str(tailopt(outer="rmsprop", local_lr=0.1, local_clip=1.0, local_lower=0.1, lr=0.01, buffer=10, local_steps=5))
     'RMSProp-BiClip (synchronous, M=10, K=5)'
@@ -82,48 +79,37 @@ def tailopt(
         if word not in known:
             raise Invalid(f"`{name}` must be one of {', '.join(known)}, got {word!r}.")
     clips = inner in ("biclip", "l2clip")
-    said = f"outer={outer!r}"
-    _unused(outer != "biclip", "clip", clip, math.inf, said)
-    _unused(outer != "biclip", "lower", lower, 0.0, said)
-    _unused(outer != "adam", "beta1", beta1, 0.9, said)
-    _unused(outer not in ("adam", "rmsprop"), "beta2", beta2, 0.99, said)
-    _unused(outer in ("avg", "biclip"), "eps", eps, 1e-3, said)
-    _unused(outer != "adam", "unbiased", unbiased, False, said)
+    step = f"outer={outer!r}"
+    _unused(outer != "biclip", "clip", clip, math.inf, step)
+    _unused(outer != "biclip", "lower", lower, 0.0, step)
+    _unused(outer != "adam", "beta1", beta1, 0.9, step)
+    _unused(outer not in ("adam", "rmsprop"), "beta2", beta2, 0.99, step)
+    _unused(outer in ("avg", "biclip"), "eps", eps, 1e-3, step)
+    _unused(outer != "adam", "unbiased", unbiased, False, step)
     _unused(not clips, "local_clip", local_clip, math.inf, f"inner={inner!r}")
     _unused(not clips, "local_lower", local_lower, 0.0, f"inner={inner!r}")
+    rate = lift("lr", lr)
+    if outer == "avg":
+        server = scale(rate)
+    elif outer == "biclip":
+        server = chain(transforms.clip(lift("clip", clip, finite=False), lift("lower", lower)), scale(rate))
+    else:
+        first = beta1 if outer == "adam" else 0.0
+        server = adaptive(rate, "sum" if outer == "adagrad" else "mean", first, beta2, eps, unbiased=unbiased)
     return Method(
         name=_SQUARED.get((outer, inner)) or f"{_WORDS[outer]}-{_WORDS[inner]}",
         inner=local(
             local_lr,
             local_clip,
             "Adam" if inner == "adam" else "SGD",
-            lower=local_lower,
+            local_lower=local_lower,
             norm="l2" if inner == "l2clip" else "coordinate",
         ),
-        outer=_outer(outer, lift("lr", lr), clip, lower, beta1, beta2, eps, unbiased),
+        outer=server,
         buffer=buffer,
         mode=mode,
         **how,
     )
-
-
-def _outer(
-    outer: Outer,
-    lr: Schedule,
-    clip: float | Schedule,
-    lower: float | Schedule,
-    beta1: float,
-    beta2: float,
-    eps: float,
-    unbiased: bool,
-) -> Transform:
-    if outer == "avg":
-        return scale(lr)
-    if outer == "biclip":
-        return chain(transforms.clip(lift("clip", clip, finite=False), lift("lower", lower)), scale(lr))
-    if outer == "adam":
-        return adaptive(lr, "mean", beta1, beta2, eps, unbiased=unbiased)
-    return adaptive(lr, "sum" if outer == "adagrad" else "mean", 0.0, beta2, eps)
 
 
 def _unused(holds: bool, name: str, value: object, default: float, why: str) -> None:

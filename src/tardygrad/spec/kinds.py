@@ -2,70 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass
+from inspect import Parameter
+from typing import Literal, cast
 
-from tardygrad import tasks
+from tardygrad import methods, tasks
 from tardygrad.engines.pool import Pool
 from tardygrad.engines.ray.pool import RayPool
 from tardygrad.engines.sim.pool import SimPool
 from tardygrad.engines.threads import ThreadPool
 from tardygrad.errors import Invalid, check_integer
-from tardygrad.fleet import Available, Crash, Fault, Fleet, Group, Link, Slow
-from tardygrad.methods.clip2 import clip2
-from tardygrad.methods.dcasgd import dcasgd
-from tardygrad.methods.diloco import diloco
-from tardygrad.methods.dn_dylu import dn_dylu
-from tardygrad.methods.fadas import fadas
-from tardygrad.methods.fedadam import fedadam
-from tardygrad.methods.fedasync import fedasync
-from tardygrad.methods.fedavg import fedavg
-from tardygrad.methods.fedavgm import fedavgm
-from tardygrad.methods.fedbuff import fedbuff
-from tardygrad.methods.fedyogi import fedyogi
-from tardygrad.methods.halos import halos
-from tardygrad.methods.sgdclip import sgdclip
-from tardygrad.methods.tailopt import tailopt
-from tardygrad.runs.run import LEAST, Settings
-from tardygrad.spec.signature import (
-    Make,
-    Parameters,
-    parameters,
-)
-
-
-def grouped(*, groups: tuple[Group, ...]) -> Fleet:
-    """Clients in groups.
-
-    Args:
-        groups: a list of tables with `name`, `clients`, `runtime` and optionally `link`.
-    """
-    return Fleet(groups)
-
-
-def afflicted(
-    fleet: Fleet,
-    *,
-    server_time: float = 0.0,
-    crashes: tuple[Crash, ...] = (),
-    slow: tuple[Slow, ...] = (),
-    available: tuple[Available, ...] = (),
-    faults: tuple[Fault, ...] = (),
-    link: Link | None = None,
-) -> Fleet:
-    """Add failures, slow-downs and links to a fleet: the keys of [fleet] that every kind takes.
-
-    Args:
-        server_time: seconds that the server needs for each update.
-        crashes: a list of tables with `client`, `at` and, if the client comes back, `back`.
-        slow: a list of tables with `client`, `at`, `until` and `factor`; a factor of inf is a pause.
-        available: a list of tables with `client`, `windows` (pairs of start and end) and, if they repeat, `period`.
-        faults: a list of tables with `client`, `job` (its number, from 0) and `sends`: "nan" or "twice".
-        link: latency and bandwidth of every client.
-    """
-    fleet = replace(fleet, server_time=server_time, crashes=crashes, slow=slow, available=available, faults=faults)
-    return fleet.linked(link) if link else fleet
-
+from tardygrad.fleet import Fleet, Link
+from tardygrad.runs.run import LEAST, Settings, complete
+from tardygrad.spec.signature import Make, Parameters, parameters
 
 ENGINES: dict[str, type[Pool]] = {"sim": SimPool, "threads": ThreadPool, "ray": RayPool}
 KINDS: dict[str, dict[str, Make]] = {
@@ -79,28 +28,16 @@ KINDS: dict[str, dict[str, Make]] = {
         "mnist": tasks.mnist,
         "quadratic": tasks.quadratic,
     },
-    "fleet": {"paper": Fleet.paper, "groups": grouped, "trace": Fleet.trace},
-    "method": {
-        "clip2": clip2,
-        "dcasgd": dcasgd,
-        "diloco": diloco,
-        "dn_dylu": dn_dylu,
-        "fadas": fadas,
-        "fedadam": fedadam,
-        "fedasync": fedasync,
-        "fedavg": fedavg,
-        "fedavgm": fedavgm,
-        "fedbuff": fedbuff,
-        "fedyogi": fedyogi,
-        "halos": halos,
-        "sgdclip": sgdclip,
-        "tailopt": tailopt,
-    },
+    "fleet": {"paper": Fleet.paper, "groups": Fleet, "trace": Fleet.trace},
+    "method": {name: make for name, make in sorted(vars(methods).items()) if callable(make)},
     "engine": {**ENGINES},
 }
 TABLES = (*KINDS, "run")
 FROM_OTHER_TABLES = ("task", "method", "fleet", "rounds")
-"""Arguments of engines and of `afflicted` that are not keys of their table, because other tables define them."""
+"""Arguments of engines that are not keys of their table, because other tables define them."""
+
+DEFAULTS = complete({"rounds": 1})
+"""The settings of a run that are not given."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,10 +55,10 @@ class RunTable:
     """
 
     rounds: int
-    seed: int = 0
-    evaluate_every: int = 10
-    checkpoint_every: int = 10
-    tail_every: int = 0
+    seed: int = DEFAULTS["seed"]
+    evaluate_every: int = DEFAULTS["evaluate_every"]
+    checkpoint_every: int = DEFAULTS["checkpoint_every"]
+    tail_every: int = DEFAULTS["tail_every"]
     threads: int = 1
     track: tuple[Literal["tensorboard", "wandb", "trackio", "mlflow"], ...] = ()
 
@@ -133,25 +70,22 @@ class RunTable:
 
     def settings(self) -> Settings:
         """The settings for `tardygrad.begin`."""
-        return {
-            "rounds": self.rounds,
-            "seed": self.seed,
-            "evaluate_every": self.evaluate_every,
-            "checkpoint_every": self.checkpoint_every,
-            "tail_every": self.tail_every,
-        }
+        return cast(Settings, {name: getattr(self, name) for name in LEAST})
 
 
 def keys_of(table: str, make: Make) -> Parameters:
-    """The keys that a kind of a table takes."""
-    found = {**parameters(make), **(parameters(afflicted) if table == "fleet" else {})}
-    return {key: parameter for key, parameter in found.items() if key not in FROM_OTHER_TABLES}
+    """The keys that a kind of a table takes; in [fleet], every kind also takes the fields of a fleet, and a link."""
+    known = dict(parameters(make))
+    if table == "fleet":
+        fields = {key: parameter for key, parameter in parameters(Fleet).items() if key != "groups"}
+        known |= fields | {"link": Parameter("link", Parameter.KEYWORD_ONLY, default=None, annotation=Link | None)}
+    return {key: parameter for key, parameter in known.items() if key not in FROM_OTHER_TABLES}
 
 
-def places(key: str, value: str = "VALUE") -> str:
+def suggest_table(key: str, value: str = "VALUE") -> str:
     """A hint for a key that was given without its table; empty if no table has it.
 
-    >>> places("rounds", "100")
+    >>> suggest_table("rounds", "100")
     'Write run.rounds=100.'
     """
     table, _, name = key.rpartition(".")

@@ -16,10 +16,10 @@ import math
 import reprlib
 import types
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import is_dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Required, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter
 
@@ -32,36 +32,20 @@ Table = dict[str, Any]
 Make = Callable[..., Any]
 """A constructor: a function or a class."""
 
-_REQUIRED = inspect.Parameter.empty
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 80
 
 
-class Parameter(NamedTuple):
-    """One keyword argument of a constructor."""
-
-    hint: Any
-    default: Any  # or _REQUIRED
-
-
-Parameters = Mapping[str, Parameter]
+Parameters = Mapping[str, inspect.Parameter]
+"""Keyword arguments by name; the annotation is the type itself, never a string."""
 
 
 @cache
 def parameters(make: Make) -> Parameters:
-    """The keyword arguments of a constructor. Those of `**how` have the defaults of the dataclass that it returns."""
+    """The keyword arguments of a constructor."""
     hints = get_type_hints(inspect.getattr_static(make, "__init__") if inspect.isclass(make) else make)
-    found = {}
-    for name, parameter in inspect.signature(make).parameters.items():
-        if parameter.kind is not inspect.Parameter.VAR_KEYWORD:
-            found[name] = Parameter(hints[name], parameter.default)
-            continue
-        defaults = {field.name: field.default for field in fields(hints["return"])}
-        (passed,) = get_args(hints[name])
-        for key, hint in get_type_hints(passed, include_extras=True).items():
-            required = get_origin(hint) is Required
-            found[key] = Parameter(get_args(hint)[0], _REQUIRED) if required else Parameter(hint, defaults[key])
-    return found
+    found = inspect.signature(make).parameters
+    return {name: found[name].replace(annotation=hints[name]) for name in found}
 
 
 def arguments(known: Parameters, table: Table, where: str) -> Table:
@@ -71,10 +55,10 @@ def arguments(known: Parameters, table: Table, where: str) -> Table:
             fix = nearest(key, known) or f" Known keys: {', '.join(known) or 'none'}."
             raise Invalid(f"{place(where)} has no key `{key}`.{fix}")
     for key, parameter in known.items():
-        if key not in table and parameter.default is _REQUIRED:
-            raise Invalid(f"{place(where)} needs the key `{key}`: {rule(parameter.hint)}.")
+        if key not in table and parameter.default is parameter.empty:
+            raise Invalid(f"{place(where)} needs the key `{key}`: {rule(parameter.annotation)}.")
     return {
-        key: read(parameter.hint, table[key], f"{where}.{key}") if key in table else parameter.default
+        key: read(parameter.annotation, table[key], f"{where}.{key}") if key in table else parameter.default
         for key, parameter in known.items()
     }
 
@@ -85,14 +69,10 @@ def call(make: Make, given: Table, where: str) -> Any:
         return make(**given)
     except Invalid as error:
         raise Invalid(f"in {place(where)}: {error}") from error
-    except (
-        MemoryError,
-        OverflowError,
-        RuntimeError,
-        TypeError,
-        ValueError,
-    ) as error:  # torch raises these for sizes that are too large
+    except (MemoryError, OverflowError, RuntimeError) as error:  # torch raises these for sizes that are too large
         raise Invalid(f"in {place(where)}: too much for this machine ({shown(str(error))}). Use less.") from error
+    except (TypeError, ValueError) as error:
+        raise Invalid(f"in {place(where)}: {shown(str(error))} ({type(error).__name__}).") from error
 
 
 def construct(make: Make, table: Table, where: str) -> Any:
@@ -141,6 +121,8 @@ def read(hint: Any, value: Any, where: str) -> Any:
     except ValueError as error:
         words = [word for option in options if get_origin(option) is Literal for word in get_args(option)]
         fix = nearest(value, words) if isinstance(value, str) else ""
+        if value == "async" and "sync" in words:
+            fix = " 'server' and 'client' are asynchronous."
         raise Invalid(f"`{where}` must be {rule(hint)}, got {shown(value)}.{fix}") from error
 
 
@@ -158,7 +140,7 @@ def written(hint: Any, value: Any) -> Any:
 
 def written_arguments(known: Parameters, given: Table) -> Table:
     """The inverse of `arguments`."""
-    return {key: written(known[key].hint, value) for key, value in given.items()}
+    return {key: written(known[key].annotation, value) for key, value in given.items()}
 
 
 def shown(value: Any) -> str:

@@ -14,7 +14,8 @@ from __future__ import annotations
 import inspect
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,17 +26,7 @@ from tardygrad.engines.sim.pool import SimPool
 from tardygrad.errors import Invalid, check_integer, nearest
 from tardygrad.fleet import Fleet
 from tardygrad.runs.memory import Memory, Meter
-from tardygrad.spec.kinds import (
-    ENGINES,
-    FROM_OTHER_TABLES,
-    KINDS,
-    TABLES,
-    RunTable,
-    afflicted,
-    grouped,
-    keys_of,
-    places,
-)
+from tardygrad.spec.kinds import ENGINES, FROM_OTHER_TABLES, KINDS, TABLES, RunTable, keys_of, suggest_table
 from tardygrad.spec.signature import (
     Make,
     Table,
@@ -128,7 +119,7 @@ class Spec:
         fleet = self.fleet
         if fleet and fleet.kind == "trace":
             rest = {name: value for name, value in fleet.arguments.items() if name != "path"}
-            fleet = SpecTable("groups", grouped, {"groups": _fleet(fleet).groups, **rest})
+            fleet = SpecTable("groups", Fleet, {"groups": _fleet(fleet).groups, **rest})
         sections = {"task": self.task, "fleet": fleet, "method": self.method, "engine": self.engine}
         tables = {
             name: {"kind": table.kind, **written_arguments(keys_of(name, table.make), table.arguments)}
@@ -183,7 +174,7 @@ def override(tables: Table, text: str) -> None:
     key, equals, given = (part.strip() for part in text.partition("="))
     path, value = key.split("."), _value(given)
     if not equals or not all(path) or (len(path) == 1 and not isinstance(value, dict)):
-        fix = places(key, given) or "Write for example run.rounds=100."
+        fix = suggest_table(key, given) or "Write for example run.rounds=100."
         raise Invalid(f"an override must be table.key=value, got {text!r}. {fix}")
     table = tables
     for i, name in enumerate(path[:-1], 1):
@@ -239,6 +230,7 @@ def _same_clients(task: Table, fleet: Table | None) -> tuple[SpecTable, SpecTabl
 
 def _fleet(table: SpecTable) -> Fleet:
     own = {name: value for name, value in table.arguments.items() if name in parameters(table.make)}
-    others = {name: value for name, value in table.arguments.items() if name not in own}
-    fleet: Fleet = call(afflicted, {"fleet": call(table.make, own, "fleet"), **others}, "fleet")
-    return fleet
+    changes = {name: value for name, value in table.arguments.items() if name not in own}
+    link = changes.pop("link")
+    fleet: Fleet = call(partial(replace, call(table.make, own, "fleet")), changes, "fleet")
+    return fleet.linked(link) if link else fleet

@@ -6,14 +6,14 @@ scikit-learn's digits, 1,797 images of 8 × 8 pixels (E. Alpaydin, C. Kaynak. UC
 from __future__ import annotations
 
 from functools import cache, partial
-from typing import Literal
+from typing import Literal, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from tardygrad import streams
-from tardygrad.errors import Invalid, check_integer, checked_call
-from tardygrad.tasks.data.sharding import How, shard
+from tardygrad.errors import Invalid, check_integer, checked_call, passes_to
+from tardygrad.tasks.data.sharding import SplitSettings, shard
 from tardygrad.tasks.nets.vit import ViT, fits
 from tardygrad.tasks.noise import Noise
 from tardygrad.tasks.torch_task import TorchTask
@@ -25,6 +25,7 @@ _TEST = 360
 
 
 @checked_call
+@passes_to(shard, TorchTask)
 def digits(
     *,
     clients: int,
@@ -34,28 +35,18 @@ def digits(
     heads: int = 4,
     patch: int = 2,
     batch_size: int = 16,
-    how: How | None = None,
-    concentration: float | None = None,
-    labels_per_client: int = 2,
-    balanced: bool = True,
     noise: Noise | None = None,
     seed: int = 0,
+    **split: Unpack[SplitSettings],
 ) -> TorchTask:
     """Handwritten digits: 1,437 training images split over clients, a fixed test set of 360, and a small network.
 
     Args:
-        clients: number of clients, N.
         model: "vit", a vision transformer, or "mlp", a perceptron, which is about ten times faster.
         dim: width of the network.
         depth: blocks of the transformer, or hidden layers of the perceptron.
         heads: attention heads of the transformer; must divide `dim`.
         patch: side of the transformer's patches in pixels; must divide 8.
-        batch_size: rows per local step.
-        how: how rows are split over clients: "iid", "dirichlet" or "label"; see `shard`.
-        concentration: of the "dirichlet" split; smaller values make clients differ more.
-        labels_per_client: number of labels per client in the "label" split.
-        balanced: whether all clients get the same number of rows.
-        noise: heavy-tailed noise added to every gradient.
         seed: draws the split; x_0 depends on the seed of the run.
 
     >>> digits(clients=40)
@@ -70,15 +61,7 @@ def digits(
     return TorchTask(
         partial(ViT, dim=dim, depth=depth, heads=heads, patch=patch) if model == "vit" else partial(mlp, dim, depth),
         loss=nn.functional.cross_entropy,
-        shards=shard(
-            (images[_TEST:], labels[_TEST:]),
-            clients=clients,
-            how=how,
-            concentration=concentration,
-            labels_per_client=labels_per_client,
-            balanced=balanced,
-            seed=seed,
-        ),
+        shards=shard((images[_TEST:], labels[_TEST:]), clients=clients, seed=seed, **split),
         test=(images[:_TEST], labels[:_TEST]),
         batch_size=batch_size,
         noise=noise,

@@ -9,14 +9,14 @@ import math
 import re
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 import torch
 from torch import Tensor, nn
 
-from tardygrad.errors import Invalid, check_integer, checked_call
+from tardygrad.errors import Invalid, check_integer, checked_call, passes_to
 from tardygrad.tasks.data.glue import FORMS, Name, Rows, load
-from tardygrad.tasks.data.sharding import How, shard
+from tardygrad.tasks.data.sharding import SplitSettings, shard
 from tardygrad.tasks.nets import pretrained_text
 from tardygrad.tasks.noise import Noise
 from tardygrad.tasks.torch_task import TorchTask
@@ -38,6 +38,7 @@ class Glue(TorchTask):
 
 
 @checked_call
+@passes_to(shard, TorchTask)
 def glue(
     *,
     clients: int,
@@ -49,15 +50,12 @@ def glue(
     batch_size: int = 16,
     rows: int | Literal["all"] | None = None,
     test_rows: int | None = None,
-    how: How | None = None,
-    concentration: float | None = None,
-    labels_per_client: int = 2,
-    balanced: bool = True,
     noise: Noise | None = None,
     device: str = "cpu",
     autocast: bool = False,
     cache: str | None = None,
     seed: int = 0,
+    **split: Unpack[SplitSettings],
 ) -> Glue:
     """One of the eight GLUE tasks: its training set split over clients, its validation set for testing, a text model.
 
@@ -65,7 +63,6 @@ def glue(
     regression with squared error on scores divided by 5, and Pearson's correlation. MNLI is tested on its matched set.
 
     Args:
-        clients: number of clients, N.
         name: the task: mnli, qnli, qqp, rte, sst2, mrpc, cola or stsb.
         data: required: the folder that holds a folder for each task, with parquet or GLUE's own files (see
             `tasks.data.glue`), or "hub" to download them from huggingface.co.
@@ -73,17 +70,9 @@ def glue(
         train: which part to train: "all", the "last-N" layers and the head, or only a linear "head" on the mean of the
             last layer's states. Outputs of frozen layers are computed once and kept on disk.
         max_length: the most tokens of a sentence or a pair; longer ones are truncated.
-        batch_size: rows per local step.
         rows: how many rows to train on, or "all"; None is 5,000 for MNLI, QNLI, QQP and SST-2, as in the paper, and all
             for the others.
         test_rows: how many rows of the validation set to use, the same for every seed; None is all.
-        how: how rows are split over clients: "iid", "dirichlet" or "label"; see `shard`.
-        concentration: of the "dirichlet" split; smaller values make clients differ more.
-        labels_per_client: number of labels per client in the "label" split.
-        balanced: whether all clients get the same number of rows.
-        noise: heavy-tailed noise added to every gradient.
-        device: the torch device of data, vectors and network.
-        autocast: run forward passes in bfloat16 where torch considers it safe.
         cache: the folder for tokens and features; None is ~/.cache/tardygrad.
         seed: draws the rows and their split; a new head depends on the seed of the run.
     """
@@ -110,15 +99,7 @@ def glue(
         module,
         loss=nn.functional.cross_entropy if classes else _squared,
         scores=partial(_scores, _EXTRA.get(name, "")) if classes else _correlation,
-        shards=shard(
-            inputs,
-            clients=clients,
-            how=how,
-            concentration=concentration,
-            labels_per_client=labels_per_client,
-            balanced=balanced,
-            seed=seed,
-        ),
+        shards=shard(inputs, clients=clients, seed=seed, **split),
         test=test if train == "head" else _by_length(test),
         batch_size=batch_size,
         noise=noise,
@@ -159,32 +140,16 @@ def _correlation(output: Tensor, target: Tensor) -> dict[str, float]:
 
 
 def _scores(extra: str, output: Tensor, target: Tensor) -> dict[str, float]:
-    predicted = output.argmax(1)
+    predicted, target = output.argmax(1).cpu(), target.cpu()
     scores = {"accuracy": float((predicted == target).double().mean())}
-    if extra == "matthews":
-        scores["matthews"] = matthews(predicted, target)
-    elif extra == "f1":
-        scores["f1"] = f1(predicted, target)
+    if extra:
+        from sklearn import metrics  # takes a second to import
+
+        if extra == "f1":
+            scores["f1"] = float(metrics.f1_score(target, predicted, zero_division=0.0))
+        else:
+            scores["matthews"] = float(metrics.matthews_corrcoef(target, predicted))
     return scores
-
-
-def matthews(predicted: Tensor, target: Tensor) -> float:
-    """Matthews' correlation of two binary columns; 0 where one of them is constant.
-
-    >>> matthews(torch.tensor([1, 1, 0, 0]), torch.tensor([1, 0, 0, 0]))
-    0.577...
-    """
-    return pearson(predicted.double(), target.double())
-
-
-def f1(predicted: Tensor, target: Tensor) -> float:
-    """2 · hits / (predictions + targets) of class 1; 0 where there are neither.
-
-    >>> f1(torch.tensor([1, 1, 0, 0]), torch.tensor([1, 0, 0, 0]))
-    0.666...
-    """
-    hits, total = int(((predicted == 1) & (target == 1)).sum()), int((predicted == 1).sum() + (target == 1).sum())
-    return 2 * hits / total if total else 0.0
 
 
 def pearson(a: Tensor, b: Tensor) -> float:

@@ -11,19 +11,19 @@ import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, Unpack, get_args
 
 import torch
 from torch import Tensor, nn
 
 from tardygrad import streams
-from tardygrad.errors import Invalid, check_integer, checked_call
-from tardygrad.tasks.data.hub import download
+from tardygrad.errors import Invalid, check_integer, checked_call, passes_to
+from tardygrad.tasks.data.hub import download, find_model
 from tardygrad.tasks.data.images import CLASSES, LAYOUTS, Labelled, images
 from tardygrad.tasks.data.pixels import Normalize, crop_and_flip
-from tardygrad.tasks.data.sharding import How, shard
+from tardygrad.tasks.data.sharding import SplitSettings, shard
 from tardygrad.tasks.nets.cnn import CNN
-from tardygrad.tasks.nets.pretrained_image import entering, features, find, tuned
+from tardygrad.tasks.nets.pretrained_image import entering, features, tuned
 from tardygrad.tasks.nets.vit import Shape, ViT, fits
 from tardygrad.tasks.noise import Noise
 from tardygrad.tasks.torch_task import TorchTask
@@ -44,6 +44,7 @@ class Source(NamedTuple):
     fix: str = "Use"  # begins the advice in the error text, before data=FOLDER
 
     @checked_call
+    @passes_to(shard, TorchTask)
     def task(
         self,
         *,
@@ -55,10 +56,6 @@ class Source(NamedTuple):
         heads: int = 4,
         patch: int = 4,
         batch_size: int = 32,
-        how: How | None = None,
-        concentration: float | None = None,
-        labels_per_client: int = 2,
-        balanced: bool = True,
         augment: bool = False,
         noise: Noise | None = None,
         train_rows: int | None = None,
@@ -70,11 +67,11 @@ class Source(NamedTuple):
         device: str = "cpu",
         autocast: bool = False,
         seed: int = 0,
+        **split: Unpack[SplitSettings],
     ) -> TorchTask:
         """Image classification: a data set of ten classes, split over clients, and a network for it.
 
         Args:
-            clients: number of clients, N.
             data: the folder with the images (layouts: see `tasks.data.images`), or "hub" to download them from
                 huggingface.co. Only Fashion-MNIST has a default, the folder of Debian's dataset-fashion-mnist.
             model: "vit", a vision transformer, or "cnn", three convolutions, both trained from scratch; "tinyvit" or
@@ -83,13 +80,7 @@ class Source(NamedTuple):
             depth: blocks of the transformer.
             heads: attention heads of the transformer; must divide `dim`.
             patch: side of the transformer's patches in pixels; must divide the images' side.
-            batch_size: rows per local step.
-            how: how rows are split over clients: "iid", "dirichlet" or "label"; see `shard`.
-            concentration: of the "dirichlet" split; smaller values make clients differ more.
-            labels_per_client: number of labels per client in the "label" split.
-            balanced: whether all clients get the same number of rows.
             augment: whether to crop and flip training images at random, drawn from the job's stream.
-            noise: heavy-tailed noise added to every gradient.
             train_rows: how many training images to use, drawn with `seed`; None is all.
             test_rows: how many test images to use, the same for every seed; None is all.
             pretrained: the folder of a pretrained network; for "transformers" also a name on the hub.
@@ -98,8 +89,6 @@ class Source(NamedTuple):
             resize: side in pixels of a pretrained network's input; None is 64 for TinyViT, and the model's own for
                 "transformers".
             cache: the folder for decoded images and features; None is ~/.cache/tardygrad.
-            device: the torch device of data, vectors and network.
-            autocast: run forward passes in bfloat16 where torch considers it safe.
             seed: draws the split and `train_rows`; x_0 depends on the seed of the run.
         """
         sizes = {"clients": clients, "dim": dim, "train_rows": train_rows, "test_rows": test_rows, "resize": resize}
@@ -122,7 +111,7 @@ class Source(NamedTuple):
         elif model == "cnn":
             module = partial(CNN, dim=dim, channels=self.shape[0], classes=CLASSES, normalize=normalize)
         else:
-            folder = find(str(pretrained), model)
+            folder = find_model("pretrained", str(pretrained), on_hub=model != "tinyvit")
             if train in (None, "head"):
                 pairs = ((features(model, folder, resize, x, device, cache), y) for x, y in (raw, raw_test))
                 rows, test = _standardised(*pairs)
@@ -137,15 +126,7 @@ class Source(NamedTuple):
         return TorchTask(
             module,
             loss=nn.functional.cross_entropy,
-            shards=shard(
-                rows,
-                clients=clients,
-                how=how,
-                concentration=concentration,
-                labels_per_client=labels_per_client,
-                balanced=balanced,
-                seed=seed,
-            ),
+            shards=shard(rows, clients=clients, seed=seed, **split),
             test=test,
             batch_size=batch_size,
             noise=noise,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tardygrad.core.messages import ModuleBuffers, Vector
-from tardygrad.errors import Invalid, check_integer, checked_call
+from tardygrad.errors import Invalid, check_integer, checked_call, passes_to
 from tardygrad.tasks.data.sharding import Shards, shard
 from tardygrad.tasks.data.text import Pairs, pairs, read, split
 from tardygrad.tasks.nets.gpt import GPT
@@ -47,6 +47,7 @@ class LM(TorchTask):
 
 
 @checked_call
+@passes_to(shard, TorchTask)
 def lm(
     *,
     clients: int,
@@ -69,7 +70,6 @@ def lm(
     """Language modelling: predict the next token of a text with a small GPT. Its last tenth is the test set.
 
     Args:
-        clients: number of clients, N.
         text: a file, a folder of .txt files, or "python": the language reference inside CPython, 0.5 MB of English
             that differs a little between versions of Python.
         tokens: "byte", or "bpe": byte pairs learnt from the first nine tenths of the text.
@@ -78,12 +78,8 @@ def lm(
         dim: width of the transformer.
         depth: blocks of the transformer.
         heads: attention heads of the transformer; must divide `dim`.
-        batch_size: rows per local step.
         how: "spans" gives each client a contiguous span of the text, so that clients differ; "iid" random rows.
         test_rows: how many rows of the test set to use, from its start; None is all.
-        noise: heavy-tailed noise added to every gradient.
-        device: the torch device of data, vectors and network.
-        autocast: run forward passes in bfloat16 where torch considers it safe.
         cache: the folder for byte pairs; None is ~/.cache/tardygrad.
         seed: draws the "iid" split; x_0 depends on the seed of the run.
 

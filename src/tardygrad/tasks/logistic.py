@@ -9,13 +9,14 @@ import torch
 from torch import nn
 
 from tardygrad import streams
-from tardygrad.errors import check_integer, checked_call
+from tardygrad.errors import check_integer, checked_call, passes_to
 from tardygrad.tasks.data.sharding import shard
 from tardygrad.tasks.noise import Noise
 from tardygrad.tasks.torch_task import TorchTask
 
 
 @checked_call
+@passes_to(shard, TorchTask)
 def logistic(
     *,
     clients: int,
@@ -31,12 +32,9 @@ def logistic(
     The best possible accuracy is about 0.87. The test set has `samples` rows of its own.
 
     Args:
-        clients: number of clients, N.
         samples: rows of training data, over all clients.
         dimension: number of features, the length of a.
-        batch_size: rows per local step.
         concentration: of the clients' Dirichlet mix of labels, see `shard`; None is iid.
-        noise: heavy-tailed noise added to every gradient.
         seed: draws the data and their split.
 
     >>> logistic(clients=10)

@@ -1,6 +1,5 @@
 """The files of GLUE: both layouts give the same rows, and every broken one its own sentence."""
 
-import builtins
 import sys
 import types
 from pathlib import Path
@@ -154,19 +153,18 @@ def broken(folder, name, change):
         (
             "rte",
             lambda raw: raw.replace(b"not_entailment", b"unknown", 1),
-            "labels of rte must be one of entailment, not_entailment, got 'unknown' in RTE/train.tsv. "
+            "labels of rte must be 0 to 1 (entailment, not_entailment), got 'unknown' in row 1 of RTE/train.tsv. "
             "Test splits have no labels.",
         ),
         (
             "stsb",
             lambda raw: raw + b"\t".join([b"x"] * 9 + [b"6.5"]),
-            "labels of stsb must be a number between 0 and 5, got '6.5' in STS-B/train.tsv. "
-            "Test splits have no labels.",
+            "labels of stsb must be between 0 and 5, got 6.5 in row 4 of STS-B/train.tsv. Test splits have no labels.",
         ),
         (
             "stsb",
             lambda raw: raw + b"\t".join([b"x"] * 9 + [b"much"]),
-            "labels of stsb must be a number between 0 and 5, got 'much' in STS-B/train.tsv. "
+            "labels of stsb must be between 0 and 5, got 'much' in row 4 of STS-B/train.tsv. "
             "Test splits have no labels.",
         ),
         (
@@ -203,7 +201,10 @@ def test_broken_parquet_gets_its_own_sentence(tmp_path):
         "rte/train.parquet must have the columns sentence1, sentence2, label, got question, sentence, label, idx."
     )
     write_parquet(train, "rte", [(("q", "s"), 0), (("q", "s"), -1)])
-    assert said() == "labels of rte must be 0 to 1, got -1 in row 1 of rte/train.parquet. Test splits have no labels."
+    assert said() == (
+        "labels of rte must be 0 to 1 (entailment, not_entailment), got -1 in row 1 of rte/train.parquet. "
+        "Test splits have no labels."
+    )
     both(tmp_path, "stsb", [(("q", "s"), 5.5)], examples("stsb", 2))
     assert said("stsb") == (
         "labels of stsb must be between 0 and 5, got 5.5 in row 0 of stsb/train.parquet. Test splits have no labels."
@@ -248,17 +249,13 @@ def test_errors_say_the_rule_the_value_and_the_fix(given, text, tmp_path):
 
 def test_parquet_without_pyarrow_and_a_hub_without_its_package(tmp_path, monkeypatch):
     both(tmp_path, "rte", examples("rte", 3), examples("rte", 3))
-    real = builtins.__import__
-
-    def without(name, *rest):
-        if name.split(".")[0] in ("pyarrow", "huggingface_hub"):
-            raise ImportError(name)
-        return real(name, *rest)
-
-    monkeypatch.setattr(builtins, "__import__", without)
+    for package in ("pyarrow", "huggingface_hub"):
+        monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(Invalid, match="parquet files need pyarrow, which is not installed"):
         load("rte", str(tmp_path), None, 0)
-    with pytest.raises(Invalid, match=r"data='hub' needs nyu-mll/glue, which needs huggingface_hub. Use pip"):
+    with pytest.raises(
+        Invalid, match=r"data='hub' needs nyu-mll/glue, which needs huggingface_hub, which is not installed. Use pip"
+    ):
         load("rte", "hub", None, 0)
 
 

@@ -1,5 +1,6 @@
 """Sharding: every row to one client at most, every client at least one row, and clients as alike as asked for."""
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -201,7 +202,12 @@ FLOATS = (torch.zeros(10, 1), torch.zeros(10))
         ),
         (
             lambda: shard((torch.zeros(3),), clients=2),
-            "data must be two or more tensors (inputs..., target) or a dataset of such rows, got 1 of them.",
+            "data must be two or more tensors (inputs..., target) or a dataset of such rows, got Tensor.",
+        ),
+        (
+            lambda: shard((np.zeros((3, 1)), np.zeros(3)), clients=2),
+            "data must be two or more tensors (inputs..., target) or a dataset of such rows, got ndarray, ndarray. "
+            "Use torch.from_numpy(array).",
         ),
         (
             lambda: shard(Named(), clients=2),

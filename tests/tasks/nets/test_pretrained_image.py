@@ -14,8 +14,9 @@ from tardygrad.core.messages import Job
 from tardygrad.errors import Invalid
 from tardygrad.methods.sgdclip import sgdclip
 from tardygrad.tasks import cifar10, fashion
+from tardygrad.tasks.data.hub import find_model
 from tardygrad.tasks.nets import pretrained_image
-from tardygrad.tasks.nets.pretrained_image import Prepared, backbone, find
+from tardygrad.tasks.nets.pretrained_image import Prepared, backbone
 from tests.tasks.nets.test_tinyvit import folder as tiny  # noqa: F401
 from tests.tasks.picture_files import GRAY, RGB, pictures, striped, write_binary, write_idx
 
@@ -83,7 +84,7 @@ def test_a_head_is_trained_on_features_that_are_computed_once(family, color, vit
     assert torch.allclose(features.mean(0), torch.zeros(width), atol=0.01)
     assert torch.allclose(deviation[alive], torch.ones(int(alive.sum())), atol=1e-3)
     assert torch.equal(features[:, ~alive], torch.zeros(24, int((~alive).sum())))  # the same for all images
-    module, prepared = real(family, find(str(folder), family), side)
+    module, prepared = real(family, find_model("pretrained", str(folder)), side)
     with torch.no_grad():
         raw, other = (module.eval()(prepared(torch.from_numpy(striped(rows, RGB)[0]))) for rows in (24, 10))
     mean, spread = raw.mean(0)[alive], raw.std(0, correction=0)[alive]
@@ -115,11 +116,11 @@ def test_pixels_are_normalised_spread_over_three_channels_and_resized():
 
 
 def test_a_model_brings_its_own_size_and_statistics(vit, resnet, tmp_path):
-    module, prepared = backbone("transformers", find(vit, "transformers"), None)
+    module, prepared = backbone("transformers", find_model("pretrained", vit), None)
     assert prepared.side == 16
     assert (prepared.normalize.mean.flatten() / 255).tolist() == pytest.approx([0.1, 0.2, 0.3])
-    assert backbone("transformers", find(vit, "transformers"), 16).prepared.side == 16
-    module, prepared = backbone("transformers", find(resnet, "transformers"), None)
+    assert backbone("transformers", find_model("pretrained", vit), 16).prepared.side == 16
+    module, prepared = backbone("transformers", find_model("pretrained", resnet), None)
     assert prepared.side == 224
     assert (prepared.normalize.mean.flatten() / 255).tolist() == [0.5, 0.5, 0.5]
     assert module(prepared(torch.zeros(2, 3, 8, 8))).shape == (2, 8)
@@ -203,7 +204,7 @@ def test_what_is_no_classifier_is_told_in_one_sentence(tmp_path, vit, monkeypatc
     assert "must be an image model that AutoModelForImageClassification can load" in str(caught.value)
     assert "\n" not in str(caught.value)
     (tmp_path / "vit").mkdir()
-    for path in find(vit, "transformers").iterdir():
+    for path in find_model("pretrained", vit).iterdir():
         (tmp_path / "vit" / path.name).write_bytes(path.read_bytes())
     (tmp_path / "vit/preprocessor_config.json").write_text("{")
     with pytest.raises(Invalid, match=r"preprocessor_config.json in .* is not readable JSON"):
@@ -225,22 +226,22 @@ def test_a_name_is_fetched_from_the_hub(vit, monkeypatch):
 
     asked = []
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *a, **k: asked.append((a, k)) or vit)
-    assert str(find("google/vit-base-patch16-224", "transformers")) == vit
+    assert str(find_model("pretrained", "google/vit-base-patch16-224")) == vit
     assert asked[0][0] == ("google/vit-base-patch16-224",)
 
     def fail(*_, **__):
         raise ConnectionError("no route")
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
-    rule = "`pretrained` must be a folder with config.json and model.safetensors, got {!r}, which "
+    rule = "`pretrained` must be a folder with config.json and model.safetensors, or OWNER/NAME on the hub, got {!r}, "
     hub = "cannot be downloaded from huggingface.co (ConnectionError). Download it elsewhere and give its folder."
     for name, text in (("google/vit", hub), ("./folder", "is not a folder."), ("a/b/c", "is not a folder.")):
         with pytest.raises(Invalid) as caught:
-            find(name, "transformers")
-        assert str(caught.value) == rule.format(name) + text
+            find_model("pretrained", name)
+        assert str(caught.value) == rule.format(name) + f"which {text}"
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(Invalid, match=r"got 'google/vit', which needs huggingface_hub. Use pip install -c .*'.\[hf"):
-        find("google/vit", "transformers")
+    with pytest.raises(Invalid, match=r"got 'google/vit', which needs huggingface_hub, which is not installed. Use "):
+        find_model("pretrained", "google/vit")
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(Invalid, match=r"pretrained models need transformers, which is not installed. Use pip install"):
         backbone("transformers", vit, None)

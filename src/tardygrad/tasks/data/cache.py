@@ -10,7 +10,6 @@ from __future__ import annotations
 import fcntl
 import os
 import tempfile
-import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from hashlib import blake2b
@@ -42,8 +41,7 @@ def cached(name: str, make: Callable[[], Tensors], *key: Key, folder: str | Path
         folder: where to store them. None is ~/.cache/tardygrad; if that is not writable, they are not stored.
     """
     path = _folder(folder) / f"{name}-{fingerprint(name, *key)}.safetensors"
-    stored = _read(path)
-    if stored is not None:
+    if (stored := _read(path)) is not None:
         return stored
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -54,8 +52,7 @@ def cached(name: str, make: Callable[[], Tensors], *key: Key, folder: str | Path
     with lock:
         with suppress(OSError):  # some file systems have no locks
             fcntl.flock(lock, fcntl.LOCK_EX)
-        stored = _read(path)  # another process may have written it meanwhile
-        if stored is not None:
+        if (stored := _read(path)) is not None:  # another process has written it meanwhile
             return stored
         tensors = {label: tensor.detach().cpu().contiguous() for label, tensor in make().items()}
         try:
@@ -81,7 +78,7 @@ def fingerprint(*key: Key) -> str:
                     digest.update(block)
         elif isinstance(part, Tensor):
             digest.update(f"\0tensor {part.dtype} {list(part.shape)}\0".encode())
-            digest.update(_bytes(part))
+            digest.update(part.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
         else:
             digest.update(f"\0word {len(part)}\0{part}".encode())
     return digest.hexdigest()
@@ -122,15 +119,7 @@ def _write(path: Path, tensors: Tensors) -> None:
 
 
 def _checksum(tensors: Tensors) -> str:
-    value = 0
-    for label, tensor in sorted(tensors.items()):
-        value = zlib.crc32(f"{label} {tensor.dtype} {list(tensor.shape)}".encode(), value)
-        value = zlib.crc32(_bytes(tensor), value)
-    return f"{value:08x}"
-
-
-def _bytes(tensor: Tensor) -> memoryview:
-    return tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data
+    return fingerprint(*(part for label in sorted(tensors) for part in (label, tensors[label])))
 
 
 def _check_writable(folder: str | Path | None, error: Exception) -> None:

@@ -1,9 +1,10 @@
-"""Reading data files whose content cannot be trusted: parquet columns, and one error for everything unforeseen."""
+"""Reading data files whose content cannot be trusted, and importing packages that may be missing."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +22,24 @@ def reading(what: str) -> Iterator[None]:
         raise Invalid(f"{what} cannot be read ({type(error).__name__}: {error}). Download it again.") from error
 
 
+def optional(module: str, rule: str, extra: str) -> Any:
+    """Import a module of an optional package; `rule` begins the error text, `extra` is the extra that installs it."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise not_installed(rule, extra) from error
+
+
+def not_installed(rule: str, extra: str) -> Invalid:
+    return Invalid(f"{rule}, which is not installed. Use pip install -c constraints.txt -e '.[{extra}]'.")
+
+
 def parquet(path: Path, *columns: str) -> Iterator[list[list[Any]]]:
     """A parquet file's columns, up to 1,000 rows at a time. "img|image" is whichever of the two the file has."""
+    rule = "parquet files need pyarrow"
+    pyarrow, reader = optional("pyarrow", rule, "data"), optional("pyarrow.parquet", rule, "data")
     try:
-        from pyarrow import ArrowException
-        from pyarrow.parquet import ParquetFile
-    except ImportError as error:
-        fix = "Use pip install -c constraints.txt -e '.[data]'."
-        raise Invalid(f"parquet files need pyarrow, which is not installed. {fix}") from error
-    try:
-        file = ParquetFile(path)
+        file = reader.ParquetFile(path)
         names = file.schema_arrow.names
         wanted = [next((name for name in column.split("|") if name in names), "") for column in columns]
         if not all(wanted):
@@ -38,7 +47,7 @@ def parquet(path: Path, *columns: str) -> Iterator[list[list[Any]]]:
             raise Invalid(f"{rule}, got {', '.join(names)}.")
         for batch in file.iter_batches(1000, columns=wanted):
             yield [batch.column(name).to_pylist() for name in wanted]
-    except (ArrowException, OSError) as error:
+    except (pyarrow.ArrowException, OSError) as error:
         raise Invalid(f"{short(path)} is not a readable parquet file ({error}). Download it again.") from error
 
 

@@ -142,18 +142,7 @@ def _read_parquet(name: str, files: list[Path]) -> Rows:
                 cells += more
     *texts, labels = values
     source = short(files[0]) if len(files) == 1 else f"{short(files[0])} and {len(files) - 1} more"
-    if not labels:
-        raise Invalid(f"{source} must have rows, got none.")
-    count = len(FORMS[name].labels)
-    for row, label in enumerate(labels):
-        if not _valid(label, count):
-            rule = f"labels of {name} must be {f'0 to {count - 1}' if count else 'between 0 and 5'}"
-            raise Invalid(f"{rule}, got {label} in row {row} of {source}. Test splits have no labels.")
-    for column, cells in zip(columns, texts, strict=False):
-        for row, text in enumerate(cells):
-            if not isinstance(text, str):
-                raise Invalid(f"`{column}` must be text, got {text!r} in row {row} of {source}. Download it again.")
-    return Rows(tuple(texts), labels, source)
+    return _checked(name, texts, labels, source)
 
 
 def _tsv(name: str, data: Path) -> tuple[Rows, Rows] | None:
@@ -178,27 +167,32 @@ def _read_tsv(name: str, file: Path) -> Rows:
             raise Invalid(f"{short(file)} must have the column {missing[0]!r}, got {got}.")
         places = [heading.index(word) for word in form.headings]
     rows = [row for row in cells if len(row) > max(places)]  # QQP has a few broken rows, which GLUE skips too
-    if not rows:
-        raise Invalid(f"{short(file)} must have rows, got none.")
-    texts = tuple([row[place] for row in rows] for place in places[:-1])
-    return Rows(texts, [_label(name, row[places[-1]], file) for row in rows], short(file))
+    texts = [[row[place] for row in rows] for place in places[:-1]]
+    return _checked(name, texts, [_label(row[places[-1]], form.labels) for row in rows], short(file))
 
 
-def _label(name: str, word: str, file: Path) -> float:
-    words = FORMS[name].labels
-    if word in words:
-        return words.index(word)
+def _label(word: str, words: tuple[str, ...]) -> float | str:
+    """The number of a label; a word that is not one is returned unchanged, for `_checked` to refuse."""
+    if words:
+        return words.index(word) if word in words else word
     try:
-        if not words and _valid(float(word), 0):
-            return float(word)
+        return float(word)
     except ValueError:
-        pass
-    rule = f"one of {', '.join(words)}" if words else "a number between 0 and 5"
-    raise Invalid(f"labels of {name} must be {rule}, got {word!r} in {short(file)}. Test splits have no labels.")
+        return word
 
 
-def _valid(label: Any, count: int) -> bool:
-    """Whether a label is one of `count` classes, or for STS-B, without classes, a score."""
-    if count:
-        return isinstance(label, int) and 0 <= label < count
-    return isinstance(label, float | int) and 0 <= label <= 5
+def _checked(name: str, texts: list[list[Any]], labels: list[Any], source: str) -> Rows:
+    """Texts and labels as rows; raises `Invalid` if they do not fit the task."""
+    words = FORMS[name].labels
+    if not labels:
+        raise Invalid(f"{source} must have rows, got none.")
+    for row, label in enumerate(labels):
+        if not isinstance(label, int if words else float | int) or not 0 <= label <= (len(words) - 1 if words else 5):
+            rule = f"0 to {len(words) - 1} ({', '.join(words)})" if words else "between 0 and 5"
+            got = f"{label!r} in row {row} of {source}"
+            raise Invalid(f"labels of {name} must be {rule}, got {got}. Test splits have no labels.")
+    for column, cells in zip(FORMS[name].columns, texts, strict=True):
+        for row, text in enumerate(cells):
+            if not isinstance(text, str):
+                raise Invalid(f"`{column}` must be text, got {text!r} in row {row} of {source}. Download it again.")
+    return Rows(tuple(texts), labels, source)

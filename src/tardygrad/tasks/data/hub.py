@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from tardygrad.errors import Invalid
+from tardygrad.tasks.data.files import optional
 
-MISSING = "pretrained models need transformers, which is not installed. Use pip install -c constraints.txt -e '.[hf]'."
+NEED = "pretrained models need transformers"
 
 
 def download(repository: str, patterns: list[str], rule: str, fix: str, *, dataset: bool = False) -> Path:
@@ -22,27 +24,36 @@ def download(repository: str, patterns: list[str], rule: str, fix: str, *, datas
         fix: ends the error text: what to do if they cannot be downloaded.
         dataset: a data set, not a model; for a model only the files at the top level are downloaded.
     """
-    try:
-        from huggingface_hub import snapshot_download
-    except ImportError as error:
-        raise Invalid(f"{rule}, which needs huggingface_hub. Use pip install -c constraints.txt -e '.[hf]'.") from error
+    hub = optional("huggingface_hub", f"{rule}, which needs huggingface_hub", "hf")
     kind = {"repo_type": "dataset"} if dataset else {"ignore_patterns": ["*/*"]}
     try:
-        return Path(snapshot_download(repository, allow_patterns=patterns, **kind))
+        return Path(hub.snapshot_download(repository, allow_patterns=patterns, **kind))
     except Exception as error:  # the network can fail in many ways
         raise Invalid(
             f"{rule}, which cannot be downloaded from huggingface.co ({type(error).__name__}). {fix}"
         ) from error
 
 
+def find_model(setting: str, name: str, *, on_hub: bool = True) -> Path:
+    """The folder of a model: `name` itself, or a download if it is a name on the hub; `setting` is for error texts."""
+    folder, either = Path(name), ", or OWNER/NAME on the hub" if on_hub else ""
+    rule = f"`{setting}` must be a folder with config.json and model.safetensors{either}, got {name!r}"
+    if not folder.is_dir():
+        if not on_hub or not re.fullmatch(r"[\w-][\w.-]*(/[\w.-]+)?", name):
+            raise Invalid(f"{rule}, which is not a folder.")
+        fix = "Download it elsewhere and give its folder."
+        folder = download(name, ["*.json", "*.txt", "*.model", "*.safetensors"], rule, fix)
+    for file in ("config.json", "*.safetensors"):
+        if not any(folder.glob(file)):
+            raise Invalid(f"{rule} without {file}.")
+    return folder
+
+
 @contextmanager
 def quiet() -> Iterator[Any]:
     """Import transformers, with its progress bars and its reports about new heads switched off."""
-    try:
-        import transformers
-        from transformers.utils import logging
-    except ImportError as error:
-        raise Invalid(MISSING) from error
+    transformers = optional("transformers", NEED, "hf")
+    logging = transformers.utils.logging
     verbosity, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from tardygrad.errors import Invalid
 from tardygrad.tasks.data.cache import Tensors, cached
-from tardygrad.tasks.data.files import parquet, reading
+from tardygrad.tasks.data.files import optional, parquet, reading
 from tardygrad.tasks.nets.vit import Shape
 
 CLASSES = 10
@@ -169,11 +169,9 @@ def _decoded(files: Sequence[Path], shape: Shape) -> Labelled:
 
 def _picture(cell: Any, shape: Shape, where: str) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """Decode an image file to (channels, height, width)."""
-    try:
-        from PIL import Image
-    except ImportError as error:
-        fix = "Use pip install -c constraints.txt -e '.[data]'."
-        raise Invalid(f"encoded images need Pillow, which is not installed. {fix}") from error
+    optional("PIL", "encoded images need Pillow", "data")
+    from PIL import Image
+
     content: Any = cell.get("bytes") if isinstance(cell, dict) else cell
     try:
         with Image.open(BytesIO(content)) as image:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sized
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 import numpy as np
 import torch
@@ -16,6 +16,16 @@ from tardygrad.errors import Invalid, check_integer, check_number, checked_call
 
 How = Literal["iid", "dirichlet", "label"]
 """How clients differ: not at all, in their mix of labels, or in which few labels they have."""
+
+
+class SplitSettings(TypedDict, total=False):
+    """The settings of `shard` that tasks pass on."""
+
+    how: How | None
+    concentration: float | None
+    labels_per_client: int
+    balanced: bool
+
 
 Data = tuple[Tensor, ...] | Dataset[Any]
 """(inputs..., target), one row per example; or a map-style dataset of such rows."""
@@ -72,7 +82,7 @@ def shard(
     Args:
         data: tensors (inputs..., target), or a map-style dataset of such rows.
         clients: number of clients, N.
-        how: "iid", "dirichlet" or "label"; None is "iid", or "dirichlet" if `concentration` is given.
+        how: the split: "iid", "dirichlet" or "label"; None is "iid", or "dirichlet" if `concentration` is given.
         concentration: of the Dirichlet distribution, per label; small is heterogeneous (0.1), large is iid (100).
         labels_per_client: number of labels per client for how="label".
         balanced: whether all clients get the same number of rows.
@@ -123,8 +133,11 @@ def tensors(data: Data) -> tuple[Tensor, ...]:
             raise Invalid(f"a dataset must have a length and at least one row, got {type(data).__name__}.")
         found = default_collate([data[i] for i in range(len(data))])
     if not isinstance(found, list | tuple) or len(found) < 2 or not all(isinstance(t, Tensor) for t in found):
-        got = f"{len(found)} of them" if isinstance(found, list | tuple) else type(found).__name__
-        raise Invalid(f"data must be two or more tensors (inputs..., target) or a dataset of such rows, got {got}.")
+        items = found if isinstance(found, list | tuple) else [found]
+        got = ", ".join(type(item).__name__ for item in items) or "none"
+        fix = " Use torch.from_numpy(array)." if any(isinstance(item, np.ndarray) for item in items) else ""
+        rule = "data must be two or more tensors (inputs..., target) or a dataset of such rows"
+        raise Invalid(f"{rule}, got {got}.{fix}")
     lengths = [t.shape[0] if t.dim() else 0 for t in found]
     if len(set(lengths)) > 1 or not lengths[0]:
         raise Invalid(f"inputs and target must have the same number of rows, at least one, got {lengths}.")

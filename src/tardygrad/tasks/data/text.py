@@ -18,6 +18,7 @@ from torch import Tensor
 
 from tardygrad.errors import Invalid
 from tardygrad.tasks.data.cache import cached
+from tardygrad.tasks.data.files import optional
 
 _PIECE = 1 << 20  # bytes per call of the tokenizer, whose objects are large
 
@@ -106,15 +107,4 @@ def _pieces(text: bytes) -> Iterator[str]:
 
 
 def _tokenizers() -> Any:
-    try:
-        import tokenizers
-        import tokenizers.decoders
-        import tokenizers.models
-        import tokenizers.pre_tokenizers
-        import tokenizers.trainers
-    except ImportError as error:
-        raise Invalid(
-            "tokens='bpe' needs tokenizers, which is not installed. Use pip install -c constraints.txt -e '.[hf]', or "
-            "tokens='byte'."
-        ) from error
-    return tokenizers
+    return optional("tokenizers", "tokens='bpe', unlike tokens='byte', needs tokenizers", "hf")

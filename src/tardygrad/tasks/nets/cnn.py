@@ -42,5 +42,4 @@ class CNN(nn.Module):
         self.head = nn.Linear(4 * dim * GRID * GRID, classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        logits: Tensor = self.head(self.layers(self.normalize(images)))
-        return logits
+        return self.head(self.layers(self.normalize(images)))

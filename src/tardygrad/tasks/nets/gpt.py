@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from tardygrad.tasks.nets.block import Block
+from tardygrad.tasks.nets.transformer_block import Block
 
 
 class GPT(nn.Module):
@@ -29,5 +29,4 @@ class GPT(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         places = torch.arange(tokens.shape[1], device=tokens.device)
         x = self.blocks(self.tokens(tokens.long()) + self.positions(places))
-        logits: Tensor = nn.functional.linear(self.norm(x), self.tokens.weight)
-        return logits
+        return nn.functional.linear(self.norm(x), self.tokens.weight)

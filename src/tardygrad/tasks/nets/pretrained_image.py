@@ -7,7 +7,6 @@ on cached features; the "last-N" blocks and the head; or "all". The rest is froz
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -19,7 +18,7 @@ from torch.nn import functional as F
 
 from tardygrad.errors import Invalid
 from tardygrad.tasks.data.cache import Key, Tensors, cached
-from tardygrad.tasks.data.hub import download, load, quiet
+from tardygrad.tasks.data.hub import load, quiet
 from tardygrad.tasks.data.pixels import Normalize
 from tardygrad.tasks.nets import tinyvit, trainable_layers
 
@@ -35,7 +34,7 @@ class Prepared(nn.Module):
         self.normalize, self.side = Normalize(mean, std), side
 
     def forward(self, pixels: Tensor) -> Tensor:
-        images: Tensor = self.normalize(pixels)  # turns one channel into three
+        images = self.normalize(pixels)  # turns one channel into three
         return F.interpolate(images, size=(self.side, self.side), mode="bilinear", align_corners=False)
 
 
@@ -47,8 +46,7 @@ class Headless(nn.Module):
         self.model = model
 
     def forward(self, images: Tensor) -> Tensor:
-        features: Tensor = self.model(pixel_values=images).logits
-        return features.flatten(1)
+        return self.model(pixel_values=images).logits.flatten(1)
 
 
 class Tuned(nn.Module):
@@ -64,8 +62,7 @@ class Tuned(nn.Module):
         return self
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        logits: Tensor = self.head(self.backbone(*map(self.prepared, inputs) if self.prepared else inputs))
-        return logits
+        return self.head(self.backbone(*map(self.prepared, inputs) if self.prepared else inputs))
 
 
 class Backbone(NamedTuple):
@@ -147,18 +144,6 @@ def _key(family: Family, folder: Path, side: int | None) -> list[Key]:
     """Everything a backbone's outputs depend on, except the images."""
     files = sorted(path for path in folder.iterdir() if path.suffix in (".json", ".safetensors"))
     return [family, version("transformers") if family == "transformers" else "1", str(side), *files]
-
-
-def find(pretrained: str, family: Family) -> Path:
-    """The folder of a network: the given one, or a download from the hub."""
-    folder = Path(pretrained)
-    if folder.is_dir():
-        return folder
-    rule = f"`pretrained` must be a folder with config.json and model.safetensors, got {pretrained!r}"
-    if family == "tinyvit" or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", pretrained) or pretrained.startswith("."):
-        raise Invalid(f"{rule}, which is not a folder.")
-    fix = "Download it elsewhere and give its folder."
-    return download(pretrained, ["*.json", "*.safetensors"], rule, fix)
 
 
 def _statistics(folder: Path) -> tuple[Sequence[float], Sequence[float]]:

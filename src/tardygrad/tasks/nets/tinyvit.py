@@ -11,6 +11,7 @@ Differs from the original in: batch normalisations are frozen and folded into th
 from __future__ import annotations
 
 import json
+from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -28,17 +29,15 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _UNUSED = ("neck.", "norm_head.", "head.")
 
 
-class ConvBN(nn.Module):
+class ConvBN(nn.Sequential):
     """A convolution with batch normalisation; `fold` turns both into one convolution."""
 
-    def __init__(self, wide: int, wider: int, side: int = 1, stride: int = 1, groups: int = 1) -> None:
-        super().__init__()
-        self.c = nn.Conv2d(wide, wider, side, stride, side // 2, groups=groups, bias=False)
-        self.bn: nn.Module = nn.BatchNorm2d(wider)
+    c: nn.Conv2d
+    bn: nn.Module
 
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.bn(self.c(x))
-        return out
+    def __init__(self, wide: int, wider: int, side: int = 1, stride: int = 1, groups: int = 1) -> None:
+        convolution = nn.Conv2d(wide, wider, side, stride, side // 2, groups=groups, bias=False)
+        super().__init__(OrderedDict(c=convolution, bn=nn.BatchNorm2d(wider)))
 
     @torch.no_grad()
     def fold(self) -> None:
@@ -51,41 +50,20 @@ class ConvBN(nn.Module):
             self.bn = nn.Identity()
 
 
-class Stem(nn.Module):
-    """Two convolutions of stride 2: a quarter of the side."""
+class Convolutions(nn.Sequential):
+    """To `inside` channels, a 3 × 3 convolution of each, and to the `wider` output; stride 2 halves the side."""
 
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-        self.seq = nn.Sequential(ConvBN(3, dim // 2, 3, 2), nn.GELU(), ConvBN(dim // 2, dim, 3, 2))
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.seq(x)
-        return out
+    def __init__(self, wide: int, inside: int, wider: int, stride: int = 1) -> None:
+        middle = ConvBN(inside, inside, 3, stride, groups=inside)
+        layers = {"conv1": ConvBN(wide, inside), "act1": nn.GELU(), "conv2": middle, "act2": nn.GELU()}
+        super().__init__(OrderedDict(layers, conv3=ConvBN(inside, wider)))
 
 
-class MBConv(nn.Module):
+class MBConv(Convolutions):
     """An inverted bottleneck with four times the width inside."""
 
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-        self.conv1, self.conv2 = ConvBN(dim, 4 * dim), ConvBN(4 * dim, 4 * dim, 3, groups=4 * dim)
-        self.conv3 = ConvBN(4 * dim, dim)
-
     def forward(self, x: Tensor) -> Tensor:
-        return F.gelu(x + self.conv3(F.gelu(self.conv2(F.gelu(self.conv1(x))))))
-
-
-class Merge(nn.Module):
-    """Changes to the next stage's width, and to half the side if the stride is 2."""
-
-    def __init__(self, dim: int, wider: int, stride: int) -> None:
-        super().__init__()
-        self.conv1, self.conv2 = ConvBN(dim, wider), ConvBN(wider, wider, 3, stride, groups=wider)
-        self.conv3 = ConvBN(wider, wider)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.conv3(F.gelu(self.conv2(F.gelu(self.conv1(x)))))
-        return out
+        return F.gelu(x + super().forward(x))  # type: ignore[no-untyped-call]
 
 
 class WindowAttention(nn.Module):
@@ -120,20 +98,7 @@ class WindowAttention(nn.Module):
             bias = torch.cat([bias[..., inside], bias[..., ~inside].logsumexp(-1, keepdim=True)], -1)
         q, k, v = self.qkv(self.norm(tokens)).view(n, -1, self.heads, 3, dim // self.heads).permute(3, 0, 2, 1, 4)
         logits = q[:, :, : height * width] @ k.transpose(-2, -1) * self.scale + bias
-        out: Tensor = self.proj((torch.softmax(logits, dim=-1) @ v).transpose(1, 2).reshape(x.shape))
-        return out
-
-
-class Perceptron(nn.Module):
-    """A perceptron with four times the width inside, on the normalised x."""
-
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-        self.norm, self.fc1, self.fc2 = nn.LayerNorm(dim), nn.Linear(dim, 4 * dim), nn.Linear(4 * dim, dim)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.fc2(F.gelu(self.fc1(self.norm(x))))
-        return out
+        return self.proj((torch.softmax(logits, dim=-1) @ v).transpose(1, 2).reshape(x.shape))
 
 
 class TinyBlock(nn.Module):
@@ -143,12 +108,12 @@ class TinyBlock(nn.Module):
         super().__init__()
         self.window = window
         self.attn, self.local_conv = WindowAttention(dim, heads, window), ConvBN(dim, dim, 3, groups=dim)
-        self.mlp = Perceptron(dim)
+        norm, wider, back = nn.LayerNorm(dim), nn.Linear(dim, 4 * dim), nn.Linear(4 * dim, dim)
+        self.mlp = nn.Sequential(OrderedDict(norm=norm, fc1=wider, act=nn.GELU(), fc2=back))
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.local_conv(x + self._attend(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2))
-        out: Tensor = x + self.mlp(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
-        return out
+        return x + self.mlp(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
 
     def _attend(self, x: Tensor) -> Tensor:
         """Attention in all full windows together, and in those at the right and lower edges."""
@@ -160,7 +125,7 @@ class TinyBlock(nn.Module):
         n, height, width, dim = x.shape
         h, w = min(height, self.window), min(width, self.window)
         tiles = x.reshape(n, height // h, h, width // w, w, dim).transpose(2, 3)
-        seen: Tensor = self.attn(tiles.reshape(-1, h, w, dim)).view(tiles.shape)
+        seen = self.attn(tiles.reshape(-1, h, w, dim)).view(tiles.shape)
         return seen.transpose(2, 3).reshape(x.shape)
 
 
@@ -206,9 +171,10 @@ class TinyViT(nn.Module):
         strides: Sequence[int] = (2, 2, 1),
     ) -> None:
         super().__init__()
-        self.patch_embed = Stem(widths[0])
-        merges = [Merge(widths[i], widths[i + 1], strides[i]) for i in range(3)]
-        stages = [Stage([MBConv(widths[0]) for _ in range(depths[0])], merges[0])]
+        stem = nn.Sequential(ConvBN(3, widths[0] // 2, 3, 2), nn.GELU(), ConvBN(widths[0] // 2, widths[0], 3, 2))
+        self.patch_embed = nn.Sequential(OrderedDict(seq=stem))  # a quarter of the side
+        merges = [Convolutions(widths[i], widths[i + 1], widths[i + 1], strides[i]) for i in range(3)]
+        stages = [Stage([MBConv(widths[0], 4 * widths[0], widths[0]) for _ in range(depths[0])], merges[0])]
         for i in (1, 2, 3):
             blocks = [TinyBlock(widths[i], heads[i], windows[i]) for _ in range(depths[i])]
             stages.append(Stage(blocks, merges[i] if i < 3 else nn.Identity()))

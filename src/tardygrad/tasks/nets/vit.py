@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from tardygrad.errors import Invalid, check_integer
-from tardygrad.tasks.nets.block import Block
+from tardygrad.tasks.nets.transformer_block import Block
 
 Shape = tuple[int, int, int]
 """Channels, height, width of an image."""
@@ -62,8 +62,7 @@ class ViT(nn.Module):
         grid = self.normalize(images).view(n, channels, height // p, p, width // p, p)
         patches = grid.permute(0, 2, 4, 1, 3, 5).reshape(n, -1, channels * p * p)
         x = self.blocks(self.embed(patches) + self.positions)
-        logits: Tensor = self.head(self.norm(x).mean(1))
-        return logits
+        return self.head(self.norm(x).mean(1))
 
 
 def fits(*, dim: int, depth: int, heads: int, patch: int, shape: Shape) -> None:

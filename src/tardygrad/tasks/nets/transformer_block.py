@@ -22,8 +22,7 @@ class Attention(nn.Module):
             future = torch.ones(length, length, dtype=torch.bool, device=x.device).triu(1)
             score = score.masked_fill(future, -torch.inf)
         seen = torch.softmax(score, dim=-1) @ v
-        mixed: Tensor = self.out(seen.transpose(1, 2).reshape(n, length, dim))
-        return mixed
+        return self.out(seen.transpose(1, 2).reshape(n, length, dim))
 
 
 class Block(nn.Module):
@@ -37,5 +36,4 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attention(self.norm1(x))
-        out: Tensor = x + self.perceptron(self.norm2(x))
-        return out
+        return x + self.perceptron(self.norm2(x))

@@ -1,0 +1,59 @@
+"""What the constructors of methods share: common settings, the check of arguments, and the clients' usual step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import ParamSpec, TypedDict
+
+from tardygrad.core import torch_inner, transforms
+from tardygrad.core.clipping import Norm
+from tardygrad.core.method import Dispatch, Method
+from tardygrad.core.schedules import Schedule, lift
+from tardygrad.core.torch_inner import Options
+from tardygrad.core.transforms import Transform, chain, scale
+from tardygrad.errors import checked_call, passes_to
+
+P = ParamSpec("P")
+
+
+class MethodSettings(TypedDict, total=False):
+    """The settings of `Method` that every constructor passes on; for `buffer` and `mode` it has its own defaults."""
+
+    local_steps: int | None
+    local_epochs: int | None
+    max_delay: int | None
+    concurrency: int | None
+    dispatch: Dispatch
+
+
+def constructor(make: Callable[P, Method]) -> Callable[P, Method]:
+    """Make wrong arguments of a constructor raise `Invalid`, and add the settings that methods share to its help."""
+    return checked_call(passes_to(Method, local)(make))
+
+
+def local(
+    local_lr: float | Schedule,
+    local_clip: float | Schedule = math.inf,
+    optimizer: str = "SGD",
+    options: Options | None = None,
+    *,
+    local_lower: float | Schedule = 0.0,
+    norm: Norm = "coordinate",
+) -> Transform:
+    """The client's step of most methods: a clip, which may be infinite, then SGD or any optimizer of `torch.optim`.
+
+    Args:
+        local_lr: learning rate η_ℓ of the local steps, read at the round whose model the client pulled.
+        local_clip: threshold u of the local steps; inf switches clipping off.
+        optimizer: name of the class of `torch.optim` that makes the local steps.
+        options: arguments of the optimizer, such as {weight_decay = 0.1}.
+        local_lower: BiClip's lower threshold d of the local steps; 0 switches it off.
+        norm: clip each coordinate, or the norm of the whole vector ("l2").
+    """
+    rate = lift("local_lr", local_lr)
+    plain = optimizer == "SGD" and not options
+    return chain(
+        transforms.clip(lift("local_clip", local_clip, finite=False), lift("local_lower", local_lower), norm),
+        scale(rate) if plain else torch_inner.optimizer(optimizer, rate, options),
+    )

@@ -315,6 +315,14 @@ def test_a_used_task_can_be_copied_and_pickled(again, module):
         (lambda: make(lambda: 3), "`module` must be a module, or a function that returns one, got int."),
         (lambda: make(3), "`module` must be a module, or a function that returns one, got int."),
         (
+            lambda: TorchTask(mlp(), loss=nn.CrossEntropyLoss, shards=shard(data(), clients=2)),
+            "`loss` must be a function of (output, target), got the class CrossEntropyLoss. Use CrossEntropyLoss().",
+        ),
+        (
+            lambda: TorchTask(mlp(), loss="mse", shards=shard(data(), clients=2)),
+            "`loss` must be a function of (output, target), got 'mse'.",
+        ),
+        (
             lambda: TorchTask(mlp(), loss=F.cross_entropy, shards=data()),
             "`shards` must be made by shard(data, clients=...), got tuple.",
         ),

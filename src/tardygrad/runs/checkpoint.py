@@ -113,7 +113,8 @@ def apply(checkpoint: Checkpoint, server: ServerLike) -> Pending:
         raise RecordError(f"the checkpoint has format {packed.get('format')}, and this version reads 3 and {FORMAT}.")
     for name, ours in (("method", _identity(server)), ("clients", server.clients), ("seed", server.seed)):
         if packed[name] != ours:
-            raise RecordError(f"the checkpoint belongs to another run: its {name} is {packed[name]}, not {ours}.")
+            theirs, ours = _differences(str(packed[name]), str(ours))
+            raise RecordError(f"the checkpoint belongs to another run: its {name} is {theirs}, not {ours}.")
     state: dict[str, Any]
     if packed["format"] == 3:
         state, pending = checkpoint_format_3.server_state(tensors, packed, server.method)
@@ -242,6 +243,12 @@ def _identity(server: ServerLike) -> str:
     rest = [part for part in (method.weight, method.curvature, method.pace, method.regions) if part is not None]
     parts = [method.inner, method.outer, *rest, method.denominator, method.pull, method.keep]
     return without_addresses(f"{method}: {', '.join(map(repr, parts))}")
+
+
+def _differences(first: str, second: str) -> tuple[str, str]:
+    """The parts of two texts, separated by commas, that the other one does not have."""
+    parts, others = first.split(", "), second.split(", ")
+    return ", ".join(p for p in parts if p not in others), ", ".join(p for p in others if p not in parts)
 
 
 def _complete(folder: Path) -> list[Path]:

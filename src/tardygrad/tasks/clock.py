@@ -14,10 +14,22 @@ from tardygrad.errors import check_integer
 
 @dataclass(frozen=True)
 class Clock:
-    """A task with an empty vector and no batches; see `clock`."""
+    """A clock-only task: it measures time and delays, with no vector, batches or scores.
+
+    Args:
+        clients: number of clients, N.
+        parameters: size of the model it stands for, which sets how long messages take on a link.
+
+    >>> Clock(clients=40).evaluate(torch.empty(0), None)
+    {}
+    """
 
     clients: int
-    parameters: int
+    parameters: int = 0
+
+    def __post_init__(self) -> None:
+        check_integer("clients", self.clients)
+        check_integer("parameters", self.parameters, least=0)
 
     def init(self, seed: int) -> Vector:
         return torch.empty(0)
@@ -35,16 +47,4 @@ class Clock:
         return {}
 
 
-def clock(*, clients: int, parameters: int = 0) -> Clock:
-    """A clock-only task: it measures time and delays, with no vector, batches or scores.
-
-    Args:
-        clients: number of clients, N.
-        parameters: size of the model it stands for, which sets how long messages take on a link.
-
-    >>> clock(clients=40).evaluate(torch.empty(0), None)
-    {}
-    """
-    check_integer("clients", clients)
-    check_integer("parameters", parameters, least=0)
-    return Clock(clients, parameters)
+clock = Clock

@@ -27,18 +27,11 @@ class Quadratic:
 
     def __init__(self, h: Vector, c: Tensor, noise: Noise | None) -> None:
         self.h, self.c, self.noise = h, c, noise
+        self.clients, self.parameters = c.shape
         self.optimum = c.double().mean(0)  # x*: F is the mean of the F_i, and they share h
 
     def __repr__(self) -> str:
         return f"Quadratic(clients={self.clients}, dimension={self.parameters}, noise={self.noise})"
-
-    @property
-    def clients(self) -> int:
-        return self.c.shape[0]
-
-    @property
-    def parameters(self) -> int:
-        return self.c.shape[1]
 
     def init(self, seed: int) -> Vector:
         """x_0, at distance √d from the optimum in a random direction."""

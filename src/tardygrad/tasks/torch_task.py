@@ -89,18 +89,20 @@ class TorchTask:
         check_integer("evaluate_batch", evaluate_batch)
         if not isinstance(shards, Shards):
             raise Invalid(f"`shards` must be made by shard(data, clients=...), got {type(shards).__name__}.")
+        if isinstance(loss, type) or not callable(loss):
+            got = f"the class {loss.__name__}. Use {loss.__name__}()." if isinstance(loss, type) else f"{loss!r}."
+            raise Invalid(f"`loss` must be a function of (output, target), got {got}")
         if module_buffers not in ("average", "refuse"):
             raise Invalid(f"`module_buffers` must be 'average' or 'refuse', got {module_buffers!r}.")
-        self.device = _device(device)
         self.loss, self.noise, self.augment, self.autocast = loss, noise, augment, autocast
         self.scores, self._uncut = scores, uncut
-        self.shards = replace(shards, data=tuple(t.to(self.device) for t in shards.data))
-        self.test = None if test is None else tuple(t.to(self.device) for t in tensors(test))
+        self.shards, self.test = shards, None if test is None else tensors(test)
         self.batch_size, self.evaluate_batch = batch_size, evaluate_batch
         self._factory = None if isinstance(module, nn.Module) else module
         given = module if isinstance(module, nn.Module) else self._make(0)
         check(given)  # before the copy, in which parameters no longer share memory
-        self._template = copied(given).to(self.device)
+        self._template = copied(given)
+        self._move_to(device)
         floats, ints = buffers(self._template)
         if module_buffers == "refuse" and (floats or ints):
             name = next(iter(floats | ints))
@@ -109,8 +111,8 @@ class TorchTask:
                 f"module_buffers='refuse' allows no buffers, got `{name}` of {owner}. Use GroupNorm or LayerNorm."
             )
         self._shapes = [p.shape for p in trainable(self._template).values()]
-        self._parameters = sum(shape.numel() for shape in self._shapes)
-        self._draws = draws(self._template)
+        self.clients, self.parameters = shards.clients, sum(shape.numel() for shape in self._shapes)
+        self.draws_globally = draws(self._template)  # such as dropout: then threads take turns in forward passes
         self._local = threading.local()
 
     def __repr__(self) -> str:
@@ -125,24 +127,15 @@ class TorchTask:
     def to(self, device: str) -> Self:
         """The same task on another device."""
         moved = copy.copy(self)
-        moved.device = _device(device)
-        moved.shards = replace(self.shards, data=tuple(t.to(moved.device) for t in self.shards.data))
-        moved.test = self.test and tuple(t.to(moved.device) for t in self.test)
-        moved._template = copied(self._template).to(moved.device)
+        moved._template = copied(self._template)
+        moved._move_to(device)
         return moved
 
-    @property
-    def clients(self) -> int:
-        return self.shards.clients
-
-    @property
-    def parameters(self) -> int:
-        return self._parameters
-
-    @property
-    def draws_globally(self) -> bool:
-        """Whether the module uses torch's global generator (dropout): then threads take turns in forward passes."""
-        return self._draws
+    def _move_to(self, device: str) -> None:
+        self.device = _device(device)
+        self.shards = replace(self.shards, data=tuple(t.to(self.device) for t in self.shards.data))
+        self.test = self.test and tuple(t.to(self.device) for t in self.test)
+        self._template.to(self.device)
 
     def init(self, seed: int) -> Vector:
         """x_0; frozen parameters and buffers always come from seed 0."""
@@ -188,13 +181,13 @@ class TorchTask:
         views = self._views()
         views.bind(x, module_buffers, training=True)
         views.g.zero_()
-        with keyed(batch.key) if self._draws or not views.probed else nullcontext():
+        with keyed(batch.key) if self.draws_globally or not views.probed else nullcontext():
             before = None if views.probed else torch.get_rng_state()
             *inputs, target = self._rows(batch)
             with self._precision():
                 value = self.loss(views.module(*inputs), target)
             if before is not None:
-                self._draws |= not torch.equal(before, torch.get_rng_state())
+                self.draws_globally |= not torch.equal(before, torch.get_rng_state())
                 views.probed = True
         if value.numel() != 1:
             raise Invalid(f"`loss` must return one number, got shape {list(value.shape)}. Use reduction='mean'.")
@@ -206,8 +199,8 @@ class TorchTask:
 
     def gradients(self, requests: Sequence[GradientRequest]) -> list[tuple[Tensor, Vector]]:
         """`gradient` of each (x, ξ); batches of equal size are computed together by torch.func."""
-        if self._draws or any(buffers(self._template)):
-            what = "draws random numbers (dropout)" if self._draws else "keeps buffers (BatchNorm)"
+        if self.draws_globally or any(buffers(self._template)):
+            what = "draws random numbers (dropout)" if self.draws_globally else "keeps buffers (BatchNorm)"
             raise Invalid(f"jobs can be computed together only by a module without state, got one that {what}.")
         answers: list[tuple[Tensor, Vector] | None] = [None] * len(requests)
         same_size: dict[int, list[int]] = {}

@@ -163,7 +163,7 @@ def fill(text: str) -> str:
 def files() -> dict[Path, str]:
     """What every file with generated text should contain."""
     pages = [ROOT / "README.md", ROOT / "docs/cli.md", ROOT / "docs/api.md"]
-    known = {ROOT / "src/tardygrad_command/keys.json": json.dumps(spec.all_keys(), indent=1) + "\n"}
+    known = {ROOT / "src/tardygrad_command/spec_keys.json": json.dumps(spec.all_keys(), indent=1) + "\n"}
     return known | {page: fill(page.read_text("utf-8")) for page in pages}
 
 

@@ -1,6 +1,6 @@
 """The command `tardygrad` without the library, so that help and usage errors appear at once.
 
-`commands` and `reproduce` declare the verbs. A verb's code is in `tardygrad.cli`, which is imported when it is called.
+`commands` and `reproduce` declare the commands. Their code is in `tardygrad.cli`, which is imported when one is called.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def main(argv: list[str] | None = None) -> NoReturn:
         import click
 
         from tardygrad_command.commands import app
-        from tardygrad_command.declare import Failure
+        from tardygrad_command.options import Failure
     given = sys.argv[1:] if argv is None else argv
     try:
         code = app(given, prog_name="tardygrad", standalone_mode=False)

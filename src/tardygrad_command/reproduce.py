@@ -1,104 +1,84 @@
-"""The verbs of `tardygrad reproduce`: names, options and help. Their code is in `tardygrad.cli.reproduce`."""
+"""The commands of `tardygrad reproduce`: names, options and help. Their code is in `tardygrad.cli.reproduce`."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import NamedTuple
 
 import typer
 
-from tardygrad_command.declare import Json, verb
+from tardygrad_command.options import JSON, command, flag, option
 
 app = typer.Typer(name="reproduce", help="Reproduce the paper's results.", no_args_is_help=True)
 
-
-@app.callback()
-def reproduce() -> None:
-    """Reproduce the paper's results."""
-
-
-Page = Annotated[
-    str | None, typer.Option(metavar="FILE", help="Markdown page to write the result into, with pictures beside it.")
-]
-Jobs = Annotated[int, typer.Option(min=0, help="Runs at once; 0 is one per core.")]
+PAGE = option(None, "Markdown page to write the result into, with pictures beside it.", "FILE")
+JOBS = option(0, "Runs at once; 0 is one per core.", min=0)
+READ = flag("--read", "Run nothing; make the tables of the stored runs.")
 
 
-@verb(app, "reproduce")
-def clock(
-    seeds: Annotated[int, typer.Option(min=1, help="Runs per cell.")] = 20,
-    page: Page = None,
-    json: Json = False,
-) -> None:
+@command(app, "reproduce")
+class Clock(NamedTuple):
     """Simulate the runtimes of the paper's CIFAR-10 tables: every mode, straggler class and buffer."""
 
+    seeds: int = option(20, "Runs per cell.", min=1)
+    page: str | None = PAGE
+    json: bool = JSON
 
-@verb(app, "reproduce")
-def timeline(
-    out: Annotated[str, typer.Option(metavar="FILE", help="The picture, as SVG.")] = "timeline.svg",
-    page: Page = None,
-    json: Json = False,
-) -> None:
+
+@command(app, "reproduce")
+class Timeline(NamedTuple):
     """Draw the paper's Figure 1: who works when, server- and client-centric, with N = 3, M = 2 and K = 3."""
 
+    out: str = option("timeline.svg", "The picture, as SVG.", "FILE")
+    page: str | None = PAGE
+    json: bool = JSON
 
-@verb(app, "reproduce")
-def claims(
-    fast: Annotated[bool, typer.Option("--fast", help="Fewer seeds, methods and fleets: minutes, not hours.")] = False,
-    only: Annotated[list[int] | None, typer.Option(metavar="NUMBER", help="Only this claim; may be repeated.")] = None,
-    out: Annotated[str, typer.Option(metavar="DIR", help="Where finished runs are stored.")] = "runs/claims",
-    page: Page = None,
-    jobs: Jobs = 0,
-    read: Annotated[bool, typer.Option("--read", help="Run nothing; judge the stored runs.")] = False,
-    json: Json = False,
-) -> None:
+
+@command(app, "reproduce")
+class Claims(NamedTuple):
     """Test the paper's seven claims, each with an experiment and a verdict.
 
     If stopped, continue with the same command.
     """
 
+    fast: bool = flag("--fast", "Fewer seeds, methods and fleets: minutes, not hours.")
+    only: list[int] | None = option(None, "Only this claim; may be repeated.", "NUMBER")
+    out: str = option("runs/claims", "Where finished runs are stored.", "DIR")
+    page: str | None = PAGE
+    jobs: int = JOBS
+    read: bool = flag("--read", "Run nothing; judge the stored runs.")
+    json: bool = JSON
 
-@verb(app, "reproduce")
-def tables(
-    only: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Only this experiment; may be repeated.")
-    ] = None,
-    data: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Holds cifar10/, glue/ and tinyvit5m_mobilesam/.")
-    ] = None,
-    out: Annotated[str, typer.Option(metavar="DIR", help="Where finished runs are stored.")] = "runs/tables",
-    page: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Where the tables go; the default is results.md in --out.")
-    ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Runs of each cell's best setting.")] = 1,
-    workers: Annotated[int, typer.Option(min=0, help="Processes per run; 0 is one per core.")] = 1,
-    read: Annotated[bool, typer.Option("--read", help="Run nothing; make the tables of the stored runs.")] = False,
-    json: Json = False,
-) -> None:
+
+@command(app, "reproduce")
+class Tables(NamedTuple):
     """Reproduce the paper's accuracy tables on a small scale, beside the published numbers.
 
     If stopped, continue with the same command.
     """
 
+    only: list[str] | None = option(None, "Only this experiment; may be repeated.", "NAME")
+    data: str | None = option(None, "Holds cifar10/, glue/ and tinyvit5m_mobilesam/.", "DIR")
+    out: str = option("runs/tables", "Where finished runs are stored.", "DIR")
+    page: str | None = option(None, "Where the tables go; the default is results.md in --out.", "FILE")
+    seeds: int = option(1, "Runs of each cell's best setting.", min=1)
+    workers: int = option(1, "Processes per run; 0 is one per core.", min=0)
+    read: bool = READ
+    json: bool = JSON
 
-@verb(app, "reproduce")
-def baselines(
-    only: Annotated[
-        list[str] | None,
-        typer.Option(metavar="METHOD", help="Only this method; may be repeated. Not with --page."),
-    ] = None,
-    trials: Annotated[int, typer.Option(min=1, help="Settings to try for each method on each fleet.")] = 20,
-    seeds: Annotated[int, typer.Option(min=1, help="Runs of each method's best setting.")] = 3,
-    data: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Holds fashion/, if no system package provides it.")
-    ] = None,
-    out: Annotated[
-        str, typer.Option(metavar="DIR", help="Where trials and finished runs are stored.")
-    ] = "runs/baselines",
-    page: Page = None,
-    jobs: Jobs = 0,
-    read: Annotated[bool, typer.Option("--read", help="Run nothing; make the tables of the stored runs.")] = False,
-    json: Json = False,
-) -> None:
+
+@command(app, "reproduce")
+class Baselines(NamedTuple):
     """Compare the methods, each tuned with the same number of trials.
 
     If stopped, continue with the same command.
     """
+
+    only: list[str] | None = option(None, "Only this method; may be repeated. Not with --page.", "METHOD")
+    trials: int = option(20, "Settings to try for each method on each fleet.", min=1)
+    seeds: int = option(3, "Runs of each method's best setting.", min=1)
+    data: str | None = option(None, "Holds fashion/, if no system package provides it.", "DIR")
+    out: str = option("runs/baselines", "Where trials and finished runs are stored.", "DIR")
+    page: str | None = PAGE
+    jobs: int = JOBS
+    read: bool = READ
+    json: bool = JSON

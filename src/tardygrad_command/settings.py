@@ -21,6 +21,6 @@ def as_override(option: str, argv: list[str], verb: str) -> str:
     after = [value for word, value in pairwise([*argv, "VALUE"]) if word == option]
     joined = [word.partition("=")[2] for word in argv if word.startswith(f"{option}=")]
     value = (after + joined)[0]
-    known = json.loads(Path(__file__).with_name("keys.json").read_text("utf-8"))  # written by `make tables`
+    known = json.loads(Path(__file__).with_name("spec_keys.json").read_text("utf-8"))  # written by `make tables`
     tables = [home for home, keys in known.items() if name in keys and table in ("", home)]
     return " or ".join(f"`{home}.{name}={value}`" for home in tables)

@@ -7,12 +7,13 @@ from typing import Any
 
 import typer
 
-from tardygrad.cli.output import progress, say, show, show_json, show_table, waiting
+from tardygrad.cli.output import cell, round_progress, say, show, show_json, show_table, waiting
 from tardygrad.cli.run import new_run_dir
 from tardygrad.cli.session import Signals, torch_threads
 from tardygrad.runs import run as runs
 from tardygrad.runs.record import replace
 from tardygrad.spec import spec
+from tardygrad_command import commands
 
 METHODS = {
     "sync-Clip²": ["method.mode=sync"],
@@ -31,16 +32,16 @@ NOTE = (
 )
 
 
-def demo(out: str | None, rounds: int, json: bool) -> None:
+def demo(options: commands.Demo) -> None:
     """Run the five methods, then print and write the comparison."""
     from tardygrad.cli.demo_figure import loss_curves
     from tardygrad.report.build import build
     from tardygrad.report.theme import write
 
-    folder = Path(out) if out else new_run_dir("demo")
+    folder = Path(options.out) if options.out else new_run_dir("demo")
     done: dict[str, runs.Run] = {}
     for label, changes in METHODS.items():
-        done[label] = _run(label, folder, [*changes, f"run.rounds={rounds}", f"run.evaluate_every={EVERY}"])
+        done[label] = _run(label, folder, [*changes, f"run.rounds={options.rounds}", f"run.evaluate_every={EVERY}"])
     sync = done["sync-Clip²"].summary().time
     rows = [_row(label, run, sync) for label, run in done.items()]
     chart = loss_curves({label: run.metrics for label, run in done.items()})
@@ -48,10 +49,12 @@ def demo(out: str | None, rounds: int, json: bool) -> None:
     with waiting("writing the report"):
         report = build([str(run.path) for run in done.values()], title="Demo", baseline="sync-Clip²", target=GOAL)
         replace(page, report.html().encode())
-    if json:
+    if options.json:
         show_json({"out": str(folder), "figure": str(picture), "report": str(page), "methods": rows})
         return
-    _print(rows)
+    goal = f"time to {GOAL:.0%} (s)>"
+    columns = ("test accuracy>", goal, "simulated time (s)>", "speed-up of the rounds>", "mean delay>", "max delay>")
+    show_table(("method", *columns), map(_cells, rows))
     show(f"{NOTE}\nfigure  {picture}\nreport  {page}")
 
 
@@ -65,7 +68,7 @@ def _run(label: str, folder: Path, changes: list[str]) -> runs.Run:
             run = runs.begin(built.method, built.task, pool, spec=loaded.resolved(), **settings)
             say(f"{label}: {run.server.method}")
             with Signals(run) as signals:
-                for _ in progress(run.go(), done=0, rounds=loaded.run.rounds):
+                for _ in round_progress(run.go(), done=0, rounds=loaded.run.rounds):
                     pass
     if signals.came is not None:
         say(f"stopped at round {run.server.round}; continue with: tardygrad resume {out}")
@@ -82,24 +85,13 @@ def _row(label: str, run: runs.Run, sync: float) -> dict[str, Any]:
         "time_to_goal": reached[0] if reached else None,
         "loss": summary.loss,
         "time": summary.time,
-        "speed_up": sync / summary.time if summary.time else None,
+        "speed_up": sync / summary.time,
         "delay_mean": summary.delay_mean,
         "delay_max": summary.delay_max,
         "seconds": summary.seconds,
     }
 
 
-def _print(rows: list[dict[str, Any]]) -> None:
-    from rich.table import Table
-
-    table = Table("method", box=None, pad_edge=False)
-    goal = f"time to {GOAL:.0%} (s)"
-    for heading in ("test accuracy", goal, "simulated time (s)", "speed-up of the rounds", "mean delay", "max delay"):
-        table.add_column(heading, justify="right")
-    for row in rows:
-        accuracy = "-" if row["accuracy"] is None else f"{row['accuracy']:.1%}"
-        to_goal = "–" if row["time_to_goal"] is None else f"{row['time_to_goal']:,.0f}"
-        faster = "-" if row["speed_up"] is None else f"{row['speed_up']:.0f}x"
-        delays = (f"{row['delay_mean']:.1f}", str(row["delay_max"]))
-        table.add_row(row["method"], accuracy, to_goal, f"{row['time']:,.0f}", faster, *delays)
-    show_table(table)
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    times = (cell(row["time_to_goal"], ",.0f"), f"{row['time']:,.0f}", f"{row['speed_up']:.0f}x")
+    return (row["method"], cell(row["accuracy"], ".1%"), *times, f"{row['delay_mean']:.1f}", str(row["delay_max"]))

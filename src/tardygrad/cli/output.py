@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Column, Table
 
 from tardygrad.errors import Invalid
 from tardygrad.runs.record import Row, plain
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 Item = TypeVar("Item")
 
@@ -36,11 +36,20 @@ def show_json(value: Any) -> None:
     typer.echo(json.dumps(plain(value), allow_nan=False, ensure_ascii=False, indent=2))
 
 
-def show_table(table: Table) -> None:
-    """Print a table; text from files must be escaped for rich."""
-    from rich.console import Console
-
+def show_table(columns: Iterable[str], rows: Iterable[Iterable[str]], title: str = "", *, header: bool = True) -> None:
+    """Print a table; a column whose name ends in > is aligned right."""
+    heads = (Column(name.removesuffix(">"), justify="right" if name.endswith(">") else "left") for name in columns)
+    table = Table(*heads, box=None, pad_edge=False, show_header=header, title=escape(title), title_justify="left")
+    for column in table.columns:
+        column.overflow = "fold"
+    for row in rows:
+        table.add_row(*map(escape, row))
     Console(highlight=False, width=None if sys.stdout.isatty() else 120).print(table)
+
+
+def cell(value: float | None, form: str, missing: str = "–") -> str:
+    """A number as the text of a table's cell."""
+    return missing if value is None else format(value, form)
 
 
 def writable(option: str, given: str, *ends: str) -> Path:
@@ -62,47 +71,47 @@ def waiting(what: str) -> Iterator[None]:
     if not sys.stderr.isatty():
         yield
         return
-    from rich.console import Console
-
     with Console(stderr=True).status(what):
         yield
 
 
-def progress(rows: Iterable[Row], *, done: int, rounds: int) -> Iterator[Row]:
-    """Pass the rows on, with a progress bar if stderr is a terminal.
+def progress(
+    items: Iterable[Item], describe: Callable[[Item], str], *, what: str, total: int, done: int = 0
+) -> Iterator[Item]:
+    """Pass the items on, with a progress bar and a description of the last item if stderr is a terminal.
 
     Args:
-        done: rounds completed before.
-        rounds: rounds in total.
+        done: items completed before.
     """
     if not sys.stderr.isatty():
-        yield from rows
+        yield from items
         return
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (
-        TextColumn("round"),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[clock]}  {task.fields[loss]}  {task.fields[score]}", markup=False),
-        TextColumn("{task.fields[rate]}", markup=False),
-        TimeRemainingColumn(),
-    )
+    text = TextColumn("{task.description}  {task.fields[rate]}", markup=False)
+    columns = (TextColumn(what), BarColumn(bar_width=24), MofNCompleteColumn(), text, TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=rounds, completed=done, clock="", loss="", score="", rate="")
-        for row in rows:
-            speed = bar.tasks[0].speed
-            bar.update(
-                task,
-                completed=row["round"],
-                clock=f"{row['time']:.4g} s",
-                loss=f"loss {row['loss']:.4g}",
-                rate=f"{speed:.3g}/s" if speed else "",
-            )
-            if scored := _score(row):
-                bar.update(task, score=scored)
-            yield row
+        task = bar.add_task("", total=total, completed=done, rate="")
+        for item in items:
+            speed = bar.tasks[0].speed or 0.0
+            rate = f"{speed:.3g}/s" if speed >= 1 else f"{60 * speed:.3g}/min" if speed else ""
+            bar.update(task, advance=1, description=describe(item), rate=rate)
+            yield item
+
+
+def round_progress(rows: Iterable[Row], *, done: int, rounds: int) -> Iterator[Row]:
+    """Pass the rows of a run on, with a progress bar if stderr is a terminal."""
+    score = ""
+
+    def describe(row: Row) -> str:
+        nonlocal score
+        if row.get("test_accuracy") is not None:
+            score = f"test accuracy {row['test_accuracy']:.1%}"
+        elif row.get("test_loss") is not None:
+            score = f"test loss {row['test_loss']:.4g}"
+        return f"{row['time']:.4g} s  loss {row['loss']:.4g}  {score}"
+
+    return progress(rows, describe, what="round", total=rounds, done=done)
 
 
 def counted(items: Iterable[Item], *, total: int, what: str) -> Iterator[Item]:
@@ -110,13 +119,6 @@ def counted(items: Iterable[Item], *, total: int, what: str) -> Iterator[Item]:
     if not sys.stderr.isatty():
         yield from items
         return
-    from rich.console import Console
     from rich.progress import track
 
     yield from track(items, description=what, total=total, console=Console(stderr=True), transient=True)
-
-
-def _score(row: Row) -> str:
-    if row.get("test_accuracy") is not None:
-        return f"test accuracy {row['test_accuracy']:.1%}"
-    return f"test loss {row['test_loss']:.4g}" if row.get("test_loss") is not None else ""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from tardygrad.cli.output import counted, show_json, show_table
+from tardygrad.cli.output import cell, counted, show_json, show_table
 from tardygrad.core.messages import Advanced, Lost, Taken, Update
 from tardygrad.doctor.clock_run import BusyTime
 from tardygrad.errors import Invalid
@@ -16,10 +16,7 @@ from tardygrad.runs.loop import clock_only, drive
 from tardygrad.runs.memory import Memory, read_size, size
 from tardygrad.runs.run import plural
 from tardygrad.spec import spec
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
+from tardygrad_command import commands
 
 MOST = 10_000_000  # most updates to simulate, which takes minutes
 
@@ -58,37 +55,27 @@ class Plan(NamedTuple):
     memory: Memory
 
 
-def plan(
-    source: str,
-    overrides: list[str] | None,
-    search: bool,
-    fit: str | None,
-    max_delay: int | None,
-    figure: str | None,
-    write: str | None,
-    max_memory: str | None,
-    json: bool,
-) -> None:
+def plan(options: commands.Plan) -> None:
     """Simulate the clock of a spec, for its own setting or for all that `--search` tries."""
-    searching = search or fit is not None
+    searching = options.search or options.fit is not None
     for option, needs, fine in (
-        ("--max-delay", "--search or --fit RUN", max_delay is None or searching),
-        ("--figure", "--search or --fit RUN", figure is None or searching),
-        ("--write", "--fit RUN", write is None or fit is not None),
-        ("--max-memory", "a plan without --search and --fit", max_memory is None or not searching),
+        ("--max-delay", "--search or --fit RUN", options.max_delay is None or searching),
+        ("--figure", "--search or --fit RUN", options.figure is None or searching),
+        ("--write", "--fit RUN", options.write is None or options.fit is not None),
+        ("--max-memory", "a plan without --search and --fit", options.max_memory is None or not searching),
     ):
         if not fine:
             raise Invalid(f"{option} needs {needs}. Add it, or leave {option} out.")
-    loaded = spec.load(source, overrides or ())
+    loaded = spec.load(options.source, options.overrides)
     built = loaded.build()
     if searching:
         from tardygrad.cli.search import find
 
-        find(loaded, built, run=fit, most=max_delay, figure=figure, write=write, json=json)
+        find(loaded, built, options)
         return
     if built.fleet is None:
         raise Invalid("a plan needs a [fleet], got a spec without one. Describe your clients in it.")
-    limit = None if max_memory is None else read_size(max_memory)
+    limit = None if options.max_memory is None else read_size(options.max_memory)
     if (updates := built.rounds * built.method.buffer) > MOST:
         raise Invalid(
             f"a plan may have at most {MOST:,} updates (rounds · buffer), got {updates:,}. Use fewer run.rounds."
@@ -96,14 +83,13 @@ def plan(
     planned = simulated(built, built.fleet)
     if limit:
         planned.memory.check(limit)
-    if json:
+    if options.json:
         classes = {name: share._asdict() for name, share in planned.classes.items()}
         parts = {name: part._asdict() for name, part in planned.memory.parts.items()}
         memory = planned.memory._asdict() | {"parts": parts}
         show_json(planned._asdict() | {"delay": planned.delay._asdict(), "classes": classes, "memory": memory})
     else:
-        for table in (_table(planned), _classes(planned), _parts(planned.memory)):
-            show_table(table)
+        _show(planned)
 
 
 def simulated(built: spec.Built, fleet: Fleet) -> Plan:
@@ -150,43 +136,22 @@ def _shares(fleet: Fleet, delays: dict[str, list[int]]) -> dict[str, Share]:
     }
 
 
-def _table(plan: Plan) -> Table:
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table(title=escape(plan.method), title_justify="left", show_header=False, box=None, pad_edge=False)
+def _show(plan: Plan) -> None:
     rate = "" if plan.rounds_per_second is None else f" ({plan.rounds_per_second:.4g} rounds per second)"
-    table.add_row("time", f"{plan.time:.6g} s for {plural(plan.rounds, 'round')}{rate}")
     delay = plan.delay
-    table.add_row("delay", f"mean {delay.mean:.3g}, median {delay.median:g}, p90 {delay.p90:g}, max {delay.max}")
-    table.add_row("idle", f"{plan.idle:.1%} of {plan.clients} clients' time")
-    table.add_row("model", plural(plan.parameters, "parameter"))
-    if plan.lost:
-        table.add_row("lost", f"{plan.lost} (a client lost twice counts twice)")
-    return table
-
-
-def _classes(plan: Plan) -> Table:
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table("class", box=None, pad_edge=False)
-    for name in ("clients", "updates", "share", "mean delay"):
-        table.add_column(name, justify="right")
-    for name, share in plan.classes.items():
-        delay = "" if share.delay is None else f"{share.delay:.3g}"
-        table.add_row(escape(name), str(share.clients), str(share.updates), f"{share.share:.1%}", delay)
-    return table
-
-
-def _parts(memory: Memory) -> Table:
-    from rich.table import Table
-
-    table = Table("memory", "number", "size", box=None, pad_edge=False)
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for name, (number, total) in memory.parts.items():
-        if total:
-            table.add_row(name, "" if number is None else str(number), size(total))
-    table.add_row("total", "", size(memory.peak))
-    return table
+    facts = {
+        "time": f"{plan.time:.6g} s for {plural(plan.rounds, 'round')}{rate}",
+        "delay": f"mean {delay.mean:.3g}, median {delay.median:g}, p90 {delay.p90:g}, max {delay.max}",
+        "idle": f"{plan.idle:.1%} of {plan.clients} clients' time",
+        "model": plural(plan.parameters, "parameter"),
+        "lost": f"{plan.lost} (a client lost twice counts twice)" if plan.lost else "",
+    }
+    show_table(("", ""), (fact for fact in facts.items() if fact[1]), plan.method, header=False)
+    classes = (
+        (name, str(share.clients), str(share.updates), f"{share.share:.1%}", cell(share.delay, ".3g", missing=""))
+        for name, share in plan.classes.items()
+    )
+    show_table(("class", "clients>", "updates>", "share>", "mean delay>"), classes)
+    parts = plan.memory.parts.items()
+    rows = [(name, cell(number, "d", missing=""), size(total)) for name, (number, total) in parts if total]
+    show_table(("memory", "number>", "size>"), [*rows, ("total", "", size(plan.memory.peak))])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from tardygrad.cli.output import progress, show, show_json
+from tardygrad.cli.output import round_progress, show, show_json
 from tardygrad.cli.run import recorded_spec, run_dir
 from tardygrad.cli.session import torch_threads
 from tardygrad.engines.scripted import ScriptedPool
@@ -17,13 +17,15 @@ from tardygrad.errors import Diverged, Invalid, RecordError
 from tardygrad.runs import run as runs
 from tardygrad.runs.events import read_checked, script_line
 from tardygrad.runs.record import Row, read_json, reading_record
+from tardygrad_command import commands
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-def replay(folder: str, json: bool) -> None:
+def replay(options: commands.Replay) -> None:
     """Recompute a recorded run and compare the final models."""
+    folder = options.folder
     path = run_dir(folder)
     recorded = read_json(path / "spec.json")
     if not (path / "model.safetensors").exists() or not (path / "summary.json").exists():
@@ -44,13 +46,13 @@ def replay(folder: str, json: bool) -> None:
         with built.pool() if batched else nullcontext(script) as pool:
             run = runs.begin(built.method, built.task, pool, rounds=rounds, seed=loaded.run.seed, evaluate_every=0)
             with suppress(Diverged):  # as the recorded run did
-                for _ in progress(run.go(), done=0, rounds=rounds):
+                for _ in round_progress(run.go(), done=0, rounds=rounds):
                     pass
         for _ in events:  # what came after the last round
             pass
     difference = _difference(path / "model.safetensors", run)
     same = difference == 0.0
-    if json:
+    if options.json:
         show_json({"run": folder, "rounds": rounds, "same": same, "difference": difference, "changed": changed})
     elif same:
         show(f"the same bits after {runs.plural(rounds, 'round')}")

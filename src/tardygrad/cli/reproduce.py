@@ -3,53 +3,50 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
 from tardygrad.cli.output import counted, say, show, show_json, show_table
+from tardygrad.cli.session import torch_threads
 from tardygrad.errors import Invalid, nearest
 from tardygrad.runs.run import plural
+from tardygrad_command import reproduce as commands
 
 if TYPE_CHECKING:
-    from tardygrad.reproduce.claims import Claim, Finding
-    from tardygrad.reproduce.tables import Table
+    from tardygrad.sweep.store import Run, Store
 
 
-def clock(seeds: int, page: str | None, json: bool) -> None:
+def clock(options: commands.Clock) -> None:
     """Compare simulated runtimes with the paper's."""
-    from tardygrad.reproduce.clock import clock, markdown, published
+    from tardygrad.reproduce.clock import HEADINGS, clock, markdown, published, row
     from tardygrad.reproduce.page import fresh, put
 
-    cells = list(counted(clock(seeds), total=len(published()), what="cells"))
-    if page:
-        put(Path(page), "clock", lambda _: markdown(cells, seeds), new=fresh())
-    if json:
-        show_json({"seeds": seeds, "cells": [cell._asdict() for cell in cells]})
+    cells = list(counted(clock(options.seeds), total=len(published()), what="cells"))
+    if options.page:
+        put(Path(options.page), "clock", lambda _: markdown(cells, options.seeds), new=fresh())
+    if options.json:
+        show_json({"seeds": options.seeds, "cells": [cell._asdict() for cell in cells]})
         return
-    rows = [
-        (cell.mode, cell.stragglers, str(cell.buffer), f"{cell.ours:.1f}", f"{cell.paper:.1f}", f"{cell.ratio:.3f}")
-        for cell in cells
-    ]
-    _show("", ("mode", "stragglers", "M>", "ours (s)>", "paper (s)>", "ratio>"), rows)
+    show_table((*HEADINGS[:2], *_right(HEADINGS[2:])), map(row, cells))
 
 
-def timeline(out: str, page: str | None, json: bool) -> None:
+def timeline(options: commands.Timeline) -> None:
     """Draw Figure 1 and print the updates of each round."""
     from tardygrad.report.theme import write
     from tardygrad.reproduce.page import fresh, put
     from tardygrad.reproduce.timeline import MODES, figure, markdown
     from tardygrad.reproduce.timeline import timeline as simulated
 
-    where = Path(page).parent / "images/timeline.svg" if page else Path(out)
+    where = Path(options.page).parent / "images/timeline.svg" if options.page else Path(options.out)
     write(figure(), where)
-    if page:
-        put(Path(page), "timeline", lambda _: markdown(), new=fresh())
+    if options.page:
+        put(Path(options.page), "timeline", lambda _: markdown(), new=fresh())
     lines = [simulated(mode) for mode in MODES]
-    if json:
+    if options.json:
         show_json({"figure": str(where), "modes": [line.plain() for line in lines]})
         return
     rows = []
@@ -57,47 +54,45 @@ def timeline(out: str, page: str | None, json: bool) -> None:
         for moment in line.moments:
             clients, delays = (", ".join(map(str, numbers)) for numbers in (moment.named(), moment.delays))
             rows.append((MODES[line.mode], str(moment.round), f"{moment.time:g}", clients, delays))
-    _show("", ("mode", "round>", "at (s)>", "clients", "delays"), rows, f"figure  {where}")
+    show_table(("mode", "round>", "at (s)>", "clients", "delays"), rows)
+    show(f"figure  {where}")
 
 
-def claims(fast: bool, only: list[int] | None, out: str, page: str | None, jobs: int, read: bool, json: bool) -> None:
+def claims(options: commands.Claims) -> None:
     """Run the experiments of the claims and judge them."""
-    from tardygrad.reproduce.claims import CLAIMS, FAST, FULL
+    from tardygrad.reproduce.claims import CLAIMS, FAST, FULL, Claim, texts
     from tardygrad.reproduce.claims_page import draw, text
     from tardygrad.reproduce.page import fresh, parts, put
-    from tardygrad.reproduce.trials import looking
-    from tardygrad.sweep.store import Run, Store
+    from tardygrad.reproduce.trials import Trial
+    from tardygrad.sweep.store import Result, Store
 
+    only, page, out = options.only, options.page, options.out
     _check_only(only, [claim.number for claim in CLAIMS], page, "claims")
-    wanted = [claim for claim in CLAIMS if not only or claim.number in only]
+    chosen = [claim for claim in CLAIMS if not only or claim.number in only]
     if page:
         parts(Path(page), "claims", fresh())  # fail before hours of work
-    scale, store = FAST if fast else FULL, Store(Path(out))
-    look = looking(store)
+    scale, store = FAST if options.fast else FULL, Store(Path(out))
 
-    def missing(claim: Claim) -> list[Run]:
-        return store.missing(trial.run(seed) for trial, seed in claim.needs(look, scale))
+    def look(trial: Trial, seed: int) -> Result | None:
+        return store.look(trial.run(seed))
 
-    if not read:
-        with _resumable(out):
-            while runs := [run for claim in wanted for run in missing(claim)]:  # more once the tuning is done
-                _drain(store.make(runs, jobs or _cores()), len(store.missing(runs)), "runs")
-    elif left := ", ".join(f"{len(runs)} of claim {claim.number}" for claim in wanted if (runs := missing(claim))):
+    def wanted(claim: Claim) -> list[Run]:
+        return [trial.run(seed) for trial, seed in claim.needs(look, scale)]
+
+    if not options.read:
+        _run(store, lambda: [run for claim in chosen for run in wanted(claim)], options.jobs)
+    elif left := ", ".join(
+        f"{len(runs)} of claim {claim.number}" for claim in chosen if (runs := store.missing(wanted(claim)))
+    ):
         raise Invalid(f"--read needs every run to be stored, got {out!r} without {left}. Leave out --read to run them.")
-    found: dict[Claim, Finding] = {claim: claim.judge(look, scale) for claim in wanted}
+    found = {claim: claim.judge(look, scale) for claim in chosen}
     if page:
-        command = f"tardygrad reproduce claims{' --fast' * fast}"
+        command = f"tardygrad reproduce claims{' --fast' * options.fast}"
         draw(Path(page).parent / "images", found, look, scale)
         put(Path(page), "claims", lambda _: text(found, scale, command), new=fresh())
-    if json:
+    if options.json:
         show_json({"claims": [{"claim": claim.number, **finding.plain()} for claim, finding in found.items()]})
         return
-    _show_verdicts(found)
-
-
-def _show_verdicts(found: dict[Claim, Finding]) -> None:
-    from tardygrad.reproduce.claims import texts
-
     for claim, finding in found.items():
         words = texts()[str(claim.number)]
         show(f"{claim.number}. {words['says']}\n   rule: {words['rule']}\n   {finding.word}")
@@ -106,70 +101,43 @@ def _show_verdicts(found: dict[Claim, Finding]) -> None:
         show(f"     also observed: {finding.beside}\n" if finding.beside else "")
 
 
-def tables(
-    only: list[str] | None,
-    data: str | None,
-    out: str,
-    page: str | None,
-    seeds: int,
-    workers: int,
-    read: bool,
-    json: bool,
-) -> None:
+def tables(options: commands.Tables) -> None:
     """Run the missing experiments and write their tables."""
     from tardygrad.reproduce.experiments import EXPERIMENTS
     from tardygrad.reproduce.tables import Table
     from tardygrad.reproduce.tables_page import HEADINGS, row, verdicts, write
 
-    _check_only(only, list(EXPERIMENTS), None, "experiments")
-    every = [Table(name, experiment, Path(out), seeds) for name, experiment in EXPERIMENTS.items()]
-    chosen = [table for table in every if table.name in (only or EXPERIMENTS)]
-    skipped = {} if read else _run_tables(chosen, Path(data) if data else None, workers, named=bool(only))
-    where = Path(page) if page else Path(out) / "results.md"
+    _check_only(options.only, list(EXPERIMENTS), None, "experiments")
+    out = Path(options.out)
+    every = [Table(name, experiment, out, options.seeds) for name, experiment in EXPERIMENTS.items()]
+    chosen = [table for table in every if table.name in (options.only or EXPERIMENTS)]
+    skipped = {}
+    for table in [] if options.read else chosen:
+        with torch_threads(1):
+            try:
+                places = table.prepare(Path(options.data) if options.data else None)
+            except Invalid as error:
+                if options.only:
+                    raise Invalid(f"{table.name} cannot be run: {error}") from error
+                skipped[table.name] = str(error)
+                say(f"{table.name} is skipped: {error}")
+                continue
+            _run(table.store, partial(table.wanted, places, options.workers), 1, table.name)
+    where = Path(options.page) if options.page else out / "results.md"
     write(where, every)
-    if json:
+    if options.json:
         cells = {table.name: [line._asdict() for line in table.lines()] for table in chosen}
         show_json({"page": str(where), "skipped": skipped, "experiments": cells})
         return
     for table in chosen:
         lines, grid = table.lines(), len(table.experiment.rates)
         if any(line.trials for line in lines):
-            headings = (*HEADINGS[:3], *(f"{heading}>" for heading in HEADINGS[3:]))
-            _show(table.name, headings, [row(line, grid) for line in lines], *verdicts(lines), "")
+            show_table((*HEADINGS[:3], *_right(HEADINGS[3:])), (row(line, grid) for line in lines), table.name)
+            show("\n".join([*verdicts(lines), ""]))
     show(f"page  {where}")
 
 
-def _run_tables(tables: list[Table], data: Path | None, workers: int, *, named: bool) -> dict[str, str]:
-    """Run the missing trials; return the experiments that cannot run, and why."""
-    from tardygrad.cli.session import torch_threads
-
-    skipped = {}
-    with torch_threads(1):
-        for table in tables:
-            try:
-                places = table.prepare(data)
-            except Invalid as error:
-                if named:
-                    raise Invalid(f"{table.name} cannot be run: {error}") from error
-                skipped[table.name] = str(error)
-                say(f"{table.name} is skipped: {error}")
-                continue
-            with _resumable(table.store.folder):
-                _drain(table.run(places, workers), len(table), table.name)
-    return skipped
-
-
-def baselines(
-    only: list[str] | None,
-    trials: int,
-    seeds: int,
-    data: str | None,
-    out: str,
-    page: str | None,
-    jobs: int,
-    read: bool,
-    json: bool,
-) -> None:
+def baselines(options: commands.Baselines) -> None:
     """Tune and run the missing methods and print the tables."""
     from tardygrad.report.theme import write
     from tardygrad.reproduce.baseline_page import PICTURE, fresh, headings, name, picture, row, text, verdicts
@@ -177,39 +145,39 @@ def baselines(
     from tardygrad.reproduce.baselines import Comparison
     from tardygrad.reproduce.page import parts, put
 
+    only, page, out, trials, seeds = options.only, options.page, options.out, options.trials, options.seeds
     _check_only(only, list(BASELINES), page, "methods")
     if page:
         parts(Path(page), "baselines", fresh())  # fail before hours of work
     names = [name for name in BASELINES if name in (only or BASELINES)]
-    skipped, where = ("", None) if read else _fashion(data)
+    skipped, where = ("", None) if options.read else _fashion(options.data)
     comparison = Comparison(Path(out), names, trials, seeds, fashion=not skipped, data=where)
-    if not read:
+    if not options.read:
         if left := comparison.left():
             say(f"{plural(left, 'run')} to do, stored in {out}")
-        with _resumable(out):
-            _drain(comparison.go(jobs or _cores()), len(comparison), "runs")
+        _run(comparison.store, comparison.wanted, options.jobs)
     if missing := comparison.missing():
         found = "; ".join(f"{some} and {few} of {', '.join(whose)}" for (some, few), whose in missing.items())
-        wanted = f"wanted {plural(trials, 'trial')} and {plural(seeds, 'seed')}, found {found}"
-        raise Invalid(f"--read needs every run to be stored in {out!r}: {wanted}. Leave out --read to run them.")
+        needed = f"wanted {plural(trials, 'trial')} and {plural(seeds, 'seed')}, found {found}"
+        raise Invalid(f"--read needs every run to be stored in {out!r}: {needed}. Leave out --read to run them.")
     tables = comparison.tables()
     if page:
         write(picture(tables), Path(page).parent / PICTURE)
         command = f"tardygrad reproduce baselines --trials {trials} --seeds {seeds}"
         put(Path(page), "baselines", lambda _: text(comparison, tables, command, skipped), new=fresh())
-    if json:
+    if options.json:
         rows = [line.plain() for lines in tables for line in lines]
         show_json({"trials": trials, "seeds": seeds, "skipped": skipped or None, "lines": rows})
         return
     for lines in filter(None, tables):
         method, accuracy, mark, time, reach, settings, _ = headings(lines[0])
         columns = (method, f"{accuracy}>", mark, f"{time}>", f"{reach}>", settings)
-        _show(name(lines[0]), columns, [row(line, seeds)[:6] for line in lines], *verdicts(lines), "")
+        show_table(columns, (row(line, seeds)[:6] for line in lines), name(lines[0]))
+        show("\n".join([*verdicts(lines), ""]))
 
 
 def _fashion(data: str | None) -> tuple[str, str | None]:
     """Why Fashion-MNIST cannot be run (empty if it can), and the folder of its images; None: the task finds them."""
-    from tardygrad.cli.session import torch_threads
     from tardygrad.reproduce.baseline_specs import BaselineTrial
     from tardygrad.spec import spec
 
@@ -233,34 +201,18 @@ def _check_only(only: Sequence[int | str] | None, known: Sequence[int | str], pa
         raise Invalid(f"--page needs all {what}, got --only. Leave out one of the two options.")
 
 
-def _cores() -> int:
-    return len(os.sched_getaffinity(0))
-
-
-def _drain(items: Iterator[object], total: int, what: str) -> None:
-    for _ in counted(items, total=total, what=what):
-        pass
-
-
-@contextmanager
-def _resumable(folder: str | Path) -> Iterator[None]:
-    """On Ctrl-C, say how to continue."""
+def _run(store: Store, wanted: Callable[[], list[Run]], jobs: int, what: str = "runs") -> None:
+    """Do the missing runs, and those that become known by their results; on Ctrl-C, print how to continue."""
     try:
-        yield
+        while runs := store.missing(wanted()):
+            processes = jobs or len(os.sched_getaffinity(0))
+            for _ in counted(store.make(runs, processes), total=len(runs), what=what):
+                pass
     except KeyboardInterrupt:
-        say(f"stopped; finished runs are stored in {folder}: continue with the same command")
+        say(f"stopped; finished runs are stored in {store.folder}: continue with the same command")
         raise typer.Exit(130) from None
 
 
-def _show(title: str, columns: Iterable[str], rows: Iterable[tuple[str, ...]], *lines: str) -> None:
-    """Print a table and lines below it; a column whose name ends in > is aligned right."""
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, title=title or None, title_justify="left")
-    for column in columns:
-        table.add_column(column.removesuffix(">"), justify="right" if column.endswith(">") else "left")
-    for row in rows:
-        table.add_row(*row)
-    show_table(table)
-    if lines:
-        show("\n".join(lines))
+def _right(headings: Sequence[str]) -> list[str]:
+    """Headings of columns that are aligned right."""
+    return [f"{heading}>" for heading in headings]

@@ -6,57 +6,52 @@ from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
-from tardygrad.cli.output import say, waiting
-from tardygrad.cli.session import check_memory, crowded, engine, print_summary, run_to_end, torch_threads
+from tardygrad.cli.output import say
+from tardygrad.cli.session import crowded, print_summary, run_to_end, started
 from tardygrad.errors import Invalid, RecordError
 from tardygrad.runs import run as runs
 from tardygrad.runs.record import Row, read_json, reading_record, unused, unwritable
 from tardygrad.runs.track import check
 from tardygrad.spec import spec
+from tardygrad_command import commands
 
 
-def run(source: str, overrides: list[str] | None, out: str | None, max_memory: str | None, json: bool) -> None:
+def run(options: commands.Run) -> None:
     """Run a spec and record it."""
-    loaded = spec.load(source, overrides or ())
+    loaded = spec.load(options.source, options.overrides)
     check(loaded.run.track)
-    if out:
-        unused(Path(out))
-    with torch_threads(loaded.run.threads):
-        with waiting(f"preparing {loaded.task.kind}; the first time may take minutes"):
-            built = loaded.build()
-        memory = check_memory(built, max_memory)
-        with engine(built) as pool:
-            new = runs.begin(built.method, built.task, pool, spec=loaded.resolved(), **loaded.run.settings())
-            new.path = path = unused(Path(out)) if out else new_run_dir(loaded.name)  # only once everything is valid
-            say(f"{new.server.method} on {loaded.task.kind}, recording in {path}\n{memory}{crowded(new)}")
-            run_to_end(new, str(path), json=json, track=loaded.run.track)
+    if options.out:
+        unused(Path(options.out))
+    with started(loaded, options.max_memory) as (built, pool, memory):
+        new = runs.begin(built.method, built.task, pool, spec=loaded.resolved(), **loaded.run.settings())
+        # only now is everything valid
+        new.path = path = unused(Path(options.out)) if options.out else new_run_dir(loaded.name)
+        say(f"{new.server.method} on {loaded.task.kind}, recording in {path}\n{memory}{crowded(new)}")
+        run_to_end(new, str(path), json=options.json, track=loaded.run.track)
 
 
-def resume(folder: str, overrides: list[str] | None, max_memory: str | None, json: bool) -> None:
+def resume(options: commands.Resume) -> None:
     """Continue a recorded run."""
+    folder = options.folder
     recorded = read_json(run_dir(folder) / "spec.json")
-    loaded = recorded_spec(folder, recorded, overrides or [])
+    loaded = recorded_spec(folder, recorded, options.overrides)
     check(loaded.run.track)
-    retrack = any(text.startswith("run.track") for text in overrides or ())
+    retrack = any(text.startswith("run.track") for text in options.overrides)
     if not retrack and (summary := finished_summary(Path(folder), loaded.run.rounds)):
         say(f"the run in {folder} has finished its {runs.plural(summary.rounds, 'round')}; add run.rounds=N for more")
-        print_summary(summary, folder, json=json)
+        print_summary(summary, folder, json=options.json)
         return
-    with torch_threads(loaded.run.threads):
-        with waiting(f"preparing {loaded.task.kind}; the first time may take minutes"):
-            built = loaded.build()
-        memory = check_memory(built, max_memory)
-        with engine(built) as pool:
-            rounds = loaded.run.rounds
-            resumed = runs.resume(folder, built.method, built.task, pool, rounds=rounds)
-            done = resumed.server.round
-            if rounds < done:
-                raise Invalid(f"`run.rounds` must be at least the rounds already made ({done}), got {rounds}.")
-            if overrides:
-                resumed.spec_json = recorded | {"spec": loaded.resolved(), "run": recorded["run"] | {"rounds": rounds}}
-            start = f"from round {done}, recording in {folder}"
-            say(f"{resumed.server.method} on {loaded.task.kind}, {start}\n{memory}{crowded(resumed)}")
-            run_to_end(resumed, folder, json=json, track=loaded.run.track)
+    with started(loaded, options.max_memory) as (built, pool, memory):
+        rounds = loaded.run.rounds
+        resumed = runs.resume(folder, built.method, built.task, pool, rounds=rounds)
+        done = resumed.server.round
+        if rounds < done:
+            raise Invalid(f"`run.rounds` must be at least the rounds already made ({done}), got {rounds}.")
+        if options.overrides:
+            resumed.spec_json = recorded | {"spec": loaded.resolved(), "run": recorded["run"] | {"rounds": rounds}}
+        start = f"from round {done}, recording in {folder}"
+        say(f"{resumed.server.method} on {loaded.task.kind}, {start}\n{memory}{crowded(resumed)}")
+        run_to_end(resumed, folder, json=options.json, track=loaded.run.track)
 
 
 def run_dir(folder: str) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,9 +25,7 @@ from tardygrad.runs.loop import clock_only
 from tardygrad.runs.record import Row, replace
 from tardygrad.runs.run import plural
 from tardygrad.spec.spec import Built, Spec
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from tardygrad_command import commands
 
 TOP = 10  # settings that are printed
 MOST = 10_000  # most clients, for which a search takes minutes
@@ -40,10 +38,9 @@ class Bound(NamedTuple):
     why: str
 
 
-def find(
-    spec: Spec, built: Built, *, run: str | None, most: int | None, figure: str | None, write: str | None, json: bool
-) -> None:
+def find(spec: Spec, built: Built, options: commands.Plan) -> None:
     """Fit a fleet if a run is given, simulate the clock of every setting, and print the fastest."""
+    run, figure, write = options.fit, options.figure, options.write
     figure_path = None if figure is None else writable("--figure", figure, ".png", ".svg")
     spec_path = None if write is None else writable("--write", write, ".toml", ".json")
     if spec_path and spec_path.exists():
@@ -65,7 +62,7 @@ def find(
             f"a search can have at most {MOST:,} clients, got {fleet.clients:,}. Search with a part of the fleet."
         )
     clock_only(built.method, fleet)  # raises if the method cannot run
-    bound = _bound(spec, built, most, tails)
+    bound = _bound(spec, built, options.max_delay, tails)
     tries = settings(built.method, fleet.clients)
     # no parameters with --fit: measured times include the messages
     how = {"rounds": built.rounds, "parameters": built.task.parameters if run is None else 0, "seed": built.run.seed}
@@ -81,12 +78,12 @@ def find(
             spec_path.unlink(missing_ok=True)
         raise
     files = {"figure": figure, "written": write}
-    if json:
+    if options.json:
         show_json(_facts(built, found, bound, fitted) | files)
         return
     if fitted:
-        show_table(_fits(fitted))
-    show_table(_table(found))
+        _show_fit(fitted)
+    _show(found)
     written = [f"{name}  {path}" for name, path in files.items() if path]
     best = next((setting.method for setting in found if setting.excluded is None), built.method)
     if write:
@@ -143,15 +140,11 @@ def _row(tried: Candidate) -> Row:
     return facts
 
 
-def _table(found: Sequence[Candidate]) -> Table:
-    from rich.table import Table
-
-    table = Table("", "mode", box=None, pad_edge=False)
-    for name in ("M", "working", "s per effective update", "s per round", "mean delay", "largest", "idle"):
-        table.add_column(name, justify="right")
+def _show(found: Sequence[Candidate]) -> None:
     choices = [setting for setting in found if setting.excluded is None]
     shown = (choices or list(found))[:TOP]
     shown += [setting for setting in found if setting.current and setting not in shown]
+    rows = []
     for setting in shown:
         marks = ["best"] * (setting is choices[0] if choices else False) + ["now"] * setting.current
         method, clock = setting.method, setting.clock
@@ -160,8 +153,9 @@ def _table(found: Sequence[Candidate]) -> Table:
         if clock:
             numbers = [f"{clock.per_effective:.4g}", f"{clock.per_round:.4g}"]
             numbers += [f"{clock.delay_mean:.3g}", str(clock.delay_max), f"{clock.idle:.1%}"]
-        table.add_row(", ".join(marks), method.mode, str(method.buffer), work, *numbers)
-    return table
+        rows.append((", ".join(marks), method.mode, str(method.buffer), work, *numbers))
+    columns = ("M>", "working>", "s per effective update>", "s per round>", "mean delay>", "largest>", "idle>")
+    show_table(("", "mode", *columns), rows)
 
 
 def _remarks(found: Sequence[Candidate], bound: Bound, built: Built) -> list[str]:
@@ -191,31 +185,17 @@ def _plural(reason: str, number: int) -> str:
     return reason if number == 1 else reason.replace("its ", "their ").replace("it starves", "they starve")
 
 
-def _fits(fitted: FittedFleet) -> Table:
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table("class", box=None, pad_edge=False)
-    for name in ("clients", "jobs", "median s"):
-        table.add_column(name, justify="right")
-    for name in ("runtime", "from", "lost"):
-        table.add_column(name)
+def _show_fit(fitted: FittedFleet) -> None:
+    rows = []
     for name in dict.fromkeys(client.name for client in fitted.clients):
         mine = [client for client in fitted.clients if client.name == name]
         kinds = Counter(type(client.runtime).__name__.lower() for client in mine)
         sources = Counter(str(client.source) for client in mine)
-        lost = [client for client in mine if client.lost]
-        most = max((client.lost or 0.0 for client in lost), default=0.0)
-        table.add_row(
-            escape(text(name, 40)),
-            str(len(mine)),
-            str(sum(client.jobs for client in mine)),
-            _range(mine),
-            _many(kinds),
-            _many(sources),
-            f"{plural(len(lost), 'client')}, {most:.1%} of jobs at most" if lost else "none",
-        )
-    return table
+        shares = [client.lost for client in mine if client.lost]
+        lost = f"{plural(len(shares), 'client')}, {max(shares):.1%} of jobs at most" if shares else "none"
+        jobs = str(sum(client.jobs for client in mine))
+        rows.append((text(name, 40), str(len(mine)), jobs, _range(mine), _many(kinds), _many(sources), lost))
+    show_table(("class", "clients>", "jobs>", "median s>", "runtime", "from", "lost"), rows)
 
 
 def _range(those: Sequence[ClientFit]) -> str:

@@ -14,13 +14,13 @@ from typing import Protocol
 import torch
 import typer
 
-from tardygrad.cli.output import progress, say, show, show_json, waiting
+from tardygrad.cli.output import round_progress, say, show, show_json, waiting
 from tardygrad.engines.pool import Pool
 from tardygrad.errors import WorkFailed
 from tardygrad.runs.memory import read_size
 from tardygrad.runs.run import Run, Summary, plural
 from tardygrad.runs.track import tracked
-from tardygrad.spec.spec import Built
+from tardygrad.spec.spec import Built, Spec
 
 NEAR = 20_000  # messages to simulate for the memory forecast (a second or two) if there is no --max-memory
 
@@ -36,7 +36,13 @@ def torch_threads(number: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def check_memory(built: Built, max_memory: str | None) -> str:
+def build(loaded: Spec) -> Built:
+    """Build the objects of a spec, with a spinner: its task may have to prepare data."""
+    with waiting(f"preparing {loaded.task.kind}; the first time may take minutes"):
+        return loaded.build()
+
+
+def _check_memory(built: Built, max_memory: str | None) -> str:
     """A line about the memory that a run's vectors need; raise `Invalid` if it is more than allowed."""
     limit = None if max_memory is None else read_size(max_memory)
     memory = built.memory(messages=None if limit else NEAR)
@@ -47,9 +53,12 @@ def check_memory(built: Built, max_memory: str | None) -> str:
 
 
 @contextmanager
-def engine(built: Built) -> Iterator[Pool]:
-    """Start a spec's engine, with a spinner while it starts."""
+def started(loaded: Spec, max_memory: str | None) -> Iterator[tuple[Built, Pool, str]]:
+    """Build a spec, check its memory and start its engine, with a spinner; the text is about the memory."""
     with ExitStack() as stack:
+        stack.enter_context(torch_threads(loaded.run.threads))
+        built = build(loaded)
+        memory = _check_memory(built, max_memory)
         engine_pool = built.pool()
         if (startup := engine_pool.features.startup) and not sys.stderr.isatty():
             say(startup)
@@ -61,7 +70,7 @@ def engine(built: Built) -> Iterator[Pool]:
                     raise typer.Abort(signals.came)
         if status := pool.features.status():
             say(status)
-        yield pool
+        yield built, pool, memory
 
 
 def crowded(run: Run) -> str:
@@ -119,7 +128,7 @@ def run_to_end(run: Run, out: str, *, json: bool, track: Sequence[str] = ()) -> 
     try:
         with Signals(run) as signals:
             rows = tracked(run, track) if track else run.go()
-            for _ in progress(rows, done=run.server.round, rounds=run.settings["rounds"]):
+            for _ in round_progress(rows, done=run.server.round, rounds=run.settings["rounds"]):
                 pass
     except WorkFailed as error:
         raise WorkFailed(f"{str(error).rstrip('.')}. Continue with: tardygrad resume {out}") from error

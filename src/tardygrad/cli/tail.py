@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from tardygrad.cli.output import counted, show, show_json, show_table, waiting, writable
-from tardygrad.cli.session import torch_threads
+from tardygrad.cli.session import build, torch_threads
 from tardygrad.core.messages import ModuleBuffers
 from tardygrad.core.schedules import lift
 from tardygrad.errors import Invalid, RecordError
@@ -16,47 +16,37 @@ from tardygrad.runs.record import read_json, reading_record
 from tardygrad.spec import spec
 from tardygrad.tail.estimate import Tail
 from tardygrad.tail.probe import CLIPPED, Layer, Probe, gradients, sampling, summarise
+from tardygrad_command import commands
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from tardygrad.core.messages import Vector
 
 
 MOST = 1_000_000  # most mini-batches
 
 
-def tail(
-    source: str,
-    overrides: list[str] | None,
-    at: Literal["model", "init"] | None,
-    clients: int,
-    batches: int,
-    seed: int | None,
-    figure: str | None,
-    json: bool,
-) -> None:
+def tail(options: commands.Tail) -> None:
     """Sample gradients, estimate their tails, and print a table."""
+    source, figure = options.source, options.figure
     picture = None if figure is None else writable("--figure", figure, ".png", ".svg")
-    loaded = spec.load(source, overrides or ())
-    where = at or ("model" if (Path(source) / "model.safetensors").exists() else "init")
-    if where == "model" and not (Path(source) / "model.safetensors").exists():
+    loaded = spec.load(source, options.overrides)
+    finished = (Path(source) / "model.safetensors").exists()
+    where = options.at or ("model" if finished else "init")
+    if where == "model" and not finished:
         raise Invalid(f"--at model needs a finished run, got {source!r}. Use --at init.")
-    if seed is not None and seed < 0:
+    seed = loaded.run.seed if options.seed is None else options.seed
+    if seed < 0:
         raise Invalid(f"--seed must be a whole number, 0 or more, got {seed}.")
-    if clients * batches > MOST:
-        raise Invalid(f"--clients times --batches must be {MOST:,} or less, got {clients * batches:,}.")
+    if (batches := options.clients * options.batches) > MOST:
+        raise Invalid(f"--clients times --batches must be {MOST:,} or less, got {batches:,}.")
     with torch_threads(loaded.run.threads):
-        with waiting(f"preparing {loaded.task.kind}; the first time may take minutes"):
-            built = loaded.build()
-            task, round = built.task, 0
-            x, module_buffers = task.init(loaded.run.seed), task.init_module_buffers()
-            if where == "model":
-                x, module_buffers, round = _model(Path(source), x, module_buffers)
-            own = loaded.run.seed if seed is None else seed
-            chosen = sampling(task, x, clients=clients, batches=batches, seed=own)
+        task, round = build(loaded).task, 0
+        x, module_buffers = task.init(loaded.run.seed), task.init_module_buffers()
+        if where == "model":
+            x, module_buffers, round = _model(Path(source), x, module_buffers)
+        chosen = sampling(task, x, clients=options.clients, batches=options.batches, seed=seed)
         rows = gradients(task, x, chosen, module_buffers)
-        seen = list(counted(rows, total=len(chosen.clients) * batches, what="mini-batches"))
+        seen = list(counted(rows, total=len(chosen.clients) * options.batches, what="mini-batches"))
     with waiting("estimating tails"):
         found = summarise(chosen, seen, _threshold(loaded, round))
     if picture:
@@ -64,11 +54,11 @@ def tail(
         from tardygrad.report.theme import write
 
         write(drawn(found), picture)
-    if json:
-        show_json({"source": source, "at": where, "round": round, "seed": own, "figure": figure, **asdict(found)})
+    if options.json:
+        show_json({"source": source, "at": where, "round": round, "seed": seed, "figure": figure, **asdict(found)})
         return
     norm = _clips_norm(loaded)
-    show_table(_table(found, norm))
+    _show_layers(found, norm)
     show(_advice(found, round, norm))
     if picture:
         show(f"figure  {picture}")
@@ -107,29 +97,30 @@ def _clips_norm(loaded: spec.Spec) -> bool:
     return arguments.get("norm") == "l2" or arguments.get("inner") == "l2clip"
 
 
-def _table(found: Probe, norm: bool) -> Table:
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    table.add_column("layer", overflow="fold")
-    for name in ("index", "by", "block sum", "scaled"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("verdict", no_wrap=True)
-    clip = None if found.clip is None or math.isinf(found.clip) else f"above {found.clip:.3g}"
-    for name in filter(None, (clip, "" if norm else f"clips {CLIPPED:.0%}")):
-        table.add_column(name, justify="right", no_wrap=True)
-    for layer in (found.whole, *found.layers):
-        above = [f"{layer.above:.2%}"] if clip else []
-        table.add_row(escape(layer.name), *_cells(layer), *above, *([] if norm else [f"{layer.suggested:.3g}"]))
-    return table
+def _show_layers(found: Probe, norm: bool) -> None:
+    layers = (found.whole, *found.layers)
+    columns = ["layer", "index>", "by>", "block sum>", "scaled>", "verdict"]
+    clips = {}
+    if found.clip is not None and math.isfinite(found.clip):
+        clips[f"above {found.clip:.3g}>"] = [f"{layer.above:.2%}" for layer in layers]
+    if not norm:
+        clips[f"clips {CLIPPED:.0%}>"] = [f"{layer.suggested:.3g}" for layer in layers]
+    cells = zip(layers, *clips.values(), strict=True)
+    show_table([*columns, *clips], ([*_cells(layer), *shares] for layer, *shares in cells))
 
 
 def _cells(layer: Layer) -> list[str]:
     if layer.tail is None:
-        return ["", "", "", "", "no noise"]
-    tail, scaled = layer.tail, _brief(layer.scaled)
-    return [_banded(tail), tail.by or "", _shown(tail.block_sum), scaled, tail.verdict]
+        return [layer.name, "", "", "", "", "no noise"]
+    tail = layer.tail
+    return [
+        layer.name,
+        _banded(tail),
+        tail.by or "",
+        _shown(tail.block_sum),
+        _brief(layer.scaled),
+        tail.verdict,
+    ]
 
 
 def _brief(tail: Tail | None) -> str:

@@ -10,40 +10,30 @@ from tardygrad.runs.run import plural
 from tardygrad.theory.bounds import bounds
 from tardygrad.theory.delays import Constants, Sums, equal, factors
 from tardygrad.theory.rates import PRESETS, Preset, preset
+from tardygrad_command import commands
 
 Row = dict[str, Any]
 MOST = 10**18  # largest integer of an option
 
 
-def theory(
-    tail: float,
-    rounds: int,
-    method: str | None,
-    delay: int,
-    buffer: int,
-    local_steps: int,
-    local_clip: float | None,
-    local_lr: float | None,
-    clip: float | None,
-    json: bool,
-) -> None:
+def theory(options: commands.Theory) -> None:
     """Print the rates of the theorems and the explicit bounds of those that have some."""
-    whole = {"rounds": rounds, "delay": delay, "buffer": buffer, "local-steps": local_steps}
-    for name, value in whole.items():
-        if not 1 <= value <= MOST:
-            raise Invalid(f"--{name} must be a whole number from 1 to 10^18, got {value}.")
-    chosen = PRESETS if method is None else (preset(method),)
-    settings = {"local_steps": local_steps, "local_clip": local_clip, "local_lr": local_lr, "clip": clip}
+    for name in ("rounds", "delay", "buffer", "local_steps"):
+        if not 1 <= (value := getattr(options, name)) <= MOST:
+            raise Invalid(f"--{name.replace('_', '-')} must be a whole number from 1 to 10^18, got {value}.")
+    tail, rounds, delay, buffer = options.tail, options.rounds, options.delay, options.buffer
+    chosen = PRESETS if options.method is None else (preset(options.method),)
+    settings = {name: getattr(options, name) for name in ("local_steps", "local_clip", "local_lr", "clip")}
     given = {name: value for name, value in settings.items() if value is not None}
     sums = equal(delay, rounds=rounds, buffer=buffer)
     rates = [_rates(preset, tail, rounds) for preset in chosen]
     explicit = [row for preset in chosen for row in _explicit(preset, tail, sums, given)]
-    if json:
+    if options.json:
         show_json({"tail": tail, "rounds": rounds, "methods": rates, "delay": delay, "bounds": explicit})
         return
     _show_rates(rates)
     if explicit:
-        show(f"\nIf every delay is {delay} (M={buffer}, K={local_steps}, {plural(rounds, 'round')}):\n")
+        show(f"\nIf every delay is {delay} (M={buffer}, K={options.local_steps}, {plural(rounds, 'round')}):\n")
         _show_explicit(explicit)
 
 
@@ -74,28 +64,22 @@ def _explicit(preset: Preset, tail: float, sums: Sums, given: dict[str, float]) 
 
 
 def _show_rates(rows: list[Row]) -> None:
-    from rich.table import Table
-
-    table = Table("method", "η", "η_ℓ", "u", "ũ", "bound", "at T", "delays", "at T", "source", box=None)
-    table.pad_edge = False
+    cells = []
     for row in rows:
         powers = [row["exponents"].get(name) for name in ("lr", "local_lr", "local_clip", "clip")]
         shown = ["–" if power is None else f"t^{power:.3g}" if power else "1" for power in powers]
         bound = [f"T^-{row['rate']:.3g}", f"{row['bound']:.3g}"]
         late = [f"T^{row['tolerance']:.3g}", f"{row['delay']:.4g}"]
-        table.add_row(row["method"], *shown, *bound, *late, row["source"])
-    show_table(table)
+        cells.append((row["method"], *shown, *bound, *late, row["source"]))
+    show_table(("method", "η", "η_ℓ", "u", "ũ", "bound", "at T", "delays", "at T", "source"), cells)
 
 
 def _show_explicit(rows: list[Row]) -> None:
-    from rich.table import Table
-
-    table = Table("method", "source", "η", "bound", "largest term", "needs", box=None, pad_edge=False)
+    cells = []
     for row in rows:
         name, value = max(row["terms"].items(), key=lambda term: term[1])
         state = "holds" if (row["factor"] or 0) <= 1 else f"violated by a factor of {row['factor']:.3g}"
         needs = f"condition of {row['condition']}: {state}" if row["condition"] else "nothing"
-        table.add_row(
-            row["method"], row["source"], f"{row['lr']:.3g}", f"{row['bound']:.3g}", f"{name} {value:.3g}", needs
-        )
-    show_table(table)
+        numbers = (f"{row['lr']:.3g}", f"{row['bound']:.3g}", f"{name} {value:.3g}")
+        cells.append((row["method"], row["source"], *numbers, needs))
+    show_table(("method", "source", "η", "bound", "largest term", "needs"), cells)

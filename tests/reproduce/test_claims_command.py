@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tardygrad.reproduce import claims, trials
-from tardygrad.reproduce.claims import Check, Claim, Finding, over_seeds
+from tardygrad.reproduce.claims import Check, Claim, ClaimLine
 from tardygrad.reproduce.page import fresh, marks
 from tests.cli.conftest import Command, tardygrad  # noqa: F401
 
@@ -18,14 +18,10 @@ def tiny() -> Claim:
     """Claim 4 with one tuned trial of ten rounds."""
     tuned = trials.Tuned(TRIAL, {"lr": (0.1, 1.0), "clip": (0.003,)})
 
-    def chosen(look: trials.Look, scale: claims.Scale) -> list[trials.Trial]:
-        return claims.chosen(look, [tuned])
+    def rule(lines: list[ClaimLine], scale: claims.Scale, look: trials.Look) -> claims.Judgement:
+        return [Check("it is tiny", True), Check("it is large", False)], True, "it ends"
 
-    def judge(look: trials.Look, scale: claims.Scale) -> Finding:
-        lines = [over_seeds(look, trial, scale, "a note") for trial in chosen(look, scale)]
-        return Finding("differs", [Check("it is tiny", True), Check("it is large", False)], lines, "it ends")
-
-    return Claim(4, chosen, judge, tuned=lambda scale: [tuned])
+    return Claim(4, lambda scale, best: best, rule, tuned=lambda scale: [tuned])
 
 
 @pytest.fixture
@@ -56,7 +52,7 @@ def test_the_page_gets_verdicts_tables_and_pictures(small: Command) -> None:
     assert text.startswith(before)
     assert "Made by `tardygrad reproduce claims --fast`" in text
     assert "| Clip² | client | large | 4 |" in text
-    assert "a note |" in text
+    assert "at the grid's edge: lr, clip |" in text
     assert "- holds: it is tiny\n- **fails**: it is large\n\nAlso observed: it ends." in text
     assert Path("docs/images/claim-4.svg").read_bytes().startswith(b"<svg")
     assert small("--fast", "--page", "docs/page.md").code == 0

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 from optuna.distributions import FloatDistribution, IntDistribution
 
 from tardygrad.fleet import Stragglers
-from tardygrad.reproduce.trials import BUFFER, LOCAL_STEPS, ROUNDS, TASK, claim_spec
+from tardygrad.reproduce.trials import BUFFER, LOCAL_STEPS, ROUNDS, TASK, claim_run
 from tardygrad.spec.spec import override
 from tardygrad.sweep.store import Run
 from tardygrad.sweep.study import Space
@@ -56,11 +56,6 @@ class Baseline(NamedTuple):
     label: str
     method: dict[str, Any]  # the kind, and the settings that are not searched
     space: Space  # a key may be dotted, such as `weight.exponent`
-
-    @property
-    def often(self) -> int:
-        """Rounds per round of the other methods: M where every arrival is a round."""
-        return BUFFER // int(self.method.get("buffer", 1))
 
 
 _PUBLISHED = {
@@ -148,17 +143,13 @@ class BaselineTrial:
     def run(self, seed: int) -> Run:
         """The run with a seed."""
         baseline = BASELINES[self.name]
-        tables = claim_spec(
-            LESSONS[self.lesson].task | ({} if self.data is None else {"data": self.data}),
-            self.stragglers,
-            {"local_steps": LOCAL_STEPS, "mode": "client", **deepcopy(baseline.method)},
-            ROUNDS,
-            often=baseline.often,
-            seed=seed,
-        )
+        often = BUFFER // int(baseline.method.get("buffer", 1))
+        task = LESSONS[self.lesson].task | ({} if self.data is None else {"data": self.data})
+        method = {"local_steps": LOCAL_STEPS, "mode": "client", **deepcopy(baseline.method)}
+        run = claim_run(self.label, self.stragglers, method, task, rounds=ROUNDS, often=often, seed=seed)
         for key, value in self.given:
-            override(tables, f"method.{key}={value!r}")
-        return Run(f"{self.label}-{self.stragglers}", tables)
+            override(run.spec, f"method.{key}={value!r}")
+        return run
 
 
 def _outer(value: float, range: FloatDistribution | IntDistribution) -> bool:

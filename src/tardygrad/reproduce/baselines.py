@@ -8,24 +8,21 @@ on the large fleet a method also learns Fashion-MNIST, where nothing is tuned.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any, Literal, NamedTuple
 
 from optuna.samplers import TPESampler
 from optuna.trial import FrozenTrial, create_trial
 
 from tardygrad import streams
-from tardygrad.fleet import Stragglers
 from tardygrad.reproduce.baseline_specs import BASELINES, LESSONS, BaselineTrial, Point
-from tardygrad.reproduce.trials import TUNING
+from tardygrad.reproduce.trials import FLEETS, TUNING, mean_spread
 from tardygrad.sweep.store import Run, Store
 from tardygrad.sweep.study import Space, draw, quiet
 
-FLEETS: tuple[Stragglers, ...] = ("mild", "large")
 RANDOM, BATCH = 10, 5
 """The number of random trials, and the size of each batch after them."""
 
@@ -67,21 +64,10 @@ class Comparison:
             BaselineTrial(name, fleet): [] for fleet in FLEETS for name in names
         }
 
-    def __len__(self) -> int:
-        """The number of runs."""
-        final = len(self._tuned) + self.fashion * len(self._tuned) // len(FLEETS)
-        return len(self._tuned) * self.trials + final * len(self.seeds)
-
-    def go(self, jobs: int) -> Iterator[None]:
-        """Do the missing runs in `jobs` processes; yield an item for every run."""
-        yield from (None for tuned in self.tuned().values() for _ in tuned)
-        while points := [point for trial, tuned in self.tuned().items() for point in self._next(trial, tuned)]:
-            yield from self._make([point.run(TUNING) for point in points], jobs)
-        yield from self._make(self._final_runs(), jobs)
-
-    def _make(self, runs: list[Run], jobs: int) -> Iterator[None]:
-        yield from [None] * (len(runs) - len(self.store.missing(runs)))
-        yield from (None for _ in self.store.make(runs, jobs))
+    def wanted(self) -> list[Run]:
+        """The missing runs known so far: those of the next trials; when all are tuned, those of the best settings."""
+        points = [point for trial, tuned in self.tuned().items() for point in self._next(trial, tuned)]
+        return [point.run(TUNING) for point in points] or self.store.missing(self._final_runs())
 
     def _final_runs(self) -> list[Run]:
         return [trial.run(seed) for trial in self.chosen() for seed in self.seeds]
@@ -115,10 +101,11 @@ class Comparison:
         return [marked([line for trial in trials if (line := self._line(trial))]) for trials in rows]
 
     def left(self) -> int:
-        """The number of missing runs."""
-        final = self._final_runs()
-        done = sum(map(len, self.tuned().values())) + len(final) - len(self.store.missing(final))
-        return len(self) - done
+        """The number of missing runs, those that are not known yet included."""
+        tuned, final = self.tuned(), self._final_runs()
+        baselines = len(tuned) + self.fashion * len(tuned) // len(FLEETS)
+        done = sum(map(len, tuned.values())) + len(final) - len(self.store.missing(final))
+        return len(tuned) * self.trials + baselines * len(self.seeds) - done
 
     def missing(self) -> dict[tuple[int, int], list[str]]:
         """The baselines on digits that lack runs, by the trials and seeds they have."""
@@ -134,31 +121,21 @@ class Comparison:
         results = [result for seed in self.seeds if (result := self.store.look(trial.run(seed)))]
         if len(results) < len(self.seeds):
             return None
-        scores, target = [result.accuracy or 0.0 for result in results], LESSONS[trial.lesson].target
-        reaching = [
-            next((time for _, time, _, score in result.curve if (score or 0.0) >= target), None) for result in results
-        ]
-        times = [time for time in reaching if time is not None]
-        spread = stdev(scores) if len(scores) > 1 else None
+        accuracy, spread = mean_spread([result.accuracy or 0.0 for result in results])
+        target = LESSONS[trial.lesson].target
+        curves = [[time for _, time, _, score in result.curve if (score or 0.0) >= target] for result in results]
+        times = [times[0] for times in curves if times]
         reach = mean(times) if len(times) == len(results) else None
-        return BaselineLine(trial, mean(scores), spread, mean(result.time for result in results), len(times), reach)
+        return BaselineLine(trial, accuracy, spread, mean(result.time for result in results), len(times), reach)
 
 
 def upcoming(space: Space, tuned: list[FrozenTrial], trials: int) -> list[Point]:
     """The points of the rest of the current batch; none when all trials are done."""
     first = len(tuned)
-    end = RANDOM if first < RANDOM else _known(first) + BATCH
+    known = 0 if first < RANDOM else first - (first - RANDOM) % BATCH  # trials before the batch
+    end = known + (BATCH if known else RANDOM)
     with quiet():
-        return [_draw(space, tuned[: _known(number)], number) for number in range(first, min(end, trials))]
-
-
-def _known(number: int) -> int:
-    """The number of trials before a trial's batch.
-
-    >>> [_known(number) for number in (0, 9, 10, 14, 15)]
-    [0, 0, 10, 10, 15]
-    """
-    return 0 if number < RANDOM else number - (number - RANDOM) % BATCH
+        return [_draw(space, tuned[:known], number) for number in range(first, min(end, trials))]
 
 
 def _draw(space: Space, known: list[FrozenTrial], number: int) -> Point:

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Iterable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cache
 from importlib.resources import files
 from itertools import pairwise
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any, Literal, NamedTuple
 
 from tardygrad.core.method import Mode
 from tardygrad.fleet import Stragglers
-from tardygrad.reproduce.trials import ROUNDS, TUNING, Look, Trial, Tuned
-
-Word = Literal["reproduced", "differs", "not reproduced"]
+from tardygrad.reproduce.trials import FLEETS, ROUNDS, THEIRS, TUNING, Look, Trial, Tuned, mean_spread
 
 _CLIPS = {"lr": (0.3, 1.0, 3.0, 10.0), "clip": (0.001, 0.003, 0.01)}
 GRIDS: dict[str, dict[str, tuple[float, ...]]] = {
@@ -43,8 +41,6 @@ FIXED: dict[str, dict[str, float]] = {
 
 WORKS, FAILS = 80.0, 50.0
 """Accuracies in per cent: a method works from the first on, and fails below the second."""
-
-FLEETS: tuple[Stragglers, ...] = ("mild", "large")
 
 
 class Scale(NamedTuple):
@@ -70,6 +66,9 @@ class ClaimLine(NamedTuple):
     clipped: float  # share of Δ_t's coordinates, mean
     note: str = ""
 
+    def __str__(self) -> str:
+        return f"{self.accuracy:.1f} ± {self.spread:.1f}"
+
 
 class Check(NamedTuple):
     """One condition of a rule, with the numbers that decide it."""
@@ -81,7 +80,7 @@ class Check(NamedTuple):
 class Finding(NamedTuple):
     """The verdict on a claim, and its reasons."""
 
-    word: Word
+    word: Literal["reproduced", "differs", "not reproduced"]
     checks: list[Check]
     lines: list[ClaimLine]
     beside: str = ""  # remarks that are not part of the rule
@@ -96,57 +95,51 @@ class Finding(NamedTuple):
         return {"verdict": self.word, "checks": checks, "beside": self.beside, "lines": lines}
 
 
+Judgement = tuple[list[Check], bool, str]
+"""The checks, whether a part of the claim holds, and remarks."""
+
+
 class Claim(NamedTuple):
-    """A claim: its trials and its judge; `texts` describes both in words."""
+    """A claim: its trials and its rule; `texts` describes both in words."""
 
     number: int
-    trials: Callable[[Look, Scale], list[Trial]]  # run with every seed; a tuned method appears once it is tuned
-    judge: Callable[[Look, Scale], Finding]
+    trials: Callable[[Scale, list[Trial]], list[Trial]]  # run with every seed, given the best tuned trials
+    rule: Callable[[list[ClaimLine], Scale, Look], Judgement]
     tuned: Callable[[Scale], list[Tuned]] = lambda scale: []
-    once: Callable[[Scale], list[Trial]] = lambda scale: []  # run with the first seed only
+    once: tuple[Trial, ...] = ()  # run with the first seed only
 
     def needs(self, look: Look, scale: Scale) -> list[tuple[Trial, int]]:
         """The runs known so far; when all of them are done, tuning may add more."""
         trials = [(trial, TUNING) for tuned in self.tuned(scale) for trial in tuned.trials()]
-        each = [(trial, seed) for trial in self.trials(look, scale) for seed in scale.seeds]
-        return [*trials, *each, *((trial, scale.seeds[0]) for trial in self.once(scale))]
+        each = [(trial, seed) for trial in self._trials(look, scale) for seed in scale.seeds]
+        return [*trials, *each, *((trial, scale.seeds[0]) for trial in self.once)]
+
+    def _trials(self, look: Look, scale: Scale) -> dict[Trial, str]:
+        """The trials to run with every seed, each with a note."""
+        edges = {best: each.edges(best) for each in self.tuned(scale) if (best := each.best(look))}
+        notes = {best: f"at the grid's edge: {', '.join(keys)}" for best, keys in edges.items() if keys}
+        trials = self.trials(scale, list(edges))
+        notes |= {trial: f"{trial.rounds // ROUNDS} times the rounds" for trial in trials if trial.rounds > ROUNDS}
+        return {trial: notes.get(trial, "") for trial in trials}
+
+    def judge(self, look: Look, scale: Scale) -> Finding:
+        """The verdict; all runs must be done."""
+        lines = [over_seeds(look, trial, scale, note) for trial, note in self._trials(look, scale).items()]
+        checks, part, beside = self.rule(lines, scale, look)
+        whole = all(check.holds for check in checks)
+        return Finding("reproduced" if whole else "differs" if part else "not reproduced", checks, lines, beside)
 
 
 def over_seeds(look: Look, trial: Trial, scale: Scale, note: str = "") -> ClaimLine:
     """A trial over the seeds; all its runs must be done."""
     results = [result for seed in scale.seeds if (result := look(trial, seed))]
-    scores = [result.accuracy or 0.0 for result in results]
-    spread = stdev(scores) if len(scores) > 1 else 0.0
+    accuracy, spread = mean_spread([result.accuracy or 0.0 for result in results])
     time, clipped = mean(result.time for result in results), mean(result.clipped for result in results)
-    return ClaimLine(trial, mean(scores), spread, time, clipped, note)
-
-
-def chosen(look: Look, tuned: list[Tuned]) -> list[Trial]:
-    """The best trial of each grid that is complete."""
-    return [best for each in tuned if (best := each.best(look))]
-
-
-def _edges(look: Look, tuned: list[Tuned]) -> dict[Trial, str]:
-    """The best trials, each with a note if it lies at the edge of its grid."""
-    return {
-        best: f"at the grid's edge: {', '.join(edges)}" if (edges := each.edges(best)) else ""
-        for each in tuned
-        if (best := each.best(look))
-    }
-
-
-def _judged(checks: list[Check], part: bool, lines: list[ClaimLine], beside: str = "") -> Finding:
-    """`reproduced` if every check holds, else `differs` if a part of the claim does."""
-    whole = all(check.holds for check in checks)
-    return Finding("reproduced" if whole else "differs" if part else "not reproduced", checks, lines, beside)
+    return ClaimLine(trial, accuracy, spread or 0.0, time, clipped, note)
 
 
 def _best(lines: Iterable[ClaimLine]) -> ClaimLine:
     return max(lines, key=lambda line: line.accuracy)
-
-
-def _score(line: ClaimLine) -> str:
-    return f"{line.accuracy:.1f} ± {line.spread:.1f}"
 
 
 # 1 ----------------------------------------------------------------------------- asynchronous against synchronous
@@ -161,69 +154,59 @@ def _waiting(scale: Scale) -> list[Tuned]:
     return sync + [Tuned(Trial(each.trial.method, "client", fleet), each.grid) for fleet in FLEETS for each in sync]
 
 
-def _trials_1(look: Look, scale: Scale) -> list[Trial]:
-    trials = chosen(look, _waiting(scale))
-    mild = [trial.on("mild") for trial in trials if trial.mode == "sync"]
-    longer = [trial.lasting(LONGER * ROUNDS) for trial in trials if trial.mode == "client" and trial.method == "Clip²"]
-    return trials + mild + longer
+def _trials_1(scale: Scale, best: list[Trial]) -> list[Trial]:
+    mild = [replace(trial, stragglers="mild") for trial in best if trial.mode == "sync"]
+    clip2 = [trial for trial in best if trial.mode == "client" and trial.method == "Clip²"]
+    return best + mild + [replace(trial, rounds=LONGER * ROUNDS) for trial in clip2]
 
 
-def _judge_1(look: Look, scale: Scale) -> Finding:
-    notes = _edges(look, _waiting(scale))
-    lines = [
-        over_seeds(look, trial, scale, notes.get(trial, "" if trial.rounds == ROUNDS else f"{LONGER} times the rounds"))
-        for trial in _trials_1(look, scale)
-    ]
+def _rule_1(lines: list[ClaimLine], scale: Scale, look: Look) -> Judgement:
     near, fast, beside = [], [], []
     for fleet in FLEETS:
         here = [line for line in lines if line.trial.stragglers == fleet]
         short = [line for line in here if line.trial.rounds == ROUNDS]
         sync, client = (_best(line for line in short if line.trial.mode == mode) for mode in ("sync", "client"))
         gap, times = client.accuracy - sync.accuracy, sync.time / client.time
-        near.append(Check(f"{fleet}: at most 1 point behind ({_score(client)} against {_score(sync)})", gap >= -1.0))
+        near.append(Check(f"{fleet}: at most 1 point behind ({client} against {sync})", gap >= -1.0))
         fast.append(
             Check(f"{fleet}: at least {FASTER[fleet] / 2:g} times less time ({times:.0f})", times >= FASTER[fleet] / 2)
         )
         long = next(line for line in here if line.trial.rounds != ROUNDS)
-        beside.append(f"{fleet} {_score(long)} in {sync.time / long.time:.0f} times less time")
+        beside.append(f"{fleet} {long} in {sync.time / long.time:.0f} times less time")
     remark = f"Clip² with {LONGER} times the rounds: {'; '.join(beside)}"
-    return _judged(near + fast, all(check.holds for check in fast), lines, remark)
+    return near + fast, all(check.holds for check in fast), remark
 
 
 # 2 ----------------------------------------------------------------------------------- where delays break SGDClip
 
 HARD = ({"lr": 1.0}, {"lr": 3.0})
+TRIALS_2 = [
+    trial.at(**setting)
+    for setting in HARD
+    for trial in (
+        Trial("SGDClip", "sync"),
+        Trial("SGDClip"),
+        Trial("SGDClip", "server"),
+        Trial("Clip²").at(clip=0.003),
+    )
+]
 
 
-def _trials_2(look: Look, scale: Scale) -> list[Trial]:
-    return [
-        trial.at(**setting)
-        for setting in HARD
-        for trial in (
-            Trial("SGDClip", "sync"),
-            Trial("SGDClip"),
-            Trial("SGDClip", "server"),
-            Trial("Clip²").at(clip=0.003),
-        )
-    ]
-
-
-def _judge_2(look: Look, scale: Scale) -> Finding:
-    lines = [over_seeds(look, trial, scale) for trial in _trials_2(look, scale)]
+def _rule_2(lines: list[ClaimLine], scale: Scale, look: Look) -> Judgement:
     checks, part = [], False
     for i, setting in enumerate(HARD):
         sync, client, server, clip2 = lines[4 * i : 4 * i + 4]
         low, at = sync.accuracy - 20, f"η = {setting['lr']:g}:"
         here = [
-            Check(f"{at} synchronous SGDClip works ({_score(sync)})", sync.accuracy >= WORKS),
-            Check(f"{at} client-centric is 20 points or more below ({_score(client)})", client.accuracy <= low),
-            Check(f"{at} server-centric is 20 points or more below ({_score(server)})", server.accuracy <= low),
-            Check(f"{at} Clip² is at most 10 points below ({_score(clip2)})", clip2.accuracy >= sync.accuracy - 10),
+            Check(f"{at} synchronous SGDClip works ({sync})", sync.accuracy >= WORKS),
+            Check(f"{at} client-centric is 20 points or more below ({client})", client.accuracy <= low),
+            Check(f"{at} server-centric is 20 points or more below ({server})", server.accuracy <= low),
+            Check(f"{at} Clip² is at most 10 points below ({clip2})", clip2.accuracy >= sync.accuracy - 10),
         ]
         part |= all(check.holds for check in here) or clip2.accuracy >= client.accuracy + 20
         checks += here
     shares = ", ".join(f"{line.clipped:.0%}" for line in lines[3::4])
-    return _judged(checks, part, lines, f"of Δ's coordinates Clip² clips {shares}")
+    return checks, part, f"of Δ's coordinates Clip² clips {shares}"
 
 
 # 3 ---------------------------------------------------------------------------------------- SD widens the grid
@@ -231,32 +214,17 @@ def _judge_2(look: Look, scale: Scale) -> Finding:
 PLACES = ({"lr": 1.0, "local_lr": 0.3}, {"lr": 3.0, "local_lr": 0.1}, {"lr": 3.0, "local_lr": 0.3})
 WIDE = {"lr": (0.1, 0.3, 1.0, 3.0, 10.0), "local_lr": (0.03, 0.1, 0.3, 1.0)}
 PAIR = ("SGDClip", "SD-SGDClip")
+TRIALS_3 = [Trial(method).at(**place) for place in PLACES for method in PAIR]
+FIELD = tuple(trial for method in PAIR for trial in Tuned(Trial(method), WIDE).trials())
+"""The grid, for both methods."""
 
 
-def _trials_3(look: Look, scale: Scale) -> list[Trial]:
-    return [Trial(method).at(**place) for place in PLACES for method in PAIR]
-
-
-def field(scale: Scale) -> list[Trial]:
-    """The grid of claim 3, for both methods."""
-    return [trial for method in PAIR for trial in Tuned(Trial(method), WIDE).trials()]
-
-
-def works(look: Look, trial: Trial, seed: int) -> bool:
-    """Whether a run reached the accuracy that counts as working."""
-    result = look(trial, seed)
-    return result is not None and (result.accuracy or 0.0) >= WORKS
-
-
-def _judge_3(look: Look, scale: Scale) -> Finding:
-    lines = [over_seeds(look, trial, scale) for trial in _trials_3(look, scale)]
+def _rule_3(lines: list[ClaimLine], scale: Scale, look: Look) -> Judgement:
     plain, downplayed = lines[::2], lines[1::2]
-    share = {
-        method: mean(works(look, trial, scale.seeds[0]) for trial in field(scale) if trial.method == method)
-        for method in PAIR
-    }
+    works = {trial: (result.accuracy or 0.0) >= WORKS for trial in FIELD if (result := look(trial, scale.seeds[0]))}
+    share = {name: mean(works[trial] for trial in works if trial.method == name) for name in PAIR}
     wider = share["SD-SGDClip"] > share["SGDClip"]
-    fails, works_too = (", ".join(map(_score, scores)) for scores in (plain, downplayed))
+    fails, works_too = (", ".join(map(str, scores)) for scores in (plain, downplayed))
     checks = [
         Check(f"plain SGDClip fails ({fails})", all(line.accuracy < FAILS for line in plain)),
         Check(f"SD-SGDClip works ({works_too})", all(line.accuracy >= WORKS for line in downplayed)),
@@ -264,42 +232,37 @@ def _judge_3(look: Look, scale: Scale) -> Finding:
     ]
     rescued = any(a.accuracy < FAILS and b.accuracy >= WORKS for a, b in zip(plain, downplayed, strict=True))
     better = all(b.accuracy >= a.accuracy + 20 for a, b in zip(plain, downplayed, strict=True))
-    return _judged(checks, rescued or better or wider, lines)
+    return checks, rescued or better or wider, ""
 
 
 # 4 ---------------------------------------------------------------------------------------------------- M = 1
 
 OURS = ("Clip²", "SD-Clip²", "DC-Clip²")
 ALONE = {**{name: {"lr": 1.0} for name in PAIR}, **{name: FIXED[name] for name in OURS}}
-SMALLER = (0.1, 0.3)
+TRIALS_4 = [Trial(name, "server", fleet, 1).at(**ALONE[name]) for fleet in FLEETS for name in ALONE]
+SMALLER_4 = [Trial("SGDClip", "server", fleet, 1).at(lr=lr) for fleet in FLEETS for lr in (0.1, 0.3)]
 
 
-def _trials_4(look: Look, scale: Scale) -> list[Trial]:
-    alone = [Trial(name, "server", fleet, 1).at(**ALONE[name]) for fleet in FLEETS for name in ALONE]
-    return alone + [Trial("SGDClip", "server", fleet, 1).at(lr=lr) for fleet in FLEETS for lr in SMALLER]
-
-
-def _judge_4(look: Look, scale: Scale) -> Finding:
-    lines = [over_seeds(look, trial, scale) for trial in _trials_4(look, scale)]
-    main, smaller = lines[: len(FLEETS) * len(ALONE)], _best(lines[len(FLEETS) * len(ALONE) :])
+def _rule_4(lines: list[ClaimLine], scale: Scale, look: Look) -> Judgement:
+    main, smaller = lines[: len(TRIALS_4)], _best(lines[len(TRIALS_4) :])
     of = {name: [line for line in main if line.trial.method == name] for name in ALONE}
     collapsed = [
-        Check(f"{name} collapses ({', '.join(map(_score, of[name]))})", all(line.accuracy <= 20 for line in of[name]))
+        Check(f"{name} collapses ({', '.join(map(str, of[name]))})", all(line.accuracy <= 20 for line in of[name]))
         for name in PAIR
     ]
     held = [
-        Check(f"{name} holds ({', '.join(map(_score, of[name]))})", all(line.accuracy >= WORKS for line in of[name]))
+        Check(f"{name} holds ({', '.join(map(str, of[name]))})", all(line.accuracy >= WORKS for line in of[name]))
         for name in OURS
     ]
     part = collapsed[0].holds or all(check.holds for check in held)
-    remark = f"SGDClip with the smaller rate η = {smaller.trial.settings['lr']:g} does not collapse: {_score(smaller)}"
-    return _judged(collapsed + held, part, lines, remark if smaller.accuracy > 20 else "")
+    remark = f"SGDClip with the smaller rate η = {smaller.trial.settings['lr']:g} does not collapse: {smaller}"
+    return collapsed + held, part, remark if smaller.accuracy > 20 else ""
 
 
 # 5 ------------------------------------------------------------------------------------------------- larger M
 
 
-def _trials_5(look: Look, scale: Scale) -> list[Trial]:
+def _trials_5(scale: Scale, best: list[Trial]) -> list[Trial]:
     return [
         Trial(method, "server", fleet, buffer).at(**ALONE[method])
         for fleet in scale.fleets
@@ -308,33 +271,31 @@ def _trials_5(look: Look, scale: Scale) -> list[Trial]:
     ]
 
 
-def _judge_5(look: Look, scale: Scale) -> Finding:
-    lines = [over_seeds(look, trial, scale) for trial in _trials_5(look, scale)]
+def _rule_5(lines: list[ClaimLine], scale: Scale, look: Look) -> Judgement:
     many, last = len(scale.buffers), scale.buffers[-1]
     rows = [lines[i : i + many] for i in range(0, len(lines), many)]
     helped, after = [], []
     for row in rows:
         name = f"{row[0].trial.method}, {row[0].trial.stragglers}:"
         better, gain = row[1].accuracy >= row[0].accuracy, row[-1].accuracy - row[1].accuracy
-        helped.append(Check(f"{name} M = 10 is at least as good as M = 1 ({_score(row[1])}, {_score(row[0])})", better))
-        after.append(Check(f"{name} M = {last} is at most 5 points better than M = 10 ({_score(row[-1])})", gain <= 5))
+        helped.append(Check(f"{name} M = 10 is at least as good as M = 1 ({row[1]}, {row[0]})", better))
+        after.append(Check(f"{name} M = {last} is at most 5 points better than M = 10 ({row[-1]})", gain <= 5))
     grows = all(a.time < b.time for row in rows for a, b in pairwise(row))
     slower = mean(row[-1].time / row[1].time for row in rows)
     time = Check(f"the time grows with M (from M = 10 to {last} {slower:.1f} times)", grows)
     part = grows and sum(check.holds for check in helped) * 2 > len(rows)
-    return _judged([*helped, *after, time], part, lines)
+    return [*helped, *after, time], part, ""
 
 
 # 6 -------------------------------------------------------------------------- server-centric and client-centric
 
 
-def _trials_6(look: Look, scale: Scale) -> list[Trial]:
+def _trials_6(scale: Scale, best: list[Trial]) -> list[Trial]:
     modes: tuple[Mode, ...] = ("server", "client")
     return [Trial(name, mode, fleet).at(**FIXED[name]) for fleet in scale.fleets for name in FIXED for mode in modes]
 
 
-def _judge_6(look: Look, scale: Scale) -> Finding:
-    lines = [over_seeds(look, trial, scale) for trial in _trials_6(look, scale)]
+def _rule_6(lines: list[ClaimLine], scale: Scale, look: Look) -> Judgement:
     pairs = list(zip(lines[::2], lines[1::2], strict=True))
     gaps = [abs(server.accuracy - client.accuracy) for server, client in pairs]
     times = [server.time / client.time for server, client in pairs]
@@ -342,12 +303,12 @@ def _judge_6(look: Look, scale: Scale) -> Finding:
     near = Check(
         f"SC and CC are within 3 points ({mean(gaps):.1f} on average, {max(gaps):.1f} at the most)", max(gaps) <= 3
     )
-    return _judged([near, longer], mean(gaps) <= 3 and longer.holds, lines)
+    return [near, longer], mean(gaps) <= 3 and longer.holds, ""
 
 
 # 7 ------------------------------------------------------------------------------------------------- the relatives
 
-THEIRS, HELPED = ("FADAS", "DN+DyLU"), ("FADAS, clipped", "DN+DyLU, clipped")
+HELPED = tuple(f"{name}, clipped" for name in THEIRS)
 
 
 def _rivals(scale: Scale) -> list[Tuned]:
@@ -358,34 +319,28 @@ def _rivals(scale: Scale) -> list[Tuned]:
     ]
 
 
-def _trials_7(look: Look, scale: Scale) -> list[Trial]:
-    return chosen(look, _rivals(scale))
-
-
-def _judge_7(look: Look, scale: Scale) -> Finding:
-    notes = _edges(look, _rivals(scale))
-    lines = [over_seeds(look, trial, scale, notes[trial]) for trial in _trials_7(look, scale)]
+def _rule_7(lines: list[ClaimLine], scale: Scale, look: Look) -> Judgement:
     checks, beside = [], []
     for fleet in scale.fleets:
         of = {line.trial.method: line for line in lines if line.trial.stragglers == fleet}
         rival = _best(of[name] for name in THEIRS)
         for name in OURS:
-            says = f"{fleet}: {name} ({_score(of[name])}) is above {rival.trial.method} ({_score(rival)})"
+            says = f"{fleet}: {name} ({of[name]}) is above {rival.trial.method} ({rival})"
             checks.append(Check(says, of[name].accuracy > rival.accuracy))
         other = min((of[name] for name in THEIRS), key=lambda line: line.accuracy)
-        helped = ", ".join(f"{name.removesuffix(', clipped')} {_score(of[name])}" for name in HELPED)
-        beside.append(f"{fleet}: {other.trial.method} {_score(other)}; with our local clip {helped}")
-    return _judged(checks, any(check.holds for check in checks), lines, "; ".join(beside))
+        helped = ", ".join(f"{name.removesuffix(', clipped')} {of[name]}" for name in HELPED)
+        beside.append(f"{fleet}: {other.trial.method} {other}; with our local clip {helped}")
+    return checks, any(check.holds for check in checks), "; ".join(beside)
 
 
 CLAIMS = (
-    Claim(1, _trials_1, _judge_1, tuned=_waiting),
-    Claim(2, _trials_2, _judge_2),
-    Claim(3, _trials_3, _judge_3, once=field),
-    Claim(4, _trials_4, _judge_4),
-    Claim(5, _trials_5, _judge_5),
-    Claim(6, _trials_6, _judge_6),
-    Claim(7, _trials_7, _judge_7, tuned=_rivals),
+    Claim(1, _trials_1, _rule_1, tuned=_waiting),
+    Claim(2, lambda scale, best: TRIALS_2, _rule_2),
+    Claim(3, lambda scale, best: TRIALS_3, _rule_3, once=FIELD),
+    Claim(4, lambda scale, best: TRIALS_4 + SMALLER_4, _rule_4),
+    Claim(5, _trials_5, _rule_5),
+    Claim(6, _trials_6, _rule_6),
+    Claim(7, lambda scale, best: best, _rule_7, tuned=_rivals),
 )
 
 

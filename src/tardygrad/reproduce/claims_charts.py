@@ -10,10 +10,11 @@ import altair as alt
 
 from tardygrad.report.theme import image_style, line_legend, method_colours
 from tardygrad.reproduce import paper
-from tardygrad.reproduce.claims import FLEETS, HARD, PAIR, PLACES, WORKS, Claim, ClaimLine, Finding, Scale, field
-from tardygrad.reproduce.trials import Look, Trial
+from tardygrad.reproduce.claims import FIELD, HARD, PAIR, PLACES, WORKS, Claim, ClaimLine, Finding, Scale
+from tardygrad.reproduce.trials import FLEETS, Look, Trial
 
 _TIME = alt.X("time:Q", title="simulated time (seconds)", scale=alt.Scale(type="log", nice=False))
+_ROUND = alt.X("round:Q", title="rounds")
 _LOSS = alt.Y("loss:Q", title="test loss", scale=alt.Scale(type="log"))
 _ACCURACY = alt.Y("accuracy:Q", title="test accuracy (%)", scale=alt.Scale(domain=[0, 100]))
 
@@ -43,6 +44,11 @@ def curve(look: Look, trial: Trial, scale: Scale) -> list[dict[str, Any]]:
     return points
 
 
+def _curves(trials: list[Trial], look: Look, scale: Scale) -> Any:
+    points = [point for trial in trials for point in curve(look, trial, scale)]
+    return _lines(points, [trial.label for trial in trials])
+
+
 def _lines(points: list[dict[str, Any]], labels: Iterable[str]) -> Any:
     """Curves in the methods' colours; server-centric ones dashed."""
     legend = line_legend(title=None, columns=4)
@@ -61,13 +67,9 @@ def _lines(points: list[dict[str, Any]], labels: Iterable[str]) -> Any:
 def _waiting(lines: list[ClaimLine], look: Look, scale: Scale) -> Any:
     sides = []
     for fleet in FLEETS:
-        here = [
-            line.trial
-            for line in lines
-            if line.trial.stragglers == fleet and line.trial.rounds == lines[0].trial.rounds
-        ]
-        points = [point for trial in here for point in curve(look, trial, scale)]
-        chart = _lines(points, [trial.label for trial in here]).encode(x=_TIME, y=_ACCURACY)
+        of_fleet = [line.trial for line in lines if line.trial.stragglers == fleet]
+        here = [trial for trial in of_fleet if trial.rounds == lines[0].trial.rounds]
+        chart = _curves(here, look, scale).encode(x=_TIME, y=_ACCURACY)
         sides.append(chart.properties(title=f"{fleet} stragglers"))
     return alt.hconcat(*sides)
 
@@ -76,12 +78,9 @@ def _hard(lines: list[ClaimLine], look: Look, scale: Scale) -> Any:
     rows = []
     for i, setting in enumerate(HARD):
         trials = [line.trial for line in lines[4 * i : 4 * i + 4]]
-        points = [point for trial in trials for point in curve(look, trial, scale)]
-        chart = _lines(points, [trial.label for trial in trials]).encode(y=_LOSS).properties(height=200)
+        chart = _curves(trials, look, scale).encode(y=_LOSS).properties(height=200)
         title = f"η = {setting['lr']:g} (dashed: server-centric)"
-        rows.append(
-            alt.hconcat(chart.encode(x=alt.X("round:Q", title="rounds")).properties(title=title), chart.encode(x=_TIME))
-        )
+        rows.append(alt.hconcat(chart.encode(x=_ROUND).properties(title=title), chart.encode(x=_TIME)))
     return alt.vconcat(*rows)
 
 
@@ -90,15 +89,14 @@ def _wider(lines: list[ClaimLine], look: Look, scale: Scale) -> Any:
     sides = []
     for i, place in enumerate(PLACES):
         trials = [line.trial for line in lines[2 * i : 2 * i + 2]]
-        points = [point for trial in trials for point in curve(look, trial, scale)]
-        chart = _lines(points, [trial.label for trial in trials]).encode(x=alt.X("round:Q", title="rounds"), y=_LOSS)
+        chart = _curves(trials, look, scale).encode(x=_ROUND, y=_LOSS)
         sides.append(chart.properties(width=230, height=200, title=f"η = {place['lr']:g}, η_ℓ = {place['local_lr']:g}"))
     return alt.vconcat(alt.hconcat(*sides), alt.hconcat(*(_grid(look, scale, method) for method in PAIR)))
 
 
 def _grid(look: Look, scale: Scale, method: str) -> Any:
     cells: list[dict[str, Any]] = []
-    for trial in field(scale):
+    for trial in FIELD:
         row = look(trial, scale.seeds[0])
         if trial.method == method and row:
             score = row.accuracy or 0.0

@@ -35,7 +35,7 @@ def row(line: ClaimLine) -> tuple[str, ...]:
         trial.stragglers,
         str(trial.buffer),
         ", ".join(f"{key} {value:g}" for key, value in trial.settings.items()),
-        f"{line.accuracy:.1f} ± {line.spread:.1f}",
+        str(line),
         "" if theirs is None else f"{theirs:.1f}",
         f"{line.time:,.0f}",
         f"{line.clipped:.0%}" if "clip" in trial.settings else "",

@@ -20,6 +20,7 @@ from tardygrad.runs.loop import clock_only, drive
 from tardygrad.runs.run import plural
 
 CLIENTS, ROUNDS = 40, 140
+HEADINGS = ("mode", "stragglers", "M", "ours (s)", "paper (s)", "ratio")
 
 
 class Cell(NamedTuple):
@@ -51,19 +52,21 @@ def runtime(mode: Mode, stragglers: Stragglers, buffer: int, seed: int) -> float
     return pool.now
 
 
+def row(cell: Cell) -> tuple[str, ...]:
+    """The row of a cell."""
+    numbers = (f"{cell.ours:.1f}", f"{cell.paper:.1f}", f"{cell.ratio:.3f}")
+    return (cell.mode, cell.stragglers, str(cell.buffer), *numbers)
+
+
 def markdown(cells: list[Cell], seeds: int) -> str:
     """The section of a page."""
-    rows = (
-        (cell.mode, cell.stragglers, str(cell.buffer), f"{cell.ours:.1f}", f"{cell.paper:.1f}", f"{cell.ratio:.3f}")
-        for cell in cells
-    )
     off = max(abs(cell.ratio - 1) for cell in cells)
     near = sum(abs(cell.ratio - 1) <= 0.04 for cell in cells)
     summary = (
         f"N = {CLIENTS}, T = {ROUNDS}; ours is the mean of {plural(seeds, 'seed')}, the paper's that of its methods. "
+        f"Of {len(cells)} cells {near} are within 4 %; the largest difference is {100 * off:.0f} %."
     )
-    summary += f"Of {len(cells)} cells {near} are within 4 %; the largest difference is {100 * off:.0f} %."
-    return f"{summary}\n\n{table(('mode', 'stragglers', 'M', 'ours (s)', 'paper (s)', 'ratio'), rows)}"
+    return f"{summary}\n\n{table(HEADINGS, map(row, cells))}"
 
 
 def clock(seeds: int = 20) -> Iterator[Cell]:

@@ -7,21 +7,17 @@ rates. So do we, on smaller grids that are the same for every method.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tardygrad.core.method import Mode
 from tardygrad.errors import Invalid
 from tardygrad.fleet import Stragglers
+from tardygrad.reproduce.paper import LABELS
+from tardygrad.reproduce.trials import FLEETS, KINDS
 from tardygrad.sweep.store import Run
 
-LABELS = {
-    "sgdclip": "SGDClip",
-    "clip2": "Clip²",
-    "sd-sgdclip": "SD-SGDClip",
-    "sd-clip2": "SD-Clip²",
-    "dc-clip2": "DC-Clip²",
-}
 MODES: dict[Mode, tuple[str, ...]] = {
     "sync": ("sgdclip", "clip2"),
     "server": tuple(LABELS),
@@ -37,7 +33,6 @@ class Cell(NamedTuple):
     method: str
 
 
-FLEETS: tuple[Stragglers, ...] = ("mild", "large")
 CELLS = tuple(Cell(stragglers, mode, method) for stragglers in FLEETS for mode in MODES for method in MODES[mode])
 
 
@@ -81,32 +76,22 @@ class Experiment:
 
     def run(self, trial: Trial, places: dict[str, str], workers: int = 1) -> Run:
         """The run of a trial."""
-        name = trial.cell.method
-        method = {
-            "kind": "sgdclip" if trial.clip is None else "clip2",
-            "lr": trial.lr,
-            "local_lr": trial.local_lr,
-            "local_clip": trial.local_clip,
-            "mode": trial.cell.mode,
-            "downplay": name.startswith("sd-"),
-            "compensate": name.startswith("dc-"),
-            **self.how,
-        }
-        if trial.clip is not None:
-            method["clip"] = trial.clip
+        cell, lr, local_lr, local_clip, clip, _ = trial
+        method = {**KINDS[LABELS[cell.method]], "mode": cell.mode, **self.how}
+        method |= {"lr": lr, "local_lr": local_lr, "local_clip": local_clip} | ({} if clip is None else {"clip": clip})
         tables = {
             "task": {"kind": self.task, "clients": self.clients, **self.settings, **places},
-            "fleet": {"kind": "paper", "stragglers": trial.cell.stragglers},
+            "fleet": {"kind": "paper", "stragglers": cell.stragglers},
             "method": method,
             "engine": {"kind": "sim", "workers": workers},
             "run": {"rounds": self.rounds, "evaluate_every": max(self.rounds // 7, 1), "seed": trial.seed},
         }
-        return Run("-".join(trial.cell), tables, self.score)
+        return Run("-".join(cell), tables, self.score)
 
     @property
     def rates(self) -> list[tuple[float, float]]:
         """Every (η, η_ℓ)."""
-        return [(lr, local_lr) for lr in self.lrs for local_lr in self.local_lrs]
+        return list(product(self.lrs, self.local_lrs))
 
     def sweep(self) -> list[Trial]:
         """Synchronous Clip² with all thresholds and rates; on one fleet, since stragglers change only its clock."""

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any, NamedTuple, cast
 
 from tardygrad.core.method import Mode
 from tardygrad.fleet import Stragglers
-from tardygrad.reproduce.experiments import LABELS, Cell, Experiment, Trial
-from tardygrad.reproduce.paper import published_rows
+from tardygrad.reproduce.experiments import Cell, Experiment, Trial
+from tardygrad.reproduce.paper import LABELS, published_rows
+from tardygrad.reproduce.trials import mean_spread
 from tardygrad.spec.spec import parse
-from tardygrad.sweep.store import Result, Store
+from tardygrad.sweep.store import Result, Run, Store
 
 
 class CellLine(NamedTuple):
@@ -54,31 +54,21 @@ class Table:
         self.name, self.experiment, self.seeds = name, experiment, seeds
         self.store = Store(out / name)
 
-    def __len__(self) -> int:
-        """The number of runs, some counted twice: the best thresholds of the sweep are also a cell's."""
-        return len(self.experiment.sweep()) + len(self.experiment.cells) * (len(self.experiment.rates) + self.seeds - 1)
-
     def prepare(self, data: Path | None) -> dict[str, str]:
         """Build the task, which all runs share, and return the folders of its files."""
         places = self.experiment.places(data)
         self.store.tasks.task(parse(self.experiment.run(self.experiment.sweep()[0], places).spec))
         return places
 
-    def run(self, places: dict[str, str], workers: int = 1) -> Iterator[None]:
-        """Do the missing runs one by one; yield an item for every run of the table."""
-        sweep, cells = self.experiment.sweep(), self.experiment.cells
-        yield from self._make(sweep, places, workers)
-        grids = [self.experiment.grid(cell, cast(tuple[float, float], self.clips())) for cell in cells]
-        yield from self._make([trial for grid in grids for trial in grid], places, workers)
-        best = [self._best(grid) for grid in grids]
-        yield from self._make(
-            [trial._replace(seed=seed) for trial in best for seed in range(1, self.seeds)], places, workers
-        )
-
-    def _make(self, trials: list[Trial], places: dict[str, str], workers: int) -> Iterator[None]:
-        runs = [self.experiment.run(trial, places, workers) for trial in trials]
-        yield from [None] * (len(runs) - len(self.store.missing(runs)))
-        yield from (None for _ in self.store.make(runs, 1))
+    def wanted(self, places: dict[str, str], workers: int = 1) -> list[Run]:
+        """The runs known so far; when all of them are done, there may be more."""
+        trials = self.experiment.sweep()
+        if clips := self.clips():
+            grids = [self.experiment.grid(cell, clips) for cell in self.experiment.cells]
+            best = [trial for grid in grids if (trial := self._best(grid))]
+            trials += [trial for grid in grids for trial in grid]
+            trials += [trial._replace(seed=seed) for trial in best for seed in range(1, self.seeds)]
+        return [self.experiment.run(trial, places, workers) for trial in trials]
 
     def look(self, trial: Trial) -> Result | None:
         """The result of a trial, if it is done."""
@@ -86,11 +76,8 @@ class Table:
 
     def clips(self) -> tuple[float, float] | None:
         """The thresholds of the best synchronous Clip²; None while the sweep is not done."""
-        sweep = self.experiment.sweep()
-        if not all(map(self.look, sweep)):
-            return None
-        best = self._best(sweep)
-        return best.local_clip, cast(float, best.clip)
+        best = self._best(self.experiment.sweep())
+        return (best.local_clip, cast(float, best.clip)) if best else None
 
     def lines(self) -> list[CellLine]:
         """Every cell, as far as it is done."""
@@ -100,33 +87,33 @@ class Table:
             grid = self.experiment.grid(cell, clips) if clips else []
             done = sum(self.look(trial) is not None for trial in grid)
             line = CellLine(cell, LABELS[cell.method], done, *paper[cell])
-            if grid and done == len(grid):
-                best = self._best(grid)
+            if best := self._best(grid):
                 results = [result for seed in range(self.seeds) if (result := self.look(best._replace(seed=seed)))]
                 line = line._replace(best=best, **_over_seeds(results))
             lines.append(line)
         return lines
 
-    def _best(self, trials: Iterable[Trial]) -> Trial:
-        """The trial with the highest final score, then the lowest loss; diverged ones rank last."""
-
-        def merit(trial: Trial) -> tuple[float, float]:
-            result = self.look(trial)
-            if result is None or result.accuracy is None:
-                return -math.inf, -math.inf
-            return result.accuracy, -math.inf if result.loss is None else -result.loss
-
-        return max(trials, key=merit)
+    def _best(self, trials: list[Trial]) -> Trial | None:
+        """The trial with the highest score, then the lowest loss; diverged ones rank last. None: some are not done."""
+        results = [result for trial in trials if (result := self.look(trial))]
+        if not trials or len(results) < len(trials):
+            return None
+        worst = -math.inf
+        merits = [
+            (worst, worst) if accuracy is None else (accuracy, worst if loss is None else -loss)
+            for _, accuracy, loss, *_ in results
+        ]
+        return trials[merits.index(max(merits))]
 
 
 def _over_seeds(results: list[Result]) -> dict[str, Any]:
     """The results of one setting, over its seeds."""
     scores = [result.accuracy for result in results if result.accuracy is not None]
     losses = [result.loss for result in results if result.loss is not None]
-    whole = len(scores) == len(results)
+    score, spread = mean_spread(scores) if len(scores) == len(results) else (None, None)
     return {
-        "score": mean(scores) if whole else None,
-        "spread": stdev(scores) if whole and len(scores) > 1 else None,
+        "score": score,
+        "spread": spread,
         "seeds": len(results),
         "loss": mean(losses) if len(losses) == len(results) else None,
         **{key: mean(getattr(result, key) for result in results) for key in ("time", "clipped", "local_clipped")},

@@ -10,9 +10,10 @@ from typing import Any
 import altair as alt
 
 from tardygrad.report import theme
-from tardygrad.reproduce.experiments import FLEETS, LABELS
 from tardygrad.reproduce.page import marks, put, table
+from tardygrad.reproduce.paper import LABELS
 from tardygrad.reproduce.tables import CellLine, Table
+from tardygrad.reproduce.trials import FLEETS
 
 HEADINGS = ("stragglers", "mode", "method", "ours", "paper", "ours (s)", "paper (s)", "η", "η_ℓ", "clipped: Δ, g")
 

@@ -6,14 +6,15 @@ infinite, on every gradient. N = 40, K = 5, T = 280, u = 0.1, η_ℓ = 0.3 unles
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from statistics import mean, stdev
 from typing import Any
 
 from tardygrad.core.method import Mode
 from tardygrad.fleet import Stragglers
-from tardygrad.sweep.store import Result, Run, Store
+from tardygrad.sweep.store import Result, Run
 
 TASK: dict[str, Any] = {
     "kind": "digits",
@@ -25,8 +26,9 @@ TASK: dict[str, Any] = {
 ROUNDS, BUFFER, LOCAL_STEPS, LOCAL_LR, LOCAL_CLIP = 280, 4, 5, 0.3, 0.1
 TUNING = 0
 """The seed for tuning; no verdict uses it."""
+FLEETS: tuple[Stragglers, ...] = ("mild", "large")
 
-_KINDS: dict[str, dict[str, Any]] = {
+KINDS: dict[str, dict[str, Any]] = {
     "SGDClip": {"kind": "sgdclip"},
     "SD-SGDClip": {"kind": "sgdclip", "downplay": True},
     "Clip²": {"kind": "clip2"},
@@ -34,10 +36,9 @@ _KINDS: dict[str, dict[str, Any]] = {
     "DC-Clip²": {"kind": "clip2", "compensate": True},
     "FADAS": {"kind": "fadas"},
     "DN+DyLU": {"kind": "dn_dylu"},
-    "FADAS, clipped": {"kind": "fadas"},
-    "DN+DyLU, clipped": {"kind": "dn_dylu"},
 }
-_UNCLIPPED = ("FADAS", "DN+DyLU")  # as published
+THEIRS = ("FADAS", "DN+DyLU")
+"""Methods that were published without local clipping; with it, their label ends in `, clipped`."""
 
 
 @dataclass(frozen=True)
@@ -65,56 +66,51 @@ class Trial:
         """The same trial with other settings."""
         return replace(self, given=tuple({**self.settings, **settings}.items()))
 
-    def on(self, stragglers: Stragglers) -> Trial:
-        """The same trial on another fleet."""
-        return replace(self, stragglers=stragglers)
-
-    def lasting(self, rounds: int) -> Trial:
-        """The same trial with another number of rounds."""
-        return replace(self, rounds=rounds)
-
     def run(self, seed: int) -> Run:
         """The run with a seed."""
-        kind = _KINDS[self.method]
-        method: dict[str, Any] = {"local_steps": LOCAL_STEPS, "local_lr": LOCAL_LR, "mode": self.mode}
-        if self.method not in _UNCLIPPED:
+        kind = KINDS[self.method.removesuffix(", clipped")]
+        method = {"local_steps": LOCAL_STEPS, "local_lr": LOCAL_LR, "mode": self.mode, **kind, **self.settings}
+        if self.method not in THEIRS:
             method["local_clip"] = LOCAL_CLIP
-        every_arrival = (
-            kind["kind"] == "dn_dylu"
-        )  # every arrival is a round, so the same number of updates takes M times the rounds
-        if not every_arrival:
-            method["buffer"] = self.buffer
-        tables = claim_spec(
-            TASK,
-            self.stragglers,
-            {**method, **kind, **self.settings},
-            self.rounds,
-            often=self.buffer if every_arrival else 1,
-            seed=seed,
-        )
-        return Run(f"{self.label}-{self.stragglers}", tables)
+        if kind["kind"] == "dn_dylu":  # every arrival is a round
+            often = self.buffer
+        else:
+            often, method["buffer"] = 1, self.buffer
+        return claim_run(self.label, self.stragglers, method, rounds=self.rounds, often=often, seed=seed)
 
 
-def claim_spec(
-    task: dict[str, Any], stragglers: Stragglers, method: dict[str, Any], rounds: int, *, often: int, seed: int
-) -> dict[str, Any]:
-    """The tables of a spec on one of the paper's fleets, with `often` times the rounds."""
-    return {
+def claim_run(
+    label: str,
+    stragglers: Stragglers,
+    method: dict[str, Any],
+    task: dict[str, Any] = TASK,
+    *,
+    rounds: int,
+    often: int,
+    seed: int,
+) -> Run:
+    """A run on one of the paper's fleets, in which every method gets as many updates.
+
+    Args:
+        often: rounds of this method per round of the others: M where every arrival is a round.
+    """
+    tables = {
         "task": task,
         "fleet": {"kind": "paper", "stragglers": stragglers},
         "method": method,
         "engine": {"kind": "sim", "batch": TASK["clients"]},  # a third faster, with other last bits
         "run": {"rounds": rounds * often, "evaluate_every": 10 * often, "seed": seed},
     }
+    return Run(f"{label}-{stragglers}", tables)
 
 
 Look = Callable[[Trial, int], Result | None]
 """The result of a trial with a seed; None if it has not been run."""
 
 
-def looking(store: Store) -> Look:
-    """Look up results in a store."""
-    return lambda trial, seed: store.look(trial.run(seed))
+def mean_spread(scores: Sequence[float]) -> tuple[float, float | None]:
+    """The mean over seeds and the standard deviation, None for a single seed."""
+    return mean(scores), stdev(scores) if len(scores) > 1 else None
 
 
 @dataclass(frozen=True)

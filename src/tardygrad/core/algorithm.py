@@ -43,7 +43,7 @@ from tardygrad.core.messages import (
 from tardygrad.core.method import Method, check_method
 from tardygrad.core.roster import Roster
 from tardygrad.core.task import LocalWork, Task, resume
-from tardygrad.core.transforms import State, Step, Transform, below, clipped_share
+from tardygrad.core.transforms import State, Step, Transform, clipped_share, strip_prefix
 from tardygrad.errors import Invalid, checked_call
 
 # ------------------------------------------------------------------------------------------------- client side
@@ -58,7 +58,8 @@ def local(job: Job, task: Task, method: Method) -> LocalWork:
     x = start.clone()  # x_{i,0} ← x_s
     module_buffers = job.module_buffers.clone() if job.module_buffers else None
     curvature = torch.zeros_like(x) if method.compensate else None  # A_{s,i} ← 0
-    state = below(job.state or {}, "inner.") or method.inner.init(x)
+    state = strip_prefix(job.state, "inner.") if job.state else {}
+    state = state or method.inner.init(x)
     step = Step(max(job.round, 1), x=x, start=start)
     steps = 0
     loss: Tensor | float = 0.0
@@ -70,20 +71,22 @@ def local(job: Job, task: Task, method: Method) -> LocalWork:
         steps, loss, clipped = steps + 1, loss + value, clipped + clipped_share(state)
 
     delta = x - start  # δ_i ← x_{i,K} − x_s
-    client_state = {f"inner.{name}": value for name, value in state.items() if name != "clipped"}
+    next_state: State | None = None
+    if method.keep:
+        next_state = {f"inner.{name}": value for name, value in state.items() if name != "clipped"}
     if method.curvature and curvature is not None:
-        squares = below(job.state or {}, "curvature.")
+        squares = strip_prefix(job.state or {}, "curvature.")
         curvature, squares = method.curvature.of(delta, curvature, squares, step)  # DC-ASGD's A
-        client_state |= {f"curvature.{name}": value for name, value in squares.items()}
+        if next_state is not None:
+            next_state |= {f"curvature.{name}": value for name, value in squares.items()}
     means = (float(loss) / steps, float(clipped) / steps) if steps else (math.nan, 0.0)
-    next_state = client_state if method.keep else None
     return Update(job.client, job.serial, job.round, delta, curvature, module_buffers, steps, *means, next_state)
 
 
 def local_step(x: Vector, g: Vector, curvature: Vector | None, inner: Transform, state: State, step: Step) -> State:
     """One local step; changes the client's own x and A in place."""
     if kernels.fits(x, g, curvature) and (form := inner.form(step.round)):
-        return {"clipped": kernels.local_step(x, g, curvature, form)}  # the lines below, in one pass over memory
+        return {"clipped": kernels.local_step(x, g, curvature, form)}  # the lines strip_prefix, in one pass over memory
     move, state = inner.update(g, state, step)  # η_ℓ^s · Clip(u_s, g_{i,k})
     x -= move  # x_{i,k} ← x_{i,k−1} − move
     if curvature is not None:
@@ -130,7 +133,7 @@ def fold(total: Vector | None, late: Contribution, x: Vector, scratch: Vector | 
         scratch: memory to reuse for a new sum, which is faster than allocating it.
     """
     if kernels.fits(x, late.delta, late.curvature, late.past) and (late.past is None or late.curvature is not None):
-        return kernels.fold(total, late, x, scratch)  # the lines below, in one pass over memory
+        return kernels.fold(total, late, x, scratch)  # the lines strip_prefix, in one pass over memory
     total = torch.zeros_like(x) if total is None else total
     total += contribution(late, x)
     return total
@@ -141,7 +144,7 @@ def finish(
 ) -> tuple[Outcome, State]:
     """Compute x_t from x_{t−1} and the sum of M contributions."""
     if kernels.fits(x, total) and (form := outer.form(step.round)):
-        outcome = kernels.finish(x, total, denominator, form)  # the lines below, in one pass over memory
+        outcome = kernels.finish(x, total, denominator, form)  # the lines strip_prefix, in one pass over memory
         return outcome, {"clipped": torch.tensor(outcome.clipped)}
     delta = total.div_(denominator)  # Δ_t ← (1/M) Σ_i contribution_i
     move, state = outer.update(delta, state, step)  # η_t · Clip(ũ_t, Δ_t)

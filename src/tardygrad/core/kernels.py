@@ -173,9 +173,8 @@ def _to_float32(value: float) -> np.float32:
 
 
 def _thresholds(form: Form) -> tuple[np.float32, ...]:
-    with np.errstate(over="ignore"):  # as in clipping.py: a threshold too large for float32 is infinite
-        lower = min(form.lower, float(np.finfo(np.float32).max))
-        return np.float32(lower), np.float32(form.upper), np.float32(form.lr)
+    lower = min(form.lower, float(np.finfo(np.float32).max))  # as in clipping.py
+    return _to_float32(lower), _to_float32(form.upper), _to_float32(form.lr)
 
 
 def _in_slices(n: int, kernel: SliceKernel) -> list[float]:

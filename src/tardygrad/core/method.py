@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from torch import Tensor
 
 from tardygrad.core.dylu import Pace
 from tardygrad.core.transforms import State, Step, Transform
-from tardygrad.errors import Invalid, check_integer, is_number
+from tardygrad.errors import Invalid, check_integer, check_number, is_number
 
 Mode = Literal["sync", "server", "client"]
 """Which clients work when: synchronous rounds, server-centric, client-centric."""
@@ -72,8 +71,7 @@ class Regions:
             raise Invalid(f"`regions` must be the number of regions, or of clients in each, got {self.sizes!r}.")
         if not (is_number(self.blend) and 0 <= self.blend <= 1):
             raise Invalid(f"`blend` must be between 0 (regions ignore the global model) and 1, got {self.blend!r}.")
-        if not (is_number(self.exchange) and 0 <= self.exchange < math.inf):
-            raise Invalid(f"`exchange` must be a finite number of seconds, 0 or more, got {self.exchange!r}.")
+        check_number("exchange", self.exchange)
 
     def members(self, clients: int) -> list[list[int]]:
         """The clients of each region."""

@@ -67,8 +67,8 @@ def stateless(x: Tensor) -> State:
     return {}
 
 
-def below(state: State, prefix: str) -> State:
-    """The entries whose names start with a prefix, with the prefix removed."""
+def strip_prefix(state: State, prefix: str) -> State:
+    """The entries whose names start with a prefix, under the rest of their names."""
     return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
 
 
@@ -113,7 +113,7 @@ def chain(*transforms: Transform) -> Transform:
     def update(direction: Tensor, state: State, step: Step) -> tuple[Tensor, State]:
         after: State = {}
         for i, transform in enumerate(transforms):
-            direction, own = transform.update(direction, below(state, f"{i}."), step)
+            direction, own = transform.update(direction, strip_prefix(state, f"{i}."), step)
             after |= {name if name == "clipped" else f"{i}.{name}": value for name, value in own.items()}
         return direction, after
 
@@ -208,12 +208,18 @@ def momentum(lr: Schedule, beta: float, nesterov: bool = False) -> Transform:
     return Transform(init, update, f"momentum({lr}, beta={beta}, nesterov={nesterov})")
 
 
-Second = Literal["sum", "mean", "yogi"]
+Squares = Literal["sum", "mean", "yogi"]
 """How an adaptive step accumulates squares: Adagrad's sum, RMSProp's and Adam's running mean, or Yogi's rule."""
 
 
 def adaptive(
-    lr: Schedule, second: Second, beta1: float, beta2: float, eps: float, initial: float = 0.0, unbiased: bool = False
+    lr: Schedule,
+    rule: Squares,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    initial: float = 0.0,
+    unbiased: bool = False,
 ) -> Transform:
     """The adaptive server steps: Adagrad and RMSProp (β₁ = 0), Adam, Yogi.
 
@@ -224,17 +230,17 @@ def adaptive(
     below_one(beta1=beta1, beta2=beta2)
     check_epsilon("eps", eps)
     check_number("initial", initial)
-    if second not in get_args(Second):
-        raise Invalid(f"`second` must be one of {', '.join(get_args(Second))}, got {second!r}.")
+    if rule not in get_args(Squares):
+        raise Invalid(f"`rule` must be one of {', '.join(get_args(Squares))}, got {rule!r}.")
 
     def init(x: Tensor) -> State:
         first = {"m": torch.zeros_like(x)} if beta1 else {}
         return first | {"v": torch.full_like(x, initial)}
 
     def squares(v: Tensor, new: Tensor) -> Tensor:
-        if second == "sum":
+        if rule == "sum":
             return v + new
-        if second == "mean":
+        if rule == "mean":
             return beta2 * v + (1 - beta2) * new
         return v - (1 - beta2) * (v - new).sign() * new
 
@@ -246,10 +252,10 @@ def adaptive(
         return move, ({"m": m} if beta1 else {}) | {"v": v}
 
     settings = f"beta1={beta1}, beta2={beta2}, eps={eps}, initial={initial}, unbiased={unbiased}"
-    return Transform(init, update, f"adaptive({lr}, {second!r}, {settings})")
+    return Transform(init, update, f"adaptive({lr}, {rule!r}, {settings})")
 
 
-def tethered(inner: Transform, rho: float) -> Transform:
+def proximal(inner: Transform, rho: float) -> Transform:
     """A local step on F(x) + (ρ/2) ‖x − x_s‖²: FedAsync's and FedProx's proximal term."""
     check_number("rho", rho)
     if rho == 0:
@@ -260,7 +266,8 @@ def tethered(inner: Transform, rho: float) -> Transform:
         assert step.start is not None
         return inner.update(direction + rho * (step.x - step.start), state, step)
 
-    return Transform(inner.init, update, f"tethered({inner!r}, rho={rho})", scratch=inner.scratch)
+    text = f"tethered({inner!r}, rho={rho})"  # an old name: checkpoints contain it
+    return Transform(inner.init, update, text, scratch=inner.scratch)
 
 
 def clipped_share(state: State) -> Tensor | float:

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from tardygrad.core.method import Method, Mode, Weight
 from tardygrad.core.schedules import Schedule, lift
-from tardygrad.core.transforms import State, Step, Transform, scale, tethered
+from tardygrad.core.transforms import State, Step, Transform, proximal, scale
 from tardygrad.core.weights import Polynomial, Staleness
 from tardygrad.errors import Invalid
 from tardygrad.methods.constructor import MethodSettings, constructor, local
@@ -65,7 +65,7 @@ def fedasync(
     rate, compound = lift("lr", lr), mixing == "compound" and weight is not None
     return Method(
         name="FedAsync",
-        inner=tethered(local(local_lr, local_clip), rho),
+        inner=proximal(local(local_lr, local_clip), rho),
         outer=compounded(rate, weight) if compound and weight else scale(rate),
         weight=None if compound else weight,
         pull=True,

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, ClassVar, NamedTuple, Protocol, Self
@@ -163,19 +162,19 @@ def pack(update: Update, errors: Errors, wire: Wire) -> tuple[dict[str, Packed],
 
 def perform(job: Job, task: Task, method: Method) -> Update:
     """Do a job; an error names the client and the job."""
-    with _named([job]):
+    try:
         return work(job, task, method)
+    except Exception as error:
+        raise _failed(error, job) from error
 
 
 def perform_together(jobs: Sequence[Job], task: Batched, method: Method) -> list[Update]:
     """Do several jobs at once; an error names the clients and their jobs."""
-    with _named(jobs):
-        return work_together(jobs, task, method)
-
-
-@contextmanager
-def _named(jobs: Sequence[Job]) -> Iterator[None]:
     try:
-        yield
+        return work_together(jobs, task, method)
     except Exception as error:
-        raise WorkFailed(f"the work of {'; '.join(map(str, jobs))} failed: {type(error).__name__}: {error}") from error
+        raise _failed(error, *jobs) from error
+
+
+def _failed(error: Exception, *jobs: Job) -> WorkFailed:
+    return WorkFailed(f"the work of {'; '.join(map(str, jobs))} failed: {type(error).__name__}: {error}")

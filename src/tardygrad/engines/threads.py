@@ -60,11 +60,7 @@ class ThreadPool(Pool):
         return update
 
     def interrupt(self, on: bool = True) -> None:
-        """Make the present or next call of `next` raise `Interrupted`; callable from any thread or signal handler.
-
-        Args:
-            on: False withdraws an interrupt that has not been raised yet.
-        """
+        """Make the present or next call of `next` raise `Interrupted`, or withdraw that; callable from any thread."""
         self._interrupted = on
         if on:
             self._arrived.put(None)

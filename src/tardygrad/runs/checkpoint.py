@@ -33,7 +33,7 @@ from tardygrad.runs.evaluation import Model, Scores
 from tardygrad.runs.record import Row, plain, unwritable
 
 KEEP = 2  # checkpoints
-FORMAT = 4  # of new checkpoints; format 3 can be read too
+FORMATS = (3, 4)  # that can be read; new checkpoints have the last
 TYPES: dict[str, Any] = {
     f"${kind.__name__}": kind for kind in (Job, ModuleBuffers, Pending, RegionMessage, Taken, Update)
 }
@@ -103,14 +103,15 @@ def capture(
         "server": server.snapshot(), "pending": pending, "tail": list(tail),
         "rows": list(scores.rows) if scores else [], "unscored": scores.models if scores else {},
     }  # fmt: skip
-    return Checkpoint(tensors, {"format": FORMAT} | pack(state, tensors))
+    return Checkpoint(tensors, {"format": FORMATS[-1]} | pack(state, tensors))
 
 
 def apply(checkpoint: Checkpoint, server: ServerLike) -> Pending:
     """Restore the state of a new server; returns the state of its engine."""
     packed, tensors = checkpoint.state, checkpoint.tensors
-    if packed.get("format") not in (3, FORMAT):
-        raise RecordError(f"the checkpoint has format {packed.get('format')}, and this version reads 3 and {FORMAT}.")
+    if packed.get("format") not in FORMATS:
+        known = " and ".join(map(str, FORMATS))
+        raise RecordError(f"the checkpoint has format {packed.get('format')}, and this version reads {known}.")
     for name, ours in (("method", _identity(server)), ("clients", server.clients), ("seed", server.seed)):
         if packed[name] != ours:
             theirs, ours = _differences(str(packed[name]), str(ours))

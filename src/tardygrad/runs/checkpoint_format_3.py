@@ -10,7 +10,7 @@ from torch import Tensor
 from tardygrad.core.hierarchy import RegionMessage
 from tardygrad.core.messages import Job, ModuleBuffers, Taken, Update
 from tardygrad.core.method import Method
-from tardygrad.core.transforms import below
+from tardygrad.core.transforms import strip_prefix
 from tardygrad.engines.pool import Pending
 
 Tensors = dict[str, Tensor]
@@ -19,7 +19,7 @@ Facts = dict[str, Any]
 
 def run_state(tensors: Tensors, facts: Facts) -> dict[str, Any]:
     """The state of the run itself: samples, rows that wait for scores, and their models."""
-    samples = below(tensors, "tail.")
+    samples = strip_prefix(tensors, "tail.")
     unscored = {t: (tensors[name], _module_buffers(tensors, name)) for t, name in facts["unscored"]}
     return {"tail": [samples[str(i)] for i in range(len(samples))], "rows": facts["rows"], "unscored": unscored}
 
@@ -41,7 +41,7 @@ def server_state(tensors: Tensors, facts: Facts, method: Method) -> tuple[dict[s
     ]
     done = [_update(tensors, f"done.{i}", update) for i, update in enumerate(pending["done"])]
     if method.keep:
-        done = [update._replace(state=below(tensors, f"done.{i}.state.")) for i, update in enumerate(done)]
+        done = [update._replace(state=strip_prefix(tensors, f"done.{i}.state.")) for i, update in enumerate(done)]
     return state, Pending(pending["now"], jobs, [tuple(due) for due in pending["due"]], tuple(done))
 
 
@@ -49,9 +49,9 @@ def _level(tensors: Tensors, facts: Facts, name: str) -> dict[str, Any]:
     buffer = enumerate(facts["buffer"])
     return {
         "round": facts["round"], "x": tensors[facts["x"]], "module_buffers": _module_buffers(tensors, facts["x"]),
-        "sum": tensors.get(f"{name}.sum"), "outer": below(tensors, f"{name}.state."),
+        "sum": tensors.get(f"{name}.sum"), "outer": strip_prefix(tensors, f"{name}.state."),
         "buffer": [Taken(_update(tensors, f"{name}.buffer.{i}", update), *rest) for i, (update, *rest) in buffer],
-        "client_states": {client: below(tensors, f"{name}.kept.{client}.") for client in facts["kept"]},
+        "client_states": {client: strip_prefix(tensors, f"{name}.kept.{client}.") for client in facts["kept"]},
         "roster": {key: facts[key] for key in ("idle", "waiting", "serials", "sent")} | {"jobs": dict(facts["jobs"])},
         "speeds": {"of": dict(facts["speeds"]), "given": {client: (*given,) for client, *given in facts["given"]}},
     }  # fmt: skip

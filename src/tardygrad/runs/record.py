@@ -124,11 +124,12 @@ def lock(folder: Path, what: str, tries: int = 1) -> TextIO:
         time.sleep(0.1)
 
 
-@contextmanager
-def exclusive(folder: Path, what: str = "the folder of results") -> Iterator[None]:
-    """Lock a folder; waits up to two seconds, because the workers of a killed process may still hold the lock."""
-    with lock(folder, what, tries=20):
-        yield
+def exclusive(folder: Path, what: str = "the folder of results") -> TextIO:
+    """Lock a folder until the file that it returns is closed, for a `with` statement.
+
+    Waits up to two seconds, because the workers of a killed process may still hold the lock.
+    """
+    return lock(folder, what, tries=20)
 
 
 @contextmanager

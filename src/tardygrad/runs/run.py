@@ -39,6 +39,9 @@ from tardygrad.tail.updates import Updates
 LEAST = {"rounds": 1, "seed": 0, "evaluate_every": 0, "checkpoint_every": 1, "tail_every": 0}
 """The smallest allowed value of each integer setting."""
 
+DEFAULTS = {"seed": 0, "evaluate_every": 10, "checkpoint_every": 10, "tail_every": 0}
+"""The value of each integer setting that is not given."""
+
 
 class Settings(TypedDict, total=False):
     """The settings of a run: its length, and what is evaluated and recorded."""
@@ -55,10 +58,10 @@ def complete(settings: Settings) -> Settings:
     """Add the defaults to the settings of a run; raise `Invalid` if one is wrong or missing."""
     if "rounds" not in settings:
         raise Invalid("a run needs `rounds`: how many times the server updates the model. Use rounds=100, for example.")
-    full: Settings = {"seed": 0, "evaluate_every": 10, "checkpoint_every": 10, "tail_every": 0, **settings}
+    full: dict[str, Any] = {**DEFAULTS, **settings}
     for name, least in LEAST.items():
-        check_integer(name, full[name], least)  # type: ignore[literal-required]
-    return full
+        check_integer(name, full[name], least)
+    return cast(Settings, full)
 
 
 class Run:
@@ -112,12 +115,15 @@ class Run:
             self.record = Record(self.path, self.spec_json, new=self.lengths is None)
         try:
             if self.record and self.lengths is not None:
-                self._check_not_continued(self.record.path)
+                if checkpoint.newest(self.record.path / "checkpoints") != self.from_checkpoint:  # before it was locked
+                    place = repr(str(self.record.path))
+                    raise RecordError(f"another process has meanwhile continued the run in {place}. Resume it again.")
                 self.record.rewind(self.lengths)
                 if self.pool.features.wire != "float32":  # the clients' compression errors are not in the checkpoint
                     self._write(events.Resume(self.pool.now, self.server.round))
             for turn in drive(self.server, self.pool, rounds):
-                self._note(turn)
+                for event in events.of_turn(turn, self.server.round, self._spent()):
+                    self._write(event)
                 self._sample_tail(turn)
                 advanced = turn.happened if isinstance(turn.happened, Advanced) else None
                 if advanced:
@@ -153,11 +159,6 @@ class Run:
                 if self.record:
                     self.record.close()
 
-    def _check_not_continued(self, path: Path) -> None:
-        """Raise if another process continued the run after its checkpoint was read and before the record was locked."""
-        if checkpoint.newest(path / "checkpoints") != self.from_checkpoint:
-            raise RecordError(f"another process has meanwhile continued the run in {str(path)!r}. Resume it again.")
-
     def stop(self) -> None:
         """End with a checkpoint: at once if the pool can be interrupted, else at the next message."""
         self._stop = True
@@ -183,11 +184,6 @@ class Run:
         if not regions or top.round or not self.server.round:
             return None
         return "no report of a region has reached the global server, whose model is still x_0: use a smaller `every`."
-
-    def _note(self, turn: Event) -> None:
-        """Record the events of a turn of the loop."""
-        for event in events.of_turn(turn, self.server.round, self._spent()):
-            self._write(event)
 
     def _sample_tail(self, turn: Event) -> None:
         """If an estimate of the tail index is due, sample this update; at the end of the round, record the estimate."""

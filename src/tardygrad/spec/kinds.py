@@ -13,7 +13,7 @@ from tardygrad.engines.sim.pool import SimPool
 from tardygrad.engines.threads import ThreadPool
 from tardygrad.errors import Invalid, check_integer
 from tardygrad.fleet import Fleet, Link
-from tardygrad.runs.run import LEAST, Settings, complete
+from tardygrad.runs.run import DEFAULTS, LEAST, Settings
 from tardygrad.spec.signature import Make, Parameters, parameters
 
 ENGINES: dict[str, type[Pool]] = {"sim": SimPool, "threads": ThreadPool, "ray": RayPool}
@@ -36,7 +36,6 @@ TABLES = (*KINDS, "run")
 FROM_OTHER_TABLES = ("task", "method", "fleet", "rounds")
 """Arguments of engines that are not keys of their table, because other tables define them."""
 
-DEFAULTS = complete({"rounds": 1})
 """The settings of a run that are not given."""
 
 

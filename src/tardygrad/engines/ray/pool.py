@@ -160,11 +160,7 @@ class RayPool(Pool):
         return self.now - at < POLL and any(one.due < at and one.ends is None for one in self.running.values())
 
     def interrupt(self, on: bool = True) -> None:
-        """Make the present or next call of `next` raise `Interrupted`; callable from any thread or signal handler.
-
-        Args:
-            on: False withdraws an interrupt that has not been raised yet.
-        """
+        """Make the present or next call of `next` raise `Interrupted`, or withdraw that; callable from any thread."""
         self._interrupted = on
 
     def _check(self) -> None:

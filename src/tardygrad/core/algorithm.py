@@ -86,7 +86,7 @@ def local(job: Job, task: Task, method: Method) -> LocalWork:
 def local_step(x: Vector, g: Vector, curvature: Vector | None, inner: Transform, state: State, step: Step) -> State:
     """One local step; changes the client's own x and A in place."""
     if kernels.fits(x, g, curvature) and (form := inner.form(step.round)):
-        return {"clipped": kernels.local_step(x, g, curvature, form)}  # the lines strip_prefix, in one pass over memory
+        return {"clipped": kernels.local_step(x, g, curvature, form)}  # the lines below, in one pass over memory
     move, state = inner.update(g, state, step)  # η_ℓ^s · Clip(u_s, g_{i,k})
     x -= move  # x_{i,k} ← x_{i,k−1} − move
     if curvature is not None:
@@ -133,7 +133,7 @@ def fold(total: Vector | None, late: Contribution, x: Vector, scratch: Vector | 
         scratch: memory to reuse for a new sum, which is faster than allocating it.
     """
     if kernels.fits(x, late.delta, late.curvature, late.past) and (late.past is None or late.curvature is not None):
-        return kernels.fold(total, late, x, scratch)  # the lines strip_prefix, in one pass over memory
+        return kernels.fold(total, late, x, scratch)  # the lines below, in one pass over memory
     total = torch.zeros_like(x) if total is None else total
     total += contribution(late, x)
     return total
@@ -144,7 +144,7 @@ def finish(
 ) -> tuple[Outcome, State]:
     """Compute x_t from x_{t−1} and the sum of M contributions."""
     if kernels.fits(x, total) and (form := outer.form(step.round)):
-        outcome = kernels.finish(x, total, denominator, form)  # the lines strip_prefix, in one pass over memory
+        outcome = kernels.finish(x, total, denominator, form)  # the lines below, in one pass over memory
         return outcome, {"clipped": torch.tensor(outcome.clipped)}
     delta = total.div_(denominator)  # Δ_t ← (1/M) Σ_i contribution_i
     move, state = outer.update(delta, state, step)  # η_t · Clip(ũ_t, Δ_t)

@@ -189,7 +189,7 @@ class Prefetcher:
         while name not in self.done:
             if self.todo and self.todo[0][1:3] == name:
                 self.processes.give(heappop(self.todo)[-1])
-            for finished, answer in self.processes.collect(wait_for_one=True):
+            for finished, answer in self.processes.collect():
                 if (finished.client, finished.serial) in self.taken_on:
                     self.done[finished.client, finished.serial] = answer
             self._feed()

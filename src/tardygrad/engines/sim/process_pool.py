@@ -127,12 +127,11 @@ class ProcessPool:
             small_job = job._replace(x=NOTHING, module_buffers=None)
             worker.pipe.send((tree_map_only(Tensor, Tensor.numpy, small_job), place, job.module_buffers is not None))
 
-    def collect(self, *, wait_for_one: bool) -> list[tuple[Job, Update | WorkFailed]]:
-        """The jobs finished or failed since the last call."""
+    def collect(self) -> list[tuple[Job, Update | WorkFailed]]:
+        """The jobs finished or failed since the last call; waits for one if there is none."""
         done: list[tuple[Job, Update | WorkFailed]] = []
-        while True:
-            pipes = {worker.pipe: worker for worker in self.processes if worker.jobs}
-            for pipe in wait(list(pipes), None if wait_for_one and not done else 0):
+        while not done and (pipes := {worker.pipe: worker for worker in self.processes if worker.jobs}):
+            for pipe in wait(list(pipes)):
                 worker = pipes[pipe]  # type: ignore[index]
                 try:
                     answer = worker.pipe.recv()
@@ -145,8 +144,7 @@ class ProcessPool:
                 done.append((job, tree_map_only(np.ndarray, torch.from_numpy, answer)))
                 if self.waiting and not worker.jobs:
                     self._send(worker, self.waiting.popleft())
-            if done or not wait_for_one or not any(worker.jobs for worker in self.processes):
-                return done
+        return done
 
     def _replace(self, worker: PoolProcess) -> None:
         """Replace a process that has died; the new one repeats its jobs."""

@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 
 import tardygrad as tg
 from tardygrad.runs import checkpoint
+from tardygrad.runs.events import read_events
 from tardygrad.runs.record import Record, plain, read_json, read_lines, write_json
 
 METHOD = tg.clip2(local_lr=0.1, local_clip=1.0, lr=1.0, clip=0.5, buffer=2, local_steps=2, mode="client")
@@ -107,6 +108,15 @@ def test_a_torn_last_line_is_ignored_and_a_torn_line_in_the_middle_is_named(tmp_
     path.write_bytes(whole[:-10] + b"\n" + whole)
     with pytest.raises(tg.RecordError, match=r"line 20 of .*metrics.jsonl' is damaged"):
         list(read_lines(path))
+
+
+def test_rounds_without_events_are_called_damaged(tmp_path: Path) -> None:
+    for name in ("events", "metrics"):
+        (tmp_path / f"{name}.jsonl").touch()
+    assert list(read_events(tmp_path / "events.jsonl")) == []  # a run that has just begun
+    (tmp_path / "metrics.jsonl").write_text("{}\n")
+    with pytest.raises(tg.RecordError, match=r"events.jsonl' is empty, but metrics.jsonl has rounds"):
+        list(read_events(tmp_path / "events.jsonl"))
 
 
 def test_a_record_shorter_than_its_checkpoint_is_called_damaged(tmp_path: Path) -> None:

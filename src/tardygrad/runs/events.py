@@ -199,8 +199,9 @@ def read_events(path: Path, length: int | None = None) -> Iterator[RunEvent]:
     """The events of a file, up to a length in bytes, without a torn last line. Values are as the file has them.
 
     Raises:
-        RecordError: a line is damaged, or a field is missing.
+        RecordError: a line is damaged, a field is missing, or there are rounds but no events.
     """
+    number, metrics = 0, path.with_name("metrics.jsonl")
     for number, row in enumerate(read_lines(path, length), 1):
         try:
             reader = _READERS.get(row["event"], _unknown)
@@ -209,6 +210,8 @@ def read_events(path: Path, length: int | None = None) -> Iterator[RunEvent]:
             missing = f"it has no `{error.args[0]}`" if isinstance(error, KeyError) else "`event` must be text"
             raise RecordError(f"line {number} of {str(path)!r} is damaged: {missing}.") from error
         yield event
+    if not number and length is None and metrics.exists() and metrics.stat().st_size:
+        raise RecordError(f"{str(path)!r} is empty, but {metrics.name} has rounds: the record is damaged.")
 
 
 def _reader(kind: type[RunEvent]) -> Callable[[Row], RunEvent]:

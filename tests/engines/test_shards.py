@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import tardygrad as tg
 from tardygrad.core.messages import Parts, Refused
 from tardygrad.engines.pool import Pending
-from tardygrad.engines.ray.server_shards import ServerShard, ShardedVectors, bounds, check
+from tardygrad.engines.ray.server_shards import ServerShard, ShardedVectors, bounds, check_shards
 from tardygrad.engines.wire import BLOCK, send, unpack
 from tardygrad.runs import checkpoint
 from tests.methods.test_relatives import METHODS, MODES, fleet, method
@@ -149,7 +149,7 @@ def follow(one: tg.Method, shards: int) -> None:
 
 def allowed(name: str) -> bool:
     try:
-        check(MAKE[name]("client"), D, 3)
+        check_shards(MAKE[name]("client"), D, 3)
     except tg.Invalid:
         return False
     return True
@@ -311,7 +311,7 @@ def test_a_model_that_is_not_finite_in_one_slice_is_not_finite() -> None:
 def test_slices_are_whole_blocks_and_none_is_empty(data: st.DataObject) -> None:
     parameters = data.draw(st.one_of(st.integers(1, 20 * BLOCK), st.integers(1, 10**12)))
     shards = data.draw(st.integers(1, min(max(parameters // BLOCK, 1), 500)))
-    check(MAKE["clip2"]("client"), parameters, shards)
+    check_shards(MAKE["clip2"]("client"), parameters, shards)
     cuts = bounds(parameters, shards)
     assert (cuts[0], cuts[-1], len(cuts)) == (0, parameters, shards + 1)
     assert all(a < b for a, b in pairwise(cuts))
@@ -334,18 +334,18 @@ def test_slices_are_whole_blocks_and_none_is_empty(data: st.DataObject) -> None:
 )  # fmt: skip
 def test_what_cannot_be_cut_is_refused(make: str, parameters: int, shards: Any, said: str) -> None:
     with pytest.raises(tg.Invalid) as caught:
-        check(MAKE[make]("client"), parameters, shards)
+        check_shards(MAKE[make]("client"), parameters, shards)
     assert str(caught.value) == said
-    check(MAKE[make]("client"), parameters, 1)
+    check_shards(MAKE[make]("client"), parameters, 1)
 
 
 @pytest.mark.parametrize("clip", [1e-9, 0.3, 5.0, 1e6])
 def test_an_outer_clip_by_the_l2_norm_is_not_coordinate_wise(clip: float) -> None:
     l2 = tg.clip2(**STEPS, clip=clip, norm="l2")
     with pytest.raises(tg.Invalid, match="not coordinate-wise, such as a clip by length, got 2 with Clip²"):
-        check(l2, D, 2)
-    check(l2, D, 1)
-    check(tg.clip2(**STEPS, clip=clip), D, 2)
+        check_shards(l2, D, 2)
+    check_shards(l2, D, 1)
+    check_shards(tg.clip2(**STEPS, clip=clip), D, 2)
 
 
 def test_slices_that_do_not_answer_are_not_waited_for_for_ever() -> None:

@@ -12,7 +12,7 @@ from tardygrad import streams
 from tardygrad.core.messages import Job, Joined, Lost, Update, as_vector
 from tardygrad.core.method import Method, check_method
 from tardygrad.core.task import Task
-from tardygrad.errors import Invalid
+from tardygrad.errors import Invalid, is_number
 from tardygrad.fleet import Available, Fleet, Slow
 
 LOST, JOINED = -2, -1  # in place of a serial; negative, so that at equal times they come before the client's arrivals
@@ -114,6 +114,8 @@ class FleetClock:
     """
 
     def __init__(self, task: Task, method: Method, fleet: Fleet | None, second: float) -> None:
+        if not (is_number(second) and (second == 0 or 1e-6 <= second <= 86_400)):
+            raise Invalid(f"`second` must be 0, or a number of seconds from 1e-6 to 86,400, got {second!r}.")
         self.second, self.server_time = second, 0.0
         self.calendar: list[tuple[float, int, int]] = []
         self.corrupted, self.duplicated = frozenset[tuple[int, int]](), frozenset[tuple[int, int]]()

@@ -6,6 +6,8 @@ import math
 from collections import deque
 from statistics import median
 
+from tardygrad.errors import Invalid, check_number, is_number
+
 OWN = 50
 """How many of a client's last times are kept."""
 
@@ -27,6 +29,9 @@ class Deadlines:
     """
 
     def __init__(self, patience: float, grace: float) -> None:
+        check_number("grace", grace)
+        if not (is_number(patience) and patience >= 0):
+            raise Invalid(f"`patience` must be a number, 0 or more, got {patience!r}.")
         self.patience, self.grace = patience, grace
         self._own: dict[int, deque[float]] = {}
         self._all: deque[float] = deque(maxlen=10 * OWN)

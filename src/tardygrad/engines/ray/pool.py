@@ -28,10 +28,8 @@ from tardygrad.engines.ray.connection import POLL, first_line
 from tardygrad.engines.ray.deadlines import Deadlines
 from tardygrad.engines.ray.evaluator import EvaluationWorker
 from tardygrad.engines.ray.jobs import Ready, RunningJob
-from tardygrad.engines.ray.server_shards import ShardedVectors, bounds
-from tardygrad.engines.ray.server_shards import check as check_slices
+from tardygrad.engines.ray.server_shards import ShardedVectors, bounds, check_shards
 from tardygrad.engines.ray.session import Session
-from tardygrad.engines.ray.settings import check
 from tardygrad.engines.ray.worker import received, tensors
 from tardygrad.engines.ray.workers import Worker, Workers
 from tardygrad.engines.wire import Wire
@@ -85,11 +83,9 @@ class RayPool(Pool):
         server_shards: int = 1,
         wire: Wire = "float32",
     ) -> None:
-        check(
-            task, workers=workers, address=address, cpus_per_worker=cpus_per_worker, gpus_per_worker=gpus_per_worker,
-            evaluate=evaluate, patience=patience, grace=grace, second=second, wire=wire,
-        )  # fmt: skip
-        check_slices(method, task.parameters, server_shards)
+        if evaluate not in ("beside", "between"):
+            raise Invalid(f"`evaluate` must be 'beside' or 'between', got {evaluate!r}.")
+        check_shards(method, task.parameters, server_shards)
         self.task, self.method, self.address = task, method, address
         self.beside, self.wire, self.cuts = evaluate == "beside", wire, bounds(task.parameters, server_shards)
         self.fleet = fleet if second else None

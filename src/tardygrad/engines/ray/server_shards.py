@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -41,7 +41,7 @@ def bounds(parameters: int, shards: int) -> list[int]:
     return [parameters * i // shards // BLOCK * BLOCK for i in range(shards)] + [parameters]
 
 
-def check(method: Method, parameters: int, shards: int) -> None:
+def check_shards(method: Method, parameters: int, shards: int) -> None:
     """Raise `Invalid` if the vectors of a method cannot be cut into this number of shards."""
     check_integer("server_shards", shards)
     if shards == 1:
@@ -141,23 +141,19 @@ class ShardedVectors:
 
     @property
     def x(self) -> Vector:
-        x: Vector = self._read("x") if self._x is None else self._x
-        return x
+        return cast(Vector, self._read("x")) if self._x is None else self._x
 
     @property
     def sum(self) -> Vector | None:
-        total: Vector | None = self._read("sum")
-        return total
+        return cast("Vector | None", self._read("sum"))
 
     @property
     def state(self) -> State:
-        state: State = self._read("state")
-        return state
+        return cast(State, self._read("state"))
 
     @property
     def past(self) -> dict[int, Vector]:
-        past: dict[int, Vector] = self._read("past")
-        return past
+        return cast("dict[int, Vector]", self._read("past"))
 
     def check(self) -> None:
         """Raise `WorkFailed` if a shard has died."""

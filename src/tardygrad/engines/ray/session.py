@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -13,8 +14,8 @@ from tardygrad.core.task import Task
 from tardygrad.engines.ray.connection import Monitor, first_line, join, object_store, ray_module, start
 from tardygrad.engines.ray.server_shards import ServerShard
 from tardygrad.engines.ray.worker import WorkerProcess
-from tardygrad.engines.wire import Wire
-from tardygrad.errors import Invalid, WorkFailed
+from tardygrad.engines.wire import Wire, check_wire
+from tardygrad.errors import Invalid, WorkFailed, check_number, is_number
 
 
 class Session:
@@ -30,6 +31,16 @@ class Session:
     def __init__(
         self, task: Task, method: Method, address: str | None, cpus: float, gpus: float, wire: Wire, cuts: list[int]
     ) -> None:
+        if address is not None and not re.fullmatch(r"auto|[\w.\-]+:\d{1,5}|\[[\da-fA-F:]+\]:\d{1,5}", address):
+            raise Invalid(f"`address` must be 'auto' or host:port, got {address!r}. Leave it out to start Ray here.")
+        check_number("cpus_per_worker", cpus)
+        if not (is_number(gpus) and (0 <= gpus <= 1 or gpus in range(2, 1025))):
+            raise Invalid(f"`gpus_per_worker` must be a fraction of a GPU or a whole number, got {gpus!r}.")
+        check_wire(wire)
+        if (device := getattr(task, "device", torch.device("cpu"))).type != "cpu":
+            raise Invalid(f"a RayPool needs a task on the CPU, got one on {device}. Use gpus_per_worker to move it.")
+        if gpus and not hasattr(task, "to"):
+            raise Invalid(f"`gpus_per_worker` needs a task that can be moved (`to`), got a {type(task).__name__}.")
         self.ray = ray_module()
         self.task, self.method, self.address, self.cpus, self.gpus = task, method, address, cpus, gpus
         self.wire, self.cuts = wire, cuts

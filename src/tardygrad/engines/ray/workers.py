@@ -30,6 +30,7 @@ class Workers:
     """
 
     def __init__(self, ray: Any, new_actor: Callable[[], Any], wanted: int) -> None:
+        check_integer("workers", wanted)
         self.wanted = wanted
         self.members: list[Worker] = []
         self.free: deque[Worker] = deque()

@@ -167,23 +167,7 @@ class Run:
 
     def summary(self) -> Summary:
         """The results so far."""
-        return summarize(
-            self.metrics,
-            self.counts,
-            self.refused,
-            method=str(self.server.method),
-            status=self.status,
-            reason=self.reason or self._never_reported(),
-            rounds=self.server.round,
-            seconds=self.seconds,
-        )
-
-    def _never_reported(self) -> str | None:
-        """A warning if no region has ever reported to the global server; else None."""
-        top, *regions = self.server.levels
-        if not regions or top.round or not self.server.round:
-            return None
-        return "no report of a region has reached the global server, whose model is still x_0: use a smaller `every`."
+        return summarize(self)
 
     def _sample_tail(self, turn: Event) -> None:
         """If an estimate of the tail index is due, sample this update; at the end of the round, record the estimate."""

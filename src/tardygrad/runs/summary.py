@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from tardygrad.runs.record import Row
+
+if TYPE_CHECKING:
+    from tardygrad.runs.run import Run
 
 
 class Summary(NamedTuple):
@@ -50,34 +52,19 @@ class Summary(NamedTuple):
         return "\n".join(lines)
 
 
-def summarize(
-    metrics: Sequence[Row],
-    counts: Mapping[str, int],
-    refused: Mapping[str, int],
-    *,
-    method: str,
-    status: str,
-    reason: str | None,
-    rounds: int,
-    seconds: float,
-) -> Summary:
-    """Summarize a run.
-
-    Args:
-        metrics: a row per round.
-        counts: of the events, by kind.
-        refused: updates, by reason.
-    """
+def summarize(run: Run) -> Summary:
+    """Summarize the results of a run so far."""
+    metrics = run.metrics
     evaluated = [row for row in metrics if "test_loss" in row]
     last: Row = evaluated[-1] if evaluated else {}
     scores = {name.removeprefix("test_"): value for name, value in last.items() if name.startswith("test_")}
     accuracies = [row["test_accuracy"] for row in evaluated if row.get("test_accuracy") is not None]
     delays = np.array([delay for row in metrics for delay in row["delays"]] or [0])
     return Summary(
-        method=method,
-        status=status,
-        reason=reason,
-        rounds=rounds,
+        method=str(run.server.method),
+        status=run.status,
+        reason=run.reason or _never_reported(run),
+        rounds=run.server.round,
         time=metrics[-1]["time"] if metrics else 0.0,
         score_round=last.get("round"),
         loss=scores.pop("loss", None),
@@ -86,13 +73,21 @@ def summarize(
         scores=scores,
         delay_mean=float(delays.mean()),
         delay_max=int(delays.max()),
-        updates=counts["arrival"],
-        refused=dict(refused),
-        lost=counts["loss"],
+        updates=run.counts["arrival"],
+        refused=dict(run.refused),
+        lost=run.counts["loss"],
         local_steps=sum(row["steps"] for row in metrics),
         snapshots=max((row["snapshots"] for row in metrics), default=0),
-        seconds=seconds,
+        seconds=run.seconds,
     )
+
+
+def _never_reported(run: Run) -> str | None:
+    """A warning if no region has ever reported to the global server; else None."""
+    top, *regions = run.server.levels
+    if not regions or top.round or not run.server.round:
+        return None
+    return "no report of a region has reached the global server, whose model is still x_0: use a smaller `every`."
 
 
 def plural(number: int, what: str) -> str:

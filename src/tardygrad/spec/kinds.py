@@ -36,8 +36,6 @@ TABLES = (*KINDS, "run")
 FROM_OTHER_TABLES = ("task", "method", "fleet", "rounds")
 """Arguments of engines that are not keys of their table, because other tables define them."""
 
-"""The settings of a run that are not given."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class RunTable:

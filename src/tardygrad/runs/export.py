@@ -10,9 +10,9 @@ import json
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
 from itertools import accumulate, chain, islice
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import NoneType
 from typing import Any, NamedTuple
 
@@ -80,20 +80,19 @@ def export(runs: Sequence[Path], folder: Path, formats: Iterable[str], *, force:
             raise Invalid(
                 f"an export overwrites no files, and {str(path)!r} exists. Add --force, or choose another --out."
             )
-    with ExitStack() as drafts:
-        complete = []
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(prefix=".export-", dir=folder) as drafts:
             for sheet, kind, path in files:
-                draft = path.with_name(path.name + ".draft")
-                drafts.callback(draft.unlink, missing_ok=True)
                 columns = ({"run": "text"} if len(runs) > 1 else {}) | sheet.columns
-                complete.append((draft, Written(path, FORMATS[kind](draft, columns, _rows(runs, sheet)))))
-            for draft, written in complete:
-                draft.replace(written.path)
-        except OSError as error:
-            raise RecordError(f"cannot write to {str(folder)!r}: {error.strerror or error}.") from error
-    return [written for _, written in complete]
+                number = FORMATS[kind](Path(drafts, path.name), columns, _rows(runs, sheet))
+                written.append(Written(path, number))
+            for path, _ in written:
+                Path(drafts, path.name).replace(path)
+    except OSError as error:
+        raise RecordError(f"cannot write to {str(folder)!r}: {error.strerror or error}.") from error
+    return written
 
 
 def _rows(runs: Sequence[Path], sheet: Sheet) -> Iterator[Row]:

@@ -36,6 +36,9 @@ SILENT = 15.0
 POLL = 0.1
 """Seconds between checks for interrupts, timeouts and fleet events while waiting for workers."""
 
+TIMEOUT = 120.0
+"""Seconds without any worker, or without an answer from a server shard, after which a run fails."""
+
 
 def ray_module() -> Any:
     """Import Ray; raises `Invalid` if it is not installed."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from tardygrad.core.messages import ModuleBuffers, Vector
-from tardygrad.engines.ray.connection import POLL, first_line
+from tardygrad.engines.ray.connection import POLL, TIMEOUT, first_line
 from tardygrad.engines.ray.deadlines import Deadlines
 from tardygrad.engines.ray.session import Session
 from tardygrad.engines.ray.workers import Workers
@@ -40,21 +40,11 @@ class EvaluationWorker:
         workers: of the pool; an actor is ended as they are.
         deadlines: timeouts of evaluations.
         check: called while waiting; raises if the wait should end.
-        timeout: seconds to wait until the worker is up.
-        missing: returns a message about missing workers.
     """
 
-    def __init__(
-        self,
-        session: Session,
-        workers: Workers,
-        deadlines: Deadlines,
-        check: Callable[[], None],
-        timeout: float,
-        missing: Callable[[], str],
-    ) -> None:
-        self._ray, self._session, self._workers, self._deadlines = session.ray, session, workers, deadlines
-        self._check, self._timeout, self._missing = check, timeout, missing
+    def __init__(self, session: Session, workers: Workers, deadlines: Deadlines, check: Callable[[], None]) -> None:
+        self._ray, self._session, self._workers = session.ray, session, workers
+        self._deadlines, self._check = deadlines, check
         self._start()
 
     def _start(self) -> None:
@@ -75,8 +65,9 @@ class EvaluationWorker:
             now = time.monotonic()
             if not up:
                 request.started = now
-                if now - request.since > self._timeout:
-                    raise WorkFailed(f"{self._missing()} Leave a worker for evaluations, or use evaluate='between'.")
+                if now - request.since > TIMEOUT:
+                    fix = "Leave a worker for evaluations, or use evaluate='between'."
+                    raise WorkFailed(f"no worker has evaluated for {TIMEOUT:g} s: {self._session.resources()} {fix}")
             elif request.actor is self.actor and now - request.started > self._deadlines.limit(0):
                 self._workers.kill(self.actor)  # it timed out; a new worker will repeat it
         return answer

@@ -24,7 +24,7 @@ from tardygrad.core.task import Task
 from tardygrad.core.vectors import LocalVectors, VectorStore
 from tardygrad.engines.fleet_clock import FleetClock
 from tardygrad.engines.pool import Features, Pending, Pool
-from tardygrad.engines.ray.connection import POLL, first_line
+from tardygrad.engines.ray.connection import POLL, TIMEOUT, first_line
 from tardygrad.engines.ray.deadlines import Deadlines
 from tardygrad.engines.ray.evaluator import EvaluationWorker
 from tardygrad.engines.ray.jobs import Ready, RunningJob
@@ -36,8 +36,7 @@ from tardygrad.engines.wire import Wire
 from tardygrad.errors import Interrupted, Invalid, WorkFailed, checked_call
 from tardygrad.fleet import Fleet
 
-TIMEOUT = 120.0  # seconds without any worker, or without an answer from a server shard, after which a run fails
-STOP_TIMEOUT = 5.0  # the same for a server shard while the run is stopping
+STOP_TIMEOUT = 5.0  # seconds without an answer from a server shard after which a run that is stopping fails
 LOSSES = 10  # losses of one client in a row after which the run fails, because its job must be the cause
 
 
@@ -143,7 +142,7 @@ class RayPool(Pool):
             if self.workers.free or self.running or not self.waiting:
                 self._last_worker = time.monotonic()
             elif time.monotonic() - self._last_worker > TIMEOUT:
-                raise WorkFailed(self._no_worker())
+                raise WorkFailed(f"no worker has answered for {TIMEOUT:g} s. {self.missing()}")
 
     def _deliver(self) -> Message:
         if isinstance(self.ready[0].message, Update):
@@ -346,9 +345,6 @@ class RayPool(Pool):
         present, wanted = len(self.workers.free) + len(self.running), self.workers.wanted
         return "" if present >= wanted else f"{present} of {wanted} workers are there: {self.session.resources()}"
 
-    def _no_worker(self) -> str:
-        return f"no worker has answered for {TIMEOUT:g} s. {self.missing()}"
-
     def __enter__(self) -> Self:
         wanted = self.workers.wanted
         self.session.open(wanted)
@@ -358,9 +354,7 @@ class RayPool(Pool):
                 self.workers.add()
             if self.beside:
                 limits = Deadlines(self.deadlines.patience, self.deadlines.grace)
-                self.evaluator = EvaluationWorker(
-                    self.session, self.workers, limits, self._check, TIMEOUT, self._no_worker
-                )
+                self.evaluator = EvaluationWorker(self.session, self.workers, limits, self._check)
             until = time.monotonic() + TIMEOUT / 4
             while len(self.workers.free) < room and time.monotonic() < until:  # the clock starts with ready workers
                 self._check()

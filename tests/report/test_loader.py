@@ -12,9 +12,9 @@ import pytest
 
 from tardygrad.errors import Invalid, RecordError
 from tardygrad.report.build import build
-from tardygrad.report.clients import SPANS
+from tardygrad.report.clients import SPANS, delays_over_time
 from tardygrad.report.discover import find
-from tardygrad.report.downsample import client_bars, delay_spans, sample
+from tardygrad.report.downsample import client_bars, sample
 from tardygrad.report.loader import BARS, CLASSES, CLIENTS, EVEN, POINTS, read, tail_of
 from tardygrad.runs.history import ClientHistory, Job, is_locked
 from tardygrad.runs.record import Record
@@ -177,8 +177,8 @@ def test_a_long_record_is_shortened(tmp_path: Path) -> None:
     assert len(run.history.rounds) == 20 * POINTS
     assert len(rounds) <= POINTS + 1
     assert (rounds[0]["round"], rounds[-1]["round"]) == (1, 20 * POINTS)
-    used = {name: own.used for name, own in run.classes.items()}
-    assert len({span.last for span in delay_spans(run.history.rounds, used, SPANS)}) <= SPANS
+    (late,) = delays_over_time(run)
+    assert len({row["round"] for row in late.chart["datasets"]["rows"]}) <= SPANS
     assert len(run.bars.working) <= BARS
     assert sum(bar.jobs for bar in run.bars.working) >= run.history.taken
     assert sum(len(own.delays) for own in run.classes.values()) == 2 * 20 * POINTS

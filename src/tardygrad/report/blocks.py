@@ -36,24 +36,16 @@ class Code(NamedTuple):
     text: str
 
 
-class Fold(NamedTuple):
-    """The details of one run, closed at first."""
+class Section(NamedTuple):
+    """A section of a report; within another section it is closed at first."""
 
     key: str
     title: str
     blocks: list[Any]
 
 
-Block = str | Note | Figure | Table | Code | Fold
+Block = str | Note | Figure | Table | Code | Section
 """A string is a paragraph."""
-
-
-class Section(NamedTuple):
-    """A section of a report."""
-
-    key: str
-    title: str
-    blocks: list[Block]
 
 
 def with_suffix(blocks: Sequence[Block], suffix: str) -> list[Block]:

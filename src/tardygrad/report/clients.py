@@ -11,7 +11,7 @@ import altair as alt
 import numpy as np
 
 from tardygrad.report.blocks import Figure, Table
-from tardygrad.report.downsample import Bar, delay_spans
+from tardygrad.report.downsample import Bar, sample
 from tardygrad.report.figure import CLOCK, WIDTH, figure, log_scale, named_data
 from tardygrad.report.loader import RunView, finite
 from tardygrad.report.theme import INK, RED, class_colours, tips
@@ -139,14 +139,19 @@ def delays(run: RunView) -> Iterator[Figure]:
 
 
 def delays_over_time(run: RunView) -> Iterator[Figure]:
-    """Mean and largest delay of each class over time."""
-    spans = list(delay_spans(run.history.rounds, {name: own.used for name, own in run.classes.items()}, SPANS))
-    if not spans:
+    """Mean and largest delay of each class, in spans of equally many rounds."""
+    rounds, rows = run.history.rounds, list[Row]()
+    width = sample(range(len(rounds)), SPANS).step
+    for start in range(0, len(rounds), width):
+        span = slice(start, start + width)
+        for name, totals in run.classes.items():
+            own = totals.used[span]
+            if own.any():
+                last, delays = rounds.time[span][own.any(axis=1)].max(), rounds.delays[span][own]
+                row = {"class": name, "round": start + width, "time": finite(last)}
+                rows.append({**row, "mean": finite(delays.mean()), "most": int(delays.max())})
+    if not rows:
         return
-    rows = [
-        {"class": name, "round": last, "time": finite(time), "mean": finite(mean), "most": most}
-        for name, last, time, mean, most in spans
-    ]
     tooltip = tips("class:N", ("round:Q", "up to round"), ("mean:Q", "mean delay", ".3~g"), ("most:Q", "largest delay"))
     base = named_data().encode(
         x=alt.X("time:Q", title=CLOCK, scale=alt.Scale(nice=False)),
@@ -160,7 +165,7 @@ def delays_over_time(run: RunView) -> Iterator[Figure]:
         base.mark_circle(size=24, aria=False).encode(y=mean),
         base.mark_point(size=16, shape="triangle-up", opacity=0.6, aria=False).encode(y=most),
     ).properties(width=WIDTH, height=240)
-    over = f", over spans of {spans[0].last} rounds" if spans[0].last > 1 else ""
+    over = f", over spans of {width} rounds" if width > 1 else ""
     caption = f"Mean delay (circles) and largest delay (triangles) of the updates used, by class{over}."
     yield figure("lateness", "Delays over time", caption, chart, {"rows": rows})
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
-from tardygrad.runs.history import ClientHistory, Rounds
+from tardygrad.runs.history import ClientHistory
 
 Item = TypeVar("Item")
 
@@ -31,32 +28,6 @@ def sample(items: Sequence[Item], limit: int) -> Sample[Item]:
         step *= 2
     last = [items[-1]] if items and (len(items) - 1) % step else []
     return Sample([*items[::step], *last], step)
-
-
-class DelaySpan(NamedTuple):
-    """The delays of a class of clients in successive rounds."""
-
-    name: str
-    last: int  # round
-    time: float  # of the last update
-    mean: float
-    largest: int
-
-
-def delay_spans(rounds: Rounds, used: Mapping[str, NDArray[np.bool_]], limit: int) -> Iterator[DelaySpan]:
-    """Mean and largest delay of each class, in at most `limit` spans of equally many rounds.
-
-    Args:
-        used: by class, which updates are of its clients.
-    """
-    width = sample(range(len(rounds)), limit).step
-    for start in range(0, len(rounds), width):
-        span = slice(start, start + width)
-        for name, own in used.items():
-            delays = rounds.delays[span][own[span]]
-            if len(delays):
-                time = float(rounds.time[span][own[span].any(axis=1)].max())
-                yield DelaySpan(name, start + width, time, float(delays.mean()), int(delays.max()))
 
 
 class Bar(NamedTuple):

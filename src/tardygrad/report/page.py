@@ -18,7 +18,7 @@ from string import Template
 from typing import Any, NamedTuple
 
 from tardygrad.errors import RecordError
-from tardygrad.report.blocks import Block, Code, Figure, Fold, Note, Section, Table
+from tardygrad.report.blocks import Block, Code, Figure, Note, Section, Table
 from tardygrad.report.theme import rendered
 from tardygrad.runs.record import replace
 
@@ -54,12 +54,12 @@ def html(title: str, sections: list[Section], *, live: Live | None = None) -> st
     )
 
 
-def figures(sections: Iterable[Section | Fold]) -> Iterator[Figure]:
+def figures(sections: Iterable[Section]) -> Iterator[Figure]:
     """All figures of a report."""
     for block in (block for section in sections for block in section.blocks):
         if isinstance(block, Figure):
             yield block
-        elif isinstance(block, Fold):
+        elif isinstance(block, Section):
             yield from figures([block])
 
 
@@ -95,7 +95,7 @@ def _block(block: Block) -> str:
             return _table(block)
         case Code(intro, text):
             return f'<p>{escape(intro)}</p>\n<pre tabindex="0"><code>{escape(text)}</code></pre>'
-        case Fold(key, title, blocks):
+        case Section(key, title, blocks):
             inner = "\n".join(map(_block, blocks))
             return f'<details class="run" id="{key}"><summary>{escape(title)}</summary>\n{inner}\n</details>'
         case Note(text):

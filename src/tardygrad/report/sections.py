@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 
 from tardygrad.report import clients, curves, tail_charts
-from tardygrad.report.blocks import Block, Code, Fold, Section, Table, with_suffix
+from tardygrad.report.blocks import Block, Code, Section, Table, with_suffix
 from tardygrad.report.comparison import baseline_of, comparison, target_of
 from tardygrad.report.groups import SeedGroup, grouped, score_names
 from tardygrad.report.loader import RunView, finite
@@ -29,7 +29,7 @@ def run_sections(runs: list[RunView], *, baseline: str | None = None, target: fl
         _learning(groups),
         _influence(groups),
         _clipping(groups),
-        Section("runs", "Single runs", list(_folds(groups))),
+        Section("runs", "Single runs", list(_details(groups))),
     ]
 
 
@@ -48,19 +48,17 @@ def _influence(groups: list[SeedGroup]) -> Section:
 
 
 def _clipping(groups: list[SeedGroup]) -> Section:
-    return _section(
-        "clipping", "Clipping", curves.clipping(groups), "Nothing was clipped, or clipping was not recorded."
-    )
+    empty = "Nothing was clipped, or clipping was not recorded."
+    return _section("clipping", "Clipping", curves.clipping(groups), empty)
 
 
-def _folds(groups: list[SeedGroup]) -> Iterator[Block]:
+def _details(groups: list[SeedGroup]) -> Iterator[Block]:
     runs = [(group, run) for group in groups for run in group.runs]
     for number, (group, run) in enumerate(runs[:DETAILED], 1):
         seed = f", seed {run.history.run['seed']}" if isinstance(run.history.run.get("seed"), int) else ""
         blocks = [block for section in _single(run, compared=True) for block in section.blocks]
-        yield Fold(
-            f"run-{number}", f"{group.name}{seed}: {text(run.history.path, 120)}", with_suffix(blocks, f"-{number}")
-        )
+        title = f"{group.name}{seed}: {text(run.history.path, 120)}"
+        yield Section(f"run-{number}", title, with_suffix(blocks, f"-{number}"))
     if len(runs) > DETAILED:
         yield f"Only the first {DETAILED} of {len(runs)} runs are shown here. Make a report of another run to see it."
 

@@ -23,32 +23,32 @@ CROSS = "M-1,-1L1,1M-1,1L1,-1"
 SHAPES = {"pruned": "triangle-down", "diverged": CROSS, "starved or failed": "diamond", "finished": "square"}
 
 
-def heat_maps(sweep: Sweep) -> Iterator[Figure]:
-    """The scores of a grid over two keys; the other keys select the heat map."""
+def sweep_charts(sweep: Sweep) -> Iterator[Figure]:
+    """The scores by setting: as heat maps or, with one key or too many values, against each key; and side by side."""
     trials = _done(sweep)
     sides = _numeric_keys(trials)
-    if len(sides) < 2 or _sliced(sweep, sides):
-        return
+    if sides:
+        sampled = any(isinstance(values, dict) for values in sweep.space.values())
+        many = any(len({_level(trial, key) for trial in trials}) > CELLS for key in sides)
+        yield from (_slices if len(sides) == 1 or sampled or many else _heat_maps)(sweep, trials, sides)
+        yield from _parallel(sweep, trials, sides)
+
+
+def _heat_maps(sweep: Sweep, trials: list[Trial], sides: list[str]) -> Iterator[Figure]:
+    """The scores of a grid over two keys; the other keys select the heat map."""
     across, up = sides[:2]
     others = _other_keys(trials, sides[:2])
     names = {key: _names(trials, key) for key in (across, up, *others)}
     rows: list[Row] = []
     for trial in trials:
         values = {key: names[key][repr(trial.params.get(key))] for key in names}
-        rows.append(
-            {
-                "across": values[across],
-                "up": values[up],
-                "row": values[others[0]] if len(others) == 2 else text(trial.group),
-                "column": values[others[-1]] if others else "",
-                "others": ", ".join(f"{_bare(key)} {values[key]}" for key in others),
-                "group": text(trial.group),
-                "score": finite(trial.value),
-                "mark": "" if trial.status == "finished" else "×",
-                "status": text(trial.status),
-                "trial": trial.number,
-            }
-        )
+        facets = {
+            "row": values[others[0]] if len(others) == 2 else text(trial.group),
+            "column": values[others[-1]] if others else "",
+            "others": ", ".join(f"{_bare(key)} {values[key]}" for key in others),
+        }
+        state = {"status": text(trial.status), "mark": "" if trial.status == "finished" else "×"}
+        rows.append({**_row(trial), **state, **facets, "across": values[across], "up": values[up]})
     wide = len(names[across])
     room = max((WIDTH - 100) // (22 * wide), 1)  # heat maps that fit side by side
     in_grid = 0 < len(others) <= 2 and len(names[others[-1]]) <= min(room, WIDE)  # rows and columns of heat maps
@@ -96,15 +96,10 @@ def _heat_map(sweep: Sweep, across: str, up: str, names: dict[str, dict[str, str
     return alt.layer(cells, crosses, data=alt.NamedData("rows"))
 
 
-def slices(sweep: Sweep) -> Iterator[Figure]:
+def _slices(sweep: Sweep, trials: list[Trial], sides: list[str]) -> Iterator[Figure]:
     """The score against every key, one point per trial."""
-    trials = _done(sweep)
-    sides = _numeric_keys(trials)
-    if not sides or not (len(sides) == 1 or _sliced(sweep, sides)):
-        return
     rows: list[Row] = [
-        {f"at{i}": _level(trial, key) for i, key in enumerate(sides)}
-        | {"score": finite(trial.value), "group": text(trial.group), "end": _end(trial), "trial": trial.number}
+        {**_row(trial), "end": _end(trial)} | {f"at{i}": _level(trial, key) for i, key in enumerate(sides)}
         for trial in trials
     ]
     scored, unscored = ([row for row in rows if (row["score"] is None) is none] for none in (False, True))
@@ -134,12 +129,8 @@ def slices(sweep: Sweep) -> Iterator[Figure]:
     yield figure("slices", "Scores by setting", caption, alt.concat(*charts, columns=2), data)
 
 
-def parallel(sweep: Sweep) -> Iterator[Figure]:
+def _parallel(sweep: Sweep, trials: list[Trial], sides: list[str]) -> Iterator[Figure]:
     """Parallel coordinates: a line per trial through its settings and its score, workable trials on top."""
-    trials = _done(sweep)
-    sides = _numeric_keys(trials)
-    if not sides:
-        return
     drawn = sorted(trials[:: math.ceil(len(trials) / LINES)], key=lambda trial: trial.workable is True)
     levels = {_bare(key): [_level(trial, key) for trial in drawn] for key in sides}
     levels[text(sweep.goal)] = [finite(trial.value) for trial in drawn]
@@ -158,15 +149,10 @@ def parallel(sweep: Sweep) -> Iterator[Figure]:
         for order, key in enumerate(levels)
         if (at := places[key][i]) is not None
     ]
-    ends = {(row["key"], row["at"]): {key: row[key] for key in ("key", "order", "at", "value")} for row in rows}
     bare = alt.Axis(values=[0, 1], title="smallest to largest", labels=False, grid=False)
+    names, order = alt.Axis(labelAngle=0, labelLimit=140, grid=True), alt.EncodingSortField("order", op="min")
     place = {
-        "x": alt.X(
-            "key:N",
-            title=None,
-            sort=alt.EncodingSortField("order", op="min"),
-            axis=alt.Axis(labelAngle=0, labelLimit=140, grid=True),
-        ),
+        "x": alt.X("key:N", title=None, sort=order, axis=names),
         "y": alt.Y("at:Q", axis=bare, scale=alt.Scale(domain=[-0.1, 1.1])),
     }
     colours = alt.Scale(domain=["workable", "not workable"], range=[BLUE, "#999999"])
@@ -187,9 +173,10 @@ def parallel(sweep: Sweep) -> Iterator[Figure]:
         f"on a logarithmic scale if all are positive.{few}"
     )
     chart = alt.layer(lines, *words).properties(width=WIDTH, height=300)
-    data = {"rows": rows} | {
-        name: [row for row in ends.values() if row["at"] == at] for name, at in (("least", 0), ("most", 1))
-    }
+    data: dict[str, list[Row]] = {"rows": rows, "least": [], "most": []}
+    for (_, at), row in {(row["key"], row["at"]): row for row in rows}.items():
+        if at in (0, 1):
+            data["most" if at else "least"].append({key: row[key] for key in ("key", "order", "at", "value")})
     yield figure("parallel", "Settings side by side", caption, chart, data)
 
 
@@ -219,6 +206,10 @@ def _done(sweep: Sweep) -> list[Trial]:
     return [trial for trial in sweep.trials if trial.state in ("finished", "pruned")]
 
 
+def _row(trial: Trial) -> Row:
+    return {"trial": trial.number, "group": text(trial.group), "score": finite(trial.value)}
+
+
 def _level(trial: Trial, key: str) -> float | None:
     """A setting as a number, which may be infinite."""
     value = trial.params.get(key)
@@ -236,12 +227,6 @@ def _numeric_keys(trials: list[Trial]) -> list[str]:
     keys = dict.fromkeys(key for trial in trials for key in trial.params)
     found = [key for key in keys if len({_level(trial, key) for trial in trials} - {None}) > 1]
     return sorted(found, key=lambda key: FIRST.index(key) if key in FIRST else len(FIRST))
-
-
-def _sliced(sweep: Sweep, keys: list[str]) -> bool:
-    """Whether the keys have too many values for heat maps, or were sampled from ranges."""
-    many = any(len({_level(trial, key) for trial in _done(sweep)}) > CELLS for key in keys)
-    return many or any(isinstance(values, dict) for values in sweep.space.values())
 
 
 def _other_keys(trials: list[Trial], sides: list[str]) -> list[str]:

@@ -10,7 +10,7 @@ import altair as alt
 from tardygrad.report.blocks import Block, Code, Figure, Section, Table, with_suffix
 from tardygrad.report.figure import WIDTH, figure, named_data, percent
 from tardygrad.report.loader import finite
-from tardygrad.report.sweep_charts import group_colours, heat_maps, parallel, short, slices
+from tardygrad.report.sweep_charts import group_colours, short, sweep_charts
 from tardygrad.report.theme import INK, tips
 from tardygrad.runs.history import text
 from tardygrad.runs.record import Row
@@ -30,14 +30,10 @@ def sweep_sections(sweep: Sweep, name: str, number: int) -> list[Section]:
     """
     suffix = "" if number == 1 else f"-{number}"
     best = [_progress(sweep), _best(sweep), *_top(sweep), *_workable(sweep)]
-    scores: list[Block] = [*heat_maps(sweep), *slices(sweep), *parallel(sweep)]
+    scores = with_suffix(list(sweep_charts(sweep)), suffix) or ["No trial has finished yet."]
     return [
         Section(f"sweep{suffix}", f"Sweep {name}: best settings", with_suffix(best, suffix)),
-        Section(
-            f"space{suffix}",
-            f"Sweep {name}: scores by setting",
-            with_suffix(scores, suffix) or ["No trial has finished yet."],
-        ),
+        Section(f"space{suffix}", f"Sweep {name}: scores by setting", scores),
     ]
 
 

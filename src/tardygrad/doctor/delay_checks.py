@@ -8,7 +8,7 @@ import numpy as np
 
 from tardygrad.doctor.finding import Finding, Severity
 from tardygrad.doctor.search import changes
-from tardygrad.doctor.theorems import constants, presets, tail_of, treated
+from tardygrad.doctor.theorems import constants, has_theorem, presets, tail_of
 from tardygrad.doctor.what_if import Expected, WhatIf
 from tardygrad.runs.history import History, text
 from tardygrad.theory.delays import Condition, conditions, small
@@ -29,7 +29,7 @@ def delays(history: History, what_if: WhatIf) -> Finding | None:
     if mine is None or mine.holds:
         return None
     blame = blamed(history, mine)
-    known, downplayed = treated(history.label), mine.method.startswith("sd-")
+    known, downplayed = has_theorem(history.label), mine.method.startswith("sd-")
     severity: Severity = "severe" if mine.factor > FAR else "warning" if mine.factor > NEAR else "note"
     if downplayed or not known:  # the constants are estimates, or the theorem is another method's
         severity = "warning" if mine.factor > FAR else "note"

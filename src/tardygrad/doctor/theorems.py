@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 
@@ -32,16 +32,16 @@ def presets(name: str, schedule: str | None = None) -> list[Preset]:
     (['sd-clip2'], ['sgdclip'])
     """
     kind = "clip2" if name.endswith("Clip²") else "sgdclip"
-    treated = "sd-" if "SD-" in name else "dc-" if "DC-" in name and kind == "clip2" else ""
+    prefix = "sd-" if "SD-" in name else "dc-" if "DC-" in name and kind == "clip2" else ""
     if schedule and schedule.startswith("theory"):
-        return [one for one in PRESETS if one.name == treated + schedule.replace("theory", kind)]
-    return [one for one in PRESETS if one.name.startswith(treated + kind)]
+        return [one for one in PRESETS if one.name == prefix + schedule.replace("theory", kind)]
+    return [one for one in PRESETS if one.name.startswith(prefix + kind)]
 
 
-def treated(name: str) -> bool:
+def has_theorem(name: str) -> bool:
     """Whether a theorem covers methods with this label.
 
-    >>> treated("sync-SD-Clip²"), treated("FADAS")
+    >>> has_theorem("sync-SD-Clip²"), has_theorem("FADAS")
     (True, False)
     """
     return name.rpartition("-")[2] in ("SGDClip", "Clip²")
@@ -50,7 +50,7 @@ def treated(name: str) -> bool:
 def tolerance(method: Method, rounds: int, tail: float, schedule: str | None = None) -> float:
     """The largest delay that the theory allows in `rounds` rounds, up to a constant; inf if there is no bound."""
     name = label(method)
-    if "SD-" in name or not treated(name):
+    if "SD-" in name or not has_theorem(name):
         return math.inf
     return max(math.pow(rounds, one.tolerance(tail)) for one in presets(name, schedule))
 
@@ -58,19 +58,24 @@ def tolerance(method: Method, rounds: int, tail: float, schedule: str | None = N
 def tail_of(spec: Any, estimates: Sequence[Tail] = ()) -> TailIndex:
     """The tail index of a run's noise: the last clear measurement, or the spec's, or a default."""
     for tail in reversed(estimates):
-        if tail.index is not None and within(tail.index) and "infinite" in str(tail.verdict) and within(tail.high):
+        if (
+            tail.index is not None
+            and is_covered(tail.index)
+            and "infinite" in str(tail.verdict)
+            and is_covered(tail.high)
+        ):
             source = "probed at x_0" if tail.round is None else f"measured in round {tail.round}"
             return TailIndex(float(tail.index), source)
     tables = spec if isinstance(spec, dict) else {}
     for table, key in (("method", "tail"), ("task", "noise")):
         value = (tables.get(table) or {}).get(key)
         value = value.get("tail") if isinstance(value, dict) else value
-        if value is not None and within(value):
+        if is_covered(value):
             return TailIndex(float(value), f"from the spec's {key}")
     return TailIndex(PRESUMED, "assumed")
 
 
-def within(tail: Any) -> bool:
+def is_covered(tail: object) -> TypeGuard[float]:
     """Whether the theorems cover this tail index."""
     return isinstance(tail, int | float) and not isinstance(tail, bool) and 1 < tail <= 2
 

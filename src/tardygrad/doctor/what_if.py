@@ -16,11 +16,12 @@ from tardygrad.core.method import Method, Mode
 from tardygrad.doctor.clock_run import ClockResult, laps, run_clock
 from tardygrad.doctor.fit_runtimes import fit_fleet
 from tardygrad.doctor.search import ranked, search, sizes
-from tardygrad.doctor.theorems import treated
+from tardygrad.doctor.theorems import has_theorem
 from tardygrad.errors import Invalid, Starved
 from tardygrad.fleet import Fleet
 from tardygrad.methods.sgdclip import sgdclip
 from tardygrad.runs.history import History
+from tardygrad.runs.record import Row
 from tardygrad.spec import spec
 from tardygrad.spec.signature import call
 
@@ -105,17 +106,12 @@ class WhatIf:
 
     def downplayed(self) -> str | None:
         """The overrides for downplaying; None if the method or its schedule does not support it."""
-        overrides = ("method.downplay=true", "method.downplay=true method.schedule=theory")
-        given = self.history.spec
-        if given is None or not treated(self.history.label):
-            return overrides[0] if treated(self.history.label) else None
-        for change, override in zip(({}, {"schedule": "theory"}), overrides, strict=True):
-            try:
-                part = spec.parse(given | {"method": given["method"] | {"downplay": True} | change}).method
-                call(part.make, part.arguments, "method")
-            except Invalid:
-                continue
-            return override
+        given, plain = self.history.spec, "method.downplay=true"
+        if not has_theorem(self.history.label):
+            return None
+        for words, change in ((plain, {}), (f"{plain} method.schedule=theory", {"schedule": "theory"})):
+            if given is None or _built(given | {"method": given["method"] | {"downplay": True} | change}):
+                return words
         return None
 
     def _clock(self, method: Method | None) -> ClockResult | None:
@@ -132,13 +128,8 @@ class WhatIf:
 
 def method_of(history: History) -> Method | None:
     """The method of a record. For a run started from Python: one with the same clock, if its description tells."""
-    if history.spec is not None:
-        try:
-            part = spec.parse(history.spec).method
-            method: Method = call(part.make, part.arguments, "method")
-            return method
-        except Invalid:  # from another version
-            pass
+    if history.spec is not None and (method := _built(history.spec)):
+        return method
     described = re.search(r" \((synchronous|server-centric|client-centric), M=(\d{1,9}), ", history.method)
     if described is None or int(described[2]) > history.clients:
         return None
@@ -146,3 +137,13 @@ def method_of(history: History) -> Method | None:
     late = "downplayed" in history.method
     still = partial(sgdclip, local_lr=0.0, local_clip=0.0, lr=0.0, local_steps=1)
     return still(buffer=int(described[2]), mode=modes[described[1]], downplay=late)
+
+
+def _built(tables: Row) -> Method | None:
+    """The method of a spec; None if it is not valid, for example because another version wrote it."""
+    try:
+        part = spec.parse(tables).method
+        method: Method = call(part.make, part.arguments, "method")
+    except Invalid:
+        return None
+    return method

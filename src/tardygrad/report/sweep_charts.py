@@ -42,13 +42,13 @@ def _heat_maps(sweep: Sweep, trials: list[Trial], sides: list[str]) -> Iterator[
     rows: list[Row] = []
     for trial in trials:
         values = {key: names[key][repr(trial.params.get(key))] for key in names}
-        facets = {
+        place = {
             "row": values[others[0]] if len(others) == 2 else text(trial.group),
             "column": values[others[-1]] if others else "",
             "others": ", ".join(f"{_bare(key)} {values[key]}" for key in others),
         }
         state = {"status": text(trial.status), "mark": "" if trial.status == "finished" else "×"}
-        rows.append({**_row(trial), **state, **facets, "across": values[across], "up": values[up]})
+        rows.append({**_row(trial), **state, **place, "across": values[across], "up": values[up]})
     wide = len(names[across])
     room = max((WIDTH - 100) // (22 * wide), 1)  # heat maps that fit side by side
     in_grid = 0 < len(others) <= 2 and len(names[others[-1]]) <= min(room, WIDE)  # rows and columns of heat maps
@@ -174,9 +174,9 @@ def _parallel(sweep: Sweep, trials: list[Trial], sides: list[str]) -> Iterator[F
     )
     chart = alt.layer(lines, *words).properties(width=WIDTH, height=300)
     data: dict[str, list[Row]] = {"rows": rows, "least": [], "most": []}
-    for (_, at), row in {(row["key"], row["at"]): row for row in rows}.items():
-        if at in (0, 1):
-            data["most" if at else "least"].append({key: row[key] for key in ("key", "order", "at", "value")})
+    for row in {(row["key"], row["at"]): row for row in rows}.values():
+        if row["at"] in (0, 1):
+            data["most" if row["at"] else "least"].append({key: row[key] for key in ("key", "order", "at", "value")})
     yield figure("parallel", "Settings side by side", caption, chart, data)
 
 

@@ -90,8 +90,8 @@ def outcomes(groups: list[SeedGroup], baseline: SeedGroup, target: Target | None
                 scores={name: spread for name, spread in scores.items() if spread},
                 time=time,
                 time_to_target=own_target,
-                speedup=_ratio(_of_all(baseline, base_target), _of_all(group, own_target)),
-                round_speedup=_ratio(_of_all(baseline, base_time), _of_all(group, time)) if equal else None,
+                speedup=_ratio((baseline, base_target), (group, own_target)),
+                round_speedup=_ratio((baseline, base_time), (group, time)) if equal else None,
                 mean_delay=float(delays.mean()) if delays.size else None,
                 largest_delay=int(delays.max(initial=0)),
             )
@@ -99,12 +99,9 @@ def outcomes(groups: list[SeedGroup], baseline: SeedGroup, target: Target | None
     return found
 
 
-def _of_all(group: SeedGroup, spread: Spread | None) -> float | None:
-    """The mean if every run has this number: the mean of some would be too good."""
-    return spread.mean if spread and spread.number == len(group.runs) else None
-
-
-def _ratio(base: float | None, own: float | None) -> float | None:
+def _ratio(*times: tuple[SeedGroup, Spread | None]) -> float | None:
+    """The ratio of two mean times, if every run of both groups has one: the mean of some would be too good."""
+    base, own = (spread.mean if spread and spread.number == len(group.runs) else None for group, spread in times)
     return base / own if base is not None and own else None
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 import tardygrad as tg
-from tardygrad.doctor.clock_run import UPDATES, enough, run_clock
+from tardygrad.doctor.clock_run import UPDATES, run_clock, updates_to_simulate
 from tardygrad.doctor.search import Candidate, ranked, search, settings, sizes
 from tardygrad.doctor.search_chart import BEYOND, search_chart
 from tardygrad.doctor.theorems import presets, tail_of, tolerance
@@ -55,8 +55,8 @@ def test_a_client_that_is_lost_has_no_job_any_more() -> None:
 
 def test_a_simulation_is_bounded_however_long_the_run() -> None:
     assert run_clock(clip2(buffer=6), fleet(), rounds=10**9).rounds == UPDATES[0] // 6
-    assert enough(fleet(slow=300.0)) == pytest.approx(3 * 300 * 11, rel=0.01)
-    assert enough(fleet(slow=1e9)) == UPDATES[1]
+    assert updates_to_simulate(fleet(slow=300.0)) == pytest.approx(3 * 300 * 11, rel=0.01)
+    assert updates_to_simulate(fleet(slow=1e9)) == UPDATES[1]
 
 
 @pytest.mark.parametrize("clients", [1, 2, 5, 12, 40, 1000])

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tardygrad.doctor.delay_checks import named
+from tardygrad.doctor.delay_checks import client_list
 from tardygrad.doctor.finding import Finding
 from tardygrad.doctor.what_if import WhatIf
 from tardygrad.runs.history import History
@@ -40,7 +40,7 @@ def starvation(history: History, what_if: WhatIf) -> Finding | None:
         client = history.by_client[number]
         why = "still working" if client.jobs else "never had a job"
         whys.setdefault("lost" if client.lost else "refused" if client.refused else why, []).append(number)
-    parts = [f"{named(history, those)} {why}" for why, those in whys.items()]
+    parts = [f"{client_list(history, those)} {why}" for why, those in whys.items()]
     says = f"{len(silent)} of {history.clients} clients never contributed: {'; '.join(parts)}."
     missed = 0
     if working := whys.get("still working"):
@@ -81,7 +81,7 @@ def refusals(history: History, what_if: WhatIf) -> Finding | None:
     whose = [number for number, own in by_client.most_common() if own >= 0.1 * refused]
     counts = ", ".join(f"{number} {reason}" for reason, number in reasons.most_common())
     says = f"the server refused {refused} of {total} updates ({refused / total:.1%}): {counts}."
-    says += f" Most came from {named(history, whose)}." if whose else ""
+    says += f" Most came from {client_list(history, whose)}." if whose else ""
     fixes = {
         "too stale": "raise method.max_delay, or remove the slow clients",
         "not finite": "use a smaller method.local_lr, or set method.local_clip",
@@ -98,7 +98,7 @@ def losses(history: History, what_if: WhatIf) -> Finding | None:
         return None
     times, away = sum(lost.values()), sum(client.lost for client in history.by_client)
     share = times / max(sum(len(client.jobs) for client in history.by_client), 1)
-    says = f"{named(history, list(lost))} {'was' if len(lost) == 1 else 'were'} lost {plural(times, 'time')}"
+    says = f"{client_list(history, list(lost))} {'was' if len(lost) == 1 else 'were'} lost {plural(times, 'time')}"
     says += f" ({share:.1%} of all jobs); {away} of them {'has' if away == 1 else 'have'} not come back."
     return Finding("warning" if share > 0.1 else "note", "losses", says, numbers={"clients": lost, "share": share})
 
@@ -143,7 +143,7 @@ def dead_weight(history: History, what_if: WhatIf) -> Finding | None:
     share = float(work[slow].sum())
     if share < 0.05:
         return None
-    says = f"{named(history, slow.tolist())} did {share:.0%} of the work (in seconds), "
+    says = f"{client_list(history, slow.tolist())} did {share:.0%} of the work (in seconds), "
     says += f"but {'has' if len(slow) == 1 else 'have'} only {weight[slow].sum():.2%} of the weight."
     advice = "give these clients smaller jobs, or remove them: little would be lost"
     numbers = {"clients": slow.tolist(), "work": share, "weight": float(weight[slow].sum())}

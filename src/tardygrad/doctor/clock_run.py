@@ -10,7 +10,7 @@ from tardygrad.fleet import Fleet
 from tardygrad.runs.loop import Event, clock_only, drive
 
 UPDATES, ROUNDS = (4_000, 20_000), 5_000  # limits of one simulation, which keep it below a second
-LAPS = 3  # jobs of the slowest client to simulate, to see its delays
+SLOW_JOBS = 3  # jobs of the slowest client to simulate, to see its delays
 
 
 class ClockResult(NamedTuple):
@@ -64,7 +64,7 @@ def run_clock(method: Method, fleet: Fleet, *, rounds: int, parameters: int = 0,
     Raises:
         Starved: the buffer could not be filled.
     """
-    rounds = max(min(rounds, ROUNDS, enough(fleet) // method.buffer), 1)
+    rounds = max(min(rounds, ROUNDS, updates_to_simulate(fleet) // method.buffer), 1)
     server, pool = clock_only(method, fleet, parameters=parameters, seed=seed)
     busy_time, delays, refused = BusyTime(), list[int](), 0
     for event in drive(server, pool, rounds):
@@ -85,18 +85,18 @@ def run_clock(method: Method, fleet: Fleet, *, rounds: int, parameters: int = 0,
     )
 
 
-def enough(fleet: Fleet) -> int:
+def updates_to_simulate(fleet: Fleet) -> int:
     """The number of updates to simulate: the slowest client finishes a few jobs, within limits.
 
-    >>> enough(Fleet.paper(clients=400))
+    >>> updates_to_simulate(Fleet.paper(clients=400))
     10680
     """
-    return int(min(max(laps(fleet), UPDATES[0]), UPDATES[1]))
+    return int(min(max(updates_until_slowest(fleet), UPDATES[0]), UPDATES[1]))
 
 
-def laps(fleet: Fleet) -> float:
+def updates_until_slowest(fleet: Fleet) -> float:
     """The number of updates until the slowest client has finished a few jobs."""
     known = [(group.clients, max(group.runtime.draw(0.5, 0), 1e-9)) for group in fleet.groups if group.clients]
     slowest = max(median for _, median in known)
     rate = sum(clients / median for clients, median in known)
-    return LAPS * slowest * rate
+    return SLOW_JOBS * slowest * rate

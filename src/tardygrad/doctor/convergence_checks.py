@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tardygrad.doctor.delay_checks import named
+from tardygrad.doctor.delay_checks import client_list
 from tardygrad.doctor.finding import Finding, Severity
 from tardygrad.doctor.what_if import WhatIf
 from tardygrad.runs.events import Tail
@@ -24,7 +24,7 @@ HIGH = 0.9  # quantile of the early ‖Δ‖ that is suggested as a clip: later 
 TENTH = 10.0  # divisor of a learning rate if the growth of the moves does not say how much too large it is
 
 
-def unknown(history: History) -> set[str]:
+def skipped_checks(history: History) -> set[str]:
     """Checks that need settings which the record of a run started from Python does not have."""
     if history.spec is not None:
         return set()
@@ -61,8 +61,9 @@ def divergence(history: History, what_if: WhatIf) -> Finding | None:
         numbers |= {"round": start + 1, "what": what, "clients": clients, "delays": late_by}
         says += f" From round {start + 1} on, {names[what]} stays above {OUT:g} times its lowest value"
         says += f" (medians of {plural(width, 'round')}). That " if width > 1 else ". That "
-        says += f"round used updates of {named(history, sorted(set(clients)))} with delays up to {max(late_by)} (the "
-        says += f"run's median is {np.median(rounds.delays):g})."
+        whose = client_list(history, sorted(set(clients)))
+        says += f"round used updates of {whose} with delays up to {max(late_by)} (the run's median is "
+        says += f"{np.median(rounds.delays):g})."
     advice = _smaller(history, numbers["growth"])
     if known and max(numbers["delays"]) > 4 * np.median(rounds.delays) and "SD-" not in history.label:
         weight = what_if.downplayed()
@@ -218,10 +219,10 @@ def progress(history: History, what_if: WhatIf) -> Finding | None:
 def tails(history: History, what_if: WhatIf) -> Finding | None:
     """The tail of the updates, if the run estimated it."""
     known = [tail for tail in history.tails if tail.round is not None and isinstance(tail.index, int | float)]
-    return heavy(history, known[-1], f"the updates of round {known[-1].round}") if known else None
+    return tail_finding(history, known[-1], f"the updates of round {known[-1].round}") if known else None
 
 
-def heavy(history: History, tail: Tail, whose: str) -> Finding:
+def tail_finding(history: History, tail: Tail, whose: str) -> Finding:
     """What a tail index means for clipping."""
     band = (tail.low, tail.high)
     sure = f" ({tail.low:.3g} to {tail.high:.3g})" if all(isinstance(end, int | float) for end in band) else ""

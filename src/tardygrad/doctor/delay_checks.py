@@ -37,7 +37,7 @@ def delays(history: History, what_if: WhatIf) -> Finding | None:
     says = f"updates are up to {largest} rounds late, {rounds.delays.mean():.3g} on average. {mine.theorem} "
     says += f"({'' if known else 'of SGDClip, since none covers this method; '}{mine.says}; tail index "
     says += f"{tail.tail:g}, {tail.source}) is violated by a factor of {mine.factor:.3g}. "
-    says += f"{sum(blame.values()):.0%} of the excess comes from {named(history, list(blame))}."
+    says += f"{sum(blame.values()):.0%} of the excess comes from {client_list(history, list(blame))}."
     if downplayed:
         few = next(each for each in small(rounds.delays, tail.tail) if each.method == mine.method)
         says += (
@@ -71,7 +71,7 @@ def blamed(history: History, condition: Condition) -> dict[int, float]:
     return found
 
 
-def named(history: History, clients: Sequence[int]) -> str:
+def client_list(history: History, clients: Sequence[int]) -> str:
     """A list of clients with their classes."""
     classes = sorted({text(history.classes[client], 40) for client in clients})
     of = f" ({', '.join(classes[:3])})" if classes != ["clients"] else ""

@@ -7,9 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, get_args
 
-from tardygrad.doctor.client_checks import dead_weight, idle, losses, no_rounds, refusals, starvation, unknown_events
-from tardygrad.doctor.convergence_checks import divergence, heavy, local_clip, outer_clip, progress, tails, unknown
-from tardygrad.doctor.delay_checks import delays
+from tardygrad.doctor import client_checks, convergence_checks, delay_checks
 from tardygrad.doctor.finding import Finding, Severity
 from tardygrad.doctor.what_if import WhatIf
 from tardygrad.errors import Invalid
@@ -23,19 +21,19 @@ Check = Callable[[History, WhatIf], Finding | None]
 
 # by name, the most important first; `rounds` calls its finding "no rounds"
 CHECKS: dict[str, Check] = {
-    "rounds": no_rounds,
-    "divergence": divergence,
-    "starvation": starvation,
-    "delays": delays,
-    "tail": tails,
-    "outer clip": outer_clip,
-    "local clip": local_clip,
-    "progress": progress,
-    "refusals": refusals,
-    "losses": losses,
-    "idle": idle,
-    "dead weight": dead_weight,
-    "events": unknown_events,
+    "rounds": client_checks.no_rounds,
+    "divergence": convergence_checks.divergence,
+    "starvation": client_checks.starvation,
+    "delays": delay_checks.delays,
+    "tail": convergence_checks.tails,
+    "outer clip": convergence_checks.outer_clip,
+    "local clip": convergence_checks.local_clip,
+    "progress": convergence_checks.progress,
+    "refusals": client_checks.refusals,
+    "losses": client_checks.losses,
+    "idle": client_checks.idle,
+    "dead weight": client_checks.dead_weight,
+    "events": client_checks.unknown_events,
 }
 
 
@@ -76,14 +74,14 @@ def examine(path: Path, *, probed: bool = False) -> Examined:
             found.append(Finding("note", "tail", few))
         else:
             history = replace(history, tails=[*history.tails, tail])
-            found.append(heavy(history, tail, "the gradient noise at x_0"))
+            found.append(convergence_checks.tail_finding(history, tail, "the gradient noise at x_0"))
     with reading_record(path):
         what_if = WhatIf(history)
         found += [finding for check in CHECKS.values() if (finding := check(history, what_if))]
-    checks = [*(name for name in CHECKS if name not in unknown(history)), *(["noise"] if probed else [])]
+    skipped = convergence_checks.skipped_checks(history)
+    checks = [name for name in CHECKS if name not in skipped] + ["noise"] * probed
     status = "running" if history.going else history.status
-    rounds = len(history.rounds)
-    return Examined(str(path), history.method, status, rounds, history.time, checks, in_order(found))
+    return Examined(str(path), history.method, status, len(history.rounds), history.time, checks, in_order(found))
 
 
 def in_order(findings: Iterable[Finding]) -> list[Finding]:

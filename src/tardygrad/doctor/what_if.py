@@ -13,7 +13,7 @@ from functools import cached_property, partial
 from typing import NamedTuple
 
 from tardygrad.core.method import Method, Mode
-from tardygrad.doctor.clock_run import ClockResult, laps, run_clock
+from tardygrad.doctor.clock_run import ClockResult, run_clock, updates_until_slowest
 from tardygrad.doctor.fit_runtimes import fit_fleet
 from tardygrad.doctor.search import ranked, search, sizes
 from tardygrad.doctor.theorems import has_theorem
@@ -25,7 +25,7 @@ from tardygrad.runs.record import Row
 from tardygrad.spec import spec
 from tardygrad.spec.signature import call
 
-LIKE = 2.0  # the simulated largest delay may differ by this factor
+SIMILAR = 2.0  # the simulated largest delay may differ by this factor
 
 
 class Expected(NamedTuple):
@@ -72,7 +72,7 @@ class WhatIf:
         now, seen = self._clock(self.method), self.history.rounds.delays
         if now is None or not seen.size:
             return None
-        return now if seen.max() <= LIKE * now.delay_max and now.delay_max <= LIKE * seen.max() else None
+        return now if seen.max() <= SIMILAR * now.delay_max and now.delay_max <= SIMILAR * seen.max() else None
 
     def expect(self, **changes: object) -> Expected | None:
         """The effect of changed settings; None if unknown or invalid."""
@@ -117,12 +117,12 @@ class WhatIf:
     def _clock(self, method: Method | None) -> ClockResult | None:
         if method is None or self.fleet is None:
             return None
-        updates = max(self.history.rounds.delays.size, laps(self.fleet))
+        updates = max(self.history.rounds.delays.size, updates_until_slowest(self.fleet))
         try:
             seen = run_clock(method, self.fleet, rounds=math.ceil(updates / method.buffer))
         except (Invalid, Starved):
             return None
-        back = method.max_delay is not None or seen.waits <= LIKE * seen.delay_max
+        back = method.max_delay is not None or seen.waits <= SIMILAR * seen.delay_max
         return seen if back else None
 
 

@@ -212,8 +212,8 @@ def test_integers_need_whole_ends(ends: tuple[Any, Any]) -> None:
             lambda: fleet_of(1.0).faulty(client=0, job=2, sends="nan").faulty(client=0, job=2, sends="nan"),
             "`faults` must not repeat a fault, got 2 times Fault(client=0, job=2, sends='nan').",
         ),
-        (lambda: Fleet.paper(stragglers="huge"), "`stragglers` must be 'mild' or 'large', got 'huge'."),  # type: ignore[arg-type]
-        (lambda: Fleet.paper(clients=0), "`clients` must be 1 or more, got 0."),
+        (lambda: Fleet.paper(stragglers="huge"), "`stragglers` must be one of mild, large, got 'huge'."),  # type: ignore[arg-type]
+        (lambda: Fleet.paper(clients=0), "`clients` must be a whole number, 1 or more, got 0."),
     ],
 )  # fmt: skip
 def test_a_broken_rule_is_answered_with_the_rule_and_the_value(make: Any, text: str) -> None:

@@ -71,13 +71,22 @@ def check_number(name: str, value: object, least: float = 0.0, *, above: bool = 
         raise Invalid(f"`{name}` must be a finite number, {rule}, got {value!r}.")
 
 
+def check_choice(name: str, value: object, choices: object) -> None:
+    """Raise `Invalid` unless `value` is one of the words of `choices`, a `Literal`."""
+    words = get_args(choices)
+    if value not in words:
+        raise Invalid(f"`{name}` must be one of {', '.join(words)}, got {value!r}.{nearest(str(value), words)}")
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """A hint for a misspelt word: `` Did you mean 'buffer'?`` or nothing.
 
     >>> nearest("bufer", ["buffer", "clip"])
     " Did you mean 'buffer'?"
     """
-    found = difflib.get_close_matches(word, list(known), n=1)
+    found = difflib.get_close_matches(word, known := list(known), n=1)
+    if word == "async" and "sync" in known:  # the nearest word is its opposite
+        return " 'server' and 'client' are asynchronous."
     return f" Did you mean {found[0]!r}?" if found else ""
 
 

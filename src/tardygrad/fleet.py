@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import NormalDist
 from typing import Literal
 
-from tardygrad.errors import Invalid, checked_call
+from tardygrad.errors import Invalid, check_choice, check_integer, checked_call
 
 Sends = Literal["nan", "twice"]
 """What a faulty job returns: NaN, or the same update twice."""
@@ -273,10 +273,8 @@ class Fleet:
             stragglers: runtime of the large clients: "mild" is 5–8 s, "large" 20–40 s.
             continuous: any runtime in these ranges, rather than whole seconds.
         """
-        if stragglers not in ("mild", "large"):
-            raise Invalid(f"`stragglers` must be 'mild' or 'large', got {stragglers!r}.")
-        if clients < 1:
-            raise Invalid(f"`clients` must be 1 or more, got {clients}.")
+        check_choice("stragglers", stragglers, Stragglers)
+        check_integer("clients", clients)
         ranges = {"small": (1, 2), "medium": (3, 5), "large": (5, 8) if stragglers == "mild" else (20, 40)}
         draw = Uniform if continuous else Integer
         counts = _apportion(clients, (17, 12, 11))

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT
 
 from tardygrad.core.clipping import Norm
-from tardygrad.errors import Invalid, check_number, is_number
+from tardygrad.errors import Invalid, check_choice, check_number, is_number
 
 
 class BiClip(Optimizer):
@@ -116,8 +116,7 @@ def _check(group: dict[str, Any]) -> None:
     lower, upper = group["lower"], group["upper"]
     if not (is_number(lower) and is_number(upper)) or not 0 <= lower <= upper or lower == math.inf:
         raise Invalid(f"the thresholds must be 0 <= lower <= upper, got {lower!r} and {upper!r}.")
-    if group["norm"] not in ("coordinate", "l2"):
-        raise Invalid(f"`norm` must be one of coordinate, l2, got {group['norm']!r}.")
+    check_choice("norm", group["norm"], Norm)
 
 
 def _step(params: list[Tensor], group: dict[str, Any]) -> None:

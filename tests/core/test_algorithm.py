@@ -736,7 +736,10 @@ GOOD: dict[str, Any] = {"local_lr": 0.1, "local_clip": 1.0, "lr": 1.0, "buffer":
             {"local_steps": None},
             "set exactly one of `local_steps` and `local_epochs`, got local_steps=None, local_epochs=None.",
         ),
-        ({"mode": "async"}, "`mode` must be one of sync, server, client, got 'async'."),
+        (
+            {"mode": "async"},
+            "`mode` must be one of sync, server, client, got 'async'. 'server' and 'client' are asynchronous.",
+        ),
         ({"dispatch": "fair"}, "`dispatch` must be one of same, random, got 'fair'."),
         (
             {"mode": "sync", "concurrency": 3},

@@ -179,7 +179,7 @@ def test_a_clip_step_reports_the_share_of_coordinates_it_changed() -> None:
 
 
 def test_the_norm_must_be_known() -> None:
-    with pytest.raises(tg.Invalid, match=re.escape("`norm` must be 'coordinate' or 'l2', got 'L2'.")):
+    with pytest.raises(tg.Invalid, match=re.escape("`norm` must be one of coordinate, l2, got 'L2'.")):
         clip_step(Constant(1.0), norm="L2")  # type: ignore[arg-type]
 
 

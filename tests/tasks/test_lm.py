@@ -184,8 +184,8 @@ def test_python_brings_a_text_of_its_own():
         ({"clients": 0}, "`clients` must be a whole number, 1 or more, got 0."),
         ({"context": 0}, "`context` must be a whole number, 1 or more, got 0."),
         ({"heads": 3}, "`heads` must divide `dim` (16), got 3."),
-        ({"tokens": "word"}, "`tokens` must be 'byte' or 'bpe', got 'word'."),
-        ({"how": "dirichlet"}, "`how` must be 'spans' or 'iid', got 'dirichlet'."),
+        ({"tokens": "word"}, "`tokens` must be one of byte, bpe, got 'word'."),
+        ({"how": "dirichlet"}, "`how` must be one of spans, iid, got 'dirichlet'."),
         ({"test_rows": 0}, "`test_rows` must be a whole number, 1 or more, got 0."),
         ({"tokens": "bpe", "vocabulary": 256}, "`vocabulary` must be a whole number, 257 or more, got 256."),
         (

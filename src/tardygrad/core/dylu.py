@@ -7,7 +7,7 @@ from bisect import bisect_left, insort
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from tardygrad.errors import Invalid, check_integer, is_number
+from tardygrad.errors import Invalid, check_choice, check_integer, is_number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,8 +34,7 @@ class Pace:
             raise Invalid(f"`percentile` must be above 0 and at most 100 (the fastest), got {self.percentile!r}.")
         if not (is_number(self.smoothing) and 0 <= self.smoothing < 1):
             raise Invalid(f"`smoothing` must be at least 0 and below 1, got {self.smoothing!r}.")
-        if self.rounding not in ("floor", "ceil"):
-            raise Invalid(f"`rounding` must be 'floor' or 'ceil', got {self.rounding!r}.")
+        check_choice("rounding", self.rounding, Literal["floor", "ceil"])
         check_integer("least", self.least)
 
     def share(self, work: int, speed: float | None, fastest: float) -> int:

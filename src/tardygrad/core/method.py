@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
-from typing import Literal, get_args
+from typing import Literal
 
 from torch import Tensor
 
 from tardygrad.core.dylu import Pace
 from tardygrad.core.transforms import State, Step, Transform
-from tardygrad.errors import Invalid, check_integer, check_number, is_number
+from tardygrad.errors import Invalid, check_choice, check_integer, check_number, is_number
 
 Mode = Literal["sync", "server", "client"]
 """Which clients work when: synchronous rounds, server-centric, client-centric."""
@@ -128,10 +128,8 @@ class Method:
         for name in ("local_steps", "local_epochs", "max_delay", "concurrency"):
             if getattr(self, name) is not None:
                 check_integer(name, getattr(self, name))
-        choices = {"mode": Mode, "dispatch": Dispatch, "denominator": Denominator}
-        for name, known in ((name, get_args(choice)) for name, choice in choices.items()):
-            if getattr(self, name) not in known:
-                raise Invalid(f"`{name}` must be one of {', '.join(known)}, got {getattr(self, name)!r}.")
+        for name, choices in (("mode", Mode), ("dispatch", Dispatch), ("denominator", Denominator)):
+            check_choice(name, getattr(self, name), choices)
         if self.weight is not None and not callable(self.weight):
             raise Invalid(f"`weight` must be a function of the delay, such as Hinge(), got {self.weight!r}.")
         if self.compensate and self.pull:

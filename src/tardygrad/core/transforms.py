@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from tardygrad.core import clipping
 from tardygrad.core.clipping import Norm
 from tardygrad.core.kernels import Form
 from tardygrad.core.schedules import Constant, Schedule
-from tardygrad.errors import Invalid, check_number, is_number
+from tardygrad.errors import Invalid, check_choice, check_number, is_number
 
 State = dict[str, Tensor]
 """The state of a transform between steps: named tensors."""
@@ -86,8 +86,7 @@ def clip(upper: Schedule, lower: Schedule = Constant(0.0), norm: Norm = "coordin
 
     The state holds `clipped`: the share of coordinates that the last step changed.
     """
-    if norm not in ("coordinate", "l2"):
-        raise Invalid(f"`norm` must be 'coordinate' or 'l2', got {norm!r}.")
+    check_choice("norm", norm, Norm)
     if lower(1) > upper(1):
         raise Invalid(f"a lower threshold must not exceed the upper one ({upper(1):g}), got {lower(1):g}.")
     function = clipping.clip if norm == "coordinate" else clipping.clip_l2
@@ -146,8 +145,7 @@ def amsgrad(
     check_epsilon("eps", eps)
     if not (is_number(tau_c) and tau_c >= 0):
         raise Invalid(f"`tau_c` must be a number of rounds, 0 or more (inf: the rate never falls), got {tau_c!r}.")
-    if lr_rule not in ("code", "paper"):
-        raise Invalid(f"`lr_rule` must be 'code' or 'paper', got {lr_rule!r}.")
+    check_choice("lr_rule", lr_rule, LateRate)
 
     def init(x: Tensor) -> State:
         return {name: torch.zeros_like(x) for name in ("m", "v", "v_max")}
@@ -230,8 +228,7 @@ def adaptive(
     below_one(beta1=beta1, beta2=beta2)
     check_epsilon("eps", eps)
     check_number("initial", initial)
-    if rule not in get_args(Squares):
-        raise Invalid(f"`rule` must be one of {', '.join(get_args(Squares))}, got {rule!r}.")
+    check_choice("rule", rule, Squares)
 
     def init(x: Tensor) -> State:
         first = {"m": torch.zeros_like(x)} if beta1 else {}

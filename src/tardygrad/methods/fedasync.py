@@ -27,7 +27,7 @@ from tardygrad.core.method import Method, Mode, Weight
 from tardygrad.core.schedules import Schedule, lift
 from tardygrad.core.transforms import State, Step, Transform, proximal, scale
 from tardygrad.core.weights import Polynomial, Staleness
-from tardygrad.errors import Invalid
+from tardygrad.errors import check_choice
 from tardygrad.methods.constructor import MethodSettings, constructor, local
 
 PUBLISHED = Polynomial(exponent=0.5)
@@ -60,8 +60,7 @@ def fedasync(
     >>> str(fedasync(local_lr=0.1, local_steps=5))
     'FedAsync (client-centric, M=1, K=5, weighted)'
     """
-    if mixing not in ("each", "compound"):
-        raise Invalid(f"`mixing` must be 'each' or 'compound', got {mixing!r}.")
+    check_choice("mixing", mixing, Literal["each", "compound"])
     rate, compound = lift("lr", lr), mixing == "compound" and weight is not None
     return Method(
         name="FedAsync",

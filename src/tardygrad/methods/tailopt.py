@@ -20,13 +20,13 @@ runs may be asynchronous. We do not know the paper's own settings.
 from __future__ import annotations
 
 import math
-from typing import Literal, Unpack, get_args
+from typing import Literal, Unpack
 
 from tardygrad.core import transforms
 from tardygrad.core.method import Method, Mode
 from tardygrad.core.schedules import Schedule, lift
 from tardygrad.core.transforms import adaptive, chain, scale
-from tardygrad.errors import Invalid
+from tardygrad.errors import Invalid, check_choice
 from tardygrad.methods.constructor import MethodSettings, constructor, local
 
 Outer = Literal["avg", "biclip", "adagrad", "rmsprop", "adam"]
@@ -75,9 +75,8 @@ def tailopt(
     >>> str(tailopt(outer="rmsprop", local_lr=0.1, local_clip=1.0, local_lower=0.1, lr=0.01, buffer=10, local_steps=5))
     'RMSProp-BiClip (synchronous, M=10, K=5)'
     """
-    for name, word, known in (("outer", outer, get_args(Outer)), ("inner", inner, get_args(Inner))):
-        if word not in known:
-            raise Invalid(f"`{name}` must be one of {', '.join(known)}, got {word!r}.")
+    check_choice("outer", outer, Outer)
+    check_choice("inner", inner, Inner)
     clips = inner in ("biclip", "l2clip")
     step = f"outer={outer!r}"
     _unused(outer != "biclip", "clip", clip, math.inf, step)

@@ -121,8 +121,6 @@ def read(hint: Any, value: Any, where: str) -> Any:
     except ValueError as error:
         words = [word for option in options if get_origin(option) is Literal for word in get_args(option)]
         fix = nearest(value, words) if isinstance(value, str) else ""
-        if value == "async" and "sync" in words:
-            fix = " 'server' and 'client' are asynchronous."
         raise Invalid(f"`{where}` must be {rule(hint)}, got {shown(value)}.{fix}") from error
 
 

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from tardygrad import streams
-from tardygrad.errors import Invalid, check_integer, checked_call, passes_to
+from tardygrad.errors import check_choice, check_integer, checked_call, passes_to
 from tardygrad.tasks.data.sharding import SplitSettings, shard
-from tardygrad.tasks.nets.vit import ViT, fits
+from tardygrad.tasks.nets.vit import ViT, check_sizes
 from tardygrad.tasks.noise import Noise
 from tardygrad.tasks.torch_task import TorchTask
 
@@ -53,10 +53,9 @@ def digits(
     TorchTask(ViT, parameters=18154, clients=40)
     """
     check_integer("clients", clients)
-    if model not in ("vit", "mlp"):
-        raise Invalid(f"`model` must be one of vit, mlp, got {model!r}.")
+    check_choice("model", model, Model)
     if model == "vit":
-        fits(dim=dim, depth=depth, heads=heads, patch=patch, shape=(1, 8, 8))
+        check_sizes(dim=dim, depth=depth, heads=heads, patch=patch, shape=(1, 8, 8))
     images, labels = _images()
     return TorchTask(
         partial(ViT, dim=dim, depth=depth, heads=heads, patch=patch) if model == "vit" else partial(mlp, dim, depth),

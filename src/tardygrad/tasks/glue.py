@@ -121,7 +121,7 @@ def _inputs(
     if train == "head":
         return pretrained_text.embedded(folder, rows.texts, max_length, cache), target
     tokens = pretrained_text.tokenised(folder, rows.texts, max_length, cache)
-    states = () if train == "all" else pretrained_text.entering(folder, tokens, train, device, cache)
+    states = () if train == "all" else pretrained_text.layer_inputs(folder, tokens, train, device, cache)
     return *(states or tokens), target
 
 

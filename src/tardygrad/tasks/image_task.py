@@ -11,20 +11,20 @@ import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Literal, NamedTuple, Unpack, get_args
+from typing import Literal, NamedTuple, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from tardygrad import streams
-from tardygrad.errors import Invalid, check_integer, checked_call, passes_to
+from tardygrad.errors import Invalid, check_choice, check_integer, checked_call, passes_to
 from tardygrad.tasks.data.hub import download, find_model
 from tardygrad.tasks.data.images import CLASSES, LAYOUTS, Labelled, images
 from tardygrad.tasks.data.pixels import Normalize, crop_and_flip
 from tardygrad.tasks.data.sharding import SplitSettings, shard
 from tardygrad.tasks.nets.cnn import CNN
-from tardygrad.tasks.nets.pretrained_image import entering, features, tuned
-from tardygrad.tasks.nets.vit import Shape, ViT, fits
+from tardygrad.tasks.nets.pretrained_image import features, layer_inputs, tuned
+from tardygrad.tasks.nets.vit import Shape, ViT, check_sizes
 from tardygrad.tasks.noise import Noise
 from tardygrad.tasks.torch_task import TorchTask
 
@@ -97,7 +97,7 @@ class Source(NamedTuple):
                 check_integer(name, value)
         _check_model(model, pretrained, train, resize, augment)
         if model == "vit":
-            fits(dim=dim, depth=depth, heads=heads, patch=patch, shape=self.shape)
+            check_sizes(dim=dim, depth=depth, heads=heads, patch=patch, shape=self.shape)
         raw, raw_test = images(self._find(data), self.shape, cache=cache)
         raw, raw_test = _sample("train_rows", raw, train_rows, seed), _sample("test_rows", raw_test, test_rows, 0)
         rows: tuple[Tensor, ...] = raw
@@ -119,7 +119,7 @@ class Source(NamedTuple):
             else:
                 network = (model, folder, resize, str(train))
                 if train != "all" and not augment:
-                    rows, test = ((*(entering(*network, x, device, cache) or (x,)), y) for x, y in (raw, raw_test))
+                    rows, test = ((*(layer_inputs(*network, x, device, cache) or (x,)), y) for x, y in (raw, raw_test))
                 module = partial(tuned, *network, self.shape, CLASSES)
                 if rows[0].is_floating_point():  # layer inputs instead of pixels
                     module, uncut = partial(module, cut=True), module
@@ -154,9 +154,7 @@ class Source(NamedTuple):
 
 def _check_model(model: Model, pretrained: str | None, train: str | None, resize: int | None, augment: bool) -> None:
     """Check the settings of pretrained networks before anything is read."""
-    known = get_args(Model)
-    if model not in known:
-        raise Invalid(f"`model` must be one of {', '.join(known)}, got {model!r}.")
+    check_choice("model", model, Model)
     if model in ("vit", "cnn"):
         for name, value in (("pretrained", pretrained), ("train", train), ("resize", resize)):
             if value is not None:

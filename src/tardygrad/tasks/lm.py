@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tardygrad.core.messages import ModuleBuffers, Vector
-from tardygrad.errors import Invalid, check_integer, checked_call, passes_to
+from tardygrad.errors import Invalid, check_choice, check_integer, checked_call, passes_to
 from tardygrad.tasks.data.sharding import Shards, shard
 from tardygrad.tasks.data.text import Pairs, pairs, read, split
 from tardygrad.tasks.nets.gpt import GPT
@@ -92,10 +92,8 @@ def lm(
         check_integer("test_rows", test_rows)
     if dim % heads:
         raise Invalid(f"`heads` must divide `dim` ({dim}), got {heads}.")
-    if tokens not in ("byte", "bpe"):
-        raise Invalid(f"`tokens` must be 'byte' or 'bpe', got {tokens!r}.")
-    if how not in ("spans", "iid"):
-        raise Invalid(f"`how` must be 'spans' or 'iid', got {how!r}.")
+    check_choice("tokens", tokens, Literal["byte", "bpe"])
+    check_choice("how", how, Literal["spans", "iid"])
     if tokens == "bpe":
         check_integer("vocabulary", vocabulary, least=257)
     train, test = split(read(text))

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tardygrad.errors import Invalid, check_number
+from tardygrad.errors import Invalid, check_choice, check_number
 
 Kind = Literal["stable", "student", "pareto"]
 """The distribution of one coordinate."""
@@ -42,8 +42,7 @@ class Noise:
     scale: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.kind not in ("stable", "student", "pareto"):
-            raise Invalid(f"`kind` must be one of stable, student, pareto, got {self.kind!r}.")
+        check_choice("kind", self.kind, Kind)
         check_number("tail", self.tail, above=True)
         check_number("scale", self.scale)
         if self.kind == "stable" and self.tail > 2:

@@ -17,7 +17,7 @@ from torch.func import functional_call, grad_and_value, vmap
 from tardygrad import streams
 from tardygrad.core.messages import Job, ModuleBuffers, Vector
 from tardygrad.core.task import GradientRequest
-from tardygrad.errors import Invalid, check_integer, checked_call
+from tardygrad.errors import Invalid, check_choice, check_integer, checked_call
 from tardygrad.tasks.data.sharding import Data, Shards, tensors
 from tardygrad.tasks.noise import Noise
 from tardygrad.tasks.views import Views, buffers, check, copied, draws, flatten, keyed, trainable
@@ -92,8 +92,7 @@ class TorchTask:
         if isinstance(loss, type) or not callable(loss):
             got = f"the class {loss.__name__}. Use {loss.__name__}()." if isinstance(loss, type) else f"{loss!r}."
             raise Invalid(f"`loss` must be a function of (output, target), got {got}")
-        if module_buffers not in ("average", "refuse"):
-            raise Invalid(f"`module_buffers` must be 'average' or 'refuse', got {module_buffers!r}.")
+        check_choice("module_buffers", module_buffers, Literal["average", "refuse"])
         self.loss, self.noise, self.augment, self.autocast = loss, noise, augment, autocast
         self.scores, self._uncut = scores, uncut
         self.shards, self.test = shards, None if test is None else tensors(test)
@@ -166,11 +165,11 @@ class TorchTask:
         noise = job.stream("noise") if self.noise else None
         each = -(-len(self.shards.rows[job.client]) // self.batch_size)
         count = (job.epochs or 0) * each if job.steps is None else job.steps
-        for step, rows in zip(range(count), self._deal(job), strict=False):
+        for step, rows in zip(range(count), self._shuffled_batches(job), strict=False):
             drawn = self.noise.draw(noise, self.parameters) if self.noise and noise else None
             yield Batch(rows, streams.key(job.seed, "dropout", job.client, job.serial, step), drawn)
 
-    def _deal(self, job: Job) -> Iterator[Tensor]:
+    def _shuffled_batches(self, job: Job) -> Iterator[Tensor]:
         """The client's rows in batches, endlessly, each pass in a new order."""
         rng, mine = job.stream("batches"), self.shards.rows[job.client]
         while True:
@@ -207,13 +206,13 @@ class TorchTask:
         for i, (_, batch, _) in enumerate(requests):
             same_size.setdefault(len(batch.rows), []).append(i)
         for places in same_size.values():
-            values, gradients = self._together([requests[i][0] for i in places], [requests[i][1] for i in places])
+            values, gradients = self._vmapped([requests[i][0] for i in places], [requests[i][1] for i in places])
             for i, value, g in zip(places, values, gradients, strict=True):
                 noise = requests[i][1].noise
                 answers[i] = value, g if noise is None else g + noise.to(self.device)
         return [answer for answer in answers if answer is not None]
 
-    def _together(self, xs: list[Vector], batches: list[Batch]) -> tuple[Tensor, Tensor]:
+    def _vmapped(self, xs: list[Vector], batches: list[Batch]) -> tuple[Tensor, Tensor]:
         module, count = self._views().module.train(), len(xs)
         names = trainable(module)
         parts = torch.split(torch.stack(xs), [p.numel() for p in names.values()], 1)

@@ -120,8 +120,8 @@ def test_images_stay_pixels_where_they_are_augmented_or_the_network_cannot_be_cu
 
 
 def test_it_is_computed_once_and_again_for_anything_else(rte, pictures, tmp_path, monkeypatch):
-    calls, real = [], trainable_layers.entering
-    monkeypatch.setattr(trainable_layers, "entering", lambda *a, **k: calls.append(a) or real(*a, **k))
+    calls, real = [], trainable_layers.layer_inputs
+    monkeypatch.setattr(trainable_layers, "layer_inputs", lambda *a, **k: calls.append(a) or real(*a, **k))
     for build in (rte, pictures):
         first, again = build(), build(clients=1, batch_size=2)
         assert len(calls) == 2  # to train on, and to test on

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset, default_collate
 
 from tardygrad import streams
-from tardygrad.errors import Invalid, check_integer, check_number, checked_call
+from tardygrad.errors import Invalid, check_choice, check_integer, check_number, checked_call
 
 How = Literal["iid", "dirichlet", "label"]
 """How clients differ: not at all, in their mix of labels, or in which few labels they have."""
@@ -94,8 +94,7 @@ def shard(
     check_integer("clients", clients)
     check_integer("labels_per_client", labels_per_client)
     how = how or ("iid" if concentration is None else "dirichlet")
-    if how not in ("iid", "dirichlet", "label"):
-        raise Invalid(f"`how` must be one of iid, dirichlet, label, got {how!r}.")
+    check_choice("how", how, How)
     if how == "dirichlet":
         if concentration is None:
             raise Invalid("how='dirichlet' needs a `concentration`, got none. Use 0.3 for clearly different clients.")
@@ -113,13 +112,13 @@ def shard(
         sizes = _even(count, clients) if balanced else _lognormal(rng, count, clients)
         parts = np.split(rng.permutation(count), np.cumsum(sizes)[:-1])
     else:
-        decks = _decks(rng, target, how)
+        by_label = _rows_by_label(rng, target, how)
         if how == "label":
-            parts = _by_label(rng, decks, clients, labels_per_client, balanced)
+            parts = _few_labels(rng, by_label, clients, labels_per_client, balanced)
         elif balanced:
-            parts = _mixed(rng, decks, clients, float(concentration or 0))
+            parts = _dirichlet_mixes(rng, by_label, clients, float(concentration or 0))
         else:
-            parts = _shared(rng, decks, clients, float(concentration or 0))
+            parts = _dirichlet_shares(rng, by_label, clients, float(concentration or 0))
     return Shards(columns, tuple(torch.from_numpy(np.sort(part)) for part in parts))
 
 
@@ -160,7 +159,7 @@ def _lognormal(rng: np.random.Generator, count: int, clients: int) -> Rows:
     return sizes
 
 
-def _decks(rng: np.random.Generator, target: Tensor, how: str) -> list[Rows]:
+def _rows_by_label(rng: np.random.Generator, target: Tensor, how: str) -> list[Rows]:
     """The rows of each label, shuffled."""
     if target.dim() != 1 or target.is_floating_point() or target.is_complex():
         raise Invalid(
@@ -170,9 +169,9 @@ def _decks(rng: np.random.Generator, target: Tensor, how: str) -> list[Rows]:
     return [rng.permutation(np.flatnonzero(labels == label)) for label in np.unique(labels)]
 
 
-def _mixed(rng: np.random.Generator, decks: list[Rows], clients: int, concentration: float) -> list[Rows]:
-    left = np.array([len(deck) for deck in decks])
-    prior = left / left.sum() * len(decks)  # all ones where labels are equally frequent
+def _dirichlet_mixes(rng: np.random.Generator, by_label: list[Rows], clients: int, concentration: float) -> list[Rows]:
+    left = np.array([len(rows) for rows in by_label])
+    prior = left / left.sum() * len(by_label)  # all ones where labels are equally frequent
     parts: list[Rows] = [np.empty(0, np.int64)] * clients
     for client, size in zip(rng.permutation(clients), _even(int(left.sum()), clients), strict=True):
         mix, own = rng.dirichlet(concentration * prior), []
@@ -182,31 +181,31 @@ def _mixed(rng: np.random.Generator, decks: list[Rows], clients: int, concentrat
             taken = np.minimum(rng.multinomial(size, open_mix / open_mix.sum()), left)
             left = left - taken
             size -= taken.sum()
-            own += [deck[rest : rest + k] for deck, rest, k in zip(decks, left, taken, strict=True)]
+            own += [rows[rest : rest + k] for rows, rest, k in zip(by_label, left, taken, strict=True)]
         parts[client] = np.concatenate(own)
     return parts
 
 
-def _shared(rng: np.random.Generator, decks: list[Rows], clients: int, concentration: float) -> list[Rows]:
+def _dirichlet_shares(rng: np.random.Generator, by_label: list[Rows], clients: int, concentration: float) -> list[Rows]:
     parts: list[list[Rows]] = [[] for _ in range(clients)]
-    for deck in decks:
+    for rows in by_label:
         edges = np.cumsum(rng.dirichlet(np.full(clients, concentration)))[:-1]
-        for own, piece in zip(parts, np.split(deck, np.round(edges * len(deck)).astype(np.int64)), strict=True):
+        for own, piece in zip(parts, np.split(rows, np.round(edges * len(rows)).astype(np.int64)), strict=True):
             own.append(piece)
     return [np.concatenate(own) for own in parts]
 
 
-def _by_label(rng: np.random.Generator, decks: list[Rows], clients: int, each: int, balanced: bool) -> list[Rows]:
-    if each > len(decks):
-        raise Invalid(f"`labels_per_client` must be at most the number of labels ({len(decks)}), got {each}.")
-    holders: list[list[int]] = [[] for _ in decks]
+def _few_labels(rng: np.random.Generator, by_label: list[Rows], clients: int, each: int, balanced: bool) -> list[Rows]:
+    if each > len(by_label):
+        raise Invalid(f"`labels_per_client` must be at most the number of labels ({len(by_label)}), got {each}.")
+    holders: list[list[int]] = [[] for _ in by_label]
     for client in range(clients):
         counts = np.array([len(holder) for holder in holders])
-        for label in np.lexsort((rng.random(len(decks)), counts))[:each]:  # the rarest first, ties at random
+        for label in np.lexsort((rng.random(len(by_label)), counts))[:each]:  # the rarest first, ties at random
             holders[label].append(client)
-    quota = min(len(deck) // len(holder) for deck, holder in zip(decks, holders, strict=True) if holder)
+    quota = min(len(rows) // len(holder) for rows, holder in zip(by_label, holders, strict=True) if holder)
     parts: list[list[Rows]] = [[] for _ in range(clients)]
-    for deck, holder in zip(decks, holders, strict=True):
-        for client, piece in zip(holder, np.array_split(deck, max(len(holder), 1)), strict=False):
+    for rows, holder in zip(by_label, holders, strict=True):
+        for client, piece in zip(holder, np.array_split(rows, max(len(holder), 1)), strict=False):
             parts[client].append(piece[:quota] if balanced else piece)
     return [np.concatenate(own) for own in parts]

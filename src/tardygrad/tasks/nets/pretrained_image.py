@@ -112,7 +112,7 @@ def tuned(
     return Tuned(None if cut else prepared, module, nn.Linear(width, classes)).train()
 
 
-def entering(
+def layer_inputs(
     family: Family, folder: Path, side: int | None, train: str, pixels: Tensor, device: str, cache: str | None
 ) -> tuple[Tensor, ...]:
     """Inputs of the last N blocks, computed once for the same images and weights; empty if they cannot be cut off."""
@@ -123,7 +123,7 @@ def entering(
         whole = nn.Sequential(found.prepared, found.module).to(device)
         count = 2 if family == "tinyvit" else 1  # the means of earlier stages are inputs too
         fix = "Lower train_rows, test_rows or resize."
-        return trainable_layers.entering(whole, found.module, train, [pixels], arguments=count, fix=fix)
+        return trainable_layers.layer_inputs(whole, found.module, train, [pixels], arguments=count, fix=fix)
 
     return tuple(cached("states", make, *_key(family, folder, side), train, pixels, folder=cache).values())
 

@@ -130,7 +130,9 @@ def _tokenise(folder: Path, texts: Texts, max_length: int) -> dict[str, Tensor]:
     return {name: tensor[:, :longest].contiguous() for name, tensor in whole.items()}
 
 
-def entering(folder: Path, tokens: Sequence[Tensor], train: str, device: str, cache: str | None) -> tuple[Tensor, ...]:
+def layer_inputs(
+    folder: Path, tokens: Sequence[Tensor], train: str, device: str, cache: str | None
+) -> tuple[Tensor, ...]:
     """Inputs of the last N layers, computed once, and the mask; empty if the model cannot be cut."""
 
     def make() -> Tensors:
@@ -138,7 +140,7 @@ def entering(folder: Path, tokens: Sequence[Tensor], train: str, device: str, ca
             whole = classifier(str(folder), 2, train).to(device)
         order = tokens[1].sum(1).argsort(descending=True, stable=True)
         fix = "Lower rows, test_rows or max_length."
-        return trainable_layers.entering(whole, whole, train, tokens, also=tokens[1:2], order=order, fix=fix)
+        return trainable_layers.layer_inputs(whole, whole, train, tokens, also=tokens[1:2], order=order, fix=fix)
 
     states = cached("states", make, *_files(folder, (*_WORDS, _WEIGHTS)), train, *tokens, folder=cache)
     return (*states.values(), tokens[1]) if states else ()

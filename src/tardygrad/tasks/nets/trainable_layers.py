@@ -79,7 +79,7 @@ def cut(network: nn.Module, train: str) -> bool:
 
 
 @torch.no_grad()
-def entering(
+def layer_inputs(
     whole: nn.Module,
     network: nn.Module,
     train: str,

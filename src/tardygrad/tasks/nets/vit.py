@@ -44,7 +44,7 @@ class ViT(nn.Module):
         normalize: nn.Module | None = None,
     ) -> None:
         super().__init__()
-        fits(dim=dim, depth=depth, heads=heads, patch=patch, shape=shape)
+        check_sizes(dim=dim, depth=depth, heads=heads, patch=patch, shape=shape)
         channels, height, width = shape
         self.patch, self.shape = patch, shape
         self.normalize = normalize or nn.Identity()
@@ -65,7 +65,7 @@ class ViT(nn.Module):
         return self.head(self.norm(x).mean(1))
 
 
-def fits(*, dim: int, depth: int, heads: int, patch: int, shape: Shape) -> None:
+def check_sizes(*, dim: int, depth: int, heads: int, patch: int, shape: Shape) -> None:
     """Raise `Invalid` unless `heads` divides `dim` and `patch` divides the sides of the images."""
     for name, value in (("dim", dim), ("depth", depth), ("heads", heads), ("patch", patch)):
         check_integer(name, value)

@@ -86,7 +86,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
     """
     found = difflib.get_close_matches(word, known := list(known), n=1)
     if word == "async" and "sync" in known:  # the nearest word is its opposite
-        return " 'server' and 'client' are asynchronous."
+        return " Use 'server' or 'client'."
     return f" Did you mean {found[0]!r}?" if found else ""
 
 

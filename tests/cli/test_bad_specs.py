@@ -46,7 +46,7 @@ OVERRIDES = {
     "a date for a number": ("method.lr=2020-01-01", "`method.lr` must be a number"),
     "a number for a table": ("task.noise=3", "`task.noise` must be a table, got 3."),
     "a misspelt mode": ("method.mode=clint", "one of sync, server, client, got 'clint'. Did you mean 'client'?"),
-    "an asynchronous mode": ("method.mode=async", "got 'async'. 'server' and 'client' are asynchronous."),
+    "an asynchronous mode": ("method.mode=async", "got 'async'. Use 'server' or 'client'."),
     "M > N": ("method.buffer=9", "between 1 and the number of clients (8), got 9"),
     "M = 0": ("method.buffer=0", "`buffer` must be a whole number, 1 or more, got 0."),
     "concurrency > N": ("method.concurrency=9", "`concurrency` must be between 1 and the number of clients (8)"),

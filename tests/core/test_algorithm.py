@@ -738,7 +738,7 @@ GOOD: dict[str, Any] = {"local_lr": 0.1, "local_clip": 1.0, "lr": 1.0, "buffer":
         ),
         (
             {"mode": "async"},
-            "`mode` must be one of sync, server, client, got 'async'. 'server' and 'client' are asynchronous.",
+            "`mode` must be one of sync, server, client, got 'async'. Use 'server' or 'client'.",
         ),
         ({"dispatch": "fair"}, "`dispatch` must be one of same, random, got 'fair'."),
         (

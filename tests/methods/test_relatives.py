@@ -356,7 +356,7 @@ def test_the_state_of_an_outer_step_counts_twice_while_a_round_is_made() -> None
         ("fedavg", {"lr": math.inf}, "`lr` must be a finite number, zero or more, got inf."),
         ("fedavg", {"local_clip": -1.0}, "`local_clip` must be zero or more (inf switches it off), got -1."),
         ("fedavg", {"buffer": 0}, "`buffer` must be a whole number, 1 or more, got 0."),
-        ("fedavg", {"mode": "async"}, "`mode` must be one of sync, server, client, got 'async'. 'server' and 'client' are asynchronous."),
+        ("fedavg", {"mode": "synch"}, "`mode` must be one of sync, server, client, got 'synch'. Did you mean 'sync'?"),
         ("fedavgm", {"momentum": 1.0}, "`momentum` must be at least 0 and below 1, got 1.0."),
         ("fedadam", {"beta1": 1.5}, "`beta1` must be at least 0 and below 1, got 1.5."),
         ("fedyogi", {"eps": -1.0}, "`eps` must be a finite number above 0, got -1.0."),

@@ -170,7 +170,8 @@ def broken(folder, name, change):
         (
             "cola",
             lambda raw: b"\xff" + raw,
-            "CoLA/train.tsv must be UTF-8 text, but byte 0 is not. Download it again.",
+            "CoLA/train.tsv cannot be read (UnicodeDecodeError: 'utf-8' codec can't decode byte 0xff in position 0: "
+            "invalid start byte). Download it again.",
         ),
     ],
 )
@@ -193,7 +194,7 @@ def test_broken_parquet_gets_its_own_sentence(tmp_path):
 
     train.write_bytes(whole[: len(whole) // 2])
     assert said() == (
-        "rte/train.parquet is not a readable parquet file (Parquet magic bytes not found in footer. Either the file is "
+        "rte/train.parquet cannot be read (ArrowInvalid: Parquet magic bytes not found in footer. Either the file is "
         "corrupted or this is not a parquet file.). Download it again."
     )
     write_parquet(train, "qnli", [(("q", "s"), 0)])
@@ -308,5 +309,5 @@ def test_a_text_that_is_missing_is_no_text(tmp_path):
 def test_what_breaks_while_reading_is_answered_in_a_sentence(tmp_path):
     (tmp_path / "RTE" / "train.tsv").mkdir(parents=True)
     (tmp_path / "RTE" / "dev.tsv").write_text("x")
-    with pytest.raises(Invalid, match=r"rte in .* cannot be read \(IsADirectoryError.*Download it again."):
+    with pytest.raises(Invalid, match=r"RTE/train.tsv cannot be read \(IsADirectoryError.*Download it again."):
         load("rte", str(tmp_path), None, 0)

@@ -13,13 +13,14 @@ from tardygrad.errors import Invalid, TardygradError
 
 @contextmanager
 def reading(what: str) -> Iterator[None]:
-    """Turn any error that is not our own into `Invalid`: files can be broken in many ways."""
+    """Turn any error that is not our own into `Invalid` in one line: files can be broken in many ways."""
     try:
         yield
     except TardygradError:
         raise
     except Exception as error:
-        raise Invalid(f"{what} cannot be read ({type(error).__name__}: {error}). Download it again.") from error
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise Invalid(f"{what} cannot be read ({reason}). Download it again.") from error
 
 
 def optional(module: str, rule: str, extra: str) -> Any:
@@ -36,10 +37,11 @@ def not_installed(rule: str, extra: str) -> Invalid:
 
 def parquet(path: Path, *columns: str) -> Iterator[list[list[Any]]]:
     """A parquet file's columns, up to 1,000 rows at a time. "img|image" is whichever of the two the file has."""
-    rule = "parquet files need pyarrow"
-    pyarrow, reader = optional("pyarrow", rule, "data"), optional("pyarrow.parquet", rule, "data")
-    try:
-        file = reader.ParquetFile(path)
+    optional("pyarrow", "parquet files need pyarrow", "data")
+    from pyarrow.parquet import ParquetFile
+
+    with reading(short(path)):
+        file = ParquetFile(path)
         names = file.schema_arrow.names
         wanted = [next((name for name in column.split("|") if name in names), "") for column in columns]
         if not all(wanted):
@@ -47,8 +49,6 @@ def parquet(path: Path, *columns: str) -> Iterator[list[list[Any]]]:
             raise Invalid(f"{rule}, got {', '.join(names)}.")
         for batch in file.iter_batches(1000, columns=wanted):
             yield [batch.column(name).to_pylist() for name in wanted]
-    except (pyarrow.ArrowException, OSError) as error:
-        raise Invalid(f"{short(path)} is not a readable parquet file ({error}). Download it again.") from error
 
 
 def short(path: Path) -> str:

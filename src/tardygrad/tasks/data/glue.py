@@ -154,10 +154,8 @@ def _tsv(name: str, data: Path) -> tuple[Rows, Rows] | None:
 def _read_tsv(name: str, file: Path) -> Rows:
     """Split at tabs and line feeds only: quotes and Unicode's other line ends are part of the text."""
     form = FORMS[name]
-    try:
+    with reading(short(file)):
         lines = file.read_bytes().decode("utf-8-sig").split("\n")
-    except UnicodeDecodeError as error:
-        raise Invalid(f"{short(file)} must be UTF-8 text, but byte {error.start} is not. Download it again.") from error
     cells = [line.removesuffix("\r").split("\t") for line in lines if line.strip()]
     places = [3, 1]  # CoLA's columns: source, label, the linguists' mark, sentence
     if form.headings:

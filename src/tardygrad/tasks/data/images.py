@@ -12,8 +12,6 @@ Pixels stay uint8. Parquet files are decoded once; the result is kept in the cac
 from __future__ import annotations
 
 import gzip
-import zipfile
-import zlib
 from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
@@ -71,10 +69,8 @@ def images(data: str | Path, shape: Shape, *, cache: str | Path | None = None) -
 
 def idx(path: Path) -> Tensor:
     """Read an idx file of bytes, plain or .gz: 0, 0, 8 for uint8, the number of dimensions, their sizes, the values."""
-    try:
+    with reading(path.name):
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (OSError, EOFError, zlib.error) as error:
-        raise Invalid(f"{path.name} is not a readable gzip file ({error}). Download it again.") from error
     if len(content) < 4 or content[:3] != b"\0\0\x08":
         raise Invalid(f"{path.name} must be an idx file of bytes, beginning with 00 00 08, got {content[:3].hex(' ')}.")
     start = 4 + 4 * content[3]
@@ -120,13 +116,10 @@ def _npz(folder: Path, shape: Shape, _: object) -> Images | None:
     path = folder if folder.is_file() else next(iter(sorted(folder.glob("*.npz"))), None)
     if path is None:
         return None
-    try:
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in _NPZ}
-    except KeyError as error:
-        raise Invalid(f"{path.name} must hold {', '.join(_NPZ)}, got {', '.join(file.files) or 'nothing'}.") from error
-    except (OSError, EOFError, ValueError, TypeError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
-        raise Invalid(f"{path.name} is not a readable .npz file of numbers ({error}).") from error
+    with reading(path.name), path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
+        if not set(_NPZ) <= set(file.files):
+            raise Invalid(f"{path.name} must hold {', '.join(_NPZ)}, got {', '.join(file.files) or 'nothing'}.")
+        arrays = {name: file[name] for name in _NPZ}
     for name, array in arrays.items():
         if array.dtype.kind not in "iu":
             raise Invalid(f"{name} in {path.name} must be whole numbers, got {array.dtype}.")

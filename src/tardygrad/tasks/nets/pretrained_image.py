@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from tardygrad.errors import Invalid
 from tardygrad.tasks.data.cache import Key, Tensors, cached
+from tardygrad.tasks.data.files import reading
 from tardygrad.tasks.data.hub import load, quiet
 from tardygrad.tasks.data.pixels import Normalize
 from tardygrad.tasks.nets import tinyvit, trainable_layers
@@ -149,8 +150,6 @@ def _key(family: Family, folder: Path, side: int | None) -> list[Key]:
 def _statistics(folder: Path) -> tuple[Sequence[float], Sequence[float]]:
     """Mean and standard deviation of pixels from preprocessor_config.json; 0.5 if there is none."""
     path, half = folder / "preprocessor_config.json", [0.5, 0.5, 0.5]
-    try:
+    with reading(f"{path.name} in {str(folder)!r}"):
         config = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    except (OSError, ValueError) as error:
-        raise Invalid(f"{path.name} in {str(folder)!r} is not readable JSON ({error}).") from error
     return config.get("image_mean", half), config.get("image_std", half)

@@ -16,12 +16,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tardygrad.errors import Invalid
+from tardygrad.tasks.data.files import reading
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Per channel, of the pixels it was trained on."""
@@ -193,7 +192,7 @@ class TinyViT(nn.Module):
 def load(folder: str | Path) -> TinyViT:
     """Load the network from config.json and model.safetensors, which must hold exactly its parameters."""
     folder = Path(folder)
-    try:
+    with reading(f"the TinyViT in {str(folder)!r}"):
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         weights = load_file(folder / "model.safetensors")
         model = TinyViT(
@@ -203,20 +202,7 @@ def load(folder: str | Path) -> TinyViT:
             windows=config["window_sizes"],
             strides=(2, 2, config["last_downsample_stride"]),
         )
-    except (OSError, ValueError, SafetensorError) as error:
-        raise Invalid(
-            f"`pretrained` must be a folder with TinyViT's config.json and model.safetensors, got {str(folder)!r} "
-            f"({error})."
-        ) from error
-    except (KeyError, TypeError, IndexError) as error:
-        raise Invalid(f"config.json in {str(folder)!r} must describe a TinyViT, but does not ({error!r}).") from error
-    try:
         model.load_state_dict({name: t for name, t in weights.items() if not name.startswith(_UNUSED)})
-    except RuntimeError as error:
-        reason = " ".join(str(error).split()).partition(": ")[2]
-        raise Invalid(
-            f"model.safetensors in {str(folder)!r} must hold the weights of its config.json: {reason}"
-        ) from error
     for layer in model.modules():
         if isinstance(layer, ConvBN):
             layer.fold()

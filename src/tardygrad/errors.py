@@ -57,10 +57,11 @@ def is_number(value: object) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
-def check_integer(name: str, value: object, least: int = 1) -> None:
-    """Raise `Invalid` unless `value` is an integer ≥ `least`; booleans are not integers."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise Invalid(f"`{name}` must be a whole number, {least} or more, got {value!r}.")
+def check_integer(name: str, value: object, least: int = 1, most: float = math.inf) -> None:
+    """Raise `Invalid` unless `value` is an integer from `least` to `most`; booleans are not integers."""
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        rule = f", {least} or more" if most == math.inf else f" from {least} to {most:,}"
+        raise Invalid(f"`{name}` must be a whole number{rule}, got {value!r}.")
 
 
 def check_number(name: str, value: object, least: float = 0.0, *, above: bool = False) -> None:

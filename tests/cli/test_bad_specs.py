@@ -61,7 +61,7 @@ OVERRIDES = {
     "a warm-up longer than the run": ("method.lr={peak=1, rounds=5, warmup=9}", "needs 0 <= warmup < rounds"),
     "no rounds": ("run.rounds=0", "in [run]: `rounds` must be a whole number, 1 or more, got 0."),
     "a negative seed": ("run.seed=-1", "`seed` must be a whole number, 0 or more, got -1."),
-    "no torch threads": ("run.threads=0", "`threads` must be a whole number, 1 or more, got 0."),
+    "no torch threads": ("run.threads=0", "`threads` must be a whole number from 1 to 1,024, got 0."),
     "no checkpoints": ("run.checkpoint_every=0", "`checkpoint_every` must be a whole number, 1 or more"),
     "no clients": ("task.clients=0", "`task.clients` must be a whole number, 1 or more, got 0."),
     "other clients": ("fleet.clients=9", "`clients` must agree in [task] and [fleet], got 8 and 9."),

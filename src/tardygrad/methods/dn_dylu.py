@@ -29,7 +29,7 @@ from tardygrad.core.method import Method, Mode
 from tardygrad.core.schedules import Schedule, lift
 from tardygrad.core.torch_inner import Options
 from tardygrad.core.transforms import delayed_nesterov
-from tardygrad.errors import Invalid, check_integer
+from tardygrad.errors import check_integer
 from tardygrad.methods.constructor import MethodSettings, constructor, local
 
 LONGEST = 10**9
@@ -75,7 +75,7 @@ def dn_dylu(
     >>> str(dn_dylu(local_lr=0.1, lr=0.7, period=4, local_steps=20, mode="client"))
     'DN+DyLU (client-centric, M=1, K=20)'
     """
-    check_period("period", period)
+    check_integer("period", period, most=LONGEST)
     pace = Pace(percentile=percentile, smoothing=smoothing, rounding=rounding, least=least)
     return Method(
         name="DN+DyLU" if dylu else "DN",
@@ -87,10 +87,3 @@ def dn_dylu(
         mode=mode,
         **how,
     )
-
-
-def check_period(name: str, period: int) -> None:
-    """Raise `Invalid` unless `period` can be N."""
-    check_integer(name, period)
-    if period > LONGEST:
-        raise Invalid(f"`{name}` must be at most {LONGEST:,}, got {period}.")

@@ -25,8 +25,9 @@ from tardygrad.core.method import Method, Mode, Regions
 from tardygrad.core.schedules import Schedule, lift
 from tardygrad.core.torch_inner import Options
 from tardygrad.core.transforms import below_one, delayed_nesterov
+from tardygrad.errors import check_integer
 from tardygrad.methods.constructor import MethodSettings, constructor, local
-from tardygrad.methods.dn_dylu import check_period
+from tardygrad.methods.dn_dylu import LONGEST
 
 PUBLISHED: Options = {"betas": [0.9, 0.95], "weight_decay": 0.1}
 
@@ -78,8 +79,8 @@ def halos(
     >>> str(halos(regions=2, local_lr=1e-3, local_steps=8))
     'HALoS (client-centric, M=1, K=8, 2 regions)'
     """
-    check_period("region_period", region_period)
-    check_period("period", period)
+    check_integer("region_period", region_period, most=LONGEST)
+    check_integer("period", period, most=LONGEST)
     below_one(region_momentum=region_momentum)
     if options is None and optimizer == "AdamW":
         options = PUBLISHED

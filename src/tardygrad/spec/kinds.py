@@ -11,7 +11,7 @@ from tardygrad.engines.pool import Pool
 from tardygrad.engines.ray.pool import RayPool
 from tardygrad.engines.sim.pool import SimPool
 from tardygrad.engines.threads import ThreadPool
-from tardygrad.errors import Invalid, check_integer
+from tardygrad.errors import check_integer
 from tardygrad.fleet import Fleet, Link
 from tardygrad.runs.run import DEFAULTS, LEAST, Settings
 from tardygrad.spec.signature import Make, Parameters, parameters
@@ -60,10 +60,9 @@ class RunTable:
     track: tuple[Literal["tensorboard", "wandb", "trackio", "mlflow"], ...] = ()
 
     def __post_init__(self) -> None:
-        for name, least in (LEAST | {"threads": 1}).items():
+        for name, least in LEAST.items():
             check_integer(name, getattr(self, name), least)
-        if self.threads > 1024:
-            raise Invalid(f"`threads` must be 1024 at most, got {self.threads}.")
+        check_integer("threads", self.threads, most=1024)
 
     def settings(self) -> Settings:
         """The settings for `tardygrad.begin`."""

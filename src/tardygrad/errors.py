@@ -148,7 +148,8 @@ def passes_to(*targets: Callable[..., object]) -> Callable[[Callable[P, R]], Cal
             for key, hint in get_type_hints(get_args(hints[name])[0]).items():  # of Unpack[a TypedDict]
                 parameters.append(theirs[key].replace(kind=parameter.KEYWORD_ONLY, annotation=hint))
         make.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-        make.__annotations__ = {p.name: p.annotation for p in parameters} | {"return": signature.return_annotation}
+        annotations = {p.name: p.annotation for p in parameters if p.annotation is not p.empty}
+        make.__annotations__ = annotations | {"return": signature.return_annotation}
         own, texts = described(make), {key: text for each in targets for key, text in described(each).items()}
         lines = [f"    {p.name}: {texts[p.name]}" for p in parameters if p.name not in own and p.name in texts]
         text, blank, example = (inspect.getdoc(make) or "").partition("\n\n>>>")

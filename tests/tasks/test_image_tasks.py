@@ -170,11 +170,11 @@ def test_precision_and_device_are_passed_on(gray):
         ),
         (
             {"model": "tinyvit", "pretrained": "x", "train": "last"},
-            "`train` must be 'head', 'all' or 'last-N' with a number of blocks N, got 'last'.",
+            "`train` must be 'head', 'all' or 'last-N' with a number of layers N, got 'last'.",
         ),
         (
             {"model": "tinyvit", "pretrained": "x", "train": "last-0"},
-            "`train` must be 'head', 'all' or 'last-N' with a number of blocks N, got 'last-0'.",
+            "`train` must be 'head', 'all' or 'last-N' with a number of layers N, got 'last-0'.",
         ),
         (
             {"model": "tinyvit", "pretrained": "x", "augment": True},

@@ -6,7 +6,6 @@ A. Wang et al. GLUE: A Multi-Task Benchmark and Analysis Platform for Natural La
 from __future__ import annotations
 
 import math
-import re
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Unpack
@@ -14,10 +13,11 @@ from typing import Any, Literal, Unpack
 import torch
 from torch import Tensor, nn
 
-from tardygrad.errors import Invalid, check_integer, checked_call, passes_to
+from tardygrad.errors import check_integer, checked_call, passes_to
 from tardygrad.tasks.data.glue import FORMS, Name, Rows, load
 from tardygrad.tasks.data.sharding import SplitSettings, shard
 from tardygrad.tasks.nets import pretrained_text
+from tardygrad.tasks.nets.trainable_layers import check_train
 from tardygrad.tasks.noise import Noise
 from tardygrad.tasks.torch_task import TorchTask
 
@@ -80,8 +80,7 @@ def glue(
     check_integer("max_length", max_length, least=8)
     if test_rows is not None:
         check_integer("test_rows", test_rows)
-    if train not in ("all", "head") and not re.fullmatch(r"last-[1-9]\d*", train):
-        raise Invalid(f"`train` must be 'all', 'head' or 'last-N' with a number of layers N, got {train!r}.")
+    check_train(train)
     train_set, test_set = load(name, data, rows, seed)
     test_set = test_set.sample(test_rows or len(test_set), 0, "glue test rows")
     folder = pretrained_text.find(model)

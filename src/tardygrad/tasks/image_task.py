@@ -7,7 +7,6 @@ Y. LeCun, L. Bottou, Y. Bengio, P. Haffner. Gradient-based learning applied to d
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -24,6 +23,7 @@ from tardygrad.tasks.data.pixels import Normalize, crop_and_flip
 from tardygrad.tasks.data.sharding import SplitSettings, shard
 from tardygrad.tasks.nets.cnn import CNN
 from tardygrad.tasks.nets.pretrained_image import features, layer_inputs, tuned
+from tardygrad.tasks.nets.trainable_layers import check_train
 from tardygrad.tasks.nets.vit import Shape, ViT, check_sizes
 from tardygrad.tasks.noise import Noise
 from tardygrad.tasks.torch_task import TorchTask
@@ -140,8 +140,7 @@ class Source(NamedTuple):
     def _find(self, data: str | None) -> Path:
         """The folder with the images."""
         if data == "hub":
-            rule, fix = f"data='hub' needs {self.repository}", "Download it elsewhere and give data=FOLDER."
-            return download(self.repository, ["*.parquet"], rule, fix, dataset=True)
+            return download(self.repository, ["*.parquet"], f"data='hub' needs {self.repository}", dataset=True)
         if data is not None:
             return Path(data)
         if self.folder is None or not self.folder.is_dir():
@@ -164,8 +163,7 @@ def _check_model(model: Model, pretrained: str | None, train: str | None, resize
     if pretrained is None:
         fix = "FOLDER" if model == "tinyvit" else "FOLDER, or a name on the hub such as 'google/vit-base-patch16-224'"
         raise Invalid(f"model={model!r} needs its weights, got none. Use pretrained={fix}.")
-    if train not in (None, "head", "all") and not re.fullmatch(r"last-[1-9]\d*", str(train)):
-        raise Invalid(f"`train` must be 'head', 'all' or 'last-N' with a number of blocks N, got {train!r}.")
+    check_train(train or "head")
     if augment and train in (None, "head"):
         raise Invalid("`augment` must be false with train='head', whose features are computed once, got true.")
     if model == "tinyvit" and resize and resize % 16:

@@ -236,9 +236,9 @@ def test_absent_data_say_how_to_get_them(tmp_path):
             {"name": "sst"},
             "`name` must be one of mnli, qnli, qqp, rte, sst2, mrpc, cola, stsb, got 'sst'. Did you mean 'sst2'?",
         ),
-        ({"rows": 0}, "`rows` must be a whole number, 1 or more, or 'all', got 0."),
-        ({"rows": "most"}, "`rows` must be a whole number, 1 or more, or 'all', got 'most'."),
-        ({"rows": True}, "`rows` must be a whole number, 1 or more, or 'all', got True."),
+        ({"rows": 0}, "`rows` must be a whole number, 1 or more, got 0."),
+        ({"rows": "most"}, "`rows` must be a whole number, 1 or more, got 'most'."),
+        ({"rows": True}, "`rows` must be a whole number, 1 or more, got True."),
     ],
 )
 def test_errors_say_the_rule_the_value_and_the_fix(given, text, tmp_path):
@@ -277,7 +277,7 @@ def test_the_hub_is_asked_for_one_task(tmp_path, monkeypatch):
         load("rte", "hub", None, 0)
     assert str(caught.value) == (
         "data='hub' needs nyu-mll/glue, which cannot be downloaded from huggingface.co (ConnectionError). "
-        "Download it elsewhere and give data=FOLDER."
+        "Download it elsewhere and give its folder."
     )
 
 

@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from tardygrad import streams
-from tardygrad.errors import Invalid, nearest
+from tardygrad.errors import Invalid, check_choice, check_integer
 from tardygrad.tasks.data.files import parquet, reading, short
 from tardygrad.tasks.data.hub import download
 
@@ -80,28 +80,19 @@ class Rows:
 
 def load(name: Name, data: str | None, rows: int | Literal["all"] | None, seed: int) -> tuple[Rows, Rows]:
     """The rows to train on, a sample of the training set if `rows` is smaller, and the validation set."""
-    if name not in FORMS:
-        raise Invalid(f"`name` must be one of {', '.join(FORMS)}, got {name!r}.{nearest(str(name), FORMS)}")
-    form = FORMS[name]
-    if rows is None:
-        rows = LARGE if form.large else "all"
-        checked = False  # a smaller training set is used whole
-    elif rows != "all" and (isinstance(rows, bool) or not isinstance(rows, int) or rows < 1):
-        raise Invalid(f"`rows` must be a whole number, 1 or more, or 'all', got {rows!r}.")
-    else:
-        checked = rows != "all"
+    check_choice("name", name, Name)
+    if rows not in (None, "all"):
+        check_integer("rows", rows)
+    wanted = rows or (LARGE if FORMS[name].large else "all")
     if data == "hub":
-        rule, fix = "data='hub' needs nyu-mll/glue", "Download it elsewhere and give data=FOLDER."
-        folder = download("nyu-mll/glue", [f"{name}/*.parquet"], rule, fix, dataset=True)
+        folder = download("nyu-mll/glue", [f"{name}/*.parquet"], "data='hub' needs nyu-mll/glue", dataset=True)
     else:
         folder = Path(data or _absent(name, data))
     with reading(f"{name} in {str(folder)!r}"):
-        train, test = _parquet(name, folder, rows) or _tsv(name, folder) or _absent(name, data)
-    if rows == "all":
-        return train, test
-    if checked and rows > len(train):
+        train, test = _parquet(name, folder, wanted) or _tsv(name, folder) or _absent(name, data)
+    if isinstance(rows, int) and rows > len(train):
         raise Invalid(f"`rows` must be at most the {len(train)} of {train.source}, got {rows}. Use rows='all'.")
-    return train.sample(rows, seed, "glue rows"), test
+    return train if wanted == "all" else train.sample(wanted, seed, "glue rows"), test
 
 
 def _absent(name: str, data: str | None) -> Any:

@@ -14,14 +14,13 @@ from tardygrad.tasks.data.files import optional
 NEED = "pretrained models need transformers"
 
 
-def download(repository: str, patterns: list[str], rule: str, fix: str, *, dataset: bool = False) -> Path:
+def download(repository: str, patterns: list[str], rule: str, *, dataset: bool = False) -> Path:
     """Download files of a repository, unless huggingface_hub has them already, and return their folder.
 
     Args:
         repository: its name on the hub.
         patterns: of the files' names.
         rule: begins the error text: what needs the files.
-        fix: ends the error text: what to do if they cannot be downloaded.
         dataset: a data set, not a model; for a model only the files at the top level are downloaded.
     """
     hub = optional("huggingface_hub", f"{rule}, which needs huggingface_hub", "hf")
@@ -29,9 +28,8 @@ def download(repository: str, patterns: list[str], rule: str, fix: str, *, datas
     try:
         return Path(hub.snapshot_download(repository, allow_patterns=patterns, **kind))
     except Exception as error:  # the network can fail in many ways
-        raise Invalid(
-            f"{rule}, which cannot be downloaded from huggingface.co ({type(error).__name__}). {fix}"
-        ) from error
+        reason = f"cannot be downloaded from huggingface.co ({type(error).__name__})"
+        raise Invalid(f"{rule}, which {reason}. Download it elsewhere and give its folder.") from error
 
 
 def find_model(setting: str, name: str, *, on_hub: bool = True) -> Path:
@@ -41,8 +39,7 @@ def find_model(setting: str, name: str, *, on_hub: bool = True) -> Path:
     if not folder.is_dir():
         if not on_hub or not re.fullmatch(r"[\w-][\w.-]*(/[\w.-]+)?", name):
             raise Invalid(f"{rule}, which is not a folder.")
-        fix = "Download it elsewhere and give its folder."
-        folder = download(name, ["*.json", "*.txt", "*.model", "*.safetensors"], rule, fix)
+        folder = download(name, ["*.json", "*.txt", "*.model", "*.safetensors"], rule)
     for file in ("config.json", "*.safetensors"):
         if not any(folder.glob(file)):
             raise Invalid(f"{rule} without {file}.")

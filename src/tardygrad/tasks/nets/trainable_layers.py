@@ -8,6 +8,7 @@ layers. Parameters, their order, buffers and x_0 are those of the whole network.
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -35,6 +36,12 @@ class CachedInput(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         return next(x for x in (*args, *kwargs.values()) if isinstance(x, Tensor) and x.is_floating_point())
+
+
+def check_train(train: str) -> None:
+    """Raise `Invalid` unless `train` names a part of a network."""
+    if train not in ("head", "all") and not re.fullmatch(r"last-[1-9]\d*", train):
+        raise Invalid(f"`train` must be 'head', 'all' or 'last-N' with a number of layers N, got {train!r}.")
 
 
 def freeze(network: nn.Module, train: str) -> None:

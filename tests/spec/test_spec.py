@@ -14,7 +14,7 @@ import pytest
 import tardygrad as tg
 from tardygrad.runs import run
 from tardygrad.spec import shipped, spec
-from tardygrad.spec.signature import parameters
+from tardygrad.spec.signature import call, parameters
 from tests.cli.conftest import SMALL
 from tests.tasks.text_files import examples, write_bert, write_tsv
 
@@ -279,3 +279,19 @@ def test_a_shipped_spec_learns(name: str) -> None:
     run = tg.simulate(method, task, fleet, **length.settings())
     before, after = task.evaluate(task.init(0), None)["loss"], task.evaluate(run.x, None)["loss"]
     assert after < before / 2
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (ValueError("no such shape"), r"in \[task\]: 'no such shape' \(ValueError\)\."),
+        (TypeError("an int is not iterable"), r"in \[task\]: 'an int is not iterable' \(TypeError\)\."),
+        (MemoryError("4 TB"), r"in \[task\]: too much for this machine \('4 TB'\)\. Use less\."),
+    ],
+)
+def test_an_error_of_a_constructor_is_reported_as_what_it_is(error: Exception, text: str) -> None:
+    def make() -> None:
+        raise error
+
+    with pytest.raises(tg.Invalid, match=text):
+        call(make, {}, "task")

@@ -27,6 +27,7 @@ _CHUNK = 10_000  # rows per call of the tokenizer, whose objects are large
 _WORDS = (".json", ".txt", ".model")  # configuration and vocabulary
 _WEIGHTS = ".safetensors"
 _RULE = "`model` must be a text model"
+_TOKENS = {"input_ids": np.int32, "attention_mask": np.uint8, "token_type_ids": np.uint8}  # in this order
 _PLAIN = {"dtype": torch.float32, "use_safetensors": True}
 
 Texts = Sequence[list[str]]
@@ -101,7 +102,7 @@ def tokenised(folder: Path, texts: Texts, max_length: int, cache: str | None) ->
     """Token ids, mask and, if the model has them, types of sentences or pairs: one row each, padded to the longest."""
     key = _key(folder, texts, max_length, _WORDS)
     tensors = cached("tokens", lambda: _tokenise(folder, texts, max_length), *key, folder=cache)
-    return tuple(tensors[name] for name in ("ids", "mask", "types") if name in tensors)
+    return tuple(tensors[name] for name in _TOKENS if name in tensors)
 
 
 def _tokenise(folder: Path, texts: Texts, max_length: int) -> dict[str, Tensor]:
@@ -113,20 +114,14 @@ def _tokenise(folder: Path, texts: Texts, max_length: int) -> dict[str, Tensor]:
     tokenizer.padding_side = "right"
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token  # as for GPT-2; the mask hides it
-    kinds = {
-        "input_ids": ("ids", np.int32),
-        "attention_mask": ("mask", np.uint8),
-        "token_type_ids": ("types", np.uint8),
-    }
     chunks: dict[str, list[Any]] = {}
     for start in range(0, len(texts[0]), _CHUNK):
         part = [column[start : start + _CHUNK] for column in texts]
         got = tokenizer(*part, padding="max_length", truncation=True, max_length=max_length, return_tensors="np")
-        for key, (name, dtype) in kinds.items():
-            if key in got:
-                chunks.setdefault(name, []).append(got[key].astype(dtype))
+        for name in got.keys() & _TOKENS.keys():
+            chunks.setdefault(name, []).append(got[name].astype(_TOKENS[name]))
     whole = {name: torch.from_numpy(np.concatenate(parts)) for name, parts in chunks.items()}
-    longest = int(whole["mask"].sum(1).max())
+    longest = int(whole["attention_mask"].sum(1).max())
     return {name: tensor[:, :longest].contiguous() for name, tensor in whole.items()}
 
 
@@ -164,7 +159,7 @@ def embedded(folder: Path, texts: Texts, max_length: int, cache: str | None) -> 
 def _embed(folder: Path, texts: Texts, max_length: int) -> dict[str, Tensor]:
     row = {text: i for i, text in enumerate(dict.fromkeys(text for column in texts for text in column))}
     tokens = _tokenise(folder, [list(row)], max_length)
-    ids, mask = tokens["ids"].long(), tokens["mask"].long()
+    ids, mask = tokens["input_ids"].long(), tokens["attention_mask"].long()
     with quiet() as transformers:
         model = load(transformers.AutoModel, folder, _RULE, **_PLAIN).eval()
     order = mask.sum(1).argsort(stable=True)  # by length, so that batches need little padding

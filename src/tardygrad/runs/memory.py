@@ -106,11 +106,11 @@ class Meter:
         outer += _state(method.regions.outer, d) if method.regions else 0
         inner += _state(method.curvature.weigh, d) if method.curvature else 0
         job = (WORK + dc + method.inner.scratch) * x + module_buffers + inner
-        self.states = outer + (clients * inner if method.keep else 0)  # bytes that checkpoints contain, and so on:
-        self.model = x + module_buffers
-        self.own = (1 + regions) * x + self.model + self.states + module + frozen + module_work  # exist all the time
-        self.update = x * (1 + dc) + module_buffers + inner * method.keep
-        self.step = (ROUND + dc) * x + outer  # to complete a round; the old state is kept until then
+        # Bytes of the states of steps, of a model, of an update, of all that exists all the time, and of a round's end.
+        self.states = outer + (clients * inner if method.keep else 0)
+        self.model, self.update = x + module_buffers, x * (1 + dc) + module_buffers + inner * method.keep
+        self.own = (1 + regions) * x + self.model + self.states + module + frozen + module_work
+        self.step = (ROUND + dc) * x + outer  # the old state is kept until the round is complete
         processes = processes or len(os.sched_getaffinity(0))
         self.apart = processes > 1 or threads > 0  # whether jobs are computed while the server completes a round
         self.batched = batch > 1

@@ -27,7 +27,7 @@ SCALARS = ("time", "loss", "clipped", "local_clipped", "norm", "move")  # column
 class Tracker(Protocol):
     """A service that stores the metrics of a run."""
 
-    last: int  # the newest round it has: a resumed run continues after it
+    last: int  # the newest round it has, set after `log`: a resumed run continues after it
 
     def log(self, round: int, scalars: dict[str, float]) -> None:
         """Store the metrics of a round."""
@@ -121,7 +121,6 @@ class Trackio:
     def log(self, round: int, scalars: dict[str, float]) -> None:
         renamed = {"clock" if name == "time" else name: value for name, value in scalars.items()}  # `time` is reserved
         self.run.log(renamed, step=round)
-        self.last = round
 
     def finish(self, summary: Row) -> None:
         self.run.log({f"summary/{name}": value for name, value in numbers(summary).items()}, step=self.last)
@@ -155,7 +154,6 @@ class Mlflow:
     def log(self, round: int, scalars: dict[str, float]) -> None:
         when = int(scalars["time"] * 1000)  # of the engine's clock, like all times in a record
         self.client.log_batch(self.id, [self.metric(name, value, when, round) for name, value in scalars.items()])
-        self.last = round
 
     def finish(self, summary: Row) -> None:
         when, facts = int(summary["time"] * 1000), numbers(summary)

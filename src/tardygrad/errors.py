@@ -85,9 +85,10 @@ def nearest(word: str, known: Iterable[str]) -> str:
     >>> nearest("bufer", ["buffer", "clip"])
     " Did you mean 'buffer'?"
     """
-    found = difflib.get_close_matches(word, known := list(known), n=1)
-    if word == "async" and "sync" in known:  # the nearest word is its opposite
+    words = list(known)
+    if word == "async" and "sync" in words:  # the nearest word is its opposite
         return " Use 'server' or 'client'."
+    found = difflib.get_close_matches(word, words, n=1)
     return f" Did you mean {found[0]!r}?" if found else ""
 
 
@@ -138,15 +139,13 @@ def passes_to(*targets: Callable[..., object]) -> Callable[[Callable[P, R]], Cal
     """
 
     def decorate(make: Callable[P, R]) -> Callable[P, R]:
-        signature, hints = inspect.signature(make), get_type_hints(make)
-        theirs = {key: found for each in targets for key, found in inspect.signature(each).parameters.items()}
-        parameters: list[inspect.Parameter] = []
-        for name, parameter in signature.parameters.items():
-            if parameter.kind is not parameter.VAR_KEYWORD:
-                parameters.append(parameter)
-                continue
-            for key, hint in get_type_hints(get_args(hints[name])[0]).items():  # of Unpack[a TypedDict]
-                parameters.append(theirs[key].replace(kind=parameter.KEYWORD_ONLY, annotation=hint))
+        signature = inspect.signature(make)
+        passed = {key: found for each in targets for key, found in inspect.signature(each).parameters.items()}
+        parameters = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        for name in signature.parameters.keys() - {p.name for p in parameters}:
+            (settings,) = get_args(get_type_hints(make)[name])  # of Unpack[a TypedDict]
+            for key, hint in get_type_hints(settings).items():
+                parameters.append(passed[key].replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hint))
         make.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         annotations = {p.name: p.annotation for p in parameters if p.annotation is not p.empty}
         make.__annotations__ = annotations | {"return": signature.return_annotation}

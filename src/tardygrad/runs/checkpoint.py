@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -247,9 +248,12 @@ def _identity(server: ServerLike) -> str:
 
 
 def _differences(first: str, second: str) -> tuple[str, str]:
-    """The parts of two texts, separated by commas, that the other one does not have."""
-    parts, others = first.split(", "), second.split(", ")
-    return ", ".join(p for p in parts if p not in others), ", ".join(p for p in others if p not in parts)
+    """The parts of two methods' texts that differ; their titles, if one of them only has more parts."""
+    parts, others = (dict.fromkeys(re.findall(r"\w+\([^()]*\)|[^\s(),:]+", text)) for text in (first, second))
+    missing, added = [part for part in parts if part not in others], [part for part in others if part not in parts]
+    if missing and added:
+        return ", ".join(missing), ", ".join(added)
+    return first.partition(": ")[0], second.partition(": ")[0]
 
 
 def _complete(folder: Path) -> list[Path]:

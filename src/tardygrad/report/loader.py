@@ -117,16 +117,6 @@ class RunView:
         return self.history.rounds.steps.cumsum()
 
     @cached_property
-    def tails(self) -> Sample[Row]:
-        """Round, time; index, low and high of the updates' tail; few: whether there were too few values."""
-        tails, step = sample(self.history.tails, POINTS)
-        rows = []
-        for tail in tails:
-            facts = {name: finite(getattr(tail, name)) for name in ("time", "index", "low", "high")}
-            rows.append({"round": tail.round, **facts, "few": tail.verdict == "too few to tell"})
-        return Sample(rows, step)
-
-    @cached_property
     def bars(self) -> ClientBars:
         """When clients worked and when they were lost."""
         return client_bars(self.history.by_client, self.history.time, most=CLIENTS, limit=BARS)

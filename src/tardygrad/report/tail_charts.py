@@ -9,9 +9,11 @@ from typing import Any
 import altair as alt
 
 from tardygrad.report.blocks import Figure, Table
+from tardygrad.report.downsample import sample
 from tardygrad.report.figure import CLOCK, PANEL, WIDTH, figure, log_scale, named_data
-from tardygrad.report.loader import RunView
+from tardygrad.report.loader import POINTS, RunView, finite
 from tardygrad.report.theme import BLUE, RED, tips
+from tardygrad.runs.record import Row
 
 SMALLEST = 1e-12  # smallest share on a logarithmic axis
 
@@ -45,7 +47,12 @@ def tail(run: RunView) -> Iterator[Figure]:
 
 def indices(run: RunView) -> Iterator[Figure]:
     """The tail index of the updates over time, if the run estimated it."""
-    tails, step = run.tails
+    estimates, step = sample(run.history.tails, POINTS)
+    tails: list[Row] = [
+        {"round": tail.round, "few": tail.verdict == "too few to tell"}
+        | {name: finite(getattr(tail, name)) for name in ("time", "index", "low", "high")}
+        for tail in estimates
+    ]
     rows = [row for row in tails if row["index"] is not None]
     if not rows:
         return

@@ -125,12 +125,9 @@ def measured(delays: ArrayLike) -> Sums:
     1.0
     """
     table = checked(delays)
-    weights = 1 / table
-    drift = weights * _since(table, weights)
-    mean, median = float(table.mean()), float(np.median(table))
-    square = float((weights.sum(1) ** 2).sum())
     rounds, buffer = table.shape
-    return Sums(rounds, buffer, float(weights.sum()), square, float(drift.sum()), mean, median)
+    weight, square, drift = (float(terms.sum()) for terms in _terms(table))
+    return Sums(rounds, buffer, weight, square, drift, float(table.mean()), float(np.median(table)))
 
 
 def equal(delay: float, *, rounds: int, buffer: int = 1) -> Sums:
@@ -146,9 +143,7 @@ def conditions(delays: ArrayLike, constants: Constants) -> list[Condition]:
     [False]
     """
     table, sums = checked(delays), measured(delays)
-    weights = 1 / table
-    drift = weights * _since(table, weights)  # 1/p Σ_i 1/p_i, of each update
-    sides = _sides(sums, constants, weights, weights * weights.sum(1, keepdims=True), drift)
+    sides = _sides(sums, constants, *_terms(table))
     found = [
         Condition(name, preset(name).theorem.name, SAYS[name], factor, np.subtract(*sides[name]))
         for name, factor in factors(sums, constants).items()
@@ -186,13 +181,14 @@ def small(delays: ArrayLike, tail: float) -> list[Small]:
     return results
 
 
-def _since(delays: Delays, weights: Shares) -> Shares:
-    """Σ_{i=t−p_{t,j}}^{t−1} 1/p_{i,j} for each t and j, as differences of prefix sums."""
+def _terms(delays: Delays) -> tuple[Shares, Shares, Shares]:
+    """Of each update: 1/p_{t,j}, 1/p_{t,j} Σ_j 1/p_{t,j}, and 1/p_{t,j} Σ_{i=t−p_{t,j}}^{t−1} 1/p_{i,j}."""
     rounds, buffer = delays.shape
+    weights = 1 / delays
     until = np.vstack([np.zeros((1, buffer)), weights.cumsum(0)])  # row t: Σ_{i≤t} 1/p_{i,j}
     before = np.maximum(np.arange(1, rounds + 1)[:, None] - delays - 1, 0)
-    since: Shares = until[:-1] - np.take_along_axis(until, before, axis=0)
-    return since
+    since = until[:-1] - np.take_along_axis(until, before, axis=0)
+    return weights, weights * weights.sum(1, keepdims=True), weights * since
 
 
 def _latest(delays: Delays, of: Preset, c: Constants) -> Condition:

@@ -69,7 +69,7 @@ def find(spec: Spec, built: Built, options: commands.Plan) -> None:
     tried = search(tries, fleet, bound=bound.delay, **how)
     found = ranked(list(counted(tried, total=len(tries), what="settings")))
     if spec_path and fitted:
-        replace(spec_path, fitted_spec(spec, fitted.fleet, json=spec_path.suffix == ".json").encode())
+        replace(spec_path, fitted_spec(spec, fitted.fleet, as_json=spec_path.suffix == ".json").encode())
     try:
         if figure_path:
             theme.write(search_chart(found), figure_path)

@@ -8,7 +8,7 @@ marked "at least". Losses of clients are counted, but not modelled.
 
 from __future__ import annotations
 
-import json as jsons
+import json
 import math
 from collections.abc import Iterable, Sequence
 from itertools import groupby
@@ -173,14 +173,14 @@ def _alike(a: Any, b: Any) -> Any:
     return (a <= ALIKE * b) & (b <= ALIKE * a)
 
 
-def fitted_spec(spec: Spec, fleet: Fleet, *, json: bool) -> str:
+def fitted_spec(spec: Spec, fleet: Fleet, *, as_json: bool) -> str:
     """The spec in JSON, or in TOML with a line for every group of clients."""
     fields = {name: field for name, field in parameters(Group).items() if name != "link"}  # fitted fleets have none
     groups = [written_arguments(fields, {name: getattr(group, name) for name in fields}) for group in fleet.groups]
     tables = spec.resolved()
-    if json:
+    if as_json:
         written = tables | {"fleet": {"kind": "groups", "groups": groups}}
-        return jsons.dumps(written, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+        return json.dumps(written, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     lines = "".join(f"    {inline(group)},\n" for group in groups)
     fitted = f'[fleet]\nkind = "groups"\ngroups = [\n{lines}]'
     tables["method"] = {key: math.inf if value == "inf" else value for key, value in tables["method"].items()}

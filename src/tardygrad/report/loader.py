@@ -17,7 +17,7 @@ from tardygrad.report.settings import flat, toml
 from tardygrad.runs.history import History, read_history, text
 from tardygrad.runs.record import Row, reading_record
 from tardygrad.tail.estimate import FEWEST
-from tardygrad.tail.hill import hill
+from tardygrad.tail.hill import hill, survival
 
 POINTS = 400  # most points of a curve
 CLIENTS, BARS, CLASSES = 64, 3000, 8  # most clients and bars of a timeline, most classes of a fleet
@@ -155,11 +155,9 @@ def tail_of(norms: NDArray[np.float64]) -> Tail | None:
     """
     if len(norms) < FEWEST:
         return None
-    ordered = -np.sort(-norms)
-    found = hill(ordered)
-    edge, largest = float(ordered[found.k]), float(ordered[0])
-    if found.index > EVEN or largest > edge * LARGEST:
+    found, number = hill(norms), len(norms)
+    edge = float(np.partition(norms, number - found.k - 1)[number - found.k - 1])
+    if found.index > EVEN or norms.max() > edge * LARGEST:
         return None
-    ranks = sorted({round(len(ordered) ** (i / 99)) for i in range(100)})
-    points = [(float(f"{ordered[rank - 1]:.6g}"), rank / len(ordered)) for rank in ranks]
-    return Tail(found.index, found.index / math.sqrt(found.k), found.k, edge, found.k / len(ordered), points)
+    points = [(float(f"{size:.6g}"), share) for size, share in survival(norms, 100)]
+    return Tail(found.index, found.index / math.sqrt(found.k), found.k, edge, found.k / number, points)

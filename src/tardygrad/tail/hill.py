@@ -45,6 +45,13 @@ def band(index: float, k: int) -> tuple[float, float]:
     return index * max(1 - Z / math.sqrt(k), 0.0), index * (1 + Z / math.sqrt(k))
 
 
+def survival(sizes: Numbers, points: int) -> list[tuple[float, float]]:
+    """(size, share of sizes at or above it), at ranks evenly spaced in logarithms."""
+    ordered = -np.sort(-sizes)
+    ranks = np.unique(np.geomspace(1, len(sizes), points).round().astype(int)) if len(sizes) else ()
+    return [(float(ordered[rank - 1]), float(rank / len(sizes))) for rank in ranks]
+
+
 def hill(sizes: Numbers) -> Hill:
     """Hill's estimate from 100 or more positive numbers.
 

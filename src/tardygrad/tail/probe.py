@@ -28,7 +28,7 @@ from tardygrad.core.messages import Job, ModuleBuffers, Vector
 from tardygrad.core.task import Task
 from tardygrad.errors import Invalid, check_integer
 from tardygrad.tail.estimate import Tail, estimate
-from tardygrad.tail.hill import Numbers
+from tardygrad.tail.hill import Numbers, survival
 from tardygrad.tasks.torch_task import TorchTask
 from tardygrad.tasks.views import trainable
 
@@ -163,7 +163,7 @@ def summarise(chosen: Sampling, rows: Iterable[Tensor], clip: float | None = Non
             f"a noise probe needs gradients that differ between a client's mini-batches, got equal ones. {fix}"
         )
     noise = _noise(values[0].astype(np.float64))
-    curves = (_survival(noise), _survival(_scaled(noise)))
+    curves = (survival(np.abs(each[each != 0]), POINTS) for each in (noise, _scaled(noise)))
     length = float(np.quantile(lengths, 1 - CLIPPED))
     return Probe(chosen.clients, chosen.batches, clip, whole, layers, length, *curves)
 
@@ -198,10 +198,3 @@ def _layer(part: LayerSample, g: Numbers, clip: float | None) -> Layer:
 
 def _quantiles(sizes: Numbers) -> dict[str, float]:
     return {str(q): float(value) for q, value in zip(QUANTILES, np.quantile(sizes, QUANTILES), strict=True)}
-
-
-def _survival(noise: Numbers) -> list[tuple[float, float]]:
-    """(size, share of sizes at or above it), at ranks evenly spaced in logarithms."""
-    sizes = np.sort(np.abs(noise[noise != 0]))[::-1]
-    ranks = np.unique(np.geomspace(1, len(sizes), POINTS).astype(int)) if len(sizes) else np.array([], int)
-    return [(float(sizes[rank - 1]), float(rank / len(sizes))) for rank in ranks]

@@ -30,8 +30,8 @@ from tardygrad.core.method import without_addresses
 from tardygrad.engines.pool import Pending
 from tardygrad.errors import RecordError
 from tardygrad.runs import checkpoint_format_3
-from tardygrad.runs.evaluation import Model, Scores
-from tardygrad.runs.record import Row, plain, unwritable
+from tardygrad.runs.evaluation import Scores
+from tardygrad.runs.record import plain, unwritable
 
 KEEP = 2  # checkpoints
 FORMATS = (3, 4)  # that can be read; new checkpoints have the last
@@ -45,6 +45,10 @@ class Checkpoint(NamedTuple):
 
     tensors: dict[str, Tensor]
     state: dict[str, Any]
+
+    def part(self, name: str) -> Any:
+        """A part of the state, unpacked."""
+        return unpack(self.state[name], self.tensors)
 
 
 def pack(value: Any, tensors: dict[str, Tensor]) -> Any:
@@ -121,25 +125,13 @@ def apply(checkpoint: Checkpoint, server: ServerLike) -> Pending:
     if packed["format"] == 3:
         state, pending = checkpoint_format_3.server_state(tensors, packed, server.method)
     else:
-        state, pending = unpack(packed["server"], tensors), unpack(packed["pending"], tensors)
+        state, pending = checkpoint.part("server"), checkpoint.part("pending")
     x: Tensor = state["levels"][0]["x"] if server.method.regions else state["x"]
     if x.shape != server.x.shape:
         sizes = f"{x.numel()} parameters, not {server.x.numel()}"
         raise RecordError(f"the checkpoint belongs to another model: it has {sizes}.")
     server.restore(state, {job.round: as_vector(job.x) for job in pending.jobs})
     return pending
-
-
-def sampled(checkpoint: Checkpoint) -> list[Tensor]:
-    """The samples of the current round's updates."""
-    samples: list[Tensor] = unpack(checkpoint.state["tail"], checkpoint.tensors)
-    return samples
-
-
-def unscored(checkpoint: Checkpoint) -> tuple[list[Row], dict[int, Model]]:
-    """The rows that were not yet written, and the models that were still to be evaluated, by round."""
-    state = checkpoint.state
-    return unpack(state["rows"], checkpoint.tensors), unpack(state["unscored"], checkpoint.tensors)
 
 
 class Saver:

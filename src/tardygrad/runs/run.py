@@ -333,8 +333,8 @@ def resume(path: str | Path, method: Method, task: Task, pool: Pool, *, rounds: 
                 "Start a new run with a smaller lr, or clip."
             )
         engine.restore(pending)
-        run.tail.collected = checkpoint.sampled(saved)
-        run.scores.restore(*checkpoint.unscored(saved))
+        run.tail.collected = saved.part("tail")
+        run.scores.restore(saved.part("rows"), saved.part("unscored"))
         run.seconds = saved.state["seconds"]
         run.metrics = list(read_lines(where / "metrics.jsonl", run.lengths["metrics.jsonl"]))
         for event in events.read_events(where / "events.jsonl", run.lengths["events.jsonl"]):

@@ -7,7 +7,8 @@ from typing import Any
 import altair as alt
 from optuna.distributions import BaseDistribution
 
-from tardygrad.report.theme import image_style, method_colours
+from tardygrad.report.theme import image_style
+from tardygrad.reproduce.accuracy_plot import AccuracyPlot, accuracy_row
 from tardygrad.reproduce.baseline_specs import BASELINES, CLIPPED, LESSONS
 from tardygrad.reproduce.baselines import BATCH, RANDOM, BaselineLine, Comparison
 from tardygrad.reproduce.page import marks, table
@@ -136,32 +137,16 @@ def picture(tables: list[list[BaselineLine]]) -> Any:
 
 
 def _side(lines: list[BaselineLine], least: int, *, first: bool) -> Any:
-    rows: list[dict[str, Any]] = [
-        {
-            "label": line.trial.label,
-            "method": _own(line).label,
-            "accuracy": line.accuracy,
-            "low": max(line.accuracy - (line.spread or 0.0), 0.0),
-            "high": min(line.accuracy + (line.spread or 0.0), 100.0),
-            "fill": "as published" if _own(line).label == line.trial.label else "clipped",
-        }
+    rows = [
+        accuracy_row(line.trial.label, _own(line).label, line.accuracy, line.spread)
+        | {"fill": "as published" if _own(line).label == line.trial.label else "clipped"}
         for line in lines
     ]
-    labels = list(dict.fromkeys(_own(line).label for line in lines))
-    colour = alt.Color("method:N", scale=method_colours(labels), legend=None)
-    names = alt.Axis(labelLimit=220) if first else None
-    base = alt.Chart({"values": rows}).encode(
-        y=alt.Y("label:N", title=None, sort=[row["label"] for row in rows], axis=names), color=colour
-    )
-
-    def along(key: str) -> Any:
-        return alt.X(f"{key}:Q", title="test accuracy (%)", scale=alt.Scale(domain=[least, 100]))
-
-    dots = base.mark_point(size=80, strokeWidth=2, opacity=1).encode(
-        x=along("accuracy"), fill=alt.condition(alt.datum.fill == "clipped", alt.value("white"), colour)
-    )
-    bars = base.mark_rule(strokeWidth=2).encode(x=along("low"), x2="high:Q")
-    return (bars + dots).properties(width=260, height=24 * len(rows), title=name(lines[0]))
+    plot = AccuracyPlot(rows, "test accuracy (%)", least, names=first)
+    hollow = alt.condition(alt.datum.fill == "clipped", alt.value("white"), plot.colour)
+    dots = plot.base.mark_point(size=80, strokeWidth=2, opacity=1)
+    dots = dots.encode(x=plot.x("accuracy"), fill=hollow, color=plot.colour)
+    return (plot.bars + dots).properties(width=260, height=24 * len(rows), title=name(lines[0]))
 
 
 def _own(line: BaselineLine) -> Any:

@@ -143,10 +143,9 @@ class BaselineTrial:
     def run(self, seed: int) -> Run:
         """The run with a seed."""
         baseline = BASELINES[self.name]
-        often = BUFFER // int(baseline.method.get("buffer", 1))
         task = LESSONS[self.lesson].task | ({} if self.data is None else {"data": self.data})
         method = {"local_steps": LOCAL_STEPS, "mode": "client", **deepcopy(baseline.method)}
-        run = claim_run(self.label, self.stragglers, method, task, rounds=ROUNDS, often=often, seed=seed)
+        run = claim_run(self.label, self.stragglers, method, task, ROUNDS, seed)
         for key, value in self.given:
             override(run.spec, f"method.{key}={value!r}")
         return run

@@ -10,6 +10,7 @@ import altair as alt
 
 from tardygrad.report.theme import image_style, line_legend, method_colours
 from tardygrad.reproduce import paper
+from tardygrad.reproduce.accuracy_plot import AccuracyPlot, accuracy_row
 from tardygrad.reproduce.claims import FIELD, HARD, PAIR, PLACES, WORKS, Claim, ClaimLine, Finding, Scale
 from tardygrad.reproduce.trials import FLEETS, Look, Trial
 
@@ -120,30 +121,15 @@ def _dots(lines: list[ClaimLine], look: Look, scale: Scale) -> Any:
 
 
 def _side(lines: list[ClaimLine], title: str) -> Any:
-    rows: list[dict[str, Any]] = [
-        {
-            "trial": name(line.trial, lines),
-            "method": line.trial.label,
-            "accuracy": line.accuracy,
-            "low": max(line.accuracy - line.spread, 0.0),
-            "high": min(line.accuracy + line.spread, 100.0),
-            "paper": paper.accuracy(line.trial),
-        }
+    rows = [
+        accuracy_row(name(line.trial, lines), line.trial.label, line.accuracy, line.spread)
+        | {"paper": paper.accuracy(line.trial)}
         for line in lines
     ]
-    labels = list(dict.fromkeys(row["method"] for row in rows))
-    order = [row["trial"] for row in rows]
-    base = alt.Chart({"values": rows}).encode(y=alt.Y("trial:N", title=None, sort=order, axis=alt.Axis(labelLimit=220)))
-    heading, percent = "test accuracy (%); hollow: the paper's on CIFAR-10", alt.Scale(domain=[0, 100])
-    colour = alt.Color("method:N", scale=method_colours(labels), legend=None)
-
-    def along(key: str) -> Any:
-        return alt.X(f"{key}:Q", title=heading, scale=percent)
-
-    dots = base.mark_point(filled=True, size=90, opacity=1).encode(x=along("accuracy"), color=colour)
-    bars = base.mark_rule(strokeWidth=2).encode(x=along("low"), x2="high:Q", color=colour)
-    theirs = base.mark_point(shape="diamond", size=80, color="#777777").encode(x=along("paper"))
-    return (theirs + bars + dots).properties(width=330, height=24 * len(rows), title=f"{title} stragglers")
+    plot = AccuracyPlot(rows, "test accuracy (%); hollow: the paper's on CIFAR-10")
+    dots = plot.base.mark_point(filled=True, size=90, opacity=1).encode(x=plot.x("accuracy"), color=plot.colour)
+    theirs = plot.base.mark_point(shape="diamond", size=80, color="#777777").encode(x=plot.x("paper"))
+    return (theirs + plot.bars + dots).properties(width=330, height=24 * len(rows), title=f"{title} stragglers")
 
 
 def name(trial: Trial, among: list[ClaimLine]) -> str:
@@ -158,22 +144,16 @@ def name(trial: Trial, among: list[ClaimLine]) -> str:
 
 
 def _buffers(lines: list[ClaimLine], look: Look, scale: Scale) -> Any:
-    rows: list[dict[str, Any]] = [
-        {
-            "method": line.trial.label,
-            "mode": line.trial.mode,
-            "fleet": line.trial.stragglers,
-            "M": line.trial.buffer,
-            "accuracy": line.accuracy,
-            "time": line.time,
-        }
-        for line in lines
-    ]
-    labels = list(dict.fromkeys(row["method"] for row in rows))
     sides = []
-    for fleet in dict.fromkeys(row["fleet"] for row in rows):
-        here = [row for row in rows if row["fleet"] == fleet]
-        chart = _lines(here, labels).mark_line(point=alt.OverlayMarkDef(size=50), strokeWidth=2.5)
+    for fleet in dict.fromkeys(line.trial.stragglers for line in lines):
+        here = [line for line in lines if line.trial.stragglers == fleet]
+        rows = [
+            {"method": trial.label, "mode": trial.mode, "M": trial.buffer, "accuracy": accuracy, "time": time}
+            for trial, accuracy, _, time, *_ in here
+        ]
+        chart = _lines(rows, [line.trial.label for line in lines]).mark_line(
+            point=alt.OverlayMarkDef(size=50), strokeWidth=2.5
+        )
         chart = chart.encode(x=alt.X("M:Q", title="M"), strokeDash=alt.value([1, 0]))
         time = alt.Y("time:Q", title="simulated time (seconds)", scale=alt.Scale(type="log"))
         score = chart.encode(y=_ACCURACY).properties(title=f"{fleet} stragglers, server-centric")

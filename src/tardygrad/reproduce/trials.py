@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from math import prod
 from statistics import mean, stdev
 from typing import Any
 
@@ -72,28 +73,16 @@ class Trial:
         method = {"local_steps": LOCAL_STEPS, "local_lr": LOCAL_LR, "mode": self.mode, **kind, **self.settings}
         if self.method not in THEIRS:
             method["local_clip"] = LOCAL_CLIP
-        if kind["kind"] == "dn_dylu":  # every arrival is a round
-            often = self.buffer
-        else:
-            often, method["buffer"] = 1, self.buffer
-        return claim_run(self.label, self.stragglers, method, rounds=self.rounds, often=often, seed=seed)
+        if kind["kind"] != "dn_dylu":
+            method["buffer"] = self.buffer
+        return claim_run(self.label, self.stragglers, method, TASK, self.rounds, seed)
 
 
 def claim_run(
-    label: str,
-    stragglers: Stragglers,
-    method: dict[str, Any],
-    task: dict[str, Any] = TASK,
-    *,
-    rounds: int,
-    often: int,
-    seed: int,
+    label: str, stragglers: Stragglers, method: dict[str, Any], task: dict[str, Any], rounds: int, seed: int
 ) -> Run:
-    """A run on one of the paper's fleets, in which every method gets as many updates.
-
-    Args:
-        often: rounds of this method per round of the others: M where every arrival is a round.
-    """
+    """A run on one of the paper's fleets; a method whose every arrival is a round gets M times the rounds."""
+    often = 1 if "buffer" in method else BUFFER
     tables = {
         "task": task,
         "fleet": {"kind": "paper", "stragglers": stragglers},
@@ -127,10 +116,11 @@ class Tuned:
 
     def best(self, look: Look) -> Trial | None:
         """The trial with the best settings; None while a result is missing."""
-        found = [(trial, look(trial, TUNING)) for trial in self.trials()]
-        if any(result is None for _, result in found):
+        found = {trial: result for trial in self.trials() if (result := look(trial, TUNING))}
+        if len(found) < prod(map(len, self.grid.values())):
             return None
-        return max(found, key=lambda pair: pair[1].accuracy if pair[1] and pair[1].accuracy is not None else -1.0)[0]
+        scores = {trial: -1.0 if result.accuracy is None else result.accuracy for trial, result in found.items()}
+        return max(scores, key=lambda trial: scores[trial])
 
     def edges(self, best: Trial) -> list[str]:
         """The settings whose best value is the smallest or the largest of the grid."""

@@ -1,0 +1,33 @@
+"""The plot of accuracies with their spread that the claims and the baselines share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import altair as alt
+
+from tardygrad.report.theme import method_colours
+from tardygrad.runs.record import Row
+
+
+def accuracy_row(name: str, method: str, accuracy: float, spread: float | None) -> Row:
+    """A row of the plot: its name, and the method whose colour it has."""
+    low, high = max(accuracy - (spread or 0.0), 0.0), min(accuracy + (spread or 0.0), 100.0)
+    return {"name": name, "method": method, "accuracy": accuracy, "low": low, "high": high}
+
+
+class AccuracyPlot:
+    """The parts of a plot: rows, colours, the axis of accuracies from `least` to 100 %, and bars of the spread."""
+
+    def __init__(self, rows: list[Row], title: str, least: float = 0.0, *, names: bool = True) -> None:
+        self.title, self.scale = title, alt.Scale(domain=[least, 100])
+        order = [row["name"] for row in rows]
+        axis = alt.Axis(labelLimit=220) if names else None
+        self.base: Any = alt.Chart({"values": rows}).encode(y=alt.Y("name:N", title=None, sort=order, axis=axis))
+        labels = list(dict.fromkeys(row["method"] for row in rows))
+        self.colour = alt.Color("method:N", scale=method_colours(labels), legend=None)
+        self.bars = self.base.mark_rule(strokeWidth=2).encode(x=self.x("low"), x2="high:Q", color=self.colour)
+
+    def x(self, key: str) -> Any:
+        """The axis of accuracies for a key of the rows."""
+        return alt.X(f"{key}:Q", title=self.title, scale=self.scale)

@@ -53,7 +53,7 @@ def comparison(folder: Path, trials: int = 12, *names: str, seeds: int = 2) -> C
 
 def run_all(one: Comparison, jobs: int = 1) -> Iterator[Path]:
     while runs := one.store.missing(one.wanted()):
-        yield from one.store.make(runs, jobs)
+        yield from one.store.run_missing(runs, jobs)
 
 
 def points(one: Comparison) -> list[list[tuple[dict[str, float], float | None]]]:
@@ -272,7 +272,7 @@ def test_ctrl_c_says_how_to_go_on(small: Command, monkeypatch: pytest.MonkeyPatc
     def stopped(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(store.Store, "make", stopped)
+    monkeypatch.setattr(store.Store, "run_missing", stopped)
     code, out, err = small()
     assert (code, out) == (130, "")
     assert err.endswith("stopped; finished runs are stored in runs/baselines: continue with the same command\n")

@@ -11,17 +11,17 @@ from tardygrad.reproduce import paper
 from tardygrad.reproduce.claims import CLAIMS, FAST, FIELD, FULL, GRIDS, Claim, Finding, texts
 from tardygrad.reproduce.claims_charts import picture
 from tardygrad.reproduce.claims_page import text
-from tardygrad.reproduce.trials import ROUNDS, TUNING, Look, Trial, Tuned
+from tardygrad.reproduce.trials import ROUNDS, TUNING, ResultOf, Trial, Tuned
 from tardygrad.spec import spec
 from tardygrad.sweep.store import Result
 
 Score = Callable[[Trial], float | None]
 
 
-def made_up(score: Score) -> Look:
-    """A look at runs that were never made."""
+def made_up(score: Score) -> ResultOf:
+    """The results of runs that were never made."""
 
-    def look(trial: Trial, seed: int) -> Result:
+    def result_of(trial: Trial, seed: int) -> Result:
         accuracy = score(trial)
         slow = 70.0 * trial.buffer**0.5 if trial.mode == "sync" else 1.0 * trial.buffer
         slow *= 1.1 if trial.mode == "server" else 1.0
@@ -30,14 +30,14 @@ def made_up(score: Score) -> Look:
         curve = [(round, time * round / 20, 1.0, accuracy) for round in (10, 20)]
         return Result("diverged" if accuracy is None else "finished", accuracy, 1.0, time, curve, 0.4, 0.2)
 
-    return look
+    return result_of
 
 
 def verdict(number: int, score: Score) -> str:
     claim = CLAIMS[number - 1]
-    look = made_up(score)
-    assert all(look(*ask) for ask in claim.needs(look, FAST))
-    return claim.judge(look, FAST).word
+    result_of = made_up(score)
+    assert all(result_of(*ask) for ask in claim.needs(result_of, FAST))
+    return claim.judge(result_of, FAST).verdict
 
 
 def test_every_claim_of_the_paper_is_there_with_its_words() -> None:
@@ -48,9 +48,9 @@ def test_every_claim_of_the_paper_is_there_with_its_words() -> None:
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: str(claim.number))
 def test_every_run_of_a_claim_is_a_spec_that_builds(claim: Claim) -> None:
-    look = made_up(lambda trial: 90.0)
+    result_of = made_up(lambda trial: 90.0)
     for scale in (FAST, FULL):
-        asks = claim.needs(look, scale)
+        asks = claim.needs(result_of, scale)
         assert asks
         for trial, seed in {(trial, 0): (trial, seed) for trial, seed in asks}.values():
             read = spec.parse(trial.run(seed).spec)
@@ -64,12 +64,12 @@ def test_no_verdict_looks_at_the_seed_for_tuning_but_to_choose() -> None:
     asked: set[tuple[str, int]] = set()
     inner = made_up(lambda trial: 90.0)
 
-    def look(trial: Trial, seed: int) -> Result | None:
+    def result_of(trial: Trial, seed: int) -> Result | None:
         asked.add((trial.method, seed))
         return inner(trial, seed)
 
     for number in (2, 3, 4, 5, 6):
-        CLAIMS[number - 1].judge(look, FAST)
+        CLAIMS[number - 1].judge(result_of, FAST)
     assert TUNING not in {seed for _, seed in asked}
     assert TUNING not in FAST.seeds
     assert TUNING not in FULL.seeds
@@ -81,10 +81,10 @@ def test_every_tuned_method_gets_as_many_trials() -> None:
 
 def test_the_best_of_a_grid_is_chosen_and_its_edge_named() -> None:
     tuned = Tuned(Trial("Clip²"), {"lr": (0.3, 1.0, 3.0), "clip": (0.001, 0.003)})
-    look = made_up(
+    result_of = made_up(
         lambda trial: None if trial.settings["lr"] > 1 else 10 * trial.settings["lr"] + trial.settings["clip"]
     )
-    best = tuned.best(look)
+    best = tuned.best(result_of)
     assert best == Trial("Clip²").at(lr=1.0, clip=0.003)
     assert tuned.edges(best) == ["clip"]
     assert tuned.best(lambda trial, seed: None) is None
@@ -95,7 +95,7 @@ def test_claim_1_wants_the_accuracy_and_the_time() -> None:
     assert verdict(1, lambda trial: 95.0 if trial.mode == "sync" else 94.1) == "reproduced"
     assert verdict(1, lambda trial: 95.0 if trial.mode == "sync" else 93.9) == "differs"
     slow = lambda trial, seed: made_up(lambda trial: 95.0)(trial, seed)._replace(time=10.0)  # noqa: E731
-    assert CLAIMS[0].judge(slow, FAST).word == "not reproduced"
+    assert CLAIMS[0].judge(slow, FAST).verdict == "not reproduced"
 
 
 def test_claim_2_wants_sgdclip_to_fail_without_waiting_and_clip2_to_hold() -> None:
@@ -169,19 +169,19 @@ def test_the_papers_numbers_stand_beside_ours() -> None:
 
 @pytest.fixture(scope="module")
 def findings() -> dict[Claim, Finding]:
-    look = made_up(lambda trial: None if trial.settings.get("lr") == 10.0 else 90.0)
-    return {claim: claim.judge(look, FAST) for claim in CLAIMS}
+    result_of = made_up(lambda trial: None if trial.settings.get("lr") == 10.0 else 90.0)
+    return {claim: claim.judge(result_of, FAST) for claim in CLAIMS}
 
 
 def test_the_page_tells_all_and_every_claim_has_its_picture(findings: dict[Claim, Finding]) -> None:
     import vl_convert
 
     page = text(findings, FAST, "tardygrad reproduce claims --fast")
-    look = made_up(lambda trial: None if trial.settings.get("lr") == 10.0 else 90.0)
+    result_of = made_up(lambda trial: None if trial.settings.get("lr") == 10.0 else 90.0)
     for claim, found in findings.items():
         assert f"### Claim {claim.number}\n\n{texts()[str(claim.number)]['says']}" in page
-        assert f"*Verdict:* **{found.word}**" in page
+        assert f"*Verdict:* **{found.verdict}**" in page
         assert f"](images/claim-{claim.number}.svg)" in page
-        drawn: Any = vl_convert.vegalite_to_svg(picture(claim, found, look, FAST).to_json())
+        drawn: Any = vl_convert.vegalite_to_svg(picture(claim, found, result_of, FAST).to_json())
         assert drawn.count("<path") > 10
     assert "nan" not in page.lower().replace("dominant", "")

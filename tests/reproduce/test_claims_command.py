@@ -8,7 +8,7 @@ import pytest
 
 from tardygrad.reproduce import claims, trials
 from tardygrad.reproduce.claims import Check, Claim, ClaimLine
-from tardygrad.reproduce.page import fresh, marks
+from tardygrad.reproduce.page import marks, new_page
 from tests.cli.conftest import Command, tardygrad  # noqa: F401
 
 TRIAL = trials.Trial("Clip²", rounds=10)
@@ -18,7 +18,7 @@ def tiny() -> Claim:
     """Claim 4 with one tuned trial of ten rounds."""
     tuned = trials.Tuned(TRIAL, {"lr": (0.1, 1.0), "clip": (0.003,)})
 
-    def rule(lines: list[ClaimLine], scale: claims.Scale, look: trials.Look) -> claims.Judgement:
+    def rule(lines: list[ClaimLine], scale: claims.Scale, result_of: trials.ResultOf) -> claims.Judgement:
         return [Check("it is tiny", True), Check("it is large", False)], True, "it ends"
 
     return Claim(4, lambda scale, best: best, rule, tuned=lambda scale: [tuned])
@@ -48,7 +48,7 @@ def test_what_is_tuned_is_tuned_first_and_nothing_is_run_twice(small: Command) -
 def test_the_page_gets_verdicts_tables_and_pictures(small: Command) -> None:
     assert small("--fast", "--page", "docs/page.md").code == 0
     text = Path("docs/page.md").read_text("utf-8")
-    before, _, _ = fresh().partition(marks("claims")[0])
+    before, _, _ = new_page("claims").partition(marks("claims")[0])
     assert text.startswith(before)
     assert "Made by `tardygrad reproduce claims --fast`" in text
     assert "| Clip² | client | large | 4 |" in text

@@ -27,51 +27,51 @@ RUNS = [RUN, TRIAL.run(2), TRIAL.at(lr=3.0).run(1), Trial("FADAS", rounds=10).at
 
 def test_runs_are_made_once_and_read_back(tmp_path: Path) -> None:
     some = Store(tmp_path)
-    assert some.look(RUN) is None
-    made = list(some.make(RUNS, jobs=2))
+    assert some.result(RUN) is None
+    made = list(some.run_missing(RUNS, jobs=2))
     assert sorted(made) == sorted(some.path(run) for run in RUNS)
     assert len(set(made)) == 4
-    found = Store(tmp_path).look(RUN)
+    found = Store(tmp_path).result(RUN)
     assert found is not None
     assert found.status == "finished"
     assert [point[0] for point in found.curve] == [10]
     assert found.accuracy == found.curve[-1][3] > 0
     assert 0 < found.clipped < 1
-    assert list(some.make(RUNS, jobs=2)) == []
+    assert list(some.run_missing(RUNS, jobs=2)) == []
 
 
 def test_a_result_can_be_run_again_by_its_file(tmp_path: Path) -> None:
     some = Store(tmp_path)
-    [path] = some.make([RUN], jobs=1)
+    [path] = some.run_missing([RUN], jobs=1)
     again = spec.load(path)
     assert again.resolved() == spec.parse(RUN.spec).resolved()
 
 
 def test_a_broken_file_is_made_again(tmp_path: Path) -> None:
     some = Store(tmp_path)
-    [path] = some.make([RUN], jobs=1)
+    [path] = some.run_missing([RUN], jobs=1)
     right = json.loads(path.read_text("utf-8"))["result"]
     wrong = [right | change for change in ({"accuracy": "x"}, {"curve": [[1]]}, {"status": None}, {"time": None})]
     wrong += [right | {"curve": [[math.inf, 1, 1, 1]]}]
     for broken in ("", "{", "[]", '{"result": 3}', *(json.dumps({"result": one}) for one in wrong)):
         path.write_text(broken)
-        assert Store(tmp_path).look(RUN) is None
-    assert list(Store(tmp_path).make([RUN], jobs=1)) == [path]
+        assert Store(tmp_path).result(RUN) is None
+    assert list(Store(tmp_path).run_missing([RUN], jobs=1)) == [path]
     assert json.loads(path.read_text("utf-8"))["result"] == right
 
 
 def test_a_run_that_diverges_is_a_result(tmp_path: Path) -> None:
     some = Store(tmp_path)
     wild = Trial("SGDClip", rounds=10).at(lr=1e38, local_lr=1e3, local_clip=1e3).run(1)
-    list(some.make([wild], jobs=1))
-    found = some.look(wild)
+    list(some.run_missing([wild], jobs=1))
+    found = some.result(wild)
     assert found is not None
     assert (found.status, found.accuracy) == ("diverged", None)
 
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:
     with exclusive(tmp_path), pytest.raises(RecordError, match="in use by another process"):
-        list(Store(tmp_path).make([RUN], jobs=1))
+        list(Store(tmp_path).run_missing([RUN], jobs=1))
 
 
 def die(path: Path, run: Run) -> Path:
@@ -82,7 +82,7 @@ def die(path: Path, run: Run) -> Path:
 def test_a_process_that_dies_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "_run", die)
     with pytest.raises(RecordError, match="a process died"):
-        list(Store(tmp_path).make([RUN], jobs=1))
+        list(Store(tmp_path).run_missing([RUN], jobs=1))
 
 
 LONG = """
@@ -92,7 +92,7 @@ from tardygrad.reproduce.trials import Trial
 from tardygrad.sweep.store import Store
 
 runs = [Trial("Clip²", rounds=10).at(lr=1.0, clip=0.003).run(seed) for seed in range(200)]
-for path in Store(Path(sys.argv[1])).make(runs, jobs=2):
+for path in Store(Path(sys.argv[1])).run_missing(runs, jobs=2):
     print(path, flush=True)
 """
 
@@ -111,7 +111,7 @@ def test_killed_it_goes_on_and_leaves_no_process(tmp_path: Path) -> None:
     whole = [path for path in tmp_path.glob("*.json") if json.loads(path.read_text("utf-8"))["result"]]
     assert 0 < len(whole) < 200
     assert not list(tmp_path.glob("*.draft"))[2:], "at most what the two were writing"
-    assert len(list(Store(tmp_path).make([TRIAL.run(seed) for seed in range(3)], jobs=2))) <= 3
+    assert len(list(Store(tmp_path).run_missing([TRIAL.run(seed) for seed in range(3)], jobs=2))) <= 3
 
 
 def _members(session: int) -> list[str]:

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 def clock(options: commands.Clock) -> None:
     """Compare simulated runtimes with the paper's."""
     from tardygrad.reproduce.clock import HEADINGS, clock, markdown, published, row
-    from tardygrad.reproduce.page import fresh, put
+    from tardygrad.reproduce.page import write_section
 
     cells = list(counted(clock(options.seeds), total=len(published()), what="cells"))
     if options.page:
-        put(Path(options.page), "clock", lambda _: markdown(cells, options.seeds), new=fresh())
+        write_section(Path(options.page), "clock", lambda _: markdown(cells, options.seeds))
     if options.json:
         show_json({"seeds": options.seeds, "cells": [cell._asdict() for cell in cells]})
         return
@@ -37,14 +37,14 @@ def clock(options: commands.Clock) -> None:
 def timeline(options: commands.Timeline) -> None:
     """Draw Figure 1 and print the updates of each round."""
     from tardygrad.report.theme import write
-    from tardygrad.reproduce.page import fresh, put
+    from tardygrad.reproduce.page import write_section
     from tardygrad.reproduce.timeline import MODES, figure, markdown
     from tardygrad.reproduce.timeline import timeline as simulated
 
     where = Path(options.page).parent / "images/timeline.svg" if options.page else Path(options.out)
     write(figure(), where)
     if options.page:
-        put(Path(options.page), "timeline", lambda _: markdown(), new=fresh())
+        write_section(Path(options.page), "timeline", lambda _: markdown())
     lines = [simulated(mode) for mode in MODES]
     if options.json:
         show_json({"figure": str(where), "modes": [line.plain() for line in lines]})
@@ -62,7 +62,7 @@ def claims(options: commands.Claims) -> None:
     """Run the experiments of the claims and judge them."""
     from tardygrad.reproduce.claims import CLAIMS, FAST, FULL, Claim, texts
     from tardygrad.reproduce.claims_page import draw, text
-    from tardygrad.reproduce.page import fresh, parts, put
+    from tardygrad.reproduce.page import split_page, write_section
     from tardygrad.reproduce.trials import Trial
     from tardygrad.sweep.store import Result, Store
 
@@ -70,14 +70,14 @@ def claims(options: commands.Claims) -> None:
     _check_only(only, [claim.number for claim in CLAIMS], page, "claims")
     chosen = [claim for claim in CLAIMS if not only or claim.number in only]
     if page:
-        parts(Path(page), "claims", fresh())  # fail before hours of work
+        split_page(Path(page), "claims")  # fail before hours of work
     scale, store = FAST if options.fast else FULL, Store(Path(out))
 
-    def look(trial: Trial, seed: int) -> Result | None:
-        return store.look(trial.run(seed))
+    def result_of(trial: Trial, seed: int) -> Result | None:
+        return store.result(trial.run(seed))
 
     def wanted(claim: Claim) -> list[Run]:
-        return [trial.run(seed) for trial, seed in claim.needs(look, scale)]
+        return [trial.run(seed) for trial, seed in claim.needs(result_of, scale)]
 
     if not options.read:
         _run(store, lambda: [run for claim in chosen for run in wanted(claim)], options.jobs)
@@ -85,20 +85,20 @@ def claims(options: commands.Claims) -> None:
         f"{len(runs)} of claim {claim.number}" for claim in chosen if (runs := store.missing(wanted(claim)))
     ):
         raise Invalid(f"--read needs every run to be stored, got {out!r} without {left}. Leave out --read to run them.")
-    found = {claim: claim.judge(look, scale) for claim in chosen}
+    found = {claim: claim.judge(result_of, scale) for claim in chosen}
     if page:
         command = f"tardygrad reproduce claims{' --fast' * options.fast}"
-        draw(Path(page).parent / "images", found, look, scale)
-        put(Path(page), "claims", lambda _: text(found, scale, command), new=fresh())
+        draw(Path(page).parent / "images", found, result_of, scale)
+        write_section(Path(page), "claims", lambda _: text(found, scale, command))
     if options.json:
         show_json({"claims": [{"claim": claim.number, **finding.plain()} for claim, finding in found.items()]})
         return
     for claim, finding in found.items():
         words = texts()[str(claim.number)]
-        show(f"{claim.number}. {words['says']}\n   rule: {words['rule']}\n   {finding.word}")
+        show(f"{claim.number}. {words['says']}\n   rule: {words['rule']}\n   {finding.verdict}")
         for check in finding.checks:
             show(f"     {'holds' if check.holds else 'fails'}: {check.says}")
-        show(f"     also observed: {finding.beside}\n" if finding.beside else "")
+        show(f"     also observed: {finding.remarks}\n" if finding.remarks else "")
 
 
 def tables(options: commands.Tables) -> None:
@@ -140,15 +140,15 @@ def tables(options: commands.Tables) -> None:
 def baselines(options: commands.Baselines) -> None:
     """Tune and run the missing methods and print the tables."""
     from tardygrad.report.theme import write
-    from tardygrad.reproduce.baseline_page import PICTURE, fresh, headings, name, picture, row, text, verdicts
+    from tardygrad.reproduce.baseline_page import PICTURE, headings, name, picture, row, text, verdicts
     from tardygrad.reproduce.baseline_specs import BASELINES
     from tardygrad.reproduce.baselines import Comparison
-    from tardygrad.reproduce.page import parts, put
+    from tardygrad.reproduce.page import split_page, write_section
 
     only, page, out, trials, seeds = options.only, options.page, options.out, options.trials, options.seeds
     _check_only(only, list(BASELINES), page, "methods")
     if page:
-        parts(Path(page), "baselines", fresh())  # fail before hours of work
+        split_page(Path(page), "baselines")  # fail before hours of work
     names = [name for name in BASELINES if name in (only or BASELINES)]
     skipped, where = ("", None) if options.read else _fashion(options.data)
     comparison = Comparison(Path(out), names, trials, seeds, fashion=not skipped, data=where)
@@ -164,7 +164,7 @@ def baselines(options: commands.Baselines) -> None:
     if page:
         write(picture(tables), Path(page).parent / PICTURE)
         command = f"tardygrad reproduce baselines --trials {trials} --seeds {seeds}"
-        put(Path(page), "baselines", lambda _: text(comparison, tables, command, skipped), new=fresh())
+        write_section(Path(page), "baselines", lambda _: text(comparison, tables, command, skipped))
     if options.json:
         rows = [line.plain() for lines in tables for line in lines]
         show_json({"trials": trials, "seeds": seeds, "skipped": skipped or None, "lines": rows})
@@ -206,7 +206,7 @@ def _run(store: Store, wanted: Callable[[], list[Run]], jobs: int, what: str = "
     try:
         while runs := store.missing(wanted()):
             processes = jobs or len(os.sched_getaffinity(0))
-            for _ in counted(store.make(runs, processes), total=len(runs), what=what):
+            for _ in counted(store.run_missing(runs, processes), total=len(runs), what=what):
                 pass
     except KeyboardInterrupt:
         say(f"stopped; finished runs are stored in {store.folder}: continue with the same command")

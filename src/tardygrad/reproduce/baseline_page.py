@@ -5,23 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import altair as alt
-from optuna.distributions import BaseDistribution
 
 from tardygrad.report.theme import image_style
 from tardygrad.reproduce.accuracy_plot import AccuracyPlot, accuracy_row
 from tardygrad.reproduce.baseline_specs import BASELINES, CLIPPED, LESSONS
 from tardygrad.reproduce.baselines import BATCH, RANDOM, BaselineLine, Comparison
-from tardygrad.reproduce.page import marks, table
+from tardygrad.reproduce.page import table
 from tardygrad.reproduce.trials import BUFFER, LOCAL_STEPS, ROUNDS, TASK, TUNING
 from tardygrad.runs.run import plural
 
 PICTURE = "images/baselines.svg"
-
-
-def fresh() -> str:
-    """A page with a place for the baselines."""
-    begin, end = marks("baselines")
-    return f"# Baselines\n\n{begin}\nNot run.\n{end}\n"
 
 
 def headings(line: BaselineLine) -> tuple[str, ...]:
@@ -86,7 +79,7 @@ def text(comparison: Comparison, tables: list[list[BaselineLine]], command: str,
             (
                 (
                     baseline.label,
-                    ", ".join(f"{key} {_range(values)}" for key, values in baseline.space.items()),
+                    ", ".join(f"{key} {range.low:g} to {range.high:g}" for key, range in baseline.space.items()),
                     ", ".join(f"{key}={value!r}" for key, value in baseline.method.items()),
                 )
                 for baseline in BASELINES.values()
@@ -121,11 +114,6 @@ def _transferred() -> str:
         f"Each method uses its best setting for digits and large stragglers, without tuning: {task['model']} of width "
         f"{task['dim']}, batches of {task['batch_size']}, the same noise, {task['test_rows']:,} test images."
     )
-
-
-def _range(values: BaseDistribution) -> str:
-    ends: Any = values
-    return f"{ends.low:g} to {ends.high:g}"
 
 
 def picture(tables: list[list[BaselineLine]]) -> Any:

@@ -7,6 +7,7 @@ not searched keep their defaults.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from math import inf, log
@@ -18,8 +19,8 @@ from tardygrad.fleet import Stragglers
 from tardygrad.reproduce.trials import BUFFER, LOCAL_STEPS, ROUNDS, TASK, claim_run
 from tardygrad.spec.spec import override
 from tardygrad.sweep.store import Run
-from tardygrad.sweep.study import Space
 
+Range = FloatDistribution | IntDistribution
 Point = dict[str, float]
 """A value for every setting."""
 
@@ -55,7 +56,7 @@ class Baseline(NamedTuple):
 
     label: str
     method: dict[str, Any]  # the kind, and the settings that are not searched
-    space: Space  # a key may be dotted, such as `weight.exponent`
+    space: Mapping[str, Range]  # a key may be dotted, such as `weight.exponent`
 
 
 _PUBLISHED = {
@@ -132,13 +133,12 @@ class BaselineTrial:
 
     def lowest(self) -> BaselineTrial:
         """The same trial with the lowest value of every setting."""
-        ranges: Any = BASELINES[self.name].space
-        return self.at({key: values.low for key, values in ranges.items()})
+        return self.at({key: range.low for key, range in BASELINES[self.name].space.items()})
 
     def edges(self) -> list[str]:
         """The settings in the first or last twentieth of a logarithmic range, which could be made wider."""
-        ranges: Any = BASELINES[self.name].space
-        return [key for key, value in self.given if _outer(value, ranges[key])]
+        space = BASELINES[self.name].space
+        return [key for key, value in self.given if _outer(value, space[key])]
 
     def run(self, seed: int) -> Run:
         """The run with a seed."""
@@ -151,5 +151,5 @@ class BaselineTrial:
         return run
 
 
-def _outer(value: float, range: FloatDistribution | IntDistribution) -> bool:
+def _outer(value: float, range: Range) -> bool:
     return range.log and not 0.05 <= log(value / range.low) / log(range.high / range.low) <= 0.95

@@ -77,7 +77,7 @@ class Comparison:
         for trial, tuned in self._tuned.items():
             space = BASELINES[trial.name].space
             while points := self._next(trial, tuned):
-                results = [(point.settings, self.store.look(point.run(TUNING))) for point in points]
+                results = [(point.settings, self.store.result(point.run(TUNING))) for point in points]
                 done = list(takewhile(lambda pair: pair[1] is not None, results))
                 tuned += [finished(space, point, (result and result.accuracy) or 0.0) for point, result in done]
                 if len(done) < len(points):
@@ -118,7 +118,7 @@ class Comparison:
         return found
 
     def _line(self, trial: BaselineTrial) -> BaselineLine | None:
-        results = [result for seed in self.seeds if (result := self.store.look(trial.run(seed)))]
+        results = [result for seed in self.seeds if (result := self.store.result(trial.run(seed)))]
         if len(results) < len(self.seeds):
             return None
         accuracy, spread = mean_spread([result.accuracy or 0.0 for result in results])

@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 
 from tardygrad.core.method import Mode
 from tardygrad.fleet import Stragglers
-from tardygrad.reproduce.trials import FLEETS, ROUNDS, THEIRS, TUNING, Look, Trial, Tuned, mean_spread
+from tardygrad.reproduce.trials import FLEETS, ROUNDS, THEIRS, TUNING, ResultOf, Trial, Tuned, mean_spread
 
 _CLIPS = {"lr": (0.3, 1.0, 3.0, 10.0), "clip": (0.001, 0.003, 0.01)}
 GRIDS: dict[str, dict[str, tuple[float, ...]]] = {
@@ -80,10 +80,10 @@ class Check(NamedTuple):
 class Finding(NamedTuple):
     """The verdict on a claim, and its reasons."""
 
-    word: Literal["reproduced", "differs", "not reproduced"]
+    verdict: Literal["reproduced", "differs", "not reproduced"]
     checks: list[Check]
     lines: list[ClaimLine]
-    beside: str = ""  # remarks that are not part of the rule
+    remarks: str = ""  # remarks that are not part of the rule
 
     def plain(self) -> dict[str, Any]:
         """The finding as JSON."""
@@ -92,7 +92,7 @@ class Finding(NamedTuple):
             {**asdict(line.trial), "given": line.trial.settings, **line._asdict(), "trial": line.trial.label}
             for line in self.lines
         ]
-        return {"verdict": self.word, "checks": checks, "beside": self.beside, "lines": lines}
+        return {"verdict": self.verdict, "checks": checks, "beside": self.remarks, "lines": lines}
 
 
 Judgement = tuple[list[Check], bool, str]
@@ -104,35 +104,35 @@ class Claim(NamedTuple):
 
     number: int
     trials: Callable[[Scale, list[Trial]], list[Trial]]  # run with every seed, given the best tuned trials
-    rule: Callable[[list[ClaimLine], Scale, Look], Judgement]
+    rule: Callable[[list[ClaimLine], Scale, ResultOf], Judgement]
     tuned: Callable[[Scale], list[Tuned]] = lambda scale: []
     once: tuple[Trial, ...] = ()  # run with the first seed only
 
-    def needs(self, look: Look, scale: Scale) -> list[tuple[Trial, int]]:
+    def needs(self, result_of: ResultOf, scale: Scale) -> list[tuple[Trial, int]]:
         """The runs known so far; when all of them are done, tuning may add more."""
         trials = [(trial, TUNING) for tuned in self.tuned(scale) for trial in tuned.trials()]
-        each = [(trial, seed) for trial in self._trials(look, scale) for seed in scale.seeds]
+        each = [(trial, seed) for trial in self._trials(result_of, scale) for seed in scale.seeds]
         return [*trials, *each, *((trial, scale.seeds[0]) for trial in self.once)]
 
-    def _trials(self, look: Look, scale: Scale) -> dict[Trial, str]:
+    def _trials(self, result_of: ResultOf, scale: Scale) -> dict[Trial, str]:
         """The trials to run with every seed, each with a note."""
-        edges = {best: each.edges(best) for each in self.tuned(scale) if (best := each.best(look))}
+        edges = {best: each.edges(best) for each in self.tuned(scale) if (best := each.best(result_of))}
         notes = {best: f"at the grid's edge: {', '.join(keys)}" for best, keys in edges.items() if keys}
         trials = self.trials(scale, list(edges))
         notes |= {trial: f"{trial.rounds // ROUNDS} times the rounds" for trial in trials if trial.rounds > ROUNDS}
         return {trial: notes.get(trial, "") for trial in trials}
 
-    def judge(self, look: Look, scale: Scale) -> Finding:
+    def judge(self, result_of: ResultOf, scale: Scale) -> Finding:
         """The verdict; all runs must be done."""
-        lines = [over_seeds(look, trial, scale, note) for trial, note in self._trials(look, scale).items()]
-        checks, part, beside = self.rule(lines, scale, look)
+        lines = [over_seeds(result_of, trial, scale, note) for trial, note in self._trials(result_of, scale).items()]
+        checks, part, remarks = self.rule(lines, scale, result_of)
         whole = all(check.holds for check in checks)
-        return Finding("reproduced" if whole else "differs" if part else "not reproduced", checks, lines, beside)
+        return Finding("reproduced" if whole else "differs" if part else "not reproduced", checks, lines, remarks)
 
 
-def over_seeds(look: Look, trial: Trial, scale: Scale, note: str = "") -> ClaimLine:
+def over_seeds(result_of: ResultOf, trial: Trial, scale: Scale, note: str = "") -> ClaimLine:
     """A trial over the seeds; all its runs must be done."""
-    results = [result for seed in scale.seeds if (result := look(trial, seed))]
+    results = [result for seed in scale.seeds if (result := result_of(trial, seed))]
     accuracy, spread = mean_spread([result.accuracy or 0.0 for result in results])
     time, clipped = mean(result.time for result in results), mean(result.clipped for result in results)
     return ClaimLine(trial, accuracy, spread or 0.0, time, clipped, note)
@@ -160,8 +160,8 @@ def _trials_1(scale: Scale, best: list[Trial]) -> list[Trial]:
     return best + mild + [replace(trial, rounds=LONGER * ROUNDS) for trial in clip2]
 
 
-def _rule_1(lines: list[ClaimLine], scale: Scale, look: Look) -> Judgement:
-    near, fast, beside = [], [], []
+def _rule_1(lines: list[ClaimLine], scale: Scale, result_of: ResultOf) -> Judgement:
+    near, fast, remarks = [], [], []
     for fleet in FLEETS:
         here = [line for line in lines if line.trial.stragglers == fleet]
         short = [line for line in here if line.trial.rounds == ROUNDS]
@@ -172,8 +172,8 @@ def _rule_1(lines: list[ClaimLine], scale: Scale, look: Look) -> Judgement:
             Check(f"{fleet}: at least {FASTER[fleet] / 2:g} times less time ({times:.0f})", times >= FASTER[fleet] / 2)
         )
         long = next(line for line in here if line.trial.rounds != ROUNDS)
-        beside.append(f"{fleet} {long} in {sync.time / long.time:.0f} times less time")
-    remark = f"Clip² with {LONGER} times the rounds: {'; '.join(beside)}"
+        remarks.append(f"{fleet} {long} in {sync.time / long.time:.0f} times less time")
+    remark = f"Clip² with {LONGER} times the rounds: {'; '.join(remarks)}"
     return near + fast, all(check.holds for check in fast), remark
 
 
@@ -192,7 +192,7 @@ TRIALS_2 = [
 ]
 
 
-def _rule_2(lines: list[ClaimLine], scale: Scale, look: Look) -> Judgement:
+def _rule_2(lines: list[ClaimLine], scale: Scale, result_of: ResultOf) -> Judgement:
     checks, part = [], False
     for i, setting in enumerate(HARD):
         sync, client, server, clip2 = lines[4 * i : 4 * i + 4]
@@ -219,9 +219,11 @@ FIELD = tuple(trial for method in PAIR for trial in Tuned(Trial(method), WIDE).t
 """The grid, for both methods."""
 
 
-def _rule_3(lines: list[ClaimLine], scale: Scale, look: Look) -> Judgement:
+def _rule_3(lines: list[ClaimLine], scale: Scale, result_of: ResultOf) -> Judgement:
     plain, downplayed = lines[::2], lines[1::2]
-    works = {trial: (result.accuracy or 0.0) >= WORKS for trial in FIELD if (result := look(trial, scale.seeds[0]))}
+    works = {
+        trial: (result.accuracy or 0.0) >= WORKS for trial in FIELD if (result := result_of(trial, scale.seeds[0]))
+    }
     share = {name: mean(works[trial] for trial in works if trial.method == name) for name in PAIR}
     wider = share["SD-SGDClip"] > share["SGDClip"]
     fails, works_too = (", ".join(map(str, scores)) for scores in (plain, downplayed))
@@ -243,7 +245,7 @@ TRIALS_4 = [Trial(name, "server", fleet, 1).at(**ALONE[name]) for fleet in FLEET
 SMALLER_4 = [Trial("SGDClip", "server", fleet, 1).at(lr=lr) for fleet in FLEETS for lr in (0.1, 0.3)]
 
 
-def _rule_4(lines: list[ClaimLine], scale: Scale, look: Look) -> Judgement:
+def _rule_4(lines: list[ClaimLine], scale: Scale, result_of: ResultOf) -> Judgement:
     main, smaller = lines[: len(TRIALS_4)], _best(lines[len(TRIALS_4) :])
     of = {name: [line for line in main if line.trial.method == name] for name in ALONE}
     collapsed = [
@@ -271,7 +273,7 @@ def _trials_5(scale: Scale, best: list[Trial]) -> list[Trial]:
     ]
 
 
-def _rule_5(lines: list[ClaimLine], scale: Scale, look: Look) -> Judgement:
+def _rule_5(lines: list[ClaimLine], scale: Scale, result_of: ResultOf) -> Judgement:
     many, last = len(scale.buffers), scale.buffers[-1]
     rows = [lines[i : i + many] for i in range(0, len(lines), many)]
     helped, after = [], []
@@ -295,7 +297,7 @@ def _trials_6(scale: Scale, best: list[Trial]) -> list[Trial]:
     return [Trial(name, mode, fleet).at(**FIXED[name]) for fleet in scale.fleets for name in FIXED for mode in modes]
 
 
-def _rule_6(lines: list[ClaimLine], scale: Scale, look: Look) -> Judgement:
+def _rule_6(lines: list[ClaimLine], scale: Scale, result_of: ResultOf) -> Judgement:
     pairs = list(zip(lines[::2], lines[1::2], strict=True))
     gaps = [abs(server.accuracy - client.accuracy) for server, client in pairs]
     times = [server.time / client.time for server, client in pairs]
@@ -319,8 +321,8 @@ def _rivals(scale: Scale) -> list[Tuned]:
     ]
 
 
-def _rule_7(lines: list[ClaimLine], scale: Scale, look: Look) -> Judgement:
-    checks, beside = [], []
+def _rule_7(lines: list[ClaimLine], scale: Scale, result_of: ResultOf) -> Judgement:
+    checks, remarks = [], []
     for fleet in scale.fleets:
         of = {line.trial.method: line for line in lines if line.trial.stragglers == fleet}
         rival = _best(of[name] for name in THEIRS)
@@ -329,8 +331,8 @@ def _rule_7(lines: list[ClaimLine], scale: Scale, look: Look) -> Judgement:
             checks.append(Check(says, of[name].accuracy > rival.accuracy))
         other = min((of[name] for name in THEIRS), key=lambda line: line.accuracy)
         helped = ", ".join(f"{name.removesuffix(', clipped')} {of[name]}" for name in HELPED)
-        beside.append(f"{fleet}: {other.trial.method} {other}; with our local clip {helped}")
-    return checks, any(check.holds for check in checks), "; ".join(beside)
+        remarks.append(f"{fleet}: {other.trial.method} {other}; with our local clip {helped}")
+    return checks, any(check.holds for check in checks), "; ".join(remarks)
 
 
 CLAIMS = (

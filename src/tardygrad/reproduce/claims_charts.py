@@ -12,7 +12,7 @@ from tardygrad.report.theme import image_style, line_legend, method_colours
 from tardygrad.reproduce import paper
 from tardygrad.reproduce.accuracy_plot import AccuracyPlot, accuracy_row
 from tardygrad.reproduce.claims import FIELD, HARD, PAIR, PLACES, WORKS, Claim, ClaimLine, Finding, Scale
-from tardygrad.reproduce.trials import FLEETS, Look, Trial
+from tardygrad.reproduce.trials import FLEETS, ResultOf, Trial
 
 _TIME = alt.X("time:Q", title="simulated time (seconds)", scale=alt.Scale(type="log", nice=False))
 _ROUND = alt.X("round:Q", title="rounds")
@@ -20,16 +20,16 @@ _LOSS = alt.Y("loss:Q", title="test loss", scale=alt.Scale(type="log"))
 _ACCURACY = alt.Y("accuracy:Q", title="test accuracy (%)", scale=alt.Scale(domain=[0, 100]))
 
 
-def picture(claim: Claim, finding: Finding, look: Look, scale: Scale) -> Any:
+def picture(claim: Claim, finding: Finding, result_of: ResultOf, scale: Scale) -> Any:
     """The picture of a claim."""
     draw = {1: _waiting, 2: _hard, 3: _wider, 4: _dots, 5: _buffers, 6: _dots, 7: _dots}[claim.number]
-    return image_style(draw(finding.lines, look, scale))
+    return image_style(draw(finding.lines, result_of, scale))
 
 
-def curve(look: Look, trial: Trial, scale: Scale) -> list[dict[str, Any]]:
+def curve(result_of: ResultOf, trial: Trial, scale: Scale) -> list[dict[str, Any]]:
     """A trial's evaluations, mean over the seeds; no loss where that of a seed is not finite."""
     points = []
-    for evaluated in zip(*(result.curve for seed in scale.seeds if (result := look(trial, seed))), strict=False):
+    for evaluated in zip(*(result.curve for seed in scale.seeds if (result := result_of(trial, seed))), strict=False):
         rounds, times, losses, scores = zip(*evaluated, strict=True)
         known = [loss for loss in losses if loss is not None]
         points.append(
@@ -45,8 +45,8 @@ def curve(look: Look, trial: Trial, scale: Scale) -> list[dict[str, Any]]:
     return points
 
 
-def _curves(trials: list[Trial], look: Look, scale: Scale) -> Any:
-    points = [point for trial in trials for point in curve(look, trial, scale)]
+def _curves(trials: list[Trial], result_of: ResultOf, scale: Scale) -> Any:
+    points = [point for trial in trials for point in curve(result_of, trial, scale)]
     return _lines(points, [trial.label for trial in trials])
 
 
@@ -65,40 +65,40 @@ def _lines(points: list[dict[str, Any]], labels: Iterable[str]) -> Any:
     )
 
 
-def _waiting(lines: list[ClaimLine], look: Look, scale: Scale) -> Any:
+def _waiting(lines: list[ClaimLine], result_of: ResultOf, scale: Scale) -> Any:
     sides = []
     for fleet in FLEETS:
         of_fleet = [line.trial for line in lines if line.trial.stragglers == fleet]
         here = [trial for trial in of_fleet if trial.rounds == lines[0].trial.rounds]
-        chart = _curves(here, look, scale).encode(x=_TIME, y=_ACCURACY)
+        chart = _curves(here, result_of, scale).encode(x=_TIME, y=_ACCURACY)
         sides.append(chart.properties(title=f"{fleet} stragglers"))
     return alt.hconcat(*sides)
 
 
-def _hard(lines: list[ClaimLine], look: Look, scale: Scale) -> Any:
+def _hard(lines: list[ClaimLine], result_of: ResultOf, scale: Scale) -> Any:
     rows = []
     for i, setting in enumerate(HARD):
         trials = [line.trial for line in lines[4 * i : 4 * i + 4]]
-        chart = _curves(trials, look, scale).encode(y=_LOSS).properties(height=200)
+        chart = _curves(trials, result_of, scale).encode(y=_LOSS).properties(height=200)
         title = f"η = {setting['lr']:g} (dashed: server-centric)"
         rows.append(alt.hconcat(chart.encode(x=_ROUND).properties(title=title), chart.encode(x=_TIME)))
     return alt.vconcat(*rows)
 
 
-def _wider(lines: list[ClaimLine], look: Look, scale: Scale) -> Any:
+def _wider(lines: list[ClaimLine], result_of: ResultOf, scale: Scale) -> Any:
     """Three settings, and the grid."""
     sides = []
     for i, place in enumerate(PLACES):
         trials = [line.trial for line in lines[2 * i : 2 * i + 2]]
-        chart = _curves(trials, look, scale).encode(x=_ROUND, y=_LOSS)
+        chart = _curves(trials, result_of, scale).encode(x=_ROUND, y=_LOSS)
         sides.append(chart.properties(width=230, height=200, title=f"η = {place['lr']:g}, η_ℓ = {place['local_lr']:g}"))
-    return alt.vconcat(alt.hconcat(*sides), alt.hconcat(*(_grid(look, scale, method) for method in PAIR)))
+    return alt.vconcat(alt.hconcat(*sides), alt.hconcat(*(_grid(result_of, scale, method) for method in PAIR)))
 
 
-def _grid(look: Look, scale: Scale, method: str) -> Any:
+def _grid(result_of: ResultOf, scale: Scale, method: str) -> Any:
     cells: list[dict[str, Any]] = []
     for trial in FIELD:
-        row = look(trial, scale.seeds[0])
+        row = result_of(trial, scale.seeds[0])
         if trial.method == method and row:
             score = row.accuracy or 0.0
             cells.append({**trial.settings, "accuracy": score, "text": f"{score:.0f}", "works": score >= WORKS})
@@ -114,7 +114,7 @@ def _grid(look: Look, scale: Scale, method: str) -> Any:
     return (heat + text).properties(width=300, height=160, title=title)
 
 
-def _dots(lines: list[ClaimLine], look: Look, scale: Scale) -> Any:
+def _dots(lines: list[ClaimLine], result_of: ResultOf, scale: Scale) -> Any:
     """Accuracies with their spread, and the paper's."""
     fleets = list(dict.fromkeys(line.trial.stragglers for line in lines))
     return alt.hconcat(*(_side([line for line in lines if line.trial.stragglers == fleet], fleet) for fleet in fleets))
@@ -143,7 +143,7 @@ def name(trial: Trial, among: list[ClaimLine]) -> str:
     return ", ".join(parts)
 
 
-def _buffers(lines: list[ClaimLine], look: Look, scale: Scale) -> Any:
+def _buffers(lines: list[ClaimLine], result_of: ResultOf, scale: Scale) -> Any:
     sides = []
     for fleet in dict.fromkeys(line.trial.stragglers for line in lines):
         here = [line for line in lines if line.trial.stragglers == fleet]

@@ -9,7 +9,7 @@ from tardygrad.reproduce import paper
 from tardygrad.reproduce.claims import Claim, ClaimLine, Finding, Scale, texts
 from tardygrad.reproduce.claims_charts import picture
 from tardygrad.reproduce.page import table
-from tardygrad.reproduce.trials import BUFFER, LOCAL_CLIP, LOCAL_LR, LOCAL_STEPS, ROUNDS, TASK, TUNING, Look
+from tardygrad.reproduce.trials import BUFFER, LOCAL_CLIP, LOCAL_LR, LOCAL_STEPS, ROUNDS, TASK, TUNING, ResultOf
 
 HEADINGS = (
     "method",
@@ -59,7 +59,7 @@ def text(findings: dict[Claim, Finding], scale: Scale, command: str) -> str:
             (
                 (
                     f"[{claim.number}](#claim-{claim.number}). {words[str(claim.number)]['says']}",
-                    f"**{found.word}**",
+                    f"**{found.verdict}**",
                     "; ".join(check.says for check in found.checks if not check.holds) or "nothing",
                 )
                 for claim, found in findings.items()
@@ -73,16 +73,16 @@ def text(findings: dict[Claim, Finding], scale: Scale, command: str) -> str:
             claim_words["says"],
             f"*Run:* {claim_words['setup']}",
             f"*Rule:* {claim_words['rule']}",
-            f"*Verdict:* **{found.word}**.",
+            f"*Verdict:* **{found.verdict}**.",
             "\n".join(f"- {'holds' if check.holds else '**fails**'}: {check.says}" for check in found.checks),
-            *([f"Also observed: {found.beside}."] if found.beside else []),
+            *([f"Also observed: {found.remarks}."] if found.remarks else []),
             f"![Claim {claim.number}: {claim_words['says']}](images/claim-{claim.number}.svg)",
             table(HEADINGS, map(row, found.lines)),
         ]
     return "\n\n".join(parts)
 
 
-def draw(folder: Path, findings: dict[Claim, Finding], look: Look, scale: Scale) -> None:
+def draw(folder: Path, findings: dict[Claim, Finding], result_of: ResultOf, scale: Scale) -> None:
     """Write every claim's picture."""
     for claim, found in findings.items():
-        write(picture(claim, found, look, scale), folder / f"claim-{claim.number}.svg")
+        write(picture(claim, found, result_of, scale), folder / f"claim-{claim.number}.svg")

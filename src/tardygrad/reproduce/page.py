@@ -10,17 +10,15 @@ from tardygrad.errors import Invalid
 from tardygrad.runs.record import replace, unwritable
 
 
-def put(page: Path, name: str, make: Callable[[str], str], *, new: str) -> None:
-    """Replace the text between the marks of a page with `make(text)`.
+def write_section(page: Path, name: str, write: Callable[[str], str]) -> None:
+    """Replace the text between the marks of a page with `write(text)`; a file that does not exist is created.
 
     Args:
-        page: the file.
         name: the command of `tardygrad reproduce`, which names the marks.
-        new: a whole page with the marks, for a file that does not exist.
     """
-    before, standing, after = parts(page, name, new)
+    before, text, after = split_page(page, name)
     begin, end = marks(name)
-    content = make(standing)
+    content = write(text)
     try:
         page.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -28,25 +26,26 @@ def put(page: Path, name: str, make: Callable[[str], str], *, new: str) -> None:
     replace(page, f"{before}{begin}\n\n{content.strip()}\n\n{end}{after}".encode())
 
 
-def parts(page: Path, name: str, new: str) -> tuple[str, str, str]:
+def split_page(page: Path, name: str) -> tuple[str, str, str]:
     """The text of a page before, between and after its marks; `Invalid` if it has none."""
-    text = new
-    if page.exists():
-        try:
-            text = page.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise Invalid(f"--page must be a text file, got {str(page)!r}: {error}.") from error
+    try:
+        text = page.read_text(encoding="utf-8") if page.exists() else new_page(name)
+    except (OSError, UnicodeDecodeError) as error:
+        raise Invalid(f"--page must be a text file, got {str(page)!r}: {error}.") from error
     begin, end = marks(name)
     before, begun, rest = text.partition(begin)
-    standing, ended, after = rest.partition(end)
+    between, ended, after = rest.partition(end)
     if not (begun and ended):
         rule = f"--page must be a new file or one with a place for the {name}"
         raise Invalid(f"{rule}, got {str(page)!r}. Put {begin} and {end} into it, each on a line of its own.")
-    return before, standing, after
+    return before, between, after
 
 
-def fresh() -> str:
-    """A page with a place for the clock, the timeline and the claims."""
+def new_page(name: str) -> str:
+    """A page with marks for these results; clock, timeline and claims share one."""
+    if name in ("tables", "baselines"):
+        title = "# Results" if name == "tables" else "# Baselines"
+        return "\n".join((title, "", *marks(name), ""))
     return files("tardygrad.reproduce").joinpath("page.md").read_text(encoding="utf-8")
 
 

@@ -70,9 +70,9 @@ class Table:
             trials += [trial._replace(seed=seed) for trial in best for seed in range(1, self.seeds)]
         return [self.experiment.run(trial, places, workers) for trial in trials]
 
-    def look(self, trial: Trial) -> Result | None:
+    def result(self, trial: Trial) -> Result | None:
         """The result of a trial, if it is done."""
-        return self.store.look(self.experiment.run(trial, {}))
+        return self.store.result(self.experiment.run(trial, {}))
 
     def clips(self) -> tuple[float, float] | None:
         """The thresholds of the best synchronous Clip²; None while the sweep is not done."""
@@ -85,17 +85,17 @@ class Table:
         lines = []
         for cell in self.experiment.cells:
             grid = self.experiment.grid(cell, clips) if clips else []
-            done = sum(self.look(trial) is not None for trial in grid)
+            done = sum(self.result(trial) is not None for trial in grid)
             line = CellLine(cell, LABELS[cell.method], done, *paper[cell])
             if best := self._best(grid):
-                results = [result for seed in range(self.seeds) if (result := self.look(best._replace(seed=seed)))]
+                results = [result for seed in range(self.seeds) if (result := self.result(best._replace(seed=seed)))]
                 line = line._replace(best=best, **_over_seeds(results))
             lines.append(line)
         return lines
 
     def _best(self, trials: list[Trial]) -> Trial | None:
         """The trial with the highest score, then the lowest loss; diverged ones rank last. None: some are not done."""
-        results = [result for trial in trials if (result := self.look(trial))]
+        results = [result for trial in trials if (result := self.result(trial))]
         if not trials or len(results) < len(trials):
             return None
         worst = -math.inf

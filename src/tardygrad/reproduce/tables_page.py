@@ -10,7 +10,7 @@ from typing import Any
 import altair as alt
 
 from tardygrad.report import theme
-from tardygrad.reproduce.page import marks, put, table
+from tardygrad.reproduce.page import table, write_section
 from tardygrad.reproduce.paper import LABELS
 from tardygrad.reproduce.tables import CellLine, Table
 from tardygrad.reproduce.trials import FLEETS
@@ -24,12 +24,11 @@ def write(page: Path, tables: list[Table]) -> None:
     The text of an experiment without any run here is kept.
     """
 
-    def sections(standing: str) -> str:
-        old = {part.split("`")[1]: part.rstrip() + "\n" for part in re.split(r"(?m)^(?=## `)", standing)[1:]}
+    def sections(text: str) -> str:
+        old = {part.split("`")[1]: part.rstrip() + "\n" for part in re.split(r"(?m)^(?=## `)", text)[1:]}
         return "\n".join(_section(each) or old.get(each.name) or _not_run(each) for each in tables)
 
-    begin, end = marks("tables")
-    put(page, "tables", sections, new=f"# Results\n\n{begin}\n{end}\n")
+    write_section(page, "tables", sections)
     for each in tables:
         if all(line.best for line in each.lines()):
             theme.write(_curves(each), page.parent / _picture(each))
@@ -105,7 +104,7 @@ def _trials(one: Table, clips: tuple[float, float]) -> str:
     rows = []
     for cell in one.experiment.cells:
         if cell.stragglers == "large":
-            results = [one.look(trial) for trial in one.experiment.grid(cell, clips)]
+            results = [one.result(trial) for trial in one.experiment.grid(cell, clips)]
             scores = ("" if result is None else _score(result.accuracy) for result in results)
             rows.append((cell.mode, LABELS[cell.method], *scores))
     return table(("mode", "method", *(f"{lr:g}, {local_lr:g}" for lr, local_lr in one.experiment.rates)), rows)
@@ -128,7 +127,7 @@ def _curves(one: Table) -> Any:
     points = [
         {"method": line.label, "mode": line.cell.mode, "fleet": line.cell.stragglers, "time": time, "score": score}
         for line in one.lines()
-        if line.best and line.cell.mode != "server" and (result := one.look(line.best))
+        if line.best and line.cell.mode != "server" and (result := one.result(line.best))
         for _, time, _, score in result.curve
         if score is not None
     ]

@@ -93,7 +93,7 @@ def claim_run(
     return Run(f"{label}-{stragglers}", tables)
 
 
-Look = Callable[[Trial, int], Result | None]
+ResultOf = Callable[[Trial, int], Result | None]
 """The result of a trial with a seed; None if it has not been run."""
 
 
@@ -114,9 +114,9 @@ class Tuned:
         for values in product(*self.grid.values()):
             yield self.trial.at(**dict(zip(self.grid, values, strict=True)))
 
-    def best(self, look: Look) -> Trial | None:
+    def best(self, result_of: ResultOf) -> Trial | None:
         """The trial with the best settings; None while a result is missing."""
-        found = {trial: result for trial in self.trials() if (result := look(trial, TUNING))}
+        found = {trial: result for trial in self.trials() if (result := result_of(trial, TUNING))}
         if len(found) < prod(map(len, self.grid.values())):
             return None
         scores = {trial: -1.0 if result.accuracy is None else result.accuracy for trial, result in found.items()}

@@ -58,7 +58,7 @@ class Store:
         self.tasks = TaskCache()
         self._known: dict[Path, Result] = {}
 
-    def look(self, run: Run) -> Result | None:
+    def result(self, run: Run) -> Result | None:
         """The result of a run; None if it is missing or its file is damaged."""
         path = self.path(run)
         if path not in self._known:
@@ -77,9 +77,9 @@ class Store:
 
     def missing(self, runs: Iterable[Run]) -> list[Run]:
         """The runs that have no result yet, each once."""
-        return list({self.path(run): run for run in runs if self.look(run) is None}.values())
+        return list({self.path(run): run for run in runs if self.result(run) is None}.values())
 
-    def make(self, runs: Iterable[Run], jobs: int) -> Iterator[Path]:
+    def run_missing(self, runs: Iterable[Run], jobs: int) -> Iterator[Path]:
         """Run the missing ones in `jobs` processes and yield each file when it is written."""
         context = mp.get_context("fork")  # so that the processes share the task if it is built already
         with exclusive(self.folder), ProcessPoolExecutor(jobs, context, _begin, (self.tasks,)) as pool:

@@ -11,12 +11,10 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import cast
 
 import pytest
 
 from tardygrad.cli.session import Signals
-from tardygrad.runs.run import Run
 from tests.cli.conftest import Command
 
 LONG = ["small.toml", "task.dimension=3000", "run.checkpoint_every=7", "run.evaluate_every=50"]
@@ -73,15 +71,8 @@ def test_a_stopped_run_says_how_to_go_on_and_does(
 
 def test_the_second_signal_kills() -> None:
     stopped: list[str] = []
-
-    class Going:
-        status = "running"
-
-        def stop(self) -> None:
-            stopped.append(self.status)
-
     before = signal.getsignal(signal.SIGINT)
-    with Signals(cast(Run, Going())) as signals:
+    with Signals(lambda: stopped.append("running")) as signals:
         signal.raise_signal(signal.SIGINT)
         assert (signals.came, stopped) == (signal.SIGINT, ["running"])
         assert signal.getsignal(signal.SIGINT) == signal.getsignal(signal.SIGTERM) == signal.SIG_DFL

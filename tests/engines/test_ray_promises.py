@@ -436,7 +436,7 @@ def test_sigterm_while_an_evaluation_beside_the_training_takes_long(cluster: Any
 
     with tg.RayPool(task, method, workers=1, cpus_per_worker=0.0) as pool:
         run = tg.begin(method, task, pool, **settings)
-        with Signals(run) as signals:
+        with Signals(run.stop) as signals:
             threading.Thread(target=tell).start()
             go(run)
         assert (signals.came, run.status, run.server.round) == (signal.SIGTERM, "stopped", 5)

@@ -67,7 +67,7 @@ def _run(label: str, folder: Path, changes: list[str]) -> runs.Run:
             settings: runs.Settings = {**loaded.run.settings(), "out": out}
             run = runs.begin(built.method, built.task, pool, spec=loaded.resolved(), **settings)
             say(f"{label}: {run.server.method}")
-            with Signals(run) as signals:
+            with Signals(run.stop) as signals:
                 for _ in round_progress(run.go(), done=0, rounds=loaded.run.rounds):
                     pass
     if signals.came is not None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from contextlib import nullcontext, suppress
-from pathlib import Path
-from typing import TYPE_CHECKING
 
+import torch
 import typer
+from torch import Tensor
 
 from tardygrad.cli.output import round_progress, show, show_json
-from tardygrad.cli.run import recorded_spec, run_dir
+from tardygrad.cli.run import final_model, recorded_spec, run_dir
 from tardygrad.cli.session import torch_threads
 from tardygrad.engines.scripted import ScriptedPool
 from tardygrad.errors import Diverged, Invalid, RecordError
@@ -18,9 +18,6 @@ from tardygrad.runs import run as runs
 from tardygrad.runs.events import read_checked, script_line
 from tardygrad.runs.record import Row, read_json, reading_record
 from tardygrad_command import commands
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def replay(options: commands.Replay) -> None:
@@ -30,8 +27,7 @@ def replay(options: commands.Replay) -> None:
     recorded = read_json(path / "spec.json")
     if not (path / "model.safetensors").exists() or not (path / "summary.json").exists():
         raise Invalid(f"a replay needs a finished run, got {folder!r}. Continue it with: tardygrad resume {folder}")
-    with reading_record(path):
-        rounds = int(read_json(path / "summary.json")["rounds"])
+    model, rounds = final_model(path)
     if rounds < 1:
         raise Invalid(f"a replay needs a run with at least one round, got {folder!r} with none.")
     loaded = recorded_spec(folder, recorded, [])
@@ -50,7 +46,7 @@ def replay(options: commands.Replay) -> None:
                     pass
         for _ in events:  # what came after the last round
             pass
-    difference = _difference(path / "model.safetensors", run)
+    difference = _difference(model, run, folder)
     same = difference == 0.0
     if options.json:
         show_json({"run": folder, "rounds": rounds, "same": same, "difference": difference, "changed": changed})
@@ -65,20 +61,12 @@ def replay(options: commands.Replay) -> None:
         raise typer.Exit(1)
 
 
-def _difference(path: Path, run: runs.Run) -> float:
+def _difference(recorded: dict[str, Tensor], run: runs.Run, folder: str) -> float:
     """The largest difference between two models, zero only if they have the same bits."""
-    import torch
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        recorded = load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise RecordError(f"{str(path)!r} cannot be read: {error}.") from error
     module_buffers = run.server.module_buffers
     ours: dict[str, Tensor] = {"x": run.x} | (module_buffers._asdict() if module_buffers else {})
     if {name: tensor.shape for name, tensor in ours.items()} != {name: t.shape for name, t in recorded.items()}:
-        raise RecordError(f"{str(path)!r} holds another model than its spec says: the record is damaged.")
+        raise RecordError(f"the model in {folder!r} is not the one of its spec: the record is damaged.")
     pairs = [(tensor, recorded[name]) for name, tensor in ours.items()]
     if all(torch.equal(a.view(torch.uint8), b.view(torch.uint8)) for a, b in pairs):
         return 0.0

@@ -6,6 +6,10 @@ from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
 from tardygrad.cli.output import say
 from tardygrad.cli.session import crowded, print_summary, run_to_end, started
 from tardygrad.errors import Invalid, RecordError
@@ -93,6 +97,17 @@ def recorded_spec(folder: str, recorded: Row, overrides: list[str]) -> spec.Spec
                 raise Invalid(f"resuming a run may only change {keys}, got {text!r}. Start a new run instead.")
             spec.override(tables, text)
         return spec.parse(tables, Path(folder).name)
+
+
+def final_model(folder: Path) -> tuple[dict[str, Tensor], int]:
+    """The tensors of a finished run's model, and its number of rounds."""
+    path = folder / "model.safetensors"
+    try:
+        tensors = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise RecordError(f"{str(path)!r} cannot be read: {error}.") from error
+    with reading_record(folder):
+        return tensors, int(read_json(folder / "summary.json")["rounds"])
 
 
 def new_run_dir(name: str) -> Path:

@@ -6,10 +6,9 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from types import FrameType
-from typing import Protocol
 
 import torch
 import typer
@@ -62,7 +61,7 @@ def started(loaded: Spec, max_memory: str | None) -> Iterator[tuple[Built, Pool,
         engine_pool = built.pool()
         if (startup := engine_pool.features.startup) and not sys.stderr.isatty():
             say(startup)
-        with Signals(NotStarted()) as signals, waiting(f"starting the engine {built.engine.kind}"):
+        with Signals(_abort) as signals, waiting(f"starting the engine {built.engine.kind}"):
             try:
                 pool = stack.enter_context(engine_pool)
             finally:
@@ -85,24 +84,16 @@ def crowded(run: Run) -> str:
     return f"\n{places} clients share {plural(workers, 'worker')}: jobs wait, and updates get stale. {fix}"
 
 
-class Stoppable(Protocol):
-    """A run or a sweep."""
-
-    def stop(self) -> None: ...
-
-
-class NotStarted:
-    """Placeholder before the run exists: a signal aborts."""
-
-    def stop(self) -> None:
-        raise KeyboardInterrupt
+def _abort() -> None:
+    """What a signal does before the run exists."""
+    raise KeyboardInterrupt
 
 
 class Signals:
-    """The first Ctrl-C or SIGTERM stops a run at its next message, with a checkpoint; the second kills the process."""
+    """The first Ctrl-C or SIGTERM calls `stop` (a run stops with a checkpoint); the second kills the process."""
 
-    def __init__(self, run: Stoppable) -> None:
-        self.run = run
+    def __init__(self, stop: Callable[[], None]) -> None:
+        self.stop = stop
         self.came: int | None = None
 
     def __enter__(self) -> Signals:
@@ -120,13 +111,13 @@ class Signals:
             signal.signal(each, signal.SIG_DFL)
         if sys.stderr.isatty():
             os.write(sys.stderr.fileno(), b"\x1b[?25h")  # show the cursor again, which the bar hides
-        self.run.stop()
+        self.stop()
 
 
 def run_to_end(run: Run, out: str, *, json: bool, track: Sequence[str] = ()) -> None:
     """Run until the end or a signal, with progress and trackers, and print the summary."""
     try:
-        with Signals(run) as signals:
+        with Signals(run.stop) as signals:
             rows = tracked(run, track) if track else run.go()
             for _ in round_progress(rows, done=run.server.round, rounds=run.settings["rounds"]):
                 pass

@@ -51,7 +51,7 @@ def sweep(options: commands.Sweep) -> None:
             values.extend([] if result["value"] is None else [result["value"]])
             return f"best {(max if config.best == 'accuracy' else min)(values):.4g}" if values else ""
 
-        with Signals(runner) as signals:
+        with Signals(runner.stop) as signals:
             for _ in progress(runner.go(), best_so_far, what="trial", total=config.trials, done=done):
                 pass
     _show(read(folder), folder, json=options.json)

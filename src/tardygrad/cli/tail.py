@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tardygrad.cli.output import counted, show, show_json, show_table, waiting, writable
+from tardygrad.cli.run import final_model
 from tardygrad.cli.session import build, torch_threads
 from tardygrad.core.messages import ModuleBuffers
 from tardygrad.core.schedules import lift
-from tardygrad.errors import Invalid, RecordError
-from tardygrad.runs.record import read_json, reading_record
+from tardygrad.errors import Invalid
 from tardygrad.spec import spec
 from tardygrad.tail.estimate import Tail
 from tardygrad.tail.probe import CLIPPED, Layer, Probe, gradients, sampling, summarise
@@ -66,16 +66,7 @@ def tail(options: commands.Tail) -> None:
 
 def _model(folder: Path, x: Vector, module_buffers: ModuleBuffers | None) -> tuple[Vector, ModuleBuffers | None, int]:
     """The final model of a run, and its round."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    path = folder / "model.safetensors"
-    try:
-        tensors = load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise RecordError(f"{str(path)!r} cannot be read: {error}.") from error
-    with reading_record(folder):
-        round = int(read_json(folder / "summary.json")["rounds"])
+    tensors, round = final_model(folder)
     wanted = {"x": x} | (module_buffers._asdict() if module_buffers else {})
     if {n: (t.shape, t.dtype) for n, t in tensors.items()} != {n: (t.shape, t.dtype) for n, t in wanted.items()}:
         raise Invalid(f"the model in {str(folder)!r} must have the shape of the task's model. Do not change [task].")

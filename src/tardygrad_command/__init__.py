@@ -66,7 +66,7 @@ def _usage(error: click.ClickException, argv: list[str]) -> str:
 
     context = error.ctx if isinstance(error, click.UsageError) else None
     if isinstance(error, click.NoSuchOption) and context:
-        fix = as_override(error.option_name, argv, verb=context.info_name or "")
+        fix = as_override(error.option_name, argv, context.info_name or "")
         if fix:
             return f"`{error.option_name}` is not an option; set it as {fix}."
     path = context.command_path if context else "tardygrad"

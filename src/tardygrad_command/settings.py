@@ -6,16 +6,16 @@ import json
 from itertools import pairwise
 from pathlib import Path
 
-VERBS = ("run", "resume", "plan", "sweep", "tail")  # those that take overrides
+COMMANDS = ("run", "resume", "plan", "sweep", "tail")  # those that take overrides
 
 
-def as_override(option: str, argv: list[str], verb: str) -> str:
+def as_override(option: str, argv: list[str], command: str) -> str:
     """The override that an unknown option stands for, or an empty string.
 
     >>> as_override("--rounds", ["run", "digits", "--rounds", "100"], "run")
     '`run.rounds=100`'
     """
-    if verb not in VERBS:
+    if command not in COMMANDS:
         return ""
     table, _, name = option.lstrip("-").replace("-", "_").rpartition(".")
     after = [value for word, value in pairwise([*argv, "VALUE"]) if word == option]

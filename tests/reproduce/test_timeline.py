@@ -19,13 +19,13 @@ def test_clients_are_never_in_two_places(mode: str) -> None:
         assert bars[0][0] == 0.0
         assert bars[-1][1] == END
         assert all(end == begin for (_, end), (begin, _) in pairwise(bars)), "no gap, no overlap"
-    assert all(len(moment.clients) == BUFFER for moment in one.moments)
+    assert all(len(moment.clients) == BUFFER for moment in one.models)
 
 
 def test_server_centric_clients_wait_and_client_centric_ones_do_not() -> None:
     waits = {mode: sum(bar.end - bar.begin for bar in timeline(mode).bars if bar.round is None) for mode in MODES}
     assert waits["server"] > 0 == waits["client"]
-    made = {mode: timeline(mode).moments for mode in MODES}
+    made = {mode: timeline(mode).models for mode in MODES}
     assert len(made["client"]) > len(made["server"])
     assert [moment.time for moment in made["server"]][:3] == [3.0, 6.0, 8.0]
     assert made["client"][1].clients == (0, 0), "one client twice in a round"

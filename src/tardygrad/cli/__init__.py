@@ -1,1 +1,1 @@
-"""The code of the verbs, one file for each group. `tardygrad_command` declares their options and calls them."""
+"""The code of the commands, one file for each group. `tardygrad_command` declares their options and calls them."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tardygrad.cli.output import show, show_json, show_table, waiting
+from tardygrad.cli.output import as_objects, show, show_json, show_table, waiting
 from tardygrad.cli.run import run_dir
 from tardygrad.cli.session import torch_threads
 from tardygrad.runs.run import plural
@@ -16,8 +16,7 @@ def doctor(options: commands.Doctor) -> None:
     with torch_threads(1), waiting("examining the run"):
         seen = examine(run_dir(options.folder), probed=options.probe)
     if options.json:
-        findings = [finding._asdict() for finding in seen.findings]
-        show_json(seen._asdict() | {"healthy": seen.healthy, "findings": findings})
+        show_json(as_objects(seen) | {"healthy": seen.healthy})
         return
     show(f"{seen.method}: {seen.status} after {plural(seen.rounds, 'round')}, {seen.time:g} s on the clock")
     rows: list[tuple[str, str]] = []

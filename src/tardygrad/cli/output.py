@@ -36,6 +36,14 @@ def show_json(value: Any) -> None:
     typer.echo(json.dumps(plain(value), allow_nan=False, ensure_ascii=False, indent=2))
 
 
+def as_objects(value: Any) -> Any:
+    """The value with named tuples as dictionaries, at any depth."""
+    value = value._asdict() if hasattr(value, "_asdict") else value
+    if isinstance(value, dict):
+        return {name: as_objects(item) for name, item in value.items()}
+    return [as_objects(item) for item in value] if isinstance(value, list | tuple) else value
+
+
 def show_table(columns: Iterable[str], rows: Iterable[Iterable[str]], title: str = "", *, header: bool = True) -> None:
     """Print a table; a column whose name ends in > is aligned right."""
     heads = (Column(name.removesuffix(">"), justify="right" if name.endswith(">") else "left") for name in columns)

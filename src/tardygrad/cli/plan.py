@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tardygrad.cli.output import cell, counted, show_json, show_table
+from tardygrad.cli.output import as_objects, cell, counted, show_json, show_table
 from tardygrad.core.messages import Advanced, Lost, Taken, Update
 from tardygrad.doctor.clock_run import BusyTime
 from tardygrad.errors import Invalid
@@ -84,10 +84,7 @@ def plan(options: commands.Plan) -> None:
     if limit:
         planned.memory.check(limit)
     if options.json:
-        classes = {name: share._asdict() for name, share in planned.classes.items()}
-        parts = {name: part._asdict() for name, part in planned.memory.parts.items()}
-        memory = planned.memory._asdict() | {"parts": parts}
-        show_json(planned._asdict() | {"delay": planned.delay._asdict(), "classes": classes, "memory": memory})
+        show_json(as_objects(planned))
     else:
         _show(planned)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from tardygrad.cli.output import counted, say, show, show_json, show_table
+from tardygrad.cli.output import as_objects, counted, say, show, show_json, show_table
 from tardygrad.cli.session import torch_threads
 from tardygrad.errors import Invalid, nearest
 from tardygrad.runs.run import plural
@@ -29,7 +29,7 @@ def clock(options: commands.Clock) -> None:
     if options.page:
         write_section(Path(options.page), "clock", lambda _: markdown(cells, options.seeds))
     if options.json:
-        show_json({"seeds": options.seeds, "cells": [cell._asdict() for cell in cells]})
+        show_json({"seeds": options.seeds, "cells": as_objects(cells)})
         return
     show_table((*HEADINGS[:2], *_right(HEADINGS[2:])), map(row, cells))
 
@@ -47,11 +47,11 @@ def timeline(options: commands.Timeline) -> None:
         write_section(Path(options.page), "timeline", lambda _: markdown())
     lines = [simulated(mode) for mode in MODES]
     if options.json:
-        show_json({"figure": str(where), "modes": [line.plain() for line in lines]})
+        show_json({"figure": str(where), "modes": as_objects(lines)})
         return
     rows = []
     for line in lines:
-        for moment in line.moments:
+        for moment in line.models:
             clients, delays = (", ".join(map(str, numbers)) for numbers in (moment.named(), moment.delays))
             rows.append((MODES[line.mode], str(moment.round), f"{moment.time:g}", clients, delays))
     show_table(("mode", "round>", "at (s)>", "clients", "delays"), rows)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from tardygrad.cli.output import progress, say, show, show_json, show_table, waiting
+from tardygrad.cli.output import as_objects, progress, say, show, show_json, show_table, waiting
 from tardygrad.cli.run import new_run_dir
 from tardygrad.cli.session import Signals, torch_threads
 from tardygrad.errors import Invalid
@@ -63,13 +63,7 @@ def sweep(options: commands.Sweep) -> None:
 def _show(sweep: Sweep, folder: Path, *, json: bool) -> None:
     rows = groups(sweep)
     if json:
-        trials = [trial._asdict() for trial in sweep.trials]
-        found = {
-            **sweep._asdict(),
-            "trials": trials,
-            "groups": [_row(group) for group in rows],
-            "remark": remark(sweep),
-        }
+        found = {**as_objects(sweep), "groups": [_row(group) for group in rows], "remark": remark(sweep)}
         show_json({"out": str(folder), **found})
         return
     others = [name for name in ("pruned", "other") if any(getattr(group, name) for group in rows)]

@@ -11,7 +11,7 @@ from tardygrad.reproduce.accuracy_plot import AccuracyPlot, accuracy_row
 from tardygrad.reproduce.baseline_specs import BASELINES, CLIPPED, LESSONS
 from tardygrad.reproduce.baselines import BATCH, RANDOM, BaselineLine, Comparison
 from tardygrad.reproduce.page import table
-from tardygrad.reproduce.trials import BUFFER, LOCAL_STEPS, ROUNDS, TASK, TUNING
+from tardygrad.reproduce.trials import BUFFER, LOCAL_STEPS, ROUNDS, TASK, TASK_TEXT, TUNING
 from tardygrad.runs.run import plural
 
 PICTURE = "images/baselines.svg"
@@ -63,11 +63,10 @@ def verdicts(lines: list[BaselineLine]) -> list[str]:
 
 def text(comparison: Comparison, tables: list[list[BaselineLine]], command: str, skipped: str = "") -> str:
     """The section of a page."""
-    noise, seeds = TASK["noise"], comparison.seeds
+    seeds = comparison.seeds
     parts = [
-        f"Made by `{command}`. Task: {TASK['kind']}, {TASK['model']} of width {TASK['dim']}, with {noise['kind']} "
-        f"noise of tail {noise['tail']} and scale {noise['scale']} on every gradient, and the paper's fleets of "
-        f"{TASK['clients']} clients. Every method gets {ROUNDS * BUFFER:,} client updates of K = {LOCAL_STEPS} local "
+        f"Made by `{command}`. {TASK_TEXT}, and the paper's fleets of {TASK['clients']} clients. "
+        f"Every method gets {ROUNDS * BUFFER:,} client updates of K = {LOCAL_STEPS} local "
         f"steps each: {ROUNDS} rounds with M = {BUFFER}, or one round per update for methods without a buffer.",
         f"Every method is tuned with {plural(comparison.trials, 'trial')} on each fleet: {RANDOM} random ones, then "
         f"Optuna's TPE in batches of {BATCH}. A trial is scored by the test accuracy after the last round on seed "

@@ -9,7 +9,17 @@ from tardygrad.reproduce import paper
 from tardygrad.reproduce.claims import Claim, ClaimLine, Finding, Scale, texts
 from tardygrad.reproduce.claims_charts import picture
 from tardygrad.reproduce.page import table
-from tardygrad.reproduce.trials import BUFFER, LOCAL_CLIP, LOCAL_LR, LOCAL_STEPS, ROUNDS, TASK, TUNING, ResultOf
+from tardygrad.reproduce.trials import (
+    BUFFER,
+    LOCAL_CLIP,
+    LOCAL_LR,
+    LOCAL_STEPS,
+    ROUNDS,
+    TASK,
+    TASK_TEXT,
+    TUNING,
+    ResultOf,
+)
 
 HEADINGS = (
     "method",
@@ -45,12 +55,10 @@ def row(line: ClaimLine) -> tuple[str, ...]:
 
 def text(findings: dict[Claim, Finding], scale: Scale, command: str) -> str:
     """The section of a page."""
-    noise = TASK["noise"]
     words = texts()
     first, last = scale.seeds[0], scale.seeds[-1]
     parts = [
-        f"Made by `{command}`. Task: {TASK['kind']}, {TASK['model']} of width {TASK['dim']}, with "
-        f"{noise['kind']} noise of tail {noise['tail']} and scale {noise['scale']} on every gradient; "
+        f"Made by `{command}`. {TASK_TEXT}; "
         f"N = {TASK['clients']}, M = {BUFFER}, K = {LOCAL_STEPS}, T = {ROUNDS}, η_ℓ = {LOCAL_LR}, u = {LOCAL_CLIP} "
         "unless a table says otherwise. Accuracies are those after the last round, mean ± standard deviation over the "
         f"seeds {first} to {last}; settings were tuned on seed {TUNING}. Chance is 10 %.",

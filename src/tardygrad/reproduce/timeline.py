@@ -40,19 +40,11 @@ class Moment(NamedTuple):
 
 
 class Timeline(NamedTuple):
-    """The periods and moments of one mode."""
+    """The periods of one mode, and the moments when the server made a model."""
 
     mode: Mode
     bars: list[Bar]
-    moments: list[Moment]
-
-    def plain(self) -> dict[str, Any]:
-        """The same as JSON."""
-        return {
-            "mode": self.mode,
-            "bars": [bar._asdict() for bar in self.bars],
-            "models": [moment._asdict() for moment in self.moments],
-        }
+    models: list[Moment]
 
 
 def timeline(mode: Mode) -> Timeline:
@@ -60,7 +52,7 @@ def timeline(mode: Mode) -> Timeline:
     method = sgdclip(local_lr=0.0, local_clip=0.0, lr=0.0, buffer=BUFFER, local_steps=STEPS, mode=mode)
     fleet = Fleet(tuple(Group(f"client {i}", 1, Trace((seconds,))) for i, seconds in enumerate(SECONDS, 1)))
     bars: list[Bar] = []
-    moments: list[Moment] = []
+    models: list[Moment] = []
     begun: dict[int, tuple[float, int]] = {}
     waits: dict[int, float] = {}
     for now, message, happened, jobs in drive(*clock_only(method, fleet)):
@@ -72,19 +64,19 @@ def timeline(mode: Mode) -> Timeline:
             bars.append(Bar(message.client, since, now, s, delay))
             waits[message.client] = now
         if isinstance(happened, Advanced):
-            moments.append(Moment(now, happened.round, happened.clients, happened.delays))
+            models.append(Moment(now, happened.round, happened.clients, happened.delays))
         for job in jobs:
             if (since := waits.pop(job.client, now)) < now:
                 bars.append(Bar(job.client, since, now, None))
             begun[job.client] = now, job.round
     bars += [Bar(client, since, END, s) for client, (since, s) in begun.items()]
     bars += [Bar(client, since, END, None) for client, since in waits.items() if since < END]
-    return Timeline(mode, bars, moments)
+    return Timeline(mode, bars, models)
 
 
 def markdown() -> str:
     """The section of a page: the picture and its numbers."""
-    models = "; ".join(f"{MODES[mode]} {len(timeline(mode).moments)} models in {END:g} s" for mode in MODES)
+    models = "; ".join(f"{MODES[mode]} {len(timeline(mode).models)} models in {END:g} s" for mode in MODES)
     return (
         "![Bars of three clients at work, server- and client-centric](images/timeline.svg)\n\n"
         f"Jobs take the three clients {', '.join(f'{seconds:g}' for seconds in SECONDS)} s: "
@@ -129,7 +121,7 @@ def _side(side: Timeline) -> Any:
         for k in range(1, STEPS)
         if bar.begin + k * SECONDS[bar.client] / STEPS < bar.end
     ]
-    models = [{"time": moment.time, "model": f"x{_below(moment.round)}"} for moment in side.moments]
+    models = [{"time": moment.time, "model": f"x{_below(moment.round)}"} for moment in side.models]
     time = alt.X("begin:Q", title="time (seconds)", scale=alt.Scale(domain=[0, END], nice=False))
     client = alt.Y("client:N", title=None, sort=names, scale=alt.Scale(paddingInner=0.45))
     colour = alt.Color(

@@ -24,6 +24,10 @@ TASK: dict[str, Any] = {
     "dim": 32,
     "noise": {"kind": "student", "tail": 1.5, "scale": 0.02},
 }
+TASK_TEXT = (
+    f"Task: {TASK['kind']}, {TASK['model']} of width {TASK['dim']}, with {TASK['noise']['kind']} noise of tail "
+    f"{TASK['noise']['tail']} and scale {TASK['noise']['scale']} on every gradient"
+)
 ROUNDS, BUFFER, LOCAL_STEPS, LOCAL_LR, LOCAL_CLIP = 280, 4, 5, 0.3, 0.1
 TUNING = 0
 """The seed for tuning; no verdict uses it."""

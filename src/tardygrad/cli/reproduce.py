@@ -157,7 +157,7 @@ def baselines(options: commands.Baselines) -> None:
             say(f"{plural(left, 'run')} to do, stored in {out}")
         _run(comparison.store, comparison.wanted, options.jobs)
     if missing := comparison.missing():
-        found = "; ".join(f"{some} and {few} of {', '.join(whose)}" for (some, few), whose in missing.items())
+        found = "; ".join(f"{done[0]} and {done[1]} of {', '.join(which)}" for done, which in missing.items())
         needed = f"wanted {plural(trials, 'trial')} and {plural(seeds, 'seed')}, found {found}"
         raise Invalid(f"--read needs every run to be stored in {out!r}: {needed}. Leave out --read to run them.")
     tables = comparison.tables()

@@ -188,13 +188,13 @@ def _plural(reason: str, number: int) -> str:
 def _show_fit(fitted: FittedFleet) -> None:
     rows = []
     for name in dict.fromkeys(client.name for client in fitted.clients):
-        mine = [client for client in fitted.clients if client.name == name]
-        kinds = Counter(type(client.runtime).__name__.lower() for client in mine)
-        sources = Counter(str(client.source) for client in mine)
-        shares = [client.lost for client in mine if client.lost]
+        clients = [client for client in fitted.clients if client.name == name]
+        kinds = Counter(type(client.runtime).__name__.lower() for client in clients)
+        sources = Counter(str(client.source) for client in clients)
+        shares = [client.lost for client in clients if client.lost]
         lost = f"{plural(len(shares), 'client')}, {max(shares):.1%} of jobs at most" if shares else "none"
-        jobs = str(sum(client.jobs for client in mine))
-        rows.append((text(name, 40), str(len(mine)), jobs, _range(mine), _many(kinds), _many(sources), lost))
+        jobs = str(sum(client.jobs for client in clients))
+        rows.append((text(name, 40), str(len(clients)), jobs, _range(clients), _many(kinds), _many(sources), lost))
     show_table(("class", "clients>", "jobs>", "median s>", "runtime", "from", "lost"), rows)
 
 

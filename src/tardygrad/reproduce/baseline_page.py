@@ -25,13 +25,13 @@ def headings(line: BaselineLine) -> tuple[str, ...]:
 
 def row(line: BaselineLine, seeds: int) -> tuple[str, ...]:
     """The row of a line."""
-    some = f"{line.reached} of {seeds} seeds" if line.reached else "never"
+    partly = f"{line.reached} of {seeds} seeds" if line.reached else "never"
     return (
         line.trial.label,
         score(line),
         line.mark,
         f"{line.time:,.0f}",
-        some if line.reach is None else f"{line.reach:,.0f}",
+        partly if line.reach is None else f"{line.reach:,.0f}",
         ", ".join(f"{key} {value:g}" for key, value in line.trial.given),
         ", ".join(line.trial.edges()),
     )

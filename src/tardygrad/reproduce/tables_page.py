@@ -26,7 +26,7 @@ def write(page: Path, tables: list[Table]) -> None:
 
     def sections(text: str) -> str:
         old = {part.split("`")[1]: part.rstrip() + "\n" for part in re.split(r"(?m)^(?=## `)", text)[1:]}
-        return "\n".join(_section(each) or old.get(each.name) or _not_run(each) for each in tables)
+        return "\n".join(_section(each, old.get(each.name)) for each in tables)
 
     write_section(page, "tables", sections)
     for each in tables:
@@ -67,14 +67,10 @@ def verdicts(lines: list[CellLine]) -> list[str]:
     return found
 
 
-def _not_run(one: Table) -> str:
-    return f"## `{one.name}`\n\n{one.experiment.title}.\n\nNot run.\n"
-
-
-def _section(one: Table) -> str:
-    experiment, lines, clips = one.experiment, one.lines(), one.clips()
+def _section(runs: Table, old: str | None) -> str:
+    experiment, lines, clips = runs.experiment, runs.lines(), runs.clips()
     if not any(line.trials for line in lines):
-        return ""
+        return old or f"## `{runs.name}`\n\n{experiment.title}.\n\nNot run.\n"
     most = max(line.seeds for line in lines)
     seeds = f", mean ± standard deviation of {most} seeds" if most > 1 else ""
     thresholds = f"u = {clips[0]:g} and ũ = {clips[1]:g}" if clips else "not chosen yet"
@@ -82,7 +78,7 @@ def _section(one: Table) -> str:
     settings = ", ".join(f"{key}={value!r}" for key, value in experiment.settings.items())
     steps = ", ".join(f"{key}={value}" for key, value in experiment.how.items())
     text = [
-        f"## `{one.name}`",
+        f"## `{runs.name}`",
         f"{experiment.title}.",
         f"N = {experiment.clients}, T = {experiment.rounds}, {steps}; the task: {settings}. "
         f"Shown: test {experiment.score} in per cent after the last round{seeds}. "
@@ -90,51 +86,51 @@ def _section(one: Table) -> str:
         f"chosen by the best synchronous Clip²: {thresholds}.",
         table(HEADINGS, (row(line, len(experiment.rates)) for line in lines)),
         "\n".join(f"- {verdict}" for verdict in verdicts(lines)),
-        f"![Test {experiment.score} against simulated time]({_picture(one)})\n\n"
+        f"![Test {experiment.score} against simulated time]({_picture(runs)})\n\n"
         "The picture shows the first seed of the synchronous and the client-centric cells, with their best settings."
         if all(line.best for line in lines)
         else "",
-        f"Every trial with large stragglers, by (η, η_ℓ), first seed:\n\n{_trials(one, clips)}" if clips else "",
+        f"Every trial with large stragglers, by (η, η_ℓ), first seed:\n\n{_trials(runs, clips)}" if clips else "",
     ]
     return "\n\n".join(part for part in text if part) + "\n"
 
 
-def _trials(one: Table, clips: tuple[float, float]) -> str:
+def _trials(runs: Table, clips: tuple[float, float]) -> str:
     """The scores with every pair of rates, which show how wide the range is in which a method works."""
     rows = []
-    for cell in one.experiment.cells:
+    for cell in runs.experiment.cells:
         if cell.stragglers == "large":
-            results = [one.result(trial) for trial in one.experiment.grid(cell, clips)]
+            results = [runs.result(trial) for trial in runs.experiment.grid(cell, clips)]
             scores = ("" if result is None else _score(result.accuracy) for result in results)
             rows.append((cell.mode, LABELS[cell.method], *scores))
-    return table(("mode", "method", *(f"{lr:g}, {local_lr:g}" for lr, local_lr in one.experiment.rates)), rows)
+    return table(("mode", "method", *(f"{lr:g}, {local_lr:g}" for lr, local_lr in runs.experiment.rates)), rows)
 
 
 def _score(score: float | None) -> str:
     return "diverged" if score is None else f"{score:.1f}"
 
 
-def _picture(one: Table) -> str:
-    return f"images/tables-{one.name}.svg"
+def _picture(runs: Table) -> str:
+    return f"images/tables-{runs.name}.svg"
 
 
 def _set(values: tuple[float, ...]) -> str:
     return "{" + ", ".join(f"{value:g}" for value in values) + "}"
 
 
-def _curves(one: Table) -> Any:
+def _curves(runs: Table) -> Any:
     """The synchronous and client-centric cells with their best settings, first seed; the fleets side by side."""
     points = [
         {"method": line.label, "mode": line.cell.mode, "fleet": line.cell.stragglers, "time": time, "score": score}
-        for line in one.lines()
-        if line.best and line.cell.mode != "server" and (result := one.result(line.best))
+        for line in runs.lines()
+        if line.best and line.cell.mode != "server" and (result := runs.result(line.best))
         for _, time, _, score in result.curve
         if score is not None
     ]
     dashes = alt.Scale(domain=["client", "sync"], range=[[1, 0], [4, 2]])
     chart = theme.method_lines(points, list(LABELS.values())).encode(
         x=alt.X("time:Q", title="simulated time (seconds)", scale=alt.Scale(type="log", nice=False)),
-        y=alt.Y("score:Q", title=f"test {one.experiment.score} (%)", scale=alt.Scale(zero=False)),
+        y=alt.Y("score:Q", title=f"test {runs.experiment.score} (%)", scale=alt.Scale(zero=False)),
         strokeDash=alt.StrokeDash("mode:N", scale=dashes, legend=None),
     )
     sides = [

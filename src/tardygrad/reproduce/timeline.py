@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import altair as alt
+
 from tardygrad.core.messages import Advanced, Update
 from tardygrad.core.method import Mode
 from tardygrad.fleet import Fleet, Group, Trace
 from tardygrad.methods.sgdclip import sgdclip
+from tardygrad.report.theme import image_style
 from tardygrad.runs.loop import clock_only, drive
 
 MODES: dict[Mode, str] = {"server": "server-centric", "client": "client-centric"}
@@ -87,10 +90,6 @@ def markdown() -> str:
 
 def figure() -> Any:
     """Both modes side by side."""
-    import altair as alt
-
-    from tardygrad.report.theme import image_style
-
     caption = (
         "A bar is a job of K steps from the model named in it, p its delay; dashed: the server makes the next model."
     )
@@ -100,26 +99,17 @@ def figure() -> Any:
 
 
 def _side(side: Timeline) -> Any:
-    import altair as alt
-
     names = [f"client {i}" for i in range(1, len(SECONDS) + 1)]
     bars = [
-        {
-            "client": names[bar.client],
-            "begin": bar.begin,
-            "end": bar.end,
-            "does": "waits" if bar.round is None else "works",
-            "from": "" if bar.round is None else f"x{_below(bar.round)}",
-            "delay": "" if bar.delay is None else f"p = {bar.delay}",
-        }
-        for bar in side.bars
+        {"client": names[client], "begin": begin, "end": end, "does": "waits" if s is None else "works"}
+        | {"from": "" if s is None else f"x{_below(s)}", "delay": "" if p is None else f"p = {p}"}
+        for client, begin, end, s, p in side.bars
     ]
     steps = [
-        {"client": names[bar.client], "time": bar.begin + k * SECONDS[bar.client] / STEPS}
-        for bar in side.bars
-        if bar.round is not None
+        {"client": names[client], "time": at}
+        for client, begin, end, s, _ in side.bars
         for k in range(1, STEPS)
-        if bar.begin + k * SECONDS[bar.client] / STEPS < bar.end
+        if s is not None and (at := begin + k * SECONDS[client] / STEPS) < end
     ]
     models = [{"time": moment.time, "model": f"x{_below(moment.round)}"} for moment in side.models]
     time = alt.X("begin:Q", title="time (seconds)", scale=alt.Scale(domain=[0, END], nice=False))
@@ -137,11 +127,10 @@ def _side(side: Timeline) -> Any:
     start = text.mark_text(fontSize=12, align="left", dx=4).encode(x="begin:Q", y=client, text="from:N")
     late = text.mark_text(fontSize=10, align="right", dx=-2, dy=27, color="#444444")
     late = late.encode(x="end:Q", y=client, text="delay:N")
-    rules = (
-        alt.Chart({"values": models}).mark_rule(color="#D55E00", strokeDash=[4, 3], strokeWidth=1.5).encode(x="time:Q")
-    )
-    names_of = alt.Chart({"values": models}).mark_text(y=-9, color="#D55E00", fontSize=12, fontWeight="bold")
-    layers = alt.layer(work, ticks, rules, start, late, names_of.encode(x="time:Q", text="model:N"))
+    moments = alt.Chart({"values": models}).encode(x="time:Q")
+    rules = moments.mark_rule(color="#D55E00", strokeDash=[4, 3], strokeWidth=1.5)
+    labels = moments.mark_text(y=-9, color="#D55E00", fontSize=12, fontWeight="bold").encode(text="model:N")
+    layers = alt.layer(work, ticks, rules, start, late, labels)
     return layers.properties(
         width=460,
         height=200,

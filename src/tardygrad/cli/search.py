@@ -68,15 +68,10 @@ def find(spec: Spec, built: Built, options: commands.Plan) -> None:
     how = {"rounds": built.rounds, "parameters": built.task.parameters if run is None else 0, "seed": built.run.seed}
     tried = search(tries, fleet, bound=bound.delay, **how)
     found = ranked(list(counted(tried, total=len(tries), what="settings")))
-    if spec_path and fitted:
+    if figure_path:
+        theme.write(search_chart(found), figure_path)
+    if spec_path and fitted:  # last: it must not exist if the same command is to be repeated
         replace(spec_path, fitted_spec(spec, fitted.fleet, as_json=spec_path.suffix == ".json").encode())
-    try:
-        if figure_path:
-            theme.write(search_chart(found), figure_path)
-    except BaseException:
-        if spec_path:
-            spec_path.unlink(missing_ok=True)
-        raise
     files = {"figure": figure, "written": write}
     if options.json:
         show_json(_facts(built, found, bound, fitted) | files)

@@ -78,7 +78,7 @@ def examine(path: Path, *, probed: bool = False) -> Examined:
     with reading_record(path):
         what_if = WhatIf(history)
         found += [finding for check in CHECKS.values() if (finding := check(history, what_if))]
-    skipped = convergence_checks.skipped_checks(history)
+    skipped = convergence_checks.skipped_checks(history) | (set() if history.unknown else {"events"})
     checks = [name for name in CHECKS if name not in skipped] + ["noise"] * probed
     status = "running" if history.going else history.status
     return Examined(str(path), history.method, status, len(history.rounds), history.time, checks, in_order(found))

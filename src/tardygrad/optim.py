@@ -122,7 +122,7 @@ def _check(group: dict[str, Any]) -> None:
 def _step(params: list[Tensor], group: dict[str, Any]) -> None:
     grads = [-x.grad if group["maximize"] else x.grad for x in params if x.grad is not None]
     factors = _factors(grads, group["upper"], group["lower"]) if group["norm"] == "l2" else None
-    foreach = group["foreach"]
+    lr, foreach = group["lr"], group["foreach"]
     if foreach is None:
         foreach = all(x.device.type != "cpu" for x in params)
     lists: dict[Any, list[tuple[Tensor, Tensor]]] = defaultdict(list)
@@ -131,16 +131,12 @@ def _step(params: list[Tensor], group: dict[str, Any]) -> None:
     for pairs in lists.values():
         xs, gs = [x for x, _ in pairs], [g for _, g in pairs]
         moves = _scaled(gs, *factors) if factors else _clipped(gs, group)
-        _move(xs, moves, group["lr"], group["weight_decay"])
-
-
-def _move(params: list[Tensor], moves: tuple[Tensor, ...], lr: float | Tensor, decay: float) -> None:
-    if decay:
-        torch._foreach_mul_(params, 1 - lr * decay)
-    if isinstance(lr, Tensor):
-        torch._foreach_sub_(params, torch._foreach_mul(moves, lr))
-    else:
-        torch._foreach_add_(params, moves, alpha=-lr)
+        if group["weight_decay"]:
+            torch._foreach_mul_(xs, 1 - lr * group["weight_decay"])
+        if isinstance(lr, Tensor):
+            torch._foreach_sub_(xs, torch._foreach_mul(moves, lr))
+        else:
+            torch._foreach_add_(xs, moves, alpha=-lr)
 
 
 def _clipped(grads: list[Tensor], group: dict[str, Any]) -> tuple[Tensor, ...]:

@@ -1,4 +1,4 @@
-"""Methods: one short file each, citation first, every one a constructor of `tardygrad.Method`."""
+"""Methods: short files, citation first; every method is a constructor of `tardygrad.Method`."""
 
 from tardygrad.methods.clip2 import clip2 as clip2
 from tardygrad.methods.dcasgd import dcasgd as dcasgd

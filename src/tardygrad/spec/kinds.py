@@ -78,7 +78,7 @@ def keys_of(table: str, make: Make) -> Parameters:
     return {key: parameter for key, parameter in known.items() if key not in FROM_OTHER_TABLES}
 
 
-def suggest_table(key: str, value: str = "VALUE") -> str:
+def suggest_table(key: str, value: str) -> str:
     """A hint for a key that was given without its table; empty if no table has it.
 
     >>> suggest_table("rounds", "100")

@@ -21,7 +21,7 @@ def doctor(options: commands.Doctor) -> None:
     show(f"{seen.method}: {seen.status} after {plural(seen.rounds, 'round')}, {seen.time:g} s on the clock")
     rows: list[tuple[str, str]] = []
     for finding in seen.findings:
-        rows.append((finding.severity, f"{finding.cause}: {finding.says}"))
+        rows.append((f"{finding.severity:8}", f"{finding.cause}: {finding.says}"))
         rows += [(word, text) for word, text in (("do", finding.advice), ("expect", finding.expected)) if text]
     if rows:
         show_table(("", ""), rows, header=False)

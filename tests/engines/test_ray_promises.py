@@ -158,13 +158,13 @@ FAULTS = [f'{{client={c}, job={j}, sends="nan"}}' for c, j in NAN]
 FAULTS += [f'{{client={c}, job={j}, sends="twice"}}' for c, j in TWICE]
 
 
-def test_20_killed_workers_a_client_of_nans_and_one_of_duplicates_cost_nothing_but_their_jobs(
+def test_8_killed_workers_a_client_of_nans_and_one_of_duplicates_cost_nothing_but_their_jobs(
     cluster: Any, tardygrad: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = spec.load("digits", [*DIGITS, f"fleet.faults=[{', '.join(FAULTS)}]", f"run.rounds={10**6}"])
     built, calm = asked.build(), spec.load("digits", DIGITS).build()
     with built.pool() as pool:
-        killer = Killer(pool, seed=6, times=20, rounds=ROUNDS - 15)
+        killer = Killer(pool, seed=6, times=8, rounds=ROUNDS - 15)
         watch(monkeypatch, killer.met)
         for worker in pool.workers.free:
             killer.met(worker, ray.get(worker.actor.ping.remote())[0])
@@ -177,14 +177,14 @@ def test_20_killed_workers_a_client_of_nans_and_one_of_duplicates_cost_nothing_b
         killer.start()
         for row in run.go():
             killer.rows += 1
-            if row["round"] >= ROUNDS and run.counts["loss"] >= 20:
+            if row["round"] >= ROUNDS and run.counts["loss"] >= 8:
                 run.stop()
         killer.join()
-    assert len(killer.killed) == 20
+    assert len(killer.killed) == 8
     rows = events(Path("run"))
     came = fates(rows)
     ends = Counter(fate for one in came.values() for fate in one)
-    assert (ends["loss"], run.summary().lost) == (20, 20)  # one of each, whatever its worker was about
+    assert (ends["loss"], run.summary().lost) == (8, 8)  # one of each, whatever its worker was about
     assert all(("not finite" in fate) == (name in NAN and "loss" not in fate) for name, fate in came.items() if fate)
     assert all(("finished job" in fate) == (name in TWICE and "loss" not in fate) for name, fate in came.items())
     assert run.summary().refused == {name: ends[name] for name in ("not finite", "finished job")}
@@ -312,17 +312,17 @@ checkpoint.save_file = lambda *given: (write(*given), Path("half-written").touch
 """
 
 
-def test_a_driver_that_is_killed_5_times_loses_few_rounds_each_time_and_nothing_else(
+def test_a_driver_that_is_killed_3_times_loses_few_rounds_each_time_and_nothing_else(
     tardygrad: Command, command: Start, cluster: Any, small: Any
 ) -> None:
     rng, path = np.random.default_rng(5), Path("run")
     endless, others = f"run.rounds={10**6}", hands("WorkerProcess")
     process = command("run", str(small.file), f"engine.address={cluster.address}", endless, "--out", "run")
-    for number in range(5):
+    for number in range(3):
         before, at = made(path), int(rng.integers(6, 25))
-        if number == 2:  # while it starts
+        if number == 1:  # while it starts
             time.sleep(rng.uniform(0.5, 3.0))
-        elif number == 3:  # while a checkpoint is written
+        elif number == 2:  # while a checkpoint is written
             wait_for(Path("half-written").exists)
             assert (path / "checkpoints/draft/tensors.safetensors").exists()
         else:
@@ -340,9 +340,9 @@ def test_a_driver_that_is_killed_5_times_loses_few_rounds_each_time_and_nothing_
         rest(small.pool)
         assert torch.equal(tg.replay(again).x, again.x)
         fates(events(Path(f"copy{number}")))
-        length = endless if number < 4 else f"run.rounds={last}"
-        process = command("resume", "run", length, before=HALF_WRITTEN if number == 2 else "")
-        if number != 1:  # the next is killed before it can say anything
+        length = endless if number < 2 else f"run.rounds={last}"
+        process = command("resume", "run", length, before=HALF_WRITTEN if number == 1 else "")
+        if number != 0:  # the next is killed before it can say anything
             says(process, f", from round {begins}, recording in run")
     _, said = process.communicate(timeout=300)
     assert process.returncode == 0, said

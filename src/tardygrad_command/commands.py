@@ -101,12 +101,12 @@ class Plan(NamedTuple):
 
     source: str = SPEC
     overrides: list[str] = OVERRIDES
-    search: bool = flag("--search", "Try every M, mode and concurrency.")
+    search: bool = flag("--search", "Search over M, mode and concurrency.")
     fit: str | None = option(None, "Search on a fleet fitted to the record of this run.", "RUN")
-    max_delay: int | None = option(None, "Reject settings with a later update than this.", "ROUNDS", min=1)
+    max_delay: int | None = option(None, "Reject settings whose largest delay exceeds this.", "ROUNDS", min=1)
     figure: str | None = option(None, "Plot the search, as PNG or SVG.", "FILE")
     write: str | None = option(None, "Write the spec with the fitted fleet, as TOML or JSON.", "FILE")
-    max_memory: str | None = MAX_MEMORY
+    max_memory: str | None = option(None, "Fail if the run's vectors would need more than this, e.g. 8GB.", "SIZE")
     json: bool = JSON
 
 
@@ -119,15 +119,21 @@ class Sweep(NamedTuple):
 
     source: str = SPEC
     overrides: list[str] = OVERRIDES
-    over: list[str] | None = option(None, "Sweep this key too: a list or a range.", "TABLE.KEY=VALUES")
+    over: list[str] | None = option(None, "Also sweep this key over a list or a range; repeatable.", "TABLE.KEY=VALUES")
     sampler: str | None = option(None, "grid, random or tpe; the default is grid.", "NAME")
     trials: int | None = option(None, "Trials of random and tpe; the default is 64.", min=1)
     seeds: int | None = option(None, "Runs of each trial; the default is 1.", min=1)
-    best: str | None = option(None, "What to rank trials by: accuracy, loss or time.", "WHAT")
+    best: str | None = option(
+        None, "What to rank trials by: accuracy, loss or time; the default is accuracy if the task has one.", "WHAT"
+    )
     budget: float | None = option(None, "Simulated time after which each run ends.", "SECONDS")
     target: float | None = option(None, "Score at which a run ends; for --best time.")
     prune: bool = flag("--prune", "Stop runs early that fall behind.")
-    workable: float | None = option(None, "Share of the way to the best score that counts as workable; 0.9.", "SHARE")
+    workable: float | None = option(
+        None,
+        "A trial is workable if it covers this share of the gap from initial to best score; the default is 0.9.",
+        "SHARE",
+    )
     jobs: int = option(1, "Processes; 0 is one per core.", min=0)
     out: str | None = option(None, "Where to record; the default is runs/SPEC-sweep-NUMBER.", "DIR")
     json: bool = JSON
@@ -137,7 +143,7 @@ class Sweep(NamedTuple):
 class Report(NamedTuple):
     """Write one HTML page about runs, readable offline: curves, clients, delays, clipping, settings.
 
-    RUN is the directory of a run or of a sweep, or a directory with some below it. Several runs share the charts.
+    RUN is the directory of a run or of a sweep, or a directory that contains some. Several runs share the charts.
     """
 
     runs: list[str] = RUNS
@@ -168,7 +174,7 @@ class Watch(NamedTuple):
 class Doctor(NamedTuple):
     """Diagnose a run: problems by severity, likely causes, suggested changes.
 
-    RUN is its directory; the run may still be going on. Nothing is trained: the effect of a change is simulated on a
+    RUN is its directory; the run may still be running. Nothing is trained: the effect of a change is simulated on a
     fleet fitted to the record.
     """
 
@@ -181,7 +187,7 @@ class Doctor(NamedTuple):
 class Export(NamedTuple):
     """Write the metrics, updates and events of runs as flat tables.
 
-    RUN is the directory of a run, or a directory with runs below it. With several runs, a column has the run's name.
+    RUN is the directory of a run, or a directory that contains some. With several runs, a `run` column is added.
     """
 
     folders: list[str] = RUNS
@@ -199,10 +205,10 @@ class Tail(NamedTuple):
     SPEC_OR_RUN is a spec as for `tardygrad run`, or the directory of a run, to examine its final model.
     """
 
-    source: str = argument("SPEC_OR_RUN")
+    source: str = argument("SPEC_OR_RUN", "A spec, or the directory of a run.")
     overrides: list[str] = OVERRIDES
     at: Literal["model", "init"] | None = option(
-        None, "The run's final model, the default for a finished run, or the initial one."
+        None, "Model to examine: model (final; the default for a finished run) or init (x_0)."
     )
     clients: int = option(8, "Clients to sample.", "N")
     batches: int = option(16, "Mini-batches of each client.", "N")
@@ -220,7 +226,11 @@ class Theory(NamedTuple):
 
     tail: float = option(..., "Tail index α of the noise, above 1 and at most 2.")
     rounds: int = option(..., "Number of rounds, T.")
-    method: str | None = option(None, "Only this method.", "NAME")
+    method: str | None = option(
+        None,
+        "Only this theorem: sgdclip, clip2, clip2-tolerant, clip2-unknown-tail, sd-sgdclip, sd-clip2 or dc-clip2.",
+        "NAME",
+    )
     delay: int = option(1, "Delay of every update in the explicit bounds.")
     buffer: int = option(1, "Buffer size M in the explicit bounds.")
     local_steps: int = option(1, "Local steps K.")

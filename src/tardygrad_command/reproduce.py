@@ -12,7 +12,7 @@ app = typer.Typer(name="reproduce", help="Reproduce the paper's results.", no_ar
 
 PAGE = option(None, "Markdown page to write the result into, with pictures beside it.", "FILE")
 JOBS = option(0, "Runs at once; 0 is one per core.", min=0)
-READ = flag("--read", "Run nothing; make the tables of the stored runs.")
+READ = flag("--read", "Do not run anything; build the tables from stored runs.")
 
 
 @command(app, "reproduce")
@@ -41,11 +41,11 @@ class Claims(NamedTuple):
     """
 
     fast: bool = flag("--fast", "Fewer seeds, methods and fleets: minutes, not hours.")
-    only: list[int] | None = option(None, "Only this claim; may be repeated.", "NUMBER")
+    only: list[int] | None = option(None, "Run only this claim; repeatable.", "NUMBER")
     out: str = option("runs/claims", "Where finished runs are stored.", "DIR")
     page: str | None = PAGE
     jobs: int = JOBS
-    read: bool = flag("--read", "Run nothing; judge the stored runs.")
+    read: bool = flag("--read", "Do not run anything; judge the stored runs.")
     json: bool = JSON
 
 
@@ -56,8 +56,8 @@ class Tables(NamedTuple):
     If stopped, continue with the same command.
     """
 
-    only: list[str] | None = option(None, "Only this experiment; may be repeated.", "NAME")
-    data: str | None = option(None, "Holds cifar10/, glue/ and tinyvit5m_mobilesam/.", "DIR")
+    only: list[str] | None = option(None, "Run only this experiment; repeatable.", "NAME")
+    data: str | None = option(None, "Folder that contains cifar10/, glue/ and tinyvit5m_mobilesam/.", "DIR")
     out: str = option("runs/tables", "Where finished runs are stored.", "DIR")
     page: str | None = option(None, "Where the tables go; the default is results.md in --out.", "FILE")
     seeds: int = option(1, "Runs of each cell's best setting.", min=1)
@@ -73,10 +73,10 @@ class Baselines(NamedTuple):
     If stopped, continue with the same command.
     """
 
-    only: list[str] | None = option(None, "Only this method; may be repeated. Not with --page.", "METHOD")
+    only: list[str] | None = option(None, "Run only this method; repeatable. Not with --page.", "METHOD")
     trials: int = option(20, "Settings to try for each method on each fleet.", min=1)
     seeds: int = option(3, "Runs of each method's best setting.", min=1)
-    data: str | None = option(None, "Holds fashion/, if no system package provides it.", "DIR")
+    data: str | None = option(None, "Folder that contains fashion/, if no system package provides it.", "DIR")
     out: str = option("runs/baselines", "Where trials and finished runs are stored.", "DIR")
     page: str | None = PAGE
     jobs: int = JOBS

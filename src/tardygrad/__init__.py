@@ -34,6 +34,7 @@ from tardygrad.engines.scripted import ScriptedPool as ScriptedPool
 from tardygrad.engines.sim.pool import SimPool as SimPool
 from tardygrad.engines.threads import ThreadPool as ThreadPool
 from tardygrad.errors import Diverged as Diverged
+from tardygrad.errors import Interrupted as Interrupted
 from tardygrad.errors import Invalid as Invalid
 from tardygrad.errors import RecordError as RecordError
 from tardygrad.errors import Starved as Starved

@@ -202,7 +202,7 @@ def test_a_search_can_be_drawn(name: str, tardygrad: Command) -> None:
         (["--max-delay", "3"], "--max-delay needs --search or --fit RUN"),
         (["--figure", "x.png"], "--figure needs --search or --fit RUN"),
         (["--search", "--write", "x.toml"], "--write needs --fit RUN"),
-        (["--search", "--max-memory", "1GB"], "--max-memory needs a plan without --search and --fit"),
+        (["--search", "--max-memory", "1GB"], "--max-memory cannot be combined with --search or --fit"),
         (["--search", "--figure", "x.gif"], "--figure must be a file that ends in .png or .svg, got 'x.gif'"),
         (["--search", "--figure", ""], "--figure must be a file that ends in .png or .svg, got ''"),
         (["--search", "--figure", "dir.png"], "--figure must be a file that ends in .png or .svg, got 'dir.png'"),

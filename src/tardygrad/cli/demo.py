@@ -1,4 +1,4 @@
-"""`demo`: compare five methods in a minute or two."""
+"""`demo`: compare five methods in a few minutes."""
 
 from __future__ import annotations
 

@@ -58,11 +58,12 @@ class Plan(NamedTuple):
 def plan(options: commands.Plan) -> None:
     """Simulate the clock of a spec, for its own setting or for all that `--search` tries."""
     searching = options.search or options.fit is not None
+    if searching and options.max_memory is not None:
+        raise Invalid("--max-memory cannot be combined with --search or --fit.")
     for option, needs, fine in (
         ("--max-delay", "--search or --fit RUN", options.max_delay is None or searching),
         ("--figure", "--search or --fit RUN", options.figure is None or searching),
         ("--write", "--fit RUN", options.write is None or options.fit is not None),
-        ("--max-memory", "a plan without --search and --fit", options.max_memory is None or not searching),
     ):
         if not fine:
             raise Invalid(f"{option} needs {needs}. Add it, or leave {option} out.")

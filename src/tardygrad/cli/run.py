@@ -82,7 +82,7 @@ def finished_summary(path: Path, rounds: int) -> runs.Summary | None:
 
 
 def recorded_spec(folder: str, recorded: Row, overrides: list[str]) -> spec.Spec:
-    """The spec of a recorded run; overrides may change its rounds and trackers and, on Ray, the workers."""
+    """The spec of a recorded run; overrides may change what `spec.resume_keys` lists."""
     if not recorded.keys() >= {"spec", "run", "versions"}:
         raise RecordError(f"the record in {folder!r} is damaged: its spec.json is incomplete.")
     tables = recorded["spec"]

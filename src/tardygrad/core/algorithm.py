@@ -6,8 +6,8 @@ Rules of this file:
 2. It uses no clock, threads, network, files or `torch.nn`: the model is a vector x ∈ R^d. The time comes with each
    message and is only passed on (to dylu.py and hierarchy.py).
 3. `Server.receive` is deterministic: the same state and message give the same reply. Its random numbers are keyed.
-4. Only three vectors are changed in place: a client's own x and A during its job, and the round's sum until the round
-   ends. Models, and vectors in messages, are never changed.
+4. Changed in place are only a client's own x, A and copy of the module's buffers during its job, and the round's sum
+   until the round ends. Models, and vectors in messages, are never changed.
 5. Time stamps are rounds. An update that started from x_s and is aggregated in round t has the delay p = t − s ≥ 1.
 """
 
@@ -159,7 +159,7 @@ class Server:
         method: the method; if it has regions, use `tardygrad.serve`.
         x: the initial model x_0.
         clients: N.
-        seed: of every random stream of the run.
+        seed: of every random stream except the task's data and split.
         module_buffers: the initial model's buffers, if it has any.
         vectors: creates the store of x and all vectors of its length; None stores them in this process.
     """

@@ -5,7 +5,7 @@ Without a compiler, for short vectors, and for steps that are more than a clip a
 runs instead. On a CPU the models have the same bits either way; norms and clipped shares agree to six digits.
 
 Long vectors are computed in slices. `run_slices` computes them one after the other; `use_threads` of engines/threads.py
-replaces it by a version with threads, which core/ does not use.
+replaces it by a version with threads; core/ itself starts none.
 """
 
 from __future__ import annotations

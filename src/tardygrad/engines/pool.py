@@ -63,7 +63,7 @@ class Features:
     fleet: Fleet | None = None  # whose runtimes and failures the engine simulates or emulates
     method: Method | None = None  # whose local work the workers do; None: any
     parallel: int | None = None  # number of jobs computed at once; None: unknown
-    virtual_clock: bool = False  # whether time stands still while a checkpoint is written
+    virtual_clock: bool = False  # time is simulated: it does not advance while the driver works
     status: Callable[[], str] = str  # a message about missing workers; empty if none are missing
     startup: str = ""  # what to tell the user if entering its `with` block takes long
 

@@ -11,7 +11,7 @@ from tardygrad.report.blocks import Block, Code, Section, Table, with_suffix
 from tardygrad.report.comparison import baseline_of, comparison, target_of
 from tardygrad.report.groups import SeedGroup, grouped, score_names
 from tardygrad.report.loader import RunView, finite
-from tardygrad.runs.history import RUNNING, History, text
+from tardygrad.runs.history import UNFINISHED, History, text
 from tardygrad.runs.run import plural
 
 DETAILED = 12  # runs of a comparison that are also shown one by one
@@ -121,7 +121,7 @@ def _status(history: History) -> str:
         return f"stopped; continue with: tardygrad resume {shlex.quote(text(history.path, 1000))}"
     if history.ended:
         return history.status
-    return "running" if history.going else f"{RUNNING}: still running, or killed"
+    return "running" if history.going else f"{UNFINISHED}: still running, or killed"
 
 
 def _memory(history: History) -> str:

@@ -25,7 +25,7 @@ from tardygrad.runs.record import Row, read_json, reading_record
 MOST = 10**6  # largest number of clients
 LONGEST = 1e15  # largest time, in seconds (30 million years)
 LARGEST = 1e100  # largest number of a round
-RUNNING = "not ended"  # the status of a run whose record does not say how it ended
+UNFINISHED = "not ended"  # the status of a run whose record does not say how it ended
 
 
 class Job(NamedTuple):
@@ -144,7 +144,7 @@ class History:
     @property
     def ended(self) -> bool:
         """Whether the record says how the run ended."""
-        return self.status != RUNNING
+        return self.status != UNFINISHED
 
     @property
     def requested(self) -> int | None:
@@ -188,7 +188,7 @@ def read_history(path: Path) -> History:
             versions={text(name): text(value) for name, value in dict(recorded.get("versions") or {}).items()},
             parameters=None if recorded.get("parameters") is None else whole(recorded["parameters"]),
             classes=tuple(name for name, number in classes for _ in range(number)) or ("clients",) * clients,
-            status=text(summary["status"]) if current else RUNNING,
+            status=text(summary["status"]) if current else UNFINISHED,
             going=not current and is_locked(path),
             reason=text(summary["reason"], 400) if current and summary.get("reason") else None,
             time=reader.time,

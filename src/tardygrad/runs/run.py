@@ -47,10 +47,10 @@ class Settings(TypedDict, total=False):
     """The settings of a run: its length, and what is evaluated and recorded."""
 
     rounds: Required[int]  # T
-    seed: int  # of every random stream (0)
+    seed: int  # of every random stream except the task's data and split (0)
     evaluate_every: int  # rounds between evaluations (10); 0: never, else the last round always is evaluated
     out: str | Path | None  # a directory for the record; None keeps the metrics in memory only
-    checkpoint_every: int  # rounds between checkpoints (10)
+    checkpoint_every: int  # rounds between checkpoints (10); on a real clock, half that number
     tail_every: int  # rounds between estimates of the updates' tail index (0: never)
 
 

@@ -43,9 +43,9 @@ class RunTable:
 
     Args:
         rounds: number of rounds, T.
-        seed: seed of every random stream except the task's data.
+        seed: seed of every random stream except the task's data and split.
         evaluate_every: rounds between evaluations; 0 is never, otherwise the last round is always evaluated.
-        checkpoint_every: rounds between checkpoints.
+        checkpoint_every: rounds between checkpoints; on threads and on Ray, half that number.
         tail_every: rounds between estimates of the tail of the updates; 0 is never.
         threads: threads of torch; one is fastest for small models, and another number may change a run's bits.
         track: experiment trackers that get every round.

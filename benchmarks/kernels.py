@@ -38,7 +38,7 @@ from rich.table import Table
 from torch import Tensor
 
 from tardygrad.core import kernels
-from tardygrad.core.algorithm import contribution, local_step
+from tardygrad.core.algorithm import local_step, weighted_delta
 from tardygrad.core.kernels import Contribution, Form
 from tardygrad.core.schedules import Constant
 from tardygrad.core.transforms import Step, chain, clip, scale
@@ -72,9 +72,9 @@ def plain(function: Callable[[], object]) -> Callable[[], object]:
     return run
 
 
-def fold(total: Tensor, late: Contribution, x: Tensor) -> None:
+def fold(total: Tensor, contribution: Contribution, x: Tensor) -> None:
     """`kernels.fold` in plain torch."""
-    total += contribution(late, x)
+    total += weighted_delta(contribution, x)
 
 
 def finish(x: Tensor, total: Tensor) -> tuple[Tensor, float, float]:

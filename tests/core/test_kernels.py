@@ -15,7 +15,7 @@ from torch import Tensor
 
 import tardygrad as tg
 from tardygrad.core import kernels
-from tardygrad.core.algorithm import contribution, finish, fold, local_step
+from tardygrad.core.algorithm import finish, fold, local_step, weighted_delta
 from tardygrad.core.kernels import Contribution, Form, Outcome
 from tardygrad.core.schedules import Constant, Cosine, Power
 from tardygrad.core.transforms import State, Step, Transform, chain, clip, scale
@@ -174,7 +174,7 @@ def spelled_out(x: Tensor, late: list[Contribution], over: float, transform: Tra
     """The same in plain torch; norms in float64, as torch's own sum of a long float32 vector is some digits off."""
     total = torch.zeros_like(x)
     for one in late:
-        total += contribution(one, x)
+        total += weighted_delta(one, x)
     total /= over
     move, state = transform.update(total, {}, Step(5))
     norms = (float(torch.linalg.vector_norm(v, dtype=torch.float64)) for v in (total, move))
@@ -192,8 +192,8 @@ def form_of(transform: Transform) -> Form:
 def test_a_fold_has_the_same_bits_whatever_the_numbers(compensated: bool, weight: float) -> None:
     total, delta, *more = crossed(5 if compensated else 2)
     x, late = (more[2], Contribution(delta, weight, *more[:2])) if compensated else (total, Contribution(delta, weight))
-    plain = total + contribution(late, x)
-    first = torch.zeros_like(x) + contribution(late, x)
+    plain = total + weighted_delta(late, x)
+    first = torch.zeros_like(x) + weighted_delta(late, x)
     assert same(kernels.fold(None, late, x), first)
     mine = total.clone()
     assert kernels.fold(mine, late, x) is mine
@@ -243,7 +243,7 @@ def test_a_first_fold_reads_nothing_of_its_new_memory(monkeypatch: pytest.Monkey
     monkeypatch.setattr(kernels, "fresh", lambda x: torch.full_like(x, math.nan))
     for one in (*late, Contribution(late[0].delta.clone().requires_grad_(), 0.5)):
         with torch.no_grad():
-            wanted = contribution(one, x)
+            wanted = weighted_delta(one, x)
         assert torch.equal(kernels.fold(None, one, x), wanted)
 
 

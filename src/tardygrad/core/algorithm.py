@@ -116,26 +116,27 @@ def compensate(delta: Vector, curvature: Vector, drift: Vector) -> Vector:
     return delta - curvature * drift
 
 
-def contribution(late: Contribution, x: Vector) -> Vector:
+def weighted_delta(contribution: Contribution, x: Vector) -> Vector:
     """The term of one update in the sum: vanilla δ, SD δ/p, DC δ − A ⊙ drift, or both; FedAsync δ − drift."""
-    delta = late.delta  # δ_i
-    if late.past is not None:
-        drift = x - late.past  # x_{t−1} − x_s
-        delta = delta - drift if late.curvature is None else compensate(delta, late.curvature, drift)
-    return delta * late.weight if late.weight != 1.0 else delta
+    delta, weight, curvature, past = contribution  # δ_i, its weight, A_{s,i}, x_s
+    if past is not None:
+        drift = x - past  # x_{t−1} − x_s
+        delta = delta - drift if curvature is None else compensate(delta, curvature, drift)
+    return delta * weight if weight != 1.0 else delta
 
 
-def fold(total: Vector | None, late: Contribution, x: Vector, scratch: Vector | None = None) -> Vector:
+def fold(total: Vector | None, contribution: Contribution, x: Vector, scratch: Vector | None = None) -> Vector:
     """Add one contribution to the round's sum Σ_i contribution_i, in place; the sum is the server's own.
 
     Args:
         total: the sum so far; None: this is the round's first contribution.
         scratch: memory to reuse for a new sum, which is faster than allocating it.
     """
-    if kernels.fits(x, late.delta, late.curvature, late.past) and (late.past is None or late.curvature is not None):
-        return kernels.fold(total, late, x, scratch)  # the lines below, in one pass over memory
+    delta, _, curvature, past = contribution
+    if kernels.fits(x, delta, curvature, past) and (past is None or curvature is not None):
+        return kernels.fold(total, contribution, x, scratch)  # the lines below, in one pass over memory
     total = torch.zeros_like(x) if total is None else total
-    total += contribution(late, x)
+    total += weighted_delta(contribution, x)
     return total
 
 

@@ -85,9 +85,9 @@ def local_step(x: Tensor, g: Tensor, curvature: Tensor | None, form: Form) -> Te
     return torch.tensor(clipped[0] / len(x))
 
 
-def fold(total: Tensor | None, late: Contribution, x: Tensor, scratch: Tensor | None = None) -> Tensor:
+def fold(total: Tensor | None, contribution: Contribution, x: Tensor, scratch: Tensor | None = None) -> Tensor:
     """Add a contribution to total in place; without a total, start one in `scratch` or new memory. Not for `pull`."""
-    delta, weight, curvature, past = late
+    delta, weight, curvature, past = contribution
     if x.is_cuda:
         result: Tensor = _compiled(_fold)(total, delta, curvature, past, x, torch.tensor(weight, device=x.device))
         return result

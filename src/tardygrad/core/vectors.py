@@ -82,8 +82,8 @@ class LocalVectors:
 
     def fold(self, update: Update, weight: float) -> None:
         past = self.past[update.round] if self.method.needs_past else None  # x_s
-        late = Contribution(as_vector(update.delta), weight, update.curvature, past)
-        self.sum = algorithm.fold(self.sum, late, self.x, self.scratch)
+        contribution = Contribution(as_vector(update.delta), weight, update.curvature, past)
+        self.sum = algorithm.fold(self.sum, contribution, self.x, self.scratch)
 
     def advance(self, t: int, delays: tuple[int, ...], denominator: float) -> Outcome:
         assert self.sum is not None

@@ -927,7 +927,7 @@ class Witness:
         room = m.buffer if m.mode == "sync" else m.concurrency or self.N
         held = len(server.roster.jobs) + (len(server.buffer) if m.mode != "client" else 0)
         assert held <= room
-        assert held == room or not server.roster.idle, "an idle client and a free place"
+        assert held == room or not server.roster.idle, "an idle client and a free slot"
 
         needed = Counter(job.round for job in self.out.values()) if m.compensate else Counter()
         assert server.roster.holders == needed

@@ -128,7 +128,7 @@ def test_messages_go_to_the_clients_own_region_and_come_back_by_the_clients_own_
     assert (sorted(server.roster.jobs), server.roster.census().lost) == ([0, 2], 1)
     assert [job.client for job in server.receive(tg.Joined(1), 5.0).jobs] == [1]
     assert server.receive(tg.Joined(9), 5.0).jobs == []
-    assert server.roster.places == 3
+    assert server.roster.slots == 3
 
 
 def test_a_taken_update_has_its_clients_own_name_too() -> None:

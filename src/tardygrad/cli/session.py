@@ -74,14 +74,14 @@ def started(loaded: Spec, max_memory: str | None) -> Iterator[tuple[Built, Pool,
 
 def crowded(run: Run) -> str:
     """A hint if more clients work at once than there are workers, else nothing."""
-    method, places = run.server.method, run.server.roster.places
+    method, slots = run.server.method, run.server.roster.slots
     features = run.pool.features
     workers = features.parallel
-    if features.virtual_clock or workers is None or places <= workers or method.mode == "sync":
+    if features.virtual_clock or workers is None or slots <= workers or method.mode == "sync":
         return ""
     room = workers if method.mode == "client" else max(workers, method.buffer)
     fix = f"To dispatch only to free workers: method.concurrency={room} method.dispatch=random"
-    return f"\n{places} clients share {plural(workers, 'worker')}: jobs wait, and updates get stale. {fix}"
+    return f"\n{slots} clients share {plural(workers, 'worker')}: jobs wait, and updates get stale. {fix}"
 
 
 def _abort() -> None:

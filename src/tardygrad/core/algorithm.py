@@ -244,7 +244,7 @@ class Server:
         """Add an admitted update to the round's sum; its client is then free, or waits for the round to end."""
         update, client = taken.update, taken.update.client
         self.vectors.fold(update, taken.weight)
-        self._drop(self.roster.report(client))
+        self._drop(self.roster.finish_job(client))
         self.buffer.append(taken._replace(update=update.without_vectors()))
         if update.state is not None:
             self.client_states[client] = update.state
@@ -264,7 +264,7 @@ class Server:
         return Advanced.of(t, taken, outcome, snapshots=len(self.roster.holders))
 
     def dispatch(self) -> list[Job]:
-        """Jobs for every free place. The first call starts a run; after a resume there are none."""
+        """Jobs for every free slot. The first call starts a run; after a resume there are none."""
         first = self.method.needs_past and self.round not in self.roster.holders
         assigned = self.roster.assign(self.round, len(self.buffer))
         if assigned and first:
@@ -281,8 +281,8 @@ class Server:
 
     def refuse(self, update: Update | Refused, reason: Reason) -> Reply:
         """Refuse an update; if it belongs to a job at work, its client is free for a new one."""
-        if self.roster.has(update.client, update.serial):
-            self._drop(self.roster.retry(update.client))
+        if self.roster.is_current(update.client, update.serial):
+            self._drop(self.roster.cancel_job(update.client))
         return Reply(Refused(update.client, update.serial, update.round, reason), self.dispatch())
 
     def lose(self, client: int) -> None:

@@ -73,7 +73,7 @@ class ServerLike(Protocol):
         """Handle one message from the engine."""
 
     def dispatch(self) -> list[Job]:
-        """Jobs for every free place."""
+        """Jobs for every free slot."""
 
     def models(self) -> list[Vector]:
         """The models that the server holds, without past ones."""
@@ -221,8 +221,8 @@ class JointRoster(NamedTuple):
         return {self.members[r][i]: s for r, region in enumerate(self.regions) for i, s in region.roster.jobs.items()}
 
     @property
-    def places(self) -> int:
-        return sum(region.roster.places for region in self.regions)
+    def slots(self) -> int:
+        return sum(region.roster.slots for region in self.regions)
 
     def candidates(self) -> list[int]:
         return [self.members[r][i] for r, region in enumerate(self.regions) for i in region.roster.candidates()]

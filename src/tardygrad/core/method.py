@@ -19,7 +19,7 @@ Mode = Literal["sync", "server", "client"]
 """Which clients work when: synchronous rounds, server-centric, client-centric."""
 
 Dispatch = Literal["same", "random"]
-"""Which client gets a free place: the one that left it, or a random idle one."""
+"""Which client gets a free slot: the one that left it, or a random idle one."""
 
 Weight = Callable[[int], float]
 """The weight of an update as a function of its delay p."""
@@ -98,7 +98,7 @@ class Method:
         keep: keep the optimizer's state from one job of a client to the next.
         max_delay: refuse updates with a larger delay than this; None refuses none.
         concurrency: clients that work at once; None is all of them (in mode "sync", M).
-        dispatch: who gets a free place: the "same" client that left it, or a "random" idle one.
+        dispatch: who gets a free slot: the "same" client that left it, or a "random" idle one.
     """
 
     name: str

@@ -25,7 +25,7 @@ class Roster:
     """Keeps the state of every client: at work (`jobs`), waiting for the round to end (`waiting`: sync and
     server-centric), free (`idle`), or lost (in none of them).
 
-    A synchronous round is a server-centric one with M places, each given to a random client.
+    A synchronous round is a server-centric one with M slots, each given to a random client.
     """
 
     def __init__(self, method: Method, clients: int, seed: int) -> None:
@@ -38,7 +38,7 @@ class Roster:
                 raise Invalid(f"`{name}` must be between 1 and the number of clients ({clients}), got {value}. {fix}")
         self.clients, self.seed, self.buffer = clients, seed, method.buffer
         self.waits = method.mode != "client"  # whether a client that has reported waits for the round to end
-        self.places = method.buffer if method.mode == "sync" else method.concurrency or clients
+        self.slots = method.buffer if method.mode == "sync" else method.concurrency or clients
         self.random = method.mode == "sync" or method.dispatch == "random"
         self.jobs: dict[int, int] = {}  # client at work → s, the round its job started from
         self.idle = list(range(clients - 1, -1, -1))  # taken from the end: client 0 first
@@ -49,14 +49,14 @@ class Roster:
         self.holders: Counter[int] = Counter()  # s → how many jobs at work started from x_s, if that is needed
 
     def assign(self, s: int, reported: int) -> list[tuple[int, int]]:
-        """Assign a job from x_s to every free place; returns (client, serial) of each.
+        """Assign a job from x_s to every free slot; returns (client, serial) of each.
 
         Args:
-            reported: number of updates in the buffer; a client that waits keeps its place until the round ends.
+            reported: number of updates in the buffer; a client that waits keeps its slot until the round ends.
         """
-        places = self.places - reported * self.waits
+        slots = self.slots - reported * self.waits
         assigned = []
-        while self.idle and len(self.jobs) < places:
+        while self.idle and len(self.jobs) < slots:
             client = self._pick()
             assigned.append((client, self.serials[client]))
             self.jobs[client] = s
@@ -72,23 +72,23 @@ class Roster:
             self.idle[chosen], self.idle[-1] = self.idle[-1], self.idle[chosen]
         return self.idle.pop()
 
-    def has(self, client: int, serial: int) -> bool:
+    def is_current(self, client: int, serial: int) -> bool:
         """Whether this job is at work. A client has one job at a time, the last that it was given."""
         return client in self.jobs and serial == self.serials[client] - 1
 
     def mismatch(self, client: int, serial: int, s: int) -> Literal["finished job", "unknown job"] | None:
         """Why an update belongs to no job at work; None if it does."""
-        if self.has(client, serial):
+        if self.is_current(client, serial):
             return None if self.jobs[client] == s else "unknown job"
         given = 0 <= client < self.clients and 0 <= serial < self.serials[client]
         return "finished job" if given else "unknown job"
 
-    def report(self, client: int) -> int:
+    def finish_job(self, client: int) -> int:
         """End the job of a client that has reported: the client is free, or waits. Returns s."""
         (self.waiting if self.waits else self.idle).append(client)
         return self._release(client)
 
-    def retry(self, client: int) -> int:
+    def cancel_job(self, client: int) -> int:
         """Cancel a client's job: the client is free, and gets the next job unless that is random. Returns s."""
         self.idle.append(client)
         return self._release(client)
@@ -123,7 +123,7 @@ class Roster:
         return s
 
     def candidates(self) -> list[int]:
-        """The clients at work, and those that a random place may go to next."""
+        """The clients at work, and those that a random slot may go to next."""
         return [*self.jobs, *(self.idle if self.random else ())]
 
     def census(self) -> Census:

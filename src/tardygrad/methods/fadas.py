@@ -11,7 +11,7 @@ Y. Wang, S. Wang, S. Lu, J. Chen. FADAS: Towards Federated Adaptive Asynchronous
 
 Differs from the paper in: the defaults are those of its authors' code, whose rate for late rounds and bias correction
 are not in the text (lr_rule="paper", bias_correction=False is the text, in which the rate falls only if s_t > 1/η); no
-weight decay; local steps may be clipped. The paper gives free places to random idle clients: set mode="server",
+weight decay; local steps may be clipped. The paper gives free slots to random idle clients: set mode="server",
 dispatch="random" and `concurrency` for that.
 """
 

@@ -13,7 +13,7 @@ Other implementations differ; their variants are options:
     FLSim                   weight Polynomial(average=a), over the weight of the expected s; denominator="one": a sum
     APPFL                   toward="model": x_{i,K} − x_{t−1} in place of δ_i (and 1/N, a factor of η)
 
-Differs from the paper in: local steps may be clipped, and use any optimizer. The paper gives free places to random
+Differs from the paper in: local steps may be clipped, and use any optimizer. The paper gives free slots to random
 clients: set `concurrency` and dispatch="random" for that.
 """
 

@@ -157,7 +157,7 @@ class Meter:
     def bound(self, *, rounds: int) -> Memory:
         """An upper bound for a run in real time, whose order is unknown: every job started from another round."""
         server = serve(self.method, torch.empty(0), clients=self.task.clients, seed=0)
-        jobs = server.roster.places
+        jobs = server.roster.slots
         starts = 0 if self.method.mode == "sync" else min(jobs, rounds)
         starts += 3 * (len(server.levels) - 1)  # for each region its model, its reference and a message
         self._note(rounds, jobs, starts, 1, self.step + self.work)

@@ -39,7 +39,7 @@ from torch import Tensor
 
 from tardygrad.core import kernels
 from tardygrad.core.algorithm import local_step, weighted_delta
-from tardygrad.core.kernels import Contribution, Form
+from tardygrad.core.kernels import ClipAndRate, Contribution
 from tardygrad.core.schedules import Constant
 from tardygrad.core.transforms import Step, chain, clip, scale
 from tardygrad.engines.threads import use_threads
@@ -99,7 +99,7 @@ def measure(n: int, repeats: int) -> dict[str, float]:
     called: dict[str, Callable[[], object]] = {
         "inner": lambda: local_step(x, g, curvature, STEP, {}, Step(1)),
     }
-    out, total, form = torch.empty(n), torch.zeros(n), STEP.form(1) or Form()
+    out, total, form = torch.empty(n), torch.zeros(n), STEP.form(1) or ClipAndRate()
     ours = called | {
         "fold SD, first": lambda: kernels.fold(None, sd[0], x),
         "fold SD": lambda: kernels.fold(total, sd[1], x),
@@ -147,7 +147,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     use_threads()
-    if not kernels.fits(torch.zeros(kernels.LEAST)):
+    if not kernels.fits(torch.zeros(kernels.MIN_LENGTH)):
         raise SystemExit("the kernels need numba, which is not installed. Use pip install -e '.[fast]'.")
     table = Table("parameters", "pass", title=f"{args.threads} thread(s)", title_justify="left")
     for heading in ("ours (GB/s)", "x limit", "x in place", "plain torch (GB/s)", "speed-up"):

@@ -16,7 +16,7 @@ from torch import Tensor
 import tardygrad as tg
 from tardygrad.core import kernels
 from tardygrad.core.algorithm import finish, fold, local_step, weighted_delta
-from tardygrad.core.kernels import Contribution, Form, Outcome
+from tardygrad.core.kernels import ClipAndRate, Contribution, Outcome
 from tardygrad.core.schedules import Constant, Cosine, Power
 from tardygrad.core.transforms import State, Step, Transform, chain, clip, scale
 from tardygrad.engines.threads import use_threads
@@ -57,13 +57,13 @@ WEIGHTS = [1.0, 1 / 3, 0.0, -1.0, 1e-30, 1e300, math.inf]
 
 @pytest.fixture(autouse=True)
 def every_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "LEAST", 1)
+    monkeypatch.setattr(kernels, "MIN_LENGTH", 1)
 
 
 @pytest.fixture
 def plainly() -> Iterator[pytest.MonkeyPatch]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernels, "LEAST", math.inf)
+        patch.setattr(kernels, "MIN_LENGTH", math.inf)
         yield patch
 
 
@@ -88,7 +88,7 @@ def both(monkeypatch: pytest.MonkeyPatch, function):  # type: ignore[no-untyped-
     assert kernels.fits(torch.zeros(1))
     quick = function()
     with monkeypatch.context() as patch:
-        patch.setattr(kernels, "LEAST", math.inf)
+        patch.setattr(kernels, "MIN_LENGTH", math.inf)
         assert not kernels.fits(torch.zeros(1))
         return quick, function()
 
@@ -162,7 +162,7 @@ def parcel(n: int, updates: int, compensated: bool, special: bool) -> list[Contr
     return [Contribution(vector(n, 10 * i, special), 1 / (i % 3 + 1), *more(10 * i)) for i in range(updates)]
 
 
-def folded(x: Tensor, late: list[Contribution], over: float, form: Form) -> Outcome:
+def folded(x: Tensor, late: list[Contribution], over: float, form: ClipAndRate) -> Outcome:
     total = None
     for one in late:
         total = kernels.fold(total, one, x)
@@ -181,7 +181,7 @@ def spelled_out(x: Tensor, late: list[Contribution], over: float, transform: Tra
     return Outcome(x + move, *norms, float(state.get("clipped", 0.0)))
 
 
-def form_of(transform: Transform) -> Form:
+def form_of(transform: Transform) -> ClipAndRate:
     form = transform.form(5)
     assert form is not None
     return form
@@ -240,7 +240,7 @@ def test_threads_change_nothing_in_a_fold(monkeypatch: pytest.MonkeyPatch, compe
 
 def test_a_first_fold_reads_nothing_of_its_new_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     x, late = vector(5000, 5, special=False), parcel(5000, 2, True, special=False)
-    monkeypatch.setattr(kernels, "fresh", lambda x: torch.full_like(x, math.nan))
+    monkeypatch.setattr(kernels, "uninitialized_like", lambda x: torch.full_like(x, math.nan))
     for one in (*late, Contribution(late[0].delta.clone().requires_grad_(), 0.5)):
         with torch.no_grad():
             wanted = weighted_delta(one, x)
@@ -250,17 +250,17 @@ def test_a_first_fold_reads_nothing_of_its_new_memory(monkeypatch: pytest.Monkey
 def test_a_finish_changes_only_what_it_is_given_to_write_into() -> None:
     x, total = vector(5000, 5, special=False), vector(5000, 6, special=False)
     kept, out = (x.clone(), total.clone()), torch.empty(5000)
-    fresh, made = kernels.finish(x, total, 3, Form(0.7)), kernels.finish(x, total, 3, Form(0.7), out)
+    fresh, made = kernels.finish(x, total, 3, ClipAndRate(0.7)), kernels.finish(x, total, 3, ClipAndRate(0.7), out)
     assert made.x is out
     assert torch.equal(fresh.x, out)
     assert torch.equal(x, kept[0])
     assert torch.equal(total, kept[1])
-    assert torch.equal(kernels.finish(x, total, 3, Form(0.7), total).x, out)
+    assert torch.equal(kernels.finish(x, total, 3, ClipAndRate(0.7), total).x, out)
 
 
 @pytest.mark.parametrize("compensated", [False, True])
 def test_a_fold_and_a_finish_that_a_gpu_compiles_compute_the_same(compensated: bool) -> None:
-    n, form = 5000, Form(0.7, 0.2, 0.1)
+    n, form = 5000, ClipAndRate(0.7, 0.2, 0.1)
     x, late = vector(n, 5, special=False), parcel(n, 3, compensated, special=False)
     folding, finishing = (torch.compile(f, backend="aot_eager") for f in (kernels._fold, kernels._finish))
     total = None
@@ -331,7 +331,7 @@ def test_threads_change_nothing_in_what_is_sent(monkeypatch: pytest.MonkeyPatch,
 
 
 def test_threads_change_nothing_in_a_local_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    n, form = 300_000, Form(0.7, 0.0, 0.1)
+    n, form = 300_000, ClipAndRate(0.7, 0.0, 0.1)
     late = [Contribution(vector(n, i, special=False)) for i in range(4)]
     monkeypatch.setattr(kernels, "_PER_THREAD", 1000)
     walked = []
@@ -349,7 +349,7 @@ def test_threads_change_nothing_in_a_local_step(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("compensated", [False, True])
 def test_a_local_step_that_a_gpu_compiles_computes_the_same(monkeypatch: pytest.MonkeyPatch, compensated: bool) -> None:
-    n, form = 5000, Form(0.7, 0.2, 0.1)
+    n, form = 5000, ClipAndRate(0.7, 0.2, 0.1)
     g = vector(n, 0, special=False)
     scalars = kernels._scalars(form, g)
     one, two = vector(n, 5, special=False), vector(n, 5, special=False)
@@ -378,11 +378,11 @@ def test_what_is_more_than_a_clip_and_a_rate_has_no_form(transform: Transform) -
 
 def test_a_form_follows_the_schedules() -> None:
     step = chain(clip(Power(2.0, 0.5), Constant(0.1)), scale(Power(1.0, -1.0)))
-    assert step.form(4) == Form(4.0, 0.1, 0.25)
+    assert step.form(4) == ClipAndRate(4.0, 0.1, 0.25)
 
 
 def test_only_long_float32_vectors_of_a_cpu_have_kernels(plainly: pytest.MonkeyPatch) -> None:
-    plainly.setattr(kernels, "LEAST", 10)
+    plainly.setattr(kernels, "MIN_LENGTH", 10)
     assert kernels.fits(torch.zeros(10))
     for other in (torch.zeros(9), torch.zeros(10).double(), torch.zeros(20)[::2], torch.zeros(10, device="meta")):
         assert not kernels.fits(other)

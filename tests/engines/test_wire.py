@@ -34,7 +34,7 @@ def way(request: pytest.FixtureRequest) -> Iterator[None]:
     if request.param == "fused":
         pytest.importorskip("tardygrad.core.fused", reason="needs numba")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernels, "LEAST", math.inf if request.param == "plain" else 1)
+        patch.setattr(kernels, "MIN_LENGTH", math.inf if request.param == "plain" else 1)
         yield
 
 

@@ -37,7 +37,7 @@ def constant(*seconds: float) -> tg.Fleet:
 
 
 def speeds(server: tg.Server) -> dict[int, float]:
-    return server.speeds.of if server.speeds else {}
+    return server.speeds.speed_by_client if server.speeds else {}
 
 
 vectors = st.lists(st.floats(-3, 3, width=32), min_size=3, max_size=3).map(torch.tensor)

@@ -112,7 +112,7 @@ def test_the_running_sum_is_the_sum_of_the_list(how: str, outer: str, buffer: in
 @pytest.mark.parametrize("how", TREATED)
 def test_so_is_that_of_the_fused_kernels(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("tardygrad.core.fused", reason="needs numba")
-    monkeypatch.setattr(kernels, "LEAST", 1)
+    monkeypatch.setattr(kernels, "MIN_LENGTH", 1)
     for buffer in range(1, 8):
         assert check(method_of(how, buffer), buffer, messages=21, size=1003) == 21 // buffer
 

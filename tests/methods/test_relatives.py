@@ -106,7 +106,7 @@ def bits(server: Any) -> dict[str, Any]:
     for i, one in enumerate(server.levels):
         found[f"x of {i}"], found[f"round of {i}"], found[f"jobs of {i}"] = one.x.tolist(), one.round, one.roster.jobs
         found[f"state of {i}"] = {name: value.tolist() for name, value in one.vectors.state.items()}
-        found[f"speeds of {i}"] = one.speeds and one.speeds.of
+        found[f"speeds of {i}"] = one.speeds and one.speeds.speed_by_client
         kept = {c: {name: value.tolist() for name, value in state.items()} for c, state in one.client_states.items()}
         found[f"kept by {i}"] = dict(sorted(kept.items()))
     return found

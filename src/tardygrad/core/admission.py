@@ -1,4 +1,4 @@
-"""Checks of an update before it may touch the model: types, shapes, and whether its numbers are finite."""
+"""The checks by which `Server.admit` decides on an update: types, shapes, and whether its numbers are finite."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tardygrad.core.method import Method
 from tardygrad.core.transforms import Step
 from tardygrad.errors import is_number
 
-Kept = dict[str, Tensor | None]
+StateShape = dict[str, Tensor | None]
 """The expected entries of a client's state: None for a vector like x, else an example of the tensor."""
 
 
-def expected(method: Method) -> Kept:
+def expected_state(method: Method) -> StateShape:
     """The entries of a client's state after its first step, if the method keeps it."""
     if not method.keep:
         return {}
@@ -29,16 +29,16 @@ def expected(method: Method) -> Kept:
     return {name: None if v.shape == x.shape else v for name, v in state.items() if name != "inner.clipped"}
 
 
-def formed(update: Update) -> bool:
+def has_valid_types(update: Update) -> bool:
     """Whether the non-tensor fields have the right types."""
     integers = (update.client, update.serial, update.round, update.steps)
     return all(type(n) is int for n in integers) and all(is_number(n) for n in (update.loss, update.clipped))
 
 
-def fits(update: Update, x: Vector, module_buffers: ModuleBuffers | None, method: Method, kept: Kept) -> bool:
+def fits(update: Update, x: Vector, module_buffers: ModuleBuffers | None, method: Method, expected: StateShape) -> bool:
     """Whether an update has exactly the expected tensors, each with the right shape and type."""
     curvature = x if method.compensate else None
-    if not (_like(update.delta, x) and _like(update.curvature, curvature) and _keeps(update, x, method, kept)):
+    if not (_like(update.delta, x) and _like(update.curvature, curvature) and _state_fits(update, x, method, expected)):
         return False
     theirs = update.module_buffers
     if theirs is None or module_buffers is None:
@@ -46,16 +46,16 @@ def fits(update: Update, x: Vector, module_buffers: ModuleBuffers | None, method
     return _like(theirs.floats, module_buffers.floats) and _like(theirs.ints, module_buffers.ints)
 
 
-def _keeps(update: Update, x: Vector, method: Method, kept: Kept) -> bool:
+def _state_fits(update: Update, x: Vector, method: Method, expected: StateShape) -> bool:
     state = update.state
     if not method.keep or state is None:
         return state is None and not method.keep
     if not isinstance(state, dict):
         return False
-    without_steps = {name for name in kept if not name.startswith("inner.")}  # if the client has made no step
-    if state.keys() != kept.keys() and (update.steps or state.keys() != without_steps):
+    without_steps = {name for name in expected if not name.startswith("inner.")}  # if the client has made no step
+    if state.keys() != expected.keys() and (update.steps or state.keys() != without_steps):
         return False
-    return all(_like(v, x if kept[name] is None else kept[name]) for name, v in state.items())
+    return all(_like(v, x if expected[name] is None else expected[name]) for name, v in state.items())
 
 
 def finite(update: Update, norm: float) -> bool:

@@ -42,7 +42,7 @@ from tardygrad.core.messages import (
 )
 from tardygrad.core.method import Method, check_method
 from tardygrad.core.roster import Roster
-from tardygrad.core.task import LocalWork, Task, resume
+from tardygrad.core.task import LocalWork, Task, next_request
 from tardygrad.core.transforms import State, Step, Transform, clipped_share, strip_prefix
 from tardygrad.errors import Invalid, checked_call
 
@@ -97,9 +97,9 @@ def local_step(x: Vector, g: Vector, curvature: Vector | None, inner: Transform,
 def work(job: Job, task: Task, method: Method) -> Update:
     """Do a job: the local steps of one client."""
     steps = local(job, task, method)
-    message = resume(steps)
+    message = next_request(steps)
     while not isinstance(message, Update):
-        message = resume(steps, task.gradient(*message))
+        message = next_request(steps, task.gradient(*message))
     return message
 
 
@@ -225,7 +225,7 @@ class Server:
 
     def admit(self, update: Update) -> Taken | Reason:
         """Check an update before it may touch x: returns its delay, norm and weight, or the reason to refuse it."""
-        if not admission.formed(update):
+        if not admission.has_valid_types(update):
             return "wrong shape"
         delay = self.round + 1 - update.round  # p ← t − s
         if delay < 1:

@@ -10,7 +10,7 @@ from torch import Tensor
 from tardygrad.core.algorithm import local
 from tardygrad.core.messages import Job, Update, Vector
 from tardygrad.core.method import Method
-from tardygrad.core.task import GradientRequest, Task, resume
+from tardygrad.core.task import GradientRequest, Task, next_request
 
 
 class Batched(Task, Protocol):
@@ -23,8 +23,8 @@ class Batched(Task, Protocol):
 def work_together(jobs: Sequence[Job], task: Batched, method: Method) -> list[Update]:
     """Do the jobs of several clients together, one step of each at a time."""
     steps = [local(job, task, method) for job in jobs]
-    messages = [resume(client) for client in steps]
+    messages = [next_request(client) for client in steps]
     while requests := {i: message for i, message in enumerate(messages) if not isinstance(message, Update)}:
         for i, gradient in zip(requests, task.gradients(list(requests.values())), strict=True):
-            messages[i] = resume(steps[i], gradient)
+            messages[i] = next_request(steps[i], gradient)
     return [message for message in messages if isinstance(message, Update)]

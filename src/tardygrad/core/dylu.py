@@ -56,35 +56,35 @@ class Speeds:
 
     def __init__(self, pace: Pace) -> None:
         self.pace = pace
-        self.of: dict[int, float] = {}  # client → v_i
-        self.given: dict[int, tuple[int, float]] = {}  # client → K_i of its last job, and when it was sent
+        self.speed_by_client: dict[int, float] = {}  # client → v_i
+        self.last_job: dict[int, tuple[int, float]] = {}  # client → K_i of its last job, and when it was sent
         self._sorted: list[float] = []
 
     def share(self, client: int, work: int, now: float) -> int:
         """K_i of a job that is sent now."""
-        fastest = self._sorted[math.ceil(len(self.of) * self.pace.percentile / 100) - 1] if self.of else 1.0
-        share = self.pace.share(work, self.of.get(client), fastest)
-        self.given[client] = share, now
+        fastest = self._sorted[math.ceil(len(self._sorted) * self.pace.percentile / 100) - 1] if self._sorted else 1.0
+        share = self.pace.share(work, self.speed_by_client.get(client), fastest)
+        self.last_job[client] = share, now
         return share
 
     def measure(self, client: int, now: float) -> None:
         """Update a client's speed when its job arrives."""
-        share, sent = self.given[client]
+        share, sent = self.last_job[client]
         if now > sent and math.isfinite(speed := share / (now - sent)):
-            speed = self.pace.measured(self.of.get(client), speed)
+            speed = self.pace.measured(self.speed_by_client.get(client), speed)
             self.forget(client)
-            self.of[client] = speed
+            self.speed_by_client[client] = speed
             insort(self._sorted, speed)
 
     def forget(self, client: int) -> None:
         """Forget the speed of a lost client."""
-        if client in self.of:
-            del self._sorted[bisect_left(self._sorted, self.of.pop(client))]
+        if client in self.speed_by_client:
+            del self._sorted[bisect_left(self._sorted, self.speed_by_client.pop(client))]
 
     def snapshot(self) -> dict[str, Any]:
         """The state, as plain data."""
-        return {"of": self.of, "given": self.given}
+        return {"of": self.speed_by_client, "given": self.last_job}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from a snapshot."""
-        self.of, self.given, self._sorted = state["of"], state["given"], sorted(state["of"].values())
+        self.speed_by_client, self.last_job, self._sorted = state["of"], state["given"], sorted(state["of"].values())

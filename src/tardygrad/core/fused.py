@@ -146,7 +146,7 @@ def _int8(e: Any, numbers: Any, s: Any) -> None:
 
 
 @njit(int64(_vector, _vector, int8[::1], _vector, _vector, int64), **_options)
-def narrow(v: Any, error: Any, numbers: Any, scales: Any, left: Any, block: Any) -> Any:
+def pack_int8(v: Any, error: Any, numbers: Any, scales: Any, left: Any, block: Any) -> Any:
     """`send` of wire.py for int8; returns the number of blocks that are not finite.
 
     Such a block has the numbers 0, and its scale makes them NaN.
@@ -166,7 +166,7 @@ def narrow(v: Any, error: Any, numbers: Any, scales: Any, left: Any, block: Any)
 
 
 @njit(void(int8[::1], _vector, _vector, int64), **_options)
-def widen(numbers: Any, scales: Any, v: Any, block: Any) -> None:
+def unpack_int8(numbers: Any, scales: Any, v: Any, block: Any) -> None:
     """`unpack` of wire.py for int8."""
     for i in range(len(scales)):
         a, b, s = i * block, min((i + 1) * block, len(v)), scales[i]

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-LEAST = 1 << 18
+MIN_LENGTH = 1 << 18
 """The length from which a compiled kernel is faster than several calls of torch."""
 
 _PER_THREAD = 1 << 22  # fewest coordinates for which a thread is worth its start
@@ -36,7 +36,7 @@ def _one_by_one(kernel: SliceKernel, starts: Sequence[int], ends: Sequence[int])
 run_slices: Callable[[SliceKernel, Sequence[int], Sequence[int]], list[Sequence[float]]] = _one_by_one
 
 
-class Form(NamedTuple):
+class ClipAndRate(NamedTuple):
     """The numbers of a transform that is a clip and a rate: move = lr · BiClip(direction)."""
 
     upper: float = math.inf
@@ -64,7 +64,7 @@ class Outcome(NamedTuple):
 
 def fits(x: Tensor, *others: Tensor | None) -> bool:
     """Whether the compiled kernels can compute with these vectors; None stands for a vector that is not used."""
-    if len(x) < LEAST or not (x.is_cuda or (x.device.type == "cpu" and _fused() is not None)):
+    if len(x) < MIN_LENGTH or not (x.is_cuda or (x.device.type == "cpu" and _fused() is not None)):
         return False
     return all(
         v.dtype == torch.float32 and v.is_contiguous() and v.shape == x.shape and v.device == x.device
@@ -73,7 +73,7 @@ def fits(x: Tensor, *others: Tensor | None) -> bool:
     )
 
 
-def local_step(x: Tensor, g: Tensor, curvature: Tensor | None, form: Form) -> Tensor:
+def local_step(x: Tensor, g: Tensor, curvature: Tensor | None, form: ClipAndRate) -> Tensor:
     """x ← x − move and A ← A + move ⊙ move in place, with move = lr · Clip(g); returns the clipped share of g."""
     if x.is_cuda:
         share: Tensor = _compiled(_local_step)(x, g, curvature, *_scalars(form, x))
@@ -93,7 +93,7 @@ def fold(total: Tensor | None, contribution: Contribution, x: Tensor, scratch: T
         return result
     fused, first = _numba(), total is None
     if total is None:
-        total = fresh(x) if scratch is None else scratch
+        total = uninitialized_like(x) if scratch is None else scratch
     compensated = curvature is not None and past is not None
     kernel = fused.fold_compensated if compensated else fused.fold
     tensors = (total, delta, curvature, past, x) if compensated else (total, delta)
@@ -108,44 +108,44 @@ def fold(total: Tensor | None, contribution: Contribution, x: Tensor, scratch: T
     return total
 
 
-def finish(x: Tensor, total: Tensor, denominator: float, form: Form, out: Tensor | None = None) -> Outcome:
+def finish(x: Tensor, total: Tensor, denominator: float, form: ClipAndRate, out: Tensor | None = None) -> Outcome:
     """Compute x + lr · Clip(total / denominator), in new memory or, on a CPU, in `out`."""
     if x.is_cuda:
         x_t, *numbers = _compiled(_finish)(x, total, torch.tensor(denominator, device=x.device), *_scalars(form, x))
         return Outcome(x_t, *map(float, numbers))
     fused = _numba()
-    out = fresh(x) if out is None else out
+    out = uninitialized_like(x) if out is None else out
     vectors = [v.detach().numpy() for v in (total, x, out)]
     scalars = (_to_float32(denominator), *_thresholds(form))
     clipped, squares, moved = _in_slices(len(x), lambda a, b: fused.finish(*(v[a:b] for v in vectors), *scalars))
     return Outcome(out, math.sqrt(squares), math.sqrt(moved), clipped / len(x))
 
 
-def narrow(v: Tensor, error: Tensor | None, numbers: Tensor, scales: Tensor, left: Tensor, block: int) -> bool:
+def pack_int8(v: Tensor, error: Tensor | None, numbers: Tensor, scales: Tensor, left: Tensor, block: int) -> bool:
     """Pack v + error into int8 numbers and scales, the rounding error into `left`; returns whether it is finite."""
     fused, data = _numba(), v.detach().numpy()
     e = np.empty(0, np.float32) if error is None else error.detach().numpy()
     packed, s, rest = numbers.numpy(), scales.numpy(), left.numpy()
 
     def part(a: int, b: int) -> Sequence[float]:
-        return (fused.narrow(data[a:b], e[a:b], packed[a:b], s[a // block : -(-b // block)], rest[a:b], block),)
+        return (fused.pack_int8(data[a:b], e[a:b], packed[a:b], s[a // block : -(-b // block)], rest[a:b], block),)
 
     return not _in_slices(len(v), part)[0]
 
 
-def widen(numbers: Tensor, scales: Tensor, v: Tensor, block: int) -> None:
+def unpack_int8(numbers: Tensor, scales: Tensor, v: Tensor, block: int) -> None:
     """v ← int8 numbers / 127 · s."""
     fused, vectors = _numba(), [t.numpy() for t in (numbers, scales, v)]
 
     def part(a: int, b: int) -> Sequence[float]:
         n, s, out = vectors
-        fused.widen(n[a:b], s[a // block : -(-b // block)], out[a:b], block)
+        fused.unpack_int8(n[a:b], s[a // block : -(-b // block)], out[a:b], block)
         return ()
 
     _in_slices(len(v), part)
 
 
-def fresh(x: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+def uninitialized_like(x: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     """Uninitialized memory for a vector like x, on a CPU from NumPy: it requests huge pages, which are faster."""
     if x.device.type != "cpu" or not len(x):
         return torch.empty_like(x, dtype=dtype)
@@ -172,7 +172,7 @@ def _to_float32(value: float) -> np.float32:
         return np.float32(value)
 
 
-def _thresholds(form: Form) -> tuple[np.float32, ...]:
+def _thresholds(form: ClipAndRate) -> tuple[np.float32, ...]:
     lower = min(form.lower, float(np.finfo(np.float32).max))  # as in clipping.py
     return _to_float32(lower), _to_float32(form.upper), _to_float32(form.lr)
 
@@ -196,7 +196,7 @@ def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     return compiled
 
 
-def _scalars(form: Form, x: Tensor) -> tuple[Tensor, ...]:
+def _scalars(form: ClipAndRate, x: Tensor) -> tuple[Tensor, ...]:
     """The numbers of a form as tensors: torch.compile would compile again for every new Python number."""
     return tuple(torch.tensor(value, device=x.device) for value in (form.lower, form.upper, form.lr))
 

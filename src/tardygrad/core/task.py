@@ -43,7 +43,7 @@ LocalWork = Generator[GradientRequest, tuple[Tensor, Vector], Update]
 """A client's local steps: yields requests, receives losses and gradients, returns the update."""
 
 
-def resume(work: LocalWork, gradient: tuple[Tensor, Vector] | None = None) -> GradientRequest | Update:
+def next_request(work: LocalWork, gradient: tuple[Tensor, Vector] | None = None) -> GradientRequest | Update:
     """Send the requested gradient (None: start); returns the next request, or the update after the last step."""
     try:
         return next(work) if gradient is None else work.send(gradient)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tardygrad.core import clipping
 from tardygrad.core.clipping import Norm
-from tardygrad.core.kernels import Form
+from tardygrad.core.kernels import ClipAndRate
 from tardygrad.core.schedules import Constant, Schedule
 from tardygrad.errors import Invalid, check_choice, check_number, is_number
 
@@ -36,7 +36,7 @@ class Step(NamedTuple):
     start: Tensor | None = None  # client: x_s
 
 
-def _no_form(round: int) -> Form | None:
+def _no_form(round: int) -> ClipAndRate | None:
     return None
 
 
@@ -55,7 +55,7 @@ class Transform:
     init: Callable[[Tensor], State] = field(repr=False)
     update: Callable[[Tensor, State, Step], tuple[Tensor, State]] = field(repr=False)
     text: str = "Transform(...)"
-    form: Callable[[int], Form | None] = field(default=_no_form, repr=False)
+    form: Callable[[int], ClipAndRate | None] = field(default=_no_form, repr=False)
     scratch: int = 0
 
     def __repr__(self) -> str:
@@ -78,7 +78,7 @@ def scale(lr: Schedule) -> Transform:
     def update(direction: Tensor, state: State, step: Step) -> tuple[Tensor, State]:
         return direction * lr(step.round), state
 
-    return Transform(stateless, update, f"scale({lr})", lambda round: Form(lr=lr(round)))
+    return Transform(stateless, update, f"scale({lr})", lambda round: ClipAndRate(lr=lr(round)))
 
 
 def clip(upper: Schedule, lower: Schedule = Constant(0.0), norm: Norm = "coordinate") -> Transform:
@@ -97,7 +97,7 @@ def clip(upper: Schedule, lower: Schedule = Constant(0.0), norm: Norm = "coordin
         return move, {"clipped": changed}
 
     text = f"clip({upper}, lower={lower}, norm={norm!r})"
-    form = None if norm == "l2" else lambda round: Form(upper(round), lower(round))
+    form = None if norm == "l2" else lambda round: ClipAndRate(upper(round), lower(round))
     return Transform(stateless, update, text, form or _no_form)
 
 
@@ -116,11 +116,11 @@ def chain(*transforms: Transform) -> Transform:
             after |= {name if name == "clipped" else f"{i}.{name}": value for name, value in own.items()}
         return direction, after
 
-    def form(round: int) -> Form | None:
+    def form(round: int) -> ClipAndRate | None:
         first, *rest = (transform.form(round) for transform in transforms)
-        if first is None or len(rest) != 1 or rest[0] is None or (first.lr, *rest[0][:2]) != (1.0, *Form()[:2]):
+        if first is None or len(rest) != 1 or rest[0] is None or (first.lr, *rest[0][:2]) != (1.0, *ClipAndRate()[:2]):
             return None
-        return Form(first.upper, first.lower, rest[0].lr)  # a clip, then a rate
+        return ClipAndRate(first.upper, first.lower, rest[0].lr)  # a clip, then a rate
 
     text, scratch = f"chain({', '.join(map(repr, transforms))})", max(one.scratch for one in transforms)
     return Transform(init if stateful else stateless, update, text, form, scratch)

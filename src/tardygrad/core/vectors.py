@@ -68,14 +68,14 @@ class LocalVectors:
         self.scratch: Vector | None = None  # memory of the last sum, to be reused by the next
         self.state = method.outer.init(self.x)
         self.past: dict[int, Vector] = {}
-        self.client_state = admission.expected(method)
+        self.expected_state = admission.expected_state(method)
 
     @property
     def start(self) -> Vector:
         return self.x
 
     def validate(self, update: Update, module_buffers: ModuleBuffers | None) -> float | Reason:
-        if not admission.fits(update, self.x, module_buffers, self.method, self.client_state):
+        if not admission.fits(update, self.x, module_buffers, self.method, self.expected_state):
             return "wrong shape"
         norm = math.sqrt(torch.dot(delta := as_vector(update.delta), delta))
         return norm if admission.finite(update, norm) else "not finite"

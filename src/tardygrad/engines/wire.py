@@ -67,9 +67,9 @@ def unpack(packed: Packed) -> Tensor:
     numbers, scales = packed
     if numbers.dtype == torch.float32:
         return numbers
-    v = kernels.fresh(numbers)
+    v = kernels.uninitialized_like(numbers)
     if scales is not None and numbers.dtype == torch.int8 and _has_kernel(v):  # other formats gain little
-        kernels.widen(numbers, scales, v, BLOCK)
+        kernels.unpack_int8(numbers, scales, v, BLOCK)
         return v
     for a, b in _pieces(v):
         _read(packed.between(a, b), v[a:b])
@@ -91,10 +91,10 @@ def send(v: Tensor, error: Tensor | None, wire: Wire) -> tuple[Packed, Tensor | 
     if wire == "float32":
         return Packed(v), None
     scales = v.new_empty(_blocks(len(v))) if wire in _SCALED else None
-    packed = Packed(kernels.fresh(v, getattr(torch, wire)), scales)
-    left, finite = kernels.fresh(v, v.dtype), True
+    packed = Packed(kernels.uninitialized_like(v, getattr(torch, wire)), scales)
+    left, finite = kernels.uninitialized_like(v, v.dtype), True
     if scales is not None and wire == "int8" and _has_kernel(v, error):
-        finite = kernels.narrow(v, error, packed.numbers, scales, left, BLOCK)
+        finite = kernels.pack_int8(v, error, packed.numbers, scales, left, BLOCK)
         return packed, left if finite else error
     for a, b in _pieces(v):
         part, e = packed.between(a, b), left[a:b]

@@ -224,7 +224,7 @@ def object_store(task: Task, method: Method, *, workers: int, payload: int) -> i
     """
     vector, module_buffers = 4 * task.parameters, task.init_module_buffers()
     model = vector + (sum(flat.nbytes for flat in module_buffers) if module_buffers else 0)
-    state = vector * sum(like is None for like in admission.expected(method).values())
+    state = vector * sum(like is None for like in admission.expected_state(method).values())
     update = model + state + vector * method.compensate
     servers = len(method.regions.members(task.clients)) if method.regions else 1
     sent, back = workers + servers + 2, servers * method.buffer + 2 * workers

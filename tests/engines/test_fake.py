@@ -167,11 +167,34 @@ def test_an_engine_that_repeats_a_job_for_ever_ends_the_run() -> None:
         ({"parallel": 0}, "`parallel` must be a whole number, 1 or more, got 0."),
         ({"fleet": 40}, "the feature `fleet` of a pool must be tardygrad.fleet.Fleet | None, got 40."),
         ({"virtual_clock": "no"}, "the feature `virtual_clock` of a pool must be <class 'bool'>, got 'no'."),
+        ({"interrupt": 3}, "the feature `interrupt` of a pool must be a function, got 3."),
+        ({"vectors": None}, "the feature `vectors` of a pool must be a function, got None."),
+        ({"checkpoint": 3}, "the feature `checkpoint` of a pool must be an object with pending and restore, got 3."),
+        ({"evaluator": 3}, "the feature `evaluator` of a pool must be an object with ask and answer, got 3."),
     ],
 )
 def test_a_feature_of_a_wrong_kind_is_refused(features: dict[str, Any], text: str) -> None:
     with pytest.raises(tg.Invalid, match=re.escape(text)):
         tg.Features(**features)
+
+
+def test_an_engine_without_its_state_cannot_be_saved(tmp_path: Path) -> None:
+    class Forgetful(tg.SimPool):
+        def pending(self) -> Any:
+            return None
+
+    pool = Forgetful(task(), METHOD, tg.Fleet.paper(clients=CLIENTS))
+    with pytest.raises(tg.Invalid, match="`pending` of an engine must return a Pending with its jobs, got None"):
+        tg.train(METHOD, task(), pool, rounds=4, checkpoint_every=1, evaluate_every=0, out=tmp_path / "run")
+
+
+def test_an_engine_that_swallows_jobs_is_named() -> None:
+    class Swallowing(BarePool):
+        def next(self) -> Message | None:
+            return None
+
+    with pytest.raises(tg.Starved, match="the engine has no more messages"):
+        tg.train(METHOD, task(), Swallowing(task(), METHOD), rounds=2)
 
 
 @pytest.mark.parametrize(

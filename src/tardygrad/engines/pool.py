@@ -76,6 +76,14 @@ class Features:
         for name, kind in {"fleet": Fleet | None, "virtual_clock": bool, "startup": str}.items():
             if not isinstance(getattr(self, name), kind):
                 raise Invalid(f"the feature `{name}` of a pool must be {kind}, got {getattr(self, name)!r}.")
+        methods: dict[str, tuple[str, ...]] = {"checkpoint": ("pending", "restore"), "evaluator": ("ask", "answer")}
+        methods |= dict.fromkeys(("interrupt", "vectors", "status"), ("__call__",))
+        for name, wanted in methods.items():
+            value = getattr(self, name)
+            optional = name not in ("vectors", "status")
+            if not (value is None and optional) and not all(callable(getattr(value, each, None)) for each in wanted):
+                rule = "a function" if wanted == ("__call__",) else f"an object with {' and '.join(wanted)}"
+                raise Invalid(f"the feature `{name}` of a pool must be {rule}, got {value!r}.")
 
 
 class Pool(ABC):

@@ -28,7 +28,7 @@ from tardygrad.core.hierarchy import RegionMessage, ServerLike
 from tardygrad.core.messages import Job, ModuleBuffers, Taken, Update, as_vector
 from tardygrad.core.method import without_addresses
 from tardygrad.engines.pool import Pending
-from tardygrad.errors import RecordError
+from tardygrad.errors import Invalid, RecordError
 from tardygrad.runs import checkpoint_format_3
 from tardygrad.runs.evaluation import Scores
 from tardygrad.runs.record import plain, unwritable
@@ -102,6 +102,8 @@ def capture(
     server: ServerLike, pending: Pending, tail: Sequence[Tensor] = (), scores: Scores | None = None
 ) -> Checkpoint:
     """The state of a server and its engine, the samples of the round's updates, and the rows that wait for scores."""
+    if not isinstance(pending, Pending) or not all(isinstance(job, Job) for job in pending.jobs):
+        raise Invalid(f"`pending` of an engine must return a Pending with its jobs, got {pending!r}.")
     tensors: dict[str, Tensor] = {}
     state = {
         "method": _identity(server), "clients": server.clients, "seed": server.seed, "round": server.round,

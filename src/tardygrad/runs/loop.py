@@ -49,7 +49,8 @@ def drive(server: ServerLike, pool: Pool, rounds: int | None = None) -> Iterator
     while rounds is None or server.round < rounds:
         message = pool.next()
         if message is None:
-            raise Starved(_starved(server, "no job is in flight"))
+            why = "the engine has no more messages" if server.roster.jobs else "no job is in flight"
+            raise Starved(_starved(server, why))
         now = _time(pool, now)
         happened, jobs = server.receive(message, now)
         for job in jobs:
@@ -87,7 +88,7 @@ def _time(pool: Pool, before: float) -> float:
     """The pool's time; raises `Invalid` if that is no time after `before`."""
     now = pool.now
     if (type(now) is float or is_number(now)) and before <= now < math.inf:
-        return now
+        return float(now)
     fix = "Make it a property." if callable(now) else "Return the seconds since the run began."
     raise Invalid(f"`now` of a pool must be a finite number that never decreases, got {now!r} after {before:g}. {fix}")
 

@@ -150,7 +150,7 @@ def parse(tables: Mapping[str, Any], name: str = "spec") -> Spec:
         if not isinstance(table, dict):
             raise Invalid(f"[{key}] must be a table, got {shown(table)}.")
     given = {"kind": "sim"} | tables.get("engine", {})
-    if given["kind"] == "ray" and "shards" in given:  # the name in records of earlier versions
+    if given["kind"] == "ray" and "shards" in given and "server_shards" not in given:  # the name in earlier records
         given["server_shards"] = given.pop("shards")
     engine = _checked("engine", given)
     timed = parameters(engine.make).get("fleet")

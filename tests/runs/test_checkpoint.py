@@ -22,7 +22,7 @@ import tardygrad as tg
 from tardygrad.engines.pool import Pending
 from tardygrad.runs import checkpoint
 from tardygrad.runs.checkpoint import Checkpoint
-from tardygrad.runs.record import plain, read_json, read_lines
+from tardygrad.runs.record import read_json, read_lines, to_json_value
 from tests.runs.test_resume import finished, resumed
 
 CLIENTS = 4
@@ -113,12 +113,12 @@ def test_what_is_written_is_what_was_when_it_was_captured(tmp_path: Path, monkey
 
     def seen(*given: Any) -> Checkpoint:
         made = capture(*given)
-        captured.append((json.dumps(plain(made.state)), copy.deepcopy(made.tensors)))
+        captured.append((json.dumps(to_json_value(made.state)), copy.deepcopy(made.tensors)))
         return made
 
     def late(folder: Path, made: Checkpoint, **also: Any) -> None:
         time.sleep(0.03)
-        found.append((json.dumps(plain(made.state)), made.tensors))
+        found.append((json.dumps(to_json_value(made.state)), made.tensors))
         save(folder, made, **also)
 
     monkeypatch.setattr(checkpoint, "capture", seen)
@@ -139,10 +139,10 @@ def test_what_is_captured_of_regions_stays_as_it_was() -> None:
     then: list[tuple[Checkpoint, str, dict[str, torch.Tensor]]] = []
     for _ in tg.drive(server, tg.SimPool(here, method, tg.Fleet.paper(clients=CLIENTS)), 9):
         made = checkpoint.capture(server, Pending(0.0, [], []))
-        then.append((made, json.dumps(plain(made.state)), copy.deepcopy(made.tensors)))
+        then.append((made, json.dumps(to_json_value(made.state)), copy.deepcopy(made.tensors)))
     assert any(made.state["server"]["levels"][1]["sum"] for made, *_ in then)
     for made, facts, tensors in then:
-        assert json.dumps(plain(made.state)) == facts
+        assert json.dumps(to_json_value(made.state)) == facts
         assert all(torch.equal(made.tensors[name], tensor) for name, tensor in tensors.items())
 
 

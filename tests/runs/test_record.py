@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 import tardygrad as tg
 from tardygrad.runs import checkpoint
 from tardygrad.runs.events import read_events
-from tardygrad.runs.record import Record, plain, read_json, read_lines, write_json
+from tardygrad.runs.record import Record, read_json, read_lines, to_json_value, write_json
 
 METHOD = tg.clip2(local_lr=0.1, local_clip=1.0, lr=1.0, clip=0.5, buffer=2, local_steps=2, mode="client")
 FLEET = tg.Fleet.paper(clients=5).crash(client=1, at=4.0, back=9.0)
@@ -133,8 +133,8 @@ def test_what_holds_no_run_is_said_so(tmp_path: Path) -> None:
 
 
 def test_numbers_that_are_not_finite_become_null() -> None:
-    assert plain({"a": [math.nan, (math.inf, 1.5)], 3: "NaN"}) == {"a": [None, [None, 1.5]], "3": "NaN"}
-    json.dumps(plain({"a": math.nan}), allow_nan=False)
+    assert to_json_value({"a": [math.nan, (math.inf, 1.5)], 3: "NaN"}) == {"a": [None, [None, 1.5]], "3": "NaN"}
+    json.dumps(to_json_value({"a": math.nan}), allow_nan=False)
 
 
 def test_a_full_disk_is_a_clear_error(tmp_path: Path) -> None:

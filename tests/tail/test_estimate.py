@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.stats import levy_stable
 
 from tardygrad.errors import Invalid
-from tardygrad.runs.record import plain
+from tardygrad.runs.record import to_json_value
 from tardygrad.tail import estimate
 from tardygrad.tasks import Noise
 
@@ -149,7 +149,7 @@ def test_numbers_at_the_end_of_their_range_have_a_verdict(samples: NDArray[np.fl
 
 def test_an_estimate_is_strict_json() -> None:
     for samples in (drawn("pareto", 1.5, 0, 1000), LIGHTS["of two values"](np.random.default_rng(0), 1000), np.ones(0)):
-        json.dumps(plain(asdict(estimate(samples))), allow_nan=False)
+        json.dumps(to_json_value(asdict(estimate(samples))), allow_nan=False)
 
 
 @pytest.mark.parametrize(

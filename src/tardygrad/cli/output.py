@@ -16,7 +16,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from tardygrad.errors import Invalid
-from tardygrad.runs.record import Row, plain
+from tardygrad.runs.record import Row, to_json_value
 
 Item = TypeVar("Item")
 
@@ -33,7 +33,7 @@ def show(text: str) -> None:
 
 def show_json(value: Any) -> None:
     """Print a result as strict JSON."""
-    typer.echo(json.dumps(plain(value), allow_nan=False, ensure_ascii=False, indent=2))
+    typer.echo(json.dumps(to_json_value(value), allow_nan=False, ensure_ascii=False, indent=2))
 
 
 def as_objects(value: Any) -> Any:

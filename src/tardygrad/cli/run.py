@@ -14,7 +14,7 @@ from tardygrad.cli.output import say
 from tardygrad.cli.session import crowded, print_summary, run_to_end, started
 from tardygrad.errors import Invalid, RecordError
 from tardygrad.runs import run as runs
-from tardygrad.runs.record import Row, read_json, reading_record, unused, unwritable
+from tardygrad.runs.record import Row, read_json, reading_record, require_new, write_error
 from tardygrad.runs.track import check
 from tardygrad.spec import spec
 from tardygrad_command import commands
@@ -25,11 +25,11 @@ def run(options: commands.Run) -> None:
     loaded = spec.load(options.source, options.overrides)
     check(loaded.run.track)
     if options.out:
-        unused(Path(options.out))
+        require_new(Path(options.out))
     with started(loaded, options.max_memory) as (built, pool, memory):
         new = runs.begin(built.method, built.task, pool, spec=loaded.resolved(), **loaded.run.settings())
         # only now is everything valid
-        new.path = path = unused(Path(options.out)) if options.out else new_run_dir(loaded.name)
+        new.path = path = require_new(Path(options.out)) if options.out else new_run_dir(loaded.name)
         say(f"{new.server.method} on {loaded.task.kind}, recording in {path}\n{memory}{crowded(new)}")
         run_to_end(new, str(path), json=options.json, track=loaded.run.track)
 
@@ -120,5 +120,5 @@ def new_run_dir(name: str) -> Path:
                 path.mkdir()
                 return path
     except OSError as error:
-        raise unwritable(Path("runs"), error) from error
+        raise write_error(Path("runs"), error) from error
     raise AssertionError  # count never ends

@@ -8,7 +8,7 @@ from typing import Any
 import altair as alt
 
 from tardygrad.report.theme import BLACK, BLUE, GREY, ORANGE, image_style, line_legend
-from tardygrad.runs.record import Row, plain
+from tardygrad.runs.record import Row, to_json_value
 from tardygrad.tail.estimate import Tail
 from tardygrad.tail.probe import Probe
 
@@ -43,7 +43,9 @@ def _sizes(lines: dict[str, list[tuple[float, float]]]) -> Any:
     """The share of coordinates beyond each size of noise."""
     rows = [{"law": law, "size": v, "share": share} for law, points in lines.items() for v, share in points]
     axis = alt.Axis(format=".0e", tickCount=6)
-    chart = alt.Chart({"values": plain(rows)}, title="Share of coordinates with larger noise").mark_line(strokeWidth=2)
+    chart = alt.Chart({"values": to_json_value(rows)}, title="Share of coordinates with larger noise").mark_line(
+        strokeWidth=2
+    )
     return chart.encode(
         x=_across("size", "size of the noise (median = 1)"),
         y=alt.Y("share:Q", title="share of coordinates beyond", scale=alt.Scale(type="log"), axis=axis),
@@ -59,7 +61,7 @@ def _indices(tails: dict[str, Tail | None], colour: Any) -> Any:
         if index < TOP
     ]
     height = alt.Scale(domain=[0, max([LEAST, *(row["high"] for row in rows)])], nice=False)
-    base: Any = alt.Chart({"values": plain(rows)}, title="Hill’s tail index with 95 % confidence band")
+    base: Any = alt.Chart({"values": to_json_value(rows)}, title="Hill’s tail index with 95 % confidence band")
     base = base.encode(x=_across("k", "k (number of largest coordinates used)"), color=colour)
     band = base.mark_area(opacity=0.2).encode(y=alt.Y("low:Q", scale=height), y2="high:Q")
     line = base.mark_line(strokeWidth=2).encode(y=alt.Y("index:Q", title="tail index", scale=height))

@@ -9,7 +9,7 @@ import altair as alt
 
 from tardygrad.doctor.search import MODES, Candidate, ranked
 from tardygrad.report.theme import BLACK, BLUE, ORANGE, RED, image_style, line_legend
-from tardygrad.runs.record import plain
+from tardygrad.runs.record import to_json_value
 
 COLOURS = (BLACK, BLUE, ORANGE)  # of MODES
 WITHIN, BEYOND = "within the delay bound", "beyond the delay bound"
@@ -23,7 +23,7 @@ def search_chart(tried: Sequence[Candidate]) -> Any:
     modes = line_legend(symbolStrokeWidth=2, symbolSize=200, orient="right")
     bound = alt.Legend(values=[BEYOND]) if any(point["bound"] == BEYOND for point in points) else None
     log = alt.Scale(type="log", nice=False, padding=20)
-    base = alt.Chart({"values": plain(points)}).encode(
+    base = alt.Chart({"values": to_json_value(points)}).encode(
         x=alt.X("M:Q", title="buffer M (updates)", scale=log),
         y=alt.Y("seconds:Q", title="simulated seconds per effective update", scale=log),
         color=alt.Color("mode:N", title="mode", scale=alt.Scale(domain=list(MODES), range=list(COLOURS)), legend=modes),
@@ -35,7 +35,7 @@ def search_chart(tried: Sequence[Candidate]) -> Any:
     best = next((setting for setting in ranked(tried) if setting.excluded is None), None)
     rings = {"now": next((setting for setting in simulated if setting.current), None), "best": best}
     marked = [{"name": name, **_point(setting)} for name, setting in rings.items() if setting]
-    ring = alt.Chart({"values": plain(marked)}).encode(
+    ring = alt.Chart({"values": to_json_value(marked)}).encode(
         x="M:Q", y="seconds:Q", tooltip=["name:N", "mode:N", "working:N"]
     )
     note = ring.mark_text(dy=-18, color=RED, fontSize=12).encode(text="name:N")

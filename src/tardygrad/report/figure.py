@@ -13,7 +13,7 @@ import altair as alt
 
 from tardygrad.report.blocks import Figure, Table
 from tardygrad.report.theme import page_style
-from tardygrad.runs.record import Row, plain
+from tardygrad.runs.record import Row, to_json_value
 
 WIDTH, PANEL = 820, 360
 SMALL = 120  # most rows of a table below a figure
@@ -26,7 +26,7 @@ def figure(
 ) -> Figure:
     """A figure in the style of the page. Its data are added last because Altair would copy and validate them."""
     spec = _quoted(page_style(chart).properties(description=f"{title}. {caption}", padding=4).to_dict())
-    spec["datasets"] = {name: plain(list(rows)) for name, rows in data.items()}
+    spec["datasets"] = {name: to_json_value(list(rows)) for name, rows in data.items()}
     return Figure(key, title, caption, spec, table if table and 0 < len(table.rows) <= SMALL else None)
 
 

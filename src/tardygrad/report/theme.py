@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import altair as alt
 
-from tardygrad.runs.record import Row, plain, replace
+from tardygrad.runs.record import Row, replace, to_json_value
 
 COLOURS = {
     "sync-Clip²": "#000000",
@@ -101,7 +101,7 @@ def method_lines(points: Iterable[Row], labels: Sequence[str]) -> Any:
     """One line per `method` of the points, in the methods' colours."""
     wide = alt.FieldOneOfPredicate(field="method", oneOf=list(filter(below, labels)))
     rows = sorted(points, key=lambda point: not below(point["method"]))
-    chart: Any = alt.Chart({"values": plain(rows)}).mark_line(point=alt.OverlayMarkDef(size=18, strokeWidth=2))
+    chart: Any = alt.Chart({"values": to_json_value(rows)}).mark_line(point=alt.OverlayMarkDef(size=18, strokeWidth=2))
     legend = line_legend(labelFontSize=13)
     return chart.encode(
         color=alt.Color("method:N", title=None, scale=method_colours(labels), legend=legend),

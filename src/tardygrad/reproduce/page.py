@@ -7,7 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from tardygrad.errors import Invalid
-from tardygrad.runs.record import replace, unwritable
+from tardygrad.runs.record import replace, write_error
 
 
 def write_section(page: Path, name: str, write: Callable[[str], str]) -> None:
@@ -22,7 +22,7 @@ def write_section(page: Path, name: str, write: Callable[[str], str]) -> None:
     try:
         page.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise unwritable(page.parent, error) from error
+        raise write_error(page.parent, error) from error
     replace(page, f"{before}{begin}\n\n{content.strip()}\n\n{end}{after}".encode())
 
 

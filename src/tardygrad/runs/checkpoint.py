@@ -31,7 +31,7 @@ from tardygrad.engines.pool import Pending
 from tardygrad.errors import Invalid, RecordError
 from tardygrad.runs import checkpoint_format_3
 from tardygrad.runs.evaluation import Scores
-from tardygrad.runs.record import plain, unwritable
+from tardygrad.runs.record import to_json_value, write_error
 
 KEEP = 2  # checkpoints
 FORMATS = (3, 4)  # that can be read; new checkpoints have the last
@@ -162,10 +162,10 @@ def save(folder: Path, checkpoint: Checkpoint, **also: Any) -> None:
     try:
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir(parents=True)
-        tensors = _apart({name: tensor.detach().cpu().contiguous() for name, tensor in checkpoint.tensors.items()})
+        tensors = _unshared({name: tensor.detach().cpu().contiguous() for name, tensor in checkpoint.tensors.items()})
         save_file(tensors, draft / "tensors.safetensors")
-        state = json.dumps(checkpoint.state | plain(also), allow_nan=False)
-        sums = {"state": _sum(state.encode()), "tensors": _sum((draft / "tensors.safetensors").read_bytes())}
+        state = json.dumps(checkpoint.state | to_json_value(also), allow_nan=False)
+        sums = {"state": _checksum(state.encode()), "tensors": _checksum((draft / "tensors.safetensors").read_bytes())}
         head = json.dumps({"format": checkpoint.state["format"], "checksums": sums})
         (draft / "state.json").write_text(f'{head[:-1]}, "state": {state}}}')
         for file in (*draft.iterdir(), draft):
@@ -176,10 +176,10 @@ def save(folder: Path, checkpoint: Checkpoint, **also: Any) -> None:
             shutil.rmtree(old)
     except OSError as error:
         shutil.rmtree(draft, ignore_errors=True)
-        raise unwritable(folder.parent, error) from error
+        raise write_error(folder.parent, error) from error
     except Exception as error:  # safetensors has its own error for a full disk
         shutil.rmtree(draft, ignore_errors=True)
-        raise unwritable(folder.parent, OSError(str(error))) from error
+        raise write_error(folder.parent, OSError(str(error))) from error
 
 
 def read(folder: Path) -> Checkpoint | None:
@@ -199,13 +199,13 @@ def _read(path: Path) -> Checkpoint:
     text, content = (path / "state.json").read_text(), (path / "tensors.safetensors").read_bytes()
     if "\n" in text:  # format 3: checksums in the first line, the state in the second
         first, second = text.split("\n")
-        sums, expected, version, state = json.loads(first), {"facts": _sum(second.encode())}, 3, json.loads(second)
+        sums, expected, version, state = json.loads(first), {"facts": _checksum(second.encode())}, 3, json.loads(second)
     else:
         document = json.loads(text)
         version, sums, state = document["format"], document["checksums"], document["state"]
         raw = text.partition('}, "state": ')[2][:-1]  # as written: a changed digit may parse to the same number
-        expected = {"state": _sum(raw.encode())}
-    if sums != expected | {"tensors": _sum(content)} or state.get("format", version) != version:
+        expected = {"state": _checksum(raw.encode())}
+    if sums != expected | {"tensors": _checksum(content)} or state.get("format", version) != version:
         raise ValueError("its checksum is wrong")
     tensors = load(content)
     if version == 3:
@@ -218,11 +218,11 @@ def newest(folder: Path) -> str | None:
     return max((path.name for path in _complete(folder)), default=None)
 
 
-def _sum(content: bytes) -> str:
+def _checksum(content: bytes) -> str:
     return blake2b(content, digest_size=16).hexdigest()
 
 
-def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def _unshared(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Copy each tensor that shares memory with an earlier one, because safetensors cannot store shared memory."""
     seen: set[int] = set()
     for name, tensor in tensors.items():

@@ -46,7 +46,7 @@ class Scores:
             self.done[row["round"]] = scores, time.perf_counter() - began
         self.rows.append(row)
 
-    def settled(self, *, wait: bool) -> Iterator[tuple[Row, dict[str, float] | None, float]]:
+    def completed(self, *, wait: bool) -> Iterator[tuple[Row, dict[str, float] | None, float]]:
         """Remove and yield complete rows, with their scores (None if not evaluated) and the seconds these took."""
         while True:
             while self.rows and self.rows[0]["round"] not in self.models:
@@ -72,7 +72,7 @@ class Scores:
             del self.models[round]
         return answer is not None
 
-    def give_up(self) -> None:
+    def cancel(self) -> None:
         """Cancel all evaluations; their rows are then complete without scores."""
         self.models, self._request = {}, None
 

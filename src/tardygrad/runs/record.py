@@ -28,14 +28,14 @@ Row = dict[str, Any]
 """One line of a record."""
 
 
-def plain(value: Any) -> Any:
+def to_json_value(value: Any) -> Any:
     """A value in strict JSON: numbers that are not finite become null."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {str(name): plain(item) for name, item in value.items()}
+        return {str(name): to_json_value(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
+        return [to_json_value(item) for item in value]
     return value
 
 
@@ -49,12 +49,12 @@ class Record:
     """
 
     def __init__(self, path: Path, spec: Row | None = None, *, new: bool = True) -> None:
-        self.path = unused(path) if new else path
+        self.path = require_new(path) if new else path
         self._lock = lock(path, "the run in")
         self._files: list[TextIO] = []
         try:
             if new:
-                unused(path)  # again: another process may have written there before it was locked
+                require_new(path)  # again: another process may have written there before it was locked
             with writing(path):
                 (path / "checkpoints").mkdir(exist_ok=True)
                 if spec is not None:
@@ -65,19 +65,19 @@ class Record:
             self.close()
             raise
 
-    def event(self, row: Row) -> None:
+    def write_event(self, row: Row) -> None:
         """Append a line to events.jsonl."""
         self._append(self._files[0], row)
 
-    def row(self, row: Row) -> None:
+    def write_metrics(self, row: Row) -> None:
         """Append a line to metrics.jsonl."""
         self._append(self._files[1], row)
 
     def _append(self, file: TextIO, row: Row) -> None:
         try:
-            file.write(json.dumps(plain(row), allow_nan=False, separators=(",", ":")) + "\n")
+            file.write(json.dumps(to_json_value(row), allow_nan=False, separators=(",", ":")) + "\n")
         except OSError as error:
-            raise unwritable(self.path, error) from error
+            raise write_error(self.path, error) from error
 
     def lengths(self) -> dict[str, int]:
         """The length of each file, for a checkpoint."""
@@ -151,10 +151,10 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise unwritable(path, error) from error
+        raise write_error(path, error) from error
 
 
-def unused(path: Path) -> Path:
+def require_new(path: Path) -> Path:
     """Return the path if a new run may be written there, else raise `Invalid`."""
     if any((path / name).exists() for name in ("spec.json", "metrics.jsonl", "checkpoints", "summary.json")):
         raise Invalid(f"the directory {str(path)!r} already holds a run. Resume it, or choose another one.")
@@ -163,7 +163,7 @@ def unused(path: Path) -> Path:
     return path
 
 
-def unwritable(path: Path, error: OSError) -> RecordError:
+def write_error(path: Path, error: OSError) -> RecordError:
     """The error for a failed write."""
     return RecordError(
         f"cannot write to {str(path)!r}: {error.strerror or error}. "
@@ -173,7 +173,7 @@ def unwritable(path: Path, error: OSError) -> RecordError:
 
 def write_json(path: Path, value: Row) -> None:
     """Replace a JSON file atomically."""
-    replace(path, json.dumps(plain(value), allow_nan=False, indent=2, ensure_ascii=False).encode() + b"\n")
+    replace(path, json.dumps(to_json_value(value), allow_nan=False, indent=2, ensure_ascii=False).encode() + b"\n")
 
 
 def replace(path: Path, content: bytes) -> None:
@@ -187,7 +187,7 @@ def replace(path: Path, content: bytes) -> None:
         draft.replace(path)
     except OSError as error:
         draft.unlink(missing_ok=True)
-        raise unwritable(path.parent, error) from error
+        raise write_error(path.parent, error) from error
 
 
 def read_json(path: Path) -> Row:

@@ -30,7 +30,7 @@ from tardygrad.runs import checkpoint, events
 from tardygrad.runs.evaluation import Scores
 from tardygrad.runs.events import RunEvent
 from tardygrad.runs.loop import Event, drive
-from tardygrad.runs.record import Record, Row, read_json, read_lines, reading_record, replace, unused, write_json
+from tardygrad.runs.record import Record, Row, read_json, read_lines, reading_record, replace, require_new, write_json
 from tardygrad.runs.summary import Summary as Summary
 from tardygrad.runs.summary import plural as plural
 from tardygrad.runs.summary import summarize
@@ -183,7 +183,7 @@ class Run:
     def _write(self, event: RunEvent) -> None:
         self._remember(event)
         if self.record:
-            self.record.event(events.to_row(event))
+            self.record.write_event(events.to_row(event))
 
     def _remember(self, event: RunEvent) -> None:
         """Keep what the summary and a replay need."""
@@ -203,13 +203,13 @@ class Run:
     def _write_metrics(self, *, wait: bool = False) -> list[Row]:
         """Write the rows whose scores are complete, and return them."""
         rows = []
-        for row, scores, seconds in self.scores.settled(wait=wait):
+        for row, scores, seconds in self.scores.completed(wait=wait):
             if scores is not None:
                 row |= {f"test_{name}": value for name, value in scores.items()}
                 self._write(events.Evaluation(self.pool.now, row["round"], scores, seconds))
             self.metrics.append(row)
             if self.record:
-                self.record.row(row)
+                self.record.write_metrics(row)
             rows.append(row)
         return rows
 
@@ -237,7 +237,7 @@ class Run:
             with suppress(Interrupted):
                 self._write_metrics(wait=True)
         elif not self.record:
-            self.scores.give_up()
+            self.scores.cancel()
             self._write_metrics()
         self._checkpoint()
         if self._saver:
@@ -297,7 +297,7 @@ def begin(method: Method, task: Task, pool: Pool, *, spec: Row | None = None, **
         "run": full,
         "versions": versions(),
     }
-    run.path = None if out is None else unused(Path(out))
+    run.path = None if out is None else require_new(Path(out))
     return run
 
 

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from uuid import uuid4
 
 from tardygrad.errors import Invalid, nearest
-from tardygrad.runs.record import Row, plain, read_json, write_json
+from tardygrad.runs.record import Row, read_json, to_json_value, write_json
 from tardygrad.runs.run import Run
 
 PROJECT = "tardygrad"  # the trackers' project or experiment
@@ -216,11 +216,11 @@ def _tracked(run: Run, folder: Path, names: list[str]) -> Iterator[Row]:
         _send(run, live, steps)
         for name, tracker in list(live.items()):
             with _harmless(name, live):
-                tracker.finish(plain(run.summary()._asdict()))
+                tracker.finish(to_json_value(run.summary()._asdict()))
 
 
 def _create(run: Run, folder: Path, names: list[str]) -> dict[str, Tracker]:
-    recorded = plain(run.spec_json) or read_json(folder.parent / "spec.json")
+    recorded = to_json_value(run.spec_json) or read_json(folder.parent / "spec.json")
     config = recorded["spec"] or {name: recorded[name] for name in ("method", "parameters", "run")}
     live: dict[str, Tracker] = {}
     for name in names:

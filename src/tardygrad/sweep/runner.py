@@ -22,7 +22,7 @@ import torch
 
 from tardygrad.engines.sim.process_pool import serve_parent
 from tardygrad.errors import Invalid
-from tardygrad.runs.record import Row, exclusive, unused, write_json
+from tardygrad.runs.record import Row, exclusive, require_new, write_json
 from tardygrad.runs.run import versions
 from tardygrad.spec.signature import shown
 from tardygrad.sweep.config import Config, saved_config
@@ -186,7 +186,7 @@ def run_trial(config: Config, tasks: TaskCache, params: Row, prune: Callable[[in
 @contextmanager
 def _locked(folder: Path, config: Config) -> Iterator[None]:
     """Lock the folder for this sweep."""
-    with exclusive(unused(folder), "the sweep in"):
+    with exclusive(require_new(folder), "the sweep in"):
         if (folder / "sweep.json").exists():
             check_same(folder, config)
             read(folder)  # raises if it is damaged, before Optuna repairs it in its own way

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from tardygrad.core.task import Task
 from tardygrad.errors import Diverged, Starved
-from tardygrad.runs.record import Row, plain
+from tardygrad.runs.record import Row, to_json_value
 from tardygrad.runs.run import Settings, begin
 from tardygrad.spec.signature import call
 from tardygrad.spec.spec import Spec
@@ -96,4 +96,4 @@ def run_seed(
         "curve": curve,
         "seconds": run.seconds,
     }
-    return cast(Row, plain(result))
+    return cast(Row, to_json_value(result))

@@ -13,10 +13,10 @@ import tardygrad as tg
 from tardygrad.runs.events import (
     Advance,
     Arrival,
+    ClientLost,
     Dispatch,
     Evaluation,
     Join,
-    Loss,
     Refusal,
     Resume,
     read_checked,
@@ -93,7 +93,7 @@ def test_a_replay_does_no_work_for_what_was_refused() -> None:
     ("event", "line"),
     [
         (Arrival(1.5, client=3, serial=0, round=0, delay=1, steps=2, loss=0.1), ("arrive", 3, 1.5)),
-        (Loss(1.5, client=3, round=0), ("lose", 3, 1.5)),
+        (ClientLost(1.5, client=3, round=0), ("lose", 3, 1.5)),
         (Join(1.5, client=3, round=0), ("join", 3, 1.5)),
         (Resume(1.5, round=0), ("forget", None, 1.5)),
         (Refusal(1.5, client=3, serial=2, round=1, reason="not finite"), ("refuse", 3, 1.5, 2, 1, "not finite")),

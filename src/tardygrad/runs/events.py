@@ -1,6 +1,6 @@
 """The events of a run: a type for each kind, and the functions that write and read them.
 
-Each line of events.jsonl is one JSON object. `event` names the kind, in lower case; the other keys are the fields of
+Each line of events.jsonl is one JSON object. `event` names the kind (see `KINDS`); the other keys are the fields of
 its type, in order. Numbers that are not finite are written as null, and read as None.
 """
 
@@ -52,7 +52,7 @@ class Refusal(NamedTuple):
     reason: str
 
 
-class Loss(NamedTuple):
+class ClientLost(NamedTuple):
     """A client was lost."""
 
     time: float
@@ -123,13 +123,14 @@ class Unknown(NamedTuple):
     event: str
 
 
-ClientEvent = Dispatch | Arrival | Refusal | Loss | Join
+ClientEvent = Dispatch | Arrival | Refusal | ClientLost | Join
 RunEvent = ClientEvent | Advance | Tail | Evaluation | Resume | Unknown
 
 KINDS: dict[str, type[RunEvent]] = {
-    kind.__name__.lower(): kind
-    for kind in (Dispatch, Arrival, Refusal, Loss, Join, Advance, Tail, Evaluation, Resume)
+    "dispatch": Dispatch, "arrival": Arrival, "refusal": Refusal, "loss": ClientLost, "join": Join,
+    "advance": Advance, "tail": Tail, "evaluation": Evaluation, "resume": Resume,
 }  # fmt: skip
+_NAMES = {kind: name for name, kind in KINDS.items()}
 _MAY_MISS = dict.fromkeys(("down", "up", "weights", *Tail._fields[1:], "seconds"))  # only some records have these
 
 
@@ -151,7 +152,7 @@ def of_turn(turn: Event, round: int, seconds: float) -> Iterator[RunEvent]:
             sizes = (message.down, message.up) if message.up else ()
             yield Arrival(*start, delay, message.steps, message.loss, *sizes)
     elif isinstance(message, Lost | Joined):
-        yield (Loss if isinstance(message, Lost) else Join)(now, message.client, round)
+        yield (ClientLost if isinstance(message, Lost) else Join)(now, message.client, round)
     if isinstance(happened, Advanced):
         yield Advance(now, *happened, seconds)
     for job in jobs:
@@ -165,7 +166,7 @@ def tail_event(time: float, round: int | None, found: Estimate | None) -> Tail:
 
 def kind_of(event: RunEvent) -> str:
     """The kind of an event, as its line names it."""
-    return type(event).__name__.lower()
+    return _NAMES.get(type(event), "unknown")
 
 
 def to_row(event: RunEvent) -> Row:
@@ -186,7 +187,7 @@ def script_line(event: RunEvent) -> tuple[Any, ...] | None:
             return "arrive", event.client, event.time
         case Refusal():
             return "refuse", event.client, event.time, event.serial, event.round, event.reason
-        case Loss():
+        case ClientLost():
             return "lose", event.client, event.time
         case Join():
             return "join", event.client, event.time
@@ -293,7 +294,7 @@ class _History:
                 return f"job {_cut(event.serial)} of client {client} from round {_cut(event.round)} is not out."
             elif type(event.serial) is not int or not 0 <= event.serial < sent:
                 return f"job {_cut(event.serial)} of client {client} was never sent."
-        elif isinstance(event, Loss):
+        elif isinstance(event, ClientLost):
             self.out.pop(client, None)
         return ""
 

@@ -263,7 +263,7 @@ class _Reader:
         if not 0 <= self.time <= LONGEST:
             raise ValueError(f"a time of {self.time:.3g} s")
         match event:
-            case events.Dispatch() | Arrival() | events.Refusal() | events.Loss() | events.Join():
+            case events.Dispatch() | Arrival() | events.Refusal() | events.ClientLost() | events.Join():
                 if (client := whole(event.client)) >= self.most:
                     raise ValueError(f"client {client} of {self.most}")
                 self._add_message(client, event)
@@ -288,7 +288,7 @@ class _Reader:
                     own.taken, own.steps = own.taken + 1, own.steps + steps
                 else:
                     own.refused[text(event.reason)] += 1
-            case events.Loss():
+            case events.ClientLost():
                 self._end_job(client)
                 self._lost.setdefault(client, self.time)
                 own.losses += 1

@@ -15,7 +15,7 @@ import torch
 import tardygrad as tg
 from tardygrad.core.messages import Message
 from tardygrad.core.vectors import LocalVectors
-from tardygrad.engines.pool import Errors, Pending, pack, perform
+from tardygrad.engines.pool import Pending, Residuals, pack, perform
 from tardygrad.engines.wire import unpack
 from tardygrad.errors import Interrupted
 from tests.engines.contract import CLIENTS, PoolContract
@@ -33,7 +33,7 @@ class FakePool(tg.Pool):
     def __init__(self, task: tg.Task, method: tg.Method) -> None:
         self.task, self.method = task, method
         self.jobs: deque[tg.Job] = deque()
-        self.errors: dict[int, Errors] = {}
+        self.errors: dict[int, Residuals] = {}
         self.interrupted = self.closed = False
 
     @property

@@ -205,11 +205,11 @@ def test_a_run_stopped_between_the_two_goes_on_to_the_same_bits(engine: Any, kee
             one.restore(checkpoint.apply(saved, again))
             assert len(one._repeats) == between
             if one._prefetcher:  # each job is given to the processes once
-                assert len(one._prefetcher.todo) + one._prefetcher.processes.assigned == len(one._prefetcher.taken_on)
+                assert len(one._prefetcher.todo) + one._prefetcher.processes.assigned == len(one._prefetcher.scheduled)
             rest = list(tg.drive(again, one, ROUNDS))
             if one._prefetcher:
                 assert one._prefetcher.needed is not None, "it has left the plan"
-                assert not one._prefetcher.taken_on & BOTH.sending("twice")
+                assert not one._prefetcher.scheduled & BOTH.sending("twice")
         assert one._repeats == {}
         assert torch.equal(again.x, whole.x)
         assert [told(event) for event in rest] == [told(event) for event in events[at + 1 :]]

@@ -195,8 +195,8 @@ def test_a_crew_has_room_for_the_start_vectors_of_all_its_jobs(monkeypatch: pyte
             pass
         shelf = pool._prefetcher.processes.models
         used = {id(job.x) for hand in pool._prefetcher.processes.processes for job in hand.jobs}
-        assert shelf.place_of.keys() == used
-        assert len(shelf.free) + len(used) == crew.places(2) == 5
+        assert shelf.slot_of.keys() == used
+        assert len(shelf.free) + len(used) == crew.model_slots(2) == 5
     assert min(least) < 3
 
 

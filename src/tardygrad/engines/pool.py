@@ -126,7 +126,7 @@ class Pool(ABC):
         self.close()
 
 
-def declared(pool: Pool) -> Features:
+def features_of(pool: Pool) -> Features:
     """The features of a pool; raises `Invalid` if the object declares none."""
     rule = "a pool must be an instance of a subclass of tg.Pool, whose `features` are a tg.Features"
     try:
@@ -140,7 +140,7 @@ def declared(pool: Pool) -> Features:
 
 def check_work(pool: Pool, method: Method) -> None:
     """Raise `Invalid` if the workers of a pool do other local work than `method`; the server's part may differ."""
-    made_for = declared(pool).method
+    made_for = features_of(pool).method
     if made_for is None:
         return
     for name in ("inner", "local_steps", "local_epochs", "compensate", "curvature", "keep"):
@@ -149,23 +149,25 @@ def check_work(pool: Pool, method: Method) -> None:
             raise Invalid(f"the pool has `{name}` {theirs}, and the run's method {ours}. Make a pool with that method.")
 
 
-Errors = dict[str, Tensor]
+Residuals = dict[str, Tensor]
 """The compression errors that a client adds to its next update, by the names of the vectors."""
 
 
-def pack(update: Update, errors: Errors, wire: Wire) -> tuple[dict[str, Packed], Errors]:
+def pack(update: Update, residuals: Residuals, wire: Wire) -> tuple[dict[str, Packed], Residuals]:
     """Compress the vectors of an update; returns them by name, and the client's new compression errors.
 
     An update that is not finite will be refused, so it leaves the errors unchanged.
     """
     packed: dict[str, Packed] = {}
-    new_errors: Errors = {}
+    new_residuals: Residuals = {}
     for name in ("delta", "curvature"):
         if (v := getattr(update, name)) is not None:
-            packed[name], error = send(v, errors.get(name), wire)
-            new_errors |= {} if error is None else {name: error}
-    changed = all(new_errors.get(name) is not errors.get(name) for name in packed)  # `send` keeps it if not finite
-    return packed, new_errors if changed and admission.finite(update, 0.0) else errors
+            packed[name], error = send(v, residuals.get(name), wire)
+            new_residuals |= {} if error is None else {name: error}
+    changed = all(
+        new_residuals.get(name) is not residuals.get(name) for name in packed
+    )  # `send` keeps those not finite
+    return packed, new_residuals if changed and admission.finite(update, 0.0) else residuals
 
 
 def perform(job: Job, task: Task, method: Method) -> Update:

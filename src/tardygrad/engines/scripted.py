@@ -8,7 +8,7 @@ from typing import Any
 from tardygrad.core.messages import Job, Joined, Lost, Message, Refused, Update
 from tardygrad.core.method import Method
 from tardygrad.core.task import Task
-from tardygrad.engines.pool import Errors, Features, Pool, pack, perform
+from tardygrad.engines.pool import Features, Pool, Residuals, pack, perform
 from tardygrad.engines.wire import Wire, unpack
 from tardygrad.errors import Invalid
 
@@ -38,7 +38,7 @@ class ScriptedPool(Pool):
         self.jobs: dict[int, Job] = {}
         self.last: dict[int, Update] = {}
         self.wire = wire
-        self.errors: dict[int, Errors] = {}  # compression errors, by client
+        self.errors: dict[int, Residuals] = {}  # compression errors, by client
 
     @property
     def features(self) -> Features:

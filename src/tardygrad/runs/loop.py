@@ -10,7 +10,7 @@ from typing import NamedTuple
 from tardygrad.core.hierarchy import ServerLike, serve
 from tardygrad.core.messages import Advanced, Happened, Job, Message, Refused, Taken
 from tardygrad.core.method import Method
-from tardygrad.engines.pool import Pool, declared
+from tardygrad.engines.pool import Pool, features_of
 from tardygrad.engines.sim.pool import SimPool
 from tardygrad.engines.threads import use_threads
 from tardygrad.errors import Diverged, Invalid, Starved, is_number
@@ -37,7 +37,7 @@ def drive(server: ServerLike, pool: Pool, rounds: int | None = None) -> Iterator
     """
     if not callable(getattr(server, "receive", None)):
         raise Invalid(f"`drive` needs a server, as from tardygrad.serve(...), got {type(server).__name__}.")
-    declared(pool)  # raises `Invalid` if it is none
+    features_of(pool)  # raises `Invalid` if it is none
     use_threads()
     _check_finite(server)
     now, jobs, refused, duplicates = 0.0, server.dispatch(), Counter[int](), 0

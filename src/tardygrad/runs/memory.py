@@ -33,8 +33,8 @@ from tardygrad.core.messages import Advanced, as_vector
 from tardygrad.core.method import Method
 from tardygrad.core.task import Task
 from tardygrad.core.transforms import Step, Transform
-from tardygrad.engines.sim.pool import AHEAD
-from tardygrad.engines.sim.process_pool import places
+from tardygrad.engines.sim.pool import RESULTS_PER_PROCESS
+from tardygrad.engines.sim.process_pool import model_slots
 from tardygrad.errors import Invalid, Starved
 from tardygrad.fleet import Fleet
 from tardygrad.runs.loop import Event, clock_only, drive
@@ -115,8 +115,8 @@ class Meter:
         self.apart = processes > 1 or threads > 0  # whether jobs are computed while the server completes a round
         self.batched = batch > 1
         if processes > 1:  # `ahead`: the largest number of updates that are computed before they are due
-            self.work = processes * (job + frozen + self.update) + self.update + places(processes) * self.model
-            self.ahead = AHEAD * processes
+            self.work = processes * (job + frozen + self.update) + self.update + model_slots(processes) * self.model
+            self.ahead = RESULTS_PER_PROCESS * processes
         elif threads > 0:
             self.work, self.ahead = threads * (job + frozen), clients
         else:

@@ -21,7 +21,7 @@ from tardygrad.core.hierarchy import serve
 from tardygrad.core.messages import Advanced, Parts, Taken, Update, Vector, as_vector
 from tardygrad.core.method import Method
 from tardygrad.core.task import Task
-from tardygrad.engines.pool import Pool, check_work, declared
+from tardygrad.engines.pool import Pool, check_work, features_of
 from tardygrad.engines.scripted import ScriptedPool
 from tardygrad.engines.sim.pool import SimPool
 from tardygrad.errors import Diverged, Interrupted, Invalid, RecordError, Starved, check_integer, checked_call
@@ -309,7 +309,7 @@ def resume(path: str | Path, method: Method, task: Task, pool: Pool, *, rounds: 
         path: the run's directory. Pass the same method, task and pool as before.
         rounds: T, to make the run longer.
     """
-    where, engine = Path(path), declared(pool).checkpoint
+    where, engine = Path(path), features_of(pool).checkpoint
     if engine is None:
         raise Invalid(f"a run is resumed from the checkpoints of its engine, and a {type(pool).__name__} makes none.")
     with reading_record(where):

@@ -20,7 +20,7 @@ from typing import Any
 import optuna
 import torch
 
-from tardygrad.engines.sim.process_pool import serve_parent
+from tardygrad.engines.sim.process_pool import set_up_child_process
 from tardygrad.errors import Invalid
 from tardygrad.runs.record import Row, exclusive, require_new, write_json
 from tardygrad.runs.run import versions
@@ -144,7 +144,7 @@ def _failed(reason: str) -> Row:
 
 def _work(pipe: Connection, config: Config, tasks: TaskCache) -> None:
     """A worker's process: receive points, send results, until it is killed."""
-    serve_parent()
+    set_up_child_process()
     torch.set_num_threads(config.spec["run"]["threads"])
 
     def prune(round: int, loss: float) -> bool:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import torch
 from pydantic import TypeAdapter
 
-from tardygrad.engines.sim.process_pool import serve_parent
+from tardygrad.engines.sim.process_pool import set_up_child_process
 from tardygrad.errors import RecordError
 from tardygrad.runs.record import exclusive, read_json, write_json
 from tardygrad.runs.run import versions
@@ -117,7 +117,7 @@ _tasks = TaskCache()  # of this process
 def _begin(tasks: TaskCache) -> None:
     global _tasks
     _tasks = tasks
-    serve_parent()
+    set_up_child_process()
     torch.set_num_threads(1)
 
 

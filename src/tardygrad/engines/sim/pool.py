@@ -21,7 +21,7 @@ from tardygrad.errors import Invalid, WorkFailed, checked_call
 from tardygrad.fleet import Fleet
 from tardygrad.tasks.clock import Clock
 
-AHEAD = 8  # results per process that may wait in memory until they are due
+RESULTS_PER_PROCESS = 8  # that may wait in memory until they are due
 
 
 class SimPool(Pool):
@@ -102,7 +102,7 @@ class SimPool(Pool):
             return Joined(client)
         self.due = [entry for entry in self.due if entry[1] != client or entry[3] is None]  # its job is lost too
         heapify(self.due)
-        self._repeats = {name: update for name, update in self._repeats.items() if name[0] != client}
+        self._repeats = {job_id: update for job_id, update in self._repeats.items() if job_id[0] != client}
         if ahead := self._prefetcher or self._batcher:
             ahead.drop(client)
         return Lost(client)
@@ -120,12 +120,12 @@ class SimPool(Pool):
 
     def _faulty(self, job: Job) -> Update:
         """The result of a job, with the fleet's faults applied."""
-        name = (job.client, job.serial)
-        if name in self._repeats:
-            return self._repeats.pop(name)
-        update = corrupt(self._result(job)) if name in self._corrupted else self._result(job)
-        if name in self._duplicated:
-            self._repeats[name] = update
+        job_id = (job.client, job.serial)
+        if job_id in self._repeats:
+            return self._repeats.pop(job_id)
+        update = corrupt(self._result(job)) if job_id in self._corrupted else self._result(job)
+        if job_id in self._duplicated:
+            self._repeats[job_id] = update
         return update
 
     def _calendar(self, job: Job) -> list[tuple[float, int, int, Job | None]]:
@@ -146,12 +146,13 @@ class SimPool(Pool):
         jobs = {(job.client, job.serial): job for job in pending.jobs}
         self.due = [(time, client, serial, jobs.get((client, serial))) for time, client, serial in pending.due]
         done = {(update.client, update.serial): update for update in pending.done}
-        left = Counter((client, serial) for _, client, serial in pending.due)
-        self._repeats = {name: update for name, update in done.items() if name in self._duplicated and left[name] == 1}
+        deliveries = Counter((client, serial) for _, client, serial in pending.due)
+        second = {job_id for job_id in self._duplicated if deliveries[job_id] == 1}
+        self._repeats = {job_id: update for job_id, update in done.items() if job_id in second}
         if pending.jobs:
             self._find_needed(pending.jobs[0].seed)
         if self._batcher:
-            self._batcher.done = {name: update for name, update in done.items() if name not in self._repeats}
+            self._batcher.done = {job_id: update for job_id, update in done.items() if job_id not in self._repeats}
         for time, client, serial in dict.fromkeys(pending.due):
             job = jobs.get((client, serial))
             if self._prefetcher and job is not None and (client, serial) not in self._repeats:
@@ -169,32 +170,32 @@ class Prefetcher:
         self.processes = ProcessPool(task, method, workers)
         self.todo: list[tuple[float, int, int, Job]] = []
         self.done: dict[tuple[int, int], Update | WorkFailed] = {}
-        self.taken_on: set[tuple[int, int]] = set()  # jobs in `todo`, in a process or in `done`
+        self.scheduled: set[tuple[int, int]] = set()  # jobs in `todo`, in a process or in `done`
         self.needed: set[tuple[int, int]] | None = None  # None: unknown
 
     def add(self, due: float, job: Job) -> None:
         """Add a job, and start it if a process is free."""
         if self.needed is None or (job.client, job.serial) in self.needed:
-            self.taken_on.add((job.client, job.serial))
+            self.scheduled.add((job.client, job.serial))
             heappush(self.todo, (due, job.client, job.serial, job))
         self._feed()
 
     def result(self, job: Job) -> Update:
         """The result of a job that is due now."""
-        name = (job.client, job.serial)
-        if name not in self.taken_on:  # an update was refused, so `needed` is no longer right
+        job_id = (job.client, job.serial)
+        if job_id not in self.scheduled:  # an update was refused, so `needed` is no longer right
             self.needed = None
-            self.taken_on.add(name)
+            self.scheduled.add(job_id)
             self.processes.give(job)
-        while name not in self.done:
-            if self.todo and self.todo[0][1:3] == name:
+        while job_id not in self.done:
+            if self.todo and self.todo[0][1:3] == job_id:
                 self.processes.give(heappop(self.todo)[-1])
             for finished, answer in self.processes.collect():
-                if (finished.client, finished.serial) in self.taken_on:
+                if (finished.client, finished.serial) in self.scheduled:
                     self.done[finished.client, finished.serial] = answer
             self._feed()
-        answer = self.done.pop(name)
-        self.taken_on.remove(name)
+        answer = self.done.pop(job_id)
+        self.scheduled.remove(job_id)
         if isinstance(answer, WorkFailed):  # not raised earlier: a job whose update never arrives must not fail the run
             raise answer
         self._feed()
@@ -204,13 +205,13 @@ class Prefetcher:
         """Forget the job of a lost client."""
         self.todo = [entry for entry in self.todo if entry[1] != client]
         heapify(self.todo)
-        self.taken_on = {name for name in self.taken_on if name[0] != client}
-        self.done = {name: update for name, update in self.done.items() if name in self.taken_on}
+        self.scheduled = {job_id for job_id in self.scheduled if job_id[0] != client}
+        self.done = {job_id: update for job_id, update in self.done.items() if job_id in self.scheduled}
 
     def _feed(self) -> None:
-        """Keep two jobs assigned to every process, but no more than `AHEAD` results per process in memory."""
+        """Keep two jobs assigned to every process, and at most `RESULTS_PER_PROCESS` results of each in memory."""
         pool, count = self.processes, len(self.processes.processes)
-        while self.todo and pool.assigned < 2 * count and pool.assigned + len(self.done) < AHEAD * count:
+        while self.todo and pool.assigned < 2 * count and pool.assigned + len(self.done) < RESULTS_PER_PROCESS * count:
             pool.give(heappop(self.todo)[-1])
 
 
@@ -237,12 +238,12 @@ class Batcher:
 
     def drop(self, client: int) -> None:
         """Forget the job of a lost client."""
-        self.done = {name: update for name, update in self.done.items() if name[0] != client}
+        self.done = {job_id: update for job_id, update in self.done.items() if job_id[0] != client}
 
     def _wanted(self, job: Job) -> bool:
         """Whether a job must still be computed."""
-        name = (job.client, job.serial)
-        return name not in self.done and (self.needed is None or name in self.needed)
+        job_id = (job.client, job.serial)
+        return job_id not in self.done and (self.needed is None or job_id in self.needed)
 
 
 def needed(task: Task, method: Method, fleet: Fleet, rounds: int, seed: int) -> set[tuple[int, int]]:

@@ -41,31 +41,31 @@ class PoolProcess:
 class SharedModels:
     """Models in memory that is shared with processes forked later; each is stored once for all its jobs."""
 
-    def __init__(self, parameters: int, module_buffers: ModuleBuffers | None, places: int) -> None:
-        self.x = _shared(places, parameters, torch.float32)
-        self.floats = _shared(places, 0 if module_buffers is None else len(module_buffers.floats), torch.float32)
-        self.ints = _shared(places, 0 if module_buffers is None else len(module_buffers.ints), torch.int64)
-        self.free = list(range(places))
-        self.place_of: dict[int, int] = {}  # by the id of a vector, which its jobs keep alive
+    def __init__(self, parameters: int, module_buffers: ModuleBuffers | None, slots: int) -> None:
+        self.x = _shared(slots, parameters, torch.float32)
+        self.floats = _shared(slots, 0 if module_buffers is None else len(module_buffers.floats), torch.float32)
+        self.ints = _shared(slots, 0 if module_buffers is None else len(module_buffers.ints), torch.int64)
+        self.free = list(range(slots))
+        self.slot_of: dict[int, int] = {}  # by the id of a vector, which its jobs keep alive
         self.readers: Counter[int] = Counter()
 
     def put(self, job: Job) -> None:
         """Store a job's model, unless another job has it already."""
-        name = id(job.x)
-        if name not in self.place_of:
-            place = self.place_of[name] = self.free.pop()
-            self.x[place] = as_vector(job.x)
+        model_id = id(job.x)
+        if model_id not in self.slot_of:
+            slot = self.slot_of[model_id] = self.free.pop()
+            self.x[slot] = as_vector(job.x)
             if job.module_buffers is not None:
-                self.floats[place], self.ints[place] = job.module_buffers
-        self.readers[name] += 1
+                self.floats[slot], self.ints[slot] = job.module_buffers
+        self.readers[model_id] += 1
 
     def take(self, job: Job) -> None:
-        """Release a job's model; its place is free when no job needs it."""
-        name = id(job.x)
-        self.readers[name] -= 1
-        if not self.readers[name]:
-            self.free.append(self.place_of.pop(name))
-            del self.readers[name]
+        """Release a job's model; its slot is free when no job needs it."""
+        model_id = id(job.x)
+        self.readers[model_id] -= 1
+        if not self.readers[model_id]:
+            self.free.append(self.slot_of.pop(model_id))
+            del self.readers[model_id]
 
 
 def _shared(rows: int, columns: int, dtype: torch.dtype) -> Tensor:
@@ -90,7 +90,7 @@ class ProcessPool:
         if (device := getattr(task, "device", torch.device("cpu"))).type != "cpu":
             raise Invalid(f"`workers` above 1 compute on CPUs, got a task on {device}. Use workers=1.")
         self.task, self.method = task, method
-        self.models = SharedModels(task.parameters, task.init_module_buffers(), places(workers))
+        self.models = SharedModels(task.parameters, task.init_module_buffers(), model_slots(workers))
         self.deaths: dict[tuple[int, int], int] = {}
         self.processes: list[PoolProcess] = []
         self.waiting: deque[Job] = deque()
@@ -122,10 +122,10 @@ class ProcessPool:
 
     def _send(self, worker: PoolProcess, job: Job) -> None:
         worker.jobs.append(job)
-        place = self.models.place_of[id(job.x)]  # messages to a busy process must be short, or both sides could block
+        slot = self.models.slot_of[id(job.x)]  # messages to a busy process must be short, or both sides could block
         with suppress(OSError):  # `collect` notices that the process is dead
             small_job = job._replace(x=NOTHING, module_buffers=None)
-            worker.pipe.send((tree_map_only(Tensor, Tensor.numpy, small_job), place, job.module_buffers is not None))
+            worker.pipe.send((tree_map_only(Tensor, Tensor.numpy, small_job), slot, job.module_buffers is not None))
 
     def collect(self) -> list[tuple[Job, Update | WorkFailed]]:
         """The jobs finished or failed since the last call; waits for one if there is none."""
@@ -173,12 +173,12 @@ class ProcessPool:
         self.processes = []
 
 
-def places(workers: int) -> int:
+def model_slots(workers: int) -> int:
     """The most start vectors in shared memory: two for each process, and one for a job that is due at once."""
     return 2 * workers + 1
 
 
-def serve_parent() -> None:
+def set_up_child_process() -> None:
     """Set up a forked process: ignore Ctrl-C, which the parent handles, and exit when the parent does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -201,14 +201,14 @@ def _process_main(pipe: Connection, others: list[Connection], models: SharedMode
     torch.set_num_threads(1)
     while True:
         try:
-            message, place, has_buffers = pipe.recv()
+            message, slot, has_buffers = pipe.recv()
         except (EOFError, OSError):
             os._exit(0)
         answer: Update | WorkFailed
         try:
             job: Job = tree_map_only(np.ndarray, torch.from_numpy, message)
-            module_buffers = ModuleBuffers(models.floats[place], models.ints[place]) if has_buffers else None
-            job = job._replace(x=models.x[place], module_buffers=module_buffers)
+            module_buffers = ModuleBuffers(models.floats[slot], models.ints[slot]) if has_buffers else None
+            job = job._replace(x=models.x[slot], module_buffers=module_buffers)
             answer = tree_map_only(Tensor, Tensor.numpy, perform(job, task, method))
         except WorkFailed as error:
             answer = WorkFailed(str(error))  # without its cause, which may not be picklable

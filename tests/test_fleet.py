@@ -187,8 +187,8 @@ def test_integers_need_whole_ends(ends: tuple[Any, Any]) -> None:
         (lambda: Available(0, ((2, 1),)), "Available needs windows (start, end) in ascending order, got "),
         (lambda: Available(0, ((-1, 1),)), "Available needs windows (start, end) in ascending order, got "),
         (lambda: Available(0, ((1, 3), (2, 4))), "Available needs windows (start, end) in ascending order, got "),
-        (lambda: Available(0, ((1, 3),), 2), "Available needs a finite period that ends after them, got "),
-        (lambda: Available(0, ((1, 3),), math.inf), "Available needs a finite period that ends after them, got "),
+        (lambda: Available(0, ((1, 3),), 2), "Available needs a finite period, at least the end of the last window, got "),
+        (lambda: Available(0, ((1, 3),), math.inf), "Available needs a finite period, at least the end of the last window, got "),
         (lambda: Fault(0, -1, "nan"), "Fault needs an integer job >= 0 and sends 'nan' or 'twice', got Fault(client=0"),
         (lambda: Fault(0, 1.5, "nan"), "Fault needs an integer job >= 0 and sends 'nan' or 'twice', got "),  # type: ignore[arg-type]
         (lambda: Fault(0, 1, "thrice"), "Fault needs an integer job >= 0 and sends 'nan' or 'twice', got "),  # type: ignore[arg-type]
@@ -196,17 +196,17 @@ def test_integers_need_whole_ends(ends: tuple[Any, Any]) -> None:
         (lambda: Fleet((tg.Group("a", 0, tg.Trace((1.0,))),)), "a fleet needs at least one client, got none."),
         (lambda: fleet_of(1.0, server_time=-1.0), "`server_time` must be finite and 0 or more, got -1."),
         (lambda: fleet_of(1.0, server_time=math.inf), "`server_time` must be finite and 0 or more, got inf."),
-        (lambda: fleet_of(1.0, 1.0).crash(client=2, at=1), "a fault's client must be between 0 and 1, got Crash("),
-        (lambda: fleet_of(1.0).slowed(client=-1, at=1, factor=2), "a fault's client must be between 0 and 0, got "),
-        (lambda: fleet_of(1.0).paused(client=1, at=1, until=2), "a fault's client must be between 0 and 0, got "),
-        (lambda: fleet_of(1.0).during([(0, 1)], client=1), "a fault's client must be between 0 and 0, got Available("),
+        (lambda: fleet_of(1.0, 1.0).crash(client=2, at=1), "`client` must be between 0 and 1, got Crash("),
+        (lambda: fleet_of(1.0).slowed(client=-1, at=1, factor=2), "`client` must be between 0 and 0, got "),
+        (lambda: fleet_of(1.0).paused(client=1, at=1, until=2), "`client` must be between 0 and 0, got "),
+        (lambda: fleet_of(1.0).during([(0, 1)], client=1), "`client` must be between 0 and 0, got Available("),
         (
             lambda: fleet_of(1.0).during([(0, 1)], client=0).during([(2, 3)], client=0),
             "`available` needs one list of windows per client, got 2 for client 0.",
         ),
         (
             lambda: fleet_of(1.0).faulty(client=1, job=0, sends="nan"),
-            "a fault's client must be between 0 and 0, got Fault(client=1, job=0, sends='nan').",
+            "`client` must be between 0 and 0, got Fault(client=1, job=0, sends='nan').",
         ),
         (
             lambda: fleet_of(1.0).faulty(client=0, job=2, sends="nan").faulty(client=0, job=2, sends="nan"),

@@ -5,7 +5,7 @@ TardygradError
 ├── Starved        the buffer can no longer fill: too many clients are lost, or every update is refused
 ├── Diverged       the model is no longer finite
 ├── WorkFailed     a client's work raised an error; names the client and the job
-├── Interrupted    a pool was told to stop waiting
+├── Interrupted    a pool was interrupted while waiting
 └── RecordError    a run's directory could not be read or written (disk full, damaged, in use)
 """
 
@@ -45,7 +45,7 @@ class WorkFailed(TardygradError):
 
 
 class Interrupted(TardygradError):
-    """A pool was told to stop waiting."""
+    """A pool was interrupted while waiting for a message."""
 
 
 class RecordError(TardygradError):

@@ -187,7 +187,8 @@ class Available:
         edges = [edge for window in self.windows for edge in window]
         valid = bool(edges) and edges[0] >= 0 and all(a < b for a, b in pairwise(edges))
         _check(valid, self, "windows (start, end) in ascending order")
-        _check(self.period is None or edges[-1] <= self.period < math.inf, self, "a finite period that ends after them")
+        period_valid = self.period is None or edges[-1] <= self.period < math.inf
+        _check(period_valid, self, "a finite period, at least the end of the last window")
         _check(all(b - a >= 1e-3 for a, b in self.windows), self, "windows of at least a millisecond")
 
     def open_at(self, time: float) -> tuple[bool, float]:
@@ -255,7 +256,7 @@ class Fleet:
         events: list[Crash | Slow | Available | Fault] = [*self.crashes, *self.slow, *self.available, *self.faults]
         for event in events:
             if not 0 <= event.client < self.clients:
-                raise Invalid(f"a fault's client must be between 0 and {self.clients - 1}, got {event}.")
+                raise Invalid(f"`client` must be between 0 and {self.clients - 1}, got {event}.")
         for client, count in Counter(entry.client for entry in self.available).items():
             if count > 1:
                 raise Invalid(f"`available` needs one list of windows per client, got {count} for client {client}.")

@@ -205,7 +205,7 @@ class Tail(NamedTuple):
     SPEC_OR_RUN is a spec as for `tardygrad run`, or the directory of a run, to examine its final model.
     """
 
-    source: str = argument("SPEC_OR_RUN", "A spec, or the directory of a run.")
+    source: str = argument("SPEC_OR_RUN")
     overrides: list[str] = OVERRIDES
     at: Literal["model", "init"] | None = option(
         None, "Model to examine: model (final; the default for a finished run) or init (x_0)."

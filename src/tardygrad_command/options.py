@@ -24,15 +24,13 @@ def flag(name: str, help: str) -> Any:
     return typer.Option(False, name, help=help)
 
 
-def argument(metavar: str, help: str) -> Any:
+def argument(metavar: str) -> Any:
     """A required argument."""
-    return typer.Argument(..., metavar=metavar, help=help)
+    return typer.Argument(..., metavar=metavar)
 
 
-SPEC = argument("SPEC", "File, name or directory of a spec.")
-RUN = argument("RUN", "Directory of a run.")
-RUNS = argument("RUN...", "Directories of runs.")
-OVERRIDES = typer.Argument([], metavar="[TABLE.KEY=VALUE]...", show_default=False, help="Settings to change.")
+SPEC, RUN, RUNS = argument("SPEC"), argument("RUN"), argument("RUN...")
+OVERRIDES = typer.Argument([], metavar="[TABLE.KEY=VALUE]...", show_default=False)
 MAX_MEMORY = option(None, "Do not start if the run's vectors need more than this, e.g. 8GB.", "SIZE")
 JSON = flag("--json", "Print the result as JSON.")
 

@@ -79,7 +79,7 @@ def test_a_search_ranks_settings(tardygrad: Command) -> None:
     assert "best" in out
     assert "now" in out
     assert "delay bound: 1000 rounds, --max-delay" in out
-    assert "times as fast as the present setting, with method." in out
+    assert "times as fast as the current setting, with method." in out
 
 
 def test_a_search_repeats_itself(tardygrad: Command) -> None:
@@ -93,9 +93,9 @@ def test_a_search_without_a_choice_says_so(tardygrad: Command) -> None:
     assert "delay bound: none, because the method downplays late updates" in out
     assert "2 because they starve" in out
     slow = tardygrad("plan", "small.toml", "method.mode=server", "method.buffer=5", "--search", "--max-delay", "1").out
-    assert "the present setting is ruled out; the best one is " in slow
+    assert "the current setting is ruled out; the best one is " in slow
     best = tardygrad("plan", "small.toml", "method.buffer=8", "--search", "--max-delay", "1000").out
-    assert "the present setting is the best of those tried" in best
+    assert "the current setting is the best of those tried" in best
 
 
 def test_a_fitted_fleet_can_be_written_and_run(tardygrad: Command) -> None:

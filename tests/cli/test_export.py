@@ -109,8 +109,7 @@ def test_nothing_is_overwritten_without_force(tardygrad: Command) -> None:
     assert tardygrad("export", "here") == (
         2,
         "",
-        "error: an export overwrites no files, and 'here/export/metrics.csv' exists. Add --force, or choose another"
-        " --out.\n",
+        "error: 'here/export/metrics.csv' already exists. Add --force, or choose another --out.\n",
     )
     assert Path("here/export/events.csv").read_text() == "mine"
     assert tardygrad("export", "here", "--force").code == 0
@@ -135,7 +134,7 @@ def test_text_that_a_spreadsheet_would_run_is_quoted(tardygrad: Command) -> None
     [
         (
             ["nowhere"],
-            "a run, a sweep or a folder of these is needed, but 'nowhere' is not a directory. Use",
+            "'nowhere' is not a directory. Pass a run or sweep directory",
         ),
         (
             ["empty"],

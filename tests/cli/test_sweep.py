@@ -194,7 +194,7 @@ def test_text_from_a_sweep_is_no_markup(tardygrad: Command) -> None:
     [
         (["--over", "method.lr=[]"], "`method.lr` needs one or more different values, got []."),
         (["--rounds", "5"], "`--rounds` is not an option; set it as `run.rounds=5`."),
-        (["--target", "0.9"], "`best` = time and a target need each other, got best=None and target=0.9."),
+        (["--target", "0.9"], "--best time and --target must be used together, got best=None and target=0.9."),
         (["--best", "time", "--target", "1000"], "x_0 already has a test loss of "),
         (["--best", "time", "--target", "nan"], "`target` must be a finite number, got nan."),
         (["--sampler", "gird"], "`sampler` must be one of grid, random, tpe, got 'gird'."),

@@ -299,7 +299,9 @@ def test_a_run_whose_every_update_is_refused_starves_and_says_so(mode: str) -> N
         def gradient(self, x: Tensor, batch: Any, module_buffers: None) -> tuple[Tensor, Tensor]:
             return x.sum(), x * NAN
 
-    text = r"the buffer cannot fill in round 1: the last \d+ updates were refused \(0 of 2 updates there; of 3 clients "
+    text = (
+        r"the buffer cannot fill in round 1: the last \d+ updates were refused \(0 of 2 updates received; of 3 clients "
+    )
     with pytest.raises(tg.Starved, match=text):
         simulate(method_of(mode, 2), Hopeless(Problem(0, 3, D)), fleet_of(1.0, 1.0, 2.0), rounds=1)
 
@@ -470,7 +472,7 @@ def test_a_run_starves_when_it_cannot_and_gives_the_counts(mode: str) -> None:
     there, waiting, lost = ("[01]", 0, 3) if mode == "client" else (1, 1, 2)
     assert re.fullmatch(
         r"the buffer cannot fill in round \d+: no job is in flight "
-        rf"\({there} of 2 updates there; of 3 clients 0 at work, {waiting} waiting, 0 idle, {lost} lost\)\.",
+        rf"\({there} of 2 updates received; of 3 clients 0 at work, {waiting} waiting, 0 idle, {lost} lost\)\.",
         str(caught.value),
     )
 
@@ -491,7 +493,7 @@ def test_a_script_that_ends_starves_with_exact_counts() -> None:
         list(tg.drive(server, tg.ScriptedPool(script, task, method)))
     assert str(caught.value) == (
         "the buffer cannot fill in round 1: no job is in flight "
-        "(2 of 3 updates there; of 5 clients 0 at work, 1 waiting, 0 idle, 4 lost)."
+        "(2 of 3 updates received; of 5 clients 0 at work, 1 waiting, 0 idle, 4 lost)."
     )
 
 

@@ -74,7 +74,7 @@ def test_what_does_not_go_with_regions_is_refused() -> None:
         with pytest.raises(tg.Invalid, match="a method with regions can neither compensate an update nor pull"):
             tg.Method(**parts, **drifting)
     del parts["regions"]
-    with pytest.raises(tg.Invalid, match="a method either compensates an update or pulls the model to it, got both"):
+    with pytest.raises(tg.Invalid, match="`compensate` and `pull` cannot both be True"):
         tg.Method(**parts, compensate=True, pull=True)
 
 

@@ -58,7 +58,7 @@ class FakePool(tg.Pool):
     def next(self) -> Message | None:
         if self.interrupted:
             self.interrupted = False
-            raise Interrupted("the pool was told to stop waiting.")
+            raise Interrupted("interrupted while waiting for a message.")
         if not self.jobs:
             return None
         self.now += 1.0

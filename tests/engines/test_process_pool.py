@@ -106,7 +106,9 @@ def test_work_that_kills_its_process_every_time_is_named() -> None:
             return super().gradient(x, batch, module_buffers)
 
     deadly = Deadly(task().h, task().c, None)
-    with pytest.raises(tg.WorkFailed, match=r"client 2, job 0, from round 0 failed: 6 processes died over it"):
+    with pytest.raises(
+        tg.WorkFailed, match=r"client 2, job 0, from round 0 failed: 6 processes died while computing it"
+    ):
         tg.simulate(method(), deadly, FLEET, rounds=10, workers=2)
 
 

@@ -82,7 +82,7 @@ def test_a_worker_that_could_not_take_the_task_ends_the_run(ray: NoRay, workers:
     workers.add()
     (answer,) = workers.starting
     ray.get = lambda _: (_ for _ in ()).throw(error)  # type: ignore[method-assign]
-    with pytest.raises(tg.WorkFailed, match=r"could not take the task: ValueError: no such file\.$"):
+    with pytest.raises(tg.WorkFailed, match=r"could not load the task: ValueError: no such file\.$"):
         workers.answered(answer)
 
 

@@ -139,7 +139,7 @@ def test_a_fleet_of_groups_with_everything_that_goes_wrong(small: Path) -> None:
         ("[{client=1, job=0}]", "`fleet.faults[0]` needs the key `sends`"),
         ("[{client=1, job=0.5, sends='nan'}]", "`fleet.faults[0].job` must be a whole number, got 0.5."),
         ("[{client=1, job=-1, sends='nan'}]", "Fault needs an integer job >= 0 and sends 'nan' or 'twice', got "),
-        ("[{client=8, job=0, sends='nan'}]", "a fault's client must be between 0 and 7, got Fault(client=8, job=0, "),
+        ("[{client=8, job=0, sends='nan'}]", "`client` must be between 0 and 7, got Fault(client=8, job=0, "),
         (
             "[{client=1, job=0, sends='twice'}, {client=1, job=0, sends='twice'}]",
             "`faults` must not repeat a fault, got 2 times Fault(client=1, job=0, sends='twice').",
@@ -286,7 +286,7 @@ def test_a_shipped_spec_learns(name: str) -> None:
     [
         (ValueError("no such shape"), r"in \[task\]: 'no such shape' \(ValueError\)\."),
         (TypeError("an int is not iterable"), r"in \[task\]: 'an int is not iterable' \(TypeError\)\."),
-        (MemoryError("4 TB"), r"in \[task\]: too much for this machine \('4 TB'\)\. Use less\."),
+        (MemoryError("4 TB"), r"in \[task\]: not enough memory for these sizes \('4 TB'\)\. Use smaller values\."),
     ],
 )
 def test_an_error_of_a_constructor_is_reported_as_what_it_is(error: Exception, text: str) -> None:

@@ -87,7 +87,10 @@ def recorded_spec(folder: str, recorded: Row, overrides: list[str]) -> spec.Spec
         raise RecordError(f"the record in {folder!r} is damaged: its spec.json is incomplete.")
     tables = recorded["spec"]
     if tables is None:
-        fix = "In Python, tardygrad.resume(path, method, task, pool) is the run, and tardygrad.replay(run) repeats it."
+        fix = (
+            "In Python: run = tardygrad.resume(path, method, task, pool); iterate over run.go() to continue it; "
+            "tardygrad.replay(run) repeats it."
+        )
         raise Invalid(f"the run in {folder!r} was started in Python, without a spec. {fix}")
     with reading_record(Path(folder)):
         allowed = spec.resume_keys(tables)

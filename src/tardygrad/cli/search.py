@@ -168,11 +168,11 @@ def _remarks(found: Sequence[Candidate], bound: Bound, built: Built) -> list[str
         return [*lines, "no setting is within the bound: raise it with --max-delay, or use method.downplay=true"]
     best, now = choices[0], next(setting for setting in found if setting.current)
     if best.current:
-        return [*lines, "the present setting is the best of those tried"]
+        return [*lines, "the current setting is the best of those tried"]
     ratio = now.seconds / best.seconds if best.seconds > 0 else 1.0
-    change = f"{ratio:.3g} times as fast as the present setting"
+    change = f"{ratio:.3g} times as fast as the current setting"
     if ratio < 1:
-        change = f"the present setting is ruled out; the best one is {1 / ratio:.3g} times slower"
+        change = f"the current setting is ruled out; the best one is {1 / ratio:.3g} times slower"
     return [*lines, f"{change}, with {' '.join(changes(best.method, built.method))}"]
 
 

@@ -133,7 +133,7 @@ class Method:
         if self.weight is not None and not callable(self.weight):
             raise Invalid(f"`weight` must be a function of the delay, such as Hinge(), got {self.weight!r}.")
         if self.compensate and self.pull:
-            raise Invalid("a method either compensates an update or pulls the model to it, got both.")
+            raise Invalid("`compensate` and `pull` cannot both be True.")
         if self.regions and (self.compensate or self.pull):
             raise Invalid("a method with regions can neither compensate an update nor pull the model to it.")
         if self.mode == "sync" and self.concurrency not in (None, self.buffer):

@@ -17,7 +17,7 @@ from tardygrad.doctor.clock_run import ClockResult, run_clock
 from tardygrad.errors import Invalid, Starved
 from tardygrad.fleet import Fleet
 
-SIZES = 12  # values of M to try, besides the present one
+SIZES = 12  # values of M to try, besides the current one
 MODES: tuple[Mode, ...] = ("sync", "server", "client")
 
 
@@ -27,7 +27,7 @@ class Candidate(NamedTuple):
     method: Method
     clock: ClockResult | None  # None: it cannot run
     excluded: str | None  # why it is ruled out
-    current: bool = False  # the present setting
+    current: bool = False  # the spec's own setting
 
     @property
     def seconds(self) -> float:
@@ -36,7 +36,7 @@ class Candidate(NamedTuple):
 
 
 def sizes(clients: int, also: int) -> list[int]:
-    """Values of M to try: all if there are few, or else evenly spaced on a log scale; and the present one.
+    """Values of M to try: all if there are few, or else evenly spaced on a log scale; and the current one.
 
     >>> sizes(1000, also=25)
     [1, 2, 4, 7, 12, 23, 25, 43, 81, 152, 285, 534, 1000]
@@ -46,7 +46,7 @@ def sizes(clients: int, also: int) -> list[int]:
 
 
 def settings(method: Method, clients: int) -> list[Method]:
-    """The present setting first, then all others to try.
+    """The current setting first, then all others to try.
 
     With a limited concurrency, jobs go to random clients: otherwise the same few clients would always work.
     """
@@ -70,7 +70,7 @@ def _same(one: Method, other: Method) -> bool:
 def search(
     tried: Iterable[Method], fleet: Fleet, *, rounds: int, bound: float, parameters: int = 0, seed: int = 0
 ) -> Iterator[Candidate]:
-    """Simulate the settings one by one; the first is the present one.
+    """Simulate the settings one by one; the first is the current one.
 
     Args:
         bound: settings with a larger delay, in rounds, are ruled out.

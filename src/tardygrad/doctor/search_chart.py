@@ -16,7 +16,7 @@ WITHIN, BEYOND = "within the delay bound", "beyond the delay bound"
 
 
 def search_chart(tried: Sequence[Candidate]) -> Any:
-    """The settings in which all clients work: crosses are ruled out, rings mark the present and the best setting."""
+    """The settings in which all clients work: crosses are ruled out, rings mark the current and the best setting."""
     simulated = sorted((setting for setting in tried if setting.clock), key=lambda setting: setting.method.buffer)
     all_work = [each for each in simulated if each.method.concurrency is None or each.method.mode == "sync"]
     points = [_point(setting) for setting in all_work]

@@ -127,7 +127,7 @@ class FleetClock:
                 )
             return
         if fleet is None:
-            raise Invalid(f"`second` is for the times of a fleet, got {second:g} without one.")
+            raise Invalid(f"`second` needs a fleet, got second={second:g} without one.")
         self._round_trips, self.calendar = round_trips(task, method, fleet), calendar(fleet)
         self.server_time = fleet.server_time * second
         self.corrupted, self.duplicated = fleet.sending("nan"), fleet.sending("twice")

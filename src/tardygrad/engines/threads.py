@@ -51,7 +51,7 @@ class ThreadPool(Pool):
         while arrived is None:
             if self._interrupted:
                 self._interrupted = False
-                raise Interrupted("the pool was told to stop waiting.")
+                raise Interrupted("interrupted while waiting for a message.")
             if not self.jobs:
                 return None
             arrived = self._arrived.get()

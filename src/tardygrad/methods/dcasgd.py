@@ -48,7 +48,7 @@ def dcasgd(
 
     Args:
         lr: learning rate η of the server, read at its round.
-        adaptive: DC-ASGD-a; else -c.
+        adaptive: use the adaptive variant DC-ASGD-a instead of DC-ASGD-c.
         strength: λ₀; None is 0.04, and 2 if it is adaptive.
         decay: m.
         eps: ε.

@@ -49,8 +49,8 @@ def fadas(
         tau_c: τ_c, the rounds that an update may have missed before the rate falls; inf: it never does.
         beta1: β₁ of the server's AMSGrad.
         beta2: β₂ of the server's AMSGrad.
-        eps: ε. A coordinate of Δ that is far above it moves by about η however small it is, so where Δ is all but 0
-            rounding decides, and runs that agree but for rounding part sooner than with other methods.
+        eps: ε. A coordinate of Δ that is far above it moves by about η however small it is, so where Δ is almost 0
+            rounding decides, and runs that differ only by rounding diverge sooner than with other methods.
         lr_rule: how the rate falls.
         bias_correction: correct the bias of the first steps.
 

@@ -23,11 +23,8 @@ def find(paths: Sequence[str]) -> Found:
     for path in map(Path, paths):
         own_runs, own_sweeps = _below(path, "spec.json"), _below(path, "sweep.json")
         if not own_runs and not own_sweeps:
-            what = "contains none" if path.is_dir() else "is not a directory"
-            raise Invalid(
-                f"a run, a sweep or a folder of these is needed, but {str(path)!r} {what}. "
-                "Use a directory written by `tardygrad run` or `tardygrad sweep`, such as runs/digits-1."
-            )
+            what = "contains no runs or sweeps" if path.is_dir() else "is not a directory"
+            raise Invalid(f"{str(path)!r} {what}. Pass a run or sweep directory, such as runs/digits-1.")
         runs |= {found.resolve(): found for found in own_runs}
         sweeps |= {found.resolve(): found for found in own_sweeps}
     return Found(list(runs.values()), list(sweeps.values()))

@@ -77,9 +77,7 @@ def export(runs: Sequence[Path], folder: Path, formats: Iterable[str], *, force:
     files = [(sheet, kind, folder / f"{sheet.name}.{kind}") for kind in formats for sheet in sheets]
     for _, _, path in files:
         if path.exists() and not force:
-            raise Invalid(
-                f"an export overwrites no files, and {str(path)!r} exists. Add --force, or choose another --out."
-            )
+            raise Invalid(f"{str(path)!r} already exists. Add --force, or choose another --out.")
     written = []
     try:
         folder.mkdir(parents=True, exist_ok=True)

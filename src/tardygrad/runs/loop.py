@@ -103,5 +103,5 @@ def _starved(server: ServerLike, why: str) -> str:
     clients = f"{at.at_work} at work, {at.waiting} waiting, {at.idle} idle, {at.lost} lost"
     return (
         f"the buffer cannot fill in round {server.round + 1}: {why} "
-        f"({len(server.buffer)} of {at.buffer} updates there; of {at.clients} clients {clients})."
+        f"({len(server.buffer)} of {at.buffer} updates received; of {at.clients} clients {clients})."
     )

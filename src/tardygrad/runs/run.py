@@ -78,7 +78,7 @@ class Run:
         buffers, vectors = task.init_module_buffers(), features.vectors
         self.server = serve(method, x, clients=task.clients, seed=seed, module_buffers=buffers, vectors=vectors)
         if not x.isfinite().all():
-            raise Invalid("the initial model must be finite, and this task's is not. Use smaller settings.")
+            raise Invalid("the task's init() returned NaN or infinity. Use smaller settings.")
         if settings["tail_every"] and isinstance(self.server.levels[0].vectors.start, Parts):
             raise Invalid("`tail_every` needs whole updates, and the engine has them in shards. Use server_shards=1.")
         self.task, self.pool, self.settings = task, pool, settings
@@ -311,7 +311,7 @@ def resume(path: str | Path, method: Method, task: Task, pool: Pool, *, rounds: 
     """
     where, engine = Path(path), features_of(pool).checkpoint
     if engine is None:
-        raise Invalid(f"a run is resumed from the checkpoints of its engine, and a {type(pool).__name__} makes none.")
+        raise Invalid(f"cannot resume: {type(pool).__name__} does not support checkpoints.")
     with reading_record(where):
         recorded = read_json(where / "spec.json")["run"] | ({} if rounds is None else {"rounds": rounds})
         settings = complete(cast(Settings, {name: recorded[name] for name in LEAST if name in recorded}))

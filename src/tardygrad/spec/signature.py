@@ -70,7 +70,9 @@ def call(make: Make, given: Table, where: str) -> Any:
     except Invalid as error:
         raise Invalid(f"in {place(where)}: {error}") from error
     except (MemoryError, OverflowError, RuntimeError) as error:  # torch raises these for sizes that are too large
-        raise Invalid(f"in {place(where)}: too much for this machine ({shown(str(error))}). Use less.") from error
+        raise Invalid(
+            f"in {place(where)}: not enough memory for these sizes ({shown(str(error))}). Use smaller values."
+        ) from error
     except (TypeError, ValueError) as error:
         raise Invalid(f"in {place(where)}: {shown(str(error))} ({type(error).__name__}).") from error
 

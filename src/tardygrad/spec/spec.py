@@ -205,9 +205,10 @@ def _checked(name: str, table: Table) -> SpecTable:
     for key in rest:
         kinds = [other for other, its in KINDS[name].items() if key in keys_of(name, its)]
         if key not in known and kinds:
-            whose = f" It belongs to {kinds[0]!r}: add {name}.kind={kinds[0]}, or" if len(kinds) == 1 else ""
-            fix = f"{whose} remove it: add {name}.{key}=" if whose else f" Remove it: add {name}.{key}="
-            raise Invalid(f"[{name}] has no key `{key}` if its kind is {kind!r}.{fix}")
+            whose = f" It belongs to {kinds[0]!r}: add {name}.kind={kinds[0]}." if len(kinds) == 1 else ""
+            raise Invalid(
+                f"[{name}] has no key `{key}` if its kind is {kind!r}.{whose} To remove it, append {name}.{key}="
+            )
     return SpecTable(kind, make, arguments(known, rest, name))
 
 

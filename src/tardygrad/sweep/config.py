@@ -129,7 +129,7 @@ def configure(
     if target is not None and not math.isfinite(target):
         raise Invalid(f"`target` must be a finite number, got {target!r}.")
     if (best == "time") != (target is not None):
-        raise Invalid(f"`best` = time and a target need each other, got best={best} and target={target}. Use --target.")
+        raise Invalid(f"--best time and --target must be used together, got best={best} and target={target}.")
     base = load(source, changes)
     space = _space(base, changes, over, sampler)
     if sampler == "grid" and trials is not None:
@@ -257,7 +257,7 @@ def _space(base: Spec, changes: Iterable[str], over: Iterable[str], sampler: Sam
 def _values(text: str, sampler: Sampler) -> tuple[str, Any]:
     """The key and the values of an --over."""
     key, equals, given = (part.strip() for part in text.partition("="))
-    rule = "a sweep goes over TABLE.KEY=[VALUES], or with a sampler over TABLE.KEY={low=A, high=B, log=true}"
+    rule = "--over must be TABLE.KEY=[VALUES] or, with random or tpe, TABLE.KEY={low=A, high=B, log=true}"
     try:
         values = tomllib.loads(f"value = {given}")["value"]
     except (ValueError, RecursionError):

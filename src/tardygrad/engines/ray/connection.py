@@ -235,8 +235,10 @@ def object_store(task: Task, method: Method, *, workers: int, payload: int) -> i
         return wanted
     most, least = shared.f_bavail * shared.f_frsize // 2, payload + model + state + update
     if most < max(least, LEAST):
-        needs = f"{max(least, LEAST) / 1e6:.0f} MB"
-        raise Invalid(f"half of /dev/shm must hold the task and a job ({needs}), got {most / 1e6:.0f} MB. Enlarge it.")
+        has, needs = f"{most / 1e6:.0f} MB", f"{max(least, LEAST) / 1e6:.0f} MB"
+        raise Invalid(
+            f"/dev/shm is too small: half of it ({has}) must hold the task and one job ({needs}). Enlarge it."
+        )
     return min(wanted, most)
 
 

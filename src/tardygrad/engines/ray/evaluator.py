@@ -91,7 +91,7 @@ class EvaluationWorker:
     def _retry(self, request: EvaluationRequest, error: Exception) -> None:
         request.deaths += 1
         if request.deaths > RETRIES or getattr(error, "actor_init_failed", False):
-            cause = f"{request.deaths} workers died over it, {first_line(error)}"
+            cause = f"{request.deaths} workers died while computing it, {first_line(error)}"
             raise WorkFailed(f"the evaluation failed: {cause}.") from error
         if request.actor is self.actor:
             self._start()

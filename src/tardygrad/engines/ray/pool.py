@@ -44,7 +44,7 @@ class RayPool(Pool):
     """Jobs on a Ray cluster, in a `with` statement. A run can be repeated from its record (`tardygrad.replay`).
 
     If a worker dies, only its job is lost: the job's client is lost and joins again at once. The same happens if a job
-    takes too long. Its late update is refused by the server, and if none comes either, the worker's process is killed.
+    takes too long. Its late update is refused by the server; if none arrives within the same time again, the worker's process is killed.
 
     Args:
         workers: how many to ask for; clients share them, first come, first served. Workers for which the cluster has
@@ -59,7 +59,8 @@ class RayPool(Pool):
         fleet: emulated runtimes and failures, if `second` is set.
         second: real seconds for each second of the fleet; 0 ignores the fleet.
         server_shards: processes that hold the server's vectors, a slice each; 1 keeps them in this process.
-        wire: number format of updates in transit; what is lost of a client's update is added to its next.
+        wire: number format of updates in transit; a client's rounding error is added to its next update (error
+            feedback).
     """
 
     resume_keys: ClassVar[tuple[str, ...]] = ("workers", "address", "cpus_per_worker", "gpus_per_worker")
@@ -120,8 +121,7 @@ class RayPool(Pool):
     def submit(self, job: Job) -> None:
         self.session.check()
         if isinstance(job.x, Parts) != (len(self.cuts) > 2):
-            rule = "a RayPool with several server_shards holds the server's vectors"
-            raise Invalid(f"{rule}, got a job of another server. Make it with vectors=pool.features.vectors.")
+            raise Invalid("the server was not created with this pool's shards. Pass it vectors=pool.features.vectors.")
         self.waiting.append(job)
         self._start_jobs()
 
@@ -161,7 +161,7 @@ class RayPool(Pool):
     def _check(self) -> None:
         if self._interrupted:
             self._interrupted = False
-            raise Interrupted("the pool was told to stop waiting.")
+            raise Interrupted("interrupted while waiting for a message.")
         self.session.check()
 
     def _wait(self, seconds: float) -> None:
@@ -343,7 +343,7 @@ class RayPool(Pool):
     def missing(self) -> str:
         """How many workers are missing and a likely reason; empty if none are."""
         present, wanted = len(self.workers.free) + len(self.running), self.workers.wanted
-        return "" if present >= wanted else f"{present} of {wanted} workers are there: {self.session.resources()}"
+        return "" if present >= wanted else f"{present} of {wanted} workers have started: {self.session.resources()}"
 
     def __enter__(self) -> Self:
         wanted = self.workers.wanted

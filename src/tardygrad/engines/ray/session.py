@@ -71,7 +71,7 @@ class Session:
     def check(self) -> None:
         """Call this before any call of Ray: without a connection, Ray would start itself, open to other machines."""
         if self._monitor is None:
-            raise Invalid("a RayPool works inside its `with` statement, got work outside of it.")
+            raise Invalid("use a RayPool inside its `with` block.")
         if not self.ray.is_initialized():
             raise WorkFailed("other code in this process has shut Ray down.")
         self._monitor.check()

@@ -50,7 +50,7 @@ class Workers:
         except self._ray.exceptions.RayError as error:
             if getattr(error, "actor_init_failed", False):
                 cause = str(error).strip().splitlines()[-1].rstrip(".")  # the last line of Ray's report
-                raise WorkFailed(f"a worker could not take the task: {cause}.") from error
+                raise WorkFailed(f"a worker could not load the task: {cause}.") from error
             self.replace(worker)
         else:
             self.release(worker)

@@ -18,8 +18,8 @@ with tg.SimPool(task, method, tg.Fleet.paper(clients=40, stragglers="large")) as
     for event in tg.drive(server, pool):  # without `rounds` it goes on for as long as you like
         if isinstance(event.happened, tg.Advanced) and event.happened.round % 50 == 0:
             loss = task.evaluate(server.x, None)["loss"]
-            late = max(event.happened.delays)
-            print(f"round {server.round}, {event.time:.0f} s: test loss {loss:.3f}, largest delay {late}")
+            largest_delay = max(event.happened.delays)
+            print(f"round {server.round}, {event.time:.0f} s: test loss {loss:.3f}, largest delay {largest_delay}")
             if loss < 0.2:
                 break
 

@@ -1,4 +1,4 @@
-"""What every engine promises, as one battery; each engine's test file subclasses it with its own `pool`.
+"""What every engine guarantees, as one test suite; each engine's test file subclasses it with its own `pool`.
 
 A test of a feature is skipped on an engine that does not declare it.
 """

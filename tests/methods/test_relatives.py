@@ -1,4 +1,4 @@
-"""One battery for all relatives, in every mode: they converge, and give the same bits again, resumed and replayed."""
+"""One test suite for all relatives, in every mode: they converge, and give the same bits again, resumed and replayed."""
 
 from __future__ import annotations
 
@@ -292,7 +292,7 @@ def test_a_spec_makes_the_same_method_and_survives_a_round_trip(name: str, mode:
     assert spec.parse(json.loads(json.dumps(loaded.resolved(), allow_nan=False)), "here") == loaded
 
 
-def test_every_kind_of_method_is_in_the_battery() -> None:
+def test_every_kind_of_method_is_in_this_test_suite() -> None:
     assert {kind for kind, _ in METHODS.values()} == spec.KINDS["method"].keys() - {"sgdclip", "clip2"}
 
 

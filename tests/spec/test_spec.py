@@ -52,7 +52,7 @@ def test_the_tables_become_what_the_constructors_make(small: Path) -> None:
 def test_every_default_of_the_signatures_is_in_the_resolved_spec(small: Path) -> None:
     resolved = tables(small)
     assert resolved["method"]["norm"] == "coordinate"
-    assert resolved["method"]["dispatch"] == "same"  # of Method, behind **how
+    assert resolved["method"]["dispatch"] == "same"  # of Method, behind **settings
     assert resolved["method"]["max_delay"] is None
     assert resolved["task"]["seed"] == 0
     assert resolved["fleet"] == {

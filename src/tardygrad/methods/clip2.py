@@ -40,7 +40,7 @@ def clip2(
     tail: float | None = None,
     buffer: int,
     mode: Mode = "server",
-    **how: Unpack[MethodSettings],
+    **settings: Unpack[MethodSettings],
 ) -> Method:
     """Clip².
 
@@ -69,5 +69,5 @@ def clip2(
         compensate=compensate,
         buffer=buffer,
         mode=mode,
-        **how,
+        **settings,
     )

@@ -42,7 +42,7 @@ def dcasgd(
     local_clip: float | Schedule = math.inf,
     buffer: int = 1,
     mode: Mode = "client",
-    **how: Unpack[MethodSettings],
+    **settings: Unpack[MethodSettings],
 ) -> Method:
     """DC-ASGD.
 
@@ -75,7 +75,7 @@ def dcasgd(
         keep=adaptive,
         buffer=buffer,
         mode=mode,
-        **how,
+        **settings,
     )
 
 

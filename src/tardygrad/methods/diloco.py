@@ -37,7 +37,7 @@ def diloco(
     norm: Norm = "coordinate",
     buffer: int,
     mode: Mode = "sync",
-    **how: Unpack[MethodSettings],
+    **settings: Unpack[MethodSettings],
 ) -> Method:
     """DiLoCo.
 
@@ -56,5 +56,5 @@ def diloco(
         keep=keep,
         buffer=buffer,
         mode=mode,
-        **how,
+        **settings,
     )

@@ -55,7 +55,7 @@ def dn_dylu(
     keep: bool = False,
     buffer: int = 1,
     mode: Mode = "server",
-    **how: Unpack[MethodSettings],
+    **settings: Unpack[MethodSettings],
 ) -> Method:
     """DN, with DyLU or without.
 
@@ -85,5 +85,5 @@ def dn_dylu(
         pace=pace if dylu else None,
         keep=keep,
         mode=mode,
-        **how,
+        **settings,
     )

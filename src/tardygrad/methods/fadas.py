@@ -40,7 +40,7 @@ def fadas(
     local_clip: float | Schedule = math.inf,
     buffer: int,
     mode: Mode = "server",
-    **how: Unpack[MethodSettings],
+    **settings: Unpack[MethodSettings],
 ) -> Method:
     """FADAS.
 
@@ -63,5 +63,5 @@ def fadas(
         outer=amsgrad(lift("lr", lr), tau_c, beta1, beta2, eps, lr_rule, bias_correction),
         buffer=buffer,
         mode=mode,
-        **how,
+        **settings,
     )

@@ -36,7 +36,7 @@ def fedadam(
     local_clip: float | Schedule = math.inf,
     buffer: int,
     mode: Mode = "sync",
-    **how: Unpack[MethodSettings],
+    **settings: Unpack[MethodSettings],
 ) -> Method:
     """FedAdam: local SGD, and Adam without bias correction at the server.
 
@@ -50,7 +50,7 @@ def fedadam(
     'FedAdam (synchronous, M=10, K=5)'
     """
     outer = adaptive(lift("lr", lr), "mean", beta1, beta2, eps, initial=eps**2)
-    return Method(name="FedAdam", inner=local(local_lr, local_clip), outer=outer, buffer=buffer, mode=mode, **how)
+    return Method(name="FedAdam", inner=local(local_lr, local_clip), outer=outer, buffer=buffer, mode=mode, **settings)
 
 
 @checked_call
@@ -65,7 +65,7 @@ def fedyogi(
     local_clip: float | Schedule = math.inf,
     buffer: int,
     mode: Mode = "sync",
-    **how: Unpack[MethodSettings],
+    **settings: Unpack[MethodSettings],
 ) -> Method:
     """FedYogi: local SGD, and Yogi at the server.
 
@@ -73,4 +73,4 @@ def fedyogi(
     'FedYogi (synchronous, M=10, K=5)'
     """
     outer = adaptive(lift("lr", lr), "yogi", beta1, beta2, eps, initial=eps**2)
-    return Method(name="FedYogi", inner=local(local_lr, local_clip), outer=outer, buffer=buffer, mode=mode, **how)
+    return Method(name="FedYogi", inner=local(local_lr, local_clip), outer=outer, buffer=buffer, mode=mode, **settings)

@@ -26,11 +26,10 @@ from torch import Tensor
 from tardygrad.core.method import Method, Mode, Weight
 from tardygrad.core.schedules import Schedule, lift
 from tardygrad.core.transforms import State, Step, Transform, proximal, scale
-from tardygrad.core.weights import Polynomial, Staleness
+from tardygrad.core.weights import Staleness
 from tardygrad.errors import check_choice
 from tardygrad.methods.constructor import MethodSettings, constructor, local
-
-PUBLISHED = Polynomial(exponent=0.5)
+from tardygrad.methods.fedbuff import PUBLISHED
 
 
 @constructor
@@ -44,7 +43,7 @@ def fedasync(
     local_clip: float | Schedule = math.inf,
     buffer: int = 1,
     mode: Mode = "client",
-    **how: Unpack[MethodSettings],
+    **settings: Unpack[MethodSettings],
 ) -> Method:
     """FedAsync.
 
@@ -70,7 +69,7 @@ def fedasync(
         pull=True,
         buffer=buffer,
         mode=mode,
-        **how,
+        **settings,
     )
 
 

@@ -33,7 +33,7 @@ def fedavg(
     keep: bool = False,
     buffer: int,
     mode: Mode = "sync",
-    **how: Unpack[MethodSettings],
+    **settings: Unpack[MethodSettings],
 ) -> Method:
     """FedAvg.
 
@@ -44,4 +44,6 @@ def fedavg(
     'FedAvg (synchronous, M=10, K=1 epoch)'
     """
     inner = local(local_lr, local_clip, optimizer, options)
-    return Method(name="FedAvg", inner=inner, outer=scale(lift("lr", lr)), keep=keep, buffer=buffer, mode=mode, **how)
+    return Method(
+        name="FedAvg", inner=inner, outer=scale(lift("lr", lr)), keep=keep, buffer=buffer, mode=mode, **settings
+    )

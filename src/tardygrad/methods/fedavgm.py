@@ -30,7 +30,7 @@ def fedavgm(
     local_clip: float | Schedule = math.inf,
     buffer: int,
     mode: Mode = "sync",
-    **how: Unpack[MethodSettings],
+    **settings: Unpack[MethodSettings],
 ) -> Method:
     """FedAvgM.
 
@@ -42,4 +42,4 @@ def fedavgm(
     'FedAvgM (synchronous, M=10, K=5)'
     """
     outer = transforms.momentum(lift("lr", lr), momentum)
-    return Method(name="FedAvgM", inner=local(local_lr, local_clip), outer=outer, buffer=buffer, mode=mode, **how)
+    return Method(name="FedAvgM", inner=local(local_lr, local_clip), outer=outer, buffer=buffer, mode=mode, **settings)

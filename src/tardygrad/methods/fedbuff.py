@@ -47,7 +47,7 @@ def fedbuff(
     keep: bool = False,
     buffer: int,
     mode: Mode = "client",
-    **how: Unpack[MethodSettings],
+    **settings: Unpack[MethodSettings],
 ) -> Method:
     """FedBuff.
 
@@ -71,5 +71,5 @@ def fedbuff(
         keep=keep,
         buffer=buffer,
         mode=mode,
-        **how,
+        **settings,
     )

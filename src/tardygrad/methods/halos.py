@@ -54,7 +54,7 @@ def halos(
     dylu: bool = True,
     buffer: int = 1,
     mode: Mode = "client",
-    **how: Unpack[MethodSettings],
+    **settings: Unpack[MethodSettings],
 ) -> Method:
     """HALoS.
 
@@ -99,5 +99,5 @@ def halos(
         ),
         buffer=buffer,
         mode=mode,
-        **how,
+        **settings,
     )

@@ -38,7 +38,7 @@ def sgdclip(
     tail: float | None = None,
     buffer: int,
     mode: Mode = "server",
-    **how: Unpack[MethodSettings],
+    **settings: Unpack[MethodSettings],
 ) -> Method:
     """SGDClip.
 
@@ -62,5 +62,5 @@ def sgdclip(
         compensate=compensate,
         buffer=buffer,
         mode=mode,
-        **how,
+        **settings,
     )

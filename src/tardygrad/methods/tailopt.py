@@ -55,7 +55,7 @@ def tailopt(
     unbiased: bool = False,
     buffer: int,
     mode: Mode = "sync",
-    **how: Unpack[MethodSettings],
+    **settings: Unpack[MethodSettings],
 ) -> Method:
     """A member of TailOPT's family.
 
@@ -107,7 +107,7 @@ def tailopt(
         outer=server,
         buffer=buffer,
         mode=mode,
-        **how,
+        **settings,
     )
 
 

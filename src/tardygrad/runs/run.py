@@ -54,7 +54,7 @@ class Settings(TypedDict, total=False):
     tail_every: int  # rounds between estimates of the updates' tail index (0: never)
 
 
-def complete(settings: Settings) -> Settings:
+def with_defaults(settings: Settings) -> Settings:
     """Add the defaults to the settings of a run; raise `Invalid` if one is wrong or missing."""
     if "rounds" not in settings:
         raise Invalid("a run needs `rounds`: how many times the server updates the model. Use rounds=100, for example.")
@@ -267,7 +267,7 @@ def simulate(
         batch: jobs that are computed at once.
         settings: of the run; see `Settings`.
     """
-    settings = complete(settings)
+    settings = with_defaults(settings)
     with SimPool(task, method, fleet, workers=workers, batch=batch, rounds=settings["rounds"]) as pool:
         return train(method, task, pool, **settings)
 
@@ -284,7 +284,7 @@ def train(method: Method, task: Task, pool: Pool, **settings: Unpack[Settings]) 
 @checked_call
 def begin(method: Method, task: Task, pool: Pool, *, spec: Row | None = None, **settings: Unpack[Settings]) -> Run:
     """A run that has not started: iterate over its `go()` to see the metrics of every round."""
-    full = complete(settings)
+    full = with_defaults(settings)
     out = full.pop("out", None)
     run = Run(method, task, pool, full)
     fleet = pool.features.fleet
@@ -314,7 +314,7 @@ def resume(path: str | Path, method: Method, task: Task, pool: Pool, *, rounds: 
         raise Invalid(f"cannot resume: {type(pool).__name__} does not support checkpoints.")
     with reading_record(where):
         recorded = read_json(where / "spec.json")["run"] | ({} if rounds is None else {"rounds": rounds})
-        settings = complete(cast(Settings, {name: recorded[name] for name in LEAST if name in recorded}))
+        settings = with_defaults(cast(Settings, {name: recorded[name] for name in LEAST if name in recorded}))
         run = Run(method, task, pool, settings)
         run.path = where
         saved = checkpoint.read(where / "checkpoints")

@@ -17,11 +17,11 @@ from tardygrad.sweep.table import read as read
 from tardygrad.sweep.table import remark as remark
 
 
-def sweep(source: str | Path, changes: Sequence[str] = (), *, out: str | Path, jobs: int = 1, **how: Any) -> Sweep:
+def sweep(source: str | Path, changes: Sequence[str] = (), *, out: str | Path, jobs: int = 1, **settings: Any) -> Sweep:
     """Run every trial that the folder `out` has no result of; the settings are those of `config.configure`."""
     from tardygrad.sweep.config import configure  # Optuna is slow to import, and reading does not need it
     from tardygrad.sweep.runner import Runner
 
-    for _ in Runner(Path(out), *configure(source, changes, **how), jobs).go():
+    for _ in Runner(Path(out), *configure(source, changes, **settings), jobs).go():
         pass
     return read(out)

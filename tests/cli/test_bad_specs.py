@@ -84,7 +84,7 @@ OVERRIDES = {
     "a number for groups": ("fleet={kind='groups', groups=3}", "`fleet.groups` must be a list, each item a table"),
     "a number for a group": ("fleet={kind='groups', groups=[3]}", "`fleet.groups[0]` must be a table, got 3."),
     "a trace that is not there": ("fleet={kind='trace', path='no.csv'}", "must be a readable CSV file, got 'no.csv'"),
-    "no workers": ("engine={kind='threads', workers=0}", "in [engine]: `workers` must be 1 or more, got 0."),
+    "no workers": ("engine={kind='threads', workers=0}", "`workers` must be a whole number, 1 or more, got 0."),
     "an empty shard": ("task={kind='logistic', clients=8, samples=4}", "every client needs at least one row"),
     "heads that do not divide": ("task={kind='digits', clients=8, heads=5}", "`heads` must divide `dim` (32), got 5."),
     "an unknown task of GLUE": ("task={kind='glue', clients=8, name='ret'}", "sst2, mrpc, cola, stsb, got 'ret'."),

@@ -120,7 +120,7 @@ def test_modules_with_state_are_refused(module: nn.Module, what: str) -> None:
 
 
 def test_a_batch_is_a_number_for_one_worker() -> None:
-    with pytest.raises(tg.Invalid, match="`batch` must be 1 or more, got 0"):
+    with pytest.raises(tg.Invalid, match="`batch` must be a whole number, 1 or more, got 0"):
         tg.SimPool(task(), method(), FLEET, batch=0)
     with pytest.raises(tg.Invalid, match="`batch` above 1 needs workers=1, got batch=2 with workers=2"):
         tg.SimPool(task(), method(), FLEET, batch=2, workers=2)

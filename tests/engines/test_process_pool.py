@@ -127,7 +127,7 @@ def test_a_resumed_run_may_have_another_number_of_processes(tmp_path: Path) -> N
 
 
 def test_a_negative_number_of_processes_is_refused() -> None:
-    with pytest.raises(tg.Invalid, match="`workers` must be 0"):
+    with pytest.raises(tg.Invalid, match="`workers` must be a whole number, 0 or more"):
         tg.SimPool(task(), method(), FLEET, workers=-1)
 
 

@@ -418,7 +418,7 @@ def test_a_killed_driver_leaves_no_process_and_a_dead_worker_no_words() -> None:
         ({"gpus_per_worker": 1.5}, "`gpus_per_worker` must be a fraction of a GPU or a whole number, got 1.5"),
         ({"gpus_per_worker": 1.0}, "`gpus_per_worker` needs a task that can be moved"),
         ({"patience": float("nan")}, "`patience` must be a number, 0 or more, got nan"),
-        ({"evaluate": "never"}, "`evaluate` must be 'beside' or 'between', got 'never'"),
+        ({"evaluate": "never"}, "`evaluate` must be one of beside, between, got 'never'"),
         ({"second": 0.1}, "`second` needs a fleet, got second=0.1 without one"),
         ({"second": 0.1, "fleet": tg.Fleet.paper(clients=7)}, "same number of clients, got 6 and 7"),
         ({"fleet": tg.Fleet.paper(clients=6).crash(client=0, at=1.0)}, "got second=0. Set engine.second"),

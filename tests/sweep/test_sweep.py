@@ -533,7 +533,7 @@ def test_a_study_without_content_is_damaged(small: str) -> None:
         ({"changes": ["engine.workers=2"]}, "got engine.workers=2. Use --jobs 2"),
         ({"changes": ["run.track=['tensorboard']"]}, r"the trials of a sweep are not tracked. Add run.track=\[\]"),
         ({"changes": ["run.evaluate_every=0"]}, "a sweep compares test scores, got run.evaluate_every=0"),
-        ({"jobs": -1}, "`jobs` must be 0 or more, got -1"),
+        ({"jobs": -1}, "`jobs` must be a whole number, 0 or more, got -1"),
     ],
 )
 def test_a_broken_rule_is_refused_before_anything_is_written(small: str, how: Any, words: str) -> None:

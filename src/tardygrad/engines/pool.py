@@ -17,8 +17,8 @@ from tardygrad.core.messages import Job, Message, ModuleBuffers, Update, Vector
 from tardygrad.core.method import Method, check_method, without_addresses
 from tardygrad.core.task import Task
 from tardygrad.core.vectors import LocalVectors, VectorStore
-from tardygrad.engines.wire import Packed, Wire, check_wire, send
-from tardygrad.errors import Invalid, WorkFailed, check_integer
+from tardygrad.engines.wire import Packed, Wire, send
+from tardygrad.errors import Invalid, WorkFailed, check_choice, check_integer
 from tardygrad.fleet import Fleet
 
 
@@ -68,7 +68,7 @@ class Features:
     startup: str = ""  # what to tell the user if entering its `with` block takes long
 
     def __post_init__(self) -> None:
-        check_wire(self.wire)
+        check_choice("wire", self.wire, Wire)
         if self.method is not None:
             check_method(self.method)
         if self.parallel is not None:

@@ -12,7 +12,7 @@ from tardygrad.core.messages import Job, Message, Update
 from tardygrad.core.method import Method
 from tardygrad.core.task import Task
 from tardygrad.engines.pool import Features, Pending, Pool, perform
-from tardygrad.errors import Interrupted, Invalid, checked_call
+from tardygrad.errors import Interrupted, check_integer, checked_call
 
 
 class ThreadPool(Pool):
@@ -24,8 +24,7 @@ class ThreadPool(Pool):
 
     @checked_call
     def __init__(self, task: Task, method: Method, *, workers: int = 2) -> None:
-        if workers < 1:
-            raise Invalid(f"`workers` must be 1 or more, got {workers}.")
+        check_integer("workers", workers)
         self.task, self.method, self.workers = task, method, workers
         self.jobs: dict[tuple[int, int], Job] = {}
         self._executor = ThreadPoolExecutor(workers, thread_name_prefix="tardygrad")

@@ -14,7 +14,7 @@ for the numbers of a block that is not finite; its scale is the same, so it is s
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Literal, NamedTuple, Self, get_args
+from typing import Literal, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
 from tardygrad.core import kernels
-from tardygrad.errors import Invalid
+from tardygrad.errors import check_choice
 
 Wire = Literal["float32", "float16", "bfloat16", "int8"]
 """Number format of vectors in transit."""
@@ -87,7 +87,7 @@ def send(v: Tensor, error: Tensor | None, wire: Wire) -> tuple[Packed, Tensor | 
     >>> unpack(packed)
     tensor([ 1.0079, -2.0000,  0.5039])
     """
-    check_wire(wire)
+    check_choice("wire", wire, Wire)
     if wire == "float32":
         return Packed(v), None
     scales = v.new_empty(_blocks(len(v))) if wire in _SCALED else None
@@ -106,12 +106,6 @@ def send(v: Tensor, error: Tensor | None, wire: Wire) -> tuple[Packed, Tensor | 
         e -= _read(part, torch.empty_like(e))
         finite = finite and bool((e.amax() - e.amin()).isfinite())
     return packed, left if finite else error
-
-
-def check_wire(wire: Wire) -> None:
-    """Raise `Invalid` if a number format is unknown."""
-    if wire not in get_args(Wire):
-        raise Invalid(f"`wire` must be one of {', '.join(get_args(Wire))}, got {wire!r}.")
 
 
 def _blocks(size: int) -> int:

@@ -21,7 +21,7 @@ import optuna
 import torch
 
 from tardygrad.engines.sim.process_pool import set_up_child_process
-from tardygrad.errors import Invalid
+from tardygrad.errors import Invalid, check_integer
 from tardygrad.runs.record import Row, exclusive, require_new, write_json
 from tardygrad.runs.run import versions
 from tardygrad.spec.signature import shown
@@ -51,8 +51,7 @@ class Runner:
     """
 
     def __init__(self, folder: Path, config: Config, tasks: TaskCache, jobs: int = 1) -> None:
-        if jobs < 0:
-            raise Invalid(f"`jobs` must be 0 or more, got {jobs}.")
+        check_integer("jobs", jobs, 0)
         self.folder, self.config, self.tasks = folder, config, tasks
         self.jobs = jobs or len(os.sched_getaffinity(0))
         self.done = 0  # trials, earlier sessions included

@@ -33,18 +33,22 @@ from tardygrad.engines.ray.session import Session
 from tardygrad.engines.ray.worker import received, tensors
 from tardygrad.engines.ray.workers import Worker, Workers
 from tardygrad.engines.wire import Wire
-from tardygrad.errors import Interrupted, Invalid, WorkFailed, checked_call
+from tardygrad.errors import Interrupted, Invalid, WorkFailed, check_choice, checked_call
 from tardygrad.fleet import Fleet
 
 STOP_TIMEOUT = 5.0  # seconds without an answer from a server shard after which a run that is stopping fails
 LOSSES = 10  # losses of one client in a row after which the run fails, because its job must be the cause
+
+Evaluate = Literal["beside", "between"]
+"""Where a run evaluates: on a worker of its own, or in its own process between rounds."""
 
 
 class RayPool(Pool):
     """Jobs on a Ray cluster, in a `with` statement. A run can be repeated from its record (`tardygrad.replay`).
 
     If a worker dies, only its job is lost: the job's client is lost and joins again at once. The same happens if a job
-    takes too long. Its late update is refused by the server; if none arrives within the same time again, the worker's process is killed.
+    takes too long. Its late update is refused by the server; if none arrives within the
+    same time again, the worker's process is killed.
 
     Args:
         workers: how many to ask for; clients share them, first come, first served. Workers for which the cluster has
@@ -75,7 +79,7 @@ class RayPool(Pool):
         address: str | None = None,
         cpus_per_worker: float = 1.0,
         gpus_per_worker: float = 0.0,
-        evaluate: Literal["beside", "between"] = "beside",
+        evaluate: Evaluate = "beside",
         patience: float = 10.0,
         grace: float = 30.0,
         fleet: Fleet | None = None,
@@ -83,8 +87,7 @@ class RayPool(Pool):
         server_shards: int = 1,
         wire: Wire = "float32",
     ) -> None:
-        if evaluate not in ("beside", "between"):
-            raise Invalid(f"`evaluate` must be 'beside' or 'between', got {evaluate!r}.")
+        check_choice("evaluate", evaluate, Evaluate)
         check_shards(method, task.parameters, server_shards)
         self.task, self.method, self.address = task, method, address
         self.beside, self.wire, self.cuts = evaluate == "beside", wire, bounds(task.parameters, server_shards)

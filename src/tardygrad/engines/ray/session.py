@@ -14,8 +14,8 @@ from tardygrad.core.task import Task
 from tardygrad.engines.ray.connection import Monitor, first_line, join, object_store, ray_module, start
 from tardygrad.engines.ray.server_shards import ServerShard
 from tardygrad.engines.ray.worker import WorkerProcess
-from tardygrad.engines.wire import Wire, check_wire
-from tardygrad.errors import Invalid, WorkFailed, check_number, is_number
+from tardygrad.engines.wire import Wire
+from tardygrad.errors import Invalid, WorkFailed, check_choice, check_number, is_number
 
 
 class Session:
@@ -36,7 +36,7 @@ class Session:
         check_number("cpus_per_worker", cpus)
         if not (is_number(gpus) and (0 <= gpus <= 1 or gpus in range(2, 1025))):
             raise Invalid(f"`gpus_per_worker` must be a fraction of a GPU or a whole number, got {gpus!r}.")
-        check_wire(wire)
+        check_choice("wire", wire, Wire)
         if (device := getattr(task, "device", torch.device("cpu"))).type != "cpu":
             raise Invalid(f"a RayPool needs a task on the CPU, got one on {device}. Use gpus_per_worker to move it.")
         if gpus and not hasattr(task, "to"):

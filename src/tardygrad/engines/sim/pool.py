@@ -17,7 +17,7 @@ from tardygrad.core.task import Task
 from tardygrad.engines.fleet_clock import JOINED, LOST, calendar, corrupt, round_trips
 from tardygrad.engines.pool import Features, Pending, Pool, perform, perform_together
 from tardygrad.engines.sim.process_pool import ProcessPool
-from tardygrad.errors import Invalid, WorkFailed, checked_call
+from tardygrad.errors import Invalid, WorkFailed, check_integer, checked_call
 from tardygrad.fleet import Fleet
 from tardygrad.tasks.clock import Clock
 
@@ -52,8 +52,8 @@ class SimPool(Pool):
         batch: int = 1,
         rounds: int | None = None,
     ) -> None:
-        if workers < 0:
-            raise Invalid(f"`workers` must be 0 (all cores) or more, got {workers}.")
+        check_integer("workers", workers, 0)
+        check_integer("batch", batch)
         self._round_trips = round_trips(task, method, fleet)
         self.task, self.method, self.fleet = task, method, fleet
         self.due: list[tuple[float, int, int, Job | None]] = [(*entry, None) for entry in calendar(fleet)]  # a heap
@@ -61,8 +61,6 @@ class SimPool(Pool):
         self._repeats: dict[tuple[int, int], Update] = {}  # delivered once, and to be delivered again
         workers = workers or len(os.sched_getaffinity(0))
         self.parallel = max(workers, batch)
-        if batch < 1:
-            raise Invalid(f"`batch` must be 1 or more, got {batch}.")
         if batch > 1 and workers > 1:
             raise Invalid(f"`batch` above 1 needs workers=1, got batch={batch} with workers={workers}.")
         self._prefetcher = Prefetcher(task, method, workers) if workers > 1 else None

@@ -154,8 +154,8 @@ class ProcessPool:
         deaths = self.deaths[job.client, job.serial] = self.deaths.get((job.client, job.serial), 0) + 1
         if deaths > RETRIES:
             raise WorkFailed(
-                f"the work of {job} failed: {deaths} processes died while computing it (exit code {worker.process.exitcode}). "
-                "Is there enough memory? Try fewer workers."
+                f"the work of {job} failed: {deaths} processes died while computing it "
+                f"(exit code {worker.process.exitcode}). Is there enough memory? Try fewer workers."
             )
         self.processes.remove(worker)
         successor = self._start()

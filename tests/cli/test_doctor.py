@@ -57,7 +57,7 @@ def test_text_of_a_record_is_printed_as_it_is(tardygrad: Command) -> None:
 
 
 def test_what_is_no_run_cannot_be_examined(tardygrad: Command) -> None:
-    assert tardygrad("doctor", "nowhere").err.startswith("error: 'nowhere' holds no run")
+    assert tardygrad("doctor", "nowhere").err.startswith("error: there is no run directory 'nowhere'.")
     record(Path("runs/one"))
     assert "Did you mean 'runs/one'?" in tardygrad("doctor", "one").err
     assert tardygrad("doctor", "runs").err == "error: 'runs' is a folder of runs. Choose one of them: runs/one.\n"
@@ -215,7 +215,7 @@ def test_a_search_can_be_drawn(name: str, tardygrad: Command) -> None:
         (["run.rounds=1000000000"], "a plan may have at most 10,000,000 updates (rounds · buffer), got 2,000,000,000."),
         (["--search", "task.clients=10001"], "a search can have at most 10,000 clients, got 10,001."),
         (["--fit", "run", "--write", "x.yaml"], "--write must be a file that ends in .toml or .json, got 'x.yaml'"),
-        (["--fit", "nowhere"], "'nowhere' holds no run"),
+        (["--fit", "nowhere"], "there is no run directory 'nowhere'"),
         (["--fit", "run"], "a fit needs a run with as many clients as the spec (8), got 'run' with 4"),
     ],
 )

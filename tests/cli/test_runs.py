@@ -175,7 +175,7 @@ def test_resuming_a_finished_run_changes_nothing(tardygrad: Command) -> None:
         (["here", "run.rounds=5"], "must be at least the rounds already made (12), got 5."),
         (["here", "run.rounds=x"], "`run.rounds` must be a whole number, got 'x'."),
         (["here", "method.lr=5"], "resuming a run may only change run.rounds or run.track, got 'method.lr=5'."),
-        (["nowhere"], "'nowhere' holds no run: spec.json cannot be read (No such file or directory)."),
+        (["nowhere"], "there is no run directory 'nowhere'."),
         (["small.toml"], "holds no run"),
     ],
 )

@@ -470,7 +470,7 @@ def test_a_damaged_spec_says_so(tmp_path: Path) -> None:
     for number, asked in enumerate(({"spec": [1]}, {"spec": {"method": 3}}, {"classes": [["a"]]}, {"method": None})):
         with pytest.raises(RecordError, match="damaged"):
             examine(made_up(tmp_path / str(number), **asked))
-    with pytest.raises(tg.Invalid, match="holds no run"):
+    with pytest.raises(tg.Invalid, match="there is no run directory"):
         examine(tmp_path / "nowhere")
 
 

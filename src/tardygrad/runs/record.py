@@ -195,7 +195,7 @@ def read_json(path: Path) -> Row:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise Invalid(f"{str(path.parent)!r} holds no run: {path.name} cannot be read ({error.strerror}).") from error
+        raise _unreadable(path, error) from error
     except (ValueError, RecursionError) as error:
         raise RecordError(f"{str(path)!r} is damaged: {error}.") from error
     if not isinstance(value, dict):
@@ -218,4 +218,11 @@ def read_lines(path: Path, length: int | None = None) -> Iterator[Row]:
                     raise RecordError(f"line {number} of {str(path)!r} is damaged: it holds no JSON object.")
                 yield row
     except OSError as error:
-        raise Invalid(f"{str(path.parent)!r} holds no run: {path.name} cannot be read ({error.strerror}).") from error
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: OSError) -> Invalid:
+    folder = path.parent
+    if not folder.exists():
+        return Invalid(f"there is no run directory {str(folder)!r}.")
+    return Invalid(f"{str(folder)!r} holds no run: {path.name} cannot be read ({error.strerror}).")

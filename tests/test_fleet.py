@@ -187,8 +187,8 @@ def test_integers_need_whole_ends(ends: tuple[Any, Any]) -> None:
         (lambda: Available(0, ((2, 1),)), "Available needs windows (start, end) in ascending order, got "),
         (lambda: Available(0, ((-1, 1),)), "Available needs windows (start, end) in ascending order, got "),
         (lambda: Available(0, ((1, 3), (2, 4))), "Available needs windows (start, end) in ascending order, got "),
-        (lambda: Available(0, ((1, 3),), 2), "Available needs a finite period, at least the end of the last window, got "),
-        (lambda: Available(0, ((1, 3),), math.inf), "Available needs a finite period, at least the end of the last window, got "),
+        (lambda: Available(0, ((1, 3),), 2), "Available needs a finite period, at least the end of the last window"),
+        (lambda: Available(0, ((1, 3),), math.inf), "Available needs a finite period, at least the end of the last"),
         (lambda: Fault(0, -1, "nan"), "Fault needs an integer job >= 0 and sends 'nan' or 'twice', got Fault(client=0"),
         (lambda: Fault(0, 1.5, "nan"), "Fault needs an integer job >= 0 and sends 'nan' or 'twice', got "),  # type: ignore[arg-type]
         (lambda: Fault(0, 1, "thrice"), "Fault needs an integer job >= 0 and sends 'nan' or 'twice', got "),  # type: ignore[arg-type]

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import tardygrad as tg
-from tardygrad.doctor.fit_runtimes import Drawn
+from tardygrad.fleet import Runtime
 
 EVEN = tg.LogNormal(1.0, 0.1)
 
 
-def fleet(clients: int = 12, *, slow: float | None = None, runtime: Drawn = EVEN) -> tg.Fleet:
+def fleet(clients: int = 12, *, slow: float | None = None, runtime: Runtime = EVEN) -> tg.Fleet:
     """Clients around one second; the last is another, if `slow` says how many seconds it takes."""
     if slow is None:
         return tg.Fleet((tg.Group("rack", clients, runtime),))

@@ -11,7 +11,8 @@ import pytest
 import tardygrad as tg
 from tardygrad import streams
 from tardygrad.doctor.clock_run import run_clock
-from tardygrad.doctor.fit_runtimes import Drawn, choose, fit_fleet
+from tardygrad.doctor.fit_runtimes import choose, fit_fleet
+from tardygrad.fleet import Runtime
 from tardygrad.runs.history import History
 from tardygrad.runs.history import read_history as read
 from tests.doctor.planted import clip2, fleet, record
@@ -28,12 +29,12 @@ LAWS = (
 )
 
 
-def drawn(law: Drawn, jobs: int, seed: int = 0) -> list[float]:
+def drawn(law: Runtime, jobs: int, seed: int = 0) -> list[float]:
     return [law.draw(streams.uniform(seed, "fit", 0, serial), serial) for serial in range(jobs)]
 
 
 @pytest.mark.parametrize("law", LAWS, ids=str)
-def test_the_planted_distribution_is_chosen_and_has_its_quantiles(law: Drawn) -> None:
+def test_the_planted_distribution_is_chosen_and_has_its_quantiles(law: Runtime) -> None:
     chosen = [choose(drawn(law, 100, seed)) for seed in range(10)]
     right = [one for one in chosen if type(one) is type(law)]
     assert len(right) >= 9

@@ -1,4 +1,4 @@
-"""One test suite for all relatives, in every mode: they converge, and give the same bits again, resumed and replayed."""
+"""Tests for all relatives, in every mode: they converge, and give the same bits again, resumed and replayed."""
 
 from __future__ import annotations
 

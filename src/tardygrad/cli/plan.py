@@ -117,7 +117,7 @@ def simulated(built: spec.Built, fleet: Fleet) -> Plan:
         idle=busy_time.idle(fleet.clients, time),
         lost=lost,
         classes=_shares(fleet, delays),
-        memory=meter.memory if built.simulated else built.memory(),
+        memory=meter.memory if built.engine.simulated else built.memory(),
     )
 
 

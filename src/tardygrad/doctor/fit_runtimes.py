@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from tardygrad.errors import Invalid
-from tardygrad.fleet import Exponential, Fleet, Group, Integer, LogNormal, Pareto, Trace, Uniform
+from tardygrad.fleet import Exponential, Fleet, Group, Integer, LogNormal, Pareto, Runtime, Trace, Uniform
 from tardygrad.runs.history import History
 from tardygrad.spec.signature import parameters, written_arguments
 from tardygrad.spec.spec import Spec
@@ -34,8 +34,6 @@ LONGEST = 200  # most times in a trace
 POOL = 5000  # most times of several clients together
 AT_LEAST = " (at least)"  # suffix of the name of a group whose runtime is a lower bound
 
-Drawn = Uniform | Integer | LogNormal | Exponential | Pareto | Trace
-
 Source = Literal["own", "class", "neighbours", "few", "everyone"]
 """Whose times determine a client's runtime; `few`: its own median with a typical spread."""
 
@@ -46,7 +44,7 @@ class ClientFit(NamedTuple):
     client: int
     name: str  # its class
     jobs: int  # measured
-    runtime: Drawn
+    runtime: Runtime
     source: Source
     lost: float | None  # share of its jobs that were lost with it; None if it had no jobs
     at_least: bool  # its runtime is a lower bound because at least half of its jobs never came back
@@ -77,7 +75,7 @@ def fit_fleet(history: History, scale: float = 1.0) -> FittedFleet:
     return FittedFleet(Fleet(tuple(Group(name, len(list(same)), runtime) for (name, runtime), same in alike)), found)
 
 
-def choose(times: Sequence[float] | NDArray[np.float64], *, several: bool = False) -> Drawn:
+def choose(times: Sequence[float] | NDArray[np.float64], *, several: bool = False) -> Runtime:
     """The best distribution for measured times, or a trace of the times if none fits.
 
     Integers get an Integer distribution. Otherwise the log-likelihood decides, minus one per parameter.
@@ -95,7 +93,7 @@ def choose(times: Sequence[float] | NDArray[np.float64], *, several: bool = Fals
         return Uniform(float(x[0]), float(x[0]))
     if (x == np.floor(x)).all() and x.max() < WHOLE:
         low, high = int(x.min()), int(x.max())
-        best: Drawn = Integer(low, high)
+        best: Runtime = Integer(low, high)
         likely = float(stats.chisquare(np.bincount(x.astype(np.int64) - low)).pvalue) if high > low else 1.0
     else:
         best, law, _ = max(_laws(x), key=lambda law: law[1].logpdf(x).sum() - law[2])
@@ -105,7 +103,7 @@ def choose(times: Sequence[float] | NDArray[np.float64], *, several: bool = Fals
     return Trace(tuple(float(time) for time in x[:: math.ceil(len(x) / LONGEST)]))
 
 
-def _laws(x: NDArray[np.float64]) -> Iterable[tuple[Drawn, Any, int]]:
+def _laws(x: NDArray[np.float64]) -> Iterable[tuple[Runtime, Any, int]]:
     """Candidate laws: the fleet's class, scipy's distribution, and the number of parameters. Limits are unbiased."""
     n, least, mean = len(x), float(x.min()), float(x.mean())
     beyond = (float(x.max()) - least) / (n - 1)
@@ -144,7 +142,7 @@ class _Measured:
         logs = [np.log(each).std(ddof=1) for each in self.times if len(each) >= ENOUGH and each.min() > 0]
         self.spread = float(np.median(logs)) if logs else 0.0  # of a typical client's log times
 
-    def runtime(self, client: int) -> tuple[Drawn, Source, bool]:
+    def runtime(self, client: int) -> tuple[Runtime, Source, bool]:
         """The runtime of its own jobs, of its class or of similar clients; and whether it is a lower bound."""
         if self.many[client] >= ENOUGH:
             return choose(self.times[client]), "own", self.bounded(client)
@@ -157,7 +155,7 @@ class _Measured:
         near = _alike(self.medians, middle)
         if len(pool := self._pool(near)) >= ENOUGH:
             return choose(pool, several=True), "neighbours", self.bounded(near)
-        few: Drawn = LogNormal(float(middle), self.spread) if middle > 0 else Uniform(0.0, 0.0)
+        few: Runtime = LogNormal(float(middle), self.spread) if middle > 0 else Uniform(0.0, 0.0)
         return few, "few", self.bounded(client)
 
     def bounded(self, those: NDArray[np.bool_] | int) -> bool:

@@ -23,7 +23,6 @@ from tardygrad.methods.sgdclip import sgdclip
 from tardygrad.runs.history import History
 from tardygrad.runs.record import Row
 from tardygrad.spec import spec
-from tardygrad.spec.signature import call
 
 SIMILAR = 2.0  # the simulated largest delay may differ by this factor
 
@@ -142,8 +141,6 @@ def method_of(history: History) -> Method | None:
 def _built(tables: Row) -> Method | None:
     """The method of a spec; None if it is not valid, for example because another version wrote it."""
     try:
-        part = spec.parse(tables).method
-        method: Method = call(part.make, part.arguments, "method")
+        return spec.parse(tables).build_method()
     except Invalid:
         return None
-    return method

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from inspect import Parameter
-from typing import Literal, cast
+from typing import cast
 
 from tardygrad import methods, tasks
 from tardygrad.engines.pool import Pool
@@ -14,6 +14,7 @@ from tardygrad.engines.threads import ThreadPool
 from tardygrad.errors import check_integer
 from tardygrad.fleet import Fleet, Link
 from tardygrad.runs.run import DEFAULTS, LEAST, Settings
+from tardygrad.runs.track import TrackerName
 from tardygrad.spec.signature import Make, Parameters, parameters
 
 ENGINES: dict[str, type[Pool]] = {"sim": SimPool, "threads": ThreadPool, "ray": RayPool}
@@ -57,7 +58,7 @@ class RunTable:
     checkpoint_every: int = DEFAULTS["checkpoint_every"]
     tail_every: int = DEFAULTS["tail_every"]
     threads: int = 1
-    track: tuple[Literal["tensorboard", "wandb", "trackio", "mlflow"], ...] = ()
+    track: tuple[TrackerName, ...] = ()
 
     def __post_init__(self) -> None:
         for name, least in LEAST.items():

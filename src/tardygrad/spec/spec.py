@@ -49,6 +49,11 @@ class SpecTable(NamedTuple):
     make: Make
     arguments: Table  # all of them, defaults included
 
+    @property
+    def simulated(self) -> bool:
+        """Whether this is the engine of the simulator."""
+        return self.make is SimPool
+
 
 class Built(NamedTuple):
     """The objects that a run needs."""
@@ -64,11 +69,6 @@ class Built(NamedTuple):
         """Number of rounds, T."""
         return self.run.rounds
 
-    @property
-    def simulated(self) -> bool:
-        """Whether the engine is the simulator."""
-        return self.engine.make is SimPool
-
     def pool(self) -> Pool:
         """The engine, for a `with` statement."""
         wanted = inspect.signature(self.engine.make).parameters
@@ -78,13 +78,13 @@ class Built(NamedTuple):
 
     def meter(self) -> Meter:
         """A meter for the memory of the run's vectors."""
-        workers = "processes" if self.simulated else "threads"
+        workers = "processes" if self.engine.simulated else "threads"
         numbers = {workers: self.engine.arguments["workers"], "batch": self.engine.arguments.get("batch", 1)}
         return Meter(self.method, self.task, **numbers, checkpoint_every=self.run.checkpoint_every)
 
     def memory(self, messages: int | None = None) -> Memory:
         """The peak memory of all vectors; on the simulator, up to the first `messages`."""
-        if not self.simulated or self.fleet is None:
+        if not self.engine.simulated or self.fleet is None:
             return self.meter().bound(rounds=self.rounds)
         return self.meter().forecast(self.fleet, rounds=self.rounds, seed=self.run.seed, messages=messages)
 
@@ -100,14 +100,14 @@ class Spec:
     engine: SpecTable
     run: RunTable
 
-    @property
-    def simulated(self) -> bool:
-        """Whether the engine is the simulator."""
-        return self.engine.make is SimPool
+    def build_method(self) -> Method:
+        """Construct the method alone."""
+        method: Method = call(self.method.make, self.method.arguments, "method")
+        return method
 
     def build(self, task: Task | None = None) -> Built:
         """Construct everything that a run needs, with an existing task if one is given."""
-        method = call(self.method.make, self.method.arguments, "method")
+        method = self.build_method()
         task = call(self.task.make, self.task.arguments, "task") if task is None else task
         return Built(method, task, _fleet(self.fleet) if self.fleet else None, self.engine, self.run)
 

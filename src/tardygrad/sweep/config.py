@@ -10,18 +10,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeGuard, get_args
+from typing import Annotated, Any, Literal, TypeGuard
 
 import numpy as np
 import torch
 from pydantic import Field, TypeAdapter, ValidationError
 
 from tardygrad.core.hierarchy import serve
-from tardygrad.core.method import Method
-from tardygrad.errors import Invalid, check_integer, nearest
+from tardygrad.errors import Invalid, check_choice, check_integer, nearest
 from tardygrad.runs.record import Row, read_json, reading_record
 from tardygrad.runs.run import label
-from tardygrad.spec.signature import Table, call, shown
+from tardygrad.spec.signature import Table, shown
 from tardygrad.spec.sources import shipped
 from tardygrad.spec.spec import Spec, load, override, parse
 from tardygrad.spec.toml import inline
@@ -75,7 +74,7 @@ class Config:
 
     def group(self, params: Row) -> str:
         """The label of a point's method, and the values of other swept keys that are not numeric."""
-        words = [label(_method(self.at(params)))]
+        words = [label(self.at(params).build_method())]
         for key, value in params.items():
             space = self.space[key]
             numeric = isinstance(space, dict) or all(_number(item) or item == "inf" for item in space)
@@ -116,9 +115,8 @@ def configure(
         prune: end runs early whose test loss falls behind (successive halving).
         workable: a trial is workable if it covers this share of the way from x_0's score to the best one.
     """
-    for name, value, known in (("sampler", sampler, Sampler), ("best", best or "loss", Best)):
-        if value not in get_args(known):
-            raise Invalid(f"`{name}` must be one of {', '.join(get_args(known))}, got {value!r}.")
+    check_choice("sampler", sampler, Sampler)
+    check_choice("best", best or "loss", Best)
     check_integer("seeds", seeds)
     if prune and seeds > 1:
         raise Invalid(f"pruning needs one seed per trial, got {seeds}. Use --seeds 1, or leave out --prune.")
@@ -307,11 +305,6 @@ def _check(spec: Spec) -> None:
         raise Invalid("a sweep compares test scores, got run.evaluate_every=0. Use 10, or leave it out.")
     if spec.run.track:
         raise Invalid("the trials of a sweep are not tracked. Add run.track=[] to sweep this spec.")
-    if spec.simulated and (workers := spec.engine.arguments["workers"]) != 1:
+    if spec.engine.simulated and (workers := spec.engine.arguments["workers"]) != 1:
         raise Invalid(f"a sweep uses one process per trial, got engine.workers={workers}. Use --jobs {workers}.")
-    serve(_method(spec), torch.zeros(1), clients=spec.task.arguments["clients"], seed=0)
-
-
-def _method(spec: Spec) -> Method:
-    method: Method = call(spec.method.make, spec.method.arguments, "method")
-    return method
+    serve(spec.build_method(), torch.zeros(1), clients=spec.task.arguments["clients"], seed=0)

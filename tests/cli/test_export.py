@@ -138,7 +138,7 @@ def test_text_that_a_spreadsheet_would_run_is_quoted(tardygrad: Command) -> None
         ),
         (
             ["empty"],
-            "'empty' contains none. Use a directory written by `tardygrad run` or `tardygrad sweep`,",
+            "'empty' contains no runs or sweeps. Pass a run or sweep directory",
         ),
         (["swept"], "an export needs runs, got only sweeps. Use `tardygrad report` for sweeps."),
         (["small-1"], "a run must be named by its directory, got 'small-1'. Did you mean 'runs/small-1'?"),

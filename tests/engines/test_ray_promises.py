@@ -750,7 +750,7 @@ def test_a_server_that_has_its_vectors_itself_is_refused_by_a_pool_in_shards(clu
     with tg.RayPool(task, method, **engine) as pool:
         server = tg.serve(method, task.init(0), clients=2, seed=0)
         with pytest.raises(
-            tg.Invalid, match=r"got a job of another server\. Make it with vectors=pool\.features\.vect"
+            tg.Invalid, match=r"not created with this pool's shards\. Pass it vectors=pool\.features\.vectors"
         ):
             next(tg.drive(server, pool))
         with pytest.raises(tg.Invalid, match=r"`tail_every` needs whole updates.*Use server_shards=1"):

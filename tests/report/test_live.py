@@ -139,7 +139,7 @@ def test_another_failure_of_the_server_is_heard_of(run: Path, capsys: pytest.Cap
 
 
 def test_a_folder_without_runs_is_refused_at_once_and_a_page_made_when_it_is_asked_for(tmp_path: Path) -> None:
-    with pytest.raises(Invalid, match="contains none"):
+    with pytest.raises(Invalid, match="contains no runs or sweeps"):
         serve([str(tmp_path)], 0)
     (record(tmp_path / "run", rounds=1) / "events.jsonl").write_text("no JSON\n")
     serve([str(tmp_path)], 0).server_close()  # which no page could be made of

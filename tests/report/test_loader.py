@@ -214,9 +214,9 @@ def test_a_folder_stands_for_the_runs_below_it(tmp_path: Path) -> None:
     (tmp_path / "all/sweep").mkdir()
     write(tmp_path / "all/sweep/sweep.json", {})
     assert find([str(tmp_path / "all")]) == ([other, one], [tmp_path / "all/sweep"])
-    for place, what in ((tmp_path / "none", "is not a directory"), (tmp_path / "empty", "contains none")):
+    for place, what in ((tmp_path / "none", "is not a directory"), (tmp_path / "empty", "contains no runs or sweeps")):
         (tmp_path / "empty").mkdir(exist_ok=True)
-        with pytest.raises(Invalid, match=rf"{what}\. Use a directory written by `tardygrad run` or `tardygrad sweep`"):
+        with pytest.raises(Invalid, match=rf"{what}\. Pass a run or sweep directory, such as runs/digits-1"):
             find([str(place)])
 
 

@@ -85,8 +85,8 @@ def test_nor_is_one_who_says_something_else_or_hangs_up(words: bytes) -> None:
 def test_one_who_is_silent_is_refused_by_the_command_in_a_few_seconds(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: Any
 ) -> None:
-    assert joining.SILENT <= 15
-    monkeypatch.setattr(joining, "SILENT", 0.3)
+    assert joining.JOIN_TIMEOUT <= 15
+    monkeypatch.setattr(joining, "JOIN_TIMEOUT", 0.3)
     monkeypatch.chdir(tmp_path)
     held: list[socket.socket] = []
     with listening(held.append) as address, pytest.raises(SystemExit) as ended:
@@ -106,7 +106,7 @@ def test_nor_one_who_greets_and_then_says_no_more(monkeypatch: pytest.MonkeyPatc
             line.sendall(bytes((0, 0, 0, 4, 0, 0, 0, 0, 0)))
         line.close()
 
-    monkeypatch.setattr(joining, "SILENT", 2.0)
+    monkeypatch.setattr(joining, "JOIN_TIMEOUT", 2.0)
     with listening(answer) as address, pytest.raises(tg.Invalid, match=r"has not answered in 2 s|something else"):
         joining.join(ray, address)
 
@@ -194,7 +194,7 @@ def test_without_an_address_ray_is_started_whatever_the_environment_says_and_lea
 ) -> None:
     with listening(lambda line: line.close()) as address:
         monkeypatch.setenv("RAY_ADDRESS", address)
-        joining.start(ray, cpus=1, gpus=False, store=joining.LEAST)
+        joining.start(ray, cpus=1, gpus=False, store=joining.MIN_OBJECT_STORE)
         watch, node = joining.Monitor(ray, started=True), ray._private.worker._global_node
         folder = Path(node.get_session_dir_path())
         assert node.is_head()

@@ -451,9 +451,9 @@ def test_the_store_has_room_for_what_is_under_way(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_bavail=half // 2048, f_frsize=4096))
     task: Any = SimpleNamespace(parameters=10**8, init_module_buffers=lambda: None)
     small: Any = SimpleNamespace(parameters=10, init_module_buffers=lambda: None)
-    assert joining.object_store(small, METHOD, workers=4, payload=0) == joining.LEAST
+    assert joining.object_store(small, METHOD, workers=4, payload=0) == joining.MIN_OBJECT_STORE
     few, many = (joining.object_store(task, METHOD, workers=n, payload=0) for n in (1, 2))
-    assert joining.LEAST < few < many <= half
+    assert joining.MIN_OBJECT_STORE < few < many <= half
     assert joining.object_store(task, METHOD, workers=1000, payload=0) == half
     huge: Any = SimpleNamespace(parameters=10**15, init_module_buffers=lambda: None)
     with pytest.raises(tg.Invalid, match="/dev/shm is too small: half of it"):

@@ -24,13 +24,13 @@ from tardygrad.core.method import Method
 from tardygrad.core.task import Task
 from tardygrad.errors import Invalid, WorkFailed
 
-LEAST = 80_000_000
+MIN_OBJECT_STORE = 80_000_000
 """Size in bytes of the smallest object store that Ray can create."""
 
-HEAD = 30.0
+HEAD_TIMEOUT = 30.0
 """Seconds without an answer of the cluster's head after which a run fails."""
 
-SILENT = 15.0
+JOIN_TIMEOUT = 15.0
 """Seconds to wait for an answer of the head when joining a cluster."""
 
 POLL = 0.1
@@ -76,9 +76,9 @@ def join(ray: Any, address: str) -> None:
     probe: Future[bool] = Future()
     threading.Thread(target=_probe, args=(ray, resolved, probe), daemon=True).start()
     try:
-        is_head = probe.result(timeout=SILENT)
+        is_head = probe.result(timeout=JOIN_TIMEOUT)
     except TimeoutError as error:
-        raise Invalid(f"{rule}, which has not answered in {SILENT:g} s. {fix}") from error
+        raise Invalid(f"{rule}, which has not answered in {JOIN_TIMEOUT:g} s. {fix}") from error
     except Exception as error:
         raise Invalid(f"{rule}: {first_line(error)}. {fix}") from error
     if not is_head:
@@ -116,7 +116,7 @@ def _is_head(ray: Any, address: str) -> bool:
     but fails Ray's first call.
     """
     host, _, port = address.rpartition(":")
-    with socket.create_connection((host.strip("[]"), int(port)), timeout=SILENT) as connection:
+    with socket.create_connection((host.strip("[]"), int(port)), timeout=JOIN_TIMEOUT) as connection:
         if os.environ.get("RAY_USE_TLS", "0").lower() not in ("1", "true"):
             connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0)))
             with connection.makefile("rb") as answer:
@@ -195,14 +195,14 @@ class Monitor:
     def check(self) -> None:
         if self._process is not None and select.select([self._process], [], [], 0)[0]:
             raise WorkFailed("Ray has died on this machine, and all jobs in flight are lost.")
-        if (now := time.monotonic()) - self._last_check < HEAD / 10:
+        if (now := time.monotonic()) - self._last_check < HEAD_TIMEOUT / 10:
             return
         self._last_check = now
         with suppress(OSError):
             socket.create_connection(self._head, timeout=1.0).close()
             self._last_answer = now
-        if now - self._last_answer > HEAD:
-            raise WorkFailed(f"the head of the Ray cluster has not answered for {HEAD:g} s: {self._head[0]}.")
+        if now - self._last_answer > HEAD_TIMEOUT:
+            raise WorkFailed(f"the head of the Ray cluster has not answered for {HEAD_TIMEOUT:g} s: {self._head[0]}.")
 
     def close(self) -> None:
         """Stop monitoring. Delete the session folder if Ray was started here; if work failed, its logs are kept."""
@@ -228,14 +228,14 @@ def object_store(task: Task, method: Method, *, workers: int, payload: int) -> i
     update = model + state + vector * method.compensate
     servers = len(method.regions.members(task.clients)) if method.regions else 1
     sent, back = workers + servers + 2, servers * method.buffer + 2 * workers
-    wanted = max(LEAST, math.ceil(1.5 * (payload + sent * (model + state) + back * update)))
+    wanted = max(MIN_OBJECT_STORE, math.ceil(1.5 * (payload + sent * (model + state) + back * update)))
     try:
         shared = os.statvfs("/dev/shm")
     except (AttributeError, OSError):  # not on this system
         return wanted
     most, least = shared.f_bavail * shared.f_frsize // 2, payload + model + state + update
-    if most < max(least, LEAST):
-        has, needs = f"{most / 1e6:.0f} MB", f"{max(least, LEAST) / 1e6:.0f} MB"
+    if most < max(least, MIN_OBJECT_STORE):
+        has, needs = f"{most / 1e6:.0f} MB", f"{max(least, MIN_OBJECT_STORE) / 1e6:.0f} MB"
         raise Invalid(
             f"/dev/shm is too small: half of it ({has}) must hold the task and one job ({needs}). Enlarge it."
         )

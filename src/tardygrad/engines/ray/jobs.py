@@ -16,11 +16,11 @@ class RunningJob:
     job: Job
     worker: Worker
     parts: list[Any]  # references to the parts of its update's vectors, one for each server shard
-    left: list[Any]  # reference to the compression errors, if the wire compresses
+    residuals_ref: list[Any]  # reference to the compression errors, if the wire compresses
     began: float
     due: float  # when it should return by the run's clock; 0 unless a fleet is emulated
-    ends: float | None = None  # set when it times out: when its worker will be killed
-    over: bool = False  # its run has ended: ignore its update
+    kill_at: float | None = None  # set when it times out: when its worker will be killed
+    ignored: bool = False  # its run has ended: ignore its update
 
 
 class Ready(NamedTuple):

@@ -90,10 +90,10 @@ class RayPool(Pool):
         check_choice("evaluate", evaluate, Evaluate)
         check_shards(method, task.parameters, server_shards)
         self.task, self.method, self.address = task, method, address
-        self.beside, self.wire, self.cuts = evaluate == "beside", wire, bounds(task.parameters, server_shards)
+        self.beside, self.wire, self.shard_bounds = evaluate == "beside", wire, bounds(task.parameters, server_shards)
         self.fleet = fleet if second else None
         self.fleet_clock = FleetClock(task, method, fleet, second)
-        self.session = Session(task, method, address, cpus_per_worker, gpus_per_worker, wire, self.cuts)
+        self.session = Session(task, method, address, cpus_per_worker, gpus_per_worker, wire, self.shard_bounds)
         self._ray = self.session.ray
         self.workers = Workers(self._ray, lambda: self.session.new_worker(cpus_per_worker), workers)
         self.deadlines = Deadlines(patience, grace)
@@ -123,7 +123,7 @@ class RayPool(Pool):
 
     def submit(self, job: Job) -> None:
         self.session.check()
-        if isinstance(job.x, Parts) != (len(self.cuts) > 2):
+        if isinstance(job.x, Parts) != (len(self.shard_bounds) > 2):
             raise Invalid("the server was not created with this pool's shards. Pass it vectors=pool.features.vectors.")
         self.waiting.append(job)
         self._start_jobs()
@@ -155,7 +155,7 @@ class RayPool(Pool):
     def _one_is_late(self) -> bool:
         """Whether a job was due before the fleet event that is due now, and is late by less than `POLL`."""
         at = self.fleet_clock.next_at
-        return self.now - at < POLL and any(one.due < at and one.ends is None for one in self.running.values())
+        return self.now - at < POLL and any(one.due < at and one.kill_at is None for one in self.running.values())
 
     def interrupt(self, on: bool = True) -> None:
         """Make the present or next call of `next` raise `Interrupted`, or withdraw that; callable from any thread."""
@@ -174,7 +174,7 @@ class RayPool(Pool):
             self._check()
             time.sleep(min(POLL, left))
 
-    def _keep_waiting(self, since: float) -> None:
+    def _check_timeout(self, since: float) -> None:
         """Raise if the server shards have not answered for too long; no checkpoint is possible without them."""
         self.session.check()
         if time.monotonic() - since > (STOP_TIMEOUT if self._interrupted else TIMEOUT):
@@ -189,10 +189,10 @@ class RayPool(Pool):
             small_job = tree_map_only(Tensor, Tensor.numpy, job._replace(x=NOTHING))
             errors, preferred = self.errors.get(job.client, (None, None))
             worker, corrupted = self.workers.take(preferred), (job.client, job.serial) in self.fleet_clock.corrupted
-            work = worker.actor.work.options(num_returns=len(self.cuts) + (self.wire != "float32"))
-            facts, *rest = work.remote(small_job, due - now, corrupted, errors, *self._slices(job.x))
-            shards = len(self.cuts) - 1
-            self.running[facts] = RunningJob(job, worker, rest[:shards], rest[shards:], time.monotonic(), due)
+            work = worker.actor.work.options(num_returns=len(self.shard_bounds) + (self.wire != "float32"))
+            header, *rest = work.remote(small_job, due - now, corrupted, errors, *self._slices(job.x))
+            shards = len(self.shard_bounds) - 1
+            self.running[header] = RunningJob(job, worker, rest[:shards], rest[shards:], time.monotonic(), due)
 
     def _slices(self, x: Vector | Parts) -> Sequence[Any]:
         """References to the slices of a start vector in Ray's object store."""
@@ -220,33 +220,33 @@ class RayPool(Pool):
         running, update = self.running.pop(ref), None
         job = running.job
         try:
-            facts = self._ray.get(ref)
-            if not isinstance(facts, str):
-                update = self._received(facts, running)
+            header = self._ray.get(ref)
+            if not isinstance(header, str):
+                update = self._received(header, running)
         except self._ray.exceptions.RayError as error:
             if self.shards:
                 self.shards.check()  # raises if a shard has died, and not the worker
             self.workers.replace(running.worker)
-            if running.ends is None:
+            if running.kill_at is None:
                 self._lose(job, first_line(error))
             return
         self.workers.release(running.worker)
-        if running.over:
+        if running.ignored:
             return
         if update is None:
-            raise WorkFailed(facts)
-        if running.ends is None and self.wire != "float32":
-            self.errors[job.client] = running.left[0], running.worker
+            raise WorkFailed(header)
+        if running.kill_at is None and self.wire != "float32":
+            self.errors[job.client] = running.residuals_ref[0], running.worker
         self.deadlines.took(job.client, time.monotonic() - running.began)
         self.losses.pop(job.client, None)
         for _ in range(2 if (job.client, job.serial) in self.fleet_clock.duplicated else 1):
             self._queue(Ready(running.due, update))
 
-    def _received(self, facts: Update, running: RunningJob) -> Update:
-        if len(self.cuts) > 2:
-            update: Update = tensors(facts)
+    def _received(self, header: Update, running: RunningJob) -> Update:
+        if len(self.shard_bounds) > 2:
+            update: Update = tensors(header)
             return update._replace(delta=Parts(tuple(running.parts)))
-        return received(facts, self._ray.get(running.parts[0], timeout=TIMEOUT))
+        return received(header, self._ray.get(running.parts[0], timeout=TIMEOUT))
 
     def _lose(self, job: Job, why: str) -> None:
         """Lose a job whose worker died or which timed out; its client gets another one."""
@@ -272,10 +272,10 @@ class RayPool(Pool):
         self._last_check = now
         for ref, running in list(self.running.items()):
             limit = self.deadlines.limit(running.job.client)
-            if running.ends is None and now - running.began > limit:
-                running.ends = now + limit
+            if running.kill_at is None and now - running.began > limit:
+                running.kill_at = now + limit
                 self._lose(running.job, f"it took longer than {limit:.3g} s")
-            elif running.ends is not None and now > running.ends:
+            elif running.kill_at is not None and now > running.kill_at:
                 del self.running[ref]
                 self.workers.replace(running.worker)
 
@@ -288,7 +288,7 @@ class RayPool(Pool):
         self.errors.pop(client, None)
         self.waiting = deque(job for job in self.waiting if job.client != client)
         for ref, running in list(self.running.items()):
-            if running.job.client == client and running.ends is None:
+            if running.job.client == client and running.kill_at is None:
                 del self.running[ref]
                 self.workers.replace(running.worker)
         self.ready = [one for one in self.ready if one.message.client != client or not isinstance(one.message, Update)]
@@ -296,7 +296,7 @@ class RayPool(Pool):
 
     def pending(self) -> Pending:
         """The fleet's calendar, and the clients with jobs in flight: these jobs are lost when the run is resumed."""
-        at_work = [running.job for running in self.running.values() if running.ends is None]
+        at_work = [running.job for running in self.running.values() if running.kill_at is None]
         out = {job.client: job.serial for job in (*self.waiting, *at_work)}
         out |= {message.client: 0 for _, message in self.ready if message.client not in out}
         return Pending(self.now, [], [(self.now, *one) for one in out.items()] + self.fleet_clock.calendar)
@@ -314,7 +314,7 @@ class RayPool(Pool):
     def _reset(self) -> None:
         """Prepare for a new run; updates for the previous one will be ignored."""
         for running in self.running.values():
-            running.over, running.ends = True, time.monotonic() + self.deadlines.limit(running.job.client)
+            running.ignored, running.kill_at = True, time.monotonic() + self.deadlines.limit(running.job.client)
         self._drop_shards()
         for state in (self.waiting, self.ready, self.models, self.errors, self.losses):
             state.clear()
@@ -336,10 +336,10 @@ class RayPool(Pool):
         """Create the store of a server's vectors, at the beginning of a run."""
         self.session.check()
         self._reset()
-        if len(self.cuts) == 2:
+        if len(self.shard_bounds) == 2:
             return LocalVectors(method, x)
-        new_actor, shards = self.session.shard_maker(method), len(self.cuts) - 1
-        self.shards = ShardedVectors(self._ray, new_actor, method, x, shards, self._keep_waiting)
+        new_actor, shards = self.session.shard_maker(method), len(self.shard_bounds) - 1
+        self.shards = ShardedVectors(self._ray, new_actor, method, x, shards, self._check_timeout)
         self._began = time.monotonic()  # again, now that the shards have started
         return self.shards
 
@@ -352,14 +352,14 @@ class RayPool(Pool):
         wanted = self.workers.wanted
         self.session.open(wanted)
         try:
-            room = self.session.room(wanted)
+            startable = self.session.startable_workers(wanted)
             for _ in range(wanted):
                 self.workers.add()
             if self.beside:
                 limits = Deadlines(self.deadlines.patience, self.deadlines.grace)
                 self.evaluator = EvaluationWorker(self.session, self.workers, limits, self._check)
             until = time.monotonic() + TIMEOUT / 4
-            while len(self.workers.free) < room and time.monotonic() < until:  # the clock starts with ready workers
+            while len(self.workers.free) < startable and time.monotonic() < until:  # then the clock starts
                 self._check()
                 self._collect(POLL)
         except BaseException:

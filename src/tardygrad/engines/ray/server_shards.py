@@ -74,9 +74,9 @@ class ServerShard:
         self.vectors = LocalVectors(loads(method), tensors(x))
         self.update: Update | None = None  # validated, but not yet folded into the sum
 
-    def validate(self, facts: Update, part: dict[str, Any]) -> float | Reason:
+    def validate(self, header: Update, part: dict[str, Any]) -> float | Reason:
         """‖δ‖ of this slice of an update, or the reason to refuse it."""
-        self.update = received(facts, part)
+        self.update = received(header, part)
         return self.vectors.validate(self.update, None)
 
     def fold(self, weight: float) -> None:
@@ -114,7 +114,7 @@ class ShardedVectors:
         new_actor: starts the actor of a shard, given its slice of x.
         x: the initial model.
         shards: how many.
-        keep_waiting: called every second of a wait, with the time when it began; raises an error to end it.
+        check_timeout: called every second of a wait, with the time when it began; raises an error to end it.
     """
 
     def __init__(
@@ -124,9 +124,9 @@ class ShardedVectors:
         method: Method,
         x: Vector,
         shards: int,
-        keep_waiting: Callable[[float], None] = lambda since: None,
+        check_timeout: Callable[[float], None] = lambda since: None,
     ) -> None:
-        self._ray, self._method, self._keep_waiting = ray, method, keep_waiting
+        self._ray, self._method, self._check_timeout = ray, method, check_timeout
         self._bounds = bounds(len(x), shards)
         self.actors = [new_actor(self._slice(i, x)) for i in range(shards)]
         self._x: Vector | None = None  # the final model, once `close` was called
@@ -171,8 +171,8 @@ class ShardedVectors:
             return "wrong shape"
         if not admission.finite(bare, 0.0):
             return "not finite"
-        facts, parts = update._replace(delta=NOTHING, module_buffers=None), update.delta.references
-        requests = [actor.validate.remote(facts, part) for actor, part in zip(self.actors, parts, strict=True)]
+        header, parts = update._replace(delta=NOTHING, module_buffers=None), update.delta.references
+        requests = [actor.validate.remote(header, part) for actor, part in zip(self.actors, parts, strict=True)]
         try:
             norms = self._get(requests)
         except self._ray.exceptions.ObjectLostError:
@@ -186,7 +186,7 @@ class ShardedVectors:
     def advance(self, t: int, delays: tuple[int, ...], denominator: float) -> Outcome:
         results = self._all("advance", t, delays, denominator)
         self._finite, self._start = all(finite for _, finite in results), None
-        norms, moves, shares = zip(*(facts for facts, _ in results), strict=True)
+        norms, moves, shares = zip(*(numbers for numbers, _ in results), strict=True)
         sizes = [b - a for a, b in pairwise(self._bounds)]
         clipped = sum(share * size for share, size in zip(shares, sizes, strict=True)) / self._bounds[-1]
         return Outcome(NOTHING, math.hypot(*norms), math.hypot(*moves), clipped)
@@ -229,7 +229,7 @@ class ShardedVectors:
         sent, self._sent = self._sent, []
         since = time.monotonic()
         while self._ray.wait(sent + requests, num_returns=len(sent + requests), timeout=1.0)[1]:
-            self._keep_waiting(since)
+            self._check_timeout(since)
         try:
             answers: list[Any] = self._ray.get(sent + requests)
         except self._ray.exceptions.RayActorError as error:

@@ -25,11 +25,18 @@ class Session:
         address: of a cluster to join; None starts Ray here.
         cpus, gpus: resources of a worker.
         wire: number format of updates in transit.
-        cuts: where the server's vectors are cut into shards.
+        shard_bounds: where the server's vectors are cut into shards.
     """
 
     def __init__(
-        self, task: Task, method: Method, address: str | None, cpus: float, gpus: float, wire: Wire, cuts: list[int]
+        self,
+        task: Task,
+        method: Method,
+        address: str | None,
+        cpus: float,
+        gpus: float,
+        wire: Wire,
+        shard_bounds: list[int],
     ) -> None:
         if address is not None and not re.fullmatch(r"auto|[\w.\-]+:\d{1,5}|\[[\da-fA-F:]+\]:\d{1,5}", address):
             raise Invalid(f"`address` must be 'auto' or host:port, got {address!r}. Leave it out to start Ray here.")
@@ -43,7 +50,7 @@ class Session:
             raise Invalid(f"`gpus_per_worker` needs a task that can be moved (`to`), got a {type(task).__name__}.")
         self.ray = ray_module()
         self.task, self.method, self.address, self.cpus, self.gpus = task, method, address, cpus, gpus
-        self.wire, self.cuts = wire, cuts
+        self.wire, self.shard_bounds = wire, shard_bounds
         self._connected_here = False  # whether this session started or joined Ray
         self._monitor: Monitor | None = None
         self._payload: Any = None  # task and method, in Ray's object store
@@ -86,7 +93,7 @@ class Session:
         needs = {"num_cpus": 0 if self.local else cpus, "num_gpus": self.gpus}
         make = self.ray.remote(max_restarts=0, max_task_retries=0, **needs)(WorkerProcess)
         loads, device = self.ray.cloudpickle.loads, "cuda" if self.gpus else None
-        return make.remote(self._payload, loads, torch.get_num_threads(), device, self.wire, self.cuts)
+        return make.remote(self._payload, loads, torch.get_num_threads(), device, self.wire, self.shard_bounds)
 
     def shard_maker(self, method: Method) -> Callable[[Any], Any]:
         """A function that starts the actor of a server shard, given its slice of x."""
@@ -95,7 +102,7 @@ class Session:
         payload, loads = self.ray.cloudpickle.dumps(method), self.ray.cloudpickle.loads
         return lambda x: make.remote(payload, loads, threads, self.ray.put(x))
 
-    def room(self, workers: int) -> int:
+    def startable_workers(self, workers: int) -> int:
         """How many of these workers the cluster can start now."""
         has, needs = self.ray.available_resources(), {"CPU": self.cpus, "GPU": self.gpus}
         if self.local:

@@ -33,7 +33,7 @@ class WorkerProcess:
         threads: torch threads; a replay needs as many for the same bits.
         device: where to move the task; None leaves it where it is.
         wire: number format of updates in transit.
-        cuts: where the vectors of an update are cut for the server shards.
+        shard_bounds: where the vectors of an update are cut for the server shards.
     """
 
     def __init__(
@@ -43,12 +43,12 @@ class WorkerProcess:
         threads: int,
         device: str | None,
         wire: Wire,
-        cuts: list[int],
+        shard_bounds: list[int],
     ) -> None:
         use_threads()
         torch.set_num_threads(threads)
         self.task, self.method = loads(payload)
-        self.device, self.wire, self.cuts = device, wire, cuts
+        self.device, self.wire, self.shard_bounds = device, wire, shard_bounds
         if device:
             self.task = self.task.to(device)
 
@@ -77,18 +77,18 @@ class WorkerProcess:
         try:
             update = perform(self._tensors(job)._replace(x=x), self.task, self.method)
         except WorkFailed as error:
-            return str(error), *[None] * (len(self.cuts) - 1), *[None] * (self.wire != "float32")
+            return str(error), *[None] * (len(self.shard_bounds) - 1), *[None] * (self.wire != "float32")
         update = corrupt(update) if corrupted else update
         packed, left = pack(update, self._tensors(errors or {}), self.wire)
         parts: list[dict[str, Any]] = [
-            {name: one.between(a, b).arrays() for name, one in packed.items()} for a, b in pairwise(self.cuts)
+            {name: one.between(a, b).arrays() for name, one in packed.items()} for a, b in pairwise(self.shard_bounds)
         ]
-        facts: Update = _arrays(update._replace(delta=NOTHING, curvature=None))
-        down, up = _bytes(slices, job.module_buffers, job.state), _bytes(facts.module_buffers, facts.state)
+        header: Update = _arrays(update._replace(delta=NOTHING, curvature=None))
+        down, up = _bytes(slices, job.module_buffers, job.state), _bytes(header.module_buffers, header.state)
         up += sum(one.nbytes for one in packed.values())
-        if facts.state is not None:
-            parts[0]["state"] = facts.state
-        answer = (facts._replace(state=None, down=down, up=up), *parts)
+        if header.state is not None:
+            parts[0]["state"] = header.state
+        answer = (header._replace(state=None, down=down, up=up), *parts)
         if self.wire != "float32":
             answer += (_arrays(left),)
         time.sleep(max(0.0, seconds - (time.monotonic() - began)))
@@ -113,14 +113,14 @@ def tensors(value: Any) -> Any:
     return tree_map_only(np.ndarray, from_dlpack, value)
 
 
-def received(facts: Update, part: dict[str, Any]) -> Update:
+def received(header: Update, part: dict[str, Any]) -> Update:
     """An update, or a slice of it, from what a worker has sent. On a float32 wire its vectors are views of Ray's store.
 
     The state is copied: the server keeps it, and a view would occupy the store for as long.
     """
     state = tree_map_only(Tensor, Tensor.clone, tensors(part.pop("state", None)))
     vectors = {name: unpack(Packed.of(arrays)) for name, arrays in part.items()}
-    update: Update = tensors(facts)
+    update: Update = tensors(header)
     return update._replace(delta=vectors["delta"], curvature=vectors.get("curvature"), state=state)
 
 

@@ -66,7 +66,7 @@ def seconds(functions: dict[str, Callable[[], object]], repeats: int) -> dict[st
 
 def plain(function: Callable[[], object]) -> Callable[[], object]:
     def run() -> object:
-        with patch.object(kernels, "LEAST", math.inf):
+        with patch.object(kernels, "MIN_LENGTH", math.inf):
             return function()
 
     return run

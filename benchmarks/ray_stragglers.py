@@ -34,7 +34,7 @@ import torch
 import tardygrad as tg
 from tardygrad.core.messages import Job
 from tardygrad.engines.pool import Pending
-from tardygrad.engines.ray.connection import LEAST, ray_module, start
+from tardygrad.engines.ray.connection import MIN_OBJECT_STORE, ray_module, start
 from tardygrad.fleet import Stragglers
 
 CLIENTS, TARGET = 8, 0.3
@@ -117,7 +117,7 @@ def warm(pool: tg.RayPool) -> None:
 def cluster() -> Iterator[None]:
     """One Ray for all pools."""
     ray = ray_module()
-    start(ray, cpus=CLIENTS, gpus=False, store=2 * LEAST)
+    start(ray, cpus=CLIENTS, gpus=False, store=2 * MIN_OBJECT_STORE)
     try:
         yield
     finally:

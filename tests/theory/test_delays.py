@@ -12,7 +12,18 @@ from hypothesis import strategies as st
 
 from tardygrad.errors import Invalid
 from tardygrad.theory.bounds import bounds, fadas
-from tardygrad.theory.delays import LATEST, LEAST, MOST, Constants, Sums, conditions, equal, factors, measured, small
+from tardygrad.theory.delays import (
+    MAX_CONSTANT,
+    MAX_DELAY,
+    MIN_CONSTANT,
+    Constants,
+    Sums,
+    conditions,
+    factors,
+    propositions,
+    sums_of,
+    sums_of_equal_delays,
+)
 from tardygrad.theory.rates import preset
 
 C = Constants(
@@ -50,7 +61,7 @@ def found(delays: object, name: str, constants: Constants = C):  # type: ignore[
 
 @given(sequences())
 def test_sums_are_those_of_plain_loops(p: list[list[int]]) -> None:
-    sums = measured(p)
+    sums = sums_of(p)
     assert (sums.rounds, sums.buffer) == (len(p), len(p[0]))
     assert (sums.weight, sums.square, sums.drift) == pytest.approx(loops(p), rel=1e-9, abs=1e-12)
     assert (sums.mean, sums.median) == (np.mean(p), np.median(p))
@@ -110,7 +121,7 @@ def test_a_few_very_late_updates_break_sgdclip_and_not_sd_sgdclip() -> None:
 def test_a_million_rounds_that_all_started_from_the_first_take_linear_work() -> None:
     """Term by term the last sum would have 5 · 10¹¹ of them."""
     rounds = 1_000_000
-    sums = measured(np.arange(1, rounds + 1)[:, None])
+    sums = sums_of(np.arange(1, rounds + 1)[:, None])
     harmonic = 1 / np.arange(1, rounds + 1)
     assert sums.drift == pytest.approx((harmonic.sum() ** 2 - (harmonic**2).sum()) / 2)
 
@@ -118,7 +129,7 @@ def test_a_million_rounds_that_all_started_from_the_first_take_linear_work() -> 
 @given(st.integers(1, 20), st.integers(1, 4))
 def test_equal_delays_are_the_papers_but_for_the_first_rounds(delay: int, buffer: int) -> None:
     rounds = 2000
-    ours, papers = measured(np.full((rounds, buffer), delay)), equal(delay, rounds=rounds, buffer=buffer)
+    ours, papers = sums_of(np.full((rounds, buffer), delay)), sums_of_equal_delays(delay, rounds=rounds, buffer=buffer)
     assert ours.weight == pytest.approx(papers.weight)
     assert ours.square == pytest.approx(papers.square)
     assert papers.drift * (1 - delay / rounds) <= ours.drift * (1 + 1e-9) <= papers.drift * (1 + 2e-9)
@@ -132,7 +143,7 @@ def test_the_conditions_grow_with_t_as_the_tolerances_say(name: str, tail: float
 
     def factor(rounds: float, b: float) -> float:
         powers = {key: rounds ** float(power) for key, power in preset(name).exponents(tail).items() if key != "lr"}
-        return factors(equal(rounds**b, rounds=int(rounds)), Constants(tail=tail, **powers))[name]
+        return factors(sums_of_equal_delays(rounds**b, rounds=int(rounds)), Constants(tail=tail, **powers))[name]
 
     b = float(preset(name).tolerance(tail))
     assert factor(1e12, b) == pytest.approx(factor(1e6, b), rel=1e-6)
@@ -142,12 +153,12 @@ def test_the_conditions_grow_with_t_as_the_tolerances_say(name: str, tail: float
 def test_propositions_count_small_delays() -> None:
     p = np.full((10_000, 2), 5_000)
     p[:, 0] = 2
-    one, two = small(p, 1.5)
+    one, two = propositions(p, 1.5)
     assert (one.method, one.proposition, one.exponent) == ("sd-sgdclip", "Proposition 1", pytest.approx(1 / 6))
     assert (two.method, two.proposition, two.exponent) == ("sd-clip2", "Proposition 2", pytest.approx(1 / 8))
     assert one.share == 0.5
-    assert small(np.full((10_000, 1), 5), 1.5)[0].share == 0  # 10,000^(1/6) is 4.6
-    assert small(p, 2)[0].exponent == 0.25
+    assert propositions(np.full((10_000, 1), 5), 1.5)[0].share == 0  # 10,000^(1/6) is 4.6
+    assert propositions(p, 2)[0].exponent == 0.25
 
 
 def literal(s: Sums, c: Constants) -> dict[str, float]:
@@ -173,13 +184,13 @@ def literal(s: Sums, c: Constants) -> dict[str, float]:
 
 @given(sequences())
 def test_explicit_bounds_are_the_papers(p: list[list[int]]) -> None:
-    sums = measured(p)
+    sums = sums_of(p)
     values = {bound.source: bound.value for bound in bounds(sums, C)}
     assert {name: values[name] for name in literal(sums, C)} == pytest.approx(literal(sums, C))
 
 
 def test_the_rates_of_the_explicit_bounds_are_the_papers() -> None:
-    sums = measured([[1, 2], [3, 1], [2, 2]])
+    sums = sums_of([[1, 2], [3, 1], [2, 2]])
     product = math.sqrt(2 * 2.5 * 2**2 / (3.0 * 5**2 * 0.7**2 * sums.square))  # η η_ℓ of Corollary 8
     lrs = {bound.source: bound.lr for bound in bounds(sums, C)}
     assert lrs["Corollary 8"] == pytest.approx(product / 0.2)
@@ -191,7 +202,7 @@ def test_the_rates_of_the_explicit_bounds_are_the_papers() -> None:
 def test_fadas_grows_with_the_mean_and_the_median_delay_and_sd_does_not() -> None:
     few = np.full((100_000, 1), 1000)
     few[::3] = 1  # a third of the updates is fresh
-    sums = measured(few)
+    sums = sums_of(few)
     of = Constants(tail=1.5, local_clip=10.0)
     t, mean, median = 100_000, sums.mean - 1, 999
     said = 2 / math.sqrt(t) + median / t + mean / t + (median**2 + median * mean) / t
@@ -240,11 +251,12 @@ def test_numbers_of_numpy_are_numbers() -> None:
 
 @pytest.mark.parametrize("tail", [1.0001, 2.0])
 def test_no_bound_or_condition_of_the_largest_and_least_constants_overflows(tail: float) -> None:
-    late = [[1, LATEST], [LATEST, 3]]
+    late, most = [[1, MAX_DELAY], [MAX_DELAY, 3]], 10**18
     names = ("local_steps", "local_clip", "local_lr", "clip", "gap", "smoothness", "gradient", "noise")
-    for values in product((LEAST, MOST), repeat=len(names)):
+    for values in product((MIN_CONSTANT, MAX_CONSTANT), repeat=len(names)):
         of = Constants(tail=tail, **dict(zip(names, values, strict=True)))  # type: ignore[arg-type]
-        for sums in (measured(late), equal(10**18, rounds=1), equal(1, rounds=10**18, buffer=10**18)):
+        equal = (sums_of_equal_delays(most, rounds=1), sums_of_equal_delays(1, rounds=most, buffer=most))
+        for sums in (sums_of(late), *equal):
             assert all(math.isfinite(bound.value) for bound in bounds(sums, of))
             assert all(math.isfinite(factor) for factor in factors(sums, of).values())
     assert all(math.isfinite(one.factor) for one in conditions(late, of))

@@ -18,7 +18,7 @@ from tardygrad.runs.run import plural
 from tardygrad.spec import spec
 from tardygrad_command import commands
 
-MOST = 10_000_000  # most updates to simulate, which takes minutes
+MAX_UPDATES = 10_000_000  # most updates to simulate, which takes minutes
 
 
 class Delays(NamedTuple):
@@ -77,9 +77,9 @@ def plan(options: commands.Plan) -> None:
     if built.fleet is None:
         raise Invalid("a plan needs a [fleet], got a spec without one. Describe your clients in it.")
     limit = None if options.max_memory is None else read_size(options.max_memory)
-    if (updates := built.rounds * built.method.buffer) > MOST:
+    if (updates := built.rounds * built.method.buffer) > MAX_UPDATES:
         raise Invalid(
-            f"a plan may have at most {MOST:,} updates (rounds · buffer), got {updates:,}. Use fewer run.rounds."
+            f"a plan may have at most {MAX_UPDATES:,} updates (rounds · buffer), got {updates:,}. Use fewer run.rounds."
         )
     planned = simulated(built, built.fleet)
     if limit:

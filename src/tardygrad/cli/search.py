@@ -28,7 +28,7 @@ from tardygrad.spec.spec import Built, Spec
 from tardygrad_command import commands
 
 TOP = 10  # settings that are printed
-MOST = 10_000  # most clients, for which a search takes minutes
+MAX_CLIENTS = 10_000  # most clients, for which a search takes minutes
 
 
 class Bound(NamedTuple):
@@ -57,10 +57,9 @@ def find(spec: Spec, built: Built, options: commands.Plan) -> None:
     fleet = fitted.fleet if fitted else built.fleet
     if fleet is None:
         raise Invalid("a search needs a [fleet], got a spec without one. Describe your clients, or add --fit RUN.")
-    if fleet.clients > MOST:
-        raise Invalid(
-            f"a search can have at most {MOST:,} clients, got {fleet.clients:,}. Search with a part of the fleet."
-        )
+    if fleet.clients > MAX_CLIENTS:
+        rule = f"a search can have at most {MAX_CLIENTS:,} clients, got {fleet.clients:,}"
+        raise Invalid(f"{rule}. Search with a part of the fleet.")
     clock_only(built.method, fleet)  # raises if the method cannot run
     bound = _bound(spec, built, options.max_delay, tails)
     tries = settings(built.method, fleet.clients)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tardygrad.core.messages import Vector
 
 
-MOST = 1_000_000  # most mini-batches
+MAX_BATCHES = 1_000_000  # most mini-batches
 
 
 def tail(options: commands.Tail) -> None:
@@ -37,8 +37,8 @@ def tail(options: commands.Tail) -> None:
     seed = loaded.run.seed if options.seed is None else options.seed
     if seed < 0:
         raise Invalid(f"--seed must be a whole number, 0 or more, got {seed}.")
-    if (batches := options.clients * options.batches) > MOST:
-        raise Invalid(f"--clients times --batches must be {MOST:,} or less, got {batches:,}.")
+    if (batches := options.clients * options.batches) > MAX_BATCHES:
+        raise Invalid(f"--clients times --batches must be {MAX_BATCHES:,} or less, got {batches:,}.")
     with torch_threads(loaded.run.threads):
         task, round = build(loaded).task, 0
         x, module_buffers = task.init(loaded.run.seed), task.init_module_buffers()

@@ -16,7 +16,7 @@ NOISE, SCALED = "noise", "noise, each coordinate divided by its scale"
 GAUSS, POWER = "Gaussian", "power law with the estimated index"
 COLOURS = {NOISE: BLUE, SCALED: ORANGE, GAUSS: GREY, POWER: BLACK}
 DASHES = {NOISE: [1, 0], SCALED: [1, 0], GAUSS: [6, 3], POWER: [2, 2]}
-TOP, LEAST = 12.0, 4.0  # the axis of indices ends at TOP, where tails are light, and at LEAST or above
+MIN_AXIS_END, MAX_AXIS_END = 4.0, 12.0  # of the axis of indices; from 12 on, tails are light
 SIDES = {"width": 360, "height": 300}
 
 
@@ -55,12 +55,12 @@ def _sizes(lines: dict[str, list[tuple[float, float]]]) -> Any:
 def _indices(tails: dict[str, Tail | None], colour: Any) -> Any:
     """Hill's index for every k."""
     rows: list[Row] = [
-        {"law": law, "k": k, "index": index, "low": low, "high": min(high, TOP)}
+        {"law": law, "k": k, "index": index, "low": low, "high": min(high, MAX_AXIS_END)}
         for law, tail in tails.items()
         for k, index, low, high in (tail.curve if tail else ())
-        if index < TOP
+        if index < MAX_AXIS_END
     ]
-    height = alt.Scale(domain=[0, max([LEAST, *(row["high"] for row in rows)])], nice=False)
+    height = alt.Scale(domain=[0, max([MIN_AXIS_END, *(row["high"] for row in rows)])], nice=False)
     base: Any = alt.Chart({"values": to_json_value(rows)}, title="Hill’s tail index with 95 % confidence band")
     base = base.encode(x=_across("k", "k (number of largest coordinates used)"), color=colour)
     band = base.mark_area(opacity=0.2).encode(y=alt.Y("low:Q", scale=height), y2="high:Q")

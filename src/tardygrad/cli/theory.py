@@ -8,24 +8,24 @@ from tardygrad.cli.output import show, show_json, show_table
 from tardygrad.errors import Invalid
 from tardygrad.runs.run import plural
 from tardygrad.theory.bounds import bounds
-from tardygrad.theory.delays import Constants, Sums, equal, factors
+from tardygrad.theory.delays import Constants, Sums, factors, sums_of_equal_delays
 from tardygrad.theory.rates import PRESETS, Preset, preset
 from tardygrad_command import commands
 
 Row = dict[str, Any]
-MOST = 10**18  # largest integer of an option
+MAX_INTEGER = 10**18  # largest integer of an option
 
 
 def theory(options: commands.Theory) -> None:
     """Print the rates of the theorems and the explicit bounds of those that have some."""
     for name in ("rounds", "delay", "buffer", "local_steps"):
-        if not 1 <= (value := getattr(options, name)) <= MOST:
+        if not 1 <= (value := getattr(options, name)) <= MAX_INTEGER:
             raise Invalid(f"--{name.replace('_', '-')} must be a whole number from 1 to 10^18, got {value}.")
     tail, rounds, delay, buffer = options.tail, options.rounds, options.delay, options.buffer
     chosen = PRESETS if options.method is None else (preset(options.method),)
     settings = {name: getattr(options, name) for name in ("local_steps", "local_clip", "local_lr", "clip")}
     given = {name: value for name, value in settings.items() if value is not None}
-    sums = equal(delay, rounds=rounds, buffer=buffer)
+    sums = sums_of_equal_delays(delay, rounds=rounds, buffer=buffer)
     rates = [_rates(preset, tail, rounds) for preset in chosen]
     explicit = [row for preset in chosen for row in _explicit(preset, tail, sums, given)]
     if options.json:

@@ -11,7 +11,7 @@ from tardygrad.doctor.search import changes
 from tardygrad.doctor.theorems import constants, has_theorem, presets, tail_of
 from tardygrad.doctor.what_if import Expected, WhatIf
 from tardygrad.runs.history import History, text
-from tardygrad.theory.delays import Condition, conditions, small
+from tardygrad.theory.delays import Condition, conditions, propositions
 
 NEAR, FAR = 2, 10  # up to NEAR, unknown constants may explain the failure of a condition; beyond FAR it is clear
 NAMED = 5  # most clients that are listed
@@ -39,7 +39,7 @@ def delays(history: History, what_if: WhatIf) -> Finding | None:
     says += f"{tail.tail:g}, {tail.source}) is violated by a factor of {mine.factor:.3g}. "
     says += f"{sum(blame.values()):.0%} of the excess comes from {client_list(history, list(blame))}."
     if downplayed:
-        few = next(each for each in small(rounds.delays, tail.tail) if each.method == mine.method)
+        few = next(each for each in propositions(rounds.delays, tail.tail) if each.method == mine.method)
         says += (
             f" {few.share:.0%} of delays are at most T^{few.exponent:.2g}; any fixed share of those suffices in the "
         )

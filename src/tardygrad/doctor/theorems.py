@@ -12,7 +12,7 @@ from tardygrad.core.method import Method
 from tardygrad.runs.events import Tail
 from tardygrad.runs.history import History
 from tardygrad.runs.run import label
-from tardygrad.theory.delays import LEAST, MOST, Constants
+from tardygrad.theory.delays import MAX_CONSTANT, MIN_CONSTANT, Constants
 from tardygrad.theory.rates import PRESETS, Preset
 
 PRESUMED = 1.5  # the tail index if it is unknown
@@ -112,4 +112,4 @@ def _positive(value: Any, times: float = 1.0) -> float | None:
         value = value.get("value", value.get("peak"))
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value * times < math.inf:
         return None
-    return min(max(value * times, LEAST), MOST)
+    return min(max(value * times, MIN_CONSTANT), MAX_CONSTANT)

@@ -16,7 +16,7 @@ from tardygrad.report.downsample import ClientBars, Sample, client_bars, sample
 from tardygrad.report.settings import flat, toml
 from tardygrad.runs.history import History, read_history, text
 from tardygrad.runs.record import Row, reading_record
-from tardygrad.tail.estimate import FEWEST
+from tardygrad.tail.estimate import MIN_SAMPLES
 from tardygrad.tail.hill import hill, survival
 
 POINTS = 400  # most points of a curve
@@ -153,7 +153,7 @@ def tail_of(norms: NDArray[np.float64]) -> Tail | None:
     >>> round(tail_of((1 - (np.arange(10_000) + 0.5) / 10_000) ** (-1 / 1.5)).tail, 2)
     1.5
     """
-    if len(norms) < FEWEST:
+    if len(norms) < MIN_SAMPLES:
         return None
     found, number = hill(norms), len(norms)
     edge = float(np.partition(norms, number - found.k - 1)[number - found.k - 1])

@@ -22,7 +22,7 @@ from tardygrad.runs import events
 from tardygrad.runs.events import Arrival, ClientEvent, Evaluation, RunEvent, Tail, read_events
 from tardygrad.runs.record import Row, read_json, reading_record
 
-MOST = 10**6  # largest number of clients
+MAX_CLIENTS = 10**6  # largest number of clients
 LONGEST = 1e15  # largest time, in seconds (30 million years)
 LARGEST = 1e100  # largest number of a round
 UNFINISHED = "not ended"  # the status of a run whose record does not say how it ended
@@ -169,13 +169,13 @@ def read_history(path: Path) -> History:
         if spec is not None and not all(isinstance(table, dict) for table in spec.values()):
             raise TypeError("a spec is made of tables")
         clients = sum(number for _, number in classes) or whole((spec or {}).get("task", {}).get("clients") or 0)
-        reader = _Reader(clients or MOST)
+        reader = _Reader(clients or MAX_CLIENTS)
         if (path / "events.jsonl").exists():
             for event in read_events(path / "events.jsonl"):
                 reader.add(event)
         rounds = reader.finish()
         clients = clients or 1 + max((*reader.clients, rounds.clients.max(initial=-1)), default=-1)
-        if rounds.clients.max(initial=-1) >= clients or clients > MOST:
+        if rounds.clients.max(initial=-1) >= clients or clients > MAX_CLIENTS:
             raise ValueError(f"client {rounds.clients.max(initial=-1)} of {clients}")
         current = bool(summary) and whole(summary["rounds"]) >= len(rounds)  # otherwise it was resumed since
         seconds = summary.get("seconds") if current else rounds.seconds[-1] if len(rounds) else None

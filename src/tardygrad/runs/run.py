@@ -36,7 +36,7 @@ from tardygrad.runs.summary import plural as plural
 from tardygrad.runs.summary import summarize
 from tardygrad.tail.updates import Updates
 
-LEAST = {"rounds": 1, "seed": 0, "evaluate_every": 0, "checkpoint_every": 1, "tail_every": 0}
+MINIMUM = {"rounds": 1, "seed": 0, "evaluate_every": 0, "checkpoint_every": 1, "tail_every": 0}
 """The smallest allowed value of each integer setting."""
 
 DEFAULTS = {"seed": 0, "evaluate_every": 10, "checkpoint_every": 10, "tail_every": 0}
@@ -59,7 +59,7 @@ def with_defaults(settings: Settings) -> Settings:
     if "rounds" not in settings:
         raise Invalid("a run needs `rounds`: how many times the server updates the model. Use rounds=100, for example.")
     full: dict[str, Any] = {**DEFAULTS, **settings}
-    for name, least in LEAST.items():
+    for name, least in MINIMUM.items():
         check_integer(name, full[name], least)
     return cast(Settings, full)
 
@@ -314,7 +314,7 @@ def resume(path: str | Path, method: Method, task: Task, pool: Pool, *, rounds: 
         raise Invalid(f"cannot resume: {type(pool).__name__} does not support checkpoints.")
     with reading_record(where):
         recorded = read_json(where / "spec.json")["run"] | ({} if rounds is None else {"rounds": rounds})
-        settings = with_defaults(cast(Settings, {name: recorded[name] for name in LEAST if name in recorded}))
+        settings = with_defaults(cast(Settings, {name: recorded[name] for name in MINIMUM if name in recorded}))
         run = Run(method, task, pool, settings)
         run.path = where
         saved = checkpoint.read(where / "checkpoints")

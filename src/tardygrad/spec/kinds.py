@@ -13,7 +13,7 @@ from tardygrad.engines.sim.pool import SimPool
 from tardygrad.engines.threads import ThreadPool
 from tardygrad.errors import check_integer
 from tardygrad.fleet import Fleet, Link
-from tardygrad.runs.run import DEFAULTS, LEAST, Settings
+from tardygrad.runs.run import DEFAULTS, MINIMUM, Settings
 from tardygrad.runs.track import TrackerName
 from tardygrad.spec.signature import Make, Parameters, parameters
 
@@ -61,13 +61,13 @@ class RunTable:
     track: tuple[TrackerName, ...] = ()
 
     def __post_init__(self) -> None:
-        for name, least in LEAST.items():
+        for name, least in MINIMUM.items():
             check_integer(name, getattr(self, name), least)
         check_integer("threads", self.threads, most=1024)
 
     def settings(self) -> Settings:
         """The settings for `tardygrad.begin`."""
-        return cast(Settings, {name: getattr(self, name) for name in LEAST})
+        return cast(Settings, {name: getattr(self, name) for name in MINIMUM})
 
 
 def keys_of(table: str, make: Make) -> Parameters:

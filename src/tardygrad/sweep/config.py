@@ -35,7 +35,7 @@ _CLIPS = np.linspace(1e-4, 1.5, 4).tolist()
 PAPER = {"method.lr": _RATES, "method.local_lr": _RATES, "method.clip": _CLIPS, "method.local_clip": _CLIPS}
 """The paper's grid: 64 points for SGDClip, 256 for Clip²."""
 
-MOST = 100_000  # points of a grid: all are checked and stored before the first trial
+MAX_GRID_POINTS = 100_000  # points of a grid: all are checked and stored before the first trial
 
 _LABELLED = ("method.kind", "method.downplay", "method.compensate")  # part of the method's label
 
@@ -134,8 +134,8 @@ def configure(
         raise Invalid(f"a grid has as many trials as points, got --trials {trials}. Use --sampler random or tpe.")
     count = math.prod(map(len, space.values())) if sampler == "grid" else 64 if trials is None else trials
     check_integer("trials", count)
-    if sampler == "grid" and count > MOST:
-        raise Invalid(f"a grid must have at most {MOST:,} points, got {count:,}. Use --sampler random.")
+    if sampler == "grid" and count > MAX_GRID_POINTS:
+        raise Invalid(f"a grid must have at most {MAX_GRID_POINTS:,} points, got {count:,}. Use --sampler random.")
     tables = base.resolved()
     if tables.get("fleet", {}).get("kind") == "paper":
         del tables["fleet"]["clients"]  # those of [task], which may be swept

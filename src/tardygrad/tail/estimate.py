@@ -14,10 +14,11 @@ from tardygrad.tail.stable import Stable, block_sum, shuffled, stable
 
 Verdict = Literal["heavy-tailed, infinite variance", "heavy-tailed, finite variance", "light-tailed", "too few to tell"]
 
-FEWEST = 100  # samples needed for an estimate
-SURE = 2.6  # standard errors for a verdict: 99 %
-STRAIGHT = 3.0  # standard errors within which a stable law's `bend` counts as zero
-FAIR, SHARP = 0.08, 0.03  # larger standard errors of the bend would hide that of Student's t with 3, with 1.5
+MIN_SAMPLES = 100  # samples needed for an estimate
+VERDICT_ERRORS = 2.6  # standard errors for a verdict: 99 %
+STABLE_ERRORS = 3.0  # standard errors within which a `bend` counts as zero, and by which a stable index is below 2
+MAX_BEND_ERROR = 0.08  # a larger standard error of the bend would hide that of Student's t with 3 degrees of freedom
+MAX_BEND_ERROR_BELOW_2 = 0.03  # with 1.5; needed where Hill's index is below 2
 
 
 @dataclass(frozen=True)
@@ -69,14 +70,14 @@ def estimate(samples: ArrayLike) -> Tail:
     if len(numbers) and numbers.min() == numbers.max():
         raise Invalid(f"`samples` must differ from each other, got {len(numbers)} times {numbers[0]:g}.")
     nonzero = shuffled(numbers[numbers != 0])
-    if len(nonzero) < FEWEST:
+    if len(nonzero) < MIN_SAMPLES:
         return Tail("too few to tell", *(None,) * 4, len(nonzero), *(None,) * 8, [])
     sizes = np.abs(nonzero)
     top = hill(sizes)
     nonzero /= sizes.max()  # so that no sum overflows
     law = stable(nonzero)
-    heavy = top.heaviness > SURE * top.error
-    fits = heavy and law is not None and _fits(law) and (law.bend_error < SHARP or top.index >= 2)
+    heavy = top.heaviness > VERDICT_ERRORS * top.error
+    fits = heavy and law is not None and _fits(law) and (law.bend_error < MAX_BEND_ERROR_BELOW_2 or top.index >= 2)
     hill_low, hill_high = band(top.index, top.k)
     index, low, high = top.index, hill_low, hill_high
     if law and fits:
@@ -84,7 +85,7 @@ def estimate(samples: ArrayLike) -> Tail:
     verdict: Verdict = "too few to tell"
     if heavy:
         verdict = "heavy-tailed, infinite variance" if index < 2 else "heavy-tailed, finite variance"
-    elif top.heaviness + SURE * top.error < 0.5:
+    elif top.heaviness + VERDICT_ERRORS * top.error < 0.5:
         verdict = "light-tailed"
     return Tail(
         verdict=verdict,
@@ -118,5 +119,5 @@ def _numbers(samples: ArrayLike) -> Numbers:
 
 
 def _fits(law: Stable) -> bool:
-    straight = abs(law.bend) < STRAIGHT * law.bend_error and law.bend_error < FAIR
-    return straight and law.index + STRAIGHT * law.error < 2
+    straight = abs(law.bend) < STABLE_ERRORS * law.bend_error and law.bend_error < MAX_BEND_ERROR
+    return straight and law.index + STABLE_ERRORS * law.error < 2

@@ -26,7 +26,7 @@ Z = 1.96  # standard errors of a 95 % band
 SHARE = 10  # k is at most a tenth of n
 SPARED = 100  # m = k / 100
 STEPS = 24  # values of k that are tried
-REFUSED = 1.08  # √k times the distance from a power law: 5 % of power laws exceed it (Lilliefors)
+MAX_DISTANCE = 1.08  # √k times the distance from a power law: 5 % of power laws exceed it (Lilliefors)
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def hill(sizes: Numbers) -> Hill:
     top = np.log(-np.sort(-np.partition(sizes, n - most - 1)[n - most - 1 :]))
     gaps = (top[:-1] - top[1:]) * np.arange(1.0, most + 1)
     fits = [_fit(gaps, int(k)) for k in ks]
-    k, _, mean, square = min(fits, key=lambda fit: (fit[1] * math.sqrt(fit[0]) > REFUSED, fit[1]))
+    k, _, mean, square = min(fits, key=lambda fit: (fit[1] * math.sqrt(fit[0]) > MAX_DISTANCE, fit[1]))
     spread = 1 - mean * mean / square if square > 0 else 0.0
     gamma = mean + 1 - 0.5 / spread if spread > 0 else -math.inf  # all samples are equal
     error = math.sqrt((1 + max(gamma, 0.0) ** 2) / k)

@@ -27,8 +27,8 @@ from numpy.typing import ArrayLike, NDArray
 from tardygrad.errors import Invalid, is_number
 from tardygrad.theory.rates import PRESETS, Preset, exact, preset
 
-LEAST, MOST = 1e-30, 1e30  # range of the constants, in which no bound and no condition overflows
-LATEST = 2**31  # the largest delay
+MIN_CONSTANT, MAX_CONSTANT = 1e-30, 1e30  # range of the constants, in which no bound and no condition overflows
+MAX_DELAY = 2**31  # the largest delay
 SAYS = {
     "sd-sgdclip": "Σ(Σ 1/p)² must be at least 2GM/(Ku) Σ 1/p Σ 1/p_i",
     "sd-clip2": "√(C₁ / (L Σ(Σ 1/p)²)) must be at most 2uη_ℓ Σ 1/p / ((K+1) Σ 1/p Σ 1/p_i)",
@@ -61,8 +61,9 @@ class Constants:
         exact(self.tail)
         for field in fields(self):
             value = getattr(self, field.name)
-            if not is_number(value) or not LEAST <= value <= MOST:
-                raise Invalid(f"`{field.name}` must be a number from {LEAST:g} to {MOST:g}, got {value!r}.")
+            if not is_number(value) or not MIN_CONSTANT <= value <= MAX_CONSTANT:
+                limits = f"from {MIN_CONSTANT:g} to {MAX_CONSTANT:g}"
+                raise Invalid(f"`{field.name}` must be a number {limits}, got {value!r}.")
             plain = int(value) if isinstance(value, Integral) else float(value)  # NumPy's numbers overflow sooner
             object.__setattr__(self, field.name, plain)
 
@@ -94,7 +95,7 @@ class Condition(NamedTuple):
         return self.factor <= 1
 
 
-class Small(NamedTuple):
+class Proposition(NamedTuple):
     """The share of delays that a proposition calls small: with any fixed positive share, the method converges."""
 
     method: str
@@ -103,7 +104,7 @@ class Small(NamedTuple):
     share: float  # of delays that are small
 
 
-def checked(delays: ArrayLike) -> Delays:
+def as_table(delays: ArrayLike) -> Delays:
     """The delays as an array; raises `Invalid` unless they are a table of integers ≥ 1."""
     try:
         table: NDArray[Any] = np.asarray(delays)
@@ -113,24 +114,24 @@ def checked(delays: ArrayLike) -> Delays:
         got = f"{table.dtype} of shape {table.shape}"
         raise Invalid(f"`delays` must be whole numbers, rounds × updates per round, got {got}.")
     for delay in (table.min(), table.max()):
-        if not 1 <= delay <= LATEST:
+        if not 1 <= delay <= MAX_DELAY:
             raise Invalid(f"`delays` must be from 1 (fresh) to 2^31, got {delay}.")
     return table.astype(np.int64)
 
 
-def measured(delays: ArrayLike) -> Sums:
+def sums_of(delays: ArrayLike) -> Sums:
     """The sums over a table of delays.
 
-    >>> measured([[1], [2], [1]]).drift  # 1/p times: nothing in round 1, 1/p_1 in round 2, 1/p_2 in round 3
+    >>> sums_of([[1], [2], [1]]).drift  # 1/p times: nothing in round 1, 1/p_1 in round 2, 1/p_2 in round 3
     1.0
     """
-    table = checked(delays)
+    table = as_table(delays)
     rounds, buffer = table.shape
     weight, square, drift = (float(terms.sum()) for terms in _terms(table))
     return Sums(rounds, buffer, weight, square, drift, float(table.mean()), float(np.median(table)))
 
 
-def equal(delay: float, *, rounds: int, buffer: int = 1) -> Sums:
+def sums_of_equal_delays(delay: float, *, rounds: int, buffer: int = 1) -> Sums:
     """The sums if all delays are equal; like the paper, as if there were rounds before the first."""
     updates = rounds * buffer
     return Sums(rounds, buffer, updates / delay, updates * buffer / delay**2, updates / delay, delay, delay)
@@ -142,7 +143,7 @@ def conditions(delays: ArrayLike, constants: Constants) -> list[Condition]:
     >>> [c.holds for c in conditions([[1], [1], [2], [40]], Constants(tail=1.5)) if c.method == "clip2"]
     [False]
     """
-    table, sums = checked(delays), measured(delays)
+    table, sums = as_table(delays), sums_of(delays)
     sides = _sides(sums, constants, *_terms(table))
     found = [
         Condition(name, preset(name).theorem.name, SAYS[name], factor, np.subtract(*sides[name]))
@@ -170,14 +171,14 @@ def _sides(sums: Sums, c: Constants, weight: Any, square: Any, drift: Any) -> di
     }
 
 
-def small(delays: ArrayLike, tail: float) -> list[Small]:
+def propositions(delays: ArrayLike, tail: float) -> list[Proposition]:
     """Propositions 1 and 2 for these delays, with the schedules of the presets and constants of 1."""
-    table, results = checked(delays), []
+    table, results = as_table(delays), []
     for name, proposition in (("sd-sgdclip", "Proposition 1"), ("sd-clip2", "Proposition 2")):
         _, local_lr, local_clip, clip = preset(name).schedule(exact(tail))
         limit = 0.5 - local_clip if name == "sd-sgdclip" else 0.5 + local_lr - clip
         exponent = float(min(limit, 0.25))
-        results.append(Small(name, proposition, exponent, float((table <= len(table) ** exponent).mean())))
+        results.append(Proposition(name, proposition, exponent, float((table <= len(table) ** exponent).mean())))
     return results
 
 

@@ -74,7 +74,7 @@ def test_the_second_signal_kills() -> None:
     before = signal.getsignal(signal.SIGINT)
     with Signals(lambda: stopped.append("running")) as signals:
         signal.raise_signal(signal.SIGINT)
-        assert (signals.came, stopped) == (signal.SIGINT, ["running"])
+        assert (signals.received, stopped) == (signal.SIGINT, ["running"])
         assert signal.getsignal(signal.SIGINT) == signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
     assert signal.getsignal(signal.SIGINT) == before
 

@@ -133,7 +133,7 @@ def test_too_little_memory_is_said_before_anything_is_written(tardygrad: Command
 
 
 def test_a_long_run_is_looked_ahead_of_only_so_far(tardygrad: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tardygrad.cli.session.NEAR", 9)
+    monkeypatch.setattr("tardygrad.cli.session.FORECAST_MESSAGES", 9)
     assert tardygrad("run", "small.toml").err.endswith(" in the first 3 rounds\n")
     assert "in the first" not in tardygrad("run", "small.toml", "--max-memory", "1GB").err
 

@@ -11,7 +11,7 @@ import pytest
 import tardygrad as tg
 from tardygrad import streams
 from tardygrad.doctor.clock_run import run_clock
-from tardygrad.doctor.fit_runtimes import choose, fit_fleet
+from tardygrad.doctor.fit_runtimes import fit_distribution, fit_fleet
 from tardygrad.fleet import Runtime
 from tardygrad.runs.history import History
 from tardygrad.runs.history import read_history as read
@@ -35,7 +35,7 @@ def drawn(law: Runtime, jobs: int, seed: int = 0) -> list[float]:
 
 @pytest.mark.parametrize("law", LAWS, ids=str)
 def test_the_planted_distribution_is_chosen_and_has_its_quantiles(law: Runtime) -> None:
-    chosen = [choose(drawn(law, 100, seed)) for seed in range(10)]
+    chosen = [fit_distribution(drawn(law, 100, seed)) for seed in range(10)]
     right = [one for one in chosen if type(one) is type(law)]
     assert len(right) >= 9
     for u in (0.1, 0.5, 0.9):
@@ -44,16 +44,16 @@ def test_the_planted_distribution_is_chosen_and_has_its_quantiles(law: Runtime) 
 
 def test_what_no_distribution_draws_stays_as_it_was_measured() -> None:
     times = [1.0 + 0.01 * i if i % 2 else 50.0 + 0.01 * i for i in range(60)]
-    assert choose(times) == tg.Trace(tuple(times))
-    assert len(choose(times * 20).seconds) <= 200  # type: ignore[union-attr]
+    assert fit_distribution(times) == tg.Trace(tuple(times))
+    assert len(fit_distribution(times * 20).seconds) <= 200  # type: ignore[union-attr]
     uneven = [1.0] * 50 + [9.0] * 50
-    assert choose(uneven) == tg.Trace(tuple(uneven))
+    assert fit_distribution(uneven) == tg.Trace(tuple(uneven))
 
 
 def test_a_constant_time_is_one() -> None:
-    assert choose([2.5] * 6) == tg.Uniform(2.5, 2.5)
-    assert choose([2.0] * 6) == tg.Integer(2, 2)
-    assert choose([0.0] * 6) == tg.Integer(0, 0)
+    assert fit_distribution([2.5] * 6) == tg.Uniform(2.5, 2.5)
+    assert fit_distribution([2.0] * 6) == tg.Integer(2, 2)
+    assert fit_distribution([0.0] * 6) == tg.Integer(0, 0)
 
 
 @pytest.mark.parametrize("mode", ["client", "server"])

@@ -70,9 +70,9 @@ def _run(label: str, folder: Path, changes: list[str]) -> runs.Run:
             with Signals(run.stop) as signals:
                 for _ in round_progress(run.go(), done=0, rounds=loaded.run.rounds):
                     pass
-    if signals.came is not None:
+    if signals.received is not None:
         say(f"stopped at round {run.server.round}; continue with: tardygrad resume {out}")
-        raise typer.Exit(128 + signals.came)
+        raise typer.Exit(128 + signals.received)
     return run
 
 

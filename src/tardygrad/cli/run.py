@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from tardygrad.cli.output import say
-from tardygrad.cli.session import crowded, print_summary, run_to_end, started
+from tardygrad.cli.session import print_summary, run_to_end, started_engine, worker_shortage
 from tardygrad.errors import Invalid, RecordError
 from tardygrad.runs import run as runs
 from tardygrad.runs.record import Row, read_json, reading_record, require_new, write_error
@@ -26,11 +26,11 @@ def run(options: commands.Run) -> None:
     check(loaded.run.track)
     if options.out:
         require_new(Path(options.out))
-    with started(loaded, options.max_memory) as (built, pool, memory):
+    with started_engine(loaded, options.max_memory) as (built, pool, memory):
         new = runs.begin(built.method, built.task, pool, spec=loaded.resolved(), **loaded.run.settings())
         # only now is everything valid
         new.path = path = require_new(Path(options.out)) if options.out else new_run_dir(loaded.name)
-        say(f"{new.server.method} on {loaded.task.kind}, recording in {path}\n{memory}{crowded(new)}")
+        say(f"{new.server.method} on {loaded.task.kind}, recording in {path}\n{memory}{worker_shortage(new)}")
         run_to_end(new, str(path), json=options.json, track=loaded.run.track)
 
 
@@ -45,7 +45,7 @@ def resume(options: commands.Resume) -> None:
         say(f"the run in {folder} has finished its {runs.plural(summary.rounds, 'round')}; add run.rounds=N for more")
         print_summary(summary, folder, json=options.json)
         return
-    with started(loaded, options.max_memory) as (built, pool, memory):
+    with started_engine(loaded, options.max_memory) as (built, pool, memory):
         rounds = loaded.run.rounds
         resumed = runs.resume(folder, built.method, built.task, pool, rounds=rounds)
         done = resumed.server.round
@@ -54,7 +54,7 @@ def resume(options: commands.Resume) -> None:
         if options.overrides:
             resumed.spec_json = recorded | {"spec": loaded.resolved(), "run": recorded["run"] | {"rounds": rounds}}
         start = f"from round {done}, recording in {folder}"
-        say(f"{resumed.server.method} on {loaded.task.kind}, {start}\n{memory}{crowded(resumed)}")
+        say(f"{resumed.server.method} on {loaded.task.kind}, {start}\n{memory}{worker_shortage(resumed)}")
         run_to_end(resumed, folder, json=options.json, track=loaded.run.track)
 
 

@@ -21,7 +21,7 @@ from tardygrad.runs.run import Run, Summary, plural
 from tardygrad.runs.track import tracked
 from tardygrad.spec.spec import Built, Spec
 
-NEAR = 20_000  # messages to simulate for the memory forecast (a second or two) if there is no --max-memory
+FORECAST_MESSAGES = 20_000  # messages to simulate for the memory forecast (a second or two) if there is no --max-memory
 
 
 @contextmanager
@@ -44,7 +44,7 @@ def build(loaded: Spec) -> Built:
 def _check_memory(built: Built, max_memory: str | None) -> str:
     """A line about the memory that a run's vectors need; raise `Invalid` if it is more than allowed."""
     limit = None if max_memory is None else read_size(max_memory)
-    memory = built.memory(messages=None if limit else NEAR)
+    memory = built.memory(messages=None if limit else FORECAST_MESSAGES)
     if limit:
         memory.check(limit)
     seen = "" if memory.rounds == built.rounds else f" in the first {plural(memory.rounds, 'round')}"
@@ -52,7 +52,7 @@ def _check_memory(built: Built, max_memory: str | None) -> str:
 
 
 @contextmanager
-def started(loaded: Spec, max_memory: str | None) -> Iterator[tuple[Built, Pool, str]]:
+def started_engine(loaded: Spec, max_memory: str | None) -> Iterator[tuple[Built, Pool, str]]:
     """Build a spec, check its memory and start its engine, with a spinner; the text is about the memory."""
     with ExitStack() as stack:
         stack.enter_context(torch_threads(loaded.run.threads))
@@ -65,14 +65,14 @@ def started(loaded: Spec, max_memory: str | None) -> Iterator[tuple[Built, Pool,
             try:
                 pool = stack.enter_context(engine_pool)
             finally:
-                if signals.came:
-                    raise typer.Abort(signals.came)
+                if signals.received:
+                    raise typer.Abort(signals.received)
         if status := pool.features.status():
             say(status)
         yield built, pool, memory
 
 
-def crowded(run: Run) -> str:
+def worker_shortage(run: Run) -> str:
     """A hint if more clients work at once than there are workers, else nothing."""
     method, slots = run.server.method, run.server.roster.slots
     features = run.pool.features
@@ -94,7 +94,7 @@ class Signals:
 
     def __init__(self, stop: Callable[[], None]) -> None:
         self.stop = stop
-        self.came: int | None = None
+        self.received: int | None = None
 
     def __enter__(self) -> Signals:
         main = threading.current_thread() is threading.main_thread()  # other threads cannot catch signals
@@ -106,7 +106,7 @@ class Signals:
             signal.signal(number, handler)
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
-        self.came = number
+        self.received = number
         for each in self._before:
             signal.signal(each, signal.SIG_DFL)
         if sys.stderr.isatty():
@@ -126,7 +126,7 @@ def run_to_end(run: Run, out: str, *, json: bool, track: Sequence[str] = ()) -> 
     print_summary(run.summary(), out, json=json)
     if run.status == "stopped":
         say(f"stopped at round {run.server.round}; continue with: tardygrad resume {out}")
-        raise typer.Exit(128 + (signals.came or signal.SIGINT))
+        raise typer.Exit(128 + (signals.received or signal.SIGINT))
 
 
 def print_summary(summary: Summary, out: str, *, json: bool) -> None:

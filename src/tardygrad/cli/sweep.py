@@ -55,9 +55,9 @@ def sweep(options: commands.Sweep) -> None:
             for _ in progress(runner.go(), best_so_far, what="trial", total=config.trials, done=done):
                 pass
     _show(read(folder), folder, json=options.json)
-    if signals.came is not None:
+    if signals.received is not None:
         say(f"stopped after {plural(runner.done, 'trial')}; continue with: tardygrad sweep {folder}")
-        raise typer.Exit(128 + signals.came)
+        raise typer.Exit(128 + signals.received)
 
 
 def _show(sweep: Sweep, folder: Path, *, json: bool) -> None:

@@ -75,7 +75,7 @@ def fit_fleet(history: History, scale: float = 1.0) -> FittedFleet:
     return FittedFleet(Fleet(tuple(Group(name, len(list(same)), runtime) for (name, runtime), same in alike)), found)
 
 
-def choose(times: Sequence[float] | NDArray[np.float64], *, several: bool = False) -> Runtime:
+def fit_distribution(times: Sequence[float] | NDArray[np.float64], *, several: bool = False) -> Runtime:
     """The best distribution for measured times, or a trace of the times if none fits.
 
     Integers get an Integer distribution. Otherwise the log-likelihood decides, minus one per parameter.
@@ -83,7 +83,7 @@ def choose(times: Sequence[float] | NDArray[np.float64], *, several: bool = Fals
     Args:
         several: the times are of several clients, so they must not become a trace, which all would repeat in step.
 
-    >>> choose([2.0, 1.0, 2.0, 1.0, 2.0])
+    >>> fit_distribution([2.0, 1.0, 2.0, 1.0, 2.0])
     Integer(low=1, high=2)
     """
     x = np.asarray(times, dtype=np.float64)
@@ -145,16 +145,16 @@ class _Measured:
     def runtime(self, client: int) -> tuple[Runtime, Source, bool]:
         """The runtime of its own jobs, of its class or of similar clients; and whether it is a lower bound."""
         if self.many[client] >= ENOUGH:
-            return choose(self.times[client]), "own", self.bounded(client)
+            return fit_distribution(self.times[client]), "own", self.bounded(client)
         middle, like = self.medians[client], self.classes == self.classes[client]
         mates = self.of_class[str(self.classes[client])]
         if len(mates) >= ENOUGH and (math.isnan(middle) or _alike(np.median(mates), middle)):
-            return choose(mates, several=True), "class", self.bounded(like)
+            return fit_distribution(mates, several=True), "class", self.bounded(like)
         if math.isnan(middle):
-            return choose(self.everyone, several=True), "everyone", False
+            return fit_distribution(self.everyone, several=True), "everyone", False
         near = _alike(self.medians, middle)
         if len(pool := self._pool(near)) >= ENOUGH:
-            return choose(pool, several=True), "neighbours", self.bounded(near)
+            return fit_distribution(pool, several=True), "neighbours", self.bounded(near)
         few: Runtime = LogNormal(float(middle), self.spread) if middle > 0 else Uniform(0.0, 0.0)
         return few, "few", self.bounded(client)
 

@@ -65,7 +65,7 @@ def dcasgd(
     check_epsilon("eps", eps)
     check_choice("source", source, Literal["delta", "steps"])
     rate = lift("local_lr", local_lr)
-    weigh = by_mean_square(rate, strength, decay, eps) if adaptive else by(rate, strength)
+    weigh = by_mean_square(rate, strength, decay, eps) if adaptive else by_square(rate, strength)
     return Method(
         name=f"DC-ASGD-{'a' if adaptive else 'c'}",
         inner=local(local_lr, local_clip),
@@ -79,7 +79,7 @@ def dcasgd(
     )
 
 
-def by(local_lr: Schedule, strength: float) -> Transform:
+def by_square(local_lr: Schedule, strength: float) -> Transform:
     """A = (λ₀/η_ℓ) · (η_ℓ g)²."""
 
     def update(squares: Tensor, state: State, step: Step) -> tuple[Tensor, State]:

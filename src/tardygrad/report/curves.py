@@ -14,7 +14,7 @@ from tardygrad.report.downsample import Sample, sample
 from tardygrad.report.figure import CLOCK, PANEL, SMALL, WIDTH, figure, named_data, percent
 from tardygrad.report.groups import SeedGroup, mean_curve, score_names
 from tardygrad.report.loader import RunView
-from tardygrad.report.theme import INK, NAMED, below, class_colours, line_legend, method_colours, strokes, tips
+from tardygrad.report.theme import INK, NAMED, class_colours, drawn_wide, line_legend, method_colours, strokes, tips
 from tardygrad.runs.record import Row
 
 MANY = 60  # longer lines have no visible points
@@ -67,8 +67,8 @@ def _figure(groups: list[SeedGroup], curve: Curve) -> Iterator[Figure]:
     lines = {name: line.items for name, line in samples.items()}
     many = max(map(len, lines.values()), default=0) > MANY
     points = [
-        {**point, "width": (6 if below(group.label) and len(lines) > 1 else 2) / (2 if many else 1)}
-        for group in sorted(groups, key=lambda group: not below(group.label))
+        {**point, "width": (6 if drawn_wide(group.label) and len(lines) > 1 else 2) / (2 if many else 1)}
+        for group in sorted(groups, key=lambda group: not drawn_wide(group.label))
         for point in lines.get(group.name, ())
     ]
     if not points:

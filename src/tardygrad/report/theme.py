@@ -92,15 +92,15 @@ def line_legend(**options: Any) -> alt.Legend:
     return alt.Legend(**{"symbolType": "stroke", "symbolStrokeWidth": 4, "orient": "top", **options})
 
 
-def below(label: str) -> bool:
+def drawn_wide(label: str) -> bool:
     """Whether a curve is drawn first and wide: DC is often so close to Clip² that it would be hidden."""
     return label.startswith("DC-")
 
 
 def method_lines(points: Iterable[Row], labels: Sequence[str]) -> Any:
     """One line per `method` of the points, in the methods' colours."""
-    wide = alt.FieldOneOfPredicate(field="method", oneOf=list(filter(below, labels)))
-    rows = sorted(points, key=lambda point: not below(point["method"]))
+    wide = alt.FieldOneOfPredicate(field="method", oneOf=list(filter(drawn_wide, labels)))
+    rows = sorted(points, key=lambda point: not drawn_wide(point["method"]))
     chart: Any = alt.Chart({"values": to_json_value(rows)}).mark_line(point=alt.OverlayMarkDef(size=18, strokeWidth=2))
     legend = line_legend(labelFontSize=13)
     return chart.encode(

@@ -34,9 +34,9 @@ class ConvBN(nn.Sequential):
     c: nn.Conv2d
     bn: nn.Module
 
-    def __init__(self, wide: int, wider: int, side: int = 1, stride: int = 1, groups: int = 1) -> None:
-        convolution = nn.Conv2d(wide, wider, side, stride, side // 2, groups=groups, bias=False)
-        super().__init__(OrderedDict(c=convolution, bn=nn.BatchNorm2d(wider)))
+    def __init__(self, channels_in: int, channels_out: int, kernel: int = 1, stride: int = 1, groups: int = 1) -> None:
+        convolution = nn.Conv2d(channels_in, channels_out, kernel, stride, kernel // 2, groups=groups, bias=False)
+        super().__init__(OrderedDict(c=convolution, bn=nn.BatchNorm2d(channels_out)))
 
     @torch.no_grad()
     def fold(self) -> None:
@@ -50,12 +50,12 @@ class ConvBN(nn.Sequential):
 
 
 class Convolutions(nn.Sequential):
-    """To `inside` channels, a 3 × 3 convolution of each, and to the `wider` output; stride 2 halves the side."""
+    """To `inside` channels, a 3 × 3 convolution of each, and to `channels_out`; stride 2 halves the side."""
 
-    def __init__(self, wide: int, inside: int, wider: int, stride: int = 1) -> None:
+    def __init__(self, channels_in: int, inside: int, channels_out: int, stride: int = 1) -> None:
         middle = ConvBN(inside, inside, 3, stride, groups=inside)
-        layers = {"conv1": ConvBN(wide, inside), "act1": nn.GELU(), "conv2": middle, "act2": nn.GELU()}
-        super().__init__(OrderedDict(layers, conv3=ConvBN(inside, wider)))
+        layers = {"conv1": ConvBN(channels_in, inside), "act1": nn.GELU(), "conv2": middle, "act2": nn.GELU()}
+        super().__init__(OrderedDict(layers, conv3=ConvBN(inside, channels_out)))
 
 
 class MBConv(Convolutions):
@@ -107,8 +107,8 @@ class TinyBlock(nn.Module):
         super().__init__()
         self.window = window
         self.attn, self.local_conv = WindowAttention(dim, heads, window), ConvBN(dim, dim, 3, groups=dim)
-        norm, wider, back = nn.LayerNorm(dim), nn.Linear(dim, 4 * dim), nn.Linear(4 * dim, dim)
-        self.mlp = nn.Sequential(OrderedDict(norm=norm, fc1=wider, act=nn.GELU(), fc2=back))
+        norm, expand, contract = nn.LayerNorm(dim), nn.Linear(dim, 4 * dim), nn.Linear(4 * dim, dim)
+        self.mlp = nn.Sequential(OrderedDict(norm=norm, fc1=expand, act=nn.GELU(), fc2=contract))
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.local_conv(x + self._attend(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2))

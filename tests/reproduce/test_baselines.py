@@ -125,7 +125,7 @@ def test_the_best_trial_is_the_first_of_the_highest() -> None:
 @pytest.mark.usefixtures("quick")
 def test_everyone_is_tuned_and_then_run_with_other_seeds(tmp_path: Path) -> None:
     one = comparison(tmp_path)
-    assert one.left() == 3 * 2 * 12 + 3 * 3 * 2
+    assert one.missing_count() == 3 * 2 * 12 + 3 * 3 * 2
     assert sum(1 for _ in run_all(one, jobs=2)) == 3 * 2 * 12 + 3 * 3 * 2
     mild, large, fashion = one.tables()
     assert [line.trial.name for line in mild] == ["clip2", "fadas", "fadas-clipped"]
@@ -138,7 +138,7 @@ def test_everyone_is_tuned_and_then_run_with_other_seeds(tmp_path: Path) -> None
         assert line.time == pytest.approx(71.5)
         assert (line.reached, line.reach) in ((2, 70.0), (1, None), (0, None))
     assert any(trial.value == 0.0 for told in one.tuned().values() for trial in told), "a run that diverged"
-    assert (one.missing(), one.left()) == ({}, 0)
+    assert (one.missing(), one.missing_count()) == ({}, 0)
     before = points(one)
     assert comparison(tmp_path).wanted() == []
     assert points(comparison(tmp_path)) == before

@@ -115,14 +115,14 @@ def tables(options: commands.Tables) -> None:
     for table in [] if options.read else chosen:
         with torch_threads(1):
             try:
-                places = table.prepare(Path(options.data) if options.data else None)
+                folders = table.prepare(Path(options.data) if options.data else None)
             except Invalid as error:
                 if options.only:
                     raise Invalid(f"{table.name} cannot be run: {error}") from error
                 skipped[table.name] = str(error)
                 say(f"{table.name} is skipped: {error}")
                 continue
-            _run(table.store, partial(table.wanted, places, options.workers), 1, table.name)
+            _run(table.store, partial(table.wanted, folders, options.workers), 1, table.name)
     where = Path(options.page) if options.page else out / "results.md"
     write(where, every)
     if options.json:
@@ -153,8 +153,8 @@ def baselines(options: commands.Baselines) -> None:
     skipped, where = ("", None) if options.read else _fashion(options.data)
     comparison = Comparison(Path(out), names, trials, seeds, fashion=not skipped, data=where)
     if not options.read:
-        if left := comparison.left():
-            say(f"{plural(left, 'run')} to do, stored in {out}")
+        if count := comparison.missing_count():
+            say(f"{plural(count, 'run')} to do, stored in {out}")
         _run(comparison.store, comparison.wanted, options.jobs)
     if missing := comparison.missing():
         found = "; ".join(f"{done[0]} and {done[1]} of {', '.join(which)}" for done, which in missing.items())

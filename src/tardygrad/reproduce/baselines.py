@@ -100,7 +100,7 @@ class Comparison:
         rows = [[trial for trial in chosen if (trial.lesson, trial.stragglers) == key] for key in keys]
         return [marked([line for trial in trials if (line := self._line(trial))]) for trials in rows]
 
-    def left(self) -> int:
+    def missing_count(self) -> int:
         """The number of missing runs, those that are not known yet included."""
         tuned, final = self.tuned(), self._final_runs()
         baselines = len(tuned) + self.fashion * len(tuned) // len(FLEETS)

@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 
 from tardygrad.core.method import Mode
 from tardygrad.fleet import Stragglers
-from tardygrad.reproduce.trials import FLEETS, ROUNDS, THEIRS, TUNING, ResultOf, Trial, Tuned, mean_spread
+from tardygrad.reproduce.trials import FLEETS, ROUNDS, TUNING, UNCLIPPED, ResultOf, Trial, Tuned, mean_spread
 
 _CLIPS = {"lr": (0.3, 1.0, 3.0, 10.0), "clip": (0.001, 0.003, 0.01)}
 GRIDS: dict[str, dict[str, tuple[float, ...]]] = {
@@ -148,7 +148,7 @@ FASTER = {"mild": 20, "large": 75}  # the paper's
 LONGER = 4
 
 
-def _waiting(scale: Scale) -> list[Tuned]:
+def _tuned_1(scale: Scale) -> list[Tuned]:
     """Stragglers change only the clock of a synchronous run, so it is tuned once."""
     sync = [Tuned(Trial(method, "sync"), GRIDS[method]) for method in ("SGDClip", "Clip²")]
     return sync + [Tuned(Trial(each.trial.method, "client", fleet), each.grid) for fleet in FLEETS for each in sync]
@@ -310,14 +310,14 @@ def _rule_6(lines: list[ClaimLine], scale: Scale, result_of: ResultOf) -> Judgem
 
 # 7 ------------------------------------------------------------------------------------------------- the relatives
 
-HELPED = tuple(f"{name}, clipped" for name in THEIRS)
+CLIPPED = tuple(f"{name}, clipped" for name in UNCLIPPED)
 
 
 def _rivals(scale: Scale) -> list[Tuned]:
     return [
         Tuned(Trial(name, "client", fleet), GRIDS[name.removesuffix(", clipped")])
         for fleet in scale.fleets
-        for name in (*OURS, *THEIRS, *HELPED)
+        for name in (*OURS, *UNCLIPPED, *CLIPPED)
     ]
 
 
@@ -325,18 +325,18 @@ def _rule_7(lines: list[ClaimLine], scale: Scale, result_of: ResultOf) -> Judgem
     checks, remarks = [], []
     for fleet in scale.fleets:
         of = {line.trial.method: line for line in lines if line.trial.stragglers == fleet}
-        rival = _best(of[name] for name in THEIRS)
+        rival = _best(of[name] for name in UNCLIPPED)
         for name in OURS:
             says = f"{fleet}: {name} ({of[name]}) is above {rival.trial.method} ({rival})"
             checks.append(Check(says, of[name].accuracy > rival.accuracy))
-        other = min((of[name] for name in THEIRS), key=lambda line: line.accuracy)
-        helped = ", ".join(f"{name.removesuffix(', clipped')} {of[name]}" for name in HELPED)
+        other = min((of[name] for name in UNCLIPPED), key=lambda line: line.accuracy)
+        helped = ", ".join(f"{name.removesuffix(', clipped')} {of[name]}" for name in CLIPPED)
         remarks.append(f"{fleet}: {other.trial.method} {other}; with our local clip {helped}")
     return checks, any(check.holds for check in checks), "; ".join(remarks)
 
 
 CLAIMS = (
-    Claim(1, _trials_1, _rule_1, tuned=_waiting),
+    Claim(1, _trials_1, _rule_1, tuned=_tuned_1),
     Claim(2, lambda scale, best: TRIALS_2, _rule_2),
     Claim(3, lambda scale, best: TRIALS_3, _rule_3, once=FIELD),
     Claim(4, lambda scale, best: TRIALS_4 + SMALLER_4, _rule_4),

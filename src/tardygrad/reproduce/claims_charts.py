@@ -22,7 +22,7 @@ _ACCURACY = alt.Y("accuracy:Q", title="test accuracy (%)", scale=alt.Scale(domai
 
 def picture(claim: Claim, finding: Finding, result_of: ResultOf, scale: Scale) -> Any:
     """The picture of a claim."""
-    draw = {1: _waiting, 2: _hard, 3: _wider, 4: _dots, 5: _buffers, 6: _dots, 7: _dots}[claim.number]
+    draw = {1: _chart_1, 2: _chart_2, 3: _chart_3, 4: _dots, 5: _buffers, 6: _dots, 7: _dots}[claim.number]
     return image_style(draw(finding.lines, result_of, scale))
 
 
@@ -65,7 +65,7 @@ def _lines(points: list[dict[str, Any]], labels: Iterable[str]) -> Any:
     )
 
 
-def _waiting(lines: list[ClaimLine], result_of: ResultOf, scale: Scale) -> Any:
+def _chart_1(lines: list[ClaimLine], result_of: ResultOf, scale: Scale) -> Any:
     sides = []
     for fleet in FLEETS:
         of_fleet = [line.trial for line in lines if line.trial.stragglers == fleet]
@@ -75,7 +75,7 @@ def _waiting(lines: list[ClaimLine], result_of: ResultOf, scale: Scale) -> Any:
     return alt.hconcat(*sides)
 
 
-def _hard(lines: list[ClaimLine], result_of: ResultOf, scale: Scale) -> Any:
+def _chart_2(lines: list[ClaimLine], result_of: ResultOf, scale: Scale) -> Any:
     rows = []
     for i, setting in enumerate(HARD):
         trials = [line.trial for line in lines[4 * i : 4 * i + 4]]
@@ -85,7 +85,7 @@ def _hard(lines: list[ClaimLine], result_of: ResultOf, scale: Scale) -> Any:
     return alt.vconcat(*rows)
 
 
-def _wider(lines: list[ClaimLine], result_of: ResultOf, scale: Scale) -> Any:
+def _chart_3(lines: list[ClaimLine], result_of: ResultOf, scale: Scale) -> Any:
     """Three settings, and the grid."""
     sides = []
     for i, place in enumerate(PLACES):

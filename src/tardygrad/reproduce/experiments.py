@@ -66,7 +66,7 @@ class Experiment:
     cells: tuple[Cell, ...] = CELLS
     clips: tuple[tuple[float, float], ...] = ((0.003, 0.001), (0.01, 0.003), (0.03, 0.01))  # (u, ũ)
 
-    def places(self, data: Path | None) -> dict[str, str]:
+    def data_folders(self, data: Path | None) -> dict[str, str]:
         """The folders of the task's files below `data`; `Invalid` names those that are missing."""
         found = {key: data / name for key, name in self.folders.items() if data and (data / name).is_dir()}
         if not self.optional and len(found) < len(self.folders):
@@ -74,13 +74,13 @@ class Experiment:
             raise Invalid(f"it needs a folder with {names}, got {str(data) if data else 'none'}. Use --data FOLDER.")
         return {key: str(path.resolve()) for key, path in found.items()}
 
-    def run(self, trial: Trial, places: dict[str, str], workers: int = 1) -> Run:
+    def run(self, trial: Trial, folders: dict[str, str], workers: int = 1) -> Run:
         """The run of a trial."""
         cell, lr, local_lr, local_clip, clip, _ = trial
         method = {**KINDS[LABELS[cell.method]], "mode": cell.mode, **self.how}
         method |= {"lr": lr, "local_lr": local_lr, "local_clip": local_clip} | ({} if clip is None else {"clip": clip})
         tables = {
-            "task": {"kind": self.task, "clients": self.clients, **self.settings, **places},
+            "task": {"kind": self.task, "clients": self.clients, **self.settings, **folders},
             "fleet": {"kind": "paper", "stragglers": cell.stragglers},
             "method": method,
             "engine": {"kind": "sim", "workers": workers},

@@ -56,11 +56,11 @@ class Table:
 
     def prepare(self, data: Path | None) -> dict[str, str]:
         """Build the task, which all runs share, and return the folders of its files."""
-        places = self.experiment.places(data)
-        self.store.tasks.task(parse(self.experiment.run(self.experiment.sweep()[0], places).spec))
-        return places
+        folders = self.experiment.data_folders(data)
+        self.store.tasks.task(parse(self.experiment.run(self.experiment.sweep()[0], folders).spec))
+        return folders
 
-    def wanted(self, places: dict[str, str], workers: int = 1) -> list[Run]:
+    def wanted(self, folders: dict[str, str], workers: int = 1) -> list[Run]:
         """The runs known so far; when all of them are done, there may be more."""
         trials = self.experiment.sweep()
         if clips := self.clips():
@@ -68,7 +68,7 @@ class Table:
             best = [trial for grid in grids if (trial := self._best(grid))]
             trials += [trial for grid in grids for trial in grid]
             trials += [trial._replace(seed=seed) for trial in best for seed in range(1, self.seeds)]
-        return [self.experiment.run(trial, places, workers) for trial in trials]
+        return [self.experiment.run(trial, folders, workers) for trial in trials]
 
     def result(self, trial: Trial) -> Result | None:
         """The result of a trial, if it is done."""

@@ -42,7 +42,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "FADAS": {"kind": "fadas"},
     "DN+DyLU": {"kind": "dn_dylu"},
 }
-THEIRS = ("FADAS", "DN+DyLU")
+UNCLIPPED = ("FADAS", "DN+DyLU")
 """Methods that were published without local clipping; with it, their label ends in `, clipped`."""
 
 
@@ -75,7 +75,7 @@ class Trial:
         """The run with a seed."""
         kind = KINDS[self.method.removesuffix(", clipped")]
         method = {"local_steps": LOCAL_STEPS, "local_lr": LOCAL_LR, "mode": self.mode, **kind, **self.settings}
-        if self.method not in THEIRS:
+        if self.method not in UNCLIPPED:
             method["local_clip"] = LOCAL_CLIP
         if kind["kind"] != "dn_dylu":
             method["buffer"] = self.buffer

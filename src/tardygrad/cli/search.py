@@ -20,7 +20,7 @@ from tardygrad.doctor.theorems import tail_of, tolerance
 from tardygrad.errors import Invalid
 from tardygrad.report import theme
 from tardygrad.runs.events import Tail
-from tardygrad.runs.history import History, read_history, text
+from tardygrad.runs.history import History, printable, read_history
 from tardygrad.runs.loop import clock_only
 from tardygrad.runs.record import Row, replace
 from tardygrad.runs.run import plural
@@ -188,7 +188,7 @@ def _show_fit(fitted: FittedFleet) -> None:
         shares = [client.lost for client in clients if client.lost]
         lost = f"{plural(len(shares), 'client')}, {max(shares):.1%} of jobs at most" if shares else "none"
         jobs = str(sum(client.jobs for client in clients))
-        rows.append((text(name, 40), str(len(clients)), jobs, _range(clients), _many(kinds), _many(sources), lost))
+        rows.append((printable(name, 40), str(len(clients)), jobs, _range(clients), _many(kinds), _many(sources), lost))
     show_table(("class", "clients>", "jobs>", "median s>", "runtime", "from", "lost"), rows)
 
 

@@ -24,8 +24,8 @@ def no_rounds(history: History, what_if: WhatIf) -> Finding | None:
     sent = sum(len(client.jobs) for client in history.by_client)
     wanted = f" of {history.requested} requested" if history.requested else ""
     says = f"no round{wanted} is complete; {plural(sent, 'job')} sent so far."
-    advice = "wait" if history.going else f"continue the run: tardygrad resume {history.path}"
-    return Finding("note" if history.going else "severe", "no rounds", says, advice)
+    advice = "wait" if history.is_running else f"continue the run: tardygrad resume {history.path}"
+    return Finding("note" if history.is_running else "severe", "no rounds", says, advice)
 
 
 def starvation(history: History, what_if: WhatIf) -> Finding | None:
@@ -44,7 +44,7 @@ def starvation(history: History, what_if: WhatIf) -> Finding | None:
     says = f"{len(silent)} of {history.clients} clients never contributed: {'; '.join(parts)}."
     missed = 0
     if working := whys.get("still working"):
-        longest = max(max(history.by_client[number].open, default=0.0) for number in working)
+        longest = max(max(history.by_client[number].unfinished_ages, default=0.0) for number in working)
         missed = int((history.rounds.time > history.time - longest).sum())
         says += f" The longest of their jobs has taken {longest:.4g} s of {history.time:.4g} s so far; meanwhile "
         says += f"{plural(missed, 'round')} {'was' if missed == 1 else 'were'} completed."
@@ -53,7 +53,7 @@ def starvation(history: History, what_if: WhatIf) -> Finding | None:
         advice = "give these clients jobs: method.dispatch=random, or a larger method.concurrency or run.rounds"
     if "refused" in whys and history.refused["too stale"]:
         advice = "raise method.max_delay or method.buffer: the updates of these clients are always too stale"
-    many = len(silent) > 0.1 * history.clients and not history.going
+    many = len(silent) > 0.1 * history.clients and not history.is_running
     numbers = {"clients": silent, "missed": missed}
     return Finding("warning" if many or missed >= GONE else "note", "starvation", says, advice, numbers=numbers)
 
@@ -105,10 +105,10 @@ def losses(history: History, what_if: WhatIf) -> Finding | None:
 
 def idle(history: History, what_if: WhatIf) -> Finding | None:
     """Clients wait for jobs."""
-    available = history.clients * history.time - sum(client.gone for client in history.by_client)
+    available = history.clients * history.time - sum(client.lost_seconds for client in history.by_client)
     if not available > 0 or not len(history.rounds):
         return None
-    share = 1 - sum(client.busy for client in history.by_client) / available
+    share = 1 - sum(client.working_seconds for client in history.by_client) / available
     if share < 0.2:
         return None
     method = what_if.method
@@ -134,7 +134,7 @@ def idle(history: History, what_if: WhatIf) -> Finding | None:
 def dead_weight(history: History, what_if: WhatIf) -> Finding | None:
     """Some clients' work hardly counts."""
     rounds = history.rounds
-    busy = np.array([client.busy for client in history.by_client])
+    busy = np.array([client.working_seconds for client in history.by_client])
     weights = np.bincount(rounds.clients.ravel(), np.nan_to_num(rounds.weights, nan=1.0).ravel(), history.clients)
     if not busy.sum() > 0 or not weights.sum() > 0:
         return None

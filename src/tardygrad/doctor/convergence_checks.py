@@ -12,7 +12,7 @@ from tardygrad.doctor.delay_checks import client_list
 from tardygrad.doctor.finding import Finding, Severity
 from tardygrad.doctor.what_if import WhatIf
 from tardygrad.runs.events import Tail
-from tardygrad.runs.history import History, text
+from tardygrad.runs.history import History, printable
 from tardygrad.runs.record import Row
 from tardygrad.runs.run import plural
 
@@ -226,7 +226,7 @@ def tail_finding(history: History, tail: Tail, whose: str) -> Finding:
     """What a tail index means for clipping."""
     band = (tail.low, tail.high)
     sure = f" ({tail.low:.3g} to {tail.high:.3g})" if all(isinstance(end, int | float) for end in band) else ""
-    says = f"the tail index of {whose} is {tail.index:.3g}{sure}: {text(tail.verdict)}."
+    says = f"the tail index of {whose} is {tail.index:.3g}{sure}: {printable(tail.verdict)}."
     clips = history.spec is None or history.setting("local_clip") not in (None, "inf")
     infinite = "infinite" in str(tail.verdict)
     numbers = {"index": tail.index, "low": tail.low, "high": tail.high, "verdict": tail.verdict}

@@ -10,7 +10,7 @@ from tardygrad.doctor.finding import Finding, Severity
 from tardygrad.doctor.search import changes
 from tardygrad.doctor.theorems import constants, has_theorem, presets, tail_of
 from tardygrad.doctor.what_if import Expected, WhatIf
-from tardygrad.runs.history import History, text
+from tardygrad.runs.history import History, printable
 from tardygrad.theory.delays import Condition, conditions, propositions
 
 NEAR, FAR = 2, 10  # up to NEAR, unknown constants may explain the failure of a condition; beyond FAR it is clear
@@ -73,7 +73,7 @@ def blamed(history: History, condition: Condition) -> dict[int, float]:
 
 def client_list(history: History, clients: Sequence[int]) -> str:
     """A list of clients with their classes."""
-    classes = sorted({text(history.classes[client], 40) for client in clients})
+    classes = sorted({printable(history.classes[client], 40) for client in clients})
     of = f" ({', '.join(classes[:3])})" if classes != ["clients"] else ""
     if len(clients) == 1:
         return f"client {clients[0]}{of}"

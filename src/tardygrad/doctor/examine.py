@@ -80,7 +80,7 @@ def examine(path: Path, *, probed: bool = False) -> Examined:
         found += [finding for check in CHECKS.values() if (finding := check(history, what_if))]
     skipped = convergence_checks.skipped_checks(history) | (set() if history.unknown else {"events"})
     checks = [name for name in CHECKS if name not in skipped] + ["noise"] * probed
-    status = "running" if history.going else history.status
+    status = "running" if history.is_running else history.status
     return Examined(str(path), history.method, status, len(history.rounds), history.time, checks, in_order(found))
 
 

@@ -132,7 +132,7 @@ class _Measured:
     """The times of all clients; those of others stand in for a client with few jobs."""
 
     def __init__(self, history: History, scale: float) -> None:
-        jobs = [(client.seconds, client.open) for client in history.by_client]
+        jobs = [(client.seconds, client.unfinished_ages) for client in history.by_client]
         self.times = [_completed(*each) * scale for each in jobs]
         self.short = np.array([sum(age >= max(seconds, default=0.0) for age in out) for seconds, out in jobs])
         self.many, self.classes = np.array([len(each) for each in self.times]), np.array(history.classes)

@@ -14,7 +14,7 @@ from tardygrad.report.loader import RunView, read
 from tardygrad.report.page import Live, html
 from tardygrad.report.sections import run_sections
 from tardygrad.report.sweeps import sweep_sections
-from tardygrad.runs.history import text
+from tardygrad.runs.history import printable
 from tardygrad.runs.run import plural
 
 
@@ -47,14 +47,14 @@ def build(
             raise Invalid(f"{option} applies to runs, got {value!r} and only sweeps. Leave it out.")
     sections = run_sections(runs, baseline=baseline, target=target) if runs else []
     for number, path in enumerate(sweep_dirs, 1):
-        sections += sweep_sections(sweep.read(path), text(path.resolve().name), number)
-    return Report(text(title, 200) if title else _title(runs, sweep_dirs), sections, runs)
+        sections += sweep_sections(sweep.read(path), printable(path.resolve().name), number)
+    return Report(printable(title, 200) if title else _title(runs, sweep_dirs), sections, runs)
 
 
 def _title(runs: list[RunView], sweep_dirs: list[Path]) -> str:
     if len(runs) == 1 and not sweep_dirs:
-        return f"{runs[0].history.label}: {text(runs[0].history.path.resolve().name)}"
-    sweeps = [f"sweep {text(path.resolve().name)}" for path in sweep_dirs]
+        return f"{runs[0].history.label}: {printable(runs[0].history.path.resolve().name)}"
+    sweeps = [f"sweep {printable(path.resolve().name)}" for path in sweep_dirs]
     if len(sweeps) > 2:
         sweeps = [f"{len(sweeps)} sweeps"]
     return " and ".join([plural(len(runs), "run")] * bool(runs) + sweeps)

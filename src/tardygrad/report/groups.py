@@ -11,7 +11,7 @@ from typing import NamedTuple
 from tardygrad.report.downsample import Sample
 from tardygrad.report.loader import RunView, finite
 from tardygrad.report.settings import differing_settings
-from tardygrad.runs.history import text
+from tardygrad.runs.history import printable
 from tardygrad.runs.record import Row
 
 SCORES = 6  # most scores that are drawn
@@ -71,14 +71,14 @@ def _shortened(value: str, limit: int) -> str:
     >>> _shortened("method.lr=0.1", 9)
     'meth…=0.1'
     """
-    clean, end = text(value, 10_000), limit // 2
+    clean, end = printable(value, 10_000), limit // 2
     return clean if len(clean) <= limit else f"{clean[: limit - end - 1]}…{clean[-end:]}"
 
 
 def _joined(pairs: list[str], limit: int) -> str:
     """As many of the pairs as fit into `limit` characters."""
     fitting: list[str] = []
-    for pair in (text(pair, 1000) for pair in pairs):
+    for pair in (printable(pair, 1000) for pair in pairs):
         if len(", ".join((*fitting, pair, "…"))) <= limit:
             fitting.append(pair)
     return ", ".join((*fitting, "…") if 0 < len(fitting) < len(pairs) else fitting)
@@ -94,7 +94,7 @@ def _settings(run: RunView) -> str:
 def tasks(groups: list[SeedGroup]) -> list[str]:
     """The known tasks of the runs."""
     found = dict.fromkeys(
-        " ".join(text(settings[key].strip('"'), 40) for key in ("task.kind", "task.name") if key in settings)
+        " ".join(printable(settings[key].strip('"'), 40) for key in ("task.kind", "task.name") if key in settings)
         for group in groups
         if (settings := group.runs[0].settings) and "task.kind" in settings
     )

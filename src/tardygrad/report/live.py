@@ -19,7 +19,7 @@ from typing import Any
 from tardygrad.errors import Invalid, TardygradError
 from tardygrad.report.discover import find
 from tardygrad.report.loader import RunView
-from tardygrad.runs.history import text
+from tardygrad.runs.history import printable
 
 HOST = "127.0.0.1"
 FILES = ("spec.json", "events.jsonl", "summary.json", "sweep.json", "study.db", "study.db-wal")
@@ -58,7 +58,7 @@ def status(runs: list[RunView]) -> str:
     if not runs or not all(run.history.ended for run in runs):
         return "This page updates itself while the run continues. Closing it does not affect the run."
     ends = ", ".join(dict.fromkeys(run.history.status for run in runs))
-    stopped = [shlex.quote(text(run.history.path, 1000)) for run in runs if run.history.status == "stopped"]
+    stopped = [shlex.quote(printable(run.history.path, 1000)) for run in runs if run.history.status == "stopped"]
     if len(runs) == len(stopped) == 1:
         return f"The run is stopped. Continue it with `tardygrad resume {stopped[0]}`."
     who = "the run has" if len(runs) == 1 else "all runs have"
@@ -102,7 +102,7 @@ def serve(paths: Sequence[str], port: int) -> Server:
                 self.send_error(HTTPStatus.SERVICE_UNAVAILABLE, "the record cannot be read", str(error))
                 return
             except Exception as error:  # a strange record must not fill the terminal with tracebacks
-                why = text(f"{type(error).__name__}: {error}", 400)
+                why = printable(f"{type(error).__name__}: {error}", 400)
                 self.send_error(HTTPStatus.SERVICE_UNAVAILABLE, "the page cannot be built", why)
                 return
             self.send_response(HTTPStatus.OK)

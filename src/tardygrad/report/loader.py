@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tardygrad.report.downsample import ClientBars, Sample, client_bars, sample
 from tardygrad.report.settings import flat, toml
-from tardygrad.runs.history import History, read_history, text
+from tardygrad.runs.history import History, printable, read_history
 from tardygrad.runs.record import Row, reading_record
 from tardygrad.tail.estimate import MIN_SAMPLES
 from tardygrad.tail.hill import hill, survival
@@ -60,7 +60,7 @@ class RunView:
     @cached_property
     def class_of(self) -> list[str]:
         """The class of each client, with a short name; the last of very many classes are merged."""
-        shown = [text(name, 40) for name in self.history.classes]
+        shown = [printable(name, 40) for name in self.history.classes]
         names = list(dict.fromkeys(shown))
         merged = names[CLASSES - 1 :] if len(names) > CLASSES else []
         return ["all others" if name in merged else name for name in shown]
@@ -75,8 +75,8 @@ class RunView:
             used = np.isin(rounds.clients, members)
             found[name] = ClassTotals(
                 clients=len(clients),
-                working=sum(client.busy for client in clients),
-                lost=sum(client.gone for client in clients),
+                working=sum(client.working_seconds for client in clients),
+                lost=sum(client.lost_seconds for client in clients),
                 losses=sum(client.losses for client in clients),
                 refused=sum((client.refused for client in clients), Counter()),
                 used=used,
@@ -102,7 +102,7 @@ class RunView:
         evaluations, step = sample(self.history.evaluations, POINTS)
         rows = []
         for evaluation in evaluations:
-            scores = {text(name, 40): finite(value) for name, value in evaluation.scores.items()}
+            scores = {printable(name, 40): finite(value) for name, value in evaluation.scores.items()}
             rows.append({**self._moment(evaluation.round), "scores": scores})
         return Sample(rows, step)
 

@@ -11,7 +11,7 @@ from tardygrad.report.blocks import Block, Code, Section, Table, with_suffix
 from tardygrad.report.comparison import baseline_of, comparison, target_of
 from tardygrad.report.groups import SeedGroup, grouped, score_names
 from tardygrad.report.loader import RunView, finite
-from tardygrad.runs.history import UNFINISHED, History, text
+from tardygrad.runs.history import UNFINISHED, History, printable
 from tardygrad.runs.run import plural
 
 DETAILED = 12  # runs of a comparison that are also shown one by one
@@ -57,7 +57,7 @@ def _details(groups: list[SeedGroup]) -> Iterator[Block]:
     for number, (group, run) in enumerate(runs[:DETAILED], 1):
         seed = f", seed {run.history.run['seed']}" if isinstance(run.history.run.get("seed"), int) else ""
         blocks = [block for section in _single(run, compared=True) for block in section.blocks]
-        title = f"{group.name}{seed}: {text(run.history.path, 120)}"
+        title = f"{group.name}{seed}: {printable(run.history.path, 120)}"
         yield Section(f"run-{number}", title, with_suffix(blocks, f"-{number}"))
     if len(runs) > DETAILED:
         yield f"Only the first {DETAILED} of {len(runs)} runs are shown here. Make a report of another run to see it."
@@ -113,15 +113,15 @@ def _facts(run: RunView) -> Iterator[tuple[str, str]]:
         yield "parameters", f"{history.parameters:,}"
     if isinstance(history.run.get("seed"), int):
         yield "seed", str(history.run["seed"])
-    yield "record", text(history.path, 300)
+    yield "record", printable(history.path, 300)
 
 
 def _status(history: History) -> str:
     if history.status == "stopped":
-        return f"stopped; continue with: tardygrad resume {shlex.quote(text(history.path, 1000))}"
+        return f"stopped; continue with: tardygrad resume {shlex.quote(printable(history.path, 1000))}"
     if history.ended:
         return history.status
-    return "running" if history.going else f"{UNFINISHED}: still running, or killed"
+    return "running" if history.is_running else f"{UNFINISHED}: still running, or killed"
 
 
 def _memory(history: History) -> str:
@@ -139,7 +139,7 @@ def _settings(run: RunView) -> Iterator[Block]:
         yield "This run was started from Python without a spec. Run the same program to repeat it."
         yield Code("Its settings:", run.toml)
     else:
-        yield Code("Repeat the run:", f"tardygrad run {shlex.quote(text(run.history.path, 1000))}")
+        yield Code("Repeat the run:", f"tardygrad run {shlex.quote(printable(run.history.path, 1000))}")
         yield Code("Its spec, with all defaults:", run.toml)
     if run.history.versions:
         yield Table(("package", "version"), list(run.history.versions.items()))

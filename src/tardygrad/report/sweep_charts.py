@@ -12,7 +12,7 @@ from tardygrad.report.blocks import Figure
 from tardygrad.report.figure import PANEL, WIDTH, figure, named_data
 from tardygrad.report.loader import finite
 from tardygrad.report.theme import BLUE, INK, method_colours, tips
-from tardygrad.runs.history import text
+from tardygrad.runs.history import printable
 from tardygrad.runs.record import Row
 from tardygrad.sweep import Sweep, Trial
 
@@ -43,11 +43,11 @@ def _heat_maps(sweep: Sweep, trials: list[Trial], sides: list[str]) -> Iterator[
     for trial in trials:
         values = {key: names[key][repr(trial.params.get(key))] for key in names}
         place = {
-            "row": values[others[0]] if len(others) == 2 else text(trial.group),
+            "row": values[others[0]] if len(others) == 2 else printable(trial.group),
             "column": values[others[-1]] if others else "",
             "others": ", ".join(f"{_bare(key)} {values[key]}" for key in others),
         }
-        state = {"status": text(trial.status), "mark": "" if trial.status == "finished" else "×"}
+        state = {"status": printable(trial.status), "mark": "" if trial.status == "finished" else "×"}
         rows.append({**_row(trial), **state, **place, "across": values[across], "up": values[up]})
     wide = len(names[across])
     room = max((WIDTH - 100) // (22 * wide), 1)  # heat maps that fit side by side
@@ -72,8 +72,8 @@ def _heat_maps(sweep: Sweep, trials: list[Trial], sides: list[str]) -> Iterator[
         facets = list(dict.fromkeys(row["others"] for row in own))
         shown = own if in_grid else [row for row in own if row["others"] in facets[:FACETS]]
         caption = (
-            f"The {text(sweep.goal)} of every setting, {text(across)} against {text(up)}. Brighter is better; × marks "
-            "trials that diverged, starved, failed or were pruned."
+            f"The {printable(sweep.goal)} of every setting, {printable(across)} against {printable(up)}. "
+            "Brighter is better; × marks trials that diverged, starved, failed or were pruned."
         )
         if len(shown) < len(own):
             caption += f" Only the first {FACETS} of {len(facets)} combinations of the other settings are drawn."
@@ -83,8 +83,8 @@ def _heat_maps(sweep: Sweep, trials: list[Trial], sides: list[str]) -> Iterator[
 
 def _heat_map(sweep: Sweep, across: str, up: str, names: dict[str, dict[str, str]]) -> Any:
     axis = alt.Axis(labelAngle=0, labelOverlap="greedy", labelSeparation=1, titlePadding=6, labelFontSize=11)
-    goal = text(sweep.goal)
-    sides, score = (("across:N", text(across)), ("up:N", text(up))), ("score:Q", goal, ".4~g")
+    goal = printable(sweep.goal)
+    sides, score = (("across:N", printable(across)), ("up:N", printable(up))), ("score:Q", goal, ".4~g")
     base: Any = alt.Chart().encode(
         x=alt.X("across:O", title=_bare(across), sort=list(names[across].values()), axis=axis),
         y=alt.Y("up:O", title=_bare(up), sort=list(names[up].values())[::-1], axis=axis),
@@ -106,7 +106,7 @@ def _slices(sweep: Sweep, trials: list[Trial], sides: list[str]) -> Iterator[Fig
     labels = list(dict.fromkeys(trial.group for trial in trials))
     methods = [label.partition(",")[0] for label in labels]
     scale = group_colours(labels, methods if len(set(methods)) == len(methods) else labels)
-    colour, goal, height = alt.Color("group:N", title=None, scale=scale), text(sweep.goal), 200
+    colour, goal, height = alt.Color("group:N", title=None, scale=scale), printable(sweep.goal), 200
     seen = [end for end in SHAPES if end in {row["end"] for row in unscored}]
     shape = alt.Shape("end:N", title=None, scale=alt.Scale(domain=seen, range=[SHAPES[end] for end in seen]))
     level = _axis_scale(_score_scale(sweep).type == "log", padding=14)
@@ -115,7 +115,7 @@ def _slices(sweep: Sweep, trials: list[Trial], sides: list[str]) -> Iterator[Fig
     charts = []
     for i, key in enumerate(sides):
         axis = alt.Axis(format="~g", labelOverlap="greedy", labelSeparation=6, grid=False, tickCount=6)
-        place, score = (f"at{i}:Q", text(key), ".5~g"), ("score:Q", goal, ".4~g")
+        place, score = (f"at{i}:Q", printable(key), ".5~g"), ("score:Q", goal, ".4~g")
         shown = {"color": colour, "tooltip": tips("trial:Q", "group:N", place, score, ("end:N", "status"))}
         x = alt.X(f"at{i}:Q", title=_bare(key), scale=_axis_scale(_is_log(sweep, key, trials), padding=8), axis=axis)
         layers = [named_data().mark_circle(size=42, opacity=0.75, aria=False).encode(x=x, y=y, **shown)]
@@ -133,12 +133,12 @@ def _parallel(sweep: Sweep, trials: list[Trial], sides: list[str]) -> Iterator[F
     """Parallel coordinates: a line per trial through its settings and its score, workable trials on top."""
     drawn = sorted(trials[:: math.ceil(len(trials) / LINES)], key=lambda trial: trial.workable is True)
     levels = {_bare(key): [_level(trial, key) for trial in drawn] for key in sides}
-    levels[text(sweep.goal)] = [finite(trial.value) for trial in drawn]
+    levels[printable(sweep.goal)] = [finite(trial.value) for trial in drawn]
     places = {key: _places(values) for key, values in levels.items()}
     rows = [
         {
             "trial": trial.number,
-            "group": text(trial.group),
+            "group": printable(trial.group),
             "key": key,
             "order": order,
             "at": at,
@@ -183,7 +183,7 @@ def _parallel(sweep: Sweep, trials: list[Trial], sides: list[str]) -> Iterator[F
 def group_colours(groups: list[str], labels: list[str] | None = None) -> alt.Scale:
     """The colours of groups: those of their methods, or of other labels."""
     known = labels or [group.partition(",")[0] for group in groups]
-    return method_colours(known, [text(group) for group in groups], INK)
+    return method_colours(known, [printable(group) for group in groups], INK)
 
 
 def short(value: Any) -> str:
@@ -191,11 +191,11 @@ def short(value: Any) -> str:
     number = finite(value)
     if isinstance(value, bool):
         return str(value).lower()
-    return text(value, 20) if number is None else f"{number:.3g}"
+    return printable(value, 20) if number is None else f"{number:.3g}"
 
 
 def _bare(key: str) -> str:
-    return text(key).removeprefix("method.")
+    return printable(key).removeprefix("method.")
 
 
 def _value(level: float | None) -> str:
@@ -207,7 +207,7 @@ def _done(sweep: Sweep) -> list[Trial]:
 
 
 def _row(trial: Trial) -> Row:
-    return {"trial": trial.number, "group": text(trial.group), "score": finite(trial.value)}
+    return {"trial": trial.number, "group": printable(trial.group), "score": finite(trial.value)}
 
 
 def _level(trial: Trial, key: str) -> float | None:
@@ -241,7 +241,7 @@ def _names(trials: list[Trial], key: str) -> dict[str, str]:
     levels = {repr(trial.params.get(key)): (_level(trial, key), short(trial.params.get(key))) for trial in trials}
     ordered = sorted(levels, key=lambda value: (levels[value][0] is None, levels[value][0] or 0.0))
     ambiguous = len({name for _, name in levels.values()}) < len(levels)
-    return {value: text(value, 40) if ambiguous else levels[value][1] for value in ordered}
+    return {value: printable(value, 40) if ambiguous else levels[value][1] for value in ordered}
 
 
 def _is_log(sweep: Sweep, key: str, trials: list[Trial]) -> bool:

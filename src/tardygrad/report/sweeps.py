@@ -12,7 +12,7 @@ from tardygrad.report.figure import WIDTH, figure, named_data, percent
 from tardygrad.report.loader import finite
 from tardygrad.report.sweep_charts import group_colours, short, sweep_charts
 from tardygrad.report.theme import INK, tips
-from tardygrad.runs.history import text
+from tardygrad.runs.history import printable
 from tardygrad.runs.record import Row
 from tardygrad.runs.run import plural
 from tardygrad.sweep import Sweep, groups, remark
@@ -42,12 +42,14 @@ def _progress(sweep: Sweep) -> str:
     pruned = f", {states.count('pruned')} of them pruned" if "pruned" in states else ""
     done = f"{states.count('finished') + states.count('pruned')} of {plural(sweep.total, 'trial')} are done{pruned}."
     warning = remark(sweep)
-    return f"{done} The best is chosen by {text(sweep.goal)}." + (f" Note: {text(warning, 300)}." if warning else "")
+    note = f" Note: {printable(warning, 300)}." if warning else ""
+    return f"{done} The best is chosen by {printable(sweep.goal)}.{note}"
 
 
 def _best(sweep: Sweep) -> Table:
     """The best trial of every group."""
-    goal = () if text(sweep.goal) in ("test accuracy", "test loss") else (text(sweep.goal),)  # they have columns anyway
+    has_column = sweep.goal in ("test accuracy", "test loss")
+    goal = () if has_column else (printable(sweep.goal),)
     found = groups(sweep)
     others = [name for name in ("pruned", "other") if any(getattr(group, name) for group in found)]
     heads = ("group", "trials", "diverged", *others, "workable", *goal, "test accuracy", "test loss", "time (s)")
@@ -56,14 +58,14 @@ def _best(sweep: Sweep) -> Table:
     for group in found:
         share = "–" if group.share is None else f"{group.workable} of {group.judged} ({group.share:.0%})"
         counts = (str(group.diverged), *(str(getattr(group, name)) for name in others))
-        own = (text(group.name), f"{group.done} of {group.trials}", *counts, share)
+        own = (printable(group.name), f"{group.done} of {group.trials}", *counts, share)
         best = group.best
         if best is None:
             none = "none" if sweep.best != "time" or target is None or not group.done else f"none reached {target:g}"
             rows.append((*own, *("–" for _ in goal), "–", "–", "–", none))
             continue
         scores = (_share(best.accuracy), _number(best.loss), _number(best.time))
-        settings = ", ".join(f"{text(key)}={short(value)}" for key, value in best.params.items())
+        settings = ", ".join(f"{printable(key)}={short(value)}" for key, value in best.params.items())
         rows.append((*own, *(_number(best.value) for _ in goal), *scores, settings))
     return Table((*heads, "settings"), rows)
 
@@ -81,21 +83,21 @@ def _top(sweep: Sweep) -> Iterator[Block]:
     rows = [
         (
             str(trial.number),
-            text(trial.group),
+            printable(trial.group),
             shown(trial.value),
             *([_number(trial.loss)] if with_loss else []),
             _number(trial.time),
-            text(" ".join(overrides(trial.params)), 400),
+            printable(" ".join(overrides(trial.params)), 400),
         )
         for trial in ranked
     ]
-    yield Table(("trial", "group", text(sweep.goal), *["test loss"] * with_loss, "time (s)", "settings"), rows)
+    yield Table(("trial", "group", printable(sweep.goal), *["test loss"] * with_loss, "time (s)", "settings"), rows)
     best = ranked[0]
     if run := command(sweep.config, best.params):
-        yield Code(f"Run trial {best.number} again, for all its rounds:", text(shlex.join(run), 2000))
+        yield Code(f"Run trial {best.number} again, for all its rounds:", printable(shlex.join(run), 2000))
     else:
         intro = f"To run trial {best.number} again, use the sweep's spec and overrides with `tardygrad run` and add:"
-        yield Code(intro, text(shlex.join(overrides(best.params)), 2000))
+        yield Code(intro, printable(shlex.join(overrides(best.params)), 2000))
 
 
 def _share(value: float | None) -> str:
@@ -111,7 +113,7 @@ def _workable(sweep: Sweep) -> Iterator[Figure]:
     if not found:
         return
     rows: list[Row] = [
-        {"group": text(group.name), "share": group.share, "count": f"{group.workable} of {group.judged}"}
+        {"group": printable(group.name), "share": group.share, "count": f"{group.workable} of {group.judged}"}
         for group in found
     ]
     base = named_data().encode(
@@ -133,6 +135,6 @@ def _criterion(sweep: Sweep) -> str:
     target, share = finite(sweep.config.get("target")), finite(sweep.config.get("workable"))
     if target is not None:
         return f"reached {target:g}"
-    score = text(sweep.config.get("score", "score"))
+    score = printable(sweep.config.get("score", "score"))
     way = "close enough" if share is None else f"at least {share:g} of the way"
     return f"its {score} came {way} from that of x_0 to the best of all"

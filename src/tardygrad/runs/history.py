@@ -57,17 +57,17 @@ class ClientHistory:
         return [(job.end - job.start) * (most / job.steps if job.steps else 1) for job in done]
 
     @property
-    def open(self) -> list[float]:
+    def unfinished_ages(self) -> list[float]:
         """Ages of the jobs that never came back."""
         return [job.end - job.start for job in self.jobs if not job.returned]
 
     @property
-    def busy(self) -> float:
+    def working_seconds(self) -> float:
         """Seconds with a job."""
         return sum(job.end - job.start for job in self.jobs)
 
     @property
-    def gone(self) -> float:
+    def lost_seconds(self) -> float:
         """Seconds lost."""
         return sum(end - start for start, end in self.away)
 
@@ -116,7 +116,7 @@ class History:
     parameters: int | None
     classes: tuple[str, ...]  # of every client
     status: str
-    going: bool  # a process holds the run's lock
+    is_running: bool  # a process holds the run's lock
     reason: str | None
     time: float
     seconds: float | None  # of computing
@@ -163,12 +163,12 @@ def read_history(path: Path) -> History:
     summary = read_json(path / "summary.json") if (path / "summary.json").exists() else {}
     with reading_record(path):
         classes = [
-            (str(name).encode("utf-8", "replace").decode(), whole(n)) for name, n in recorded.get("classes") or ()
+            (str(name).encode("utf-8", "replace").decode(), read_count(n)) for name, n in recorded.get("classes") or ()
         ]
-        spec = recorded.get("spec")
+        spec, versions = recorded.get("spec"), dict(recorded.get("versions") or {})
         if spec is not None and not all(isinstance(table, dict) for table in spec.values()):
             raise TypeError("a spec is made of tables")
-        clients = sum(number for _, number in classes) or whole((spec or {}).get("task", {}).get("clients") or 0)
+        clients = sum(number for _, number in classes) or read_count((spec or {}).get("task", {}).get("clients") or 0)
         reader = _Reader(clients or MAX_CLIENTS)
         if (path / "events.jsonl").exists():
             for event in read_events(path / "events.jsonl"):
@@ -177,20 +177,20 @@ def read_history(path: Path) -> History:
         clients = clients or 1 + max((*reader.clients, rounds.clients.max(initial=-1)), default=-1)
         if rounds.clients.max(initial=-1) >= clients or clients > MAX_CLIENTS:
             raise ValueError(f"client {rounds.clients.max(initial=-1)} of {clients}")
-        current = bool(summary) and whole(summary["rounds"]) >= len(rounds)  # otherwise it was resumed since
+        current = bool(summary) and read_count(summary["rounds"]) >= len(rounds)  # otherwise it was resumed since
         seconds = summary.get("seconds") if current else rounds.seconds[-1] if len(rounds) else None
         return History(
             path=path,
-            label=text(recorded.get("label") or str(recorded["method"]).partition(" (")[0], 40),
-            method=text(recorded["method"], 200),
+            label=printable(recorded.get("label") or str(recorded["method"]).partition(" (")[0], 40),
+            method=printable(recorded["method"], 200),
             spec=spec,
             run=dict(recorded.get("run") or {}),
-            versions={text(name): text(value) for name, value in dict(recorded.get("versions") or {}).items()},
-            parameters=None if recorded.get("parameters") is None else whole(recorded["parameters"]),
+            versions={printable(name): printable(value) for name, value in versions.items()},
+            parameters=None if recorded.get("parameters") is None else read_count(recorded["parameters"]),
             classes=tuple(name for name, number in classes for _ in range(number)) or ("clients",) * clients,
-            status=text(summary["status"]) if current else UNFINISHED,
-            going=not current and is_locked(path),
-            reason=text(summary["reason"], 400) if current and summary.get("reason") else None,
+            status=printable(summary["status"]) if current else UNFINISHED,
+            is_running=not current and is_locked(path),
+            reason=printable(summary["reason"], 400) if current and summary.get("reason") else None,
             time=reader.time,
             seconds=seconds,
             rounds=rounds,
@@ -212,20 +212,20 @@ def is_locked(path: Path) -> bool:
     return any(inode in line.split() and "FLOCK" in line for line in locks.splitlines())
 
 
-def text(value: Any, limit: int = 80) -> str:
+def printable(value: Any, limit: int = 80) -> str:
     """Text of a record, printable and shortened.
 
-    >>> text("one\\ntwo"), text("x" * 100, 5)
+    >>> printable("one\\ntwo"), printable("x" * 100, 5)
     ('one two', 'xxxx…')
     """
     clean = "".join(c if c.isprintable() else " " for c in str(value))
     return clean if len(clean) <= limit else clean[: limit - 1] + "…"
 
 
-def whole(value: Any) -> int:
+def read_count(value: Any) -> int:
     """A count of a record; raises `ValueError` for anything else."""
     if not isinstance(value, int) or not 0 <= value < 2**53:
-        raise ValueError(f"{text(repr(value))} is not a count")
+        raise ValueError(f"{printable(repr(value))} is not a count")
     return value
 
 
@@ -234,7 +234,7 @@ def _number(value: Any) -> float:
     if value is None:
         return math.nan
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{text(repr(value))} is not a number")
+        raise TypeError(f"{printable(repr(value))} is not a number")
     if abs(value) > LARGEST:
         raise ValueError(f"{value:.3g} is too large")
     return float(value)
@@ -257,14 +257,14 @@ class _Reader:
     def add(self, event: RunEvent) -> None:
         """Add the next event."""
         if isinstance(event, events.Unknown):
-            self.unknown[text(event.event)] += 1
+            self.unknown[printable(event.event)] += 1
             return
         self.time = _number(event.time)
         if not 0 <= self.time <= LONGEST:
             raise ValueError(f"a time of {self.time:.3g} s")
         match event:
             case events.Dispatch() | Arrival() | events.Refusal() | events.ClientLost() | events.Join():
-                if (client := whole(event.client)) >= self.most:
+                if (client := read_count(event.client)) >= self.most:
                     raise ValueError(f"client {client} of {self.most}")
                 self._add_message(client, event)
             case events.Advance():
@@ -273,21 +273,21 @@ class _Reader:
                 self.evaluations.append(event)
             case Tail():
                 completed = len(self._columns["time"])
-                self.tails.append(event._replace(round=whole(completed if event.round is None else event.round)))
+                self.tails.append(event._replace(round=read_count(completed if event.round is None else event.round)))
 
     def _add_message(self, client: int, event: ClientEvent) -> None:
         own = self.clients[client]
         match event:
             case events.Dispatch():
-                self._out[client] = (whole(event.serial), self.time)
+                self._out[client] = (read_count(event.serial), self.time)
             case Arrival() | events.Refusal():
-                steps = whole(event.steps) if isinstance(event, Arrival) else 0
+                steps = read_count(event.steps) if isinstance(event, Arrival) else 0
                 if self._out.get(client, (None,))[0] == event.serial:  # otherwise an earlier job's update, sent twice
                     self._end_job(client, steps, returned=True)
                 if isinstance(event, Arrival):
                     own.taken, own.steps = own.taken + 1, own.steps + steps
                 else:
-                    own.refused[text(event.reason)] += 1
+                    own.refused[printable(event.reason)] += 1
             case events.ClientLost():
                 self._end_job(client)
                 self._lost.setdefault(client, self.time)
@@ -314,7 +314,7 @@ class _Reader:
         event = event._replace(weights=event.weights or [None] * size)
         for name, column in self._columns.items():
             values = getattr(event, name) if name in PER_UPDATE else (getattr(event, name),)
-            column.extend(map(whole, values) if name in COUNTS else map(_number, values))
+            column.extend(map(read_count, values) if name in COUNTS else map(_number, values))
 
     def finish(self) -> Rounds:
         """End what is under way, once the last event has been added, and return all rounds."""
@@ -333,6 +333,6 @@ class _Reader:
             if ((arrays[name] < 0) | (arrays[name] > 1)).any():
                 raise ValueError(f"a share in {name} that is not between 0 and 1")
         for evaluation in self.evaluations:
-            if not 1 <= whole(evaluation.round) <= rounds:
+            if not 1 <= read_count(evaluation.round) <= rounds:
                 raise ValueError(f"scores of round {evaluation.round} in {rounds} rounds")
         return found

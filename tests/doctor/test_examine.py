@@ -484,7 +484,7 @@ def test_records_that_were_killed_or_are_of_other_versions_are_read(tmp_path: Pa
 def test_events_of_unknown_kinds_are_noted(tmp_path: Path) -> None:
     path = made_up(tmp_path / "run")
     with (path / "events.jsonl").open("a") as file:
-        file.write('{"event":"merge","when":3}\n')
+        file.write('{"event":"merge","time":3}\n')
     (found,) = [finding for finding in examine(path).findings if finding.cause == "events"]
     assert found.says == "ignored 1 event of a kind that this version does not know: 'merge'."
     assert found.advice == "use the version of tardygrad that wrote the record"

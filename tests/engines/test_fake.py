@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import deque
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -219,6 +220,29 @@ def test_a_clock_that_is_none_or_goes_back_is_refused(times: list[Any], text: st
         list(tg.drive(server, pool, 5))
 
 
+@pytest.mark.parametrize("client", [99, -1, "0", None, True, "job"])
+@pytest.mark.parametrize("kind", [tg.Lost, tg.Joined])
+def test_a_lost_or_joined_client_must_exist(kind: Any, client: Any) -> None:
+    class Losing(BarePool):
+        def next(self) -> Message | None:
+            return kind(self.jobs[0] if client == "job" else client)
+
+    text = rf"{kind.__name__} must have the number of a client, 0 to {CLIENTS - 1}, got .*\(job\.client\)"
+    with pytest.raises(tg.Invalid, match=text):
+        tg.train(METHOD, task(), Losing(task(), METHOD), rounds=2)
+
+
+def test_a_resumed_run_knows_where_it_stands(tmp_path: Path) -> None:
+    fleet = tg.Fleet.paper(clients=CLIENTS)
+    run = tg.simulate(METHOD, task(), fleet, rounds=6, evaluate_every=0, out=tmp_path / "run")
+    assert repr(run) == f"Run({METHOD}: finished, round 6 of 6)"
+    again = tg.resume(tmp_path / "run", METHOD, task(), tg.SimPool(task(), METHOD, fleet))
+    longer = tg.resume(tmp_path / "run", METHOD, task(), tg.SimPool(task(), METHOD, fleet), rounds=9)
+    assert (again.status, longer.status) == ("finished", "stopped")
+    with pytest.raises(tg.Invalid, match=r"`rounds` must be at least the rounds already made \(6\), got 3\."):
+        tg.resume(tmp_path / "run", METHOD, task(), tg.SimPool(task(), METHOD, fleet), rounds=3)
+
+
 def test_swapped_and_missing_arguments_are_named() -> None:
     here, fleet = task(), tg.Fleet.paper(clients=CLIENTS)
     server = tg.serve(METHOD, here.init(0), clients=CLIENTS, seed=0)
@@ -229,7 +253,14 @@ def test_swapped_and_missing_arguments_are_named() -> None:
         (lambda: tg.SimPool(here, METHOD, METHOD), "a fleet must be a tardygrad.Fleet, got Method"),
         (lambda: tg.serve(here, here.init(0), clients=CLIENTS, seed=0), order),
         (lambda: tg.Server(here, here.init(0), clients=CLIENTS, seed=0), order),
-        (lambda: tg.train(METHOD, here, tg.ThreadPool(METHOD, here), rounds=2), "a method must be"),
+        (lambda: tg.ThreadPool(METHOD, here), order),
+        (lambda: tg.SimPool(type(here), METHOD, fleet), r"got the class Quadratic\. Call it: Quadratic\(\.\.\.\)\."),
+        (
+            lambda: tg.SimPool(torch.nn.Linear(1, 1), METHOD, fleet),
+            "got Linear without clients, init, .* Use",
+        ),
+        (lambda: tg.train(METHOD, here, fleet, rounds=2), "Use tardygrad.simulate, or a SimPool of it"),
+        (lambda: replace(METHOD, inner=torch.sin), "`inner` must be a tardygrad.Transform, got "),
         (lambda: list(tg.drive(server, None)), "a pool must be an instance of a subclass of tg.Pool"),
         (lambda: list(tg.drive(BarePool(here, METHOD), server)), r"`drive` needs a server, .* got BarePool\."),
         (
@@ -237,7 +268,7 @@ def test_swapped_and_missing_arguments_are_named() -> None:
             "resume has no argument `round`. Did",
         ),
         (lambda: tg.serve(METHOD, here.init(0), client=3, seed=0), "serve has no argument `client`. Did you mean"),
-        (lambda: tg.replay("runs/mine"), "`replay` needs a Run, got 'runs/mine'. For a recorded run use `tardygrad"),
+        (lambda: tg.replay("runs/mine"), "`replay` needs a Run, got 'runs/mine'. Pass the run that `resume` returns"),
     ]
     for call, text in calls:
         with pytest.raises(tg.Invalid, match=text):

@@ -75,7 +75,8 @@ def test_a_run_stopped_within_a_round_goes_on_with_the_same_estimates(
     whole = tg.simulate(method(), task(), FLEET, rounds=12, tail_every=3, out=tmp_path / "whole")
     pool = tg.SimPool(task(), method(), FLEET)
     run = tg.begin(method(), task(), pool, rounds=12, tail_every=3, out=tmp_path / "cut")
-    monkeypatch.setattr(run, "_note", lambda event, note=run._note: (note(event), halt(run)))
+    sample = run._sample_tail
+    monkeypatch.setattr(run, "_sample_tail", lambda turn: (sample(turn), halt(run)))
     for _ in run.go():
         pass
     assert run.server.round == 5

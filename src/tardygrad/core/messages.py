@@ -103,13 +103,13 @@ class Update(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """A client is lost, and its job with it."""
+    """A client is lost, and its job with it; it gets no job until it has joined again."""
 
     client: int
 
 
 class Joined(NamedTuple):
-    """A lost client has returned."""
+    """A lost client has returned, and can get jobs again; no effect on a client that is not lost."""
 
     client: int
 

@@ -122,6 +122,9 @@ class Method:
 
     def __post_init__(self) -> None:
         check_integer("buffer", self.buffer)
+        for name in ("inner", "outer"):
+            if not isinstance(getattr(self, name), Transform):
+                raise Invalid(f"`{name}` must be a tardygrad.Transform, got {getattr(self, name)!r}.")
         if (self.local_steps is None) == (self.local_epochs is None):
             given = f"local_steps={self.local_steps}, local_epochs={self.local_epochs}"
             raise Invalid(f"set exactly one of `local_steps` and `local_epochs`, got {given}.")

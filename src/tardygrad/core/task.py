@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from tardygrad.core.messages import Job, ModuleBuffers, Update, Vector
+from tardygrad.errors import Invalid
 
 
 class Task(Protocol):
@@ -35,6 +36,18 @@ class Task(Protocol):
     def evaluate(self, x: Vector, module_buffers: ModuleBuffers | None) -> dict[str, float]:
         """Named scores on the test set; `loss` is one of them."""
 
+
+def check_task(task: object) -> None:
+    """Raise `Invalid` unless an argument has what a task has."""
+    rule = "a task must have " + ", ".join(MEMBERS)
+    if isinstance(task, type):
+        raise Invalid(f"{rule}, got the class {task.__name__}. Call it: {task.__name__}(...).")
+    if missing := [name for name in MEMBERS if not hasattr(task, name)]:
+        fix = "Use tardygrad.TorchTask for a module, and check the order of the arguments."
+        raise Invalid(f"{rule}, got {type(task).__name__} without {', '.join(missing)}. {fix}")
+
+
+MEMBERS = ("clients", "parameters", "init", "init_module_buffers", "batches", "gradient", "evaluate")
 
 GradientRequest = tuple[Vector, Any, ModuleBuffers | None]
 """x_{i,k−1}, ξ_{i,k}, and the model's buffers: the arguments of `Task.gradient`."""

@@ -11,7 +11,7 @@ import torch
 from tardygrad import streams
 from tardygrad.core.messages import Job, Joined, Lost, Update, as_vector
 from tardygrad.core.method import Method, check_method
-from tardygrad.core.task import Task
+from tardygrad.core.task import Task, check_task
 from tardygrad.errors import Invalid, is_number
 from tardygrad.fleet import Available, Fleet, Slow
 
@@ -95,6 +95,7 @@ def corrupt(update: Update) -> Update:
 def round_trips(task: Task, method: Method, fleet: Fleet) -> RoundTrips:
     """The round trips of a method's jobs; raises `Invalid` if task and fleet differ in their number of clients."""
     check_method(method)
+    check_task(task)
     if not isinstance(fleet, Fleet):
         raise Invalid(
             f"a fleet must be a tardygrad.Fleet, got {type(fleet).__name__}. Check the order of the arguments."

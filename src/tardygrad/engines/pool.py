@@ -126,13 +126,14 @@ class Pool(ABC):
         self.close()
 
 
-def features_of(pool: Pool) -> Features:
+def features_of(pool: Any) -> Features:
     """The features of a pool; raises `Invalid` if the object declares none."""
     rule = "a pool must be an instance of a subclass of tg.Pool, whose `features` are a tg.Features"
     try:
         features = pool.features
     except AttributeError as error:
-        raise Invalid(f"{rule}, got {type(pool).__name__}: {error}.") from error
+        fix = " Use tardygrad.simulate, or a SimPool of it." if type(pool) is Fleet else ""
+        raise Invalid(f"{rule}, got {type(pool).__name__}: {error}.{fix}") from error
     if not isinstance(features, Features):
         raise Invalid(f"{rule}, got {pool!r} with features {features!r}.")
     return features

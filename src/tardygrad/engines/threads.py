@@ -9,8 +9,8 @@ from queue import SimpleQueue
 
 from tardygrad.core import kernels
 from tardygrad.core.messages import Job, Message, Update
-from tardygrad.core.method import Method
-from tardygrad.core.task import Task
+from tardygrad.core.method import Method, check_method
+from tardygrad.core.task import Task, check_task
 from tardygrad.engines.pool import Features, Pending, Pool, perform
 from tardygrad.errors import Interrupted, check_integer, checked_call
 
@@ -25,6 +25,8 @@ class ThreadPool(Pool):
     @checked_call
     def __init__(self, task: Task, method: Method, *, workers: int = 2) -> None:
         check_integer("workers", workers)
+        check_method(method)
+        check_task(task)
         self.task, self.method, self.workers = task, method, workers
         self.jobs: dict[tuple[int, int], Job] = {}
         self._executor = ThreadPoolExecutor(workers, thread_name_prefix="tardygrad")

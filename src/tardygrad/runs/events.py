@@ -228,7 +228,7 @@ def _evaluation(row: Row) -> Evaluation:
 
 
 def _unknown(row: Row) -> Unknown:
-    return Unknown(row.get("time", math.nan), row["event"])
+    return Unknown(row["time"], row["event"])
 
 
 _READERS = {name: _reader(kind) for name, kind in KINDS.items()} | {"evaluation": _evaluation}

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from tardygrad.core.hierarchy import ServerLike, serve
-from tardygrad.core.messages import Advanced, Happened, Job, Message, Refused, Taken
+from tardygrad.core.messages import Advanced, Happened, Job, Joined, Lost, Message, Refused, Taken
 from tardygrad.core.method import Method
 from tardygrad.engines.pool import Pool, features_of
 from tardygrad.engines.sim.pool import SimPool
@@ -52,6 +52,8 @@ def drive(server: ServerLike, pool: Pool, rounds: int | None = None) -> Iterator
             why = "the engine has no more messages" if server.roster.jobs else "no job is in flight"
             raise Starved(_starved(server, why))
         now = _time(pool, now)
+        if isinstance(message, Lost | Joined):
+            _check_client(message, server.clients)
         happened, jobs = server.receive(message, now)
         for job in jobs:
             pool.submit(job)
@@ -91,6 +93,15 @@ def _time(pool: Pool, before: float) -> float:
         return float(now)
     fix = "Make it a property." if callable(now) else "Return the seconds since the run began."
     raise Invalid(f"`now` of a pool must be a finite number that never decreases, got {now!r} after {before:g}. {fix}")
+
+
+def _check_client(message: Lost | Joined, clients: int) -> None:
+    """Raise `Invalid` unless a message names one of the clients."""
+    if type(message.client) is not int or not 0 <= message.client < clients:
+        name = type(message).__name__
+        got = type(message.client).__name__ if isinstance(message.client, tuple) else repr(message.client)
+        rule = f"{name} must have the number of a client, 0 to {clients - 1}"
+        raise Invalid(f"{rule}, got {got}. Use {name}(job.client).")
 
 
 def _check_finite(server: ServerLike) -> None:

@@ -100,6 +100,9 @@ class Run:
         self._began = 0.0  # when `go` was called
         self._saver = None if features.virtual_clock else checkpoint.Saver()  # writes while the workers go on
 
+    def __repr__(self) -> str:
+        return f"Run({self.server.method}: {self.status}, round {self.server.round} of {self.settings['rounds']})"
+
     @property
     def x(self) -> Vector:
         """The global model."""
@@ -332,6 +335,9 @@ def resume(path: str | Path, method: Method, task: Task, pool: Pool, *, rounds: 
                 f"a run that diverged cannot be resumed: the model in {str(where)!r} is not finite {after}. "
                 "Start a new run with a smaller lr, or clip."
             )
+        if (done := run.server.round) > settings["rounds"]:
+            raise Invalid(f"`rounds` must be at least the rounds already made ({done}), got {settings['rounds']}.")
+        run.status = "finished" if done == settings["rounds"] else "stopped"
         engine.restore(pending)
         run.tail.collected = saved.part("tail")
         run.scores.restore(saved.part("rows"), saved.part("unscored"))
@@ -346,7 +352,7 @@ def resume(path: str | Path, method: Method, task: Task, pool: Pool, *, rounds: 
 def replay(run: Run) -> Run:
     """Recompute a run from its order of arrivals: gives the same bits, whatever engine it ran on."""
     if not isinstance(run, Run):
-        fix = "For a recorded run use `tardygrad replay` on the command line, or pass what `resume` returns."
+        fix = "Pass the run that `resume` returns; for a record made from a spec there is also `tardygrad replay`."
         raise Invalid(f"`replay` needs a Run, got {run!r}. {fix}")
     server = run.server
     pool = ScriptedPool(run.script, run.task, server.method, wire=run.pool.features.wire)

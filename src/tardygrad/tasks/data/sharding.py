@@ -40,7 +40,12 @@ class Shards:
 
     def __post_init__(self) -> None:
         count = len(tensors(self.data)[-1])
+        if not self.rows:
+            raise Invalid("a split must have the rows of at least one client, got none.")
         for client, rows in enumerate(self.rows):
+            if not isinstance(rows, Tensor):
+                got = f"{type(rows).__name__} (client {client})"
+                raise Invalid(f"rows must be flat int64 tensors, got {got}. Use torch.as_tensor(rows).")
             if rows.numel() == 0:
                 got = f"none for client {client} ({count} rows, {self.clients} clients)"
                 raise Invalid(f"every client needs at least one row, got {got}. Use fewer clients or a milder split.")

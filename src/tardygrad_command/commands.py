@@ -47,7 +47,7 @@ class Demo(NamedTuple):
     The clients' timing is simulated; their gradients, and so the accuracies, are real.
     """
 
-    out: str | None = option(None, "Where to record; the default is runs/demo-NUMBER.", "DIR")
+    out: str | None = option(None, "Where to record; the default is runs/demo-NUMBER.", "DIR", "--out", "-o")
     rounds: int = option(280, "Rounds of each method.", min=1)
     json: bool = JSON
 
@@ -63,7 +63,7 @@ class Run(NamedTuple):
 
     source: str = SPEC
     overrides: list[str] = OVERRIDES
-    out: str | None = option(None, "Where to record the run; the default is runs/SPEC-NUMBER.", "DIR")
+    out: str | None = option(None, "Where to record the run; the default is runs/SPEC-NUMBER.", "DIR", "--out", "-o")
     max_memory: str | None = MAX_MEMORY
     json: bool = JSON
 
@@ -135,7 +135,7 @@ class Sweep(NamedTuple):
         "SHARE",
     )
     jobs: int = option(1, "Processes; 0 is one per core.", min=0)
-    out: str | None = option(None, "Where to record; the default is runs/SPEC-sweep-NUMBER.", "DIR")
+    out: str | None = option(None, "Where to record; the default is runs/SPEC-sweep-NUMBER.", "DIR", "--out", "-o")
     json: bool = JSON
 
 
@@ -193,7 +193,7 @@ class Export(NamedTuple):
     folders: list[str] = RUNS
     csv: bool = flag("--csv", "Write CSV, the default.")
     parquet: bool = flag("--parquet", "Write Parquet.")
-    out: str | None = option(None, "Where to write; the default for a single run is RUN/export.", "DIR")
+    out: str | None = option(None, "Where to write; the default for a single run is RUN/export.", "DIR", "--out", "-o")
     force: bool = flag("--force", "Overwrite the files of an earlier export.")
     json: bool = JSON
 

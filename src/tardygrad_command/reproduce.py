@@ -28,7 +28,7 @@ class Clock(NamedTuple):
 class Timeline(NamedTuple):
     """Draw the paper's Figure 1: who works when, server- and client-centric, with N = 3, M = 2 and K = 3."""
 
-    out: str = option("timeline.svg", "The picture, as SVG.", "FILE")
+    out: str = option("timeline.svg", "The picture, as SVG.", "FILE", "--out", "-o")
     page: str | None = PAGE
     json: bool = JSON
 
@@ -42,7 +42,7 @@ class Claims(NamedTuple):
 
     fast: bool = flag("--fast", "Fewer seeds, methods and fleets: minutes, not hours.")
     only: list[int] | None = option(None, "Run only this claim; repeatable.", "NUMBER")
-    out: str = option("runs/claims", "Where finished runs are stored.", "DIR")
+    out: str = option("runs/claims", "Where finished runs are stored.", "DIR", "--out", "-o")
     page: str | None = PAGE
     jobs: int = JOBS
     read: bool = flag("--read", "Do not run anything; judge the stored runs.")
@@ -58,7 +58,7 @@ class Tables(NamedTuple):
 
     only: list[str] | None = option(None, "Run only this experiment; repeatable.", "NAME")
     data: str | None = option(None, "Folder that contains cifar10/, glue/ and tinyvit5m_mobilesam/.", "DIR")
-    out: str = option("runs/tables", "Where finished runs are stored.", "DIR")
+    out: str = option("runs/tables", "Where finished runs are stored.", "DIR", "--out", "-o")
     page: str | None = option(None, "Where the tables go; the default is results.md in --out.", "FILE")
     seeds: int = option(1, "Runs of each cell's best setting.", min=1)
     workers: int = option(1, "Processes per run; 0 is one per core.", min=0)
@@ -77,7 +77,7 @@ class Baselines(NamedTuple):
     trials: int = option(20, "Settings to try for each method on each fleet.", min=1)
     seeds: int = option(3, "Runs of each method's best setting.", min=1)
     data: str | None = option(None, "Folder that contains fashion/, if no system package provides it.", "DIR")
-    out: str = option("runs/baselines", "Where trials and finished runs are stored.", "DIR")
+    out: str = option("runs/baselines", "Where trials and finished runs are stored.", "DIR", "--out", "-o")
     page: str | None = PAGE
     jobs: int = JOBS
     read: bool = READ

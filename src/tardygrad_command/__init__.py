@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import sys
 import threading
@@ -59,10 +60,10 @@ def quiet_interrupt() -> Iterator[None]:
 
 
 def _usage(error: click.ClickException, argv: list[str]) -> str:
-    """A usage error in one line; a setting written as an option gets the override that sets it."""
+    """A usage error in one line; a setting written as an option gets the override that sets it, and the reverse."""
     import click
 
-    from tardygrad_command.settings import as_override
+    from tardygrad_command.settings import as_option, as_override
 
     context = error.ctx if isinstance(error, click.UsageError) else None
     if isinstance(error, click.NoSuchOption) and context:
@@ -70,8 +71,14 @@ def _usage(error: click.ClickException, argv: list[str]) -> str:
         if fix:
             return f"`{error.option_name}` is not an option; set it as {fix}."
     path = context.command_path if context else "tardygrad"
-    first, hint, rest = error.format_message().partition(" Did you mean")  # typer and click each add one
-    return f"{first}{hint}{rest.partition(hint)[0] if hint else ''} See {path} --help."
+    first, *hints = re.split(r" \(?Did you mean", error.format_message())  # typer and click each add one
+    if argv[:1] in (["help"], ["version"]):
+        hints = [f" '--{argv[0]}'?"]
+    elif context and "unexpected extra argument" in first:
+        fix = as_option(argv, [name for parameter in context.command.params for name in parameter.opts])
+        first, hints = f"{first}.", [f" '{fix}'?"] if fix else []
+    hint = " Did you mean" + hints[0].rstrip(")") if hints else ""
+    return f"{first}{hint} See {path} --help."
 
 
 def _fail(reason: str, code: int, argv: list[str]) -> NoReturn:

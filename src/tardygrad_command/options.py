@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 from collections.abc import Callable
 from typing import Any, TypeVar, get_type_hints
 
@@ -30,7 +31,6 @@ def argument(metavar: str) -> Any:
 
 
 SPEC, RUN, RUNS = argument("SPEC"), argument("RUN"), argument("RUN...")
-OVERRIDES = typer.Argument([], metavar="[TABLE.KEY=VALUE]...", show_default=False)
 MAX_MEMORY = option(None, "Do not start if the run's vectors need more than this, e.g. 8GB.", "SIZE")
 JSON = flag("--json", "Print the result as JSON.")
 
@@ -41,6 +41,18 @@ class Failure(Exception):
     def __init__(self, reason: str, code: int) -> None:
         super().__init__(reason)
         self.code = code
+
+
+def _without_spaces(overrides: list[str]) -> list[str]:
+    """Raise `Failure` for `method.buffer = 3`, which the shell splits into several words."""
+    if found := re.search("([^\0=]+)(?:\0=\0?|=\0)([^\0=]+)(?:\0|$)", "\0".join(overrides)):
+        key, value = found.groups()
+        written = found[0].strip("\0").replace("\0", " ")
+        raise Failure(f"an override must be one word, got {written!r}. Write {key}={value}, without spaces.", 2)
+    return overrides
+
+
+OVERRIDES = typer.Argument([], metavar="[TABLE.KEY=VALUE]...", show_default=False, callback=_without_spaces)
 
 
 def command(app: typer.Typer, module: str) -> Callable[[type[Options]], type[Options]]:

@@ -1,8 +1,9 @@
-"""Settings of a spec that were written as options: `--rounds 100` instead of `run.rounds=100`."""
+"""Settings of a spec that were written as options, `--rounds 100` instead of `run.rounds=100`, or the reverse."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from itertools import pairwise
 from pathlib import Path
 
@@ -24,3 +25,17 @@ def as_override(option: str, argv: list[str], command: str) -> str:
     known = json.loads(Path(__file__).with_name("spec_keys.json").read_text("utf-8"))  # written by `make tables`
     tables = [home for home, keys in known.items() if name in keys and table in ("", home)]
     return " or ".join(f"`{home}.{name}={value}`" for home in tables)
+
+
+def as_option(argv: list[str], options: Collection[str]) -> str:
+    """The option that an override stands for in a command that takes no overrides, or an empty string.
+
+    >>> as_option(["demo", "run.rounds=20"], ["--out", "--rounds"])
+    '--rounds 20'
+    """
+    for word in argv:
+        key, _, value = word.partition("=")
+        option = f"--{key.rpartition('.')[2].replace('_', '-')}"
+        if value and not key.startswith("-") and option in options:
+            return f"{option} {value}"
+    return ""

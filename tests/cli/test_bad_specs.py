@@ -12,12 +12,12 @@ from tests.cli.conftest import SMALL, Command, Result
 GROUPS = "fleet={kind='groups', groups=[{name='a', clients=8, runtime=%s}]}"
 
 OVERRIDES = {
-    "no equals sign": ("method.lr", "must be table.key=value, got 'method.lr'"),
+    "no equals sign": ("method.lr", "must be table.key=value, got 'method.lr'. Write method.lr=VALUE."),
     "no table": ("lr=0.1", "must be table.key=value"),
     "rounds without a table": ("rounds=100", "must be table.key=value, got 'rounds=100'. Write run.rounds=100."),
     "a key of two tables": ("seed=3", "Write run.seed=3 or task.seed=3."),
-    "Ray's key": ("engine.server_shards=2", "It belongs to 'ray': add engine.kind=ray. To remove it, append engine."),
-    "another kind's key": ("method.kind=sgdclip", "`clip` if its kind is 'sgdclip'. To remove it, append method.clip="),
+    "Ray's key": ("engine.server_shards=2", "It belongs to 'ray': add engine.kind=ray. To remove it, delete"),
+    "another kind's key": ("method.kind=sgdclip", "To remove it, delete its line or append method.clip="),
     "an empty key": ("method.=1", "must be table.key=value"),
     "an unknown table": ("metod.lr=1", "got `metod`. Did you mean 'method'?"),
     "an unknown key": ("method.bufer=2", "[method] has no key `bufer`. Did you mean 'buffer'?"),
@@ -45,6 +45,11 @@ OVERRIDES = {
     "a number for yes or no": ("method.downplay=1", "`method.downplay` must be true or false, got 1."),
     "a date for a number": ("method.lr=2020-01-01", "`method.lr` must be a number"),
     "a number for a table": ("task.noise=3", "`task.noise` must be a table, got 3."),
+    "a noise without kind": ("task.noise=student", "must be a table, got 'student'. Write task.noise.kind=student."),
+    "a misspelt weight": (
+        "method={kind='fedasync', local_lr=0.1, lr=1, local_steps=3, weight='hing'}",
+        "kind is one of polynomial, hinge, threshold, root, got 'hing'. Did you mean 'hinge'?",
+    ),
     "a misspelt mode": ("method.mode=clint", "one of sync, server, client, got 'clint'. Did you mean 'client'?"),
     "an asynchronous mode": ("method.mode=async", "got 'async'. Use 'server' or 'client'."),
     "M > N": ("method.buffer=9", "between 1 and the number of clients (8), got 9"),
@@ -161,7 +166,25 @@ def test_a_spec_without_permission_is_answered_in_one_line(tardygrad: Command, m
 def test_usage_errors_look_the_same(tardygrad: Command) -> None:
     _refused(tardygrad("run"), "Missing argument 'SPEC'")
     _refused(tardygrad("run", "small.toml", "--ouch"), "--ouch")
-    _refused(tardygrad("rum"), "No such command 'rum'")
+    _refused(tardygrad("rum"), "No such command 'rum'. Did you mean 'run', 'resume'? See tardygrad --help.\n")
+    _refused(tardygrad("run", "--ou"), "No such option '--ou'. Did you mean one of: '--json', '--out'? See")
+    _refused(tardygrad("help"), "No such command 'help'. Did you mean '--help'? See tardygrad --help.\n")
+    _refused(tardygrad("version"), "No such command 'version'. Did you mean '--version'?")
+    _refused(tardygrad("demo", "run.rounds=20"), "argument (run.rounds=20). Did you mean '--rounds 20'? See")
+    _refused(tardygrad("demo", "method.lr=20"), "argument (method.lr=20). See tardygrad demo --help.")
+
+
+@pytest.mark.parametrize("given", [["method.buffer", "=", "3"], ["method.buffer=", "3"], ["method.buffer", "=3"]])
+def test_an_override_with_spaces_is_answered_with_the_one_without(given: list[str], tardygrad: Command) -> None:
+    fragment = f"must be one word, got {' '.join(given)!r}. Write method.buffer=3, without spaces."
+    for verb in ("run", "resume", "plan"):
+        _refused(tardygrad(verb, "small.toml", "run.seed=1", *given, "run.rounds=3"), fragment)
+
+
+def test_a_spec_in_place_of_a_run_is_answered_with_the_command_that_starts_one(tardygrad: Command) -> None:
+    for verb in ("resume", "replay", "doctor", "export"):
+        fragment = "got the file 'small.toml'. If it is a spec, first start a run: tardygrad run small.toml"
+        _refused(tardygrad(verb, "small.toml"), fragment)
 
 
 @pytest.mark.parametrize("given", [["--rounds", "100"], ["--rounds=100"], ["--run.rounds", "100"]])

@@ -102,12 +102,15 @@ def test_a_recorded_run_is_a_spec(source: str, tardygrad: Command) -> None:
 
 
 def test_a_run_begun_in_python_is_no_spec(tardygrad: Command) -> None:
-    tardygrad("run", "small.toml", "--out", "here")
+    tardygrad("run", "small.toml", "-o", "here")
     recorded = json.loads(Path("here/spec.json").read_text())
     Path("here/spec.json").write_text(json.dumps(recorded | {"spec": None}))
-    code, _, err = tardygrad("run", "here")
-    assert (code, err.count("\n")) == (2, 1)
-    assert "only a run with a spec can be repeated, got 'here', which was started in Python." in err
+    Path("there").mkdir()
+    Path("here").rename("there/whole")
+    for verb in ("run", "tail", "plan"):
+        code, _, err = tardygrad(verb, "there/whole")
+        assert (code, err.count("\n")) == (2, 1)
+        assert "got 'there/whole', which was started in Python. Use it from Python, or write its settings" in err
 
 
 def test_one_round_is_not_called_rounds(tardygrad: Command) -> None:
@@ -176,7 +179,6 @@ def test_resuming_a_finished_run_changes_nothing(tardygrad: Command) -> None:
         (["here", "run.rounds=x"], "`run.rounds` must be a whole number, got 'x'."),
         (["here", "method.lr=5"], "resuming a run may only change run.rounds or run.track, got 'method.lr=5'."),
         (["nowhere"], "there is no run directory 'nowhere'."),
-        (["small.toml"], "holds no run"),
     ],
 )
 def test_what_cannot_be_resumed_is_one_line(argv: list[str], fragment: str, tardygrad: Command) -> None:

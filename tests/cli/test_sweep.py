@@ -193,6 +193,16 @@ def test_text_from_a_sweep_is_no_markup(tardygrad: Command) -> None:
     ("more", "words"),
     [
         (["--over", "method.lr=[]"], "`method.lr` needs one or more different values, got []."),
+        (
+            ["method.lr=[0.1,0.2]"],
+            "`method.lr` must be a number or a schedule such as {value = 0.1, exponent = -0.5}, got [0.1, 0.2]. "
+            "To sweep it: --over 'method.lr=[0.1,0.2]'\n",
+        ),
+        (
+            ["--over", "lr=[0.1]"],
+            "--over must be TABLE.KEY=[VALUES] or, with random or tpe, TABLE.KEY={low=A, high=B, log=true}; "
+            "got 'lr=[0.1]'. Write method.lr=[0.1].\n",
+        ),
         (["--rounds", "5"], "`--rounds` is not an option; set it as `run.rounds=5`."),
         (["--target", "0.9"], "--best time and --target must be used together, got best=None and target=0.9."),
         (["--best", "time", "--target", "1000"], "x_0 already has a test loss of "),

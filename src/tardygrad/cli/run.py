@@ -61,6 +61,9 @@ def resume(options: commands.Resume) -> None:
 def run_dir(folder: str) -> Path:
     """The directory of a run; if it is not one, suggest runs/`folder`, or the runs inside the folder."""
     path, inside = Path(folder), Path("runs") / folder
+    if path.is_file():
+        fix = f"If it is a spec, first start a run: tardygrad run {folder}"
+        raise Invalid(f"a run must be named by its directory, got the file {folder!r}. {fix}")
     if not (path / "spec.json").exists():
         if (inside / "spec.json").exists():
             raise Invalid(f"a run must be named by its directory, got {folder!r}. Did you mean {str(inside)!r}?")

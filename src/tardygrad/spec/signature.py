@@ -121,9 +121,19 @@ def read(hint: Any, value: Any, where: str) -> Any:
     try:
         return _single(options, value)
     except ValueError as error:
-        words = [word for option in options if get_origin(option) is Literal for word in get_args(option)]
-        fix = nearest(value, words) if isinstance(value, str) else ""
+        fix = _fix(options, value, where) if isinstance(value, str) else ""
         raise Invalid(f"`{where}` must be {rule(hint)}, got {shown(value)}.{fix}") from error
+
+
+def _fix(options: Iterable[Any], value: str, where: str) -> str:
+    """A hint for a word that a key does not take: the nearest word, or the key `kind` of the table it belongs to."""
+    classes = _classes(options)
+    for make in classes.values():
+        kind = parameters(make).get("kind")
+        if kind and value in _literals(kind.annotation):
+            return f" Write {where}.kind={value}."
+    words = [word for option in options for word in _literals(option)]
+    return nearest(value, words or (classes if len(classes) > 1 else ()))
 
 
 def written(hint: Any, value: Any) -> Any:
@@ -161,6 +171,10 @@ def _options(hint: Any) -> tuple[Any, ...]:
 
 def _classes(options: Iterable[Any]) -> dict[str, Make]:
     return {option.__name__.lower(): option for option in options if isinstance(option, type) and is_dataclass(option)}
+
+
+def _literals(option: Any) -> tuple[str, ...]:
+    return get_args(option) if get_origin(option) is Literal else ()
 
 
 def _words(option: Any) -> bool:
@@ -209,6 +223,7 @@ def rule(hint: Any) -> str:
         elif get_origin(option) is tuple:
             hints = get_args(option)
             rules.append(f"a list, each item {rule(hints[0])}" if hints[-1] is Ellipsis else "a pair")
-        elif "a table" not in rules:
-            rules.append("a table")
+        else:
+            kinds = _classes(_options(hint))
+            rules.append(f"a table whose kind is one of {', '.join(kinds)}" if len(kinds) > 1 else "a table")
     return " or ".join(filter(None, dict.fromkeys(rules)))

@@ -21,7 +21,7 @@ def read_source(source: str | Path) -> tuple[str, Table]:
     if path.is_file():
         tables = _parsed(path)
         if tables.keys() >= {"spec", "run", "versions"}:
-            return _recorded(path.resolve().parent, tables)
+            return _recorded(path.parent, tables)
         fleet = tables.get("fleet")
         if isinstance(fleet, dict) and isinstance(fleet.get("path"), str):
             fleet["path"] = str(path.parent / fleet["path"])  # relative to the spec
@@ -40,8 +40,9 @@ def read_source(source: str | Path) -> tuple[str, Table]:
 def _recorded(folder: Path, record: Table) -> tuple[str, Table]:
     """The spec of a recorded run; its name is the run's without the number."""
     if not isinstance(record["spec"], dict):
-        raise Invalid(f"only a run with a spec can be repeated, got {folder.name!r}, which was started in Python.")
-    return re.sub(r"-\d+$", "", folder.name), record["spec"]
+        fix = "Use it from Python, or write its settings into a spec."
+        raise Invalid(f"a run must have a spec for this, got {str(folder)!r}, which was started in Python. {fix}")
+    return re.sub(r"-\d+$", "", folder.resolve().name), record["spec"]
 
 
 def anchor(tables: Table, folder: Path) -> None:

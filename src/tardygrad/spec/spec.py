@@ -174,7 +174,7 @@ def override(tables: Table, text: str) -> None:
     key, equals, given = (part.strip() for part in text.partition("="))
     path, value = key.split("."), _value(given)
     if not equals or not all(path) or (len(path) == 1 and not isinstance(value, dict)):
-        fix = suggest_table(key, given) or "Write for example run.rounds=100."
+        fix = suggest_table(key, given if equals else "VALUE") or "Write for example run.rounds=100."
         raise Invalid(f"an override must be table.key=value, got {text!r}. {fix}")
     table = tables
     for i, name in enumerate(path[:-1], 1):
@@ -206,9 +206,8 @@ def _checked(name: str, table: Table) -> SpecTable:
         kinds = [other for other, its in KINDS[name].items() if key in keys_of(name, its)]
         if key not in known and kinds:
             whose = f" It belongs to {kinds[0]!r}: add {name}.kind={kinds[0]}." if len(kinds) == 1 else ""
-            raise Invalid(
-                f"[{name}] has no key `{key}` if its kind is {kind!r}.{whose} To remove it, append {name}.{key}="
-            )
+            fix = f"{whose} To remove it, delete its line or append {name}.{key}="
+            raise Invalid(f"[{name}] has no key `{key}` if its kind is {kind!r}.{fix}")
     return SpecTable(kind, make, arguments(known, rest, name))
 
 

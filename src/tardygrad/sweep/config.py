@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import math
+import shlex
 import tomllib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from tardygrad.core.hierarchy import serve
 from tardygrad.errors import Invalid, check_choice, check_integer, nearest
 from tardygrad.runs.record import Row, read_json, reading_record
 from tardygrad.runs.run import label
+from tardygrad.spec.kinds import suggest_table
 from tardygrad.spec.signature import Table, shown
 from tardygrad.spec.sources import shipped
 from tardygrad.spec.spec import Spec, load, override, parse
@@ -128,7 +130,7 @@ def configure(
         raise Invalid(f"`target` must be a finite number, got {target!r}.")
     if (best == "time") != (target is not None):
         raise Invalid(f"--best time and --target must be used together, got best={best} and target={target}.")
-    base = load(source, changes)
+    base = _base(source, changes)
     space = _space(base, changes, over, sampler)
     if sampler == "grid" and trials is not None:
         raise Invalid(f"a grid has as many trials as points, got --trials {trials}. Use --sampler random or tpe.")
@@ -152,6 +154,18 @@ def configure(
     if target is not None:
         _check_target(target, score, scores[score])
     return Config(**given, best=best or score, score=score), tasks
+
+
+def _base(source: str | Path, changes: Sequence[str]) -> Spec:
+    """The spec with its overrides; a list for a key that takes none gets the --over that sweeps it."""
+    try:
+        return load(source, changes)
+    except Invalid as error:
+        for text in changes:
+            key, _, value = (part.strip() for part in text.partition("="))
+            if value.startswith("[") and str(error).startswith(f"`{key}` must be"):
+                raise Invalid(f"{error} To sweep it: {shlex.join(['--over', text])}") from error
+        raise
 
 
 def _check_target(target: float, score: str, start: float) -> None:
@@ -261,7 +275,8 @@ def _values(text: str, sampler: Sampler) -> tuple[str, Any]:
     except (ValueError, RecursionError):
         values = None
     if not equals or "." not in key or not isinstance(values, list | dict):
-        raise Invalid(f"{rule}; got {text!r}.")
+        fix = suggest_table(key, given) if equals and "." not in key else ""
+        raise Invalid(f"{rule}; got {text!r}. {fix}".rstrip())
     if key in ("engine.workers", "run.threads", "run.checkpoint_every", "run.tail_every"):
         raise Invalid(f"`{key}` does not change results, so it cannot be swept. Leave it out.")
     if isinstance(values, dict):

@@ -439,7 +439,7 @@ def test_sigterm_while_an_evaluation_beside_the_training_takes_long(cluster: Any
         with Signals(run.stop) as signals:
             threading.Thread(target=tell).start()
             go(run)
-        assert (signals.came, run.status, run.server.round) == (signal.SIGTERM, "stopped", 5)
+        assert (signals.received, run.status, run.server.round) == (signal.SIGTERM, "stopped", 5)
         assert made(tmp_path / "run") == 4  # the last has no scores yet
         (tmp_path / "quick").touch()
         pool.workers.kill(pool.evaluator.actor)  # with what it is at; another is asked

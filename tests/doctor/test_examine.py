@@ -179,7 +179,7 @@ def test_nothing_is_expected_while_a_client_is_not_back_in_the_simulation(tmp_pa
     assert "client 15 (far)" in next(one.says for one in seen.findings if one.cause == "starvation")
 
 
-@pytest.mark.parametrize(("lr", "clip"), [(30.0, "inf"), (60.0, 1e6), (8.0, "inf")])
+@pytest.mark.parametrize(("lr", "clip"), [(30.0, "inf"), (8.0, "inf")])
 def test_a_smaller_rate_taken_twice_at_most_converges(lr: float, clip: float | str, tmp_path: Path) -> None:
     for again in range(3):
         path = _run(tmp_path / f"{again}", planted({"kind": "sgdclip", "local_clip": clip, "lr": lr}))

@@ -681,7 +681,7 @@ def hand(task: Any, method: tg.Method, wire: Any, cuts: list[int]) -> Callable[.
 # ---------------------------------------------------------------------------------------------------------- slices
 
 
-@pytest.mark.parametrize("mode", ["client", "sync"])
+@pytest.mark.parametrize("mode", ["client"])
 def test_a_slice_that_dies_ends_the_run_which_goes_on_from_its_checkpoint_in_two_slices_or_one(
     cluster: Any, tmp_path: Path, mode: Any
 ) -> None:

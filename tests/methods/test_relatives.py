@@ -113,8 +113,7 @@ def bits(server: Any) -> dict[str, Any]:
 
 
 @each
-def test_a_run_is_a_function_of_its_settings(name: str, mode: Any) -> None:
-    assert bits(simulated(name, mode).server) == bits(whole(name, mode).server)
+def test_another_seed_is_another_run(name: str, mode: Any) -> None:
     short = [tg.simulate(method(name, mode), task(), fleet(), rounds=3, evaluate_every=0, seed=seed) for seed in (0, 1)]
     assert not torch.equal(short[0].server.levels[-1].x, short[1].server.levels[-1].x)
 

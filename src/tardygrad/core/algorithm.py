@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from tardygrad.core import admission, kernels
-from tardygrad.core import vectors as stores  # a module, because it imports this one for `fold` and `finish`
+from tardygrad.core import vectors as stores  # as a module: it imports `fold` and `finish` from here
 from tardygrad.core.dylu import Speeds
 from tardygrad.core.kernels import Contribution, Outcome
 from tardygrad.core.messages import (
@@ -58,8 +58,7 @@ def local(job: Job, task: Task, method: Method) -> LocalWork:
     x = start.clone()  # x_{i,0} ← x_s
     module_buffers = job.module_buffers.clone() if job.module_buffers else None
     curvature = torch.zeros_like(x) if method.compensate else None  # A_{s,i} ← 0
-    state = strip_prefix(job.state, "inner.") if job.state else {}
-    state = state or method.inner.init(x)
+    state = strip_prefix(job.state or {}, "inner.") or method.inner.init(x)
     step = Step(max(job.round, 1), x=x, start=start)
     steps = 0
     loss: Tensor | float = 0.0

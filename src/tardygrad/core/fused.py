@@ -22,10 +22,10 @@ _vector, _options = float32[::1], {"cache": True, "nogil": True, "error_model": 
 def _clip(v: Any, lower: Any, upper: Any) -> Any:
     """BiClip as in clipping.py; NaN stays NaN."""
     size = abs(v)
-    kept = upper if size > upper else size
-    kept = lower if kept < lower else kept
+    clipped = upper if size > upper else size
+    clipped = lower if clipped < lower else clipped
     zero = size == 0.0 and lower > 0.0
-    return np.float32(0.0) if zero else np.copysign(kept, v)
+    return np.float32(0.0) if zero else np.copysign(clipped, v)
 
 
 @njit(int64(_vector, _vector, float32, float32, float32), **_options)

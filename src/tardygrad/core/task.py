@@ -38,16 +38,15 @@ class Task(Protocol):
 
 
 def check_task(task: object) -> None:
-    """Raise `Invalid` unless an argument has what a task has."""
-    rule = "a task must have " + ", ".join(MEMBERS)
+    """Raise `Invalid` unless an argument has the members of a `Task`."""
+    members = [name for name in vars(Task) if not name.startswith("_")]
+    rule = f"a task must have {', '.join(members)}"
     if isinstance(task, type):
         raise Invalid(f"{rule}, got the class {task.__name__}. Call it: {task.__name__}(...).")
-    if missing := [name for name in MEMBERS if not hasattr(task, name)]:
+    if missing := [name for name in members if not hasattr(task, name)]:
         fix = "Use tardygrad.TorchTask for a module, and check the order of the arguments."
         raise Invalid(f"{rule}, got {type(task).__name__} without {', '.join(missing)}. {fix}")
 
-
-MEMBERS = ("clients", "parameters", "init", "init_module_buffers", "batches", "gradient", "evaluate")
 
 GradientRequest = tuple[Vector, Any, ModuleBuffers | None]
 """x_{i,k−1}, ξ_{i,k}, and the model's buffers: the arguments of `Task.gradient`."""

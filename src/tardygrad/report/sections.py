@@ -129,9 +129,9 @@ def _memory(history: History) -> str:
     if history.parameters is None:
         return f"The server kept at most {most:,} past models; their size is not recorded."
     size = 4 * history.parameters
-    past = f"at most {most:,} ({size * most:,} bytes)" if most else "none"
-    kept = f"Past models kept for delay compensation: {past}."
-    return f"A model has {history.parameters:,} parameters ({size:,} bytes). {kept}"
+    amount = f"at most {most:,} ({size * most:,} bytes)" if most else "none"
+    past_models = f"Past models kept for delay compensation: {amount}."
+    return f"A model has {history.parameters:,} parameters ({size:,} bytes). {past_models}"
 
 
 def _settings(run: RunView) -> Iterator[Block]:

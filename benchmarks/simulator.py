@@ -149,7 +149,7 @@ def main() -> None:
         table.add_column(heading, justify="right")
     for name in ("cnn", "vit"):
         task = tg.TorchTask(
-            make(name), loss=cross_entropy, shards=tg.shard((images, labels), clients=CLIENTS), batch_size=BATCH
+            make(name), loss=cross_entropy, data=tg.shard((images, labels), clients=CLIENTS), batch_size=BATCH
         )
         loops: dict[str, Callable[[], float]] = {
             f"ours, {workers} workers": lambda t=task: simulated(t, seconds, workers),

@@ -18,7 +18,7 @@ def network() -> nn.Module:
 task = tg.TorchTask(
     network,  # a function: x_0 depends on the run's seed; a module itself would start from its own weights
     loss=nn.functional.cross_entropy,
-    shards=tg.shard(train, clients=20, concentration=0.3),  # clients with markedly different mixes of labels
+    data=tg.shard(train, clients=20, concentration=0.3),  # clients with markedly different mixes of labels
     test=test,
     batch_size=16,
 )

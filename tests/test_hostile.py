@@ -126,7 +126,7 @@ def test_a_setting_that_is_wrong_missing_or_unknown_is_named(settings: dict[str,
 def test_a_task_without_a_test_set_is_refused_before_the_work() -> None:
     data = (torch.zeros(20, 2), torch.zeros(20).long())
     loss = torch.nn.functional.cross_entropy
-    untested = tg.TorchTask(torch.nn.Linear(2, 2), loss=loss, shards=tg.shard(data, clients=5))
+    untested = tg.TorchTask(torch.nn.Linear(2, 2), loss=loss, data=tg.shard(data, clients=5))
     with pytest.raises(tg.Invalid, match="an evaluation needs a test set"):
         tg.simulate(method(), untested, FLEET, rounds=5)
     assert tg.simulate(method(), untested, FLEET, rounds=5, evaluate_every=0).server.round == 5

@@ -77,3 +77,6 @@ from tardygrad.tasks.data.sharding import Shards as Shards
 from tardygrad.tasks.data.sharding import shard as shard
 from tardygrad.tasks.noise import Noise as Noise
 from tardygrad.tasks.torch_task import TorchTask as TorchTask
+from tardygrad.tasks.trainer_task import LocalResult as LocalResult
+from tardygrad.tasks.trainer_task import SquaredMoves as SquaredMoves
+from tardygrad.tasks.trainer_task import TrainerTask as TrainerTask

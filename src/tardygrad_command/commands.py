@@ -10,7 +10,19 @@ from typing import Annotated, Literal, NamedTuple
 import typer
 
 from tardygrad_command import reproduce
-from tardygrad_command.options import JSON, MAX_MEMORY, OVERRIDES, RUN, RUNS, SPEC, argument, command, flag, option
+from tardygrad_command.options import (
+    JSON,
+    MAX_MEMORY,
+    OVERRIDES,
+    RUN,
+    RUNS,
+    SPEC,
+    TRUST,
+    argument,
+    command,
+    flag,
+    option,
+)
 
 app = typer.Typer(
     name="tardygrad",
@@ -65,6 +77,7 @@ class Run(NamedTuple):
     overrides: list[str] = OVERRIDES
     out: str | None = option(None, "Where to record the run; the default is runs/SPEC-NUMBER.", "DIR", "--out", "-o")
     max_memory: str | None = MAX_MEMORY
+    trust: bool = TRUST
     json: bool = JSON
 
 
@@ -78,6 +91,7 @@ class Resume(NamedTuple):
     folder: str = RUN
     overrides: list[str] = OVERRIDES
     max_memory: str | None = MAX_MEMORY
+    trust: bool = TRUST
     json: bool = JSON
 
 
@@ -89,6 +103,7 @@ class Replay(NamedTuple):
     """
 
     folder: str = RUN
+    trust: bool = TRUST
     json: bool = JSON
 
 
@@ -107,6 +122,7 @@ class Plan(NamedTuple):
     figure: str | None = option(None, "Plot the search, as PNG or SVG.", "FILE")
     write: str | None = option(None, "Write the spec with the fitted fleet, as TOML or JSON.", "FILE")
     max_memory: str | None = option(None, "Fail if the run's vectors would need more than this, e.g. 8GB.", "SIZE")
+    trust: bool = TRUST
     json: bool = JSON
 
 
@@ -136,6 +152,7 @@ class Sweep(NamedTuple):
     )
     jobs: int = option(1, "Processes; 0 is one per core.", min=0)
     out: str | None = option(None, "Where to record; the default is runs/SPEC-sweep-NUMBER.", "DIR", "--out", "-o")
+    trust: bool = TRUST
     json: bool = JSON
 
 
@@ -180,6 +197,7 @@ class Doctor(NamedTuple):
 
     folder: str = RUN
     probe: bool = flag("--probe", "Also build the task and examine the noise of its gradients.")
+    trust: bool = TRUST
     json: bool = JSON
 
 
@@ -214,6 +232,7 @@ class Tail(NamedTuple):
     batches: int = option(16, "Mini-batches of each client.", "N")
     seed: int | None = option(None, "Chooses clients, mini-batches and coordinates; the default is run.seed.", "N")
     figure: str | None = option(None, "Plot the tails, as PNG or SVG.", "FILE")
+    trust: bool = TRUST
     json: bool = JSON
 
 

@@ -146,7 +146,7 @@ def with_batchnorm() -> tg.TorchTask:
 
     x = torch.linspace(-1, 1, 360).reshape(120, 3)
     data = (x, (x.sum(1) > 0).long())
-    return tg.TorchTask(module, loss=torch.nn.functional.cross_entropy, shards=tg.shard(data, clients=12), test=data)
+    return tg.TorchTask(module, loss=torch.nn.functional.cross_entropy, data=tg.shard(data, clients=12), test=data)
 
 
 def test_buffers_travel_with_messages_and_through_checkpoints(tmp_path: Path) -> None:

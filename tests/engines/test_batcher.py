@@ -22,7 +22,7 @@ def task(module: nn.Module | None = None, **settings: Any) -> tg.TorchTask:
     x = torch.randn(100, 6)
     data = (x, (x.sum(1) > 0).long())
     module = module or nn.Sequential(nn.Linear(6, 12), nn.Tanh(), nn.Linear(12, 2))
-    settings = {"loss": nn.functional.cross_entropy, "shards": tg.shard(data, clients=8), "test": data} | settings
+    settings = {"loss": nn.functional.cross_entropy, "data": tg.shard(data, clients=8), "test": data} | settings
     return tg.TorchTask(module, **({"batch_size": 5} | settings))
 
 
@@ -50,7 +50,7 @@ def test_updates_that_are_computed_at_once_are_those_of_each_alone() -> None:
     here, one = task(batch_size=7), method(local_epochs=1)
     server = tg.Server(one, here.init(0), clients=8, seed=0)
     jobs = server.dispatch()
-    assert len({len(rows) for rows in here.shards.rows}) == 2  # 12 and 13: batches of 7, then of 5 and of 6
+    assert len({len(rows) for rows in here.data.rows}) == 2  # 12 and 13: batches of 7, then of 5 and of 6
     for job, update in zip(jobs, work_together(jobs, here, one), strict=True):
         wanted = work(job, here, one)
         assert (update[:3], update.steps) == (wanted[:3], wanted.steps)

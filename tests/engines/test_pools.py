@@ -84,7 +84,7 @@ def test_threads_repeat_a_model_with_dropout_though_they_share_torchs_generator(
     module = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.Dropout(0.5), torch.nn.Linear(4, 2))
     data = (torch.randn(60, 2), torch.randint(2, (60,)))
     loss = torch.nn.functional.cross_entropy
-    task = tg.TorchTask(module, loss=loss, shards=tg.shard(data, clients=CLIENTS), test=data, batch_size=4)
+    task = tg.TorchTask(module, loss=loss, data=tg.shard(data, clients=CLIENTS), test=data, batch_size=4)
     method = tg.sgdclip(local_lr=0.1, local_clip=1.0, lr=1.0, buffer=2, local_steps=5, mode="client")
     with tg.ThreadPool(task, method, workers=CLIENTS) as pool:
         run = tg.train(method, task, pool, rounds=20)

@@ -38,7 +38,7 @@ def with_batchnorm() -> tg.TorchTask:
 
     x = torch.linspace(-1, 1, 360).reshape(120, 3)
     data = (x, (x.sum(1) > 0).long())
-    return tg.TorchTask(module, loss=torch.nn.functional.cross_entropy, shards=tg.shard(data, clients=12), test=data)
+    return tg.TorchTask(module, loss=torch.nn.functional.cross_entropy, data=tg.shard(data, clients=12), test=data)
 
 
 @pytest.mark.parametrize("make", [task, with_batchnorm])
@@ -205,7 +205,7 @@ def test_a_crew_has_room_for_the_start_vectors_of_all_its_jobs(monkeypatch: pyte
 def test_large_buffers_do_not_make_two_messages_wait_for_each_other() -> None:
     x = torch.linspace(-1, 1, 36).reshape(12, 3)
     wide = torch.nn.Sequential(torch.nn.Linear(3, 60_000), torch.nn.BatchNorm1d(60_000), torch.nn.Linear(60_000, 2))
-    given = {"loss": torch.nn.functional.cross_entropy, "shards": tg.shard((x, (x.sum(1) > 0).long()), clients=4)}
+    given = {"loss": torch.nn.functional.cross_entropy, "data": tg.shard((x, (x.sum(1) > 0).long()), clients=4)}
     fleet, one = tg.Fleet.paper(clients=4), method(buffer=1, local_steps=1)
     runs = [tg.simulate(one, tg.TorchTask(wide, **given), fleet, rounds=6, evaluate_every=0, workers=n) for n in (1, 2)]
     assert torch.equal(runs[0].x, runs[1].x)

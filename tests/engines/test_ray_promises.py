@@ -619,7 +619,7 @@ def normed() -> tg.TorchTask:
 
     x = torch.from_numpy(np.random.default_rng(0).normal(size=(120, 3))).float()
     data = (x, (x.sum(1) > 0).long())
-    return tg.TorchTask(module, loss=torch.nn.functional.cross_entropy, shards=tg.shard(data, clients=4), test=data)
+    return tg.TorchTask(module, loss=torch.nn.functional.cross_entropy, data=tg.shard(data, clients=4), test=data)
 
 
 # ----------------------------------------------------------------------------------------------------------- bytes

@@ -113,7 +113,7 @@ def frozen() -> nn.Module:
 def test_frozen_weights_are_in_no_vector_and_are_counted_once_for_every_thread() -> None:
     data = (torch.randn(24, 4), torch.arange(24) % 2)
     shards = tg.shard(data, clients=12)
-    task = tg.TorchTask(frozen(), loss=nn.functional.cross_entropy, shards=shards, test=data)
+    task = tg.TorchTask(frozen(), loss=nn.functional.cross_entropy, data=shards, test=data)
     one = method(mode="client", buffer=3, compensate=True)
     pool, server = tg.SimPool(task, one, fleet()), tg.Server(one, task.init(0), clients=12, seed=0)
     trained, untrained = 500 * 2 + 2, 4 * 500 + 500

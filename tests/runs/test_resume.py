@@ -101,9 +101,7 @@ def test_buffers_and_batchnorm_survive_a_checkpoint(tmp_path: Path) -> None:
 
         x = torch.from_numpy(np.random.default_rng(0).normal(size=(120, 3))).float()
         data = (x, (x.sum(1) > 0).long())
-        return tg.TorchTask(
-            module, loss=torch.nn.functional.cross_entropy, shards=tg.shard(data, clients=12), test=data
-        )
+        return tg.TorchTask(module, loss=torch.nn.functional.cross_entropy, data=tg.shard(data, clients=12), test=data)
 
     whole = tg.simulate(method(), norm_task(), fleet(), rounds=30)
     run = tg.begin(method(), norm_task(), tg.SimPool(norm_task(), method(), fleet()), rounds=30, out=tmp_path / "r")

@@ -25,7 +25,7 @@ def small(module: nn.Module, **how: Any) -> tg.TorchTask:
     rng = torch.Generator().manual_seed(0)
     data = (torch.randn(400, 6, generator=rng), torch.arange(400) % 3)
     shards = tg.tasks.shard(data, clients=4)
-    return tg.TorchTask(module, loss=nn.functional.cross_entropy, shards=shards, **how)
+    return tg.TorchTask(module, loss=nn.functional.cross_entropy, data=shards, **how)
 
 
 @pytest.mark.parametrize(

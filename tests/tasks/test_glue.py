@@ -79,10 +79,10 @@ def test_a_task_says_which_rows_of_which_files_it_has(small):
         "train='20 rows of CoLA/train.tsv', test='5 rows of CoLA/dev.tsv')"
     )
     assert len(task.test[-1]) == 5
-    assert sum(len(rows) for rows in task.shards.rows) == 20
+    assert sum(len(rows) for rows in task.data.rows) == 20
     other = small(name="cola", rows=20, test_rows=5, seed=7)
     assert torch.equal(other.test[0], task.test[0])
-    assert not torch.equal(other.shards.data[0], task.shards.data[0])
+    assert not torch.equal(other.data.data[0], task.data.data[0])
 
 
 def test_what_is_trained_is_in_the_vector(small, folder):
@@ -135,7 +135,7 @@ def test_tokens_are_those_of_the_tokenizer(small, folder):
 
     tokenizer = AutoTokenizer.from_pretrained(folder / "bert")
     task = small(max_length=16)
-    ids, mask, types, target = task.shards.data
+    ids, mask, types, target = task.data.data
     for row, (texts, label) in enumerate(examples("rte", 40)):
         one = tokenizer(*texts, truncation=True, max_length=16)
         length = len(one["input_ids"])
@@ -153,7 +153,7 @@ def test_features_are_means_of_the_last_states(small, folder):
 
     model = AutoModel.from_pretrained(folder / "bert").eval()
     tokenizer = AutoTokenizer.from_pretrained(folder / "bert")
-    features = small(train="head").shards.data[0]
+    features = small(train="head").data.data[0]
 
     def mean(text):
         with torch.no_grad():
@@ -179,7 +179,7 @@ def test_a_fresh_head_depends_on_the_seed_of_the_run_and_nothing_else_does(small
 @pytest.mark.parametrize("train", ["all", "head"])
 def test_two_builds_compute_the_same_bits(train, small, tmp_path):
     a, b = small(train=train), small(train=train, cache=str(tmp_path / "other"))
-    assert all(torch.equal(one, two) for one, two in zip(a.shards.data, b.shards.data, strict=True))
+    assert all(torch.equal(one, two) for one, two in zip(a.data.data, b.data.data, strict=True))
     assert torch.equal(work(job(a), a, METHOD).delta, work(job(b), b, METHOD).delta)
     assert a.evaluate(a.init(0), None) == b.evaluate(b.init(0), None)
 
@@ -203,7 +203,7 @@ def test_a_task_can_be_copied_and_pickled(again, small):
 
 def test_scores_are_divided_by_five_and_learnt(small):
     task = small(name="stsb", train="head", clients=1, batch_size=40)
-    target = task.shards.data[-1]
+    target = task.data.data[-1]
     assert target.dtype == torch.float32
     assert 0 <= target.min() < target.max() <= 1
     learner = sgdclip(local_lr=0.005, local_clip=math.inf, lr=1.0, buffer=1, local_steps=1)
@@ -215,8 +215,8 @@ def test_scores_are_divided_by_five_and_learnt(small):
 
 def test_the_split_is_that_of_shard(small):
     task = small(how="label", labels_per_client=1, clients=2, train="head")
-    labels = task.shards.data[-1]
-    assert [len(labels[rows].unique()) for rows in task.shards.rows] == [1, 1]
+    labels = task.data.data[-1]
+    assert [len(labels[rows].unique()) for rows in task.data.rows] == [1, 1]
     with pytest.raises(Invalid, match=r"how='dirichlet' needs integer labels, one per row, got torch.float32"):
         small(name="stsb", train="head", concentration=0.3)
 
@@ -239,7 +239,7 @@ def test_tokens_and_features_are_made_once(train, step, small, tmp_path, monkeyp
     assert counter.calls == 2  # to train on, and to test on
     again = small(train=train)
     assert counter.calls == 2
-    assert torch.equal(first.shards.data[0], again.shards.data[0])
+    assert torch.equal(first.data.data[0], again.data.data[0])
     small(train=train, max_length=10)
     assert counter.calls == 4
     small(train=train, max_length=10, clients=2, batch_size=3)
@@ -248,7 +248,7 @@ def test_tokens_and_features_are_made_once(train, step, small, tmp_path, monkeyp
         file.write_bytes(file.read_bytes()[:-7])
     mended = small(train=train)
     assert counter.calls == 6
-    assert torch.equal(first.shards.data[0], mended.shards.data[0])
+    assert torch.equal(first.data.data[0], mended.data.data[0])
 
 
 def test_another_tokenizer_or_another_model_is_not_mistaken_for_the_old_one(folder, small, tmp_path, monkeypatch):
@@ -291,7 +291,7 @@ def test_a_model_without_a_token_to_pad_with_pads_with_its_last(small, tmp_path)
     config = GPT2Config(vocab_size=6, n_positions=64, n_embd=8, n_layer=2, n_head=2, eos_token_id=0, bos_token_id=0)
     GPT2Model(config).save_pretrained(tmp_path / "gpt2")
     task = small(model=str(tmp_path / "gpt2"), train="last-1")
-    assert len(task.shards.data) == 3  # no types
+    assert len(task.data.data) == 3  # no types
     assert work(job(task), task, METHOD).delta.abs().max() > 0
     assert small(model=str(tmp_path / "gpt2"), train="head").parameters == 4 * 8 * 2 + 2
 
@@ -405,7 +405,7 @@ def test_a_task_from_any_module_takes_scores_of_its_own():
         seen.append((outputs, targets))
         return {"f1": 0.5}
 
-    given = {"loss": nn.functional.cross_entropy, "shards": shard(held, clients=2), "test": held, "evaluate_batch": 3}
+    given = {"loss": nn.functional.cross_entropy, "data": shard(held, clients=2), "test": held, "evaluate_batch": 3}
     task = TorchTask(nn.Linear(1, 2), scores=scores, **given)
     found = task.evaluate(task.init(0), None)
     assert list(found) == ["loss", "f1"]
@@ -418,7 +418,7 @@ def test_a_task_from_any_module_takes_scores_of_its_own():
 
 def test_a_summary_says_every_score():
     held = (torch.arange(10.0)[:, None], torch.arange(10) % 2)
-    given = {"loss": nn.functional.cross_entropy, "shards": shard(held, clients=2), "test": held}
+    given = {"loss": nn.functional.cross_entropy, "data": shard(held, clients=2), "test": held}
     task = TorchTask(nn.Linear(1, 2), scores=lambda outputs, targets: {"f1": 0.25, "bits_per_byte": math.nan}, **given)
     method = tg.sgdclip(lr=1.0, local_lr=0.01, local_clip=0.1, buffer=1, local_steps=1)
     summary = tg.simulate(method, task, tg.Fleet.paper(clients=2), rounds=3).summary()

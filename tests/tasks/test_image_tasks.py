@@ -53,15 +53,15 @@ def job(task, serial=0, **how):
 
 def test_images_are_kept_as_bytes_and_split_among_clients(gray, color):
     for task, shape in ((fashion(clients=8, data=gray), GRAY), (cifar10(clients=8, data=color), RGB)):
-        assert task.shards.data[0].shape == (400, *shape)
-        assert task.shards.data[0].dtype == torch.uint8
+        assert task.data.data[0].shape == (400, *shape)
+        assert task.data.data[0].dtype == torch.uint8
         assert task.test[0].shape == (100, *shape)
-        assert sum(len(rows) for rows in task.shards.rows) == 400
+        assert sum(len(rows) for rows in task.data.rows) == 400
         assert isinstance(task._template, ViT)
         assert task.batch_size == 32
         assert task.init_module_buffers() is None
     uneven = fashion(clients=8, data=gray, how="label", labels_per_client=1, batch_size=5, noise=Noise())
-    assert all(len(uneven.shards.data[1][rows].unique()) == 1 for rows in uneven.shards.rows)
+    assert all(len(uneven.data.data[1][rows].unique()) == 1 for rows in uneven.data.rows)
     assert (uneven.batch_size, uneven.noise) == (5, Noise())
     assert repr(mnist(clients=2, data=gray)) == "TorchTask(ViT, parameters=19594, clients=2)"
 
@@ -70,8 +70,8 @@ def test_images_are_kept_as_bytes_and_split_among_clients(gray, color):
 def test_a_network_sees_normalised_pixels(model, color):
     task = cifar10(clients=2, data=color, model=model, dim=8)
     assert isinstance(task._template, ViT if model == "vit" else CNN)
-    seen = task._template.normalize(task.shards.data[0])
-    pixels = task.shards.data[0].double() / 255
+    seen = task._template.normalize(task.data.data[0])
+    pixels = task.data.data[0].double() / 255
     assert torch.allclose(seen[:, 0].double(), (pixels[:, 0] - 0.49139968) / 0.24703223, atol=1e-5)
     assert torch.allclose(seen[:, 2].double(), (pixels[:, 2] - 0.44653091) / 0.26158784, atol=1e-5)
     assert not torch.equal(task.init(0), task.init(1))
@@ -89,8 +89,8 @@ def test_an_epoch_is_a_pass_over_a_clients_images(gray):
     batches = list(task.batches(job(task, epochs=3)))
     assert len(batches) == 3 * 4  # 100 rows in batches of 32
     for start in (0, 4, 8):
-        seen = torch.cat([batch.rows for batch in batches[start : start + 4]])
-        assert torch.equal(seen.sort().values, task.shards.rows[0])
+        seen = torch.cat([batch.data[0][0] for batch in batches[start : start + 4]])
+        assert sorted(seen.flatten(1).tolist()) == sorted(task.data.data[0][task.data.rows[0]].flatten(1).tolist())
 
 
 def test_augmented_images_are_drawn_from_the_jobs_stream(color):
@@ -108,17 +108,17 @@ def test_augmented_images_are_drawn_from_the_jobs_stream(color):
 def test_a_subset_to_test_on_is_the_same_for_every_seed_and_one_to_train_on_is_not(gray):
     a, b = (fashion(clients=2, data=gray, test_rows=30, train_rows=100, seed=seed) for seed in (0, 1))
     assert torch.equal(a.test[0], b.test[0])
-    assert (len(a.test[1]), len(a.shards.data[1])) == (30, 100)
-    assert not torch.equal(a.shards.data[0], b.shards.data[0])
+    assert (len(a.test[1]), len(a.data.data[1])) == (30, 100)
+    assert not torch.equal(a.data.data[0], b.data.data[0])
     again = fashion(clients=3, data=gray, test_rows=30, train_rows=100)
-    assert torch.equal(again.shards.data[0], a.shards.data[0])
+    assert torch.equal(again.data.data[0], a.data.data[0])
     whole = fashion(clients=2, data=gray)
     rows = {image.numpy().tobytes(): int(label) for image, label in zip(*whole.test, strict=True)}
     assert all(rows[image.numpy().tobytes()] == int(label) for image, label in zip(*a.test, strict=True))
 
 
 def test_debians_folder_is_the_default_for_fashion(gray):
-    assert len(FASHION._replace(folder=Path(gray)).task(clients=2).shards.data[1]) == 400
+    assert len(FASHION._replace(folder=Path(gray)).task(clients=2).data.data[1]) == 400
 
 
 def test_the_hub_is_asked_for_the_data_set(tmp_path, monkeypatch):
@@ -131,7 +131,7 @@ def test_the_hub_is_asked_for_the_data_set(tmp_path, monkeypatch):
 
     monkeypatch.setitem(sys.modules, "huggingface_hub", types.SimpleNamespace(snapshot_download=fetch))
     task = cifar10(clients=2, data="hub", cache=str(tmp_path / "cache"))
-    assert len(task.shards.data[1]) == 20
+    assert len(task.data.data[1]) == 20
     assert asked == [("uoft-cs/cifar10", {"repo_type": "dataset", "allow_patterns": ["*.parquet"]})]
     assert list((tmp_path / "cache").glob("images-*.safetensors"))
 

@@ -53,7 +53,7 @@ def test_rows_are_the_text_and_targets_the_bytes_that_follow(rhyme):
     task = lm(clients=3, text=rhyme, **SMALL)
     whole = (RHYME * 60).encode()
     cut = len(whole) * 9 // 10
-    inputs, targets = task.shards.data
+    inputs, targets = task.data.data
     assert task.decode(inputs.flatten()) == whole[: inputs.numel()]
     assert task.decode(targets.flatten()) == whole[1 : 1 + inputs.numel()]
     assert cut - inputs.numel() <= 16
@@ -62,10 +62,10 @@ def test_rows_are_the_text_and_targets_the_bytes_that_follow(rhyme):
 
 
 def test_clients_have_spans_of_the_text_or_any_rows(rhyme):
-    spans = lm(clients=3, text=rhyme, **SMALL).shards.rows
+    spans = lm(clients=3, text=rhyme, **SMALL).data.rows
     assert torch.equal(torch.cat(spans), torch.arange(sum(map(len, spans))))
     assert max(map(len, spans)) - min(map(len, spans)) <= 1
-    mixed = lm(clients=3, text=rhyme, how="iid", **SMALL).shards.rows
+    mixed = lm(clients=3, text=rhyme, how="iid", **SMALL).data.rows
     assert not torch.equal(torch.cat(mixed), torch.arange(sum(map(len, mixed))))
     assert sorted(torch.cat(mixed).tolist()) == list(range(sum(map(len, spans))))
     assert len(lm(clients=3, text=rhyme, test_rows=2, **SMALL).test[0]) == 2
@@ -118,7 +118,7 @@ def test_byte_pairs_go_there_and_back(rhyme, tmp_path):
     for said in (RHYME, "naïve\n\n  café \t  🙂 unseen words", "", " "):
         assert task.decode(task.encode(said.encode())) == said.encode()
     assert len(task.encode(RHYME.encode())) < len(RHYME) / 2
-    inputs, _ = task.shards.data
+    inputs, _ = task.data.data
     assert int(inputs.max()) < 300
     assert (RHYME * 60).encode().startswith(task.decode(inputs.flatten()))
     assert task.parameters > lm(clients=2, text=rhyme, **SMALL).parameters
@@ -175,7 +175,7 @@ def test_python_brings_a_text_of_its_own():
     assert len(found) > 300_000
     assert b"The syntax for assignment" in found or b"Assignment statements are used" in found
     assert found == text.read("python")
-    assert sum(map(len, lm(clients=10, depth=1).shards.rows)) > 4000
+    assert sum(map(len, lm(clients=10, depth=1).data.rows)) > 4000
 
 
 @pytest.mark.parametrize(

@@ -88,23 +88,23 @@ def test_logistic_regression_learns_about_as_well_as_its_labels_allow():
 
 def test_logistic_regression_is_a_function_of_its_seed():
     a, b, c = (logistic(clients=3, samples=50, seed=seed) for seed in (0, 0, 1))
-    assert torch.equal(a.shards.data[0], b.shards.data[0])
-    assert torch.equal(a.shards.data[1], b.shards.data[1])
-    assert not torch.equal(a.shards.data[0], c.shards.data[0])
+    assert torch.equal(a.data.data[0], b.data.data[0])
+    assert torch.equal(a.data.data[1], b.data.data[1])
+    assert not torch.equal(a.data.data[0], c.data.data[0])
     assert logistic(clients=2, noise=Noise()).noise == Noise()
     assert logistic(clients=2, samples=30, dimension=3, batch_size=4).parameters == 8
 
 
 def test_digits_are_real_images_split_once_and_for_all():
     a, b = digits(clients=10), digits(clients=7, concentration=0.3, seed=5)
-    images, labels = a.shards.data
+    images, labels = a.data.data
     assert images.shape == (1437, 8, 8)
     assert 0.0 == images.min() < images.max() == 1.0
     assert a.test[0].shape == (360, 8, 8)
     assert torch.equal(a.test[0], b.test[0])
     assert a.test[1].bincount().min() >= 20
     assert set(labels.tolist()) == set(range(10))
-    assert sum(len(rows) for rows in b.shards.rows) == 1437
+    assert sum(len(rows) for rows in b.data.rows) == 1437
     assert not torch.equal(a.init(0), a.init(1))
     assert a.init_module_buffers() is None
     assert digits(clients=4, how="label", labels_per_client=3, batch_size=5).batch_size == 5

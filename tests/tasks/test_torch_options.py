@@ -29,7 +29,7 @@ def make(**settings):
     torch.manual_seed(0)
     module = ViT(dim=8, depth=1, heads=2, patch=4, normalize=Normalize([0.5], [0.25]))
     held = images()
-    return TorchTask(module, loss=F.cross_entropy, shards=shard(held, clients=2), test=held, batch_size=8, **settings)
+    return TorchTask(module, loss=F.cross_entropy, data=shard(held, clients=2), test=held, batch_size=8, **settings)
 
 
 def job(task, serial=0):
@@ -107,17 +107,17 @@ def test_the_devices_of_data_and_vectors_are_the_one_asked_for():
     task = make(device="cpu")
     assert task.device == torch.device("cpu")
     shards = shard(held, clients=2)
-    same = TorchTask(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), loss=F.cross_entropy, shards=shards)
-    assert same.shards.data[0] is held[0]  # nothing is copied where it already is
+    same = TorchTask(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), loss=F.cross_entropy, data=shards)
+    assert same.data.data[0] is held[0]  # nothing is copied where it already is
     assert task.init(3).device.type == "cpu"
 
 
 def test_a_task_can_be_moved():
     task = make()
     moved = task.to("meta")
-    tensors = [*moved.shards.data, *moved.test, moved.init(0)]
+    tensors = [*moved.data.data, *moved.test, moved.init(0)]
     assert {tensor.device.type for tensor in tensors} == {moved.device.type} == {"meta"}
-    assert {tensor.device.type for tensor in (*task.shards.data, *task.test, task.init(0))} == {"cpu"}
+    assert {tensor.device.type for tensor in (*task.data.data, *task.test, task.init(0))} == {"cpu"}
     assert torch.equal(work(job(task), task.to("cpu"), METHOD).delta, work(job(task), task, METHOD).delta)
     with pytest.raises(Invalid, match="must be one that torch can use here, got 'gpu'"):
         task.to("gpu")

@@ -42,7 +42,7 @@ def mlp():
 
 def make(module=None, held=None, clients=3, **settings):
     held = held or data()
-    return TorchTask(module or mlp(), loss=F.cross_entropy, shards=shard(held, clients=clients), test=held, **settings)
+    return TorchTask(module or mlp(), loss=F.cross_entropy, data=shard(held, clients=clients), test=held, **settings)
 
 
 def job(task, *, client=1, serial=0, steps=5, epochs=None, seed=3):
@@ -51,7 +51,7 @@ def job(task, *, client=1, serial=0, steps=5, epochs=None, seed=3):
 
 def rows_of(task, job, batch_size):
     """The batching rule, written again: a new permutation of the client's rows for every pass."""
-    rng, mine = job.stream("batches"), task.shards.rows[job.client]
+    rng, mine = job.stream("batches"), task.data.rows[job.client]
     done = 0
     for _ in range(job.epochs or job.steps):
         order = mine[torch.from_numpy(rng.permutation(len(mine)))]
@@ -65,7 +65,7 @@ def rows_of(task, job, batch_size):
 def naive(module, task, job, batch_size):
     """Deep copy, torch's own gradients, clip and step parameter by parameter."""
     model = copy.deepcopy(module).train()
-    inputs, target = task.shards.data
+    inputs, target = task.data.data
     losses = []
     for rows in rows_of(task, job, batch_size):
         model.zero_grad()
@@ -173,19 +173,20 @@ def test_a_factory_starts_from_the_seed_and_leaves_the_global_generator_alone():
 def test_a_pass_sees_every_row_once_and_steps_are_counted(rows, batch_size, epochs, steps):
     task = make(held=data(rows), clients=1, batch_size=batch_size)
     whole = list(task.batches(job(task, client=0, epochs=epochs)))
-    seen = torch.cat([batch.rows for batch in whole])
+    seen = torch.cat([batch.data[0][0] for batch in whole])
     assert len(whole) == epochs * math.ceil(rows / batch_size)
-    assert all(sorted(part.tolist()) == list(range(rows)) for part in seen.split(rows))
+    every = sorted(task.data.data[0].tolist())
+    assert all(sorted(part.tolist()) == every for part in seen.split(rows))
     counted = list(task.batches(job(task, client=0, steps=steps)))
     assert len(counted) == steps
-    assert all(1 <= len(batch.rows) <= min(batch_size, rows) for batch in counted)
+    assert all(1 <= len(batch.data[0][0]) <= min(batch_size, rows) for batch in counted)
     assert len({batch.key for batch in counted}) == steps
 
 
 def test_passes_and_jobs_are_shuffled_anew():
     task = make(clients=1, batch_size=100)
-    first, second = (batch.rows.tolist() for batch in task.batches(job(task, client=0, epochs=2)))
-    other = next(task.batches(job(task, client=0, serial=1))).rows.tolist()
+    first, second = (batch.data[0][0].tolist() for batch in task.batches(job(task, client=0, epochs=2)))
+    other = next(task.batches(job(task, client=0, serial=1))).data[0][0].tolist()
     assert first != second
     assert first != other
 
@@ -222,7 +223,7 @@ def test_regression_has_no_accuracy_and_several_inputs_are_passed_on():
             return self.w * a + b
 
     held = (torch.ones(6), torch.arange(6.0), torch.zeros(6))
-    task = TorchTask(Pair(), loss=F.mse_loss, shards=shard(held, clients=2), test=held)
+    task = TorchTask(Pair(), loss=F.mse_loss, data=shard(held, clients=2), test=held)
     assert task.evaluate(task.init(0), None) == {"loss": pytest.approx(sum((2 + i) ** 2 for i in range(6)) / 6)}
     assert work(job(task), task, METHOD).steps == 5
 
@@ -315,19 +316,21 @@ def test_a_used_task_can_be_copied_and_pickled(again, module):
         (lambda: make(lambda: 3), "`module` must be a module, or a function that returns one, got int."),
         (lambda: make(3), "`module` must be a module, or a function that returns one, got int."),
         (
-            lambda: TorchTask(mlp(), loss=nn.CrossEntropyLoss, shards=shard(data(), clients=2)),
-            "`loss` must be a function of (output, target), got the class CrossEntropyLoss. Use CrossEntropyLoss().",
+            lambda: TorchTask(mlp(), loss=nn.CrossEntropyLoss, data=shard(data(), clients=2)),
+            "`loss` must be a function of (output, target) or of (module, batch), got the class CrossEntropyLoss. "
+            "Use CrossEntropyLoss().",
         ),
         (
-            lambda: TorchTask(mlp(), loss="mse", shards=shard(data(), clients=2)),
-            "`loss` must be a function of (output, target), got 'mse'.",
+            lambda: TorchTask(mlp(), loss="mse", data=shard(data(), clients=2)),
+            "`loss` must be a function of (output, target) or of (module, batch), got 'mse'.",
         ),
         (
-            lambda: TorchTask(mlp(), loss=F.cross_entropy, shards=data()),
-            "`shards` must be made by shard(data, clients=...), got tuple.",
+            lambda: TorchTask(mlp(), loss=F.cross_entropy, data=data()),
+            "`data` must say which rows each client has, got tensors. Split it with tg.shard(data, clients=...), "
+            "or give a list with a dataset for each client.",
         ),
         (
-            lambda: TorchTask(mlp(), loss=F.cross_entropy, shards=shard(data(), clients=2)).evaluate(
+            lambda: TorchTask(mlp(), loss=F.cross_entropy, data=shard(data(), clients=2)).evaluate(
                 torch.empty(0), None
             ),
             "evaluating needs a test set, got none. Give the task test=(inputs..., target).",
@@ -350,7 +353,7 @@ def test_errors_say_the_rule_the_value_and_the_fix(call, text):
 
 def test_a_loss_without_reduction_and_a_fickle_factory_are_refused():
     held = data()
-    task = TorchTask(mlp(), loss=partial(F.cross_entropy, reduction="none"), shards=shard(held, clients=1))
+    task = TorchTask(mlp(), loss=partial(F.cross_entropy, reduction="none"), data=shard(held, clients=1))
     with pytest.raises(Invalid, match=r"`loss` must return one number, got shape \[32\]. Use reduction='mean'."):
         work(job(task, client=0), task, METHOD)
     widths = iter([3, 4])

@@ -14,7 +14,7 @@ def doctor(options: commands.Doctor) -> None:
     from tardygrad.doctor.examine import examine
 
     with torch_threads(1), waiting("examining the run"):
-        seen = examine(run_dir(options.folder), probed=options.probe)
+        seen = examine(run_dir(options.folder), probed=options.probe, trust=options.trust)
     if options.json:
         show_json(as_objects(seen) | {"healthy": seen.healthy})
         return

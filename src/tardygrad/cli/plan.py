@@ -67,7 +67,7 @@ def plan(options: commands.Plan) -> None:
     ):
         if not fine:
             raise Invalid(f"{option} needs {needs}. Add it, or leave {option} out.")
-    loaded = spec.load(options.source, options.overrides)
+    loaded = spec.load(options.source, options.overrides, trust=options.trust)
     built = loaded.build()
     if searching:
         from tardygrad.cli.search import find

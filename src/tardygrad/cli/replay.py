@@ -30,7 +30,7 @@ def replay(options: commands.Replay) -> None:
     model, rounds = final_model(path)
     if rounds < 1:
         raise Invalid(f"a replay needs a run with at least one round, got {folder!r} with none.")
-    loaded = recorded_spec(folder, recorded, [])
+    loaded = recorded_spec(folder, recorded, [], trust=options.trust)
     with reading_record(path), torch_threads(loaded.run.threads):
         changed = _changed(recorded)
         built = loaded.build()

@@ -22,7 +22,7 @@ from tardygrad_command import commands
 
 def run(options: commands.Run) -> None:
     """Run a spec and record it."""
-    loaded = spec.load(options.source, options.overrides)
+    loaded = spec.load(options.source, options.overrides, trust=options.trust)
     check(loaded.run.track)
     if options.out:
         require_new(Path(options.out))
@@ -38,7 +38,7 @@ def resume(options: commands.Resume) -> None:
     """Continue a recorded run."""
     folder = options.folder
     recorded = read_json(run_dir(folder) / "spec.json")
-    loaded = recorded_spec(folder, recorded, options.overrides)
+    loaded = recorded_spec(folder, recorded, options.overrides, trust=options.trust)
     check(loaded.run.track)
     retrack = any(text.startswith("run.track") for text in options.overrides)
     if not retrack and (summary := finished_summary(Path(folder), loaded.run.rounds)):
@@ -84,7 +84,7 @@ def finished_summary(path: Path, rounds: int) -> runs.Summary | None:
     return summary if done else None
 
 
-def recorded_spec(folder: str, recorded: Row, overrides: list[str]) -> spec.Spec:
+def recorded_spec(folder: str, recorded: Row, overrides: list[str], *, trust: bool) -> spec.Spec:
     """The spec of a recorded run; overrides may change what `spec.resume_keys` lists."""
     if not recorded.keys() >= {"spec", "run", "versions"}:
         raise RecordError(f"the record in {folder!r} is damaged: its spec.json is incomplete.")
@@ -102,7 +102,7 @@ def recorded_spec(folder: str, recorded: Row, overrides: list[str]) -> spec.Spec
                 keys = f"{', '.join(allowed[:-1])} or {allowed[-1]}"
                 raise Invalid(f"resuming a run may only change {keys}, got {text!r}. Start a new run instead.")
             spec.override(tables, text)
-        return spec.parse(tables, Path(folder).name)
+        return spec.parse(tables, Path(folder).name, trust=trust)
 
 
 def final_model(folder: Path) -> tuple[dict[str, Tensor], int]:

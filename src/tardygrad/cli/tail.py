@@ -29,7 +29,7 @@ def tail(options: commands.Tail) -> None:
     """Sample gradients, estimate their tails, and print a table."""
     source, figure = options.source, options.figure
     picture = None if figure is None else writable("--figure", figure, ".png", ".svg")
-    loaded = spec.load(source, options.overrides)
+    loaded = spec.load(source, options.overrides, trust=options.trust)
     finished = (Path(source) / "model.safetensors").exists()
     where = options.at or ("model" if finished else "init")
     if where == "model" and not finished:

@@ -41,6 +41,7 @@ from tardygrad.core.messages import (
     as_vector,
 )
 from tardygrad.core.method import Method, check_method
+from tardygrad.core.own_loop import OwnLoop, own_update
 from tardygrad.core.roster import Roster
 from tardygrad.core.task import LocalWork, Task, next_request
 from tardygrad.core.transforms import State, Step, Transform, clipped_share, strip_prefix
@@ -59,7 +60,7 @@ def local(job: Job, task: Task, method: Method) -> LocalWork:
     module_buffers = job.module_buffers.clone() if job.module_buffers else None
     curvature = torch.zeros_like(x) if method.compensate else None  # A_{s,i} ← 0
     state = strip_prefix(job.state or {}, "inner.") or method.inner.init(x)
-    step = Step(max(job.round, 1), x=x, start=start)
+    step = Step(max(job.round, 1), x=x, start=start, groups=getattr(task, "groups", ()))
     steps = 0
     loss: Tensor | float = 0.0
     clipped: Tensor | float = 0.0
@@ -95,6 +96,8 @@ def local_step(x: Vector, g: Vector, curvature: Vector | None, inner: Transform,
 
 def work(job: Job, task: Task, method: Method) -> Update:
     """Do a job: the local steps of one client."""
+    if isinstance(task, OwnLoop):
+        return own_update(job, task, method)
     steps = local(job, task, method)
     message = next_request(steps)
     while not isinstance(message, Update):

@@ -154,6 +154,11 @@ class Method:
         """Whether the server needs the past models that jobs started from."""
         return self.compensate or self.pull
 
+    @property
+    def has_local_steps(self) -> bool:
+        """Whether the method makes the local steps; otherwise the task's own training loop does."""
+        return self.inner.text != "no_steps()"
+
     def divisor(self, weights: Sequence[float]) -> float:
         """The divisor of a round's sum of contributions, given their weights."""
         if self.denominator == "weights":

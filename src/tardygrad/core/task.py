@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -11,6 +11,7 @@ from tardygrad.core.messages import Job, ModuleBuffers, Update, Vector
 from tardygrad.errors import Invalid
 
 
+@runtime_checkable
 class Task(Protocol):
     """A learning problem. Only the task knows the network behind the vector."""
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tardygrad.core.schedules import Schedule
-from tardygrad.core.transforms import State, Step, Transform
+from tardygrad.core.transforms import ParameterGroup, State, Step, Transform
 from tardygrad.errors import Invalid, nearest
 
 Options = Mapping[str, bool | int | float | str | list[float] | None]
@@ -23,7 +23,7 @@ SCRATCH = 5  # temporary vectors: copies of x, gradient and state, and the optim
 def optimizer(name: str, lr: Schedule, options: Options | None = None) -> Transform:
     """An optimizer of `torch.optim` as a transform: move = x − (x after the optimizer's step).
 
-    The optimizer sees the model as one vector, so it has one parameter group and no layers.
+    The optimizer sees the model as one vector without layers, in parameter groups if the task has any.
 
     >>> step = Step(1, x=torch.tensor([1.0]))
     >>> move, state = optimizer("AdamW", lambda round: 0.1).update(torch.tensor([2.0]), {}, step)
@@ -38,16 +38,33 @@ def optimizer(name: str, lr: Schedule, options: Options | None = None) -> Transf
     given = {key: tuple(value) if isinstance(value, list) else value for key, value in (options or {}).items()}
 
     def update(direction: Tensor, state: State, step: Step) -> tuple[Tensor, State]:
-        x = torch.zeros_like(direction) if step.x is None else step.x.clone()
-        x.grad = direction.clone()
-        torch_optimizer = make([x], **given, lr=lr(step.round))
-        if state:
-            torch_optimizer.state[x] = {key: value.clone() for key, value in state.items()}
+        start = torch.zeros_like(direction) if step.x is None else step.x
+        groups = step.groups or (ParameterGroup((slice(0, len(start)),), {}),)
+        parts = [group.read(start) for group in groups]
+        for part, group in zip(parts, groups, strict=True):
+            part.grad = group.read(direction)
+        own = [{"params": [part], **group.options} for part, group in zip(parts, groups, strict=True)]
+        torch_optimizer = make(own, **given, lr=lr(step.round))
+        for part, group in zip(parts, groups, strict=True):
+            if state:
+                torch_optimizer.state[part] = {
+                    key: group.read(value) if value.shape == start.shape else value.clone()
+                    for key, value in state.items()
+                }
         torch_optimizer.step()
-        after = {key: value for key, value in torch_optimizer.state[x].items() if value is not None}
-        if not all(isinstance(value, Tensor) for value in after.values()):
-            raise Invalid(f"torch.optim.{name} cannot be an inner step: not all of its state is tensors.")
-        return (direction * 0 if step.x is None else step.x) - x, after
+        x, after = torch.empty_like(start), dict[str, Tensor]()
+        for part, group in zip(parts, groups, strict=True):
+            group.write(x, part)
+            for key, value in torch_optimizer.state[part].items():
+                if value is None:
+                    continue
+                if not isinstance(value, Tensor):
+                    raise Invalid(f"torch.optim.{name} cannot be an inner step: not all of its state is tensors.")
+                if value.shape == part.shape and value.dim():
+                    group.write(after.setdefault(key, torch.empty_like(start, dtype=value.dtype)), value)
+                else:
+                    after[key] = value
+        return start - x, after
 
     transform = Transform(lambda x: {}, update, f"optimizer({name!r}, {lr}, {dict(options or {})})", scratch=SCRATCH)
     try:

@@ -6,9 +6,9 @@ The client subtracts the move of a gradient (x − move), the server adds the mo
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,6 +27,23 @@ LateRate = Literal["code", "paper"]
 """FADAS's rate for a late round: η/s as in its authors' code, or min(η, 1/s) as in their text."""
 
 
+class ParameterGroup(NamedTuple):
+    """A part of the vector, and the options of its optimizer."""
+
+    slices: tuple[slice, ...]
+    options: Mapping[str, Any]
+
+    def read(self, v: Tensor) -> Tensor:
+        """The group's coordinates of a vector."""
+        return torch.cat([v[part] for part in self.slices])
+
+    def write(self, v: Tensor, values: Tensor) -> None:
+        """Set the group's coordinates of a vector."""
+        sizes = [part.stop - part.start for part in self.slices]
+        for part, own in zip(self.slices, torch.split(values, sizes), strict=True):
+            v[part] = own
+
+
 class Step(NamedTuple):
     """The context of one step."""
 
@@ -34,6 +51,7 @@ class Step(NamedTuple):
     delays: tuple[int, ...] = ()  # server: p of every update in the buffer
     x: Tensor | None = None  # the vector that the move is for
     start: Tensor | None = None  # client: x_s
+    groups: tuple[ParameterGroup, ...] = ()  # client: parts of x whose optimizer has options of their own
 
 
 def _no_form(round: int) -> ClipAndRate | None:
@@ -60,6 +78,15 @@ class Transform:
 
     def __repr__(self) -> str:
         return self.text
+
+
+def no_steps() -> Transform:
+    """The inner step of a method whose task has a training loop of its own."""
+
+    def update(direction: Tensor, state: State, step: Step) -> tuple[Tensor, State]:
+        raise Invalid("a method without `local_lr` makes no local steps: the task needs a training loop of its own.")
+
+    return Transform(stateless, update, "no_steps()")
 
 
 def stateless(x: Tensor) -> State:

@@ -15,6 +15,7 @@ from tardygrad.runs.events import Tail, tail_event
 from tardygrad.runs.history import History, read_history
 from tardygrad.runs.record import reading_record
 from tardygrad.spec import spec
+from tardygrad.spec.own_code import check_trust
 from tardygrad.tail.probe import probe
 
 Check = Callable[[History, WhatIf], Finding | None]
@@ -60,13 +61,16 @@ class Examined(NamedTuple):
         return [name for name in self.checks if name not in causes]
 
 
-def examine(path: Path, *, probed: bool = False) -> Examined:
+def examine(path: Path, *, probed: bool = False, trust: bool = False) -> Examined:
     """Read a record and run all checks.
 
     Args:
         probed: also build the task and measure the noise of its gradients.
+        trust: whether to import code that the record names.
     """
     history, found = read_history(path), list[Finding]()
+    if not trust:
+        check_trust(history.spec, str(path))
     if probed:
         tail = _probed(history)
         if tail is None or tail.index is None:
@@ -97,7 +101,7 @@ def _probed(history: History) -> Tail | None:
     """The tail of the gradient noise at x_0, as in `tardygrad tail RUN --at init`."""
     if history.spec is None:
         raise Invalid(f"--probe needs a run with a spec, got {str(history.path)!r}, started from Python. Leave it out.")
-    recorded = spec.parse(history.spec)
+    recorded = spec.parse(history.spec, trust=True)  # `examine` has asked
     task, seed = recorded.build().task, recorded.run.seed
     found = probe(task, task.init(seed), module_buffers=task.init_module_buffers(), seed=seed).whole.tail
     return tail_event(0.0, None, found) if found else None

@@ -7,7 +7,8 @@ J. Sun, D. Yao, X. Gong, T. Rabbani, M. Zaheer, T. Li. Asynchronous Heavy-Tailed
              x_t = x_{t−1} + η_t · Clip(ũ_t, (1/M) Σ_i δ_i / p_{t,i})                       downplay (SD)
              x_t = x_{t−1} + η_t · Clip(ũ_t, (1/M) Σ_i [δ_i − A_i ⊙ (x_{t−1} − x_s)])       compensate (DC)
 
-Differs from the paper in: nothing; SD with DC together, (δ_i − A_i ⊙ drift_i)/p_{t,i}, is offered as an experiment.
+Differs from the paper in: nothing by default; the clipped gradient may go into any optimizer of `torch.optim`;
+SD with DC together, (δ_i − A_i ⊙ drift_i)/p_{t,i}, is offered as an experiment.
 The outer clip can only bind if η_ℓ · K · u > ũ; a run reports the share of coordinates that it changed.
 """
 
@@ -19,6 +20,7 @@ from tardygrad.core import algorithm, transforms
 from tardygrad.core.clipping import Norm
 from tardygrad.core.method import Method, Mode
 from tardygrad.core.schedules import Schedule, lift
+from tardygrad.core.torch_inner import Options
 from tardygrad.core.transforms import chain, scale
 from tardygrad.methods.constructor import MethodSettings, constructor, local
 from tardygrad.theory.prescribed import prescribed
@@ -27,13 +29,16 @@ from tardygrad.theory.prescribed import prescribed
 @constructor
 def clip2(
     *,
-    local_lr: float | Schedule,
-    local_clip: float | Schedule,
+    local_lr: float | Schedule | None = None,
+    local_clip: float | Schedule | None = None,
     lr: float | Schedule,
     clip: float | Schedule,
     local_lower: float | Schedule = 0.0,
     lower: float | Schedule = 0.0,
     norm: Norm = "coordinate",
+    optimizer: str = "SGD",
+    options: Options | None = None,
+    keep: bool = False,
     downplay: bool = False,
     compensate: bool = False,
     schedule: Literal["constant", "theory", "theory-tolerant", "theory-unknown-tail"] = "constant",
@@ -60,13 +65,21 @@ def clip2(
     at = prescribed("clip2", schedule, tail, downplay=downplay, compensate=compensate)
     return Method(
         name="Clip²",
-        inner=local(at("local_lr", local_lr), at("local_clip", local_clip), local_lower=local_lower, norm=norm),
+        inner=local(
+            at("local_lr", local_lr),
+            at("local_clip", local_clip),
+            optimizer,
+            options,
+            local_lower=local_lower,
+            norm=norm,
+        ),
         outer=chain(
             transforms.clip(lift("clip", at("clip", clip), finite=False), lift("lower", lower), norm),
             scale(lift("lr", at("lr", lr))),
         ),
         weight=algorithm.downplay if downplay else None,
         compensate=compensate,
+        keep=keep,
         buffer=buffer,
         mode=mode,
         **settings,

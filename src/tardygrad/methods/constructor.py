@@ -12,7 +12,7 @@ from tardygrad.core.method import Dispatch, Method
 from tardygrad.core.schedules import Schedule, lift
 from tardygrad.core.torch_inner import Options
 from tardygrad.core.transforms import Transform, chain, scale
-from tardygrad.errors import checked_call, passes_to
+from tardygrad.errors import Invalid, checked_call, passes_to
 
 P = ParamSpec("P")
 
@@ -33,8 +33,8 @@ def constructor(make: Callable[P, Method]) -> Callable[P, Method]:
 
 
 def local(
-    local_lr: float | Schedule,
-    local_clip: float | Schedule = math.inf,
+    local_lr: float | Schedule | None,
+    local_clip: float | Schedule | None = math.inf,
     optimizer: str = "SGD",
     options: Options | None = None,
     *,
@@ -44,13 +44,21 @@ def local(
     """The client's step of most methods: a clip, which may be infinite, then SGD or any optimizer of `torch.optim`.
 
     Args:
-        local_lr: learning rate η_ℓ of the local steps, read at the round whose model the client pulled.
+        local_lr: learning rate η_ℓ of the local steps, read at the round whose model the client pulled; leave it out
+            if the task has a training loop of its own (`TrainerTask`).
         local_clip: threshold u of the local steps; inf switches clipping off.
         optimizer: name of the class of `torch.optim` that makes the local steps.
         options: arguments of the optimizer, such as {weight_decay = 0.1}.
         local_lower: BiClip's lower threshold d of the local steps; 0 switches it off.
         norm: clip each coordinate, or the norm of the whole vector ("l2").
     """
+    if local_lr is None:
+        given = {"local_clip": local_clip not in (None, math.inf), "optimizer": optimizer != "SGD", "options": options}
+        if names := [f"`{name}`" for name, value in given.items() if value]:
+            raise Invalid(f"{' and '.join(names)} need `local_lr`, which is not given.")
+        return transforms.no_steps()
+    if local_clip is None:
+        raise Invalid("a clipped method needs `local_clip`, the threshold of its local steps. Use inf for none.")
     rate = lift("local_lr", local_lr)
     plain = optimizer == "SGD" and not options
     return chain(

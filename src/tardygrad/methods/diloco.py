@@ -27,7 +27,7 @@ from tardygrad.methods.constructor import MethodSettings, constructor, local
 @constructor
 def diloco(
     *,
-    local_lr: float | Schedule,
+    local_lr: float | Schedule | None = None,
     lr: float | Schedule = 0.7,
     momentum: float = 0.9,
     optimizer: str = "AdamW",

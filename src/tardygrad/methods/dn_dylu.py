@@ -39,7 +39,7 @@ LONGEST = 10**9
 @constructor
 def dn_dylu(
     *,
-    local_lr: float | Schedule,
+    local_lr: float | Schedule | None = None,
     lr: float | Schedule,
     period: int,
     momentum: float = 0.9,

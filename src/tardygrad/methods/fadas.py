@@ -29,7 +29,7 @@ from tardygrad.methods.constructor import MethodSettings, constructor, local
 @constructor
 def fadas(
     *,
-    local_lr: float | Schedule,
+    local_lr: float | Schedule | None = None,
     lr: float | Schedule,
     tau_c: float,
     beta1: float = 0.9,

@@ -28,7 +28,7 @@ from tardygrad.methods.constructor import MethodSettings, constructor, local
 @constructor
 def fedadam(
     *,
-    local_lr: float | Schedule,
+    local_lr: float | Schedule | None = None,
     lr: float | Schedule,
     beta1: float = 0.9,
     beta2: float = 0.99,
@@ -57,7 +57,7 @@ def fedadam(
 @passes_to(fedadam)
 def fedyogi(
     *,
-    local_lr: float | Schedule,
+    local_lr: float | Schedule | None = None,
     lr: float | Schedule,
     beta1: float = 0.9,
     beta2: float = 0.99,

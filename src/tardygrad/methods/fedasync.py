@@ -35,7 +35,7 @@ from tardygrad.methods.fedbuff import PUBLISHED
 @constructor
 def fedasync(
     *,
-    local_lr: float | Schedule,
+    local_lr: float | Schedule | None = None,
     lr: float | Schedule = 0.6,
     weight: Staleness | None = PUBLISHED,
     rho: float = 0.005,

@@ -25,7 +25,7 @@ from tardygrad.methods.constructor import MethodSettings, constructor, local
 @constructor
 def fedavg(
     *,
-    local_lr: float | Schedule,
+    local_lr: float | Schedule | None = None,
     lr: float | Schedule = 1.0,
     local_clip: float | Schedule = math.inf,
     optimizer: str = "SGD",

@@ -24,7 +24,7 @@ from tardygrad.methods.constructor import MethodSettings, constructor, local
 @constructor
 def fedavgm(
     *,
-    local_lr: float | Schedule,
+    local_lr: float | Schedule | None = None,
     lr: float | Schedule = 1.0,
     momentum: float = 0.9,
     local_clip: float | Schedule = math.inf,

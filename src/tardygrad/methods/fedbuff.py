@@ -36,7 +36,7 @@ PUBLISHED = Polynomial(exponent=0.5)
 @constructor
 def fedbuff(
     *,
-    local_lr: float | Schedule,
+    local_lr: float | Schedule | None = None,
     lr: float | Schedule = 1.0,
     weight: Staleness | None = PUBLISHED,
     denominator: Denominator = "buffer",

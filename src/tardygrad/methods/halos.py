@@ -36,7 +36,7 @@ PUBLISHED: Options = {"betas": [0.9, 0.95], "weight_decay": 0.1}
 def halos(
     *,
     regions: int | tuple[int, ...],
-    local_lr: float | Schedule,
+    local_lr: float | Schedule | None = None,
     region_lr: float | Schedule = 3.2,
     region_momentum: float = 0.9,
     region_period: int = 16,

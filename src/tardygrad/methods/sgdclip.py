@@ -7,7 +7,8 @@ J. Sun, D. Yao, X. Gong, T. Rabbani, M. Zaheer, T. Li. Asynchronous Heavy-Tailed
              x_t = x_{t−1} + η_t · (1/M) Σ_i δ_i / p_{t,i}                        downplay (SD)
              x_t = x_{t−1} + η_t · (1/M) Σ_i [δ_i − A_i ⊙ (x_{t−1} − x_s)]        compensate (DC)
 
-Differs from the paper in: nothing; DC with this outer step is in the paper's sweep though not in its listing, and SD
+Differs from the paper in: nothing by default; the clipped gradient may go into any optimizer of `torch.optim`;
+DC with this outer step is in the paper's sweep though not in its listing, and SD
 with DC together, (δ_i − A_i ⊙ drift_i)/p_{t,i}, is offered as an experiment.
 """
 
@@ -19,6 +20,7 @@ from tardygrad.core import algorithm
 from tardygrad.core.clipping import Norm
 from tardygrad.core.method import Method, Mode
 from tardygrad.core.schedules import Schedule, lift
+from tardygrad.core.torch_inner import Options
 from tardygrad.core.transforms import scale
 from tardygrad.methods.constructor import MethodSettings, constructor, local
 from tardygrad.theory.prescribed import prescribed
@@ -27,11 +29,14 @@ from tardygrad.theory.prescribed import prescribed
 @constructor
 def sgdclip(
     *,
-    local_lr: float | Schedule,
-    local_clip: float | Schedule,
+    local_lr: float | Schedule | None = None,
+    local_clip: float | Schedule | None = None,
     lr: float | Schedule,
     local_lower: float | Schedule = 0.0,
     norm: Norm = "coordinate",
+    optimizer: str = "SGD",
+    options: Options | None = None,
+    keep: bool = False,
     downplay: bool = False,
     compensate: bool = False,
     schedule: Literal["constant", "theory"] = "constant",
@@ -56,10 +61,18 @@ def sgdclip(
     at = prescribed("sgdclip", schedule, tail, downplay=downplay, compensate=compensate)
     return Method(
         name="SGDClip",
-        inner=local(at("local_lr", local_lr), at("local_clip", local_clip), local_lower=local_lower, norm=norm),
+        inner=local(
+            at("local_lr", local_lr),
+            at("local_clip", local_clip),
+            optimizer,
+            options,
+            local_lower=local_lower,
+            norm=norm,
+        ),
         outer=scale(lift("lr", at("lr", lr))),
         weight=algorithm.downplay if downplay else None,
         compensate=compensate,
+        keep=keep,
         buffer=buffer,
         mode=mode,
         **settings,

@@ -43,7 +43,7 @@ def tailopt(
     *,
     outer: Outer = "biclip",
     inner: Inner = "biclip",
-    local_lr: float | Schedule,
+    local_lr: float | Schedule | None = None,
     lr: float | Schedule,
     local_clip: float | Schedule = math.inf,
     local_lower: float | Schedule = 0.0,

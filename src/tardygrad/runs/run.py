@@ -20,6 +20,7 @@ from tardygrad.core.algorithm import downplay
 from tardygrad.core.hierarchy import serve
 from tardygrad.core.messages import Advanced, Parts, Taken, Update, Vector, as_vector
 from tardygrad.core.method import Method
+from tardygrad.core.own_loop import check_local_work
 from tardygrad.core.task import Task
 from tardygrad.engines.pool import Pool, check_work, features_of
 from tardygrad.engines.scripted import ScriptedPool
@@ -74,6 +75,7 @@ class Run:
                 "an evaluation needs a test set, and the task has none. Give it one, or set evaluate_every=0."
             )
         check_work(pool, method)
+        check_local_work(task, method)
         x, features = task.init(seed), pool.features
         buffers, vectors = task.init_module_buffers(), features.vectors
         self.server = serve(method, x, clients=task.clients, seed=seed, module_buffers=buffers, vectors=vectors)

@@ -25,6 +25,7 @@ from pydantic import ConfigDict, TypeAdapter
 
 from tardygrad.core.schedules import Cosine, Power, Schedule
 from tardygrad.errors import Invalid, nearest
+from tardygrad.spec import own_code
 
 Table = dict[str, Any]
 """A table, as TOML or JSON gives it."""
@@ -36,16 +37,18 @@ _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 80
 
 
+_COLLECTING = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
 Parameters = Mapping[str, inspect.Parameter]
 """Keyword arguments by name; the annotation is the type itself, never a string."""
 
 
 @cache
 def parameters(make: Make) -> Parameters:
-    """The keyword arguments of a constructor."""
+    """The keyword arguments of a constructor; one without a type hint takes any value."""
     hints = get_type_hints(inspect.getattr_static(make, "__init__") if inspect.isclass(make) else make)
-    found = inspect.signature(make).parameters
-    return {name: found[name].replace(annotation=hints[name]) for name in found}
+    found = {name: one for name, one in inspect.signature(make).parameters.items() if one.kind not in _COLLECTING}
+    return {name: one.replace(annotation=hints.get(name, Any)) for name, one in found.items()}
 
 
 def arguments(known: Parameters, table: Table, where: str) -> Table:
@@ -82,16 +85,18 @@ def construct(make: Make, table: Table, where: str) -> Any:
     return call(make, arguments(parameters(make), table, where), where)
 
 
-def choose(kinds: Mapping[str, Make], table: Table, where: str) -> tuple[str, Table]:
-    """A table's `kind`, and the rest of it."""
+def choose(kinds: Mapping[str, Make], table: Table, where: str) -> tuple[str, Make, Table]:
+    """A table's `kind`, its constructor, and the rest of the table."""
     rest = dict(table)
     kind = rest.pop("kind", None)
     if kind is None:
         raise Invalid(f"{place(where)} needs the key `kind`: one of {', '.join(kinds)}.")
+    if own_code.is_own(kind):
+        return kind, own_code.find(kind, where), rest
     if not isinstance(kind, str) or kind not in kinds:
-        fix = nearest(str(kind), kinds)
+        fix = nearest(str(kind), kinds) or " Or name your own function: package.module:function."
         raise Invalid(f"`{where}.kind` must be one of {', '.join(kinds)}, got {shown(kind)}.{fix}")
-    return kind, rest
+    return kind, kinds[kind], rest
 
 
 def read(hint: Any, value: Any, where: str) -> Any:
@@ -99,13 +104,15 @@ def read(hint: Any, value: Any, where: str) -> Any:
     options = _options(hint)
     if isinstance(value, str) and not value.isprintable():
         raise Invalid(f"`{where}` must be printable text, got {value!a}.")
+    if hint is Any:
+        return value
     if isinstance(value, dict):
         if Schedule in options:
             return construct(Cosine if value.keys() & parameters(Cosine).keys() else Power, value, where)
         classes = _classes(options)
         if len(classes) > 1:
-            kind, value = choose(classes, value, where)
-            return construct(classes[kind], value, where)
+            _, make, value = choose(classes, value, where)
+            return construct(make, value, where)
         for only in classes.values():
             return construct(only, value, where)
     if isinstance(value, str) and len(named := _classes(options)) > 1 and value in named:

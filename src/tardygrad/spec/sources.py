@@ -13,22 +13,23 @@ from tardygrad.spec.kinds import KINDS
 from tardygrad.spec.signature import Table, shown
 
 
-def read_source(source: str | Path) -> tuple[str, Table]:
-    """The name and the tables of a spec: a file, a shipped name, or the directory of a run."""
+def read_source(source: str | Path) -> tuple[str, Table, bool]:
+    """The name and the tables of a spec, and whether it is a record's: a file, a shipped name, or a run's directory."""
     path, known = Path(source), shipped()
     if (path / "spec.json").is_file():
         path /= "spec.json"
     if path.is_file():
         tables = _parsed(path)
         if tables.keys() >= {"spec", "run", "versions"}:
-            return _recorded(path.parent, tables)
+            return *_recorded(path.parent, tables), True
         fleet = tables.get("fleet")
         if isinstance(fleet, dict) and isinstance(fleet.get("path"), str):
             fleet["path"] = str(path.parent / fleet["path"])  # relative to the spec
         anchor(tables, path.parent)
-        return path.stem, tables
+        return path.stem, tables, False
     if str(source) in known:
-        return str(source), tomllib.loads(files("tardygrad").joinpath(f"specs/{source}.toml").read_text("utf-8"))
+        text = files("tardygrad").joinpath(f"specs/{source}.toml").read_text("utf-8")
+        return str(source), tomllib.loads(text), False
     if path.is_dir():
         raise Invalid(f"a spec must be a file or the directory of a run, got {str(source)!r}. Name a file.")
     fix = nearest(str(source), known) or f" Shipped specs: {', '.join(known)}."

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from tardygrad.core.method import Method
 from tardygrad.core.task import Task
@@ -27,6 +27,7 @@ from tardygrad.errors import Invalid, check_integer, nearest
 from tardygrad.fleet import Fleet
 from tardygrad.runs.memory import Memory, Meter
 from tardygrad.spec.kinds import ENGINES, FROM_OTHER_TABLES, KINDS, TABLES, RunTable, keys_of, suggest_table
+from tardygrad.spec.own_code import check_trust
 from tardygrad.spec.signature import (
     Make,
     Table,
@@ -40,6 +41,8 @@ from tardygrad.spec.signature import (
     written_arguments,
 )
 from tardygrad.spec.sources import anchor, read_source
+
+T = TypeVar("T")
 
 
 class SpecTable(NamedTuple):
@@ -102,14 +105,17 @@ class Spec:
 
     def build_method(self) -> Method:
         """Construct the method alone."""
-        method: Method = call(self.method.make, self.method.arguments, "method")
-        return method
+        return _made(self.method, "method", Method)
 
     def build(self, task: Task | None = None) -> Built:
         """Construct everything that a run needs, with an existing task if one is given."""
         method = self.build_method()
-        task = call(self.task.make, self.task.arguments, "task") if task is None else task
-        return Built(method, task, _fleet(self.fleet) if self.fleet else None, self.engine, self.run)
+        task = _made(self.task, "task", Task) if task is None else task  # type: ignore[type-abstract]
+        fleet = _fleet(self.fleet) if self.fleet else None
+        if fleet and fleet.clients != task.clients:
+            got = f"{task.clients} and {fleet.clients}"
+            raise Invalid(f"[task] and [fleet] must have the same number of clients, got {got}.")
+        return Built(method, task, fleet, self.engine, self.run)
 
     def resolved(self) -> Table:
         """The spec with all defaults filled in, as strict JSON; `parse` reads it back.
@@ -129,21 +135,30 @@ class Spec:
         return tables | {"run": written_arguments(parameters(RunTable), vars(self.run))}
 
 
-def load(source: str | Path, overrides: Iterable[str] = ()) -> Spec:
-    """The spec in a file, or of a shipped name, with `table.key=value` overrides.
+def load(source: str | Path, overrides: Iterable[str] = (), *, trust: bool = False) -> Spec:
+    """The spec in a file, of a shipped name, or of a recorded run, with `table.key=value` overrides.
+
+    Args:
+        trust: whether to import code that a recorded run names.
 
     >>> print(load("quadratic", ["method.buffer=3"]).build().method)
     Clip² (client-centric, M=3, K=5, downplayed)
     """
-    name, tables = read_source(source)
+    name, tables, recorded = read_source(source)
     for text in overrides:
         override(tables, text)
     anchor(tables, Path())
-    return parse(tables, name)
+    return parse(tables, name, trust=trust or not recorded)
 
 
-def parse(tables: Mapping[str, Any], name: str = "spec") -> Spec:
-    """A spec from its tables."""
+def parse(tables: Mapping[str, Any], name: str = "spec", *, trust: bool = False) -> Spec:
+    """A spec from its tables.
+
+    Args:
+        trust: whether to import the functions that it names.
+    """
+    if not trust:
+        check_trust(tables, name)
     for key, table in tables.items():
         if key not in TABLES:
             raise Invalid(f"a spec has the tables {', '.join(TABLES)}, got `{key}`.{nearest(key, TABLES)}")
@@ -199,8 +214,7 @@ def _value(text: str) -> Any:
 
 def _checked(name: str, table: Table) -> SpecTable:
     """Check the kind and the keys of a table, and convert its values to the types of the arguments."""
-    kind, rest = choose(KINDS[name], table, name)
-    make = KINDS[name][kind]
+    kind, make, rest = choose(KINDS[name], table, name)
     known = keys_of(name, make)
     for key in rest:
         kinds = [other for other, its in KINDS[name].items() if key in keys_of(name, its)]
@@ -218,19 +232,29 @@ def _same_clients(task: Table, fleet: Table | None) -> tuple[SpecTable, SpecTabl
     given = None
     if "clients" in task:
         check_integer("task.clients", given := read(int, task["clients"], "task.clients"))
-    kind, rest = choose(KINDS["fleet"], fleet, "fleet")
-    if given is not None and "clients" not in rest and "clients" in parameters(KINDS["fleet"][kind]):
+    _, make, rest = choose(KINDS["fleet"], fleet, "fleet")
+    if given is not None and "clients" not in rest and "clients" in parameters(make):
         fleet = fleet | {"clients": given}
     checked = _checked("fleet", fleet)
     clients = _fleet(checked).clients
     if given not in (None, clients):
         raise Invalid(f"`clients` must agree in [task] and [fleet], got {given} and {clients}. Give it in one of them.")
-    return _checked("task", task | {"clients": clients}), checked
+    _, make, _ = choose(KINDS["task"], task, "task")
+    return _checked("task", task | ({"clients": clients} if "clients" in parameters(make) else {})), checked
+
+
+def _made(table: SpecTable, where: str, wanted: type[T], given: Table | None = None) -> T:
+    """Call a table's constructor, and check what it returns."""
+    made: T = call(table.make, table.arguments if given is None else given, where)
+    if not isinstance(made, wanted):
+        rule = f"`{where}.kind` must be a function that returns a {wanted.__name__}"
+        raise Invalid(f"{rule}, got a {type(made).__name__} from {table.kind!r}.")
+    return made
 
 
 def _fleet(table: SpecTable) -> Fleet:
     own = {name: value for name, value in table.arguments.items() if name in parameters(table.make)}
     changes = {name: value for name, value in table.arguments.items() if name not in own}
     link = changes.pop("link")
-    fleet: Fleet = call(partial(replace, call(table.make, own, "fleet")), changes, "fleet")
+    fleet: Fleet = call(partial(replace, _made(table, "fleet", Fleet, own)), changes, "fleet")
     return fleet.linked(link) if link else fleet

@@ -60,7 +60,7 @@ def digits(
     return TorchTask(
         partial(ViT, dim=dim, depth=depth, heads=heads, patch=patch) if model == "vit" else partial(mlp, dim, depth),
         loss=nn.functional.cross_entropy,
-        shards=shard((images[_TEST:], labels[_TEST:]), clients=clients, seed=seed, **split),
+        data=shard((images[_TEST:], labels[_TEST:]), clients=clients, seed=seed, **split),
         test=(images[:_TEST], labels[:_TEST]),
         batch_size=batch_size,
         noise=noise,

@@ -98,7 +98,7 @@ def glue(
         module,
         loss=nn.functional.cross_entropy if classes else _squared,
         scores=partial(_scores, _EXTRA.get(name, "")) if classes else _correlation,
-        shards=shard(inputs, clients=clients, seed=seed, **split),
+        data=shard(inputs, clients=clients, seed=seed, **split),
         test=test if train == "head" else _by_length(test),
         batch_size=batch_size,
         noise=noise,

@@ -126,7 +126,7 @@ class Source(NamedTuple):
         return TorchTask(
             module,
             loss=nn.functional.cross_entropy,
-            shards=shard(rows, clients=clients, seed=seed, **split),
+            data=shard(rows, clients=clients, seed=seed, **split),
             test=test,
             batch_size=batch_size,
             noise=noise,

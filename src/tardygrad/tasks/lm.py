@@ -22,13 +22,15 @@ from tardygrad.tasks.torch_task import TorchTask
 class LM(TorchTask):
     """A `TorchTask` whose target is the next token; see `lm`."""
 
-    def __init__(self, tokenizer: Pairs | None, tokens_per_byte: float, module: Any, **settings: Any) -> None:
-        super().__init__(module, **settings)
+    def __init__(
+        self, tokenizer: Pairs | None, tokens_per_byte: float, module: Any, *, data: Shards, **settings: Any
+    ) -> None:
+        super().__init__(module, data=data, **settings)
         self.tokenizer, self.tokens_per_byte = tokenizer, tokens_per_byte
+        self._tokens = sum(len(rows) for rows in data.rows) * data.data[0].shape[1]
 
     def __repr__(self) -> str:
-        count = sum(len(rows) for rows in self.shards.rows) * self.shards.data[0].shape[1]
-        return f"LM(parameters={self.parameters}, clients={self.clients}, tokens={count})"
+        return f"LM(parameters={self.parameters}, clients={self.clients}, tokens={self._tokens})"
 
     def encode(self, text: bytes) -> Tensor:
         """Encode a text."""
@@ -113,7 +115,7 @@ def lm(
         len(encoded[1]) / len(test),
         partial(GPT, vocabulary=vocabulary if tokenizer else 256, context=context, dim=dim, depth=depth, heads=heads),
         loss=_token_loss,
-        shards=Shards(train_rows, spans) if how == "spans" else shard(train_rows, clients=clients, seed=seed),
+        data=Shards(train_rows, spans) if how == "spans" else shard(train_rows, clients=clients, seed=seed),
         test=tuple(tensor[:test_rows] for tensor in all_test_rows),
         batch_size=batch_size,
         noise=noise,

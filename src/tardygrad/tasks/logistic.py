@@ -53,7 +53,7 @@ def logistic(
     return TorchTask(
         partial(nn.Linear, dimension, 2),
         loss=nn.functional.cross_entropy,
-        shards=shard(train, clients=clients, concentration=concentration, seed=seed),
+        data=shard(train, clients=clients, concentration=concentration, seed=seed),
         test=test,
         batch_size=batch_size,
         noise=noise,

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import copy
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
-from typing import Any, Literal, NamedTuple, Self
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -17,16 +14,14 @@ from torch.func import functional_call, grad_and_value, vmap
 from tardygrad import streams
 from tardygrad.core.messages import Job, ModuleBuffers, Vector
 from tardygrad.core.task import GradientRequest
-from tardygrad.errors import Invalid, check_choice, check_integer, checked_call
-from tardygrad.tasks.data.sharding import Data, Shards, tensors
+from tardygrad.errors import Invalid, check_integer, checked_call
+from tardygrad.tasks.data.client_data import Collate, Loading, client_data
+from tardygrad.tasks.data.sharding import Shards
+from tardygrad.tasks.forward import Loss, to_device
+from tardygrad.tasks.module_task import Evaluate, ModuleTask
 from tardygrad.tasks.noise import Noise
-from tardygrad.tasks.views import Views, buffers, check, copied, draws, flatten, keyed, trainable
-
-Loss = Callable[[Any, Tensor], Tensor]
-"""(output, target) to the mean loss of the batch; usually from torch.nn.functional."""
-
-Scores = Callable[[Tensor, Tensor], dict[str, float]]
-"""(outputs, targets) of the whole test set to scores by name."""
+from tardygrad.tasks.scores import Scores
+from tardygrad.tasks.views import Views, buffers, groups_of, keyed, trainable
 
 Augment = Callable[[Tensor, np.random.Generator], Tensor]
 """(first input of a training batch, the step's generator) to the augmented input."""
@@ -35,35 +30,51 @@ Augment = Callable[[Tensor, np.random.Generator], Tensor]
 class Batch(NamedTuple):
     """ξ_{i,k}: everything that is random in one local step."""
 
-    rows: Tensor  # indices into the data
+    data: tuple[Any, ...]  # one batch, or several whose gradients are averaged
     key: int  # of the module's own random numbers (dropout) and of the augmentation
     noise: Vector | None  # added to the gradient
 
 
-class TorchTask:
+class TorchTask(ModuleTask):
     """A task from your own module, loss and data.
 
     Gradients are bit-identical to those of a plain torch loop. The module itself never changes: each thread works on a
-    deep copy. Frozen parameters are not in the vector and never change; tied weights appear once.
+    copy, which shares the frozen parameters. They are not in the vector and never change; tied weights appear once.
 
     Args:
         module: a module, whose weights are x_0; or a function without arguments that creates one, with x_0 by the seed.
-        loss: (output, target) to the mean loss of the batch.
-        shards: the training data and each client's rows, made by `shard`.
-        test: the test set; without it nothing can be evaluated.
-        batch_size: rows per local step; the last batch of an epoch may be smaller.
+        data: the training data of each client: rows of one dataset, made by `shard`; a list with a dataset for each
+            client, or a mapping from client ids to datasets; a function from a client (its id, if `clients` has ids) to
+            its dataset, called once in each process that works for the client; or a function with a parameter `job`,
+            from a job to its batches, which depends on nothing but the job.
+        loss: a function of (output, target), or of (module, batch), to the mean loss of a batch; None takes the `loss`
+            of the module's output, as in `transformers`.
+        clients: if `data` is a function: the number of clients, or their ids.
+        test: the test set: tensors (inputs..., target), a dataset, or a function without arguments that returns one;
+            without it nothing can be evaluated.
+        batch_size: rows per batch; the last batch of an epoch may be smaller.
+        accumulate: batches per local step, whose gradients are averaged.
+        drop_last: leave out the last batch of an epoch if it is smaller than the others.
+        collate: makes a batch of a list of rows; None is torch's `default_collate`.
+        num_workers: processes that read rows ahead, as in `DataLoader`.
+        pin_memory: read rows into pinned memory, as in `DataLoader`.
         noise: heavy-tailed noise added to every gradient.
         module_buffers: "average" persistent buffers (BatchNorm) over a round's updates, or "refuse" modules with any.
+        evaluate: an own evaluation, a function of (module, test) to scores by name; None computes the mean loss and
+            `scores`.
         evaluate_batch: rows per batch of an evaluation.
-        scores: computes scores of the test set besides the loss; None is the accuracy, if targets are classes.
+        scores: a function of all outputs and targets to scores by name; or metrics by name, such as those of
+            torchmetrics; None is the accuracy, if targets are classes.
         augment: changes the inputs of every training batch, like `crop_and_flip` of `tardygrad.tasks.data.pixels`.
+        parameter_groups: a function of the module to parameter groups, as `torch.optim` takes them: lists of parameters
+            with options of their own, such as weight_decay=0.
         device: the torch device of data, vectors and module.
         autocast: run forward passes in bfloat16 where torch considers it safe; vectors stay float32.
         uncut: creates the whole network if `module` is only its last layers; None if it is complete.
 
     >>> from tardygrad.tasks import shard
     >>> data = (torch.randn(20, 3), torch.arange(20) % 2)
-    >>> TorchTask(nn.Linear(3, 2), loss=nn.functional.cross_entropy, shards=shard(data, clients=4))
+    >>> TorchTask(nn.Linear(3, 2), loss=nn.functional.cross_entropy, data=shard(data, clients=4))
     TorchTask(Linear, parameters=8, clients=4)
     """
 
@@ -72,139 +83,102 @@ class TorchTask:
         self,
         module: nn.Module | Callable[[], nn.Module],
         *,
-        loss: Loss,
-        shards: Shards,
-        test: Data | None = None,
+        data: Any,
+        loss: Loss | None = None,
+        clients: int | Sequence[str] | None = None,
+        test: Any = None,
         batch_size: int = 32,
+        accumulate: int = 1,
+        drop_last: bool = False,
+        collate: Collate | None = None,
+        num_workers: int = 0,
+        pin_memory: bool = False,
         noise: Noise | None = None,
         module_buffers: Literal["average", "refuse"] = "average",
+        evaluate: Evaluate | None = None,
         evaluate_batch: int = 1024,
-        scores: Scores | None = None,
+        scores: Scores | Mapping[str, Any] | None = None,
         augment: Augment | None = None,
+        parameter_groups: Callable[[nn.Module], Sequence[Mapping[str, Any]]] | None = None,
         device: str = "cpu",
         autocast: bool = False,
         uncut: Callable[[], nn.Module] | None = None,
     ) -> None:
         check_integer("batch_size", batch_size)
-        check_integer("evaluate_batch", evaluate_batch)
-        if not isinstance(shards, Shards):
-            raise Invalid(f"`shards` must be made by shard(data, clients=...), got {type(shards).__name__}.")
-        if isinstance(loss, type) or not callable(loss):
-            got = f"the class {loss.__name__}. Use {loss.__name__}()." if isinstance(loss, type) else f"{loss!r}."
-            raise Invalid(f"`loss` must be a function of (output, target), got {got}")
-        check_choice("module_buffers", module_buffers, Literal["average", "refuse"])
-        self.loss, self.noise, self.augment, self.autocast = loss, noise, augment, autocast
-        self.scores, self._uncut = scores, uncut
-        self.shards, self.test = shards, None if test is None else tensors(test)
-        self.batch_size, self.evaluate_batch = batch_size, evaluate_batch
-        self._factory = None if isinstance(module, nn.Module) else module
-        given = module if isinstance(module, nn.Module) else self._make(0)
-        check(given)  # before the copy, in which parameters no longer share memory
-        self._template = copied(given)
-        self._move_to(device)
-        floats, ints = buffers(self._template)
-        if module_buffers == "refuse" and (floats or ints):
-            name = next(iter(floats | ints))
-            owner = type(self._template.get_submodule(name.rpartition(".")[0])).__name__
-            raise Invalid(
-                f"module_buffers='refuse' allows no buffers, got `{name}` of {owner}. Use GroupNorm or LayerNorm."
-            )
-        self._shapes = [p.shape for p in trainable(self._template).values()]
-        self.clients, self.parameters = shards.clients, sum(shape.numel() for shape in self._shapes)
-        self.draws_globally = draws(self._template)  # such as dropout: then threads take turns in forward passes
-        self._local = threading.local()
-
-    def __repr__(self) -> str:
-        return f"TorchTask({type(self._template).__name__}, parameters={self.parameters}, clients={self.clients})"
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_local"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _local=threading.local())
-
-    def to(self, device: str) -> Self:
-        """The same task on another device."""
-        moved = copy.copy(self)
-        moved._template = copied(self._template)
-        moved._move_to(device)
-        return moved
+        check_integer("accumulate", accumulate)
+        check_integer("num_workers", num_workers, 0)
+        self.data = data if isinstance(data, Shards) else client_data(data, clients)
+        self.clients, self.ids = self.data.clients, self.data.ids
+        self.noise, self.augment = noise, augment
+        self.loading = Loading(batch_size, accumulate, drop_last, num_workers, pin_memory, collate)
+        super().__init__(
+            module, loss=loss, test=test, evaluate=evaluate, evaluate_batch=evaluate_batch, scores=scores,
+            module_buffers=module_buffers, collate=collate, device=device, autocast=autocast, uncut=uncut,
+        )  # fmt: skip
+        self.groups = groups_of(self._template, parameter_groups) if parameter_groups else ()
 
     def _move_to(self, device: str) -> None:
-        self.device = _device(device)
-        self.shards = replace(self.shards, data=tuple(t.to(self.device) for t in self.shards.data))
-        self.test = self.test and tuple(t.to(self.device) for t in self.test)
-        self._template.to(self.device)
-
-    def init(self, seed: int) -> Vector:
-        """x_0; frozen parameters and buffers always come from seed 0."""
-        module = self._template if self._factory is None or seed == 0 else self._make(seed)
-        parameters = trainable(module).values()
-        if [p.shape for p in parameters] != self._shapes:
-            raise Invalid(f"a module factory must return the same shapes every time, got others for seed {seed}.")
-        return flatten(parameters).to(self.device)
-
-    def init_module_buffers(self) -> ModuleBuffers | None:
-        floats, ints = buffers(self._template)
-        if not floats and not ints:
-            return None
-        return ModuleBuffers(flatten(floats.values()), flatten(ints.values(), torch.int64))
-
-    def module(self, x: Vector, module_buffers: ModuleBuffers | None = None) -> nn.Module:
-        """A copy of the network with the parameters x, in evaluation mode."""
-        views = self._views()
-        if self._uncut is not None:
-            with keyed(0):  # its initial weights are overwritten
-                views = Views(self._uncut().to(self.device))
-        own = ModuleBuffers(*(flat.to(self.device, copy=True) for flat in module_buffers)) if module_buffers else None
-        views.bind(x.to(self.device), own, training=False)
-        return copied(views.module)
+        super()._move_to(device)
+        if isinstance(self.data, Shards):
+            self.data = self.data.to(self.device)
 
     def batches(self, job: Job) -> Iterator[Batch]:
         """The batches of K steps or K epochs."""
         noise = job.stream("noise") if self.noise else None
-        each = -(-len(self.shards.rows[job.client]) // self.batch_size)
-        count = (job.epochs or 0) * each if job.steps is None else job.steps
-        for step, rows in zip(range(count), self._shuffled_batches(job), strict=False):
+        for step, data in enumerate(self.data.steps(job, self.loading)):
             drawn = self.noise.draw(noise, self.parameters) if self.noise and noise else None
-            yield Batch(rows, streams.key(job.seed, "dropout", job.client, job.serial, step), drawn)
-
-    def _shuffled_batches(self, job: Job) -> Iterator[Tensor]:
-        """The client's rows in batches, endlessly, each pass in a new order."""
-        rng, mine = job.stream("batches"), self.shards.rows[job.client]
-        while True:
-            yield from torch.split(mine[torch.from_numpy(rng.permutation(len(mine)))], self.batch_size)
+            yield Batch(data, streams.key(job.seed, "dropout", job.client, job.serial, step), drawn)
 
     def gradient(self, x: Vector, batch: Batch, module_buffers: ModuleBuffers | None) -> tuple[Tensor, Vector]:
         """F(x; ξ) without the noise, and ∇F(x; ξ) + noise; the thread's next call overwrites the gradient."""
         views = self._views()
         views.bind(x, module_buffers, training=True)
-        views.g.zero_()
-        with keyed(batch.key) if self.draws_globally or not views.probed else nullcontext():
-            before = None if views.probed else torch.get_rng_state()
-            *inputs, target = self._rows(batch)
-            with self._precision():
-                value = self.loss(views.module(*inputs), target)
-            if before is not None:
-                self.draws_globally |= not torch.equal(before, torch.get_rng_state())
-                views.probed = True
-        if value.numel() != 1:
-            raise Invalid(f"`loss` must return one number, got shape {list(value.shape)}. Use reduction='mean'.")
-        value.backward()  # type: ignore[no-untyped-call]
+        views.clear_gradient()
+        total, parts = torch.zeros((), device=self.device), len(batch.data)
+        for part, data in enumerate(batch.data):
+            value = self._loss(views, data, batch.key if part == 0 else streams.key(batch.key, "accumulate", part))
+            value = value / parts if parts > 1 else value
+            value.backward()  # type: ignore[no-untyped-call]
+            total = total + value.detach()
+        views.collect_gradient()
         views.write_back(module_buffers)
         if batch.noise is not None:
             views.g += batch.noise.to(self.device)
-        return value.detach(), views.g
+        return total, views.g
+
+    def _loss(self, views: Views, data: Any, key: int) -> Tensor:
+        """The loss of one batch; the module's random numbers come from `key`."""
+        with keyed(key) if self.draws_globally or not views.probed else nullcontext():
+            before = None if views.probed else torch.get_rng_state()
+            data = self._augmented(data, key)
+            with self._precision():
+                value = self.forward(views.module, data).loss
+            if before is not None:
+                self.draws_globally |= not torch.equal(before, torch.get_rng_state())
+                views.probed = True
+        return value
+
+    def _augmented(self, data: Any, key: int) -> Any:
+        """A batch on the device, augmented."""
+        data = to_device(data, self.device)
+        if not self.augment:
+            return data
+        first, *rest = data
+        return [self.augment(first, streams.generator(key, "augment")), *rest]
 
     def gradients(self, requests: Sequence[GradientRequest]) -> list[tuple[Tensor, Vector]]:
-        """`gradient` of each (x, ξ); batches of equal size are computed together by torch.func."""
+        """`gradient` of each (x, ξ); batches of equal shapes are computed together by torch.func."""
+        plain = isinstance(self.data, Shards) and self.loss is not None and not self.forward.takes_module
+        if not plain or self.loading.accumulate > 1:
+            rule = "jobs are computed together only with data made by `shard`, a loss of (output, target), accumulate=1"
+            raise Invalid(f"{rule}. Compute them one by one: batch=1.")
         if self.draws_globally or any(buffers(self._template)):
             what = "draws random numbers (dropout)" if self.draws_globally else "keeps buffers (BatchNorm)"
             raise Invalid(f"jobs can be computed together only by a module without state, got one that {what}.")
         answers: list[tuple[Tensor, Vector] | None] = [None] * len(requests)
         same_size: dict[int, list[int]] = {}
         for i, (_, batch, _) in enumerate(requests):
-            same_size.setdefault(len(batch.rows), []).append(i)
+            same_size.setdefault(len(batch.data[0][-1]), []).append(i)
         for places in same_size.values():
             values, gradients = self._vmapped([requests[i][0] for i in places], [requests[i][1] for i in places])
             for i, value, g in zip(places, values, gradients, strict=True):
@@ -217,73 +191,13 @@ class TorchTask:
         names = trainable(module)
         parts = torch.split(torch.stack(xs), [p.numel() for p in names.values()], 1)
         weights = {name: part.view(count, *p.shape) for (name, p), part in zip(names.items(), parts, strict=True)}
-        *inputs, target = (torch.stack(each) for each in zip(*(self._rows(batch) for batch in batches), strict=True))
+        rows = [self._augmented(batch.data[0], batch.key) for batch in batches]
+        *inputs, target = (torch.stack(each) for each in zip(*rows, strict=True))
 
         def loss(weights: dict[str, Tensor], target: Tensor, *inputs: Tensor) -> Tensor:
             with self._precision():
-                return self.loss(functional_call(module, weights, inputs), target)
+                return self.loss(functional_call(module, weights, inputs), target)  # type: ignore[misc]
 
         grads: dict[str, Tensor]
         grads, values = vmap(grad_and_value(loss))(weights, target, *inputs)
         return values, torch.cat([grads[name].reshape(count, -1) for name in names], 1)
-
-    def _rows(self, batch: Batch) -> list[Tensor]:
-        """A batch's inputs and target."""
-        inputs = [tensor[batch.rows] for tensor in self.shards.data]
-        if self.augment:
-            inputs[0] = self.augment(inputs[0], streams.generator(batch.key, "augment"))
-        return inputs
-
-    @torch.no_grad()
-    def evaluate(self, x: Vector, module_buffers: ModuleBuffers | None) -> dict[str, float]:
-        """The mean loss on the test set and `scores`, or the accuracy in [0, 1] if targets are classes."""
-        if self.test is None:
-            raise Invalid("evaluating needs a test set, got none. Give the task test=(inputs..., target).")
-        views = self._views()
-        views.bind(
-            x, ModuleBuffers(*(flat.clone() for flat in module_buffers)) if module_buffers else None, training=False
-        )
-        loss, right, count = 0.0, 0, len(self.test[-1])
-        classes, outputs = False, []
-        for *inputs, target in zip(*(torch.split(tensor, self.evaluate_batch) for tensor in self.test), strict=True):
-            with self._precision():
-                output = views.module(*inputs)
-                loss += float(self.loss(output, target)) * len(target)
-            classes = _classes(output, target)
-            right += int((output.argmax(1) == target).sum()) if classes else 0
-            outputs += [output] if self.scores else []
-        scores = {"loss": loss / count}
-        if self.scores:
-            return scores | self.scores(torch.cat(outputs), self.test[-1])
-        return scores | {"accuracy": right / count} if classes else scores
-
-    def _make(self, seed: int) -> nn.Module:
-        with keyed(streams.key(seed, "init")):
-            module = self._factory() if callable(self._factory) else self._factory
-        if not isinstance(module, nn.Module):
-            raise Invalid(f"`module` must be a module, or a function that returns one, got {type(module).__name__}.")
-        return module
-
-    def _precision(self) -> AbstractContextManager[Any]:
-        return torch.autocast(self.device.type, torch.bfloat16) if self.autocast else nullcontext()
-
-    def _views(self) -> Views:
-        """The calling thread's copy of the module."""
-        if not hasattr(self._local, "views"):
-            self._local.views = Views(self._template)
-        views: Views = self._local.views
-        return views
-
-
-def _classes(output: Any, target: Tensor) -> bool:
-    whole_numbers = not target.is_floating_point() and target.dtype != torch.bool
-    return isinstance(output, Tensor) and output.dim() == 2 and target.dim() == 1 and whole_numbers
-
-
-def _device(name: str) -> torch.device:
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:  # torch built without CUDA asserts
-        raise Invalid(f"`device` must be one that torch can use here, got {name!r}. Use 'cpu'.") from error
-    return device

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.parameter import is_lazy
 
 from tardygrad.core.messages import ModuleBuffers, Vector
+from tardygrad.core.transforms import ParameterGroup
 from tardygrad.errors import Invalid
 
 _GENERATOR = threading.Lock()  # all threads share torch's global generator
@@ -25,12 +27,17 @@ class Views:
     """A deep copy of `template`, bound to the last x it was given."""
 
     def __init__(self, template: nn.Module) -> None:
-        self.module = copied(template)
+        self.module = copied(template, share_frozen=True)
         self.parameters = list(trainable(self.module).values())
         self.sizes = [p.numel() for p in self.parameters]
         self.g = torch.zeros(sum(self.sizes), device=self.parameters[0].device)
+        self.narrow = []  # parameters in bfloat16, whose values and gradients are copied
         for p, part in zip(self.parameters, torch.split(self.g, self.sizes), strict=True):
-            p.grad = part.view(p.shape)  # backward adds to it in place
+            if p.dtype == torch.float32:
+                p.grad = part.view(p.shape)  # backward adds to it in place
+            else:
+                p.grad = torch.zeros_like(p)
+                self.narrow.append((p, part.view(p.shape)))
         self.floats, self.ints = ([_owner(self.module, name) for name in group] for group in buffers(self.module))
         self.x: Vector | None = None
         self.pointer = 0
@@ -46,8 +53,13 @@ class Views:
                     f"x must be a flat float32 tensor of length {len(self.g)}, got {x.dtype} {list(x.shape)}."
                 )
             for p, part in zip(self.parameters, torch.split(x, self.sizes), strict=True):
-                p.data = part.view(p.shape)
+                if p.dtype == torch.float32:
+                    p.data = part.view(p.shape)
             self.x, self.pointer = x, x.data_ptr()  # a reference to x, so that its memory is not reused
+        if self.narrow:
+            for p, part in zip(self.parameters, torch.split(x, self.sizes), strict=True):
+                if p.dtype != torch.float32:
+                    p.data.copy_(part.view(p.shape))
         if not self.floats and not self.ints:
             return
         if module_buffers is None:
@@ -57,6 +69,17 @@ class Views:
                 buffer.data = part.view(buffer.shape)
             else:
                 buffer.copy_(part.view(buffer.shape))
+
+    def clear_gradient(self) -> None:
+        """Set the gradient to zero."""
+        self.g.zero_()
+        for p, _ in self.narrow:
+            p.grad.zero_()  # type: ignore[union-attr]
+
+    def collect_gradient(self) -> None:
+        """Copy the gradients that are not views of the vector into it."""
+        for p, part in self.narrow:
+            part.copy_(p.grad)  # type: ignore[arg-type]
 
     def write_back(self, module_buffers: ModuleBuffers | None) -> None:
         """Copy back buffers that the forward pass could not change in place: other dtypes, and replaced tensors."""
@@ -74,9 +97,14 @@ class Views:
                 yield buffer, part, buffer.dtype == flat.dtype
 
 
-def copied(module: nn.Module) -> nn.Module:
-    """A deep copy with the same tied weights."""
-    clone = copy.deepcopy(module)
+def copied(module: nn.Module, *, share_frozen: bool = False) -> nn.Module:
+    """A deep copy with the same tied weights.
+
+    Args:
+        share_frozen: whether copy and original share the frozen parameters.
+    """
+    frozen = [p for p in module.parameters() if not p.requires_grad] if share_frozen else []
+    clone = copy.deepcopy(module, {id(p): p for p in frozen})
     if _ties(clone) != _ties(module):
         raise Invalid(f"a deep copy must keep tied weights tied, got {type(module).__name__}, which unties them.")
     return clone
@@ -101,6 +129,31 @@ def flatten(tensors: Iterable[Tensor], dtype: torch.dtype = torch.float32) -> Te
     return torch.cat(parts) if parts else torch.empty(0, dtype=dtype)
 
 
+def groups_of(
+    module: nn.Module, parameter_groups: Callable[[nn.Module], Sequence[Mapping[str, Any]]]
+) -> tuple[ParameterGroup, ...]:
+    """Parameter groups, as `torch.optim` takes them, as parts of the vector."""
+    names, at = trainable(module), 0
+    slices: dict[int, slice] = {}
+    for p in names.values():
+        slices[id(p)], at = slice(at, at + p.numel()), at + p.numel()
+    groups = []
+    for given in parameter_groups(module):
+        options = {key: value for key, value in given.items() if key != "params"}
+        if "lr" in options:
+            raise Invalid(
+                f"parameter groups have the method's `local_lr`, got lr={options['lr']!r} in one. Leave it out."
+            )
+        own = [p for p in given["params"] if p.requires_grad]
+        groups.append(ParameterGroup(tuple(slices.pop(id(p), slice(0, 0)) for p in own), options))
+        if any(part.start == part.stop for part in groups[-1].slices):
+            raise Invalid("a parameter must be in one of the parameter groups, got one in two, or of another module.")
+    if slices:
+        missing = next(name for name, p in names.items() if id(p) in slices)
+        raise Invalid(f"every trainable parameter must be in a parameter group, and `{missing}` is in none.")
+    return tuple(group for group in groups if group.slices)
+
+
 def check(module: nn.Module) -> None:
     """Raise `Invalid` for a module that cannot be bound to flat vectors."""
     name = type(module).__name__
@@ -110,8 +163,9 @@ def check(module: nn.Module) -> None:
     if not parameters:
         raise Invalid(f"a module must have parameters to train, got none in {name}. Set requires_grad on some.")
     for n, p in parameters.items():
-        if p.dtype != torch.float32:
-            raise Invalid(f"trainable parameters must be float32, got {p.dtype} in `{n}`. Use module.float().")
+        if p.dtype not in (torch.float32, torch.bfloat16):
+            rule = "trainable parameters must be float32 or bfloat16"
+            raise Invalid(f"{rule}, got {p.dtype} in `{n}`. Use module.float().")
     floats, ints = buffers(module)
     for n, b in (floats | ints).items():
         if b.dtype == torch.float64 or b.is_complex():

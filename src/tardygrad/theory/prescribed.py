@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 from tardygrad.core.schedules import Power, Schedule
 from tardygrad.errors import Invalid, nearest
 from tardygrad.theory.rates import PRESETS, preset
 
-Prescription = Callable[[str, float | Schedule], float | Schedule]
+Prescription = Callable[[str, Any], Any]
 """Maps a setting's name and value to the value to use: itself, or a schedule."""
 
 

@@ -72,13 +72,13 @@ def test_a_head_is_trained_on_features_that_are_computed_once(family, color, vit
     monkeypatch.setattr(pretrained_image, "backbone", lambda *a: loaded.append(a) or real(*a))
     settings = color | {"model": family, "pretrained": str(folder), "resize": side}
     task = cifar10(**settings)
-    width = task.shards.data[0].shape[1]
+    width = task.data.data[0].shape[1]
     assert repr(task) == f"TorchTask(Linear, parameters={10 * width + 10}, clients=2)"
     assert len(loaded) == 2  # to train on, and to test on
     again = cifar10(train="head", **settings)
     assert len(loaded) == 2
-    assert torch.equal(again.shards.data[0], task.shards.data[0])
-    features, test = task.shards.data[0], task.test[0]
+    assert torch.equal(again.data.data[0], task.data.data[0])
+    features, test = task.data.data[0], task.test[0]
     deviation = features.std(0, correction=0)
     alive = deviation > 0.5
     assert torch.allclose(features.mean(0), torch.zeros(width), atol=0.01)
@@ -97,7 +97,7 @@ def test_a_head_is_trained_on_features_that_are_computed_once(family, color, vit
 
 def test_other_rows_other_sizes_and_other_weights_are_other_features(color, tiny):  # noqa: F811
     settings = color | {"model": "tinyvit", "pretrained": str(tiny)}
-    shapes = [cifar10(**settings | more).shards.data[0].shape[0] for more in ({"resize": 16}, {"resize": 32})]
+    shapes = [cifar10(**settings | more).data.data[0].shape[0] for more in ({"resize": 16}, {"resize": 32})]
     assert shapes == [24, 24]
     cifar10(train_rows=8, resize=16, **settings)
     folder = tiny / "cache"

@@ -155,7 +155,7 @@ def test_a_linear_probe_of_the_real_network_knows_much_of_cifar10(tmp_path):
     settings = {"data": str(tmp_path), "cache": str(tmp_path / "cache")}
     task = cifar10(clients=5, model="tinyvit", pretrained=str(WEIGHTS), **settings)
     assert repr(task) == "TorchTask(Linear, parameters=8010, clients=5)"
-    (a, y), (b, z) = task.shards.data, task.test
+    (a, y), (b, z) = task.data.data, task.test
     target = F.one_hot(y, 10).double()
     gram = (a.T @ a).double() + 300.0 * torch.eye(800).double()
     weights = torch.linalg.solve(gram, a.T.double() @ (target - target.mean(0)))

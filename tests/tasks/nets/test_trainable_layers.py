@@ -64,8 +64,8 @@ def uncut(build, monkeypatch, tmp_path, *args, **settings):
 
 
 def compare(task, plain):
-    assert task.shards.data[0].is_floating_point()
-    assert not plain.shards.data[0].is_floating_point()
+    assert task.data.data[0].is_floating_point()
+    assert not plain.data.data[0].is_floating_point()
     assert sum(p.numel() for p in task._template.parameters()) < sum(p.numel() for p in plain._template.parameters())
     x = task.init(3)
     assert torch.equal(x, plain.init(3))
@@ -107,7 +107,7 @@ def test_all_four_stages_of_tinyvit_learn_on_its_frozen_stem(pictures, monkeypat
 @pytest.mark.parametrize("model", ["Electra", "GPT2"])  # a projection behind the embeddings; no embeddings of that name
 def test_a_text_model_that_cannot_be_cut_stays_whole(model, rte):
     task = rte(model)
-    assert task.shards.data[0].dtype == torch.int32
+    assert task.data.data[0].dtype == torch.int32
     frozen = [name for name, p in task._template.named_parameters() if not p.requires_grad]
     assert any("embed" in name or "wte" in name for name in frozen)
     batch = next(task.batches(Job(0, 0, 0, task.init(0), 1, None, 0)))
@@ -116,7 +116,7 @@ def test_a_text_model_that_cannot_be_cut_stays_whole(model, rte):
 
 def test_images_stay_pixels_where_they_are_augmented_or_the_network_cannot_be_cut(pictures):
     for task in (pictures("vit", augment=True), pictures("tinyvit", "all"), pictures("resnet", resize=32)):
-        assert task.shards.data[0].dtype == torch.uint8
+        assert task.data.data[0].dtype == torch.uint8
 
 
 def test_it_is_computed_once_and_again_for_anything_else(rte, pictures, tmp_path, monkeypatch):
@@ -125,18 +125,18 @@ def test_it_is_computed_once_and_again_for_anything_else(rte, pictures, tmp_path
     for build in (rte, pictures):
         first, again = build(), build(clients=1, batch_size=2)
         assert len(calls) == 2  # to train on, and to test on
-        assert torch.equal(first.shards.data[0], again.shards.data[0])
+        assert torch.equal(first.data.data[0], again.data.data[0])
         build(train="last-2")
         assert len(calls) == 4
         calls.clear()
     for path in (tmp_path / "cache").glob("states-*.safetensors"):
         path.write_bytes(path.read_bytes()[:-9])
-    assert torch.equal(pictures().shards.data[0], first.shards.data[0])
+    assert torch.equal(pictures().data.data[0], first.data.data[0])
     assert len(calls) == 2
 
 
 def test_what_the_mask_hides_is_not_seen(rte):
-    states, mask, _ = rte().shards.data
+    states, mask, _ = rte().data.data
     assert states.shape[:2] == mask.shape
     assert (mask.sum(1) < mask.shape[1]).any()
     module = rte()._template.eval()
@@ -152,7 +152,7 @@ def test_what_would_be_too_large_is_refused_with_the_arithmetic(rte, pictures, m
     )
     with pytest.raises(Invalid) as caught:
         rte()
-    length = rte(train="all").shards.data[0].shape[1]
+    length = rte(train="all").data.data[0].shape[1]
     assert str(caught.value) == (
         f"the cached inputs of the trained layers must fit into 1 GiB, got 41943040 rows of {length} × 16 "
         f"numbers, {40 * length * 16 * 4 / 1024:.1f} GiB. Lower rows, test_rows or max_length."

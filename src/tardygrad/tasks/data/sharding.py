@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sized
-from dataclasses import dataclass
+from collections.abc import Iterator, Sized
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypedDict
 
 import numpy as np
@@ -12,7 +12,9 @@ from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset, default_collate
 
 from tardygrad import streams
+from tardygrad.core.messages import Job
 from tardygrad.errors import Invalid, check_choice, check_integer, check_number, checked_call
+from tardygrad.tasks.data.client_data import Loading, deal
 
 How = Literal["iid", "dirichlet", "label"]
 """How clients differ: not at all, in their mix of labels, or in which few labels they have."""
@@ -58,6 +60,21 @@ class Shards:
     @property
     def clients(self) -> int:
         return len(self.rows)
+
+    @property
+    def ids(self) -> None:
+        """Clients of a split have no ids."""
+
+    def to(self, device: torch.device) -> Shards:
+        """The same with its data on a device."""
+        return replace(self, data=tuple(tensor.to(device) for tensor in self.data))
+
+    def steps(self, job: Job, loading: Loading) -> Iterator[tuple[tuple[Tensor, ...], ...]]:
+        """The batches of each local step."""
+        mine = self.rows[job.client]
+        for step in deal(job, len(mine), loading):
+            chosen = [mine[torch.from_numpy(batch)] for batch in step]
+            yield tuple(tuple(tensor[rows] for tensor in self.data) for rows in chosen)
 
     def __repr__(self) -> str:
         sizes = [rows.numel() for rows in self.rows]

@@ -1,0 +1,60 @@
+"""Local work by a training loop of the task's own, in place of the method's local steps."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from typing import NamedTuple
+
+from tardygrad.core.messages import Job, ModuleBuffers, Update, Vector, as_vector
+from tardygrad.core.method import Method
+from tardygrad.core.transforms import Step
+from tardygrad.errors import Invalid
+
+
+class Trained(NamedTuple):
+    """What a training loop made of x_s."""
+
+    x: Vector  # x_{i,K}
+    loss: float = math.nan  # mean over its steps
+    steps: int = 0
+    squares: Vector | None = None  # Σ_k move_k², if the loop has summed them
+    module_buffers: ModuleBuffers | None = None
+
+
+class OwnLoop(ABC):
+    """A task that trains by itself: the method's local steps do not apply, its server side does."""
+
+    @abstractmethod
+    def train(self, job: Job) -> Trained:
+        """Train from the job's x_s; a function of the job alone."""
+
+
+def check_local_work(task: object, method: Method) -> None:
+    """Raise `Invalid` unless either the task or the method makes the local steps."""
+    if not isinstance(task, OwnLoop):
+        if not method.has_local_steps:
+            raise Invalid(f"{method.name} needs `local_lr` for this task, which has no training loop of its own.")
+        return
+    rule = "the local steps of this task are those of its own training loop"
+    if method.has_local_steps:
+        raise Invalid(f"{rule}, so the method has none. Leave out `local_lr`, `local_clip` and `optimizer`.")
+    if method.keep:
+        raise Invalid(f"{rule}, which keeps its optimizer's state itself. Leave out `keep`.")
+
+
+def own_update(job: Job, task: OwnLoop, method: Method) -> Update:
+    """Do a job by the task's own loop."""
+    check_local_work(task, method)
+    start, trained = as_vector(job.x), task.train(job)
+    delta, curvature = trained.x - start, None  # δ_i ← x_{i,K} − x_s
+    if method.compensate:
+        curvature = trained.squares
+        if curvature is None:
+            fix = "Sum them with tg.SquaredMoves and return them, or leave out `compensate`."
+            raise Invalid(f"`compensate` needs the squares of the local moves, and `train` returned none. {fix}")
+        if method.curvature:
+            curvature, _ = method.curvature.of(delta, curvature, {}, Step(max(job.round, 1), x=trained.x, start=start))
+    return Update(
+        job.client, job.serial, job.round, delta, curvature, trained.module_buffers, trained.steps, trained.loss
+    )

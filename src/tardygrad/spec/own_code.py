@@ -1,0 +1,59 @@
+"""Constructors of your own in a spec: `kind = "package.module:function"`.
+
+Only names that the user has written are imported: in a spec file or on the command line. A record may come from
+elsewhere, so the code that it names is imported only if the user says that they trust it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tardygrad.errors import Invalid
+
+
+def is_own(kind: object) -> bool:
+    """Whether a `kind` names a function in a module, and not one of ours."""
+    return isinstance(kind, str) and ":" in kind
+
+
+def names(tables: Any) -> Iterator[str]:
+    """The functions that a spec names, at any depth."""
+    if isinstance(tables, dict):
+        if is_own(tables.get("kind")):
+            yield tables["kind"]
+        for value in tables.values():
+            yield from names(value)
+    elif isinstance(tables, list):
+        for value in tables:
+            yield from names(value)
+
+
+def check_trust(tables: Any, where: str) -> None:
+    """Raise `Invalid` if the spec of a record names code."""
+    for name in names(tables):
+        rule = f"code that the record {where!r} names is imported only if you trust it"
+        raise Invalid(f"{rule}, got {name!r}. Read that code, then add --trust (in Python: trust=True).")
+
+
+def find(name: str, where: str) -> Any:
+    """Import `package.module:function`, from the present directory or from what is installed."""
+    module_name, _, function_name = name.partition(":")
+    rule = f"`{where}.kind` must name a function that can be imported, as package.module:function"
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)  # as `python -m` does; a command has the directory of its script there
+    try:
+        found: Any = importlib.import_module(module_name)
+        for part in function_name.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise Invalid(f"{rule}, got {name!r}: {error}. Is its folder the present one, or installed?") from error
+    except Exception as error:
+        raise Invalid(f"{rule}, got {name!r}, whose import failed: {type(error).__name__}: {error}") from error
+    if not callable(found):
+        raise Invalid(f"{rule}, got {name!r}, which is of type {type(found).__name__}.")
+    return found

@@ -1,0 +1,295 @@
+"""The data of clients: one dataset each, read batch by batch, or a function of the job that returns its batches.
+
+Nothing is read before a job needs it, and a client's dataset is opened only in the process that does its work. Batches
+depend on the job alone: rows come from its random stream, and each step's rows are read with random numbers of their
+own key, so that random augmentation in a dataset repeats, whichever process reads it.
+"""
+
+from __future__ import annotations
+
+import random  # noqa: TID251 (datasets use the global generators, which `seeded` seeds and restores)
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from contextlib import contextmanager
+from inspect import signature
+from itertools import chain, islice
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
+
+from tardygrad import streams
+from tardygrad.core.messages import Job
+from tardygrad.errors import Invalid, check_integer
+from tardygrad.tasks.views import keyed
+
+Collate = Callable[[list[Any]], Any]
+"""A list of rows to a batch."""
+
+
+class Loading(NamedTuple):
+    """How rows become batches; the names are those of `DataLoader`."""
+
+    batch_size: int = 32
+    accumulate: int = 1  # batches per local step
+    drop_last: bool = False
+    num_workers: int = 0
+    pin_memory: bool = False
+    collate: Collate | None = None
+
+
+def deal(job: Job, rows: int, loading: Loading) -> Iterator[tuple[np.ndarray[Any, Any], ...]]:
+    """The row numbers of each local step of a job, in one or more batches; each pass over the rows in a new order."""
+    rng, size = job.stream("batches"), loading.batch_size
+
+    def one_pass() -> Iterator[tuple[np.ndarray[Any, Any], ...]]:
+        order = rng.permutation(rows)
+        if loading.drop_last and rows > size:
+            order = order[: rows - rows % size]
+        return _groups(np.split(order, range(size, len(order), size)), loading.accumulate)
+
+    if job.steps is None:
+        return chain.from_iterable(one_pass() for _ in range(job.epochs or 0))
+    return islice(chain.from_iterable(iter(one_pass, None)), job.steps)
+
+
+class Request(NamedTuple):
+    """The rows of a local step, for the process that reads them."""
+
+    client: int
+    key: int  # of the random numbers that the dataset draws
+    batches: list[list[int]]
+
+
+class Reader(Dataset[Any]):
+    """Turns a request into rows; a `DataLoader` calls it, possibly in other processes."""
+
+    def __init__(self, datasets: Datasets) -> None:
+        self.datasets = datasets
+
+    def __getitems__(self, request: Request) -> list[list[Any]]:
+        dataset = self.datasets[request.client]
+        with seeded(request.key):
+            if hasattr(dataset, "__getitems__"):
+                return [dataset.__getitems__(rows) for rows in request.batches]
+            return [[dataset[row] for row in rows] for rows in request.batches]
+
+
+class Datasets:
+    """One dataset per client.
+
+    Args:
+        source: a sequence of datasets, a mapping from client ids to datasets, or a function from a client's number, or
+            its id if `clients` has ids, to its dataset. The function is called once in each process that needs it.
+        clients: for a function: the number of clients, or their ids.
+    """
+
+    def __init__(self, source: Any, clients: int | Sequence[str] | None = None) -> None:
+        self.open = source if callable(source) else None
+        self._opened: dict[int, Any] = {}  # by client
+        self._positions: dict[int, tuple[int, Iterator[Any]]] = {}  # in streams: rows read by each client, and the rest
+        self._local = threading.local()  # each thread's loader
+        if self.open is not None:
+            self.clients, self.ids = count_clients(clients)
+            return
+        if clients is not None:
+            raise Invalid(f"`clients` belongs to a function of the client, got {clients!r}. Leave it out.")
+        self.ids = tuple(map(str, source)) if isinstance(source, Mapping) else None
+        own = list(source.values()) if isinstance(source, Mapping) else list(source)
+        if not own:
+            raise Invalid("`data` must have a dataset for each client, got none.")
+        self.clients = len(own)
+        self._opened = {client: _checked(dataset, client) for client, dataset in enumerate(own)}
+
+    def __getitem__(self, client: int) -> Any:
+        """The client's dataset; opened if this process has not opened it yet."""
+        if client not in self._opened and self.open is not None:
+            self._opened[client] = _checked(self.open(self.ids[client] if self.ids else client), client)
+        return self._opened[client]
+
+    def __getstate__(self) -> dict[str, Any]:
+        opened = {} if self.open is not None else self._opened  # another process opens its own
+        kept = {name: value for name, value in vars(self).items() if name != "_local"}
+        return kept | {"_opened": opened, "_positions": {}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _local=threading.local())
+
+    def steps(self, job: Job, loading: Loading) -> Iterator[tuple[Any, ...]]:
+        """The batches of each local step."""
+        dataset = self[job.client]
+        if _is_stream(dataset):
+            return self._stream(job, dataset, loading)
+        requests = (
+            Request(job.client, streams.key(job.seed, "read", job.client, job.serial, step), [b.tolist() for b in rows])
+            for step, rows in enumerate(deal(job, len(dataset), loading))
+        )
+        return self._load(requests, loading)
+
+    def _load(self, requests: Iterator[Request], loading: Loading) -> Iterator[tuple[Any, ...]]:
+        """Read requests through this thread's loader, whose processes live on from job to job."""
+        loader: Any = getattr(self._local, "loader", None)
+        if loader is None:
+            loader = self._local.loader = DataLoader(
+                Reader(self),
+                batch_sampler=_Requests(),  # type: ignore[arg-type]
+                collate_fn=_Collate(loading.collate or default_collate),
+                num_workers=loading.num_workers,
+                pin_memory=loading.pin_memory,
+                persistent_workers=loading.num_workers > 0,
+                generator=torch.Generator(),  # else it would draw from torch's global one
+            )
+        loader.batch_sampler.requests = requests
+        try:
+            yield from loader
+        except BaseException:  # an error, or a job that was given up: the loader may hold batches of it
+            self._local.loader = None
+            raise
+
+    def _stream(self, job: Job, dataset: Any, loading: Loading) -> Iterator[tuple[Any, ...]]:
+        """The next batches of a stream: a client's job begins where its last one ended."""
+        if job.steps is None:
+            raise Invalid("a stream of rows has no epochs: use local_steps, got local_epochs.")
+        each = loading.batch_size * loading.accumulate
+        start = job.serial * job.steps * each
+        at, rows = self._positions.pop(job.client, (-1, iter(())))
+        if at != start:
+            rows = _endless(dataset, start)
+        collate = loading.collate or default_collate
+        for _ in range(job.steps):
+            step = list(islice(rows, each))
+            yield tuple(collate(list(batch)) for batch in _groups(step, loading.batch_size))
+        self._positions[job.client] = start + job.steps * each, rows
+
+
+class OwnBatches:
+    """Batches from a function of the job.
+
+    Args:
+        source: from a job to an iterable of batches; must depend on nothing but the job.
+        clients: the number of clients, or their ids.
+    """
+
+    def __init__(self, source: Callable[[Job], Iterable[Any]], clients: int | Sequence[str] | None) -> None:
+        self.source = source
+        self.clients, self.ids = count_clients(clients)
+
+    def steps(self, job: Job, loading: Loading) -> Iterator[tuple[Any, ...]]:
+        """The batches of each local step; all that the function yields if the job has K epochs."""
+        count = 0
+        for count, step in enumerate(_groups(self.source(job), loading.accumulate), 1):
+            yield step
+            if count == job.steps:
+                return
+        if job.steps is not None:
+            got = f"{count} for client {job.client}"
+            raise Invalid(f"`data` must return batches for {job.steps} local steps, got {got}.")
+
+
+def client_data(data: Any, clients: int | Sequence[str] | None) -> Datasets | OwnBatches:
+    """Data in any form but `Shards`: a dataset per client, or a function of the client or of the job.
+
+    A function whose parameter is named `job` gets the job and returns batches; any other gets the client.
+    """
+    tensors = isinstance(data, tuple | list) and any(isinstance(item, Tensor | np.ndarray) for item in data)
+    if tensors or isinstance(data, Dataset) or not (callable(data) or isinstance(data, Sequence | Mapping)):
+        fix = "Split it with tg.shard(data, clients=...), or give a list with a dataset for each client."
+        got = "tensors" if tensors else f"one {type(data).__name__}"
+        raise Invalid(f"`data` must say which rows each client has, got {got}. {fix}")
+    if callable(data) and not isinstance(data, Mapping):
+        names = list(signature(data).parameters)
+        return OwnBatches(data, clients) if names[:1] == ["job"] else Datasets(data, clients)
+    return Datasets(data, clients)
+
+
+@contextmanager
+def seeded(key: int) -> Iterator[None]:
+    """Seed the global generators of torch, NumPy and Python with a key, and restore them at the end."""
+    with keyed(key):
+        python, numpy = random.getstate(), np.random.get_state()
+        random.seed(key)
+        np.random.seed(key % 2**32)  # noqa: TID251
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(numpy)
+
+
+class _Requests:
+    """The `batch_sampler` of a loader: the requests of the present job."""
+
+    requests: Iterator[Request] = iter(())
+
+    def __iter__(self) -> Iterator[Request]:
+        return self.requests
+
+
+class _Collate:
+    """Collates each batch of a local step."""
+
+    def __init__(self, collate: Collate) -> None:
+        self.collate = collate
+
+    def __call__(self, step: list[list[Any]]) -> tuple[Any, ...]:
+        try:
+            return tuple(self.collate(rows) for rows in step)
+        except (RuntimeError, TypeError) as error:
+            if self.collate is not default_collate:
+                raise
+            fix = "Give the task collate=..., which makes a batch of a list of rows, for example by padding."
+            raise Invalid(f"the rows of a batch must have the same structure and shapes: {error}. {fix}") from error
+
+
+def count_clients(clients: int | Sequence[str] | None) -> tuple[int, tuple[str, ...] | None]:
+    """The number of clients, and their ids if they have any."""
+    if clients is None:
+        raise Invalid("a function as `data` needs `clients`: their number, or a list of their ids.")
+    if isinstance(clients, Sequence) and not isinstance(clients, str):
+        ids = tuple(map(str, clients))
+        if not ids or len(set(ids)) < len(ids):
+            raise Invalid(f"`clients` must be different ids, at least one, got {len(ids)}, {len(set(ids))} different.")
+        return len(ids), ids
+    check_integer("clients", clients)
+    return clients, None  # type: ignore[return-value]
+
+
+def _is_stream(dataset: Any) -> bool:
+    return isinstance(dataset, IterableDataset) or (
+        hasattr(dataset, "__iter__") and not hasattr(dataset, "__getitem__")
+    )
+
+
+def _checked(dataset: Any, client: int) -> Any:
+    """A client's dataset, if it is one."""
+    if _is_stream(dataset):
+        return dataset
+    if not hasattr(dataset, "__getitem__") or not isinstance(dataset, Sized):
+        rule = "every client needs a dataset: an object with a length whose rows are dataset[0], dataset[1], …"
+        raise Invalid(f"{rule}, got {type(dataset).__name__} for client {client}.")
+    if len(dataset) == 0:
+        raise Invalid(f"every client needs at least one row, got none for client {client}. Leave that client out.")
+    return dataset
+
+
+def _endless(dataset: Any, skip: int) -> Iterator[Any]:
+    """The rows of a stream without the first `skip`; after its last row it begins again."""
+    rows = iter(dataset.skip(skip) if hasattr(dataset, "skip") else islice(iter(dataset), skip, None))
+    first = list(islice(rows, 1))
+    if not first:  # the stream has `skip` rows or fewer
+        length = sum(1 for _ in dataset)
+        if not length:
+            raise Invalid("a stream must have at least one row, got none.")
+        rows = islice(iter(dataset), skip % length, None)
+    return chain(first, rows, chain.from_iterable(iter(lambda: dataset, None)))
+
+
+T = TypeVar("T")
+
+
+def _groups(items: Iterable[T], size: int) -> Iterator[tuple[T, ...]]:
+    """The items in tuples of `size`; the last may be smaller."""
+    rest = iter(items)
+    return iter(lambda: tuple(islice(rest, size)), ())

@@ -1,0 +1,67 @@
+"""The test set, in batches: tensors, a dataset, a function that opens one, or batches of your own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from copy import copy
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, TensorDataset
+
+from tardygrad.errors import Invalid
+from tardygrad.tasks.data.client_data import Collate
+from tardygrad.tasks.data.sharding import tensors
+
+
+class HeldOut:
+    """The test set. Nothing is read before the first evaluation.
+
+    Args:
+        source: tensors (inputs..., target); a map-style dataset, or a list of rows; an iterable of batches, such as a
+            DataLoader; or a function without arguments that returns one of these, called once in each process.
+        batch_size: rows per batch.
+        collate: makes a batch of a list of rows.
+    """
+
+    def __init__(self, source: Any, batch_size: int, collate: Collate | None) -> None:
+        self.batch_size, self.collate = batch_size, collate
+        self.open = source if callable(source) else None
+        self._data: Any = None if self.open else self._checked(source)
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...] | None:
+        """The test set, if it is tensors in memory."""
+        return self._data if isinstance(self._data, tuple) else None
+
+    def to(self, device: torch.device) -> Self:
+        """The same with its tensors on a device; what is read later is moved when it is used."""
+        moved = copy(self)
+        if isinstance(self._data, tuple):
+            moved._data = tuple(tensor.to(device) for tensor in self._data)
+        return moved
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | ({"_data": None} if self.open else {})  # another process opens its own
+
+    def batches(self) -> Iterator[Any]:
+        """The test set in batches, in order."""
+        if self._data is None and self.open is not None:
+            self._data = self._checked(self.open())
+        if isinstance(self._data, tuple):
+            return zip(*(torch.split(tensor, self.batch_size) for tensor in self._data), strict=True)
+        if hasattr(self._data, "__getitem__"):
+            generator = torch.Generator()  # else the loader would draw from torch's global one
+            return iter(DataLoader(self._data, self.batch_size, collate_fn=self.collate, generator=generator))
+        return iter(self._data or ())
+
+    @staticmethod
+    def _checked(data: Any) -> Any:
+        """Tensors as a tuple; anything else as it is."""
+        if isinstance(data, TensorDataset) or (isinstance(data, tuple) and all(isinstance(t, Tensor) for t in data)):
+            return tensors(data)
+        if not isinstance(data, Iterable) and not hasattr(data, "__getitem__"):
+            rule = "`test` must be tensors (inputs..., target), a dataset, or an iterable of batches"
+            raise Invalid(f"{rule}, got {type(data).__name__}.")
+        return data

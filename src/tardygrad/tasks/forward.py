@@ -1,0 +1,116 @@
+"""From a batch to its loss. The structure of the batch and the form of the loss decide how the module is called.
+
+loss(output, target)    a batch (inputs..., target): module(*inputs); or named inputs with `labels`
+loss(module, batch)     any batch; recognised by its first parameter, named `module` or `model`
+no loss                 module(**batch) or module(*batch) returns an output with a `loss`, as `transformers` does
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass, replace
+from inspect import signature
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from tardygrad.errors import Invalid
+
+Loss = Callable[[Any, Any], Tensor]
+"""(output, target) or (module, batch) to the mean loss of the batch."""
+
+
+class Result(NamedTuple):
+    """A batch's loss, and what it was computed from, where that is known."""
+
+    loss: Tensor
+    output: Any = None
+    target: Any = None
+
+
+class Forward:
+    """Calls a module on a batch, and computes the loss.
+
+    Args:
+        loss: None takes the module's own.
+    """
+
+    def __init__(self, loss: Loss | None) -> None:
+        if isinstance(loss, type) or not (loss is None or callable(loss)):
+            got = f"the class {loss.__name__}. Use {loss.__name__}()." if isinstance(loss, type) else f"{loss!r}."
+            raise Invalid(f"`loss` must be a function of (output, target) or of (module, batch), got {got}")
+        self.loss = loss
+        self.takes_module = loss is not None and _first_parameter(loss) in ("module", "model")
+
+    def __call__(self, module: nn.Module, batch: Any) -> Result:
+        """The loss of a batch."""
+        if self.loss is not None and self.takes_module:
+            return Result(_one_number(self.loss(module, batch)))
+        if self.loss is None:
+            return self._own_loss(module, batch)
+        if isinstance(batch, Mapping):
+            if "labels" not in batch:
+                rule = "a loss of (output, target) needs the target under `labels` in a batch with names"
+                raise Invalid(f"{rule}, got {', '.join(batch)}. Or use a loss of (module, batch).")
+            target = batch["labels"]
+            output = module(**{name: value for name, value in batch.items() if name != "labels"})
+        elif isinstance(batch, tuple | list):
+            *inputs, target = batch
+            output = module(*inputs)
+        else:
+            rule = "a loss of (output, target) needs batches (inputs..., target) or with names"
+            raise Invalid(f"{rule}, got {type(batch).__name__}. Use a loss of (module, batch).")
+        output = getattr(output, "logits", output)
+        return Result(_one_number(self.loss(output, target)), output, target)
+
+    def _own_loss(self, module: nn.Module, batch: Any) -> Result:
+        output = module(**batch) if isinstance(batch, Mapping) else module(*batch)
+        value = getattr(output, "loss", None)
+        if value is None:
+            rule = f"without `loss`, {type(module).__name__} must return an output with a `loss`"
+            got = f"{type(output).__name__} without one" if isinstance(output, Mapping) else type(output).__name__
+            raise Invalid(f"{rule}, got {got}. Have `labels` in the batch, or give the task a loss.")
+        target = batch.get("labels") if isinstance(batch, Mapping) else None
+        return Result(_one_number(value), getattr(output, "logits", None), target)
+
+
+def _one_number(value: Any) -> Tensor:
+    if not isinstance(value, Tensor) or value.numel() != 1:
+        got = f"shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+        raise Invalid(f"`loss` must return one number, got {got}. Use reduction='mean'.")
+    return value
+
+
+def _first_parameter(loss: Loss) -> str:
+    try:
+        return next(iter(signature(loss).parameters), "")
+    except ValueError:  # a function written in C
+        return ""
+
+
+def to_device(batch: Any, device: torch.device) -> Any:
+    """The batch on a device, in the same structure."""
+    if hasattr(batch, "to"):  # a tensor, or a batch that knows how, such as BatchEncoding
+        return batch.to(device)
+    if isinstance(batch, Mapping):
+        return {name: to_device(value, device) for name, value in batch.items()}
+    if isinstance(batch, tuple | list):
+        moved = [to_device(value, device) for value in batch]
+        return type(batch)(*moved) if hasattr(batch, "_fields") else type(batch)(moved)
+    if is_dataclass(batch) and not isinstance(batch, type):
+        return replace(batch, **{f.name: to_device(getattr(batch, f.name), device) for f in fields(batch)})
+    return batch
+
+
+def rows_of(batch: Any) -> int:
+    """The number of rows of a batch: the length of its first tensor."""
+    if isinstance(batch, Tensor):
+        return len(batch) if batch.dim() else 1
+    if isinstance(batch, Mapping):
+        batch = list(batch.values())
+    elif is_dataclass(batch) and not isinstance(batch, type):
+        batch = [getattr(batch, f.name) for f in fields(batch)]
+    if isinstance(batch, tuple | list):
+        return next((n for n in map(rows_of, batch) if n), 0)
+    return 0

@@ -1,0 +1,173 @@
+"""A module as a vector, and its evaluation: what tasks around a `torch.nn.Module` share."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Literal, Self
+
+import torch
+from torch import nn
+
+from tardygrad import streams
+from tardygrad.core.messages import ModuleBuffers, Vector
+from tardygrad.errors import Invalid, check_integer
+from tardygrad.tasks.data.client_data import Collate
+from tardygrad.tasks.data.held_out import HeldOut
+from tardygrad.tasks.forward import Forward, Loss, to_device
+from tardygrad.tasks.scores import Metrics, Scores, checked
+from tardygrad.tasks.views import Views, buffers, check, copied, draws, flatten, keyed, trainable
+
+Evaluate = Callable[[nn.Module, Any], Mapping[str, float]]
+"""(module, test) to scores by name."""
+
+
+class ModuleTask:
+    """The part of a task that knows the module: x_0, buffers, evaluation. Each thread has a copy of the module.
+
+    Args:
+        module: a module, whose weights are x_0; or a function without arguments that creates one, with x_0 by the seed.
+        loss: a function of (output, target), or of (module, batch), to the mean loss of a batch; None takes the `loss`
+            of the module's output, as in `transformers`.
+        test: the test set: tensors (inputs..., target), a dataset, an iterable of batches, or a function without
+            arguments that returns one of these; without it nothing can be evaluated.
+        evaluate: an own evaluation, a function of (module, test) to scores by name; None computes the mean loss and
+            `scores`.
+        evaluate_batch: rows per batch of an evaluation.
+        scores: a function of all outputs and targets to scores by name; or metrics by name, such as those of
+            torchmetrics; None is the accuracy, if targets are classes.
+        module_buffers: "average" persistent buffers (BatchNorm) over a round's updates, or "refuse" modules with any.
+        collate: makes a batch of a list of rows; None is torch's `default_collate`.
+        device: the torch device of data, vectors and module.
+        autocast: run forward passes in bfloat16 where torch considers it safe; vectors stay float32.
+        uncut: creates the whole network if `module` is only its last layers; None if it is complete.
+    """
+
+    clients: int
+
+    def __init__(
+        self,
+        module: nn.Module | Callable[[], nn.Module],
+        *,
+        loss: Loss | None,
+        test: Any,
+        evaluate: Evaluate | None,
+        evaluate_batch: int,
+        scores: Scores | Mapping[str, Any] | None,
+        module_buffers: Literal["average", "refuse"],
+        collate: Collate | None,
+        device: str,
+        autocast: bool,
+        uncut: Callable[[], nn.Module] | None,
+    ) -> None:
+        check_integer("evaluate_batch", evaluate_batch)
+        if module_buffers not in ("average", "refuse"):
+            raise Invalid(f"`module_buffers` must be 'average' or 'refuse', got {module_buffers!r}.")
+        self.loss, self.forward, self.test, self.autocast = loss, Forward(loss), test, autocast
+        self.scores, self._evaluate, self._uncut = scores, evaluate, uncut
+        self._held_out = None if test is None else HeldOut(test, evaluate_batch, collate)
+        self._factory = None if isinstance(module, nn.Module) else module
+        given = module if isinstance(module, nn.Module) else self._make(0)
+        check(given)  # before the copy, in which parameters no longer share memory
+        self._template = copied(given, share_frozen=device == "cpu")
+        self._move_to(device)
+        floats, ints = buffers(self._template)
+        if module_buffers == "refuse" and (floats or ints):
+            name = next(iter(floats | ints))
+            owner = type(self._template.get_submodule(name.rpartition(".")[0])).__name__
+            raise Invalid(
+                f"module_buffers='refuse' allows no buffers, got `{name}` of {owner}. Use GroupNorm or LayerNorm."
+            )
+        self._shapes = [p.shape for p in trainable(self._template).values()]
+        self.parameters = sum(shape.numel() for shape in self._shapes)
+        self.draws_globally = draws(self._template)  # such as dropout: then threads take turns in forward passes
+        self._local = threading.local()
+
+    def __repr__(self) -> str:
+        name = type(self._template).__name__
+        return f"{type(self).__name__}({name}, parameters={self.parameters}, clients={self.clients})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_local"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _local=threading.local())
+
+    def to(self, device: str) -> Self:
+        """The same task on another device."""
+        moved = copy.copy(self)
+        moved._template, moved._local = copied(self._template), threading.local()
+        moved._move_to(device)
+        return moved
+
+    def _move_to(self, device: str) -> None:
+        try:
+            self.device = torch.device(device)
+            torch.empty(0, device=self.device)
+        except (RuntimeError, AssertionError) as error:  # torch built without CUDA asserts
+            raise Invalid(f"`device` must be one that torch can use here, got {device!r}. Use 'cpu'.") from error
+        if self._held_out is not None:
+            self._held_out = self._held_out.to(self.device)
+            self.test = self._held_out.tensors or self.test
+        self._template.to(self.device)
+
+    def init(self, seed: int) -> Vector:
+        """x_0; frozen parameters and buffers always come from seed 0."""
+        module = self._template if self._factory is None or seed == 0 else self._make(seed)
+        parameters = trainable(module).values()
+        if [p.shape for p in parameters] != self._shapes:
+            raise Invalid(f"a module factory must return the same shapes every time, got others for seed {seed}.")
+        return flatten(parameters).to(self.device)
+
+    def init_module_buffers(self) -> ModuleBuffers | None:
+        floats, ints = buffers(self._template)
+        if not floats and not ints:
+            return None
+        return ModuleBuffers(flatten(floats.values()), flatten(ints.values(), torch.int64))
+
+    def module(self, x: Vector, module_buffers: ModuleBuffers | None = None) -> nn.Module:
+        """A copy of the network with the parameters x, in evaluation mode."""
+        views = self._views()
+        if self._uncut is not None:
+            with keyed(0):  # its initial weights are overwritten
+                views = Views(self._uncut().to(self.device))
+        own = ModuleBuffers(*(flat.to(self.device, copy=True) for flat in module_buffers)) if module_buffers else None
+        views.bind(x.to(self.device), own, training=False)
+        return copied(views.module)
+
+    @torch.no_grad()
+    def evaluate(self, x: Vector, module_buffers: ModuleBuffers | None) -> dict[str, float]:
+        """The mean loss on the test set and `scores`, or the accuracy in [0, 1] if targets are classes."""
+        if self._held_out is None:
+            raise Invalid("evaluating needs a test set, got none. Give the task test=(inputs..., target).")
+        views = self._views()
+        views.bind(
+            x, ModuleBuffers(*(flat.clone() for flat in module_buffers)) if module_buffers else None, training=False
+        )
+        if self._evaluate is not None:
+            return checked(self._evaluate(views.module, self.test))
+        metrics = Metrics(self.scores, token_loss=self.loss is None)
+        for given in self._held_out.batches():
+            batch = to_device(given, self.device)
+            with self._precision():
+                metrics.add(batch, self.forward(views.module, batch))
+        return metrics.compute()
+
+    def _make(self, seed: int) -> nn.Module:
+        with keyed(streams.key(seed, "init")):
+            module = self._factory() if callable(self._factory) else self._factory
+        if not isinstance(module, nn.Module):
+            raise Invalid(f"`module` must be a module, or a function that returns one, got {type(module).__name__}.")
+        return module
+
+    def _precision(self) -> AbstractContextManager[Any]:
+        return torch.autocast(self.device.type, torch.bfloat16) if self.autocast else nullcontext()
+
+    def _views(self) -> Views:
+        """The calling thread's copy of the module."""
+        if not hasattr(self._local, "views"):
+            self._local.views = Views(self._template)
+        views: Views = self._local.views
+        return views

@@ -1,0 +1,90 @@
+"""Scores of a model on a test set, batch by batch: only sums are kept, unless a score needs all outputs."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tardygrad.errors import Invalid
+from tardygrad.tasks.forward import Result, rows_of
+
+Scores = Callable[[Tensor, Tensor], dict[str, float]]
+"""(outputs, targets) of the whole test set to scores by name."""
+
+
+class Metrics:
+    """The mean loss and scores, collected batch by batch.
+
+    Args:
+        scores: a function of all outputs and targets; or metrics by name, objects with `update(output, target)` and
+            `compute()` such as those of torchmetrics; None is the accuracy, if targets are classes.
+        token_loss: whether losses are means over tokens: then tokens are their weights, and the perplexity is a score.
+    """
+
+    def __init__(self, scores: Scores | Mapping[str, Any] | None, *, token_loss: bool) -> None:
+        self.scores = scores if callable(scores) else None
+        self.metrics = {name: copy.deepcopy(m) for name, m in scores.items()} if isinstance(scores, Mapping) else {}
+        for metric in self.metrics.values():
+            metric.reset()
+        self.token_loss, self.tokens = token_loss, False
+        self.loss = self.weight = 0.0
+        self.right = 0
+        self.classes = False
+        self.outputs: list[Tensor] = []
+        self.targets: list[Tensor] = []
+
+    def add(self, batch: Any, result: Result) -> None:
+        """Add a batch."""
+        output, target = result.output, result.target
+        self.tokens = self.token_loss and isinstance(target, Tensor) and target.dim() > 1
+        weight = int((target[:, 1:] != -100).sum()) if self.tokens else rows_of(batch)
+        self.loss, self.weight = self.loss + float(result.loss) * weight, self.weight + weight
+        self.classes = _classes(output, target)
+        self.right += int((output.argmax(1) == target).sum()) if self.classes else 0
+        if (self.scores or self.metrics) and output is None:
+            rule = "`scores` need outputs and targets, which a loss of (module, batch) does not name"
+            raise Invalid(f"{rule}. Give the task evaluate=..., a function of (module, test).")
+        for metric in self.metrics.values():
+            metric.update(output, target)
+        if self.scores:
+            self.outputs.append(output)
+            self.targets.append(target)
+
+    def compute(self) -> dict[str, float]:
+        """The scores of all batches."""
+        found = {"loss": self.loss / self.weight if self.weight else math.nan}
+        if self.tokens:
+            found["perplexity"] = perplexity(found["loss"])
+        if self.scores:
+            return found | self.scores(torch.cat(self.outputs), torch.cat(self.targets))
+        if self.metrics:
+            return found | {name: float(metric.compute()) for name, metric in self.metrics.items()}
+        return found | {"accuracy": self.right / self.weight} if self.classes else found
+
+
+def perplexity(loss: float) -> float:
+    """exp(loss), or inf where that is too large."""
+    return math.exp(loss) if loss < 700 else loss if math.isnan(loss) else math.inf
+
+
+def checked(scores: Any) -> dict[str, float]:
+    """Scores of an own evaluation, as numbers."""
+    if not isinstance(scores, Mapping):
+        raise Invalid(f"`evaluate` must return scores by name, such as {{'loss': 0.5}}, got {type(scores).__name__}.")
+    return {str(name): float(value) for name, value in scores.items()}
+
+
+def _classes(output: Any, target: Any) -> bool:
+    if not isinstance(output, Tensor) or not isinstance(target, Tensor) or output.dim() != 2 or target.dim() != 1:
+        return False
+    return not target.is_floating_point() and target.dtype != torch.bool
+
+
+def rows(test: Iterable[Any]) -> int:
+    """The rows of a test set."""
+    return sum(rows_of(batch) for batch in test)

@@ -1,0 +1,134 @@
+"""A task whose local steps are your own training loop: plain torch, `transformers.Trainer`, Lightning, anything."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from tardygrad import streams
+from tardygrad.core.messages import Job, ModuleBuffers, as_vector
+from tardygrad.core.own_loop import OwnLoop, Trained
+from tardygrad.errors import Invalid, checked_call, passes_to
+from tardygrad.tasks.data.client_data import Collate, count_clients, seeded
+from tardygrad.tasks.forward import Loss
+from tardygrad.tasks.module_task import Evaluate, ModuleTask
+from tardygrad.tasks.scores import Scores
+from tardygrad.tasks.views import Views, buffers, flatten, trainable
+
+
+class SquaredMoves:
+    """Sums the squares of a module's moves, which delay compensation needs: call `add` after each optimizer step.
+
+    >>> module = nn.Linear(1, 1, bias=False)
+    >>> squares = SquaredMoves(module)
+    >>> for _ in range(3):
+    ...     _ = module.weight.data.add_(0.5)
+    ...     squares.add()
+    >>> squares.total
+    tensor([0.7500])
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module, self.last = module, flatten(trainable(module).values()).clone()
+        self.total, self.steps = torch.zeros_like(self.last), 0
+
+    def add(self) -> None:
+        """Add the squares of the move since the last call."""
+        now = flatten(trainable(self.module).values()).clone()
+        self.total += (now - self.last) ** 2
+        self.last, self.steps = now, self.steps + 1
+
+
+@dataclass(frozen=True)
+class LocalResult:
+    """What a training loop may return beside the mean loss.
+
+    Args:
+        loss: the mean loss of its steps.
+        steps: how many it made.
+        squares: the squares of its moves, for methods that compensate.
+    """
+
+    loss: float = math.nan
+    steps: int = 0
+    squares: SquaredMoves | Tensor | None = None
+
+
+Train = Callable[[nn.Module, Job], float | Tensor | LocalResult | None]
+"""(module, job) to the mean loss; trains the module in place."""
+
+
+class TrainerTask(ModuleTask, OwnLoop):
+    """A task whose local steps are a training loop of your own.
+
+    The task turns what the loop does to the module into an update. Use a method without `local_lr`: learning rates,
+    clips and optimizers of the local steps are the loop's. The loop must be a function of the job; the global random
+    numbers of torch, NumPy and Python are seeded by the job while it runs.
+
+    Args:
+        train: trains the module in place: a function of (module, job) that returns the mean loss, a `LocalResult`, or
+            None. `job.client`, `job.steps` or `job.epochs`, and `job.stream(purpose)` say what to do.
+        clients: the number of clients, or their ids.
+
+    >>> TrainerTask(nn.Linear(3, 2), train=lambda module, job: 0.0, clients=4)
+    TrainerTask(Linear, parameters=8, clients=4)
+    """
+
+    @checked_call
+    @passes_to(ModuleTask)
+    def __init__(
+        self,
+        module: nn.Module | Callable[[], nn.Module],
+        *,
+        train: Train,
+        clients: int | Sequence[str],
+        loss: Loss | None = None,
+        test: Any = None,
+        evaluate: Evaluate | None = None,
+        evaluate_batch: int = 1024,
+        scores: Scores | Mapping[str, Any] | None = None,
+        module_buffers: Literal["average", "refuse"] = "average",
+        collate: Collate | None = None,
+        device: str = "cpu",
+        autocast: bool = False,
+    ) -> None:
+        if not callable(train):
+            raise Invalid(f"`train` must be a function of (module, job), got {train!r}.")
+        self._train = train
+        self.clients, self.ids = count_clients(clients)
+        super().__init__(
+            module, loss=loss, test=test, evaluate=evaluate, evaluate_batch=evaluate_batch, scores=scores,
+            module_buffers=module_buffers, collate=collate, device=device, autocast=autocast, uncut=None,
+        )  # fmt: skip
+
+    def train(self, job: Job) -> Trained:
+        """Train a fresh copy of the module, so that nothing that a loop attaches to it outlives the job."""
+        views = Views(self._template)
+        own = job.module_buffers.clone() if job.module_buffers else None
+        views.bind(as_vector(job.x).clone(), own, training=True)
+        module = views.module
+        module.zero_grad(set_to_none=True)
+        with seeded(streams.key(job.seed, "train", job.client, job.serial)):
+            result = self._train(module, job)
+        if not isinstance(result, LocalResult):
+            result = LocalResult(math.nan if result is None else float(result))
+        parameters = trainable(module).values()
+        if [p.shape for p in parameters] != self._shapes:
+            raise Invalid("`train` must leave the module's trainable parameters as they were, got others.")
+        squares = result.squares.total if isinstance(result.squares, SquaredMoves) else result.squares
+        steps = result.steps or (result.squares.steps if isinstance(result.squares, SquaredMoves) else job.steps or 0)
+        floats, ints = buffers(module)
+        after = ModuleBuffers(flatten(floats.values()), flatten(ints.values(), torch.int64)) if own else None
+        x = flatten(parameters).to(self.device)
+        return Trained(x, float(result.loss), steps, squares, after)
+
+    def batches(self, job: Job) -> Any:
+        raise Invalid("a TrainerTask has no batches: its own loop reads them.")
+
+    def gradient(self, x: Any, batch: Any, module_buffers: Any) -> Any:
+        raise Invalid("a TrainerTask has no gradients: its own loop computes them.")

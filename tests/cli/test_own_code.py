@@ -1,0 +1,123 @@
+"""Own functions in specs: every command works with them, and a record's are imported only if trusted."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tardygrad.spec import own_code
+from tests.cli.conftest import Command
+
+CODE = """
+import torch
+import tardygrad as tg
+
+with open("imported", "a") as file:
+    file.write("x")
+
+
+def task(clients: int, slope: float = 2.0):
+    x = torch.linspace(-1, 1, 8 * clients).unsqueeze(1)
+    data = x, slope * x
+    return tg.TorchTask(
+        torch.nn.Linear(1, 1), data=tg.shard(data, clients=clients), loss=torch.nn.functional.mse_loss, test=data
+    )
+
+
+def method(buffer: int = 2, rate=0.1):
+    return tg.clip2(local_lr=rate, local_clip=1.0, lr=1.0, clip=0.5, buffer=buffer, local_steps=2, mode="client")
+
+
+def fleet(clients: int, seconds: float = 1.0):
+    return tg.Fleet((tg.Group("mine", clients, tg.Uniform(seconds, 2 * seconds)),))
+
+
+def nothing():
+    return 3
+
+
+number = 3
+"""
+
+SPEC = """
+[task]
+kind = "mine:task"
+clients = 6
+[fleet]
+kind = "mine:fleet"
+seconds = 2.0
+[method]
+kind = "mine:method"
+rate = 0.2
+[run]
+rounds = 12
+"""
+
+
+@pytest.fixture
+def here(tardygrad: Command) -> Iterator[Path]:
+    """The present directory, with a module and a spec of one's own."""
+    Path("mine.py").write_text(CODE)
+    Path("own.toml").write_text(SPEC)
+    before = list(sys.path)
+    yield Path()
+    sys.path[:] = before
+    sys.modules.pop("mine", None)
+
+
+def test_every_command_works_with_own_functions(here: Path, tardygrad: Command) -> None:
+    assert tardygrad("run", "own.toml", "--out", "run").code == 0
+    for argv in (
+        ("replay", "run", "--trust"),
+        ("resume", "run", "run.rounds=15", "--trust"),
+        ("plan", "own.toml"),
+        ("tail", "own.toml", "--clients", "2", "--batches", "2"),
+        ("tail", "run", "--trust", "--clients", "2", "--batches", "2"),
+        ("doctor", "run", "--trust"),
+        ("report", "run"),
+        ("export", "run"),
+        ("run", "own.toml", "task.slope=3.0", "method.buffer=3", "--out", "other"),
+        ("sweep", "own.toml", "--over", "method.rate=[0.1, 0.2]", "--out", "sweep"),
+    ):
+        code, _, err = tardygrad(*argv)
+        assert code == 0, (argv, err)
+
+
+def test_a_records_own_code_is_imported_only_if_it_is_trusted(here: Path, tardygrad: Command) -> None:
+    tardygrad("run", "own.toml", "--out", "run")
+    sys.modules.pop("mine")
+    Path("imported").unlink()
+    for verb in ("run", "resume", "replay", "doctor", "tail", "plan"):
+        code, _, err = tardygrad(verb, "run")
+        assert (code, "imported only if you trust it, got 'mine:task'" in err.replace("\n", " ")) == (2, True), verb
+    assert tardygrad("report", "run").code == 0
+    assert tardygrad("export", "run").code == 0
+    assert not Path("imported").exists()
+
+
+@pytest.mark.parametrize(
+    ("override", "text"),
+    [
+        ("task.kind=nowhere:task", "must name a function that can be imported"),
+        ("task.kind=mine:tusk", "has no attribute 'tusk'"),
+        ("task.kind=mine:number", "which is of type int"),
+        ("method.kind=mine:nothing", "must be a function that returns a Method, got a int from 'mine:nothing'"),
+        ("task.slop=3.0", "[task] has no key `slop`. Did you mean 'slope'?"),
+        ("task.slope=steep", "`task.slope` must be a number, got 'steep'"),
+        ("fleet.clients=5", "`clients` must agree in [task] and [fleet], got 6 and 5"),
+    ],
+)
+def test_a_mistake_gets_a_sentence(override: str, text: str, here: Path, tardygrad: Command) -> None:
+    extra = ["method.rate="] if override.startswith("method.kind") else []
+    code, _, err = tardygrad("run", "own.toml", override, *extra)
+    assert code == 2
+    assert text in err.replace("\n", " ")
+
+
+def test_own_code_is_found_at_any_depth() -> None:
+    tables: Any = {"fleet": {"groups": [{"runtime": {"kind": "a:b"}}]}, "task": {"kind": "digits"}}
+    assert list(own_code.names(tables)) == ["a:b"]

@@ -24,7 +24,7 @@ def task(clients: int, slope: float = 2.0):
     x = torch.linspace(-1, 1, 8 * clients).unsqueeze(1)
     data = x, slope * x
     return tg.TorchTask(
-        torch.nn.Linear(1, 1), data=tg.shard(data, clients=clients), loss=torch.nn.functional.mse_loss, test=data
+        lambda: torch.nn.Linear(1, 1), data=tg.shard(data, clients=clients), loss=torch.nn.functional.mse_loss, test=data
     )
 
 

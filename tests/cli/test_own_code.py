@@ -23,9 +23,9 @@ with open("imported", "a") as file:
 def task(clients: int, slope: float = 2.0):
     x = torch.linspace(-1, 1, 8 * clients).unsqueeze(1)
     data = x, slope * x
-    return tg.TorchTask(
-        lambda: torch.nn.Linear(1, 1), data=tg.shard(data, clients=clients), loss=torch.nn.functional.mse_loss, test=data
-    )
+    loss = torch.nn.functional.mse_loss
+    shards = tg.shard(data, clients=clients)
+    return tg.TorchTask(lambda: torch.nn.Linear(1, 1), data=shards, loss=loss, test=data, batch_size=2)
 
 
 def method(buffer: int = 2, rate=0.1):

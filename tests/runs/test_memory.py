@@ -110,7 +110,7 @@ def frozen() -> nn.Module:
     return network
 
 
-def test_frozen_weights_are_in_no_vector_and_are_counted_once_for_every_thread() -> None:
+def test_frozen_weights_are_in_no_vector_and_are_counted_once() -> None:
     data = (torch.randn(24, 4), torch.arange(24) % 2)
     shards = tg.shard(data, clients=12)
     task = tg.TorchTask(frozen(), loss=nn.functional.cross_entropy, data=shards, test=data)
@@ -125,10 +125,11 @@ def test_frozen_weights_are_in_no_vector_and_are_counted_once_for_every_thread()
     assert most > 3
     needs = memory.Meter(one, task)
     assert (needs.model, needs.update) == (4 * trained, 8 * trained)
-    x, made, copied, kept = 4 * trained, 4 * (trained + untrained), 4 * untrained, 2 * 4 * trained
-    assert needs.own == 2 * x + made + copied + kept
-    crew = memory.Meter(one, task, processes=3)
-    assert crew.work == 3 * (5 * x + 4 * untrained + 2 * x) + 2 * x + 7 * x
+    x = 4 * trained
+    module, views = 4 * (trained + untrained), 2 * x
+    assert needs.own == 2 * x + module + views
+    processes = memory.Meter(one, task, processes=3)
+    assert processes.work == 3 * (5 * x + 2 * x) + 2 * x + 7 * x
 
 
 def test_the_state_of_an_outer_step_is_part_of_the_model() -> None:

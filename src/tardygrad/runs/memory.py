@@ -3,8 +3,8 @@
 How many vectors are alive at once depends only on the clock. So the server and the simulator are run without training,
 and the models that they hold are counted. The parts:
 
-    model          x, the round's sum and the outer step's state; for a task with a module also its initial weights, a
-                   copy of the frozen ones, and the x and gradient that it keeps
+    model          x, the round's sum and the outer step's state; for a task with a module also its weights, which
+                   share the frozen ones, a copy of its buffers, and the x and gradient that it keeps
     start vectors  past models that jobs in flight started from
     updates        δ, with DC also A: of the last update to arrive, and of those computed before they are due
     work           of a job: local x, gradient, clipped gradient, move, with DC also A; or of the server while it
@@ -99,7 +99,7 @@ class Meter:
         self.memory = Memory(0, 0, 0, {})
         d, dc, clients = task.parameters, method.compensate, task.clients
         x, module_buffers = 4 * d, sum(tensor.nbytes for tensor in task.init_module_buffers() or ())
-        module, frozen = _module(task)
+        module, copied = _module(task)
         module_work = 2 * x if module else 0  # the x and gradient that the task keeps
         regions = len(method.regions.members(clients)) if method.regions else 0
         outer, inner = _state(method.outer, d) * (regions or 1), _state(method.inner, d)
@@ -109,16 +109,16 @@ class Meter:
         # Bytes of the states of steps, of a model, of an update, of all that exists all the time, and of a round's end.
         self.states = outer + (clients * inner if method.keep else 0)
         self.model, self.update = x + module_buffers, x * (1 + dc) + module_buffers + inner * method.keep
-        self.own = (1 + regions) * x + self.model + self.states + module + frozen + module_work
+        self.own = (1 + regions) * x + self.model + self.states + module + copied + module_work
         self.step = (ROUND + dc) * x + outer  # the old state is kept until the round is complete
         processes = processes or len(os.sched_getaffinity(0))
         self.apart = processes > 1 or threads > 0  # whether jobs are computed while the server completes a round
         self.batched = batch > 1
         if processes > 1:  # `ahead`: the largest number of updates that are computed before they are due
-            self.work = processes * (job + frozen + self.update) + self.update + model_slots(processes) * self.model
+            self.work = processes * (job + copied + self.update) + self.update + model_slots(processes) * self.model
             self.ahead = RESULTS_PER_PROCESS * processes
         elif threads > 0:
-            self.work, self.ahead = threads * (job + frozen), clients
+            self.work, self.ahead = threads * (job + copied), clients
         else:
             self.work, self.ahead = batch * job - module_work, clients if self.batched else 0
 
@@ -188,12 +188,12 @@ class Meter:
 
 
 def _module(task: Task) -> tuple[int, int]:
-    """The bytes of a task's module, and of its frozen weights, which every thread copies."""
+    """The bytes of a task's module, and of its buffers, which every thread copies."""
     template: Any = getattr(task, "_template", None)
     if template is None:
         return 0, 0
-    total = sum(tensor.nbytes for tensor in (*template.parameters(), *template.buffers()))
-    return total, total - sum(p.nbytes for p in template.parameters() if p.requires_grad)
+    buffers = sum(tensor.nbytes for tensor in template.buffers())
+    return sum(p.nbytes for p in template.parameters()) + buffers, buffers
 
 
 def _state(transform: Transform, parameters: int) -> int:

@@ -23,11 +23,11 @@ class LM(TorchTask):
     """A `TorchTask` whose target is the next token; see `lm`."""
 
     def __init__(
-        self, tokenizer: Pairs | None, tokens_per_byte: float, module: Any, *, data: Shards, **settings: Any
+        self, tokenizer: Pairs | None, tokens_per_byte: float, tokens: int, module: Any, **settings: Any
     ) -> None:
-        super().__init__(module, data=data, **settings)
+        super().__init__(module, **settings)
         self.tokenizer, self.tokens_per_byte = tokenizer, tokens_per_byte
-        self._tokens = sum(len(rows) for rows in data.rows) * data.data[0].shape[1]
+        self._tokens = tokens
 
     def __repr__(self) -> str:
         return f"LM(parameters={self.parameters}, clients={self.clients}, tokens={self._tokens})"
@@ -113,6 +113,7 @@ def lm(
     return LM(
         tokenizer,
         len(encoded[1]) / len(test),
+        train_rows[0].numel(),
         partial(GPT, vocabulary=vocabulary if tokenizer else 256, context=context, dim=dim, depth=depth, heads=heads),
         loss=_token_loss,
         data=Shards(train_rows, spans) if how == "spans" else shard(train_rows, clients=clients, seed=seed),

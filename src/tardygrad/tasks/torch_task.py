@@ -15,7 +15,7 @@ from tardygrad import streams
 from tardygrad.core.messages import Job, ModuleBuffers, Vector
 from tardygrad.core.task import GradientRequest
 from tardygrad.errors import Invalid, check_integer, checked_call
-from tardygrad.tasks.data.client_data import Collate, Loading, client_data
+from tardygrad.tasks.data.client_data import Collate, Datasets, Loading, client_data
 from tardygrad.tasks.data.sharding import Shards
 from tardygrad.tasks.forward import Loss, to_device
 from tardygrad.tasks.module_task import Evaluate, ModuleTask
@@ -107,7 +107,7 @@ class TorchTask(ModuleTask):
         check_integer("batch_size", batch_size)
         check_integer("accumulate", accumulate)
         check_integer("num_workers", num_workers, 0)
-        self.data = data if isinstance(data, Shards) else client_data(data, clients)
+        self.data = data if isinstance(data, Shards | Datasets) else client_data(data, clients)
         self.clients, self.ids = self.data.clients, self.data.ids
         self.noise, self.augment = noise, augment
         self.loading = Loading(batch_size, accumulate, drop_last, num_workers, pin_memory, collate)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from tardygrad.errors import Invalid
-from tardygrad.tasks import Shards, shard
+from tardygrad.tasks import Shards, TorchTask, shard
 
 
 def labelled(rows, labels=5, seed=0):
@@ -113,19 +113,54 @@ def test_labels_are_held_by_equally_many_clients_and_all_used_if_unbalanced():
     assert len(pairs) > 5  # not always the same labels together
 
 
-def test_datasets_are_taken_as_tensors():
-    class Squares(Dataset):
-        def __len__(self):
-            return 6
+class Squares(Dataset):
+    """Rows {"number": i, "square": i²}, read only when they are asked for."""
 
-        def __getitem__(self, i):
-            return torch.tensor([float(i)]), i * i
+    def __init__(self):
+        self.read = []
 
-    shards = shard(Squares(), clients=2)
-    assert shards.data[0].tolist() == [[0.0], [1.0], [2.0], [3.0], [4.0], [5.0]]
-    assert shards.data[1].tolist() == [0, 1, 4, 9, 16, 25]
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, i):
+        self.read.append(i)
+        return {"number": torch.tensor(i), "square": i * i}
+
+
+def rows_of(split):
+    """Each client's numbers."""
+    return [[split[client][i]["number"].item() for i in range(len(split[client]))] for client in range(split.clients)]
+
+
+def test_tensors_stay_in_memory_and_the_rows_of_other_datasets_are_read_when_needed():
     tensors = labelled(6)
     assert shard(TensorDataset(*tensors), clients=2).data[0] is tensors[0]
+    numbers = Squares()
+    split = shard(numbers, clients=2, how="label", labels=[0, 1, 0, 1, 0, 1], labels_per_client=1)
+    assert numbers.read == []
+    assert sorted(rows_of(split)) == [[0, 2, 4], [1, 3, 5]]
+    as_list = shard([numbers[i] for i in range(6)], clients=2)
+    assert sorted(number for own in rows_of(as_list) for number in own) == list(range(6))
+
+
+@pytest.mark.parametrize("make", [Squares, lambda: labelled(6)], ids=["dataset", "tensors"])
+def test_a_natural_split_keeps_sizes_and_ids(make):
+    split = shard(make(), by=["zoe", "ben", "zoe", "zoe", 7, "zoe"])
+    assert TorchTask(torch.nn.Linear(1, 1), data=split).ids == split.ids
+    assert (split.ids, split.clients) == (("zoe", "ben", "7"), 3)
+    rows = rows_of(split) if make is Squares else [own.tolist() for own in split.rows]
+    assert rows == [[0, 2, 3, 5], [1], [4]]
+
+
+def test_the_columns_of_a_hugging_face_dataset_name_clients_and_labels():
+    datasets = pytest.importorskip("datasets")
+    table = datasets.Dataset.from_dict({"user": ["u1", "u2", "u1"], "kind": ["a", "b", "b"], "x": [1.0, 2.0, 3.0]})
+    split = shard(table, by="user")
+    assert (split.ids, [split[0][i]["x"] for i in range(2)]) == (("u1", "u2"), [1.0, 3.0])
+    by_label = shard(table, clients=2, how="label", labels="kind", labels_per_client=1, balanced=False)
+    assert sorted(len(by_label[client]) for client in range(2)) == [1, 2]
+    with pytest.raises(Invalid, match=r"`by` must name a column of the data.*with the columns user, kind, x"):
+        shard(table, by="usr")
 
 
 def test_shards_print_compactly():
@@ -135,14 +170,6 @@ def test_shards_print_compactly():
 class Endless(IterableDataset):
     def __iter__(self):
         return iter(())
-
-
-class Named(Dataset):
-    def __len__(self):
-        return 2
-
-    def __getitem__(self, i):
-        return {"input": i}
 
 
 DATA = (torch.zeros(10, 1), torch.arange(10) % 5)
@@ -198,22 +225,36 @@ FLOATS = (torch.zeros(10, 1), torch.zeros(10))
         ),
         (
             lambda: shard(torch.zeros(3), clients=2),
-            "data must be two or more tensors (inputs..., target) or a dataset of such rows, got Tensor.",
+            "data must be two or more tensors (inputs..., target) or a dataset, got Tensor.",
         ),
         (
             lambda: shard((torch.zeros(3),), clients=2),
-            "data must be two or more tensors (inputs..., target) or a dataset of such rows, got Tensor.",
+            "data must be two or more tensors (inputs..., target) or a dataset, got Tensor.",
         ),
         (
             lambda: shard((np.zeros((3, 1)), np.zeros(3)), clients=2),
-            "data must be two or more tensors (inputs..., target) or a dataset of such rows, got ndarray, ndarray. "
+            "data must be two or more tensors (inputs..., target) or a dataset, got ndarray, ndarray. "
             "Use torch.from_numpy(array).",
         ),
         (
-            lambda: shard(Named(), clients=2),
-            "data must be two or more tensors (inputs..., target) or a dataset of such rows, got dict.",
+            lambda: shard(Endless(), clients=2),
+            "data that is split must be tensors, or a dataset with a length and rows dataset[0], dataset[1], …, "
+            "got Endless. Give each client a stream of its own: data=[...].",
         ),
-        (lambda: shard(Endless(), clients=2), "a dataset must have a length and at least one row, got Endless."),
+        (lambda: shard([], clients=2), "a dataset must have at least one row, got none in list."),
+        (lambda: shard(DATA), "a split needs either `clients` or `by`, got neither."),
+        (lambda: shard(DATA, clients=2, by="user"), "a split needs either `clients` or `by`, got both."),
+        (lambda: shard(DATA, by=[1, 2], how="iid"), "`by` is a split itself. Leave out"),
+        (lambda: shard(DATA, by=[1, 2]), "`by` must have one value per row, got 2 for 10 rows."),
+        (lambda: shard(DATA, by="user"), "`by` must name a column of the data, or be one value per row, got 'user'"),
+        (
+            lambda: shard(Squares(), clients=2, how="label"),
+            "how='label' needs `labels`: the name of a column, or the label of each row, got none.",
+        ),
+        (
+            lambda: Shards(DATA, (torch.tensor([1]), torch.tensor([2])), ("a", "a")),
+            "every client needs an id of its own, got 1 for 2 clients.",
+        ),
     ],
 )
 def test_errors_say_the_rule_the_value_and_the_fix(call, text):

@@ -196,6 +196,7 @@ def _process_main(pipe: Connection, others: list[Connection], models: SharedMode
     """The loop of a process: jobs in, updates out, until the pipe closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    mp.current_process().daemon = False  # a daemon may not start the processes of a DataLoader
     for other in others:
         other.close()
     torch.set_num_threads(1)

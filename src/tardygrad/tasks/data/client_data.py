@@ -7,6 +7,7 @@ own key, so that random augmentation in a dataset repeats, whichever process rea
 
 from __future__ import annotations
 
+import os
 import random  # noqa: TID251 (datasets use the global generators, which `seeded` seeds and restores)
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
@@ -89,8 +90,7 @@ class Datasets:
     def __init__(self, source: Any, clients: int | Sequence[str] | None = None) -> None:
         self.open = source if callable(source) else None
         self._opened: dict[int, Any] = {}  # by client
-        self._positions: dict[int, tuple[int, Iterator[Any]]] = {}  # in streams: rows read by each client, and the rest
-        self._local = threading.local()  # each thread's loader
+        self._forget()
         if self.open is not None:
             self.clients, self.ids = count_clients(clients)
             return
@@ -103,19 +103,29 @@ class Datasets:
         self.clients = len(own)
         self._opened = {client: _checked(dataset, client) for client, dataset in enumerate(own)}
 
+    def _forget(self) -> None:
+        """Drop what belongs to another process: open files, positions in streams, and loaders."""
+        self._process = os.getpid()
+        self._positions: dict[int, tuple[int, Iterator[Any]]] = {}  # in streams: rows read by each client, and the rest
+        self._local = threading.local()  # each thread's loader
+        if self.open is not None:
+            self._opened = {}
+
     def __getitem__(self, client: int) -> Any:
         """The client's dataset; opened if this process has not opened it yet."""
+        if self._process != os.getpid():  # this one was forked
+            self._forget()
         if client not in self._opened and self.open is not None:
             self._opened[client] = _checked(self.open(self.ids[client] if self.ids else client), client)
         return self._opened[client]
 
     def __getstate__(self) -> dict[str, Any]:
-        opened = {} if self.open is not None else self._opened  # another process opens its own
-        kept = {name: value for name, value in vars(self).items() if name != "_local"}
-        return kept | {"_opened": opened, "_positions": {}}
+        own = {"_local", "_positions", "_process"} | ({"_opened"} if self.open is not None else set())
+        return {name: value for name, value in vars(self).items() if name not in own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _local=threading.local())
+        vars(self).update(state)
+        self._forget()
 
     def steps(self, job: Job, loading: Loading) -> Iterator[tuple[Any, ...]]:
         """The batches of each local step."""

@@ -1,20 +1,23 @@
-"""Sharding: which rows of the data belong to which client."""
+"""Sharding: which rows of the data belong to which client.
+
+Rows of tensors become `Shards`, which stay in memory; those of any other dataset are read when a job needs them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sized
+from collections.abc import Iterator, Sequence, Sized
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypedDict
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset, TensorDataset, default_collate
+from torch.utils.data import IterableDataset, Subset, TensorDataset
 
 from tardygrad import streams
 from tardygrad.core.messages import Job
 from tardygrad.errors import Invalid, check_choice, check_integer, check_number, checked_call
-from tardygrad.tasks.data.client_data import Loading, deal
+from tardygrad.tasks.data.client_data import Datasets, Loading, deal
 
 How = Literal["iid", "dirichlet", "label"]
 """How clients differ: not at all, in their mix of labels, or in which few labels they have."""
@@ -29,21 +32,22 @@ class SplitSettings(TypedDict, total=False):
     balanced: bool
 
 
-Data = tuple[Tensor, ...] | Dataset[Any]
-"""(inputs..., target), one row per example; or a map-style dataset of such rows."""
-
-
 @dataclass(frozen=True, eq=False, repr=False)
 class Shards:
     """Data and each client's rows. Made by `shard`, or directly from a split of your own."""
 
     data: tuple[Tensor, ...]  # inputs..., target
     rows: tuple[Tensor, ...]  # one index tensor per client
+    ids: tuple[str, ...] | None = None  # of clients, if they have any
 
     def __post_init__(self) -> None:
         count = len(tensors(self.data)[-1])
         if not self.rows:
             raise Invalid("a split must have the rows of at least one client, got none.")
+        if self.ids is not None and len(set(self.ids)) != len(self.rows):
+            raise Invalid(
+                f"every client needs an id of its own, got {len(set(self.ids))} for {len(self.rows)} clients."
+            )
         for client, rows in enumerate(self.rows):
             if not isinstance(rows, Tensor):
                 got = f"{type(rows).__name__} (client {client})"
@@ -60,10 +64,6 @@ class Shards:
     @property
     def clients(self) -> int:
         return len(self.rows)
-
-    @property
-    def ids(self) -> None:
-        """Clients of a split have no ids."""
 
     def to(self, device: torch.device) -> Shards:
         """The same with its data on a device."""
@@ -83,15 +83,17 @@ class Shards:
 
 @checked_call
 def shard(
-    data: Data,
+    data: Any,
     *,
-    clients: int,
+    clients: int | None = None,
+    by: str | Sequence[Any] | Tensor | None = None,
     how: How | None = None,
+    labels: str | Sequence[Any] | Tensor | None = None,
     concentration: float | None = None,
     labels_per_client: int = 2,
     balanced: bool = True,
     seed: int = 0,
-) -> Shards:
+) -> Shards | Datasets:
     """Split data over clients; no row goes to two clients.
 
     iid        random rows. Balanced: sizes differ by at most one. Otherwise sizes follow log-normal(0, 1) shares.
@@ -102,9 +104,13 @@ def shard(
                so some rows stay unused. Otherwise all rows of a label are used.
 
     Args:
-        data: tensors (inputs..., target), or a map-style dataset of such rows.
+        data: tensors (inputs..., target), which stay in memory; or a dataset with a length and rows of any structure,
+            such as a `datasets.Dataset`, whose rows are read when a job needs them.
         clients: number of clients, N.
+        by: in place of `clients`, the split that the data has by nature: the name of the column with a row's client, or
+            the client of each row. These are the clients' ids, in order of appearance.
         how: the split: "iid", "dirichlet" or "label"; None is "iid", or "dirichlet" if `concentration` is given.
+        labels: the label of each row, or the name of a column; None is the last tensor.
         concentration: of the Dirichlet distribution, per label; small is heterogeneous (0.1), large is iid (100).
         labels_per_client: number of labels per client for how="label".
         balanced: whether all clients get the same number of rows.
@@ -112,8 +118,25 @@ def shard(
 
     >>> shard((torch.zeros(10, 3), torch.arange(10)), clients=4)
     Shards(clients=4, rows=10, each=2..3)
+    >>> shard((torch.zeros(3, 2), torch.arange(3)), by=["anna", "ben", "anna"]).ids
+    ('anna', 'ben')
     """
+    rows_in_list = isinstance(data, list) and not any(isinstance(each, Tensor | np.ndarray) for each in data)
+    in_memory = isinstance(data, tuple | list | TensorDataset | Tensor | np.ndarray) and not rows_in_list
+    source = tensors(data) if in_memory else _dataset(data)
+    count = len(source[-1]) if isinstance(source, tuple) else len(source)
+    if (by is None) == (clients is None):
+        raise Invalid(f"a split needs either `clients` or `by`, got {'neither' if by is None else 'both'}.")
+    if by is not None:
+        if (how, labels, concentration) != (None, None, None):
+            raise Invalid("`by` is a split itself. Leave out `how`, `labels` and `concentration`.")
+        of_client: dict[str, list[int]] = {}
+        for row, client in enumerate(_column(source, by, "by")):
+            of_client.setdefault(str(client), []).append(row)
+        return _divided(source, [np.array(rows) for rows in of_client.values()], tuple(of_client))
+
     check_integer("clients", clients)
+    assert clients is not None
     check_integer("labels_per_client", labels_per_client)
     how = how or ("iid" if concentration is None else "dirichlet")
     check_choice("how", how, How)
@@ -123,9 +146,6 @@ def shard(
         check_number("concentration", concentration, above=True)
     elif concentration is not None:
         raise Invalid(f"`concentration` belongs to how='dirichlet', got how={how!r}. Leave one of them out.")
-
-    columns = tensors(data)
-    target, count = columns[-1], len(columns[-1])
     if count < clients:
         got = f"{count} rows for {clients} clients"
         raise Invalid(f"every client needs at least one row, got {got}. Use fewer clients.")
@@ -134,35 +154,61 @@ def shard(
         sizes = _even(count, clients) if balanced else _lognormal(rng, count, clients)
         parts = np.split(rng.permutation(count), np.cumsum(sizes)[:-1])
     else:
-        by_label = _rows_by_label(rng, target, how)
+        by_label = _rows_by_label(rng, source, labels, how)
         if how == "label":
             parts = _few_labels(rng, by_label, clients, labels_per_client, balanced)
         elif balanced:
             parts = _dirichlet_mixes(rng, by_label, clients, float(concentration or 0))
         else:
             parts = _dirichlet_shares(rng, by_label, clients, float(concentration or 0))
-    return Shards(columns, tuple(torch.from_numpy(np.sort(part)) for part in parts))
+    return _divided(source, [np.sort(part) for part in parts], None)
 
 
-def tensors(data: Data) -> tuple[Tensor, ...]:
-    """(inputs..., target) from tensors or from a map-style dataset."""
-    found: Any = data
-    if isinstance(data, TensorDataset):
-        found = data.tensors
-    elif isinstance(data, Dataset):
-        if not isinstance(data, Sized) or not len(data):
-            raise Invalid(f"a dataset must have a length and at least one row, got {type(data).__name__}.")
-        found = default_collate([data[i] for i in range(len(data))])
+def tensors(data: Any) -> tuple[Tensor, ...]:
+    """(inputs..., target) from tensors or a `TensorDataset`."""
+    found = data.tensors if isinstance(data, TensorDataset) else data
     if not isinstance(found, list | tuple) or len(found) < 2 or not all(isinstance(t, Tensor) for t in found):
         items = found if isinstance(found, list | tuple) else [found]
-        got = ", ".join(type(item).__name__ for item in items) or "none"
+        got = ", ".join(type(item).__name__ for item in items[:5]) or "none"
         fix = " Use torch.from_numpy(array)." if any(isinstance(item, np.ndarray) for item in items) else ""
-        rule = "data must be two or more tensors (inputs..., target) or a dataset of such rows"
-        raise Invalid(f"{rule}, got {got}.{fix}")
+        raise Invalid(f"data must be two or more tensors (inputs..., target) or a dataset, got {got}.{fix}")
     lengths = [t.shape[0] if t.dim() else 0 for t in found]
     if len(set(lengths)) > 1 or not lengths[0]:
         raise Invalid(f"inputs and target must have the same number of rows, at least one, got {lengths}.")
     return tuple(found)
+
+
+def _dataset(data: Any) -> Any:
+    if isinstance(data, IterableDataset) or not isinstance(data, Sized) or not hasattr(data, "__getitem__"):
+        rule = "data that is split must be tensors, or a dataset with a length and rows dataset[0], dataset[1], …"
+        raise Invalid(f"{rule}, got {type(data).__name__}. Give each client a stream of its own: data=[...].")
+    if not len(data):
+        raise Invalid(f"a dataset must have at least one row, got none in {type(data).__name__}.")
+    return data
+
+
+def _divided(source: Any, parts: list[Rows], ids: tuple[str, ...] | None) -> Shards | Datasets:
+    """Each client's rows of the source."""
+    if isinstance(source, tuple):
+        return Shards(source, tuple(torch.from_numpy(part) for part in parts), ids)
+    subsets = [Subset(source, part.tolist()) for part in parts]
+    return Datasets(dict(zip(ids, subsets, strict=True)) if ids else subsets)
+
+
+def _column(source: Any, column: str | Sequence[Any] | Tensor, name: str) -> Sequence[Any]:
+    """A value for each row: a column of the dataset, or the values that were given."""
+    count = len(source[-1]) if isinstance(source, tuple) else len(source)
+    if isinstance(column, str):
+        known: list[str] = list(getattr(source, "column_names", ()))
+        if column not in known:
+            got = f"{column!r} and a {'tuple of tensors' if isinstance(source, tuple) else type(source).__name__}"
+            columns = f" with the columns {', '.join(known)}" if known else ", which has no named columns"
+            raise Invalid(f"`{name}` must name a column of the data, or be one value per row, got {got}{columns}.")
+        column = source[column]
+    values: list[Any] = column.tolist() if isinstance(column, Tensor | np.ndarray) else list(column)
+    if len(values) != count:
+        raise Invalid(f"`{name}` must have one value per row, got {len(values)} for {count} rows.")
+    return values
 
 
 Rows = np.ndarray[tuple[int], np.dtype[np.int64]]
@@ -181,14 +227,21 @@ def _lognormal(rng: np.random.Generator, count: int, clients: int) -> Rows:
     return sizes
 
 
-def _rows_by_label(rng: np.random.Generator, target: Tensor, how: str) -> list[Rows]:
+def _rows_by_label(
+    rng: np.random.Generator, source: Any, labels: str | Sequence[Any] | Tensor | None, how: str
+) -> list[Rows]:
     """The rows of each label, shuffled."""
-    if target.dim() != 1 or target.is_floating_point() or target.is_complex():
-        raise Invalid(
-            f"how={how!r} needs integer labels, one per row, got {target.dtype} {list(target.shape)}. Use how='iid'."
-        )
-    labels = target.cpu().numpy()
-    return [rng.permutation(np.flatnonzero(labels == label)) for label in np.unique(labels)]
+    if labels is not None:
+        values: Any = np.array(_column(source, labels, "labels"))
+    elif isinstance(source, tuple):
+        values = source[-1].cpu()
+    else:
+        raise Invalid(f"how={how!r} needs `labels`: the name of a column, or the label of each row, got none.")
+    if values.ndim != 1 or np.asarray(values).dtype.kind not in "iubUS":
+        got = f"{values.dtype} {list(values.shape)}"
+        raise Invalid(f"how={how!r} needs integer labels, one per row, got {got}. Use how='iid'.")
+    values = np.asarray(values)
+    return [rng.permutation(np.flatnonzero(values == label)) for label in np.unique(values)]
 
 
 def _dirichlet_mixes(rng: np.random.Generator, by_label: list[Rows], clients: int, concentration: float) -> list[Rows]:

@@ -7,7 +7,8 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 import tardygrad as tg
 
-WORDS = "the cat sat on a mat and saw another cat that sat on another mat near the dog who saw a cat".split()
+TEXT = "the cat sat on a mat and saw another cat that sat on another mat near the dog who saw a cat"
+WORDS = TEXT.split()
 vocabulary = {word: i + 1 for i, word in enumerate(sorted(set(WORDS)))}
 
 
@@ -29,7 +30,8 @@ def collate(rows: list[dict[str, list[int]]]) -> dict[str, torch.Tensor]:
 
 def network() -> torch.nn.Module:
     base = GPT2LMHeadModel(GPT2Config(vocab_size=len(vocabulary) + 1, n_embd=32, n_layer=2, n_head=2, n_positions=16))
-    return get_peft_model(base, LoraConfig(r=8, lora_alpha=32, target_modules=["c_attn", "c_fc"], task_type="CAUSAL_LM"))
+    lora = LoraConfig(r=8, lora_alpha=32, target_modules=["c_attn", "c_fc"], task_type="CAUSAL_LM")
+    return get_peft_model(base, lora)
 
 
 task = tg.TorchTask(network, data=texts, clients=12, test=lambda: texts(99), collate=collate, batch_size=8)

@@ -51,8 +51,9 @@ print(task)
 print(run.summary())
 
 # It prints:
-#   TorchTask(Sequential, parameters=2762, clients=25)
-#   Clip² (client-centric, M=5, K=2 epochs, downplayed)
-#   finished after 60 rounds, 33 s on the clock
-#   test loss 0.6082, f1 0.8262
-#   delay mean 4.9, largest 59; 300 updates, 0 lost
+#
+# TorchTask(Sequential, parameters=2762, clients=25)
+# Clip² (client-centric, M=5, K=2 epochs, downplayed)
+# finished after 60 rounds, 33 s on the clock
+# test loss 0.6082, f1 0.8262
+# delay mean 4.9, largest 59; 300 updates, 0 lost

@@ -54,7 +54,7 @@ def test_the_docs_name_every_public_name() -> None:
         (tardygrad.SimPool, {"worker": 2}, "SimPool has no argument `worker`. Did you mean 'workers'?"),
         (tardygrad.TorchTask, {"los": 2}, "TorchTask has no argument `los`. Did you mean 'loss'?"),
         (tardygrad.LogNormal, {"mean": 1}, "LogNormal has no argument `mean`. Did you mean 'median'?"),
-        (tardygrad.shard, {"xyz": 2}, "shard has no argument `xyz`. Its arguments are data, clients, how, "),
+        (tardygrad.shard, {"xyz": 2}, "shard has no argument `xyz`. Its arguments are data, clients, by, how, "),
     ],
 )
 def test_a_wrong_or_missing_argument_is_named(make: Callable[..., object], given: dict[str, int], message: str) -> None:

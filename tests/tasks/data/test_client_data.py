@@ -6,6 +6,7 @@ import pickle
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -106,6 +107,15 @@ def test_a_mapping_names_the_clients() -> None:
 def test_a_list_of_datasets_travels_with_the_task() -> None:
     data = pickle.loads(pickle.dumps(Datasets([Numbers(3)])))  # noqa: S301
     assert len(list(data.steps(job(), Loading(batch_size=2)))) == 3
+
+
+def test_a_hugging_face_dataset_is_read_from_its_memory_mapped_file(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    datasets.Dataset.from_dict({"row": list(range(9))}).save_to_disk(tmp_path)
+    table = datasets.load_from_disk(tmp_path)
+    assert table.cache_files
+    read = rows_of(Datasets([table]).steps(job(steps=None, epochs=1), Loading(batch_size=4)))
+    assert sorted(row for (batch,) in read for row in batch) == list(range(9))
 
 
 class Stream(IterableDataset[int]):

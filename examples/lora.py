@@ -3,13 +3,13 @@
 import torch
 from datasets import Dataset
 from peft import LoraConfig, get_peft_model
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import LlamaConfig, LlamaForCausalLM
 
 import tardygrad as tg
 
-TEXT = "the cat sat on a mat and saw another cat that sat on another mat near the dog who saw a cat"
+TEXT = "the cat sat on a mat and saw another cat that sat on another mat near the dog"
 WORDS = TEXT.split()
-vocabulary = {word: i + 1 for i, word in enumerate(sorted(set(WORDS)))}
+vocabulary = {word: i + 1 for i, word in enumerate(sorted(set(WORDS)))}  # 0 is padding
 
 
 def texts(client: int) -> Dataset:
@@ -22,21 +22,22 @@ def texts(client: int) -> Dataset:
 
 
 def collate(rows: list[dict[str, list[int]]]) -> dict[str, torch.Tensor]:
-    """Pad the rows of a batch to the same length; padding counts neither in attention nor in the loss."""
+    """Pad the rows of a batch to the same length; attention and loss ignore the padding."""
     tokens = torch.nn.utils.rnn.pad_sequence([torch.tensor(row["tokens"]) for row in rows], batch_first=True)
     mask = tokens.ne(0)
     return {"input_ids": tokens, "attention_mask": mask.long(), "labels": tokens.masked_fill(~mask, -100)}
 
 
 def network() -> torch.nn.Module:
-    base = GPT2LMHeadModel(GPT2Config(vocab_size=len(vocabulary) + 1, n_embd=32, n_layer=2, n_head=2, n_positions=16))
-    lora = LoraConfig(r=8, lora_alpha=32, target_modules=["c_attn", "c_fc"], task_type="CAUSAL_LM")
-    return get_peft_model(base, lora)
+    """A tiny Llama with adapters; yours is `LlamaForCausalLM.from_pretrained(...)`."""
+    sizes = LlamaConfig(vocab_size=32, hidden_size=64, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2)
+    adapters = LoraConfig(r=8, lora_alpha=32, target_modules=["q_proj", "v_proj", "lm_head"], task_type="CAUSAL_LM")
+    return get_peft_model(LlamaForCausalLM(sizes), adapters)
 
 
 task = tg.TorchTask(network, data=texts, clients=12, test=lambda: texts(99), collate=collate, batch_size=8)
 method = tg.clip2(
-    local_lr=0.01, local_clip=1.0, optimizer="AdamW", lr=1.0, clip=0.05, buffer=3, local_epochs=1, mode="client"
+    local_lr=0.03, local_clip=1.0, optimizer="AdamW", lr=1.0, clip=0.05, buffer=3, local_epochs=1, mode="client"
 )
 run = tg.simulate(method, task, tg.Fleet.paper(clients=12, stragglers="large"), rounds=40)
 print(task)
@@ -44,3 +45,8 @@ print(run.summary())
 
 # It prints:
 #
+# TorchTask(PeftModelForCausalLM, parameters=4864, clients=12)
+# Clip² (client-centric, M=3, K=1 epoch)
+# finished after 40 rounds, 28 s on the clock
+# test loss 1.572, perplexity 4.816
+# delay mean 3.5, largest 9; 120 updates, 0 lost

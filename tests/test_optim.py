@@ -269,7 +269,9 @@ def test_a_trainer_of_transformers_trains_with_it(tmp_path: Path) -> None:
     how = transformers.TrainingArguments(
         str(tmp_path), max_steps=30, use_cpu=True, report_to=[], disable_tqdm=True, save_strategy="no"
     )
-    trainer = transformers.Trainer(network, how, train_dataset=rows, optimizers=(optimizer, None))
+    decay = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, total_iters=30)
+    trainer = transformers.Trainer(network, how, train_dataset=rows, optimizers=(optimizer, decay))
     before = trainer.evaluate(rows)["eval_loss"]
     trainer.train()
     assert trainer.evaluate(rows)["eval_loss"] < before / 2
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.05)

@@ -18,6 +18,7 @@ from tardygrad.core.messages import Refused as Refused
 from tardygrad.core.messages import Taken as Taken
 from tardygrad.core.messages import Update as Update
 from tardygrad.core.method import Method as Method
+from tardygrad.core.recipe import make as make
 from tardygrad.core.schedules import Cosine as Cosine
 from tardygrad.core.schedules import Power as Power
 from tardygrad.core.schedules import Schedule as Schedule

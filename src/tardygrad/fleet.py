@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import NormalDist
 from typing import Literal
 
+from tardygrad.core.recipe import remembers_call
 from tardygrad.errors import Invalid, check_choice, check_integer, checked_call
 
 Sends = Literal["nan", "twice"]
@@ -265,6 +266,7 @@ class Fleet:
                 raise Invalid(f"`faults` must not repeat a fault, got {count} times {fault}.")
 
     @classmethod
+    @remembers_call
     @checked_call
     def paper(cls, *, clients: int = 40, stragglers: Stragglers = "large", continuous: bool = False) -> Fleet:
         """The paper's fleet: of 40 clients 17 small (1–2 s), 12 medium (3–5 s), 11 large (5–8 s or 20–40 s).

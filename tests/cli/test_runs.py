@@ -110,7 +110,7 @@ def test_a_run_begun_in_python_is_no_spec(tardygrad: Command) -> None:
     for verb in ("run", "tail", "plan"):
         code, _, err = tardygrad(verb, "there/whole")
         assert (code, err.count("\n")) == (2, 1)
-        assert "got 'there/whole', which was started in Python. Use it from Python, or write its settings" in err
+        assert "and the one in 'there/whole' was started in Python, and it has no spec" in err
 
 
 def test_one_round_is_not_called_rounds(tardygrad: Command) -> None:
@@ -192,7 +192,7 @@ def test_a_run_begun_in_python_is_not_resumed_here(tardygrad: Command) -> None:
     tardygrad("run", "small.toml", "--out", "here")
     recorded = json.loads(Path("here/spec.json").read_text())
     Path("here/spec.json").write_text(json.dumps(recorded | {"spec": None}))
-    assert "was started in Python, without a spec" in tardygrad("resume", "here").err
+    assert "was started in Python, and it has no spec. Next time make" in tardygrad("resume", "here").err
 
 
 @pytest.mark.parametrize("text", ["{}", "[]", "{", '{"spec": {}, "run": 3}'])

@@ -507,5 +507,5 @@ def test_a_probe_looks_at_the_noise(tmp_path: Path) -> None:
     found = [one for one in examine(path, probed=True).findings if one.cause == "tail"]
     assert len(found) == 1
     assert found[0].says.startswith("the tail index of the gradient noise at x_0 is ")
-    with pytest.raises(tg.Invalid, match=r"--probe needs a run with a spec, got .*, started from Python"):
+    with pytest.raises(tg.Invalid, match=r"--probe needs a run with a spec, and the one in .* was started in Python"):
         examine(record(tmp_path / "python", clip2(), fleet(), rounds=5), probed=True)

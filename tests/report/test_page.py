@@ -173,7 +173,7 @@ def test_the_command_that_repeats_a_run_is_shown(alone: Report) -> None:
 
 def test_a_run_begun_in_python_says_so(tmp_path: Path) -> None:
     page = build([str(record(tmp_path / "run", rounds=1, spec=None))]).html()
-    assert "started from Python" in page
+    assert "started in Python" in page
     assert "tardygrad run" not in page
 
 

@@ -14,6 +14,7 @@ from tardygrad.cli.output import say
 from tardygrad.cli.session import print_summary, run_to_end, started_engine, worker_shortage
 from tardygrad.errors import Invalid, RecordError
 from tardygrad.runs import run as runs
+from tardygrad.runs.recipes import why_no_spec
 from tardygrad.runs.record import Row, read_json, reading_record, require_new, write_error
 from tardygrad.runs.track import check
 from tardygrad.spec import spec
@@ -90,11 +91,7 @@ def recorded_spec(folder: str, recorded: Row, overrides: list[str], *, trust: bo
         raise RecordError(f"the record in {folder!r} is damaged: its spec.json is incomplete.")
     tables = recorded["spec"]
     if tables is None:
-        fix = (
-            "In Python: run = tardygrad.resume(path, method, task, pool); iterate over run.go() to continue it; "
-            "tardygrad.replay(run) repeats it."
-        )
-        raise Invalid(f"the run in {folder!r} was started in Python, without a spec. {fix}")
+        raise Invalid(f"the run in {folder!r} {why_no_spec(recorded)}")
     with reading_record(Path(folder)):
         allowed = spec.resume_keys(tables)
         for text in overrides:

@@ -25,8 +25,8 @@ TENTH = 10.0  # divisor of a learning rate if the growth of the moves does not s
 
 
 def skipped_checks(history: History) -> set[str]:
-    """Checks that need settings which the record of a run started from Python does not have."""
-    if history.spec is not None:
+    """Checks that need settings of the method, if the record of a run started in Python does not have them."""
+    if history.method_settings is not None:
         return set()
     return {"local clip"} if _clip2(history) else {"local clip", "outer clip"}
 
@@ -130,7 +130,7 @@ def _smaller(history: History, growth: float | None) -> str:
 def outer_clip(history: History, what_if: WhatIf) -> Finding | None:
     """The server's clip never or always binds."""
     clip = history.setting("clip")
-    has = clip is not None and clip != "inf" if history.spec is not None else _clip2(history)
+    has = clip is not None and clip != "inf" if history.method_settings is not None else _clip2(history)
     shares = history.rounds.clipped[np.isfinite(history.rounds.clipped)]
     if not has or not len(shares) or history.status == "diverged":
         return None
@@ -168,8 +168,8 @@ def _looser(history: History) -> tuple[str, float | None]:
 
 
 def _norm(history: History, *, local: bool = False) -> str | None:
-    """What is clipped, the length ("l2") or coordinates; None if there is no spec."""
-    if history.spec is None:
+    """What is clipped, the length ("l2") or coordinates; None if it is not known."""
+    if history.method_settings is None:
         return None
     whole = history.setting("norm") == "l2" or (local and history.setting("inner") == "l2clip")
     return "l2" if whole else "coordinate"
@@ -227,7 +227,7 @@ def tail_finding(history: History, tail: Tail, whose: str) -> Finding:
     band = (tail.low, tail.high)
     sure = f" ({tail.low:.3g} to {tail.high:.3g})" if all(isinstance(end, int | float) for end in band) else ""
     says = f"the tail index of {whose} is {tail.index:.3g}{sure}: {printable(tail.verdict)}."
-    clips = history.spec is None or history.setting("local_clip") not in (None, "inf")
+    clips = history.method_settings is None or history.setting("local_clip") not in (None, "inf")
     infinite = "infinite" in str(tail.verdict)
     numbers = {"index": tail.index, "low": tail.low, "high": tail.high, "verdict": tail.verdict}
     if infinite and not clips:

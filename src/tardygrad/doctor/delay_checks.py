@@ -22,7 +22,7 @@ def delays(history: History, what_if: WhatIf) -> Finding | None:
     rounds = history.rounds
     if rounds.delays.max(initial=1) == 1:
         return None
-    tail = tail_of(history.spec, history.tails)
+    tail = tail_of(history.spec or history.described, history.tails)
     found = conditions(rounds.delays, constants(history, tail.tail))
     own = [preset.name for preset in presets(history.label, history.setting("schedule"))]
     mine = min((each for each in found if each.method in own), key=lambda each: each.factor, default=None)

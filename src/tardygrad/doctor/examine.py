@@ -13,7 +13,8 @@ from tardygrad.doctor.what_if import WhatIf
 from tardygrad.errors import Invalid
 from tardygrad.runs.events import Tail, tail_event
 from tardygrad.runs.history import History, read_history
-from tardygrad.runs.record import reading_record
+from tardygrad.runs.recipes import why_no_spec
+from tardygrad.runs.record import read_json, reading_record
 from tardygrad.spec import spec
 from tardygrad.spec.own_code import check_trust
 from tardygrad.tail.probe import probe
@@ -70,7 +71,7 @@ def examine(path: Path, *, probed: bool = False, trust: bool = False) -> Examine
     """
     history, found = read_history(path), list[Finding]()
     if not trust:
-        check_trust(history.spec, str(path))
+        check_trust(history.spec or history.described, str(path))
     if probed:
         tail = _probed(history)
         if tail is None or tail.index is None:
@@ -100,7 +101,8 @@ def in_order(findings: Iterable[Finding]) -> list[Finding]:
 def _probed(history: History) -> Tail | None:
     """The tail of the gradient noise at x_0, as in `tardygrad tail RUN --at init`."""
     if history.spec is None:
-        raise Invalid(f"--probe needs a run with a spec, got {str(history.path)!r}, started from Python. Leave it out.")
+        why = why_no_spec(read_json(history.path / "spec.json"))
+        raise Invalid(f"--probe needs a run with a spec, and the one in {str(history.path)!r} {why}")
     recorded = spec.parse(history.spec, trust=True)  # `examine` has asked
     task, seed = recorded.build().task, recorded.run.seed
     found = probe(task, task.init(seed), module_buffers=task.init_module_buffers(), seed=seed).whole.tail

@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from tardygrad.core.recipe import parameters, written_arguments
 from tardygrad.errors import Invalid
 from tardygrad.fleet import Exponential, Fleet, Group, Integer, LogNormal, Pareto, Runtime, Trace, Uniform
 from tardygrad.runs.history import History
-from tardygrad.spec.signature import parameters, written_arguments
 from tardygrad.spec.spec import Spec
 from tardygrad.spec.toml import document, inline
 

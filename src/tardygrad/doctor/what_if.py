@@ -87,7 +87,7 @@ class WhatIf:
         method, fleet, now = self.method, self.fleet, self.now
         if method is None or fleet is None or now is None:
             return None
-        fixed = self.history.spec is not None and self.history.setting("mode") is None
+        fixed = self.history.method_settings is not None and self.history.setting("mode") is None
         modes: tuple[Mode, ...] = (method.mode,) if fixed else ("server", "client")
         most = method.concurrency or fleet.clients
         tries = [
@@ -105,11 +105,11 @@ class WhatIf:
 
     def downplayed(self) -> str | None:
         """The overrides for downplaying; None if the method or its schedule does not support it."""
-        given, plain = self.history.spec, "method.downplay=true"
+        given, plain = self.history.method_settings, "method.downplay=true"
         if not has_theorem(self.history.label):
             return None
         for words, change in ((plain, {}), (f"{plain} method.schedule=theory", {"schedule": "theory"})):
-            if given is None or _built(given | {"method": given["method"] | {"downplay": True} | change}):
+            if given is None or _built(given | {"downplay": True} | change):
                 return words
         return None
 
@@ -126,8 +126,8 @@ class WhatIf:
 
 
 def method_of(history: History) -> Method | None:
-    """The method of a record. For a run started from Python: one with the same clock, if its description tells."""
-    if history.spec is not None and (method := _built(history.spec)):
+    """The method of a record. If its settings are not known: one with the same clock, if its description tells."""
+    if history.method_settings and (method := _built(history.method_settings)):
         return method
     described = re.search(r" \((synchronous|server-centric|client-centric), M=(\d{1,9}), ", history.method)
     if described is None or int(described[2]) > history.clients:
@@ -138,9 +138,9 @@ def method_of(history: History) -> Method | None:
     return still(buffer=int(described[2]), mode=modes[described[1]], downplay=late)
 
 
-def _built(tables: Row) -> Method | None:
-    """The method of a spec; None if it is not valid, for example because another version wrote it."""
+def _built(settings: Row) -> Method | None:
+    """The method of a spec's table; None if it is not valid, for example because another version wrote it."""
     try:
-        return spec.parse(tables, trust=True).build_method()  # `examine` has asked
+        return spec.build_method(settings)  # `examine` has asked whether its code is trusted
     except Invalid:
         return None

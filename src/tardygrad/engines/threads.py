@@ -10,6 +10,7 @@ from queue import SimpleQueue
 from tardygrad.core import kernels
 from tardygrad.core.messages import Job, Message, Update
 from tardygrad.core.method import Method, check_method
+from tardygrad.core.recipe import remembers_call
 from tardygrad.core.task import Task, check_task
 from tardygrad.engines.pool import Features, Pending, Pool, perform
 from tardygrad.errors import Interrupted, check_integer, checked_call
@@ -22,6 +23,7 @@ class ThreadPool(Pool):
         workers: threads; clients share them, first come, first served.
     """
 
+    @remembers_call
     @checked_call
     def __init__(self, task: Task, method: Method, *, workers: int = 2) -> None:
         check_integer("workers", workers)

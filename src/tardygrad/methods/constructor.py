@@ -9,6 +9,7 @@ from typing import ParamSpec, TypedDict
 from tardygrad.core import torch_inner, transforms
 from tardygrad.core.clipping import Norm
 from tardygrad.core.method import Dispatch, Method
+from tardygrad.core.recipe import remembers_call
 from tardygrad.core.schedules import Schedule, lift
 from tardygrad.core.torch_inner import Options
 from tardygrad.core.transforms import Transform, chain, scale
@@ -28,8 +29,11 @@ class MethodSettings(TypedDict, total=False):
 
 
 def constructor(make: Callable[P, Method]) -> Callable[P, Method]:
-    """Make wrong arguments of a constructor raise `Invalid`, and add the settings that methods share to its help."""
-    return checked_call(passes_to(Method, local)(make))
+    """What every constructor of a method has.
+
+    Wrong arguments raise `Invalid`, the help shows the settings that methods share, and the method has a recipe.
+    """
+    return remembers_call(checked_call(passes_to(Method, local)(make)))
 
 
 def local(

@@ -50,7 +50,7 @@ def grouped(runs: Iterable[RunView]) -> list[SeedGroup]:
         by_label.setdefault(first.history.label, []).append(first)
     differences: dict[Path, list[str]] = {}
     for same in by_label.values():
-        known = {run.history.path: run.settings for run in same if run.settings}
+        known = {run.history.path: run.settings for run in same}
         differences |= zip(known, differing_settings(list(known.values())), strict=True)
     groups: dict[str, SeedGroup] = {}
     for members in by_settings.values():
@@ -85,8 +85,8 @@ def _joined(pairs: list[str], limit: int) -> str:
 
 
 def _settings(run: RunView) -> str:
-    """A key that is equal for runs of one group. A run started from Python has no spec and is alone."""
-    if run.settings is None:
+    """A key that is equal for runs of one group. A run without a spec is alone: not all of its settings are known."""
+    if run.history.spec is None:
         return str(run.history.path.resolve())
     return json.dumps([[key, value] for key, value in sorted(run.settings.items()) if key != "run.seed"])
 
@@ -96,7 +96,7 @@ def tasks(groups: list[SeedGroup]) -> list[str]:
     found = dict.fromkeys(
         " ".join(printable(settings[key].strip('"'), 40) for key in ("task.kind", "task.name") if key in settings)
         for group in groups
-        if (settings := group.runs[0].settings) and "task.kind" in settings
+        if "task.kind" in (settings := group.runs[0].settings)
     )
     return list(found)
 

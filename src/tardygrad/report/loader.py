@@ -54,8 +54,8 @@ class RunView:
     """What a report shows of a run."""
 
     history: History
-    settings: dict[str, str] | None  # every key of the spec; None: started in Python
-    toml: str  # the spec, or what is known of it
+    settings: dict[str, str]  # every key of the spec, or what is known of it
+    toml: str  # the same
 
     @cached_property
     def class_of(self) -> list[str]:
@@ -132,8 +132,8 @@ def read(path: Path) -> RunView:
     """Load a run's record."""
     history = read_history(path)
     with reading_record(path):
-        settings = None if history.spec is None else dict(flat(history.spec))
-        return RunView(history, settings, toml(history.spec or {"run": history.run}))
+        tables = history.spec or history.described or {"run": history.run}
+        return RunView(history, dict(flat(tables)), toml(tables))
 
 
 def finite(value: Any) -> float | None:

@@ -135,9 +135,9 @@ def _memory(history: History) -> str:
 
 
 def _settings(run: RunView) -> Iterator[Block]:
-    if run.settings is None:
-        yield "This run was started from Python without a spec. Run the same program to repeat it."
-        yield Code("Its settings:", run.toml)
+    if run.history.spec is None:
+        yield "This run was started in Python, with objects that have no recipe. Run the same program to repeat it."
+        yield Code("What is known of its settings:", run.toml)
     else:
         yield Code("Repeat the run:", f"tardygrad run {shlex.quote(printable(run.history.path, 1000))}")
         yield Code("Its spec, with all defaults:", run.toml)

@@ -110,7 +110,8 @@ class History:
     path: Path
     label: str
     method: str
-    spec: Row | None  # None: started from Python
+    spec: Row | None  # None: started in Python, with objects that cannot be made again
+    described: Row  # what is known of their settings, in tables and texts
     run: Row  # its settings
     versions: dict[str, str]
     parameters: int | None
@@ -152,9 +153,15 @@ class History:
         rounds = self.run.get("rounds")
         return rounds if isinstance(rounds, int) else None
 
+    @property
+    def method_settings(self) -> Row | None:
+        """The spec's table [method]; None if it is not known."""
+        method = (self.spec or self.described).get("method")
+        return method if isinstance(method, dict) and "kind" in method else None
+
     def setting(self, key: str) -> Any:
-        """The value of a key of the spec's [method]; None if it is missing, or there is no spec."""
-        return (self.spec or {}).get("method", {}).get(key)
+        """The value of a key of the spec's [method]; None if it is not known."""
+        return (self.method_settings or {}).get(key)
 
 
 def read_history(path: Path) -> History:
@@ -184,6 +191,7 @@ def read_history(path: Path) -> History:
             label=printable(recorded.get("label") or str(recorded["method"]).partition(" (")[0], 40),
             method=printable(recorded["method"], 200),
             spec=spec,
+            described=dict(recorded.get("described") or {}),
             run=dict(recorded.get("run") or {}),
             versions={printable(name): printable(value) for name, value in versions.items()},
             parameters=None if recorded.get("parameters") is None else read_count(recorded["parameters"]),

@@ -31,6 +31,7 @@ from tardygrad.runs import checkpoint, events
 from tardygrad.runs.evaluation import Scores
 from tardygrad.runs.events import RunEvent
 from tardygrad.runs.loop import Event, drive
+from tardygrad.runs.recipes import spec_of
 from tardygrad.runs.record import Record, Row, read_json, read_lines, reading_record, replace, require_new, write_json
 from tardygrad.runs.summary import Summary as Summary
 from tardygrad.runs.summary import plural as plural
@@ -294,7 +295,7 @@ def begin(method: Method, task: Task, pool: Pool, *, spec: Row | None = None, **
     run = Run(method, task, pool, full)
     fleet = pool.features.fleet
     run.spec_json = {
-        "spec": spec,
+        **({"spec": spec} if spec else spec_of(method, task, pool, cast(Row, full))),
         "method": str(method),
         "label": label(method),
         "parameters": task.parameters,

@@ -1,41 +1,18 @@
-"""The constructors for each `kind` of a spec's tables, and the keys they take."""
+"""The tables of a spec and their keys."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from inspect import Parameter
 from typing import cast
 
-from tardygrad import methods, tasks
-from tardygrad.engines.pool import Pool
-from tardygrad.engines.ray.pool import RayPool
-from tardygrad.engines.sim.pool import SimPool
-from tardygrad.engines.threads import ThreadPool
+from tardygrad.core.recipe import parameters
 from tardygrad.errors import check_integer
-from tardygrad.fleet import Fleet, Link
+from tardygrad.runs.kinds import KINDS as KINDS
+from tardygrad.runs.kinds import keys_of as keys_of
 from tardygrad.runs.run import DEFAULTS, MINIMUM, Settings
 from tardygrad.runs.track import TrackerName
-from tardygrad.spec.signature import Make, Parameters, parameters
 
-ENGINES: dict[str, type[Pool]] = {"sim": SimPool, "threads": ThreadPool, "ray": RayPool}
-KINDS: dict[str, dict[str, Make]] = {
-    "task": {
-        "cifar10": tasks.cifar10,
-        "digits": tasks.digits,
-        "fashion": tasks.fashion,
-        "glue": tasks.glue,
-        "lm": tasks.lm,
-        "logistic": tasks.logistic,
-        "mnist": tasks.mnist,
-        "quadratic": tasks.quadratic,
-    },
-    "fleet": {"paper": Fleet.paper, "groups": Fleet, "trace": Fleet.trace},
-    "method": {name: make for name, make in sorted(vars(methods).items()) if callable(make)},
-    "engine": {**ENGINES},
-}
 TABLES = (*KINDS, "run")
-FROM_OTHER_TABLES = ("task", "method", "fleet", "rounds")
-"""Arguments of engines that are not keys of their table, because other tables define them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,15 +45,6 @@ class RunTable:
     def settings(self) -> Settings:
         """The settings for `tardygrad.begin`."""
         return cast(Settings, {name: getattr(self, name) for name in MINIMUM})
-
-
-def keys_of(table: str, make: Make) -> Parameters:
-    """The keys that a kind of a table takes; in [fleet], every kind also takes the fields of a fleet, and a link."""
-    known = dict(parameters(make))
-    if table == "fleet":
-        fields = {key: parameter for key, parameter in parameters(Fleet).items() if key != "groups"}
-        known |= fields | {"link": Parameter("link", Parameter.KEYWORD_ONLY, default=None, annotation=Link | None)}
-    return {key: parameter for key, parameter in known.items() if key not in FROM_OTHER_TABLES}
 
 
 def suggest_table(key: str, value: str) -> str:

@@ -11,18 +11,17 @@ inf                              inf; in JSON "inf"
 
 from __future__ import annotations
 
-import inspect
 import math
 import reprlib
-import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import is_dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic import ConfigDict, TypeAdapter
 
+from tardygrad.core.recipe import Make, Parameters, classes_in, item_hints, parameters, union_members
 from tardygrad.core.schedules import Cosine, Power, Schedule
 from tardygrad.errors import Invalid, nearest
 from tardygrad.spec import own_code
@@ -30,25 +29,8 @@ from tardygrad.spec import own_code
 Table = dict[str, Any]
 """A table, as TOML or JSON gives it."""
 
-Make = Callable[..., Any]
-"""A constructor: a function or a class."""
-
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 80
-
-
-_COLLECTING = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-
-Parameters = Mapping[str, inspect.Parameter]
-"""Keyword arguments by name; the annotation is the type itself, never a string."""
-
-
-@cache
-def parameters(make: Make) -> Parameters:
-    """The keyword arguments of a constructor; one without a type hint takes any value."""
-    hints = get_type_hints(inspect.getattr_static(make, "__init__") if inspect.isclass(make) else make)
-    found = {name: one for name, one in inspect.signature(make).parameters.items() if one.kind not in _COLLECTING}
-    return {name: one.replace(annotation=hints.get(name, Any)) for name, one in found.items()}
 
 
 def arguments(known: Parameters, table: Table, where: str) -> Table:
@@ -101,7 +83,7 @@ def choose(kinds: Mapping[str, Make], table: Table, where: str) -> tuple[str, Ma
 
 def read(hint: Any, value: Any, where: str) -> Any:
     """Convert a value of a table to a type hint, or raise `Invalid`."""
-    options = _options(hint)
+    options = union_members(hint)
     if isinstance(value, str) and not value.isprintable():
         raise Invalid(f"`{where}` must be printable text, got {value!a}.")
     if hint is Any:
@@ -109,19 +91,19 @@ def read(hint: Any, value: Any, where: str) -> Any:
     if isinstance(value, dict):
         if Schedule in options:
             return construct(Cosine if value.keys() & parameters(Cosine).keys() else Power, value, where)
-        classes = _classes(options)
+        classes = classes_in(options)
         if len(classes) > 1:
             _, make, value = choose(classes, value, where)
             return construct(make, value, where)
         for only in classes.values():
             return construct(only, value, where)
-    if isinstance(value, str) and len(named := _classes(options)) > 1 and value in named:
+    if isinstance(value, str) and len(named := classes_in(options)) > 1 and value in named:
         return construct(named[value], {}, where)
     if isinstance(value, str) and any(_words(option) for option in options):
         value = [value]  # a single literal in place of a list
     if isinstance(value, list):
         for option in options:
-            if get_origin(option) is tuple and len(hints := _items(option, len(value))) == len(value):
+            if get_origin(option) is tuple and len(hints := item_hints(option, len(value))) == len(value):
                 return tuple(read(hints[i], item, f"{where}[{i}]") for i, item in enumerate(value))
     if value == "inf" and float in options:
         return math.inf
@@ -134,30 +116,13 @@ def read(hint: Any, value: Any, where: str) -> Any:
 
 def _fix(options: Iterable[Any], value: str, where: str) -> str:
     """A hint for a word that a key does not take: the nearest word, or the key `kind` of the table it belongs to."""
-    classes = _classes(options)
+    classes = classes_in(options)
     for make in classes.values():
         kind = parameters(make).get("kind")
         if kind and value in _literals(kind.annotation):
             return f" Write {where}.kind={value}."
     words = [word for option in options for word in _literals(option)]
     return nearest(value, words or (classes if len(classes) > 1 else ()))
-
-
-def written(hint: Any, value: Any) -> Any:
-    """The inverse of `read`, in strict JSON."""
-    if is_dataclass(value):
-        make: Make = type(value)
-        kind = {"kind": make.__name__.lower()} if len(_classes(_options(hint))) > 1 else {}
-        return kind | written_arguments(parameters(make), vars(value))
-    if isinstance(value, tuple):
-        option = next(option for option in _options(hint) if get_origin(option) is tuple)
-        return [written(one, item) for one, item in zip(_items(option, len(value)), value, strict=True)]
-    return "inf" if value == math.inf else value
-
-
-def written_arguments(known: Parameters, given: Table) -> Table:
-    """The inverse of `arguments`."""
-    return {key: written(known[key].annotation, value) for key, value in given.items()}
 
 
 def shown(value: Any) -> str:
@@ -171,15 +136,6 @@ def place(where: str) -> str:
     return f"`{where}`" if "." in where else f"[{where}]"
 
 
-def _options(hint: Any) -> tuple[Any, ...]:
-    """The members of a union; otherwise the hint itself."""
-    return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
-
-
-def _classes(options: Iterable[Any]) -> dict[str, Make]:
-    return {option.__name__.lower(): option for option in options if isinstance(option, type) and is_dataclass(option)}
-
-
 def _literals(option: Any) -> tuple[str, ...]:
     return get_args(option) if get_origin(option) is Literal else ()
 
@@ -187,12 +143,6 @@ def _literals(option: Any) -> tuple[str, ...]:
 def _words(option: Any) -> bool:
     """Whether a hint is a tuple of literals."""
     return get_origin(option) is tuple and get_origin(get_args(option)[0]) is Literal
-
-
-def _items(option: Any, length: int) -> list[Any]:
-    """The hints of a tuple's items."""
-    hints = get_args(option)
-    return [hints[0]] * length if hints[-1] is Ellipsis else list(hints)
 
 
 def _single(options: tuple[Any, ...], value: Any) -> Any:
@@ -220,7 +170,7 @@ def rule(hint: Any) -> str:
     words: dict[Any, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}
     words |= {Path: "a string", type(None): ""}
     rules: list[str] = []
-    for option in _options(hint):
+    for option in union_members(hint):
         if option in words:
             rules.append(words[option])
         elif get_origin(option) is Literal:
@@ -231,6 +181,6 @@ def rule(hint: Any) -> str:
             hints = get_args(option)
             rules.append(f"a list, each item {rule(hints[0])}" if hints[-1] is Ellipsis else "a pair")
         else:
-            kinds = _classes(_options(hint))
+            kinds = classes_in(union_members(hint))
             rules.append(f"a table whose kind is one of {', '.join(kinds)}" if len(kinds) > 1 else "a table")
     return " or ".join(filter(None, dict.fromkeys(rules)))

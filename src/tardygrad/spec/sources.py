@@ -9,6 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from tardygrad.errors import Invalid, nearest
+from tardygrad.runs.recipes import anchor, why_no_spec
 from tardygrad.spec.kinds import KINDS
 from tardygrad.spec.signature import Table, shown
 
@@ -25,7 +26,7 @@ def read_source(source: str | Path) -> tuple[str, Table, bool]:
         fleet = tables.get("fleet")
         if isinstance(fleet, dict) and isinstance(fleet.get("path"), str):
             fleet["path"] = str(path.parent / fleet["path"])  # relative to the spec
-        anchor(tables, path.parent)
+        anchor_task(tables, path.parent)
         return path.stem, tables, False
     if str(source) in known:
         text = files("tardygrad").joinpath(f"specs/{source}.toml").read_text("utf-8")
@@ -41,23 +42,14 @@ def read_source(source: str | Path) -> tuple[str, Table, bool]:
 def _recorded(folder: Path, record: Table) -> tuple[str, Table]:
     """The spec of a recorded run; its name is the run's without the number."""
     if not isinstance(record["spec"], dict):
-        fix = "Use it from Python, or write its settings into a spec."
-        raise Invalid(f"a run must have a spec for this, got {str(folder)!r}, which was started in Python. {fix}")
+        raise Invalid(f"a run must have a spec for this, and the one in {str(folder)!r} {why_no_spec(record)}")
     return re.sub(r"-\d+$", "", folder.resolve().name), record["spec"]
 
 
-def anchor(tables: Table, folder: Path) -> None:
+def anchor_task(tables: Table, folder: Path) -> None:
     """Make existing paths in [task] absolute, so that a run can be resumed from any directory."""
-    task = tables.get("task")
-    if not isinstance(task, dict):
-        return
-    keywords = {"data": "hub", "pretrained": None, "text": "python"}  # the value of each key that is not a path
-    if task.get("kind") == "glue":
-        keywords["model"] = None  # not a path for other kinds
-    for key, keyword in keywords.items():
-        value = task.get(key)
-        if isinstance(value, str) and value != keyword and (folder / value).exists():
-            task[key] = str((folder / value).resolve())
+    if isinstance(task := tables.get("task"), dict):
+        anchor(task, folder)
 
 
 def _parsed(path: Path) -> Table:

@@ -20,27 +20,18 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from tardygrad.core.method import Method
+from tardygrad.core.recipe import Make, Recipe, parameters, remember, written_arguments
 from tardygrad.core.task import Task
 from tardygrad.engines.pool import Pool
 from tardygrad.engines.sim.pool import SimPool
 from tardygrad.errors import Invalid, check_integer, nearest
 from tardygrad.fleet import Fleet
+from tardygrad.runs.kinds import ENGINES, FROM_OTHER_TABLES
 from tardygrad.runs.memory import Memory, Meter
-from tardygrad.spec.kinds import ENGINES, FROM_OTHER_TABLES, KINDS, TABLES, RunTable, keys_of, suggest_table
+from tardygrad.spec.kinds import KINDS, TABLES, RunTable, keys_of, suggest_table
 from tardygrad.spec.own_code import check_trust
-from tardygrad.spec.signature import (
-    Make,
-    Table,
-    arguments,
-    call,
-    choose,
-    construct,
-    parameters,
-    read,
-    shown,
-    written_arguments,
-)
-from tardygrad.spec.sources import anchor, read_source
+from tardygrad.spec.signature import Table, arguments, call, choose, construct, read, shown
+from tardygrad.spec.sources import anchor_task, read_source
 
 T = TypeVar("T")
 
@@ -147,7 +138,7 @@ def load(source: str | Path, overrides: Iterable[str] = (), *, trust: bool = Fal
     name, tables, recorded = read_source(source)
     for text in overrides:
         override(tables, text)
-    anchor(tables, Path())
+    anchor_task(tables, Path())
     return parse(tables, name, trust=trust or not recorded)
 
 
@@ -176,6 +167,11 @@ def parse(tables: Mapping[str, Any], name: str = "spec", *, trust: bool = False)
     task, fleet = _same_clients(tables["task"], tables.get("fleet"))
     run = construct(RunTable, tables["run"], "run")
     return Spec(name, task, fleet, _checked("method", tables["method"]), engine, run)
+
+
+def build_method(table: Table) -> Method:
+    """The method of a table [method]; imports the function that it names."""
+    return _made(_checked("method", table), "method", Method)
 
 
 def resume_keys(tables: Mapping[str, Any]) -> list[str]:
@@ -245,11 +241,12 @@ def _same_clients(task: Table, fleet: Table | None) -> tuple[SpecTable, SpecTabl
 
 def _made(table: SpecTable, where: str, wanted: type[T], given: Table | None = None) -> T:
     """Call a table's constructor, and check what it returns."""
-    made: T = call(table.make, table.arguments if given is None else given, where)
+    given = table.arguments if given is None else given
+    made: T = call(table.make, given, where)
     if not isinstance(made, wanted):
         rule = f"`{where}.kind` must be a function that returns a {wanted.__name__}"
         raise Invalid(f"{rule}, got a {type(made).__name__} from {table.kind!r}.")
-    return made
+    return remember(made, Recipe(table.make, given))
 
 
 def _fleet(table: SpecTable) -> Fleet:

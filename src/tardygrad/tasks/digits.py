@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from tardygrad import streams
+from tardygrad.core.recipe import remembers_call
 from tardygrad.errors import check_choice, check_integer, checked_call, passes_to
 from tardygrad.tasks.data.sharding import SplitSettings, shard
 from tardygrad.tasks.nets.vit import ViT, check_sizes
@@ -24,6 +25,7 @@ Model = Literal["vit", "mlp"]
 _TEST = 360
 
 
+@remembers_call
 @checked_call
 @passes_to(shard, TorchTask)
 def digits(

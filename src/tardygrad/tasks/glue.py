@@ -13,6 +13,7 @@ from typing import Any, Literal, Unpack
 import torch
 from torch import Tensor, nn
 
+from tardygrad.core.recipe import remembers_call
 from tardygrad.errors import check_integer, checked_call, passes_to
 from tardygrad.tasks.data.glue import FORMS, Name, Rows, load
 from tardygrad.tasks.data.sharding import SplitSettings, shard
@@ -37,6 +38,7 @@ class Glue(TorchTask):
         return f"Glue({self.name!r}, parameters={self.parameters}, clients={self.clients}, {rows})"
 
 
+@remembers_call
 @checked_call
 @passes_to(shard, TorchTask)
 def glue(

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from tardygrad import streams
+from tardygrad.core.recipe import remembers_call
 from tardygrad.errors import Invalid, check_choice, check_integer, checked_call, passes_to
 from tardygrad.tasks.data.hub import download, find_model
 from tardygrad.tasks.data.images import CLASSES, LAYOUTS, Labelled, images
@@ -43,6 +44,7 @@ class Source(NamedTuple):
     folder: Path | None = None  # where a system package installs it
     fix: str = "Use"  # begins the advice in the error text, before data=FOLDER
 
+    @remembers_call
     @checked_call
     @passes_to(shard, TorchTask)
     def task(

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tardygrad.core.messages import ModuleBuffers, Vector
+from tardygrad.core.recipe import remembers_call
 from tardygrad.errors import Invalid, check_choice, check_integer, checked_call, passes_to
 from tardygrad.tasks.data.sharding import Shards, shard
 from tardygrad.tasks.data.text import Pairs, pairs, read, split
@@ -48,6 +49,7 @@ class LM(TorchTask):
         return scores | {"perplexity": perplexity, "bits_per_byte": loss * self.tokens_per_byte / math.log(2)}
 
 
+@remembers_call
 @checked_call
 @passes_to(shard, TorchTask)
 def lm(

@@ -9,12 +9,14 @@ import torch
 from torch import nn
 
 from tardygrad import streams
+from tardygrad.core.recipe import remembers_call
 from tardygrad.errors import check_integer, checked_call, passes_to
 from tardygrad.tasks.data.sharding import shard
 from tardygrad.tasks.noise import Noise
 from tardygrad.tasks.torch_task import TorchTask
 
 
+@remembers_call
 @checked_call
 @passes_to(shard, TorchTask)
 def logistic(

@@ -13,6 +13,7 @@ from torch import nn
 
 from tardygrad import streams
 from tardygrad.core.messages import ModuleBuffers, Vector
+from tardygrad.core.recipe import remember
 from tardygrad.errors import Invalid, check_integer
 from tardygrad.tasks.data.client_data import Collate
 from tardygrad.tasks.data.held_out import HeldOut
@@ -100,7 +101,7 @@ class ModuleTask:
         moved = copy.copy(self)
         moved._template, moved._local = copied(self._template), threading.local()
         moved._move_to(device)
-        return moved
+        return remember(moved, None)  # its recipe may say another device
 
     def _move_to(self, device: str) -> None:
         try:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from tardygrad import streams
 from tardygrad.core.messages import Job, ModuleBuffers, Vector
+from tardygrad.core.recipe import remembers_call
 from tardygrad.errors import check_integer, check_number, checked_call
 from tardygrad.tasks.noise import Noise
 
@@ -63,6 +64,7 @@ class Quadratic:
         }
 
 
+@remembers_call
 @checked_call
 def quadratic(
     *,

@@ -20,6 +20,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from tardygrad.core.messages import NOTHING, Job, Joined, Lost, Message, Parts, Update, Vector
 from tardygrad.core.method import Method
+from tardygrad.core.recipe import remembers_call
 from tardygrad.core.task import Task
 from tardygrad.core.vectors import LocalVectors, VectorStore
 from tardygrad.engines.fleet_clock import FleetClock
@@ -69,6 +70,7 @@ class RayPool(Pool):
 
     resume_keys: ClassVar[tuple[str, ...]] = ("workers", "address", "cpus_per_worker", "gpus_per_worker")
 
+    @remembers_call
     @checked_call
     def __init__(
         self,

@@ -13,6 +13,7 @@ from tardygrad.core.batching import Batched
 from tardygrad.core.hierarchy import serve
 from tardygrad.core.messages import Job, Joined, Lost, Message, Update
 from tardygrad.core.method import Method
+from tardygrad.core.recipe import remembers_call
 from tardygrad.core.task import Task
 from tardygrad.engines.fleet_clock import JOINED, LOST, calendar, corrupt, round_trips
 from tardygrad.engines.pool import Features, Pending, Pool, perform, perform_together
@@ -41,6 +42,7 @@ class SimPool(Pool):
 
     now = 0.0
 
+    @remembers_call
     @checked_call
     def __init__(
         self,

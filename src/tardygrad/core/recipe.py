@@ -1,0 +1,192 @@
+"""How an object was made: the function and its arguments, so that a record or another process can make it again.
+
+The constructors of methods, ready tasks, fleets and engines remember their calls by themselves (`remembers_call`);
+`make` does so for functions of your own. The recipe is an attribute of the object: a copy has it too, and an object
+from `dataclasses.replace` has none.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import sys
+import types
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, is_dataclass
+from functools import cache, wraps
+from typing import Any, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from tardygrad.core.schedules import Cosine, Power, Schedule
+from tardygrad.errors import Invalid
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+Make = Callable[..., Any]
+"""A constructor: a function or a class."""
+
+Parameters = Mapping[str, inspect.Parameter]
+"""Keyword arguments by name; the annotation is the type itself, never a string."""
+
+_COLLECTING = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A call that makes an object.
+
+    Args:
+        function: the function or class.
+        arguments: its arguments by name, without defaults.
+    """
+
+    function: Make
+    arguments: dict[str, Any]
+
+    def make(self) -> Any:
+        """Make the object again."""
+        return remember(self.function(**self.arguments), self)
+
+    @property
+    def name(self) -> str:
+        """The function as `package.module:function`.
+
+        Raises:
+            Invalid: another process cannot import it.
+        """
+        name, module = getattr(self.function, "__qualname__", ""), getattr(self.function, "__module__", "")
+        found: Any = sys.modules.get(module)
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        if module == "__main__":
+            raise Invalid(f"its function `{name}` is in the script itself, which cannot be imported")
+        if found != self.function:
+            raise Invalid(f"its function `{name or self.function}` is not one that can be imported by its name")
+        return f"{module}:{name}"
+
+
+def recipe_of(made: object) -> Recipe | None:
+    """How an object was made; None if that is not known."""
+    recipe = getattr(made, "_recipe", None)
+    return recipe if isinstance(recipe, Recipe) else None
+
+
+def remember(made: R, recipe: Recipe | None) -> R:
+    """Attach a recipe to an object that can have attributes, also to a frozen dataclass; None removes it."""
+    with suppress(AttributeError, TypeError):
+        object.__setattr__(made, "_recipe", recipe)
+    return made
+
+
+def make(function: Callable[..., R], /, **arguments: Any) -> R:
+    """Call a function of your own that makes a task, a method, a fleet or a pool, and remember the call.
+
+    The run's record then names the function and its arguments, so `tardygrad resume`, `replay`, `doctor` and `tail` can
+    make the object again, and reports know its settings. For that the function must be importable (not of the script
+    itself) and its arguments must be numbers, text, lists and tables.
+
+    Args:
+        function: the function or class.
+        arguments: its arguments.
+
+    >>> from tardygrad.methods.clip2 import clip2
+    >>> make(clip2, local_lr=0.01, local_clip=0.5, lr=0.1, clip=1.0, buffer=10, local_steps=5).buffer
+    10
+    """
+    if not callable(function):
+        raise Invalid(f"`make` needs a function and its arguments, got {function!r}. Use make(function, key=value).")
+    made = remember(function(**arguments), Recipe(function, arguments))
+    if recipe_of(made) is None:
+        rule = "`make` needs a function that returns a task, a method, a fleet or a pool"
+        raise Invalid(f"{rule}, got a {type(made).__name__}, which cannot have attributes.")
+    return made
+
+
+def remembers_call(constructor: Callable[P, R]) -> Callable[P, R]:
+    """The same function, method or `__init__`, whose result has a recipe: this call."""
+    names = list(inspect.signature(constructor).parameters)
+    bound = names[0] in ("self", "cls")
+
+    @wraps(constructor)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        made = constructor(*args, **kwargs)
+        target: Any = made
+        function: Make = call
+        if bound and constructor.__name__ == "__init__":
+            target = args[0]
+            function = type(target)
+            if function.__init__ is not call:  # the arguments are not those of the subclass
+                return made
+        elif bound:
+            function = types.MethodType(call, args[0])
+        given = dict(zip(names, args, strict=False)) | kwargs
+        remember(target, Recipe(function, {key: value for key, value in given.items() if key not in ("self", "cls")}))
+        return made
+
+    return call
+
+
+@cache
+def parameters(make: Make) -> Parameters:
+    """The keyword arguments of a constructor; one without a type hint takes any value."""
+    hints = get_type_hints(inspect.getattr_static(make, "__init__") if inspect.isclass(make) else make)
+    found = {name: one for name, one in inspect.signature(make).parameters.items() if one.kind not in _COLLECTING}
+    return {name: one.replace(annotation=hints.get(name, Any)) for name, one in found.items()}
+
+
+def written_arguments(known: Parameters, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments in strict JSON, which a spec can hold; defaults that JSON cannot hold are left out.
+
+    Raises:
+        Invalid: an argument is not one of `known`, or JSON cannot hold it.
+    """
+    table = {}
+    for key, value in given.items():
+        if key not in known:
+            raise Invalid(f"its function takes no argument `{key}` by that name")
+        try:
+            table[key] = written(known[key].annotation, value, key)
+        except Invalid:
+            if value is not known[key].default:
+                raise
+    return table
+
+
+def written(hint: Any, value: Any, where: str) -> Any:
+    """A value in strict JSON, from which its type hint gives the same value again."""
+    choices = union_members(hint)
+    if is_dataclass(value) and not isinstance(value, type):
+        make: Make = type(value)
+        if make in choices or (Schedule in choices and make in (Power, Cosine)):
+            kind = {"kind": make.__name__.lower()} if len(classes_in(choices)) > 1 else {}
+            return kind | written_arguments(parameters(make), {key: vars(value)[key] for key in parameters(make)})
+    if isinstance(value, tuple | list):
+        known = [item_hints(option, len(value)) for option in choices if get_origin(option) is tuple]
+        hints = next((hints for hints in known if len(hints) == len(value)), [Any] * len(value))
+        return [written(one, item, where) for one, item in zip(hints, value, strict=True)]
+    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+        return {key: written(Any, item, where) for key, item in value.items()}
+    if isinstance(value, float) and value == math.inf and float in choices:
+        return "inf"
+    if hasattr(value, "__fspath__") and str in choices:
+        return str(value)
+    if value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    raise Invalid(f"its argument `{where}` is of type {type(value).__name__}, which JSON cannot hold")
+
+
+def union_members(hint: Any) -> tuple[Any, ...]:
+    """The members of a union; otherwise the hint itself."""
+    return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+
+
+def classes_in(members: Iterable[Any]) -> dict[str, Make]:
+    """The dataclasses among the members of a union, by their names in lower case."""
+    return {option.__name__.lower(): option for option in members if isinstance(option, type) and is_dataclass(option)}
+
+
+def item_hints(option: Any, length: int) -> list[Any]:
+    """The hints of a tuple's items."""
+    hints = get_args(option)
+    return [hints[0]] * length if hints[-1] is Ellipsis else list(hints)

@@ -1,0 +1,41 @@
+"""The constructors for each `kind` of a spec's tables, and the keys they take."""
+
+from __future__ import annotations
+
+from inspect import Parameter
+
+from tardygrad import methods, tasks
+from tardygrad.core.recipe import Make, Parameters, parameters
+from tardygrad.engines.pool import Pool
+from tardygrad.engines.ray.pool import RayPool
+from tardygrad.engines.sim.pool import SimPool
+from tardygrad.engines.threads import ThreadPool
+from tardygrad.fleet import Fleet, Link
+
+ENGINES: dict[str, type[Pool]] = {"sim": SimPool, "threads": ThreadPool, "ray": RayPool}
+KINDS: dict[str, dict[str, Make]] = {
+    "task": {
+        "cifar10": tasks.cifar10,
+        "digits": tasks.digits,
+        "fashion": tasks.fashion,
+        "glue": tasks.glue,
+        "lm": tasks.lm,
+        "logistic": tasks.logistic,
+        "mnist": tasks.mnist,
+        "quadratic": tasks.quadratic,
+    },
+    "fleet": {"paper": Fleet.paper, "groups": Fleet, "trace": Fleet.trace},
+    "method": {name: make for name, make in sorted(vars(methods).items()) if callable(make)},
+    "engine": {**ENGINES},
+}
+FROM_OTHER_TABLES = ("task", "method", "fleet", "rounds")
+"""Arguments of engines that are not keys of their table, because other tables define them."""
+
+
+def keys_of(table: str, make: Make) -> Parameters:
+    """The keys that a kind of a table takes; in [fleet], every kind also takes the fields of a fleet, and a link."""
+    known = dict(parameters(make))
+    if table == "fleet":
+        fields = {key: parameter for key, parameter in parameters(Fleet).items() if key != "groups"}
+        known |= fields | {"link": Parameter("link", Parameter.KEYWORD_ONLY, default=None, annotation=Link | None)}
+    return {key: parameter for key, parameter in known.items() if key not in FROM_OTHER_TABLES}

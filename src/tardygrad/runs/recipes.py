@@ -1,0 +1,92 @@
+"""The spec of a run that was started in Python, from the recipes of its objects."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tardygrad.core.method import Method
+from tardygrad.core.recipe import Recipe, parameters, recipe_of, written_arguments
+from tardygrad.core.task import Task
+from tardygrad.engines.pool import Pool
+from tardygrad.errors import Invalid
+from tardygrad.fleet import Fleet
+from tardygrad.runs.kinds import FROM_OTHER_TABLES, KINDS, keys_of
+from tardygrad.runs.record import Row
+
+DESCRIPTION = 120  # most characters of an object that is only described
+
+
+def spec_of(method: Method, task: Task, pool: Pool, run: Row) -> Row:
+    """What spec.json says of a run's objects: `spec`, as `tardygrad run` would record it.
+
+    If some of them cannot be made again, `spec` is None, `described` has the tables that are known and texts for the
+    other objects, and `missing` says for each of those why.
+    """
+    fleet = pool.features.fleet
+    objects = {"task": task, "fleet": fleet, "method": method, "engine": pool}
+    tables: Row = {}
+    missing = []
+    for name, made in objects.items():
+        if made is None:
+            continue
+        try:
+            tables[name] = table_of(name, recipe_of(made))
+        except Invalid as error:
+            if isinstance(made, Fleet):  # which is its groups and faults, however it was made
+                tables[name] = table_of(name, Recipe(Fleet, {key: getattr(made, key) for key in parameters(Fleet)}))
+            else:
+                text = shortened(str(made))
+                tables[name] = {"described": text}
+                missing.append(f"its {name} ({text}) cannot be made again: {error}")
+    settings = {key: value for key, value in run.items() if key != "out"}
+    tables["run"] = settings | {"threads": torch.get_num_threads(), "track": []}
+    return {"spec": None, "described": tables, "missing": missing} if missing else {"spec": tables}
+
+
+def shortened(text: str) -> str:
+    """A text of at most `DESCRIPTION` characters."""
+    return text if len(text) <= DESCRIPTION else text[: DESCRIPTION - 1] + "…"
+
+
+def why_no_spec(recorded: Row) -> str:
+    """Why a record has no spec that a command could use, for an error message, and what to do about it."""
+    reasons = recorded.get("missing") or ["it has no spec"]
+    fix = (
+        "Next time make such objects by tardygrad.make(FUNCTION, KEY=VALUE, ...), with a function of a module. In "
+        "Python: run = tardygrad.resume(path, method, task, pool); iterate over run.go() to continue it; "
+        "tardygrad.replay(run) repeats it."
+    )
+    return f"was started in Python, and {'; '.join(map(str, reasons))}. {fix}"
+
+
+def table_of(table: str, recipe: Recipe | None) -> Row:
+    """The table of a spec that makes an object again.
+
+    Raises:
+        Invalid: with the reason, if there is none.
+    """
+    if recipe is None:
+        raise Invalid("nothing says how it was made")
+    kind = next((kind for kind, make in KINDS[table].items() if make == recipe.function), None) or recipe.name
+    known = keys_of(table, recipe.function)
+    given = {key: value for key, value in recipe.arguments.items() if key not in FROM_OTHER_TABLES}
+    defaults = {key: one.default for key, one in known.items() if one.default is not one.empty and key not in given}
+    written = written_arguments(known, given | defaults)
+    filled = {"kind": kind, **{key: written[key] for key in known if key in written}}
+    if table == "task":
+        anchor(filled, Path())
+    return filled
+
+
+def anchor(task: Row, folder: Path) -> None:
+    """Make existing paths in [task] absolute, so that a run can be resumed from any directory."""
+    keywords: dict[str, Any] = {"data": "hub", "pretrained": None, "text": "python"}  # values that are not paths
+    if task.get("kind") == "glue":
+        keywords["model"] = None  # not a path for other kinds
+    for key, keyword in keywords.items():
+        value = task.get(key)
+        if isinstance(value, str) and value != keyword and (folder / value).exists():
+            task[key] = str((folder / value).resolve())

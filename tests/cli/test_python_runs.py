@@ -1,0 +1,130 @@
+"""Runs begun in Python: commands make their objects again from the record, or say which one they cannot make."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import tardygrad as tg
+from tardygrad.runs.record import read_json
+from tardygrad.spec import spec
+from tests.cli.conftest import Command
+from tests.cli.test_own_code import CODE
+
+KILLED = """
+import os, signal
+import tardygrad as tg
+
+method = tg.clip2(local_lr=0.05, local_clip=1.0, lr=1.0, clip=0.5, buffer=3, local_steps=2, mode="client")
+fleet = tg.Fleet.paper(clients=6).crash(client=2, at=9.0, back=12.0)
+task = tg.tasks.digits(clients=6, model="mlp", dim=8, noise=tg.Noise("student", tail=1.5, scale=0.01))
+with tg.SimPool(task, method, fleet) as pool:
+    run = tg.begin(method, task, pool, rounds=12, checkpoint_every=4, out="run")
+    for row in run.go():
+        if row["round"] == 6:
+            os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def method(**changes: Any) -> tg.Method:
+    given = {"local_lr": 0.1, "local_clip": 1.0, "lr": 1.0, "clip": 0.5, "buffer": 2, "local_steps": 2} | changes
+    return tg.clip2(**given)
+
+
+def own_task() -> tg.TorchTask:
+    data = torch.linspace(-1, 1, 12).unsqueeze(1), torch.linspace(-2, 2, 12).unsqueeze(1)
+    shards = tg.shard(data, clients=4)
+    return tg.TorchTask(torch.nn.Linear(1, 1), data=shards, loss=torch.nn.functional.mse_loss, test=data)
+
+
+@pytest.fixture
+def mine(tardygrad: Command) -> Iterator[Any]:
+    """A module of one's own in the present directory."""
+    import importlib
+
+    Path("mine.py").write_text(CODE)
+    before = list(sys.path)
+    sys.path.insert(0, str(Path.cwd()))
+    yield importlib.import_module("mine")
+    sys.path[:] = before
+    sys.modules.pop("mine", None)
+
+
+def test_a_killed_run_is_resumed_replayed_and_examined_by_the_commands(tardygrad: Command) -> None:
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    killed = subprocess.run([sys.executable, "-c", KILLED], env=environment, timeout=120, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    recorded = read_json(Path("run/spec.json"))["spec"]
+    assert spec.parse(recorded).resolved() == recorded  # exactly what `tardygrad run` writes
+    assert recorded["fleet"]["crashes"] == [{"client": 2, "at": 9.0, "back": 12.0}]
+    for argv in (
+        ("resume", "run"),
+        ("replay", "run"),
+        ("doctor", "run", "--probe"),
+        ("tail", "run", "--clients", "2", "--batches", "2"),
+        ("plan", "run"),
+        ("report", "run"),
+    ):
+        code, _, err = tardygrad(*argv)
+        assert code == 0, (argv, err)
+    assert read_json(Path("run/summary.json"))["rounds"] == 12
+
+
+def test_own_functions_given_to_make_are_named_in_the_record(mine: Any, tardygrad: Command) -> None:
+    task, fleet = tg.make(mine.task, clients=6, slope=3.0), tg.make(mine.fleet, clients=6)
+    tg.simulate(tg.make(mine.method, buffer=3), task, fleet, rounds=8, out="run")
+    recorded = read_json(Path("run/spec.json"))["spec"]
+    assert recorded["task"] == {"kind": "mine:task", "clients": 6, "slope": 3.0}
+    assert recorded["method"] == {"kind": "mine:method", "buffer": 3, "rate": 0.1}
+    assert recorded["fleet"]["kind"] == "mine:fleet"
+    code, _, err = tardygrad("replay", "run")
+    assert (code, "imported only if you trust it, got 'mine:task'" in err.replace("\n", " ")) == (2, True)
+    for argv in (("replay", "run"), ("resume", "run", "run.rounds=9"), ("doctor", "run")):
+        code, _, err = tardygrad(*argv, "--trust")
+        assert code == 0, (argv, err)
+
+
+def test_commands_say_what_cannot_be_made_again(tardygrad: Command) -> None:
+    tg.simulate(method(), own_task(), tg.Fleet.paper(clients=4), rounds=4, out="run")
+    for argv in (("resume", "run"), ("replay", "run"), ("tail", "run"), ("plan", "run"), ("doctor", "run", "--probe")):
+        code, _, err = tardygrad(*argv)
+        text = err.replace("\n", " ")
+        assert code == 2, argv
+        assert "its task (TorchTask(Linear, parameters=2, clients=4)) cannot be made again: nothing says how" in text
+        assert "tardygrad.make(FUNCTION, KEY=VALUE, ...), with a function of a module" in text
+    code, out, _ = tardygrad("doctor", "run")
+    assert code == 0
+    assert "local clip" in out  # the settings of the method are known
+
+
+@pytest.mark.parametrize(
+    ("task", "reason"),
+    [
+        (lambda: tg.make(lambda: own_task()), "its function `"),
+        (lambda: tg.make(tg.TorchTask, **_pieces()), "its argument `module` is of type Linear, which JSON cannot hold"),
+        (lambda: own_task().to("cpu"), "nothing says how it was made"),
+    ],
+)
+def test_the_reason_names_the_function_or_the_argument(task: Any, reason: str) -> None:
+    fleet, chosen = tg.Fleet.paper(clients=4), method()
+    with tg.SimPool(made := task(), chosen, fleet) as pool:
+        recorded = tg.begin(chosen, made, pool, rounds=2).spec_json
+    assert recorded is not None
+    assert recorded["spec"] is None
+    (missing,) = recorded["missing"]
+    assert reason in missing
+    assert recorded["described"]["method"]["kind"] == "clip2"
+
+
+def _pieces() -> dict[str, Any]:
+    data = torch.zeros(4, 1), torch.zeros(4, 1)
+    loss = torch.nn.functional.mse_loss
+    return {"module": torch.nn.Linear(1, 1), "data": tg.shard(data, clients=4), "loss": loss, "test": data}

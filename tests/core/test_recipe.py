@@ -1,0 +1,76 @@
+"""Recipes: how an object was made, kept with the object and never wrong."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections import namedtuple
+from dataclasses import replace
+
+import pytest
+import torch
+
+import tardygrad as tg
+from tardygrad.core.recipe import Recipe, recipe_of, written
+from tardygrad.core.schedules import Schedule
+
+METHOD = {"local_lr": 0.1, "local_clip": 1.0, "lr": 1.0, "clip": 0.5, "buffer": 2, "local_steps": 2}
+
+
+def test_a_constructor_remembers_its_call() -> None:
+    assert recipe_of(tg.clip2(**METHOD)) == Recipe(tg.clip2, METHOD)
+    assert recipe_of(tg.tasks.quadratic(clients=3)) == Recipe(tg.tasks.quadratic, {"clients": 3})
+    assert recipe_of(tg.Fleet.paper(clients=3)) == Recipe(tg.Fleet.paper, {"clients": 3})
+    method, task, fleet = tg.clip2(**METHOD), tg.tasks.quadratic(clients=3), tg.Fleet.paper(clients=3)
+    with tg.SimPool(task, method, fleet, batch=1) as pool:
+        assert recipe_of(pool) == Recipe(tg.SimPool, {"task": task, "method": method, "fleet": fleet, "batch": 1})
+
+
+def test_a_recipe_makes_the_same_object() -> None:
+    recipe = recipe_of(tg.tasks.quadratic(clients=3, heterogeneity=1.0))
+    assert recipe is not None
+    again = recipe.make()
+    assert torch.equal(again.c, tg.tasks.quadratic(clients=3, heterogeneity=1.0).c)
+    assert recipe_of(again) is recipe
+
+
+def test_copies_have_the_recipe_and_changed_objects_have_none() -> None:
+    method, fleet = tg.clip2(**METHOD), tg.Fleet.paper(clients=3)
+    assert recipe_of(copy.deepcopy(fleet)) == recipe_of(fleet)
+    assert recipe_of(replace(method, buffer=3)) is None
+    assert recipe_of(fleet.crash(client=0, at=1.0)) is None
+    assert recipe_of(tg.tasks.logistic(clients=2).to("cpu")) is None
+
+
+def test_make_remembers_the_outermost_function() -> None:
+    def mine(clients: int) -> object:
+        return tg.tasks.quadratic(clients=clients)
+
+    assert recipe_of(tg.make(mine, clients=3)) == Recipe(mine, {"clients": 3})
+    with pytest.raises(tg.Invalid, match="`make` needs a function and its arguments, got 3"):
+        tg.make(3)  # type: ignore[arg-type]
+    with pytest.raises(tg.Invalid, match="got a Point, which cannot have attributes"):
+        tg.make(namedtuple("Point", "x"), x=1)
+
+
+def test_a_function_is_named_only_if_it_can_be_imported() -> None:
+    assert Recipe(own, {}).name == f"{__name__}:own"
+    assert Recipe(tg.Fleet.paper, {}).name == "tardygrad.fleet:Fleet.paper"
+    with pytest.raises(tg.Invalid, match=r"its function `.*<lambda>` is not one that can be imported"):
+        _ = Recipe(lambda: None, {}).name
+    script = lambda: None  # noqa: E731
+    script.__module__ = "__main__"
+    with pytest.raises(tg.Invalid, match="is in the script itself, which cannot be imported"):
+        _ = Recipe(script, {}).name
+
+
+def test_values_that_json_cannot_hold_are_refused() -> None:
+    assert written(float | Schedule, math.inf, "lr") == "inf"
+    assert written(float | Schedule, tg.Power(0.1, -0.5), "lr") == {"value": 0.1, "exponent": -0.5}
+    for hint, value in ((float, math.nan), (str, math.inf), (object, torch.ones(2)), (object, tg.Noise()), (int, {1})):
+        with pytest.raises(tg.Invalid, match="its argument `a` is of type"):
+            written(hint, value, "a")
+
+
+def own() -> tg.Method:
+    return tg.clip2(**METHOD)

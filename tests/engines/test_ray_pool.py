@@ -6,6 +6,7 @@ import gc
 import math
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -29,6 +30,7 @@ from tardygrad.engines.ray import pool as cluster
 from tardygrad.engines.ray.session import Session
 from tardygrad.errors import Interrupted
 from tardygrad.fleet import Group, Integer
+from tardygrad.runs.events import Arrival, read_events
 from tests.engines.contract import CLIENTS, Broken, PoolContract
 
 ray = pytest.importorskip("ray")
@@ -195,11 +197,11 @@ def test_a_start_vector_is_put_once_and_let_go(scene: Scene, monkeypatch: pytest
     assert not scene.pool.models
 
 
-def test_a_killed_worker_loses_its_job_only_and_the_run_goes_on_and_replays(scene: Scene) -> None:
+def test_a_killed_worker_loses_its_job_only_and_the_run_goes_on_and_replays(scene: Scene, tmp_path: Path) -> None:
     scene.gather()
-    victim, *_ = scene.processes()
+    victim, *others = scene.processes()
     scene.have("hold", 0)
-    run = tg.begin(METHOD, scene.task, scene.pool, rounds=10**6)
+    run = tg.begin(METHOD, scene.task, scene.pool, rounds=10**6, out=tmp_path / "run")
     for row in run.go():
         if row["round"] == 3:
             scene.held(0)
@@ -208,6 +210,11 @@ def test_a_killed_worker_loses_its_job_only_and_the_run_goes_on_and_replays(scen
             run.stop()
     assert [line[:2] for line in run.script if line[0] != "arrive"] == [("lose", 0), ("join", 0)]
     assert torch.equal(tg.replay(run).x, run.x)
+    arrivals = [event for event in read_events(tmp_path / "run/events.jsonl") if isinstance(event, Arrival)]
+    assert {event.node for event in arrivals} == {socket.gethostname()}
+    named = {event.worker for event in arrivals}
+    assert set(map(str, others)) <= named
+    assert str(victim) not in named  # it held its first job
 
 
 def test_a_worker_that_dies_over_a_job_and_one_that_died_idle_are_replaced(scene: Scene) -> None:

@@ -32,7 +32,10 @@ def expected_state(method: Method) -> StateShape:
 def has_valid_types(update: Update) -> bool:
     """Whether the non-tensor fields have the right types."""
     integers = (update.client, update.serial, update.round, update.steps)
-    return all(type(n) is int for n in integers) and all(is_number(n) for n in (update.loss, update.clipped))
+    numbers, texts = (update.loss, update.clipped), (update.worker, update.node)
+    if not all(type(text) is str for text in texts):
+        return False
+    return all(type(n) is int for n in integers) and all(is_number(n) for n in numbers)
 
 
 def fits(update: Update, x: Vector, module_buffers: ModuleBuffers | None, method: Method, expected: StateShape) -> bool:

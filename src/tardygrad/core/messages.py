@@ -96,6 +96,8 @@ class Update(NamedTuple):
     state: State | None = None  # state of the inner step, if the method keeps it
     down: int = 0  # size of the job in bytes, if the engine sends it over a network
     up: int = 0  # size of the update in bytes
+    worker: str = ""  # that did the job, and its machine, if the engine has several
+    node: str = ""
 
     def without_vectors(self) -> Update:
         """A copy without delta, curvature and state, to keep after the server has used them."""

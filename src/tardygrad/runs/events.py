@@ -40,6 +40,8 @@ class Arrival(NamedTuple):
     loss: float | None  # mean over those steps
     down: int | None = None  # bytes of the job and of the update, on engines that send them over a network
     up: int | None = None
+    worker: str | None = None  # that did the job, and its machine, on engines that have several
+    node: str | None = None
 
 
 class Refusal(NamedTuple):
@@ -131,7 +133,8 @@ KINDS: dict[str, type[RunEvent]] = {
     "advance": Advance, "tail": Tail, "evaluation": Evaluation, "resume": Resume,
 }  # fmt: skip
 _NAMES = {kind: name for name, kind in KINDS.items()}
-_MAY_MISS = dict.fromkeys(("down", "up", "weights", *Tail._fields[1:], "seconds"))  # only some records have these
+_OPTIONAL = ("down", "up", "worker", "node")  # left out of a line if an engine does not know them
+_MAY_MISS = dict.fromkeys((*_OPTIONAL, "weights", *Tail._fields[1:], "seconds"))  # only some records have these
 
 
 def of_turn(turn: Event, round: int, seconds: float) -> Iterator[RunEvent]:
@@ -149,8 +152,9 @@ def of_turn(turn: Event, round: int, seconds: float) -> Iterator[RunEvent]:
             yield Refusal(*start, happened.reason)
         elif isinstance(message, Update):
             delay = happened.delays[-1] if isinstance(happened, Advanced) else happened.delay if happened else None
-            sizes = (message.down, message.up) if message.up else ()
-            yield Arrival(*start, delay, message.steps, message.loss, *sizes)
+            sizes = (message.down, message.up) if message.up else (None, None)
+            where = message.worker or None, message.node or None
+            yield Arrival(*start, delay, message.steps, message.loss, *sizes, *where)
     elif isinstance(message, Lost | Joined):
         yield (ClientLost if isinstance(message, Lost) else Join)(now, message.client, round)
     if isinstance(happened, Advanced):
@@ -175,7 +179,7 @@ def to_row(event: RunEvent) -> Row:
     for field, value in event._asdict().items():
         if field == "scores":
             row |= value
-        elif value is not None or field not in ("down", "up"):
+        elif value is not None or field not in _OPTIONAL:
             row[field] = value
     return row
 

@@ -245,6 +245,7 @@ class RayPool(Pool):
             self._queue(Ready(running.due, update))
 
     def _received(self, header: Update, running: RunningJob) -> Update:
+        header = header._replace(worker=running.worker.name, node=running.worker.node)
         if len(self.shard_bounds) > 2:
             update: Update = tensors(header)
             return update._replace(delta=Parts(tuple(running.parts)))

@@ -17,6 +17,8 @@ class Worker:
 
     actor: Any
     leaving: bool = False  # ends after its job
+    name: str = ""  # its process id, once it has answered
+    node: str = ""  # the name of its machine
 
 
 class Workers:
@@ -46,7 +48,8 @@ class Workers:
         """A starting worker has answered, or failed."""
         worker = self.starting.pop(reference)
         try:
-            self._ray.get(reference)
+            process, worker.node = self._ray.get(reference)
+            worker.name = str(process)
         except self._ray.exceptions.RayError as error:
             if getattr(error, "actor_init_failed", False):
                 cause = str(error).strip().splitlines()[-1].rstrip(".")  # the last line of Ray's report

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,7 +25,7 @@ class NoRay:
         self.actors: list[Any] = []
         self.ended: list[Any] = []
 
-    def hire(self) -> Any:
+    def hire(self, place: str | None = None) -> Any:
         name = len(self.actors)
         self.actors.append(SimpleNamespace(ping=SimpleNamespace(remote=lambda: name)))
         return self.actors[-1]
@@ -49,9 +50,9 @@ def ray() -> NoRay:
 @pytest.fixture
 def workers(ray: NoRay) -> Workers:
     """Three workers, all free."""
-    made = Workers(ray, ray.hire, 3)
+    made = Workers(ray, ray.hire, lambda wanted: Counter({None: wanted}), 3)
     for _ in range(3):
-        made.add()
+        made.add(None)
     for answer in list(made.starting):
         made.answered(answer)
     return made
@@ -59,16 +60,16 @@ def workers(ray: NoRay) -> Workers:
 
 def test_workers_are_taken_in_turn_unless_one_is_asked_for(workers: Workers) -> None:
     first, second, third = workers.free
-    assert workers.take(third) is third
-    assert workers.take(third) is first
-    assert workers.take(None) is second
+    assert workers.take(third, None) is third
+    assert workers.take(third, None) is first
+    assert workers.take(None, None) is second
     assert not workers.free
     workers.release(third)
     assert list(workers.free) == [third]
 
 
 def test_a_worker_that_dies_in_its_start_is_replaced(ray: NoRay, workers: Workers) -> None:
-    workers.add()
+    workers.add(None)
     (answer,) = workers.starting
     ray.ended.append(ray.actors[answer])
     workers.answered(answer)
@@ -79,7 +80,7 @@ def test_a_worker_that_dies_in_its_start_is_replaced(ray: NoRay, workers: Worker
 def test_a_worker_that_could_not_take_the_task_ends_the_run(ray: NoRay, workers: Workers) -> None:
     error = RayError("The actor died.\nValueError: no such file.")
     error.actor_init_failed = True  # type: ignore[attr-defined]
-    workers.add()
+    workers.add(None)
     (answer,) = workers.starting
     ray.get = lambda _: (_ for _ in ()).throw(error)  # type: ignore[method-assign]
     with pytest.raises(tg.WorkFailed, match=r"could not load the task: ValueError: no such file\.$"):
@@ -89,9 +90,9 @@ def test_a_worker_that_could_not_take_the_task_ends_the_run(ray: NoRay, workers:
 def test_of_those_too_many_the_coming_go_first_then_the_free_and_the_busy_after_their_job(
     ray: NoRay, workers: Workers
 ) -> None:
-    busy = [workers.take(None), workers.take(None)]
+    busy = [workers.take(None, None), workers.take(None, None)]
     (free,) = workers.free
-    workers.add()
+    workers.add(None)
     (coming,) = workers.starting
     workers.resize(3, busy)
     assert ray.ended == [ray.actors[coming]]
@@ -106,7 +107,7 @@ def test_of_those_too_many_the_coming_go_first_then_the_free_and_the_busy_after_
 
 
 def test_a_leaving_worker_stays_if_it_is_wanted_again(ray: NoRay, workers: Workers) -> None:
-    busy = [workers.take(None) for _ in range(3)]
+    busy = [workers.take(None, None) for _ in range(3)]
     workers.resize(1, busy)
     workers.resize(3, busy)
     for worker in busy:

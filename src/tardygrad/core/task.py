@@ -38,6 +38,14 @@ class Task(Protocol):
         """Named scores on the test set; `loss` is one of them."""
 
 
+@runtime_checkable
+class Placed(Protocol):
+    """A task that says where the data of its clients is. Engines with several machines send a client's jobs there."""
+
+    def where(self, client: int) -> str | None:
+        """The place of a client, as the engine names places; None: anywhere."""
+
+
 def check_task(task: object) -> None:
     """Raise `Invalid` unless an argument has the members of a `Task`."""
     members = [name for name in vars(Task) if not name.startswith("_")]

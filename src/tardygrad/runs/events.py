@@ -153,8 +153,9 @@ def of_turn(turn: Event, round: int, seconds: float) -> Iterator[RunEvent]:
         elif isinstance(message, Update):
             delay = happened.delays[-1] if isinstance(happened, Advanced) else happened.delay if happened else None
             sizes = (message.down, message.up) if message.up else (None, None)
-            where = message.worker or None, message.node or None
-            yield Arrival(*start, delay, message.steps, message.loss, *sizes, *where)
+            means = (delay, message.steps, message.loss)
+            where = (message.worker or None, message.node or None)
+            yield Arrival._make((*start, *means, *sizes, *where))
     elif isinstance(message, Lost | Joined):
         yield (ClientLost if isinstance(message, Lost) else Join)(now, message.client, round)
     if isinstance(happened, Advanced):

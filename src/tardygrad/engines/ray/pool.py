@@ -10,8 +10,9 @@ import math
 import time
 from bisect import insort
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, ClassVar, Literal, Self
 
 from torch import Tensor
@@ -29,6 +30,7 @@ from tardygrad.engines.ray.connection import POLL, TIMEOUT, first_line
 from tardygrad.engines.ray.deadlines import Deadlines
 from tardygrad.engines.ray.evaluator import EvaluationWorker
 from tardygrad.engines.ray.jobs import Ready, RunningJob
+from tardygrad.engines.ray.places import Places
 from tardygrad.engines.ray.server_shards import ShardedVectors, bounds, check_shards
 from tardygrad.engines.ray.session import Session
 from tardygrad.engines.ray.worker import received, tensors
@@ -66,9 +68,11 @@ class RayPool(Pool):
         server_shards: processes that hold the server's vectors, a slice each; 1 keeps them in this process.
         wire: number format of updates in transit; a client's rounding error is added to its next update (error
             feedback).
+        place: client numbers or ids, and where each works: a Ray resource, "node:ADDRESS", or a label "key=value". Only
+            workers there do its jobs; while no machine is that place, it is lost. Each place gets at least one worker.
     """
 
-    resume_keys: ClassVar[tuple[str, ...]] = ("workers", "address", "cpus_per_worker", "gpus_per_worker")
+    resume_keys: ClassVar[tuple[str, ...]] = ("workers", "address", "cpus_per_worker", "gpus_per_worker", "place")
 
     @remembers_call
     @checked_call
@@ -88,6 +92,7 @@ class RayPool(Pool):
         second: float = 0.0,
         server_shards: int = 1,
         wire: Wire = "float32",
+        place: Mapping[int | str, str] | None = None,
     ) -> None:
         check_choice("evaluate", evaluate, Evaluate)
         check_shards(method, task.parameters, server_shards)
@@ -97,9 +102,12 @@ class RayPool(Pool):
         self.fleet_clock = FleetClock(task, method, fleet, second)
         self.session = Session(task, method, address, cpus_per_worker, gpus_per_worker, wire, self.shard_bounds)
         self._ray = self.session.ray
-        self.workers = Workers(self._ray, lambda: self.session.new_worker(cpus_per_worker), workers)
+        self.places = Places(task, place)
+        new_actor = partial(self.session.new_worker, cpus_per_worker)
+        self.workers = Workers(self._ray, new_actor, self.places.spread, workers)
         self.deadlines = Deadlines(patience, grace)
         self.waiting: deque[Job] = deque()
+        self.absent: set[int] = set()  # clients that are lost until their place is back
         self.running: dict[Any, RunningJob] = {}  # by the reference of their answers
         self.ready: list[Ready] = []  # in order of the fleet's times, or of arrival
         self.models = WeakTensorKeyDictionary()  # start vector → its reference, for as long as the vector is used
@@ -140,11 +148,13 @@ class RayPool(Pool):
             if due and not self._one_is_late():
                 return self._fleet_event()
             self._start_jobs()
-            if not (self.waiting or self.fleet_clock.calendar or self.running):
+            if self.ready and not due:
+                continue
+            if not (self.waiting or self.fleet_clock.calendar or self.running or self.absent):
                 return None
             self._collect(POLL)
             self._time_out()
-            if self.workers.free or self.running or not self.waiting:
+            if self.running or not (self.waiting or self.absent):
                 self._last_worker = time.monotonic()
             elif time.monotonic() - self._last_worker > TIMEOUT:
                 raise WorkFailed(f"no worker has answered for {TIMEOUT:g} s. {self.missing()}")
@@ -183,18 +193,39 @@ class RayPool(Pool):
             raise WorkFailed("a server shard does not answer. Resume the run.")
 
     def _start_jobs(self) -> None:
-        """Assign waiting jobs to free workers."""
+        """Assign waiting jobs to free workers, at their clients' places."""
+        self._lose_absent()
+        skipped: list[Job] = []
         while self.waiting and self.workers.free:
             job = self.waiting.popleft()
+            errors, preferred = self.errors.get(job.client, (None, None))
+            worker = self.workers.take(preferred, self.places.of(job.client))
+            if worker is None:
+                skipped.append(job)
+                continue
             if (due := self.fleet_clock.due(job, now := self.now)) == math.inf:
+                self.workers.release(worker)
                 continue
             small_job = tree_map_only(Tensor, Tensor.numpy, job._replace(x=NOTHING))
-            errors, preferred = self.errors.get(job.client, (None, None))
-            worker, corrupted = self.workers.take(preferred), (job.client, job.serial) in self.fleet_clock.corrupted
+            corrupted = (job.client, job.serial) in self.fleet_clock.corrupted
             work = worker.actor.work.options(num_returns=len(self.shard_bounds) + (self.wire != "float32"))
             header, *rest = work.remote(small_job, due - now, corrupted, errors, *self._slices(job.x))
             shards = len(self.shard_bounds) - 1
             self.running[header] = RunningJob(job, worker, rest[:shards], rest[shards:], time.monotonic(), due)
+        self.waiting.extendleft(reversed(skipped))
+
+    def _lose_absent(self) -> None:
+        """Lose clients with waiting jobs whose place has left the cluster; they join again when it is back."""
+        gone = {place for place in self.places if not self.workers.up[place] and self.session.lacks(place)}
+        if not gone and not self.absent:
+            return
+        for client in sorted(client for client in self.absent if self.places.of(client) not in gone):
+            self.absent.remove(client)
+            self._queue(Ready(0.0, Joined(client)))
+        lost = [job for job in self.waiting if self.places.of(job.client) in gone]
+        self.waiting = deque(job for job in self.waiting if self.places.of(job.client) not in gone)
+        for job in lost:
+            self._lose_client(job.client)
 
     def _slices(self, x: Vector | Parts) -> Sequence[Any]:
         """References to the slices of a start vector in Ray's object store."""
@@ -245,7 +276,7 @@ class RayPool(Pool):
             self._queue(Ready(running.due, update))
 
     def _received(self, header: Update, running: RunningJob) -> Update:
-        header = header._replace(worker=running.worker.name, node=running.worker.node)
+        header = header._replace(worker=running.worker.label, node=running.worker.node)
         if len(self.shard_bounds) > 2:
             update: Update = tensors(header)
             return update._replace(delta=Parts(tuple(running.parts)))
@@ -259,10 +290,13 @@ class RayPool(Pool):
         self._lose_client(job.client)
 
     def _lose_client(self, client: int) -> None:
-        """Report a client as lost and joined again; its compression errors are lost."""
+        """Report a client as lost, and as joined again unless its place is gone; its compression errors are lost."""
         self.errors.pop(client, None)
         self._queue(Ready(0.0, Lost(client)))
-        self._queue(Ready(0.0, Joined(client)))
+        if self.session.lacks(self.places.of(client)):
+            self.absent.add(client)
+        else:
+            self._queue(Ready(0.0, Joined(client)))
 
     def _queue(self, ready: Ready) -> None:
         insort(self.ready, ready, key=lambda one: one.due)
@@ -289,6 +323,7 @@ class RayPool(Pool):
             return message
         client = message.client
         self.errors.pop(client, None)
+        self.absent.discard(client)
         self.waiting = deque(job for job in self.waiting if job.client != client)
         for ref, running in list(self.running.items()):
             if running.job.client == client and running.kill_at is None:
@@ -301,7 +336,8 @@ class RayPool(Pool):
         """The fleet's calendar, and the clients with jobs in flight: these jobs are lost when the run is resumed."""
         at_work = [running.job for running in self.running.values() if running.kill_at is None]
         out = {job.client: job.serial for job in (*self.waiting, *at_work)}
-        out |= {message.client: 0 for _, message in self.ready if message.client not in out}
+        others = (*self.absent, *(message.client for _, message in self.ready))
+        out |= {client: 0 for client in others if client not in out}
         return Pending(self.now, [], [(self.now, *one) for one in out.items()] + self.fleet_clock.calendar)
 
     def restore(self, pending: Pending) -> None:
@@ -319,7 +355,7 @@ class RayPool(Pool):
         for running in self.running.values():
             running.ignored, running.kill_at = True, time.monotonic() + self.deadlines.limit(running.job.client)
         self._drop_shards()
-        for state in (self.waiting, self.ready, self.models, self.errors, self.losses):
+        for state in (self.waiting, self.absent, self.ready, self.models, self.errors, self.losses):
             state.clear()
         self.fleet_clock = FleetClock(self.task, self.method, self.fleet, self.fleet_clock.second)
         self._began = time.monotonic()
@@ -349,15 +385,17 @@ class RayPool(Pool):
     def missing(self) -> str:
         """How many workers are missing and a likely reason; empty if none are."""
         present, wanted = len(self.workers.free) + len(self.running), self.workers.wanted
-        return "" if present >= wanted else f"{present} of {wanted} workers have started: {self.session.resources()}"
+        if present >= wanted:
+            return ""
+        why = self.session.why_missing([place for place in self.places if not self.workers.up[place]])
+        return f"{present} of {wanted} workers have started: {why}"
 
     def __enter__(self) -> Self:
-        wanted = self.workers.wanted
-        self.session.open(wanted)
+        self.session.open(self.workers.wanted)
         try:
-            startable = self.session.startable_workers(wanted)
-            for _ in range(wanted):
-                self.workers.add()
+            startable = self.session.startable_workers(self.workers.shares)
+            for place in self.workers.shares.elements():
+                self.workers.add(place)
             if self.beside:
                 limits = Deadlines(self.deadlines.patience, self.deadlines.grace)
                 self.evaluator = EvaluationWorker(self.session, self.workers, limits, self._check)
@@ -376,7 +414,7 @@ class RayPool(Pool):
         if self.evaluator:
             self.workers.kill(self.evaluator.actor)
         self._drop_shards()
-        for state in (self.running, self.waiting, self.models, self.ready, self.errors):
+        for state in (self.running, self.waiting, self.absent, self.models, self.ready, self.errors):
             state.clear()
         self.evaluator = self._began = None
         self.session.close()

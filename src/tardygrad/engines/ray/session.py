@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -12,10 +15,14 @@ import torch
 from tardygrad.core.method import Method
 from tardygrad.core.task import Task
 from tardygrad.engines.ray.connection import Monitor, first_line, join, object_store, ray_module, start
+from tardygrad.engines.ray.places import exists, requirements
 from tardygrad.engines.ray.server_shards import ServerShard
 from tardygrad.engines.ray.worker import WorkerProcess
 from tardygrad.engines.wire import Wire
 from tardygrad.errors import Invalid, WorkFailed, check_choice, check_number, is_number
+
+NODES_EVERY = 1.0
+"""Seconds after which the list of the cluster's machines is read again."""
 
 
 class Session:
@@ -54,6 +61,8 @@ class Session:
         self._connected_here = False  # whether this session started or joined Ray
         self._monitor: Monitor | None = None
         self._payload: Any = None  # task and method, in Ray's object store
+        self._nodes: list[dict[str, Any]] = []  # of the cluster, as of the time below
+        self._listed = -math.inf
 
     def open(self, workers: int) -> None:
         """Start Ray for this number of workers, or join it, unless this process is connected already."""
@@ -88,9 +97,11 @@ class Session:
         """Whether Ray was started here, where CPUs are not counted."""
         return self._connected_here and self.address is None
 
-    def new_worker(self, cpus: float) -> Any:
-        """Start the actor of a worker."""
-        needs = {"num_cpus": 0 if self.local else cpus, "num_gpus": self.gpus}
+    def new_worker(self, cpus: float, place: str | None = None) -> Any:
+        """Start the actor of a worker at a place."""
+        needs: dict[str, Any] = {"num_cpus": 0 if self.local else cpus, "num_gpus": self.gpus}
+        if not self.local:
+            needs |= requirements(place)
         make = self.ray.remote(max_restarts=0, max_task_retries=0, **needs)(WorkerProcess)
         loads, device = self.ray.cloudpickle.loads, "cuda" if self.gpus else None
         return make.remote(self._payload, loads, torch.get_num_threads(), device, self.wire, self.shard_bounds)
@@ -102,14 +113,29 @@ class Session:
         payload, loads = self.ray.cloudpickle.dumps(method), self.ray.cloudpickle.loads
         return lambda x: make.remote(payload, loads, threads, self.ray.put(x))
 
-    def startable_workers(self, workers: int) -> int:
-        """How many of these workers the cluster can start now."""
+    def lacks(self, place: str | None) -> bool:
+        """Whether no machine of the cluster is that place now."""
+        if place is None or self.local:
+            return False
+        if (now := time.monotonic()) - self._listed > NODES_EVERY:
+            self._nodes, self._listed = self.ray.nodes(), now
+        return not exists(place, self._nodes)
+
+    def startable_workers(self, shares: Counter[str | None]) -> int:
+        """How many of these workers the cluster can start now, given their number at each place."""
+        workers = sum(number for place, number in shares.items() if not self.lacks(place))
         has, needs = self.ray.available_resources(), {"CPU": self.cpus, "GPU": self.gpus}
         if self.local:
             del needs["CPU"]
             if (gpus := has.get("GPU", 0)) < self.gpus:
                 raise Invalid(f"`gpus_per_worker` must be at most the GPUs here ({gpus:g}), got {self.gpus:g}.")
         return min([workers, *(int(has.get(name, 0) / each) for name, each in needs.items() if each)])
+
+    def why_missing(self, places: Sequence[str]) -> str:
+        """Why workers are missing, if there are none at these places."""
+        if lacking := [repr(place) for place in places if self.lacks(place)]:
+            return f"no machine of the cluster has the resource or label {' or '.join(lacking)}."
+        return self.resources()
 
     def resources(self) -> str:
         """A sentence that says what a worker needs and what the cluster has."""

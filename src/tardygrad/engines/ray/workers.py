@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,9 +16,15 @@ class Worker:
     """A worker and its actor."""
 
     actor: Any
+    place: str | None = None  # where it runs; None: anywhere
     leaving: bool = False  # ends after its job
-    name: str = ""  # its process id, once it has answered
+    process: int | None = None  # its id, once it has answered
     node: str = ""  # the name of its machine
+
+    @property
+    def label(self) -> str:
+        """Its name in records."""
+        return f"{self.place}:{self.process}" if self.place else str(self.process)
 
 
 class Workers:
@@ -27,20 +33,33 @@ class Workers:
     A worker that fails in any way is killed and replaced: Ray restarts nothing by itself.
 
     Args:
-        new_actor: starts an actor.
+        new_actor: starts an actor at a place.
+        spread: from a number of workers to the number at each place, which may be more in total.
         wanted: how many workers there should be.
     """
 
-    def __init__(self, ray: Any, new_actor: Callable[[], Any], wanted: int) -> None:
+    def __init__(
+        self,
+        ray: Any,
+        new_actor: Callable[[str | None], Any],
+        spread: Callable[[int], Counter[str | None]],
+        wanted: int,
+    ) -> None:
         check_integer("workers", wanted)
-        self.wanted = wanted
+        self.spread, self.shares = spread, spread(wanted)
+        self.up: Counter[str | None] = Counter()  # place → how many of its workers have started
         self.members: list[Worker] = []
         self.free: deque[Worker] = deque()
         self.starting: dict[Any, Worker] = {}  # by the reference of their first answer
         self._ray, self._new_actor = ray, new_actor
 
-    def add(self) -> None:
-        worker = Worker(self._new_actor())
+    @property
+    def wanted(self) -> int:
+        """How many workers there should be."""
+        return self.shares.total()
+
+    def add(self, place: str | None) -> None:
+        worker = Worker(self._new_actor(place), place)
         self.members.append(worker)
         self.starting[worker.actor.ping.remote()] = worker
 
@@ -48,20 +67,23 @@ class Workers:
         """A starting worker has answered, or failed."""
         worker = self.starting.pop(reference)
         try:
-            process, worker.node = self._ray.get(reference)
-            worker.name = str(process)
+            worker.process, worker.node = self._ray.get(reference)
         except self._ray.exceptions.RayError as error:
             if getattr(error, "actor_init_failed", False):
                 cause = str(error).strip().splitlines()[-1].rstrip(".")  # the last line of Ray's report
                 raise WorkFailed(f"a worker could not load the task: {cause}.") from error
             self.replace(worker)
         else:
+            self.up[worker.place] += 1
             self.release(worker)
 
-    def take(self, preferred: Worker | None) -> Worker:
-        """A free worker; the preferred one if it is free."""
-        worker = preferred if preferred and preferred in self.free else self.free[0]
-        self.free.remove(worker)
+    def take(self, preferred: Worker | None, place: str | None) -> Worker | None:
+        """A free worker at a place, the preferred one if it is free; None if all are busy."""
+        worker = preferred if preferred in self.free else None
+        if worker is None:
+            worker = next((one for one in self.free if place in (None, one.place)), None)
+        if worker:
+            self.free.remove(worker)
         return worker
 
     def release(self, worker: Worker) -> None:
@@ -74,27 +96,30 @@ class Workers:
     def replace(self, worker: Worker) -> None:
         """Kill a worker, and start another unless it was leaving."""
         self.members.remove(worker)
+        self.up[worker.place] -= worker.process is not None
         if worker in self.free:
             self.free.remove(worker)
         self.kill(worker.actor)
         if not worker.leaving:
-            self.add()
+            self.add(worker.place)
 
     def resize(self, wanted: int, busy: Collection[Worker]) -> None:
         """Change the number of workers. If there are too many, starting ones go first, then free ones, then busy ones
         after their job."""
         check_integer("workers", wanted)
-        self.wanted = wanted
+        self.shares = self.spread(wanted)
         order = sorted(self.members, key=lambda worker: (worker not in busy, worker not in self.free, worker.leaving))
-        for worker in order:
-            worker.leaving = False
-        for worker in order[wanted:]:
-            worker.leaving = True
-            if worker not in busy:
-                self.starting = {ref: other for ref, other in self.starting.items() if other is not worker}
-                self.replace(worker)
-        for _ in range(wanted - len(order)):
-            self.add()
+        for place, number in self.shares.items():
+            here = [worker for worker in order if worker.place == place]
+            for worker in here:
+                worker.leaving = False
+            for worker in here[number:]:
+                worker.leaving = True
+                if worker not in busy:
+                    self.starting = {ref: other for ref, other in self.starting.items() if other is not worker}
+                    self.replace(worker)
+            for _ in range(number - len(here)):
+                self.add(place)
 
     def kill(self, actor: Any) -> None:
         """End an actor's process."""
@@ -105,5 +130,5 @@ class Workers:
     def close(self) -> None:
         for worker in self.members:
             self.kill(worker.actor)
-        for workers in (self.members, self.free, self.starting):
+        for workers in (self.members, self.free, self.starting, self.up):
             workers.clear()

@@ -1,0 +1,94 @@
+"""Places: where in a cluster clients are pinned, and how many workers each place gets.
+
+A place is the name of a Ray resource ("hospital-a"), a node ("node:10.0.0.3"; Ray gives every node a resource of that
+name) or a node's label ("zone=eu"). If Ray is started here, there is one machine, and places are names of workers only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from tardygrad.core.task import Placed, Task
+from tardygrad.errors import Invalid
+
+RESOURCE_SHARE = 0.001
+"""How much of a place's resource a worker takes: so little that any number of workers fits into 1."""
+
+
+class Places:
+    """The places of the clients.
+
+    Args:
+        place: client number or id to place; for the other clients the task's own `where` decides, if it has one.
+    """
+
+    def __init__(self, task: Task, place: Mapping[int | str, str] | None) -> None:
+        self._clients = task.clients
+        self._of: dict[int, str] = {}
+        given: dict[int, Any] = {}
+        if isinstance(task, Placed):
+            given = {client: task.where(client) for client in range(task.clients)}
+        for name, where in (place or {}).items():
+            given[_number(name, task)] = where
+        for client, where in given.items():
+            if where is not None:
+                self._of[client] = _checked(where, client)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys(self._of.values()))
+
+    def of(self, client: int) -> str | None:
+        """Where a client is pinned; None: it works anywhere."""
+        return self._of.get(client)
+
+    def spread(self, workers: int) -> Counter[str | None]:
+        """The number of workers of each place: at least one, the others where a worker has most clients.
+
+        Clients that are not pinned count as one more place, None, whose workers are anywhere.
+        """
+        clients = Counter[str | None](self._of.values())
+        if unpinned := self._clients - clients.total():
+            clients[None] = unpinned
+        spread = Counter(dict.fromkeys(clients, 1))
+        for _ in range(workers - len(clients)):
+            spread[max(clients, key=lambda place: clients[place] / spread[place])] += 1
+        return spread
+
+
+def requirements(place: str | None) -> dict[str, Any]:
+    """The options of a Ray actor that must run at a place."""
+    if place is None:
+        return {}
+    key, equals, value = place.partition("=")
+    return {"label_selector": {key: value}} if equals else {"resources": {place: RESOURCE_SHARE}}
+
+
+def exists(place: str, nodes: list[dict[str, Any]]) -> bool:
+    """Whether one of these nodes, as `ray.nodes()` lists them, is that place."""
+    key, equals, value = place.partition("=")
+    alive = [node for node in nodes if node["Alive"]]
+    if equals:
+        return any(node["Labels"].get(key) == value for node in alive)
+    return any(place in node["Resources"] for node in alive)
+
+
+def _number(name: int | str, task: Task) -> int:
+    """The number of a client, from its number or its id."""
+    ids: tuple[str, ...] = getattr(task, "ids", None) or ()
+    if name in ids:
+        return ids.index(str(name))
+    number = int(name) if isinstance(name, str) and name.isdecimal() else name
+    if type(number) is not int or not 0 <= number < task.clients:
+        known = f"0 to {task.clients - 1}" + (", or their ids" if ids else "")
+        raise Invalid(f"`place` must have the numbers of clients, {known}, got {name!r}.")
+    return number
+
+
+def _checked(where: object, client: int) -> str:
+    if isinstance(where, str) and re.fullmatch(r"[\w.:/-]+(=[\w.-]+)?", where) and where not in ("CPU", "GPU"):
+        return where
+    rule = "a place must be the name of a Ray resource, node:ADDRESS, or a label as key=value"
+    raise Invalid(f"{rule}, got {where!r} for client {client}.")

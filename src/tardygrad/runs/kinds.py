@@ -15,6 +15,7 @@ from tardygrad.fleet import Fleet, Link
 ENGINES: dict[str, type[Pool]] = {"sim": SimPool, "threads": ThreadPool, "ray": RayPool}
 KINDS: dict[str, dict[str, Make]] = {
     "task": {
+        "causal_lm": tasks.causal_lm,
         "cifar10": tasks.cifar10,
         "digits": tasks.digits,
         "fashion": tasks.fashion,

@@ -83,10 +83,10 @@ def table_of(table: str, recipe: Recipe | None) -> Row:
 
 def anchor(task: Row, folder: Path) -> None:
     """Make existing paths in [task] absolute, so that a run can be resumed from any directory."""
-    keywords: dict[str, Any] = {"data": "hub", "pretrained": None, "text": "python"}  # values that are not paths
-    if task.get("kind") == "glue":
-        keywords["model"] = None  # not a path for other kinds
-    for key, keyword in keywords.items():
+    words = {"data": ("hub", "python"), "pretrained": (), "text": ("python",), "tokenizer": ("byte",)}  # no paths
+    if task.get("kind") in ("causal_lm", "glue"):
+        words["model"] = ()  # for other kinds it is no path
+    for key, known in words.items():
         value = task.get(key)
-        if isinstance(value, str) and value != keyword and (folder / value).exists():
+        if isinstance(value, str) and value not in known and (folder / value).exists():
             task[key] = str((folder / value).resolve())

@@ -27,7 +27,7 @@ _TEST = 360
 
 @remembers_call
 @checked_call
-@passes_to(shard, TorchTask)
+@passes_to(TorchTask, shard)
 def digits(
     *,
     clients: int,

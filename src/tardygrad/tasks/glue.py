@@ -40,7 +40,7 @@ class Glue(TorchTask):
 
 @remembers_call
 @checked_call
-@passes_to(shard, TorchTask)
+@passes_to(TorchTask, shard)
 def glue(
     *,
     clients: int,

@@ -46,7 +46,7 @@ class Source(NamedTuple):
 
     @remembers_call
     @checked_call
-    @passes_to(shard, TorchTask)
+    @passes_to(TorchTask, shard)
     def task(
         self,
         *,

@@ -51,7 +51,7 @@ class LM(TorchTask):
 
 @remembers_call
 @checked_call
-@passes_to(shard, TorchTask)
+@passes_to(TorchTask, shard)
 def lm(
     *,
     clients: int,

@@ -18,7 +18,7 @@ from tardygrad.tasks.torch_task import TorchTask
 
 @remembers_call
 @checked_call
-@passes_to(shard, TorchTask)
+@passes_to(TorchTask, shard)
 def logistic(
     *,
     clients: int,

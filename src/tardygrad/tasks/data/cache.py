@@ -63,6 +63,33 @@ def cached(name: str, make: Callable[[], Tensors], *key: Key, folder: str | Path
     return _read(path) or tensors  # read back, because all processes share the memory of a mapped file
 
 
+def cached_file(
+    name: str, suffix: str, write: Callable[[Path], None], *key: Key, folder: str | Path | None = None
+) -> Path:
+    """A file that `write` writes, unless it was written before; for results that need not fit in memory.
+
+    Args:
+        name: begins the file's name.
+        suffix: ends it.
+        write: writes the file; must depend on nothing but the key.
+        key: all inputs.
+        folder: as in `cached`, but it must be writable.
+    """
+    path = _folder(folder) / f"{name}-{fingerprint(name, *key)}{suffix}"
+    if path.exists():
+        return path
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.with_suffix(".lock").open("w") as lock:
+            with suppress(OSError):  # some file systems have no locks
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            if not path.exists():  # else another process has written it meanwhile
+                _replace(path, write)
+    except OSError as error:
+        _check_writable(path.parent, error)
+    return path
+
+
 def fingerprint(*key: Key) -> str:
     """32 hexadecimal digits that identify a key.
 
@@ -105,11 +132,15 @@ def _read(path: Path) -> Tensors | None:
 
 
 def _write(path: Path, tensors: Tensors) -> None:
-    """Replace a file atomically, even if other processes do the same."""
+    _replace(path, lambda draft: save_file(tensors, draft, metadata={"checksum": _checksum(tensors)}))
+
+
+def _replace(path: Path, write: Callable[[Path], None]) -> None:
+    """Write a file and replace the old one atomically, even if other processes do the same."""
     handle, draft = tempfile.mkstemp(prefix=f"{path.stem}-", suffix=".draft", dir=path.parent)
     try:
         os.close(handle)
-        save_file(tensors, draft, metadata={"checksum": _checksum(tensors)})
+        write(Path(draft))
         with open(draft, "rb") as file:
             os.fsync(file.fileno())
         os.replace(draft, path)

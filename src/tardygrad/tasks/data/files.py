@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -42,13 +42,28 @@ def parquet(path: Path, *columns: str) -> Iterator[list[list[Any]]]:
 
     with reading(short(path)):
         file = ParquetFile(path)
-        names = file.schema_arrow.names
-        wanted = [next((name for name in column.split("|") if name in names), "") for column in columns]
-        if not all(wanted):
-            rule = f"{short(path)} must have the columns {', '.join(columns).replace('|', ' or ')}"
-            raise Invalid(f"{rule}, got {', '.join(names)}.")
+        wanted = _wanted(path, file.schema_arrow.names, columns)
         for batch in file.iter_batches(1000, columns=wanted):
             yield [batch.column(name).to_pylist() for name in wanted]
+
+
+def arrow(path: Path, *columns: str) -> Iterator[list[list[Any]]]:
+    """The same for a file that `save_to_disk` of datasets has written."""
+    datasets = optional("datasets", "Arrow files need datasets", "hf")
+    with reading(short(path)):
+        rows = datasets.Dataset.from_file(str(path))
+        wanted = _wanted(path, rows.column_names, columns)
+        for batch in rows.iter(1000):
+            yield [batch[name] for name in wanted]
+
+
+def _wanted(path: Path, names: list[str], columns: Iterable[str]) -> list[str]:
+    """Those of a file's columns that are wanted."""
+    wanted = [next((name for name in column.split("|") if name in names), "") for column in columns]
+    if not all(wanted):
+        rule = f"{short(path)} must have the columns {', '.join(columns).replace('|', ' or ')}"
+        raise Invalid(f"{rule}, got {', '.join(names)}.")
+    return wanted
 
 
 def short(path: Path) -> str:

@@ -24,7 +24,7 @@ from tardygrad.tasks.nets import trainable_layers
 from tardygrad.tasks.views import keyed
 
 _CHUNK = 10_000  # rows per call of the tokenizer, whose objects are large
-_WORDS = (".json", ".txt", ".model")  # configuration and vocabulary
+WORDS = (".json", ".txt", ".model")  # configuration and vocabulary
 _WEIGHTS = ".safetensors"
 _RULE = "`model` must be a text model"
 _TOKENS = {"input_ids": np.int32, "attention_mask": np.uint8, "token_type_ids": np.uint8}  # in this order
@@ -100,7 +100,7 @@ def find(model: str | None) -> Path:
 
 def tokenised(folder: Path, texts: Texts, max_length: int, cache: str | None) -> tuple[Tensor, ...]:
     """Token ids, mask and, if the model has them, types of sentences or pairs: one row each, padded to the longest."""
-    key = _key(folder, texts, max_length, _WORDS)
+    key = _key(folder, texts, max_length, WORDS)
     tensors = cached("tokens", lambda: _tokenise(folder, texts, max_length), *key, folder=cache)
     return tuple(tensors[name] for name in _TOKENS if name in tensors)
 
@@ -137,7 +137,7 @@ def layer_inputs(
         fix = "Lower rows, test_rows or max_length."
         return trainable_layers.layer_inputs(whole, whole, train, tokens, also=tokens[1:2], order=order, fix=fix)
 
-    states = cached("states", make, *_files(folder, (*_WORDS, _WEIGHTS)), train, *tokens, folder=cache)
+    states = cached("states", make, *model_files(folder, (*WORDS, _WEIGHTS)), train, *tokens, folder=cache)
     return (*states.values(), tokens[1]) if states else ()
 
 
@@ -147,7 +147,7 @@ def embedded(folder: Path, texts: Texts, max_length: int, cache: str | None) -> 
     u has norm √d, so that its coordinates are about 1. The four parts are those of InferSent (A. Conneau et al.
     Supervised Learning of Universal Sentence Representations. EMNLP 2017).
     """
-    key = _key(folder, texts, max_length, (*_WORDS, _WEIGHTS))
+    key = _key(folder, texts, max_length, (*WORDS, _WEIGHTS))
     features = cached("features", lambda: _embed(folder, texts, max_length), *key, folder=cache)["features"]
     if len(features) == 1:
         return features[0]
@@ -183,10 +183,10 @@ def _key(folder: Path, texts: Texts, max_length: int, suffixes: tuple[str, ...])
         for text in column:
             raw = text.encode("utf-8", "surrogatepass")
             digest.update(f"{len(raw)}:".encode() + raw)
-    return [*_files(folder, suffixes), digest.hexdigest(), str(max_length)]
+    return [*model_files(folder, suffixes), digest.hexdigest(), str(max_length)]
 
 
-def _files(folder: Path, suffixes: tuple[str, ...]) -> list[Key]:
+def model_files(folder: Path, suffixes: tuple[str, ...]) -> list[Key]:
     """A model's files, and the version of transformers."""
     try:
         reader = version("transformers")

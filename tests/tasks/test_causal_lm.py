@@ -1,0 +1,237 @@
+"""Causal language models: texts on disk, clients by nature, pretrained and fresh networks, adapters on one base."""
+
+from __future__ import annotations
+
+import json
+import math
+import pickle
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import tardygrad as tg
+from tardygrad.core.messages import Job
+from tardygrad.errors import Invalid
+from tardygrad.spec import spec
+from tardygrad.tasks import Lora, causal_lm
+from tardygrad.tasks.nets.causal_model import byte_tokenizer
+
+transformers = pytest.importorskip("transformers", reason="needs the extra hf")
+datasets = pytest.importorskip("datasets", reason="needs the extra hf")
+peft = pytest.importorskip("peft", reason="needs the extra hf")
+
+TINY = {
+    "model_type": "llama", "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1,
+    "num_attention_heads": 2, "max_position_embeddings": 64,
+}  # fmt: skip
+USERS = {"anna": 6, "ben": 1, "carl": 9}
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    """A folder with texts of three users, each of another length."""
+    rows = [
+        {"text": f"{user} says {i} " + "word " * (i % 4), "user": user, "topic": i % 2}
+        for user, number in USERS.items()
+        for i in range(number)
+    ]
+    (tmp_path / "texts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    return tmp_path
+
+
+def task(here: Path, **how: Any) -> Any:
+    given = {"data": str(here / "texts.jsonl"), "config": TINY, "block": 32, "cache": str(here / "cache")} | how
+    return causal_lm(**{key: value for key, value in given.items() if value is not None})
+
+
+@pytest.fixture(scope="module")
+def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model and its tokenizer, as on the hub."""
+    folder, tokens = tmp_path_factory.mktemp("model"), byte_tokenizer()
+    torch.manual_seed(5)
+    transformers.LlamaForCausalLM(transformers.LlamaConfig(vocab_size=len(tokens), **TINY)).save_pretrained(folder)
+    tokens.save_pretrained(folder)
+    return folder
+
+
+def test_clients_are_the_users_of_the_texts_and_each_keeps_a_row(here: Path) -> None:
+    ours = task(here, by="user", test_share=0.4)
+    assert ours.ids == tuple(USERS)
+    rows = [ours.data[client] for client in range(3)]
+    assert len(rows[1]) == 1
+    texts = [ours.tokenizer.decode(row["input_ids"]) for row in rows[2]]
+    assert any(text.startswith("carl") for text in texts)
+    assert not any(text.startswith(("anna", "ben")) for text in texts)
+    everything = task(here, by="user", test_share=0)
+    assert everything.test is None
+    assert sum(map(len, rows)) + len(ours.test) == sum(len(everything.data[client]) for client in range(3))
+
+
+def test_the_loss_is_the_mean_over_tokens_and_the_perplexity_its_exponential(here: Path) -> None:
+    ours = task(here, clients=2, test_share=0.5, batch_size=3)
+    x = ours.init(1)
+    network, total, tokens = ours.module(x), 0.0, 0
+    for row in ours.test:
+        ids = torch.tensor([row["input_ids"]])
+        with torch.no_grad():
+            logits = network(input_ids=ids).logits[0, :-1]
+        total += float(torch.nn.functional.cross_entropy(logits, ids[0, 1:], reduction="sum"))
+        tokens += ids.shape[1] - 1
+    scores = ours.evaluate(x, None)
+    assert scores == pytest.approx({"loss": total / tokens, "perplexity": math.exp(total / tokens)}, rel=1e-5)
+
+
+@pytest.mark.parametrize("lora", [None, Lora(r=2, target=("q_proj", "v_proj"))])
+def test_it_learns_from_a_folder_with_a_model(here: Path, pretrained: Path, lora: Lora | None) -> None:
+    ours = task(here, config=None, model=str(pretrained), clients=3, lora=lora, batch_size=4)
+    weights = transformers.LlamaForCausalLM.from_pretrained(pretrained)
+    network = ours.module(ours.init(3))
+    batch = torch.tensor([[5, 9, 7]])
+    with torch.no_grad():
+        assert torch.equal(network(input_ids=batch).logits, weights(input_ids=batch).logits)
+    assert ours.parameters == (2 * 2 * (16 + 16) if lora else sum(p.numel() for p in weights.parameters()))
+    method = tg.fedavg(local_lr=0.02, optimizer="AdamW", buffer=3, local_epochs=2)
+    run = tg.simulate(method, ours, tg.Fleet.paper(clients=3), rounds=6, evaluate_every=6)
+    assert ours.evaluate(run.x, None)["loss"] < ours.evaluate(ours.init(0), None)["loss"] - (0.01 if lora else 0.5)
+    assert not torch.equal(ours.init(1), ours.init(2)) if lora else torch.equal(ours.init(1), ours.init(2))
+
+
+def test_files_of_every_kind_give_the_same_rows(here: Path) -> None:
+    texts = ["a cat sat on a mat", "so did the dog"]
+    tokens = byte_tokenizer()(texts)["input_ids"]
+    ends = [[*ids, byte_tokenizer().eos_token_id] for ids in tokens]
+    for name in ("txt", "jsonl", "parquet", "arrow"):
+        (here / name).mkdir()
+    for i, text in enumerate(texts):
+        (here / "txt" / f"{i}.txt").write_text(text)
+        (here / "jsonl" / f"{i}.jsonl").write_text(json.dumps({"text": text}) + "\n\n")
+        datasets.Dataset.from_dict({"text": [text]}).to_parquet(here / "parquet" / f"{i}.parquet")
+    datasets.Dataset.from_dict({"input_ids": ends}).save_to_disk(here / "arrow")
+    found = {}
+    for name in ("txt", "jsonl", "parquet", "arrow"):
+        ours = task(here, data=str(here / name), clients=2, block=16, test_share=0)
+        found[name] = sorted(row["input_ids"] for client in range(2) for row in ours.data[client])
+        assert max(map(len, found[name])) == 16
+    assert len({json.dumps(rows) for rows in found.values()}) == 1
+    by_file = task(here, data=str(here / "txt"), by="file", test_share=0)
+    assert by_file.ids == ("0.txt", "1.txt")
+
+
+def test_labels_make_clients_differ(here: Path) -> None:
+    ours = task(here, clients=2, how="label", labels="topic", labels_per_client=1, test_share=0)
+    assert [len({row["label"] for row in ours.data[client]}) for client in range(2)] == [1, 1]
+
+
+def test_rows_stay_on_the_disk(here: Path) -> None:
+    (here / "long.txt").write_text("a long text " * 40_000)
+    ours = task(here, data=str(here / "long.txt"), clients=3)
+    (file,) = ours.data[0].dataset.cache_files
+    assert Path(file["filename"]).stat().st_size > 1_500_000
+    assert len(pickle.dumps(ours.data)) < 400_000  # row numbers, not rows
+    batch = next(ours.batches(Job(0, 0, 0, ours.init(0), steps=1, epochs=None, seed=0))).data[0]
+    assert batch["labels"].shape == batch["input_ids"].shape
+
+
+def test_padding_counts_neither_in_attention_nor_in_the_loss(here: Path) -> None:
+    pad = task(here, clients=2).loading.collate
+    batch = pad([{"input_ids": [1, 2, 3]}, {"input_ids": [4, 5]}])
+    assert batch["attention_mask"].tolist() == [[1, 1, 1], [1, 1, 0]]
+    assert batch["labels"].tolist() == [[1, 2, 3], [4, 5, -100]]
+
+
+def resident() -> int:
+    """Bytes of memory that this process uses."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs to see its own memory")
+def test_adapters_on_a_base_of_b_bytes_need_about_b_bytes(here: Path) -> None:
+    wide = TINY | {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 2}
+    before = resident()
+    ours = task(here, config=wide, clients=2, lora=Lora(r=1, target=("q_proj",)), block=8, batch_size=1)
+    base = sum(p.numel() * 4 for p in ours.module(ours.init(0)).parameters())
+    x, used = ours.init(7), resident()
+    assert base > 120e6
+    together = threading.Barrier(4)
+
+    def work() -> None:
+        for batch in ours.batches(Job(0, 0, 0, x, steps=1, epochs=None, seed=0)):
+            together.wait()
+            ours.gradient(x, batch, None)
+            together.wait()
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert used - before < 1.5 * base
+    assert resident() - used < 0.5 * base  # four threads, four copies of the module, one base
+
+
+def test_the_shipped_spec_trains_a_fresh_model(here: Path) -> None:
+    overrides = ["run.rounds=2", "task.clients=4", "method.buffer=2", f"task.cache={here}", "task.lora.r=2"]
+    built = spec.load("causal_lm", overrides).build()
+    assert type(built.task.module(built.task.init(0))).__name__ == "PeftModelForCausalLM"  # type: ignore[attr-defined]
+    written = spec.load("causal_lm", overrides).resolved()
+    assert written["task"]["lora"] == {"r": 2, "alpha": 32, "target": None, "dropout": 0.0}
+    assert spec.parse(written).resolved() == written
+
+
+@pytest.mark.parametrize(
+    ("how", "complaint"),
+    [
+        ({"model": "no/such-model-anywhere", "config": None}, "cannot be downloaded from huggingface.co"),
+        ({"model": "x"}, "needs `model`, or `config` for a fresh one, got both"),
+        ({"config": None}, "got neither"),
+        ({"config": {"model_type": "lama"}}, "must have a model_type of transformers"),
+        ({"block": 65}, r"at most the model's limit \(64 tokens\), got 65"),
+        ({"block": 1}, "`block` must be a whole number, 2 or more"),
+        ({"data": "nowhere.txt"}, "which does not exist"),
+        ({"column": "body"}, "line 1 of .*texts.jsonl must have input_ids or body, got text, user, topic"),
+        ({"by": "person", "clients": None}, "must have person"),
+        ({"by": "user", "clients": 4}, "must be the number of clients in the data, 3, got 4"),
+        ({"clients": None}, "either `clients` or `by`"),
+        ({"how": "dirichlet", "concentration": 0.3}, "needs `labels`"),
+        ({"tokenizer": "nowhere"}, "which is not a folder"),
+        ({"test_share": 1.0}, "`test_share` must be below 1"),
+        ({"lora": Lora(target=("c_attn",))}, "must name layers of the network, got .*Layers of this network: .*q_proj"),
+        ({"config": TINY | {"vocab_size": 50}}, "tokens must be from 0 to 49"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_named(here: Path, how: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(Invalid, match=complaint):
+        task(here, **({"clients": 2} | how))
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ('{"text": 1}\n', "must be text, or `input_ids` lists, got int"),
+        ('{"text": "a"}\n{', "line 2 of .*bad.jsonl must be JSON"),
+        ('{"input_ids": ["a", "b"]}\n', "`input_ids` must be lists of whole numbers"),
+        ('{"input_ids": [1]}\n', "must have texts of two tokens or more, got none"),
+        ("", "got none"),
+    ],
+)
+def test_broken_files_are_named(here: Path, text: str, complaint: str) -> None:
+    (here / "bad.jsonl").write_text(text)
+    with pytest.raises(Invalid, match=complaint):
+        task(here, data=str(here / "bad.jsonl"), clients=1)
+
+
+@pytest.mark.parametrize(
+    ("how", "complaint"),
+    [
+        ({"r": 0}, "`r` must be a whole number"),
+        ({"alpha": 0}, "`alpha` must be a finite number, above 0"),
+        ({"dropout": 1.0}, "below 1"),
+        ({"target": ()}, "at least one layer"),
+    ],
+)
+def test_lora_checks_its_settings(how: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(Invalid, match=complaint):
+        Lora(**how)

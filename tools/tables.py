@@ -17,11 +17,12 @@ from typing import Any
 import typer
 
 from tardygrad.core.method import Method
+from tardygrad.core.recipe import Make, Parameters, parameters, written
 from tardygrad.errors import described
 from tardygrad.fleet import Fleet
 from tardygrad.methods.constructor import MethodSettings
 from tardygrad.spec import kinds as spec
-from tardygrad.spec.signature import Make, Parameters, rule, written
+from tardygrad.spec.signature import rule
 from tardygrad_command.commands import app
 
 ROOT = Path(__file__).parent.parent
@@ -84,7 +85,7 @@ def kinds(name: str) -> str:
         common = {key: parameter for key, parameter in spec.keys_of(name, Fleet).items() if key != "groups"}
     elif name == "method":
         shared = {"buffer", "mode", *MethodSettings.__annotations__}
-        common = {key: parameter for key, parameter in spec.parameters(Method).items() if key in shared}
+        common = {key: parameter for key, parameter in parameters(Method).items() if key in shared}
     groups: dict[str, list[str]] = defaultdict(list)
     for kind, make in spec.KINDS[name].items():
         own = {k: p for k, p in spec.keys_of(name, make).items() if k not in common or p.default != common[k].default}
@@ -113,7 +114,7 @@ def keys(name: str) -> str:
 
 def run() -> str:
     """The table [run]."""
-    texts, known = described(spec.RunTable), spec.parameters(spec.RunTable)
+    texts, known = described(spec.RunTable), parameters(spec.RunTable)
     rows = [(f"`{k}`", _shown(p) or "none", texts[k].rstrip(".")) for k, p in known.items()]
     return table(("key", "default", "meaning"), rows)
 
@@ -131,7 +132,7 @@ def _shown(parameter: inspect.Parameter) -> str:
     if default is None or default is inspect.Parameter.empty or default == ():
         return ""
     if dataclasses.is_dataclass(default):
-        pairs = written(parameter.annotation, default).items()
+        pairs = written(parameter.annotation, default, parameter.name).items()
         return f"{{{', '.join(f'{key} = {json.dumps(value)}' for key, value in pairs)}}}"
     return f"{default:g}" if isinstance(default, float) else json.dumps(default)
 

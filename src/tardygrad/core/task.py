@@ -57,6 +57,14 @@ def check_task(task: object) -> None:
         raise Invalid(f"{rule}, got {type(task).__name__} without {', '.join(missing)}. {fix}")
 
 
+def ids_of(task: Task) -> tuple[str, ...] | None:
+    """The clients' names, of a task whose member `ids` has them; None: they have only numbers."""
+    ids = getattr(task, "ids", None)
+    if ids is not None and len(ids) != task.clients:
+        raise Invalid(f"`ids` of a task must name each of its {task.clients} clients, got {len(ids)} ids.")
+    return None if ids is None else tuple(map(str, ids))
+
+
 GradientRequest = tuple[Vector, Any, ModuleBuffers | None]
 """x_{i,k−1}, ξ_{i,k}, and the model's buffers: the arguments of `Task.gradient`."""
 

@@ -72,12 +72,12 @@ def blamed(history: History, condition: Condition) -> dict[int, float]:
 
 
 def client_list(history: History, clients: Sequence[int]) -> str:
-    """A list of clients with their classes."""
+    """A list of clients, by their ids if they have any, with their classes."""
     classes = sorted({printable(history.classes[client], 40) for client in clients})
     of = f" ({', '.join(classes[:3])})" if classes != ["clients"] else ""
     if len(clients) == 1:
-        return f"client {clients[0]}{of}"
-    shown = ", ".join(map(str, sorted(clients)[:NAMED]))
+        return f"client {history.names[clients[0]]}{of}"
+    shown = ", ".join(history.names[client] for client in sorted(clients)[:NAMED])
     more = f" and {len(clients) - NAMED} more" if len(clients) > NAMED else ""
     return f"clients {shown}{more}{of}"
 

@@ -29,7 +29,7 @@ def timeline(run: RunView) -> Iterator[Figure | Table]:
     if not bars or not end:
         return
     begin = min(bar.start for bar in bars)
-    clients = sorted({bar.client for bar in bars})
+    clients = [run.history.names[client] for client in sorted({bar.client for bar in bars})]
     domain = [begin, max(end, begin + 1e-9)]
     side = alt.Axis(title="client", ticks=False, domain=False, grid=False, labelFontSize=9, labelOverlap=True)
     place = {
@@ -87,7 +87,7 @@ def _bars(name: str, **style: Any) -> Any:
 
 def _rows(run: RunView, bars: list[Bar], what: str) -> Iterator[Row]:
     for client, start, end, jobs in bars:
-        own = {"client": client, "class": run.class_of[client], "what": what}
+        own = {"client": run.history.names[client], "class": run.class_of[client], "what": what}
         yield {**own, "start": finite(start), "end": finite(end), "jobs": jobs}
 
 

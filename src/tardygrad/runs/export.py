@@ -104,9 +104,11 @@ def _sheets(runs: Sequence[Path]) -> list[Sheet]:
     """The three tables; a first pass over the records finds the columns of scores and events."""
     scores: dict[str, str] = {}
     seen: dict[tuple[str, type], None] = {("event", str): None, ("time", float): None}  # a set that keeps its order
+    named: dict[str, str] = {}
     for path in runs:
         with reading_record(path):
             _classes(path)
+            named |= {"id": "text"} if _ids(path) else {}
             for row in read_lines(path / "metrics.jsonl"):
                 scores |= {name: "float" for name in row if name.startswith("test_")}
             for row in read_lines(path / "events.jsonl"):
@@ -116,13 +118,16 @@ def _sheets(runs: Sequence[Path]) -> list[Sheet]:
         kinds.setdefault(name, set()).add(kind)
     return [
         Sheet("metrics", METRICS | scores, _metrics),
-        Sheet("updates", UPDATES, _updates),
-        Sheet(
-            "events",
-            {name: _column(types) for name, types in kinds.items()},
-            lambda path: read_lines(path / "events.jsonl"),
-        ),
+        Sheet("updates", UPDATES | named, _updates),
+        Sheet("events", {name: _column(types) for name, types in kinds.items()} | named, _events),
     ]
+
+
+def _events(path: Path) -> Iterator[Row]:
+    ids = _ids(path)
+    for row in read_lines(path / "events.jsonl"):
+        client = row.get("client")
+        yield row | {"id": ids[client]} if isinstance(client, int) and 0 <= client < len(ids) else row
 
 
 def _column(types: set[type]) -> str:
@@ -144,7 +149,7 @@ def _mean(values: list[float | None] | None) -> float | None:
 
 def _updates(path: Path) -> Iterator[Row]:
     """Accepted updates, with the start of their job and the round that used them; unused ones come last."""
-    classes, jobs = _classes(path), dict[int, Dispatch]()
+    classes, ids, jobs = _classes(path), _ids(path), dict[int, Dispatch]()
     unused: dict[int, deque[tuple[int, Row]]] = {}  # by client: those of other regions come in between
     for number, event in enumerate(read_events(path / "events.jsonl")):
         match event:
@@ -154,6 +159,7 @@ def _updates(path: Path) -> Iterator[Row]:
                 job = jobs.get(client)
                 start = job.time if job and job.serial == event.serial else None
                 times = {"start_time": start, "arrival_time": event.time, "class": classes.of(client)}
+                times |= {"id": ids[client]} if 0 <= client < len(ids) else {}
                 unused.setdefault(client, deque()).append((number, event._asdict() | times | {"round": None}))
             case Advance():
                 weights = event.weights or [None] * len(event.clients)
@@ -178,6 +184,11 @@ class Classes(NamedTuple):
 def _classes(path: Path) -> Classes:
     found = read_json(path / "spec.json").get("classes", [])
     return Classes([str(name) for name, _ in found], list(accumulate(int(clients) for _, clients in found)))
+
+
+def _ids(path: Path) -> list[str]:
+    """The clients' ids; empty if they have none."""
+    return list(map(str, read_json(path / "spec.json").get("ids") or ()))
 
 
 def cell(value: Any) -> Any:

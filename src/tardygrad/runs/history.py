@@ -12,6 +12,7 @@ import os
 from array import array
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +26,7 @@ from tardygrad.runs.record import Row, read_json, reading_record
 MAX_CLIENTS = 10**6  # largest number of clients
 LONGEST = 1e15  # largest time, in seconds (30 million years)
 LARGEST = 1e100  # largest number of a round
+NAME = 32  # most characters of a client's id that are shown
 UNFINISHED = "not ended"  # the status of a run whose record does not say how it ended
 
 
@@ -116,6 +118,7 @@ class History:
     versions: dict[str, str]
     parameters: int | None
     classes: tuple[str, ...]  # of every client
+    ids: tuple[str, ...]  # of every client; empty: they have only numbers
     status: str
     is_running: bool  # a process holds the run's lock
     reason: str | None
@@ -131,6 +134,13 @@ class History:
     def clients(self) -> int:
         """N."""
         return len(self.by_client)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Every client's id, printable and short, or else its number; no two are the same."""
+        short = [printable(name, NAME) for name in self.ids] or [str(client) for client in range(self.clients)]
+        repeated = Counter(short)
+        return tuple(f"{name} ({i})" if repeated[name] > 1 else name for i, name in enumerate(short))
 
     @property
     def taken(self) -> int:
@@ -175,7 +185,11 @@ def read_history(path: Path) -> History:
         spec, versions = recorded.get("spec"), dict(recorded.get("versions") or {})
         if spec is not None and not all(isinstance(table, dict) for table in spec.values()):
             raise TypeError("a spec is made of tables")
-        clients = sum(number for _, number in classes) or read_count((spec or {}).get("task", {}).get("clients") or 0)
+        ids = tuple(map(str, recorded.get("ids") or ()))
+        clients = sum(number for _, number in classes) or len(ids)
+        clients = clients or read_count((spec or {}).get("task", {}).get("clients") or 0)
+        if ids and len(ids) != clients:
+            raise ValueError(f"{len(ids)} ids of {clients} clients")
         reader = _Reader(clients or MAX_CLIENTS)
         if (path / "events.jsonl").exists():
             for event in read_events(path / "events.jsonl"):
@@ -196,6 +210,7 @@ def read_history(path: Path) -> History:
             versions={printable(name): printable(value) for name, value in versions.items()},
             parameters=None if recorded.get("parameters") is None else read_count(recorded["parameters"]),
             classes=tuple(name for name, number in classes for _ in range(number)) or ("clients",) * clients,
+            ids=ids,
             status=printable(summary["status"]) if current else UNFINISHED,
             is_running=not current and is_locked(path),
             reason=printable(summary["reason"], 400) if current and summary.get("reason") else None,

@@ -9,6 +9,7 @@ from collections.abc import Generator
 from contextlib import suppress
 from functools import partial
 from importlib.metadata import version
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Required, TypedDict, Unpack, cast
 
@@ -21,7 +22,7 @@ from tardygrad.core.hierarchy import serve
 from tardygrad.core.messages import Advanced, Parts, Taken, Update, Vector, as_vector
 from tardygrad.core.method import Method
 from tardygrad.core.own_loop import check_local_work
-from tardygrad.core.task import Task
+from tardygrad.core.task import Task, ids_of
 from tardygrad.engines.pool import Pool, check_work, features_of
 from tardygrad.engines.scripted import ScriptedPool
 from tardygrad.engines.sim.pool import SimPool
@@ -299,6 +300,7 @@ def begin(method: Method, task: Task, pool: Pool, *, spec: Row | None = None, **
         "method": str(method),
         "label": label(method),
         "parameters": task.parameters,
+        "ids": ids_of(task),
         "classes": [(group.name, group.clients) for group in fleet.groups] if fleet else [],
         "run": full,
         "versions": versions(),
@@ -319,7 +321,9 @@ def resume(path: str | Path, method: Method, task: Task, pool: Pool, *, rounds: 
     if engine is None:
         raise Invalid(f"cannot resume: {type(pool).__name__} does not support checkpoints.")
     with reading_record(where):
-        recorded = read_json(where / "spec.json")["run"] | ({} if rounds is None else {"rounds": rounds})
+        spec_json = read_json(where / "spec.json")
+        _check_ids(spec_json.get("ids"), ids_of(task), where)
+        recorded = spec_json["run"] | ({} if rounds is None else {"rounds": rounds})
         settings = with_defaults(cast(Settings, {name: recorded[name] for name in MINIMUM if name in recorded}))
         run = Run(method, task, pool, settings)
         run.path = where
@@ -349,6 +353,14 @@ def resume(path: str | Path, method: Method, task: Task, pool: Pool, *, rounds: 
         for event in events.read_events(where / "events.jsonl", run.lengths["events.jsonl"]):
             run._remember(event)
     return run
+
+
+def _check_ids(recorded: list[str] | None, ids: tuple[str, ...] | None, path: Path) -> None:
+    """Raise `Invalid` if a task's clients are not those of a record."""
+    for client, (was, now) in enumerate(zip_longest(recorded or (), ids or ())):
+        if recorded and was != now:
+            rule = f"the task's clients must be those of the run in {str(path)!r}, in the same order"
+            raise Invalid(f"{rule}, got {now!r} as client {client} in place of {was!r}.")
 
 
 @checked_call

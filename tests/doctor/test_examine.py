@@ -67,7 +67,8 @@ def test_a_buffer_that_is_as_large_as_pays_is_left_alone(tmp_path: Path) -> None
 
 
 def test_an_outer_clip_that_never_binds_is_named_first(tmp_path: Path) -> None:
-    first, *_ = examine(record(tmp_path / "run", clip2(clip=5.0), fleet(), noise=NOISE)).findings
+    method = replace(clip2(clip=5.0), keep=False)  # has no recipe
+    first, *_ = examine(record(tmp_path / "run", method, fleet(), noise=NOISE)).findings
     assert (first.severity, first.cause) == ("warning", "outer clip")
     assert "it changed nothing in 100 rounds. This run equals SGDClip." in first.says
     assert "choose the clip based on ‖Δ‖ = " in (first.advice or "")
@@ -221,7 +222,7 @@ def _risen(rounds: Rounds, made: int) -> Rounds:
 
 
 def test_a_check_that_needs_a_spec_is_not_said_to_be_made_without_one(tmp_path: Path) -> None:
-    python = examine(record(tmp_path / "run", clip2(), fleet(), noise=NOISE))
+    python = examine(record(tmp_path / "run", replace(clip2(), keep=False), fleet(), noise=NOISE))  # has no recipe
     assert "outer clip" in python.checks
     assert "local clip" not in python.checks
     assert "local clip" in examine(made_up(tmp_path / "spec")).checks
@@ -508,4 +509,4 @@ def test_a_probe_looks_at_the_noise(tmp_path: Path) -> None:
     assert len(found) == 1
     assert found[0].says.startswith("the tail index of the gradient noise at x_0 is ")
     with pytest.raises(tg.Invalid, match=r"--probe needs a run with a spec, and the one in .* was started in Python"):
-        examine(record(tmp_path / "python", clip2(), fleet(), rounds=5), probed=True)
+        examine(record(tmp_path / "python", replace(clip2(), keep=False), fleet(), rounds=5), probed=True)

@@ -98,7 +98,7 @@ def test_a_tracker_is_sent_the_numbers_of_every_round_the_config_and_the_summary
     assert {"test_loss", "test_distance"} <= set(one.points[9])
     assert one.points[-1]["steps"] == run.summary().local_steps
     assert one.points[4]["delay_mean"] == sum(run.metrics[4]["delays"]) / 2
-    assert one.config["method"] == str(METHOD)
+    assert one.config["method"]["kind"] == "clip2"
     assert one.summary["status"] == "finished"
 
 

@@ -320,9 +320,10 @@ def test_more_clients_than_workers_are_told_how_to_wait_less(tardygrad: Command)
 def test_on_a_cluster_a_resumed_run_may_have_other_workers_and_nothing_else() -> None:
     tables = load("quadratic", ["engine.kind=ray", "engine.workers=3"]).resolved()
     recorded = {"spec": tables, "run": tables["run"], "versions": {}}
-    assert recorded_spec("here", recorded, ["engine.workers=5", "engine.address="]).engine.arguments["workers"] == 5
-    with pytest.raises(Invalid, match=r"engine.cpus_per_worker or engine.gpus_per_worker, got 'engine.wire=int8'"):
-        recorded_spec("here", recorded, ["engine.wire=int8"])
+    changed = recorded_spec("here", recorded, ["engine.workers=5", "engine.address="], trust=False)
+    assert changed.engine.arguments["workers"] == 5
+    with pytest.raises(Invalid, match=r"engine.gpus_per_worker or engine.place, got 'engine.wire=int8'"):
+        recorded_spec("here", recorded, ["engine.wire=int8"], trust=False)
 
 
 @pytest.mark.parametrize("odd", ["{", "[]", '{"status": "finished"}', '{"more": 1}', '{"loss": "x"}'])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections import namedtuple
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -67,7 +68,15 @@ def test_a_function_is_named_only_if_it_can_be_imported() -> None:
 def test_values_that_json_cannot_hold_are_refused() -> None:
     assert written(float | Schedule, math.inf, "lr") == "inf"
     assert written(float | Schedule, tg.Power(0.1, -0.5), "lr") == {"value": 0.1, "exponent": -0.5}
-    for hint, value in ((float, math.nan), (str, math.inf), (object, torch.ones(2)), (object, tg.Noise()), (int, {1})):
+    assert written(Mapping[int | str, str] | None, {3: "here"}, "place") == {"3": "here"}
+    for hint, value in (
+        (float, math.nan),
+        (dict, {3: 1}),
+        (str, math.inf),
+        (object, torch.ones(2)),
+        (object, tg.Noise()),
+        (int, {1}),
+    ):
         with pytest.raises(tg.Invalid, match="its argument `a` is of type"):
             written(hint, value, "a")
 

@@ -165,8 +165,9 @@ def written(hint: Any, value: Any, where: str) -> Any:
         known = [item_hints(option, len(value)) for option in choices if get_origin(option) is tuple]
         hints = next((hints for hints in known if len(hints) == len(value)), [Any] * len(value))
         return [written(one, item, where) for one, item in zip(hints, value, strict=True)]
-    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
-        return {key: written(Any, item, where) for key, item in value.items()}
+    numbered = any(get_origin(o) in (Mapping, dict) and int in union_members(get_args(o)[0]) for o in choices)
+    if isinstance(value, Mapping) and all(isinstance(key, str) or (numbered and type(key) is int) for key in value):
+        return {str(key): written(Any, item, where) for key, item in value.items()}
     if isinstance(value, float) and value == math.inf and float in choices:
         return "inf"
     if hasattr(value, "__fspath__") and str in choices:

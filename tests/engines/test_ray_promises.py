@@ -26,11 +26,11 @@ import torch
 
 import tardygrad as tg
 from tardygrad.cli.session import Signals
-from tardygrad.core.messages import NOTHING, Job
+from tardygrad.core.messages import NOTHING, Job, StateReference
 from tardygrad.engines.pool import pack
 from tardygrad.engines.ray import connection as joining
 from tardygrad.engines.ray.server_shards import ShardedVectors
-from tardygrad.engines.ray.worker import WorkerProcess
+from tardygrad.engines.ray.worker import WorkerProcess, received
 from tardygrad.engines.ray.workers import Worker, Workers
 from tardygrad.engines.wire import BLOCK
 from tardygrad.runs import checkpoint
@@ -608,6 +608,37 @@ def test_statistics_of_batchnorm_and_the_state_that_clients_keep_replay_to_the_s
         assert all(torch.equal(again.server.client_states[client][name], value) for name, value in state.items())
 
 
+@pytest.mark.parametrize("server_shards", [1, 2])
+def test_states_on_workers_begin_anew_after_a_death_and_a_resume_and_replay_to_the_same_bits(
+    cluster: Any, tmp_path: Path, server_shards: int
+) -> None:
+    task = tg.tasks.quadratic(clients=4, dimension=9000)
+    method = tg.diloco(**KEEP | {"keep": "worker"})
+    engine: Any = {"workers": 2, "cpus_per_worker": 0.0, "evaluate": "between", "server_shards": server_shards}
+    with tg.RayPool(task, method, **engine) as pool:
+        run, killed = tg.begin(method, task, pool, rounds=10**6, evaluate_every=0, out=tmp_path / "run"), ""
+        for _ in run.go():
+            holders = [state.worker for state in run.server.client_states.values()]
+            if len(holders) == 4 and not killed:
+                killed = holders[0]
+                ray.kill(pool.holders[killed].actor)
+            elif killed and killed not in holders:
+                run.stop()
+    before = [row for row in events(tmp_path / "run") if row["event"] == "arrival"]
+    lost = [row for row in before if row.get("state_lost")]
+    assert 1 <= len(lost) == len({row["client"] for row in lost}) <= 4  # those of one worker, once each
+    assert {(row["down"], row["up"]) for row in before} == {(4 * 9000, 4 * 9000)}
+    with tg.RayPool(task, method, **engine) as pool:
+        run = go(tg.resume(tmp_path / "run", method, task, pool, rounds=run.server.round + 10))
+    after = [row for row in events(tmp_path / "run") if row["event"] == "arrival"][len(before) :]
+    firsts = {row["client"]: row.get("state_lost") for row in reversed(after)}
+    assert set(firsts.values()) == {True}
+    assert sum("state_lost" in row for row in after) == len(firsts)
+    assert torch.equal(tg.replay(run).x, run.x)
+    run.script = [line[:3] for line in run.script]
+    assert not torch.equal(tg.replay(run).x, run.x)
+
+
 KEEP: Any = {
     "local_lr": 0.01, "optimizer": "AdamW", "keep": True, "mode": "client", "buffer": 2, "local_steps": 2
 }  # fmt: skip
@@ -651,6 +682,41 @@ def test_buffers_and_kept_state_are_bytes_too() -> None:
     assert facts.down == 4 * task.parameters + module_buffers
     assert facts.up == 3 * 4 * task.parameters + 4 + module_buffers  # AdamW has two vectors and a count
     assert set(part["state"]) == {"inner.1.exp_avg", "inner.1.exp_avg_sq", "inner.1.step"}
+
+
+def test_a_state_that_stays_on_its_worker_is_not_sent_and_outlives_a_refused_update() -> None:
+    task = tg.tasks.quadratic(clients=1, dimension=50)
+    method = tg.diloco(**KEEP | {"keep": "worker"})
+    worker = WorkerProcess(ray.cloudpickle.dumps((task, method)), ray.cloudpickle.loads, 1, None, "float32", [0, 50])
+    name, x = worker.name, task.init(0)
+
+    def work(serial: int, state: Any) -> tuple[tg.Update, torch.Tensor]:
+        header, part = worker.work(Job(0, serial, 0, NOTHING, 2, None, 0, None, state), 0.0, False, None, x.numpy())
+        return header, received(header, part).delta
+
+    def expected(serial: int, state: Any) -> tg.Update:
+        return tg.work(Job(0, serial, 0, x, 2, None, 0, None, state), task, method)
+
+    first, _ = work(0, None)
+    assert (first.state, first.state_lost, first.down, first.up) == (StateReference(name, 0), False, 200, 200)
+    second, delta = work(1, first.state)
+    ours = expected(0, None)
+    assert torch.equal(delta, expected(1, ours.state).delta)
+    assert (second.state, second.state_lost, second.down, second.up) == (StateReference(name, 1), False, 200, 200)
+    third, delta = work(2, first.state)  # the server has refused the second
+    assert torch.equal(delta, expected(2, ours.state).delta)
+    assert not third.state_lost
+    for gone in (second.state, StateReference("another", 2)):
+        fourth, delta = work(3, gone)
+        assert torch.equal(delta, expected(3, None).delta)
+        assert fourth.state_lost
+
+
+def test_a_state_that_is_not_finite_is_sent_so_that_the_server_refuses_it() -> None:
+    task, method = tg.tasks.quadratic(clients=1, dimension=50), tg.diloco(**KEEP | {"keep": "worker"})
+    header, part = hand(task, method, "float32", [0, 50])(torch.full((50,), 1e30))
+    assert header.state is None
+    assert not part["state"]["inner.1.exp_avg_sq"].max() < math.inf
 
 
 @pytest.mark.parametrize("where", ["delta", "curvature", "module_buffers", "state"])

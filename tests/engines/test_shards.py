@@ -329,7 +329,7 @@ def test_slices_are_whole_blocks_and_none_is_empty(data: st.DataObject) -> None:
         ("clip2", D, 4, "`server_shards` must be at most one for every 4,096 parameters (3), got 4."),
         ("clip2", 5, 2, "`server_shards` must be at most one for every 4,096 parameters (1), got 2."),
         ("halos", D, 2, "`server_shards` must be 1 for a method that has regions, got 2 with HALoS."),
-        ("diloco", D, 2, "`server_shards` must be 1 for a method that keeps a state for each client, got 2 with DiLoCo."),  # noqa: E501
+        ("diloco", D, 2, "`server_shards` must be 1 for a method that sends a state with each job, got 2 with DiLoCo. Use keep='worker'."),  # noqa: E501
     ],
 )  # fmt: skip
 def test_what_cannot_be_cut_is_refused(make: str, parameters: int, shards: Any, said: str) -> None:

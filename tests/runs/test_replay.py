@@ -93,6 +93,8 @@ def test_a_replay_does_no_work_for_what_was_refused() -> None:
     ("event", "line"),
     [
         (Arrival(1.5, client=3, serial=0, round=0, delay=1, steps=2, loss=0.1), ("arrive", 3, 1.5)),
+        (Arrival(1.5, 3, 0, 0, 1, 2, 0.1, state_lost=True), ("arrive", 3, 1.5, "state lost")),
+        (Refusal(1.5, 3, 2, 1, "too stale", True), ("refuse", 3, 1.5, 2, 1, "too stale", "state lost")),
         (ClientLost(1.5, client=3, round=0), ("lose", 3, 1.5)),
         (Join(1.5, client=3, round=0), ("join", 3, 1.5)),
         (Resume(1.5, round=0), ("forget", None, 1.5)),

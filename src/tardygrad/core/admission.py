@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from tardygrad.core.messages import ModuleBuffers, Update, Vector, as_vector
+from tardygrad.core.messages import ModuleBuffers, StateReference, Update, Vector, as_vector
 from tardygrad.core.method import Method
 from tardygrad.core.transforms import Step
 from tardygrad.errors import is_number
@@ -53,6 +53,8 @@ def _state_fits(update: Update, x: Vector, method: Method, expected: StateShape)
     state = update.state
     if not method.keep or state is None:
         return state is None and not method.keep
+    if isinstance(state, StateReference):
+        return method.keep == "worker"
     if not isinstance(state, dict):
         return False
     without_steps = {name for name in expected if not name.startswith("inner.")}  # if the client has made no step
@@ -66,7 +68,7 @@ def finite(update: Update, norm: float) -> bool:
     others = [
         update.curvature,
         update.module_buffers.floats if update.module_buffers else None,
-        *(update.state or {}).values(),
+        *(update.state.values() if isinstance(update.state, dict) else ()),
     ]
     return (math.isfinite(norm) or _all_finite(as_vector(update.delta))) and all(
         v is None or _all_finite(v) for v in others

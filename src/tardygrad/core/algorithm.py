@@ -35,6 +35,7 @@ from tardygrad.core.messages import (
     Reason,
     Refused,
     Reply,
+    StateReference,
     Taken,
     Update,
     Vector,
@@ -59,7 +60,8 @@ def local(job: Job, task: Task, method: Method) -> LocalWork:
     x = start.clone()  # x_{i,0} ← x_s
     module_buffers = job.module_buffers.clone() if job.module_buffers else None
     curvature = torch.zeros_like(x) if method.compensate else None  # A_{s,i} ← 0
-    state = strip_prefix(job.state or {}, "inner.") or method.inner.init(x)
+    last = job.state if isinstance(job.state, dict) else {}
+    state = strip_prefix(last, "inner.") or method.inner.init(x)
     step = Step(max(job.round, 1), x=x, start=start, groups=getattr(task, "groups", ()))
     steps = 0
     loss: Tensor | float = 0.0
@@ -75,12 +77,13 @@ def local(job: Job, task: Task, method: Method) -> LocalWork:
     if method.keep:
         next_state = {f"inner.{name}": value for name, value in state.items() if name != "clipped"}
     if method.curvature and curvature is not None:
-        squares = strip_prefix(job.state or {}, "curvature.")
+        squares = strip_prefix(last, "curvature.")
         curvature, squares = method.curvature.of(delta, curvature, squares, step)  # DC-ASGD's A
         if next_state is not None:
             next_state |= {f"curvature.{name}": value for name, value in squares.items()}
     means = (float(loss) / steps, float(clipped) / steps) if steps else (math.nan, 0.0)
-    return Update(job.client, job.serial, job.round, delta, curvature, module_buffers, steps, *means, next_state)
+    ids, lost = (job.client, job.serial, job.round), isinstance(job.state, StateReference)
+    return Update(*ids, delta, curvature, module_buffers, steps, *means, next_state, state_lost=lost)
 
 
 def local_step(x: Vector, g: Vector, curvature: Vector | None, inner: Transform, state: State, step: Step) -> State:
@@ -185,7 +188,7 @@ class Server:
         self.vectors, self.module_buffers, self.round = (vectors or stores.LocalVectors)(method, x), module_buffers, 0
         self.roster = Roster(method, clients, seed)
         self.buffer: list[Taken] = []  # updates of this round, without their vectors, which are in the sum
-        self.client_states: dict[int, State] = {}  # state of each client's inner step, if the method keeps it
+        self.client_states: dict[int, State | StateReference] = {}  # of the inner step, if the method keeps it
         self.speeds = Speeds(method.pace) if method.pace else None
         self.now = 0.0  # the time of the last message
 

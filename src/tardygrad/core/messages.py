@@ -35,6 +35,17 @@ class Parts(NamedTuple):
     references: tuple[Any, ...]
 
 
+class StateReference(NamedTuple):
+    """A client's inner state that has stayed on its worker, after the client's job `serial`.
+
+    The server gives it back with the client's next job, which goes to that worker. If the worker is gone, the state is
+    lost, and begins anew.
+    """
+
+    worker: str
+    serial: int
+
+
 def as_vector(v: Vector | Parts) -> Vector:
     """Return v; raise `TypeError` if it is not in this process."""
     if isinstance(v, Parts):
@@ -71,7 +82,7 @@ class Job(NamedTuple):
     epochs: int | None  # K local epochs
     seed: int
     module_buffers: ModuleBuffers | None = None
-    state: State | None = None  # the inner step's, after this client's last job, if the method keeps it
+    state: State | StateReference | None = None  # the inner step's, after this client's last job, if it is kept
 
     def __str__(self) -> str:
         return f"client {self.client}, job {self.serial}, from round {self.round}"
@@ -93,11 +104,12 @@ class Update(NamedTuple):
     steps: int = 0  # local steps done
     loss: float = math.nan  # mean over those steps
     clipped: float = 0.0  # mean share of clipped gradient coordinates
-    state: State | None = None  # state of the inner step, if the method keeps it
+    state: State | StateReference | None = None  # of the inner step, if the method keeps it
     down: int = 0  # size of the job in bytes, if the engine sends it over a network
     up: int = 0  # size of the update in bytes
     worker: str = ""  # that did the job, and its machine, if the engine has several
     node: str = ""
+    state_lost: bool = False  # whether the job began with a new state, because its own was lost with a worker
 
     def without_vectors(self) -> Update:
         """A copy without delta, curvature and state, to keep after the server has used them."""

@@ -21,6 +21,9 @@ Mode = Literal["sync", "server", "client"]
 Dispatch = Literal["same", "random"]
 """Which client gets a free slot: the one that left it, or a random idle one."""
 
+Keep = bool | Literal["worker"]
+"""Whether a client's inner state is kept from job to job; "worker": on its worker, if the engine has separate ones."""
+
 Weight = Callable[[int], float]
 """The weight of an update as a function of its delay p."""
 
@@ -95,7 +98,8 @@ class Method:
         local_epochs: local work K as passes over the client's data; set this or `local_steps`.
         mode: who works when: "sync" rounds wait for M sampled clients, "server" sends a new model when a round ends,
             "client" at once.
-        keep: keep the optimizer's state from one job of a client to the next.
+        keep: keep the optimizer's state from one job of a client to the next: true sends it with the jobs, "worker"
+            leaves it on the client's worker (on Ray), where it is lost if the worker fails, and begins anew.
         max_delay: refuse updates with a larger delay than this; None refuses none.
         concurrency: clients that work at once; None is all of them (in mode "sync", M).
         dispatch: who gets a free slot: the "same" client that left it, or a "random" idle one.
@@ -113,7 +117,7 @@ class Method:
     compensate: bool = False  # δ − A ⊙ drift
     curvature: Curvature | None = None  # A, if it is not the paper's
     pull: bool = False  # δ − drift: move towards the client's model x_s + δ
-    keep: bool = False  # whether a client's inner state is kept from job to job
+    keep: Keep = False  # whether a client's inner state is kept from job to job, and where
     max_delay: int | None = None  # updates with a larger delay are refused
     concurrency: int | None = None  # clients at work at once; None: all (sync: M)
     dispatch: Dispatch = "same"
@@ -133,6 +137,8 @@ class Method:
                 check_integer(name, getattr(self, name))
         for name, choices in (("mode", Mode), ("dispatch", Dispatch), ("denominator", Denominator)):
             check_choice(name, getattr(self, name), choices)
+        if not isinstance(self.keep, bool) and self.keep != "worker":
+            raise Invalid(f"`keep` must be True, False or 'worker', got {self.keep!r}.")
         if self.weight is not None and not callable(self.weight):
             raise Invalid(f"`weight` must be a function of the delay, such as Hinge(), got {self.weight!r}.")
         if self.compensate and self.pull:

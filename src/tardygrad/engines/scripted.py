@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from tardygrad.core.messages import Job, Joined, Lost, Message, Refused, Update
+from tardygrad.core.messages import Job, Joined, Lost, Message, Refused, StateReference, Update
 from tardygrad.core.method import Method
 from tardygrad.core.task import Task
 from tardygrad.engines.pool import Features, Pool, Residuals, pack, perform
@@ -21,8 +21,9 @@ class ScriptedPool(Pool):
     Args:
         script: ("arrive", client), ("lose", client), ("join", client), ("repeat", client) to deliver the client's
             last update once more, each with the time as an optional third item (default: one second after the last);
-            ("refuse", client, time, serial, round, reason) for an update that was refused; ("forget", None) where the
-            run was resumed, without compression errors; or a message to deliver as it is.
+            ("refuse", client, time, serial, round, reason) for an update that was refused; both with "state lost" as
+            the last item if the job began with a new inner state; ("forget", None) where the run was resumed, without
+            compression errors; or a message to deliver as it is.
         wire: number format of updates in transit; see wire.py.
 
     >>> pool = ScriptedPool([("arrive", 3), ("lose", 5, 7.5)], task=None, method=None)
@@ -57,6 +58,8 @@ class ScriptedPool(Pool):
         verb, client = (*line, None, None)[:2]
         if verb not in _VERBS:
             raise Invalid(f"a script's verb must be one of {', '.join(_VERBS)}, got {verb!r}.")
+        if state_lost := line[-1] == "state lost":
+            line = line[:-1]
         if verb == "refuse" and len(line) != 6:
             raise Invalid(f"a refusal in a script has client, time, serial, round and reason, got {line!r}.")
         self.now = line[2] if len(line) > 2 else self.now + 1.0
@@ -71,16 +74,19 @@ class ScriptedPool(Pool):
             return self.next()
         if verb == "refuse":
             if self.wire != "float32" and line[5] == "too stale" and client in self.jobs:  # it changed the errors
-                self._work(client)
+                self._work(client, state_lost)
             return Refused(client, *line[3:])
         if client not in (self.jobs if verb == "arrive" else self.last):
             raise Invalid(f"the script says {line!r}, but client {client} has nothing to deliver.")
         if verb == "arrive":
-            self.last[client] = self._work(client)
+            self.last[client] = self._work(client, state_lost)
         return self.last[client]
 
-    def _work(self, client: int) -> Update:
-        update = perform(self.jobs.pop(client), self.task, self.method)
+    def _work(self, client: int, state_lost: bool) -> Update:
+        job = self.jobs.pop(client)
+        if state_lost:
+            job = job._replace(state=StateReference("lost", job.serial))
+        update = perform(job, self.task, self.method)
         packed, self.errors[client] = pack(update, self.errors.get(client, {}), self.wire)
         vectors = {name: unpack(vector) for name, vector in packed.items()}
         return update._replace(delta=vectors["delta"], curvature=vectors.get("curvature"))

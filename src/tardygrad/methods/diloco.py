@@ -18,7 +18,7 @@ from typing import Unpack
 
 from tardygrad.core import transforms
 from tardygrad.core.clipping import Norm
-from tardygrad.core.method import Method, Mode
+from tardygrad.core.method import Keep, Method, Mode
 from tardygrad.core.schedules import Schedule, lift
 from tardygrad.core.torch_inner import Options
 from tardygrad.methods.constructor import MethodSettings, constructor, local
@@ -32,7 +32,7 @@ def diloco(
     momentum: float = 0.9,
     optimizer: str = "AdamW",
     options: Options | None = None,
-    keep: bool = True,
+    keep: Keep = True,
     local_clip: float | Schedule = math.inf,
     norm: Norm = "coordinate",
     buffer: int,

@@ -25,7 +25,7 @@ import math
 from typing import Literal, Unpack
 
 from tardygrad.core.dylu import Pace
-from tardygrad.core.method import Method, Mode
+from tardygrad.core.method import Keep, Method, Mode
 from tardygrad.core.schedules import Schedule, lift
 from tardygrad.core.torch_inner import Options
 from tardygrad.core.transforms import delayed_nesterov
@@ -52,7 +52,7 @@ def dn_dylu(
     least: int = 1,
     optimizer: str = "SGD",
     options: Options | None = None,
-    keep: bool = False,
+    keep: Keep = False,
     buffer: int = 1,
     mode: Mode = "server",
     **settings: Unpack[MethodSettings],

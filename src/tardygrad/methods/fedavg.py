@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from typing import Unpack
 
-from tardygrad.core.method import Method, Mode
+from tardygrad.core.method import Keep, Method, Mode
 from tardygrad.core.schedules import Schedule, lift
 from tardygrad.core.torch_inner import Options
 from tardygrad.core.transforms import scale
@@ -30,7 +30,7 @@ def fedavg(
     local_clip: float | Schedule = math.inf,
     optimizer: str = "SGD",
     options: Options | None = None,
-    keep: bool = False,
+    keep: Keep = False,
     buffer: int,
     mode: Mode = "sync",
     **settings: Unpack[MethodSettings],

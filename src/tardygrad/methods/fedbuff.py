@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 from typing import Literal, Unpack
 
-from tardygrad.core.method import Denominator, Method, Mode
+from tardygrad.core.method import Denominator, Keep, Method, Mode
 from tardygrad.core.schedules import Schedule, lift
 from tardygrad.core.torch_inner import Options
 from tardygrad.core.transforms import scale
@@ -44,7 +44,7 @@ def fedbuff(
     local_clip: float | Schedule = math.inf,
     optimizer: str = "SGD",
     options: Options | None = None,
-    keep: bool = False,
+    keep: Keep = False,
     buffer: int,
     mode: Mode = "client",
     **settings: Unpack[MethodSettings],

@@ -21,7 +21,7 @@ from typing import Unpack
 
 from tardygrad.core.clipping import Norm
 from tardygrad.core.dylu import Pace
-from tardygrad.core.method import Method, Mode, Regions
+from tardygrad.core.method import Keep, Method, Mode, Regions
 from tardygrad.core.schedules import Schedule, lift
 from tardygrad.core.torch_inner import Options
 from tardygrad.core.transforms import below_one, delayed_nesterov
@@ -48,7 +48,7 @@ def halos(
     exchange: float = 0.0,
     optimizer: str = "AdamW",
     options: Options | None = None,
-    keep: bool = True,
+    keep: Keep = True,
     local_clip: float | Schedule = 1.0,
     norm: Norm = "l2",
     dylu: bool = True,

@@ -18,7 +18,7 @@ from typing import Literal, Unpack
 
 from tardygrad.core import algorithm
 from tardygrad.core.clipping import Norm
-from tardygrad.core.method import Method, Mode
+from tardygrad.core.method import Keep, Method, Mode
 from tardygrad.core.schedules import Schedule, lift
 from tardygrad.core.torch_inner import Options
 from tardygrad.core.transforms import scale
@@ -36,7 +36,7 @@ def sgdclip(
     norm: Norm = "coordinate",
     optimizer: str = "SGD",
     options: Options | None = None,
-    keep: bool = False,
+    keep: Keep = False,
     downplay: bool = False,
     compensate: bool = False,
     schedule: Literal["constant", "theory"] = "constant",

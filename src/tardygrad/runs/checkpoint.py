@@ -25,7 +25,7 @@ from safetensors.torch import load, save_file
 from torch import Tensor
 
 from tardygrad.core.hierarchy import RegionMessage, ServerLike
-from tardygrad.core.messages import Job, ModuleBuffers, Taken, Update, as_vector
+from tardygrad.core.messages import Job, ModuleBuffers, StateReference, Taken, Update, as_vector
 from tardygrad.core.method import without_addresses
 from tardygrad.engines.pool import Pending
 from tardygrad.errors import Invalid, RecordError
@@ -36,7 +36,7 @@ from tardygrad.runs.record import to_json_value, write_error
 KEEP = 2  # checkpoints
 FORMATS = (3, 4)  # that can be read; new checkpoints have the last
 TYPES: dict[str, Any] = {
-    f"${kind.__name__}": kind for kind in (Job, ModuleBuffers, Pending, RegionMessage, Taken, Update)
+    f"${kind.__name__}": kind for kind in (Job, ModuleBuffers, Pending, RegionMessage, StateReference, Taken, Update)
 }
 
 

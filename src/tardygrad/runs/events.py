@@ -42,6 +42,7 @@ class Arrival(NamedTuple):
     up: int | None = None
     worker: str | None = None  # that did the job, and its machine, on engines that have several
     node: str | None = None
+    state_lost: bool | None = None  # True: its job began with a new inner state; see `core.messages.StateReference`
 
 
 class Refusal(NamedTuple):
@@ -52,6 +53,7 @@ class Refusal(NamedTuple):
     serial: int
     round: int
     reason: str
+    state_lost: bool | None = None
 
 
 class ClientLost(NamedTuple):
@@ -133,7 +135,7 @@ KINDS: dict[str, type[RunEvent]] = {
     "advance": Advance, "tail": Tail, "evaluation": Evaluation, "resume": Resume,
 }  # fmt: skip
 _NAMES = {kind: name for name, kind in KINDS.items()}
-_OPTIONAL = ("down", "up", "worker", "node")  # left out of a line if an engine does not know them
+_OPTIONAL = ("down", "up", "worker", "node", "state_lost")  # left out of a line if None
 _MAY_MISS = dict.fromkeys((*_OPTIONAL, "weights", *Tail._fields[1:], "seconds"))  # only some records have these
 
 
@@ -148,14 +150,15 @@ def of_turn(turn: Event, round: int, seconds: float) -> Iterator[RunEvent]:
     now, message, happened, jobs = turn
     if isinstance(message, Update | Refused):
         start = (now, message.client, message.serial, message.round)
+        lost = (isinstance(message, Update) and message.state_lost) or None
         if isinstance(happened, Refused):
-            yield Refusal(*start, happened.reason)
+            yield Refusal(*start, happened.reason, lost)
         elif isinstance(message, Update):
             delay = happened.delays[-1] if isinstance(happened, Advanced) else happened.delay if happened else None
             sizes = (message.down, message.up) if message.up else (None, None)
             means = (delay, message.steps, message.loss)
             where = (message.worker or None, message.node or None)
-            yield Arrival._make((*start, *means, *sizes, *where))
+            yield Arrival._make((*start, *means, *sizes, *where, lost))
     elif isinstance(message, Lost | Joined):
         yield (ClientLost if isinstance(message, Lost) else Join)(now, message.client, round)
     if isinstance(happened, Advanced):
@@ -189,9 +192,11 @@ def script_line(event: RunEvent) -> tuple[Any, ...] | None:
     """The line of a `ScriptedPool`'s script that repeats a message; None if the event was no message."""
     match event:
         case Arrival():
-            return "arrive", event.client, event.time
+            return "arrive", event.client, event.time, *_state_lost(event)
         case Refusal():
-            return "refuse", event.client, event.time, event.serial, event.round, event.reason
+            return (
+                "refuse", event.client, event.time, event.serial, event.round, event.reason, *_state_lost(event),
+            )  # fmt: skip
         case ClientLost():
             return "lose", event.client, event.time
         case Join():
@@ -199,6 +204,10 @@ def script_line(event: RunEvent) -> tuple[Any, ...] | None:
         case Resume():
             return "forget", None, event.time
     return None
+
+
+def _state_lost(event: Arrival | Refusal) -> tuple[str, ...]:
+    return ("state lost",) if event.state_lost else ()
 
 
 def read_events(path: Path, length: int | None = None) -> Iterator[RunEvent]:

@@ -108,7 +108,7 @@ class Meter:
         job = (WORK + dc + method.inner.scratch) * x + module_buffers + inner
         # Bytes of the states of steps, of a model, of an update, of all that exists all the time, and of a round's end.
         self.states = outer + (clients * inner if method.keep else 0)
-        self.model, self.update = x + module_buffers, x * (1 + dc) + module_buffers + inner * method.keep
+        self.model, self.update = x + module_buffers, x * (1 + dc) + module_buffers + inner * bool(method.keep)
         self.own = (1 + regions) * x + self.model + self.states + module + copied + module_work
         self.step = (ROUND + dc) * x + outer  # the old state is kept until the round is complete
         processes = processes or len(os.sched_getaffinity(0))

@@ -174,7 +174,8 @@ def rule(hint: Any) -> str:
         if option in words:
             rules.append(words[option])
         elif get_origin(option) is Literal:
-            rules.append(f"one of {', '.join(get_args(option))}")
+            several = "one of " * (len(get_args(option)) > 1)
+            rules.append(f"{several}{', '.join(get_args(option))}")
         elif option == Schedule:
             rules.append("a schedule such as {value = 0.1, exponent = -0.5}")
         elif get_origin(option) is tuple:

@@ -224,7 +224,8 @@ def object_store(task: Task, method: Method, *, workers: int, payload: int) -> i
     """
     vector, module_buffers = 4 * task.parameters, task.init_module_buffers()
     model = vector + (sum(flat.nbytes for flat in module_buffers) if module_buffers else 0)
-    state = vector * sum(like is None for like in admission.expected_state(method).values())
+    sent_state = admission.expected_state(method) if method.keep is True else {}
+    state = vector * sum(like is None for like in sent_state.values())
     update = model + state + vector * method.compensate
     servers = len(method.regions.members(task.clients)) if method.regions else 1
     sent, back = workers + servers + 2, servers * method.buffer + 2 * workers

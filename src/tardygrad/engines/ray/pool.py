@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from tardygrad.core.messages import NOTHING, Job, Joined, Lost, Message, Parts, Update, Vector
+from tardygrad.core.messages import NOTHING, Job, Joined, Lost, Message, Parts, StateReference, Update, Vector
 from tardygrad.core.method import Method
 from tardygrad.core.recipe import remembers_call
 from tardygrad.core.task import Task
@@ -112,6 +112,7 @@ class RayPool(Pool):
         self.ready: list[Ready] = []  # in order of the fleet's times, or of arrival
         self.models = WeakTensorKeyDictionary()  # start vector → its reference, for as long as the vector is used
         self.errors: dict[int, tuple[Any, Worker]] = {}  # client → its compression errors, and the worker with them
+        self.holders: dict[str, Worker] = {}  # of inner states, by their own names
         self.shards: ShardedVectors | None = None
         self.losses: Counter[int] = Counter()
         self._began: float | None = None
@@ -193,13 +194,16 @@ class RayPool(Pool):
             raise WorkFailed("a server shard does not answer. Resume the run.")
 
     def _start_jobs(self) -> None:
-        """Assign waiting jobs to free workers, at their clients' places."""
+        """Assign waiting jobs to free workers, at their clients' places. A job whose inner state is on a worker waits
+        for that worker."""
         self._lose_absent()
         skipped: list[Job] = []
         while self.waiting and self.workers.free:
             job = self.waiting.popleft()
+            holder = self.holders.get(job.state.worker) if isinstance(job.state, StateReference) else None
             errors, preferred = self.errors.get(job.client, (None, None))
-            worker = self.workers.take(preferred, self.places.of(job.client))
+            busy = holder in self.workers.members and holder not in self.workers.free
+            worker = None if busy else self.workers.take(holder or preferred, self.places.of(job.client))
             if worker is None:
                 skipped.append(job)
                 continue
@@ -268,6 +272,8 @@ class RayPool(Pool):
             return
         if update is None:
             raise WorkFailed(header)
+        if isinstance(update.state, StateReference):
+            self.holders[update.state.worker] = running.worker
         if running.kill_at is None and self.wire != "float32":
             self.errors[job.client] = running.residuals_ref[0], running.worker
         self.deadlines.took(job.client, time.monotonic() - running.began)

@@ -41,6 +41,9 @@ def bounds(parameters: int, shards: int) -> list[int]:
     return [parameters * i // shards // BLOCK * BLOCK for i in range(shards)] + [parameters]
 
 
+SENT = "sends a state with each job"
+
+
 def check_shards(method: Method, parameters: int, shards: int) -> None:
     """Raise `Invalid` if the vectors of a method cannot be cut into this number of shards."""
     check_integer("server_shards", shards)
@@ -48,11 +51,12 @@ def check_shards(method: Method, parameters: int, shards: int) -> None:
         return
     if shards > (most := max(parameters // BLOCK, 1)):
         raise Invalid(f"`server_shards` must be at most one for every {BLOCK:,} parameters ({most}), got {shards}.")
-    why = "has regions" if method.regions else "keeps a state for each client" if method.keep else None
+    why = "has regions" if method.regions else SENT if method.keep is True else None
     if why is None and not _separable(method.outer):
         why = "has an outer step that is not coordinate-wise, such as a clip by length"
     if why:
-        raise Invalid(f"`server_shards` must be 1 for a method that {why}, got {shards} with {method.name}.")
+        fix = " Use keep='worker'." if why == SENT and not method.curvature else ""
+        raise Invalid(f"`server_shards` must be 1 for a method that {why}, got {shards} with {method.name}.{fix}")
 
 
 def _separable(outer: Transform) -> bool:

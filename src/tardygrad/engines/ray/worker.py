@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 import torch
@@ -15,7 +16,9 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.dlpack import from_dlpack
 
-from tardygrad.core.messages import NOTHING, Job, Update
+from tardygrad.core import admission
+from tardygrad.core.messages import NOTHING, Job, StateReference, Update
+from tardygrad.core.transforms import State
 from tardygrad.engines.fleet_clock import corrupt
 from tardygrad.engines.pool import pack, perform
 from tardygrad.engines.ray.connection import first_line
@@ -25,7 +28,7 @@ from tardygrad.errors import WorkFailed
 
 
 class WorkerProcess:
-    """A worker's process.
+    """A worker's process. If the method says keep="worker", it holds the inner states of its clients.
 
     Args:
         payload: task and method, pickled.
@@ -49,6 +52,8 @@ class WorkerProcess:
         torch.set_num_threads(threads)
         self.task, self.method = loads(payload)
         self.device, self.wire, self.shard_bounds = device, wire, shard_bounds
+        self.name = uuid4().hex  # in references to the states that it holds; no other worker of any run has it
+        self.states: dict[int, dict[int, State]] = {}  # of each client: after its last accepted job and its last job
         if device:
             self.task = self.task.to(device)
 
@@ -74,8 +79,9 @@ class WorkerProcess:
         """
         began = time.monotonic()
         x = torch.cat(self._tensors(slices)) if len(slices) > 1 else self._tensors(slices[0])
+        full_job: Job = self._tensors(job)._replace(x=x, state=self._last_state(job))
         try:
-            update = perform(self._tensors(job)._replace(x=x), self.task, self.method)
+            update = self._hold_state(perform(full_job, self.task, self.method))
         except WorkFailed as error:
             return str(error), *[None] * (len(self.shard_bounds) - 1), *[None] * (self.wire != "float32")
         update = corrupt(update) if corrupted else update
@@ -86,9 +92,10 @@ class WorkerProcess:
         header: Update = _arrays(update._replace(delta=NOTHING, curvature=None))
         down, up = _bytes(slices, job.module_buffers, job.state), _bytes(header.module_buffers, header.state)
         up += sum(one.nbytes for one in packed.values())
-        if header.state is not None:
+        if isinstance(header.state, dict):
             parts[0]["state"] = header.state
-        answer = (header._replace(state=None, down=down, up=up), *parts)
+            header = header._replace(state=None)
+        answer = (header._replace(down=down, up=up), *parts)
         if self.wire != "float32":
             answer += (_arrays(left),)
         time.sleep(max(0.0, seconds - (time.monotonic() - began)))
@@ -102,6 +109,27 @@ class WorkerProcess:
             return {str(name): float(value) for name, value in scores.items()}, time.perf_counter() - began
         except Exception as error:
             return f"the evaluation failed: {first_line(error)}."
+
+    def _last_state(self, job: Job) -> State | StateReference | None:
+        """The inner state for a job; if it is a reference to a state that this worker does not have, the reference."""
+        held = self.states.pop(job.client, {})
+        if not isinstance(job.state, StateReference):
+            state: State | None = self._tensors(job.state)
+            return state
+        if job.state.worker != self.name or job.state.serial not in held:
+            return job.state
+        self.states[job.client] = {job.state.serial: held[job.state.serial]}  # the server may refuse this job's update
+        return held[job.state.serial]
+
+    def _hold_state(self, update: Update) -> Update:
+        """Hold the inner state of an update, and send a reference to it instead, if the method says so.
+
+        A state that is not finite is sent, so that the server refuses the update.
+        """
+        if self.method.keep != "worker" or not isinstance(update.state, dict) or not admission.finite(update, 0.0):
+            return update
+        self.states.setdefault(update.client, {})[update.serial] = update.state
+        return update._replace(state=StateReference(self.name, update.serial))
 
     def _tensors(self, value: Any) -> Any:
         """A value with tensors on this worker's device in place of arrays."""
@@ -118,7 +146,7 @@ def received(header: Update, part: dict[str, Any]) -> Update:
 
     The state is copied: the server keeps it, and a view would occupy the store for as long.
     """
-    state = tree_map_only(Tensor, Tensor.clone, tensors(part.pop("state", None)))
+    state = tree_map_only(Tensor, Tensor.clone, tensors(part.pop("state", header.state)))
     vectors = {name: unpack(Packed.of(arrays)) for name, arrays in part.items()}
     update: Update = tensors(header)
     return update._replace(delta=vectors["delta"], curvature=vectors.get("curvature"), state=state)
@@ -129,4 +157,4 @@ def _arrays(value: Any) -> Any:
 
 
 def _bytes(*values: Any) -> int:
-    return sum(array.nbytes for array in tree_leaves(values) if array is not None)
+    return sum(leaf.nbytes for leaf in tree_leaves(values) if isinstance(leaf, np.ndarray))

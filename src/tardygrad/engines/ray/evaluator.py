@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
@@ -16,6 +16,9 @@ from tardygrad.engines.ray.deadlines import Deadlines
 from tardygrad.engines.ray.session import Session
 from tardygrad.engines.ray.workers import Workers
 from tardygrad.errors import WorkFailed
+
+Evaluate = Literal["beside", "between"]
+"""Where a run evaluates: on a worker of its own, or in its own process between rounds."""
 
 RETRIES = 5
 """How often an evaluation is repeated after its worker died, before the run fails."""

@@ -13,7 +13,7 @@ from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Self
 
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
@@ -28,7 +28,7 @@ from tardygrad.engines.fleet_clock import FleetClock
 from tardygrad.engines.pool import Features, Pending, Pool
 from tardygrad.engines.ray.connection import POLL, TIMEOUT, first_line
 from tardygrad.engines.ray.deadlines import Deadlines
-from tardygrad.engines.ray.evaluator import EvaluationWorker
+from tardygrad.engines.ray.evaluator import Evaluate, EvaluationWorker
 from tardygrad.engines.ray.jobs import Ready, RunningJob
 from tardygrad.engines.ray.places import Places
 from tardygrad.engines.ray.server_shards import ShardedVectors, bounds, check_shards
@@ -41,9 +41,6 @@ from tardygrad.fleet import Fleet
 
 STOP_TIMEOUT = 5.0  # seconds without an answer from a server shard after which a run that is stopping fails
 LOSSES = 10  # losses of one client in a row after which the run fails, because its job must be the cause
-
-Evaluate = Literal["beside", "between"]
-"""Where a run evaluates: on a worker of its own, or in its own process between rounds."""
 
 
 class RayPool(Pool):
@@ -368,14 +365,13 @@ class RayPool(Pool):
 
     def _drop_shards(self) -> None:
         """End the server shards; x is copied to this process first."""
-        if self.shards is None:
-            return
-        if self._ray.is_initialized():
+        if self.shards:
             with suppress(Exception):  # Ray or a shard may be dead
+                self.session.check()
                 self.shards.close()
-        for actor in self.shards.actors:
-            self.workers.kill(actor)
-        self.shards = None
+            for actor in self.shards.actors:
+                self.workers.kill(actor)
+            self.shards = None
 
     def vectors(self, method: Method, x: Vector) -> VectorStore:
         """Create the store of a server's vectors, at the beginning of a run."""

@@ -60,7 +60,7 @@ def local(job: Job, task: Task, method: Method) -> LocalWork:
     x = start.clone()  # x_{i,0} ← x_s
     module_buffers = job.module_buffers.clone() if job.module_buffers else None
     curvature = torch.zeros_like(x) if method.compensate else None  # A_{s,i} ← 0
-    last = job.state if isinstance(job.state, dict) else {}
+    last, lost = (job.state, False) if isinstance(job.state, dict) else ({}, job.state is not None)
     state = strip_prefix(last, "inner.") or method.inner.init(x)
     step = Step(max(job.round, 1), x=x, start=start, groups=getattr(task, "groups", ()))
     steps = 0
@@ -82,8 +82,7 @@ def local(job: Job, task: Task, method: Method) -> LocalWork:
         if next_state is not None:
             next_state |= {f"curvature.{name}": value for name, value in squares.items()}
     means = (float(loss) / steps, float(clipped) / steps) if steps else (math.nan, 0.0)
-    ids, lost = (job.client, job.serial, job.round), isinstance(job.state, StateReference)
-    return Update(*ids, delta, curvature, module_buffers, steps, *means, next_state, state_lost=lost)
+    return Update(*job[:3], delta, curvature, module_buffers, steps, *means, next_state, state_lost=lost)
 
 
 def local_step(x: Vector, g: Vector, curvature: Vector | None, inner: Transform, state: State, step: Step) -> State:

@@ -10,14 +10,13 @@ import math
 import time
 from bisect import insort
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any, ClassVar, Self
 
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from tardygrad.core.messages import NOTHING, Job, Joined, Lost, Message, Parts, StateReference, Update, Vector
 from tardygrad.core.method import Method
@@ -29,7 +28,7 @@ from tardygrad.engines.pool import Features, Pending, Pool
 from tardygrad.engines.ray.connection import POLL, TIMEOUT, first_line
 from tardygrad.engines.ray.deadlines import Deadlines
 from tardygrad.engines.ray.evaluator import Evaluate, EvaluationWorker
-from tardygrad.engines.ray.jobs import Ready, RunningJob
+from tardygrad.engines.ray.jobs import Ready, RunningJob, StartVectors
 from tardygrad.engines.ray.places import Places
 from tardygrad.engines.ray.server_shards import ShardedVectors, bounds, check_shards
 from tardygrad.engines.ray.session import Session
@@ -107,7 +106,7 @@ class RayPool(Pool):
         self.absent: set[int] = set()  # clients that are lost until their place is back
         self.running: dict[Any, RunningJob] = {}  # by the reference of their answers
         self.ready: list[Ready] = []  # in order of the fleet's times, or of arrival
-        self.models = WeakTensorKeyDictionary()  # start vector → its reference, for as long as the vector is used
+        self.starts = StartVectors(self._ray)
         self.errors: dict[int, tuple[Any, Worker]] = {}  # client → its compression errors, and the worker with them
         self.holders: dict[str, Worker] = {}  # of inner states, by their own names
         self.shards: ShardedVectors | None = None
@@ -210,7 +209,7 @@ class RayPool(Pool):
             small_job = tree_map_only(Tensor, Tensor.numpy, job._replace(x=NOTHING))
             corrupted = (job.client, job.serial) in self.fleet_clock.corrupted
             work = worker.actor.work.options(num_returns=len(self.shard_bounds) + (self.wire != "float32"))
-            header, *rest = work.remote(small_job, due - now, corrupted, errors, *self._slices(job.x))
+            header, *rest = work.remote(small_job, due - now, corrupted, errors, *self.starts.references(job.x))
             shards = len(self.shard_bounds) - 1
             self.running[header] = RunningJob(job, worker, rest[:shards], rest[shards:], time.monotonic(), due)
         self.waiting.extendleft(reversed(skipped))
@@ -227,14 +226,6 @@ class RayPool(Pool):
         self.waiting = deque(job for job in self.waiting if self.places.of(job.client) not in gone)
         for job in lost:
             self._lose_client(job.client)
-
-    def _slices(self, x: Vector | Parts) -> Sequence[Any]:
-        """References to the slices of a start vector in Ray's object store."""
-        if isinstance(x, Parts):
-            return x.references
-        if x not in self.models:
-            self.models[x] = self._ray.put(x.numpy())
-        return [self.models[x]]
 
     def _collect(self, seconds: float) -> None:
         """Handle all answers that are ready, or wait for one: at most `seconds`, and until the next fleet event."""
@@ -358,7 +349,7 @@ class RayPool(Pool):
         for running in self.running.values():
             running.ignored, running.kill_at = True, time.monotonic() + self.deadlines.limit(running.job.client)
         self._drop_shards()
-        for state in (self.waiting, self.absent, self.ready, self.models, self.errors, self.losses):
+        for state in (self.waiting, self.absent, self.ready, self.starts, self.errors, self.losses):
             state.clear()
         self.fleet_clock = FleetClock(self.task, self.method, self.fleet, self.fleet_clock.second)
         self._began = time.monotonic()
@@ -416,7 +407,7 @@ class RayPool(Pool):
         if self.evaluator:
             self.workers.kill(self.evaluator.actor)
         self._drop_shards()
-        for state in (self.running, self.waiting, self.absent, self.models, self.ready, self.errors):
+        for state in (self.running, self.waiting, self.absent, self.starts, self.ready, self.errors):
             state.clear()
         self.evaluator = self._began = None
         self.session.close()

@@ -37,6 +37,7 @@ bench: .venv/developed  ## measure speed: command line, simulator, kernels, Ray
 	$(BIN)/python benchmarks/clock.py
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/simulator.py
+	$(BIN)/python benchmarks/data_loading.py
 	$(BIN)/python benchmarks/kernels.py
 	$(BIN)/python benchmarks/ray_throughput.py
 	$(BIN)/python benchmarks/ray_stragglers.py

@@ -27,8 +27,8 @@ def bare(task: tg.TorchTask, updates: int) -> float:
     """Updates per second of a plain loop: forward, backward, clip, step."""
     module = partial(ViT, dim=32, depth=2, heads=4, patch=2)()
     parameters = list(module.parameters())
-    images, labels = task.shards.data
-    rows = [shard.split(BATCH) for shard in task.shards.rows]
+    images, labels = task.data.data
+    rows = [shard.split(BATCH) for shard in task.data.rows]
     began = time.process_time()
     for number in range(updates):
         mine = rows[number % len(rows)]

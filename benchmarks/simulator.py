@@ -70,11 +70,11 @@ def counted(update: Callable[[int], object], seconds: float) -> float:
 
 def bare(task: tg.TorchTask, name: str, seconds: float) -> float:
     module, rows = make(name), batches(task)
-    return counted(lambda number: steps(module, *task.shards.data, rows[number % CLIENTS]), seconds)
+    return counted(lambda number: steps(module, *task.data.data, rows[number % CLIENTS]), seconds)
 
 
 def copies(task: tg.TorchTask, name: str, seconds: float) -> float:
-    module, (images, labels), rows = make(name), task.shards.data, batches(task)
+    module, (images, labels), rows = make(name), task.data.data, batches(task)
 
     def update(number: int) -> None:
         local = copy.deepcopy(module)
@@ -89,7 +89,7 @@ def copies(task: tg.TorchTask, name: str, seconds: float) -> float:
 
 
 def batches(task: tg.TorchTask) -> list[list[Tensor]]:
-    return [list(shard.split(BATCH)) for shard in task.shards.rows]
+    return [list(shard.split(BATCH)) for shard in task.data.rows]
 
 
 def together(task: tg.TorchTask, name: str, seconds: float, processes: int) -> float:

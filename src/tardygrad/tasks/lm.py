@@ -17,6 +17,7 @@ from tardygrad.tasks.data.sharding import Shards, shard
 from tardygrad.tasks.data.text import Pairs, pairs, read, split
 from tardygrad.tasks.nets.gpt import GPT
 from tardygrad.tasks.noise import Noise
+from tardygrad.tasks.scores import perplexity
 from tardygrad.tasks.torch_task import TorchTask
 
 
@@ -45,8 +46,7 @@ class LM(TorchTask):
         """The mean loss in nats per token, the perplexity exp(loss), and bits per byte of text."""
         scores = super().evaluate(x, module_buffers)
         loss = scores["loss"]
-        perplexity = math.exp(loss) if loss < 700 else loss if math.isnan(loss) else math.inf
-        return scores | {"perplexity": perplexity, "bits_per_byte": loss * self.tokens_per_byte / math.log(2)}
+        return scores | {"perplexity": perplexity(loss), "bits_per_byte": loss * self.tokens_per_byte / math.log(2)}
 
 
 @remembers_call

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -84,7 +84,3 @@ def _classes(output: Any, target: Any) -> bool:
         return False
     return not target.is_floating_point() and target.dtype != torch.bool
 
-
-def rows(test: Iterable[Any]) -> int:
-    """The rows of a test set."""
-    return sum(rows_of(batch) for batch in test)

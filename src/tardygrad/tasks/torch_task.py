@@ -151,8 +151,14 @@ class TorchTask(ModuleTask):
         with keyed(key) if self.draws_globally or not views.probed else nullcontext():
             before = None if views.probed else torch.get_rng_state()
             data = self._augmented(data, key)
-            with self._precision():
-                value = self.forward(views.module, data).loss
+            try:
+                with self._precision():
+                    value = self.forward(views.module, data).loss
+            except ValueError as error:
+                if "more than 1 value per channel" not in str(error):
+                    raise
+                fix = "Use drop_last=True if the client has more rows, or GroupNorm in place of BatchNorm."
+                raise Invalid(f"BatchNorm needs two rows or more in a batch, got one. {fix}") from error
             if before is not None:
                 self.draws_globally |= not torch.equal(before, torch.get_rng_state())
                 views.probed = True

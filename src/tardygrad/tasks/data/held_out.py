@@ -64,4 +64,7 @@ class HeldOut:
         if not isinstance(data, Iterable) and not hasattr(data, "__getitem__"):
             rule = "`test` must be tensors (inputs..., target), a dataset, or an iterable of batches"
             raise Invalid(f"{rule}, got {type(data).__name__}.")
+        if isinstance(data, Iterator):
+            fix = "Use a list, a DataLoader, or an object whose `__iter__` starts again."
+            raise Invalid(f"`test` is read in every evaluation, got {type(data).__name__}, which is read once. {fix}")
         return data

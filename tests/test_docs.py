@@ -139,7 +139,7 @@ def test_every_verb_has_a_section_with_its_options_and_every_section_a_verb() ->
     assert set(described) == set(verbs())
     for verb, command in verbs().items():
         for option in [option for one in command.params for option in one.opts if option.startswith("--")]:
-            assert f"`{option}" in described[verb] or option == "--json", f"{verb} {option}"
+            assert f"`{option}" in described[verb] or option in ("--json", "--trust"), f"{verb} {option}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)

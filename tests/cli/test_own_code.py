@@ -87,6 +87,18 @@ def test_every_command_works_with_own_functions(here: Path, tardygrad: Command) 
         assert code == 0, (argv, err)
 
 
+def test_a_sweeps_own_code_is_imported_only_if_it_is_trusted(here: Path, tardygrad: Command) -> None:
+    settings = ("--over", "method.kind=['mine:method']", "run.rounds=2", "--out", "sweep")
+    assert tardygrad("sweep", "own.toml", *settings).code == 0
+    sys.modules.pop("mine")
+    Path("imported").unlink()
+    code, _, err = tardygrad("sweep", "sweep")
+    assert (code, "imported only if you trust it, got 'mine:task'" in err.replace("\n", " ")) == (2, True)
+    assert tardygrad("report", "sweep").code == 0
+    assert not Path("imported").exists()
+    assert tardygrad("sweep", "sweep", "--trust").code == 0
+
+
 def test_a_records_own_code_is_imported_only_if_it_is_trusted(here: Path, tardygrad: Command) -> None:
     tardygrad("run", "own.toml", "--out", "run")
     sys.modules.pop("mine")

@@ -58,11 +58,11 @@ def test_images_are_kept_as_bytes_and_split_among_clients(gray, color):
         assert task.test[0].shape == (100, *shape)
         assert sum(len(rows) for rows in task.data.rows) == 400
         assert isinstance(task._template, ViT)
-        assert task.batch_size == 32
+        assert task.loading.batch_size == 32
         assert task.init_module_buffers() is None
     uneven = fashion(clients=8, data=gray, how="label", labels_per_client=1, batch_size=5, noise=Noise())
     assert all(len(uneven.data.data[1][rows].unique()) == 1 for rows in uneven.data.rows)
-    assert (uneven.batch_size, uneven.noise) == (5, Noise())
+    assert (uneven.loading.batch_size, uneven.noise) == (5, Noise())
     assert repr(mnist(clients=2, data=gray)) == "TorchTask(ViT, parameters=19594, clients=2)"
 
 

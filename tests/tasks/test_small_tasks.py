@@ -107,7 +107,7 @@ def test_digits_are_real_images_split_once_and_for_all():
     assert sum(len(rows) for rows in b.data.rows) == 1437
     assert not torch.equal(a.init(0), a.init(1))
     assert a.init_module_buffers() is None
-    assert digits(clients=4, how="label", labels_per_client=3, batch_size=5).batch_size == 5
+    assert digits(clients=4, how="label", labels_per_client=3, batch_size=5).loading.batch_size == 5
 
 
 def test_digits_are_learnt():

@@ -31,12 +31,12 @@ def sweep(options: commands.Sweep) -> None:
             if more := [*overrides, *(f"--{name}" for name in given), *(["--out"] if out else [])]:
                 rule = "a sweep continues with the settings it was started with"
                 raise Invalid(f"{rule}, got {more[0]!r} too. Give its folder and --jobs only.")
-            folder, config = Path(source), saved_config(Path(source))
+            folder, config = Path(source), saved_config(Path(source), trust=options.trust)
             with waiting(f"preparing {config.spec['task']['kind']}; the first time may take minutes"):
                 tasks = build_task(config)
         else:
             with waiting("preparing the task; the first time may take minutes"):
-                config, tasks = configure(source, overrides, **given)
+                config, tasks = configure(source, overrides, **given, trust=options.trust)
             folder = Path(out) if out else new_run_dir(f"{config.name}-sweep")
             if (folder / "sweep.json").is_file():
                 check_same(folder, config)

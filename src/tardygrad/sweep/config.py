@@ -22,6 +22,7 @@ from tardygrad.errors import Invalid, check_choice, check_integer, nearest
 from tardygrad.runs.record import Row, read_json, reading_record
 from tardygrad.runs.run import label
 from tardygrad.spec.kinds import suggest_table
+from tardygrad.spec.own_code import check_trust
 from tardygrad.spec.signature import Table, shown
 from tardygrad.spec.sources import shipped
 from tardygrad.spec.spec import Spec, load, override, parse
@@ -72,7 +73,12 @@ class Config:
         tables = copy.deepcopy(self.spec)
         for text in overrides(params):
             override(tables, text)
-        return parse(tables, self.name, trust=True)  # whoever reads the sweep has asked
+        return parse(tables, self.name, trust=True)  # `check_trust` comes before
+
+    def check_trust(self) -> None:
+        """Raise `Invalid` if the spec, or a value of a swept key, names code."""
+        kinds = [{"kind": kind} for key, values in self.space.items() if key.endswith(".kind") for kind in values]
+        check_trust([self.spec, self.space, kinds], self.name)
 
     def group(self, params: Row) -> str:
         """The label of a point's method, and the values of other swept keys that are not numeric."""
@@ -102,6 +108,7 @@ def configure(
     target: float | None = None,
     prune: bool = False,
     workable: float = 0.9,
+    trust: bool = False,
 ) -> tuple[Config, TaskCache]:
     """Check the settings of a sweep and build the task of its first point.
 
@@ -116,6 +123,7 @@ def configure(
         target: an accuracy if the task has one, else a loss; a run that reaches it ends.
         prune: end runs early whose test loss falls behind (successive halving).
         workable: a trial is workable if it covers this share of the way from x_0's score to the best one.
+        trust: whether to import code that a recorded run names.
     """
     check_choice("sampler", sampler, Sampler)
     check_choice("best", best or "loss", Best)
@@ -130,7 +138,7 @@ def configure(
         raise Invalid(f"`target` must be a finite number, got {target!r}.")
     if (best == "time") != (target is not None):
         raise Invalid(f"--best time and --target must be used together, got best={best} and target={target}.")
-    base = _base(source, changes)
+    base = _base(source, changes, trust=trust)
     space = _space(base, changes, over, sampler)
     if sampler == "grid" and trials is not None:
         raise Invalid(f"a grid has as many trials as points, got --trials {trials}. Use --sampler random or tpe.")
@@ -156,10 +164,10 @@ def configure(
     return Config(**given, best=best or score, score=score), tasks
 
 
-def _base(source: str | Path, changes: Sequence[str]) -> Spec:
+def _base(source: str | Path, changes: Sequence[str], *, trust: bool) -> Spec:
     """The spec with its overrides; a list for a key that takes none gets the --over that sweeps it."""
     try:
-        return load(source, changes)
+        return load(source, changes, trust=trust)
     except Invalid as error:
         for text in changes:
             key, _, value = (part.strip() for part in text.partition("="))
@@ -178,9 +186,15 @@ def _check_target(target: float, score: str, start: float) -> None:
         raise Invalid(f"x_0 already has a test {score} of {start:.4g}, got the target {target:g}. Use a {way} target.")
 
 
-def saved_config(folder: Path) -> Config:
-    """The configuration of the sweep in a folder, checked so far that the sweep can continue."""
+def saved_config(folder: Path, *, trust: bool = False) -> Config:
+    """The configuration of the sweep in a folder, checked so far that the sweep can continue.
+
+    Args:
+        trust: whether to import the functions that it names.
+    """
     config = read_config(read_json(folder / "sweep.json"), folder)
+    if not trust:
+        config.check_trust()
     with reading_record(folder):
         points = math.prod(map(len, config.space.values()))
         if config.sampler == "grid" and config.trials != points:
@@ -234,6 +248,7 @@ def command(sweep: Row, params: Row) -> list[str] | None:
     """
     try:
         config = Config(**{key: value for key, value in sweep.items() if key != "versions"})
+        config.check_trust()
         base = load(config.name).resolved() if config.name in shipped() else {}
         fixed = {
             f"{name}.{key}": value

@@ -22,10 +22,10 @@ import torch
 
 from tardygrad.engines.sim.process_pool import set_up_child_process
 from tardygrad.errors import Invalid, check_integer
-from tardygrad.runs.record import Row, exclusive, require_new, write_json
+from tardygrad.runs.record import Row, exclusive, read_json, require_new, write_json
 from tardygrad.runs.run import versions
 from tardygrad.spec.signature import shown
-from tardygrad.sweep.config import Config, saved_config
+from tardygrad.sweep.config import Config, read_config, saved_config
 from tardygrad.sweep.study import Study
 from tardygrad.sweep.table import read
 from tardygrad.sweep.trial import TaskCache, run_seed
@@ -198,9 +198,11 @@ def _locked(folder: Path, config: Config) -> Iterator[None]:
 
 def check_same(folder: Path, config: Config) -> None:
     """Raise `Invalid` if the folder holds a sweep with another configuration."""
-    before, now = _flat(vars(saved_config(folder))), _flat(vars(config))
+    saved = read_config(read_json(folder / "sweep.json"), folder)
+    before, now = _flat(vars(saved)), _flat(vars(config))
     for key in dict.fromkeys([*now, *before]):
         if key != "name" and now.get(key) != before.get(key):
+            saved_config(folder)  # raises if the file is damaged
             differs = f"`{key.removeprefix('spec.')}` is {shown(before.get(key))} there, got {shown(now.get(key))}"
             raise Invalid(f"the sweep in {str(folder)!r} has other settings: {differs}. Choose another folder.")
 

@@ -14,7 +14,7 @@ from torch import nn
 from tardygrad import streams
 from tardygrad.core.messages import ModuleBuffers, Vector
 from tardygrad.core.recipe import remember
-from tardygrad.errors import Invalid, check_integer
+from tardygrad.errors import Invalid, check_choice, check_integer
 from tardygrad.tasks.data.client_data import Collate
 from tardygrad.tasks.data.held_out import HeldOut
 from tardygrad.tasks.forward import Forward, Loss, to_device
@@ -64,8 +64,7 @@ class ModuleTask:
         uncut: Callable[[], nn.Module] | None,
     ) -> None:
         check_integer("evaluate_batch", evaluate_batch)
-        if module_buffers not in ("average", "refuse"):
-            raise Invalid(f"`module_buffers` must be 'average' or 'refuse', got {module_buffers!r}.")
+        check_choice("module_buffers", module_buffers, Literal["average", "refuse"])
         self.loss, self.forward, self.test, self.autocast = loss, Forward(loss), test, autocast
         self.scores, self._evaluate, self._uncut = scores, evaluate, uncut
         self._held_out = None if test is None else HeldOut(test, evaluate_batch, collate)

@@ -83,4 +83,3 @@ def _classes(output: Any, target: Any) -> bool:
     if not isinstance(output, Tensor) or not isinstance(target, Tensor) or output.dim() != 2 or target.dim() != 1:
         return False
     return not target.is_floating_point() and target.dtype != torch.bool
-

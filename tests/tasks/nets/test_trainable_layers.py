@@ -69,8 +69,9 @@ def compare(task, plain):
     assert sum(p.numel() for p in task._template.parameters()) < sum(p.numel() for p in plain._template.parameters())
     x = task.init(3)
     assert torch.equal(x, plain.init(3))
-    for batch in task.batches(Job(1, 0, 0, x, 3, None, 0)):
-        (loss, g), (same, h) = task.gradient(x, batch, None), plain.gradient(x, batch, None)  # dropout included
+    job = Job(1, 0, 0, x, 3, None, 0)
+    for features, rows in zip(task.batches(job), plain.batches(job), strict=True):
+        (loss, g), (same, h) = task.gradient(x, features, None), plain.gradient(x, rows, None)  # dropout included
         assert torch.allclose(loss, same, atol=1e-5)
         assert torch.allclose(g, h, atol=1e-5)
         assert g.abs().max() > 1e-3

@@ -26,7 +26,7 @@ from tardygrad_command.commands import app
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-NEEDS = {"lora": "peft", "on_ray": "ray", "own_trainer": "accelerate"}  # packages of extras
+NEEDS = {"lora": "peft", "lora_on_ray": "peft", "on_ray": "ray", "own_trainer": "accelerate"}  # packages of extras
 PRINTS = "\n# It prints:\n#\n"
 NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:e-?\d+)?")
 COMMAND: Any = typer.main.get_command(app)
@@ -69,7 +69,7 @@ def code(example: Path) -> str:
 @pytest.mark.parametrize(
     "example",
     [
-        pytest.param(one, marks=[pytest.mark.xdist_group("ray")] if one.stem == "on_ray" else [], id=one.stem)
+        pytest.param(one, marks=[pytest.mark.xdist_group("ray")] if one.stem.endswith("on_ray") else [], id=one.stem)
         for one in EXAMPLES
     ],
 )
@@ -78,7 +78,7 @@ def test_an_example_prints_what_it_says(example: Path, capsys: pytest.CaptureFix
         pytest.importorskip(NEEDS[example.stem])
     said = example.read_text("utf-8").partition(PRINTS)[2]
     assert said
-    runpy.run_path(str(example))
+    runpy.run_path(str(example), run_name="__main__")  # as a script: Ray then sends its functions by value
     printed = capsys.readouterr()
     agree(printed.out, "\n".join(line.removeprefix("# ") for line in said.splitlines()))
     assert not printed.err or NEEDS.get(example.stem) == "ray"  # whose daemons may report

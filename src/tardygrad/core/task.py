@@ -46,6 +46,14 @@ class Placed(Protocol):
         """The place of a client, as the engine names places; None: anywhere."""
 
 
+@runtime_checkable
+class HasFrozen(Protocol):
+    """A task with parts that are not in the vector and never change; all processes of a run must have the same."""
+
+    def frozen(self) -> dict[str, Tensor]:
+        """These parts by name."""
+
+
 def check_task(task: object) -> None:
     """Raise `Invalid` unless an argument has the members of a `Task`."""
     members = [name for name in vars(Task) if not name.startswith("_")]

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, Self
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from tardygrad import streams
 from tardygrad.core.messages import ModuleBuffers, Vector
@@ -126,6 +126,12 @@ class ModuleTask:
         if not floats and not ints:
             return None
         return ModuleBuffers(flatten(floats.values()), flatten(ints.values(), torch.int64))
+
+    def frozen(self) -> dict[str, Tensor]:
+        """Frozen parameters and constant buffers: not in the vector, and the same in all processes of a run."""
+        template, persistent = self._template, self._template.state_dict().keys()
+        parameters = {name: p for name, p in template.named_parameters() if not p.requires_grad}
+        return parameters | {name: b for name, b in template.named_buffers() if name not in persistent}
 
     def module(self, x: Vector, module_buffers: ModuleBuffers | None = None) -> nn.Module:
         """A copy of the network with the parameters x, in evaluation mode."""

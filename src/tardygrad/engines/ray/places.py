@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tardygrad.core.task import Placed, Task
+from tardygrad.core.task import Placed, Task, ids_of
 from tardygrad.errors import Invalid
 
 RESOURCE_SHARE = 0.001
@@ -77,7 +77,7 @@ def exists(place: str, nodes: list[dict[str, Any]]) -> bool:
 
 def _number(name: int | str, task: Task) -> int:
     """The number of a client, from its number or its id."""
-    ids: tuple[str, ...] = getattr(task, "ids", None) or ()
+    ids = ids_of(task) or ()
     if name in ids:
         return ids.index(str(name))
     number = int(name) if isinstance(name, str) and name.isdecimal() else name

@@ -15,6 +15,7 @@ import torch
 from tardygrad.core.method import Method
 from tardygrad.core.task import Task
 from tardygrad.engines.ray.connection import Monitor, first_line, join, object_store, ray_module, start
+from tardygrad.engines.ray.payload import pickled
 from tardygrad.engines.ray.places import exists, requirements
 from tardygrad.engines.ray.server_shards import ServerShard
 from tardygrad.engines.ray.worker import WorkerProcess
@@ -67,7 +68,7 @@ class Session:
     def open(self, workers: int) -> None:
         """Start Ray for this number of workers, or join it, unless this process is connected already."""
         try:
-            payload = self.ray.cloudpickle.dumps((self.task, self.method))
+            payload = pickled(self.task, self.method, self.ray.cloudpickle.dumps)
         except Exception as error:
             raise Invalid(f"task and method must be picklable to be sent: {first_line(error)}.") from error
         if not self.ray.is_initialized():

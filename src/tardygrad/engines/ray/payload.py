@@ -1,0 +1,64 @@
+"""What every worker's process loads: task and method, pickled. A task with a recipe is sent as the recipe.
+
+The process then makes the task itself, so the task's data is read where the work is done and does not pass through the
+driver. The vector comes from the server with every job; what is not in the vector must be the same as in the driver.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tardygrad.core.method import Method
+from tardygrad.core.recipe import Recipe, recipe_of
+from tardygrad.core.task import HasFrozen, Task
+from tardygrad.errors import Invalid
+
+
+class RemoteTask:
+    """A task that is made anew where it is unpickled.
+
+    Args:
+        task: of the driver.
+        recipe: that made it.
+    """
+
+    def __init__(self, task: Task, recipe: Recipe) -> None:
+        self.recipe, self.facts = recipe, _facts(task)
+
+    def __reduce__(self) -> tuple[Callable[..., Task], tuple[Any, ...]]:
+        return make_task, (self.recipe.function, self.recipe.arguments, self.facts)
+
+
+def pickled(task: Task, method: Method, dumps: Callable[[Any], bytes]) -> bytes:
+    """Task and method for `loads` in a worker's process."""
+    recipe = recipe_of(task)
+    return dumps((RemoteTask(task, recipe) if recipe else task, method))
+
+
+def make_task(function: Callable[..., Task], arguments: dict[str, Any], expected: dict[str, int]) -> Task:
+    """Make a task by its recipe, and compare it with the driver's."""
+    task: Task = Recipe(function, arguments).make()
+    facts = _facts(task)
+    for name in [*expected, *facts]:
+        if facts.get(name) != expected.get(name):
+            rule = "a worker must make the same task as the driver, and its `{name}` differs"
+            fix = "Read the same files, and pass the module as a function, which is then seeded."
+            raise Invalid(f"{rule.format(name=name)}. {fix}")
+    return task
+
+
+def _facts(task: Task) -> dict[str, int]:
+    """Numbers that agree if two processes have the same task: its sizes, and checksums of what is not in the vector."""
+    frozen = task.frozen() if isinstance(task, HasFrozen) else {}
+    sizes = {"clients": task.clients, "parameters": task.parameters}
+    return sizes | {name: _checksum(tensor) for name, tensor in frozen.items()}
+
+
+def _checksum(tensor: Tensor) -> int:
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    return zlib.crc32(flat.view(torch.uint8).numpy().data) if flat.numel() else 0

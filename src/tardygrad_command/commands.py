@@ -203,7 +203,7 @@ class Doctor(NamedTuple):
 
 @command(app, "export")
 class Export(NamedTuple):
-    """Write the metrics, updates and events of runs as flat tables.
+    """Write the metrics, updates and events of runs as flat tables, or a run's model for Hugging Face.
 
     RUN is the directory of a run, or a directory that contains some. With several runs, a `run` column is added.
     """
@@ -212,6 +212,8 @@ class Export(NamedTuple):
     csv: bool = flag("--csv", "Write CSV, the default.")
     parquet: bool = flag("--parquet", "Write Parquet.")
     out: str | None = option(None, "Where to write; the default for a single run is RUN/export.", "DIR", "--out", "-o")
+    hf: str | None = option(None, "Write the trained model, for from_pretrained, and no tables.", "DIR")
+    trust: bool = TRUST
     force: bool = flag("--force", "Overwrite the files of an earlier export.")
     json: bool = JSON
 

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from tardygrad.runs import export
 from tardygrad.runs.record import read_lines
@@ -224,3 +226,35 @@ def test_hostile_values_give_a_table_or_one_line(tardygrad: Command) -> None:
     Path("here/spec.json").write_text(json.dumps(asked | {"classes": [["all", 10**10]]}))
     assert tardygrad("export", "here", "--csv", "--out", "many").code == 0
     assert table("many/updates.csv")[0]["class"] == "all"
+
+
+def test_the_model_of_a_run_is_written_for_hugging_face(tardygrad: Command) -> None:
+    settings = ("run.rounds=2", "run.evaluate_every=2", "task.model=mlp")
+    tardygrad("run", "digits", *settings, "--out", "here")
+    code, out, err = tardygrad("export", "here", "--hf", "there")
+    assert (code, out.splitlines(), err) == (0, ["there/README.md", "there/model.safetensors"], "")
+    saved = load_file("there/model.safetensors")
+    assert torch.equal(torch.cat([tensor.flatten() for tensor in saved.values()]).sort()[0],
+                       load_file("here/model.safetensors")["x"].sort()[0])  # fmt: skip
+    card = Path("there/README.md").read_text("utf-8")
+    accuracy = json.loads(Path("here/summary.json").read_text())["accuracy"]
+    assert f"| test accuracy | {accuracy:.4g} |" in card
+    assert "stragglers = large" in card
+    assert tardygrad("export", "here", "--hf", "there").err.startswith("error: 'there' is not empty.")
+    assert tardygrad("export", "here", "--hf", "there", "--force", "--json").json["files"] == out.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (("here", "--hf", "there"), "--hf needs a task with a network, got 'quadratic', which has none."),
+        (("here", "--hf", "there", "--csv"), "--hf writes a model and no tables."),
+        (("here", "here", "--hf", "there"), "--hf writes the model of one run, got 2."),
+    ],
+)
+def test_what_has_no_model_is_named(tardygrad: Command, options: tuple[str, ...], complaint: str) -> None:
+    tardygrad("run", "small.toml", "--out", "here")
+    code, _, err = tardygrad("export", *options)
+    assert (code, err.startswith(f"error: {complaint}")) == (2, True)
+    Path("here/model.safetensors").unlink()
+    assert "--hf needs a finished run" in tardygrad("export", "here", "--hf", "there").err

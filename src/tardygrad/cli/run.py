@@ -12,6 +12,8 @@ from torch import Tensor
 
 from tardygrad.cli.output import say
 from tardygrad.cli.session import print_summary, run_to_end, started_engine, worker_shortage
+from tardygrad.core.messages import ModuleBuffers, Vector
+from tardygrad.core.task import Task
 from tardygrad.errors import Invalid, RecordError
 from tardygrad.runs import run as runs
 from tardygrad.runs.recipes import why_no_spec
@@ -111,6 +113,17 @@ def final_model(folder: Path) -> tuple[dict[str, Tensor], int]:
         raise RecordError(f"{str(path)!r} cannot be read: {error}.") from error
     with reading_record(folder):
         return tensors, int(read_json(folder / "summary.json")["rounds"])
+
+
+def final_vectors(folder: Path, task: Task) -> tuple[Vector, ModuleBuffers | None, int]:
+    """The final model of a run and its buffers, as the task takes them, and its number of rounds."""
+    tensors, rounds = final_model(folder)
+    x, module_buffers = task.init(0), task.init_module_buffers()
+    wanted = {"x": x} | (module_buffers._asdict() if module_buffers else {})
+    if {n: (t.shape, t.dtype) for n, t in tensors.items()} != {n: (t.shape, t.dtype) for n, t in wanted.items()}:
+        raise Invalid(f"the model in {str(folder)!r} must have the shape of the task's model. Do not change [task].")
+    own = {name: tensor.to(x.device) for name, tensor in tensors.items()}
+    return own["x"], ModuleBuffers(own["floats"], own["ints"]) if module_buffers else None, rounds
 
 
 def new_run_dir(name: str) -> Path:

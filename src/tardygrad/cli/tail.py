@@ -5,22 +5,16 @@ from __future__ import annotations
 import math
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tardygrad.cli.output import counted, show, show_json, show_table, waiting, writable
-from tardygrad.cli.run import final_model
+from tardygrad.cli.run import final_vectors
 from tardygrad.cli.session import build, torch_threads
-from tardygrad.core.messages import ModuleBuffers
 from tardygrad.core.schedules import lift
 from tardygrad.errors import Invalid
 from tardygrad.spec import spec
 from tardygrad.tail.estimate import Tail
 from tardygrad.tail.probe import CLIPPED, Layer, Probe, gradients, sampling, summarise
 from tardygrad_command import commands
-
-if TYPE_CHECKING:
-    from tardygrad.core.messages import Vector
-
 
 MAX_BATCHES = 1_000_000  # most mini-batches
 
@@ -43,7 +37,7 @@ def tail(options: commands.Tail) -> None:
         task, round = build(loaded).task, 0
         x, module_buffers = task.init(loaded.run.seed), task.init_module_buffers()
         if where == "model":
-            x, module_buffers, round = _model(Path(source), x, module_buffers)
+            x, module_buffers, round = final_vectors(Path(source), task)
         chosen = sampling(task, x, clients=options.clients, batches=options.batches, seed=seed)
         rows = gradients(task, x, chosen, module_buffers)
         seen = list(counted(rows, total=len(chosen.clients) * options.batches, what="mini-batches"))
@@ -62,16 +56,6 @@ def tail(options: commands.Tail) -> None:
     show(_advice(found, round, norm))
     if picture:
         show(f"figure  {picture}")
-
-
-def _model(folder: Path, x: Vector, module_buffers: ModuleBuffers | None) -> tuple[Vector, ModuleBuffers | None, int]:
-    """The final model of a run, and its round."""
-    tensors, round = final_model(folder)
-    wanted = {"x": x} | (module_buffers._asdict() if module_buffers else {})
-    if {n: (t.shape, t.dtype) for n, t in tensors.items()} != {n: (t.shape, t.dtype) for n, t in wanted.items()}:
-        raise Invalid(f"the model in {str(folder)!r} must have the shape of the task's model. Do not change [task].")
-    own = {name: tensor.to(x.device) for name, tensor in tensors.items()}
-    return own["x"], ModuleBuffers(own["floats"], own["ints"]) if module_buffers else None, round
 
 
 def _threshold(loaded: spec.Spec, round: int) -> float | None:

@@ -19,7 +19,7 @@ from safetensors.torch import save
 
 from tardygrad.core.algorithm import downplay
 from tardygrad.core.hierarchy import serve
-from tardygrad.core.messages import Advanced, Parts, Taken, Update, Vector, as_vector
+from tardygrad.core.messages import Advanced, ModuleBuffers, Parts, Taken, Update, Vector, as_vector
 from tardygrad.core.method import Method
 from tardygrad.core.own_loop import check_local_work
 from tardygrad.core.task import Task, ids_of
@@ -32,6 +32,7 @@ from tardygrad.runs import checkpoint, events
 from tardygrad.runs.evaluation import Scores
 from tardygrad.runs.events import RunEvent
 from tardygrad.runs.loop import Event, drive
+from tardygrad.runs.model_card import training_facts
 from tardygrad.runs.recipes import spec_of
 from tardygrad.runs.record import Record, Row, read_json, read_lines, reading_record, replace, require_new, write_json
 from tardygrad.runs.summary import Summary as Summary
@@ -111,6 +112,15 @@ class Run:
     def x(self) -> Vector:
         """The global model."""
         return self.server.x
+
+    @property
+    def module_buffers(self) -> ModuleBuffers | None:
+        """The buffers that go with it, if the model has any."""
+        return self.server.module_buffers
+
+    def facts(self) -> str:
+        """Markdown about the training, for the model card that `save_pretrained` of a task writes."""
+        return training_facts(self.spec_json or {}, self.summary())
 
     def go(self) -> Generator[Row, None, None]:
         """Run to the end and yield the metrics of each round. Call `stop` to end early; the run can be resumed."""

@@ -99,7 +99,8 @@ def causal_lm(
     rows = token_rows(data, encoder, columns, block, key, cache)
     _check_tokens(rows, sizes.vocab_size)
     train, test = split_rows(rows, clients, columns, (test_share, test_rows), seed, **split)
-    network = CausalModel(source, lora, getattr(torch, dtype))
+    name = str(folder.resolve()) if folder and Path(str(model)).is_dir() else model
+    network = CausalModel(source, lora, getattr(torch, dtype), name)
     padding = None if encoder is None else encoder.pad_token_id
     return CausalLM(
         encoder,

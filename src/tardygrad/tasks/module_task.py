@@ -6,6 +6,8 @@ import copy
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from itertools import chain
+from pathlib import Path
 from typing import Any, Literal, Self
 
 import torch
@@ -18,6 +20,7 @@ from tardygrad.errors import Invalid, check_choice, check_integer
 from tardygrad.tasks.data.client_data import Collate
 from tardygrad.tasks.data.held_out import HeldOut
 from tardygrad.tasks.forward import Forward, Loss, to_device
+from tardygrad.tasks.pretrained import save
 from tardygrad.tasks.scores import Metrics, Scores, checked
 from tardygrad.tasks.views import Views, buffers, check, copied, draws, flatten, keyed, trainable
 
@@ -47,6 +50,7 @@ class ModuleTask:
     """
 
     clients: int
+    tokenizer: Any = None  # of a language model, if it is known; `save_pretrained` saves it too
 
     def __init__(
         self,
@@ -141,7 +145,32 @@ class ModuleTask:
                 views = Views(self._uncut().to(self.device))
         own = ModuleBuffers(*(flat.to(self.device, copy=True) for flat in module_buffers)) if module_buffers else None
         views.bind(x.to(self.device), own, training=False)
-        return copied(views.module)
+        network = copied(views.module)
+        for name, buffer in chain.from_iterable(group.items() for group in buffers(network)):
+            path, _, leaf = name.rpartition(".")
+            setattr(network.get_submodule(path), leaf, buffer.clone())  # else they are views of one flat tensor
+        return network
+
+    def save_pretrained(
+        self,
+        x: Vector,
+        folder: str | Path,
+        module_buffers: ModuleBuffers | None = None,
+        *,
+        facts: str = "",
+        overwrite: bool = False,
+    ) -> list[Path]:
+        """Save the network with the parameters x so that `from_pretrained` loads it, and return the files.
+
+        Args:
+            x: the parameters, such as `run.x`.
+            folder: where; created if it does not exist.
+            module_buffers: `run.module_buffers`, if the network has any.
+            facts: Markdown for the model card, such as `run.facts()`.
+            overwrite: whether the folder may have files.
+        """
+        module = self.module(x, module_buffers)
+        return save(module, Path(folder), tokenizer=self.tokenizer, facts=facts, overwrite=overwrite)
 
     @torch.no_grad()
     def evaluate(self, x: Vector, module_buffers: ModuleBuffers | None) -> dict[str, float]:

@@ -71,6 +71,10 @@ class Pairs:
         text: str = self._tokenizer().decode(tokens.tolist(), skip_special_tokens=False)
         return text.encode()
 
+    def save_pretrained(self, folder: str) -> None:
+        """Write tokenizer.json."""
+        Path(folder, "tokenizer.json").write_text(self.json, "utf-8")
+
     def _tokenizer(self) -> Any:
         return _tokenizers().Tokenizer.from_str(self.json)
 

@@ -58,10 +58,13 @@ class CausalModel:
         source: a folder, or the settings of a fresh network: its `model_type` and those of its configuration.
         lora: adapters to train; None trains everything.
         dtype: of the weights; adapters are float32.
+        name: of a pretrained network: its folder, or its name on the hub; saved adapters refer to it.
     """
 
-    def __init__(self, source: Path | Mapping[str, Any], lora: Lora | None, dtype: torch.dtype) -> None:
-        self.source, self.lora, self.dtype = source, lora, dtype
+    def __init__(
+        self, source: Path | Mapping[str, Any], lora: Lora | None, dtype: torch.dtype, name: str | None = None
+    ) -> None:
+        self.source, self.lora, self.dtype, self.name = source, lora, dtype, name
         self._base: nn.Module | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -83,6 +86,7 @@ class CausalModel:
                 model = kind.from_config(configuration(self.source)).to(self.dtype)
         if model.loss_type is None:  # as for GPT-2; transformers then takes this loss too, with a warning
             model.loss_type = "ForCausalLM"
+        model.name_or_path = self.name or ""
         network: nn.Module = model
         return network
 

@@ -1,0 +1,71 @@
+"""What a record says about the training of a model, as Markdown for its model card."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tardygrad.runs.history import printable
+from tardygrad.runs.record import Row
+from tardygrad.runs.summary import Summary, plural
+
+
+def training_facts(recorded: Row, summary: Summary) -> str:
+    """The method, the fleet, delays and scores of a run.
+
+    Args:
+        recorded: the content of its spec.json.
+        summary: its results.
+    """
+    spec = recorded.get("spec") or {}
+    versions = recorded.get("versions") or {}
+    clients = ", ".join(f"{number} {name}" for name, number in recorded.get("classes") or [])
+    scores = {"loss": summary.loss, "accuracy": summary.accuracy, **summary.scores}
+    refused = sum(summary.refused.values())
+    arrived = f"{plural(summary.updates, 'update')}, {plural(summary.local_steps, 'local step')}"
+    rows = {
+        "method": summary.method,
+        "its settings": _settings(spec.get("method")),
+        "task": _settings(spec.get("task")),
+        "clients": clients,
+        "fleet": _settings(spec.get("fleet")),
+        "engine": _settings(spec.get("engine")),
+        "rounds": f"{summary.rounds} ({summary.status}), {summary.time:g} s on the clock; {arrived}",
+        "delay of updates": f"mean {summary.delay_mean:.1f}, largest {summary.delay_max} rounds",
+        "lost and refused": f"{summary.lost} lost, {refused} refused",
+        "seed": (recorded.get("run") or {}).get("seed"),
+        "versions": ", ".join(f"{name} {version}" for name, version in versions.items() if name != "threads"),
+    }
+    found = [(f"test {name}", f"{value:.4g}") for name, value in scores.items() if value is not None]
+    when = "" if summary.score_round is None else f" after round {summary.score_round}"
+    return f"## Training\n\nTrained with tardygrad.\n\n{_table(rows.items())}" + (
+        f"\n## Scores{when}\n\n{_table(found)}" if found else ""
+    )
+
+
+def _settings(table: Any) -> str:
+    """The settings of a table of a spec, without those that are not set."""
+    if not isinstance(table, Mapping):
+        return ""
+    return ", ".join(f"{key} = {_value(value)}" for key, value in table.items() if value not in (None, [], {}))
+
+
+def _value(value: Any) -> str:
+    """A value; of a path, only the name, because a card is public."""
+    return Path(value).name if isinstance(value, str) and Path(value).is_absolute() else str(value)
+
+
+def _table(rows: Iterable[tuple[str, Any]]) -> str:
+    """A table; empty rows are left out."""
+    cells = [(_cell(name), _cell(value)) for name, value in rows if value not in (None, "")]
+    return "".join(f"| {name} | {value} |\n" for name, value in [("", ""), ("---", "---"), *cells])
+
+
+def _cell(value: Any) -> str:
+    """Text that Markdown shows as it is.
+
+    >>> print(_cell("a|b <script> *c*"))
+    a\\|b \\<script\\> \\*c\\*
+    """
+    return "".join(f"\\{c}" if c in "\\`*_[]<>|#" else c for c in printable(value, 2000))

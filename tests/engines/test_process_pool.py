@@ -52,6 +52,24 @@ def test_the_number_of_processes_changes_no_bit(make: Any, mode: Any) -> None:
             assert torch.equal(run.server.module_buffers.floats, runs[0].server.module_buffers.floats)
 
 
+def test_the_processes_may_read_their_data_by_other_processes() -> None:
+    class Drawn(torch.utils.data.Dataset[Any]):
+        def __len__(self) -> int:
+            return 9
+
+        def __getitem__(self, row: int) -> tuple[torch.Tensor, torch.Tensor]:
+            return torch.rand(3), torch.tensor(row % 2)
+
+    def run(workers: int, num_workers: int) -> tg.Run:
+        loss, data = torch.nn.functional.cross_entropy, [Drawn() for _ in range(12)]
+        reading = tg.TorchTask(
+            lambda: torch.nn.Linear(3, 2), data=data, loss=loss, batch_size=4, num_workers=num_workers
+        )
+        return tg.simulate(method(), reading, FLEET, rounds=4, evaluate_every=0, workers=workers)
+
+    assert torch.equal(run(1, 0).x, run(2, 1).x)
+
+
 def test_a_run_whose_processes_are_killed_gives_the_same_bits() -> None:
     whole = tg.simulate(method(), task(), FLEET, rounds=40)
     with tg.SimPool(task(), method(), FLEET, workers=2, rounds=40) as pool:

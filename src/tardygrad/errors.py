@@ -14,10 +14,13 @@ from __future__ import annotations
 import difflib
 import inspect
 import math
+import os
 import re
+import traceback
 from collections.abc import Callable, Iterable
 from functools import cache, wraps
 from numbers import Real
+from pathlib import Path
 from typing import ParamSpec, TypeVar, get_args, get_type_hints
 
 P = ParamSpec("P")
@@ -50,6 +53,15 @@ class Interrupted(TardygradError):
 
 class RecordError(TardygradError):
     """A run's directory could not be read or written."""
+
+
+def described_error(error: Exception) -> str:
+    """The type and the text of an error, and the last line of the user's own code that it came through."""
+    ours = (str(Path(__file__).parent), str(Path(os.__file__).parent), "<")  # tardygrad, Python and its packages
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(ours)]
+    own = [frame for frame in frames if "site-packages" not in frame.filename]
+    where = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
+    return f"{type(error).__name__}: {error}{where}"
 
 
 def is_number(value: object) -> bool:

@@ -73,6 +73,8 @@ def test_parameter_groups_and_an_optimizer_after_the_clip_are_those_of_a_plain_l
         (lambda m: [{"params": [m[0].weight]}], "every trainable parameter must be in a parameter group, and `0.bias`"),
         (lambda m: [{"params": list(m.parameters()) * 2}], "in one of the parameter groups, got one in two"),
         (lambda m: [{"params": list(m.parameters()), "lr": 1.0}], "have the method's `local_lr`, got lr=1.0"),
+        (lambda m: [{"weight_decay": 1.0}], "each a dict with `params`, got the group {'weight_decay': 1.0}"),
+        (["weights"], "must be a function of the module to a list of groups, each a dict with `params`, got list"),
     ],
 )
 def test_wrong_parameter_groups_are_refused(groups: Any, text: str) -> None:
@@ -186,8 +188,58 @@ def test_metrics_of_torchmetrics_stream() -> None:
 def test_an_own_evaluation_gets_the_module_and_the_test_set() -> None:
     own = task(test=ROWS, evaluate=lambda module, test: {"rows": len(test), "mean": module(X).mean()})
     assert own.evaluate(own.init(0), None) == {"rows": 24.0, "mean": network()(X).mean().item()}
-    with pytest.raises(tg.Invalid, match="`evaluate` must return scores by name"):
-        task(test=ROWS, evaluate=lambda module, test: 3).evaluate(own.init(0), None)  # type: ignore[arg-type,return-value]
+    method_ = method(mode="sync", local_steps=1)
+    run = tg.simulate(method_, task(evaluate=lambda module, test: {"test": test is None}), FLEET, rounds=1)
+    assert run.metrics[-1]["test_test"] == 1.0
+
+
+FLEET = tg.Fleet.paper(clients=1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "text"),
+    [
+        ({"evaluate": lambda module, test: 3}, tg.Invalid, "`evaluate` must return scores by name"),
+        ({"evaluate": lambda module, test: {"a": "x"}}, tg.Invalid, "must return one number for each score: could not"),
+        ({"scores": lambda outputs, targets: 3}, tg.Invalid, "`scores` must return scores by name"),
+        ({"test": (X[:, :2], Y)}, tg.WorkFailed, r"the evaluation failed: RuntimeError: mat1 and mat2 shapes"),
+    ],
+)
+def test_what_an_evaluation_returns_is_checked(settings: Any, error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        tg.simulate(method(local_steps=1), task(**({"test": (X, Y)} | settings)), FLEET, rounds=1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"scores": {"a": 3}}, "must have `update`, `compute` and `reset`, as those of torchmetrics, got int"),
+        ({"scores": {}}, "`scores` must be a function of .* or metrics by name, got {}"),
+        ({"evaluate": "f1"}, "`evaluate` must be a function, got 'f1'"),
+        ({"collate": 3}, "`collate` must be a function, got 3"),
+        ({"data": [DataLoader(ROWS)]}, "which the task loads, got a DataLoader for client 0"),
+    ],
+)
+def test_wrong_settings_are_refused_before_the_run(settings: Any, text: str) -> None:
+    with pytest.raises(tg.Invalid, match=text):
+        task(**settings)
+
+
+def test_an_error_in_own_code_names_its_line() -> None:
+    def broken(output: Tensor, target: Tensor) -> Tensor:
+        raise KeyError("labels")
+
+    with pytest.raises(tg.WorkFailed, match=r"failed: KeyError: 'labels' \(test_local_step.py, line \d+\)$"):
+        tg.simulate(method(), task(loss=broken), FLEET, rounds=1, evaluate_every=0)
+
+
+def test_options_of_parameter_groups_need_an_optimizer_that_has_them() -> None:
+    decayed = task(parameter_groups=no_decay)
+    with pytest.raises(tg.Invalid, match="options of parameter groups need an optimizer, and SGDClip has none here"):
+        tg.simulate(method(), decayed, FLEET, rounds=1, evaluate_every=0)
+    misspelt = task(parameter_groups=lambda module: [{"params": list(module.parameters()), "weight_decy": 0.0}])
+    with pytest.raises(tg.WorkFailed, match=r"AdamW have no option `weight_decy`\. Did you mean"):
+        tg.simulate(method(optimizer="AdamW"), misspelt, FLEET, rounds=1, evaluate_every=0)
 
 
 def test_one_row_for_batchnorm_is_explained() -> None:

@@ -35,6 +35,9 @@ def check_local_work(task: object, method: Method) -> None:
     if not isinstance(task, OwnLoop):
         if not method.has_local_steps:
             raise Invalid(f"{method.name} needs `local_lr` for this task, which has no training loop of its own.")
+        if any(group.options for group in getattr(task, "groups", ())) and not method.inner.reads_groups:
+            fix = "Name one in the method, for example optimizer='AdamW'."
+            raise Invalid(f"options of parameter groups need an optimizer, and {method.name} has none here. {fix}")
         return
     rule = "the local steps of this task are those of its own training loop"
     if method.has_local_steps:

@@ -45,6 +45,9 @@ def optimizer(name: str, lr: Schedule, options: Options | None = None) -> Transf
             part.grad = group.read(direction)
         own = [{"params": [part], **group.options} for part, group in zip(parts, groups, strict=True)]
         torch_optimizer = make(own, **given, lr=lr(step.round))
+        for key in (key for group in groups for key in group.options if key not in torch_optimizer.defaults):
+            fix = nearest(key, torch_optimizer.defaults)
+            raise Invalid(f"the parameter groups of torch.optim.{name} have no option `{key}`.{fix}")
         for part, group in zip(parts, groups, strict=True):
             if state:
                 torch_optimizer.state[part] = {
@@ -66,7 +69,8 @@ def optimizer(name: str, lr: Schedule, options: Options | None = None) -> Transf
                     after[key] = value
         return start - x, after
 
-    transform = Transform(lambda x: {}, update, f"optimizer({name!r}, {lr}, {dict(options or {})})", scratch=SCRATCH)
+    text = f"optimizer({name!r}, {lr}, {dict(options or {})})"
+    transform = Transform(lambda x: {}, update, text, scratch=SCRATCH, reads_groups=True)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

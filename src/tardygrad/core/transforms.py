@@ -68,6 +68,7 @@ class Transform:
         text: the call that created it, as its `repr`.
         form: round → the numbers of the step, if it is a clip and a rate (see kernels.py); else None.
         scratch: number of temporary vectors that `update` needs besides direction, move and state.
+        reads_groups: whether `update` reads the parameter groups of its step.
     """
 
     init: Callable[[Tensor], State] = field(repr=False)
@@ -75,6 +76,7 @@ class Transform:
     text: str = "Transform(...)"
     form: Callable[[int], ClipAndRate | None] = field(default=_no_form, repr=False)
     scratch: int = 0
+    reads_groups: bool = False
 
     def __repr__(self) -> str:
         return self.text
@@ -150,7 +152,8 @@ def chain(*transforms: Transform) -> Transform:
         return ClipAndRate(first.upper, first.lower, rest[0].lr)  # a clip, then a rate
 
     text, scratch = f"chain({', '.join(map(repr, transforms))})", max(one.scratch for one in transforms)
-    return Transform(init if stateful else stateless, update, text, form, scratch)
+    reads_groups = any(one.reads_groups for one in transforms)
+    return Transform(init if stateful else stateless, update, text, form, scratch, reads_groups)
 
 
 def amsgrad(

@@ -18,7 +18,7 @@ from tardygrad.core.method import Method, check_method, without_addresses
 from tardygrad.core.task import Task
 from tardygrad.core.vectors import LocalVectors, VectorStore
 from tardygrad.engines.wire import Packed, Wire, send
-from tardygrad.errors import Invalid, WorkFailed, check_choice, check_integer
+from tardygrad.errors import Invalid, WorkFailed, check_choice, check_integer, described_error
 from tardygrad.fleet import Fleet
 
 
@@ -188,4 +188,4 @@ def perform_together(jobs: Sequence[Job], task: Batched, method: Method) -> list
 
 
 def _failed(error: Exception, *jobs: Job) -> WorkFailed:
-    return WorkFailed(f"the work of {'; '.join(map(str, jobs))} failed: {type(error).__name__}: {error}")
+    return WorkFailed(f"the work of {'; '.join(map(str, jobs))} failed: {described_error(error)}")

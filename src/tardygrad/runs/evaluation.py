@@ -10,6 +10,7 @@ from typing import Any
 from tardygrad.core.messages import ModuleBuffers, Vector
 from tardygrad.core.task import Task
 from tardygrad.engines.pool import Evaluator
+from tardygrad.errors import Invalid, WorkFailed, described_error
 from tardygrad.runs.record import Row
 
 Model = tuple[Vector, ModuleBuffers | None]
@@ -42,7 +43,12 @@ class Scores:
             return
         if model is not None:
             began = time.perf_counter()
-            scores = self.task.evaluate(*model)
+            try:
+                scores = self.task.evaluate(*model)
+            except Invalid:
+                raise
+            except Exception as error:
+                raise WorkFailed(f"the evaluation failed: {described_error(error)}") from error
             self.done[row["round"]] = scores, time.perf_counter() - began
         self.rows.append(row)
 

@@ -73,7 +73,7 @@ class Run:
 
     def __init__(self, method: Method, task: Task, pool: Pool, settings: Settings) -> None:
         seed = settings["seed"]
-        if settings["evaluate_every"] and getattr(task, "test", ...) is None:
+        if settings["evaluate_every"] and not getattr(task, "can_evaluate", True):
             raise Invalid(
                 "an evaluation needs a test set, and the task has none. Give it one, or set evaluate_every=0."
             )

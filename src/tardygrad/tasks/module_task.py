@@ -21,7 +21,7 @@ from tardygrad.tasks.data.client_data import Collate
 from tardygrad.tasks.data.held_out import HeldOut
 from tardygrad.tasks.forward import Forward, Loss, to_device
 from tardygrad.tasks.pretrained import save
-from tardygrad.tasks.scores import Metrics, Scores, checked
+from tardygrad.tasks.scores import Metrics, Scores, check_scores, checked
 from tardygrad.tasks.views import Views, buffers, check, copied, draws, flatten, keyed, trainable
 
 Evaluate = Callable[[nn.Module, Any], Mapping[str, float]]
@@ -71,6 +71,10 @@ class ModuleTask:
         check_choice("module_buffers", module_buffers, Literal["average", "refuse"])
         self.loss, self.forward, self.test, self.autocast = loss, Forward(loss), test, autocast
         self.scores, self._evaluate, self._uncut = scores, evaluate, uncut
+        for name, function in (("evaluate", evaluate), ("collate", collate)):
+            if not (function is None or callable(function)):
+                raise Invalid(f"`{name}` must be a function, got {function!r}.")
+        check_scores(scores)
         self._held_out = None if test is None else HeldOut(test, evaluate_batch, collate)
         self._factory = None if isinstance(module, nn.Module) else module
         given = module if isinstance(module, nn.Module) else self._make(0)
@@ -88,6 +92,11 @@ class ModuleTask:
         self.parameters = sum(shape.numel() for shape in self._shapes)
         self.draws_globally = draws(self._template)  # such as dropout: then threads take turns in forward passes
         self._local = threading.local()
+
+    @property
+    def can_evaluate(self) -> bool:
+        """Whether there is a test set, or an evaluation that brings its own."""
+        return self._held_out is not None or self._evaluate is not None
 
     def __repr__(self) -> str:
         name = type(self._template).__name__
@@ -175,14 +184,15 @@ class ModuleTask:
     @torch.no_grad()
     def evaluate(self, x: Vector, module_buffers: ModuleBuffers | None) -> dict[str, float]:
         """The mean loss on the test set and `scores`, or the accuracy in [0, 1] if targets are classes."""
-        if self._held_out is None:
+        if not self.can_evaluate:
             raise Invalid("evaluating needs a test set, got none. Give the task test=(inputs..., target).")
         views = self._views()
         views.bind(
             x, ModuleBuffers(*(flat.clone() for flat in module_buffers)) if module_buffers else None, training=False
         )
         if self._evaluate is not None:
-            return checked(self._evaluate(views.module, self.test))
+            return checked(self._evaluate(views.module, self.test), "evaluate")
+        assert self._held_out is not None
         metrics = Metrics(self.scores, token_loss=self.loss is None)
         for given in self._held_out.batches():
             batch = to_device(given, self.device)

@@ -61,10 +61,21 @@ class Metrics:
         if self.tokens:
             found["perplexity"] = perplexity(found["loss"])
         if self.scores:
-            return found | self.scores(torch.cat(self.outputs), torch.cat(self.targets))
+            return found | checked(self.scores(torch.cat(self.outputs), torch.cat(self.targets)), "scores")
         if self.metrics:
-            return found | {name: float(metric.compute()) for name, metric in self.metrics.items()}
+            return found | checked({name: metric.compute() for name, metric in self.metrics.items()}, "scores")
         return found | {"accuracy": self.right / self.weight} if self.classes else found
+
+
+def check_scores(scores: Any) -> None:
+    """Raise `Invalid` unless `scores` are a function, or metrics by name."""
+    metrics = list(scores.values()) if isinstance(scores, Mapping) else []
+    for value in metrics:
+        if not all(callable(getattr(value, name, None)) for name in ("update", "compute", "reset")):
+            rule = "metrics in `scores` must have `update`, `compute` and `reset`, as those of torchmetrics"
+            raise Invalid(f"{rule}, got {type(value).__name__}.")
+    if not (scores is None or callable(scores) or metrics):
+        raise Invalid(f"`scores` must be a function of (outputs, targets), or metrics by name, got {scores!r}.")
 
 
 def perplexity(loss: float) -> float:
@@ -72,11 +83,14 @@ def perplexity(loss: float) -> float:
     return math.exp(loss) if loss < 700 else loss if math.isnan(loss) else math.inf
 
 
-def checked(scores: Any) -> dict[str, float]:
-    """Scores of an own evaluation, as numbers."""
+def checked(scores: Any, function: str) -> dict[str, float]:
+    """The scores that a function of the user's returned, as numbers."""
     if not isinstance(scores, Mapping):
-        raise Invalid(f"`evaluate` must return scores by name, such as {{'loss': 0.5}}, got {type(scores).__name__}.")
-    return {str(name): float(value) for name, value in scores.items()}
+        raise Invalid(f"`{function}` must return scores by name, such as {{'loss': 0.5}}, got {type(scores).__name__}.")
+    try:
+        return {str(name): float(value) for name, value in scores.items()}
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise Invalid(f"`{function}` must return one number for each score: {error}.") from error
 
 
 def _classes(output: Any, target: Any) -> bool:

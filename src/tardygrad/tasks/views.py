@@ -138,7 +138,13 @@ def groups_of(
     for p in names.values():
         slices[id(p)], at = slice(at, at + p.numel()), at + p.numel()
     groups = []
-    for given in parameter_groups(module):
+    rule = "`parameter_groups` must be a function of the module to a list of groups, each a dict with `params`"
+    found = parameter_groups(module) if callable(parameter_groups) else None
+    if not isinstance(found, Sequence):
+        raise Invalid(f"{rule}, got {type(parameter_groups if found is None else found).__name__}.")
+    for given in found:
+        if not isinstance(given, Mapping) or "params" not in given:
+            raise Invalid(f"{rule}, got the group {given!r}.")
         options = {key: value for key, value in given.items() if key != "params"}
         if "lr" in options:
             raise Invalid(

@@ -188,8 +188,11 @@ class OwnBatches:
 
     def steps(self, job: Job, loading: Loading) -> Iterator[tuple[Any, ...]]:
         """The batches of each local step; all that the function yields if the job has K epochs."""
-        count = 0
-        for count, step in enumerate(_groups(self.source(job), loading.accumulate), 1):
+        count, batches = 0, self.source(job)
+        if not isinstance(batches, Iterable):
+            got = f"{type(batches).__name__} for client {job.client}"
+            raise Invalid(f"`data` as a function of the job must return an iterable of batches, got {got}.")
+        for count, step in enumerate(_groups(batches, loading.accumulate), 1):
             yield step
             if count == job.steps:
                 return
@@ -274,6 +277,11 @@ def _is_stream(dataset: Any) -> bool:
 
 def _checked(dataset: Any, client: int) -> Any:
     """A client's dataset, if it is one."""
+    if isinstance(dataset, DataLoader):
+        fix = "Give its dataset, and the task batch_size, collate and num_workers."
+        raise Invalid(
+            f"every client needs a dataset, which the task loads, got a DataLoader for client {client}. {fix}"
+        )
     if _is_stream(dataset):
         return dataset
     if not hasattr(dataset, "__getitem__") or not isinstance(dataset, Sized):

@@ -322,6 +322,8 @@ def test_on_a_cluster_a_resumed_run_may_have_other_workers_and_nothing_else() ->
     recorded = {"spec": tables, "run": tables["run"], "versions": {}}
     changed = recorded_spec("here", recorded, ["engine.workers=5", "engine.address="], trust=False)
     assert changed.engine.arguments["workers"] == 5
+    changed = recorded_spec("here", recorded, ["engine.place={3 = 'a'}", "engine.place.4=b"], trust=False)
+    assert changed.engine.arguments["place"] == {"3": "a", "4": "b"}
     with pytest.raises(Invalid, match=r"engine.gpus_per_worker or engine.place, got 'engine.wire=int8'"):
         recorded_spec("here", recorded, ["engine.wire=int8"], trust=False)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import signal
 import time
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
@@ -23,8 +25,10 @@ from tardygrad.engines.ray import connection
 from tardygrad.engines.ray import pool as ray_pool
 from tardygrad.engines.ray.payload import pickled
 from tardygrad.engines.ray.places import Places
-from tardygrad.runs.events import Arrival, read_events
+from tardygrad.runs.events import Arrival, Dispatch, read_events
 from tardygrad.runs.recipes import table_of
+from tardygrad.spec import spec
+from tests.cli.conftest import Command
 
 ray = pytest.importorskip("ray")
 pytestmark = [
@@ -171,6 +175,58 @@ def test_a_worker_makes_the_task_itself_and_refuses_one_that_is_not_the_drivers(
     makers = {process for what, _, process, _ in notes(tmp_path) if what == "makes"}
     assert os.getpid() in makers
     assert len(makers) > 1
+
+
+LORA = """
+[task]
+kind = "causal_lm"
+data = "texts.jsonl"
+by = "user"
+config = {model_type = "llama", hidden_size = 16, intermediate_size = 9, num_hidden_layers = 1, num_attention_heads = 2}
+lora = {r = 2, target = ["q_proj", "v_proj"]}
+
+[method]
+kind = "fedbuff"
+local_lr = 0.03
+optimizer = "AdamW"
+buffer = 2
+local_epochs = 1
+
+[engine]
+kind = "ray"
+workers = 2
+cpus_per_worker = 0.1
+evaluate = "between"
+place = {anna = "zone=b", ben = "zone=b"}
+
+[run]
+rounds = 8
+evaluate_every = 4
+"""
+
+
+def test_lora_on_ray_replays_and_is_simulated_with_the_same_arrivals_to_the_same_bits(
+    cluster: Any, tardygrad: Command
+) -> None:
+    pytest.importorskip("peft", reason="needs the extra hf")
+    rows = [
+        {"text": f"{user} says {i} " + "word " * (i % 4), "user": user} for user in ("anna", "ben") for i in range(9)
+    ]
+    Path("texts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    Path("lora.toml").write_text(LORA)
+    cache = f"task.cache={Path.cwd()}"  # workers have another working directory
+    assert tardygrad("run", "lora.toml", cache, "--out", "run").code == 0
+    assert tardygrad("replay", "run")[:2] == (0, "the same bits after 8 rounds\n")
+    sent, seconds = dict[tuple[int, int], float](), {0: [], 1: []}
+    for event in read_events(Path("run/events.jsonl")):
+        if isinstance(event, Dispatch):
+            sent[event.client, event.serial] = event.time
+        elif isinstance(event, Arrival):
+            seconds[event.client].append(event.time - sent[event.client, event.serial])
+    groups = [tg.Group(f"client {c}", 1, tg.Trace((*times, 1e6))) for c, times in seconds.items()]
+    built = spec.load("run").build()
+    simulated = tg.simulate(built.method, built.task, tg.Fleet(tuple(groups)), rounds=8, evaluate_every=0)
+    assert torch.equal(simulated.x, load_file("run/model.safetensors")["x"])
 
 
 # Without Ray.

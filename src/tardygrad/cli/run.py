@@ -97,7 +97,8 @@ def recorded_spec(folder: str, recorded: Row, overrides: list[str], *, trust: bo
     with reading_record(Path(folder)):
         allowed = spec.resume_keys(tables)
         for text in overrides:
-            if text.partition("=")[0].strip() not in allowed:
+            key = text.partition("=")[0].strip()
+            if not any(f"{key}.".startswith(f"{one}.") for one in allowed):
                 keys = f"{', '.join(allowed[:-1])} or {allowed[-1]}"
                 raise Invalid(f"resuming a run may only change {keys}, got {text!r}. Start a new run instead.")
             spec.override(tables, text)

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import tardygrad as tg
+from tardygrad.runs.history import read_history
 from tardygrad.runs.record import read_json
 from tardygrad.spec import spec
 from tests.cli.conftest import Command
@@ -128,3 +129,10 @@ def _pieces() -> dict[str, Any]:
     data = torch.zeros(4, 1), torch.zeros(4, 1)
     loss = torch.nn.functional.mse_loss
     return {"module": torch.nn.Linear(1, 1), "data": tg.shard(data, clients=4), "loss": loss, "test": data}
+
+
+def test_a_spec_can_ask_for_scores_of_each_client(tardygrad: Command) -> None:
+    assert tardygrad("run", "quadratic", "run.rounds=6", "run.evaluate_clients=3", "--out", "run").code == 0
+    assert [one.round for one in read_history(Path("run")).client_evaluations] == [3, 6]
+    assert tardygrad("replay", "run").code == 0
+    assert tardygrad("export", "run", "--out", "tables").code == 0

@@ -54,6 +54,21 @@ class HasFrozen(Protocol):
         """These parts by name."""
 
 
+@runtime_checkable
+class EvaluatesClients(Protocol):
+    """A task that can evaluate a model on the data of one client."""
+
+    def evaluates_on(self) -> str:
+        """Which rows of a client it evaluates: "test" or "training".
+
+        Raises:
+            Invalid: with the reason, if it has none.
+        """
+
+    def evaluate_client(self, client: int, x: Vector, module_buffers: ModuleBuffers | None) -> dict[str, float]:
+        """Named scores on the client's own rows; empty if it has none."""
+
+
 def check_task(task: object) -> None:
     """Raise `Invalid` unless an argument has the members of a `Task`."""
     members = [name for name in vars(Task) if not name.startswith("_")]

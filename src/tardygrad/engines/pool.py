@@ -62,6 +62,7 @@ class Features:
     wire: Wire = "float32"  # the number format of updates in transit
     fleet: Fleet | None = None  # whose runtimes and failures the engine simulates or emulates
     method: Method | None = None  # whose local work the workers do; None: any
+    opens_data: bool = True  # whether the run's process may open the clients' data; False: only the workers do
     parallel: int | None = None  # number of jobs computed at once; None: unknown
     virtual_clock: bool = False  # time is simulated: it does not advance while the driver works
     status: Callable[[], str] = str  # a message about missing workers; empty if none are missing
@@ -73,7 +74,7 @@ class Features:
             check_method(self.method)
         if self.parallel is not None:
             check_integer("parallel", self.parallel)
-        for name, kind in {"fleet": Fleet | None, "virtual_clock": bool, "startup": str}.items():
+        for name, kind in {"fleet": Fleet | None, "virtual_clock": bool, "opens_data": bool, "startup": str}.items():
             if not isinstance(getattr(self, name), kind):
                 raise Invalid(f"the feature `{name}` of a pool must be {kind}, got {getattr(self, name)!r}.")
         methods: dict[str, tuple[str, ...]] = {"checkpoint": ("pending", "restore"), "evaluator": ("ask", "answer")}

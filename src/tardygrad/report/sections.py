@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterable, Iterator
 from itertools import chain
 
-from tardygrad.report import clients, curves, tail_charts
+from tardygrad.report import client_scores, clients, curves, tail_charts
 from tardygrad.report.blocks import Block, Code, Section, Table, with_suffix
 from tardygrad.report.comparison import baseline_of, comparison, target_of
 from tardygrad.report.groups import SeedGroup, grouped, score_names
@@ -70,6 +70,9 @@ def _single(run: RunView, *, compared: bool = False) -> Iterator[Section]:
     if not compared:
         yield _learning(group)
     yield _section("clients", "Clients", clients.timeline(run), "No client has worked yet.")
+    if run.history.client_evaluations:
+        scores = chain(client_scores.distribution(run), client_scores.over_rounds(run))
+        yield _section("client-scores", "Scores of the clients", scores, "No client has a score.")
     late = chain(clients.delays(run), clients.delays_over_time(run))
     yield _section("lateness", "Delays", late, "No update has been used yet.")
     yield _influence(group)

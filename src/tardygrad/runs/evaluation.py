@@ -8,14 +8,57 @@ from collections.abc import Iterator
 from typing import Any
 
 from tardygrad.core.messages import ModuleBuffers, Vector
-from tardygrad.core.task import Task
-from tardygrad.engines.pool import Evaluator
+from tardygrad.core.task import EvaluatesClients, Task
+from tardygrad.engines.pool import Evaluator, Features
 from tardygrad.errors import Invalid, WorkFailed, described_error
+from tardygrad.runs.events import ClientEvaluation
 from tardygrad.runs.record import Row
 
 Model = tuple[Vector, ModuleBuffers | None]
 Answer = tuple[dict[str, float], float]
 """Scores, and the seconds they took."""
+
+
+class ClientEvaluations:
+    """Evaluates models on the data of each client, in the run's process, between two messages.
+
+    Args:
+        every: rounds between evaluations; 0 is never.
+        features: of the engine.
+    """
+
+    def __init__(self, task: Task, every: int, features: Features) -> None:
+        self.task, self.every = task, every
+        if not every:
+            return
+        if not isinstance(task, EvaluatesClients):
+            members = "`evaluates_on` and `evaluate_client`"
+            raise Invalid(f"`evaluate_clients` needs a task with {members}, got {type(task).__name__}. Use 0.")
+        self.on = task.evaluates_on()
+        if self.on == "training" and not features.opens_data:
+            fix = "Give the task client_test=..., which the run's process reads, or use evaluate_clients=0."
+            raise Invalid(f"`evaluate_clients` cannot read training data: on this engine only workers do. {fix}")
+
+    def due(self, round: int, rounds: int) -> bool:
+        """Whether the model of this round is to be evaluated; that of the last round always is."""
+        return bool(self.every) and (round % self.every == 0 or round == rounds)
+
+    def evaluate(self, now: float, round: int, model: Model) -> ClientEvaluation:
+        """The scores of each client."""
+        began = time.perf_counter()
+        found = [self._client(client, model) for client in range(self.task.clients)]
+        names = dict.fromkeys(name for scores in found for name in scores)
+        by_client = {name: [scores.get(name) for scores in found] for name in names}
+        return ClientEvaluation(now, round, self.on, by_client, time.perf_counter() - began)
+
+    def _client(self, client: int, model: Model) -> dict[str, float]:
+        assert isinstance(self.task, EvaluatesClients)
+        try:
+            return self.task.evaluate_client(client, *model)
+        except Invalid:
+            raise
+        except Exception as error:
+            raise WorkFailed(f"the evaluation of client {client} failed: {described_error(error)}") from error
 
 
 class Scores:

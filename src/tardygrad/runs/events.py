@@ -113,6 +113,16 @@ class Evaluation(NamedTuple):
     seconds: float | None  # that it took
 
 
+class ClientEvaluation(NamedTuple):
+    """The model of a round was evaluated on the data of each client."""
+
+    time: float
+    round: int
+    on: str  # "test" or "training" rows of the clients
+    by_client: Mapping[str, Sequence[float | None]]  # for each score, its value of every client; None: it has none
+    seconds: float | None  # that it took
+
+
 class Resume(NamedTuple):
     """A run with compressed updates was resumed: the clients' compression errors are lost."""
 
@@ -128,11 +138,11 @@ class Unknown(NamedTuple):
 
 
 ClientEvent = Dispatch | Arrival | Refusal | ClientLost | Join
-RunEvent = ClientEvent | Advance | Tail | Evaluation | Resume | Unknown
+RunEvent = ClientEvent | Advance | Tail | Evaluation | ClientEvaluation | Resume | Unknown
 
 KINDS: dict[str, type[RunEvent]] = {
     "dispatch": Dispatch, "arrival": Arrival, "refusal": Refusal, "loss": ClientLost, "join": Join,
-    "advance": Advance, "tail": Tail, "evaluation": Evaluation, "resume": Resume,
+    "advance": Advance, "tail": Tail, "evaluation": Evaluation, "client evaluation": ClientEvaluation, "resume": Resume,
 }  # fmt: skip
 _NAMES = {kind: name for name, kind in KINDS.items()}
 _OPTIONAL = ("down", "up", "worker", "node", "state_lost")  # left out of a line if None

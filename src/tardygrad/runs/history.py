@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tardygrad.runs import events
-from tardygrad.runs.events import Arrival, ClientEvent, Evaluation, RunEvent, Tail, read_events
+from tardygrad.runs.events import Arrival, ClientEvaluation, ClientEvent, Evaluation, RunEvent, Tail, read_events
 from tardygrad.runs.record import Row, read_json, reading_record
 
 MAX_CLIENTS = 10**6  # largest number of clients
@@ -127,6 +127,7 @@ class History:
     rounds: Rounds
     by_client: tuple[ClientHistory, ...]
     evaluations: list[Evaluation]
+    client_evaluations: list[ClientEvaluation]
     tails: list[Tail]
     unknown: Counter[str]  # events of kinds that this version does not know
 
@@ -219,6 +220,7 @@ def read_history(path: Path) -> History:
             rounds=rounds,
             by_client=tuple(reader.clients[client] for client in range(clients)),
             evaluations=reader.evaluations,
+            client_evaluations=[_checked_scores(one, clients, len(rounds)) for one in reader.client_evaluations],
             tails=reader.tails,
             unknown=reader.unknown,
         )
@@ -263,6 +265,16 @@ def _number(value: Any) -> float:
     return float(value)
 
 
+def _checked_scores(event: ClientEvaluation, clients: int, rounds: int) -> ClientEvaluation:
+    """Scores by client with short names; missing ones are NaN."""
+    if not 1 <= read_count(event.round) <= rounds:
+        raise ValueError(f"scores of clients in round {event.round} of {rounds}")
+    found = {printable(name, 40): [_number(value) for value in values] for name, values in event.by_client.items()}
+    if wrong := [name for name, values in found.items() if len(values) != clients]:
+        raise ValueError(f"{len(found[wrong[0]])} scores of {clients} clients")
+    return event._replace(on=printable(event.on, 20), by_client=found)
+
+
 class _Reader:
     """Collects the events of a record."""
 
@@ -271,6 +283,7 @@ class _Reader:
         self.buffer: int | None = None
         self.clients = defaultdict[int, ClientHistory](ClientHistory)
         self.evaluations: list[Evaluation] = []
+        self.client_evaluations: list[ClientEvaluation] = []
         self.tails: list[Tail] = []
         self.unknown: Counter[str] = Counter()
         self._columns: dict[str, array[Any]] = {name: array("q" if name in COUNTS else "d") for name in COLUMNS}
@@ -294,6 +307,8 @@ class _Reader:
                 self._add_round(event)
             case Evaluation():
                 self.evaluations.append(event)
+            case ClientEvaluation():
+                self.client_evaluations.append(event)
             case Tail():
                 completed = len(self._columns["time"])
                 self.tails.append(event._replace(round=read_count(completed if event.round is None else event.round)))

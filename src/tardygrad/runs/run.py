@@ -29,7 +29,7 @@ from tardygrad.engines.sim.pool import SimPool
 from tardygrad.errors import Diverged, Interrupted, Invalid, RecordError, Starved, check_integer, checked_call
 from tardygrad.fleet import Fleet
 from tardygrad.runs import checkpoint, events
-from tardygrad.runs.evaluation import Scores
+from tardygrad.runs.evaluation import ClientEvaluations, Scores
 from tardygrad.runs.events import RunEvent
 from tardygrad.runs.loop import Event, drive
 from tardygrad.runs.model_card import training_facts
@@ -40,10 +40,10 @@ from tardygrad.runs.summary import plural as plural
 from tardygrad.runs.summary import summarize
 from tardygrad.tail.updates import Updates
 
-MINIMUM = {"rounds": 1, "seed": 0, "evaluate_every": 0, "checkpoint_every": 1, "tail_every": 0}
+MINIMUM = {"rounds": 1, "seed": 0, "evaluate_every": 0, "checkpoint_every": 1, "tail_every": 0, "evaluate_clients": 0}
 """The smallest allowed value of each integer setting."""
 
-DEFAULTS = {"seed": 0, "evaluate_every": 10, "checkpoint_every": 10, "tail_every": 0}
+DEFAULTS = {"seed": 0, "evaluate_every": 10, "checkpoint_every": 10, "tail_every": 0, "evaluate_clients": 0}
 """The value of each integer setting that is not given."""
 
 
@@ -56,6 +56,7 @@ class Settings(TypedDict, total=False):
     out: str | Path | None  # a directory for the record; None keeps the metrics in memory only
     checkpoint_every: int  # rounds between checkpoints (10); on a real clock, half that number
     tail_every: int  # rounds between estimates of the updates' tail index (0: never)
+    evaluate_clients: int  # rounds between evaluations on each client's own data (0: never, else also the last round)
 
 
 def with_defaults(settings: Settings) -> Settings:
@@ -89,6 +90,8 @@ class Run:
         self.task, self.pool, self.settings = task, pool, settings
         self.tail = Updates(every=settings["tail_every"], seed=seed, parameters=len(x), buffer=method.buffer)
         self.scores = Scores(task, features.evaluator)
+        self.client_evaluations = ClientEvaluations(task, settings["evaluate_clients"], features)
+        self.client_evaluation: events.ClientEvaluation | None = None  # the last one
         self.path: Path | None = None  # of the record; None keeps the metrics in memory only
         self.spec_json: Row | None = None  # content of spec.json; None: keep the existing file
         self.lengths: dict[str, int] | None = None  # of the record's files at the checkpoint; None: a new run
@@ -207,15 +210,19 @@ class Run:
         self.counts[events.kind_of(event)] += 1
         if isinstance(event, events.Refusal):
             self.refused[event.reason] += 1
+        if isinstance(event, events.ClientEvaluation):
+            self.client_evaluation = event
         if line := events.script_line(event):
             self.script.append(line)
 
     def _evaluate(self, now: float, advanced: Advanced) -> None:
-        """Queue the metrics of a round, with its model if an evaluation is due."""
+        """Queue the metrics of a round, with its model if it is to be evaluated, and evaluate clients."""
         every, round = self.settings["evaluate_every"], advanced.round
         due = every and (round % every == 0 or round == self.settings["rounds"])
         model = (self.server.x, self.server.module_buffers) if due else None
         self.scores.add({"time": now, **advanced._asdict()}, model)
+        if self.client_evaluations.due(round, self.settings["rounds"]):
+            self._write(self.client_evaluations.evaluate(now, round, (self.server.x, self.server.module_buffers)))
 
     def _write_metrics(self, *, wait: bool = False) -> list[Row]:
         """Write the rows whose scores are complete, and return them."""

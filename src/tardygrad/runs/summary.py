@@ -6,10 +6,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from tardygrad.runs.events import ClientEvaluation
 from tardygrad.runs.record import Row
 
 if TYPE_CHECKING:
     from tardygrad.runs.run import Run
+
+
+Spread = dict[str, float]
+"""A score over the clients: `mean`, `deviation`, and `worst_tenth`, the mean of the worst tenth of the clients."""
 
 
 class Summary(NamedTuple):
@@ -33,6 +38,8 @@ class Summary(NamedTuple):
     local_steps: int
     snapshots: int  # largest number of past models held at once
     seconds: float  # of computing
+    clients: dict[str, Spread] | None = None  # scores on each client's own data, in the last such evaluation
+    clients_on: str | None = None  # "test" or "training": which rows of the clients those are
 
     def __str__(self) -> str:
         lines = [self.method, f"{self.status} after {plural(self.rounds, 'round')}, {self.time:g} s on the clock"]
@@ -46,6 +53,10 @@ class Summary(NamedTuple):
                 for name, value in self.scores.items()
             )
             lines.append(f"{accuracy}test loss {loss}{others}{when}")
+        for name, spread in (self.clients or {}).items():
+            numbers = {key: f"{v:.1%}" if name == "accuracy" else f"{v:.4g}" for key, v in spread.items()}
+            rest = ", ".join(f"{key.replace('_', ' ')} {number}" for key, number in numbers.items())
+            lines.append(f"clients' {name.replace('_', ' ')} on their {self.clients_on} data: {rest}")
         arrived = f"{plural(self.updates, 'update')}, {self.lost} lost"
         lines.append(f"delay mean {self.delay_mean:.1f}, largest {self.delay_max}; {arrived}")
         lines += [f"refused {number}: {reason}" for reason, number in self.refused.items()]
@@ -79,7 +90,31 @@ def summarize(run: Run) -> Summary:
         local_steps=sum(row["steps"] for row in metrics),
         snapshots=max((row["snapshots"] for row in metrics), default=0),
         seconds=run.seconds,
+        clients=spreads_of(run.client_evaluation) if run.client_evaluation else None,
+        clients_on=run.client_evaluation.on if run.client_evaluation else None,
     )
+
+
+def spreads_of(evaluation: ClientEvaluation) -> dict[str, Spread]:
+    """Each score of an evaluation over the clients that have it."""
+    found = {}
+    for name, values in evaluation.by_client.items():
+        known = np.sort([value for value in values if value is not None and np.isfinite(value)])
+        if len(known):
+            tenth = max(round(len(known) / 10), 1)
+            worst = known[-tenth:] if lower_is_better(name) else known[:tenth]
+            spread = {"mean": known.mean(), "worst_tenth": worst.mean(), "deviation": known.std()}
+            found[name] = {key: float(value) for key, value in spread.items()}
+    return found
+
+
+def lower_is_better(score: str) -> bool:
+    """Whether a low value of a score is a good one.
+
+    >>> lower_is_better("loss"), lower_is_better("accuracy")
+    (True, False)
+    """
+    return any(word in score.lower() for word in ("loss", "perplexity", "distance", "error", "mse", "mae"))
 
 
 def _never_reported(run: Run) -> str | None:

@@ -24,6 +24,8 @@ class RunTable:
         seed: seed of every random stream except the task's data and split.
         evaluate_every: rounds between evaluations; 0 is never, otherwise the last round is always evaluated.
         checkpoint_every: rounds between checkpoints; on threads and on Ray, half that number.
+        evaluate_clients: rounds between evaluations on each client's own data; 0 is never, otherwise the last round is
+            always evaluated.
         tail_every: rounds between estimates of the tail of the updates; 0 is never.
         threads: threads of torch; one is fastest for small models, and another number may change a run's bits.
         track: experiment trackers that get every round.
@@ -33,6 +35,7 @@ class RunTable:
     seed: int = DEFAULTS["seed"]
     evaluate_every: int = DEFAULTS["evaluate_every"]
     checkpoint_every: int = DEFAULTS["checkpoint_every"]
+    evaluate_clients: int = DEFAULTS["evaluate_clients"]
     tail_every: int = DEFAULTS["tail_every"]
     threads: int = 1
     track: tuple[TrackerName, ...] = ()

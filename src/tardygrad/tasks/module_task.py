@@ -17,8 +17,8 @@ from tardygrad import streams
 from tardygrad.core.messages import ModuleBuffers, Vector
 from tardygrad.core.recipe import remember
 from tardygrad.errors import Invalid, check_choice, check_integer
-from tardygrad.tasks.data.client_data import Collate
-from tardygrad.tasks.data.held_out import HeldOut
+from tardygrad.tasks.data.client_data import Collate, seeded
+from tardygrad.tasks.data.held_out import ClientTests, HeldOut
 from tardygrad.tasks.forward import Forward, Loss, to_device
 from tardygrad.tasks.pretrained import save
 from tardygrad.tasks.scores import Metrics, Scores, check_scores, checked
@@ -40,6 +40,8 @@ class ModuleTask:
         evaluate: an own evaluation, a function of (module, test) to scores by name; None computes the mean loss and
             `scores`.
         evaluate_batch: rows per batch of an evaluation.
+        client_test: test sets of clients, for `evaluate_clients` of a run: a list with one for each client, a mapping
+            from ids to test sets, which may leave out clients, or a function of the client; None uses training data.
         scores: a function of all outputs and targets to scores by name; or metrics by name, such as those of
             torchmetrics; None is the accuracy, if targets are classes.
         module_buffers: "average" persistent buffers (BatchNorm) over a round's updates, or "refuse" modules with any.
@@ -50,6 +52,7 @@ class ModuleTask:
     """
 
     clients: int
+    ids: tuple[str, ...] | None
     tokenizer: Any = None  # of a language model, if it is known; `save_pretrained` saves it too
 
     def __init__(
@@ -60,6 +63,7 @@ class ModuleTask:
         test: Any,
         evaluate: Evaluate | None,
         evaluate_batch: int,
+        client_test: Any,
         scores: Scores | Mapping[str, Any] | None,
         module_buffers: Literal["average", "refuse"],
         collate: Collate | None,
@@ -76,6 +80,8 @@ class ModuleTask:
                 raise Invalid(f"`{name}` must be a function, got {function!r}.")
         check_scores(scores)
         self._held_out = None if test is None else HeldOut(test, evaluate_batch, collate)
+        self._evaluate_batch, self._collate = evaluate_batch, collate
+        self._client_tests = None if client_test is None else ClientTests(client_test, self.clients, self.ids)
         self._factory = None if isinstance(module, nn.Module) else module
         given = module if isinstance(module, nn.Module) else self._make(0)
         check(given)  # before the copy, in which parameters no longer share memory
@@ -186,15 +192,45 @@ class ModuleTask:
         """The mean loss on the test set and `scores`, or the accuracy in [0, 1] if targets are classes."""
         if not self.can_evaluate:
             raise Invalid("evaluating needs a test set, got none. Give the task test=(inputs..., target).")
+        return self._scores_on(self.test, self._held_out, x, module_buffers)
+
+    def evaluates_on(self) -> str:
+        """Which rows of a client `evaluate_client` uses: "test" or "training"."""
+        if self._client_tests is None:
+            self._check_training_data()
+        return "training" if self._client_tests is None else "test"
+
+    def _check_training_data(self) -> None:
+        """Raise `Invalid` unless the training data of clients have rows that can be evaluated."""
+        rule = "`evaluate_clients` needs rows of each client, and this task's training data have none"
+        raise Invalid(f"{rule} that can be read again. Give the task client_test=...")
+
+    def _training_rows(self, client: int) -> Any:
+        """A client's training data."""
+        self._check_training_data()
+
+    @torch.no_grad()
+    def evaluate_client(self, client: int, x: Vector, module_buffers: ModuleBuffers | None) -> dict[str, float]:
+        """Scores on the client's own test set, or else on its training data; empty if it has no test set."""
+        with seeded(streams.key(0, "evaluate", client)):  # datasets may augment rows
+            rows = self._client_tests[client] if self._client_tests else self._training_rows(client)
+            if rows is None:
+                return {}
+            held_out = HeldOut(rows, self._evaluate_batch, self._collate).to(self.device)
+            return self._scores_on(held_out.tensors or rows, held_out, x, module_buffers)
+
+    def _scores_on(
+        self, test: Any, held_out: HeldOut | None, x: Vector, module_buffers: ModuleBuffers | None
+    ) -> dict[str, float]:
         views = self._views()
         views.bind(
             x, ModuleBuffers(*(flat.clone() for flat in module_buffers)) if module_buffers else None, training=False
         )
         if self._evaluate is not None:
-            return checked(self._evaluate(views.module, self.test), "evaluate")
-        assert self._held_out is not None
+            return checked(self._evaluate(views.module, test), "evaluate")
+        assert held_out is not None
         metrics = Metrics(self.scores, token_loss=self.loss is None)
-        for given in self._held_out.batches():
+        for given in held_out.batches():
             batch = to_device(given, self.device)
             with self._precision():
                 metrics.add(batch, self.forward(views.module, batch))

@@ -63,6 +63,14 @@ class Quadratic:
             "distance": float(torch.linalg.vector_norm(off)),
         }
 
+    def evaluates_on(self) -> str:
+        return "training"
+
+    def evaluate_client(self, client: int, x: Vector, module_buffers: ModuleBuffers | None) -> dict[str, float]:
+        """F_i(x)."""
+        off = x - self.c[client]
+        return {"loss": float(0.5 * torch.dot(self.h * off, off))}
+
 
 @remembers_call
 @checked_call

@@ -15,7 +15,7 @@ from tardygrad import streams
 from tardygrad.core.messages import Job, ModuleBuffers, Vector
 from tardygrad.core.task import GradientRequest
 from tardygrad.errors import Invalid, check_integer, checked_call
-from tardygrad.tasks.data.client_data import Collate, Datasets, Loading, client_data
+from tardygrad.tasks.data.client_data import Collate, Datasets, Loading, OwnBatches, client_data, is_stream
 from tardygrad.tasks.data.sharding import Shards
 from tardygrad.tasks.forward import Loss, to_device
 from tardygrad.tasks.module_task import Evaluate, ModuleTask
@@ -63,6 +63,8 @@ class TorchTask(ModuleTask):
         evaluate: an own evaluation, a function of (module, test) to scores by name; None computes the mean loss and
             `scores`.
         evaluate_batch: rows per batch of an evaluation.
+        client_test: test sets of clients, for `evaluate_clients` of a run: a list with one for each client, a mapping
+            from ids to test sets, which may leave out clients, or a function of the client; None uses training data.
         scores: a function of all outputs and targets to scores by name; or metrics by name, such as those of
             torchmetrics; None is the accuracy, if targets are classes.
         augment: changes the inputs of every training batch, like `crop_and_flip` of `tardygrad.tasks.data.pixels`.
@@ -97,6 +99,7 @@ class TorchTask(ModuleTask):
         module_buffers: Literal["average", "refuse"] = "average",
         evaluate: Evaluate | None = None,
         evaluate_batch: int = 1024,
+        client_test: Any = None,
         scores: Scores | Mapping[str, Any] | None = None,
         augment: Augment | None = None,
         parameter_groups: Callable[[nn.Module], Sequence[Mapping[str, Any]]] | None = None,
@@ -112,8 +115,9 @@ class TorchTask(ModuleTask):
         self.noise, self.augment = noise, augment
         self.loading = Loading(batch_size, accumulate, drop_last, num_workers, pin_memory, collate)
         super().__init__(
-            module, loss=loss, test=test, evaluate=evaluate, evaluate_batch=evaluate_batch, scores=scores,
-            module_buffers=module_buffers, collate=collate, device=device, autocast=autocast, uncut=uncut,
+            module, loss=loss, test=test, evaluate=evaluate, evaluate_batch=evaluate_batch, client_test=client_test,
+            scores=scores, module_buffers=module_buffers, collate=collate, device=device, autocast=autocast,
+            uncut=uncut,
         )  # fmt: skip
         self.groups = groups_of(self._template, parameter_groups) if parameter_groups else ()
 
@@ -121,6 +125,18 @@ class TorchTask(ModuleTask):
         super()._move_to(device)
         if isinstance(self.data, Shards):
             self.data = self.data.to(self.device)
+
+    def _check_training_data(self) -> None:
+        if isinstance(self.data, OwnBatches):
+            super()._check_training_data()
+
+    def _training_rows(self, client: int) -> Any:
+        if isinstance(self.data, Shards):
+            return tuple(tensor[self.data.rows[client]] for tensor in self.data.data)
+        rows = None if isinstance(self.data, OwnBatches) else self.data[client]
+        if rows is None or is_stream(rows):
+            super()._check_training_data()
+        return rows
 
     def batches(self, job: Job) -> Iterator[Batch]:
         """The batches of K steps or K epochs."""

@@ -91,6 +91,7 @@ class TrainerTask(ModuleTask, OwnLoop):
         test: Any = None,
         evaluate: Evaluate | None = None,
         evaluate_batch: int = 1024,
+        client_test: Any = None,
         scores: Scores | Mapping[str, Any] | None = None,
         module_buffers: Literal["average", "refuse"] = "average",
         collate: Collate | None = None,
@@ -102,8 +103,8 @@ class TrainerTask(ModuleTask, OwnLoop):
         self._train = train
         self.clients, self.ids = count_clients(clients)
         super().__init__(
-            module, loss=loss, test=test, evaluate=evaluate, evaluate_batch=evaluate_batch, scores=scores,
-            module_buffers=module_buffers, collate=collate, device=device, autocast=autocast, uncut=None,
+            module, loss=loss, test=test, evaluate=evaluate, evaluate_batch=evaluate_batch, client_test=client_test,
+            scores=scores, module_buffers=module_buffers, collate=collate, device=device, autocast=autocast, uncut=None,
         )  # fmt: skip
 
     def train(self, job: Job) -> Trained:

@@ -125,7 +125,7 @@ class RayPool(Pool):
         return Features(
             checkpoint=self, interrupt=self.interrupt, evaluator=self.evaluator, vectors=self.vectors,
             wire=self.wire, fleet=self.fleet, method=self.method, parallel=self.workers.wanted, status=self.missing,
-            startup="joining Ray" if self.address else "starting Ray",
+            opens_data=False, startup="joining Ray" if self.address else "starting Ray",
         )  # fmt: skip
 
     def submit(self, job: Job) -> None:

@@ -130,7 +130,7 @@ class Datasets:
     def steps(self, job: Job, loading: Loading) -> Iterator[tuple[Any, ...]]:
         """The batches of each local step."""
         dataset = self[job.client]
-        if _is_stream(dataset):
+        if is_stream(dataset):
             return self._stream(job, dataset, loading)
         requests = (
             Request(job.client, streams.key(job.seed, "read", job.client, job.serial, step), [b.tolist() for b in rows])
@@ -269,7 +269,8 @@ def count_clients(clients: int | Sequence[str] | None) -> tuple[int, tuple[str, 
     return clients, None  # type: ignore[return-value]
 
 
-def _is_stream(dataset: Any) -> bool:
+def is_stream(dataset: Any) -> bool:
+    """Whether a dataset gives its rows one after the other, without numbers."""
     return isinstance(dataset, IterableDataset) or (
         hasattr(dataset, "__iter__") and not hasattr(dataset, "__getitem__")
     )
@@ -282,7 +283,10 @@ def _checked(dataset: Any, client: int) -> Any:
         raise Invalid(
             f"every client needs a dataset, which the task loads, got a DataLoader for client {client}. {fix}"
         )
-    if _is_stream(dataset):
+    if isinstance(dataset, Iterator):
+        rule = "a stream must be an iterable that begins anew each time, such as an IterableDataset"
+        raise Invalid(f"{rule}, got an iterator ({type(dataset).__name__}) for client {client}.")
+    if is_stream(dataset):
         return dataset
     if not hasattr(dataset, "__getitem__") or not isinstance(dataset, Sized):
         rule = "every client needs a dataset: an object with a length whose rows are dataset[0], dataset[1], …"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from typing import Any, Self
 
@@ -68,3 +68,41 @@ class HeldOut:
             fix = "Use a list, a DataLoader, or an object whose `__iter__` starts again."
             raise Invalid(f"`test` is read in every evaluation, got {type(data).__name__}, which is read once. {fix}")
         return data
+
+
+class ClientTests:
+    """The test sets of clients, each opened when it is first used.
+
+    Args:
+        source: a sequence with a test set for each client; a mapping from ids (or numbers) to test sets, which may
+            leave out clients; or a function of the client, its id if it has one, called once in each process.
+    """
+
+    def __init__(self, source: Any, clients: int, ids: tuple[str, ...] | None) -> None:
+        self.names: tuple[Any, ...] = ids or tuple(range(clients))
+        self.source = source
+        self._opened: dict[int, Any] = {}
+        if isinstance(source, Mapping):
+            known = {str(name) for name in self.names}
+            if unknown := [name for name in source if str(name) not in known]:
+                raise Invalid(f"`client_test` must name clients of the task, got {unknown[0]!r}.")
+            self.source = {str(name): test for name, test in source.items()}
+        elif not callable(source) and (not isinstance(source, Sequence) or len(source) != clients):
+            got = f"{len(source)} test sets" if isinstance(source, Sequence) else type(source).__name__
+            rule = (
+                f"`client_test` must be a list with a test set for each of {clients} clients, a mapping or a function"
+            )
+            raise Invalid(f"{rule}, got {got}.")
+
+    def __getitem__(self, client: int) -> Any:
+        """The client's test set; None if it has none."""
+        if isinstance(self.source, dict):
+            return self.source.get(str(self.names[client]))
+        if not callable(self.source):
+            return self.source[client]
+        if client not in self._opened:
+            self._opened[client] = self.source(self.names[client])
+        return self._opened[client]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_opened": {}}  # another process opens its own

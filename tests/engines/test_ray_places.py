@@ -271,7 +271,7 @@ def test_workers_are_spread_over_places_by_their_clients() -> None:
     places = Places(task, {"a": "x", 1: "x", "2": "x", "d": "y"})
     assert [places.of(client) for client in range(7)] == ["x", "x", "x", "y", None, None, None]
     assert places.spread(1) == {"x": 1, "y": 1, None: 1}
-    assert places.spread(6) == {"x": 3, "y": 1, None: 2}
+    assert places.spread(6) == {"x": 2, "y": 1, None: 3}
     assert Places(task, None).spread(4) == {None: 4}
 
 

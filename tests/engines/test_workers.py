@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import tardygrad as tg
+from tardygrad.engines.ray.places import Places
 from tardygrad.engines.ray.workers import Workers
 
 
@@ -114,6 +115,27 @@ def test_a_leaving_worker_stays_if_it_is_wanted_again(ray: NoRay, workers: Worke
         workers.release(worker)
     assert list(workers.free) == busy
     assert not ray.ended
+
+
+def test_workers_of_a_place_do_the_jobs_there_and_are_replaced_there(ray: NoRay) -> None:
+    placed = Workers(ray, ray.hire, Places(SimpleNamespace(clients=4), {0: "a", 1: "b"}).spread, 1)  # type: ignore[arg-type]
+    for place in placed.shares.elements():
+        placed.add(place)
+    for answer in list(placed.starting):
+        placed.answered(answer)
+    assert placed.up == {"a": 1, "b": 1, None: 1}
+    worker = placed.take(None, "b")
+    assert worker is not None
+    assert worker.label.startswith("b:")
+    assert placed.take(None, "b") is None
+    placed.replace(worker)
+    assert placed.up["b"] == 0
+    (coming,) = placed.starting.values()
+    assert coming.place == "b"
+    placed.resize(5, [])
+    assert sorted(str(one.place) for one in placed.members) == ["None", "None", "None", "a", "b"]
+    placed.resize(1, [])
+    assert sorted(str(one.place) for one in placed.members) == ["None", "a", "b"]
 
 
 @pytest.mark.parametrize("wanted", [0, -1, True, 1.0])

@@ -54,7 +54,7 @@ class Places:
             clients[None] = unpinned
         spread = Counter(dict.fromkeys(clients, 1))
         for _ in range(workers - len(clients)):
-            spread[max(clients, key=lambda place: clients[place] / spread[place])] += 1
+            spread[max(clients, key=lambda place: (clients[place] / spread[place], place is None))] += 1
         return spread
 
 

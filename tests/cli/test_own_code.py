@@ -80,6 +80,7 @@ def test_every_command_works_with_own_functions(here: Path, tardygrad: Command) 
         ("doctor", "run", "--trust"),
         ("report", "run"),
         ("export", "run"),
+        ("export", "run", "--hf", "model", "--trust"),
         ("run", "own.toml", "task.slope=3.0", "method.buffer=3", "--out", "other"),
         ("sweep", "own.toml", "--over", "method.rate=[0.1, 0.2]", "--out", "sweep"),
     ):
@@ -103,8 +104,16 @@ def test_a_records_own_code_is_imported_only_if_it_is_trusted(here: Path, tardyg
     tardygrad("run", "own.toml", "--out", "run")
     sys.modules.pop("mine")
     Path("imported").unlink()
-    for verb in ("run", "resume", "replay", "doctor", "tail", "plan"):
-        code, _, err = tardygrad(verb, "run")
+    for verb, *options in (
+        ["run"],
+        ["resume"],
+        ["replay"],
+        ["doctor"],
+        ["tail"],
+        ["plan"],
+        ["export", "--hf", "model"],
+    ):
+        code, _, err = tardygrad(verb, "run", *options)
         assert (code, "imported only if you trust it, got 'mine:task'" in err.replace("\n", " ")) == (2, True), verb
     assert tardygrad("report", "run").code == 0
     assert tardygrad("export", "run").code == 0

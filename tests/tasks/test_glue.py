@@ -296,6 +296,19 @@ def test_a_model_without_a_token_to_pad_with_pads_with_its_last(small, tmp_path)
     assert small(model=str(tmp_path / "gpt2"), train="head").parameters == 4 * 8 * 2 + 2
 
 
+def test_a_model_trained_in_part_is_saved_whole_with_its_tokenizer(small, tmp_path):
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    task = small(train="last-1")
+    x = work(job(task), task, METHOD).delta + task.init(0)
+    task.save_pretrained(x, tmp_path / "out")
+    loaded = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out")
+    tokens = AutoTokenizer.from_pretrained(tmp_path / "out")("a cat", "a dog", return_tensors="pt")
+    with torch.no_grad():
+        assert torch.equal(loaded(**tokens).logits, task.module(x).model(**tokens).logits)
+        assert not torch.equal(loaded(**tokens).logits, task.module(task.init(0)).model(**tokens).logits)
+
+
 def test_loading_is_silent(small, capfd):
     small()
     small(train="head")

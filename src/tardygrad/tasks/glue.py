@@ -94,7 +94,7 @@ def glue(
         module = partial(pretrained_text.Head, inputs[0].shape[1], classes or 1)
     elif inputs[0].is_floating_point():  # layer inputs instead of tokens
         module, uncut = partial(module, cut=True), module
-    return Glue(
+    task = Glue(
         name,
         (f"{len(train_set)} rows of {train_set.source}", f"{len(test_set)} rows of {test_set.source}"),
         module,
@@ -109,6 +109,8 @@ def glue(
         autocast=autocast,
         uncut=uncut,
     )
+    task.tokenizer = None if train == "head" else pretrained_text.Tokenizer(folder)
+    return task
 
 
 def _inputs(

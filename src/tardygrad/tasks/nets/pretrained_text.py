@@ -64,6 +64,18 @@ class Head(nn.Linear):
         nn.init.zeros_(self.bias)
 
 
+class Tokenizer:
+    """The tokenizer in a model's folder, loaded only to be saved with a trained model."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def save_pretrained(self, folder: str) -> None:
+        """Write the files of the tokenizer."""
+        with quiet() as transformers:
+            load(transformers.AutoTokenizer, self.folder, _RULE).save_pretrained(folder)
+
+
 def classifier(folder: str, outputs: int, train: str, *, cut: bool = False) -> Classifier:
     """Load a model with `outputs` logits; a head that is not in the folder is drawn from torch's generator.
 

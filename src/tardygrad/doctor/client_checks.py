@@ -14,6 +14,7 @@ from tardygrad.runs.history import History
 from tardygrad.runs.run import plural
 
 SLOW = 0.1  # a client hardly counts if its share of the weight is below this fraction of its share of the work
+MACHINE = 1.5  # a machine is slow if its local steps take this many times as long as those of the others
 GONE = 100  # a client that misses this many rounds with its first job is not just slow
 
 
@@ -148,6 +149,25 @@ def dead_weight(history: History, what_if: WhatIf) -> Finding | None:
     advice = "give these clients smaller jobs, or remove them: little would be lost"
     numbers = {"clients": slow.tolist(), "work": share, "weight": float(weight[slow].sum())}
     return Finding("warning" if share > 0.25 else "note", "dead weight", says, advice, numbers=numbers)
+
+
+def slow_machine(history: History, what_if: WhatIf) -> Finding | None:
+    """One of several machines is much slower than the others."""
+    if len(history.machines) < 2:
+        return None
+    slowest, *others = history.machines
+    usual = float(np.median([machine.median for machine in others]))
+    if not usual > 0 or (ratio := slowest.median / usual) < MACHINE:
+        return None
+    typical = "the other machine" if len(others) == 1 else f"the median of the other {len(others)} machines"
+    says = f"machine {slowest.name} is {ratio:.2g} times slower than {typical}: {slowest.median:.3g} s per local step, "
+    says += f"not {usual:.3g} s, in {plural(slowest.updates, 'update')} of {plural(slowest.workers, 'worker')}."
+    advice = (
+        f"look at what else runs on {slowest.name}, or start fewer workers there; if it stays slow, remove it, or give "
+    )
+    advice += "slower clients fewer local steps (method.kind=dn_dylu)"
+    numbers = {"machine": slowest.name, "ratio": ratio, "seconds": slowest.median, "others": usual}
+    return Finding("warning" if ratio >= 2 else "note", "machines", says, advice, numbers=numbers)
 
 
 def unknown_events(history: History, what_if: WhatIf) -> Finding | None:

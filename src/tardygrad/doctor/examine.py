@@ -35,6 +35,7 @@ CHECKS: dict[str, Check] = {
     "losses": client_checks.losses,
     "idle": client_checks.idle,
     "dead weight": client_checks.dead_weight,
+    "machines": client_checks.slow_machine,
     "events": client_checks.unknown_events,
 }
 
@@ -84,6 +85,7 @@ def examine(path: Path, *, probed: bool = False, trust: bool = False) -> Examine
         what_if = WhatIf(history)
         found += [finding for check in CHECKS.values() if (finding := check(history, what_if))]
     skipped = convergence_checks.skipped_checks(history) | (set() if history.unknown else {"events"})
+    skipped |= set() if len(history.machines) > 1 else {"machines"}
     checks = [name for name in CHECKS if name not in skipped] + ["noise"] * probed
     status = "running" if history.is_running else history.status
     return Examined(str(path), history.method, status, len(history.rounds), history.time, checks, in_order(found))

@@ -11,6 +11,7 @@ from tardygrad.report.blocks import Block, Code, Section, Table, with_suffix
 from tardygrad.report.comparison import baseline_of, comparison, target_of
 from tardygrad.report.groups import SeedGroup, grouped, score_names
 from tardygrad.report.loader import RunView, finite
+from tardygrad.report.machines import machines
 from tardygrad.runs.history import UNFINISHED, History, printable
 from tardygrad.runs.run import plural
 
@@ -70,6 +71,8 @@ def _single(run: RunView, *, compared: bool = False) -> Iterator[Section]:
     if not compared:
         yield _learning(group)
     yield _section("clients", "Clients", clients.timeline(run), "No client has worked yet.")
+    if len(run.history.machines) > 1:
+        yield Section("machines", "Machines", list(machines(run)))
     if run.history.client_evaluations:
         scores = chain(client_scores.distribution(run), client_scores.over_rounds(run))
         yield _section("client-scores", "Scores of the clients", scores, "No client has a score.")

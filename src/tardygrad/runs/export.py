@@ -116,9 +116,10 @@ def _sheets(runs: Sequence[Path]) -> list[Sheet]:
     kinds: dict[str, set[type]] = {}
     for name, kind in seen:
         kinds.setdefault(name, set()).add(kind)
+    where = {name: "text" for name in ("worker", "node") if name in kinds}
     return [
         Sheet("metrics", METRICS | scores, _metrics),
-        Sheet("updates", UPDATES | named, _updates),
+        Sheet("updates", UPDATES | named | where, _updates),
         Sheet("events", {name: _column(types) for name, types in kinds.items()} | named, _events),
     ]
 

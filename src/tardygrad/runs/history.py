@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from tardygrad.runs import events
 from tardygrad.runs.events import Arrival, ClientEvaluation, ClientEvent, Evaluation, RunEvent, Tail, read_events
+from tardygrad.runs.machines import Machine, MachineTimes
 from tardygrad.runs.record import Row, read_json, reading_record
 
 MAX_CLIENTS = 10**6  # largest number of clients
@@ -128,6 +129,7 @@ class History:
     by_client: tuple[ClientHistory, ...]
     evaluations: list[Evaluation]
     client_evaluations: list[ClientEvaluation]
+    machines: list[Machine]  # slowest first; empty if they are not known, or if a fleet is emulated
     tails: list[Tail]
     unknown: Counter[str]  # events of kinds that this version does not know
 
@@ -221,6 +223,7 @@ def read_history(path: Path) -> History:
             by_client=tuple(reader.clients[client] for client in range(clients)),
             evaluations=reader.evaluations,
             client_evaluations=[_checked_scores(one, clients, len(rounds)) for one in reader.client_evaluations],
+            machines=[] if classes else reader.machines.machines(),
             tails=reader.tails,
             unknown=reader.unknown,
         )
@@ -284,6 +287,7 @@ class _Reader:
         self.clients = defaultdict[int, ClientHistory](ClientHistory)
         self.evaluations: list[Evaluation] = []
         self.client_evaluations: list[ClientEvaluation] = []
+        self.machines = MachineTimes()
         self.tails: list[Tail] = []
         self.unknown: Counter[str] = Counter()
         self._columns: dict[str, array[Any]] = {name: array("q" if name in COUNTS else "d") for name in COLUMNS}
@@ -321,6 +325,9 @@ class _Reader:
             case Arrival() | events.Refusal():
                 steps = read_count(event.steps) if isinstance(event, Arrival) else 0
                 if self._out.get(client, (None,))[0] == event.serial:  # otherwise an earlier job's update, sent twice
+                    if isinstance(event, Arrival) and event.node is not None:
+                        names, sent = (printable(event.node, 60), printable(event.worker)), self._out[client][1]
+                        self.machines.add(*names, sent=sent, arrived=self.time, steps=steps)
                     self._end_job(client, steps, returned=True)
                 if isinstance(event, Arrival):
                     own.taken, own.steps = own.taken + 1, own.steps + steps

@@ -458,8 +458,8 @@ def test_a_node_may_go_and_another_come(cluster: Any, monkeypatch: pytest.Monkey
     node = add_node(cluster)
     with tg.RayPool(task, method, workers=3, cpus_per_worker=4.0, evaluate="between") as pool:
         wait_for(lambda: pool._collect(0.1) or not away(pool))
-        hire, hired = pool.session.new_worker, list[float]()
-        monkeypatch.setattr(pool.session, "new_worker", lambda *given: hired.append(given[0]) or hire(*given))
+        hire, hired = pool.workers._new_actor, list[Any]()
+        monkeypatch.setattr(pool.workers, "_new_actor", lambda place: hired.append(place) or hire(place))
         run = tg.begin(method, task, pool, rounds=10**6, evaluate_every=0)
         since = None
         for row in run.go():

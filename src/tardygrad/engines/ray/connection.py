@@ -39,6 +39,9 @@ POLL = 0.1
 TIMEOUT = 120.0
 """Seconds without any worker, or without an answer from a server shard, after which a run fails."""
 
+LOAD_TIMEOUT = 3600.0
+"""The same, while workers are loading the task."""
+
 
 def ray_module() -> Any:
     """Import Ray; raises `Invalid` if it is not installed."""
@@ -241,6 +244,11 @@ def object_store(task: Task, method: Method, *, workers: int, payload: int) -> i
             f"/dev/shm is too small: half of it ({has}) must hold the task and one job ({needs}). Enlarge it."
         )
     return min(wanted, most)
+
+
+def has_process(ray: Any, actor: Any) -> bool:
+    """Whether Ray has started a process for an actor, whose constructor may still be running."""
+    return bool(ray._private.state.actors(actor._actor_id.hex()).get("Pid"))
 
 
 def first_line(error: Exception) -> str:

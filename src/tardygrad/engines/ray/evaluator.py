@@ -68,7 +68,7 @@ class EvaluationWorker:
             now = time.monotonic()
             if not up:
                 request.started = now
-                if now - request.since > TIMEOUT:
+                if (idle := now - request.since) > TIMEOUT and not self._session.loading([self.actor], idle):
                     fix = "Leave a worker for evaluations, or use evaluate='between'."
                     raise WorkFailed(f"no worker has evaluated for {TIMEOUT:g} s: {self._session.resources()} {fix}")
             elif request.actor is self.actor and now - request.started > self._deadlines.limit(0):

@@ -153,7 +153,9 @@ class RayPool(Pool):
             self._time_out()
             if self.running or not (self.waiting or self.absent):
                 self._last_worker = time.monotonic()
-            elif time.monotonic() - self._last_worker > TIMEOUT:
+            elif (idle := time.monotonic() - self._last_worker) > TIMEOUT and not self.session.loading(
+                (worker.actor for worker in self.workers.starting.values()), idle
+            ):
                 raise WorkFailed(f"no worker has answered for {TIMEOUT:g} s. {self.missing()}")
 
     def _deliver(self) -> Message:

@@ -6,7 +6,7 @@ import math
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -14,7 +14,16 @@ import torch
 
 from tardygrad.core.method import Method
 from tardygrad.core.task import Task
-from tardygrad.engines.ray.connection import Monitor, first_line, join, object_store, ray_module, start
+from tardygrad.engines.ray.connection import (
+    LOAD_TIMEOUT,
+    Monitor,
+    first_line,
+    has_process,
+    join,
+    object_store,
+    ray_module,
+    start,
+)
 from tardygrad.engines.ray.payload import pickled
 from tardygrad.engines.ray.places import exists, requirements
 from tardygrad.engines.ray.server_shards import ServerShard
@@ -131,6 +140,10 @@ class Session:
             if (gpus := has.get("GPU", 0)) < self.gpus:
                 raise Invalid(f"`gpus_per_worker` must be at most the GPUs here ({gpus:g}), got {self.gpus:g}.")
         return min([workers, *(int(has.get(name, 0) / each) for name, each in needs.items() if each)])
+
+    def loading(self, actors: Iterable[Any], seconds: float) -> bool:
+        """Whether one of these workers is loading the task, after this time."""
+        return seconds < LOAD_TIMEOUT and any(has_process(self.ray, actor) for actor in actors)
 
     def why_missing(self, places: Sequence[str]) -> str:
         """Why workers are missing, if there are none at these places."""

@@ -164,9 +164,9 @@ def test_a_place_that_does_not_exist_ends_a_run_that_cannot_go_on(
         monkeypatch.setattr(ray_pool, "TIMEOUT", 4.0)
         with pytest.raises(tg.WorkFailed, match=said):
             tg.train(method, task, pool, rounds=3, evaluate_every=0)
-        actors = [worker.actor for worker in (*pool.workers.starting.values(), pool.workers.free[0])]
-        assert [pool.session.loading([actor], 100.0) for actor in actors] == [False, True]  # if it has a process
-        assert not pool.session.loading(actors, connection.LOAD_TIMEOUT)
+        workers = [*pool.workers.starting.values(), pool.workers.free[0]]
+        assert [pool.session.loading([worker], 100.0) for worker in workers] == [False, True]  # if it has a process
+        assert not pool.session.loading(workers, connection.LOAD_TIMEOUT)
 
 
 def test_a_worker_makes_the_task_itself_and_refuses_one_that_is_not_the_drivers(cluster: Any, tmp_path: Path) -> None:

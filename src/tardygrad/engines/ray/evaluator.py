@@ -14,7 +14,7 @@ from tardygrad.core.messages import ModuleBuffers, Vector
 from tardygrad.engines.ray.connection import POLL, TIMEOUT, first_line
 from tardygrad.engines.ray.deadlines import Deadlines
 from tardygrad.engines.ray.session import Session
-from tardygrad.engines.ray.workers import Workers
+from tardygrad.engines.ray.workers import Worker, Workers
 from tardygrad.errors import WorkFailed
 
 Evaluate = Literal["beside", "between"]
@@ -68,7 +68,7 @@ class EvaluationWorker:
             now = time.monotonic()
             if not up:
                 request.started = now
-                if (idle := now - request.since) > TIMEOUT and not self._session.loading([self.actor], idle):
+                if (idle := now - request.since) > TIMEOUT and not self._session.loading([Worker(self.actor)], idle):
                     fix = "Leave a worker for evaluations, or use evaluate='between'."
                     raise WorkFailed(f"no worker has evaluated for {TIMEOUT:g} s: {self._session.resources()} {fix}")
             elif request.actor is self.actor and now - request.started > self._deadlines.limit(0):

@@ -151,11 +151,10 @@ class RayPool(Pool):
                 return None
             self._collect(POLL)
             self._time_out()
+            idle = time.monotonic() - self._last_worker
             if self.running or not (self.waiting or self.absent):
                 self._last_worker = time.monotonic()
-            elif (idle := time.monotonic() - self._last_worker) > TIMEOUT and not self.session.loading(
-                (worker.actor for worker in self.workers.starting.values()), idle
-            ):
+            elif idle > TIMEOUT and not self.session.loading(self.workers.starting.values(), idle):
                 raise WorkFailed(f"no worker has answered for {TIMEOUT:g} s. {self.missing()}")
 
     def _deliver(self) -> Message:
@@ -389,8 +388,7 @@ class RayPool(Pool):
         self.session.open(self.workers.wanted)
         try:
             startable = self.session.startable_workers(self.workers.shares)
-            for place in self.workers.shares.elements():
-                self.workers.add(place)
+            self.workers.start()
             if self.beside:
                 limits = Deadlines(self.deadlines.patience, self.deadlines.grace)
                 self.evaluator = EvaluationWorker(self.session, self.workers, limits, self._check)

@@ -28,6 +28,7 @@ from tardygrad.engines.ray.payload import pickled
 from tardygrad.engines.ray.places import exists, requirements
 from tardygrad.engines.ray.server_shards import ServerShard
 from tardygrad.engines.ray.worker import WorkerProcess
+from tardygrad.engines.ray.workers import Worker
 from tardygrad.engines.wire import Wire
 from tardygrad.errors import Invalid, WorkFailed, check_choice, check_number, is_number
 
@@ -141,9 +142,9 @@ class Session:
                 raise Invalid(f"`gpus_per_worker` must be at most the GPUs here ({gpus:g}), got {self.gpus:g}.")
         return min([workers, *(int(has.get(name, 0) / each) for name, each in needs.items() if each)])
 
-    def loading(self, actors: Iterable[Any], seconds: float) -> bool:
-        """Whether one of these workers is loading the task, after this time."""
-        return seconds < LOAD_TIMEOUT and any(has_process(self.ray, actor) for actor in actors)
+    def loading(self, workers: Iterable[Worker], seconds: float) -> bool:
+        """Whether one of these workers, which have not answered yet, is loading the task after this time."""
+        return seconds < LOAD_TIMEOUT and any(has_process(self.ray, worker.actor) for worker in workers)
 
     def why_missing(self, places: Sequence[str]) -> str:
         """Why workers are missing, if there are none at these places."""

@@ -58,6 +58,11 @@ class Workers:
         """How many workers there should be."""
         return self.shares.total()
 
+    def start(self) -> None:
+        """Add all workers."""
+        for place in self.shares.elements():
+            self.add(place)
+
     def add(self, place: str | None) -> None:
         worker = Worker(self._new_actor(place), place)
         self.members.append(worker)

@@ -26,7 +26,10 @@ from tardygrad_command.commands import app
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-NEEDS = {"lora": "peft", "lora_on_ray": "peft", "on_ray": "ray", "own_trainer": "accelerate"}  # packages of extras
+NEEDS = {
+    "distributed_worker": "ray", "lora": "peft", "lora_on_ray": "peft", "on_ray": "ray", "own_trainer": "accelerate"
+}  # packages of extras  # fmt: skip
+ON_RAY = ("distributed_worker", "lora_on_ray", "on_ray")
 PRINTS = "\n# It prints:\n#\n"
 NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:e-?\d+)?")
 COMMAND: Any = typer.main.get_command(app)
@@ -69,7 +72,7 @@ def code(example: Path) -> str:
 @pytest.mark.parametrize(
     "example",
     [
-        pytest.param(one, marks=[pytest.mark.xdist_group("ray")] if one.stem.endswith("on_ray") else [], id=one.stem)
+        pytest.param(one, marks=[pytest.mark.xdist_group("ray")] if one.stem in ON_RAY else [], id=one.stem)
         for one in EXAMPLES
     ],
 )

@@ -31,6 +31,7 @@ def replay(options: commands.Replay) -> None:
     if rounds < 1:
         raise Invalid(f"a replay needs a run with at least one round, got {folder!r} with none.")
     loaded = recorded_spec(folder, recorded, [], trust=options.trust)
+    runs.check_replayable(loaded.engine.arguments.get("processes_per_worker", 1))
     with reading_record(path), torch_threads(loaded.run.threads):
         changed = _changed(recorded)
         built = loaded.build()

@@ -64,6 +64,7 @@ class Features:
     method: Method | None = None  # whose local work the workers do; None: any
     opens_data: bool = True  # whether the run's process may open the clients' data; False: only the workers do
     parallel: int | None = None  # number of jobs computed at once; None: unknown
+    processes: int = 1  # that do one job together; a replay needs 1
     virtual_clock: bool = False  # time is simulated: it does not advance while the driver works
     status: Callable[[], str] = str  # a message about missing workers; empty if none are missing
     startup: str = ""  # what to tell the user if entering its `with` block takes long

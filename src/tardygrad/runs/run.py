@@ -387,6 +387,7 @@ def replay(run: Run) -> Run:
         fix = "Pass the run that `resume` returns; for a record made from a spec there is also `tardygrad replay`."
         raise Invalid(f"`replay` needs a Run, got {run!r}. {fix}")
     server = run.server
+    check_replayable(run.pool.features.processes)
     pool = ScriptedPool(run.script, run.task, server.method, wire=run.pool.features.wire)
     every = run.settings["evaluate_every"]
     again = begin(server.method, run.task, pool, rounds=server.round, seed=server.seed, evaluate_every=every)
@@ -394,6 +395,13 @@ def replay(run: Run) -> Run:
         for _ in again.go():
             pass
     return again
+
+
+def check_replayable(processes: int) -> None:
+    """Raise `Invalid` if a replay cannot do the jobs of a run as its workers did."""
+    if processes > 1:
+        rule = "a replay does each job in one process"
+        raise Invalid(f"{rule}, and the workers of this run are groups of {processes} (`processes_per_worker`).")
 
 
 def label(method: Method) -> str:

@@ -28,6 +28,7 @@ from tardygrad.engines.pool import Features, Pending, Pool
 from tardygrad.engines.ray.connection import POLL, TIMEOUT, first_line
 from tardygrad.engines.ray.deadlines import Deadlines
 from tardygrad.engines.ray.evaluator import Evaluate, EvaluationWorker
+from tardygrad.engines.ray.group import check_group
 from tardygrad.engines.ray.jobs import Ready, RunningJob, StartVectors
 from tardygrad.engines.ray.places import Places
 from tardygrad.engines.ray.server_shards import ShardedVectors, bounds, check_shards
@@ -64,6 +65,8 @@ class RayPool(Pool):
         server_shards: processes that hold the server's vectors, a slice each; 1 keeps them in this process.
         wire: number format of updates in transit; a client's rounding error is added to its next update (error
             feedback).
+        processes_per_worker: processes of a worker that do a job together under `torch.distributed`, for a task with a
+            training loop of its own; they share the worker's CPUs and GPUs.
         place: client numbers or ids, and where each works: a Ray resource, "node:ADDRESS", or a label "key=value". Only
             workers there do its jobs; while no machine is that place, it is lost. Each place gets at least one worker.
     """
@@ -89,8 +92,10 @@ class RayPool(Pool):
         server_shards: int = 1,
         wire: Wire = "float32",
         place: Mapping[int | str, str] | None = None,
+        processes_per_worker: int = 1,
     ) -> None:
         check_choice("evaluate", evaluate, Evaluate)
+        check_group(task, processes_per_worker, gpus_per_worker)
         check_shards(method, task.parameters, server_shards)
         self.task, self.method, self.address = task, method, address
         self.beside, self.wire, self.shard_bounds = evaluate == "beside", wire, bounds(task.parameters, server_shards)
@@ -99,7 +104,8 @@ class RayPool(Pool):
         self.session = Session(task, method, address, cpus_per_worker, gpus_per_worker, wire, self.shard_bounds)
         self._ray = self.session.ray
         self.places = Places(task, place)
-        new_actor = partial(self.session.new_worker, cpus_per_worker)
+        self.processes = processes_per_worker
+        new_actor = partial(self.session.new_worker, cpus_per_worker, processes=processes_per_worker)
         self.workers = Workers(self._ray, new_actor, self.places.spread, workers)
         self.deadlines = Deadlines(patience, grace)
         self.waiting: deque[Job] = deque()
@@ -125,7 +131,7 @@ class RayPool(Pool):
         return Features(
             checkpoint=self, interrupt=self.interrupt, evaluator=self.evaluator, vectors=self.vectors,
             wire=self.wire, fleet=self.fleet, method=self.method, parallel=self.workers.wanted, status=self.missing,
-            opens_data=False, startup="joining Ray" if self.address else "starting Ray",
+            opens_data=False, processes=self.processes, startup="joining Ray" if self.address else "starting Ray",
         )  # fmt: skip
 
     def submit(self, job: Job) -> None:

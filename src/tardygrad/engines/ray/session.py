@@ -24,6 +24,7 @@ from tardygrad.engines.ray.connection import (
     ray_module,
     start,
 )
+from tardygrad.engines.ray.group import WorkerGroup
 from tardygrad.engines.ray.payload import pickled
 from tardygrad.engines.ray.places import exists, requirements
 from tardygrad.engines.ray.server_shards import ServerShard
@@ -108,14 +109,15 @@ class Session:
         """Whether Ray was started here, where CPUs are not counted."""
         return self._connected_here and self.address is None
 
-    def new_worker(self, cpus: float, place: str | None = None) -> Any:
-        """Start the actor of a worker at a place."""
+    def new_worker(self, cpus: float, place: str | None = None, *, processes: int = 1) -> Any:
+        """Start the actor of a worker at a place, or of a group of processes."""
         needs: dict[str, Any] = {"num_cpus": 0 if self.local else cpus, "num_gpus": self.gpus}
         if not self.local:
             needs |= requirements(place)
-        make = self.ray.remote(max_restarts=0, max_task_retries=0, **needs)(WorkerProcess)
+        kind, size = (WorkerProcess, []) if processes == 1 else (WorkerGroup, [processes])
+        make = self.ray.remote(max_restarts=0, max_task_retries=0, **needs)(kind)
         loads, device = self.ray.cloudpickle.loads, "cuda" if self.gpus else None
-        return make.remote(self._payload, loads, torch.get_num_threads(), device, self.wire, self.shard_bounds)
+        return make.remote(self._payload, loads, torch.get_num_threads(), device, self.wire, self.shard_bounds, *size)
 
     def shard_maker(self, method: Method) -> Callable[[Any], Any]:
         """A function that starts the actor of a server shard, given its slice of x."""

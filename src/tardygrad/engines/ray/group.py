@@ -1,0 +1,183 @@
+"""A worker that is a group of processes under `torch.distributed`, for training loops with DDP, FSDP2 or the like.
+
+The actor computes nothing. It starts the processes (ranks) on its machine, in the environment that torchrun would give
+them, sends every job to all of them, and answers with the result of rank 0. If one of them dies, the actor ends the
+others and itself: the whole worker is lost, and the pool replaces it. If one raises an error, the run fails with it.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Pipe, wait
+from typing import Any, NamedTuple, NoReturn
+
+import torch
+from torch import distributed
+
+from tardygrad.core.own_loop import OwnLoop
+from tardygrad.core.task import Task
+from tardygrad.engines.ray.connection import POLL, first_line
+from tardygrad.engines.ray.worker import WorkerProcess
+from tardygrad.engines.wire import Wire
+from tardygrad.errors import Invalid, check_integer
+
+DEATH_GRACE = 3.0
+"""Seconds after an error of a rank in which the death of another is taken for its cause."""
+
+PROGRAM = """
+import sys
+from multiprocessing.connection import Connection
+pipe = Connection(int(sys.argv[1]))
+sys.path[:] = pipe.recv()
+from tardygrad.engines.ray.group import run_rank
+run_rank(pipe)
+"""
+
+
+def check_group(task: Task, processes: int, gpus: float) -> None:
+    """Raise `Invalid` unless workers can be groups of this number of processes."""
+    check_integer("processes_per_worker", processes)
+    if processes == 1:
+        return
+    if not isinstance(task, OwnLoop):
+        rule = "`processes_per_worker` above 1 needs a task with a training loop of its own, such as a TrainerTask"
+        raise Invalid(f"{rule}, got {processes} with a {type(task).__name__}.")
+    if gpus not in (0, processes):
+        rule = f"`gpus_per_worker` must be 0 or one for each of the worker's {processes} processes"
+        raise Invalid(f"{rule}, got {gpus:g}. Use gpus_per_worker={processes}.")
+
+
+class Rank(NamedTuple):
+    """A process of a group, and the pipe to it."""
+
+    process: subprocess.Popen[bytes]
+    pipe: Any
+
+
+class WorkerGroup:
+    """The actor of a group. The arguments are those of `WorkerProcess`, and the number of processes."""
+
+    def __init__(
+        self,
+        payload: bytes,
+        loads: Callable[[bytes], Any],
+        threads: int,
+        device: str | None,
+        wire: Wire,
+        shard_bounds: list[int],
+        processes: int,
+    ) -> None:
+        listener = socket.create_server(("127.0.0.1", 0))
+        host, port = listener.getsockname()
+        options: Any = {"is_master": True, "wait_for_workers": False, "master_listen_fd": listener.detach()}
+        self._store = distributed.TCPStore(host, port, **options)  # type: ignore[attr-defined]
+        loopback = next(name for _, name in socket.if_nameindex() if name.startswith("lo"))
+        shared = {
+            "MASTER_ADDR": host, "MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "True",
+            "WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(processes),
+            "GLOO_SOCKET_IFNAME": loopback, "NCCL_SOCKET_IFNAME": loopback,
+        }  # fmt: skip
+        self._ranks = [_start_rank(shared | {"RANK": str(i), "LOCAL_RANK": str(i)}) for i in range(processes)]
+        self._failed = False  # a rank has raised an error: the others may wait for it
+        if error := self._all(payload, loads, threads, device, wire, shard_bounds)[0]:
+            raise RuntimeError(error)
+
+    def ping(self) -> tuple[int, str]:
+        """The process id and the machine's name."""
+        return os.getpid(), socket.gethostname()
+
+    def work(self, *arguments: Any) -> tuple[Any, ...]:
+        """Do a job on all ranks; see `WorkerProcess.work`."""
+        return self._all(*arguments)
+
+    def _all(self, *arguments: Any) -> tuple[Any, ...]:
+        """Send arguments to all ranks; returns the answer of rank 0, or the first answer that is an error message."""
+        answers: dict[int, tuple[Any, ...]] = {}
+        try:
+            self._check()
+            for rank in self._ranks:
+                rank.pipe.send(arguments)
+            while len(answers) < len(self._ranks):
+                waiting = {i: rank.pipe for i, rank in enumerate(self._ranks) if i not in answers}
+                ready = wait(list(waiting.values()), timeout=POLL)
+                for i in [i for i, pipe in waiting.items() if pipe in ready]:
+                    answers[i] = waiting[i].recv()
+                    if isinstance(answers[i][0], str):
+                        return self._error(i, answers[i])
+                self._check()
+        except (EOFError, OSError):  # a pipe is closed
+            self._end()
+        return answers[0]
+
+    def _error(self, i: int, answer: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The error of a rank, unless a rank has died: then that is the cause, and the worker is lost."""
+        until = time.monotonic() + DEATH_GRACE
+        while time.monotonic() < until:
+            self._check()
+            time.sleep(POLL)
+        self._failed = True
+        return f"{answer[0]} (rank {i})", *answer[1:]
+
+    def _check(self) -> None:
+        """End this worker if a rank has died, or cannot be used after an error."""
+        if self._failed or any(rank.process.poll() is not None for rank in self._ranks):
+            self._end()
+
+    def _end(self) -> NoReturn:
+        for rank in self._ranks:
+            rank.process.kill()
+        os._exit(1)
+
+
+def _start_rank(environment: dict[str, str]) -> Rank:
+    ours, theirs = Pipe()
+    command, handle = [sys.executable, "-c", PROGRAM], theirs.fileno()
+    process = subprocess.Popen([*command, str(handle)], pass_fds=[handle], env=dict(os.environ) | environment)
+    theirs.close()
+    ours.send(sys.path)
+    return Rank(process, ours)
+
+
+def run_rank(pipe: Any) -> None:
+    """The life of a rank: join the group, then do jobs. It ends with the actor's process."""
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    rank = int(os.environ["RANK"])
+    worker: WorkerProcess | None = None
+    answer: tuple[Any, ...]
+    while True:
+        try:
+            arguments = pipe.recv()
+        except EOFError:
+            return
+        try:
+            if worker is None:
+                worker, answer = _join(rank, *arguments), (None,)
+            else:
+                answer = worker.work(*arguments)
+        except Exception as error:
+            answer = (first_line(error),)
+        pipe.send(answer if rank == 0 or isinstance(answer[0], str) else (None,))
+
+
+def _join(
+    rank: int, payload: bytes, loads: Callable[[bytes], Any], threads: int, device: str | None, *others: Any
+) -> WorkerProcess:
+    """Join the process group, and load the task."""
+    if device:
+        device = f"{device}:{rank}"
+        torch.cuda.set_device(rank)
+    distributed.init_process_group("nccl" if device else "gloo")
+    return WorkerProcess(payload, loads, threads, device, *others)
+
+
+def _end_with(parent: int) -> None:
+    """End this process as soon as its parent has ended, whatever it is doing."""
+    while os.getppid() == parent:
+        time.sleep(POLL)
+    os._exit(1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from typing import Any
 import pytest
 import torch
 from torch import distributed, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.functional import mse_loss
 from torch.nn.parallel import DistributedDataParallel
 
@@ -29,11 +32,14 @@ pytestmark = [
 ]
 
 ROWS = torch.arange(24.0).reshape(12, 2) / 10
-METHOD = tg.fedavg(buffer=1, local_steps=3, mode="client", concurrency=1)
+METHOD = tg.fedavg(buffer=1, local_steps=3, mode="client", concurrency=1, dispatch="random")
 
 
 def train(folder: Path, module: nn.Module, job: tg.Job) -> float:
-    """Least squares, half of the rows on each rank; a file in the folder says which rank fails, and how."""
+    """Least squares, half of the rows on each rank; a file in the folder says which rank fails, and how.
+
+    Client 0 has DDP, and client 1 FSDP2. Without a group it is plain torch.
+    """
     parallel = distributed.is_initialized()
     rank, size = (distributed.get_rank(), distributed.get_world_size()) if parallel else (0, 1)
     if parallel:
@@ -43,13 +49,20 @@ def train(folder: Path, module: nn.Module, job: tg.Job) -> float:
         if fault.name.startswith("raise"):
             raise ValueError("no luck")
         os.kill(os.getpid(), signal.SIGKILL)
-    model = DistributedDataParallel(module) if parallel else module
+    model = module
+    if parallel:
+        mesh = init_device_mesh("cpu", (size,))
+        model = fully_shard(deepcopy(module), mesh=mesh) if job.client else DistributedDataParallel(module)
     optimizer, mine, loss = torch.optim.SGD(model.parameters(), 0.1), ROWS[rank::size], torch.zeros(())
     for _ in range(job.steps or 0):
         optimizer.zero_grad()
         loss = mse_loss(model(mine), mine.sum(1, keepdim=True))
         loss.backward()
         optimizer.step()
+    if parallel and job.client:
+        with torch.no_grad():
+            for ours, shard in zip(module.parameters(), model.parameters(), strict=True):
+                ours.copy_(shard.full_tensor())  # type: ignore[operator]
     return float(loss.detach())
 
 
@@ -71,7 +84,7 @@ def pool(folder: Path) -> Iterator[tg.RayPool]:
 def go(pool: tg.RayPool) -> tg.Run:
     """Run, and let the job arrive that is under way at the end."""
     try:
-        return tg.train(METHOD, pool.task, pool, rounds=3, evaluate_every=0)
+        return tg.train(METHOD, pool.task, pool, rounds=5, evaluate_every=0)
     finally:
         pool.interrupt(False)
         while pool.next() is not None:
@@ -92,7 +105,8 @@ def test_all_ranks_do_each_job_and_rank_0_answers(pool: tg.RayPool, folder: Path
     first, second = ranks(folder)
     assert first != second
     assert alive(first)
-    alone = tg.simulate(METHOD, pool.task, tg.Fleet.paper(clients=2, stragglers="mild"), rounds=3, evaluate_every=0)
+    alone = tg.simulate(METHOD, pool.task, tg.Fleet.paper(clients=2, stragglers="mild"), rounds=5, evaluate_every=0)
+    assert {client for row in run.metrics for client in row["clients"]} == {0, 1}
     torch.testing.assert_close(run.x, alone.x, atol=1e-5, rtol=1e-5)  # both clients have the same rows
     with pytest.raises(tg.Invalid, match=r"^a replay does each job in one process, and the workers of this run are "):
         tg.replay(run)

@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import tardygrad as tg
 from tardygrad.engines.ray.group import check_group
-from tardygrad.runs.run import check_replayable
+from tardygrad.engines.scripted import check_replayable
 from tests.engines.test_ray_pool import wait_for
 
 pytest.importorskip("ray")

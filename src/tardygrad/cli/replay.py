@@ -12,7 +12,7 @@ from torch import Tensor
 from tardygrad.cli.output import round_progress, show, show_json
 from tardygrad.cli.run import final_model, recorded_spec, run_dir
 from tardygrad.cli.session import torch_threads
-from tardygrad.engines.scripted import ScriptedPool
+from tardygrad.engines.scripted import ScriptedPool, check_replayable
 from tardygrad.errors import Diverged, Invalid, RecordError
 from tardygrad.runs import run as runs
 from tardygrad.runs.events import read_checked, script_line
@@ -31,7 +31,7 @@ def replay(options: commands.Replay) -> None:
     if rounds < 1:
         raise Invalid(f"a replay needs a run with at least one round, got {folder!r} with none.")
     loaded = recorded_spec(folder, recorded, [], trust=options.trust)
-    runs.check_replayable(loaded.engine.arguments.get("processes_per_worker", 1))
+    check_replayable(loaded.engine.arguments.get("processes_per_worker", 1))
     with reading_record(path), torch_threads(loaded.run.threads):
         changed = _changed(recorded)
         built = loaded.build()

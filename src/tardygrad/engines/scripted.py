@@ -90,3 +90,10 @@ class ScriptedPool(Pool):
         packed, self.errors[client] = pack(update, self.errors.get(client, {}), self.wire)
         vectors = {name: unpack(vector) for name, vector in packed.items()}
         return update._replace(delta=vectors["delta"], curvature=vectors.get("curvature"))
+
+
+def check_replayable(processes: int) -> None:
+    """Raise `Invalid` if a replay cannot do the jobs of a run as its workers did."""
+    if processes > 1:
+        rule = "a replay does each job in one process"
+        raise Invalid(f"{rule}, and the workers of this run are groups of {processes} (`processes_per_worker`).")

@@ -24,7 +24,7 @@ from tardygrad.core.method import Method
 from tardygrad.core.own_loop import check_local_work
 from tardygrad.core.task import Task, ids_of
 from tardygrad.engines.pool import Pool, check_work, features_of
-from tardygrad.engines.scripted import ScriptedPool
+from tardygrad.engines.scripted import ScriptedPool, check_replayable
 from tardygrad.engines.sim.pool import SimPool
 from tardygrad.errors import Diverged, Interrupted, Invalid, RecordError, Starved, check_integer, checked_call
 from tardygrad.fleet import Fleet
@@ -395,13 +395,6 @@ def replay(run: Run) -> Run:
         for _ in again.go():
             pass
     return again
-
-
-def check_replayable(processes: int) -> None:
-    """Raise `Invalid` if a replay cannot do the jobs of a run as its workers did."""
-    if processes > 1:
-        rule = "a replay does each job in one process"
-        raise Invalid(f"{rule}, and the workers of this run are groups of {processes} (`processes_per_worker`).")
 
 
 def label(method: Method) -> str:

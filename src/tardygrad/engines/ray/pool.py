@@ -28,7 +28,6 @@ from tardygrad.engines.pool import Features, Pending, Pool
 from tardygrad.engines.ray.connection import POLL, TIMEOUT, first_line
 from tardygrad.engines.ray.deadlines import Deadlines
 from tardygrad.engines.ray.evaluator import Evaluate, EvaluationWorker
-from tardygrad.engines.ray.group import check_group
 from tardygrad.engines.ray.jobs import Ready, RunningJob, StartVectors
 from tardygrad.engines.ray.places import Places
 from tardygrad.engines.ray.server_shards import ShardedVectors, bounds, check_shards
@@ -95,16 +94,16 @@ class RayPool(Pool):
         processes_per_worker: int = 1,
     ) -> None:
         check_choice("evaluate", evaluate, Evaluate)
-        check_group(task, processes_per_worker, gpus_per_worker)
         check_shards(method, task.parameters, server_shards)
         self.task, self.method, self.address = task, method, address
         self.beside, self.wire, self.shard_bounds = evaluate == "beside", wire, bounds(task.parameters, server_shards)
         self.fleet = fleet if second else None
         self.fleet_clock = FleetClock(task, method, fleet, second)
-        self.session = Session(task, method, address, cpus_per_worker, gpus_per_worker, wire, self.shard_bounds)
+        self.session = Session(
+            task, method, address, cpus_per_worker, gpus_per_worker, wire, self.shard_bounds, processes_per_worker
+        )
         self._ray = self.session.ray
         self.places = Places(task, place)
-        self.processes = processes_per_worker
         new_actor = partial(self.session.new_worker, cpus_per_worker, processes=processes_per_worker)
         self.workers = Workers(self._ray, new_actor, self.places.spread, workers)
         self.deadlines = Deadlines(patience, grace)
@@ -129,9 +128,9 @@ class RayPool(Pool):
     @property
     def features(self) -> Features:
         return Features(
-            checkpoint=self, interrupt=self.interrupt, evaluator=self.evaluator, vectors=self.vectors,
-            wire=self.wire, fleet=self.fleet, method=self.method, parallel=self.workers.wanted, status=self.missing,
-            opens_data=False, processes=self.processes, startup="joining Ray" if self.address else "starting Ray",
+            checkpoint=self, interrupt=self.interrupt, evaluator=self.evaluator, vectors=self.vectors, wire=self.wire,
+            fleet=self.fleet, method=self.method, parallel=self.workers.wanted, processes=self.session.processes,
+            status=self.missing, opens_data=False, startup="joining Ray" if self.address else "starting Ray",
         )  # fmt: skip
 
     def submit(self, job: Job) -> None:
@@ -197,8 +196,7 @@ class RayPool(Pool):
             raise WorkFailed("a server shard does not answer. Resume the run.")
 
     def _start_jobs(self) -> None:
-        """Assign waiting jobs to free workers, at their clients' places. A job whose inner state is on a worker waits
-        for that worker."""
+        """Assign waiting jobs to free workers: at their clients' places, and where their inner states are."""
         self._lose_absent()
         skipped: list[Job] = []
         while self.waiting and self.workers.free:

@@ -24,7 +24,7 @@ from tardygrad.engines.ray.connection import (
     ray_module,
     start,
 )
-from tardygrad.engines.ray.group import WorkerGroup
+from tardygrad.engines.ray.group import WorkerGroup, check_group
 from tardygrad.engines.ray.payload import pickled
 from tardygrad.engines.ray.places import exists, requirements
 from tardygrad.engines.ray.server_shards import ServerShard
@@ -45,6 +45,7 @@ class Session:
         cpus, gpus: resources of a worker.
         wire: number format of updates in transit.
         shard_bounds: where the server's vectors are cut into shards.
+        processes: of a worker.
     """
 
     def __init__(
@@ -56,12 +57,14 @@ class Session:
         gpus: float,
         wire: Wire,
         shard_bounds: list[int],
+        processes: int,
     ) -> None:
         if address is not None and not re.fullmatch(r"auto|[\w.\-]+:\d{1,5}|\[[\da-fA-F:]+\]:\d{1,5}", address):
             raise Invalid(f"`address` must be 'auto' or host:port, got {address!r}. Leave it out to start Ray here.")
         check_number("cpus_per_worker", cpus)
         if not (is_number(gpus) and (0 <= gpus <= 1 or gpus in range(2, 1025))):
             raise Invalid(f"`gpus_per_worker` must be a fraction of a GPU or a whole number, got {gpus!r}.")
+        check_group(task, processes, gpus)
         check_choice("wire", wire, Wire)
         if (device := getattr(task, "device", torch.device("cpu"))).type != "cpu":
             raise Invalid(f"a RayPool needs a task on the CPU, got one on {device}. Use gpus_per_worker to move it.")
@@ -69,7 +72,7 @@ class Session:
             raise Invalid(f"`gpus_per_worker` needs a task that can be moved (`to`), got a {type(task).__name__}.")
         self.ray = ray_module()
         self.task, self.method, self.address, self.cpus, self.gpus = task, method, address, cpus, gpus
-        self.wire, self.shard_bounds = wire, shard_bounds
+        self.wire, self.shard_bounds, self.processes = wire, shard_bounds, processes
         self._connected_here = False  # whether this session started or joined Ray
         self._monitor: Monitor | None = None
         self._payload: Any = None  # task and method, in Ray's object store
@@ -110,8 +113,9 @@ class Session:
         return self._connected_here and self.address is None
 
     def new_worker(self, cpus: float, place: str | None = None, *, processes: int = 1) -> Any:
-        """Start the actor of a worker at a place, or of a group of processes."""
-        needs: dict[str, Any] = {"num_cpus": 0 if self.local else cpus, "num_gpus": self.gpus}
+        """Start the actor of a worker at a place, or of a group of processes, with each process's share of the GPUs."""
+        gpus = self.gpus / self.processes * processes
+        needs: dict[str, Any] = {"num_cpus": 0 if self.local else cpus, "num_gpus": gpus}
         if not self.local:
             needs |= requirements(place)
         kind, size = (WorkerProcess, []) if processes == 1 else (WorkerGroup, [processes])

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import tardygrad as tg
-from tardygrad.core.recipe import Recipe, recipe_of, written
+from tardygrad.core.recipe import Recipe, parameters, recipe_of, written
 from tardygrad.core.schedules import Schedule
 
 METHOD = {"local_lr": 0.1, "local_clip": 1.0, "lr": 1.0, "clip": 0.5, "buffer": 2, "local_steps": 2}
@@ -79,6 +79,14 @@ def test_values_that_json_cannot_hold_are_refused() -> None:
     ):
         with pytest.raises(tg.Invalid, match="its argument `a` is of type"):
             written(hint, value, "a")
+
+
+def test_a_type_hint_that_cannot_be_resolved_takes_any_value() -> None:
+    def mine(clients: NowhereImported) -> None: ...  # type: ignore[name-defined]  # noqa: F821
+
+    assert str(parameters(mine)["clients"].annotation) == "typing.Any"
+    with pytest.raises(tg.Invalid, match="has no signature"):
+        parameters(dict.__init_subclass__)
 
 
 def own() -> tg.Method:

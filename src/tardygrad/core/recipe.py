@@ -29,6 +29,8 @@ Make = Callable[..., Any]
 Parameters = Mapping[str, inspect.Parameter]
 """Keyword arguments by name; the annotation is the type itself, never a string."""
 
+_UNKNOWN = object()  # an argument that a dataclass does not keep
+
 _COLLECTING = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
@@ -129,9 +131,16 @@ def remembers_call(constructor: Callable[P, R]) -> Callable[P, R]:
 
 @cache
 def parameters(make: Make) -> Parameters:
-    """The keyword arguments of a constructor; one without a type hint takes any value."""
-    hints = get_type_hints(inspect.getattr_static(make, "__init__") if inspect.isclass(make) else make)
-    found = {name: one for name, one in inspect.signature(make).parameters.items() if one.kind not in _COLLECTING}
+    """The keyword arguments of a constructor; one without a type hint that can be resolved takes any value."""
+    try:
+        hints = get_type_hints(inspect.getattr_static(make, "__init__") if inspect.isclass(make) else make)
+    except (NameError, TypeError, AttributeError):  # such as names that are imported for type checkers only
+        hints = {}
+    try:
+        signature = inspect.signature(make)
+    except (TypeError, ValueError) as error:
+        raise Invalid(f"its function {make!r} has no signature that Python can read") from error
+    found = {name: one for name, one in signature.parameters.items() if one.kind not in _COLLECTING}
     return {name: one.replace(annotation=hints.get(name, Any)) for name, one in found.items()}
 
 
@@ -160,10 +169,11 @@ def written(hint: Any, value: Any, where: str) -> Any:
         make: Make = type(value)
         if make in choices or (Schedule in choices and make in (Power, Cosine)):
             kind = {"kind": make.__name__.lower()} if len(classes_in(choices)) > 1 else {}
-            return kind | written_arguments(parameters(make), {key: vars(value)[key] for key in parameters(make)})
+            known = parameters(make)
+            return kind | written_arguments(known, {key: getattr(value, key, _UNKNOWN) for key in known})
     if isinstance(value, tuple | list):
-        known = [item_hints(option, len(value)) for option in choices if get_origin(option) is tuple]
-        hints = next((hints for hints in known if len(hints) == len(value)), [Any] * len(value))
+        tuples = [item_hints(option, len(value)) for option in choices if get_origin(option) is tuple]
+        hints = next((hints for hints in tuples if len(hints) == len(value)), [Any] * len(value))
         return [written(one, item, where) for one, item in zip(hints, value, strict=True)]
     numbered = any(get_origin(o) in (Mapping, dict) and int in union_members(get_args(o)[0]) for o in choices)
     if isinstance(value, Mapping) and all(isinstance(key, str) or (numbered and type(key) is int) for key in value):

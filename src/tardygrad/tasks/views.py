@@ -20,7 +20,7 @@ from tardygrad.core.messages import ModuleBuffers, Vector
 from tardygrad.core.transforms import ParameterGroup
 from tardygrad.errors import Invalid
 
-_GENERATOR = threading.Lock()  # all threads share torch's global generator
+_GENERATOR = threading.RLock()  # all threads share torch's global generator; own functions may nest `keyed`
 
 
 class Views:

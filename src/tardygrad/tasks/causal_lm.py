@@ -91,7 +91,7 @@ def causal_lm(
     folder = find_model("model", model) if model else None
     encoder, key = _tokenizer(tokenizer, folder)
     source = folder or _with_tokens(config or {}, encoder)
-    sizes = configuration(source)
+    sizes = configuration(source).get_text_config()
     longest = getattr(sizes, "max_position_embeddings", None)
     if longest is not None and block > longest:
         raise Invalid(f"`block` must be at most the model's limit ({longest} tokens), got {block}.")

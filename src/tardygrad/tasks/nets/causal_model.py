@@ -6,7 +6,8 @@ E. J. Hu et al. LoRA: Low-Rank Adaptation of Large Language Models. ICLR 2022.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tardygrad.errors import Invalid, check_integer, check_number
+from tardygrad.errors import Invalid, check_integer, check_number, nearest
 from tardygrad.tasks.data.files import optional
 from tardygrad.tasks.data.hub import load, quiet
 from tardygrad.tasks.views import copied
@@ -83,7 +84,9 @@ class CausalModel:
             if isinstance(self.source, Path):
                 model = load(kind, self.source, _RULE, dtype=self.dtype, use_safetensors=True)
             else:
-                model = kind.from_config(configuration(self.source)).to(self.dtype)
+                settings = configuration(self.source)
+                with _checked_settings():
+                    model = kind.from_config(settings).to(self.dtype)
         if model.loss_type is None:  # as for GPT-2; transformers then takes this loss too, with a warning
             model.loss_type = "ForCausalLM"
         model.name_or_path = self.name or ""
@@ -114,15 +117,23 @@ def configuration(source: Path | Mapping[str, Any]) -> Any:
         if isinstance(source, Path):
             return load(transformers.AutoConfig, source, _RULE)
         settings = dict(source)
-        kind = settings.pop("model_type", None)
-        rule = "`config` must have a model_type of transformers, such as 'llama', and settings of its configuration"
-        try:
-            found = transformers.AutoConfig.for_model(str(kind), **settings)
-            _ = transformers.AutoModelForCausalLM._model_mapping[type(found)]
-        except Exception as error:  # configurations check their settings in many ways
-            reason = str(error).strip().partition("\n")[0]
-            raise Invalid(f"{rule}, got {dict(source)!r}: {reason[:200]}") from error
-        return found
+        kind, known = settings.pop("model_type", None), transformers.models.auto.modeling_auto
+        if kind not in known.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+            fix = nearest(str(kind), known.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+            rule = "`config` must have the model_type of a causal language model of transformers, such as 'llama'"
+            raise Invalid(f"{rule}, got {kind!r}.{fix}")
+        with _checked_settings():
+            return transformers.AutoConfig.for_model(kind, **settings)
+
+
+@contextmanager
+def _checked_settings() -> Iterator[None]:
+    """Turn any error into `Invalid`: configurations and networks check their settings in many ways."""
+    try:
+        yield
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200]
+        raise Invalid(f"`config` must have settings that fit the model_type: {reason}") from error
 
 
 def tokenizer_of(folder: Path) -> Any:

@@ -41,6 +41,7 @@ bench: .venv/developed  ## measure speed: command line, simulator, kernels, Ray
 	$(BIN)/python benchmarks/kernels.py
 	$(BIN)/python benchmarks/ray_throughput.py
 	$(BIN)/python benchmarks/ray_stragglers.py
+	$(BIN)/python benchmarks/ray_states.py
 
 tables: .venv/developed  ## write the tables of README.md and docs/ from signatures and docstrings
 	$(BIN)/python tools/tables.py

@@ -14,6 +14,8 @@ import pytest
 import torch
 
 import tardygrad as tg
+from tardygrad.report.groups import grouped
+from tardygrad.report.loader import read
 from tardygrad.runs.history import read_history
 from tardygrad.runs.record import read_json
 from tardygrad.spec import spec
@@ -91,6 +93,26 @@ def test_own_functions_given_to_make_are_named_in_the_record(mine: Any, tardygra
     for argv in (("replay", "run"), ("resume", "run", "run.rounds=9"), ("doctor", "run")):
         code, _, err = tardygrad(*argv, "--trust")
         assert code == 0, (argv, err)
+
+
+def test_reports_group_seeds_and_name_settings(tmp_path: Path) -> None:
+    quadratic, fleet = tg.tasks.quadratic(clients=4), tg.Fleet.paper(clients=4)
+    for seed in (0, 1):
+        tg.simulate(method(), quadratic, fleet, rounds=3, seed=seed, out=tmp_path / f"seed-{seed}")
+    tg.simulate(method(lr=0.5), quadratic, fleet, rounds=3, out=tmp_path / "lr")
+    groups = grouped([read(tmp_path / name) for name in ("seed-0", "seed-1", "lr")])
+    assert [(group.name, len(group.runs)) for group in groups] == [("Clip², lr=1.0", 2), ("Clip², lr=0.5", 1)]
+    for seed in (0, 1):  # two tasks that look the same may have different data
+        tg.simulate(method(lr=0.5 + seed), own_task(), fleet, rounds=3, seed=seed, out=tmp_path / f"own-{seed}")
+    groups = grouped([read(tmp_path / name) for name in ("own-0", "own-1")])
+    assert [(group.name, len(group.runs)) for group in groups] == [("Clip², lr=0.5", 1), ("Clip², lr=1.5", 1)]
+
+
+def test_a_run_on_threads_is_replayed_by_the_command(tardygrad: Command) -> None:
+    quadratic, chosen = tg.tasks.quadratic(clients=4), method(mode="client")
+    with tg.ThreadPool(quadratic, chosen, workers=2) as pool:
+        tg.train(chosen, quadratic, pool, rounds=5, out="run")
+    assert tardygrad("replay", "run").code == 0
 
 
 def test_commands_say_what_cannot_be_made_again(tardygrad: Command) -> None:

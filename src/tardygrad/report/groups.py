@@ -50,7 +50,7 @@ def grouped(runs: Iterable[RunView]) -> list[SeedGroup]:
         by_label.setdefault(first.history.label, []).append(first)
     differences: dict[Path, list[str]] = {}
     for same in by_label.values():
-        known = {run.history.path: run.settings for run in same if "method.kind" in run.settings}
+        known = {run.history.path: run.settings for run in same if run.history.spec or run.history.described}
         differences |= zip(known, differing_settings(list(known.values())), strict=True)
     groups: dict[str, SeedGroup] = {}
     for members in by_settings.values():

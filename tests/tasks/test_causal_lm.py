@@ -120,6 +120,12 @@ def test_files_of_every_kind_give_the_same_rows(here: Path) -> None:
     assert by_file.ids == ("0.txt", "1.txt")
 
 
+def test_a_cache_below_the_texts_is_not_read_as_texts(here: Path) -> None:
+    first, second = (task(here, data=str(here), clients=2, test_share=0) for _ in range(2))
+    assert list((here / "cache").glob("*.arrow"))
+    assert [len(second.data[client]) for client in range(2)] == [len(first.data[client]) for client in range(2)]
+
+
 def test_labels_make_clients_differ(here: Path) -> None:
     ours = task(here, clients=2, how="label", labels="topic", labels_per_client=1, test_share=0)
     assert [len({row["label"] for row in ours.data[client]}) for client in range(2)] == [1, 1]

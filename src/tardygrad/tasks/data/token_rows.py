@@ -23,6 +23,7 @@ from tardygrad.tasks.data.sharding import SplitSettings, shard
 from tardygrad.tasks.data.text import read
 
 FORMATS = (".arrow", ".jsonl", ".parquet", ".txt")
+_NAME = "token-rows"  # begins the names of the files in the cache, which may be below the folder of the texts
 _PIECE = 1 << 20  # characters of a .txt file that are encoded at once
 _BATCH = 1000  # rows of a .jsonl file that are encoded at once
 
@@ -61,7 +62,7 @@ def token_rows(data: str, tokenizer: Any, columns: Columns, block: int, key: Seq
 
     if not files:
         inputs.append(read(data).decode())
-    path = cached_file("token-rows", ".arrow", write, *inputs, folder=cache)
+    path = cached_file(_NAME, ".arrow", write, *inputs, folder=cache)
     rows = datasets.Dataset.from_file(str(path))
     if not len(rows):
         raise Invalid(f"`data` must have texts of two tokens or more, got none in {data!r}.")
@@ -121,7 +122,8 @@ def _files(data: str) -> list[Path]:
     path, rule = Path(data), f"`data` must be a file or a folder of {', '.join(FORMATS)}, or 'python', got {data!r}"
     if not data or not path.exists():
         raise Invalid(f"{rule}, which does not exist.")
-    found = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.suffix in FORMATS)
+    below = [file for file in path.rglob("*") if file.suffix in FORMATS and not file.name.startswith(f"{_NAME}-")]
+    found = [path] if path.is_file() else sorted(below)
     if not found or found[0].suffix not in FORMATS:
         raise Invalid(f"{rule} without any." if path.is_dir() else f"{rule}.")
     return found

@@ -143,6 +143,14 @@ def test_the_state_of_an_outer_step_is_part_of_the_model() -> None:
     assert memory.Meter(one, task).own - memory.Meter(plain, task).own == 8000
 
 
+def test_a_task_with_its_own_loop_is_forecast_too() -> None:
+    own = tg.TrainerTask(nn.Linear(50, 10), train=lambda module, job: 0.0, clients=3)
+    torch_task = tg.TorchTask(nn.Linear(50, 10), data=[[(torch.ones(50), 0)]] * 3, loss=nn.functional.cross_entropy)
+    steps: Any = {"buffer": 2, "local_steps": 1}
+    meters = [memory.Meter(tg.fedavg(**steps), own), memory.Meter(tg.fedavg(**steps, local_lr=0.1), torch_task)]
+    assert meters[0].own == meters[1].own > 4 * own.parameters
+
+
 def test_a_run_that_would_starve_is_forecast_up_to_there() -> None:
     starving = tg.Fleet.paper(clients=2).crash(client=0, at=30.0).crash(client=1, at=30.0)
     one, task = method(mode="client", buffer=1), tg.tasks.quadratic(clients=2, dimension=10)

@@ -102,7 +102,8 @@ class Meter:
         module, copied = _module(task)
         module_work = 2 * x if module else 0  # the x and gradient that the task keeps
         regions = len(method.regions.members(clients)) if method.regions else 0
-        outer, inner = _state(method.outer, d) * (regions or 1), _state(method.inner, d)
+        outer = _state(method.outer, d) * (regions or 1)
+        inner = _state(method.inner, d) if method.has_local_steps else 0  # else the task's own loop has the state
         outer += _state(method.regions.outer, d) if method.regions else 0
         inner += _state(method.curvature.weigh, d) if method.curvature else 0
         job = (WORK + dc + method.inner.scratch) * x + module_buffers + inner

@@ -16,7 +16,7 @@ labels = torch.tensor(digits.target)
 class Notebook(Dataset[dict[str, Tensor]]):
     """The digits that one person has written."""
 
-    def __init__(self, rows: list[int]) -> None:
+    def __init__(self, rows: range) -> None:
         self.rows = rows
 
     def __len__(self) -> int:
@@ -41,19 +41,20 @@ def evaluate(module: nn.Module, test: Dataset[dict[str, Tensor]]) -> dict[str, f
     return {"loss": loss(module, batch).item(), "f1": f1_score(batch["digit"], predicted, average="macro")}
 
 
-people = {f"person-{i}": Notebook(list(range(400 + i * i, 400 + (i + 1) ** 2 + i))) for i in range(25)}
-task = tg.TorchTask(network, data=people, loss=loss, test=Notebook(list(range(400))), evaluate=evaluate, batch_size=16)
+people = {}  # the first has written 1 digit, the next 3, the last 49; the first 400 digits are the test set
+for i in range(25):
+    people[f"person-{i}"] = Notebook(range(400 + i**2, 400 + (i + 1) ** 2))
+task = tg.TorchTask(network, data=people, loss=loss, test=Notebook(range(400)), evaluate=evaluate, batch_size=16)
 method = tg.clip2(
     local_lr=0.1, local_clip=1.0, lr=1.0, clip=0.1, buffer=5, local_epochs=2, mode="client", downplay=True
 )
 run = tg.simulate(method, task, tg.Fleet.paper(clients=25, stragglers="large"), rounds=60)
-print(task)
-print(run.summary())
+print(task, run.summary(), sep="\n")
 
 # It prints:
 #
 # TorchTask(Sequential, parameters=2762, clients=25)
 # Clip² (client-centric, M=5, K=2 epochs, downplayed)
 # finished after 60 rounds, 33 s on the clock
-# test loss 0.6082, f1 0.8262
+# test loss 0.7446, f1 0.7997
 # delay mean 4.9, largest 59; 300 updates, 0 lost

@@ -1,4 +1,4 @@
-"""Your own module, loss and data: any `nn.Module` with float32 parameters is a task."""
+"""Your own module, loss and data in tensors: any `nn.Module` is a task."""
 
 import torch
 from torch import nn

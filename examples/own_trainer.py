@@ -23,8 +23,9 @@ def train(module: torch.nn.Module, job: tg.Job) -> float:
     """One job of a client: `job` says which client, how much work, and its random numbers."""
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(
-            folder, max_steps=job.steps or -1, learning_rate=0.01, seed=job.serial, use_cpu=True,
-            per_device_train_batch_size=16, report_to=[], save_strategy="no", logging_strategy="no", disable_tqdm=True,
+            folder, max_steps=job.steps or -1, num_train_epochs=job.epochs or 1, use_cpu=True, report_to=[],
+            seed=int(job.stream("seed").integers(2**31)), learning_rate=0.01, per_device_train_batch_size=16,
+            save_strategy="no", logging_strategy="no", disable_tqdm=True,
         )  # fmt: skip
         mine = Subset(rows, range(60 * job.client, 60 * job.client + 60))
         trainer = Trainer(module, arguments, train_dataset=mine)
@@ -43,5 +44,5 @@ print(run.summary())
 # TrainerTask(BertForSequenceClassification, parameters=24738, clients=10)
 # FedBuff (client-centric, M=3, K=8, weighted)
 # finished after 6 rounds, 6 s on the clock
-# test accuracy 100.0%, test loss 0.07576
+# test accuracy 91.5%, test loss 0.3925
 # delay mean 2.4, largest 6; 18 updates, 0 lost

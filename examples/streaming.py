@@ -1,4 +1,4 @@
-"""Data larger than memory: each client streams its own file while the process may use only a little more memory."""
+"""Data larger than memory: each client streams its own file, and the process is refused more memory (on Linux)."""
 
 import resource
 import tempfile
@@ -38,10 +38,9 @@ def limit_memory(more: int) -> None:
 
 
 for client in range(CLIENTS):
-    rng = np.random.default_rng(client)
-    with (folder / f"sensor-{client}.bin").open("wb") as file:
-        for _ in range(ROWS // 1000):
-            file.write(rng.standard_normal((1000, COLUMNS), dtype=np.float32).tobytes())
+    rows = np.random.default_rng(client).standard_normal((ROWS, COLUMNS), dtype=np.float32)
+    rows.tofile(Sensor(client).path)
+del rows
 x = torch.randn(200, COLUMNS, generator=torch.Generator().manual_seed(0))
 task = tg.TorchTask(
     lambda: torch.nn.Linear(COLUMNS, 1), data=Sensor, clients=CLIENTS, loss=torch.nn.functional.mse_loss,
@@ -50,7 +49,7 @@ task = tg.TorchTask(
 method = tg.clip2(local_lr=0.001, local_clip=20.0, lr=1.0, clip=0.2, buffer=2, local_steps=20, mode="client")
 limit_memory(LIMIT)
 run = tg.simulate(method, task, tg.Fleet.paper(clients=CLIENTS), rounds=100)
-read = 100 * 2 * 20 * 32 * 4 * COLUMNS
+read = 100 * 2 * 20 * 32 * 4 * COLUMNS  # rounds · M · K · batch size · bytes of a row
 print(f"{CLIENTS * ROWS * 4 * COLUMNS / 1e6:.0f} MB of data, {LIMIT / 1e6:.0f} MB of memory, {read / 1e6:.0f} MB read")
 print(run.summary())
 

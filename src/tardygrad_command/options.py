@@ -32,7 +32,7 @@ def argument(metavar: str) -> Any:
 
 SPEC, RUN, RUNS = argument("SPEC"), argument("RUN"), argument("RUN...")
 MAX_MEMORY = option(None, "Do not start if the run's vectors need more than this, e.g. 8GB.", "SIZE")
-TRUST = flag("--trust", "Import the code of your own that the record names.")
+TRUST = flag("--trust", "Import the functions that the record names; read them first.")
 JSON = flag("--json", "Print the result as JSON.")
 
 

@@ -29,7 +29,7 @@ OVERRIDES = {
     "a required key removed": ("method.lr=", "[method] needs the key `lr`: a number or a schedule"),
     "a required key of **how removed": ("method.buffer=", "[method] needs the key `buffer`: a whole number."),
     "a required key of a nested table": ("method.lr={value=1}", "`method.lr` needs the key `exponent`: a number."),
-    "no kind": ("task.kind=", "[task] needs the key `kind`: one of cifar10, digits, "),
+    "no kind": ("task.kind=", "[task] needs the key `kind`: one of causal_lm, cifar10, digits, "),
     "an unknown task": ("task.kind=digit", "got 'digit'. Did you mean 'digits'?"),
     "an unknown fleet": ("fleet.kind=papers", "got 'papers'. Did you mean 'paper'?"),
     "an unknown method": ("method.kind=clip3", "got 'clip3'. Did you mean 'clip2'?"),
@@ -94,7 +94,7 @@ OVERRIDES = {
     "heads that do not divide": ("task={kind='digits', clients=8, heads=5}", "`heads` must divide `dim` (32), got 5."),
     "an unknown task of GLUE": ("task={kind='glue', clients=8, name='ret'}", "sst2, mrpc, cola, stsb, got 'ret'."),
     "GLUE without its files": ("task={kind='glue', clients=8, name='rte'}", "`data` must be a folder with rte/"),
-    "rows of GLUE in words": ("task={kind='glue', clients=8, name='rte', rows='some'}", "a whole number or one of all"),
+    "rows of GLUE in words": ("task={kind='glue', clients=8, name='rte', rows='some'}", "a whole number or all"),
     "a text that is not there": ("task={kind='lm', clients=8, text='no.txt'}", "in [task]: `text` must be a file"),
     "markup in a value": ("method.mode='[red]x[/red]'", "got '[red]x[/red]'."),
     "a line break in a key": ('method."a\nb"=1', "[method] has no key"),
@@ -141,7 +141,7 @@ def test_what_is_no_file_is_answered_in_one_line(tardygrad: Command) -> None:
     Path("broken.json").write_text('{"task": ')
     for argument, fragment in {
         "digit": "got 'digit'. Did you mean 'digits'?",
-        "no/such/file.toml": "Shipped specs: cifar10, digits, ",
+        "no/such/file.toml": "Shipped specs: causal_lm, cifar10, digits, ",
         "folder": "a spec must be a file or the directory of a run, got 'folder'.",
         "list.json": "a spec must consist of tables, got [1, 2]",
         "broken.json": "a spec must be valid JSON",

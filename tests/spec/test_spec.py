@@ -284,8 +284,10 @@ def test_a_shipped_spec_learns(name: str) -> None:
 @pytest.mark.parametrize(
     ("error", "text"),
     [
-        (ValueError("no such shape"), r"in \[task\]: 'no such shape' \(ValueError\)\."),
-        (TypeError("an int is not iterable"), r"in \[task\]: 'an int is not iterable' \(TypeError\)\."),
+        (ValueError("no such shape"), r"in \[task\]: ValueError: no such shape \(test_spec.py, line \d+\)\."),
+        (TypeError("an int is not iterable"), r"in \[task\]: TypeError: an int is not iterable \("),
+        (KeyError("labels"), r"in \[task\]: KeyError: 'labels' \("),
+        (RuntimeError("shapes differ"), r"in \[task\]: RuntimeError: shapes differ \("),
         (MemoryError("4 TB"), r"in \[task\]: not enough memory for these sizes \('4 TB'\)\. Use smaller values\."),
     ],
 )

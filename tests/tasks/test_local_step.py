@@ -71,7 +71,10 @@ def test_parameter_groups_and_an_optimizer_after_the_clip_are_those_of_a_plain_l
     ("groups", "text"),
     [
         (lambda m: [{"params": [m[0].weight]}], "every trainable parameter must be in a parameter group, and `0.bias`"),
-        (lambda m: [{"params": list(m.parameters()) * 2}], "in one of the parameter groups, got one in two"),
+        (
+            lambda m: [{"params": list(m.parameters()) * 2}],
+            "every parameter must be in one group, got one in two",
+        ),
         (lambda m: [{"params": list(m.parameters()), "lr": 1.0}], "have the method's `local_lr`, got lr=1.0"),
         (lambda m: [{"weight_decay": 1.0}], "each a dict with `params`, got the group {'weight_decay': 1.0}"),
         (["weights"], "must be a function of the module to a list of groups, each a dict with `params`, got list"),

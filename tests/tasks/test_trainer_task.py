@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from typing import Any
 
@@ -99,8 +100,16 @@ def test_what_a_loop_attaches_to_the_module_ends_with_the_job() -> None:
 @pytest.mark.parametrize(
     ("made", "text"),
     [
-        (lambda: method(steps=True), "Leave out `local_lr`, `local_clip` and `optimizer`."),
-        (lambda: tg.fedavg(buffer=2, local_steps=3, keep=True), "which keeps its optimizer's state itself"),
+        (lambda: method(steps=True), "so the method must not make local steps. Leave out `local_lr`."),
+        (lambda: tg.fedavg(buffer=2, local_steps=3, keep=True), "or keep their state. Leave out `keep`."),
+        (
+            lambda: tg.fedavg(buffer=2, local_steps=3, local_clip=1.0),
+            "Leave out `local_clip`, which belongs in the loop",
+        ),
+        (
+            lambda: tg.diloco(buffer=2, local_steps=3, optimizer="SGD"),
+            "Leave out `optimizer`, which belongs in the loop",
+        ),
     ],
 )
 def test_a_method_with_local_steps_is_refused_before_the_run(made: Any, text: str) -> None:
@@ -119,9 +128,29 @@ def test_compensation_needs_the_squares_of_the_moves() -> None:
         tg.simulate(method(steps=False), task, tg.Fleet.paper(clients=CLIENTS), rounds=1)
 
 
-def test_settings_of_local_steps_need_a_rate() -> None:
-    with pytest.raises(tg.Invalid, match="`local_clip` and `optimizer` need `local_lr`"):
-        tg.fedavg(buffer=2, local_steps=3, local_clip=1.0, optimizer="AdamW")
+@pytest.mark.parametrize(
+    "make",
+    [
+        tg.fedavg,
+        tg.fedavgm,
+        tg.fedadam,
+        tg.fedyogi,
+        tg.fedbuff,
+        tg.fedasync,
+        tg.fadas,
+        tg.diloco,
+        tg.dn_dylu,
+        tg.tailopt,
+    ],
+)
+def test_methods_that_clip_nothing_locally_may_leave_the_steps_to_the_task(make: Any) -> None:
+    given = {"lr": 0.1, "buffer": 2, "local_steps": 1}
+    assert not make(
+        **{name: given[name] for name in given.keys() & {*inspect.signature(make).parameters}}
+    ).has_local_steps
+
+
+def test_clipped_methods_with_a_rate_need_a_clip() -> None:
     with pytest.raises(tg.Invalid, match="needs `local_clip`"):
         tg.sgdclip(local_lr=0.1, lr=1.0, buffer=2, local_steps=3)
 
@@ -131,7 +160,7 @@ def test_a_loop_that_changes_the_parameters_shapes_is_refused() -> None:
         module[0] = nn.Linear(3, 5)
 
     task = own(network(), loop)
-    with pytest.raises(tg.Invalid, match="must leave the module's trainable parameters as they were"):
+    with pytest.raises(tg.Invalid, match="must not add, remove or resize trainable parameters"):
         tg.work(Job(0, 0, 0, task.init(0), 1, None, seed=0), task, method(steps=False))
     with pytest.raises(tg.Invalid, match="`train` must be a function of"):
         own(network(), loop=3)

@@ -8,8 +8,12 @@ from typing import NamedTuple
 
 from tardygrad.core.messages import Job, ModuleBuffers, Update, Vector, as_vector
 from tardygrad.core.method import Method
+from tardygrad.core.recipe import parameters, recipe_of
 from tardygrad.core.transforms import Step
 from tardygrad.errors import Invalid
+
+LOCAL_SETTINGS = {"local_clip", "local_lower", "norm", "optimizer", "options", "rho"}
+"""Settings of local steps that a method's constructor may have."""
 
 
 class Trained(NamedTuple):
@@ -39,16 +43,20 @@ def check_local_work(task: object, method: Method) -> None:
             fix = "Name one in the method, for example optimizer='AdamW'."
             raise Invalid(f"options of parameter groups need an optimizer, and {method.name} has none here. {fix}")
         return
-    rule = "the local steps of this task are those of its own training loop"
+    rule = "this task trains with its own loop, so the method must not make local steps"
     if method.has_local_steps:
-        raise Invalid(f"{rule}, so the method has none. Leave out `local_lr`, `local_clip` and `optimizer`.")
+        raise Invalid(f"{rule}. Leave out `local_lr`.")
     if method.keep:
-        raise Invalid(f"{rule}, which keeps its optimizer's state itself. Leave out `keep`.")
+        raise Invalid(f"{rule} or keep their state. Leave out `keep`.")
+    if recipe := recipe_of(method):
+        known = parameters(recipe.function)
+        for name in LOCAL_SETTINGS & recipe.arguments.keys():
+            if recipe.arguments[name] != known[name].default:
+                raise Invalid(f"{rule}. Leave out `{name}`, which belongs in the loop.")
 
 
 def own_update(job: Job, task: OwnLoop, method: Method) -> Update:
     """Do a job by the task's own loop."""
-    check_local_work(task, method)
     start, trained = as_vector(job.x), task.train(job)
     delta, curvature = trained.x - start, None  # δ_i ← x_{i,K} − x_s
     if method.compensate:

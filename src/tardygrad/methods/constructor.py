@@ -57,9 +57,6 @@ def local(
         norm: clip each coordinate, or the norm of the whole vector ("l2").
     """
     if local_lr is None:
-        given = {"local_clip": local_clip not in (None, math.inf), "optimizer": optimizer != "SGD", "options": options}
-        if names := [f"`{name}`" for name, value in given.items() if value]:
-            raise Invalid(f"{' and '.join(names)} need `local_lr`, which is not given.")
         return transforms.no_steps()
     if local_clip is None:
         raise Invalid("a clipped method needs `local_clip`, the threshold of its local steps. Use inf for none.")

@@ -61,9 +61,10 @@ def fedasync(
     """
     check_choice("mixing", mixing, Literal["each", "compound"])
     rate, compound = lift("lr", lr), mixing == "compound" and weight is not None
+    inner = local(local_lr, local_clip)
     return Method(
         name="FedAsync",
-        inner=proximal(local(local_lr, local_clip), rho),
+        inner=inner if local_lr is None else proximal(inner, rho),
         outer=compounded(rate, weight) if compound and weight else scale(rate),
         weight=None if compound else weight,
         pull=True,

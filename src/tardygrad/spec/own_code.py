@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tardygrad.errors import Invalid
+from tardygrad.errors import Invalid, described_error, nearest
 
 
 def is_own(kind: object) -> bool:
-    """Whether a `kind` names a function in a module, and not one of ours."""
+    """Whether a `kind` names a function in a module, rather than a kind of tardygrad."""
     return isinstance(kind, str) and ":" in kind
 
 
@@ -35,12 +35,12 @@ def names(tables: Any) -> Iterator[str]:
 def check_trust(tables: Any, where: str) -> None:
     """Raise `Invalid` if the spec of a record names code."""
     for name in names(tables):
-        rule = f"code that the record {where!r} names is imported only if you trust it"
-        raise Invalid(f"{rule}, got {name!r}. Read that code, then add --trust (in Python: trust=True).")
+        rule = f"a function that {where!r} names is imported only if you trust it"
+        raise Invalid(f"{rule}, got {name!r}. Read its code, then add --trust (in Python: trust=True).")
 
 
 def find(name: str, where: str) -> Any:
-    """Import `package.module:function`, from the present directory or from what is installed."""
+    """Import `package.module:function`, from the current directory or from what is installed."""
     module_name, _, function_name = name.partition(":")
     rule = f"`{where}.kind` must name a function that can be imported, as package.module:function"
     here = str(Path.cwd())
@@ -48,12 +48,15 @@ def find(name: str, where: str) -> Any:
         sys.path.insert(0, here)  # as `python -m` does; a command has the directory of its script there
     try:
         found: Any = importlib.import_module(module_name)
-        for part in function_name.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise Invalid(f"{rule}, got {name!r}: {error}. Is its folder the present one, or installed?") from error
     except Exception as error:
-        raise Invalid(f"{rule}, got {name!r}, whose import failed: {type(error).__name__}: {error}") from error
+        if isinstance(error, ModuleNotFoundError) and error.name and f"{module_name}.".startswith(f"{error.name}."):
+            fix = "Run the command in the folder of the module, or install it."
+            raise Invalid(f"{rule}, got {name!r}: {error}. {fix}") from error
+        raise Invalid(f"{rule}, got {name!r}, whose import failed: {described_error(error)}.") from error
+    for part in function_name.split("."):
+        if not hasattr(found, part):
+            raise Invalid(f"{rule}, got {name!r}: {module_name} has no `{part}`.{nearest(part, dir(found))}")
+        found = getattr(found, part)
     if not callable(found):
         raise Invalid(f"{rule}, got {name!r}, which is of type {type(found).__name__}.")
     return found

@@ -12,6 +12,7 @@ inf                              inf; in JSON "inf"
 from __future__ import annotations
 
 import math
+import re
 import reprlib
 from collections.abc import Iterable, Mapping
 from dataclasses import is_dataclass
@@ -23,7 +24,7 @@ from pydantic import ConfigDict, TypeAdapter
 
 from tardygrad.core.recipe import Make, Parameters, classes_in, item_hints, parameters, union_members
 from tardygrad.core.schedules import Cosine, Power, Schedule
-from tardygrad.errors import Invalid, nearest
+from tardygrad.errors import Invalid, TardygradError, described_error, nearest
 from tardygrad.spec import own_code
 
 Table = dict[str, Any]
@@ -54,12 +55,14 @@ def call(make: Make, given: Table, where: str) -> Any:
         return make(**given)
     except Invalid as error:
         raise Invalid(f"in {place(where)}: {error}") from error
-    except (MemoryError, OverflowError, RuntimeError) as error:  # torch raises these for sizes that are too large
-        raise Invalid(
-            f"in {place(where)}: not enough memory for these sizes ({shown(str(error))}). Use smaller values."
-        ) from error
-    except (TypeError, ValueError) as error:
-        raise Invalid(f"in {place(where)}: {shown(str(error))} ({type(error).__name__}).") from error
+    except TardygradError:
+        raise
+    except Exception as error:
+        torch_memory = isinstance(error, RuntimeError) and re.search("allocate memory|size calculation", str(error))
+        if torch_memory or isinstance(error, MemoryError | OverflowError):
+            text = f"not enough memory for these sizes ({shown(str(error))}). Use smaller values."
+            raise Invalid(f"in {place(where)}: {text}") from error
+        raise Invalid(f"in {place(where)}: {described_error(error)}.") from error
 
 
 def construct(make: Make, table: Table, where: str) -> Any:

@@ -73,7 +73,7 @@ class Built(NamedTuple):
     def meter(self) -> Meter:
         """A meter for the memory of the run's vectors."""
         workers = "processes" if self.engine.simulated else "threads"
-        numbers = {workers: self.engine.arguments["workers"], "batch": self.engine.arguments.get("batch", 1)}
+        numbers = {workers: self.engine.arguments.get("workers", 1), "batch": self.engine.arguments.get("batch", 1)}
         return Meter(self.method, self.task, **numbers, checkpoint_every=self.run.checkpoint_every)
 
     def memory(self, messages: int | None = None) -> Memory:
@@ -176,7 +176,7 @@ def build_method(table: Table) -> Method:
 
 def resume_keys(tables: Mapping[str, Any]) -> list[str]:
     """The keys that may change when a run is resumed: rounds, trackers, and what the engine allows."""
-    engine = ENGINES.get(tables.get("engine", {}).get("kind"), SimPool)
+    engine = ENGINES.get(tables.get("engine", {}).get("kind", "sim"), Pool)  # Pool: one of the user's own
     return ["run.rounds", "run.track", *(f"engine.{key}" for key in engine.resume_keys)]
 
 

@@ -202,7 +202,7 @@ def check_same(folder: Path, config: Config) -> None:
     before, now = _flat(vars(saved)), _flat(vars(config))
     for key in dict.fromkeys([*now, *before]):
         if key != "name" and now.get(key) != before.get(key):
-            saved_config(folder)  # raises if the file is damaged
+            saved_config(folder, trust=True)  # raises if the file is damaged
             differs = f"`{key.removeprefix('spec.')}` is {shown(before.get(key))} there, got {shown(now.get(key))}"
             raise Invalid(f"the sweep in {str(folder)!r} has other settings: {differs}. Choose another folder.")
 

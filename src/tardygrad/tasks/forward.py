@@ -2,7 +2,8 @@
 
 loss(output, target)    a batch (inputs..., target): module(*inputs); or named inputs with `labels`
 loss(module, batch)     any batch; recognised by its first parameter, named `module` or `model`
-no loss                 module(**batch) or module(*batch) returns an output with a `loss`, as `transformers` does
+no loss                 module(**batch), module(*batch) or module(batch) returns an output with a `loss`, as
+                        `transformers` does
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Forward:
             got = f"the class {loss.__name__}. Use {loss.__name__}()." if isinstance(loss, type) else f"{loss!r}."
             raise Invalid(f"`loss` must be a function of (output, target) or of (module, batch), got {got}")
         self.loss = loss
-        self.takes_module = loss is not None and _first_parameter(loss) in ("module", "model")
+        self.takes_module = loss is not None and first_parameter(loss) in ("module", "model")
 
     def __call__(self, module: nn.Module, batch: Any) -> Result:
         """The loss of a batch."""
@@ -65,12 +66,15 @@ class Forward:
         return Result(_one_number(self.loss(output, target)), output, target)
 
     def _own_loss(self, module: nn.Module, batch: Any) -> Result:
-        output = module(**batch) if isinstance(batch, Mapping) else module(*batch)
+        if isinstance(batch, Mapping):
+            output = module(**batch)
+        else:
+            output = module(*batch) if isinstance(batch, tuple | list) else module(batch)
         value = getattr(output, "loss", None)
         if value is None:
             rule = f"without `loss`, {type(module).__name__} must return an output with a `loss`"
             got = f"{type(output).__name__} without one" if isinstance(output, Mapping) else type(output).__name__
-            raise Invalid(f"{rule}, got {got}. Have `labels` in the batch, or give the task a loss.")
+            raise Invalid(f"{rule}, got {got}. Put `labels` in the batch, or give the task a loss.")
         target = batch.get("labels") if isinstance(batch, Mapping) else None
         return Result(_one_number(value), getattr(output, "logits", None), target)
 
@@ -82,9 +86,10 @@ def _one_number(value: Any) -> Tensor:
     return value
 
 
-def _first_parameter(loss: Loss) -> str:
+def first_parameter(function: Callable[..., Any]) -> str:
+    """The name of a function's first parameter; empty if it has none."""
     try:
-        return next(iter(signature(loss).parameters), "")
+        return next(iter(signature(function).parameters), "")
     except ValueError:  # a function written in C
         return ""
 

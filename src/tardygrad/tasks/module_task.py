@@ -22,7 +22,7 @@ from tardygrad.tasks.data.held_out import ClientTests, HeldOut
 from tardygrad.tasks.forward import Forward, Loss, to_device
 from tardygrad.tasks.pretrained import save
 from tardygrad.tasks.scores import Metrics, Scores, check_scores, checked
-from tardygrad.tasks.views import Views, buffers, check, copied, draws, flatten, keyed, trainable
+from tardygrad.tasks.views import Views, buffers, check, copied, draws, flat_buffers, flatten, keyed, trainable
 
 Evaluate = Callable[[nn.Module, Any], Mapping[str, float]]
 """(module, test) to scores by name."""
@@ -32,13 +32,14 @@ class ModuleTask:
     """The part of a task that knows the module: x_0, buffers, evaluation. Each thread has a copy of the module.
 
     Args:
-        module: a module, whose weights are x_0; or a function without arguments that creates one, with x_0 by the seed.
+        module: a module, whose weights are x_0; or a function without arguments that creates one, whose initial weights
+            then depend on the run's seed.
         loss: a function of (output, target), or of (module, batch), to the mean loss of a batch; None takes the `loss`
             of the module's output, as in `transformers`.
         test: the test set: tensors (inputs..., target), a dataset, an iterable of batches, or a function without
             arguments that returns one of these; without it nothing can be evaluated.
-        evaluate: an own evaluation, a function of (module, test) to scores by name; None computes the mean loss and
-            `scores`.
+        evaluate: replaces the evaluation: a function of (module, test) to scores by name; None computes the mean loss
+            and `scores`.
         evaluate_batch: rows per batch of an evaluation.
         client_test: test sets of clients, for `evaluate_clients` of a run: a list with one for each client, a mapping
             from ids to test sets, which may leave out clients, or a function of the client; None uses training data.
@@ -141,10 +142,7 @@ class ModuleTask:
         return flatten(parameters).to(self.device)
 
     def init_module_buffers(self) -> ModuleBuffers | None:
-        floats, ints = buffers(self._template)
-        if not floats and not ints:
-            return None
-        return ModuleBuffers(flatten(floats.values()), flatten(ints.values(), torch.int64))
+        return flat_buffers(self._template)
 
     def frozen(self) -> dict[str, Tensor]:
         """Frozen parameters and constant buffers: not in the vector, and the same in all processes of a run."""
@@ -192,7 +190,8 @@ class ModuleTask:
         """The mean loss on the test set and `scores`, or the accuracy in [0, 1] if targets are classes."""
         if not self.can_evaluate:
             raise Invalid("evaluating needs a test set, got none. Give the task test=(inputs..., target).")
-        return self._scores_on(self.test, self._held_out, x, module_buffers)
+        test = self._held_out.data if self._held_out else None
+        return self._scores_on(test, self._held_out, x, module_buffers)
 
     def evaluates_on(self) -> str:
         """Which rows of a client `evaluate_client` uses: "test" or "training"."""
@@ -227,7 +226,8 @@ class ModuleTask:
             x, ModuleBuffers(*(flat.clone() for flat in module_buffers)) if module_buffers else None, training=False
         )
         if self._evaluate is not None:
-            return checked(self._evaluate(views.module, test), "evaluate")
+            with self._precision():
+                return checked(self._evaluate(views.module, test), "evaluate")
         assert held_out is not None
         metrics = Metrics(self.scores, token_loss=self.loss is None)
         for given in held_out.batches():

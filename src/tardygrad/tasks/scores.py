@@ -21,9 +21,10 @@ class Metrics:
     """The mean loss and scores, collected batch by batch.
 
     Args:
-        scores: a function of all outputs and targets; or metrics by name, objects with `update(output, target)` and
-            `compute()` such as those of torchmetrics; None is the accuracy, if targets are classes.
-        token_loss: whether losses are means over tokens: then tokens are their weights, and the perplexity is a score.
+        scores: a function of all outputs and targets; or metrics by name, objects with `update(output, target)`,
+            `compute()` and `reset()` such as those of torchmetrics; None is the accuracy, if targets are classes.
+        token_loss: whether losses are means over tokens if targets are rows of integers, as in causal language models:
+            then tokens are their weights, and the perplexity is a score.
     """
 
     def __init__(self, scores: Scores | Mapping[str, Any] | None, *, token_loss: bool) -> None:
@@ -41,7 +42,9 @@ class Metrics:
     def add(self, batch: Any, result: Result) -> None:
         """Add a batch."""
         output, target = result.output, result.target
-        self.tokens = self.token_loss and isinstance(target, Tensor) and target.dim() > 1
+        self.tokens = (
+            self.token_loss and isinstance(target, Tensor) and target.dim() > 1 and not target.is_floating_point()
+        )
         weight = int((target[:, 1:] != -100).sum()) if self.tokens else rows_of(batch)
         self.loss, self.weight = self.loss + float(result.loss) * weight, self.weight + weight
         self.classes = _classes(output, target)

@@ -42,32 +42,35 @@ class TorchTask(ModuleTask):
     copy, which shares the frozen parameters. They are not in the vector and never change; tied weights appear once.
 
     Args:
-        module: a module, whose weights are x_0; or a function without arguments that creates one, with x_0 by the seed.
+        module: a module, whose weights are x_0; or a function without arguments that creates one, whose initial weights
+            then depend on the run's seed.
         data: the training data of each client: rows of one dataset, made by `shard`; a list with a dataset for each
             client, or a mapping from client ids to datasets; a function from a client (its id, if `clients` has ids) to
-            its dataset, called once in each process that works for the client; or a function with a parameter `job`,
-            from a job to its batches, which depends on nothing but the job.
+            its dataset, called once in each process that works for the client; or a function whose first parameter
+            is named `job`, from a job to its batches, which depends on nothing but the job.
         loss: a function of (output, target), or of (module, batch), to the mean loss of a batch; None takes the `loss`
             of the module's output, as in `transformers`.
         clients: if `data` is a function: the number of clients, or their ids.
-        test: the test set: tensors (inputs..., target), a dataset, or a function without arguments that returns one;
-            without it nothing can be evaluated.
+        test: the test set: tensors (inputs..., target), a dataset, an iterable of batches, or a function without
+            arguments that returns one of these; without it nothing can be evaluated.
         batch_size: rows per batch; the last batch of an epoch may be smaller.
         accumulate: batches per local step, whose gradients are averaged.
-        drop_last: leave out the last batch of an epoch if it is smaller than the others.
+        drop_last: leave out the last batch of an epoch if it is smaller than the others; a client with fewer rows than
+            that keeps its only batch.
         collate: makes a batch of a list of rows; None is torch's `default_collate`.
         num_workers: processes that read rows ahead, as in `DataLoader`.
         pin_memory: read rows into pinned memory, as in `DataLoader`.
         noise: heavy-tailed noise added to every gradient.
         module_buffers: "average" persistent buffers (BatchNorm) over a round's updates, or "refuse" modules with any.
-        evaluate: an own evaluation, a function of (module, test) to scores by name; None computes the mean loss and
-            `scores`.
+        evaluate: replaces the evaluation: a function of (module, test) to scores by name; None computes the mean loss
+            and `scores`.
         evaluate_batch: rows per batch of an evaluation.
         client_test: test sets of clients, for `evaluate_clients` of a run: a list with one for each client, a mapping
             from ids to test sets, which may leave out clients, or a function of the client; None uses training data.
         scores: a function of all outputs and targets to scores by name; or metrics by name, such as those of
             torchmetrics; None is the accuracy, if targets are classes.
-        augment: changes the inputs of every training batch, like `crop_and_flip` of `tardygrad.tasks.data.pixels`.
+        augment: changes the first input of every training batch (inputs..., target), like `crop_and_flip` of
+            `tardygrad.tasks.data.pixels`.
         parameter_groups: a function of the module to parameter groups, as `torch.optim` takes them: lists of parameters
             with options of their own, such as weight_decay=0.
         device: the torch device of data, vectors and module.
@@ -110,16 +113,27 @@ class TorchTask(ModuleTask):
         check_integer("batch_size", batch_size)
         check_integer("accumulate", accumulate)
         check_integer("num_workers", num_workers, 0)
+        if isinstance(data, Shards | Datasets) and clients is not None:
+            raise Invalid(f"`clients` is only for `data` that is a function, got clients={clients!r}. Leave it out.")
         self.data = data if isinstance(data, Shards | Datasets) else client_data(data, clients)
         self.clients, self.ids = self.data.clients, self.data.ids
         self.noise, self.augment = noise, augment
         self.loading = Loading(batch_size, accumulate, drop_last, num_workers, pin_memory, collate)
+        self._check_loading()
         super().__init__(
             module, loss=loss, test=test, evaluate=evaluate, evaluate_batch=evaluate_batch, client_test=client_test,
             scores=scores, module_buffers=module_buffers, collate=collate, device=device, autocast=autocast,
             uncut=uncut,
         )  # fmt: skip
         self.groups = groups_of(self._template, parameter_groups) if parameter_groups else ()
+
+    def _check_loading(self) -> None:
+        """Raise `Invalid` for settings of a loader that have no effect."""
+        unused = {Shards: ("num_workers", "pin_memory"), OwnBatches: ("num_workers", "pin_memory", "drop_last")}
+        for name in unused.get(type(self.data), ()):
+            if getattr(self.loading, name):
+                what = "tensors in memory" if isinstance(self.data, Shards) else "batches of your own"
+                raise Invalid(f"`{name}` has no effect on {what}. Leave it out.")
 
     def _move_to(self, device: str) -> None:
         super()._move_to(device)
@@ -185,6 +199,10 @@ class TorchTask(ModuleTask):
         data = to_device(data, self.device)
         if not self.augment:
             return data
+        if not isinstance(data, tuple | list):
+            raise Invalid(
+                f"`augment` needs batches (inputs..., target), got {type(data).__name__}. Augment in the dataset."
+            )
         first, *rest = data
         return [self.augment(first, streams.generator(key, "augment")), *rest]
 
@@ -192,7 +210,7 @@ class TorchTask(ModuleTask):
         """`gradient` of each (x, ξ); batches of equal shapes are computed together by torch.func."""
         plain = isinstance(self.data, Shards) and self.loss is not None and not self.forward.takes_module
         if not plain or self.loading.accumulate > 1:
-            rule = "jobs are computed together only with data made by `shard`, a loss of (output, target), accumulate=1"
+            rule = "jobs are computed together only with tensors as data, a loss of (output, target) and accumulate=1"
             raise Invalid(f"{rule}. Compute them one by one: batch=1.")
         if self.draws_globally or any(buffers(self._template)):
             what = "draws random numbers (dropout)" if self.draws_globally else "keeps buffers (BatchNorm)"

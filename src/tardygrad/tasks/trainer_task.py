@@ -11,14 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from tardygrad import streams
-from tardygrad.core.messages import Job, ModuleBuffers, as_vector
+from tardygrad.core.messages import Job, as_vector
 from tardygrad.core.own_loop import OwnLoop, Trained
 from tardygrad.errors import Invalid, checked_call, passes_to
 from tardygrad.tasks.data.client_data import Collate, count_clients, seeded
 from tardygrad.tasks.forward import Loss
 from tardygrad.tasks.module_task import Evaluate, ModuleTask
 from tardygrad.tasks.scores import Scores
-from tardygrad.tasks.views import Views, buffers, flatten, trainable
+from tardygrad.tasks.views import Views, flat_buffers, flatten, trainable
 
 
 class SquaredMoves:
@@ -46,11 +46,11 @@ class SquaredMoves:
 
 @dataclass(frozen=True)
 class LocalResult:
-    """What a training loop may return beside the mean loss.
+    """What a training loop may return instead of the bare mean loss.
 
     Args:
         loss: the mean loss of its steps.
-        steps: how many it made.
+        steps: how many it made; 0 is `job.steps`.
         squares: the squares of its moves, for methods that compensate.
     """
 
@@ -68,7 +68,7 @@ class TrainerTask(ModuleTask, OwnLoop):
 
     The task turns what the loop does to the module into an update. Use a method without `local_lr`: learning rates,
     clips and optimizers of the local steps are the loop's. The loop must be a function of the job; the global random
-    numbers of torch, NumPy and Python are seeded by the job while it runs.
+    generators of torch, NumPy and Python are seeded by the job while it runs, so threads of one process take turns.
 
     Args:
         train: trains the module in place: a function of (module, job) that returns the mean loss, a `LocalResult`, or
@@ -120,11 +120,10 @@ class TrainerTask(ModuleTask, OwnLoop):
             result = LocalResult(math.nan if result is None else float(result))
         parameters = trainable(module).values()
         if [p.shape for p in parameters] != self._shapes:
-            raise Invalid("`train` must leave the module's trainable parameters as they were, got others.")
+            raise Invalid("`train` must not add, remove or resize trainable parameters, got other shapes after a job.")
         squares = result.squares.total if isinstance(result.squares, SquaredMoves) else result.squares
         steps = result.steps or (result.squares.steps if isinstance(result.squares, SquaredMoves) else job.steps or 0)
-        floats, ints = buffers(module)
-        after = ModuleBuffers(flatten(floats.values()), flatten(ints.values(), torch.int64)) if own else None
+        after = flat_buffers(module)
         x = flatten(parameters).to(self.device)
         return Trained(x, float(result.loss), steps, squares, after)
 

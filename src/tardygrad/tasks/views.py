@@ -129,6 +129,14 @@ def flatten(tensors: Iterable[Tensor], dtype: torch.dtype = torch.float32) -> Te
     return torch.cat(parts) if parts else torch.empty(0, dtype=dtype)
 
 
+def flat_buffers(module: nn.Module) -> ModuleBuffers | None:
+    """The persistent buffers of a module in flat tensors; None if it has none."""
+    floats, ints = buffers(module)
+    if not floats and not ints:
+        return None
+    return ModuleBuffers(flatten(floats.values()), flatten(ints.values(), torch.int64))
+
+
 def groups_of(
     module: nn.Module, parameter_groups: Callable[[nn.Module], Sequence[Mapping[str, Any]]]
 ) -> tuple[ParameterGroup, ...]:
@@ -153,7 +161,7 @@ def groups_of(
         own = [p for p in given["params"] if p.requires_grad]
         groups.append(ParameterGroup(tuple(slices.pop(id(p), slice(0, 0)) for p in own), options))
         if any(part.start == part.stop for part in groups[-1].slices):
-            raise Invalid("a parameter must be in one of the parameter groups, got one in two, or of another module.")
+            raise Invalid("every parameter must be in one group, got one in two, or one that is not trained.")
     if slices:
         missing = next(name for name, p in names.items() if id(p) in slices)
         raise Invalid(f"every trainable parameter must be in a parameter group, and `{missing}` is in none.")

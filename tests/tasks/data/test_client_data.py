@@ -17,7 +17,7 @@ from torch.utils.data import Dataset, IterableDataset
 
 import tardygrad as tg
 from tardygrad.core.messages import Job
-from tardygrad.tasks.data.client_data import Datasets, Loading, client_data, deal
+from tardygrad.tasks.data.client_data import Datasets, Loading, batch_rows, client_data
 
 X = torch.zeros(1)
 
@@ -60,12 +60,12 @@ def test_an_epoch_reads_every_row_of_the_client_once() -> None:
 @pytest.mark.parametrize(("drop", "sizes"), [(False, [[4, 4], [2]]), (True, [[4, 4]])])
 def test_a_local_step_may_have_several_batches_and_a_small_last_one_be_left_out(drop: bool, sizes: list[Any]) -> None:
     loading = Loading(batch_size=4, accumulate=2, drop_last=drop)
-    assert [[len(batch) for batch in step] for step in deal(job(steps=None, epochs=1), 10, loading)] == sizes
-    assert [[len(batch) for batch in step] for step in deal(job(steps=3), 10, loading)] == (3 * sizes)[:3]
+    assert [[len(batch) for batch in step] for step in batch_rows(job(steps=None, epochs=1), 10, loading)] == sizes
+    assert [[len(batch) for batch in step] for step in batch_rows(job(steps=3), 10, loading)] == (3 * sizes)[:3]
 
 
 def test_a_client_with_fewer_rows_than_a_batch_keeps_it() -> None:
-    assert [len(b) for (b,) in deal(job(steps=None, epochs=1), 1, Loading(batch_size=4, drop_last=True))] == [1]
+    assert [len(b) for (b,) in batch_rows(job(steps=None, epochs=1), 1, Loading(batch_size=4, drop_last=True))] == [1]
 
 
 def test_rows_and_random_numbers_are_those_of_the_job_in_any_number_of_processes() -> None:
@@ -236,10 +236,10 @@ def test_ragged_rows_need_a_collate() -> None:
         ([], None, "must have a dataset for each client, got none."),
         ([Numbers(3), Numbers(0)], None, "at least one row, got none for client 1"),
         ([Numbers(3), 5], None, "got int for client 1"),
-        ([Numbers(3)], 1, "`clients` belongs to a function"),
+        ([Numbers(3)], 1, "`clients` is only for `data` that is a function"),
         (lambda client: Numbers(3), None, "needs `clients`: their number, or a list of their ids"),
         (lambda client: Numbers(3), 0, "`clients` must be a whole number"),
-        (lambda client: Numbers(3), ["a", "a"], "must be different ids"),
+        (lambda client: Numbers(3), ["a", "a"], "must be distinct ids"),
         (5, 3, "got one int"),
     ],
 )

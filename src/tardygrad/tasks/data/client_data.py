@@ -12,7 +12,6 @@ import random  # noqa: TID251 (datasets use the global generators, which `seeded
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
-from inspect import signature
 from itertools import chain, islice
 from typing import Any, NamedTuple, TypeVar
 
@@ -24,6 +23,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, default_colla
 from tardygrad import streams
 from tardygrad.core.messages import Job
 from tardygrad.errors import Invalid, check_integer
+from tardygrad.tasks.forward import first_parameter
 from tardygrad.tasks.views import keyed
 
 Collate = Callable[[list[Any]], Any]
@@ -31,7 +31,7 @@ Collate = Callable[[list[Any]], Any]
 
 
 class Loading(NamedTuple):
-    """How rows become batches; the names are those of `DataLoader`."""
+    """How rows become batches, mostly as in `DataLoader`."""
 
     batch_size: int = 32
     accumulate: int = 1  # batches per local step
@@ -41,8 +41,8 @@ class Loading(NamedTuple):
     collate: Collate | None = None
 
 
-def deal(job: Job, rows: int, loading: Loading) -> Iterator[tuple[np.ndarray[Any, Any], ...]]:
-    """The row numbers of each local step of a job, in one or more batches; each pass over the rows in a new order."""
+def batch_rows(job: Job, rows: int, loading: Loading) -> Iterator[tuple[np.ndarray[Any, Any], ...]]:
+    """For each local step of a job, the row numbers of its `accumulate` batches; rows are shuffled in every epoch."""
     rng, size = job.stream("batches"), loading.batch_size
 
     def one_pass() -> Iterator[tuple[np.ndarray[Any, Any], ...]]:
@@ -95,7 +95,7 @@ class Datasets:
             self.clients, self.ids = count_clients(clients)
             return
         if clients is not None:
-            raise Invalid(f"`clients` belongs to a function of the client, got {clients!r}. Leave it out.")
+            raise Invalid(f"`clients` is only for `data` that is a function, got clients={clients!r}. Leave it out.")
         self.ids = tuple(map(str, source)) if isinstance(source, Mapping) else None
         own = list(source.values()) if isinstance(source, Mapping) else list(source)
         if not own:
@@ -133,8 +133,8 @@ class Datasets:
         if is_stream(dataset):
             return self._stream(job, dataset, loading)
         requests = (
-            Request(job.client, streams.key(job.seed, "read", job.client, job.serial, step), [b.tolist() for b in rows])
-            for step, rows in enumerate(deal(job, len(dataset), loading))
+            Request(job.client, _read_key(job, step), [batch.tolist() for batch in rows])
+            for step, rows in enumerate(batch_rows(job, len(dataset), loading))
         )
         return self._load(requests, loading)
 
@@ -162,14 +162,18 @@ class Datasets:
         """The next batches of a stream: a client's job begins where its last one ended."""
         if job.steps is None:
             raise Invalid("a stream of rows has no epochs: use local_steps, got local_epochs.")
+        if loading.num_workers:
+            got = f"num_workers={loading.num_workers}"
+            raise Invalid(f"a stream is read in the process that does the client's work, got {got}. Use num_workers=0.")
         each = loading.batch_size * loading.accumulate
         start = job.serial * job.steps * each
         at, rows = self._positions.pop(job.client, (-1, iter(())))
         if at != start:
             rows = _endless(dataset, start)
         collate = loading.collate or default_collate
-        for _ in range(job.steps):
-            step = list(islice(rows, each))
+        for number in range(job.steps):
+            with seeded(_read_key(job, number)):
+                step = list(islice(rows, each))
             yield tuple(collate(list(batch)) for batch in _groups(step, loading.batch_size))
         self._positions[job.client] = start + job.steps * each, rows
 
@@ -204,7 +208,7 @@ class OwnBatches:
 def client_data(data: Any, clients: int | Sequence[str] | None) -> Datasets | OwnBatches:
     """Data in any form but `Shards`: a dataset per client, or a function of the client or of the job.
 
-    A function whose parameter is named `job` gets the job and returns batches; any other gets the client.
+    A function whose first parameter is named `job` gets the job and returns batches; any other gets the client.
     """
     tensors = isinstance(data, tuple | list) and any(isinstance(item, Tensor | np.ndarray) for item in data)
     if tensors or isinstance(data, Dataset) or not (callable(data) or isinstance(data, Sequence | Mapping)):
@@ -212,8 +216,7 @@ def client_data(data: Any, clients: int | Sequence[str] | None) -> Datasets | Ow
         got = "tensors" if tensors else f"one {type(data).__name__}"
         raise Invalid(f"`data` must say which rows each client has, got {got}. {fix}")
     if callable(data) and not isinstance(data, Mapping):
-        names = list(signature(data).parameters)
-        return OwnBatches(data, clients) if names[:1] == ["job"] else Datasets(data, clients)
+        return OwnBatches(data, clients) if first_parameter(data) == "job" else Datasets(data, clients)
     return Datasets(data, clients)
 
 
@@ -256,6 +259,11 @@ class _Collate:
             raise Invalid(f"the rows of a batch must have the same structure and shapes: {error}. {fix}") from error
 
 
+def _read_key(job: Job, step: int) -> int:
+    """The key of the random numbers that a dataset draws while the rows of a step are read."""
+    return streams.key(job.seed, "read", job.client, job.serial, step)
+
+
 def count_clients(clients: int | Sequence[str] | None) -> tuple[int, tuple[str, ...] | None]:
     """The number of clients, and their ids if they have any."""
     if clients is None:
@@ -263,7 +271,9 @@ def count_clients(clients: int | Sequence[str] | None) -> tuple[int, tuple[str, 
     if isinstance(clients, Sequence) and not isinstance(clients, str):
         ids = tuple(map(str, clients))
         if not ids or len(set(ids)) < len(ids):
-            raise Invalid(f"`clients` must be different ids, at least one, got {len(ids)}, {len(set(ids))} different.")
+            raise Invalid(
+                f"`clients` must be distinct ids, at least one, got {len(ids)}, {len(set(ids))} of them distinct."
+            )
         return len(ids), ids
     check_integer("clients", clients)
     return clients, None  # type: ignore[return-value]
@@ -277,7 +287,7 @@ def is_stream(dataset: Any) -> bool:
 
 
 def _checked(dataset: Any, client: int) -> Any:
-    """A client's dataset, if it is one."""
+    """Return a client's dataset, or raise `Invalid` if it is not one."""
     if isinstance(dataset, DataLoader):
         fix = "Give its dataset, and the task batch_size, collate and num_workers."
         raise Invalid(

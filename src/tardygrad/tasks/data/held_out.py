@@ -45,16 +45,21 @@ class HeldOut:
     def __getstate__(self) -> dict[str, Any]:
         return vars(self) | ({"_data": None} if self.open else {})  # another process opens its own
 
-    def batches(self) -> Iterator[Any]:
-        """The test set in batches, in order."""
+    @property
+    def data(self) -> Any:
+        """The test set; opened if it has not been."""
         if self._data is None and self.open is not None:
             self._data = self._checked(self.open())
-        if isinstance(self._data, tuple):
-            return zip(*(torch.split(tensor, self.batch_size) for tensor in self._data), strict=True)
-        if hasattr(self._data, "__getitem__"):
+        return self._data
+
+    def batches(self) -> Iterator[Any]:
+        """The test set in batches, in order."""
+        if isinstance(self.data, tuple):
+            return zip(*(torch.split(tensor, self.batch_size) for tensor in self.data), strict=True)
+        if hasattr(self.data, "__getitem__"):
             generator = torch.Generator()  # else the loader would draw from torch's global one
-            return iter(DataLoader(self._data, self.batch_size, collate_fn=self.collate, generator=generator))
-        return iter(self._data or ())
+            return iter(DataLoader(self.data, self.batch_size, collate_fn=self.collate, generator=generator))
+        return iter(self.data or ())
 
     @staticmethod
     def _checked(data: Any) -> Any:
@@ -65,7 +70,7 @@ class HeldOut:
             rule = "`test` must be tensors (inputs..., target), a dataset, or an iterable of batches"
             raise Invalid(f"{rule}, got {type(data).__name__}.")
         if isinstance(data, Iterator):
-            fix = "Use a list, a DataLoader, or an object whose `__iter__` starts again."
+            fix = "Use a list of rows, a DataLoader, or an object whose `__iter__` starts again."
             raise Invalid(f"`test` is read in every evaluation, got {type(data).__name__}, which is read once. {fix}")
         return data
 

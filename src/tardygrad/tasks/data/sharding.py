@@ -17,7 +17,7 @@ from torch.utils.data import IterableDataset, Subset, TensorDataset
 from tardygrad import streams
 from tardygrad.core.messages import Job
 from tardygrad.errors import Invalid, check_choice, check_integer, check_number, checked_call
-from tardygrad.tasks.data.client_data import Datasets, Loading, deal
+from tardygrad.tasks.data.client_data import Datasets, Loading, batch_rows
 
 How = Literal["iid", "dirichlet", "label"]
 """How clients differ: not at all, in their mix of labels, or in which few labels they have."""
@@ -72,7 +72,7 @@ class Shards:
     def steps(self, job: Job, loading: Loading) -> Iterator[tuple[tuple[Tensor, ...], ...]]:
         """The batches of each local step."""
         mine = self.rows[job.client]
-        for step in deal(job, len(mine), loading):
+        for step in batch_rows(job, len(mine), loading):
             chosen = [mine[torch.from_numpy(batch)] for batch in step]
             yield tuple(tuple(tensor[rows] for tensor in self.data) for rows in chosen)
 
@@ -239,7 +239,7 @@ def _rows_by_label(
         raise Invalid(f"how={how!r} needs `labels`: the name of a column, or the label of each row, got none.")
     if values.ndim != 1 or np.asarray(values).dtype.kind not in "iubUS":
         got = f"{values.dtype} {list(values.shape)}"
-        raise Invalid(f"how={how!r} needs integer labels, one per row, got {got}. Use how='iid'.")
+        raise Invalid(f"how={how!r} needs labels that are integers or text, one per row, got {got}. Use how='iid'.")
     values = np.asarray(values)
     return [rng.permutation(np.flatnonzero(values == label)) for label in np.unique(values)]
 

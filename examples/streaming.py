@@ -14,7 +14,6 @@ import tardygrad as tg
 CLIENTS, ROWS, COLUMNS = 4, 25_000, 1_000  # 100 MB for each client
 LIMIT = 200_000_000  # bytes that the process may use besides what it uses before the run
 temporary = tempfile.TemporaryDirectory()
-folder = Path(temporary.name)
 truth = torch.linspace(-1, 1, COLUMNS)
 
 
@@ -22,7 +21,7 @@ class Sensor(IterableDataset[tuple[torch.Tensor, torch.Tensor]]):
     """The rows of a file, one after the other."""
 
     def __init__(self, client: int) -> None:
-        self.path = folder / f"sensor-{client}.bin"
+        self.path = Path(temporary.name, f"sensor-{client}.bin")
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         with self.path.open("rb") as file:
@@ -38,9 +37,7 @@ def limit_memory(more: int) -> None:
 
 
 for client in range(CLIENTS):
-    rows = np.random.default_rng(client).standard_normal((ROWS, COLUMNS), dtype=np.float32)
-    rows.tofile(Sensor(client).path)
-del rows
+    np.random.default_rng(client).standard_normal((ROWS, COLUMNS), dtype=np.float32).tofile(Sensor(client).path)
 x = torch.randn(200, COLUMNS, generator=torch.Generator().manual_seed(0))
 task = tg.TorchTask(
     lambda: torch.nn.Linear(COLUMNS, 1), data=Sensor, clients=CLIENTS, loss=torch.nn.functional.mse_loss,

@@ -12,7 +12,7 @@ from tardygrad.core.recipe import parameters, recipe_of
 from tardygrad.core.transforms import Step
 from tardygrad.errors import Invalid
 
-LOCAL_SETTINGS = {"local_clip", "local_lower", "norm", "optimizer", "options", "rho"}
+LOCAL_SETTINGS = {"local_clip", "local_lower", "norm", "optimizer", "options", "keep", "rho"}
 """Settings of local steps that a method's constructor may have."""
 
 
@@ -46,12 +46,10 @@ def check_local_work(task: object, method: Method) -> None:
     rule = "this task trains with its own loop, so the method must not make local steps"
     if method.has_local_steps:
         raise Invalid(f"{rule}. Leave out `local_lr`.")
-    if method.keep:
-        raise Invalid(f"{rule} or keep their state. Leave out `keep`.")
     if recipe := recipe_of(method):
         known = parameters(recipe.function)
-        for name in LOCAL_SETTINGS & recipe.arguments.keys():
-            if recipe.arguments[name] != known[name].default:
+        for name, value in recipe.arguments.items():
+            if name in LOCAL_SETTINGS and value != known[name].default:
                 raise Invalid(f"{rule}. Leave out `{name}`, which belongs in the loop.")
 
 

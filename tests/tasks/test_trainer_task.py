@@ -132,7 +132,9 @@ def test_compensation_needs_the_squares_of_the_moves() -> None:
     [tg.fedavg, tg.fedavgm, tg.fedadam, tg.fedyogi, tg.fedbuff, tg.fedasync, tg.diloco, tg.sgdclip, tg.tailopt],
 )
 def test_methods_may_leave_the_steps_to_the_task(make: Any) -> None:
-    assert not make(lr=0.1, buffer=2, local_steps=1).has_local_steps
+    left = make(lr=0.1, buffer=2, local_steps=1, mode="client")
+    assert not left.has_local_steps
+    tg.simulate(left, own(network()), tg.Fleet.paper(clients=CLIENTS), rounds=1, evaluate_every=0)
 
 
 def test_clipped_methods_with_a_rate_need_a_clip() -> None:

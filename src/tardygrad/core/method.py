@@ -139,6 +139,8 @@ class Method:
             check_choice(name, getattr(self, name), choices)
         if not isinstance(self.keep, bool) and self.keep != "worker":
             raise Invalid(f"`keep` must be True, False or 'worker', got {self.keep!r}.")
+        if not self.has_local_steps:
+            object.__setattr__(self, "keep", False)  # a default of its constructor: there is no state to keep
         if self.weight is not None and not callable(self.weight):
             raise Invalid(f"`weight` must be a function of the delay, such as Hinge(), got {self.weight!r}.")
         if self.compensate and self.pull:

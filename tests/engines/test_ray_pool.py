@@ -365,6 +365,19 @@ class Unpacked:
         return float, ("no number",)
 
 
+def test_a_pool_that_was_idle_for_long_has_workers(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its only worker is free again before the next job is assigned."""
+    scene.gather()
+    others = [scene.pool.workers.take(None, None) for _ in range(2)]
+    monkeypatch.setattr(cluster, "TIMEOUT", 5.0)
+    scene.pool._last_worker -= 10.0
+    for job in scene.jobs():
+        scene.pool.submit(job)
+    assert len(list(iter(scene.pool.next, None))) == CLIENTS
+    for worker in others:
+        scene.pool.workers.release(worker)
+
+
 def test_a_task_that_cannot_travel_is_said_to() -> None:
     lock: Any = SimpleNamespace(clients=1, parameters=4, lock=threading.Lock())
     with pytest.raises(tg.Invalid, match="must be picklable to be sent"), tg.RayPool(lock, METHOD):

@@ -137,6 +137,8 @@ class RayPool(Pool):
         self.session.check()
         if isinstance(job.x, Parts) != (len(self.shard_bounds) > 2):
             raise Invalid("the server was not created with this pool's shards. Pass it vectors=pool.features.vectors.")
+        if not self.waiting:
+            self._last_worker = time.monotonic()  # the pool may have been idle
         self.waiting.append(job)
         self._start_jobs()
 
@@ -216,7 +218,8 @@ class RayPool(Pool):
             work = worker.actor.work.options(num_returns=len(self.shard_bounds) + (self.wire != "float32"))
             header, *rest = work.remote(small_job, due - now, corrupted, errors, *self.starts.references(job.x))
             shards = len(self.shard_bounds) - 1
-            self.running[header] = RunningJob(job, worker, rest[:shards], rest[shards:], time.monotonic(), due)
+            self._last_worker = began = time.monotonic()
+            self.running[header] = RunningJob(job, worker, rest[:shards], rest[shards:], began, due)
         self.waiting.extendleft(reversed(skipped))
 
     def _lose_absent(self) -> None:

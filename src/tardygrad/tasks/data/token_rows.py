@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, Unpack
 
@@ -77,7 +78,7 @@ def split_rows(
     seed: int,
     **settings: Unpack[SplitSettings],
 ) -> tuple[Any, Any]:
-    """The rows of each client, and a random test set, but not the only row of a client.
+    """The training rows by client, and a random test set; every client keeps a training row.
 
     Args:
         test: the share of rows in the test set, and the most of them.
@@ -161,7 +162,7 @@ def _documents(data: str, files: list[Path], columns: Columns) -> Iterator[tuple
     """Texts or lists of tokens, with the client and the label of each, in batches."""
     if not files:
         if columns.client or columns.label:
-            raise Invalid("data='python' has no columns to tell clients apart: leave out `by` and `label`.")
+            raise Invalid("data='python' has no columns to tell clients apart: leave out `by` and `labels`.")
         yield [read(data).decode()], [""], [""]
     for file in files:
         name = file.relative_to(_home(data)).as_posix()
@@ -187,18 +188,15 @@ def _columns(file: Path, columns: Columns) -> Iterator[list[list[Any]]]:
                 yield [["".join(piece)]]
     elif file.suffix == ".jsonl":
         with reading(short(file)), file.open(encoding="utf-8") as lines:
-            rows = enumerate(lines, 1)
-            while batch := [_row(line, columns, f"line {number} of {short(file)}") for number, line in _some(rows)]:
+            rows = (
+                _row(line, columns, f"line {number} of {short(file)}")
+                for number, line in enumerate(lines, 1)
+                if line.strip()
+            )
+            while batch := list(islice(rows, _BATCH)):
                 yield [list(column) for column in zip(*batch, strict=True)]
     else:
         yield from (parquet if file.suffix == ".parquet" else arrow)(file, *columns.names())
-
-
-def _some(lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, str]]:
-    """The next lines that are not empty."""
-    for _, line in zip(range(_BATCH), lines, strict=False):
-        if line[1].strip():
-            yield line
 
 
 def _row(line: str, columns: Columns, where: str) -> list[Any]:

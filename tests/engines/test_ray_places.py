@@ -297,7 +297,7 @@ def test_places_are_recorded_by_the_texts_of_their_clients() -> None:
 @pytest.mark.parametrize(
     ("place", "said"),
     {
-        "an unknown client": ({"9": "x"}, "`place` must have the numbers of clients, 0 to 4, got '9'"),
+        "an unknown client": ({"9": "x"}, "the keys of `place` must be numbers of clients, 0 to 4, got '9'"),
         "no number": ({"me": "x"}, "got 'me'"),
         "no client": ({True: "x"}, "got True"),
         "no text": ({0: 3}, "a place must be the name of a Ray resource, node:ADDRESS, or a label .* got 3"),

@@ -107,8 +107,8 @@ class Update(NamedTuple):
     state: State | StateReference | None = None  # of the inner step, if the method keeps it
     down: int = 0  # size of the job in bytes, if the engine sends it over a network
     up: int = 0  # size of the update in bytes
-    worker: str = ""  # that did the job, and its machine, if the engine has several
-    node: str = ""
+    worker: str = ""  # that did the job, if the engine has workers
+    node: str = ""  # the worker's machine
     state_lost: bool = False  # whether the job began with a new state, because its own was lost with a worker
 
     def without_vectors(self) -> Update:

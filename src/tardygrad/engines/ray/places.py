@@ -45,7 +45,7 @@ class Places:
         return self._of.get(client)
 
     def spread(self, workers: int) -> Counter[str | None]:
-        """The number of workers of each place: at least one, the others where a worker has most clients.
+        """The number of workers of each place: at least one; the rest go where a worker has the most clients.
 
         Clients that are not pinned count as one more place, None, whose workers are anywhere.
         """
@@ -83,7 +83,7 @@ def _number(name: int | str, task: Task) -> int:
     number = int(name) if isinstance(name, str) and name.isdecimal() else name
     if type(number) is not int or not 0 <= number < task.clients:
         known = f"0 to {task.clients - 1}" + (", or their ids" if ids else "")
-        raise Invalid(f"`place` must have the numbers of clients, {known}, got {name!r}.")
+        raise Invalid(f"the keys of `place` must be numbers of clients, {known}, got {name!r}.")
     return number
 
 

@@ -67,7 +67,7 @@ class RayPool(Pool):
         processes_per_worker: processes of a worker that do a job together under `torch.distributed`, for a task with a
             training loop of its own; they share the worker's CPUs and GPUs.
         place: client numbers or ids, and where each works: a Ray resource, "node:ADDRESS", or a label "key=value". Only
-            workers there do its jobs; while no machine is that place, it is lost. Each place gets at least one worker.
+            workers there do its jobs, at least one; while no machine is that place, the client is lost.
     """
 
     resume_keys: ClassVar[tuple[str, ...]] = ("workers", "address", "cpus_per_worker", "gpus_per_worker", "place")
@@ -113,7 +113,7 @@ class RayPool(Pool):
         self.ready: list[Ready] = []  # in order of the fleet's times, or of arrival
         self.starts = StartVectors(self._ray)
         self.errors: dict[int, tuple[Any, Worker]] = {}  # client → its compression errors, and the worker with them
-        self.holders: dict[str, Worker] = {}  # of inner states, by their own names
+        self.holders: dict[str, Worker] = {}  # by name, the workers that hold inner states
         self.shards: ShardedVectors | None = None
         self.losses: Counter[int] = Counter()
         self._began: float | None = None

@@ -34,7 +34,7 @@ class Workers:
 
     Args:
         new_actor: starts an actor at a place.
-        spread: from a number of workers to the number at each place, which may be more in total.
+        spread: from the wanted number of workers to the number at each place; the sum may be larger.
         wanted: how many workers there should be.
     """
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -118,6 +120,16 @@ def test_a_records_own_code_is_imported_only_if_it_is_trusted(here: Path, tardyg
     assert tardygrad("report", "run").code == 0
     assert tardygrad("export", "run").code == 0
     assert not Path("imported").exists()
+
+
+def test_a_directory_is_a_record_whatever_its_spec_looks_like(here: Path, tardygrad: Command) -> None:
+    Path("folder").mkdir()
+    Path("folder/spec.json").write_text(json.dumps(tomllib.loads(SPEC)))
+    for verb in ("plan", "tail", "run"):
+        code, _, err = tardygrad(verb, "folder")
+        assert (code, "is imported only if you trust it, got 'mine:task'" in err.replace("\n", " ")) == (2, True), verb
+    assert not Path("imported").exists()
+    assert tardygrad("plan", "folder", "--trust").code == 0
 
 
 @pytest.mark.parametrize(

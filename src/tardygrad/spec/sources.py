@@ -17,7 +17,7 @@ from tardygrad.spec.signature import Table, shown
 def read_source(source: str | Path) -> tuple[str, Table, bool]:
     """The name and the tables of a spec, and whether it is a record's: a file, a shipped name, or a run's directory."""
     path, known = Path(source), shipped()
-    if (path / "spec.json").is_file():
+    if recorded := (path / "spec.json").is_file():  # of a directory, whatever it looks like: it may come from elsewhere
         path /= "spec.json"
     if path.is_file():
         tables = _parsed(path)
@@ -27,7 +27,7 @@ def read_source(source: str | Path) -> tuple[str, Table, bool]:
         if isinstance(fleet, dict) and isinstance(fleet.get("path"), str):
             fleet["path"] = str(path.parent / fleet["path"])  # relative to the spec
         anchor_task(tables, path.parent)
-        return path.stem, tables, False
+        return path.stem, tables, recorded
     if str(source) in known:
         text = files("tardygrad").joinpath(f"specs/{source}.toml").read_text("utf-8")
         return str(source), tomllib.loads(text), False

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import tardygrad as tg
-from tardygrad.core.recipe import Recipe, parameters, recipe_of, written
+from tardygrad.core.recipe import Recipe, parameters, recipe_of, remembers_call, written
 from tardygrad.core.schedules import Schedule
 
 METHOD = {"local_lr": 0.1, "local_clip": 1.0, "lr": 1.0, "clip": 0.5, "buffer": 2, "local_steps": 2}
@@ -33,6 +33,26 @@ def test_a_recipe_makes_the_same_object() -> None:
     again = recipe.make()
     assert torch.equal(again.c, tg.tasks.quadratic(clients=3, heterogeneity=1.0).c)
     assert recipe_of(again) is recipe
+
+
+def test_a_recipe_does_not_change_with_the_arguments() -> None:
+    def mine(slopes: list[float], names: dict[str, list[str]], x: torch.Tensor) -> tg.Method:
+        slopes.append(9.0)
+        return tg.clip2(**METHOD)
+
+    slopes, names, x = [1.0], {"a": ["b"]}, torch.ones(2)
+    recipe = recipe_of(tg.make(mine, slopes=slopes, names=names, x=x))
+    assert recipe is not None
+    names["a"].append("c")
+    for _ in range(2):
+        assert (recipe.arguments["slopes"], recipe.arguments["names"]) == ([1.0], {"a": ["b"]})
+        recipe.make()
+    assert recipe.arguments["x"] is x
+    probabilities = [0.5, 0.5]
+    given = {"place": {0: probabilities}}
+    made = constructed(given)
+    probabilities[0] = given["place"][1] = 0.1  # type: ignore[call-overload]
+    assert recipe_of(made) == Recipe(constructed, {"given": {"place": {0: [0.5, 0.5]}}})
 
 
 def test_copies_have_the_recipe_and_changed_objects_have_none() -> None:
@@ -91,3 +111,8 @@ def test_a_type_hint_that_cannot_be_resolved_takes_any_value() -> None:
 
 def own() -> tg.Method:
     return tg.clip2(**METHOD)
+
+
+@remembers_call
+def constructed(given: dict[str, dict[int, list[float]]]) -> tg.Method:
+    return replace(tg.clip2(**METHOD))

@@ -48,7 +48,7 @@ class Recipe:
 
     def make(self) -> Any:
         """Make the object again."""
-        return remember(self.function(**self.arguments), self)
+        return remember(self.function(**_copied(self.arguments)), self)
 
     @property
     def name(self) -> str:
@@ -98,7 +98,8 @@ def make(function: Callable[..., R], /, **arguments: Any) -> R:
     """
     if not callable(function):
         raise Invalid(f"`make` needs a function and its arguments, got {function!r}. Use make(function, key=value).")
-    made = remember(function(**arguments), Recipe(function, arguments))
+    recipe = Recipe(function, _copied(arguments))
+    made = remember(function(**arguments), recipe)
     if recipe_of(made) is None:
         rule = "`make` needs a function that returns a task, a method, a fleet or a pool"
         raise Invalid(f"{rule}, got a {type(made).__name__}, which cannot have attributes.")
@@ -112,6 +113,8 @@ def remembers_call(constructor: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(constructor)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        given = dict(zip(names, args, strict=False)) | kwargs
+        arguments = {key: _copied(value) for key, value in given.items() if key not in ("self", "cls")}
         made = constructor(*args, **kwargs)
         target: Any = made
         function: Make = call
@@ -122,11 +125,17 @@ def remembers_call(constructor: Callable[P, R]) -> Callable[P, R]:
                 return made
         elif bound:
             function = types.MethodType(call, args[0])
-        given = dict(zip(names, args, strict=False)) | kwargs
-        remember(target, Recipe(function, {key: value for key, value in given.items() if key not in ("self", "cls")}))
+        remember(target, Recipe(function, arguments))
         return made
 
     return call
+
+
+def _copied(value: Any) -> Any:
+    """A copy of lists, dicts and tuples at any depth, so that no later change reaches a recipe."""
+    if type(value) is dict:
+        return {key: _copied(item) for key, item in value.items()}
+    return type(value)(map(_copied, value)) if type(value) in (list, tuple) else value
 
 
 @cache

@@ -21,8 +21,8 @@ from tardygrad.core.recipe import Make, Parameters, parameters, written
 from tardygrad.errors import described
 from tardygrad.fleet import Fleet
 from tardygrad.methods.constructor import MethodSettings
+from tardygrad.runs.signature import rule
 from tardygrad.spec import kinds as spec
-from tardygrad.spec.signature import rule
 from tardygrad_command.commands import app
 
 ROOT = Path(__file__).parent.parent

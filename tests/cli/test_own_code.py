@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tardygrad.spec import own_code
+from tardygrad.runs import own_code
 from tests.cli.conftest import Command
 
 CODE = """

@@ -10,8 +10,8 @@ import pytest
 import tardygrad as tg
 from tardygrad.errors import described
 from tardygrad.methods.constructor import MethodSettings
+from tardygrad.runs.signature import parameters
 from tardygrad.spec.kinds import KINDS
-from tardygrad.spec.signature import parameters
 
 METHODS: dict[str, Any] = KINDS["method"]
 CLIP2: dict[str, Any] = {"local_lr": 0.1, "local_clip": 1.0, "lr": 1.0, "clip": 1.0, "buffer": 4, "local_steps": 2}

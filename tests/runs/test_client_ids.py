@@ -70,3 +70,9 @@ def test_ids_that_do_not_fit_are_damage(run: Path) -> None:
 def test_ids_with_the_same_beginning_are_told_apart(run: Path) -> None:
     write_json(run / "spec.json", read_json(run / "spec.json") | {"ids": ["a" * 50 + str(i) for i in range(4)]})
     assert len(set(read_history(run).names)) == 4
+
+
+def test_ids_must_be_unicode(tmp_path: Path) -> None:
+    with pytest.raises(tg.Invalid, match=r"must be Unicode text, got 'a\\ud800' with half a surrogate pair"):
+        tg.simulate(METHOD, task(("a\ud800", "b", "c", "d")), FLEET, rounds=2, evaluate_every=0, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()

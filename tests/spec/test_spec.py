@@ -13,8 +13,8 @@ import pytest
 
 import tardygrad as tg
 from tardygrad.runs import run
+from tardygrad.runs.signature import call, parameters
 from tardygrad.spec import shipped, spec
-from tardygrad.spec.signature import call, parameters
 from tests.cli.conftest import SMALL
 from tests.tasks.text_files import examples, write_bert, write_tsv
 

@@ -185,15 +185,23 @@ def written(hint: Any, value: Any, where: str) -> Any:
         hints = next((hints for hints in tuples if len(hints) == len(value)), [Any] * len(value))
         return [written(one, item, where) for one, item in zip(hints, value, strict=True)]
     numbered = any(get_origin(o) in (Mapping, dict) and int in union_members(get_args(o)[0]) for o in choices)
+    for text in value if isinstance(value, Mapping) else (value,):
+        if isinstance(text, str) and not is_unicode(text):
+            raise Invalid(f"its argument `{where}` has text that is not Unicode, {text!a}")
     if isinstance(value, Mapping) and all(isinstance(key, str) or (numbered and type(key) is int) for key in value):
         return {str(key): written(Any, item, where) for key, item in value.items()}
     if isinstance(value, float) and value == math.inf and float in choices:
         return "inf"
     if hasattr(value, "__fspath__") and str in choices:
-        return str(value)
+        return written(str, str(value), where)
     if value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
         return value
     raise Invalid(f"its argument `{where}` is of type {type(value).__name__}, which JSON cannot hold")
+
+
+def is_unicode(text: str) -> bool:
+    """Whether a text can be written to a file: it has no half of a surrogate pair."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def union_members(hint: Any) -> tuple[Any, ...]:

@@ -8,6 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 from torch import Tensor
 
 from tardygrad.core.messages import Job, ModuleBuffers, Update, Vector
+from tardygrad.core.recipe import is_unicode
 from tardygrad.errors import Invalid
 
 
@@ -85,6 +86,9 @@ def ids_of(task: Task) -> tuple[str, ...] | None:
     ids = getattr(task, "ids", None)
     if ids is not None and len(ids) != task.clients:
         raise Invalid(f"`ids` of a task must name each of its {task.clients} clients, got {len(ids)} ids.")
+    for name in ids or ():
+        if not is_unicode(str(name)):
+            raise Invalid(f"ids of clients must be Unicode text, got {str(name)!a} with half a surrogate pair.")
     return None if ids is None else tuple(map(str, ids))
 
 

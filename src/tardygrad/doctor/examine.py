@@ -13,10 +13,10 @@ from tardygrad.doctor.what_if import WhatIf
 from tardygrad.errors import Invalid
 from tardygrad.runs.events import Tail, tail_event
 from tardygrad.runs.history import History, read_history
+from tardygrad.runs.own_code import check_trust
 from tardygrad.runs.recipes import why_no_spec
 from tardygrad.runs.record import read_json, reading_record
 from tardygrad.spec import spec
-from tardygrad.spec.own_code import check_trust
 from tardygrad.tail.probe import probe
 
 Check = Callable[[History, WhatIf], Finding | None]

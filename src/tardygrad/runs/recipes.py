@@ -13,7 +13,9 @@ from tardygrad.engines.pool import Pool
 from tardygrad.errors import Invalid
 from tardygrad.fleet import Fleet
 from tardygrad.runs.kinds import FROM_OTHER_TABLES, KINDS, keys_of
+from tardygrad.runs.own_code import is_own
 from tardygrad.runs.record import Row
+from tardygrad.runs.signature import arguments
 
 DESCRIPTION = 120  # most characters of an object that is only described
 
@@ -32,17 +34,23 @@ def spec_of(method: Method, task: Task, pool: Pool, run: Row) -> Row:
         if made is None:
             continue
         try:
-            tables[name] = table_of(name, recipe_of(made))
+            tables[name] = _table(name, made)
         except Invalid as error:
-            if isinstance(made, Fleet):  # which is its groups and faults, however it was made
-                tables[name] = table_of(name, Recipe(Fleet, {key: getattr(made, key) for key in parameters(Fleet)}))
-            else:
-                text = shortened(str(made))
-                tables[name] = {"described": text}
-                missing.append(f"its {name} ({text}) cannot be made again: {error}")
+            text = shortened(str(made))
+            tables[name] = {"described": text}
+            missing.append(f"its {name} ({text}) cannot be made again: {error}")
     settings = {key: value for key, value in run.items() if key != "out"}
     tables["run"] = settings | {"threads": torch.get_num_threads(), "track": []}
     return {"spec": None, "described": tables, "missing": missing} if missing else {"spec": tables}
+
+
+def _table(name: str, made: object) -> Row:
+    try:
+        return table_of(name, recipe_of(made))
+    except Invalid:
+        if not isinstance(made, Fleet):
+            raise
+    return table_of(name, Recipe(Fleet, {key: getattr(made, key) for key in parameters(Fleet)}))  # all that it is
 
 
 def shortened(text: str) -> str:
@@ -71,9 +79,15 @@ def table_of(table: str, recipe: Recipe | None) -> Row:
         raise Invalid("nothing says how it was made")
     kind = next((kind for kind, make in KINDS[table].items() if make == recipe.function), None) or recipe.name
     known = keys_of(table, recipe.function)
+    if "kind" in known:
+        raise Invalid("its function has an argument `kind`, and in a table that names the function")
     given = {key: value for key, value in recipe.arguments.items() if key not in FROM_OTHER_TABLES}
     defaults = {key: one.default for key, one in known.items() if one.default is not one.empty and key not in given}
     written = written_arguments(known, given | defaults)
+    try:
+        arguments(known, written, table)
+    except Invalid as error:
+        raise Invalid(f"its arguments cannot be read back: {str(error).rstrip('.')}") from error
     filled = {"kind": kind, **{key: written[key] for key in known if key in written}}
     if table == "task":
         anchor(filled, Path())
@@ -81,7 +95,12 @@ def table_of(table: str, recipe: Recipe | None) -> Row:
 
 
 def anchor(task: Row, folder: Path) -> None:
-    """Make existing paths in [task] absolute, so that a run can be resumed from any directory."""
+    """Make existing paths in [task] absolute, so that a run can be resumed from any directory.
+
+    Arguments of the user's own functions stay as they are: nothing says which of them are paths.
+    """
+    if is_own(task.get("kind")):
+        return
     words = {"data": ("hub", "python"), "pretrained": (), "text": ("python",), "tokenizer": ("byte",)}  # no paths
     if task.get("kind") in ("causal_lm", "glue"):
         words["model"] = ()  # for other kinds it is no path

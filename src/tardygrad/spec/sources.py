@@ -10,8 +10,8 @@ from pathlib import Path
 
 from tardygrad.errors import Invalid, nearest
 from tardygrad.runs.recipes import anchor, why_no_spec
+from tardygrad.runs.signature import Table, shown
 from tardygrad.spec.kinds import KINDS
-from tardygrad.spec.signature import Table, shown
 
 
 def read_source(source: str | Path) -> tuple[str, Table, bool]:

@@ -28,9 +28,9 @@ from tardygrad.errors import Invalid, check_integer, nearest
 from tardygrad.fleet import Fleet
 from tardygrad.runs.kinds import ENGINES, FROM_OTHER_TABLES
 from tardygrad.runs.memory import Memory, Meter
+from tardygrad.runs.own_code import check_trust
+from tardygrad.runs.signature import Table, arguments, call, choose, construct, read, shown
 from tardygrad.spec.kinds import KINDS, TABLES, RunTable, keys_of, suggest_table
-from tardygrad.spec.own_code import check_trust
-from tardygrad.spec.signature import Table, arguments, call, choose, construct, read, shown
 from tardygrad.spec.sources import anchor_task, read_source
 
 T = TypeVar("T")

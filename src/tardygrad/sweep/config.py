@@ -19,11 +19,11 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from tardygrad.core.hierarchy import serve
 from tardygrad.errors import Invalid, check_choice, check_integer, nearest
+from tardygrad.runs.own_code import check_trust
 from tardygrad.runs.record import Row, read_json, reading_record
 from tardygrad.runs.run import label
+from tardygrad.runs.signature import Table, shown
 from tardygrad.spec.kinds import suggest_table
-from tardygrad.spec.own_code import check_trust
-from tardygrad.spec.signature import Table, shown
 from tardygrad.spec.sources import shipped
 from tardygrad.spec.spec import Spec, load, override, parse
 from tardygrad.spec.toml import inline

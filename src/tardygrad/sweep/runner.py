@@ -24,7 +24,7 @@ from tardygrad.engines.sim.process_pool import set_up_child_process
 from tardygrad.errors import Invalid, check_integer
 from tardygrad.runs.record import Row, exclusive, read_json, require_new, write_json
 from tardygrad.runs.run import versions
-from tardygrad.spec.signature import shown
+from tardygrad.runs.signature import shown
 from tardygrad.sweep.config import Config, read_config, saved_config
 from tardygrad.sweep.study import Study
 from tardygrad.sweep.table import read

@@ -11,7 +11,7 @@ from tardygrad.core.task import Task
 from tardygrad.errors import Diverged, Starved
 from tardygrad.runs.record import Row, to_json_value
 from tardygrad.runs.run import Settings, begin
-from tardygrad.spec.signature import call
+from tardygrad.runs.signature import call
 from tardygrad.spec.spec import Spec
 
 Stop = Callable[[Row], str | None]

@@ -20,12 +20,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
-from pydantic import ConfigDict, TypeAdapter
-
 from tardygrad.core.recipe import Make, Parameters, classes_in, item_hints, parameters, union_members
 from tardygrad.core.schedules import Cosine, Power, Schedule
 from tardygrad.errors import Invalid, TardygradError, described_error, nearest
-from tardygrad.spec import own_code
+from tardygrad.runs import own_code
 
 Table = dict[str, Any]
 """A table, as TOML or JSON gives it."""
@@ -158,10 +156,15 @@ def _single(options: tuple[Any, ...], value: Any) -> Any:
 
 
 @cache
-def _strict(options: tuple[Any, ...]) -> TypeAdapter[Any]:
-    """Pydantic in strict mode: no conversions."""
-    union: Any = Union.__getitem__(options)
-    return TypeAdapter(union, config=ConfigDict(strict=True))
+def _strict(options: tuple[Any, ...]) -> Any:
+    """A `TypeAdapter` of pydantic in strict mode: no conversions."""
+    from pydantic import ConfigDict, PydanticUserError, TypeAdapter  # here, because it takes long to import
+
+    try:
+        union: Any = Union.__getitem__(options)
+        return TypeAdapter(union, config=ConfigDict(strict=True, arbitrary_types_allowed=True))
+    except PydanticUserError:  # a type of the user's own that pydantic cannot check
+        return TypeAdapter(Any)
 
 
 def rule(hint: Any) -> str:

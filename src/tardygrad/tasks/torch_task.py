@@ -164,17 +164,17 @@ class TorchTask(ModuleTask):
         views = self._views()
         views.bind(x, module_buffers, training=True)
         views.clear_gradient()
-        total, parts = torch.zeros((), device=self.device), len(batch.data)
+        values, parts = [], len(batch.data)
         for part, data in enumerate(batch.data):
             value = self._loss(views, data, batch.key if part == 0 else streams.key(batch.key, "accumulate", part))
             value = value / parts if parts > 1 else value
             value.backward()  # type: ignore[no-untyped-call]
-            total = total + value.detach()
+            values.append(value.detach())
         views.collect_gradient()
         views.write_back(module_buffers)
         if batch.noise is not None:
             views.g += batch.noise.to(self.device)
-        return total, views.g
+        return torch.stack(values).sum() if parts > 1 else values[0], views.g
 
     def _loss(self, views: Views, data: Any, key: int) -> Tensor:
         """The loss of one batch; the module's random numbers come from `key`."""
@@ -196,7 +196,8 @@ class TorchTask(ModuleTask):
 
     def _augmented(self, data: Any, key: int) -> Any:
         """A batch on the device, augmented."""
-        data = to_device(data, self.device)
+        if not isinstance(self.data, Shards):  # whose tensors are there
+            data = to_device(data, self.device)
         if not self.augment:
             return data
         if not isinstance(data, tuple | list):

@@ -49,6 +49,7 @@ run = tg.simulate(method, task, tg.Fleet.paper(clients=CLIENTS), rounds=100)
 read = 100 * 2 * 20 * 32 * 4 * COLUMNS  # rounds · M · K · batch size · bytes of a row
 print(f"{CLIENTS * ROWS * 4 * COLUMNS / 1e6:.0f} MB of data, {LIMIT / 1e6:.0f} MB of memory, {read / 1e6:.0f} MB read")
 print(run.summary())
+temporary.cleanup()
 
 # It prints:
 #

@@ -61,7 +61,10 @@ def described_error(error: Exception) -> str:
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(ours)]
     own = [frame for frame in frames if "site-packages" not in frame.filename]
     where = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
-    return f"{type(error).__name__}: {error}{where}"
+    text = str(error)
+    if "Original Traceback" in text:  # of a DataLoader's process
+        return text.strip().splitlines()[-1] + where
+    return f"{type(error).__name__}: {text}{where}"
 
 
 def is_number(value: object) -> bool:

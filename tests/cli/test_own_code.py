@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sqlite3
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -43,6 +45,18 @@ def nothing():
 
 
 number = 3
+"""
+
+LOOP = """
+
+def six():
+    return task(6)
+
+
+def loop():
+    x = torch.ones(4, 1)
+    loss = torch.nn.functional.mse_loss
+    return tg.TrainerTask(torch.nn.Linear(1, 1), train=lambda module, job: 0.0, clients=6, loss=loss, test=(x, x))
 """
 
 SPEC = """
@@ -130,6 +144,43 @@ def test_a_directory_is_a_record_whatever_its_spec_looks_like(here: Path, tardyg
         assert (code, "is imported only if you trust it, got 'mine:task'" in err.replace("\n", " ")) == (2, True), verb
     assert not Path("imported").exists()
     assert tardygrad("plan", "folder", "--trust").code == 0
+
+
+def test_a_strangers_sweep_imports_no_code_by_any_way(here: Path, tardygrad: Command) -> None:
+    settings = ("method.lr=1.0", "method.clip=0.1", "method.local_clip=1.0", "--over", "method.local_lr=[0.1, 0.2]")
+    assert tardygrad("sweep", "quadratic", *settings, "run.rounds=2", "--out", "sweep").code == 0
+    config = json.loads(Path("sweep/sweep.json").read_text())
+    for name, space in {
+        "blank": {"task.kind ": ["mine:task"]},
+        "equals": {'task={kind="mine:task"} #': [1, 2]},
+    }.items():
+        shutil.copytree("sweep", name)
+        (Path(name) / "study.db").unlink()
+        Path(name, "sweep.json").write_text(json.dumps(config | {"space": space, "trials": len(*space.values())}))
+        assert "only if you trust it" in tardygrad("sweep", name).err.replace("\n", " ")
+    spec = config["spec"] | {"task": {"kind": "mine:task", "clients": 40}}
+    Path("blank/sweep.json").write_text(json.dumps(config | {"spec": spec}))
+    assert "has other settings" in tardygrad("sweep", "quadratic", *settings, "--out", "blank").err.replace("\n", " ")
+    with sqlite3.connect("sweep/study.db") as study:
+        params = json.dumps({"task.kind": "mine:task", "method.local_lr": 0.1})
+        study.execute("update trial_user_attributes set value_json = ? where key = 'params'", (params,))
+    study.close()
+    tardygrad("report", "sweep")
+    tardygrad("sweep", "sweep")
+    assert not Path("imported").exists()
+
+
+def test_a_sweep_works_for_own_tasks_without_clients_and_with_own_loops(here: Path, tardygrad: Command) -> None:
+    with Path("mine.py").open("a") as file:
+        file.write(LOOP)
+    Path("own.toml").write_text(
+        SPEC.replace("mine:task", "mine:six").replace("clients = 6\n[fleet]", "[fleet]\nclients = 6")
+    )
+    sweep = ("sweep", "own.toml", "--over", "method.rate=[0.1, 0.2]", "run.rounds=2")
+    assert tardygrad(*sweep).code == 0
+    loop = ["task.kind=mine:loop", "method={kind='sgdclip', lr=1.0, buffer=2, local_steps=2}"]
+    code, _, err = tardygrad("sweep", "own.toml", *loop, "--over", "method.lr=[0.5, 1.0]", "run.rounds=2", "--json")
+    assert (code, "2 trials" in err) == (0, True), err
 
 
 @pytest.mark.parametrize(

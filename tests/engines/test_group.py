@@ -113,6 +113,7 @@ def test_all_ranks_do_each_job_and_rank_0_answers(pool: tg.RayPool, folder: Path
 
 
 def test_the_death_of_any_rank_is_the_death_of_the_worker(pool: tg.RayPool, folder: Path) -> None:
+    go(pool)
     before = ranks(folder)
     (folder / "die-on-1").touch()
     run = go(pool)
@@ -131,6 +132,7 @@ def test_an_error_of_any_rank_ends_the_run_with_its_message(pool: tg.RayPool, fo
 
 
 def test_no_rank_outlives_its_worker(pool: tg.RayPool, folder: Path) -> None:
+    go(pool)
     before = ranks(folder)
     pool.workers.kill(pool.workers.members[0].actor)
     wait_for(lambda: not any(map(alive, before)), 60.0)

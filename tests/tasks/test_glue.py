@@ -217,7 +217,9 @@ def test_the_split_is_that_of_shard(small):
     task = small(how="label", labels_per_client=1, clients=2, train="head")
     labels = task.data.data[-1]
     assert [len(labels[rows].unique()) for rows in task.data.rows] == [1, 1]
-    with pytest.raises(Invalid, match=r"how='dirichlet' needs integer labels, one per row, got torch.float32"):
+    with pytest.raises(
+        Invalid, match=r"how='dirichlet' needs labels that are integers or text, one per row, got torch.float32"
+    ):
         small(name="stsb", train="head", concentration=0.3)
 
 

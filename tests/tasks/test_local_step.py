@@ -220,12 +220,29 @@ def test_what_an_evaluation_returns_is_checked(settings: Any, error: type[Except
         ({"scores": {}}, "`scores` must be a function of .* or metrics by name, got {}"),
         ({"evaluate": "f1"}, "`evaluate` must be a function, got 'f1'"),
         ({"collate": 3}, "`collate` must be a function, got 3"),
+        ({"test": []}, "`test` must have at least one row, got none in list"),
+        ({"evaluate": print, "scores": print}, "`scores` have no effect beside `evaluate`"),
         ({"data": [DataLoader(ROWS)]}, "which the task loads, got a DataLoader for client 0"),
     ],
 )
 def test_wrong_settings_are_refused_before_the_run(settings: Any, text: str) -> None:
     with pytest.raises(tg.Invalid, match=text):
         task(**settings)
+
+
+def test_an_evaluation_changes_nothing_and_repeats() -> None:
+    def rounded(module: nn.Module, test: Any) -> dict[str, float]:
+        for p in module.parameters():
+            p.data.round_()
+        return {"drawn": float(torch.rand(()))}
+
+    changed, plain = task(evaluate=rounded), task()
+    state = torch.get_rng_state()
+    runs = [tg.simulate(method(), changed, FLEET, rounds=2, evaluate_every=1) for _ in range(2)]
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(runs[0].x, tg.simulate(method(), plain, FLEET, rounds=2, evaluate_every=0).x)
+    assert runs[0].metrics == runs[1].metrics
+    assert f"test drawn {runs[0].metrics[-1]['test_drawn']:.4g}" in str(runs[0].summary())
 
 
 def test_an_error_in_own_code_names_its_line() -> None:

@@ -58,6 +58,8 @@ def sweep(options: commands.Sweep) -> None:
     if signals.received is not None:
         say(f"stopped after {plural(runner.done, 'trial')}; continue with: tardygrad sweep {folder}")
         raise typer.Exit(128 + signals.received)
+    if all(trial.status == "failed" for trial in read(folder).trials):
+        raise typer.Exit(1)
 
 
 def _show(sweep: Sweep, folder: Path, *, json: bool) -> None:

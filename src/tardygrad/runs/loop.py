@@ -68,7 +68,11 @@ def drive(server: ServerLike, pool: Pool, rounds: int | None = None) -> Iterator
             refused[happened.client] += 1
             times = refused[happened.client]
             if times > 1000 or (times > 3 and all(refused[client] > 3 for client in server.roster.candidates())):
-                raise Starved(_starved(server, f"the last {refused.total()} updates were refused"))
+                raise Starved(
+                    _starved(
+                        server, f"the last {refused.total()} updates were refused, most recently as {happened.reason!r}"
+                    )
+                )
         elif isinstance(happened, Taken):
             refused.clear()
         elif isinstance(happened, Advanced):

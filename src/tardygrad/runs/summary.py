@@ -46,13 +46,15 @@ class Summary(NamedTuple):
         lines += [self.reason] if self.reason else []
         loss = "not finite" if self.loss is None else f"{self.loss:.4g}"
         accuracy = "" if self.accuracy is None else f"test accuracy {self.accuracy:.1%}, "
+        when = "" if self.score_round == self.rounds else f" (of round {self.score_round})"
+        others = "".join(
+            f", {name.replace('_', ' ')} {'not finite' if value is None else f'{value:.4g}'}"
+            for name, value in self.scores.items()
+        )
         if accuracy or self.loss is not None:
-            when = "" if self.score_round == self.rounds else f" (of round {self.score_round})"
-            others = "".join(
-                f", {name.replace('_', ' ')} {'not finite' if value is None else f'{value:.4g}'}"
-                for name, value in self.scores.items()
-            )
             lines.append(f"{accuracy}test loss {loss}{others}{when}")
+        elif others:
+            lines.append(f"test{others.removeprefix(',')}{when}")
         for name, spread in (self.clients or {}).items():
             numbers = {key: f"{v:.1%}" if name == "accuracy" else f"{v:.4g}" for key, v in spread.items()}
             rest = ", ".join(f"{key.replace('_', ' ')} {number}" for key, number in numbers.items())
@@ -66,7 +68,7 @@ class Summary(NamedTuple):
 def summarize(run: Run) -> Summary:
     """Summarize the results of a run so far."""
     metrics = run.metrics
-    evaluated = [row for row in metrics if "test_loss" in row]
+    evaluated = [row for row in metrics if any(name.startswith("test_") for name in row)]
     last: Row = evaluated[-1] if evaluated else {}
     scores = {name.removeprefix("test_"): value for name, value in last.items() if name.startswith("test_")}
     accuracies = [row["test_accuracy"] for row in evaluated if row.get("test_accuracy") is not None]

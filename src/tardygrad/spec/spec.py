@@ -94,6 +94,11 @@ class Spec:
     engine: SpecTable
     run: RunTable
 
+    def clients(self) -> int | None:
+        """The number of clients; None if only the task knows it."""
+        given: int | None = self.task.arguments.get("clients")
+        return _fleet(self.fleet).clients if given is None and self.fleet else given
+
     def build_method(self) -> Method:
         """Construct the method alone."""
         return _made(self.method, "method", Method)

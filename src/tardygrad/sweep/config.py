@@ -8,7 +8,7 @@ import math
 import shlex
 import tomllib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeGuard
@@ -24,7 +24,7 @@ from tardygrad.runs.record import Row, read_json, reading_record
 from tardygrad.runs.run import label
 from tardygrad.runs.signature import Table, shown
 from tardygrad.spec.kinds import suggest_table
-from tardygrad.spec.sources import shipped
+from tardygrad.spec.sources import anchor_task, read_source, shipped
 from tardygrad.spec.spec import Spec, load, override, parse
 from tardygrad.spec.toml import inline
 from tardygrad.sweep.trial import TaskCache
@@ -59,6 +59,11 @@ class Config:
     budget: float | None  # in simulated seconds
     prune: bool
     workable: float
+    trust: bool = False  # whether to import the functions that it names; not in `sweep.json`
+
+    def row(self) -> Row:
+        """What `sweep.json` contains."""
+        return {key: value for key, value in vars(self).items() if key != "trust"}
 
     def grid(self) -> Iterator[Row]:
         """Every point of the space; the last key varies fastest."""
@@ -73,7 +78,7 @@ class Config:
         tables = copy.deepcopy(self.spec)
         for text in overrides(params):
             override(tables, text)
-        return parse(tables, self.name, trust=True)  # `check_trust` comes before
+        return parse(tables, self.name, trust=self.trust)
 
     def check_trust(self) -> None:
         """Raise `Invalid` if the spec, or a value of a swept key, names code."""
@@ -151,6 +156,7 @@ def configure(
         del tables["fleet"]["clients"]  # those of [task], which may be swept
     given: Row = {"sampler": sampler, "trials": count, "seeds": seeds, "target": target, "budget": budget}
     given |= {"name": base.name, "spec": tables, "space": space, "prune": prune, "workable": workable}
+    given["trust"] = True  # the spec is the user's own, or `load` has checked
     config = Config(**given, best="loss", score="loss")
     for params in config.grid() if sampler == "grid" else _ends(config):
         _check(config.at(params))
@@ -192,7 +198,7 @@ def saved_config(folder: Path, *, trust: bool = False) -> Config:
     Args:
         trust: whether to import the functions that it names.
     """
-    config = read_config(read_json(folder / "sweep.json"), folder)
+    config = replace(read_config(read_json(folder / "sweep.json"), folder), trust=trust)
     if not trust:
         config.check_trust()
     with reading_record(folder):
@@ -210,7 +216,7 @@ def saved_config(folder: Path, *, trust: bool = False) -> Config:
 
 def read_config(row: Row, folder: Path) -> Config:
     """The content of a folder's `sweep.json`, with every type checked."""
-    given = {key: value for key, value in row.items() if key != "versions"}
+    given = {key: value for key, value in row.items() if key not in ("versions", "trust")}
     with reading_record(folder):
         try:
             TypeAdapter(Config).validate_json(json.dumps(given), strict=True)
@@ -247,8 +253,8 @@ def command(sweep: Row, params: Row) -> list[str] | None:
         sweep: the whole `sweep.json`.
     """
     try:
-        config = Config(**{key: value for key, value in sweep.items() if key != "versions"})
-        config.check_trust()
+        config = Config(**{key: value for key, value in sweep.items() if key not in ("versions", "trust")})
+        point = config.at(params)  # raises if it names code
         base = load(config.name).resolved() if config.name in shipped() else {}
         fixed = {
             f"{name}.{key}": value
@@ -257,7 +263,11 @@ def command(sweep: Row, params: Row) -> list[str] | None:
             if base.get(name, {}).get(key) != value
         }
         changes = [*overrides({key: value for key, value in fixed.items() if key not in params}), *overrides(params)]
-        exact = bool(base) and load(config.name, changes) == config.at(params)
+        tables = read_source(config.name)[1] if base else {}
+        for text in changes:
+            override(tables, text)
+        anchor_task(tables, Path())
+        exact = bool(base) and parse(tables, config.name) == point
     except (Invalid, TypeError, AttributeError):  # written by hand, or by another version
         return None
     return ["tardygrad", "run", config.name, *changes] if exact else None
@@ -276,6 +286,8 @@ def _space(base: Spec, changes: Iterable[str], over: Iterable[str], sampler: Sam
         if inner := [other for other in swept if other.startswith(f"{key}.")]:
             raise Invalid(f"a key and a key inside it cannot both be swept, got `{key}` and `{inner[0]}`.")
     here = [key for key in PAPER if key.removeprefix("method.") in base.method.arguments and key not in fixed]
+    if base.method.arguments.get("local_lr", 1.0) is None:  # the task has a training loop of its own
+        here = [key for key in here if key not in ("method.local_lr", "method.local_clip")]
     here = [key for key in here if not any(other.startswith(f"{key}.") for other in swept)]
     rates = {key: swept.get(key, PAPER[key]) for key in PAPER if key in here or key in swept}
     return {key: values for key, values in swept.items() if key not in rates} | rates
@@ -337,4 +349,5 @@ def _check(spec: Spec) -> None:
         raise Invalid("the trials of a sweep are not tracked. Add run.track=[] to sweep this spec.")
     if spec.engine.simulated and (workers := spec.engine.arguments["workers"]) != 1:
         raise Invalid(f"a sweep uses one process per trial, got engine.workers={workers}. Use --jobs {workers}.")
-    serve(spec.build_method(), torch.zeros(1), clients=spec.task.arguments["clients"], seed=0)
+    if clients := spec.clients():
+        serve(spec.build_method(), torch.zeros(1), clients=clients, seed=0)

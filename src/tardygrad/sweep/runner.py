@@ -192,17 +192,18 @@ def _locked(folder: Path, config: Config) -> Iterator[None]:
         elif (folder / "study.db").exists():
             raise Invalid(f"the folder {str(folder)!r} has a study.db but no sweep.json. Choose another folder.")
         else:
-            write_json(folder / "sweep.json", vars(config) | {"versions": versions()})
+            write_json(folder / "sweep.json", config.row() | {"versions": versions()})
         yield
 
 
 def check_same(folder: Path, config: Config) -> None:
     """Raise `Invalid` if the folder holds a sweep with another configuration."""
     saved = read_config(read_json(folder / "sweep.json"), folder)
-    before, now = _flat(vars(saved)), _flat(vars(config))
+    before, now = _flat(saved.row()), _flat(config.row())
     for key in dict.fromkeys([*now, *before]):
         if key != "name" and now.get(key) != before.get(key):
-            saved_config(folder, trust=True)  # raises if the file is damaged
+            with suppress(Invalid):  # it names code
+                saved_config(folder)  # raises if the file is damaged
             differs = f"`{key.removeprefix('spec.')}` is {shown(before.get(key))} there, got {shown(now.get(key))}"
             raise Invalid(f"the sweep in {str(folder)!r} has other settings: {differs}. Choose another folder.")
 

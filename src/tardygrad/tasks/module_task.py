@@ -80,6 +80,8 @@ class ModuleTask:
             if not (function is None or callable(function)):
                 raise Invalid(f"`{name}` must be a function, got {function!r}.")
         check_scores(scores)
+        if evaluate is not None and scores is not None:
+            raise Invalid("`scores` have no effect beside `evaluate`, which computes its own. Leave out one of them.")
         self._held_out = None if test is None else HeldOut(test, evaluate_batch, collate)
         self._evaluate_batch, self._collate = evaluate_batch, collate
         self._client_tests = None if client_test is None else ClientTests(client_test, self.clients, self.ids)
@@ -190,8 +192,10 @@ class ModuleTask:
         """The mean loss on the test set and `scores`, or the accuracy in [0, 1] if targets are classes."""
         if not self.can_evaluate:
             raise Invalid("evaluating needs a test set, got none. Give the task test=(inputs..., target).")
-        test = self._held_out.data if self._held_out else None
-        return self._scores_on(test, self._held_out, x, module_buffers)
+        in_memory = self._held_out is not None and self._held_out.tensors is not None and self._evaluate is None
+        with nullcontext() if in_memory else seeded(streams.key(0, "evaluate")):  # datasets may augment rows
+            test = self._held_out.data if self._held_out else None
+            return self._scores_on(test, self._held_out, x, module_buffers)
 
     def evaluates_on(self) -> str:
         """Which rows of a client `evaluate_client` uses: "test" or "training"."""
@@ -221,10 +225,8 @@ class ModuleTask:
     def _scores_on(
         self, test: Any, held_out: HeldOut | None, x: Vector, module_buffers: ModuleBuffers | None
     ) -> dict[str, float]:
-        views = self._views()
-        views.bind(
-            x, ModuleBuffers(*(flat.clone() for flat in module_buffers)) if module_buffers else None, training=False
-        )
+        views, own = self._views(), module_buffers.clone() if module_buffers else None
+        views.bind(x.clone() if self._evaluate else x, own, training=False)
         if self._evaluate is not None:
             with self._precision():
                 return checked(self._evaluate(views.module, test), "evaluate")

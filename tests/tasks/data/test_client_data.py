@@ -142,6 +142,25 @@ def test_a_stream_goes_on_where_the_clients_last_job_ended_and_begins_again_at_i
         list(Datasets([Stream(0)]).steps(jobs[0], loading))
 
 
+class Shuffled(IterableDataset[Any]):
+    """Ten rows in a random order, each with a random number."""
+
+    def __iter__(self) -> Iterator[Tensor]:
+        for row in torch.randperm(10).tolist():
+            yield torch.tensor([float(row), random.random()])
+
+
+def test_a_stream_repeats_its_random_numbers_from_any_job_on() -> None:
+    loading, jobs = Loading(batch_size=3), [job(serial=serial, steps=2) for serial in range(4)]
+    data = Datasets([Shuffled()])
+    read = [torch.cat([batch for (batch,) in data.steps(one, loading)]) for one in jobs]
+    for one, rows in zip(jobs, read, strict=True):  # each anew, as after a resume
+        assert torch.equal(torch.cat([batch for (batch,) in Datasets([Shuffled()]).steps(one, loading)]), rows)
+    passes = torch.cat(read)[:20].reshape(2, 10, 2)
+    assert passes[0, :, 0].sort().values.tolist() == passes[1, :, 0].sort().values.tolist() == list(range(10))
+    assert not torch.equal(passes[0], passes[1])
+
+
 def test_a_function_of_the_job_returns_its_batches() -> None:
     def batches(job: Job) -> Iterator[Tensor]:
         rng = job.stream("mine")
@@ -151,7 +170,8 @@ def test_a_function_of_the_job_returns_its_batches() -> None:
     data = client_data(batches, 5)
     first, again = ([step[0].tolist() for step in data.steps(job(2), Loading())] for _ in range(2))
     assert (first == again, len(first), data.clients) == (True, 3, 5)
-    assert len(list(data.steps(job(steps=None, epochs=1), Loading(accumulate=3)))) == 2
+    with pytest.raises(tg.Invalid, match="have no epochs: use local_steps"):
+        list(data.steps(job(steps=None, epochs=1), Loading()))
     with pytest.raises(tg.Invalid, match="must return batches for 9 local steps, got 4 for client 2"):
         list(data.steps(job(2, steps=9), Loading()))
 
@@ -241,6 +261,8 @@ def test_ragged_rows_need_a_collate() -> None:
         (lambda client: Numbers(3), 0, "`clients` must be a whole number"),
         (lambda client: Numbers(3), ["a", "a"], "must be distinct ids"),
         (5, 3, "got one int"),
+        ("abc", None, "got the text 'abc'. Open what it names first."),
+        ({1: Numbers(3), "1": Numbers(3)}, None, "the keys of `data` must be distinct as text, got 1, '1'."),
     ],
 )
 def test_wrong_data_is_refused_in_a_sentence(data: Any, clients: Any, text: str) -> None:

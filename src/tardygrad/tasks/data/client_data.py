@@ -97,6 +97,8 @@ class Datasets:
         if clients is not None:
             raise Invalid(f"`clients` is only for `data` that is a function, got clients={clients!r}. Leave it out.")
         self.ids = tuple(map(str, source)) if isinstance(source, Mapping) else None
+        if self.ids and len(set(self.ids)) < len(self.ids):
+            raise Invalid(f"the keys of `data` must be distinct as text, got {', '.join(map(repr, source))}.")
         own = list(source.values()) if isinstance(source, Mapping) else list(source)
         if not own:
             raise Invalid("`data` must have a dataset for each client, got none.")
@@ -107,7 +109,8 @@ class Datasets:
         """Drop what belongs to another process: open files, positions in streams, and loaders."""
         self._process = os.getpid()
         self._positions: dict[int, tuple[int, Iterator[Any]]] = {}  # in streams: rows read by each client, and the rest
-        self._local = threading.local()  # each thread's loader
+        self._inherited = getattr(self, "_loaders", None)  # not deleted here: their processes are another's children
+        self._loaders: dict[int, Any] = {}  # by thread
         if self.open is not None:
             self._opened = {}
 
@@ -120,7 +123,7 @@ class Datasets:
         return self._opened[client]
 
     def __getstate__(self) -> dict[str, Any]:
-        own = {"_local", "_positions", "_process"} | ({"_opened"} if self.open is not None else set())
+        own = {"_loaders", "_inherited", "_positions", "_process"} | ({"_opened"} if self.open is not None else set())
         return {name: value for name, value in vars(self).items() if name not in own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -140,9 +143,10 @@ class Datasets:
 
     def _load(self, requests: Iterator[Request], loading: Loading) -> Iterator[tuple[Any, ...]]:
         """Read requests through this thread's loader, whose processes live on from job to job."""
-        loader: Any = getattr(self._local, "loader", None)
+        thread = threading.get_ident()
+        loader: Any = self._loaders.get(thread)
         if loader is None:
-            loader = self._local.loader = DataLoader(
+            loader = self._loaders[thread] = DataLoader(
                 Reader(self),
                 batch_sampler=_Requests(),  # type: ignore[arg-type]
                 collate_fn=_Collate(loading.collate or default_collate),
@@ -155,7 +159,7 @@ class Datasets:
         try:
             yield from loader
         except BaseException:  # an error, or a job that was given up: the loader may hold batches of it
-            self._local.loader = None
+            self._loaders.pop(thread, None)
             raise
 
     def _stream(self, job: Job, dataset: Any, loading: Loading) -> Iterator[tuple[Any, ...]]:
@@ -169,10 +173,10 @@ class Datasets:
         start = job.serial * job.steps * each
         at, rows = self._positions.pop(job.client, (-1, iter(())))
         if at != start:
-            rows = _endless(dataset, start)
+            rows = _endless(dataset, start, streams.key(job.seed, "stream", job.client))
         collate = loading.collate or default_collate
-        for number in range(job.steps):
-            with seeded(_read_key(job, number)):
+        for _ in range(job.steps):
+            with seeded(0):  # `_endless` seeds each row
                 step = list(islice(rows, each))
             yield tuple(collate(list(batch)) for batch in _groups(step, loading.batch_size))
         self._positions[job.client] = start + job.steps * each, rows
@@ -191,7 +195,9 @@ class OwnBatches:
         self.clients, self.ids = count_clients(clients)
 
     def steps(self, job: Job, loading: Loading) -> Iterator[tuple[Any, ...]]:
-        """The batches of each local step; all that the function yields if the job has K epochs."""
+        """The batches of each local step."""
+        if job.steps is None:
+            raise Invalid("batches of a function of the job have no epochs: use local_steps, got local_epochs.")
         count, batches = 0, self.source(job)
         if not isinstance(batches, Iterable):
             got = f"{type(batches).__name__} for client {job.client}"
@@ -200,9 +206,8 @@ class OwnBatches:
             yield step
             if count == job.steps:
                 return
-        if job.steps is not None:
-            got = f"{count} for client {job.client}"
-            raise Invalid(f"`data` must return batches for {job.steps} local steps, got {got}.")
+        got = f"{count} for client {job.client}"
+        raise Invalid(f"`data` must return batches for {job.steps} local steps, got {got}.")
 
 
 def client_data(data: Any, clients: int | Sequence[str] | None) -> Datasets | OwnBatches:
@@ -210,6 +215,8 @@ def client_data(data: Any, clients: int | Sequence[str] | None) -> Datasets | Ow
 
     A function whose first parameter is named `job` gets the job and returns batches; any other gets the client.
     """
+    if isinstance(data, str):
+        raise Invalid(f"`data` must be datasets or a function, got the text {data!r}. Open what it names first.")
     tensors = isinstance(data, tuple | list) and any(isinstance(item, Tensor | np.ndarray) for item in data)
     if tensors or isinstance(data, Dataset) or not (callable(data) or isinstance(data, Sequence | Mapping)):
         fix = "Split it with tg.shard(data, clients=...), or give a list with a dataset for each client."
@@ -225,13 +232,19 @@ def seeded(key: int) -> Iterator[None]:
     """Seed the global generators of torch, NumPy and Python with a key, and restore them at the end."""
     with keyed(key):
         python, numpy = random.getstate(), np.random.get_state()
-        random.seed(key)
-        np.random.seed(key % 2**32)  # noqa: TID251
+        _seed(key)
         try:
             yield
         finally:
             random.setstate(python)
             np.random.set_state(numpy)
+
+
+def _seed(key: int) -> None:
+    """Seed the global generators."""
+    torch.default_generator.manual_seed(key % 2**63)
+    random.seed(key)
+    np.random.seed(key % 2**32)  # noqa: TID251
 
 
 class _Requests:
@@ -306,16 +319,33 @@ def _checked(dataset: Any, client: int) -> Any:
     return dataset
 
 
-def _endless(dataset: Any, skip: int) -> Iterator[Any]:
-    """The rows of a stream without the first `skip`; after its last row it begins again."""
-    rows = iter(dataset.skip(skip) if hasattr(dataset, "skip") else islice(iter(dataset), skip, None))
-    first = list(islice(rows, 1))
-    if not first:  # the stream has `skip` rows or fewer
-        length = sum(1 for _ in dataset)
+def _endless(dataset: Any, start: int, key: int) -> Iterator[Any]:
+    """The rows of a stream from row `start` on; after its last row it begins again.
+
+    Each row is read with random numbers of its own, so that a stream repeats from any row on. Call it within `seeded`.
+    """
+    passes = 0
+    while True:
+        row, skip = (start, dataset.skip) if start and hasattr(dataset, "skip") else (0, None)
+        rows = iter(skip(start) if skip else dataset)
+        read = False
+        while True:
+            _seed(key + (passes << 32) + row)
+            try:
+                value = next(rows)
+            except StopIteration:
+                break
+            row += 1
+            if row > start:
+                read = True
+                yield value
+        if read:
+            passes, start = passes + 1, 0
+            continue
+        length = sum(1 for _ in dataset) if skip else row  # the stream has `start` rows or fewer
         if not length:
             raise Invalid("a stream must have at least one row, got none.")
-        rows = islice(iter(dataset), skip % length, None)
-    return chain(first, rows, chain.from_iterable(iter(lambda: dataset, None)))
+        passes, start = passes + start // length, start % length
 
 
 T = TypeVar("T")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from copy import copy
 from typing import Any, Self
 
@@ -69,6 +69,8 @@ class HeldOut:
         if not isinstance(data, Iterable) and not hasattr(data, "__getitem__"):
             rule = "`test` must be tensors (inputs..., target), a dataset, or an iterable of batches"
             raise Invalid(f"{rule}, got {type(data).__name__}.")
+        if isinstance(data, Sized) and not len(data):
+            raise Invalid(f"`test` must have at least one row, got none in {type(data).__name__}.")
         if isinstance(data, Iterator):
             fix = "Use a list of rows, a DataLoader, or an object whose `__iter__` starts again."
             raise Invalid(f"`test` is read in every evaluation, got {type(data).__name__}, which is read once. {fix}")

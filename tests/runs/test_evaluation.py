@@ -260,3 +260,16 @@ def test_the_last_score_of_a_run_that_was_made_longer_is_of_its_own_round_in_the
         assert (one["time"], one["scores"]["loss"]) == pytest.approx(times[one["round"]], rel=1e-5)
     steps = [sum(row["steps"] for row in longer.metrics[: one["round"]]) for one in scores]
     assert [one["steps"] for one in scores] == steps
+
+
+@pytest.mark.parametrize("name", ["round", "time", "event", "seconds"])
+def test_a_score_cannot_have_the_name_of_another_key(name: str, tmp_path: Path) -> None:
+    chosen = task()
+    chosen.evaluate = lambda *_: {name: 1.0}  # type: ignore[method-assign]
+    with pytest.raises(tg.Invalid, match=f"a score must not be named event, time, round, seconds, got '{name}'"):
+        tg.simulate(METHOD, chosen, FLEET, rounds=2, out=tmp_path / "run")
+    assert not [line for line in read_lines(tmp_path / "run/events.jsonl") if line["event"] == "evaluation"]
+    beside = Beside()
+    beside.answer = lambda *_, wait: ({name: 1.0}, 0.0)  # type: ignore[method-assign]
+    with pytest.raises(tg.Invalid, match=f"got '{name}'"):
+        gone(going(None, beside))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
@@ -90,6 +90,17 @@ def ids_of(task: Task) -> tuple[str, ...] | None:
         if not is_unicode(str(name)):
             raise Invalid(f"ids of clients must be Unicode text, got {str(name)!a} with half a surrogate pair.")
     return None if ids is None else tuple(map(str, ids))
+
+
+SCORE_NAMES_IN_USE = ("event", "time", "round", "seconds")
+"""Keys of an evaluation in a record, beside which its scores are written."""
+
+
+def check_score_names(scores: Iterable[str]) -> None:
+    """Raise `Invalid` if a score has the name of a key beside which records write it."""
+    for name in scores:
+        if name in SCORE_NAMES_IN_USE:
+            raise Invalid(f"a score must not be named {', '.join(SCORE_NAMES_IN_USE)}, got {name!r}. Rename it.")
 
 
 GradientRequest = tuple[Vector, Any, ModuleBuffers | None]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tardygrad.core.messages import ModuleBuffers, Vector
-from tardygrad.core.task import EvaluatesClients, Task
+from tardygrad.core.task import EvaluatesClients, Task, check_score_names
 from tardygrad.engines.pool import Evaluator, Features
 from tardygrad.errors import Invalid, WorkFailed, described_error
 from tardygrad.runs.events import ClientEvaluation
@@ -88,6 +88,7 @@ class Scores:
             began = time.perf_counter()
             try:
                 scores = self.task.evaluate(*model)
+                check_score_names(scores)
             except Invalid:
                 raise
             except Exception as error:
@@ -116,6 +117,7 @@ class Scores:
             return False
         answer = self.evaluator.answer(self._request, wait=wait)
         if answer is not None:
+            check_score_names(answer[0])
             round = next(iter(self.models))
             self.done[round], self._request = answer, None
             del self.models[round]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tardygrad.core.messages import Advanced, Joined, Lost, Refused, Update
+from tardygrad.core.task import SCORE_NAMES_IN_USE
 from tardygrad.errors import Invalid, RecordError
 from tardygrad.runs.loop import Event
 from tardygrad.runs.record import Row, read_lines
@@ -247,7 +248,7 @@ def _reader(kind: type[RunEvent]) -> Callable[[Row], RunEvent]:
 
 
 def _evaluation(row: Row) -> Evaluation:
-    scores = {name: value for name, value in row.items() if name not in ("event", "time", "round", "seconds")}
+    scores = {name: value for name, value in row.items() if name not in SCORE_NAMES_IN_USE}
     return Evaluation(row["time"], row["round"], scores, row.get("seconds"))
 
 

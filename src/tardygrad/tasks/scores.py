@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tardygrad.core.task import check_score_names
 from tardygrad.errors import Invalid
 from tardygrad.tasks.forward import Result, rows_of
 
@@ -90,6 +91,7 @@ def checked(scores: Any, function: str) -> dict[str, float]:
     """The scores that a function of the user's returned, as numbers."""
     if not isinstance(scores, Mapping):
         raise Invalid(f"`{function}` must return scores by name, such as {{'loss': 0.5}}, got {type(scores).__name__}.")
+    check_score_names(map(str, scores))
     try:
         return {str(name): float(value) for name, value in scores.items()}
     except (TypeError, ValueError, RuntimeError) as error:

@@ -10,6 +10,8 @@ from tardygrad.core.method import Method
 from tardygrad.core.recipe import Recipe, parameters, recipe_of, written_arguments
 from tardygrad.core.task import Task
 from tardygrad.engines.pool import Pool
+from tardygrad.engines.ray.places import by_id
+from tardygrad.engines.ray.pool import RayPool
 from tardygrad.errors import Invalid
 from tardygrad.fleet import Fleet
 from tardygrad.runs.kinds import FROM_OTHER_TABLES, KINDS, keys_of
@@ -82,6 +84,8 @@ def table_of(table: str, recipe: Recipe | None) -> Row:
     if "kind" in known:
         raise Invalid("its function has an argument `kind`, and in a table that names the function")
     given = {key: value for key, value in recipe.arguments.items() if key not in FROM_OTHER_TABLES}
+    if recipe.function is RayPool and given.get("place"):
+        given["place"] = by_id(given["place"], recipe.arguments["task"])
     defaults = {key: one.default for key, one in known.items() if one.default is not one.empty and key not in given}
     written = written_arguments(known, given | defaults)
     try:

@@ -22,7 +22,8 @@ class Places:
     """The places of the clients.
 
     Args:
-        place: client number or id to place; for the other clients the task's own `where` decides, if it has one.
+        place: client number or id to place, where text that is an id is never a number; for the other clients the
+            task's own `where` decides, if it has one.
     """
 
     def __init__(self, task: Task, place: Mapping[int | str, str] | None) -> None:
@@ -56,6 +57,12 @@ class Places:
         for _ in range(workers - len(clients)):
             spread[max(clients, key=lambda place: (clients[place] / spread[place], place is None))] += 1
         return spread
+
+
+def by_id(place: Mapping[int | str, str], task: Task) -> Mapping[int | str, str]:
+    """The same places by the clients' ids if they have any: a record's keys are text, and "0" may be another's id."""
+    ids = ids_of(task)
+    return place if ids is None else {ids[_number(name, task)]: where for name, where in place.items()}
 
 
 def requirements(place: str | None) -> dict[str, Any]:

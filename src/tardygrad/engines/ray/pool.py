@@ -66,8 +66,8 @@ class RayPool(Pool):
             feedback).
         processes_per_worker: processes of a worker that do a job together under `torch.distributed`, for a task with a
             training loop of its own; they share the worker's CPUs and GPUs.
-        place: client numbers or ids, and where each works: a Ray resource, "node:ADDRESS", or a label "key=value". Only
-            workers there do its jobs, at least one; while no machine is that place, the client is lost.
+        place: client ids, or else numbers, and where each works: a Ray resource, "node:ADDRESS", a label "key=value".
+            Only workers there do its jobs, at least one; while no machine is that place, the client is lost.
     """
 
     resume_keys: ClassVar[tuple[str, ...]] = ("workers", "address", "cpus_per_worker", "gpus_per_worker", "place")

@@ -143,6 +143,32 @@ def test_files_are_not_overwritten_unless_told(tmp_path: Path) -> None:
         task.save_pretrained(task.init(0), out / "README.md")
 
 
+def test_an_earlier_model_is_removed(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers", reason="needs the extra hf")
+    adapters, out = language(tmp_path, config=TINY, lora=Lora(r=2)), tmp_path / "out"
+    adapters.save_pretrained(adapters.init(0), out)
+    (out / "notes.txt").touch()
+    whole = language(tmp_path, config=TINY)
+    whole.save_pretrained(whole.init(1), out, overwrite=True)
+    names = {file.name for file in out.iterdir()}
+    assert "notes.txt" in names
+    assert not names & {"adapter_config.json", "adapter_model.safetensors", "base"}
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(out)
+    assert torch.equal(logits(loaded), logits(whole.module(whole.init(1))))
+    adapters = language(tmp_path, model=str(out), lora=Lora(r=2))  # their base is the folder itself, so it stays
+    adapters.save_pretrained(adapters.init(0), out, overwrite=True)
+    assert {"adapter_config.json", "model.safetensors", "config.json"} <= {file.name for file in out.iterdir()}
+
+
+def test_a_card_shows_no_folders() -> None:
+    run = trained(small(nn.Linear(3, 2)))
+    paths = {"kind": "m:f", "data": ["/home/me/a.txt", "me/b.txt"], "more": {"c": "C:\\me\\c.txt", "d": [["/me/d/"]]}}
+    facts = training_facts({"spec": {"task": paths}}, run.summary())
+    assert "home" not in facts
+    assert "me/" not in facts
+    assert all(name in facts for name in ("a.txt", "b.txt", "c.txt", "'d'"))
+
+
 def test_text_of_a_record_cannot_break_out_of_the_card() -> None:
     run = trained(small(nn.Linear(3, 2)))
     hostile = {"spec": {"task": {"kind": "a|b\n# Title <img src=x> [l](javascript:x)"}}, "classes": [["`x`", 3]]}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 from tardygrad.runs.history import printable
@@ -52,8 +52,20 @@ def _settings(table: Any) -> str:
 
 
 def _value(value: Any) -> str:
-    """A value; of a path, only the name, because a card is public."""
-    return Path(value).name if isinstance(value, str) and Path(value).is_absolute() else str(value)
+    """A value at any depth; of a path, only the name, because a card is public.
+
+    >>> _value({"data": ["/home/me/a.txt", "b/c.txt"], "lr": 0.1})
+    "{'data': ['a.txt', 'c.txt'], 'lr': 0.1}"
+    """
+    return str(_without_folders(value))
+
+
+def _without_folders(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {_without_folders(key): _without_folders(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_folders(item) for item in value]
+    return re.split(r"[/\\]", value.rstrip("/\\"))[-1] if isinstance(value, str) else value
 
 
 def _table(rows: Iterable[tuple[str, Any]]) -> str:

@@ -18,6 +18,11 @@ from tardygrad.tasks.data.hub import quiet
 from tardygrad.tasks.views import buffers, copied, trainable
 
 WEIGHTS = "model.safetensors"
+EXPORTED = (
+    "config.json", "generation_config.json", "adapter_config.json", "adapter_model.safetensors",
+    "model.safetensors", "model.safetensors.index.json", "model-*-of-*.safetensors",
+)  # fmt: skip
+"""The files of an export that `from_pretrained` looks for, except those of the tokenizer."""
 BASE = "base"  # the subfolder of a base that can be found nowhere else
 
 
@@ -32,7 +37,7 @@ def save(module: nn.Module, folder: Path, *, tokenizer: Any, facts: str, overwri
         folder: its files appear when all of them are complete.
         tokenizer: saved too if it is not None.
         facts: Markdown about the training, for the model card.
-        overwrite: whether the folder may have files; those with the same names are replaced.
+        overwrite: whether the folder may have files; an earlier model in it is removed.
     """
     if folder.exists() and not folder.is_dir():
         raise Invalid(f"a model is saved to a folder, got the file {str(folder)!r}.")
@@ -49,12 +54,30 @@ def save(module: nn.Module, folder: Path, *, tokenizer: Any, facts: str, overwri
             card = f"---\n{_yaml(header)}---\n\n# {_plain(folder.name)}\n\n{loading}\n{facts}"
             (draft / "README.md").write_text(card, "utf-8")
             files = sorted(file.relative_to(draft) for file in draft.rglob("*") if file.is_file())
+            _remove_earlier(folder, draft)
             for file in files:
                 (folder / file).parent.mkdir(exist_ok=True)
                 (draft / file).replace(folder / file)
     except OSError as error:
         raise RecordError(f"cannot write to {str(folder)!r}: {error.strerror or error}.") from error
     return [folder / file for file in files]
+
+
+def _remove_earlier(folder: Path, draft: Path) -> None:
+    """Remove the weights and configurations of an earlier export: `from_pretrained` might load them.
+
+    What the new adapters have as their base stays.
+    """
+    settings = draft / "adapter_config.json"
+    base = json.loads(settings.read_text("utf-8"))["base_model_name_or_path"] if settings.exists() else None
+    for place in (folder, folder / BASE):
+        if base and Path(base).resolve() == place.resolve() and not (draft / BASE).exists():
+            continue
+        for pattern in EXPORTED if place.is_dir() else ():
+            for file in place.glob(pattern):
+                file.unlink()
+    if (folder / BASE).is_dir() and not any((folder / BASE).iterdir()):
+        (folder / BASE).rmdir()
 
 
 def _unwrapped(module: nn.Module) -> nn.Module:

@@ -243,14 +243,26 @@ def test_mistakes_are_named(here: Path, how: dict[str, Any], complaint: str) -> 
         ('{"text": 1}\n', "must be text, or `input_ids` lists, got int"),
         ('{"text": "a"}\n{', "line 2 of .*bad.jsonl must be JSON"),
         ('{"input_ids": ["a", "b"]}\n', "`input_ids` must be lists of whole numbers"),
+        ('{"input_ids": [1, 2]}\n\n{"input_ids": [1, 2.5]}\n', r"whole numbers, got 2\.5 in line 3 of .*bad\.jsonl"),
+        ('{"input_ids": [1, null]}\n', r"whole numbers, got None in line 1 of .*bad\.jsonl"),
         ('{"input_ids": [1]}\n', "must have texts of two tokens or more, got none"),
         ("", "got none"),
     ],
 )
-def test_broken_files_are_named(here: Path, text: str, complaint: str) -> None:
+def test_broken_lines_are_named(here: Path, text: str, complaint: str) -> None:
     (here / "bad.jsonl").write_text(text)
     with pytest.raises(Invalid, match=complaint):
         task(here, data=str(here / "bad.jsonl"), clients=1)
+
+
+@pytest.mark.parametrize(("tokens", "wrong"), [([1, 2.5], "1.0"), ([1, None], "None")])
+def test_broken_rows_are_named(here: Path, tokens: list[Any], wrong: str) -> None:
+    import pyarrow
+    from pyarrow import parquet
+
+    parquet.write_table(pyarrow.table({"input_ids": [[], tokens]}), here / "bad.parquet")
+    with pytest.raises(Invalid, match=f"whole numbers, got {wrong} in row 2 of .*bad.parquet"):
+        task(here, data=str(here / "bad.parquet"), clients=1)
 
 
 @pytest.mark.parametrize(

@@ -196,7 +196,12 @@ def _columns(file: Path, columns: Columns) -> Iterator[list[list[Any]]]:
             while batch := list(islice(rows, _BATCH)):
                 yield [list(column) for column in zip(*batch, strict=True)]
     else:
-        yield from (parquet if file.suffix == ".parquet" else arrow)(file, *columns.names())
+        before = 0
+        for batch in (parquet if file.suffix == ".parquet" else arrow)(file, *columns.names()):
+            for number, tokens in enumerate(batch[0], before + 1):
+                _check_tokens(tokens, f"row {number} of {short(file)}")
+            before += len(batch[0])
+            yield batch
 
 
 def _row(line: str, columns: Columns, where: str) -> list[Any]:
@@ -211,7 +216,15 @@ def _row(line: str, columns: Columns, where: str) -> list[Any]:
             got = ", ".join(row) if isinstance(row, dict) else type(row).__name__
             raise Invalid(f"{where} must have {wanted.replace('|', ' or ')}, got {got}.")
         values.append(row[found[0]])
+    _check_tokens(values[0], where)
     return values
+
+
+def _check_tokens(tokens: Any, where: str) -> None:
+    """Raise `Invalid` if a list has anything but whole numbers, which Arrow might cut off or drop."""
+    if isinstance(tokens, list) and not set(map(type, tokens)) <= {int}:
+        wrong = next(token for token in tokens if type(token) is not int)
+        raise Invalid(f"`input_ids` must be lists of whole numbers, got {wrong!r} in {where}.")
 
 
 def _write(path: Path, batches: Iterator[dict[str, list[Any]]]) -> None:

@@ -13,6 +13,7 @@ from tardygrad.doctor.finding import Finding, Severity
 from tardygrad.doctor.what_if import WhatIf
 from tardygrad.runs.events import Tail
 from tardygrad.runs.history import History, printable
+from tardygrad.runs.own_code import trust_option
 from tardygrad.runs.record import Row
 from tardygrad.runs.run import plural
 
@@ -192,7 +193,7 @@ def local_clip(history: History, what_if: WhatIf) -> Finding | None:
         return None
     value = f" u = {clip:g}" if isinstance(clip, int | float) else ""
     numbers = {"clipped": float(shares.mean()), "clip": clip}
-    look = f"see how much each threshold would clip: tardygrad tail {history.path}"
+    look = f"see how much each threshold would clip: tardygrad tail {history.path}{trust_option(history.spec)}"
     norm = _norm(history, local=True)
     if shares.max() == 0:
         above = "no gradient is longer" if norm == "l2" else "no coordinate of a gradient is larger"

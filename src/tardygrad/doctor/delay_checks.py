@@ -11,6 +11,7 @@ from tardygrad.doctor.search import changes
 from tardygrad.doctor.theorems import constants, has_theorem, presets, tail_of
 from tardygrad.doctor.what_if import Expected, WhatIf
 from tardygrad.runs.history import History, printable
+from tardygrad.runs.own_code import trust_option
 from tardygrad.theory.delays import Condition, conditions, propositions
 
 NEAR, FAR = 2, 10  # up to NEAR, unknown constants may explain the failure of a condition; beyond FAR it is clear
@@ -101,5 +102,6 @@ def _advice(history: History, condition: Condition, what_if: WhatIf, downplayed:
     advice = "use " + "; or ".join(found) if found else "remove the slow clients"
     if not expected and now and not downplayed:
         advice += f". No M that was tried keeps all delays at {bound:.4g} or below with this many clients working"
-        advice += f"; try fewer: tardygrad plan {history.path} --fit {history.path}" if history.spec else ""
+        plan = f"tardygrad plan {history.path} --fit {history.path}{trust_option(history.spec)}"
+        advice += f"; try fewer: {plan}" if history.spec else ""
     return advice, expected

@@ -68,12 +68,13 @@ def examine(path: Path, *, probed: bool = False, trust: bool = False) -> Examine
 
     Args:
         probed: also build the task and measure the noise of its gradients.
-        trust: whether to import code that the record names.
+        trust: whether to import code that the record names; only probing needs it. Without the code of a method, some
+            advice has no numbers.
     """
     history, found = read_history(path), list[Finding]()
-    if not trust:
-        check_trust(history.spec or history.described, str(path))
     if probed:
+        if not trust:
+            check_trust(history.spec or history.described, str(path))
         tail = _probed(history)
         if tail is None or tail.index is None:
             few = "there are too few samples of the gradient noise at x_0 to estimate a tail index."
@@ -82,7 +83,7 @@ def examine(path: Path, *, probed: bool = False, trust: bool = False) -> Examine
             history = replace(history, tails=[*history.tails, tail])
             found.append(convergence_checks.tail_finding(history, tail, "the gradient noise at x_0"))
     with reading_record(path):
-        what_if = WhatIf(history)
+        what_if = WhatIf(history, trust=trust)
         found += [finding for check in CHECKS.values() if (finding := check(history, what_if))]
     skipped = convergence_checks.skipped_checks(history) | (set() if history.unknown else {"events"})
     skipped |= set() if len(history.machines) > 1 else {"machines"}

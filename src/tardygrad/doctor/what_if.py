@@ -20,6 +20,7 @@ from tardygrad.doctor.theorems import has_theorem
 from tardygrad.errors import Invalid, Starved
 from tardygrad.fleet import Fleet
 from tardygrad.methods.sgdclip import sgdclip
+from tardygrad.runs import own_code
 from tardygrad.runs.history import History
 from tardygrad.runs.record import Row
 from tardygrad.spec import spec
@@ -51,11 +52,15 @@ class Expected(NamedTuple):
 
 
 class WhatIf:
-    """Simulates changes of a recorded run, as far as its method and fleet are known."""
+    """Simulates changes of a recorded run, as far as its method and fleet are known.
 
-    def __init__(self, history: History) -> None:
-        self.history = history
-        self.method = method_of(history)
+    Args:
+        trust: whether to import code that the record names.
+    """
+
+    def __init__(self, history: History, *, trust: bool = False) -> None:
+        self.history, self.trust = history, trust
+        self.method = method_of(history, trust=trust)
 
     @cached_property
     def fleet(self) -> Fleet | None:
@@ -109,7 +114,7 @@ class WhatIf:
         if not has_theorem(self.history.label):
             return None
         for words, change in ((plain, {}), (f"{plain} method.schedule=theory", {"schedule": "theory"})):
-            if given is None or _built(given | {"downplay": True} | change):
+            if given is None or _built(given | {"downplay": True} | change, trust=self.trust):
                 return words
         return None
 
@@ -125,9 +130,9 @@ class WhatIf:
         return seen if back else None
 
 
-def method_of(history: History) -> Method | None:
+def method_of(history: History, *, trust: bool) -> Method | None:
     """The method of a record. If its settings are not known: one with the same clock, if its description tells."""
-    if history.method_settings and (method := _built(history.method_settings)):
+    if history.method_settings and (method := _built(history.method_settings, trust=trust)):
         return method
     described = re.search(r" \((synchronous|server-centric|client-centric), M=(\d{1,9}), ", history.method)
     if described is None or int(described[2]) > history.clients:
@@ -138,9 +143,11 @@ def method_of(history: History) -> Method | None:
     return still(buffer=int(described[2]), mode=modes[described[1]], downplay=late)
 
 
-def _built(settings: Row) -> Method | None:
+def _built(settings: Row, *, trust: bool) -> Method | None:
     """The method of a spec's table; None if it is not valid, for example because another version wrote it."""
+    if not trust and any(own_code.names(settings)):
+        return None
     try:
-        return spec.build_method(settings)  # `examine` has asked whether its code is trusted
+        return spec.build_method(settings)
     except Invalid:
         return None

@@ -13,6 +13,7 @@ from tardygrad.report.groups import SeedGroup, grouped, score_names
 from tardygrad.report.loader import RunView, finite
 from tardygrad.report.machines import machines
 from tardygrad.runs.history import UNFINISHED, History, printable
+from tardygrad.runs.own_code import trust_option
 from tardygrad.runs.run import plural
 
 DETAILED = 12  # runs of a comparison that are also shown one by one
@@ -124,10 +125,15 @@ def _facts(run: RunView) -> Iterator[tuple[str, str]]:
 
 def _status(history: History) -> str:
     if history.status == "stopped":
-        return f"stopped; continue with: tardygrad resume {shlex.quote(printable(history.path, 1000))}"
+        return f"stopped; continue with: tardygrad resume {_named(history)}"
     if history.ended:
         return history.status
     return "running" if history.is_running else f"{UNFINISHED}: still running, or killed"
+
+
+def _named(history: History) -> str:
+    """A run as an argument of a command."""
+    return shlex.quote(printable(history.path, 1000)) + trust_option(history.spec)
 
 
 def _memory(history: History) -> str:
@@ -145,7 +151,7 @@ def _settings(run: RunView) -> Iterator[Block]:
         yield "This run was started in Python, with objects that have no recipe. Run the same program to repeat it."
         yield Code("What is known of its settings:", run.toml)
     else:
-        yield Code("Repeat the run:", f"tardygrad run {shlex.quote(printable(run.history.path, 1000))}")
+        yield Code("Repeat the run:", f"tardygrad run {_named(run.history)}")
         yield Code("Its spec, with all defaults:", run.toml)
     if run.history.versions:
         yield Table(("package", "version"), list(run.history.versions.items()))

@@ -32,6 +32,11 @@ def names(tables: Any) -> Iterator[str]:
             yield from names(value)
 
 
+def trust_option(tables: Any) -> str:
+    """What a suggested command needs after the name of a record."""
+    return " --trust" if any(names(tables)) else ""
+
+
 def check_trust(tables: Any, where: str) -> None:
     """Raise `Invalid` if the spec of a record names code."""
     for name in names(tables):

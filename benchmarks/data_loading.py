@@ -9,6 +9,8 @@ one thread):
 - bare tensors: the same steps on these tensors in a plain loop.
 
 They run in alternation, and the medians are compared. The first two are the promise: at least 90 % of the bare loop.
+glibc is told to keep freed memory: whether it returns some to the system, and is soon given it back page by page,
+depends on chance, and costs either loop up to 15 %.
 
     python benchmarks/data_loading.py [--seconds 3] [--repeats 5]
 """
@@ -16,6 +18,8 @@ They run in alternation, and the medians are compared. The first two are the pro
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -32,6 +36,7 @@ from tardygrad.tasks.nets.cnn import CNN
 
 CLIENTS, ROWS, STEPS, BATCH, LR, CLIP = 10, 320, 5, 32, 0.1, 0.5
 METHOD = tg.clip2(local_lr=LR, local_clip=CLIP, lr=1.0, clip=0.01, buffer=4, local_steps=STEPS, mode="client")
+KEEP_MEMORY = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_")
 IMAGES = torch.randn(CLIENTS * ROWS, 1, 28, 28, generator=torch.Generator().manual_seed(0))
 LABELS = torch.arange(CLIENTS * ROWS) % 10
 
@@ -109,6 +114,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3)
     parser.add_argument("--repeats", type=int, default=5)
     args = parser.parse_args()
+    if any(name not in os.environ for name in KEEP_MEMORY):
+        os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | dict.fromkeys(KEEP_MEMORY, str(10**9)))
     torch.set_num_threads(1)
     datasets = tg.TorchTask(network, data=[Album(client) for client in range(CLIENTS)], loss=loss, batch_size=BATCH)
     shards = tg.Shards((IMAGES, LABELS), torch.arange(CLIENTS * ROWS).split(ROWS))

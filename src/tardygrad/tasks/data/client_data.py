@@ -103,7 +103,7 @@ class Datasets:
         if not own:
             raise Invalid("`data` must have a dataset for each client, got none.")
         self.clients = len(own)
-        self._opened = {client: _checked(dataset, client) for client, dataset in enumerate(own)}
+        self._opened = {client: _checked(dataset, self._name(client)) for client, dataset in enumerate(own)}
 
     def _forget(self) -> None:
         """Drop what belongs to another process: open files, positions in streams, and loaders."""
@@ -114,12 +114,16 @@ class Datasets:
         if self.open is not None:
             self._opened = {}
 
+    def _name(self, client: int) -> str:
+        return f"client {client}" if self.ids is None else f"client {self.ids[client]!r}"
+
     def __getitem__(self, client: int) -> Any:
         """The client's dataset; opened if this process has not opened it yet."""
         if self._process != os.getpid():  # this one was forked
             self._forget()
         if client not in self._opened and self.open is not None:
-            self._opened[client] = _checked(self.open(self.ids[client] if self.ids else client), client)
+            dataset = self.open(self.ids[client] if self.ids else client)
+            self._opened[client] = _checked(dataset, self._name(client))
         return self._opened[client]
 
     def __getstate__(self) -> dict[str, Any]:
@@ -299,23 +303,21 @@ def is_stream(dataset: Any) -> bool:
     )
 
 
-def _checked(dataset: Any, client: int) -> Any:
+def _checked(dataset: Any, client: str) -> Any:
     """Return a client's dataset, or raise `Invalid` if it is not one."""
     if isinstance(dataset, DataLoader):
         fix = "Give its dataset, and the task batch_size, collate and num_workers."
-        raise Invalid(
-            f"every client needs a dataset, which the task loads, got a DataLoader for client {client}. {fix}"
-        )
+        raise Invalid(f"every client needs a dataset, which the task loads, got a DataLoader for {client}. {fix}")
     if isinstance(dataset, Iterator):
         rule = "a stream must be an iterable that begins anew each time, such as an IterableDataset"
-        raise Invalid(f"{rule}, got an iterator ({type(dataset).__name__}) for client {client}.")
+        raise Invalid(f"{rule}, got an iterator ({type(dataset).__name__}) for {client}.")
     if is_stream(dataset):
         return dataset
     if not hasattr(dataset, "__getitem__") or not isinstance(dataset, Sized):
         rule = "every client needs a dataset: an object with a length whose rows are dataset[0], dataset[1], …"
-        raise Invalid(f"{rule}, got {type(dataset).__name__} for client {client}.")
+        raise Invalid(f"{rule}, got {type(dataset).__name__} for {client}.")
     if len(dataset) == 0:
-        raise Invalid(f"every client needs at least one row, got none for client {client}. Leave that client out.")
+        raise Invalid(f"every client needs at least one row, got none for {client}. Leave that client out.")
     return dataset
 
 

@@ -300,7 +300,8 @@ def test_a_run_whose_every_update_is_refused_starves_and_says_so(mode: str) -> N
             return x.sum(), x * NAN
 
     text = (
-        r"the buffer cannot fill in round 1: the last \d+ updates were refused \(0 of 2 updates received; of 3 clients "
+        r"the buffer cannot fill in round 1: the last \d+ updates were refused, most recently as 'not finite' "
+        r"\(0 of 2 updates received; of 3 clients "
     )
     with pytest.raises(tg.Starved, match=text):
         simulate(method_of(mode, 2), Hopeless(Problem(0, 3, D)), fleet_of(1.0, 1.0, 2.0), rounds=1)

@@ -9,10 +9,10 @@ one thread):
 - bare tensors: the same steps on these tensors in a plain loop.
 
 They run in alternation, and the medians are compared. The first two are the promise: at least 90 % of the bare loop.
-glibc is told to keep freed memory. By default it returns some to the system and soon gets it back page by page: that
-took 6 ms of an update of 46 ms with datasets and 2 ms of 47 ms in the bare loop, and the first ratio was 0.82 to 0.84.
+glibc is told to keep freed memory. By default it returns some to the system and soon gets it back page by page, which
+costs the first way more than the second; `--no-keep-memory` measures that.
 
-    python benchmarks/data_loading.py [--seconds 3] [--repeats 5]
+    python benchmarks/data_loading.py [--seconds 3] [--repeats 5] [--no-keep-memory]
 """
 
 from __future__ import annotations
@@ -113,8 +113,9 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=3)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--keep-memory", action=argparse.BooleanOptionalAction, default=True)
     args = parser.parse_args()
-    if any(name not in os.environ for name in KEEP_MEMORY):
+    if args.keep_memory and any(name not in os.environ for name in KEEP_MEMORY):
         os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | dict.fromkeys(KEEP_MEMORY, str(10**9)))
     torch.set_num_threads(1)
     datasets = tg.TorchTask(network, data=[Album(client) for client in range(CLIENTS)], loss=loss, batch_size=BATCH)

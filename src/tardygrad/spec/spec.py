@@ -247,11 +247,11 @@ def _same_clients(task: Table, fleet: Table | None) -> tuple[SpecTable, SpecTabl
 def _made(table: SpecTable, where: str, wanted: type[T], given: Table | None = None) -> T:
     """Call a table's constructor, and check what it returns."""
     given = table.arguments if given is None else given
-    made: T = call(table.make, given, where)
-    if not isinstance(made, wanted):
+    built: T = call(table.make, given, where)
+    if not isinstance(built, wanted):
         rule = f"`{where}.kind` must be a function that returns a {wanted.__name__}"
-        raise Invalid(f"{rule}, got a {type(made).__name__} from {table.kind!r}.")
-    return remember(made, Recipe(table.make, given))
+        raise Invalid(f"{rule}, got a {type(built).__name__} from {table.kind!r}.")
+    return remember(built, Recipe(table.make, given))
 
 
 def _fleet(table: SpecTable) -> Fleet:

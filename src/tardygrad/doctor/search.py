@@ -6,7 +6,7 @@ methods; for other methods it is a compromise between many stale updates and few
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -28,6 +28,7 @@ class Candidate(NamedTuple):
     clock: ClockResult | None  # None: it cannot run
     excluded: str | None  # why it is ruled out
     current: bool = False  # the spec's own setting
+    warning: str | None = None  # why it may disappoint; it keeps its rank
 
     @property
     def seconds(self) -> float:
@@ -89,6 +90,61 @@ def search(
 def ranked(tried: Sequence[Candidate]) -> list[Candidate]:
     """The fastest first, ruled-out settings last; of equals, the smaller M first."""
     return sorted(tried, key=lambda setting: (setting.excluded is not None, setting.seconds, setting.method.buffer))
+
+
+class Ranking(NamedTuple):
+    """All settings that were tried, the best first; those that cannot run last."""
+
+    settings: list[Candidate]
+
+    @property
+    def best(self) -> Candidate | None:
+        """The recommended setting; None if no setting can run."""
+        return self.settings[0] if self.settings and self.settings[0].clock else None
+
+    @property
+    def sync(self) -> Candidate | None:
+        """The best synchronous setting; None if none can run."""
+        return next((each for each in self.settings if each.method.mode == "sync" and each.clock), None)
+
+    @property
+    def current(self) -> Candidate | None:
+        """The setting of the method that was given; None if it was not tried."""
+        return next((each for each in self.settings if each.current), None)
+
+
+def rank_settings(
+    method: Method,
+    fleet: Fleet,
+    *,
+    rounds: int,
+    parameters: int = 0,
+    seed: int = 0,
+    modes: Sequence[Mode] = MODES,
+    bound: float = float("inf"),
+    watch: Callable[[Iterator[Candidate], int], Iterable[Candidate]] = lambda found, total: found,
+) -> Ranking:
+    """Rank the settings of a method for a fleet: every mode and M, with all, half and a quarter of the clients working.
+
+    This function decides what `plan --search` and the doctor recommend. A setting's `seconds` are comparable: one with
+    half the seconds is twice as fast. `changes(ranking.best.method, method)` are the overrides to paste.
+
+    Args:
+        rounds: the length of the run.
+        parameters: size of the model, which sets how long messages take on a link; 0 for a fitted fleet.
+        modes: modes to try.
+        bound: the largest delay that the theory allows; a setting above it gets a warning, and keeps its rank.
+        watch: passes the settings on as they are simulated, given their number; for a progress bar.
+    """
+    tries = [method, *(each for each in settings(method, fleet.clients)[1:] if each.mode in modes)]
+    tried = search(tries, fleet, rounds=rounds, bound=float("inf"), parameters=parameters, seed=seed)
+    found = [_warned(each, bound) for each in watch(tried, len(tries))]
+    return Ranking(ranked(found))
+
+
+def _warned(setting: Candidate, bound: float) -> Candidate:
+    late = setting.clock is not None and setting.clock.delay_max > bound
+    return setting._replace(warning=f"largest delay above {bound:.4g}" if late else None)
 
 
 def changes(method: Method, before: Method) -> list[str]:

@@ -16,7 +16,7 @@ LAYERS = [
     {"core"},
     {"methods", "theory", "optim", "fleet", "tasks", "tail"},
     {"engines", "runs"},
-    {"spec", "report", "doctor", "sweep", "reproduce", "cli"},
+    {"spec", "report", "doctor", "sweeps", "reproduce", "cli"},
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 FILES = sorted(SOURCE.rglob("*.py"))

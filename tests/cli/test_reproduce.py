@@ -19,7 +19,7 @@ from tardygrad.reproduce import experiments, tables
 from tardygrad.reproduce.experiments import CELLS, Cell, Experiment
 from tardygrad.reproduce.page import marks
 from tardygrad.runs.record import exclusive
-from tardygrad.sweep import store, trial
+from tardygrad.sweeps import store, trial
 from tests.cli.conftest import Command, Result
 
 BEGIN, END = marks("tables")
@@ -216,7 +216,7 @@ SLOW = """
 import time
 from tardygrad_command import main
 from tardygrad.reproduce import experiments
-from tardygrad.sweep import store
+from tardygrad.sweeps import store
 from tests.cli.test_reproduce import TINY, results
 experiments.EXPERIMENTS = {"tiny": TINY}
 run_seed = store.run_seed

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tardygrad.sweep import read
+from tardygrad.sweeps import read
 from tests.cli.conftest import Command
 
 POINTS = ["method.lr=1", "method.clip=0.5", "method.local_clip=1", "--over", "method.local_lr=[0.01, 0.1, 0.3]"]
@@ -29,7 +29,7 @@ LONG = ["small.toml", *MANY, "run.rounds=40", "task.dimension=500", "--jobs", "2
 
 FEW = """
 import multiprocessing, time
-from tardygrad.sweep import runner
+from tardygrad.sweeps import runner
 left, trial = multiprocessing.Value("i", {few}), runner.run_trial
 def held(*given):
     with left:

@@ -14,9 +14,9 @@ from tardygrad.report.blocks import Code, Table
 from tardygrad.report.page import figures, html
 from tardygrad.report.sweeps import sweep_sections
 from tardygrad.spec import spec
-from tardygrad.sweep import Sweep, Trial, groups
-from tardygrad.sweep import sweep as sweep_of
-from tardygrad.sweep.config import configure, overrides
+from tardygrad.sweeps import Sweep, Trial, groups
+from tardygrad.sweeps import sweep as sweep_of
+from tardygrad.sweeps.config import configure, overrides
 from tests.report.conftest import Open
 from tests.report.records import EVIL, ODD
 

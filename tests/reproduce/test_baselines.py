@@ -21,8 +21,8 @@ from tardygrad.reproduce.page import marks
 from tardygrad.reproduce.trials import FLEETS, TUNING
 from tardygrad.runs.record import exclusive, write_json
 from tardygrad.spec import spec
-from tardygrad.sweep import store
-from tardygrad.sweep.store import Run
+from tardygrad.sweeps import store
+from tardygrad.sweeps.store import Run
 from tardygrad.tasks.image_task import FASHION
 from tests.cli.conftest import Command, tardygrad  # noqa: F401
 from tests.tasks.picture_files import GRAY, striped, write_idx

@@ -13,7 +13,7 @@ from tardygrad.reproduce.claims_charts import picture
 from tardygrad.reproduce.claims_page import text
 from tardygrad.reproduce.trials import ROUNDS, TUNING, ResultOf, Trial, Tuned
 from tardygrad.spec import spec
-from tardygrad.sweep.store import Result
+from tardygrad.sweeps.store import Result
 
 Score = Callable[[Trial], float | None]
 

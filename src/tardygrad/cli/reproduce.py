@@ -17,7 +17,7 @@ from tardygrad.runs.run import plural
 from tardygrad_command import reproduce as commands
 
 if TYPE_CHECKING:
-    from tardygrad.sweep.store import Run, Store
+    from tardygrad.sweeps.store import Run, Store
 
 
 def clock(options: commands.Clock) -> None:
@@ -64,7 +64,7 @@ def claims(options: commands.Claims) -> None:
     from tardygrad.reproduce.claims_page import draw, text
     from tardygrad.reproduce.page import split_page, write_section
     from tardygrad.reproduce.trials import Trial
-    from tardygrad.sweep.store import Result, Store
+    from tardygrad.sweeps.store import Result, Store
 
     only, page, out = options.only, options.page, options.out
     _check_only(only, [claim.number for claim in CLAIMS], page, "claims")

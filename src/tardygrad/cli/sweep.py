@@ -12,7 +12,7 @@ from tardygrad.cli.session import Signals, torch_threads
 from tardygrad.errors import Invalid
 from tardygrad.runs.record import Row
 from tardygrad.runs.run import plural
-from tardygrad.sweep import GroupSummary, Sweep, Trial, groups, read, remark
+from tardygrad.sweeps import GroupSummary, Sweep, Trial, groups, read, remark
 from tardygrad_command import commands
 
 SETTINGS = ("over", "sampler", "trials", "seeds", "best", "budget", "target", "prune", "workable")
@@ -20,8 +20,8 @@ SETTINGS = ("over", "sampler", "trials", "seeds", "best", "budget", "target", "p
 
 def sweep(options: commands.Sweep) -> None:
     """Run a spec with many settings, or continue a sweep."""
-    from tardygrad.sweep.config import build_task, configure, saved_config
-    from tardygrad.sweep.runner import Runner, check_same
+    from tardygrad.sweeps.config import build_task, configure, saved_config
+    from tardygrad.sweeps.runner import Runner, check_same
 
     source, overrides, out = options.source, options.overrides, options.out
     settings = {name: getattr(options, name) for name in SETTINGS}

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tardygrad import sweep
 from tardygrad.errors import Invalid
 from tardygrad.report.blocks import Section
 from tardygrad.report.discover import find
@@ -16,6 +15,7 @@ from tardygrad.report.sections import run_sections
 from tardygrad.report.sweeps import sweep_sections
 from tardygrad.runs.history import printable
 from tardygrad.runs.run import plural
+from tardygrad.sweeps import read as read_sweep
 
 
 class Report(NamedTuple):
@@ -47,7 +47,7 @@ def build(
             raise Invalid(f"{option} applies to runs, got {value!r} and only sweeps. Leave it out.")
     sections = run_sections(runs, baseline=baseline, target=target) if runs else []
     for number, path in enumerate(sweep_dirs, 1):
-        sections += sweep_sections(sweep.read(path), printable(path.resolve().name), number)
+        sections += sweep_sections(read_sweep(path), printable(path.resolve().name), number)
     return Report(printable(title, 200) if title else _title(runs, sweep_dirs), sections, runs)
 
 

@@ -14,7 +14,7 @@ from tardygrad.report.loader import finite
 from tardygrad.report.theme import BLUE, INK, method_colours, tips
 from tardygrad.runs.history import printable
 from tardygrad.runs.record import Row
-from tardygrad.sweep import Sweep, Trial
+from tardygrad.sweeps import Sweep, Trial
 
 CELLS, FACETS, LINES = 16, 64, 600  # most values on a side of a heat map, heat maps of a group, trials drawn as lines
 WIDE, ROW = 6, 4  # most heat maps in a row: one per value of a key, or one per combination of values

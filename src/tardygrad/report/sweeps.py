@@ -15,8 +15,8 @@ from tardygrad.report.theme import INK, tips
 from tardygrad.runs.history import printable
 from tardygrad.runs.record import Row
 from tardygrad.runs.run import plural
-from tardygrad.sweep import Sweep, groups, remark
-from tardygrad.sweep.config import command, overrides
+from tardygrad.sweeps import Sweep, groups, remark
+from tardygrad.sweeps.config import command, overrides
 
 TOP = 10  # trials in the table of the best
 

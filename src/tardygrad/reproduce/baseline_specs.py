@@ -18,7 +18,7 @@ from optuna.distributions import FloatDistribution, IntDistribution
 from tardygrad.fleet import Stragglers
 from tardygrad.reproduce.trials import BUFFER, LOCAL_STEPS, ROUNDS, TASK, claim_run
 from tardygrad.spec.spec import override
-from tardygrad.sweep.store import Run
+from tardygrad.sweeps.store import Run
 
 Range = FloatDistribution | IntDistribution
 Point = dict[str, float]

@@ -20,8 +20,8 @@ from optuna.trial import FrozenTrial, create_trial
 from tardygrad import streams
 from tardygrad.reproduce.baseline_specs import BASELINES, LESSONS, BaselineTrial, Point
 from tardygrad.reproduce.trials import FLEETS, TUNING, mean_spread
-from tardygrad.sweep.store import Run, Store
-from tardygrad.sweep.study import Space, draw, quiet
+from tardygrad.sweeps.store import Run, Store
+from tardygrad.sweeps.study import Space, draw, quiet
 
 RANDOM, BATCH = 10, 5
 """The number of random trials, and the size of each batch after them."""

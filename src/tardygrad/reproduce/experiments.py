@@ -16,7 +16,7 @@ from tardygrad.errors import Invalid
 from tardygrad.fleet import Stragglers
 from tardygrad.reproduce.paper import LABELS
 from tardygrad.reproduce.trials import FLEETS, KINDS
-from tardygrad.sweep.store import Run
+from tardygrad.sweeps.store import Run
 
 MODES: dict[Mode, tuple[str, ...]] = {
     "sync": ("sgdclip", "clip2"),

@@ -13,7 +13,7 @@ from tardygrad.reproduce.experiments import Cell, Experiment, Trial
 from tardygrad.reproduce.paper import LABELS, published_rows
 from tardygrad.reproduce.trials import mean_spread
 from tardygrad.spec.spec import parse
-from tardygrad.sweep.store import Result, Run, Store
+from tardygrad.sweeps.store import Result, Run, Store
 
 
 class CellLine(NamedTuple):

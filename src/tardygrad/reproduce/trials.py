@@ -15,7 +15,7 @@ from typing import Any
 
 from tardygrad.core.method import Mode
 from tardygrad.fleet import Stragglers
-from tardygrad.sweep.store import Result, Run
+from tardygrad.sweeps.store import Result, Run
 
 TASK: dict[str, Any] = {
     "kind": "digits",

@@ -25,7 +25,7 @@ from tardygrad.errors import RecordError
 from tardygrad.runs.record import exclusive, read_json, write_json
 from tardygrad.runs.run import versions
 from tardygrad.spec.spec import parse
-from tardygrad.sweep.trial import TaskCache, run_seed
+from tardygrad.sweeps.trial import TaskCache, run_seed
 
 _PLACES = ("data", "cache", "pretrained")  # keys of a task that say where files are, which changes no result
 

@@ -23,12 +23,12 @@ import pytest
 import tardygrad as tg
 from tardygrad.errors import Invalid, RecordError
 from tardygrad.spec import spec
-from tardygrad.sweep import Sweep, Trial, groups, read, remark, sweep
-from tardygrad.sweep import runner as running
-from tardygrad.sweep.config import configure, overrides, saved_config
-from tardygrad.sweep.runner import RETRIES, Runner
-from tardygrad.sweep.study import Study
-from tardygrad.sweep.table import judged
+from tardygrad.sweeps import Sweep, Trial, groups, read, remark, sweep
+from tardygrad.sweeps import runner as running
+from tardygrad.sweeps.config import configure, overrides, saved_config
+from tardygrad.sweeps.runner import RETRIES, Runner
+from tardygrad.sweeps.study import Study
+from tardygrad.sweeps.table import judged
 from tests.cli.conftest import SMALL
 
 DOCS = Path(__file__).parents[2] / "docs/cli.md"

@@ -25,10 +25,10 @@ from tardygrad.errors import Invalid, check_integer
 from tardygrad.runs.record import Row, exclusive, read_json, require_new, write_json
 from tardygrad.runs.run import versions
 from tardygrad.runs.signature import shown
-from tardygrad.sweep.config import Config, read_config, saved_config
-from tardygrad.sweep.study import Study
-from tardygrad.sweep.table import read
-from tardygrad.sweep.trial import TaskCache, run_seed
+from tardygrad.sweeps.config import Config, read_config, saved_config
+from tardygrad.sweeps.study import Study
+from tardygrad.sweeps.table import read
+from tardygrad.sweeps.trial import TaskCache, run_seed
 
 RETRIES = 3  # worker deaths after which a trial is still restarted
 

@@ -27,7 +27,7 @@ from tardygrad.spec.kinds import suggest_table
 from tardygrad.spec.sources import anchor_task, read_source, shipped
 from tardygrad.spec.spec import Spec, load, override, parse
 from tardygrad.spec.toml import inline
-from tardygrad.sweep.trial import TaskCache
+from tardygrad.sweeps.trial import TaskCache
 
 Sampler = Literal["grid", "random", "tpe"]
 Best = Literal["accuracy", "loss", "time"]

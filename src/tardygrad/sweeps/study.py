@@ -27,7 +27,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from tardygrad import streams
 from tardygrad.errors import Invalid, RecordError
 from tardygrad.runs.record import Row, reading_record
-from tardygrad.sweep.config import Config
+from tardygrad.sweeps.config import Config
 
 Space = Mapping[str, BaseDistribution]
 """A setting's name to its range."""

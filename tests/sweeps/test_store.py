@@ -17,8 +17,8 @@ from tardygrad.errors import RecordError
 from tardygrad.reproduce.trials import Trial
 from tardygrad.runs.record import exclusive
 from tardygrad.spec import spec
-from tardygrad.sweep import store
-from tardygrad.sweep.store import Run, Store
+from tardygrad.sweeps import store
+from tardygrad.sweeps.store import Run, Store
 
 TRIAL = Trial("Clip²", rounds=10).at(lr=1.0, clip=0.003)
 RUN = TRIAL.run(1)
@@ -89,7 +89,7 @@ LONG = """
 import sys
 from pathlib import Path
 from tardygrad.reproduce.trials import Trial
-from tardygrad.sweep.store import Store
+from tardygrad.sweeps.store import Store
 
 runs = [Trial("Clip²", rounds=10).at(lr=1.0, clip=0.003).run(seed) for seed in range(200)]
 for path in Store(Path(sys.argv[1])).run_missing(runs, jobs=2):

@@ -82,7 +82,7 @@ class GroupSummary(NamedTuple):
 
 def read(folder: str | Path) -> Sweep:
     """Read a sweep, finished or not."""
-    from tardygrad.sweep.config import read_config  # it needs PyTorch, which is slow to import
+    from tardygrad.sweeps.config import read_config  # it needs PyTorch, which is slow to import
 
     path = Path(folder)
     config = read_json(path / "sweep.json")

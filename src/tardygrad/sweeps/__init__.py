@@ -9,18 +9,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tardygrad.sweep.table import GroupSummary as GroupSummary
-from tardygrad.sweep.table import Sweep as Sweep
-from tardygrad.sweep.table import Trial as Trial
-from tardygrad.sweep.table import groups as groups
-from tardygrad.sweep.table import read as read
-from tardygrad.sweep.table import remark as remark
+from tardygrad.sweeps.table import GroupSummary as GroupSummary
+from tardygrad.sweeps.table import Sweep as Sweep
+from tardygrad.sweeps.table import Trial as Trial
+from tardygrad.sweeps.table import groups as groups
+from tardygrad.sweeps.table import read as read
+from tardygrad.sweeps.table import remark as remark
 
 
 def sweep(source: str | Path, changes: Sequence[str] = (), *, out: str | Path, jobs: int = 1, **settings: Any) -> Sweep:
     """Run every trial that the folder `out` has no result of; the settings are those of `config.configure`."""
-    from tardygrad.sweep.config import configure  # Optuna is slow to import, and reading does not need it
-    from tardygrad.sweep.runner import Runner
+    from tardygrad.sweeps.config import configure  # Optuna is slow to import, and reading does not need it
+    from tardygrad.sweeps.runner import Runner
 
     for _ in Runner(Path(out), *configure(source, changes, **settings), jobs).go():
         pass

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import tardygrad as tg
+from tardygrad.report.build import build
 from tardygrad.report.groups import grouped
 from tardygrad.report.loader import read
 from tardygrad.runs.history import read_history
@@ -68,6 +69,10 @@ def test_a_killed_run_is_resumed_replayed_and_examined_by_the_commands(tardygrad
     recorded = read_json(Path("run/spec.json"))["spec"]
     assert spec.parse(recorded).resolved() == recorded  # exactly what `tardygrad run` writes
     assert recorded["fleet"]["crashes"] == [{"client": 2, "at": 9.0, "back": 12.0}]
+    examined = tardygrad("doctor", "run").out
+    assert "): killed after 4 rounds, " in examined.splitlines()[0]
+    assert examined.endswith("continue the run: tardygrad resume run\n")
+    assert "killed; continue with: tardygrad resume run" in build(["run"]).html()
     for argv in (
         ("resume", "run"),
         ("replay", "run"),

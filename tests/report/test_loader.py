@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import numpy as np
 import pytest
 
 from tardygrad.errors import Invalid, RecordError
+from tardygrad.report import live
 from tardygrad.report.build import build
 from tardygrad.report.clients import SPANS, delays_over_time
 from tardygrad.report.discover import find
@@ -220,12 +223,27 @@ def test_a_folder_stands_for_the_runs_below_it(tmp_path: Path) -> None:
             find([str(place)])
 
 
-@pytest.mark.skipif(not Path("/proc/locks").exists(), reason="the system lists no locks")
 def test_a_run_that_is_held_is_seen_to_go_on_and_one_that_was_killed_is_not(tmp_path: Path) -> None:
-    assert not is_locked(record(tmp_path / "old"))
+    assert is_locked(record(tmp_path / "old")) is None
     held = Record(tmp_path / "run", {})
     try:
-        assert is_locked(tmp_path / "run")
+        assert is_locked(tmp_path / "run") is True
     finally:
         held.close()
-    assert not is_locked(tmp_path / "run")
+    assert is_locked(tmp_path / "run") is False
+
+
+def test_a_killed_run_is_told_from_a_running_one_and_offers_to_be_continued(tmp_path: Path) -> None:
+    path = record(tmp_path / "a run", torn=True)
+    assert (read(path).history.state, read(path).history.resume_hint) == ("not ended", None)
+    with (path / ".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        running = read(path).history
+        assert (running.state, running.resume_hint) == ("running", None)
+        assert "updates itself" in live.status([read(path)])
+    killed, again = read(path).history, f"tardygrad resume '{path}'"
+    assert (killed.state, killed.resume_hint) == ("killed", again)
+    assert live.status([read(path)]) == f"The run was killed. Continue it with `{again}`."
+    own = replace(killed, spec={"task": {"kind": "mine:task"}})
+    assert own.resume_hint == f"{again} --trust"
+    assert "in Python" in (replace(killed, spec=None).resume_hint or "")

@@ -406,7 +406,7 @@ def test_a_stopped_run_says_how_it_goes_on(tmp_path: Path, status: str) -> None:
     write(path / "summary.json", {"status": status, "reason": None, "rounds": 2, "seconds": 1.0})
     again = f"tardygrad resume '{path}'"
     assert (again in Elements(build([str(path)]).html()).text) == (status == "stopped")
-    assert (f"The run is stopped. Continue it with `{again}`." == live.status([read(path)])) == (status == "stopped")
+    assert (f"The run was stopped. Continue it with `{again}`." == live.status([read(path)])) == (status == "stopped")
 
 
 def test_a_target_that_nobody_reaches_has_no_time(tmp_path: Path) -> None:

@@ -169,3 +169,9 @@ def test_a_probe_that_cannot_be_is_refused(how: dict[str, int], message: str) ->
     with pytest.raises(Invalid) as error:
         probe(task, task.init(0), **how)  # type: ignore[arg-type]
     assert str(error.value) == message
+
+
+def test_a_task_with_a_loop_of_its_own_is_told_what_to_do_instead() -> None:
+    task = tg.TrainerTask(nn.Linear(3, 2), train=lambda module, job: 0.0, clients=4)
+    with pytest.raises(Invalid, match=r"trains with its own loop\. .* run it with run\.tail_every=10"):
+        sampling(task, task.init(0))

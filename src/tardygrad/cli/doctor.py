@@ -27,3 +27,5 @@ def doctor(options: commands.Doctor) -> None:
         show_table(("", ""), rows, header=False)
     verdict, names = ("healthy: nothing wrong with", seen.clean) if seen.healthy else ("checked:", seen.checks)
     show(f"{verdict} {', '.join(names)}")
+    if seen.resume:
+        show(f"continue the run: {seen.resume}")

@@ -11,6 +11,7 @@ from tardygrad.errors import Invalid
 from tardygrad.report.discover import find
 from tardygrad.runs import export as exports
 from tardygrad.runs.model_card import training_facts
+from tardygrad.runs.own_code import resume_command
 from tardygrad.runs.record import read_json, reading_record
 from tardygrad.runs.run import Summary, plural
 from tardygrad.tasks.module_task import ModuleTask
@@ -47,7 +48,8 @@ def _export_model(options: commands.Export, out: str) -> None:
     path = run_dir(folder)
     recorded = read_json(path / "spec.json")
     if not (path / "model.safetensors").exists() or not (path / "summary.json").exists():
-        raise Invalid(f"--hf needs a finished run, got {folder!r}. Continue it with: tardygrad resume {folder}")
+        fix = f"Continue it with: {resume_command(folder, recorded.get('spec'))}"
+        raise Invalid(f"--hf needs a finished run, got {folder!r}. {fix}")
     loaded = recorded_spec(folder, recorded, [], trust=options.trust)
     task = build(loaded).task
     if not isinstance(task, ModuleTask):

@@ -16,6 +16,7 @@ from tardygrad.engines.scripted import ScriptedPool, check_replayable
 from tardygrad.errors import Diverged, Invalid, RecordError
 from tardygrad.runs import run as runs
 from tardygrad.runs.events import read_checked, script_line
+from tardygrad.runs.own_code import resume_command
 from tardygrad.runs.record import Row, read_json, reading_record
 from tardygrad_command import commands
 
@@ -26,7 +27,8 @@ def replay(options: commands.Replay) -> None:
     path = run_dir(folder)
     recorded = read_json(path / "spec.json")
     if not (path / "model.safetensors").exists() or not (path / "summary.json").exists():
-        raise Invalid(f"a replay needs a finished run, got {folder!r}. Continue it with: tardygrad resume {folder}")
+        fix = f"Continue it with: {resume_command(folder, recorded.get('spec'))}"
+        raise Invalid(f"a replay needs a finished run, got {folder!r}. {fix}")
     model, rounds = final_model(path)
     if rounds < 1:
         raise Invalid(f"a replay needs a run with at least one round, got {folder!r} with none.")

@@ -34,7 +34,7 @@ def run(options: commands.Run) -> None:
         # only now is everything valid
         new.path = path = require_new(Path(options.out)) if options.out else new_run_dir(loaded.name)
         say(f"{new.server.method} on {loaded.task.kind}, recording in {path}\n{memory}{worker_shortage(new)}")
-        run_to_end(new, str(path), json=options.json, track=loaded.run.track)
+        run_to_end(new, loaded, str(path), json=options.json)
 
 
 def resume(options: commands.Resume) -> None:
@@ -58,7 +58,7 @@ def resume(options: commands.Resume) -> None:
             resumed.spec_json = recorded | {"spec": loaded.resolved(), "run": recorded["run"] | {"rounds": rounds}}
         start = f"from round {done}, recording in {folder}"
         say(f"{resumed.server.method} on {loaded.task.kind}, {start}\n{memory}{worker_shortage(resumed)}")
-        run_to_end(resumed, folder, json=options.json, track=loaded.run.track)
+        run_to_end(resumed, loaded, folder, json=options.json)
 
 
 def run_dir(folder: str) -> Path:

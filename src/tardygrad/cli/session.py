@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import FrameType
 
@@ -17,6 +17,7 @@ from tardygrad.cli.output import round_progress, say, show, show_json, waiting
 from tardygrad.engines.pool import Pool
 from tardygrad.errors import WorkFailed
 from tardygrad.runs.memory import read_size
+from tardygrad.runs.own_code import resume_command
 from tardygrad.runs.run import Run, Summary, plural
 from tardygrad.runs.track import tracked
 from tardygrad.spec.spec import Built, Spec
@@ -114,18 +115,19 @@ class Signals:
         self.stop()
 
 
-def run_to_end(run: Run, out: str, *, json: bool, track: Sequence[str] = ()) -> None:
-    """Run until the end or a signal, with progress and trackers, and print the summary."""
+def run_to_end(run: Run, loaded: Spec, out: str, *, json: bool) -> None:
+    """Run until the end or a signal, with progress and the spec's trackers, and print the summary."""
+    track, resume = loaded.run.track, resume_command(out, loaded.resolved())
     try:
         with Signals(run.stop) as signals:
             rows = tracked(run, track) if track else run.go()
             for _ in round_progress(rows, done=run.server.round, rounds=run.settings["rounds"]):
                 pass
     except WorkFailed as error:
-        raise WorkFailed(f"{str(error).rstrip('.')}. Continue with: tardygrad resume {out}") from error
+        raise WorkFailed(f"{str(error).rstrip('.')}. Continue with: {resume}") from error
     print_summary(run.summary(), out, json=json)
     if run.status == "stopped":
-        say(f"stopped at round {run.server.round}; continue with: tardygrad resume {out}")
+        say(f"stopped at round {run.server.round}; continue with: {resume}")
         raise typer.Exit(128 + (signals.received or signal.SIGINT))
 
 

@@ -11,7 +11,6 @@ from tardygrad.doctor.delay_checks import client_list
 from tardygrad.doctor.finding import Finding
 from tardygrad.doctor.what_if import WhatIf
 from tardygrad.runs.history import History
-from tardygrad.runs.own_code import trust_option
 from tardygrad.runs.run import plural
 
 SLOW = 0.1  # a client hardly counts if its share of the weight is below this fraction of its share of the work
@@ -26,8 +25,8 @@ def no_rounds(history: History, what_if: WhatIf) -> Finding | None:
     sent = sum(len(client.jobs) for client in history.by_client)
     wanted = f" of {history.requested} requested" if history.requested else ""
     says = f"no round{wanted} is complete; {plural(sent, 'job')} sent so far."
-    resume = f"tardygrad resume {history.path}{trust_option(history.spec)}"
-    advice = "wait" if history.is_running else f"continue the run: {resume}"
+    resume = f"continue the run: {history.resume_hint}" if history.resume_hint else None
+    advice = "wait" if history.is_running else resume
     return Finding("note" if history.is_running else "severe", "no rounds", says, advice)
 
 

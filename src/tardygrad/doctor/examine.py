@@ -50,6 +50,7 @@ class Examined(NamedTuple):
     time: float
     checks: list[str]
     findings: list[Finding]
+    resume: str | None  # how to continue the run, if it was stopped or killed
 
     @property
     def healthy(self) -> bool:
@@ -88,8 +89,8 @@ def examine(path: Path, *, probed: bool = False, trust: bool = False) -> Examine
     skipped = convergence_checks.skipped_checks(history) | (set() if history.unknown else {"events"})
     skipped |= set() if len(history.machines) > 1 else {"machines"}
     checks = [name for name in CHECKS if name not in skipped] + ["noise"] * probed
-    status = "running" if history.is_running else history.status
-    return Examined(str(path), history.method, status, len(history.rounds), history.time, checks, in_order(found))
+    facts = (str(path), history.method, history.state, len(history.rounds), history.time)
+    return Examined(*facts, checks, in_order(found), history.resume_hint)
 
 
 def in_order(findings: Iterable[Finding]) -> list[Finding]:

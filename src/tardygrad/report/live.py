@@ -1,13 +1,12 @@
 """Serve a report on 127.0.0.1 and rebuild it whenever a record changes.
 
-The server only reads and takes no lock. It refuses requests with any other host name, even if that resolves to
+The server only reads. It refuses requests with any other host name, even if that resolves to
 this machine.
 """
 
 from __future__ import annotations
 
 import json
-import shlex
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -55,14 +54,14 @@ def state(paths: Sequence[str]) -> str:
 
 def status(runs: list[RunView]) -> str:
     """Whether the page will still change."""
-    if not runs or not all(run.history.ended for run in runs):
+    if not runs or not all(run.history.ended or run.history.was_killed for run in runs):
         return "This page updates itself while the run continues. Closing it does not affect the run."
-    ends = ", ".join(dict.fromkeys(run.history.status for run in runs))
-    stopped = [shlex.quote(printable(run.history.path, 1000)) for run in runs if run.history.status == "stopped"]
-    if len(runs) == len(stopped) == 1:
-        return f"The run is stopped. Continue it with `tardygrad resume {stopped[0]}`."
+    ends = ", ".join(dict.fromkeys(run.history.state for run in runs))
+    hints = [run.history.resume_hint for run in runs if run.history.resume_hint]
+    if len(runs) == len(hints) == 1:
+        return f"The run was {ends}. Continue it with `{hints[0]}`."
     who = "the run has" if len(runs) == 1 else "all runs have"
-    more = f" Continue a stopped run with `tardygrad resume RUN`, for example {stopped[0]}." if stopped else ""
+    more = f" To continue one of those that did not finish: `{hints[0]}`." if hints else ""
     return f"This page is final: {who} ended ({ends}).{more}"
 
 

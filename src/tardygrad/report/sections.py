@@ -124,11 +124,9 @@ def _facts(run: RunView) -> Iterator[tuple[str, str]]:
 
 
 def _status(history: History) -> str:
-    if history.status == "stopped":
-        return f"stopped; continue with: tardygrad resume {_named(history)}"
-    if history.ended:
-        return history.status
-    return "running" if history.is_running else f"{UNFINISHED}: still running, or killed"
+    if history.resume_hint:
+        return f"{history.state}; continue with: {history.resume_hint}"
+    return f"{UNFINISHED}: still running, or killed" if history.state == UNFINISHED else history.state
 
 
 def _named(history: History) -> str:

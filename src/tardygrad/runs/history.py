@@ -7,8 +7,8 @@ unchanged. A record that contradicts itself raises `RecordError`.
 
 from __future__ import annotations
 
+import fcntl
 import math
-import os
 from array import array
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field, fields
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from tardygrad.runs import events
 from tardygrad.runs.events import Arrival, ClientEvaluation, ClientEvent, Evaluation, RunEvent, Tail, read_events
 from tardygrad.runs.machines import Machine, MachineTimes
+from tardygrad.runs.own_code import resume_command
 from tardygrad.runs.record import Row, read_json, reading_record
 
 MAX_CLIENTS = 10**6  # largest number of clients
@@ -121,7 +122,7 @@ class History:
     classes: tuple[str, ...]  # of every client
     ids: tuple[str, ...]  # of every client; empty: they have only numbers
     status: str
-    is_running: bool  # a process holds the run's lock
+    locked: bool | None  # whether a process holds the run's lock; None: unknown
     reason: str | None
     time: float
     seconds: float | None  # of computing
@@ -159,6 +160,31 @@ class History:
     def ended(self) -> bool:
         """Whether the record says how the run ended."""
         return self.status != UNFINISHED
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a process is at work on the run."""
+        return not self.ended and self.locked is True
+
+    @property
+    def was_killed(self) -> bool:
+        """Whether the run's process is gone before it could say how the run ended."""
+        return not self.ended and self.locked is False
+
+    @property
+    def state(self) -> str:
+        """The status, or else whether the run is running or was killed, if the lock tells."""
+        return "running" if self.is_running else "killed" if self.was_killed else self.status
+
+    @property
+    def resume_hint(self) -> str | None:
+        """How to continue the run; None if it has finished, is running, or cannot be continued."""
+        if self.status != "stopped" and not self.was_killed:
+            return None
+        folder = printable(self.path, 1000)
+        if self.spec is None:
+            return f"tardygrad.resume({folder!r}, ...) in Python"
+        return resume_command(folder, self.spec)
 
     @property
     def requested(self) -> int | None:
@@ -215,7 +241,7 @@ def read_history(path: Path) -> History:
             classes=tuple(name for name, number in classes for _ in range(number)) or ("clients",) * clients,
             ids=ids,
             status=printable(summary["status"]) if current else UNFINISHED,
-            is_running=not current and is_locked(path),
+            locked=False if current else is_locked(path),
             reason=printable(summary["reason"], 400) if current and summary.get("reason") else None,
             time=reader.time,
             seconds=seconds,
@@ -229,15 +255,19 @@ def read_history(path: Path) -> History:
         )
 
 
-def is_locked(path: Path) -> bool:
-    """Whether a process holds the lock of a run. It takes no lock itself; where /proc is missing it says no."""
+def is_locked(path: Path) -> bool | None:
+    """Whether a process holds the lock of a run; None if the record has no lock file, or it cannot be read.
+
+    Readers share the lock for an instant, and a run that starts just then tries again (`record.lock`).
+    """
     try:
-        lock = (path / ".lock").stat()
-        locks = Path("/proc/locks").read_text("utf-8")
+        with (path / ".lock").open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return False
+    except BlockingIOError:
+        return True
     except OSError:
-        return False
-    inode = f"{os.major(lock.st_dev):02x}:{os.minor(lock.st_dev):02x}:{lock.st_ino}"
-    return any(inode in line.split() and "FLOCK" in line for line in locks.splitlines())
+        return None
 
 
 def printable(value: Any, limit: int = 80) -> str:

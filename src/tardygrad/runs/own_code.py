@@ -7,6 +7,7 @@ elsewhere, so the code that it names is imported only if the user says that they
 from __future__ import annotations
 
 import importlib
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,6 +36,11 @@ def names(tables: Any) -> Iterator[str]:
 def trust_option(tables: Any) -> str:
     """What a suggested command needs after the name of a record."""
     return " --trust" if any(names(tables)) else ""
+
+
+def resume_command(folder: str | Path, tables: Any) -> str:
+    """The command that continues a run, given the tables of its spec."""
+    return f"tardygrad resume {shlex.quote(str(folder))}{trust_option(tables)}"
 
 
 def check_trust(tables: Any, where: str) -> None:

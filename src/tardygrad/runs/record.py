@@ -50,7 +50,7 @@ class Record:
 
     def __init__(self, path: Path, spec: Row | None = None, *, new: bool = True) -> None:
         self.path = require_new(path) if new else path
-        self._lock = lock(path, "the run in")
+        self._lock = lock(path, "the run in", tries=3)  # a reader may hold it for an instant
         self._files: list[TextIO] = []
         try:
             if new:

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from tardygrad import streams
 from tardygrad.core.messages import Job, ModuleBuffers, Vector
+from tardygrad.core.own_loop import OwnLoop
 from tardygrad.core.task import Task
 from tardygrad.errors import Invalid, check_integer
 from tardygrad.tail.estimate import Tail, estimate
@@ -113,6 +114,9 @@ def probe(
 
 def sampling(task: Task, x: Vector, *, clients: int = 8, batches: int = 16, seed: int = 0) -> Sampling:
     """Draw the clients, mini-batches and coordinates of a probe."""
+    if isinstance(task, OwnLoop):
+        fix = "To estimate the tail of its updates instead, run it with run.tail_every=10 (in Python: tail_every=10)."
+        raise Invalid(f"a probe needs gradients, and this task trains with its own loop. {fix}")
     check_integer("clients", clients)
     check_integer("batches", batches, 2)
     if batches % 2:

@@ -8,17 +8,16 @@ one thread):
 - tensors: `simulate` with the same rows as tensors in memory, split by `tg.Shards`;
 - bare tensors: the same steps on these tensors in a plain loop.
 
-They run in alternation, and the medians are compared. The first two are the promise: at least 90 % of the bare loop.
-glibc is told to keep freed memory. By default it returns some to the system and soon gets it back page by page, which
-costs the first way more than the second; `--no-keep-memory` measures that.
+Each has a process of its own, since a task changes how glibc returns memory (`tasks/views.py`). They run in turn, and
+the medians are compared. The first two are the promise: at least 90 % of the bare loop.
 
-    python benchmarks/data_loading.py [--seconds 3] [--repeats 5] [--no-keep-memory]
+    python benchmarks/data_loading.py [--seconds 3] [--repeats 5]
 """
 
 from __future__ import annotations
 
 import argparse
-import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -36,7 +35,6 @@ from tardygrad.tasks.nets.cnn import CNN
 
 CLIENTS, ROWS, STEPS, BATCH, LR, CLIP = 10, 320, 5, 32, 0.1, 0.5
 METHOD = tg.clip2(local_lr=LR, local_clip=CLIP, lr=1.0, clip=0.01, buffer=4, local_steps=STEPS, mode="client")
-KEEP_MEMORY = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_")
 IMAGES = torch.randn(CLIENTS * ROWS, 1, 28, 28, generator=torch.Generator().manual_seed(0))
 LABELS = torch.arange(CLIENTS * ROWS) % 10
 
@@ -109,26 +107,36 @@ def sliced(client: int) -> Iterator[dict[str, Tensor]]:
             yield {"image": own.images[rows], "label": own.labels[rows]}
 
 
+def datasets() -> Iterator[None]:
+    own = [Album(client) for client in range(CLIENTS)]
+    return simulated(tg.TorchTask(network, data=own, loss=loss, batch_size=BATCH))
+
+
+def tensors() -> Iterator[None]:
+    shards = tg.Shards((IMAGES, LABELS), torch.arange(CLIENTS * ROWS).split(ROWS))
+    return simulated(tg.TorchTask(network, data=shards, loss=cross_entropy, batch_size=BATCH))
+
+
+WAYS: dict[str, Callable[[], Iterator[None]]] = {
+    "datasets": datasets, "bare": lambda: bare(loaded), "tensors": tensors, "bare tensors": lambda: bare(sliced),
+}  # fmt: skip
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=3)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--keep-memory", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--only", choices=WAYS, help="measure one way, in this process")
     args = parser.parse_args()
-    if args.keep_memory and any(name not in os.environ for name in KEEP_MEMORY):
-        os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | dict.fromkeys(KEEP_MEMORY, str(10**9)))
-    torch.set_num_threads(1)
-    datasets = tg.TorchTask(network, data=[Album(client) for client in range(CLIENTS)], loss=loss, batch_size=BATCH)
-    shards = tg.Shards((IMAGES, LABELS), torch.arange(CLIENTS * ROWS).split(ROWS))
-    tensors = tg.TorchTask(network, data=shards, loss=cross_entropy, batch_size=BATCH)
-    ways: dict[str, Callable[[], Iterator[None]]] = {
-        "datasets": lambda: simulated(datasets), "bare": lambda: bare(loaded),
-        "tensors": lambda: simulated(tensors), "bare tensors": lambda: bare(sliced),
-    }  # fmt: skip
-    measured: dict[str, list[float]] = {name: [] for name in ways}
+    if args.only:
+        torch.set_num_threads(1)
+        print(rate(WAYS[args.only](), args.seconds))
+        return
+    measured: dict[str, list[float]] = {name: [] for name in WAYS}
     for _ in range(args.repeats):
-        for name, updates in ways.items():
-            measured[name].append(rate(updates(), args.seconds))
+        for name in WAYS:
+            command = [sys.executable, __file__, "--only", name, "--seconds", str(args.seconds)]
+            measured[name].append(float(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout))
     found = {name: median(rates) for name, rates in measured.items()}
     for name, value in found.items():
         print(f"{name:14}{value:8.1f} updates/s")

@@ -44,7 +44,7 @@ from tardygrad.core.messages import (
 from tardygrad.core.method import Method, check_method
 from tardygrad.core.own_loop import OwnLoop, own_update
 from tardygrad.core.roster import Roster
-from tardygrad.core.task import LocalWork, Task, next_request
+from tardygrad.core.task import HasGroups, LocalWork, Task, next_request
 from tardygrad.core.transforms import State, Step, Transform, clipped_share, strip_prefix
 from tardygrad.errors import Invalid, checked_call
 
@@ -62,7 +62,7 @@ def local(job: Job, task: Task, method: Method) -> LocalWork:
     curvature = torch.zeros_like(x) if method.compensate else None  # A_{s,i} ← 0
     last, lost = (job.state, False) if isinstance(job.state, dict) else ({}, job.state is not None)
     state = strip_prefix(last, "inner.") or method.inner.init(x)
-    step = Step(max(job.round, 1), x=x, start=start, groups=getattr(task, "groups", ()))
+    step = Step(max(job.round, 1), x=x, start=start, groups=task.groups if isinstance(task, HasGroups) else ())
     steps = 0
     loss: Tensor | float = 0.0
     clipped: Tensor | float = 0.0

@@ -165,7 +165,7 @@ class Method:
     @property
     def has_local_steps(self) -> bool:
         """Whether the method makes the local steps; otherwise the task's own training loop does."""
-        return self.inner.text != "no_steps()"
+        return self.inner.can_step
 
     def divisor(self, weights: Sequence[float]) -> float:
         """The divisor of a round's sum of contributions, given their weights."""

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from tardygrad.core.messages import Job, ModuleBuffers, Update, Vector, as_vector
 from tardygrad.core.method import Method
 from tardygrad.core.recipe import parameters, recipe_of
+from tardygrad.core.task import HasGroups
 from tardygrad.core.transforms import Step
 from tardygrad.errors import Invalid
 
@@ -39,7 +40,8 @@ def check_local_work(task: object, method: Method) -> None:
     if not isinstance(task, OwnLoop):
         if not method.has_local_steps:
             raise Invalid(f"{method.name} needs `local_lr` for this task, which has no training loop of its own.")
-        if any(group.options for group in getattr(task, "groups", ())) and not method.inner.reads_groups:
+        has_options = isinstance(task, HasGroups) and any(group.options for group in task.groups)
+        if has_options and not method.inner.reads_groups:
             fix = "Name one in the method, for example optimizer='AdamW'."
             raise Invalid(f"options of parameter groups need an optimizer, and {method.name} has none here. {fix}")
         return

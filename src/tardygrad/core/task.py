@@ -9,6 +9,7 @@ from torch import Tensor
 
 from tardygrad.core.messages import Job, ModuleBuffers, Update, Vector
 from tardygrad.core.recipe import is_unicode
+from tardygrad.core.transforms import ParameterGroup
 from tardygrad.errors import Invalid
 
 
@@ -48,11 +49,35 @@ class Placed(Protocol):
 
 
 @runtime_checkable
+class HasGroups(Protocol):
+    """A task whose local optimizer has options of its own for parts of the vector."""
+
+    groups: tuple[ParameterGroup, ...]
+
+
+@runtime_checkable
+class HasModule(Protocol):
+    """A task with a network, of which every thread has a copy."""
+
+    def module_bytes(self) -> tuple[int, int]:
+        """The bytes of the network, and of its buffers alone."""
+
+
+@runtime_checkable
 class HasFrozen(Protocol):
     """A task with parts that are not in the vector and never change; all processes of a run must have the same."""
 
     def frozen(self) -> dict[str, Tensor]:
         """These parts by name."""
+
+
+@runtime_checkable
+class MayLackTest(Protocol):
+    """A task that may have nothing to evaluate a model on."""
+
+    @property
+    def can_evaluate(self) -> bool:
+        """Whether it has."""
 
 
 @runtime_checkable

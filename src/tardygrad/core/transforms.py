@@ -69,6 +69,7 @@ class Transform:
         form: round → the numbers of the step, if it is a clip and a rate (see kernels.py); else None.
         scratch: number of temporary vectors that `update` needs besides direction, move and state.
         reads_groups: whether `update` reads the parameter groups of its step.
+        can_step: False for the inner step of a method whose task has a training loop of its own.
     """
 
     init: Callable[[Tensor], State] = field(repr=False)
@@ -77,6 +78,7 @@ class Transform:
     form: Callable[[int], ClipAndRate | None] = field(default=_no_form, repr=False)
     scratch: int = 0
     reads_groups: bool = False
+    can_step: bool = True
 
     def __repr__(self) -> str:
         return self.text
@@ -88,7 +90,7 @@ def no_steps() -> Transform:
     def update(direction: Tensor, state: State, step: Step) -> tuple[Tensor, State]:
         raise Invalid("a method without `local_lr` makes no local steps: the task needs a training loop of its own.")
 
-    return Transform(stateless, update, "no_steps()")
+    return Transform(stateless, update, "no_steps()", can_step=False)
 
 
 def stateless(x: Tensor) -> State:

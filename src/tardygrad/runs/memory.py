@@ -22,7 +22,7 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from weakref import ref
 
 import torch
@@ -31,7 +31,7 @@ from torch import Tensor
 from tardygrad.core.hierarchy import ServerLike, serve
 from tardygrad.core.messages import Advanced, as_vector
 from tardygrad.core.method import Method
-from tardygrad.core.task import Task
+from tardygrad.core.task import HasModule, Task
 from tardygrad.core.transforms import Step, Transform
 from tardygrad.engines.sim.pool import RESULTS_PER_PROCESS
 from tardygrad.engines.sim.process_pool import model_slots
@@ -99,7 +99,7 @@ class Meter:
         self.memory = Memory(0, 0, 0, {})
         d, dc, clients = task.parameters, method.compensate, task.clients
         x, module_buffers = 4 * d, sum(tensor.nbytes for tensor in task.init_module_buffers() or ())
-        module, copied = _module(task)
+        module, copied = task.module_bytes() if isinstance(task, HasModule) else (0, 0)  # copied: per thread
         module_work = 2 * x if module else 0  # the x and gradient that the task keeps
         regions = len(method.regions.members(clients)) if method.regions else 0
         outer = _state(method.outer, d) * (regions or 1)
@@ -186,15 +186,6 @@ class Meter:
         self.memory = self.memory._replace(rounds=round)
         if peak > self.memory.peak:
             self.memory = Memory(peak, round, round, parts)
-
-
-def _module(task: Task) -> tuple[int, int]:
-    """The bytes of a task's module, and of its buffers, which every thread copies."""
-    template: Any = getattr(task, "_template", None)
-    if template is None:
-        return 0, 0
-    buffers = sum(tensor.nbytes for tensor in template.buffers())
-    return sum(p.nbytes for p in template.parameters()) + buffers, buffers
 
 
 def _state(transform: Transform, parameters: int) -> int:

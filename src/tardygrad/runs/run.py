@@ -22,7 +22,7 @@ from tardygrad.core.hierarchy import serve
 from tardygrad.core.messages import Advanced, ModuleBuffers, Parts, Taken, Update, Vector, as_vector
 from tardygrad.core.method import Method
 from tardygrad.core.own_loop import check_local_work
-from tardygrad.core.task import Task, ids_of
+from tardygrad.core.task import MayLackTest, Task, ids_of
 from tardygrad.engines.pool import Pool, check_work, features_of
 from tardygrad.engines.scripted import ScriptedPool, check_replayable
 from tardygrad.engines.sim.pool import SimPool
@@ -74,7 +74,7 @@ class Run:
 
     def __init__(self, method: Method, task: Task, pool: Pool, settings: Settings) -> None:
         seed = settings["seed"]
-        if settings["evaluate_every"] and not getattr(task, "can_evaluate", True):
+        if settings["evaluate_every"] and isinstance(task, MayLackTest) and not task.can_evaluate:
             raise Invalid(
                 "an evaluation needs a test set, and the task has none. Give it one, or set evaluate_every=0."
             )

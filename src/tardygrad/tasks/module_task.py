@@ -152,6 +152,11 @@ class ModuleTask:
         parameters = {name: p for name, p in template.named_parameters() if not p.requires_grad}
         return parameters | {name: b for name, b in template.named_buffers() if name not in persistent}
 
+    def module_bytes(self) -> tuple[int, int]:
+        """The bytes of the network, and of its buffers alone."""
+        buffers = sum(tensor.nbytes for tensor in self._template.buffers())
+        return sum(p.nbytes for p in self._template.parameters()) + buffers, buffers
+
     def module(self, x: Vector, module_buffers: ModuleBuffers | None = None) -> nn.Module:
         """A copy of the network with the parameters x, in evaluation mode."""
         views = self._views()

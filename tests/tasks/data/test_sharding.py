@@ -246,6 +246,7 @@ FLOATS = (torch.zeros(10, 1), torch.zeros(10))
         (lambda: shard(DATA, clients=2, by="user"), "a split needs either `clients` or `by`, got both."),
         (lambda: shard(DATA, by=[1, 2], how="iid"), "`by` is a split itself. Leave out"),
         (lambda: shard(DATA, by=[1, 2]), "`by` must have one value per row, got 2 for 10 rows."),
+        (lambda: shard(DATA, by=["ann", None] * 5), "`by` must have a value in each row, got none in 5 of 10."),
         (lambda: shard(DATA, by="user"), "`by` must name a column of the data, or be one value per row, got 'user'"),
         (
             lambda: shard(Squares(), clients=2, how="label"),

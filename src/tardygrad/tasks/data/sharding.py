@@ -208,6 +208,9 @@ def _column(source: Any, column: str | Sequence[Any] | Tensor, name: str) -> Seq
     values: list[Any] = column.tolist() if isinstance(column, Tensor | np.ndarray) else list(column)
     if len(values) != count:
         raise Invalid(f"`{name}` must have one value per row, got {len(values)} for {count} rows.")
+    if None in values:
+        fix = "Drop these rows, or give them a value of their own."
+        raise Invalid(f"`{name}` must have a value in each row, got none in {values.count(None)} of {count}. {fix}")
     return values
 
 

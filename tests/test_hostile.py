@@ -106,7 +106,7 @@ def test_the_remains_of_a_run_are_not_taken_for_an_empty_folder(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({}, r"a run needs `rounds`: how many times the server updates the model\. Use rounds=100"),
+        ({}, r"a run needs `rounds`, .* or `until`, .*\. Use rounds=100"),
         ({"round": 3}, r"has no argument `round`\. Did you mean 'rounds'\?"),
         ({"rounds": 5, "evalute_every": 1}, r"no argument `evalute_every`\. Did you mean 'evaluate_every'\?"),
         ({"rounds": 5, "worker": 2}, r"no argument `worker`\. Did you mean 'workers'\?"),

@@ -41,6 +41,7 @@ from tardygrad.errors import Invalid as Invalid
 from tardygrad.errors import RecordError as RecordError
 from tardygrad.errors import Starved as Starved
 from tardygrad.errors import TardygradError as TardygradError
+from tardygrad.errors import TimeUp as TimeUp
 from tardygrad.errors import WorkFailed as WorkFailed
 from tardygrad.fleet import Exponential as Exponential
 from tardygrad.fleet import Fleet as Fleet

@@ -6,6 +6,7 @@ TardygradError
 ├── Diverged       the model is no longer finite
 ├── WorkFailed     a client's work raised an error; names the client and the job
 ├── Interrupted    a pool was interrupted while waiting
+├── TimeUp         a pool's next message comes after the end of the run's time; caught by `drive`
 └── RecordError    a run's directory could not be read or written (disk full, damaged, in use)
 """
 
@@ -49,6 +50,10 @@ class WorkFailed(TardygradError):
 
 class Interrupted(TardygradError):
     """A pool was interrupted while waiting for a message."""
+
+
+class TimeUp(TardygradError):
+    """The next message of a pool comes after its deadline."""
 
 
 class RecordError(TardygradError):

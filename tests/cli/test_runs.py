@@ -177,7 +177,7 @@ def test_resuming_a_finished_run_changes_nothing(tardygrad: Command) -> None:
     [
         (["here", "run.rounds=5"], "must be at least the rounds already made (12), got 5."),
         (["here", "run.rounds=x"], "`run.rounds` must be a whole number, got 'x'."),
-        (["here", "method.lr=5"], "resuming a run may only change run.rounds or run.track, got 'method.lr=5'."),
+        (["here", "method.lr=5"], "may only change run.rounds, run.until or run.track, got 'method.lr=5'."),
         (["nowhere"], "there is no run directory 'nowhere'."),
     ],
 )

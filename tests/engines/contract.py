@@ -5,6 +5,7 @@ A test of a feature is skipped on an engine that does not declare it.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from dataclasses import replace
@@ -186,6 +187,27 @@ class PoolContract:
             interrupt(True)
             interrupt(False)
             assert sum(isinstance(message, tg.Update) for message in iter(pool.next, None)) == CLIENTS
+
+    def test_a_deadline_ends_the_wait_and_loses_no_message(self, task: tg.Task, method: tg.Method) -> None:
+        with self.pool(task, method) as pool:
+            set_deadline = feature(pool, "deadline")
+            for job in self.jobs(task):
+                pool.submit(job)
+            set_deadline(0.0)
+            for _ in range(2):
+                with pytest.raises(tg.TimeUp):
+                    pool.next()
+            set_deadline(math.inf)
+            assert sum(isinstance(message, tg.Update) for message in iter(pool.next, None)) == CLIENTS
+
+    def test_a_run_with_a_time_limit_finishes_with_an_evaluation(self, task: tg.Task, method: tg.Method) -> None:
+        with self.pool(task, method) as pool:
+            real = pool.features.checkpoint is not None and not pool.features.virtual_clock
+            run = tg.train(method, task, pool, until=0.5 if real else 4.5)
+        assert run.status == "finished"
+        assert run.metrics[-1]["time"] <= (5.0 if real else 4.5)
+        assert run.metrics[-1]["round"] == run.server.round > 0
+        assert "test_loss" in run.metrics[-1]
 
     def test_the_evaluator_answers_with_the_scores_of_the_task(self, task: tg.Task, method: tg.Method) -> None:
         x = task.init(1) + 1.0

@@ -36,12 +36,14 @@ class FakePool(tg.Pool):
         self.jobs: deque[tg.Job] = deque()
         self.errors: dict[int, Residuals] = {}
         self.interrupted = self.closed = False
+        self.deadline = math.inf
 
     @property
     def features(self) -> tg.Features:
         return tg.Features(
             checkpoint=self,
             interrupt=self.interrupt,
+            deadline=self.set_deadline,
             evaluator=self,
             vectors=Store,
             wire="int8",
@@ -62,6 +64,8 @@ class FakePool(tg.Pool):
             raise Interrupted("interrupted while waiting for a message.")
         if not self.jobs:
             return None
+        if self.now + 1.0 > self.deadline:
+            raise tg.TimeUp("time is up.")
         self.now += 1.0
         update = perform(job := self.jobs.popleft(), self.task, self.method)
         packed, self.errors[job.client] = pack(update, self.errors.get(job.client, {}), "int8")
@@ -70,6 +74,9 @@ class FakePool(tg.Pool):
 
     def interrupt(self, on: bool = True) -> None:
         self.interrupted = on
+
+    def set_deadline(self, time: float) -> None:
+        self.deadline = time
 
     def pending(self) -> Pending:
         return Pending(self.now, list(self.jobs), [])

@@ -12,6 +12,7 @@ from tardygrad.cli.run import new_run_dir
 from tardygrad.cli.session import Signals, torch_threads
 from tardygrad.runs import run as runs
 from tardygrad.runs.record import replace
+from tardygrad.runs.settings import Settings
 from tardygrad.spec import spec
 from tardygrad_command import commands
 
@@ -64,7 +65,7 @@ def _run(label: str, folder: Path, changes: list[str]) -> runs.Run:
         built = loaded.build()
         with built.pool() as pool:
             out = folder / label.lower().replace("²", "2")
-            settings: runs.Settings = {**loaded.run.settings(), "out": out}
+            settings: Settings = {**loaded.run.settings(), "out": out}
             run = runs.begin(built.method, built.task, pool, spec=loaded.resolved(), **settings)
             say(f"{label}: {run.server.method}")
             with Signals(run.stop) as signals:

@@ -84,12 +84,19 @@ def waiting(what: str) -> Iterator[None]:
 
 
 def progress(
-    items: Iterable[Item], describe: Callable[[Item], str], *, what: str, total: int, done: int = 0
+    items: Iterable[Item],
+    describe: Callable[[Item], str],
+    *,
+    what: str,
+    total: float,
+    done: float = 0,
+    count: Callable[[Item], float] | None = None,
 ) -> Iterator[Item]:
     """Pass the items on, with a progress bar and a description of the last item if stderr is a terminal.
 
     Args:
         done: items completed before.
+        count: how much of the total is complete after an item; None: one more for each item.
     """
     if not sys.stderr.isatty():
         yield from items
@@ -99,16 +106,18 @@ def progress(
     text = TextColumn("{task.description}  {task.fields[rate]}", markup=False)
     columns = (TextColumn(what), BarColumn(bar_width=24), MofNCompleteColumn(), text, TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=total, completed=done, rate="")
+        task = bar.add_task("", total=total, rate="")
+        bar.update(task, completed=done)
         for item in items:
             speed = bar.tasks[0].speed or 0.0
             rate = f"{speed:.3g}/s" if speed >= 1 else f"{60 * speed:.3g}/min" if speed else ""
-            bar.update(task, advance=1, description=describe(item), rate=rate)
+            bar.update(task, completed=count(item) if count else None, advance=None if count else 1)
+            bar.update(task, description=describe(item), rate=rate)
             yield item
 
 
-def round_progress(rows: Iterable[Row], *, done: int, rounds: int) -> Iterator[Row]:
-    """Pass the rows of a run on, with a progress bar if stderr is a terminal."""
+def round_progress(rows: Iterable[Row], *, done: int, rounds: int | None, until: float | None = None) -> Iterator[Row]:
+    """Pass the rows of a run on, with a progress bar if stderr is a terminal: of its rounds, or else of its time."""
     score = ""
 
     def describe(row: Row) -> str:
@@ -119,6 +128,8 @@ def round_progress(rows: Iterable[Row], *, done: int, rounds: int) -> Iterator[R
             score = f"test loss {row['test_loss']:.4g}"
         return f"{row['time']:.4g} s  loss {row['loss']:.4g}  {score}"
 
+    if rounds is None:
+        return progress(rows, describe, what="second", total=until or 0.0, count=lambda row: float(row["time"]))
     return progress(rows, describe, what="round", total=rounds, done=done)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -20,6 +21,7 @@ from tardygrad.runs.recipes import why_no_spec
 from tardygrad.runs.record import Row, read_json, reading_record, require_new, write_error
 from tardygrad.runs.track import check
 from tardygrad.spec import spec
+from tardygrad.spec.kinds import RunTable
 from tardygrad_command import commands
 
 
@@ -44,18 +46,22 @@ def resume(options: commands.Resume) -> None:
     loaded = recorded_spec(folder, recorded, options.overrides, trust=options.trust)
     check(loaded.run.track)
     retrack = any(text.startswith("run.track") for text in options.overrides)
-    if not retrack and (summary := finished_summary(Path(folder), loaded.run.rounds)):
-        say(f"the run in {folder} has finished its {runs.plural(summary.rounds, 'round')}; add run.rounds=N for more")
+    if not retrack and (summary := finished_summary(Path(folder), recorded["run"].get("until"), loaded.run)):
+        all_rounds = summary.rounds == loaded.run.rounds
+        what = runs.plural(summary.rounds, "round") if all_rounds else f"{loaded.run.until:g} s"
+        more = "run.rounds=N" if all_rounds else "run.until=SECONDS"
+        say(f"the run in {folder} has finished its {what}; add {more} for more")
         print_summary(summary, folder, json=options.json)
         return
     with started_engine(loaded, options.max_memory) as (built, pool, memory):
-        rounds = loaded.run.rounds
-        resumed = runs.resume(folder, built.method, built.task, pool, rounds=rounds)
+        rounds, until = loaded.run.rounds, loaded.run.until
+        resumed = runs.resume(folder, built.method, built.task, pool, rounds=rounds, until=until or math.inf)
         done = resumed.server.round
-        if rounds < done:
-            raise Invalid(f"`run.rounds` must be at least the rounds already made ({done}), got {rounds}.")
         if options.overrides:
-            resumed.spec_json = recorded | {"spec": loaded.resolved(), "run": recorded["run"] | {"rounds": rounds}}
+            resumed.spec_json = recorded | {
+                "spec": loaded.resolved(),
+                "run": recorded["run"] | {"rounds": rounds, "until": until},
+            }
         start = f"from round {done}, recording in {folder}"
         say(f"{resumed.server.method} on {loaded.task.kind}, {start}\n{memory}{worker_shortage(resumed)}")
         run_to_end(resumed, loaded, folder, json=options.json)
@@ -76,14 +82,20 @@ def run_dir(folder: str) -> Path:
     return path
 
 
-def finished_summary(path: Path, rounds: int) -> runs.Summary | None:
-    """The summary of a run that has finished exactly these rounds; None if it has not, or is unreadable."""
+def finished_summary(path: Path, until: float | None, wanted: RunTable) -> runs.Summary | None:
+    """The summary of a run that has nothing more to do; None if it has, or is unreadable.
+
+    Args:
+        until: when the recorded run's time was up.
+        wanted: the length that the run should have.
+    """
     try:
         summary = runs.Summary(**read_json(path / "summary.json"))
         str(summary)
     except (Invalid, RecordError, TypeError, ValueError, AttributeError):
         return None
-    done = (summary.status, summary.rounds) == ("finished", rounds) and (path / "model.safetensors").exists()
+    made = summary.rounds == wanted.rounds or (until is not None and wanted.until == until)
+    done = summary.status == "finished" and made and (path / "model.safetensors").exists()
     return summary if done else None
 
 

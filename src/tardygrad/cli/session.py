@@ -48,7 +48,7 @@ def _check_memory(built: Built, max_memory: str | None) -> str:
     memory = built.memory(messages=None if limit else FORECAST_MESSAGES)
     if limit:
         memory.check(limit)
-    seen = "" if memory.rounds == built.rounds else f" in the first {plural(memory.rounds, 'round')}"
+    seen = "" if memory.rounds in (0, built.run.rounds) else f" in the first {plural(memory.rounds, 'round')}"
     return f"memory: {memory}{seen}"
 
 
@@ -121,7 +121,8 @@ def run_to_end(run: Run, loaded: Spec, out: str, *, json: bool) -> None:
     try:
         with Signals(run.stop) as signals:
             rows = tracked(run, track) if track else run.go()
-            for _ in round_progress(rows, done=run.server.round, rounds=run.settings["rounds"]):
+            rounds, until = run.settings["rounds"], run.settings["until"]
+            for _ in round_progress(rows, done=run.server.round, rounds=rounds, until=until):
                 pass
     except WorkFailed as error:
         raise WorkFailed(f"{str(error).rstrip('.')}. Continue with: {resume}") from error

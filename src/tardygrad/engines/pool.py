@@ -57,6 +57,7 @@ class Features:
 
     checkpoint: Checkpointing | None = None  # None: runs cannot be resumed
     interrupt: Callable[[bool], None] | None = None  # True: the next `next()` raises `Interrupted`; False: undo that
+    deadline: Callable[[float], None] | None = None  # sets the time after which `next()` raises `TimeUp`
     evaluator: Evaluator | None = None  # None: the run evaluates between two messages
     vectors: Callable[[Method, Vector], VectorStore] = LocalVectors  # makes the store of a server's vectors
     wire: Wire = "float32"  # the number format of updates in transit
@@ -79,7 +80,7 @@ class Features:
             if not isinstance(getattr(self, name), kind):
                 raise Invalid(f"the feature `{name}` of a pool must be {kind}, got {getattr(self, name)!r}.")
         methods: dict[str, tuple[str, ...]] = {"checkpoint": ("pending", "restore"), "evaluator": ("ask", "answer")}
-        methods |= dict.fromkeys(("interrupt", "vectors", "status"), ("__call__",))
+        methods |= dict.fromkeys(("interrupt", "deadline", "vectors", "status"), ("__call__",))
         for name, wanted in methods.items():
             value = getattr(self, name)
             optional = name not in ("vectors", "status")

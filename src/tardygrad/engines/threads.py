@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from queue import SimpleQueue
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from threading import TIMEOUT_MAX
 
 from tardygrad.core import kernels
 from tardygrad.core.messages import Job, Message, Update
@@ -13,7 +16,7 @@ from tardygrad.core.method import Method, check_method
 from tardygrad.core.recipe import remembers_call
 from tardygrad.core.task import Task, check_task
 from tardygrad.engines.pool import Features, Pending, Pool, perform
-from tardygrad.errors import Interrupted, check_integer, checked_call
+from tardygrad.errors import Interrupted, TimeUp, check_integer, checked_call
 
 
 class ThreadPool(Pool):
@@ -34,6 +37,7 @@ class ThreadPool(Pool):
         self._executor = ThreadPoolExecutor(workers, thread_name_prefix="tardygrad")
         self._arrived: SimpleQueue[Future[Update] | None] = SimpleQueue()  # None: stop waiting
         self._interrupted = False
+        self._deadline = math.inf
         self._began = time.monotonic()
 
     @property
@@ -42,7 +46,13 @@ class ThreadPool(Pool):
 
     @property
     def features(self) -> Features:
-        return Features(checkpoint=self, interrupt=self.interrupt, method=self.method, parallel=self.workers)
+        return Features(
+            checkpoint=self,
+            interrupt=self.interrupt,
+            deadline=self.set_deadline,
+            method=self.method,
+            parallel=self.workers,
+        )
 
     def submit(self, job: Job) -> None:
         self.jobs[job.client, job.serial] = job
@@ -57,7 +67,11 @@ class ThreadPool(Pool):
                 raise Interrupted("interrupted while waiting for a message.")
             if not self.jobs:
                 return None
-            arrived = self._arrived.get()
+            left = self._deadline - self.now
+            if left <= 0:
+                raise TimeUp(f"the run's {self._deadline:g} s are over.")
+            with suppress(Empty):
+                arrived = self._arrived.get(timeout=min(left, TIMEOUT_MAX))
         update = arrived.result()
         del self.jobs[update.client, update.serial]
         return update
@@ -67,6 +81,10 @@ class ThreadPool(Pool):
         self._interrupted = on
         if on:
             self._arrived.put(None)
+
+    def set_deadline(self, time: float) -> None:
+        """Let `next` raise `TimeUp` after this time."""
+        self._deadline = time
 
     def pending(self) -> Pending:
         return Pending(self.now, list(self.jobs.values()), [])

@@ -39,7 +39,7 @@ class ClientEvaluations:
             fix = "Give the task client_test=..., which the run's process reads, or use evaluate_clients=0."
             raise Invalid(f"`evaluate_clients` cannot read training data: on this engine only workers do. {fix}")
 
-    def due(self, round: int, rounds: int) -> bool:
+    def due(self, round: int, rounds: int | None) -> bool:
         """Whether the model of this round is to be evaluated; that of the last round always is."""
         return bool(self.every) and (round % self.every == 0 or round == rounds)
 
@@ -66,10 +66,12 @@ class Scores:
 
     Args:
         evaluator: evaluates while training continues; None evaluates in this process, between two messages.
+        hold_last: whether the last row, if it has no scores, waits until the next is added: it may be the last of all,
+            which is evaluated.
     """
 
-    def __init__(self, task: Task, evaluator: Evaluator | None) -> None:
-        self.task, self.evaluator = task, evaluator
+    def __init__(self, task: Task, evaluator: Evaluator | None, *, hold_last: bool = False) -> None:
+        self.task, self.evaluator, self.hold_last = task, evaluator, hold_last
         self.rows: deque[Row] = deque()
         self.done: dict[int, Answer] = {}  # by round
         self.models: dict[int, Model] = {}  # still to be evaluated, by round; the first one is in progress
@@ -96,10 +98,17 @@ class Scores:
             self.done[row["round"]] = scores, time.perf_counter() - began
         self.rows.append(row)
 
+    def evaluate_last(self, model: Model) -> None:
+        """Evaluate the last row, if it is still here and was not to be evaluated."""
+        if self.hold_last and self.rows and self.rows[-1]["round"] not in (*self.models, *self.done):
+            self.add(self.rows.pop(), model)
+
     def completed(self, *, wait: bool) -> Iterator[tuple[Row, dict[str, float] | None, float]]:
         """Remove and yield complete rows, with their scores (None if not evaluated) and the seconds these took."""
         while True:
             while self.rows and self.rows[0]["round"] not in self.models:
+                if self.hold_last and not wait and len(self.rows) == 1 and self.rows[0]["round"] not in self.done:
+                    return
                 row = self.rows.popleft()
                 yield row, *self.done.pop(row["round"], (None, 0.0))
             self._start()
@@ -125,7 +134,7 @@ class Scores:
 
     def cancel(self) -> None:
         """Cancel all evaluations; their rows are then complete without scores."""
-        self.models, self._request = {}, None
+        self.models, self._request, self.hold_last = {}, None, False
 
     def restore(self, rows: list[Row], models: dict[int, Model]) -> None:
         """Continue with the rows of a checkpoint, and the models of rows whose scores are missing."""

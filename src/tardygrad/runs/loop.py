@@ -13,7 +13,7 @@ from tardygrad.core.method import Method
 from tardygrad.engines.pool import Pool, features_of
 from tardygrad.engines.sim.pool import SimPool
 from tardygrad.engines.threads import use_threads
-from tardygrad.errors import Diverged, Invalid, Starved, is_number
+from tardygrad.errors import Diverged, Invalid, Starved, TimeUp, is_number
 from tardygrad.fleet import Fleet
 from tardygrad.tasks.clock import clock
 
@@ -27,8 +27,12 @@ class Event(NamedTuple):
     jobs: list[Job]
 
 
-def drive(server: ServerLike, pool: Pool, rounds: int | None = None) -> Iterator[Event]:
-    """Pass messages between a server and a pool until round `rounds`; None: for as long as the caller iterates.
+def drive(server: ServerLike, pool: Pool, rounds: int | None = None, *, until: float | None = None) -> Iterator[Event]:
+    """Pass messages between a server and a pool until round `rounds` or second `until`, whichever comes first.
+
+    Args:
+        rounds: T; None: no limit.
+        until: seconds of the engine's clock; later messages are not processed. None: no limit.
 
     Raises:
         Starved: no job is in flight and the buffer is not full, or updates keep being refused: those of all clients,
@@ -37,7 +41,9 @@ def drive(server: ServerLike, pool: Pool, rounds: int | None = None) -> Iterator
     """
     if not callable(getattr(server, "receive", None)):
         raise Invalid(f"`drive` needs a server, as from tardygrad.serve(...), got {type(server).__name__}.")
-    features_of(pool)  # raises `Invalid` if it is none
+    set_deadline = features_of(pool).deadline
+    if set_deadline:
+        set_deadline(math.inf if until is None else until)
     use_threads()
     _check_finite(server)
     now, jobs, refused, duplicates = 0.0, server.dispatch(), Counter[int](), 0
@@ -47,11 +53,16 @@ def drive(server: ServerLike, pool: Pool, rounds: int | None = None) -> Iterator
         now = _time(pool, now)
         yield Event(now, None, None, jobs)
     while rounds is None or server.round < rounds:
-        message = pool.next()
+        try:
+            message = pool.next()
+        except TimeUp:
+            return
         if message is None:
             why = "the engine has no more messages" if server.roster.jobs else "no job is in flight"
             raise Starved(_starved(server, why))
         now = _time(pool, now)
+        if until is not None and now > until and not set_deadline:
+            return
         if isinstance(message, Lost | Joined):
             _check_client(message, server.clients)
         happened, jobs = server.receive(message, now)

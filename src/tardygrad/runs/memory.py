@@ -143,7 +143,15 @@ class Meter:
         if self.checkpoint_every:
             self._note_checkpoint(server.round, len(server.roster.jobs))
 
-    def forecast(self, fleet: Fleet, *, rounds: int, seed: int = 0, messages: int | None = None) -> Memory:
+    def forecast(
+        self,
+        fleet: Fleet,
+        *,
+        rounds: int | None,
+        until: float | None = None,
+        seed: int = 0,
+        messages: int | None = None,
+    ) -> Memory:
         """The peak memory of a simulated run, if no update is refused for its content.
 
         Args:
@@ -151,17 +159,17 @@ class Meter:
         """
         server, pool = clock_only(self.method, fleet, parameters=self.task.parameters, seed=seed)
         with suppress(Starved):  # the run itself will report that
-            for _ in islice(self.follow(server, drive(server, pool, rounds)), messages):
+            for _ in islice(self.follow(server, drive(server, pool, rounds, until=until)), messages):
                 pass
         return self.memory
 
-    def bound(self, *, rounds: int) -> Memory:
+    def bound(self, *, rounds: int | None) -> Memory:
         """An upper bound for a run in real time, whose order is unknown: every job started from another round."""
         server = serve(self.method, torch.empty(0), clients=self.task.clients, seed=0)
         jobs = server.roster.slots
-        starts = 0 if self.method.mode == "sync" else min(jobs, rounds)
+        starts = 0 if self.method.mode == "sync" else min(jobs, rounds or jobs)
         starts += 3 * (len(server.levels) - 1)  # for each region its model, its reference and a message
-        self._note(rounds, jobs, starts, 1, self.step + self.work)
+        self._note(rounds or 0, jobs, starts, 1, self.step + self.work)
         return self.memory
 
     def _track(self, models: Iterable[Tensor]) -> None:

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import platform
+import math
 import time
 from collections import Counter
 from collections.abc import Generator
 from contextlib import suppress
 from functools import partial
-from importlib.metadata import version
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, Required, TypedDict, Unpack, cast
+from typing import Any, Unpack, cast
 
-import numpy as np
-import torch
 from safetensors.torch import save
 
-from tardygrad.core.algorithm import downplay
 from tardygrad.core.hierarchy import serve
 from tardygrad.core.messages import Advanced, ModuleBuffers, Parts, Taken, Update, Vector, as_vector
 from tardygrad.core.method import Method
@@ -26,47 +22,22 @@ from tardygrad.core.task import MayLackTest, Task, ids_of
 from tardygrad.engines.pool import Pool, check_work, features_of
 from tardygrad.engines.scripted import ScriptedPool, check_replayable
 from tardygrad.engines.sim.pool import SimPool
-from tardygrad.errors import Diverged, Interrupted, Invalid, RecordError, Starved, check_integer, checked_call
+from tardygrad.errors import Diverged, Interrupted, Invalid, RecordError, Starved, checked_call
 from tardygrad.fleet import Fleet
 from tardygrad.runs import checkpoint, events
+from tardygrad.runs.describe import label as label
+from tardygrad.runs.describe import versions as versions
 from tardygrad.runs.evaluation import ClientEvaluations, Scores
 from tardygrad.runs.events import RunEvent
 from tardygrad.runs.loop import Event, drive
 from tardygrad.runs.model_card import training_facts
 from tardygrad.runs.recipes import spec_of
 from tardygrad.runs.record import Record, Row, read_json, read_lines, reading_record, replace, require_new, write_json
+from tardygrad.runs.settings import NAMES, Settings, with_defaults
 from tardygrad.runs.summary import Summary as Summary
 from tardygrad.runs.summary import plural as plural
 from tardygrad.runs.summary import summarize
 from tardygrad.tail.updates import Updates
-
-MINIMUM = {"rounds": 1, "seed": 0, "evaluate_every": 0, "checkpoint_every": 1, "tail_every": 0, "evaluate_clients": 0}
-"""The smallest allowed value of each integer setting."""
-
-DEFAULTS = {"seed": 0, "evaluate_every": 10, "checkpoint_every": 10, "tail_every": 0, "evaluate_clients": 0}
-"""The value of each integer setting that is not given."""
-
-
-class Settings(TypedDict, total=False):
-    """The settings of a run: its length, and what is evaluated and recorded."""
-
-    rounds: Required[int]  # T
-    seed: int  # of every random stream except the task's data and split (0)
-    evaluate_every: int  # rounds between evaluations (10); 0: never, else the last round always is evaluated
-    out: str | Path | None  # a directory for the record; None keeps the metrics in memory only
-    checkpoint_every: int  # rounds between checkpoints (10); on a real clock, half that number
-    tail_every: int  # rounds between estimates of the updates' tail index (0: never)
-    evaluate_clients: int  # rounds between evaluations on each client's own data (0: never, else also the last round)
-
-
-def with_defaults(settings: Settings) -> Settings:
-    """Add the defaults to the settings of a run; raise `Invalid` if one is wrong or missing."""
-    if "rounds" not in settings:
-        raise Invalid("a run needs `rounds`: how many times the server updates the model. Use rounds=100, for example.")
-    full: dict[str, Any] = {**DEFAULTS, **settings}
-    for name, least in MINIMUM.items():
-        check_integer(name, full[name], least)
-    return cast(Settings, full)
 
 
 class Run:
@@ -89,7 +60,11 @@ class Run:
             raise Invalid("`tail_every` needs whole updates, and the engine has them in shards. Use server_shards=1.")
         self.task, self.pool, self.settings = task, pool, settings
         self.tail = Updates(every=settings["tail_every"], seed=seed, parameters=len(x), buffer=method.buffer)
-        self.scores = Scores(task, features.evaluator)
+        if settings["until"] is not None and features.checkpoint and not features.deadline:
+            fix = "Declare it, or use rounds."
+            raise Invalid(f"`until` needs an engine with the feature `deadline`, got {type(pool).__name__}. {fix}")
+        hold = settings["until"] is not None and settings["evaluate_every"] > 0
+        self.scores = Scores(task, features.evaluator, hold_last=hold)
         self.client_evaluations = ClientEvaluations(task, settings["evaluate_clients"], features)
         self.client_evaluation: events.ClientEvaluation | None = None  # the last one
         self.path: Path | None = None  # of the record; None keeps the metrics in memory only
@@ -109,7 +84,8 @@ class Run:
         self._saver = None if features.virtual_clock else checkpoint.Saver()  # writes while the workers go on
 
     def __repr__(self) -> str:
-        return f"Run({self.server.method}: {self.status}, round {self.server.round} of {self.settings['rounds']})"
+        of = "" if self.settings["rounds"] is None else f" of {self.settings['rounds']}"
+        return f"Run({self.server.method}: {self.status}, round {self.server.round}{of})"
 
     @property
     def x(self) -> Vector:
@@ -127,7 +103,7 @@ class Run:
 
     def go(self) -> Generator[Row, None, None]:
         """Run to the end and yield the metrics of each round. Call `stop` to end early; the run can be resumed."""
-        self._began, rounds = time.perf_counter(), self.settings["rounds"]
+        self._began = time.perf_counter()
         self.status, self.reason = "running", None
         if not self._stop and (interrupt := self.pool.features.interrupt):
             interrupt(False)  # withdraw an interrupt of an earlier run
@@ -141,7 +117,7 @@ class Run:
                 self.record.rewind(self.lengths)
                 if self.pool.features.wire != "float32":  # the clients' compression errors are not in the checkpoint
                     self._write(events.Resume(self.pool.now, self.server.round))
-            for turn in drive(self.server, self.pool, rounds):
+            for turn in drive(self.server, self.pool, self.settings["rounds"], until=self.settings["until"]):
                 for event in events.of_turn(turn, self.server.round, self._spent()):
                     self._write(event)
                 self._sample_tail(turn)
@@ -153,9 +129,12 @@ class Run:
                     self._checkpoint()
                 yield from rows
                 if self._stop:
+                    self.status = "stopped" if self._may_continue() else "finished"
                     break
-            self.status = "finished" if self.server.round >= rounds else "stopped"
+            else:
+                self.status = "finished"
             if self.status == "finished":
+                self._evaluate_last()
                 yield from self._write_metrics(wait=True)
         except Interrupted:
             self.status = "stopped"
@@ -215,6 +194,19 @@ class Run:
         if line := events.script_line(event):
             self.script.append(line)
 
+    def _may_continue(self) -> bool:
+        """Whether the run has rounds left."""
+        rounds = self.settings["rounds"]
+        return rounds is None or self.server.round < rounds
+
+    def _evaluate_last(self) -> None:
+        """Evaluate the last round if the time was up before the next evaluation."""
+        round, model = self.server.round, (self.server.x, self.server.module_buffers)
+        self.scores.evaluate_last(model)
+        last = self.client_evaluation
+        if round and self.client_evaluations.every and (last is None or last.round < round):
+            self._write(self.client_evaluations.evaluate(self.pool.now, round, model))
+
     def _evaluate(self, now: float, advanced: Advanced) -> None:
         """Queue the metrics of a round, with its model if it is to be evaluated, and evaluate clients."""
         every, round = self.settings["evaluate_every"], advanced.round
@@ -244,7 +236,7 @@ class Run:
         every = self.settings["checkpoint_every"]
         if self._saver:  # writes in the background: a crash may lose the newest checkpoint, so write twice as many
             every = max(every // 2, 1)
-        return round % every == 0 and round < self.settings["rounds"]
+        return round % every == 0 and self._may_continue()
 
     def _checkpoint(self) -> None:
         if self.record and (engine := self.pool.features.checkpoint):
@@ -306,10 +298,17 @@ def train(method: Method, task: Task, pool: Pool, **settings: Unpack[Settings]) 
 
 
 @checked_call
-def begin(method: Method, task: Task, pool: Pool, *, spec: Row | None = None, **settings: Unpack[Settings]) -> Run:
-    """A run that has not started: iterate over its `go()` to see the metrics of every round."""
+def begin(
+    method: Method, task: Task, pool: Pool | Fleet, *, spec: Row | None = None, **settings: Unpack[Settings]
+) -> Run:
+    """A run that has not started: iterate over its `go()` to see the metrics of every round.
+
+    Args:
+        pool: an engine, or a fleet to simulate.
+    """
     full = with_defaults(settings)
     out = full.pop("out", None)
+    pool = SimPool(task, method, pool, rounds=full["rounds"]) if type(pool) is Fleet else cast(Pool, pool)
     run = Run(method, task, pool, full)
     fleet = pool.features.fleet
     run.spec_json = {
@@ -327,12 +326,15 @@ def begin(method: Method, task: Task, pool: Pool, *, spec: Row | None = None, **
 
 
 @checked_call
-def resume(path: str | Path, method: Method, task: Task, pool: Pool, *, rounds: int | None = None) -> Run:
+def resume(
+    path: str | Path, method: Method, task: Task, pool: Pool, *, rounds: int | None = None, until: float | None = None
+) -> Run:
     """A run that continues from its last checkpoint, or from the start if it has none: iterate over its `go()`.
 
     Args:
         path: the run's directory. Pass the same method, task and pool as before.
         rounds: T, to make the run longer.
+        until: seconds of the engine's clock, to make the run longer; inf: no limit.
     """
     where, engine = Path(path), features_of(pool).checkpoint
     if engine is None:
@@ -340,8 +342,10 @@ def resume(path: str | Path, method: Method, task: Task, pool: Pool, *, rounds: 
     with reading_record(where):
         spec_json = read_json(where / "spec.json")
         _check_ids(spec_json.get("ids"), ids_of(task), where)
-        recorded = spec_json["run"] | ({} if rounds is None else {"rounds": rounds})
-        settings = with_defaults(cast(Settings, {name: recorded[name] for name in MINIMUM if name in recorded}))
+        given = {"rounds": rounds, "until": until}
+        recorded = spec_json["run"] | {name: value for name, value in given.items() if value is not None}
+        recorded["until"] = None if recorded.get("until") == math.inf else recorded.get("until")
+        settings = with_defaults(cast(Settings, {name: recorded[name] for name in NAMES if name in recorded}))
         run = Run(method, task, pool, settings)
         run.path = where
         saved = checkpoint.read(where / "checkpoints")
@@ -359,9 +363,12 @@ def resume(path: str | Path, method: Method, task: Task, pool: Pool, *, rounds: 
                 f"a run that diverged cannot be resumed: the model in {str(where)!r} is not finite {after}. "
                 "Start a new run with a smaller lr, or clip."
             )
-        if (done := run.server.round) > settings["rounds"]:
+        if (done := run.server.round) > (settings["rounds"] or done):
             raise Invalid(f"`rounds` must be at least the rounds already made ({done}), got {settings['rounds']}.")
-        run.status = "finished" if done == settings["rounds"] else "stopped"
+        if pending.now > (settings["until"] or pending.now) and pool.features.virtual_clock:
+            rule = f"`until` must be at least the seconds already simulated ({pending.now:g})"
+            raise Invalid(f"{rule}, got {settings['until']:g}.")
+        run.status = "stopped" if run._may_continue() else "finished"
         engine.restore(pending)
         run.tail.collected = saved.part("tail")
         run.scores.restore(saved.part("rows"), saved.part("unscored"))
@@ -395,26 +402,3 @@ def replay(run: Run) -> Run:
         for _ in again.go():
             pass
     return again
-
-
-def label(method: Method) -> str:
-    """The name of a method in tables and figures.
-
-    >>> from tardygrad.methods.clip2 import clip2
-    >>> label(clip2(local_lr=0.1, local_clip=1.0, lr=1.0, clip=0.1, buffer=4, local_steps=5, downplay=True))
-    'SD-Clip²'
-    """
-    compensated = method.compensate and not method.curvature  # otherwise the name says so already
-    prefixes = {"sync-": method.mode == "sync", "SD-": method.weight is downplay, "DC-": compensated}
-    return "".join(prefix for prefix, holds in prefixes.items() if holds) + method.name
-
-
-def versions() -> dict[str, str]:
-    """The versions of packages, and the number of torch threads, that a run's bits may depend on."""
-    return {
-        "tardygrad": version("tardygrad"),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "threads": str(torch.get_num_threads()),
-    }

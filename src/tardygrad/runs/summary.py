@@ -76,7 +76,7 @@ def summarize(run: Run) -> Summary:
     return Summary(
         method=str(run.server.method),
         status=run.status,
-        reason=run.reason or _never_reported(run),
+        reason=run.reason or _warning(run),
         rounds=run.server.round,
         time=metrics[-1]["time"] if metrics else 0.0,
         score_round=last.get("round"),
@@ -119,8 +119,10 @@ def lower_is_better(score: str) -> bool:
     return any(word in score.lower() for word in ("loss", "perplexity", "distance", "error", "mse", "mae"))
 
 
-def _never_reported(run: Run) -> str | None:
-    """A warning if no region has ever reported to the global server; else None."""
+def _warning(run: Run) -> str | None:
+    """A warning if the time was up before the first round, or if no region has reported to the global server."""
+    if run.status == "finished" and not run.server.round:
+        return f"no round was complete within {run.settings['until']:g} s: use a larger `until`."
     top, *regions = run.server.levels
     if not regions or top.round or not run.server.round:
         return None

@@ -9,7 +9,7 @@ from tardygrad.core.recipe import parameters
 from tardygrad.errors import check_integer
 from tardygrad.runs.kinds import KINDS as KINDS
 from tardygrad.runs.kinds import keys_of as keys_of
-from tardygrad.runs.run import DEFAULTS, MINIMUM, Settings
+from tardygrad.runs.settings import DEFAULTS, NAMES, Settings, check_settings
 from tardygrad.runs.track import TrackerName
 
 TABLES = (*KINDS, "run")
@@ -20,7 +20,8 @@ class RunTable:
     """The table [run].
 
     Args:
-        rounds: number of rounds, T.
+        rounds: number of rounds, T; left out: as many as the time allows. A run needs `rounds`, `until` or both.
+        until: seconds of the engine's clock, simulated or real, after which the run ends with a last evaluation.
         seed: seed of every random stream except the task's data and split.
         evaluate_every: rounds between evaluations; 0 is never, otherwise the last round is always evaluated.
         checkpoint_every: rounds between checkpoints; on threads and on Ray, half that number.
@@ -31,7 +32,8 @@ class RunTable:
         track: experiment trackers that get every round.
     """
 
-    rounds: int
+    rounds: int | None = None
+    until: float | None = None
     seed: int = DEFAULTS["seed"]
     evaluate_every: int = DEFAULTS["evaluate_every"]
     checkpoint_every: int = DEFAULTS["checkpoint_every"]
@@ -41,13 +43,12 @@ class RunTable:
     track: tuple[TrackerName, ...] = ()
 
     def __post_init__(self) -> None:
-        for name, least in MINIMUM.items():
-            check_integer(name, getattr(self, name), least)
+        check_settings(vars(self))
         check_integer("threads", self.threads, most=1024)
 
     def settings(self) -> Settings:
         """The settings for `tardygrad.begin`."""
-        return cast(Settings, {name: getattr(self, name) for name in MINIMUM})
+        return cast(Settings, {name: getattr(self, name) for name in NAMES})
 
 
 def suggest_table(key: str, value: str) -> str:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import inspect
 import tomllib
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -24,9 +25,10 @@ from tardygrad.core.recipe import Make, Recipe, parameters, remember, written_ar
 from tardygrad.core.task import Task
 from tardygrad.engines.pool import Pool
 from tardygrad.engines.sim.pool import SimPool
-from tardygrad.errors import Invalid, check_integer, nearest
+from tardygrad.errors import Invalid, Starved, check_integer, nearest
 from tardygrad.fleet import Fleet
 from tardygrad.runs.kinds import ENGINES, FROM_OTHER_TABLES
+from tardygrad.runs.loop import clock_only, drive
 from tardygrad.runs.memory import Memory, Meter
 from tardygrad.runs.own_code import check_trust
 from tardygrad.runs.signature import Table, arguments, call, choose, construct, read, shown
@@ -60,13 +62,21 @@ class Built(NamedTuple):
 
     @property
     def rounds(self) -> int:
-        """Number of rounds, T."""
-        return self.run.rounds
+        """Number of rounds, T; with `until`, those of a run without training, if the fleet is known."""
+        rounds, until = self.run.rounds, self.run.until
+        if until is None or self.fleet is None or not self.engine.simulated:
+            return rounds or 0
+        server, pool = clock_only(self.method, self.fleet, parameters=self.task.parameters, seed=self.run.seed)
+        with suppress(Starved):
+            for _ in drive(server, pool, rounds, until=until):
+                pass
+        return server.round
 
     def pool(self) -> Pool:
         """The engine, for a `with` statement."""
         wanted = inspect.signature(self.engine.make).parameters
-        others = {name: getattr(self, name) for name in FROM_OTHER_TABLES if name in wanted}
+        given = {"task": self.task, "method": self.method, "fleet": self.fleet, "rounds": self.run.rounds}
+        others = {name: given[name] for name in FROM_OTHER_TABLES if name in wanted}
         pool: Pool = call(self.engine.make, others | self.engine.arguments, "engine")
         return pool
 
@@ -79,8 +89,9 @@ class Built(NamedTuple):
     def memory(self, messages: int | None = None) -> Memory:
         """The peak memory of all vectors; on the simulator, up to the first `messages`."""
         if not self.engine.simulated or self.fleet is None:
-            return self.meter().bound(rounds=self.rounds)
-        return self.meter().forecast(self.fleet, rounds=self.rounds, seed=self.run.seed, messages=messages)
+            return self.meter().bound(rounds=self.run.rounds)
+        run = self.run
+        return self.meter().forecast(self.fleet, rounds=run.rounds, until=run.until, seed=run.seed, messages=messages)
 
 
 @dataclass(frozen=True)
@@ -180,9 +191,9 @@ def build_method(table: Table) -> Method:
 
 
 def resume_keys(tables: Mapping[str, Any]) -> list[str]:
-    """The keys that may change when a run is resumed: rounds, trackers, and what the engine allows."""
+    """The keys that may change when a run is resumed: its length, trackers, and what the engine allows."""
     engine = ENGINES.get(tables.get("engine", {}).get("kind", "sim"), Pool)  # Pool: one of the user's own
-    return ["run.rounds", "run.track", *(f"engine.{key}" for key in engine.resume_keys)]
+    return ["run.rounds", "run.until", "run.track", *(f"engine.{key}" for key in engine.resume_keys)]
 
 
 def override(tables: Table, text: str) -> None:

@@ -124,7 +124,7 @@ def configure(
             rates and thresholds that are left out take the paper's values.
         trials: number of points that random and tpe draw; 64 by default.
         best: accuracy if the task has one, else loss; time needs a target.
-        budget: simulated seconds after which a run ends; it is scored by its last evaluation before that.
+        budget: simulated seconds after which a run ends, with a last evaluation.
         target: an accuracy if the task has one, else a loss; a run that reaches it ends.
         prune: end runs early whose test loss falls behind (successive halving).
         workable: a trial is workable if it covers this share of the way from x_0's score to the best one.

@@ -99,6 +99,8 @@ def _decisive(text: str) -> dict[str, Any]:
     tables = parse(json.loads(text)).resolved()
     task = {key: value for key, value in tables["task"].items() if key not in _PLACES}
     run = {key: tables["run"][key] for key in ("rounds", "seed", "evaluate_every")}
+    if tables["run"]["until"] is not None:  # else the hash is that of earlier versions
+        run["until"] = tables["run"]["until"]
     return {**tables, "task": task, "engine": {**tables["engine"], "workers": 1}, "run": run}
 
 

@@ -200,4 +200,8 @@ def _scalar(value: Any) -> Any:
 def _rung(config: Config) -> int:
     """The evaluated round at which a trial is first compared: about a sixteenth of all rounds."""
     run = config.at(config.first()).run
+    if run.rounds is None:
+        raise Invalid(
+            "pruning compares runs at equal rounds, got a spec without `run.rounds`. Set it, or do not prune."
+        )
     return run.evaluate_every * max(run.rounds // 16 // run.evaluate_every, 1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from statistics import mean
 from typing import Any, cast
@@ -10,7 +9,8 @@ from typing import Any, cast
 from tardygrad.core.task import Task
 from tardygrad.errors import Diverged, Starved
 from tardygrad.runs.record import Row, to_json_value
-from tardygrad.runs.run import Settings, begin
+from tardygrad.runs.run import begin
+from tardygrad.runs.settings import Settings
 from tardygrad.runs.signature import call
 from tardygrad.spec.spec import Spec
 
@@ -61,12 +61,12 @@ def run_seed(
     ended = None
     with built.pool() as pool:
         settings: Settings = {**spec.run.settings(), "seed": seed}
+        limits = [limit for limit in (budget, spec.run.until) if limit is not None]
+        settings["until"] = min(limits, default=None)
         run = begin(built.method, built.task, pool, **settings)
         rounds = run.go()
         try:
             for row in rounds:
-                if row["time"] > (budget or math.inf):
-                    break
                 rows.append(row)
                 if "test_loss" in row:
                     scored = row

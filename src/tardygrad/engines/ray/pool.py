@@ -46,8 +46,7 @@ class RayPool(Pool):
     """Jobs on a Ray cluster, in a `with` statement. A run can be repeated from its record (`tardygrad.replay`).
 
     If a worker dies, only its job is lost: the job's client is lost and joins again at once. The same happens if a job
-    takes too long. Its late update is refused by the server; if none arrives within the
-    same time again, the worker's process is killed.
+    takes too long: the server refuses its late update; if none arrives in the same time again, its worker is killed.
 
     Args:
         workers: how many to ask for; clients share them, first come, first served. Workers for which the cluster has
@@ -128,9 +127,9 @@ class RayPool(Pool):
     @property
     def features(self) -> Features:
         return Features(
-            checkpoint=self, interrupt=self.interrupt, evaluator=self.evaluator, vectors=self.vectors, wire=self.wire,
-            fleet=self.fleet, method=self.method, parallel=self.workers.wanted, processes=self.session.processes,
-            status=self.missing, opens_data=False, startup="joining Ray" if self.address else "starting Ray",
+            checkpoint=self, interrupt=self.interrupt, deadline=self.deadlines.set_end, evaluator=self.evaluator,
+            vectors=self.vectors, wire=self.wire, fleet=self.fleet, method=self.method, parallel=self.workers.wanted,
+            processes=self.session.processes, status=self.missing, opens_data=False, startup=self.session.startup,
         )  # fmt: skip
 
     def submit(self, job: Job) -> None:
@@ -145,6 +144,7 @@ class RayPool(Pool):
     def next(self) -> Message | None:
         while True:
             self._check()
+            self.deadlines.check_end(self.now)
             if due := self.fleet_clock.next_at <= self.now:
                 self._collect(0.0)  # earlier messages come first
             if self.ready and not (due and self.fleet_clock.next_at <= self.ready[0].due):
@@ -236,8 +236,8 @@ class RayPool(Pool):
             self._lose_client(job.client)
 
     def _collect(self, seconds: float) -> None:
-        """Handle all answers that are ready, or wait for one: at most `seconds`, and until the next fleet event."""
-        pause = min(seconds, max(self.fleet_clock.next_at - self.now, POLL / 10))
+        """Handle the answers that are ready, or wait for one: `seconds`, or until a fleet event or the run's end."""
+        pause = min(seconds, max(min(self.fleet_clock.next_at, self.deadlines.end) - self.now, POLL / 10))
         refs = [*self.running, *self.workers.starting]
         if not refs:
             time.sleep(pause)

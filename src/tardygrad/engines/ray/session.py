@@ -73,6 +73,7 @@ class Session:
         self.ray = ray_module()
         self.task, self.method, self.address, self.cpus, self.gpus = task, method, address, cpus, gpus
         self.wire, self.shard_bounds, self.processes = wire, shard_bounds, processes
+        self.startup = "joining Ray" if address else "starting Ray"  # what `open` does
         self._connected_here = False  # whether this session started or joined Ray
         self._monitor: Monitor | None = None
         self._payload: Any = None  # task and method, in Ray's object store

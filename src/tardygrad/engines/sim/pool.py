@@ -18,7 +18,7 @@ from tardygrad.core.task import Task
 from tardygrad.engines.fleet_clock import JOINED, LOST, calendar, corrupt, round_trips
 from tardygrad.engines.pool import Features, Pending, Pool, perform, perform_together
 from tardygrad.engines.sim.process_pool import ProcessPool
-from tardygrad.errors import Invalid, WorkFailed, check_integer, checked_call
+from tardygrad.errors import Invalid, TimeUp, WorkFailed, check_integer, checked_call
 from tardygrad.fleet import Fleet
 from tardygrad.tasks.clock import Clock
 
@@ -67,13 +67,19 @@ class SimPool(Pool):
             raise Invalid(f"`batch` above 1 needs workers=1, got batch={batch} with workers={workers}.")
         self._prefetcher = Prefetcher(task, method, workers) if workers > 1 else None
         self._batcher = Batcher(task, method, batch) if batch > 1 else None
+        self._deadline = math.inf
         self._rounds = rounds  # to find the jobs that are needed; None once they are found
 
     @property
     def features(self) -> Features:
         return Features(
-            checkpoint=self, fleet=self.fleet, method=self.method, parallel=self.parallel, virtual_clock=True
-        )
+            checkpoint=self, deadline=self.set_deadline, fleet=self.fleet, method=self.method, parallel=self.parallel,
+            virtual_clock=True,
+        )  # fmt: skip
+
+    def set_deadline(self, time: float) -> None:
+        """Let `next` raise `TimeUp` rather than return a message that is processed after this time."""
+        self._deadline = time
 
     def submit(self, job: Job) -> None:
         if self._rounds is not None:
@@ -92,11 +98,13 @@ class SimPool(Pool):
     def next(self) -> Message | None:
         if not self.due:
             return None
-        time, client, serial, job = heappop(self.due)
-        if time > self.now:
-            self.now = time
+        time, client, serial, job = self.due[0]
+        now = max(time, self.now) + (0.0 if job is None else self.fleet.server_time)
+        if now > self._deadline:
+            raise TimeUp(f"the next message comes after {self._deadline:g} s.")
+        heappop(self.due)
+        self.now = now
         if job is not None:
-            self.now += self.fleet.server_time
             return self._faulty(job) if self._corrupted or self._duplicated else self._result(job)
         if serial == JOINED:
             return Joined(client)

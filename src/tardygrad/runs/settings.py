@@ -1,0 +1,51 @@
+"""The settings of a run: its length, and what is evaluated and recorded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, TypedDict, cast
+
+from tardygrad.errors import Invalid, check_integer, check_number
+
+MINIMUM = {"rounds": 1, "seed": 0, "evaluate_every": 0, "checkpoint_every": 1, "tail_every": 0, "evaluate_clients": 0}
+"""The smallest allowed value of each integer setting."""
+
+DEFAULTS = {"seed": 0, "evaluate_every": 10, "checkpoint_every": 10, "tail_every": 0, "evaluate_clients": 0}
+"""The value of each integer setting that is not given."""
+
+NAMES = (*MINIMUM, "until")
+"""The settings that a record holds."""
+
+
+class Settings(TypedDict, total=False):
+    """The settings of a run: its length, and what is evaluated and recorded. It needs `rounds`, `until` or both."""
+
+    rounds: int | None  # T; None: no limit
+    until: float | None  # seconds of the engine's clock after which the run ends (None: no limit)
+    seed: int  # of every random stream except the task's data and split (0)
+    evaluate_every: int  # rounds between evaluations (10); 0: never, else the last round always is evaluated
+    out: str | Path | None  # a directory for the record; None keeps the metrics in memory only
+    checkpoint_every: int  # rounds between checkpoints (10); on a real clock, half that number
+    tail_every: int  # rounds between estimates of the updates' tail index (0: never)
+    evaluate_clients: int  # rounds between evaluations on each client's own data (0: never, else also the last round)
+
+
+def with_defaults(settings: Settings) -> Settings:
+    """Add the defaults to the settings of a run; raise `Invalid` if one is wrong or missing."""
+    full: dict[str, Any] = {"rounds": None, "until": None, **DEFAULTS, **settings}
+    check_settings(full)
+    return cast(Settings, full)
+
+
+def check_settings(settings: dict[str, Any]) -> None:
+    """Raise `Invalid` if a setting is wrong, or if the run would have no end."""
+    if settings["rounds"] is None and settings["until"] is None:
+        raise Invalid(
+            "a run needs `rounds`, how many times the server updates the model, or `until`, after how many seconds it "
+            "ends. Use rounds=100, for example."
+        )
+    for name, least in MINIMUM.items():
+        if name != "rounds" or settings[name] is not None:
+            check_integer(name, settings[name], least)
+    if settings["until"] is not None:
+        check_number("until", settings["until"], above=True)

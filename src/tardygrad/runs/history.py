@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from tardygrad.runs import events
 from tardygrad.runs.events import Arrival, ClientEvaluation, ClientEvent, Evaluation, RunEvent, Tail, read_events
+from tardygrad.runs.kinds import is_simulated
 from tardygrad.runs.machines import Machine, MachineTimes
 from tardygrad.runs.own_code import resume_command
 from tardygrad.runs.record import Row, read_json, reading_record
@@ -123,6 +124,7 @@ class History:
     ids: tuple[str, ...]  # of every client; empty: they have only numbers
     status: str
     locked: bool | None  # whether a process holds the run's lock; None: unknown
+    simulated: bool | None  # whether its clock is simulated; None: unknown
     reason: str | None
     time: float
     seconds: float | None  # of computing
@@ -242,6 +244,7 @@ def read_history(path: Path) -> History:
             ids=ids,
             status=printable(summary["status"]) if current else UNFINISHED,
             locked=False if current else is_locked(path),
+            simulated=is_simulated(recorded),
             reason=printable(summary["reason"], 400) if current and summary.get("reason") else None,
             time=reader.time,
             seconds=seconds,

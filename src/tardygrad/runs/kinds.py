@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from inspect import Parameter
+from typing import Any
 
 from tardygrad import methods, tasks
 from tardygrad.core.recipe import Make, Parameters, parameters
@@ -40,3 +42,11 @@ def keys_of(table: str, make: Make) -> Parameters:
         fields = {key: parameter for key, parameter in parameters(Fleet).items() if key != "groups"}
         known |= fields | {"link": Parameter("link", Parameter.KEYWORD_ONLY, default=None, annotation=Link | None)}
     return {key: parameter for key, parameter in known.items() if key not in FROM_OTHER_TABLES}
+
+
+def is_simulated(recorded: Mapping[str, Any]) -> bool | None:
+    """Whether a run's clock is simulated; records of older versions name the engine only."""
+    if "clock" in recorded:
+        return bool(recorded["clock"] == "simulated")
+    engine = ((recorded.get("spec") or recorded.get("described") or {}).get("engine") or {}).get("kind")
+    return ENGINES[engine] is SimPool if isinstance(engine, str) and engine in ENGINES else None

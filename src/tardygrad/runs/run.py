@@ -318,6 +318,7 @@ def begin(
         "parameters": task.parameters,
         "ids": ids_of(task),
         "classes": [(group.name, group.clients) for group in fleet.groups] if fleet else [],
+        "clock": "simulated" if pool.features.virtual_clock else "real",
         "run": full,
         "versions": versions(),
     }

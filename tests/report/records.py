@@ -29,6 +29,7 @@ def record(path: Path, *, rounds: int = 12, seed: int = 0, torn: bool = False, *
         "label": "Clip²",
         "parameters": 10,
         "classes": CLASSES,
+        "clock": "simulated",
         "run": {"rounds": 12, "seed": seed},
         "versions": {"tardygrad": "0.1.0"},
         **asked,

@@ -19,6 +19,14 @@ class Note(NamedTuple):
     text: str
 
 
+class LegendEntry(NamedTuple):
+    """A name and how it is drawn."""
+
+    name: str
+    colour: str
+    dash: tuple[int, ...] | None = None  # of a line; None: a filled square
+
+
 class Figure(NamedTuple):
     """A chart with title and caption."""
 
@@ -27,6 +35,7 @@ class Figure(NamedTuple):
     caption: str
     chart: Any  # the Vega-Lite spec
     table: Table | None = None
+    legend: Sequence[LegendEntry] = ()  # beside the chart, not in it: there it would be cut off or make the chart tiny
 
 
 class Code(NamedTuple):

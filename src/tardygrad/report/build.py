@@ -8,7 +8,10 @@ from typing import NamedTuple
 
 from tardygrad.errors import Invalid
 from tardygrad.report.blocks import Section
+from tardygrad.report.comparison import Comparison, compare
 from tardygrad.report.discover import find
+from tardygrad.report.groups import grouped
+from tardygrad.report.headline import headline, sweep_headline
 from tardygrad.report.loader import RunView, read
 from tardygrad.report.page import Live, html
 from tardygrad.report.sections import run_sections
@@ -22,12 +25,14 @@ class Report(NamedTuple):
     """The content of a report."""
 
     title: str
+    results: list[str]  # a sentence about the runs, and one about each sweep
     sections: list[Section]
     runs: list[RunView]
+    compared: Comparison | None  # None: there are only sweeps
 
     def html(self, live: Live | None = None) -> str:
         """The report as a page."""
-        return html(self.title, self.sections, live=live)
+        return html(self.title, self.sections, results=self.results, live=live)
 
 
 def build(
@@ -45,10 +50,14 @@ def build(
     for option, value in (("--baseline", baseline), ("--target", target)):
         if value is not None and not runs:
             raise Invalid(f"{option} applies to runs, got {value!r} and only sweeps. Leave it out.")
-    sections = run_sections(runs, baseline=baseline, target=target) if runs else []
+    compared = compare(grouped(runs), baseline=baseline, target=target) if runs else None
+    sections = run_sections(compared) if compared else []
+    results = [headline(compared)] if compared else []
     for number, path in enumerate(sweep_dirs, 1):
-        sections += sweep_sections(read_sweep(path), printable(path.resolve().name), number)
-    return Report(printable(title, 200) if title else _title(runs, sweep_dirs), sections, runs)
+        sweep, name = read_sweep(path), printable(path.resolve().name)
+        sections += sweep_sections(sweep, name, number)
+        results.append(sweep_headline(sweep, name))
+    return Report(printable(title, 200) if title else _title(runs, sweep_dirs), results, sections, runs, compared)
 
 
 def _title(runs: list[RunView], sweep_dirs: list[Path]) -> str:

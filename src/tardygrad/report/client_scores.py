@@ -12,7 +12,7 @@ from tardygrad.report.blocks import Figure, Table
 from tardygrad.report.downsample import sample
 from tardygrad.report.figure import WIDTH, figure, named_data, percent
 from tardygrad.report.loader import POINTS, RunView, finite
-from tardygrad.report.theme import BLUE, INK, class_colours, tips
+from tardygrad.report.theme import BLUE, INK, class_colours, class_legend, tips
 from tardygrad.runs.events import ClientEvaluation
 from tardygrad.runs.summary import lower_is_better
 
@@ -46,7 +46,7 @@ def distribution(run: RunView) -> Iterator[Figure | Table]:
         .encode(
             x=x,
             y=y,
-            color=class_colours(list(run.classes), legend=None if len(run.classes) == 1 else alt.Legend()),
+            color=class_colours(list(run.classes)),
             tooltip=tips("client:N", "class:N", ("value:Q", name, shown)),
         )
     )
@@ -69,6 +69,7 @@ def distribution(run: RunView) -> Iterator[Figure | Table]:
         " ".join(notes),
         chart,
         {"rows": rows, "levels": levels},
+        legend=class_legend(list(run.classes)),
     )
     worst = [(run.history.names[c], c, run.class_of[c], _shown(name, values[c])) for c in order[:NAMED].tolist()]
     yield Table(("worst clients", "number", "class", f"{last.on} {name}"), worst)

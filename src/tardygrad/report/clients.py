@@ -10,15 +10,18 @@ from typing import Any
 import altair as alt
 import numpy as np
 
-from tardygrad.report.blocks import Figure, Table
+from tardygrad.report.blocks import Figure, LegendEntry, Table
 from tardygrad.report.downsample import Bar, sample
-from tardygrad.report.figure import CLOCK, WIDTH, figure, log_scale, named_data
+from tardygrad.report.figure import LINES, WIDTH, figure, log_scale, named_data, wrapped
+from tardygrad.report.groups import seconds_of
 from tardygrad.report.loader import RunView, finite
-from tardygrad.report.theme import INK, RED, class_colours, tips
+from tardygrad.report.theme import INK, RED, class_colours, class_legend, tips
 from tardygrad.runs.record import Row
 
 REASONS = 12  # most reasons that are drawn
 SPANS = 120  # most spans of delays over time
+UNIT_BINS = 40  # largest delay for which a histogram has a bar per delay
+IDLE = "#80808026"  # a grey that shows on light and on dark ground
 TICKS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 10_000, 100_000, 1_000_000]  # of axes of delays
 
 
@@ -33,14 +36,14 @@ def timeline(run: RunView) -> Iterator[Figure | Table]:
     domain = [begin, max(end, begin + 1e-9)]
     side = alt.Axis(title="client", ticks=False, domain=False, grid=False, labelFontSize=9, labelOverlap=True)
     place = {
-        "x": alt.X("start:Q", title=CLOCK, scale=alt.Scale(domain=domain, nice=False)),
+        "x": alt.X("start:Q", title=seconds_of([run]), scale=alt.Scale(domain=domain, nice=False)),
         "x2": "end:Q",
         "y": alt.Y("client:O", axis=side, scale=alt.Scale(domain=clients)),
     }
     when = (("start:Q", "from (s)", ",.6~g"), ("end:Q", "to (s)", ",.6~g"))
     tooltip = tips("client:O", "class:N", ("what:N", "state"), *when)
     layers = [
-        _bars("idle", color=INK, opacity=0.08).encode(**place),
+        _bars("idle", color=IDLE).encode(**place),
         _bars("working", stroke=INK, strokeOpacity=0.9, strokeWidth=0.8).encode(
             **place, color=class_colours(list(run.classes)), tooltip=[*tooltip, *tips("jobs:Q")]
         ),
@@ -56,8 +59,7 @@ def timeline(run: RunView) -> Iterator[Figure | Table]:
         alt.layer(*layers).properties(width=WIDTH, height=alt.Step(height)),
         spacing=6,
     )
-    lost = ", thin red while lost" if away else ""
-    notes = [f"One row per client: coloured while working, pale while idle{lost}. Ticks at the top are rounds."]
+    notes = ["One row per client, in the colour of its class while it is working. Ticks at the top are rounds."]
     if stride > 1:
         notes.append(f"One client in {stride} is drawn.")
     if gap >= 0:
@@ -72,7 +74,9 @@ def timeline(run: RunView) -> Iterator[Figure | Table]:
         "lost": _rows(run, away, "lost"),
         "rounds": [{"start": row["time"]} for row in rounds],
     }
-    yield figure("timeline", "Timeline of clients", " ".join(notes), chart, data)
+    legend = [*class_legend(list(run.classes), least=1), LegendEntry("idle", IDLE)]
+    legend += [LegendEntry("lost", RED)] if away else []
+    yield figure("timeline", "Timeline of clients", " ".join(notes), chart, data, legend=legend)
     rows = []
     for name, own in run.classes.items():
         total = own.clients * end
@@ -92,49 +96,51 @@ def _rows(run: RunView, bars: list[Bar], what: str) -> Iterator[Row]:
 
 
 def delays(run: RunView) -> Iterator[Figure]:
-    """A histogram of the delays of the updates used, per class."""
-    delays = run.history.rounds.delays
-    if not delays.size:
+    """A histogram of the delays of the updates used, per class: bars of one width, so that areas are shares."""
+    largest = run.history.rounds.delays.max(initial=0)
+    if not largest:
         return
-    classes, edges = list(run.classes), [1]
-    while edges[-1] <= delays.max():
-        edges.append(max(edges[-1] + 1, round(edges[-1] * 1.19)))
+    fine = largest <= UNIT_BINS
+    edges = list(range(1, largest + 2)) if fine else [2**i for i in range(int(largest).bit_length() + 1)]
+    names = [str(low) if high == low + 1 else f"{low:,}–{high - 1:,}" for low, high in pairwise(edges)]
     rows = [
         {
-            "class": name,
+            "class": f"{name}: {len(totals.delays):,} updates",
+            "colour": name,
             "order": order,
-            "from": low - 0.5,
-            "to": high - 0.5,
-            "delay": str(low) if high == low + 1 else f"{low} to {high - 1}",
+            "delay": delay,
             "updates": int(number),
+            "share": finite(number / len(totals.delays)),
         }
         for order, (name, totals) in enumerate(run.classes.items())
-        for (low, high), number in zip(pairwise(edges), np.histogram(totals.delays, edges)[0], strict=True)
+        for delay, number in zip(names, np.histogram(totals.delays, edges)[0], strict=True)
         if number
     ]
-    scale, axis = log_scale(domain=[0.5, edges[-1] - 0.5]), alt.Axis(values=TICKS, format=",d", grid=False)
-    head = alt.Header(labelAngle=0, labelAlign="left", labelLimit=130)
+    bins = alt.Axis(labelAngle=0, labelOverlap="greedy", labelSeparation=6)
+    band = alt.Scale(domain=names, paddingInner=0, paddingOuter=0.1)
+    head = alt.Header(labelAnchor="start", labelLimit=0, labelPadding=4)
     order = alt.EncodingSortField("order", op="min")
     chart = (
         named_data()
-        .mark_rect(stroke=INK, strokeOpacity=0.3, strokeWidth=0.5)
+        .mark_bar(stroke=INK, strokeOpacity=0.3, strokeWidth=0.5)
         .encode(
-            x=alt.X("from:Q", title="delay (rounds)", scale=scale, axis=axis),
-            x2="to:Q",
-            y=alt.Y("updates:Q", title=None, axis=alt.Axis(tickCount=3, format="~s")),
-            y2=alt.datum(0),
-            color=class_colours(classes, legend=None),
-            tooltip=tips("class:N", "delay:N", ("updates:Q", "updates", ",")),
+            x=alt.X("delay:O", title="delay (rounds)", sort=None, scale=band, axis=bins),
+            y=alt.Y("share:Q", title=None, axis=alt.Axis(tickCount=3, format=".0%")),
+            color=class_colours(list(run.classes), "colour:N"),
+            tooltip=tips(("colour:N", "class"), "delay:O", ("updates:Q", "updates", ","), ("share:Q", "share", ".2~%")),
         )
-        .properties(width=WIDTH - 110, height=max(44, 200 // len(classes)))
-        .facet(row=alt.Row("class:N", title="updates used, by class", sort=order, header=head), spacing=8)
-        .resolve_scale(y="independent")
+        .properties(width=WIDTH, height=max(44, 200 // len(run.classes)))
+        .facet(alt.Facet("class:N", title=None, sort=order, header=head), columns=1, spacing=8)
     )
     caption = (
-        "How many updates had which delay: the number of rounds since the model they started from, at least 1. "
-        "The delay axis is logarithmic, and each class has its own vertical scale."
+        "The share of each class's updates that had a delay: the number of rounds since the model they started from, "
+        "at least 1. "
     )
-    table = Table(("class", "delay", "updates"), [(row["class"], row["delay"], row["updates"]) for row in rows])
+    caption += "Each bar is one delay." if fine else "Each bar covers twice as many delays as the one before it."
+    caption += " All bars have the same width and all classes the same scale, so equal areas are equal shares."
+    if unused := [name for name, totals in run.classes.items() if not len(totals.delays)]:
+        caption += f" No update of {' and '.join(unused)} was used."
+    table = Table(("class", "delay", "updates"), [(row["colour"], row["delay"], row["updates"]) for row in rows])
     yield figure("delays", "Delays of the updates used", caption, chart, {"rows": rows}, table)
 
 
@@ -154,8 +160,8 @@ def delays_over_time(run: RunView) -> Iterator[Figure]:
         return
     tooltip = tips("class:N", ("round:Q", "up to round"), ("mean:Q", "mean delay", ".3~g"), ("most:Q", "largest delay"))
     base = named_data().encode(
-        x=alt.X("time:Q", title=CLOCK, scale=alt.Scale(nice=False)),
-        color=class_colours(list(run.classes), legend=alt.Legend(symbolType="circle")),
+        x=alt.X("time:Q", title=seconds_of([run]), scale=alt.Scale(nice=False)),
+        color=class_colours(list(run.classes)),
         tooltip=tooltip,
     )
     axis = alt.Axis(values=TICKS, format=",d")
@@ -167,7 +173,7 @@ def delays_over_time(run: RunView) -> Iterator[Figure]:
     ).properties(width=WIDTH, height=240)
     over = f", over spans of {width} rounds" if width > 1 else ""
     caption = f"Mean delay (circles) and largest delay (triangles) of the updates used, by class{over}."
-    yield figure("lateness", "Delays over time", caption, chart, {"rows": rows})
+    yield figure("lateness", "Delays over time", caption, chart, {"rows": rows}, legend=class_legend(list(run.classes)))
 
 
 def trouble(run: RunView) -> Iterator[Figure]:
@@ -180,7 +186,9 @@ def trouble(run: RunView) -> Iterator[Figure]:
             counts[f"refused: {shown}", name] += own.refused[reason]
     for name, own in run.classes.items():
         counts["client lost", name] = own.losses
-    rows = [{"what": what, "class": name, "number": number} for (what, name), number in counts.items() if number]
+    rows = [
+        {"what": wrapped(what), "class": name, "number": number} for (what, name), number in counts.items() if number
+    ]
     if not rows:
         return
     chart = (
@@ -188,7 +196,7 @@ def trouble(run: RunView) -> Iterator[Figure]:
         .mark_bar()
         .encode(
             x=alt.X("number:Q", title="count", axis=alt.Axis(format="~s", tickMinStep=1)),
-            y=alt.Y("what:N", title=None, sort=None, axis=alt.Axis(labelLimit=260)),
+            y=alt.Y("what:N", title=None, sort=None, axis=alt.Axis(labelLimit=0, labelExpr=LINES)),
             color=class_colours(list(run.classes)),
             tooltip=tips("what:N", "class:N", ("number:Q", "count")),
         )
@@ -196,4 +204,5 @@ def trouble(run: RunView) -> Iterator[Figure]:
     )
     caption = "Updates that the server refused, by reason, and clients that were lost; by class."
     table = Table(("what", "class", "count"), [(row["what"], row["class"], row["number"]) for row in rows])
-    yield figure("trouble", "Refused updates and lost clients", caption, chart, {"rows": rows}, table)
+    legend = class_legend(list(run.classes))
+    yield figure("trouble", "Refused updates and lost clients", caption, chart, {"rows": rows}, table, legend)

@@ -1,29 +1,40 @@
-"""The comparison of runs: targets, speed-ups over a baseline, and the table."""
+"""The comparison of runs: targets, speed-ups over a baseline, and the table, on a page and in LaTeX."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from statistics import mean
 from typing import NamedTuple
 
 import numpy as np
 
 from tardygrad.errors import Invalid, nearest
 from tardygrad.report.blocks import Block, Note, Table
-from tardygrad.report.figure import CLOCK
-from tardygrad.report.groups import SeedGroup, Spread, score_names, spread_of, tasks
+from tardygrad.report.groups import SeedGroup, Spread, same_arrivals, score_names, seconds_of, spread_of, tasks
+from tardygrad.report.latex import latex_table
+from tardygrad.report.loader import RunView
+from tardygrad.runs.run import plural
+from tardygrad.runs.summary import lower_is_better
+
+LISTED = 4  # most names in a sentence
 
 
 class Target(NamedTuple):
     """A score to reach."""
 
-    name: str  # accuracy or loss
+    name: str  # of the score
     value: float
     given: bool  # by the user
 
     def reached(self, value: float | None) -> bool:
         """Whether a score is good enough."""
-        return value is not None and (value >= self.value if self.name == "accuracy" else value <= self.value)
+        return value is not None and (value <= self.value if lower_is_better(self.name) else value >= self.value)
+
+    @property
+    def text(self) -> str:
+        """The value, as tables show it."""
+        return f"{self.value:.1%}".replace(".0%", "%") if self.name == "accuracy" else f"{self.value:.4g}"
 
 
 class Outcome(NamedTuple):
@@ -31,17 +42,52 @@ class Outcome(NamedTuple):
 
     group: SeedGroup
     scores: dict[str, Spread]  # of the last evaluation
-    time: Spread | None  # simulated seconds of the whole run
+    time: Spread | None  # seconds of the whole run, by its engine's clock
     time_to_target: Spread | None
     speedup: float | None  # to the target; None unless all runs of the group and the baseline reached it
     round_speedup: float | None  # to the end; None unless all runs of both have equally many rounds
     mean_delay: float | None
     largest_delay: int
 
+    @property
+    def reached(self) -> float | None:
+        """The mean time to the target, if all runs reached it: the mean of some would be too good."""
+        time = self.time_to_target
+        return time.mean if time and time.number == len(self.group.runs) else None
+
+
+class Comparison(NamedTuple):
+    """Groups of runs and what they are compared by."""
+
+    groups: list[SeedGroup]
+    base: SeedGroup
+    target: Target | None
+    outcomes: list[Outcome]
+
+    @property
+    def seconds(self) -> str:
+        """What to call the seconds of the runs' clocks."""
+        return seconds_of(run for group in self.groups for run in group.runs)
+
+
+def compare(groups: list[SeedGroup], *, baseline: str | None = None, target: float | None = None) -> Comparison:
+    """Compare groups.
+
+    Args:
+        baseline: name or label of the group that speed-ups are relative to; by default the first synchronous one.
+        target: the score to reach; by default most of the way to the best one.
+    """
+    base = baseline_of(groups, baseline)
+    goal = target_of(groups, base, target)
+    return Comparison(groups, base, goal, outcomes(groups, base, goal))
+
 
 def target_of(groups: list[SeedGroup], base: SeedGroup, given: float | None) -> Target | None:
-    """The target: as given, or 90 % of the way from the baseline's first score to the best score of all runs."""
-    name = next((name for name in score_names(groups) if name in ("accuracy", "loss")), None)
+    """The target: as given, or 90 % of the way from the baseline's first score to the best that a group can hold.
+
+    That is the score which every run of the group reached: the best of all runs may be one lucky seed's.
+    """
+    name = next(iter(score_names(groups)), None)
     if name is None:
         return None
     if given is not None:
@@ -49,18 +95,20 @@ def target_of(groups: list[SeedGroup], base: SeedGroup, given: float | None) -> 
             fix = f"Did you mean {given / 100:g}?" if 1 < given <= 100 else "Use for example 0.9."
             raise Invalid(f"--target is an accuracy, above 0 and at most 1, got {given:g}. {fix}")
         if not math.isfinite(given):
-            raise Invalid(f"--target must be a finite loss, got {given:g}. Use for example 0.5.")
+            raise Invalid(f"--target must be a finite {name}, got {given:g}. Use for example 0.5.")
         return Target(name, given, given=True)
 
-    def known(group: SeedGroup) -> list[float]:
-        scores = [row["scores"].get(name) for run in group.runs for row in run.scores.items]
+    def known(run: RunView) -> list[float]:
+        scores = [row["scores"].get(name) for row in run.scores.items]
         return [score for score in scores if score is not None]
 
-    own = known(base)
-    if not own:
+    best, worst = (min, max) if lower_is_better(name) else (max, min)
+    reached = [[best(scores) for run in group.runs if (scores := known(run))] for group in groups]
+    starts = [scores[0] for run in base.runs if (scores := known(run))]
+    if not starts:
         return None
-    best = (max if name == "accuracy" else min)(score for group in groups for score in known(group))
-    return Target(name, own[0] + 0.9 * (best - own[0]), given=False)
+    start, end = mean(starts), best(worst(scores) for scores in reached if scores)
+    return Target(name, start + 0.9 * (end - start), given=False)
 
 
 def baseline_of(groups: list[SeedGroup], given: str | None) -> SeedGroup:
@@ -71,7 +119,7 @@ def baseline_of(groups: list[SeedGroup], given: str | None) -> SeedGroup:
                 return group
         known = [group.name for group in groups]
         raise Invalid(f"--baseline must be one of {', '.join(map(repr, known))}, got {given!r}.{nearest(given, known)}")
-    return next((group for group in groups if group.label.startswith("sync-")), groups[0])
+    return next((group for group in groups if group.synchronous), groups[0])
 
 
 def outcomes(groups: list[SeedGroup], baseline: SeedGroup, target: Target | None) -> list[Outcome]:
@@ -100,9 +148,10 @@ def outcomes(groups: list[SeedGroup], baseline: SeedGroup, target: Target | None
 
 
 def _ratio(*times: tuple[SeedGroup, Spread | None]) -> float | None:
-    """The ratio of two mean times, if every run of both groups has one: the mean of some would be too good."""
+    """The ratio of two mean times, if every run of both groups has one and their clocks are of the same kind."""
     base, own = (spread.mean if spread and spread.number == len(group.runs) else None for group, spread in times)
-    return base / own if base is not None and own else None
+    clocks = {run.history.simulated for group, _ in times for run in group.runs}
+    return base / own if base is not None and own and len(clocks) == 1 else None
 
 
 def _time_to(group: SeedGroup, target: Target | None) -> Spread | None:
@@ -114,60 +163,127 @@ def _time_to(group: SeedGroup, target: Target | None) -> Spread | None:
     )
 
 
-def comparison(groups: list[SeedGroup], base: SeedGroup, target: Target | None) -> Iterator[Block]:
-    """What is compared, and the table."""
-    if len(learned := tasks(groups)) > 1:
-        yield Note(f"These runs learn different tasks ({', '.join(learned)}): their losses cannot be compared.")
-    goal, to_goal, reached = "", list[str](), ""
+def comparison_blocks(compared: Comparison) -> Iterator[Block]:
+    """Warnings, what is compared, and the table."""
+    yield from map(Note, warnings(compared))
+    groups, base, target, _ = compared
+    runs = [run for group in groups for run in group.runs]
+    rounds = {len(run.history.rounds) for run in runs}
+    alike = len(rounds) == 1 and all(run.history.status == "finished" for run in runs)
+    yield page_table(compared, progress=not alike)
+    notes, to_target = [], ""
+    if alike:
+        notes.append(f"All runs finished after {plural(rounds.pop(), 'round')}.")
+    if len(runs) > len(groups):
+        notes.append("Runs that differ only in their seed share a row: mean ± standard deviation.")
     if target:
-        goal = _amount(target.name, target.value)
-        better = "more" if target.name == "accuracy" else "less"
-        origin = "" if target.given else f": 90% of the way from the first score of {base.name} to the best of all runs"
-        yield f"The target is a test {target.name} of {goal} or {better}{origin}."
-        to_goal, reached = [f"time to {goal} (s)", f"speed-up to {goal}"], ", and to the target if all reached it"
-    yield (
-        f"Speed-ups are relative to {base.name}. They are given for all rounds, if all runs of both have equally many"
-        f"{reached}."
-    )
-    if any(len(group.runs) > 1 for group in groups):
-        yield "Runs that differ only in their seed share a row: mean ± standard deviation."
-    names = score_names(groups)
-    shown = [name for name in names if name in ("accuracy", "loss")] or names[:1]
-    heads = ("run", "runs", "status", "rounds", *(f"test {name}" for name in shown), CLOCK, "speed-up of the rounds")
-    rows = [_row(outcome, shown, target) for outcome in outcomes(groups, base, target)]
-    yield Table((*heads, *to_goal, "mean delay", "largest delay"), rows)
+        better = "less" if lower_is_better(target.name) else "more"
+        way = f": 90% of the way from the first score of {base.name} to the best that all runs of a method reached"
+        origin = "" if target.given else way
+        notes.append(f"The target is a test {target.name} of {target.text} or {better}{origin}.")
+        to_target = "to the target, if all runs of both reached it, and "
+    rest = "for all rounds, if all runs of both made equally many"
+    yield " ".join((*notes, f"Speed-ups are relative to {base.name}: {to_target}{rest}."))
 
 
-def _row(outcome: Outcome, shown: list[str], target: Target | None) -> tuple[str, ...]:
-    runs, reached = outcome.group.runs, outcome.time_to_target
-    statuses = dict.fromkeys(run.history.status for run in runs)
-    rounds = dict.fromkeys(f"{len(run.history.rounds):,}" for run in runs)
-    some = f"{reached.number} of {len(runs)} runs" if reached and reached.number < len(runs) else _spread(reached)
-    return (
-        outcome.group.name,
-        str(len(runs)),
-        ", ".join(statuses),
-        ", ".join([*rounds][:4]),
-        *(_spread(outcome.scores.get(name), percent=name == "accuracy") for name in shown),
-        _spread(outcome.time),
-        _times(outcome.round_speedup),
-        *([some, _times(outcome.speedup)] if target else []),
-        "–" if outcome.mean_delay is None else f"{outcome.mean_delay:.1f}",
-        f"{outcome.largest_delay:,}",
-    )
+def warnings(compared: Comparison) -> Iterator[str]:
+    """What makes the comparison less than it seems."""
+    groups = compared.groups
+    if len(learned := tasks(groups)) > 1:
+        yield f"These runs learn different tasks ({', '.join(learned)}): their losses cannot be compared."
+    clocks = {run.history.simulated for group in groups for run in group.runs}
+    if {True, False} <= clocks:
+        real, simulated = (
+            listed([group.name for group in groups if any(run.history.simulated is kind for run in group.runs)])
+            for kind in (False, True)
+        )
+        yield (
+            f"Some clocks are real ({real}) and some are simulated ({simulated}): their times cannot be compared, and "
+            "there is no speed-up of one over the other."
+        )
+    if fixed := [group.name for group in groups if same_arrivals(group)]:
+        whose = "" if len(fixed) == len(groups) else f" of {listed(fixed)}"
+        yield (
+            f"The seeds do not change the arrivals{whose}: the same updates came at the same times with every seed, as "
+            "on a fleet without randomness. The spread over seeds is that of the training only."
+        )
+
+
+def page_table(compared: Comparison, *, progress: bool) -> Table:
+    """A row per group; what matters most comes first, where a phone shows it.
+
+    Args:
+        progress: with columns for status and rounds.
+    """
+    target, names = compared.target, score_names(compared.groups)
+    first, others = names[:1], names[1:]
+    to_target = [f"speed-up to {target.text}", f"{compared.seconds} to {target.text}"] if target else []
+    all_rounds = ["speed-up, all rounds", f"{compared.seconds}, all rounds"]
+    heads = ["run", *(f"test {name}" for name in first), *to_target, *(f"test {name}" for name in others), *all_rounds]
+    heads += ["runs", *(["status", "rounds"] if progress else []), "mean delay", "largest delay"]
+    rows = []
+    for outcome in compared.outcomes:
+        runs = outcome.group.runs
+        row = [outcome.group.name, *(score_text(outcome, name) for name in first)]
+        row += [_times(outcome.speedup), reached_text(outcome)] if target else []
+        row += [*(score_text(outcome, name) for name in others), _times(outcome.round_speedup)]
+        row += [outcome.time.text() if outcome.time else "–", str(len(runs))]
+        if progress:
+            rounds = dict.fromkeys(f"{len(run.history.rounds):,}" for run in runs)
+            row += [", ".join(dict.fromkeys(run.history.state for run in runs)), ", ".join([*rounds][:LISTED])]
+        row += ["–" if outcome.mean_delay is None else f"{outcome.mean_delay:.1f}", f"{outcome.largest_delay:,}"]
+        rows.append(tuple(row))
+    return Table(heads, rows)
+
+
+def paper_table(compared: Comparison) -> str:
+    """The comparison as a LaTeX table: scores, time to the target and speed-up, the best of each in bold."""
+    target, names = compared.target, score_names(compared.groups)
+    heads = ["method", *(f"test {name}" for name in names)]
+    heads += [f"{compared.seconds} to {target.text}", "speed-up"] if target else []
+    rows, columns = list[list[str]](), list[list[float | None]]()
+    for outcome in compared.outcomes:
+        scores = [outcome.scores.get(name) for name in names]
+        signs = [-1 if lower_is_better(name) else 1 for name in names]
+        own = [score and sign * score.mean for score, sign in zip(scores, signs, strict=True)]
+        reached = outcome.reached
+        columns.append([*own, *([reached and -reached, outcome.speedup] if target else [])])
+        rows.append([outcome.group.name, *(score_text(outcome, name) for name in names)])
+        rows[-1] += [reached_text(outcome), _times(outcome.speedup)] if target else []
+    bold = set()
+    for column, values in enumerate(zip(*columns, strict=True), 1):
+        known = [value for value in values if value is not None]
+        bold |= {(row, column) for row, value in enumerate(values) if len(known) > 1 and value == max(known)}
+    counts = sorted({group.seeds for group in compared.groups})
+    seeds = plural(counts[0], "seed") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds"
+    spread = f"Mean ± standard deviation over {seeds}" if counts[-1] > 1 else "One seed"
+    speed = f"; speed-up over {compared.base.name} to a test {target.name} of {target.text}" if target else ""
+    return latex_table(heads, rows, caption=f"{spread}{speed}.", label="tab:comparison", bold=bold)
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names in a sentence, the first few of many.
+
+    >>> listed(["a", "b", "c"]), listed(["a", "b", "c", "d", "e", "f"])
+    ('a, b and c', 'a, b, c and 3 others')
+    """
+    shown = list(names) if len(names) <= LISTED else [*names[: LISTED - 1], f"{len(names) - LISTED + 1} others"]
+    return " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))
+
+
+def score_text(outcome: Outcome, name: str) -> str:
+    """A score of the last evaluation."""
+    score = outcome.scores.get(name)
+    return score.text(percent=name == "accuracy") if score else "–"
+
+
+def reached_text(outcome: Outcome) -> str:
+    """The time to the target, or how many runs reached it."""
+    time, runs = outcome.time_to_target, len(outcome.group.runs)
+    if time is None:
+        return "–"
+    return time.text() if time.number == runs else f"{time.number} of {runs} runs"
 
 
 def _times(ratio: float | None) -> str:
     return "–" if ratio is None else f"{ratio:.3g}×"
-
-
-def _spread(spread: Spread | None, *, percent: bool = False) -> str:
-    if spread is None:
-        return "–"
-    form = "{:.1%}" if percent else "{:,.4g}"
-    more = "" if spread.deviation is None else f" ±\u00a0{(form if percent else '{:.2g}').format(spread.deviation)}"
-    return form.format(spread.mean) + more
-
-
-def _amount(name: str, value: float) -> str:
-    return f"{value:.4g}" if name != "accuracy" else f"{value:.1%}".replace(".0%", "%")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import isnan
 from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
@@ -11,16 +11,24 @@ import altair as alt
 
 from tardygrad.report.blocks import Figure, Table
 from tardygrad.report.downsample import Sample, sample
-from tardygrad.report.figure import CLOCK, PANEL, SMALL, WIDTH, figure, named_data, percent
-from tardygrad.report.groups import SeedGroup, mean_curve, score_names
+from tardygrad.report.figure import LINES, PANEL, SMALL, WIDTH, figure, named_data, percent, wrapped
+from tardygrad.report.groups import SeedGroup, mean_curve, score_names, seconds_of
 from tardygrad.report.loader import RunView
-from tardygrad.report.theme import INK, NAMED, class_colours, drawn_wide, line_legend, method_colours, strokes, tips
+from tardygrad.report.theme import (
+    INK,
+    class_colours,
+    class_legend,
+    drawn_wide,
+    method_colours,
+    method_legend,
+    strokes,
+    tips,
+)
 from tardygrad.runs.record import Row
 
 MANY = 60  # longer lines have no visible points
 POINTS, FEWEST = 3200, 40  # most points of a figure, shared by its lines; least points of a line
 ROUNDS, SCORES = attrgetter("rounds"), attrgetter("scores")  # of a RunView
-AXES = {"round": "rounds", "time": CLOCK, "seconds": "real time (s)", "steps": "local steps"}
 
 
 class Curve(NamedTuple):
@@ -32,7 +40,7 @@ class Curve(NamedTuple):
     rows: Callable[[RunView], Sample[Row]]
     value: Callable[[Row], float | None]
     percent: bool = False
-    axes: tuple[str, ...] = (*AXES,)
+    axes: tuple[str, ...] = ("round", "time", "steps")
     zeros: bool = True  # draw runs whose values are all 0
 
 
@@ -73,9 +81,9 @@ def _figure(groups: list[SeedGroup], curve: Curve) -> Iterator[Figure]:
     ]
     if not points:
         return
-    axes = [axis for axis in curve.axes if any(point.get(axis) is not None for point in points)]
+    axes = axis_titles(groups, points, curve.axes)
     rows = [(point["group"], *(point.get(axis) for axis in axes), point["value"]) for point in points]
-    table = Table(("run", *(AXES[axis] for axis in axes), curve.title.lower()), rows)
+    table = Table(("run", *axes.values(), curve.title.lower()), rows)
     values = [point["value"] for point in points]
     log = not curve.percent and min(values) > 0 and max(values) > 20 * min(values)
     if log:  # bands must stay above 0
@@ -86,8 +94,29 @@ def _figure(groups: list[SeedGroup], curve: Curve) -> Iterator[Figure]:
         notes.append(f"Not shown because nothing was clipped: {', '.join(omitted)}.")
     if len({(point["group"], point.get("time")) for point in points}) < len(points):
         notes.append("Rounds at the same time are averaged in the line against time.")
+    if far_apart(groups, points):
+        notes.append("The time axis is logarithmic.")
     chart = _panels(groups, points, curve, axes, log=log, many=many)
-    yield figure(curve.key, curve.title, " ".join((curve.caption, *notes)), chart, {"rows": points}, table)
+    legend = []
+    if len(groups) > 1:
+        entries = method_legend([group.label for group in groups], [group.name for group in groups])
+        legend = [entry for entry in entries if entry.name in lines]
+    yield figure(curve.key, curve.title, " ".join((curve.caption, *notes)), chart, {"rows": points}, table, legend)
+
+
+def axis_titles(groups: list[SeedGroup], points: list[Row], axes: Sequence[str]) -> dict[str, str]:
+    """The axes that say something new: local steps do not where all runs make equally many in every round."""
+    seconds = seconds_of(run for group in groups for run in group.runs)
+    known = {"round": "rounds", "time": seconds, "steps": "local steps"}
+    per_round = [steps / point["round"] for point in points if (steps := point.get("steps")) is not None]
+    constant = not per_round or max(per_round) <= 1.02 * min(per_round)
+    return {axis: known[axis] for axis in axes if axis != "steps" or not constant}
+
+
+def far_apart(groups: list[SeedGroup], points: list[Row]) -> bool:
+    """Whether the times of several groups need a logarithmic axis."""
+    times = [point["time"] for point in points if (point.get("time") or 0) > 0]
+    return len(groups) > 1 and bool(times) and max(times) > 50 * min(times)
 
 
 def _notes(groups: list[SeedGroup], curve: Curve, sampled: int) -> list[str]:
@@ -102,37 +131,37 @@ def _notes(groups: list[SeedGroup], curve: Curve, sampled: int) -> list[str]:
         notes.append(f"{missing} missing or non-finite values are not shown.")
     if len(groups) > 1:
         notes.append("Click an entry of the legend to highlight its line.")
-    if len(groups) > NAMED:
-        notes.append(f"The legend has the first {NAMED} entries.")
     return notes
 
 
 def _panels(
-    groups: list[SeedGroup], points: list[Row], curve: Curve, axes: Sequence[str], *, log: bool, many: bool
+    groups: list[SeedGroup], points: list[Row], curve: Curve, axes: Mapping[str, str], *, log: bool, many: bool
 ) -> Any:
     """The curves against each axis, two panels in a row."""
     title, compared = curve.title.lower(), len(groups) > 1
     scale = alt.Scale(type="log") if log else alt.Scale(zero=False)
     axis_y = percent() if curve.percent else alt.Axis(format=".3~g")
 
-    def level(field: str) -> alt.Y:
-        return alt.Y(f"{field}:Q", title=title, scale=scale, axis=axis_y)
-
     value = ("value:Q", title, ".1%" if curve.percent else ".4~g")
-    shown = tips(("group:N", "run"), *((f"{axis}:Q", AXES[axis], ",.6~g") for axis in axes), value)
-    highlight = alt.selection_point(name="highlight", fields=["group"], bind="legend")
+    shown = tips(("group:N", "run"), *((f"{axis}:Q", name, ",.6~g") for axis, name in axes.items()), value)
+    highlight = alt.param(name="highlight", value=None)  # the page sets it to a group's name
+    lit = "highlight === null || datum.group === highlight"
     bands = any(len(group.runs) > 1 for group in groups)
-    colour, dash = _colour_and_dash(groups, {point["group"] for point in points})
+    colour, dash = _colour_and_dash(groups)
     panels = []
-    for axis in axes:
+    for number, (axis, name) in enumerate(axes.items()):
+
+        def level(field: str, title: str | None = title if number % 2 == 0 else None) -> alt.Y:
+            return alt.Y(f"{field}:Q", title=title, scale=scale, axis=axis_y)
+
         spans = [point[axis] for point in points if (point.get(axis) or 0) > 0]
-        far = axis == "time" and compared and spans and max(spans) > 50 * min(spans)
+        far = axis == "time" and far_apart(groups, points)
         ratios = alt.Scale(type="log", nice=False, domainMin=min(spans, default=1), clamp=True)  # also shows time 0
         scale_x = ratios if far else alt.Scale(nice=False)
-        x = alt.X(f"{axis}:Q", title=AXES[axis], scale=scale_x, axis=alt.Axis(labelOverlap="greedy", labelSeparation=8))
+        x = alt.X(f"{axis}:Q", title=name, scale=scale_x, axis=alt.Axis(labelOverlap="greedy", labelSeparation=8))
         base: Any = alt.Chart().encode(x=x, color=colour)
         if compared:
-            base = base.encode(opacity=alt.condition(highlight, alt.value(1.0), alt.value(0.12)))
+            base = base.encode(opacity=alt.condition(lit, alt.value(1.0), alt.value(0.12)))
         band = base.mark_area(fillOpacity=0.18, strokeWidth=0, aria=False).encode(y=level("low"), y2="high:Q")
         line = base.mark_line(aria=False).encode(
             y=level("mean(value)" if axis == "time" else "value"),  # several rounds may have the same time
@@ -143,22 +172,17 @@ def _panels(
         if many:
             dots = dots.encode(opacity=alt.value(0))  # invisible, but with tooltips
         panels.append(alt.layer(*[band] * bands, line, dots).properties(width=PANEL, height=220))
-    if compared:
-        panels[0] = panels[0].add_params(highlight)
-    return alt.concat(*panels, columns=2, data=alt.NamedData("rows"))
+    chart = alt.concat(*panels, columns=2, data=alt.NamedData("rows"))
+    return chart.add_params(highlight) if compared else chart
 
 
-def _colour_and_dash(groups: list[SeedGroup], drawn: set[str]) -> tuple[alt.Color, alt.StrokeDash]:
-    """Encodings of the groups, with a legend if there are several."""
+def _colour_and_dash(groups: list[SeedGroup]) -> tuple[alt.Color, alt.StrokeDash]:
+    """Encodings of the groups; the page has the legend."""
     names, labels = [group.name for group in groups], [group.label for group in groups]
-    columns = max(1, min(len(groups), 10, 90 // max(map(len, names))))
-    values = [name for name in names if name in drawn][:NAMED]
-    legend = line_legend(symbolStrokeWidth=3, symbolSize=300, columns=columns, values=values)
-    shown = legend if len(groups) > 1 else None
     dashes = alt.Scale(domain=names, range=[list(stroke.dash) for stroke in strokes(labels)])
     return (
-        alt.Color("group:N", title=None, scale=method_colours(labels, names, INK), legend=shown),
-        alt.StrokeDash("group:N", title=None, scale=dashes, legend=shown),
+        alt.Color("group:N", scale=method_colours(labels, names, INK), legend=None),
+        alt.StrokeDash("group:N", scale=dashes, legend=None),
     )
 
 
@@ -168,16 +192,17 @@ def shares(groups: list[SeedGroup]) -> Iterator[Figure]:
     rows: list[Row] = []
     for group in groups:
         for what, amounts in _amounts(group.runs).items():
-            total = sum(amounts.values())
+            total, own = sum(amounts.values()), {"group": wrapped(group.name), "what": what}
             rows += [
-                {"group": group.name, "what": what, "class": name, "order": classes.index(name), "share": value / total}
+                {**own, "class": name, "order": classes.index(name), "share": value / total}
                 for name, value in amounts.items()
                 if total
             ]
     if not rows or len(classes) < 2:
         return
     alone = len(groups) == 1
-    side = alt.Axis(labelLimit=400, ticks=False, domain=False)
+    side = alt.Axis(labelLimit=0, ticks=False, domain=False, labelExpr=LINES)
+    height = 26 if alone else 14 * max(2, 1 + max(row["group"].count("\n") for row in rows))
     bars = named_data().mark_bar(stroke=INK, strokeOpacity=0.3, strokeWidth=0.5)
     chart = bars.encode(
         x=alt.X("share:Q", title=None, axis=percent(), scale=alt.Scale(domain=[0, 1])),
@@ -185,7 +210,7 @@ def shares(groups: list[SeedGroup]) -> Iterator[Figure]:
         color=class_colours(classes),
         order=alt.Order("order:Q"),
         tooltip=tips(("group:N", "run"), "class:N", ("what:N", "share of"), ("share:Q", "share", ".1%")),
-    ).properties(height=alt.Step(26), width=WIDTH - 120 if alone else 170)
+    ).properties(height=alt.Step(height), width=WIDTH - 120 if alone else 170)
     if not alone:
         chart = chart.facet(column=alt.Column("what:N", title=None, sort=None), spacing=20)
     caption = (
@@ -194,9 +219,9 @@ def shares(groups: list[SeedGroup]) -> Iterator[Figure]:
     )
     if any(isnan(own.weight) for group in groups for run in group.runs for own in run.classes.values()):
         caption += " Weights are not shown where the record has none."
-    table = [(row["group"], row["what"], row["class"], f"{row['share']:.1%}") for row in rows]
-    heads = ("run", "share of", "class", "share")
-    yield figure("shares", "Shares of the classes", caption, chart, {"rows": rows}, Table(heads, table))
+    cells = [(row["group"], row["what"], row["class"], f"{row['share']:.1%}") for row in rows]
+    table = Table(("run", "share of", "class", "share"), cells)
+    yield figure("shares", "Shares of the classes", caption, chart, {"rows": rows}, table, class_legend(classes))
 
 
 def _amounts(runs: list[RunView]) -> dict[str, dict[str, float]]:

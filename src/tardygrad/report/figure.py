@@ -6,28 +6,44 @@ titles into expressions, so characters that could end a string are replaced ther
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from textwrap import wrap
 from typing import Any
 
 import altair as alt
 
-from tardygrad.report.blocks import Figure, Table
+from tardygrad.report.blocks import Figure, LegendEntry, Table
 from tardygrad.report.theme import page_style
 from tardygrad.runs.record import Row, to_json_value
 
 WIDTH, PANEL = 820, 360
 SMALL = 120  # most rows of a table below a figure
 QUOTES = str.maketrans("\\\"'", "∖”’")
-CLOCK = "time on the clock (s)"
+LINES = "split(datum.label, '\\n')"  # the expression of labels that may have several lines; see `wrapped`
 
 
 def figure(
-    key: str, title: str, caption: str, chart: Any, data: Mapping[str, Iterable[Row]], table: Table | None = None
+    key: str,
+    title: str,
+    caption: str,
+    chart: Any,
+    data: Mapping[str, Iterable[Row]],
+    table: Table | None = None,
+    legend: Sequence[LegendEntry] = (),
 ) -> Figure:
     """A figure in the style of the page. Its data are added last because Altair would copy and validate them."""
     spec = _quoted(page_style(chart).properties(description=f"{title}. {caption}", padding=4).to_dict())
     spec["datasets"] = {name: to_json_value(list(rows)) for name, rows in data.items()}
-    return Figure(key, title, caption, spec, table if table and 0 < len(table.rows) <= SMALL else None)
+    return Figure(key, title, caption, spec, table if table and 0 < len(table.rows) <= SMALL else None, legend)
+
+
+def wrapped(name: str, width: int = 30) -> str:
+    """A long name in several lines, for axes and legends with the label expression `LINES`.
+
+    >>> wrapped("FedBuff, weight.kind=polynomial, local_lr=0.1", 25)
+    'FedBuff,\\nweight.kind=polynomial,\\nlocal_lr=0.1'
+    """
+    return "\n".join(wrap(name, width)) or name
 
 
 def _quoted(spec: Any) -> Any:

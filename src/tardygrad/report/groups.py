@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from statistics import mean, stdev
 from typing import NamedTuple
 
+import numpy as np
+
+from tardygrad.core.method import without_addresses
 from tardygrad.report.downsample import Sample
 from tardygrad.report.loader import RunView, finite
 from tardygrad.report.settings import differing_settings
@@ -25,6 +29,16 @@ class SeedGroup(NamedTuple):
     label: str
     runs: list[RunView]
 
+    @property
+    def synchronous(self) -> bool:
+        """Whether its rounds are synchronous."""
+        return self.runs[0].history.setting("mode") == "sync" or self.label.startswith("sync-")
+
+    @property
+    def seeds(self) -> int:
+        """How many seeds it ran with."""
+        return len({run.seed for run in self.runs})
+
 
 class Spread(NamedTuple):
     """A number over the runs of a group."""
@@ -32,6 +46,23 @@ class Spread(NamedTuple):
     mean: float
     deviation: float | None  # None for a single run
     number: int  # of runs that have this number
+
+    def text(self, *, percent: bool = False) -> str:
+        """Mean ± standard deviation, with two digits of the deviation.
+
+        >>> Spread(3936.2, 112.7, 5).text(), Spread(0.27812, 0.0234, 5).text()
+        ('3,936 ±\xa0113', '0.278 ±\xa00.023')
+        """
+        if percent:
+            more = "" if self.deviation is None else f" ±\u00a0{self.deviation:.1%}"
+            return f"{self.mean:.1%}{more}"
+        if not self.deviation:
+            return f"{self.mean:,.4g}" + ("" if self.deviation is None else " ±\u00a00")
+        size = math.floor(math.log10(max(abs(self.mean), self.deviation)))
+        digits = max(min(1 - math.floor(math.log10(self.deviation)), 4 - size), 0)
+        if not -5 < size < 7 or self.deviation < 10.0**-digits:
+            return f"{self.mean:.4g} ±\u00a0{self.deviation:.1g}"
+        return f"{self.mean:,.{digits}f} ±\u00a0{self.deviation:,.{digits}f}"
 
 
 def spread_of(values: Iterable[float | None]) -> Spread | None:
@@ -44,7 +75,10 @@ def grouped(runs: Iterable[RunView]) -> list[SeedGroup]:
     """The runs by settings, in order of appearance."""
     by_settings: dict[str, list[RunView]] = {}
     for run in runs:
-        by_settings.setdefault(_settings(run), []).append(run)
+        key = _settings(run)
+        while run.history.spec is None and run.seed in [other.seed for other in by_settings.get(key, ())]:
+            key += ", again"  # the same seed twice: they differ in something that their records do not say
+        by_settings.setdefault(key, []).append(run)
     by_label: dict[str, list[RunView]] = {}
     for first, *_ in by_settings.values():
         by_label.setdefault(first.history.label, []).append(first)
@@ -85,10 +119,36 @@ def _joined(pairs: list[str], limit: int) -> str:
 
 
 def _settings(run: RunView) -> str:
-    """A key that is equal for runs of one group. A run without a spec is alone: not all of its settings are known."""
-    if run.history.spec is None:
+    """A key that is equal for runs of one group.
+
+    A run without a spec counts as what its record says of its objects; if that is not even the method, it is alone.
+    """
+    if run.history.spec is None and not run.history.method_settings:
         return str(run.history.path.resolve())
-    return json.dumps([[key, value] for key, value in sorted(run.settings.items()) if key != "run.seed"])
+    known = {key: without_addresses(value) for key, value in run.settings.items() if key != "run.seed"}
+    return json.dumps([run.history.spec is None, run.history.method, sorted(known.items())])
+
+
+def same_arrivals(group: SeedGroup) -> bool:
+    """Whether several seeds of a group had the same updates at the same times, as on a fleet without randomness."""
+    rounds = [run.history.rounds for run in group.runs]
+    least = min(map(len, rounds))
+    if len(rounds) < 2 or not least:
+        return False
+    first = rounds[0]
+    return all(
+        np.array_equal(first.time[:least], other.time[:least])
+        and np.array_equal(first.clients[:least], other.clients[:least])
+        for other in rounds[1:]
+    )
+
+
+def seconds_of(runs: Iterable[RunView]) -> str:
+    """What to call the seconds of these runs' clocks."""
+    simulated = {run.history.simulated for run in runs}
+    if True not in simulated:
+        return "seconds"
+    return "simulated seconds" if simulated == {True} else "seconds (simulated or real)"
 
 
 def tasks(groups: list[SeedGroup]) -> list[str]:

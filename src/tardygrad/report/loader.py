@@ -57,6 +57,12 @@ class RunView:
     settings: dict[str, str]  # every key of the spec, or what is known of it
     toml: str  # the same
 
+    @property
+    def seed(self) -> int | None:
+        """The run's seed, if its record says."""
+        seed = self.history.run.get("seed")
+        return seed if isinstance(seed, int) else None
+
     @cached_property
     def class_of(self) -> list[str]:
         """The class of each client, with a short name; the last of very many classes are merged."""

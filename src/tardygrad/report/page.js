@@ -36,20 +36,36 @@ function stacked(spec) {
     spec.facet = spec.facet.column;
     spec.columns = 1;
   }
-  for (const { legend } of Object.values(spec.encoding ?? {})) {
-    if (legend?.columns) {
-      legend.columns = Math.ceil(legend.columns / 3);
-    }
-  }
   [spec.concat, spec.vconcat, spec.layer, spec.spec].flat().filter(Boolean).forEach(stacked);
   return spec;
 }
+
+// Let the buttons of a legend highlight their lines, one at a time.
+function connect(buttons, view) {
+  for (const each of buttons) {
+    each.addEventListener("click", () => {
+      const on = each.getAttribute("aria-pressed") !== "true";
+      buttons.forEach((other) => other.setAttribute("aria-pressed", on && other === each));
+      view.signal("highlight", on ? each.textContent : null).runAsync();
+    });
+  }
+}
+
+// Say which tables scroll sideways, and fade the edge beyond which there is more.
+function cue(table) {
+  const hidden = table.scrollWidth - table.clientWidth;
+  table.classList.toggle("scrolls", hidden > 1);
+  table.classList.toggle("more", hidden - table.scrollLeft > 1);
+}
+
+const sizes = new ResizeObserver((entries) => entries.forEach(({ target }) => cue(target)));
 
 async function embed(place) {
   place.dataset.drawn = "";
   try {
     const spec = JSON.parse(place.nextElementSibling.textContent);
-    await vegaEmbed(place, narrow ? stacked(spec) : spec, how);
+    const { view } = await vegaEmbed(place, narrow ? stacked(spec) : spec, how);
+    connect(place.parentElement.querySelectorAll(".legend button"), view);
   } catch (error) {
     console.error(error);
     place.textContent = "This chart could not be drawn; see the text below.";
@@ -64,6 +80,10 @@ function draw(within) {
 async function show(main) {
   for (const run of main.querySelectorAll("details.run")) {
     run.addEventListener("toggle", () => draw(run));
+  }
+  for (const table of main.querySelectorAll(".wide")) {
+    table.addEventListener("scroll", () => cue(table), { passive: true });
+    sizes.observe(table);
   }
   await draw(main);
 }

@@ -9,10 +9,11 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from html import escape
 from importlib.resources import files
+from itertools import starmap
 from pathlib import Path
 from string import Template
 from typing import Any, NamedTuple
@@ -35,11 +36,16 @@ class Live(NamedTuple):
     text: str
 
 
-def html(title: str, sections: list[Section], *, live: Live | None = None) -> str:
-    """The page."""
+def html(title: str, sections: list[Section], *, results: Sequence[str] = (), live: Live | None = None) -> str:
+    """The page.
+
+    Args:
+        results: sentences that it opens with.
+    """
     script, library = _asset("page.js"), _library()
     hashes = " ".join(f"'sha256-{_hash(text)}'" for text in (library, script))
     nav = "".join(f'<li><a href="#{section.key}">{escape(section.title)}</a></li>' for section in sections)
+    lead = "".join(f'<p class="result">{escape(sentence)}</p>\n' for sentence in results)
     body, status = "".join(map(_section, sections)), ""
     if live:
         status = f'<p id="live" class="note" role="status" data-state="{live.state}">{escape(live.text)}</p>\n'
@@ -48,7 +54,7 @@ def html(title: str, sections: list[Section], *, live: Live | None = None) -> st
         title=escape(title),
         style=_asset("page.css"),
         live=status,
-        main=f'<main id="main" tabindex="-1">\n<nav aria-label="Contents"><ul>{nav}</ul></nav>\n{body}</main>',
+        main=f'<main id="main" tabindex="-1">\n{lead}<nav aria-label="Contents"><ul>{nav}</ul></nav>\n{body}</main>',
         library=library,
         script=script,
     )
@@ -111,10 +117,26 @@ def _figure(figure: Figure) -> str:
         table = f'<details id="{key}"><summary>Data: {escape(figure.title)}</summary>{_table(figure.table)}</details>'
     return (
         f'<figure aria-labelledby="title-{figure.key}">\n<h3 id="title-{figure.key}">{escape(figure.title)}</h3>\n'
-        f'<div class="chart" id="chart-{figure.key}"></div>'
+        f'{_legend(figure)}<div class="chart" id="chart-{figure.key}"></div>'
         f'<script type="application/json">{_json(figure.chart)}</script>\n'
         f"<figcaption>{escape(figure.caption)}</figcaption>\n{table}\n</figure>"
     )
+
+
+def _legend(figure: Figure) -> str:
+    """The names in a chart; where they are lines, buttons that highlight them."""
+
+    def entry(name: str, colour: str, dash: tuple[int, ...] | None) -> str:
+        if dash is None:
+            mark = f'<svg viewBox="0 0 12 12" aria-hidden="true"><rect width="12" height="12" fill="{colour}"/></svg>'
+            return f"<li>{mark}{escape(name)}</li>"
+        dashes = " ".join(map(str, dash))
+        line = f'<path d="M0 6H30" stroke="{colour}" stroke-width="3" stroke-dasharray="{dashes}"/>'
+        mark = f'<svg class="line" viewBox="0 0 30 12" aria-hidden="true">{line}</svg>'
+        return f'<li><button type="button" aria-pressed="false">{mark}<span>{escape(name)}</span></button></li>'
+
+    entries = "".join(starmap(entry, figure.legend))
+    return f'<ul class="legend" aria-label="Legend">{entries}</ul>\n' if entries else ""
 
 
 def _table(table: Table) -> str:
@@ -131,6 +153,7 @@ def _table(table: Table) -> str:
 
 def _row(row: Iterable[Any], kinds: list[str]) -> str:
     first, *rest = (f"{kind}>{_cell(value)}" for value, kind in zip(row, kinds, strict=True))
+    first = first.replace("=", "=<wbr>") if not kinds[0] else first  # where a long name may break
     return f'<th scope="row"{first}</th>' + "".join(f"<td{cell}</td>" for cell in rest)
 
 

@@ -8,8 +8,8 @@ from itertools import chain
 
 from tardygrad.report import client_scores, clients, curves, tail_charts
 from tardygrad.report.blocks import Block, Code, Section, Table, with_suffix
-from tardygrad.report.comparison import baseline_of, comparison, target_of
-from tardygrad.report.groups import SeedGroup, grouped, score_names
+from tardygrad.report.comparison import Comparison, comparison_blocks
+from tardygrad.report.groups import SeedGroup, score_names, seconds_of
 from tardygrad.report.loader import RunView, finite
 from tardygrad.report.machines import machines
 from tardygrad.runs.history import UNFINISHED, History, printable
@@ -19,15 +19,13 @@ from tardygrad.runs.run import plural
 DETAILED = 12  # runs of a comparison that are also shown one by one
 
 
-def run_sections(runs: list[RunView], *, baseline: str | None = None, target: float | None = None) -> list[Section]:
+def run_sections(compared: Comparison) -> list[Section]:
     """A report about one run, or a comparison of several."""
-    groups = grouped(runs)
-    base = baseline_of(groups, baseline)
-    goal = target_of(groups, base, target)  # checked even for a single run
-    if len(runs) == 1:
-        return list(_single(runs[0]))
+    groups = compared.groups
+    if len(groups) == len(groups[0].runs) == 1:
+        return list(_single(groups[0].runs[0]))
     return [
-        Section("comparison", "Comparison", list(comparison(groups, base, goal))),
+        Section("comparison", "Comparison", list(comparison_blocks(compared))),
         _learning(groups),
         _influence(groups),
         _clipping(groups),
@@ -57,7 +55,7 @@ def _clipping(groups: list[SeedGroup]) -> Section:
 def _details(groups: list[SeedGroup]) -> Iterator[Block]:
     runs = [(group, run) for group in groups for run in group.runs]
     for number, (group, run) in enumerate(runs[:DETAILED], 1):
-        seed = f", seed {run.history.run['seed']}" if isinstance(run.history.run.get("seed"), int) else ""
+        seed = "" if run.seed is None else f", seed {run.seed}"
         blocks = [block for section in _single(run, compared=True) for block in section.blocks]
         title = f"{group.name}{seed}: {printable(run.history.path, 120)}"
         yield Section(f"run-{number}", title, with_suffix(blocks, f"-{number}"))
@@ -98,9 +96,9 @@ def _facts(run: RunView) -> Iterator[tuple[str, str]]:
     if history.reason:
         yield "reason", history.reason
     yield "rounds", f"{len(rounds):,}" + (f" of {history.requested:,}" if history.requested else "")
-    yield "time on the clock", f"{history.time:,.6g} s"
-    if (seconds := finite(history.seconds)) is not None:
-        yield "real time", f"{seconds:,.4g} s"
+    yield "time", f"{history.time:,.6g} {seconds_of([run])}"
+    if (seconds := finite(history.seconds)) is not None and history.simulated is not False:
+        yield "computing time", f"{seconds:,.4g} seconds"
     if run.scores.items:
         last = run.scores.items[-1]
         for name in score_names([SeedGroup("", "", [run])]):
@@ -118,8 +116,8 @@ def _facts(run: RunView) -> Iterator[tuple[str, str]]:
         yield "clients", ", ".join(f"{own.clients:,} {name}" for name, own in run.classes.items())
     if history.parameters is not None:
         yield "parameters", f"{history.parameters:,}"
-    if isinstance(history.run.get("seed"), int):
-        yield "seed", str(history.run["seed"])
+    if run.seed is not None:
+        yield "seed", str(run.seed)
     yield "record", printable(history.path, 300)
 
 

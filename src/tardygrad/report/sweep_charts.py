@@ -8,10 +8,10 @@ from typing import Any
 
 import altair as alt
 
-from tardygrad.report.blocks import Figure
+from tardygrad.report.blocks import Figure, LegendEntry
 from tardygrad.report.figure import PANEL, WIDTH, figure, named_data
 from tardygrad.report.loader import finite
-from tardygrad.report.theme import BLUE, INK, method_colours, tips
+from tardygrad.report.theme import BLUE, INK, legend_colours, method_legend, tips
 from tardygrad.runs.history import printable
 from tardygrad.runs.record import Row
 from tardygrad.sweeps import Sweep, Trial
@@ -105,8 +105,8 @@ def _slices(sweep: Sweep, trials: list[Trial], sides: list[str]) -> Iterator[Fig
     scored, unscored = ([row for row in rows if (row["score"] is None) is none] for none in (False, True))
     labels = list(dict.fromkeys(trial.group for trial in trials))
     methods = [label.partition(",")[0] for label in labels]
-    scale = group_colours(labels, methods if len(set(methods)) == len(methods) else labels)
-    colour, goal, height = alt.Color("group:N", title=None, scale=scale), printable(sweep.goal), 200
+    legend = group_legend(labels, methods if len(set(methods)) == len(methods) else labels)
+    colour, goal, height = legend_colours("group:N", legend), printable(sweep.goal), 200
     seen = [end for end in SHAPES if end in {row["end"] for row in unscored}]
     shape = alt.Shape("end:N", title=None, scale=alt.Scale(domain=seen, range=[SHAPES[end] for end in seen]))
     level = _axis_scale(_score_scale(sweep).type == "log", padding=14)
@@ -116,17 +116,18 @@ def _slices(sweep: Sweep, trials: list[Trial], sides: list[str]) -> Iterator[Fig
     for i, key in enumerate(sides):
         axis = alt.Axis(format="~g", labelOverlap="greedy", labelSeparation=6, grid=False, tickCount=6)
         place, score = (f"at{i}:Q", printable(key), ".5~g"), ("score:Q", goal, ".4~g")
-        shown = {"color": colour, "tooltip": tips("trial:Q", "group:N", place, score, ("end:N", "status"))}
+        style = {"color": colour, "tooltip": tips("trial:Q", "group:N", place, score, ("end:N", "status"))}
         x = alt.X(f"at{i}:Q", title=_bare(key), scale=_axis_scale(_is_log(sweep, key, trials), padding=8), axis=axis)
-        layers = [named_data().mark_circle(size=42, opacity=0.75, aria=False).encode(x=x, y=y, **shown)]
+        layers = [named_data().mark_circle(size=42, opacity=0.75, aria=False).encode(x=x, y=y, **style)]
         if unscored:
             marks = named_data("lost").mark_point(size=45, strokeWidth=1.4, aria=False)
-            layers.append(marks.encode(x=x, y=worst, shape=shape, **shown))
+            layers.append(marks.encode(x=x, y=worst, shape=shape, **style))
         charts.append(alt.layer(*layers).properties(width=PANEL - 20, height=height))
     edge = "bottom" if sweep.best == "accuracy" else "top"
     caption = f"The {goal} against each setting, one dot per trial. Trials without a score are at the {edge}."
     data = {"rows": scored, "lost": unscored} if unscored else {"rows": scored}
-    yield figure("slices", "Scores by setting", caption, alt.concat(*charts, columns=2), data)
+    shown = legend if len(legend) > 1 else []
+    yield figure("slices", "Scores by setting", caption, alt.concat(*charts, columns=2), data, legend=shown)
 
 
 def _parallel(sweep: Sweep, trials: list[Trial], sides: list[str]) -> Iterator[Figure]:
@@ -180,10 +181,10 @@ def _parallel(sweep: Sweep, trials: list[Trial], sides: list[str]) -> Iterator[F
     yield figure("parallel", "Settings side by side", caption, chart, data)
 
 
-def group_colours(groups: list[str], labels: list[str] | None = None) -> alt.Scale:
-    """The colours of groups: those of their methods, or of other labels."""
+def group_legend(groups: list[str], labels: list[str] | None = None) -> list[LegendEntry]:
+    """The names and colours of groups: the colours of their methods, or of other labels."""
     known = labels or [group.partition(",")[0] for group in groups]
-    return method_colours(known, [printable(group) for group in groups], INK)
+    return [entry._replace(dash=None) for entry in method_legend(known, [printable(group) for group in groups])]
 
 
 def short(value: Any) -> str:

@@ -10,8 +10,8 @@ import altair as alt
 from tardygrad.report.blocks import Block, Code, Figure, Section, Table, with_suffix
 from tardygrad.report.figure import WIDTH, figure, named_data, percent
 from tardygrad.report.loader import finite
-from tardygrad.report.sweep_charts import group_colours, short, sweep_charts
-from tardygrad.report.theme import INK, tips
+from tardygrad.report.sweep_charts import group_legend, short, sweep_charts
+from tardygrad.report.theme import INK, legend_colours, tips
 from tardygrad.runs.history import printable
 from tardygrad.runs.record import Row
 from tardygrad.runs.run import plural
@@ -121,7 +121,7 @@ def _workable(sweep: Sweep) -> Iterator[Figure]:
         y=alt.Y("group:N", title=None, sort=None, axis=alt.Axis(labelLimit=260, ticks=False, domain=False)),
     )
     bar = base.mark_bar().encode(
-        color=alt.Color("group:N", legend=None, scale=group_colours([group.name for group in found])),
+        color=legend_colours("group:N", group_legend([group.name for group in found])),
         tooltip=tips("group:N", ("share:Q", "share", ".1%"), ("count:N", "settings")),
     )
     words = base.mark_text(align="left", dx=5, color=INK).encode(text="count:N")

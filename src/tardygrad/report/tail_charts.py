@@ -10,7 +10,8 @@ import altair as alt
 
 from tardygrad.report.blocks import Figure, Table
 from tardygrad.report.downsample import sample
-from tardygrad.report.figure import CLOCK, PANEL, WIDTH, figure, log_scale, named_data
+from tardygrad.report.figure import PANEL, WIDTH, figure, log_scale, named_data
+from tardygrad.report.groups import seconds_of
 from tardygrad.report.loader import POINTS, RunView, finite
 from tardygrad.report.theme import BLUE, RED, tips
 from tardygrad.runs.record import Row
@@ -65,8 +66,11 @@ def indices(run: RunView) -> Iterator[Figure]:
         for row in rows
     ]
     scale = alt.Scale(type="log") if log else alt.Scale(zero=False)
-    chart = alt.hconcat(*(_panel(axis, title, scale) for axis, title in (("round", "rounds"), ("time", CLOCK))))
-    heads = ("rounds", CLOCK, "tail index", "from", "to", "too few to tell")
+    seconds = seconds_of([run])
+    chart = alt.concat(
+        *(_panel(axis, title, scale) for axis, title in (("round", "rounds"), ("time", seconds))), columns=2
+    )
+    heads = ("rounds", seconds, "tail index", "from", "to", "too few to tell")
     cells = [(*(row[key] for key in ("round", "time", "index", "low", "high")), "yes" * row["few"]) for row in rows]
     data = {"rows": points, "edge": [{"at": 2, "text": "below 2: infinite variance"}]}
     notes = [

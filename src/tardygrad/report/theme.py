@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import altair as alt
 
+from tardygrad.report.blocks import LegendEntry
 from tardygrad.runs.record import Row, replace, to_json_value
 
 COLOURS = {
@@ -36,7 +37,6 @@ BLACK, BLUE, ORANGE, RED, GREY = "#000000", "#0072B2", "#E69F00", "#D55E00", "#8
 CLASS_COLOURS = ("#56B4E9", ORANGE, "#009E73", "#CC79A7", BLUE, RED, "#999933", GREY)  # of the clients' classes
 INK = "currentColor"  # on a page, text and lines take the colour of the style sheet; in image files it is black
 DASHES = ((6, 3), (2, 2), (8, 3, 2, 3))
-NAMED = 60  # most entries of a legend
 
 
 class Stroke(NamedTuple):
@@ -81,10 +81,27 @@ def method_colours(labels: Iterable[str], names: Sequence[str] | None = None, bl
     return alt.Scale(domain=list(names or known), range=colours)
 
 
-def class_colours(classes: Sequence[str], **options: Any) -> alt.Color:
-    """The colours of the clients' classes."""
+def legend_colours(field: str, entries: Sequence[LegendEntry]) -> alt.Color:
+    """The colours of a legend's entries, for a field with their names; the page shows the legend."""
+    scale = alt.Scale(domain=[entry.name for entry in entries], range=[entry.colour for entry in entries])
+    return alt.Color(field, scale=scale, legend=None)
+
+
+def class_colours(classes: Sequence[str], field: str = "class:N") -> alt.Color:
+    """The colours of the clients' classes; see `class_legend`."""
+    return legend_colours(field, class_legend(classes, least=1))
+
+
+def class_legend(classes: Sequence[str], least: int = 2) -> list[LegendEntry]:
+    """The legend of `class_colours`; empty for fewer than `least` classes."""
     colours = [CLASS_COLOURS[number % len(CLASS_COLOURS)] for number in range(len(classes))]
-    return alt.Color("class:N", title=None, scale=alt.Scale(domain=list(classes), range=colours), **options)
+    return [*map(LegendEntry, classes, colours)] if len(classes) >= least else []
+
+
+def method_legend(labels: Iterable[str], names: Sequence[str]) -> list[LegendEntry]:
+    """The legend of curves: each one's name, and the colour and dashes of its method's label."""
+    found = zip(names, strokes(labels), strict=True)
+    return [LegendEntry(name, INK if colour == BLACK else colour, dash) for name, (colour, dash) in found]
 
 
 def line_legend(**options: Any) -> alt.Legend:
@@ -133,7 +150,7 @@ def page_style(chart: Any) -> Any:
         background="transparent",
         font="system-ui, sans-serif",
         axis={**coloured, **faint, "labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal"},
-        legend={**words, "labelLimit": 400, "symbolLimit": NAMED, "orient": "top"},
+        legend={**words, "labelLimit": 0, "orient": "top"},
         title={"color": INK, "fontSize": 13, "fontWeight": "normal", "anchor": "start"},
         header={**words, "titleFontWeight": "normal"},
         view={"stroke": None},

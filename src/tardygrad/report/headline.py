@@ -1,0 +1,139 @@
+"""The sentence that a report opens with: the result, and how far it can be trusted."""
+
+from __future__ import annotations
+
+from tardygrad.report.comparison import Comparison, Outcome, Target, listed, score_text
+from tardygrad.report.groups import seconds_of, tasks
+from tardygrad.report.loader import RunView
+from tardygrad.runs.history import UNFINISHED, printable
+from tardygrad.runs.run import plural
+from tardygrad.runs.summary import lower_is_better
+from tardygrad.sweeps import Sweep, groups
+from tardygrad.sweeps.table import best_of
+
+USELESS = ("diverged", "starved", "failed")  # statuses of runs whose last score is no result
+
+
+def headline(compared: Comparison) -> str:
+    """The result of a comparison in one sentence."""
+    runs = [run for group in compared.groups for run in group.runs]
+    if len(runs) == 1:
+        return _single(runs[0])
+    if len(learned := tasks(compared.groups)) > 1:
+        return f"{len(runs)} runs on different tasks ({listed(learned)}), whose scores cannot be compared."
+    target = compared.target
+    if target is None:
+        return f"{len(runs)} runs of which none has a test score yet."
+    so_far = "" if all(run.history.ended for run in runs) else "So far: "
+    sound = [outcome for outcome in compared.outcomes if _is_sound(outcome, target)]
+    if not sound:
+        return f"{so_far}no method has a test {target.name} in all its runs."
+    if len(compared.groups) == 1:
+        return f"{so_far}{_only(compared, sound[0], target)}."
+    best = (min if lower_is_better(target.name) else max)(sound, key=lambda each: each.scores[target.name].mean)
+    first = f"{best.group.name} ends with the best test {target.name}, {score_text(best, target.name)}"
+    return f"{so_far}{first}{_tied(best, sound, target)}{_fastest(compared, best, target)}; {_seeds(compared)}."
+
+
+def _single(run: RunView) -> str:
+    """The result of a single run."""
+    history, rounds = run.history, len(run.history.rounds)
+    wanted = f" of {history.requested:,}" if history.requested and history.status != "finished" else ""
+    when = f"after {rounds:,}{wanted} {'round' if rounds == 1 else 'rounds'}, {history.time:,.4g} {seconds_of([run])}"
+    score = _last_score(run)
+    rest = "a single run, so there is nothing to compare it with"
+    if history.status == "finished":
+        what = f"ends with a test {score}" if score else "ends without a test score"
+        return f"{history.label} {what} {when}; {rest}."
+    verbs = {"running": "is running", "killed": "was killed", UNFINISHED: "has not ended"}
+    status = verbs.get(history.state, history.state)
+    what = f"the last evaluation found a test {score}" if score else "it has no test score yet"
+    return f"{history.label} {status} {when}; {what}."
+
+
+def _last_score(run: RunView) -> str | None:
+    """The first score of the last evaluation: "accuracy of 95.1%", for example."""
+    if not run.scores.items:
+        return None
+    scores = {name: value for name, value in run.scores.items[-1]["scores"].items() if value is not None}
+    name = min(scores, key=lambda name: {"accuracy": 0, "loss": 1}.get(name, 2), default=None)
+    if name is None:
+        return None
+    return f"{name} of {scores[name]:.1%}" if name == "accuracy" else f"{name} of {scores[name]:.4g}"
+
+
+def _is_sound(outcome: Outcome, target: Target) -> bool:
+    """Whether all runs of a group have a score that counts."""
+    score, runs = outcome.scores.get(target.name), outcome.group.runs
+    return bool(score and score.number == len(runs)) and not any(run.history.status in USELESS for run in runs)
+
+
+def _only(compared: Comparison, outcome: Outcome, target: Target) -> str:
+    """The result of a method that is compared with no other."""
+    time = f" after {outcome.time.text()} {compared.seconds}" if outcome.time else ""
+    score = f"ends with a test {target.name} of {score_text(outcome, target.name)}{time}"
+    return f"{outcome.group.name} {score}; {_seeds(compared)}, and no other method to compare it with"
+
+
+def _tied(best: Outcome, sound: list[Outcome], target: Target) -> str:
+    """Who is so close to the best that seeds may explain it."""
+    own = best.scores[target.name]
+    close = [
+        other.group.name
+        for other in sound
+        if other is not best
+        and abs((score := other.scores[target.name]).mean - own.mean) <= max(score.deviation or 0, own.deviation or 0)
+    ]
+    if not close:
+        return ""
+    return f" ({listed(close)} {'is' if len(close) == 1 else 'are'} within one standard deviation)"
+
+
+def _fastest(compared: Comparison, best: Outcome, target: Target) -> str:
+    """Who reached the target first, and how much sooner than the baseline."""
+    if len({run.history.simulated for group in compared.groups for run in group.runs}) > 1:
+        return "; times are not compared because the clocks differ"
+    reached = [(outcome.reached, outcome) for outcome in compared.outcomes if outcome.reached is not None]
+    if not reached:
+        return f"; no method reached {target.text} in all its runs"
+    base = next(outcome for outcome in compared.outcomes if outcome.group is compared.base)
+    _, first = min(reached, key=lambda pair: pair[0])
+    assert first.time_to_target is not None
+    who = ", and is" if first is best else f"; {first.group.name} is"
+    rank = (
+        f"the first to reach {target.text}" if len(reached) > 1 else f"the only one to reach {target.text} in all runs"
+    )
+    said = f"{who} {rank}, after {first.time_to_target.text()} {compared.seconds}"
+    sync = "" if any(group.synchronous for group in compared.groups) else " (no run is synchronous)"
+    if first is base:
+        return f"{said}{sync}"
+    if base.reached is not None and first.speedup is not None:
+        return f"{said}, {first.speedup:.3g} times as fast as {base.group.name} ({base.reached:,.4g}){sync}"
+    runs = base.group.runs
+    if some := base.time_to_target and base.time_to_target.number:
+        return f"{said}, which {base.group.name} reached in only {some} of {len(runs)} runs{sync}"
+    longest = max(run.history.time for run in runs)
+    return f"{said}, which {base.group.name} did not reach in {longest:,.4g}{sync}"
+
+
+def _seeds(compared: Comparison) -> str:
+    """How many seeds the result rests on."""
+    counts = sorted({group.seeds for group in compared.groups})
+    if counts[-1] == 1:
+        return "one seed each, so small differences may be chance"
+    return f"means over {counts[0]} seeds" if len(counts) == 1 else f"means over {counts[0]} to {counts[-1]} seeds"
+
+
+def sweep_headline(sweep: Sweep, name: str) -> str:
+    """The result of a sweep in one sentence."""
+    done, best = sum(trial.status is not None for trial in sweep.trials), best_of(sweep.trials, sweep.best)
+    trials = plural(sweep.total, "trial") if done == sweep.total else f"{done} of {plural(sweep.total, 'trial')} so far"
+    if best is None or best.value is None:
+        return f"Sweep {name}: {trials}, none with a {printable(sweep.goal)}."
+    value = f"{best.value:.1%}" if sweep.best == "accuracy" else f"{best.value:.4g}"
+    counted = [group for group in groups(sweep) if group.share is not None]
+    share = f"; {sum(g.workable for g in counted)} of {sum(g.judged for g in counted)} are workable" if counted else ""
+    return (
+        f"Sweep {name}: trial {best.number} ({printable(best.group)}) is the best of {trials}, with a "
+        f"{printable(sweep.goal)} of {value}{share}."
+    )

@@ -1,0 +1,229 @@
+"""What a report concludes: its first sentence, its warnings, its table, on the page and in LaTeX."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tardygrad.report.blocks import Note
+from tardygrad.report.build import build
+from tardygrad.report.comparison import compare, paper_table
+from tardygrad.report.groups import Spread, grouped, same_arrivals
+from tardygrad.report.loader import read
+from tests.report.records import EVIL, record, write
+
+SYNC: dict[str, Any] = {"label": "sync-Clip²"}
+
+
+def rewritten(path: Path, slower: float = 1.0, jitter: float = 0.0, **scores: Any) -> Path:
+    """The record with other times and other scores: functions of a round, or None to leave one out."""
+    rows = [json.loads(line) for line in (path / "events.jsonl").read_text().splitlines()]
+    for row in rows:
+        row["time"] = slower * row["time"] + jitter
+        if row["event"] == "evaluation":
+            row |= {name: score(row["round"]) for name, score in scores.items() if score}
+            for name in [name for name, score in scores.items() if score is None]:
+                del row[name]
+    (path / "events.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def seeds(folder: Path, name: str, number: int = 2, slower: float = 1.0, **facts: Any) -> None:
+    """Runs of a method that differ in their seed, and so in their scores and times."""
+    for seed in range(number):
+        spec = {"task": {"kind": "quadratic"}, "method": {"kind": name}, "run": {"seed": seed}}
+        path = record(folder / f"{name}-{seed}", seed=seed, **{"spec": spec, "label": name, **facts})
+        rewritten(path, slower, jitter=0.1 * seed)
+
+
+def result(*paths: Path, **options: Any) -> str:
+    (sentence,) = build([str(path) for path in paths], **options).results
+    return sentence
+
+
+def notes(path: Path) -> list[str]:
+    return [block.text for block in build([str(path)]).sections[0].blocks if isinstance(block, Note)]
+
+
+def test_a_page_opens_with_the_result(tmp_path: Path) -> None:
+    seeds(tmp_path, "Clip²")
+    seeds(tmp_path, "sync-Clip²", slower=10.0)
+    page = build([str(tmp_path)], target=0.85).html()
+    sentence = (
+        "Clip² ends with the best test accuracy, 91.9% ±\u00a00.5% (sync-Clip² is within one standard deviation), "
+        "and is the first to reach 85%, after 7.5 ±\u00a02.2 simulated seconds, 9.94 times as fast as sync-Clip² "
+        "(75.05); means over 2 seeds."
+    )
+    assert f'<main id="main" tabindex="-1">\n<p class="result">{sentence}</p>' in page
+
+
+def test_the_result_names_the_best_and_the_fastest(tmp_path: Path) -> None:
+    record(tmp_path / "quick")
+    slow = record(tmp_path / "slow", **SYNC, spec={"method": {"mode": "sync"}})
+    rewritten(slow, 10.0, accuracy=lambda t: t / 12)
+    assert result(tmp_path, target=0.85) == (
+        "sync-Clip² ends with the best test accuracy, 100.0%; Clip² is the first to reach 85%, after 6 simulated "
+        "seconds, 20 times as fast as sync-Clip² (120); one seed each, so small differences may be chance."
+    )
+
+
+def test_a_target_that_the_baseline_missed_has_no_factor(tmp_path: Path) -> None:
+    record(tmp_path / "quick")
+    seeds(tmp_path, "sync-Clip²", slower=10.0)
+    rewritten(tmp_path / "sync-Clip²-1", accuracy=lambda t: 0.5)
+    assert (
+        "the only one to reach 85% in all runs, after 6 simulated seconds, which sync-Clip² reached in only 1 of 2"
+        in (result(tmp_path, target=0.85))
+    )
+    rewritten(tmp_path / "sync-Clip²-0", accuracy=lambda t: 0.5)
+    assert "after 6 simulated seconds, which sync-Clip² did not reach in 120.1;" in result(tmp_path, target=0.85)
+    assert "; no method reached 99.9% in all its runs; means over 1 to 2 seeds." in result(tmp_path, target=0.999)
+
+
+def test_the_result_says_that_no_run_is_synchronous(tmp_path: Path) -> None:
+    seeds(tmp_path, "FedBuff", slower=3.0)
+    seeds(tmp_path, "Clip²")
+    assert "times as fast as FedBuff (22.55) (no run is synchronous)" in result(
+        tmp_path, target=0.85, baseline="FedBuff"
+    )
+
+
+def test_one_method_or_one_run_has_nothing_to_compare_with(tmp_path: Path) -> None:
+    one = record(tmp_path / "one")
+    assert result(one) == (
+        "Clip² ends with a test accuracy of 92.3% after 12 rounds, 12 simulated seconds; a single run, so there is "
+        "nothing to compare it with."
+    )
+    seeds(tmp_path / "seeds", "Clip²")
+    assert result(tmp_path / "seeds") == (
+        "Clip² ends with a test accuracy of 91.9% ±\u00a00.5% after 12.050 ±\u00a00.071 simulated seconds; means over "
+        "2 seeds, and no other method to compare it with."
+    )
+    bare = rewritten(record(tmp_path / "bare"), loss=None, accuracy=None)
+    assert result(bare).startswith("Clip² ends without a test score after 12 rounds")
+    assert (
+        result(bare, record(tmp_path / "other", label="other", rounds=2))
+        == "2 runs of which none has a test score yet."
+    )
+
+
+def test_a_run_that_did_not_finish_is_no_result(tmp_path: Path) -> None:
+    path = record(tmp_path / "run", rounds=6, torn=True)
+    assert result(path) == (
+        "Clip² has not ended after 6 of 12 rounds, 6 simulated seconds; the last evaluation found a test accuracy of "
+        "85.7%."
+    )
+    other = record(tmp_path / "other", **SYNC, spec={"method": {"mode": "sync"}})
+    assert result(path, other).startswith("So far: sync-Clip² ends with the best test accuracy, 92.3%")
+    write(other / "summary.json", {"status": "diverged", "reason": "x", "rounds": 12, "seconds": 1.0})
+    assert result(other).startswith("sync-Clip² diverged after 12 of 12 rounds")
+    write(path / "summary.json", {"status": "failed", "reason": "x", "rounds": 12, "seconds": 1.0})
+    assert result(path, other) == "no method has a test accuracy in all its runs."
+
+
+def test_different_tasks_have_no_common_result(tmp_path: Path) -> None:
+    record(tmp_path / "0")
+    record(tmp_path / "1", spec={"task": {"kind": "glue", "name": "rte"}})
+    assert result(tmp_path) == "2 runs on different tasks (quadratic and glue rte), whose scores cannot be compared."
+
+
+def test_simulated_and_real_clocks_are_not_compared(tmp_path: Path) -> None:
+    record(tmp_path / "simulated")
+    record(tmp_path / "real", **SYNC, clock="real", spec={"method": {"mode": "sync"}})
+    assert notes(tmp_path) == [
+        "Some clocks are real (sync-Clip²) and some are simulated (Clip²): their times cannot be compared, and there "
+        "is no speed-up of one over the other."
+    ]
+    assert "times are not compared because the clocks differ" in result(tmp_path)
+    compared = compare(grouped(read(tmp_path / name) for name in ("simulated", "real")), target=0.85)
+    assert [(outcome.speedup, outcome.round_speedup) for outcome in compared.outcomes] == [(None, None), (1.0, 1.0)]
+    assert compared.seconds == "seconds (simulated or real)"
+
+
+@pytest.mark.parametrize(
+    ("facts", "simulated"),
+    [
+        ({"clock": "real"}, False),
+        ({"clock": None, "spec": {"engine": {"kind": "sim"}}}, True),
+        ({"clock": None, "spec": {"engine": {"kind": "ray"}}}, False),
+        ({"clock": None, "spec": {"engine": {"kind": "mine"}}}, None),
+        ({"clock": None, "spec": None}, None),
+    ],
+)
+def test_a_record_says_what_its_clock_is(tmp_path: Path, facts: dict[str, Any], simulated: bool | None) -> None:
+    path = record(tmp_path / "run", **facts)
+    assert read(path).history.simulated is simulated
+    text = build([str(path)]).html()
+    assert ("12 simulated seconds" in text) == (simulated is True)
+
+
+def test_seeds_that_do_not_change_the_arrivals_are_named(tmp_path: Path) -> None:
+    seeds(tmp_path, "sync-Clip²")
+    for seed in (0, 1):
+        record(tmp_path / f"fixed-{seed}", seed=seed)
+    same = [same_arrivals(group) for group in grouped(map(read, sorted(tmp_path.iterdir())))]
+    assert same == [True, False]
+    assert notes(tmp_path) == [
+        "The seeds do not change the arrivals of Clip²: the same updates came at the same times with every seed, as on "
+        "a fleet without randomness. The spread over seeds is that of the training only."
+    ]
+
+
+def test_seeds_of_a_run_started_in_python_are_one_group(tmp_path: Path) -> None:
+    def described(seed: int, task: str = "TorchTask at 0x7f12") -> dict[str, Any]:
+        return {"method": {"kind": "clip2", "lr": 1.0}, "task": {"described": task}, "run": {"seed": seed}}
+
+    runs = [described(0), described(1, "TorchTask at 0x99"), described(1), described(0, "another")]
+    views = [
+        read(record(tmp_path / str(i), spec=None, described=tables, run=tables["run"])) for i, tables in enumerate(runs)
+    ]
+    assert [[run.history.path.name for run in group.runs] for group in grouped(views)] == [["0", "1"], ["2"], ["3"]]
+
+
+def test_own_scores_are_in_the_table_and_may_be_the_target(tmp_path: Path) -> None:
+    for name, factor in (("Clip²", 1.0), ("sync-Clip²", 10.0)):
+        seeds(tmp_path, name, slower=factor)
+    for path in tmp_path.iterdir():
+        rewritten(path, f1=lambda t: t / 20, error=lambda t: 1 / t, accuracy=None, loss=None)
+    compared = compare(grouped(map(read, sorted(tmp_path.iterdir()))), target=0.4)
+    assert compared.target is not None
+    assert (compared.target.name, compared.target.reached(0.3), compared.target.reached(0.5)) == ("f1", False, True)
+    (table,) = [block for block in build([str(tmp_path)]).sections[0].blocks if hasattr(block, "headings")]
+    assert list(table.headings[:2]) == ["run", "test f1"]
+    assert "test error" in table.headings
+    assert table.rows[0][1] == "0.6 ±\u00a00"
+
+
+def test_the_latex_table_has_the_scores_and_the_best_in_bold(tmp_path: Path) -> None:
+    seeds(tmp_path, "Clip²", label=EVIL)
+    seeds(tmp_path, "sync-Clip²", slower=10.0)
+    text = paper_table(compare(grouped(map(read, sorted(tmp_path.iterdir()))), target=0.85))
+    head, first, second = (line.strip() for line in text.splitlines() if line.endswith(r"\\"))
+    assert head == r"method & test accuracy & test loss & simulated seconds to 85\% & speed-up \\"
+    assert second == (
+        r"sync-Clip$^2$ & \textbf{91.9\% $\pm$~0.5\%} & \textbf{0.0875 $\pm$~0.0059} & 75 $\pm$~21 & 1$\times$ \\"
+    )
+    assert r"\textbf{7.5 $\pm$~2.2} & \textbf{9.94$\times$}" in first
+    assert "<script>" not in text
+    assert (
+        r"Mean $\pm$ standard deviation over 2 seeds; speed-up over sync-Clip$^2$ to a test accuracy of 85\%." in text
+    )
+
+
+@pytest.mark.parametrize(
+    ("spread", "text"),
+    [
+        (Spread(0.9052, 9.5e-5, 2), "0.90520 ± 0.00010"),
+        (Spread(0.9052, 1e-9, 2), "0.9052 ± 1e-09"),
+        (Spread(3e-9, 1e-10, 2), "3e-09 ± 1e-10"),
+        (Spread(1234567.0, 12.0, 2), "1,234,567 ± 12"),
+        (Spread(33.0, 0.0, 2), "33 ± 0"),
+        (Spread(0.0, 0.5, 2), "0.00 ± 0.50"),
+        (Spread(33.25, None, 1), "33.25"),
+    ],
+)
+def test_a_spread_has_as_many_digits_as_it_knows(spread: Spread, text: str) -> None:
+    assert spread.text().replace("\u00a0", " ") == text

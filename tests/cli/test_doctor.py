@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import tomllib
 from pathlib import Path
@@ -72,14 +73,41 @@ def test_a_search_ranks_settings(tardygrad: Command) -> None:
     assert (seen["current"]["mode"], seen["current"]["buffer"]) == ("client", 2)
     assert seen["best"] == seen["settings"][0]
     assert seen["best"]["per_effective"] == pytest.approx(seen["best"]["time"] / seen["best"]["effective"])
-    assert seen["bound"]["delay"] == pytest.approx(12**0.5)
-    assert all(one["delay_max"] <= 12**0.5 for one in seen["settings"] if one["excluded"] is None)
-    assert seen["fit"] is None
-    out = tardygrad("plan", "small.toml", "--search", "--max-delay", "1000").out
-    assert "best" in out
-    assert "now" in out
-    assert "delay bound: 1000 rounds, --max-delay" in out
-    assert "times as fast as the current setting, with method." in out
+    assert seen["tolerance"]["delay"] == pytest.approx(12**0.5)
+    late = [one["delay_max"] > 12**0.5 for one in seen["settings"]]
+    assert [one["warning"] is not None for one in seen["settings"]] == late
+    assert any(late)
+    assert all(one["excluded"] is None for one in seen["settings"])
+    assert seen["sync"] == next(one for one in seen["settings"] if one["mode"] == "sync")
+    assert (seen["current"]["needed_rounds"], seen["fit"], seen["goal"]) == (12, None, None)
+    out = tardygrad("plan", "small.toml", "--search").out
+    assert re.search(r"^best ", out, re.M)
+    assert re.search(r"^best sync ", out, re.M)
+    assert re.search(r"^now ", out, re.M)
+    assert "\nranked by  predicted time for the effective updates of the current setting's rounds" in out
+    assert "\n!  above 3.464, the delay that the theory tolerates (12 rounds and tail index 1.5" in out
+    *_, answer, overrides = out.splitlines()
+    assert (answer, overrides) == (seen["answer"], "set  " + " ".join(seen["overrides"]))
+    assert re.fullmatch(
+        r"use [\w-]+, M = \d+: [\d.]+ s for \d+ rounds, [\d.]+ times as fast as the best synchronous setting "
+        r"\([\d.,]+ s\) and [\d.]+ times as fast as the current setting \([\d.]+ s\)",
+        answer,
+    )
+
+
+def test_a_search_with_training_ranks_settings_by_their_time_to_a_target(tardygrad: Command) -> None:
+    """Every time in the answer is that of a run of one's own with the overrides."""
+    few = ["task.clients=4", "task.dimension=5", "--search", "--train", "--seeds", "1", "--json"]
+    seen = tardygrad("plan", "small.toml", *few).json
+    (trial,) = seen["best"]["trials"]
+    assert (seen["best"]["seconds"], seen["best"]["needed_rounds"]) == (trial["time"], trial["rounds"])
+    assert f"s to test loss {seen['goal']['target']:.4g}" in seen["answer"]
+    same = ["task.clients=4", "task.dimension=5", *seen["overrides"], f"run.rounds={trial['rounds']}"]
+    loss = tardygrad("run", "small.toml", *same, "--json").json["loss"]
+    assert loss == pytest.approx(trial["value"])
+    assert loss <= seen["goal"]["target"]
+    hard = tardygrad("plan", "small.toml", *few[:4], "--target", "1e-9").out
+    assert re.search(r"\nno setting reaches test loss 1e-09 in [\d.,]+ s; the closest, .*, is at [\d.e-]+\n$", hard)
 
 
 def test_a_search_repeats_itself(tardygrad: Command) -> None:
@@ -90,12 +118,11 @@ def test_a_search_without_a_choice_says_so(tardygrad: Command) -> None:
     even = "fleet.crashes=[{client=7, at=0.5}]"
     Path("one.toml").write_text(SMALL.replace('kind = "paper"', 'kind = "paper"\nclients = 8'))
     out = tardygrad("plan", "one.toml", even, "method.downplay=true", "--search").out
-    assert "delay bound: none, because the method downplays late updates" in out
-    assert "2 because they starve" in out
-    slow = tardygrad("plan", "small.toml", "method.mode=server", "method.buffer=5", "--search", "--max-delay", "1").out
-    assert "the current setting is ruled out; the best one is " in slow
-    best = tardygrad("plan", "small.toml", "method.buffer=8", "--search", "--max-delay", "1000").out
-    assert "the current setting is the best of those tried" in best
+    assert "the delay that the theory tolerates" not in out, "the method downplays late updates"
+    assert "ruled out: 1 of " in out
+    assert "1 because it starves" in out
+    best = tardygrad("plan", "small.toml", "method.mode=sync", "method.buffer=1", "--search", "--max-delay", "1").out
+    assert "\nkeep synchronous, M = 1: " in best
 
 
 def test_a_fitted_fleet_can_be_written_and_run(tardygrad: Command) -> None:
@@ -127,8 +154,8 @@ def test_a_written_spec_is_told_how_to_run_the_best_and_has_tomls_infinity(tardy
     tardygrad("run", "small.toml", "run.rounds=60", "--out", "run")
     out = tardygrad("plan", "small.toml", "method.local_clip=inf", "--fit", "run", "--write", "a b.toml").out
     told = next(line for line in out.splitlines() if line.startswith("run  "))
-    faster = next(line for line in out.splitlines() if "with method." in line)
-    assert told == f"run  tardygrad run 'a b.toml' {faster.partition(', with ')[2]}"
+    faster = next(line for line in out.splitlines() if line.startswith("set  "))
+    assert told == f"run  tardygrad run 'a b.toml' {faster.removeprefix('set  ')}"
     assert tomllib.loads(Path("a b.toml").read_text())["method"]["local_clip"] == float("inf")
     assert tardygrad(*shlex.split(told)[2:], "--out", "best").code == 0
 
@@ -192,7 +219,7 @@ def test_a_threads_spec_can_be_planned_with_a_fit(tardygrad: Command) -> None:
 
 @pytest.mark.parametrize("name", ["search.png", "search.svg"])
 def test_a_search_can_be_drawn(name: str, tardygrad: Command) -> None:
-    assert tardygrad("plan", "small.toml", "--search", "--figure", name).out.endswith(f"figure  {name}\n")
+    assert tardygrad("plan", "small.toml", "--search", "--figure", name).out.count(f"\nfigure  {name}\n") == 1
     assert Path(name).stat().st_size > 1000
 
 
@@ -200,6 +227,14 @@ def test_a_search_can_be_drawn(name: str, tardygrad: Command) -> None:
     ("options", "says"),
     [
         (["--max-delay", "3"], "--max-delay needs --search or --fit RUN"),
+        (["--train"], "--train needs --search or --fit RUN"),
+        (["--search", "--target", "0.1"], "--target needs --train"),
+        (["--search", "--seeds", "2"], "--seeds needs --train"),
+        (["--search", "--train", "--target", "1e9"], "x_0 already has a test loss of"),
+        (
+            ["--search", "--train", "method.lr=0"],
+            "--train needs a --target, because the current setting does not learn",
+        ),
         (["--figure", "x.png"], "--figure needs --search or --fit RUN"),
         (["--search", "--write", "x.toml"], "--write needs --fit RUN"),
         (["--search", "--max-memory", "1GB"], "--max-memory cannot be combined with --search or --fit"),

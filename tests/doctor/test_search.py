@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 import tardygrad as tg
-from tardygrad.doctor.clock_run import UPDATES, run_clock, updates_to_simulate
-from tardygrad.doctor.search import Candidate, ranked, search, settings, sizes
+from tardygrad.doctor.clock_run import STALENESS, UPDATES, run_clock, updates_to_simulate
+from tardygrad.doctor.race import Race, Training
+from tardygrad.doctor.search import changes, rank_settings, search, settings, sizes
 from tardygrad.doctor.search_chart import BEYOND, search_chart
 from tardygrad.doctor.theorems import presets, tail_of, tolerance
 from tardygrad.runs.events import Tail
@@ -17,13 +18,16 @@ from tests.doctor.planted import clip2, fleet, sgdclip
 TWO = tg.Fleet((tg.Group("quick", 1, tg.Uniform(1.5, 1.5)), tg.Group("slow", 1, tg.Uniform(4.0, 4.0))))
 
 
-def test_an_effective_update_is_counted_by_its_delay() -> None:
+def test_late_updates_count_less() -> None:
     """By hand, M = 1: the quick client arrives at 1.5, 3, 4.5 and 6 s, the slow one, which began from x_0, at 4 s."""
     seen = run_clock(clip2(buffer=1), TWO, rounds=5)
     delays = [1, 1, 3, 2, 1]  # at 1.5, 3, 4, 4.5 and 6 s
     assert (seen.time, seen.rounds) == (6.0, 5)
-    assert seen.effective == pytest.approx(sum(1 / delay for delay in delays))
     assert (seen.delay_max, seen.delay_mean) == (3, pytest.approx(1.6))
+    assert seen.effective == pytest.approx(5 / (1 + STALENESS * 0.6))
+    downplayed = run_clock(clip2(buffer=1, downplay=True), TWO, rounds=5)
+    weight = sum(1 / delay for delay in delays)
+    assert downplayed.effective == pytest.approx(weight / (1 + STALENESS * (5 / weight - 1)))
     assert seen.per_effective == pytest.approx(6.0 / seen.effective)
     assert (seen.idle, seen.refused) == (0.0, 0.0)
     assert seen.waits == 3  # of the slow client's second job, from x_3
@@ -31,7 +35,7 @@ def test_an_effective_update_is_counted_by_its_delay() -> None:
 
 def test_rounds_that_wait_for_all_are_fresh_and_leave_the_quick_idle() -> None:
     seen = run_clock(clip2(buffer=2, mode="sync"), TWO, rounds=5)
-    assert (seen.time, seen.delay_max, seen.effective) == (20.0, 1, 10.0)
+    assert (seen.time, seen.delay_max, seen.effective) == (20.0, 1, pytest.approx(5 * 2**0.5))
     assert seen.idle == pytest.approx(1 - 5.5 / 8)
 
 
@@ -76,30 +80,85 @@ def test_a_sync_method_is_not_tried_again_as_such() -> None:
     assert [one.buffer for one in found if one.mode == "sync"].count(6) == 1
 
 
-def test_the_fastest_comes_first_and_what_is_no_choice_last() -> None:
-    method = clip2(buffer=1)
-    tried = list(search(settings(method, 12), fleet(slow=30.0), rounds=60, bound=20))
-    found = ranked(tried)
-    assert [one.current for one in tried].count(True) == 1
-    assert tried[0].current
-    fine = [one for one in found if one.excluded is None]
-    assert found[: len(fine)] == fine
-    assert [one.seconds for one in fine] == sorted(one.seconds for one in fine)
+def test_no_server_centric_setting_repeats_another_mode() -> None:
+    found = [one for one in settings(clip2(buffer=6), 12) if one.mode == "server"]
+    assert {one.buffer for one in found if one.concurrency is None} == set(range(2, 12))
+    assert {one.buffer for one in found if one.concurrency == 3} == {2}
+    kept = settings(clip2(buffer=1, mode="server"), 4, fixed=["mode", "concurrency"])
+    assert [(one.mode, one.buffer, one.concurrency) for one in kept] == [("server", m, None) for m in (1, 2, 3, 4)]
+
+
+def test_a_delay_above_the_theorys_is_a_warning_and_one_above_the_users_limit_is_ruled_out() -> None:
+    method, of = clip2(buffer=4), fleet(5, slow=30.0)
+    free = rank_settings(method, of, rounds=60)
+    warned = rank_settings(method, of, rounds=60, tolerated=20)
+    assert [one._replace(warning=None) for one in warned.settings] == free.settings
+    late = [one.clock is not None and one.clock.delay_max > 20 for one in warned.settings]
+    assert [one.warning == "its largest delay is above 20" for one in warned.settings] == late
+    assert any(late)
+    limited = rank_settings(method, of, rounds=60, max_delay=20)
+    fine = [one for one in limited.settings if one.excluded is None]
+    assert limited.settings[: len(fine)] == fine
     assert all(one.clock and one.clock.delay_max <= 20 for one in fine)
-    late = [one for one in found if one.excluded]
-    assert late
-    assert {one.excluded for one in late} == {"its largest delay is above 20"}
-    assert fine[0].method.buffer > 1
+    assert {one.excluded for one in limited.settings[len(fine) :]} == {"its largest delay is above 20"}
 
 
-def test_one_slow_client_makes_asynchrony_the_choice_and_none_does_not() -> None:
-    def best(of: tg.Fleet, **changes: object) -> Candidate:
-        methods = [replace(clip2(buffer=4), **each) for each in ({}, {"mode": "sync", "buffer": 12}, changes)]  # type: ignore[arg-type]
-        return ranked(list(search(methods, of, rounds=60, bound=1e9)))[0]
+def test_settings_are_compared_for_the_work_of_the_current_one() -> None:
+    ranking = rank_settings(clip2(buffer=4, mode="sync"), fleet(5, slow=30.0), rounds=60)
+    current, best = ranking.current, ranking.best
+    assert current.clock
+    assert (current.rounds, current.seconds) == (60, pytest.approx(60 * current.clock.per_round))
+    assert best
+    assert best.clock
+    work = [one.rounds * one.clock.effective / one.clock.rounds for one in (current, best) if one.clock]
+    assert work[1] == pytest.approx(work[0], rel=0.5 / best.rounds)
+    assert [one.seconds for one in ranking.settings] == sorted(one.seconds for one in ranking.settings)
+    assert ranking.faster(current) == pytest.approx(current.seconds / best.seconds)
 
-    assert best(fleet(slow=100.0), mode="server", buffer=11).method.mode == "server"
-    constant = tg.Fleet((tg.Group("same", 12, tg.Uniform(1.5, 1.5)),))
-    assert best(constant, mode="client", buffer=2).method.mode == "sync"
+
+SIX = tg.Fleet((tg.Group("quick", 5, tg.Uniform(0.9, 1.1)), tg.Group("slow", 1, tg.Uniform(9.0, 11.0))))
+
+
+def test_six_clients_of_which_one_is_slow_get_the_advice_that_is_fastest_in_truth() -> None:
+    """A delay bound with an invented constant used to rule out all settings in which more than three clients work."""
+    now = tg.clip2(local_lr=0.1, local_clip=1.0, lr=0.3, clip=0.1, buffer=6, local_steps=5, mode="sync")
+    task = tg.tasks.quadratic(clients=6, dimension=20)
+    race = Race(now, SIX, Training(task), rounds=100, seed=0)
+
+    def seconds(method: tg.Method) -> float:
+        trial = race.run(method, 0, 1000.0)
+        assert trial.time is not None
+        return trial.time
+
+    once_advised = replace(now, mode="client", concurrency=3, dispatch="random")
+    once_excluded = replace(now, mode="client")
+    assert seconds(once_excluded) < 0.5 * seconds(once_advised)
+    for training in (None, Training(task, seeds=2)):
+        ranking = rank_settings(now, SIX, rounds=100, tolerated=10, training=training)
+        assert ranking.best
+        assert ranking.sync
+        assert ranking.best.warning == "its largest delay is above 10"
+        assert seconds(ranking.best.method) <= seconds(once_excluded)
+        assert changes(ranking.best.method, now)[0] == "method.mode=client"
+        assert f"times as fast as the best synchronous setting ({ranking.sync.seconds:.0f} s)" in ranking.answer()
+
+
+def test_with_steps_too_large_for_any_delay_the_answer_is_to_stay_synchronous() -> None:
+    same = tg.Fleet((tg.Group("same", 4, tg.Uniform(1.0, 1.0)),))
+    task = tg.tasks.quadratic(clients=4, dimension=5, condition=1.0)
+    hot = sgdclip(lr=1.5, local_lr=0.9, local_clip=100.0, local_steps=5, buffer=4, mode="sync")
+    ranking = rank_settings(hot, same, rounds=20, training=Training(task, target=1e-4, seeds=1))
+    assert ranking.best
+    assert ranking.best == ranking.sync
+    assert ranking.answer().startswith("keep synchronous, M = 4: 8 s to test loss 0.0001, ")
+    assert "the best asynchronous setting" in ranking.answer()
+
+
+def test_one_slow_client_makes_asynchrony_the_choice() -> None:
+    ranking = rank_settings(clip2(mode="sync", buffer=6), fleet(6, slow=100.0), rounds=60)
+    assert ranking.best
+    assert ranking.best.method.mode != "sync"
+    assert (ranking.faster(ranking.current) or 0) > 5
 
 
 def test_a_setting_that_starves_is_no_choice() -> None:

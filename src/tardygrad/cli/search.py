@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
-
-from tardygrad.cli.output import counted, show, show_json, show_table, waiting, writable
+from tardygrad.cli.output import as_objects, counted, show, show_json, show_table, waiting, writable
 from tardygrad.cli.run import run_dir
+from tardygrad.cli.session import torch_threads
 from tardygrad.core.algorithm import downplay
 from tardygrad.core.method import Method
+from tardygrad.core.recipe import parameters
 from tardygrad.doctor.fit_runtimes import ClientFit, FittedFleet, fit_fleet, fitted_spec
-from tardygrad.doctor.search import Candidate, changes, ranked, search, settings
+from tardygrad.doctor.race import Training
+from tardygrad.doctor.search import KEYS, Candidate, Ranking, changes, rank_settings
 from tardygrad.doctor.search_chart import search_chart
 from tardygrad.doctor.theorems import tail_of, tolerance
 from tardygrad.errors import Invalid
@@ -31,15 +33,15 @@ TOP = 10  # settings that are printed
 MAX_CLIENTS = 10_000  # most clients, for which a search takes minutes
 
 
-class Bound(NamedTuple):
-    """The largest delay that a setting may have, and why."""
+class Tolerance(NamedTuple):
+    """The largest delay without a warning, and why."""
 
     delay: float
     why: str
 
 
 def find(spec: Spec, built: Built, options: commands.Plan) -> None:
-    """Fit a fleet if a run is given, simulate the clock of every setting, and print the fastest."""
+    """Fit a fleet if a run is given, rank the settings, and print the best."""
     run, figure, write = options.fit, options.figure, options.write
     figure_path = None if figure is None else writable("--figure", figure, ".png", ".svg")
     spec_path = None if write is None else writable("--write", write, ".toml", ".json")
@@ -61,28 +63,42 @@ def find(spec: Spec, built: Built, options: commands.Plan) -> None:
         rule = f"a search can have at most {MAX_CLIENTS:,} clients, got {fleet.clients:,}"
         raise Invalid(f"{rule}. Search with a part of the fleet.")
     clock_only(built.method, fleet)  # raises if the method cannot run
-    bound = _bound(spec, built, options.max_delay, tails)
-    tries = settings(built.method, fleet.clients)
-    # no parameters with --fit: measured times include the messages
-    how = {"rounds": built.rounds, "parameters": built.task.parameters if run is None else 0, "seed": built.run.seed}
-    tried = search(tries, fleet, bound=bound.delay, **how)
-    found = ranked(list(counted(tried, total=len(tries), what="settings")))
+    tolerance = _tolerance(spec, built, tails)
+    with torch_threads(spec.run.threads):
+        ranking = rank_settings(
+            built.method,
+            fleet,
+            rounds=built.rounds,
+            parameters=0 if fitted else built.task.parameters,  # measured times include the messages
+            seed=built.run.seed,
+            training=Training(built.task, options.target, options.seeds or 3) if options.train else None,
+            fixed=[key for key in KEYS if key not in parameters(spec.method.make)],
+            max_delay=math.inf if options.max_delay is None else options.max_delay,
+            tolerated=tolerance.delay,
+            watch=lambda items, total, what: counted(items, total=total, what=what),
+        )
     if figure_path:
-        theme.write(search_chart(found), figure_path)
+        theme.write(search_chart(ranking.settings), figure_path)
     if spec_path and fitted:  # last: it must not exist if the same command is to be repeated
         replace(spec_path, fitted_spec(spec, fitted.fleet, as_json=spec_path.suffix == ".json").encode())
     files = {"figure": figure, "written": write}
+    best = ranking.best
+    overrides = [] if best is None else changes(best.method, built.method)
+    if best and (best.rounds > built.rounds if ranking.goal else overrides and best.rounds != built.rounds):
+        overrides.append(f"run.rounds={best.rounds}")
     if options.json:
-        show_json(_facts(built, found, bound, fitted) | files)
+        show_json(_facts(built, ranking, tolerance, fitted, overrides) | files)
         return
     if fitted:
         _show_fit(fitted)
-    _show(found)
-    written = [f"{name}  {path}" for name, path in files.items() if path]
-    best = next((setting.method for setting in found if setting.excluded is None), built.method)
+    _show(ranking)
+    lines = [*_remarks(ranking, tolerance, built), *(f"{name}  {path}" for name, path in files.items() if path)]
+    lines.append(ranking.answer())
+    if overrides:
+        lines.append(f"set  {shlex.join(overrides)}")
     if write:
-        written.append(f"run  tardygrad run {shlex.join([write, *changes(best, built.method)])}")
-    show("\n".join([*_remarks(found, bound, built), *written]))
+        lines.append(f"run  tardygrad run {shlex.join([write, *overrides])}")
+    show("\n".join(lines))
 
 
 def _scale(history: History, method: Method) -> float:
@@ -91,29 +107,33 @@ def _scale(history: History, method: Method) -> float:
     return method.local_steps / before if method.local_steps and isinstance(before, int) and before > 0 else 1.0
 
 
-def _bound(spec: Spec, built: Built, most: int | None, tails: list[Tail]) -> Bound:
-    if most is not None:
-        return Bound(most, "--max-delay")
-    if built.method.max_delay is not None:
-        return Bound(built.method.max_delay, "method.max_delay")
+def _tolerance(spec: Spec, built: Built, tails: list[Tail]) -> Tolerance:
     tail = tail_of(spec.resolved(), tails)
     bound = tolerance(built.method, built.rounds, tail.tail, spec.method.arguments.get("schedule"))
-    if bound == np.inf:
+    if bound == math.inf:
         downplayed = built.method.weight is downplay
-        why = "the method downplays late updates" if downplayed else "no theorem covers this method"
-        return Bound(bound, f"none, because {why}")
-    return Bound(bound, f"from the theory for {built.rounds} rounds and tail index {tail.tail:g} ({tail.source})")
+        return Tolerance(bound, "the method downplays late updates" if downplayed else "no theorem covers this method")
+    return Tolerance(
+        bound, f"{built.rounds} rounds and tail index {tail.tail:g}, {tail.source}; its constant is unknown"
+    )
 
 
-def _facts(built: Built, found: Sequence[Candidate], bound: Bound, fitted: FittedFleet | None) -> Row:
-    choices = [setting for setting in found if setting.excluded is None]
+def _facts(
+    built: Built, ranking: Ranking, tolerance: Tolerance, fitted: FittedFleet | None, overrides: list[str]
+) -> Row:
+    best, sync = ranking.best, ranking.sync
     return {
         "method": str(built.method),
         "rounds": built.rounds,
-        "bound": bound._asdict(),
-        "best": _row(choices[0]) if choices else None,
-        "current": next(_row(setting) for setting in found if setting.current),
-        "settings": [_row(setting) for setting in found],
+        "measure": ranking.measure,
+        "goal": ranking.goal._asdict() if ranking.goal else None,
+        "tolerance": tolerance._asdict(),
+        "answer": ranking.answer(),
+        "overrides": overrides,
+        "best": _row(best) if best else None,
+        "sync": _row(sync) if sync else None,
+        "current": _row(ranking.current),
+        "settings": [_row(setting) for setting in ranking.settings],
         "fit": [
             client._asdict() | {"runtime": {"kind": type(client.runtime).__name__.lower(), **vars(client.runtime)}}
             for client in fitted.clients
@@ -123,56 +143,61 @@ def _facts(built: Built, found: Sequence[Candidate], bound: Bound, fitted: Fitte
     }
 
 
-def _row(tried: Candidate) -> Row:
-    method, clock = tried.method, tried.clock
-    facts: Row = {
-        "mode": method.mode, "buffer": method.buffer, "concurrency": method.concurrency, "dispatch": method.dispatch,
-        "excluded": tried.excluded, "current": tried.current,
-    }  # fmt: skip
+def _row(setting: Candidate) -> Row:
+    clock = setting.clock
+    facts: Row = {key: getattr(setting.method, key) for key in KEYS}
+    facts |= {"excluded": setting.excluded, "warning": setting.warning, "current": setting.current}
     if clock:
         facts |= {**clock._asdict(), "per_round": clock.per_round, "per_effective": clock.per_effective}
-    return facts
+    facts |= {
+        "seconds": setting.seconds if setting.seconds < math.inf else None,
+        "needed_rounds": setting.rounds or None,
+    }
+    return facts | {"trials": as_objects(setting.trained.trials) if setting.trained else None}
 
 
-def _show(found: Sequence[Candidate]) -> None:
-    choices = [setting for setting in found if setting.excluded is None]
-    shown = (choices or list(found))[:TOP]
-    shown += [setting for setting in found if setting.current and setting not in shown]
+def _show(ranking: Ranking) -> None:
+    """The best settings, and in any case the best synchronous and the current one."""
+    best, sync, current = ranking.best, ranking.sync, ranking.current
+    shown = [setting for setting in ranking.settings if setting.excluded is None][:TOP]
+    shown += [setting for setting in dict.fromkeys((sync, current)) if setting and setting not in shown]
     rows = []
     for setting in shown:
-        marks = ["best"] * (setting is choices[0] if choices else False) + ["now"] * setting.current
+        marks = {"best": setting is best, "best sync": setting is sync and setting is not best, "now": setting.current}
         method, clock = setting.method, setting.clock
         work = str(method.concurrency or (method.buffer if method.mode == "sync" else "all"))
-        numbers = ["–"] * 5
+        numbers = ["–"] * 4
         if clock:
-            numbers = [f"{clock.per_effective:.4g}", f"{clock.per_round:.4g}"]
-            numbers += [f"{clock.delay_mean:.3g}", str(clock.delay_max), f"{clock.idle:.1%}"]
-        rows.append((", ".join(marks), method.mode, str(method.buffer), work, *numbers))
-    columns = ("M>", "working>", "s per effective update>", "s per round>", "mean delay>", "largest>", "idle>")
-    show_table(("", "mode", *columns), rows)
+            numbers = [f"{clock.per_round:.4g}", f"{clock.delay_mean:.3g}", str(clock.delay_max), f"{clock.idle:.1%}"]
+        numbers[2] += " !" if setting.warning else ""
+        name = ", ".join(mark for mark, holds in marks.items() if holds)
+        rows.append((name, method.mode, str(method.buffer), work, *_result(setting), *numbers))
+    columns = ["M>", "working>", "seconds>", "rounds>", *["runs>"] * bool(ranking.goal)]
+    show_table(("", "mode", *columns, "s per round>", "mean delay>", "largest>", "idle>"), rows)
 
 
-def _remarks(found: Sequence[Candidate], bound: Bound, built: Built) -> list[str]:
-    why = Counter(setting.excluded for setting in found if setting.excluded)
-    choices, lines = [setting for setting in found if setting.excluded is None], []
-    limit = "" if bound.delay == np.inf else f"{bound.delay:.4g} rounds, "
-    lines.append(f"delay bound: {limit}{bound.why}")
-    rounds = [setting.clock.rounds for setting in found if setting.clock]
+def _result(setting: Candidate) -> list[str]:
+    """Seconds, rounds and, of a trained setting, the number of its runs."""
+    if setting.trained is None:
+        return [f"{setting.seconds:.4g}", str(setting.rounds)] if setting.clock else ["–", "–"]
+    trials = setting.trained.trials
+    over = [trial.until for trial in trials if trial.time is None]
+    runs = str(len(trials))
+    return [f"over {max(over):.4g}", "–", runs] if over else [f"{setting.seconds:.4g}", str(setting.rounds), runs]
+
+
+def _remarks(ranking: Ranking, tolerance: Tolerance, built: Built) -> list[str]:
+    lines = [f"ranked by  {ranking.measure}"]
+    why = Counter(setting.excluded for setting in ranking.settings if setting.excluded)
+    if any(setting.warning for setting in ranking.settings):
+        lines.append(f"!  above {tolerance.delay:.4g}, the delay that the theory tolerates ({tolerance.why})")
+    rounds = [setting.clock.rounds for setting in ranking.settings if setting.clock]
     if rounds and min(rounds) < built.rounds:
         lines.append(f"simulated: {min(rounds):,} to {max(rounds):,} of {built.rounds:,} rounds per setting")
     if why:
         reasons = ", ".join(f"{number} because {_plural(reason, number)}" for reason, number in why.most_common())
-        lines.append(f"ruled out: {why.total()} of {len(found)} settings, {reasons}")
-    if not choices:
-        return [*lines, "no setting is within the bound: raise it with --max-delay, or use method.downplay=true"]
-    best, now = choices[0], next(setting for setting in found if setting.current)
-    if best.current:
-        return [*lines, "the current setting is the best of those tried"]
-    ratio = now.seconds / best.seconds if best.seconds > 0 else 1.0
-    change = f"{ratio:.3g} times as fast as the current setting"
-    if ratio < 1:
-        change = f"the current setting is ruled out; the best one is {1 / ratio:.3g} times slower"
-    return [*lines, f"{change}, with {' '.join(changes(best.method, built.method))}"]
+        lines.append(f"ruled out: {why.total()} of {len(ranking.settings)} settings, {reasons}")
+    return lines
 
 
 def _plural(reason: str, number: int) -> str:

@@ -1,7 +1,18 @@
-"""Simulate only the clock of a method on a fleet, without training: its speed and its delays."""
+"""Simulate only the clock of a method on a fleet, without training: its speed and its delays.
+
+How far a round brings the model depends on the task. The clock knows only M, the weights w of the updates and their
+delays p, and counts a round as
+
+    √M · w̄ / (1 + 0.15 (p̄ − 1))   effective updates,
+
+where w̄ is Σ w over the method's denominator (1 without weights) and p̄ the mean delay, weighted by w. √M is a
+compromise: without noise, the mean of M updates brings the model as far as one update; if noise is all that matters, M
+times as far. The factor 0.15 is what predicted real runs best (`benchmarks/plan.py` measures how well).
+"""
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from tardygrad.core.messages import Advanced, Lost, Refused, Update
@@ -10,6 +21,7 @@ from tardygrad.fleet import Fleet
 from tardygrad.runs.loop import Event, clock_only, drive
 
 UPDATES, ROUNDS = (4_000, 20_000), 5_000  # limits of one simulation, which keep it below a second
+STALENESS = 0.15  # how much a delay of one more round slows progress
 SLOW_JOBS = 3  # jobs of the slowest client to simulate, to see its delays
 
 
@@ -20,7 +32,7 @@ class ClockResult(NamedTuple):
     time: float
     delay_mean: float
     delay_max: int
-    effective: float  # number of updates, each counted as 1/p for its delay p
+    effective: float  # effective updates
     idle: float  # share of the clients' time without a job
     refused: float  # share of the updates that arrived
     waits: int  # the delay of the oldest unfinished job, if it finished now
@@ -66,19 +78,22 @@ def run_clock(method: Method, fleet: Fleet, *, rounds: int, parameters: int = 0,
     """
     rounds = max(min(rounds, ROUNDS, updates_to_simulate(fleet) // method.buffer), 1)
     server, pool = clock_only(method, fleet, parameters=parameters, seed=seed)
-    busy_time, delays, refused = BusyTime(), list[int](), 0
+    busy_time, delays, weights, progress, refused = BusyTime(), list[int](), list[float](), 0.0, 0
     for event in drive(server, pool, rounds):
         busy_time.add(event)
         refused += isinstance(event.happened, Refused)
         if isinstance(event.happened, Advanced):
             delays += event.happened.delays
+            weights += (own := event.happened.weights)
+            progress += math.sqrt(len(own)) * sum(own) / method.divisor(own)
     time = pool.now
+    stale = sum(p * w for p, w in zip(delays, weights, strict=True)) / (sum(weights) or 1.0) - 1
     return ClockResult(
         rounds=rounds,
         time=time,
         delay_mean=sum(delays) / len(delays),
         delay_max=max(delays),
-        effective=sum(1 / delay for delay in delays),
+        effective=progress / (1 + STALENESS * max(stale, 0.0)),
         idle=busy_time.idle(fleet.clients, time),
         refused=refused / (refused + len(delays)),
         waits=rounds + 1 - min((s for _, s, _ in busy_time.out.values()), default=rounds),

@@ -1,39 +1,122 @@
-"""Search the settings for a fleet: simulate every M, mode and concurrency, and rank them by speed.
+"""Search the settings for a fleet: rank every mode, M and concurrency by time, without training or with it.
 
-Speed is the time per effective update, where an update of delay p counts as 1/p. That is its weight in downplayed
-methods; for other methods it is a compromise between many stale updates and few fresh ones.
+Without training, the time is that for a number of effective updates (clock_run.py says how they are counted). It is a
+prediction that knows the clock but not the task. With training, it is the simulated time that real runs take to reach a
+test score (race.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tardygrad.core.method import Method, Mode
 from tardygrad.doctor.clock_run import ClockResult, run_clock
+from tardygrad.doctor.race import Goal, Race, Trained, Training
 from tardygrad.errors import Invalid, Starved
 from tardygrad.fleet import Fleet
+from tardygrad.runs.summary import plural
 
 SIZES = 12  # values of M to try, besides the current one
 MODES: tuple[Mode, ...] = ("sync", "server", "client")
+KEYS = ("mode", "buffer", "concurrency", "dispatch")  # what the settings differ in
+
+Watch = Callable[[Iterator[Any], int, str], Iterable[Any]]
+"""Passes items on, given their number and name: for a progress bar."""
 
 
 class Candidate(NamedTuple):
-    """A setting and the result of its simulation."""
+    """A setting, the simulation of its clock and, with training, its runs."""
 
     method: Method
     clock: ClockResult | None  # None: it cannot run
-    excluded: str | None  # why it is ruled out
-    current: bool = False  # the spec's own setting
+    excluded: str | None = None  # why it is ruled out
+    current: bool = False  # the method's own setting
     warning: str | None = None  # why it may disappoint; it keeps its rank
+    seconds: float = math.inf  # simulated, for the work of the run or to the target: what settings are ranked by
+    rounds: int = 0  # in that time
+    trained: Trained | None = None
 
     @property
-    def seconds(self) -> float:
-        """Seconds per effective update."""
-        return self.clock.per_effective if self.clock else float("inf")
+    def name(self) -> str:
+        """The setting in words."""
+        mode = {"sync": "synchronous", "server": "server-centric", "client": "client-centric"}[self.method.mode]
+        few = self.method.concurrency if self.method.mode != "sync" else None
+        return f"{mode}, M = {self.method.buffer}" + (f", {few} clients working" if few else "")
+
+
+class Ranking(NamedTuple):
+    """All settings that were tried, the best first; those that are ruled out last."""
+
+    settings: list[Candidate]
+    goal: Goal | None = None  # the test score to reach, if settings were trained
+
+    @property
+    def best(self) -> Candidate | None:
+        """The recommended setting; None if none can run, or none reached the target."""
+        first = self.settings[0]
+        return first if first.excluded is None and first.seconds < math.inf else None
+
+    @property
+    def sync(self) -> Candidate | None:
+        """The best synchronous setting; None if none can run."""
+        return next((each for each in self.settings if each.method.mode == "sync" and each.clock), None)
+
+    @property
+    def current(self) -> Candidate:
+        """The method's own setting."""
+        return next(each for each in self.settings if each.current)
+
+    def faster(self, than: Candidate | None) -> float | None:
+        """How many times as fast the best setting is; None if that is unknown."""
+        if self.best is None or than is None or than.seconds == math.inf:
+            return None
+        return than.seconds / self.best.seconds if self.best.seconds > 0 else 1.0
+
+    @property
+    def measure(self) -> str:
+        """What the settings are ranked by."""
+        if self.goal:
+            return f"simulated time to {self.goal}, in real runs of the task"
+        return (
+            "predicted time for the effective updates of the current setting's rounds; --train measures it in real runs"
+        )
+
+    def answer(self) -> str:
+        """The recommendation in one sentence."""
+        best, goal, sync, first = self.best, self.goal, self.sync, self.settings[0]
+        if best is None and goal and first.trained:
+            last = first.trained.trials[-1]
+            score = "" if last.value is None else f"; the closest, {first.name}, is at {last.value:.4g}"
+            return f"no setting reaches {goal} in {_seconds(last.until)}{score}"
+        if best is None:
+            return "no setting can be recommended: all are ruled out"
+        work = f"to {goal}" if goal else f"for {plural(best.rounds, 'round')}"
+        text = f"{'keep' if best.current else 'use'} {best.name}: {_seconds(best.seconds)} {work}"
+        if best is sync:
+            others = (each for each in self.settings if each.method.mode != "sync" and each.excluded is None)
+            return text + self._versus(next(others, None), "the best asynchronous setting")
+        text += self._versus(sync, "the best synchronous setting")
+        return (
+            text if self.current in (best, sync) else text + self._versus(self.current, "the current setting", " and ")
+        )
+
+    def _versus(self, other: Candidate | None, name: str, join: str = ", ") -> str:
+        if other is None or other.clock is None:
+            return f"; {name} cannot run" if other else ""
+        if (ratio := self.faster(other)) is None:
+            until = max(trial.until for trial in other.trained.trials) if other.trained else 0.0
+            return f"; {name} takes more than {_seconds(until)}"
+        times = f"{ratio:,.0f}" if ratio >= 100 else f"{ratio:.2g}"
+        return f"{join}{times} times as fast as {name} ({_seconds(other.seconds)})"
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:,.0f} s" if seconds >= 100 else f"{seconds:.3g} s"
 
 
 def sizes(clients: int, also: int) -> list[int]:
@@ -46,20 +129,27 @@ def sizes(clients: int, also: int) -> list[int]:
     return sorted({*few, also})
 
 
-def settings(method: Method, clients: int) -> list[Method]:
+def settings(method: Method, clients: int, fixed: Collection[str] = ()) -> list[Method]:
     """The current setting first, then all others to try.
 
     With a limited concurrency, jobs go to random clients: otherwise the same few clients would always work.
+    Settings that are the same as others are left out: server-centric ones with M = 1 are client-centric, and those that
+    wait for all working clients are synchronous.
+
+    Args:
+        fixed: keys of the current setting that must not change.
     """
-    found = [method]
-    places = (None, *sorted({clients // 2, clients // 4} - {0, clients}, reverse=True))
+    found = []
     for mode in MODES:
         for buffer in sizes(clients, method.buffer):
-            for concurrency in places[: 1 if mode == "sync" else None]:
-                if concurrency is None or mode == "client" or concurrency >= buffer:
-                    dispatch = "random" if concurrency else method.dispatch
-                    found.append(replace(method, mode=mode, buffer=buffer, concurrency=concurrency, dispatch=dispatch))
-    return [found[0], *(each for each in found[1:] if not _same(each, method))]
+            for working in [clients, *sorted({clients // 2, clients // 4} - {0, clients}, reverse=True)]:
+                same = {"server": buffer in (1, working), "client": buffer == working == 1}.get(mode, False)
+                if (same and "mode" not in fixed) or working < {"sync": clients, "server": buffer, "client": 1}[mode]:
+                    continue
+                few: dict[str, Any] = {"concurrency": working, "dispatch": "random"} if working < clients else {}
+                found.append(replace(method, **{"mode": mode, "buffer": buffer, "concurrency": None} | few))
+    others = (each for each in found if all(getattr(each, key) == getattr(method, key) for key in fixed))
+    return [method, *(each for each in others if not _same(each, method))]
 
 
 def _same(one: Method, other: Method) -> bool:
@@ -71,46 +161,29 @@ def _same(one: Method, other: Method) -> bool:
 def search(
     tried: Iterable[Method], fleet: Fleet, *, rounds: int, bound: float, parameters: int = 0, seed: int = 0
 ) -> Iterator[Candidate]:
-    """Simulate the settings one by one; the first is the current one.
+    """Simulate the clock of the settings one by one; the first is the current one.
 
     Args:
+        rounds: of the current setting; those with a smaller M need more for the same number of effective updates.
         bound: settings with a larger delay, in rounds, are ruled out.
     """
+    work = 0.0
     for number, method in enumerate(tried):
+        work = work or rounds * math.sqrt(method.buffer)
+        enough = max(rounds, math.ceil(work / math.sqrt(method.buffer)))
         try:
-            clock = run_clock(method, fleet, rounds=rounds, parameters=parameters, seed=seed)
+            clock = run_clock(method, fleet, rounds=enough, parameters=parameters, seed=seed)
         except (Invalid, Starved) as error:
             why = "it starves" if isinstance(error, Starved) else str(error).partition(", got")[0]
             yield Candidate(method, None, why, number == 0)
             continue
         late = f"its largest delay is above {bound:.4g}" if clock.delay_max > bound else None
-        yield Candidate(method, clock, late, number == 0)
+        yield Candidate(method, clock, late, number == 0, seconds=clock.per_effective)
 
 
 def ranked(tried: Sequence[Candidate]) -> list[Candidate]:
     """The fastest first, ruled-out settings last; of equals, the smaller M first."""
     return sorted(tried, key=lambda setting: (setting.excluded is not None, setting.seconds, setting.method.buffer))
-
-
-class Ranking(NamedTuple):
-    """All settings that were tried, the best first; those that cannot run last."""
-
-    settings: list[Candidate]
-
-    @property
-    def best(self) -> Candidate | None:
-        """The recommended setting; None if no setting can run."""
-        return self.settings[0] if self.settings and self.settings[0].clock else None
-
-    @property
-    def sync(self) -> Candidate | None:
-        """The best synchronous setting; None if none can run."""
-        return next((each for each in self.settings if each.method.mode == "sync" and each.clock), None)
-
-    @property
-    def current(self) -> Candidate | None:
-        """The setting of the method that was given; None if it was not tried."""
-        return next((each for each in self.settings if each.current), None)
 
 
 def rank_settings(
@@ -120,37 +193,77 @@ def rank_settings(
     rounds: int,
     parameters: int = 0,
     seed: int = 0,
-    modes: Sequence[Mode] = MODES,
-    bound: float = float("inf"),
-    watch: Callable[[Iterator[Candidate], int], Iterable[Candidate]] = lambda found, total: found,
+    training: Training | None = None,
+    fixed: Collection[str] = (),
+    max_delay: float = math.inf,
+    tolerated: float = math.inf,
+    watch: Watch = lambda items, total, what: items,
 ) -> Ranking:
     """Rank the settings of a method for a fleet: every mode and M, with all, half and a quarter of the clients working.
 
-    This function decides what `plan --search` and the doctor recommend. A setting's `seconds` are comparable: one with
-    half the seconds is twice as fast. `changes(ranking.best.method, method)` are the overrides to paste.
+    This function decides what `plan --search` and the doctor recommend. `changes(ranking.best.method, method)` are the
+    overrides to paste. Without training it knows nothing about the task, so another M than the current one is a guess;
+    `fixed=["buffer"]` compares only settings whose rounds are alike.
 
     Args:
-        rounds: the length of the run.
+        rounds: the length of the current setting's run.
         parameters: size of the model, which sets how long messages take on a link; 0 for a fitted fleet.
-        modes: modes to try.
-        bound: the largest delay that the theory allows; a setting above it gets a warning, and keeps its rank.
-        watch: passes the settings on as they are simulated, given their number; for a progress bar.
+        seed: of the clock, and the first seed of real runs.
+        training: the task, to rank settings by real runs; None ranks them by their clock alone.
+        fixed: keys of the current setting that must not change, such as "mode".
+        max_delay: settings with a larger delay, in rounds, are ruled out.
+        tolerated: settings with a larger delay get a warning, and keep their rank.
     """
-    tries = [method, *(each for each in settings(method, fleet.clients)[1:] if each.mode in modes)]
-    tried = search(tries, fleet, rounds=rounds, bound=float("inf"), parameters=parameters, seed=seed)
-    found = [_warned(each, bound) for each in watch(tried, len(tries))]
-    return Ranking(ranked(found))
+    tries = settings(method, fleet.clients, fixed)
+    tried = search(tries, fleet, rounds=rounds, bound=max_delay, parameters=parameters, seed=seed)
+    found = ranked([_warned(each, tolerated) for each in watch(tried, len(tries), "settings")])
+    current = next(each for each in found if each.current)
+    unit = (current if current.clock else found[0]).clock
+    if unit is None:
+        return Ranking(found)
+    work = unit.effective / unit.rounds * rounds
+    ranking = Ranking([_for_work(each, work) for each in found])
+    return ranking if training is None else _trained(ranking, fleet, training, rounds, seed, watch)
 
 
-def _warned(setting: Candidate, bound: float) -> Candidate:
-    late = setting.clock is not None and setting.clock.delay_max > bound
-    return setting._replace(warning=f"largest delay above {bound:.4g}" if late else None)
+def _warned(setting: Candidate, tolerated: float) -> Candidate:
+    late = setting.clock is not None and setting.clock.delay_max > tolerated
+    return setting._replace(warning=f"its largest delay is above {tolerated:.4g}" if late else None)
+
+
+def _for_work(setting: Candidate, work: float) -> Candidate:
+    """The setting with its time and rounds for a number of effective updates."""
+    if (clock := setting.clock) is None:
+        return setting
+    rounds = work * clock.rounds / clock.effective
+    return setting._replace(seconds=rounds * clock.per_round, rounds=max(round(rounds), 1))
+
+
+def _trained(ranking: Ranking, fleet: Fleet, training: Training, rounds: int, seed: int, watch: Watch) -> Ranking:
+    """Rank by real runs: the synchronous settings and all others run apart, so that there is a best one of each."""
+    current = ranking.current
+    race = Race(current.method, fleet, training, rounds=rounds, seed=seed)
+    done: list[Candidate] = []
+    for what, is_sync in (("asynchronous", False), ("synchronous", True)):
+        group = [each for each in ranking.settings if each.excluded is None and (each.method.mode == "sync") == is_sync]
+        if not group:
+            continue
+        horizon = max(group[0].seconds, current.seconds if current.clock else 0.0)
+        results: dict[int, Trained] = {}
+        runs = race.of([each.method for each in group], horizon, results)
+        for _ in watch(runs, race.most_runs(len(group)), f"{what} runs"):
+            pass
+        for number in sorted(results, key=lambda number: results[number].standing(race.goal)):
+            trained = results[number]
+            done.append(group[number]._replace(trained=trained, seconds=trained.time, rounds=trained.rounds))
+    done.sort(key=lambda each: (math.isinf(each.seconds), bool(each.trained and each.trained.dropped), each.seconds))
+    return Ranking([*done, *(each for each in ranking.settings if each.excluded)], race.goal)
 
 
 def changes(method: Method, before: Method) -> list[str]:
     """The overrides that turn one method into another."""
     found = []
-    for key in ("mode", "buffer", "concurrency", "dispatch", "max_delay"):
+    for key in (*KEYS, "max_delay"):
         if (value := getattr(method, key)) != getattr(before, key):
             found.append(f"method.{key}={'' if value is None else value}")
     return found

@@ -1,0 +1,209 @@
+"""Race settings: real runs to a target score on the virtual clock, with successive halving.
+
+All settings run with one seed for an eighth of the time that a promising one needs, then the better half of them for
+twice that time, and so on. Those that come close to the best time are repeated with the other seeds. Every run starts
+anew, so that only one is in memory at a time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from statistics import fmean
+from typing import NamedTuple
+
+from tardygrad.core.hierarchy import serve
+from tardygrad.core.messages import Advanced
+from tardygrad.core.method import Method
+from tardygrad.core.own_loop import check_local_work
+from tardygrad.core.task import Task
+from tardygrad.engines.sim.pool import SimPool
+from tardygrad.errors import Diverged, Invalid, Starved
+from tardygrad.fleet import Fleet
+from tardygrad.runs.loop import drive
+
+EVALUATIONS = 128  # in the time that a run is given
+SHORTEST = 8  # the first runs have an eighth of the time
+CLOSE = 1.25  # a setting is repeated with all seeds if it needs at most this many times the best time
+FINALISTS = 8  # most settings that are repeated
+GAIN = 0.9  # of the current setting's gain in score: the target, if none is given
+
+
+class Training(NamedTuple):
+    """What to train in a search.
+
+    Args:
+        target: the test accuracy to reach, or the test loss if the task has no accuracy; None is 90 % of the way from
+            x_0's score to that of the current setting after all its rounds.
+        seeds: runs of each setting that comes close to the best.
+    """
+
+    task: Task
+    target: float | None = None
+    seeds: int = 3
+
+
+class Goal(NamedTuple):
+    """The test score to reach."""
+
+    score: str  # "accuracy", or "loss" if the task has no accuracy
+    target: float
+    start: float  # the score of x_0
+
+    def reached(self, value: float) -> bool:
+        """Whether a score is at least as good as the target."""
+        return value >= self.target if self.score == "accuracy" else value <= self.target
+
+    def cost(self, value: float) -> float:
+        """The score as a number of which less is better."""
+        return -value if self.score == "accuracy" else value
+
+    def __str__(self) -> str:
+        return f"test {self.score} {self.target:.4g}"
+
+
+class Trial(NamedTuple):
+    """One real run, up to the target or to the end of the time that it was given."""
+
+    time: float | None  # simulated seconds to the target; None: not reached
+    rounds: int
+    value: float | None  # the last score; None: the run diverged or starved
+    until: float  # simulated seconds that it was given
+
+
+class Trained(NamedTuple):
+    """The real runs of one setting, one for each seed; of a setting that was dropped, its longest run."""
+
+    trials: tuple[Trial, ...]
+    dropped: bool = True  # only finalists ran with all seeds
+
+    @property
+    def time(self) -> float:
+        """Mean simulated seconds to the target; inf if a run did not reach it."""
+        return fmean(math.inf if trial.time is None else trial.time for trial in self.trials)
+
+    @property
+    def rounds(self) -> int:
+        """The most rounds that a run had."""
+        return max(trial.rounds for trial in self.trials)
+
+    def standing(self, goal: Goal) -> tuple[float, ...]:
+        """A key that sorts the best first: finalists by mean time, then others by time, then those by their score."""
+        if self.time < math.inf:
+            return (float(self.dropped), self.time)
+        last = self.trials[-1]
+        return (2.0, -last.until, math.inf if last.value is None else goal.cost(last.value))
+
+
+class Race:
+    """Runs settings against each other.
+
+    Args:
+        method: the current setting, for the default target.
+        rounds: the length of its run.
+        seed: the first seed.
+    """
+
+    def __init__(self, method: Method, fleet: Fleet, training: Training, *, rounds: int, seed: int) -> None:
+        self.task, self.fleet = training.task, fleet
+        self.seeds = range(seed, seed + training.seeds)
+        check_local_work(self.task, method)
+        self.goal = self._goal(method, rounds, training.target)
+
+    def run(self, method: Method, seed: int, until: float) -> Trial:
+        """Train until the target is reached, or for `until` simulated seconds."""
+        task, goal = self.task, self.goal
+        buffers = task.init_module_buffers()
+        server = serve(method, task.init(seed), clients=task.clients, seed=seed, module_buffers=buffers)
+        value, due = goal.start, 0.0
+        try:
+            with SimPool(task, method, self.fleet) as pool:
+                for event in drive(server, pool):
+                    if event.time > until:
+                        break
+                    if isinstance(event.happened, Advanced) and event.time >= due:
+                        value = task.evaluate(server.x, server.module_buffers)[goal.score]
+                        if goal.reached(value):
+                            return Trial(event.time, server.round, value, until)
+                        due = event.time + until / EVALUATIONS
+        except (Diverged, Starved):
+            return Trial(None, server.round, None, until)
+        return Trial(None, server.round, value if math.isfinite(value) else None, until)
+
+    def most_runs(self, settings: int) -> int:
+        """A bound on the number of runs, for a progress bar."""
+        runs, field = 1 + settings, settings
+        for _ in range(SHORTEST.bit_length() - 1):
+            runs += (field := max(field // 2, min(FINALISTS, settings)))
+        return runs + min(FINALISTS, settings) * (len(self.seeds) - 1)
+
+    def of(self, settings: Sequence[Method], horizon: float, results: dict[int, Trained]) -> Iterator[Trial]:
+        """Run the settings and yield every run; `results` gets those of each setting, by its position.
+
+        Args:
+            settings: the most promising first.
+            horizon: simulated seconds in which the first setting has to reach the target, or any other if it does not.
+        """
+        first, *others = self.seeds
+        best = math.inf
+
+        def run(number: int, until: float) -> Trial:
+            nonlocal best
+            trial = self.run(settings[number], first, min(until, CLOSE * best))
+            best = min(best, math.inf if trial.time is None else trial.time)
+            results[number] = Trained((trial,))
+            return trial
+
+        field = list(range(len(settings)))
+        yield run(0, horizon)
+        until = min(horizon, CLOSE * best) / SHORTEST
+        while True:
+            for number in field:
+                if number not in results or results[number].time == math.inf:
+                    yield run(number, until)
+            horizon = min(horizon, CLOSE * best)
+            field.sort(key=lambda number: results[number].standing(self.goal))
+            if until >= horizon:
+                break
+            field, until = field[: max(len(field) // 2, FINALISTS)], min(2 * until, horizon)
+        for number in field[:FINALISTS]:
+            if results[number].time <= CLOSE * best:
+                trials = list(results[number].trials)
+                for seed in others:
+                    trials.append(self.run(settings[number], seed, 2 * horizon))
+                    yield trials[-1]
+                results[number] = Trained(tuple(trials), dropped=False)
+
+    def _goal(self, method: Method, rounds: int, target: float | None) -> Goal:
+        """The goal of the race; raises `Invalid` if there is none."""
+        task, seed = self.task, self.seeds[0]
+        x, buffers = task.init(seed), task.init_module_buffers()
+        start = task.evaluate(x, buffers) if getattr(task, "can_evaluate", True) else {}
+        score = "accuracy" if "accuracy" in start else "loss"
+        if score not in start:
+            raise Invalid("--train needs a task with test scores, and this one has none. Give it a test set.")
+        if target is None:
+            server = serve(method, x, clients=task.clients, seed=seed, module_buffers=buffers)
+            try:
+                with SimPool(task, method, self.fleet) as pool:
+                    for _ in drive(server, pool, rounds):
+                        pass
+            except (Diverged, Starved) as error:
+                raise Invalid(f"--train needs a --target, because the current setting fails: {error}") from error
+            end = task.evaluate(server.x, server.module_buffers)[score]
+            goal = Goal(score, start[score] + GAIN * (end - start[score]), start[score])
+            if goal.cost(end) >= goal.cost(start[score]):
+                got = f"{start[score]:.4g} at x_0 and {end:.4g} after {rounds} rounds"
+                raise Invalid(
+                    f"--train needs a --target, because the current setting does not learn: its {score} is {got}."
+                )
+            return goal
+        goal = Goal(score, target, start[score])
+        if score == "accuracy" and not 0 < target <= 1:
+            fix = f" Did you mean {target / 100:g}?" if 1 < target <= 100 else ""
+            raise Invalid(f"a target accuracy must be above 0 and at most 1, got {target!r}.{fix}")
+        if goal.reached(goal.start):
+            way = "higher" if score == "accuracy" else "lower"
+            rule = f"x_0 already has a test {score} of {goal.start:.4g}, got the target {target:g}"
+            raise Invalid(f"{rule}. Use a {way} target.")
+        return goal

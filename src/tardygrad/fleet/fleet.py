@@ -1,4 +1,4 @@
-"""Fleets: groups of clients, the time their jobs take, and the faults they suffer. All times are virtual seconds."""
+"""Groups of clients with their runtimes, links and events."""
 
 from __future__ import annotations
 
@@ -7,117 +7,16 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
-from statistics import NormalDist
 from typing import Literal
 
 from tardygrad.core.recipe import remembers_call
 from tardygrad.errors import Invalid, check_choice, check_integer, checked_call
-
-Sends = Literal["nan", "twice"]
-"""What a faulty job returns: NaN, or the same update twice."""
+from tardygrad.fleet.events import Available, Crash, Fault, Sends, Slow
+from tardygrad.fleet.runtimes import Integer, Runtime, Trace, Uniform, check_rule
 
 Stragglers = Literal["mild", "large"]
 """The paper's two fleets: slow clients take 5 to 8 seconds, or 20 to 40."""
-
-
-def _check(holds: bool, value: object, rule: str) -> None:
-    if not holds:
-        raise Invalid(f"{type(value).__name__} needs {rule}, got {value}.")
-
-
-def _exp(power: float) -> float:
-    """e^power, capped at the largest float: a draw from a very heavy tail may overflow."""
-    return math.exp(min(power, 709.0))
-
-
-@dataclass(frozen=True)
-class Uniform:
-    """Uniform between low and high."""
-
-    low: float
-    high: float
-
-    def __post_init__(self) -> None:
-        _check(0 <= self.low <= self.high < math.inf, self, "0 <= low <= high")
-
-    def draw(self, u: float, serial: int) -> float:
-        return self.low + u * (self.high - self.low)
-
-
-@dataclass(frozen=True)
-class Integer:
-    """A whole number of seconds from low to high, both included: the paper's distribution."""
-
-    low: int
-    high: int
-
-    def __post_init__(self) -> None:
-        whole = isinstance(self.low, int) and isinstance(self.high, int)
-        _check(whole and 0 <= self.low <= self.high < 2**53, self, "whole numbers with 0 <= low <= high < 2^53")
-
-    def draw(self, u: float, serial: int) -> float:
-        return float(self.low + int(u * (self.high - self.low + 1)))
-
-
-@dataclass(frozen=True)
-class LogNormal:
-    """exp(Normal(log median, sigma²))."""
-
-    median: float
-    sigma: float
-
-    def __post_init__(self) -> None:
-        _check(0 < self.median < math.inf and 0 <= self.sigma < math.inf, self, "median > 0 and sigma >= 0")
-
-    def draw(self, u: float, serial: int) -> float:
-        return _exp(math.log(self.median) + self.sigma * NormalDist().inv_cdf(max(u, 2.0**-53)))
-
-
-@dataclass(frozen=True)
-class Exponential:
-    """Exponential with the given mean."""
-
-    mean: float
-
-    def __post_init__(self) -> None:
-        _check(0 < self.mean < math.inf, self, "mean > 0")
-
-    def draw(self, u: float, serial: int) -> float:
-        return -self.mean * math.log1p(-u)
-
-
-@dataclass(frozen=True)
-class Pareto:
-    """At least `minimum`; P(longer than r) = (minimum / r)^tail, so the mean is infinite for tail <= 1."""
-
-    minimum: float
-    tail: float
-
-    def __post_init__(self) -> None:
-        _check(0 < self.minimum < math.inf and 0 < self.tail < math.inf, self, "minimum > 0 and tail > 0")
-
-    def draw(self, u: float, serial: int) -> float:
-        return _exp(math.log(self.minimum) - math.log1p(-u) / self.tail)
-
-
-@dataclass(frozen=True)
-class Trace:
-    """Measured times, used in order and repeated from the start."""
-
-    seconds: tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        valid = bool(self.seconds) and all(0 <= s < math.inf for s in self.seconds)
-        _check(valid, self, "at least one time, each finite and not negative")
-
-    def draw(self, u: float, serial: int) -> float:
-        return self.seconds[serial % len(self.seconds)]
-
-
-Runtime = Uniform | Integer | LogNormal | Exponential | Pareto | Trace
-"""How long a job takes. `draw(u, serial)` maps a uniform u in [0, 1) to seconds; `serial` counts the client's jobs."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +28,9 @@ class Link:
     up: float = math.inf
 
     def __post_init__(self) -> None:
-        _check(0 <= self.latency < math.inf and self.down > 0 and self.up > 0, self, "latency >= 0, down > 0, up > 0")
+        check_rule(
+            0 <= self.latency < math.inf and self.down > 0 and self.up > 0, self, "latency >= 0, down > 0, up > 0"
+        )
 
 
 @dataclass(frozen=True)
@@ -142,85 +43,10 @@ class Group:
     link: Link = Link()
 
     def __post_init__(self) -> None:
-        _check(isinstance(self.clients, int) and self.clients >= 0, self, "a whole number of clients, 0 or more")
+        check_rule(isinstance(self.clients, int) and self.clients >= 0, self, "a whole number of clients, 0 or more")
         if not isinstance(self.runtime, Runtime):
             fix = "Use Integer(1, 2) or Exponential(2.0), for example."
             raise Invalid(f"`runtime` of a group must be a distribution, got {self.runtime!r}. {fix}")
-
-
-@dataclass(frozen=True)
-class Crash:
-    """The client is lost at time `at`, and comes back at time `back`, or never."""
-
-    client: int
-    at: float
-    back: float | None = None
-
-    def __post_init__(self) -> None:
-        valid = 0 <= self.at < math.inf and (self.back is None or self.at < self.back < math.inf)
-        _check(valid, self, "0 <= at < back")
-
-
-@dataclass(frozen=True)
-class Slow:
-    """The client computes `factor` times slower from `at` until `until`; factor inf is a pause."""
-
-    client: int
-    at: float
-    until: float = math.inf
-    factor: float = math.inf
-
-    def __post_init__(self) -> None:
-        _check(0 <= self.at < self.until and self.factor > 0, self, "0 <= at < until and factor > 0")
-        finite = self.until < math.inf or self.factor < math.inf
-        _check(finite, self, "a finite `until` for a pause (use a crash for an endless one)")
-
-
-@dataclass(frozen=True)
-class Available:
-    """The client computes only inside these windows, repeated every `period` seconds if that is given."""
-
-    client: int
-    windows: tuple[tuple[float, float], ...]
-    period: float | None = None
-
-    def __post_init__(self) -> None:
-        edges = [edge for window in self.windows for edge in window]
-        valid = bool(edges) and edges[0] >= 0 and all(a < b for a, b in pairwise(edges))
-        _check(valid, self, "windows (start, end) in ascending order")
-        period_valid = self.period is None or edges[-1] <= self.period < math.inf
-        _check(period_valid, self, "a finite period, at least the end of the last window")
-        _check(all(b - a >= 1e-3 for a, b in self.windows), self, "windows of at least a millisecond")
-
-    def open_at(self, time: float) -> tuple[bool, float]:
-        """Whether a window is open at a time, and when that changes next: inf if never."""
-        period = math.floor(time / self.period) if self.period else 0
-        for number in (period, period + 1, period + 2) if self.period else (0,):  # rounding may give one too few
-            begin = number * (self.period or 0.0)
-            for start, end in self.windows:
-                if time < begin + start:
-                    return False, begin + start
-                if time < begin + end:
-                    return True, begin + end
-        return False, math.inf
-
-    @property
-    def last(self) -> float:
-        """When the last window closes."""
-        return math.inf if self.period else self.windows[-1][1]
-
-
-@dataclass(frozen=True)
-class Fault:
-    """The client's job number `job`, counted from 0, returns NaN, or returns twice."""
-
-    client: int
-    job: int
-    sends: Sends
-
-    def __post_init__(self) -> None:
-        valid = type(self.job) is int and self.job >= 0 and self.sends in ("nan", "twice")
-        _check(valid, self, "an integer job >= 0 and sends 'nan' or 'twice'")
 
 
 @dataclass(frozen=True)
@@ -369,5 +195,5 @@ def _apportion(total: int, shares: tuple[int, ...]) -> list[int]:
     return counts
 
 
-for _class in (Uniform, Integer, LogNormal, Exponential, Pareto, Trace, Link, Group, Fleet):
+for _class in (Link, Group, Fleet):
     _class.__init__ = checked_call(_class.__init__)  # type: ignore[method-assign]

@@ -1,0 +1,88 @@
+"""What happens to clients, and when: crashes, slow-downs, hours of availability, faulty updates."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+from tardygrad.fleet.runtimes import check_rule
+
+Sends = Literal["nan", "twice"]
+"""What a faulty job returns: NaN, or the same update twice."""
+
+
+@dataclass(frozen=True)
+class Crash:
+    """The client is lost at time `at`, and comes back at time `back`, or never."""
+
+    client: int
+    at: float
+    back: float | None = None
+
+    def __post_init__(self) -> None:
+        valid = 0 <= self.at < math.inf and (self.back is None or self.at < self.back < math.inf)
+        check_rule(valid, self, "0 <= at < back")
+
+
+@dataclass(frozen=True)
+class Slow:
+    """The client computes `factor` times slower from `at` until `until`; factor inf is a pause."""
+
+    client: int
+    at: float
+    until: float = math.inf
+    factor: float = math.inf
+
+    def __post_init__(self) -> None:
+        check_rule(0 <= self.at < self.until and self.factor > 0, self, "0 <= at < until and factor > 0")
+        finite = self.until < math.inf or self.factor < math.inf
+        check_rule(finite, self, "a finite `until` for a pause (use a crash for an endless one)")
+
+
+@dataclass(frozen=True)
+class Available:
+    """The client computes only inside these windows, repeated every `period` seconds if that is given."""
+
+    client: int
+    windows: tuple[tuple[float, float], ...]
+    period: float | None = None
+
+    def __post_init__(self) -> None:
+        edges = [edge for window in self.windows for edge in window]
+        valid = bool(edges) and edges[0] >= 0 and all(a < b for a, b in pairwise(edges))
+        check_rule(valid, self, "windows (start, end) in ascending order")
+        period_valid = self.period is None or edges[-1] <= self.period < math.inf
+        check_rule(period_valid, self, "a finite period, at least the end of the last window")
+        check_rule(all(b - a >= 1e-3 for a, b in self.windows), self, "windows of at least a millisecond")
+
+    def open_at(self, time: float) -> tuple[bool, float]:
+        """Whether a window is open at a time, and when that changes next: inf if never."""
+        period = math.floor(time / self.period) if self.period else 0
+        for number in (period, period + 1, period + 2) if self.period else (0,):  # rounding may give one too few
+            begin = number * (self.period or 0.0)
+            for start, end in self.windows:
+                if time < begin + start:
+                    return False, begin + start
+                if time < begin + end:
+                    return True, begin + end
+        return False, math.inf
+
+    @property
+    def last(self) -> float:
+        """When the last window closes."""
+        return math.inf if self.period else self.windows[-1][1]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """The client's job number `job`, counted from 0, returns NaN, or returns twice."""
+
+    client: int
+    job: int
+    sends: Sends
+
+    def __post_init__(self) -> None:
+        valid = type(self.job) is int and self.job >= 0 and self.sends in ("nan", "twice")
+        check_rule(valid, self, "an integer job >= 0 and sends 'nan' or 'twice'")

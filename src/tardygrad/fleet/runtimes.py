@@ -1,0 +1,112 @@
+"""How long jobs take: distributions of runtimes, and measured times."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import NormalDist
+
+from tardygrad.errors import Invalid, checked_call
+
+
+def check_rule(holds: bool, value: object, rule: str) -> None:
+    """Raise `Invalid` with the rule and the value unless the rule holds."""
+    if not holds:
+        raise Invalid(f"{type(value).__name__} needs {rule}, got {value}.")
+
+
+def _exp(power: float) -> float:
+    """e^power, capped at the largest float: a draw from a very heavy tail may overflow."""
+    return math.exp(min(power, 709.0))
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """Uniform between low and high."""
+
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        check_rule(0 <= self.low <= self.high < math.inf, self, "0 <= low <= high")
+
+    def draw(self, u: float, serial: int) -> float:
+        return self.low + u * (self.high - self.low)
+
+
+@dataclass(frozen=True)
+class Integer:
+    """A whole number of seconds from low to high, both included: the paper's distribution."""
+
+    low: int
+    high: int
+
+    def __post_init__(self) -> None:
+        whole = isinstance(self.low, int) and isinstance(self.high, int)
+        check_rule(whole and 0 <= self.low <= self.high < 2**53, self, "whole numbers with 0 <= low <= high < 2^53")
+
+    def draw(self, u: float, serial: int) -> float:
+        return float(self.low + int(u * (self.high - self.low + 1)))
+
+
+@dataclass(frozen=True)
+class LogNormal:
+    """exp(Normal(log median, sigma²))."""
+
+    median: float
+    sigma: float
+
+    def __post_init__(self) -> None:
+        check_rule(0 < self.median < math.inf and 0 <= self.sigma < math.inf, self, "median > 0 and sigma >= 0")
+
+    def draw(self, u: float, serial: int) -> float:
+        return _exp(math.log(self.median) + self.sigma * NormalDist().inv_cdf(max(u, 2.0**-53)))
+
+
+@dataclass(frozen=True)
+class Exponential:
+    """Exponential with the given mean."""
+
+    mean: float
+
+    def __post_init__(self) -> None:
+        check_rule(0 < self.mean < math.inf, self, "mean > 0")
+
+    def draw(self, u: float, serial: int) -> float:
+        return -self.mean * math.log1p(-u)
+
+
+@dataclass(frozen=True)
+class Pareto:
+    """At least `minimum`; P(longer than r) = (minimum / r)^tail, so the mean is infinite for tail <= 1."""
+
+    minimum: float
+    tail: float
+
+    def __post_init__(self) -> None:
+        check_rule(0 < self.minimum < math.inf and 0 < self.tail < math.inf, self, "minimum > 0 and tail > 0")
+
+    def draw(self, u: float, serial: int) -> float:
+        return _exp(math.log(self.minimum) - math.log1p(-u) / self.tail)
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Measured times, used in order and repeated from the start."""
+
+    seconds: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        valid = bool(self.seconds) and all(0 <= s < math.inf for s in self.seconds)
+        check_rule(valid, self, "at least one time, each finite and not negative")
+
+    def draw(self, u: float, serial: int) -> float:
+        return self.seconds[serial % len(self.seconds)]
+
+
+Runtime = Uniform | Integer | LogNormal | Exponential | Pareto | Trace
+"""How long a job takes. `draw(u, serial)` maps a uniform u in [0, 1) to seconds; `serial` counts the client's jobs."""
+
+
+for _class in (Uniform, Integer, LogNormal, Exponential, Pareto, Trace):
+    _class.__init__ = checked_call(_class.__init__)  # type: ignore[method-assign]

@@ -10,6 +10,8 @@ from tardygrad.core.algorithm import Server as Server
 from tardygrad.core.algorithm import work as work
 from tardygrad.core.hierarchy import serve as serve
 from tardygrad.core.messages import Advanced as Advanced
+from tardygrad.core.messages import Asleep as Asleep
+from tardygrad.core.messages import Awake as Awake
 from tardygrad.core.messages import Job as Job
 from tardygrad.core.messages import Joined as Joined
 from tardygrad.core.messages import Lost as Lost

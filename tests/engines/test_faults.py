@@ -135,8 +135,9 @@ def test_a_client_that_is_lost_before_its_job_is_back_sends_nothing() -> None:
 
 
 def test_a_client_that_is_lost_between_the_two_sends_no_second() -> None:
-    """Its last window closes as its first job is back, so that it is lost at that very time."""
-    fleet = tg.Fleet((tg.Group("one", 8, tg.Trace((2.0,))),)).during([(0, 2)], client=0)
+    """Its second job never returns, so that it is lost at the very time at which its first is back."""
+    groups = (tg.Group("one", 1, tg.Trace((2.0, 1.7e308))), tg.Group("others", 7, tg.Trace((2.0,))))
+    fleet = tg.Fleet(groups).slowed(client=0, at=2, factor=10)
     pool = tg.SimPool(task(), method(), fleet.faulty(client=0, job=0, sends="twice"))
     run = tg.train(method(), task(), pool, rounds=ROUNDS, evaluate_every=0)
     assert (run.summary().refused, run.summary().lost, pool._repeats) == ({}, 1, {})

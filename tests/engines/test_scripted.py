@@ -120,7 +120,7 @@ def test_only_what_was_too_stale_had_come_and_left_an_error() -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ((), r"verb must be one of arrive, lose, join, repeat, refuse, forget, got None\."),
+        ((), r"verb must be one of arrive, lose, join, sleep, wake, repeat, refuse, forget, got None\."),
         ((["arrive"], 0), r"verb must be one of .*, got \['arrive'\]\."),
         (("refuse", 0), r"a refusal in a script has client, time, serial, round and reason, got \('refuse', 0\)\."),
         (("refuse", 0, 1.0, 0, 0), "a refusal in a script has client, time, serial, round and reason"),

@@ -14,7 +14,7 @@ Rules of this file:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -26,6 +26,8 @@ from tardygrad.core.dylu import Speeds
 from tardygrad.core.kernels import Contribution, Outcome
 from tardygrad.core.messages import (
     Advanced,
+    Asleep,
+    Awake,
     Happened,
     Job,
     Joined,
@@ -219,12 +221,15 @@ class Server:
                 happened = self.advance()
         elif isinstance(message, Lost):
             self.lose(message.client)
-        elif isinstance(message, Joined):
-            self.roster.join(message.client, any(taken.update.client == message.client for taken in self.buffer))
+        elif isinstance(message, Asleep):
+            self._drop(self.roster.sleep(*message))
+        elif isinstance(message, Joined | Awake):
+            returns = self.roster.join if isinstance(message, Joined) else self.roster.wake
+            returns(message.client, any(taken.update.client == message.client for taken in self.buffer))
         elif isinstance(message, Refused):  # the engine could not deliver the update
             return self.refuse(message, message.reason)
         else:
-            raise TypeError(f"a server receives Update, Lost, Joined or Refused, got {type(message).__name__}")
+            raise TypeError(f"a server receives messages such as Update or Lost, got {type(message).__name__}")
         return Reply(happened, self.dispatch())
 
     def admit(self, update: Update) -> Taken | Reason:
@@ -267,8 +272,11 @@ class Server:
         self.roster.end_round()
         return Advanced.of(t, taken, outcome, snapshots=len(self.roster.holders))
 
-    def dispatch(self) -> list[Job]:
-        """Jobs for every free slot. The first call starts a run; after a resume there are none."""
+    def dispatch(self, asleep: Iterable[int] = ()) -> list[Job]:
+        """Jobs for every free slot. The first call starts a run, some of whose clients may be asleep; after a resume
+        there are none."""
+        for client in asleep:
+            self.roster.sleep(client, "suspend")
         first = self.method.needs_past and self.round not in self.roster.holders
         assigned = self.roster.assign(self.round, len(self.buffer))
         if assigned and first:

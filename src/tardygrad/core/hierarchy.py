@@ -12,7 +12,7 @@ happens in between, so the result is the same, except that an evaluation may see
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from heapq import heappop, heappush
 from typing import Any, NamedTuple, Protocol
@@ -72,8 +72,8 @@ class ServerLike(Protocol):
     def receive(self, message: Message, now: float = 0.0) -> Reply:
         """Handle one message from the engine."""
 
-    def dispatch(self) -> list[Job]:
-        """Jobs for every free slot."""
+    def dispatch(self, asleep: Iterable[int] = ()) -> list[Job]:
+        """Jobs for every free slot; `asleep`: clients that are asleep when the run begins."""
 
     def models(self) -> list[Vector]:
         """The models that the server holds, without past ones."""
@@ -142,8 +142,13 @@ class HierarchicalServer(ServerLike):
             happened = happened._replace(round=self.round, clients=clients)
         return Reply(happened, self._global_jobs(r, jobs))
 
-    def dispatch(self) -> list[Job]:
-        return [job for r, region in enumerate(self.regions) for job in self._global_jobs(r, region.dispatch())]
+    def dispatch(self, asleep: Iterable[int] = ()) -> list[Job]:
+        sleepers = [self.home[client] for client in asleep]
+        return [
+            job
+            for r, region in enumerate(self.regions)
+            for job in self._global_jobs(r, region.dispatch(i for home, i in sleepers if home == r))
+        ]
 
     def _deliver(self, now: float) -> None:
         """Deliver the messages between servers that are due, in order."""

@@ -128,6 +128,24 @@ class Joined(NamedTuple):
     client: int
 
 
+AtEnd = Literal["suspend", "cancel", "finish"]
+"""What happens to a client's job when the client falls asleep: it waits until the client is
+awake, is lost, or is finished first."""
+
+
+class Asleep(NamedTuple):
+    """A client is not available: it gets no job until it is awake again."""
+
+    client: int
+    job: AtEnd = "suspend"  # what happens to its job, if it has one
+
+
+class Awake(NamedTuple):
+    """A client that was asleep is available again; no effect on a client that was not."""
+
+    client: int
+
+
 class Taken(NamedTuple):
     """An update went into the buffer."""
 
@@ -146,7 +164,7 @@ class Refused(NamedTuple):
     reason: Reason
 
 
-Message = Update | Lost | Joined | Refused
+Message = Update | Lost | Joined | Refused | Asleep | Awake
 """What an engine delivers to the server; `Refused` for an update that the engine itself rejected."""
 
 
@@ -187,7 +205,7 @@ class Advanced(NamedTuple):
 
 
 Happened = Taken | Advanced | Refused | None
-"""The effect of a message; None: a client was lost or has returned."""
+"""The effect of a message; None: a client was lost, has returned, fell asleep or woke up."""
 
 
 class Reply(NamedTuple):

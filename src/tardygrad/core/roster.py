@@ -1,4 +1,4 @@
-"""Which clients work when: each has a job, waits for the round to end, is free, or is lost. No vectors."""
+"""Which clients work when: each has a job, waits for the round to end, is free, asleep, or lost. No vectors."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections import Counter
 from typing import Any, Literal, NamedTuple
 
 from tardygrad import streams
+from tardygrad.core.messages import AtEnd
 from tardygrad.core.method import Method
 from tardygrad.errors import Invalid, check_integer
 
@@ -19,11 +20,15 @@ class Census(NamedTuple):
     idle: int
     lost: int
     buffer: int
+    asleep: int
 
 
 class Roster:
     """Keeps the state of every client: at work (`jobs`), waiting for the round to end (`waiting`: sync and
-    server-centric), free (`idle`), or lost (in none of them).
+    server-centric), free (`idle`), asleep (`asleep`), or lost (in none of them).
+
+    A client that is asleep gets no job. It may have one, which it finishes, or which is `suspended`. A suspended job
+    does not take a slot, so another client may work in its place; a synchronous round waits for it.
 
     A synchronous round is a server-centric one with M slots, each given to a random client.
     """
@@ -43,6 +48,9 @@ class Roster:
         self.jobs: dict[int, int] = {}  # client at work → s, the round its job started from
         self.idle = list(range(clients - 1, -1, -1))  # taken from the end: client 0 first
         self.waiting: list[int] = []
+        self.asleep: set[int] = set()
+        self.suspended: set[int] = set()  # those of them whose job waits until they are awake
+        self.in_rounds = method.mode == "sync"
         self.serials = [0] * clients  # the number of jobs that each client has been given
         self.sent = 0  # the sum of these numbers
         self.counts_holders = method.needs_past
@@ -54,7 +62,7 @@ class Roster:
         Args:
             reported: number of updates in the buffer; a client that waits keeps its slot until the round ends.
         """
-        slots = self.slots - reported * self.waits
+        slots = self.slots - reported * self.waits + (0 if self.in_rounds else len(self.suspended))
         assigned = []
         while self.idle and len(self.jobs) < slots:
             client = self._pick()
@@ -85,12 +93,14 @@ class Roster:
 
     def finish_job(self, client: int) -> int:
         """End the job of a client that has reported: the client is free, or waits. Returns s."""
-        (self.waiting if self.waits else self.idle).append(client)
+        if client not in self.asleep:
+            (self.waiting if self.waits else self.idle).append(client)
         return self._release(client)
 
     def cancel_job(self, client: int) -> int:
         """Cancel a client's job: the client is free, and gets the next job unless that is random. Returns s."""
-        self.idle.append(client)
+        if client not in self.asleep:
+            self.idle.append(client)
         return self._release(client)
 
     def end_round(self) -> None:
@@ -100,8 +110,7 @@ class Roster:
 
     def lose(self, client: int) -> int | None:
         """Remove a client. Returns s if it had a job."""
-        self.idle = [other for other in self.idle if other != client]
-        self.waiting = [other for other in self.waiting if other != client]
+        self._remove(client)
         return self._release(client) if client in self.jobs else None
 
     def join(self, client: int, reported: bool) -> None:
@@ -110,12 +119,41 @@ class Roster:
         Args:
             reported: whether the buffer has an update of it; then it waits, so that a round has one update per client.
         """
-        present = client in self.jobs or client in self.idle or client in self.waiting
+        present = any(client in state for state in (self.jobs, self.idle, self.waiting, self.asleep))
         if 0 <= client < self.clients and not present:
             (self.waiting if self.waits and reported else self.idle).append(client)
 
+    def sleep(self, client: int, job: AtEnd) -> int | None:
+        """Give a client no more jobs; also one that was lost, if it is back. Returns s if its job is cancelled.
+
+        Args:
+            job: what happens to the job that it has.
+        """
+        self._remove(client)
+        self.asleep.add(client)
+        if client in self.jobs and job == "cancel":
+            return self._release(client)
+        if client in self.jobs and job == "suspend":
+            self.suspended.add(client)
+        return None
+
+    def wake(self, client: int, reported: bool) -> None:
+        """End a client's sleep; no effect on one that is not asleep. `reported`: as for `join`."""
+        if client in self.asleep:
+            self.asleep.remove(client)
+            self.suspended.discard(client)
+            self.join(client, reported)
+
+    def _remove(self, client: int) -> None:
+        """Take a client out of every state but `jobs`."""
+        self.idle = [other for other in self.idle if other != client]
+        self.waiting = [other for other in self.waiting if other != client]
+        self.asleep.discard(client)
+        self.suspended.discard(client)
+
     def _release(self, client: int) -> int:
         s = self.jobs.pop(client)
+        self.suspended.discard(client)
         if self.counts_holders:
             self.holders[s] -= 1
             if not self.holders[s]:
@@ -128,13 +166,18 @@ class Roster:
 
     def census(self) -> Census:
         """The number of clients in each state."""
-        at_work, waiting, idle = len(self.jobs), len(self.waiting), len(self.idle)
-        return Census(self.clients, at_work, waiting, idle, self.clients - at_work - waiting - idle, self.buffer)
+        at_work, waiting, idle = len(self.jobs) - len(self.suspended), len(self.waiting), len(self.idle)
+        asleep = len(self.asleep - self.jobs.keys()) + len(self.suspended)
+        lost = self.clients - at_work - waiting - idle - asleep
+        return Census(self.clients, at_work, waiting, idle, lost, self.buffer, asleep)
 
     def snapshot(self) -> dict[str, Any]:
         """The state, as plain data."""
-        return {name: getattr(self, name) for name in ("jobs", "idle", "waiting", "serials", "sent")}
+        state = {name: getattr(self, name) for name in ("jobs", "idle", "waiting", "serials", "sent")}
+        return state | {"asleep": sorted(self.asleep), "suspended": sorted(self.suspended)}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from a snapshot."""
-        vars(self).update(state, holders=Counter(state["jobs"].values() if self.counts_holders else ()))
+        sleepers = {name: set(state.get(name, ())) for name in ("asleep", "suspended")}  # older checkpoints have none
+        holders = Counter(state["jobs"].values() if self.counts_holders else ())
+        vars(self).update(state | sleepers, holders=holders)

@@ -107,7 +107,8 @@ def losses(history: History, what_if: WhatIf) -> Finding | None:
 
 def idle(history: History, what_if: WhatIf) -> Finding | None:
     """Clients wait for jobs."""
-    available = history.clients * history.time - sum(client.lost_seconds for client in history.by_client)
+    absent = sum(client.lost_seconds + client.asleep_seconds for client in history.by_client)
+    available = history.clients * history.time - absent
     if not available > 0 or not len(history.rounds):
         return None
     share = 1 - sum(client.working_seconds for client in history.by_client) / available

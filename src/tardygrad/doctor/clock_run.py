@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from tardygrad.core.messages import Advanced, Lost, Refused, Update
+from tardygrad.core.messages import Advanced, Asleep, Lost, Refused, Update
 from tardygrad.core.method import Method
 from tardygrad.fleet import Fleet
 from tardygrad.runs.loop import Event, clock_only, drive
@@ -57,9 +57,10 @@ class BusyTime:
 
     def add(self, event: Event) -> None:
         now, message, _, jobs = event
-        if isinstance(message, Update | Lost) and message.client in self.out:
+        if isinstance(message, Update | Lost | Asleep) and message.client in self.out:
             serial, _, since = self.out[message.client]
-            if isinstance(message, Lost) or message.serial == serial:  # otherwise it is a duplicate
+            cancelled = isinstance(message, Lost) or (isinstance(message, Asleep) and message.job == "cancel")
+            if cancelled or (isinstance(message, Update) and message.serial == serial):  # otherwise it is a duplicate
                 self.busy += now - since
                 del self.out[message.client]
         self.out |= {job.client: (job.serial, job.round, now) for job in jobs}

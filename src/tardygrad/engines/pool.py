@@ -27,7 +27,7 @@ class Pending(NamedTuple):
 
     now: float
     jobs: list[Job]  # submitted, not yet delivered
-    due: list[tuple[float, int, int]]  # calendar: (time, client, serial), or a negative number for lost and joined
+    due: list[tuple[float, int, int]]  # calendar: (time, client, serial), or a negative number: see fleet_clock.py
     done: tuple[Update, ...] = ()  # computed in a batch but not yet due, or to be delivered a second time
 
 
@@ -66,6 +66,7 @@ class Features:
     opens_data: bool = True  # whether the run's process may open the clients' data; False: only the workers do
     parallel: int | None = None  # number of jobs computed at once; None: unknown
     processes: int = 1  # that do one job together; a replay needs 1
+    asleep: tuple[int, ...] = ()  # clients that are asleep when the run begins: they get no job until they are awake
     virtual_clock: bool = False  # time is simulated: it does not advance while the driver works
     status: Callable[[], str] = str  # a message about missing workers; empty if none are missing
     startup: str = ""  # what to tell the user if entering its `with` block takes long
@@ -76,7 +77,8 @@ class Features:
             check_method(self.method)
         if self.parallel is not None:
             check_integer("parallel", self.parallel)
-        for name, kind in {"fleet": Fleet | None, "virtual_clock": bool, "opens_data": bool, "startup": str}.items():
+        kinds = {"fleet": Fleet | None, "asleep": tuple, "virtual_clock": bool, "opens_data": bool, "startup": str}
+        for name, kind in kinds.items():
             if not isinstance(getattr(self, name), kind):
                 raise Invalid(f"the feature `{name}` of a pool must be {kind}, got {getattr(self, name)!r}.")
         methods: dict[str, tuple[str, ...]] = {"checkpoint": ("pending", "restore"), "evaluator": ("ask", "answer")}
@@ -92,8 +94,8 @@ class Features:
 class Pool(ABC):
     """An engine. Subclass it, write `now`, `submit` and `next`, and declare in `features` what else it can do.
 
-    Every submitted job comes back exactly once, as an `Update`, as `Refused`, or with its client's `Lost`, in the order
-    of the engine's clock.
+    Every submitted job comes back exactly once, as an `Update`, as `Refused`, or with its client's `Lost` or `Asleep`
+    (if that cancels it), in the order of the engine's clock.
     """
 
     resume_keys: ClassVar[tuple[str, ...]] = ()

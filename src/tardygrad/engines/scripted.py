@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import islice, takewhile
 from typing import Any
 
-from tardygrad.core.messages import Job, Joined, Lost, Message, Refused, StateReference, Update
+from tardygrad.core.messages import (
+    Asleep,
+    AtEnd,
+    Awake,
+    Job,
+    Joined,
+    Lost,
+    Message,
+    Refused,
+    StateReference,
+    Update,
+)
 from tardygrad.core.method import Method
 from tardygrad.core.task import Task
 from tardygrad.engines.pool import Features, Pool, Residuals, pack, perform
 from tardygrad.engines.wire import Wire, unpack
-from tardygrad.errors import Invalid
+from tardygrad.errors import Invalid, check_choice
 
-_VERBS = ("arrive", "lose", "join", "repeat", "refuse", "forget")
+_VERBS = ("arrive", "lose", "join", "sleep", "wake", "repeat", "refuse", "forget")
 
 
 class ScriptedPool(Pool):
     """Delivers messages in the order of a script.
 
     Args:
-        script: ("arrive", client), ("lose", client), ("join", client), ("repeat", client) to deliver the client's
-            last update once more, each with the time as an optional third item (default: one second after the last);
+        script: ("arrive", client), ("lose", client), ("join", client), ("sleep", client), ("wake", client), ("repeat",
+            client) to deliver the client's last update once more, each with the time as an optional third item
+            (default: one second after the last); "sleep" may have "cancel" or "finish" as the fourth, and is before the
+            first jobs if the list begins with it and its time is 0;
             ("refuse", client, time, serial, round, reason) for an update that was refused; both with "state lost" as
             the last item if the job began with a new inner state; ("forget", None) where the run was resumed, without
             compression errors; or a message to deliver as it is.
@@ -34,7 +48,9 @@ class ScriptedPool(Pool):
     def __init__(
         self, script: Iterable[tuple[Any, ...]], task: Task, method: Method, *, wire: Wire = "float32"
     ) -> None:
-        self.script = iter(script)
+        lines = script if isinstance(script, Sequence) else ()  # others may depend on the run
+        first = list(takewhile(lambda line: line[:1] == ("sleep",) and line[2:3] == (0.0,), lines))
+        self.script, self.asleep = islice(script, len(first), None), tuple(line[1] for line in first)
         self.task, self.method = task, method
         self.jobs: dict[int, Job] = {}
         self.last: dict[int, Update] = {}
@@ -43,7 +59,7 @@ class ScriptedPool(Pool):
 
     @property
     def features(self) -> Features:
-        return Features(method=self.method, wire=self.wire)
+        return Features(method=self.method, wire=self.wire, asleep=self.asleep)
 
     def submit(self, job: Job) -> None:
         self.jobs[job.client] = job
@@ -63,8 +79,14 @@ class ScriptedPool(Pool):
         if verb == "refuse" and len(line) != 6:
             raise Invalid(f"a refusal in a script has client, time, serial, round and reason, got {line!r}.")
         self.now = line[2] if len(line) > 2 else self.now + 1.0
-        if verb == "join":
-            return Joined(client)
+        if verb in ("join", "wake"):
+            return Joined(client) if verb == "join" else Awake(client)
+        if verb == "sleep":
+            job: Any = line[3] if len(line) > 3 else "suspend"
+            check_choice("sleep", job, AtEnd)
+            if job == "cancel":
+                self.jobs.pop(client, None)
+            return Asleep(client, job)
         if verb == "lose":
             self.jobs.pop(client, None)
             self.errors.pop(client, None)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
+from tardygrad.core.messages import AtEnd
+from tardygrad.errors import check_choice
 from tardygrad.fleet.runtimes import check_rule
 
 Sends = Literal["nan", "twice"]
@@ -43,11 +45,16 @@ class Slow:
 
 @dataclass(frozen=True)
 class Available:
-    """The client computes only inside these windows, repeated every `period` seconds if that is given."""
+    """The client is available only inside these windows, repeated every `period` seconds if that is given.
+
+    Outside of them it is asleep: it gets no job. `at_end` says what happens to a job that a window's end finds
+    unfinished; None: what the fleet's `at_window_end` says.
+    """
 
     client: int
     windows: tuple[tuple[float, float], ...]
     period: float | None = None
+    at_end: AtEnd | None = None
 
     def __post_init__(self) -> None:
         edges = [edge for window in self.windows for edge in window]
@@ -56,6 +63,8 @@ class Available:
         period_valid = self.period is None or edges[-1] <= self.period < math.inf
         check_rule(period_valid, self, "a finite period, at least the end of the last window")
         check_rule(all(b - a >= 1e-3 for a, b in self.windows), self, "windows of at least a millisecond")
+        if self.at_end is not None:
+            check_choice("at_end", self.at_end, AtEnd)
 
     def open_at(self, time: float) -> tuple[bool, float]:
         """Whether a window is open at a time, and when that changes next: inf if never."""
@@ -69,10 +78,14 @@ class Available:
                     return True, begin + end
         return False, math.inf
 
-    @property
-    def last(self) -> float:
-        """When the last window closes."""
-        return math.inf if self.period else self.windows[-1][1]
+    def next_change(self, time: float) -> tuple[bool, float]:
+        """Whether a window is open at a time, and when that ends: windows without a gap are one. inf: never."""
+        is_open, change = self.open_at(time)
+        if is_open and self.windows == ((0, self.period),):
+            return True, math.inf
+        if is_open and change < math.inf and self.open_at(change)[0]:  # the first window of the next period follows
+            change = self.open_at(change)[1]
+        return is_open, change
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from tardygrad.core.messages import AtEnd
 from tardygrad.core.recipe import remembers_call
 from tardygrad.errors import Invalid, check_choice, check_integer, checked_call
 from tardygrad.fleet.events import Available, Crash, Fault, Sends, Slow
@@ -58,9 +59,12 @@ class Fleet:
         server_time: seconds the server spends on each update; updates that arrive meanwhile wait in line.
         crashes: when clients are lost, each with `client`, `at` and, if the client comes back, `back`.
         slow: slow-downs, each with `client`, `at`, `until` and `factor`; a factor of inf is a pause.
-        available: when clients work, each with `client`, `windows` (pairs of start and end) and, if they repeat,
-            `period`.
+        available: when clients are available, each with `client`, `windows` (pairs of start and end) and, if they
+            repeat, `period`; outside of its windows a client is asleep and gets no job. `at_end`, if given, replaces
+            `at_window_end` for this client.
         faults: faulty jobs, each with `client`, `job` (its number, from 0) and `sends`: "nan" or "twice".
+        at_window_end: what happens to a job that is unfinished when its client's window ends: "suspend" continues it in
+            the next window, "cancel" loses it, "finish" lets the client finish it first.
 
     >>> Fleet.paper(clients=40, stragglers="large").classes[16:18]
     ('small', 'medium')
@@ -72,6 +76,7 @@ class Fleet:
     slow: tuple[Slow, ...] = ()
     available: tuple[Available, ...] = ()
     faults: tuple[Fault, ...] = ()
+    at_window_end: AtEnd = "suspend"
 
     def __post_init__(self) -> None:
         if not isinstance(self.groups, tuple | list) or not all(isinstance(group, Group) for group in self.groups):
@@ -80,6 +85,7 @@ class Fleet:
             raise Invalid("a fleet needs at least one client, got none.")
         if not 0 <= self.server_time < math.inf:
             raise Invalid(f"`server_time` must be finite and 0 or more, got {self.server_time:g}.")
+        check_choice("at_window_end", self.at_window_end, AtEnd)
         events: list[Crash | Slow | Available | Fault] = [*self.crashes, *self.slow, *self.available, *self.faults]
         for event in events:
             if not 0 <= event.client < self.clients:
@@ -168,9 +174,16 @@ class Fleet:
         """The same fleet, with another pause."""
         return replace(self, slow=(*self.slow, Slow(client, at, until)))
 
-    def during(self, windows: Sequence[tuple[float, float]], *, client: int, period: float | None = None) -> Fleet:
-        """The same fleet, where one client computes only inside the windows."""
-        return replace(self, available=(*self.available, Available(client, tuple(windows), period)))
+    def during(
+        self,
+        windows: Sequence[tuple[float, float]],
+        *,
+        client: int,
+        period: float | None = None,
+        at_end: AtEnd | None = None,
+    ) -> Fleet:
+        """The same fleet, where one client is available only inside the windows."""
+        return replace(self, available=(*self.available, Available(client, tuple(windows), period, at_end)))
 
     def faulty(self, *, client: int, job: int, sends: Sends) -> Fleet:
         """The same fleet, with another job that returns NaN, or returns twice."""

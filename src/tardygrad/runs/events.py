@@ -12,7 +12,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tardygrad.core.messages import Advanced, Joined, Lost, Refused, Update
+from tardygrad.core.messages import Advanced, Asleep, Joined, Lost, Refused, Update
 from tardygrad.core.task import SCORE_NAMES_IN_USE
 from tardygrad.errors import Invalid, RecordError
 from tardygrad.runs.loop import Event
@@ -67,6 +67,23 @@ class ClientLost(NamedTuple):
 
 class Join(NamedTuple):
     """A lost client came back."""
+
+    time: float
+    client: int
+    round: int
+
+
+class Sleep(NamedTuple):
+    """A client is not available: it gets no job until it is awake again."""
+
+    time: float
+    client: int
+    round: int
+    job: str  # "suspend", "cancel" or "finish": what happens to the job that it has
+
+
+class Wake(NamedTuple):
+    """A client that was asleep is available again."""
 
     time: float
     client: int
@@ -138,11 +155,12 @@ class Unknown(NamedTuple):
     event: str
 
 
-ClientEvent = Dispatch | Arrival | Refusal | ClientLost | Join
+ClientEvent = Dispatch | Arrival | Refusal | ClientLost | Join | Sleep | Wake
 RunEvent = ClientEvent | Advance | Tail | Evaluation | ClientEvaluation | Resume | Unknown
 
 KINDS: dict[str, type[RunEvent]] = {
     "dispatch": Dispatch, "arrival": Arrival, "refusal": Refusal, "loss": ClientLost, "join": Join,
+    "sleep": Sleep, "wake": Wake,
     "advance": Advance, "tail": Tail, "evaluation": Evaluation, "client evaluation": ClientEvaluation, "resume": Resume,
 }  # fmt: skip
 _NAMES = {kind: name for name, kind in KINDS.items()}
@@ -170,8 +188,11 @@ def of_turn(turn: Event, round: int, seconds: float) -> Iterator[RunEvent]:
             means = (delay, message.steps, message.loss)
             where = (message.worker or None, message.node or None)
             yield Arrival._make((*start, *means, *sizes, *where, lost))
-    elif isinstance(message, Lost | Joined):
-        yield (ClientLost if isinstance(message, Lost) else Join)(now, message.client, round)
+    elif isinstance(message, Asleep):
+        yield Sleep(now, message.client, round, message.job)
+    elif message is not None:
+        kind = ClientLost if isinstance(message, Lost) else Join if isinstance(message, Joined) else Wake
+        yield kind(now, message.client, round)
     if isinstance(happened, Advanced):
         yield Advance(now, *happened, seconds)
     for job in jobs:
@@ -212,6 +233,10 @@ def script_line(event: RunEvent) -> tuple[Any, ...] | None:
             return "lose", event.client, event.time
         case Join():
             return "join", event.client, event.time
+        case Sleep():
+            return "sleep", event.client, event.time, event.job
+        case Wake():
+            return "wake", event.client, event.time
         case Resume():
             return "forget", None, event.time
     return None
@@ -319,7 +344,7 @@ class _History:
                 return f"job {_cut(event.serial)} of client {client} from round {_cut(event.round)} is not out."
             elif type(event.serial) is not int or not 0 <= event.serial < sent:
                 return f"job {_cut(event.serial)} of client {client} was never sent."
-        elif isinstance(event, ClientLost):
+        elif isinstance(event, ClientLost) or (isinstance(event, Sleep) and event.job == "cancel"):
             self.out.pop(client, None)
         return ""
 

@@ -11,15 +11,17 @@ import fcntl
 import math
 from array import array
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tardygrad.runs import events
+from tardygrad.runs.client_history import ClientHistory as ClientHistory
+from tardygrad.runs.client_history import Job as Job
 from tardygrad.runs.events import Arrival, ClientEvaluation, ClientEvent, Evaluation, RunEvent, Tail, read_events
 from tardygrad.runs.kinds import is_simulated
 from tardygrad.runs.machines import Machine, MachineTimes
@@ -31,50 +33,6 @@ LONGEST = 1e15  # largest time, in seconds (30 million years)
 LARGEST = 1e100  # largest number of a round
 NAME = 32  # most characters of a client's id that are shown
 UNFINISHED = "not ended"  # the status of a run whose record does not say how it ended
-
-
-class Job(NamedTuple):
-    """A job of a client."""
-
-    start: float
-    end: float  # when its update arrived, its client was lost, or the record ends
-    steps: int  # local steps of its update; 0: unknown
-    returned: bool  # False: it was lost with its client, or is under way at the end of the record
-
-
-@dataclass
-class ClientHistory:
-    """What one client did."""
-
-    jobs: list[Job] = field(default_factory=list)
-    away: list[tuple[float, float]] = field(default_factory=list)  # from when to when it was lost
-    taken: int = 0  # updates accepted
-    steps: int = 0  # their local steps
-    refused: Counter[str] = field(default_factory=Counter)  # updates, by reason
-    losses: int = 0
-    lost: bool = False  # at the end of the record
-
-    @property
-    def seconds(self) -> list[float]:
-        """How long the jobs took that came back, each scaled to the largest number of local steps (see DyLU)."""
-        most = max((job.steps for job in self.jobs), default=0)
-        done = [job for job in self.jobs if job.returned]
-        return [(job.end - job.start) * (most / job.steps if job.steps else 1) for job in done]
-
-    @property
-    def unfinished_ages(self) -> list[float]:
-        """Ages of the jobs that never came back."""
-        return [job.end - job.start for job in self.jobs if not job.returned]
-
-    @property
-    def working_seconds(self) -> float:
-        """Seconds with a job."""
-        return sum(job.end - job.start for job in self.jobs)
-
-    @property
-    def lost_seconds(self) -> float:
-        """Seconds lost."""
-        return sum(end - start for start, end in self.away)
 
 
 @dataclass(frozen=True)
@@ -325,7 +283,6 @@ class _Reader:
         self.unknown: Counter[str] = Counter()
         self._columns: dict[str, array[Any]] = {name: array("q" if name in COUNTS else "d") for name in COLUMNS}
         self._out: dict[int, tuple[int, float]] = {}  # client to serial and time of its job
-        self._lost: dict[int, float] = {}  # client to when it was lost
 
     def add(self, event: RunEvent) -> None:
         """Add the next event."""
@@ -335,11 +292,11 @@ class _Reader:
         self.time = _number(event.time)
         if not 0 <= self.time <= LONGEST:
             raise ValueError(f"a time of {self.time:.3g} s")
+        if isinstance(event, ClientEvent):
+            if (client := read_count(event.client)) >= self.most:
+                raise ValueError(f"client {client} of {self.most}")
+            self._add_message(client, event)
         match event:
-            case events.Dispatch() | Arrival() | events.Refusal() | events.ClientLost() | events.Join():
-                if (client := read_count(event.client)) >= self.most:
-                    raise ValueError(f"client {client} of {self.most}")
-                self._add_message(client, event)
             case events.Advance():
                 self._add_round(event)
             case Evaluation():
@@ -368,21 +325,21 @@ class _Reader:
                     own.refused[printable(event.reason)] += 1
             case events.ClientLost():
                 self._end_job(client)
-                self._lost.setdefault(client, self.time)
                 own.losses += 1
-            case events.Join():
-                self._end_loss(client)
+                own.change("lost", self.time)
+            case events.Sleep():
+                if event.job == "cancel":
+                    self._end_job(client)
+                own.change("finishing" if event.job == "finish" and client in self._out else "asleep", self.time)
+            case events.Join() | events.Wake():
+                own.change("awake", self.time)
 
     def _end_job(self, client: int, steps: int = 0, *, returned: bool = False) -> None:
         if client in self._out:
             _, start = self._out.pop(client)
             if self.time < start:
                 raise ValueError("a job that ended before it began")
-            self.clients[client].jobs.append(Job(start, self.time, steps, returned))
-
-    def _end_loss(self, client: int) -> None:
-        if client in self._lost:
-            self.clients[client].away.append((self._lost.pop(client), self.time))
+            self.clients[client].add_job(Job(start, self.time, steps, returned))
 
     def _add_round(self, event: events.Advance) -> None:
         size = len(event.clients)
@@ -398,9 +355,8 @@ class _Reader:
         """End what is under way, once the last event has been added, and return all rounds."""
         for client in [*self._out]:
             self._end_job(client)
-        for client in [*self._lost]:
-            self.clients[client].lost = True
-            self._end_loss(client)
+        for history in self.clients.values():
+            history.end(self.time)
         rounds = len(self._columns["time"])
         arrays = {name: np.array(column) for name, column in self._columns.items()}
         arrays |= {name: arrays[name].reshape(rounds, self.buffer or 1) for name in PER_UPDATE}

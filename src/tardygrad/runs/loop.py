@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from tardygrad.core.hierarchy import ServerLike, serve
-from tardygrad.core.messages import Advanced, Happened, Job, Joined, Lost, Message, Refused, Taken
+from tardygrad.core.messages import Advanced, Asleep, Awake, Happened, Job, Joined, Lost, Message, Refused, Taken
 from tardygrad.core.method import Method
 from tardygrad.engines.pool import Pool, features_of
 from tardygrad.engines.sim.pool import SimPool
@@ -16,6 +16,8 @@ from tardygrad.engines.threads import use_threads
 from tardygrad.errors import Diverged, Invalid, Starved, TimeUp, is_number
 from tardygrad.fleet import Fleet
 from tardygrad.tasks.clock import clock
+
+CLIENT_STATES = (Lost, Joined, Asleep, Awake)  # messages about a client, and not about a job
 
 
 class Event(NamedTuple):
@@ -35,8 +37,8 @@ def drive(server: ServerLike, pool: Pool, rounds: int | None = None, *, until: f
         until: seconds of the engine's clock; later messages are not processed. None: no limit.
 
     Raises:
-        Starved: no job is in flight and the buffer is not full, or updates keep being refused: those of all clients,
-            a thousand of one client, or a thousand duplicates in a row.
+        Starved: no job is in flight and the buffer is not full; or updates keep being refused: those of all clients,
+            a thousand of one client, or a thousand duplicates in a row; or a thousand jobs of every client were lost.
         Diverged: the model is no longer finite.
     """
     if not callable(getattr(server, "receive", None)):
@@ -46,7 +48,12 @@ def drive(server: ServerLike, pool: Pool, rounds: int | None = None, *, until: f
         set_deadline(math.inf if until is None else until)
     use_threads()
     _check_finite(server)
-    now, jobs, refused, duplicates = 0.0, server.dispatch(), Counter[int](), 0
+    asleep = [Asleep(client) for client in features_of(pool).asleep]
+    for sleeper in asleep:
+        _check_client(sleeper, server.clients)
+    now, refused, cancelled, duplicates = 0.0, Counter[int](), Counter[int](), 0
+    jobs = server.dispatch(sleeper.client for sleeper in asleep)
+    yield from (Event(now, sleeper, None, []) for sleeper in asleep)
     for job in jobs:
         pool.submit(job)
     if jobs:
@@ -63,12 +70,17 @@ def drive(server: ServerLike, pool: Pool, rounds: int | None = None, *, until: f
         now = _time(pool, now)
         if until is not None and now > until and not set_deadline:
             return
-        if isinstance(message, Lost | Joined):
+        if isinstance(message, CLIENT_STATES):
             _check_client(message, server.clients)
+            ends_job = isinstance(message, Lost) or (isinstance(message, Asleep) and message.job == "cancel")
+            if ends_job and message.client in server.roster.jobs:
+                cancelled[message.client] += 1
         happened, jobs = server.receive(message, now)
         for job in jobs:
             pool.submit(job)
         yield Event(now, message, happened, jobs)
+        if cancelled and all(cancelled[client] > 1000 for client in (message.client, *server.roster.candidates())):
+            raise Starved(_starved(server, f"the last {cancelled.total()} jobs were lost or cancelled"))
         if isinstance(happened, Refused) and happened.reason == "finished job":  # says nothing about the client
             duplicates += 1
             if duplicates > 1000:
@@ -84,11 +96,11 @@ def drive(server: ServerLike, pool: Pool, rounds: int | None = None, *, until: f
                         server, f"the last {refused.total()} updates were refused, most recently as {happened.reason!r}"
                     )
                 )
-        elif isinstance(happened, Taken):
+        elif isinstance(happened, Taken | Advanced):
             refused.clear()
-        elif isinstance(happened, Advanced):
-            refused.clear()
-            _check_finite(server)
+            cancelled.clear()
+            if isinstance(happened, Advanced):
+                _check_finite(server)
 
 
 def clock_only(method: Method, fleet: Fleet, *, parameters: int = 0, seed: int = 0) -> tuple[ServerLike, SimPool]:
@@ -110,7 +122,7 @@ def _time(pool: Pool, before: float) -> float:
     raise Invalid(f"`now` of a pool must be a finite number that never decreases, got {now!r} after {before:g}. {fix}")
 
 
-def _check_client(message: Lost | Joined, clients: int) -> None:
+def _check_client(message: Lost | Joined | Asleep | Awake, clients: int) -> None:
     """Raise `Invalid` unless a message names one of the clients."""
     if type(message.client) is not int or not 0 <= message.client < clients:
         name = type(message).__name__
@@ -127,6 +139,7 @@ def _check_finite(server: ServerLike) -> None:
 def _starved(server: ServerLike, why: str) -> str:
     at = server.roster.census()
     clients = f"{at.at_work} at work, {at.waiting} waiting, {at.idle} idle, {at.lost} lost"
+    clients += f", {at.asleep} asleep" * bool(at.asleep)
     return (
         f"the buffer cannot fill in round {server.round + 1}: {why} "
         f"({len(server.buffer)} of {at.buffer} updates received; of {at.clients} clients {clients})."

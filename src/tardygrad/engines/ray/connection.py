@@ -39,6 +39,12 @@ POLL = 0.1
 TIMEOUT = 120.0
 """Seconds without any worker, or without an answer from a server shard, after which a run fails."""
 
+STOP_TIMEOUT = 5.0
+"""Seconds without an answer from a server shard after which a run that is stopping fails."""
+
+LOSSES = 10
+"""Losses of one client in a row after which the run fails, because its job must be the cause."""
+
 LOAD_TIMEOUT = 3600.0
 """The same, while workers are loading the task."""
 

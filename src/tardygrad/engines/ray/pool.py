@@ -18,14 +18,14 @@ from typing import Any, ClassVar, Self
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-from tardygrad.core.messages import NOTHING, Job, Joined, Lost, Message, Parts, StateReference, Update, Vector
+from tardygrad.core.messages import NOTHING, Asleep, Job, Lost, Message, Parts, StateReference, Update, Vector
 from tardygrad.core.method import Method
 from tardygrad.core.recipe import remembers_call
 from tardygrad.core.task import Task
 from tardygrad.core.vectors import LocalVectors, VectorStore
 from tardygrad.engines.fleet_clock import FleetClock
 from tardygrad.engines.pool import Features, Pending, Pool
-from tardygrad.engines.ray.connection import POLL, TIMEOUT, first_line
+from tardygrad.engines.ray.connection import LOSSES, POLL, STOP_TIMEOUT, TIMEOUT, first_line
 from tardygrad.engines.ray.deadlines import Deadlines
 from tardygrad.engines.ray.evaluator import Evaluate, EvaluationWorker
 from tardygrad.engines.ray.jobs import Ready, RunningJob, StartVectors
@@ -37,9 +37,6 @@ from tardygrad.engines.ray.workers import Worker, Workers
 from tardygrad.engines.wire import Wire
 from tardygrad.errors import Interrupted, Invalid, WorkFailed, check_choice, checked_call
 from tardygrad.fleet import Fleet
-
-STOP_TIMEOUT = 5.0  # seconds without an answer from a server shard after which a run that is stopping fails
-LOSSES = 10  # losses of one client in a row after which the run fails, because its job must be the cause
 
 
 class RayPool(Pool):
@@ -117,8 +114,7 @@ class RayPool(Pool):
         self.losses: Counter[int] = Counter()
         self._began: float | None = None
         self.evaluator: EvaluationWorker | None = None  # once the pool is open, if it evaluates beside the training
-        self._interrupted = False
-        self._last_worker = self._last_check = 0.0
+        self._interrupted, self._last_worker, self._last_check = False, 0.0, 0.0
 
     @property
     def now(self) -> float:
@@ -130,6 +126,7 @@ class RayPool(Pool):
             checkpoint=self, interrupt=self.interrupt, deadline=self.deadlines.set_end, evaluator=self.evaluator,
             vectors=self.vectors, wire=self.wire, fleet=self.fleet, method=self.method, parallel=self.workers.wanted,
             processes=self.session.processes, status=self.missing, opens_data=False, startup=self.session.startup,
+            asleep=self.fleet_clock.asleep,
         )  # fmt: skip
 
     def submit(self, job: Job) -> None:
@@ -154,7 +151,7 @@ class RayPool(Pool):
             self._start_jobs()
             if self.ready and not due:
                 continue
-            if not (self.waiting or self.fleet_clock.calendar or self.running or self.absent):
+            if not (self.waiting or self.running or self.absent) and self.fleet_clock.is_over:
                 return None
             self._collect(POLL)
             self._time_out()
@@ -229,7 +226,7 @@ class RayPool(Pool):
             return
         for client in sorted(client for client in self.absent if self.places.of(client) not in gone):
             self.absent.remove(client)
-            self._queue(Ready(0.0, Joined(client)))
+            self._queue(Ready(0.0, self.fleet_clock.returns(client, self.now)))
         lost = [job for job in self.waiting if self.places.of(job.client) in gone]
         self.waiting = deque(job for job in self.waiting if self.places.of(job.client) not in gone)
         for job in lost:
@@ -292,13 +289,13 @@ class RayPool(Pool):
         self._lose_client(job.client)
 
     def _lose_client(self, client: int) -> None:
-        """Report a client as lost, and as joined again unless its place is gone; its compression errors are lost."""
+        """Report a client as lost, and as back unless its place is gone; its compression errors are lost."""
         self.errors.pop(client, None)
         self._queue(Ready(0.0, Lost(client)))
         if self.session.lacks(self.places.of(client)):
             self.absent.add(client)
         else:
-            self._queue(Ready(0.0, Joined(client)))
+            self._queue(Ready(0.0, self.fleet_clock.returns(client, self.now)))
 
     def _queue(self, ready: Ready) -> None:
         insort(self.ready, ready, key=lambda one: one.due)
@@ -319,14 +316,17 @@ class RayPool(Pool):
                 self.workers.replace(running.worker)
 
     def _fleet_event(self) -> Message:
-        """The fleet event that is due: a client joins, or is lost together with its job and its worker."""
+        """The fleet event that is due: a client falls asleep, is back, or is lost with its job and its worker."""
         message = self.fleet_clock.pop()
-        if isinstance(message, Joined):
+        client, lost = message.client, isinstance(message, Lost)
+        if lost or message == Asleep(client, "cancel"):
+            if not lost and any(each.job.client == client for each in self.running.values()):
+                return Asleep(client, "finish")  # its update is late: jobs due after now were never started
+            self.waiting = deque(job for job in self.waiting if job.client != client)
+        if not lost:
             return message
-        client = message.client
         self.errors.pop(client, None)
         self.absent.discard(client)
-        self.waiting = deque(job for job in self.waiting if job.client != client)
         for ref, running in list(self.running.items()):
             if running.job.client == client and running.kill_at is None:
                 del self.running[ref]
@@ -344,7 +344,7 @@ class RayPool(Pool):
 
     def restore(self, pending: Pending) -> None:
         self._began = time.monotonic() - pending.now
-        self.fleet_clock.resume(pending.due)
+        self.fleet_clock.resume(pending.due, pending.now)
         for client in (client for _, client, serial in pending.due if serial >= 0):
             self._lose_client(client)
 

@@ -11,11 +11,11 @@ from typing import cast
 
 from tardygrad.core.batching import Batched
 from tardygrad.core.hierarchy import serve
-from tardygrad.core.messages import Job, Joined, Lost, Message, Update
+from tardygrad.core.messages import Asleep, Job, Lost, Message, Update
 from tardygrad.core.method import Method
 from tardygrad.core.recipe import remembers_call
 from tardygrad.core.task import Task
-from tardygrad.engines.fleet_clock import JOINED, LOST, calendar, corrupt, round_trips
+from tardygrad.engines.fleet_clock import LOST, Entry, corrupt, round_trips
 from tardygrad.engines.pool import Features, Pending, Pool, perform, perform_together
 from tardygrad.engines.sim.process_pool import ProcessPool
 from tardygrad.errors import Invalid, TimeUp, WorkFailed, check_integer, checked_call
@@ -58,7 +58,10 @@ class SimPool(Pool):
         check_integer("batch", batch)
         self._round_trips = round_trips(task, method, fleet)
         self.task, self.method, self.fleet = task, method, fleet
-        self.due: list[tuple[float, int, int, Job | None]] = [(*entry, None) for entry in calendar(fleet)]  # a heap
+        self._attendance = self._round_trips.attendance
+        calendar = self._attendance.calendar()
+        self.due: list[tuple[float, int, int, Job | None]] = [(*entry, None) for entry in calendar]  # a heap
+        self._asleep = self._attendance.asleep()  # when the run begins
         self._corrupted, self._duplicated = fleet.sending("nan"), fleet.sending("twice")
         self._repeats: dict[tuple[int, int], Update] = {}  # delivered once, and to be delivered again
         workers = workers or len(os.sched_getaffinity(0))
@@ -74,7 +77,7 @@ class SimPool(Pool):
     def features(self) -> Features:
         return Features(
             checkpoint=self, deadline=self.set_deadline, fleet=self.fleet, method=self.method, parallel=self.parallel,
-            virtual_clock=True,
+            asleep=self._asleep, virtual_clock=True,
         )  # fmt: skip
 
     def set_deadline(self, time: float) -> None:
@@ -84,6 +87,7 @@ class SimPool(Pool):
     def submit(self, job: Job) -> None:
         if self._rounds is not None:
             self._find_needed(job.seed)
+        self._attendance.submitted()
         client, serial = job.client, job.serial
         due = self._round_trips.due(client, serial, job.seed, job.steps or job.epochs, self.now)
         if due < math.inf:
@@ -92,28 +96,45 @@ class SimPool(Pool):
                 heappush(self.due, (due, client, serial, job))
             if self._prefetcher:
                 self._prefetcher.add(due, job)
-        else:  # its last window has closed, or a heavy-tailed runtime is infinite
-            heappush(self.due, (self._round_trips.lost_at(client, self.now), client, LOST, None))
+        elif self._round_trips.loses_client(client, self.now):  # such as by a heavy-tailed runtime that is infinite
+            heappush(self.due, (self.now, client, LOST, None))
 
     def next(self) -> Message | None:
-        if not self.due:
-            return None
-        time, client, serial, job = self.due[0]
-        now = max(time, self.now) + (0.0 if job is None else self.fleet.server_time)
-        if now > self._deadline:
-            raise TimeUp(f"the next message comes after {self._deadline:g} s.")
-        heappop(self.due)
-        self.now = now
-        if job is not None:
+        while self.due and not self._attendance.is_over(entry[:3] for entry in self.due):
+            time, client, serial, job = self.due[0]
+            now = max(time, self.now) + (0.0 if job is None else self.fleet.server_time)
+            if now > self._deadline:
+                raise TimeUp(f"the next message comes after {self._deadline:g} s.")
+            heappop(self.due)
+            if job is None and (message := self._client_event((time, client, serial))) is None:
+                continue
+            self.now = now
+            if job is None:
+                return message
             return self._faulty(job) if self._corrupted or self._duplicated else self._result(job)
-        if serial == JOINED:
-            return Joined(client)
-        self.due = [entry for entry in self.due if entry[1] != client or entry[3] is None]  # its job is lost too
+        return None
+
+    def _client_event(self, entry: Entry) -> Message | None:
+        """The message of an entry of the calendar that is no job's; None if it has none."""
+        for following in self._attendance.following(entry):
+            heappush(self.due, (*following, None))
+        if self._attendance.is_silent(entry):
+            return None
+        message = self._attendance.message(entry)
+        time, client, _ = entry
+        if isinstance(message, Asleep) and any(e[1] == client and e[3] and e[0] <= time for e in self.due):
+            return message._replace(job="finish")  # its update arrives just now
+        if isinstance(message, Lost) or (isinstance(message, Asleep) and message.job == "cancel"):
+            self._drop_job(client)
+        return message
+
+    def _drop_job(self, client: int) -> None:
+        """Forget the job of a client that is lost, or asleep and cancels it."""
+        self.due = [entry for entry in self.due if entry[1] != client or entry[3] is None]
         heapify(self.due)
         self._repeats = {job_id: update for job_id, update in self._repeats.items() if job_id[0] != client}
         if ahead := self._prefetcher or self._batcher:
             ahead.drop(client)
-        return Lost(client)
 
     def _find_needed(self, seed: int) -> None:
         """Find the jobs that a run of a known length needs, once."""
@@ -150,9 +171,11 @@ class SimPool(Pool):
         return Pending(self.now, jobs, due, (*done, *self._repeats.values()))
 
     def restore(self, pending: Pending) -> None:
-        self.now = pending.now
+        self.now, self._asleep = pending.now, ()
+        calendar = self._attendance.resumed(list(pending.due), self.now)
         jobs = {(job.client, job.serial): job for job in pending.jobs}
-        self.due = [(time, client, serial, jobs.get((client, serial))) for time, client, serial in pending.due]
+        self.due = [(time, client, serial, jobs.get((client, serial))) for time, client, serial in calendar]
+        heapify(self.due)
         done = {(update.client, update.serial): update for update in pending.done}
         deliveries = Counter((client, serial) for _, client, serial in pending.due)
         second = {job_id for job_id in self._duplicated if deliveries[job_id] == 1}
@@ -263,7 +286,7 @@ def needed(task: Task, method: Method, fleet: Fleet, rounds: int, seed: int) -> 
     server = serve(method, clock.init(seed), clients=task.clients, seed=seed)
     pool = SimPool(clock, method, fleet)
     arrived = set()
-    for job in server.dispatch():
+    for job in server.dispatch(pool.features.asleep):
         pool.submit(job)
     while server.round < rounds and (message := pool.next()) is not None:
         if isinstance(message, Update):

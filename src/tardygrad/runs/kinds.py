@@ -36,11 +36,15 @@ FROM_OTHER_TABLES = ("task", "method", "fleet", "rounds")
 
 
 def keys_of(table: str, make: Make) -> Parameters:
-    """The keys that a kind of a table takes; in [fleet], every kind also takes the fields of a fleet, and a link."""
+    """The keys that a kind of a table takes.
+
+    In [fleet], every kind also takes the fields of a fleet, and a link, except those that are arguments of its own.
+    """
     known = dict(parameters(make))
     if table == "fleet":
         fields = {key: parameter for key, parameter in parameters(Fleet).items() if key != "groups"}
-        known |= fields | {"link": Parameter("link", Parameter.KEYWORD_ONLY, default=None, annotation=Link | None)}
+        link = Parameter("link", Parameter.KEYWORD_ONLY, default=None, annotation=Link | None)
+        known |= {key: one for key, one in (fields | {"link": link}).items() if key not in known}
     return {key: parameter for key, parameter in known.items() if key not in FROM_OTHER_TABLES}
 
 

@@ -270,6 +270,6 @@ def _made(table: SpecTable, where: str, wanted: type[T], given: Table | None = N
 def _fleet(table: SpecTable) -> Fleet:
     own = {name: value for name, value in table.arguments.items() if name in parameters(table.make)}
     changes = {name: value for name, value in table.arguments.items() if name not in own}
-    link = changes.pop("link")
+    link = changes.pop("link", None)
     fleet: Fleet = call(partial(replace, _made(table, "fleet", Fleet, own)), changes, "fleet")
     return fleet.linked(link) if link else fleet

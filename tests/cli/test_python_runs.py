@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import sys
@@ -52,8 +53,6 @@ def own_task() -> tg.TorchTask:
 @pytest.fixture
 def mine(tardygrad: Command) -> Iterator[Any]:
     """A module of one's own in the present directory."""
-    import importlib
-
     Path("mine.py").write_text(CODE)
     before = list(sys.path)
     sys.path.insert(0, str(Path.cwd()))
@@ -99,6 +98,31 @@ def test_own_functions_given_to_make_are_named_in_the_record(mine: Any, tardygra
     for argv in (("replay", "run"), ("resume", "run", "run.rounds=9"), ("doctor", "run")):
         code, _, err = tardygrad(*argv, "--trust")
         assert code == 0, (argv, err)
+
+
+def test_arguments_of_an_own_fleet_may_have_the_names_of_a_fleets_fields(mine: Any, tardygrad: Command) -> None:
+    code = "def busy(clients: int, server_time: float = 0.5, slow: float = 2.0) -> tg.Fleet:\n"
+    code += "    return dataclasses.replace(tg.Fleet.paper(clients=clients), server_time=server_time * slow)\n"
+    Path("mine.py").write_text(CODE + "\nimport dataclasses\n\n" + code)
+    busy = importlib.reload(mine).busy
+    tg.simulate(method(), tg.tasks.quadratic(clients=4), tg.make(busy, clients=4), rounds=3, out="run")
+    recorded = read_json(Path("run/spec.json"))["spec"]["fleet"]
+    assert (recorded["server_time"], recorded["slow"], recorded["crashes"]) == (0.5, 2.0, [])
+    assert spec.parse(read_json(Path("run/spec.json"))["spec"], trust=True).build().fleet.server_time == 1.0
+
+
+def test_a_failed_run_says_why_in_its_record(tardygrad: Command) -> None:
+    def loss(output: Any, target: Any) -> Any:
+        raise OSError("the disk of this site is gone")
+
+    data = {"Bethesda": [(torch.ones(1), torch.ones(1))], "Ulm": [(torch.ones(1), torch.ones(1))]}
+    task = tg.TorchTask(torch.nn.Linear(1, 1), data=data, loss=loss)
+    with pytest.raises(tg.WorkFailed, match="the work of 'Bethesda', client 0, job 0, from round 0 failed: OSError"):
+        tg.simulate(method(), task, tg.Fleet.paper(clients=2), rounds=3, evaluate_every=0, out="run")
+    history = read_history(Path("run"))
+    assert history.status == "failed"
+    assert "the disk of this site is gone" in (history.reason or "")
+    assert "the disk of this site is gone" in tardygrad("doctor", "run").out
 
 
 def test_reports_group_seeds_and_name_settings(tmp_path: Path) -> None:

@@ -18,9 +18,17 @@ MACHINE = 1.5  # a machine is slow if its local steps take this many times as lo
 GONE = 100  # a client that misses this many rounds with its first job is not just slow
 
 
+def failure(history: History, what_if: WhatIf) -> Finding | None:
+    """An error ended the run."""
+    if history.status != "failed":
+        return None
+    advice = f"mend the cause, then continue the run: {history.resume_hint}" if history.resume_hint else None
+    return Finding("severe", "failure", history.reason or "the run failed.", advice)
+
+
 def no_rounds(history: History, what_if: WhatIf) -> Finding | None:
     """There is no completed round."""
-    if len(history.rounds):
+    if len(history.rounds) or history.status == "failed":
         return None
     sent = sum(len(client.jobs) for client in history.by_client)
     wanted = f" of {history.requested} requested" if history.requested else ""
@@ -35,7 +43,7 @@ def starvation(history: History, what_if: WhatIf) -> Finding | None:
     if history.status == "starved":
         return _starved(history)
     silent = [number for number, client in enumerate(history.by_client) if not client.taken]
-    if not silent or not len(history.rounds):
+    if not silent or not len(history.rounds) or history.status == "failed":
         return None
     whys: dict[str, list[int]] = {}
     for number in silent:

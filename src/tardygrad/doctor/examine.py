@@ -23,6 +23,7 @@ Check = Callable[[History, WhatIf], Finding | None]
 
 # by name, the most important first; `rounds` calls its finding "no rounds"
 CHECKS: dict[str, Check] = {
+    "failure": client_checks.failure,
     "rounds": client_checks.no_rounds,
     "divergence": convergence_checks.divergence,
     "starvation": client_checks.starvation,
@@ -88,6 +89,7 @@ def examine(path: Path, *, probed: bool = False, trust: bool = False) -> Examine
         found += [finding for check in CHECKS.values() if (finding := check(history, what_if))]
     skipped = convergence_checks.skipped_checks(history) | (set() if history.unknown else {"events"})
     skipped |= set() if len(history.machines) > 1 else {"machines"}
+    skipped |= set() if history.status == "failed" else {"failure"}
     checks = [name for name in CHECKS if name not in skipped] + ["noise"] * probed
     facts = (str(path), history.method, history.state, len(history.rounds), history.time)
     return Examined(*facts, checks, in_order(found), history.resume_hint)

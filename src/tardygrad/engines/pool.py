@@ -13,9 +13,9 @@ from torch import Tensor
 from tardygrad.core import admission
 from tardygrad.core.algorithm import work
 from tardygrad.core.batching import Batched, work_together
-from tardygrad.core.messages import Job, Message, ModuleBuffers, Update, Vector
+from tardygrad.core.messages import Job, Message, ModuleBuffers, Update, Vector, as_vector
 from tardygrad.core.method import Method, check_method, without_addresses
-from tardygrad.core.task import Task
+from tardygrad.core.task import Task, ids_of
 from tardygrad.core.vectors import LocalVectors, VectorStore
 from tardygrad.engines.wire import Packed, Wire, send
 from tardygrad.errors import Invalid, WorkFailed, check_choice, check_integer, described_error
@@ -178,10 +178,15 @@ def pack(update: Update, residuals: Residuals, wire: Wire) -> tuple[dict[str, Pa
 
 def perform(job: Job, task: Task, method: Method) -> Update:
     """Do a job; an error names the client and the job."""
+    x = as_vector(job.x)
+    version = x._version
     try:
-        return work(job, task, method)
+        update = work(job, task, method)
+        if x._version != version:
+            raise Invalid("code of a task must not change `job.x`, which other jobs share. Use job.x.clone().")
+        return update
     except Exception as error:
-        raise _failed(error, job) from error
+        raise _failed(error, task, job) from error
 
 
 def perform_together(jobs: Sequence[Job], task: Batched, method: Method) -> list[Update]:
@@ -189,8 +194,10 @@ def perform_together(jobs: Sequence[Job], task: Batched, method: Method) -> list
     try:
         return work_together(jobs, task, method)
     except Exception as error:
-        raise _failed(error, *jobs) from error
+        raise _failed(error, task, *jobs) from error
 
 
-def _failed(error: Exception, *jobs: Job) -> WorkFailed:
-    return WorkFailed(f"the work of {'; '.join(map(str, jobs))} failed: {described_error(error)}")
+def _failed(error: Exception, task: Task, *jobs: Job) -> WorkFailed:
+    ids = ids_of(task)
+    whose = (f"{ids[job.client]!r}, {job}" if ids else str(job) for job in jobs)
+    return WorkFailed(f"the work of {'; '.join(whose)} failed: {described_error(error)}")

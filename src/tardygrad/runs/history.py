@@ -139,7 +139,7 @@ class History:
     @property
     def resume_hint(self) -> str | None:
         """How to continue the run; None if it has finished, is running, or cannot be continued."""
-        if self.status != "stopped" and not self.was_killed:
+        if self.status not in ("stopped", "failed") and not self.was_killed:
             return None
         folder = printable(self.path, 1000)
         if self.spec is None:

@@ -22,7 +22,7 @@ from tardygrad.core.task import MayLackTest, Task, ids_of
 from tardygrad.engines.pool import Pool, check_work, features_of
 from tardygrad.engines.scripted import ScriptedPool, check_replayable
 from tardygrad.engines.sim.pool import SimPool
-from tardygrad.errors import Diverged, Interrupted, Invalid, RecordError, Starved, checked_call
+from tardygrad.errors import Diverged, Interrupted, Invalid, RecordError, Starved, WorkFailed, checked_call
 from tardygrad.fleet import Fleet
 from tardygrad.runs import checkpoint, events
 from tardygrad.runs.describe import label as label
@@ -144,15 +144,17 @@ class Run:
         except (Starved, Diverged) as error:
             self.status, self.reason = type(error).__name__.lower(), str(error)
             raise
-        except BaseException:
-            self.status = "failed"
+        except BaseException as error:
+            self.status, self.reason = "failed", str(error) or type(error).__name__
+            if self._saver:
+                self._saver.finish()
+            if isinstance(error, WorkFailed | Invalid):  # else the record itself may be the problem
+                self._write_summary()
             raise
         finally:
             try:
                 if self.status != "failed":  # else the state may be inconsistent: the last checkpoint stays
                     self._end()
-                elif self._saver:
-                    self._saver.finish()
             finally:
                 self._stop = False
                 if self.record:
@@ -266,12 +268,16 @@ class Run:
         self._checkpoint()
         if self._saver:
             self._saver.finish()
-        self.seconds = self._spent()
         if self.record:
             buffers = self.server.module_buffers
             tensors = {"x": self.server.x, **(buffers._asdict() if buffers else {})}
             model = save({name: tensor.cpu() for name, tensor in tensors.items()})
             replace(self.record.path / "model.safetensors", model)
+        self._write_summary()
+
+    def _write_summary(self) -> None:
+        self.seconds = self._spent()
+        if self.record:
             write_json(self.record.path / "summary.json", self.summary()._asdict())
 
 
@@ -360,7 +366,8 @@ def resume(
         saved = checkpoint.read(where / "checkpoints")
         if saved is None:
             done = sum(1 for _ in read_lines(where / "metrics.jsonl")) if (where / "metrics.jsonl").exists() else 0
-            if done > settings["checkpoint_every"] or (where / "summary.json").exists():
+            summary = read_json(where / "summary.json") if (where / "summary.json").exists() else {"status": "failed"}
+            if done > settings["checkpoint_every"] or summary["status"] != "failed":
                 raise RecordError(f"the run in {path!s} made {plural(done, 'round')}, but its checkpoints are missing.")
             run.lengths = {"events.jsonl": 0, "metrics.jsonl": 0}
             return run

@@ -22,7 +22,7 @@ class Summary(NamedTuple):
 
     method: str
     status: str  # finished, stopped, starved, diverged, ...
-    reason: str | None  # why it starved or diverged
+    reason: str | None  # why it starved, diverged or failed
     rounds: int
     time: float  # seconds of the engine's clock
     score_round: int | None  # the last round that was evaluated; loss, accuracy and scores are its

@@ -109,6 +109,7 @@ def test_what_a_loop_attaches_to_the_module_ends_with_the_job() -> None:
             lambda: tg.diloco(lr=0.7, buffer=2, local_steps=3, optimizer="Adam"),
             "Leave out `optimizer`",
         ),
+        (lambda: tg.dcasgd(local_lr=0.1, local_steps=3), "DC-ASGD-c cannot do without: use another one."),
     ],
 )
 def test_a_method_with_local_steps_is_refused_before_the_run(made: Any, text: str) -> None:
@@ -142,12 +143,25 @@ def test_clipped_methods_with_a_rate_need_a_clip() -> None:
         tg.sgdclip(local_lr=0.1, lr=1.0, buffer=2, local_steps=3)
 
 
+def test_what_a_loop_returns_is_checked() -> None:
+    def move(module: Any, job: Job) -> Any:
+        squares = tg.SquaredMoves(module)
+        module[0].weight.data += 1
+        return tg.LocalResult(squares=squares) if job.serial else [0.5]
+
+    task = own(network(), move)
+    texts = ("must return the mean loss as a number, a LocalResult or None, got list", "Call its `add` after each")
+    for serial, text in enumerate(texts):
+        with pytest.raises(tg.Invalid, match=text):
+            tg.work(Job(0, serial, 0, task.init(0), 1, None, seed=0), task, method(steps=False))
+
+
 def test_a_loop_that_changes_the_parameters_shapes_is_refused() -> None:
     def loop(module: Any, job: Job) -> None:
         module[0] = nn.Linear(3, 5)
 
     task = own(network(), loop)
-    with pytest.raises(tg.Invalid, match="must not add, remove or resize trainable parameters"):
+    with pytest.raises(tg.Invalid, match="must not add, remove, freeze, reorder or resize trainable parameters"):
         tg.work(Job(0, 0, 0, task.init(0), 1, None, seed=0), task, method(steps=False))
     with pytest.raises(tg.Invalid, match="`train` must be a function of"):
         own(network(), loop=3)

@@ -46,7 +46,7 @@ from tardygrad.core.messages import (
 from tardygrad.core.method import Method, check_method
 from tardygrad.core.own_loop import OwnLoop, own_update
 from tardygrad.core.roster import Roster
-from tardygrad.core.task import HasGroups, LocalWork, Task, next_request
+from tardygrad.core.task import HasGroups, LocalWork, Task, gradient_of, next_request
 from tardygrad.core.transforms import State, Step, Transform, clipped_share, strip_prefix
 from tardygrad.errors import Invalid, checked_call
 
@@ -105,7 +105,7 @@ def work(job: Job, task: Task, method: Method) -> Update:
     steps = local(job, task, method)
     message = next_request(steps)
     while not isinstance(message, Update):
-        message = next_request(steps, task.gradient(*message))
+        message = next_request(steps, gradient_of(task, message))
     return message
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from inspect import Parameter
 from typing import NamedTuple
 
 from tardygrad.core.messages import Job, ModuleBuffers, Update, Vector, as_vector
@@ -46,10 +47,13 @@ def check_local_work(task: object, method: Method) -> None:
             raise Invalid(f"options of parameter groups need an optimizer, and {method.name} has none here. {fix}")
         return
     rule = "this task trains with its own loop, so the method must not make local steps"
+    recipe = recipe_of(method)
+    known = parameters(recipe.function) if recipe else {}
     if method.has_local_steps:
-        raise Invalid(f"{rule}. Leave out `local_lr`.")
-    if recipe := recipe_of(method):
-        known = parameters(recipe.function)
+        needed = "local_lr" in known and known["local_lr"].default is Parameter.empty
+        fix = f"{method.name} cannot do without: use another one" if needed else "Leave out `local_lr`"
+        raise Invalid(f"{rule}. {fix}.")
+    if recipe:
         for name, value in recipe.arguments.items():
             if name in LOCAL_SETTINGS and value != known[name].default:
                 raise Invalid(f"{rule}. Leave out `{name}`, which belongs in the loop.")

@@ -135,6 +135,16 @@ LocalWork = Generator[GradientRequest, tuple[Tensor, Vector], Update]
 """A client's local steps: yields requests, receives losses and gradients, returns the update."""
 
 
+def gradient_of(task: Task, request: GradientRequest) -> tuple[Tensor, Vector]:
+    """The loss and the gradient that a task computes, checked."""
+    loss, g = task.gradient(*request)
+    if not isinstance(g, Tensor) or g.shape != request[0].shape or g.dtype != request[0].dtype:
+        got = f"{g.dtype} {list(g.shape)}" if isinstance(g, Tensor) else type(g).__name__
+        wanted = f"{request[0].dtype} {list(request[0].shape)}"
+        raise Invalid(f"`gradient` of a task must return a loss and a gradient of the form of x, {wanted}, got {got}.")
+    return loss, g
+
+
 def next_request(work: LocalWork, gradient: tuple[Tensor, Vector] | None = None) -> GradientRequest | Update:
     """Send the requested gradient (None: start); returns the next request, or the update after the last step."""
     try:

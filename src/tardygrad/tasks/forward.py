@@ -66,10 +66,14 @@ class Forward:
         return Result(_one_number(self.loss(output, target)), output, target)
 
     def _own_loss(self, module: nn.Module, batch: Any) -> Result:
-        if isinstance(batch, Mapping):
-            output = module(**batch)
-        else:
-            output = module(*batch) if isinstance(batch, tuple | list) else module(batch)
+        named = dict(batch) if isinstance(batch, Mapping) else {}
+        inputs = () if named else batch if isinstance(batch, tuple | list) else (batch,)
+        try:
+            signature(module.forward).bind(*inputs, **named)
+        except TypeError as error:
+            rule = f"without `loss`, {type(module).__name__} is called with the whole batch, targets included"
+            raise Invalid(f"{rule}, and does not take it ({error}). Give the task a loss.") from error
+        output = module(*inputs, **named)
         value = getattr(output, "loss", None)
         if value is None:
             rule = f"without `loss`, {type(module).__name__} must return an output with a `loss`"
@@ -109,9 +113,9 @@ def to_device(batch: Any, device: torch.device) -> Any:
 
 
 def rows_of(batch: Any) -> int:
-    """The number of rows of a batch: the length of its first tensor."""
+    """The number of rows of a batch: the length of its first tensor that has one; 0 if none has."""
     if isinstance(batch, Tensor):
-        return len(batch) if batch.dim() else 1
+        return len(batch) if batch.dim() else 0
     if isinstance(batch, Mapping):
         batch = list(batch.values())
     elif is_dataclass(batch) and not isinstance(batch, type):

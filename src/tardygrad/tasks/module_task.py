@@ -82,6 +82,9 @@ class ModuleTask:
         check_scores(scores)
         if evaluate is not None and scores is not None:
             raise Invalid("`scores` have no effect beside `evaluate`, which computes its own. Leave out one of them.")
+        if scores is not None and self.forward.takes_module:
+            rule = "`scores` need outputs and targets, which a loss of (module, batch) does not name"
+            raise Invalid(f"{rule}. Use a loss of (output, target), or evaluate=... in place of `scores`.")
         self._held_out = None if test is None else HeldOut(test, evaluate_batch, collate)
         self._evaluate_batch, self._collate = evaluate_batch, collate
         self._client_tests = None if client_test is None else ClientTests(client_test, self.clients, self.ids)
@@ -98,6 +101,7 @@ class ModuleTask:
                 f"module_buffers='refuse' allows no buffers, got `{name}` of {owner}. Use GroupNorm or LayerNorm."
             )
         self._shapes = [p.shape for p in trainable(self._template).values()]
+        self._names = list(trainable(self._template))
         self.parameters = sum(shape.numel() for shape in self._shapes)
         self.draws_globally = draws(self._template)  # such as dropout: then threads take turns in forward passes
         self._local = threading.local()
@@ -197,8 +201,7 @@ class ModuleTask:
         """The mean loss on the test set and `scores`, or the accuracy in [0, 1] if targets are classes."""
         if not self.can_evaluate:
             raise Invalid("evaluating needs a test set, got none. Give the task test=(inputs..., target).")
-        in_memory = self._held_out is not None and self._held_out.tensors is not None and self._evaluate is None
-        with nullcontext() if in_memory else seeded(streams.key(0, "evaluate")):  # datasets may augment rows
+        with seeded(streams.key(0, "evaluate")):  # datasets may augment rows, and modules may draw
             test = self._held_out.data if self._held_out else None
             return self._scores_on(test, self._held_out, x, module_buffers)
 
@@ -230,17 +233,23 @@ class ModuleTask:
     def _scores_on(
         self, test: Any, held_out: HeldOut | None, x: Vector, module_buffers: ModuleBuffers | None
     ) -> dict[str, float]:
-        views, own = self._views(), module_buffers.clone() if module_buffers else None
+        # what an own evaluation does to the module must not outlive it
+        views = Views(self._template) if self._evaluate else self._views()
+        own = module_buffers.clone() if module_buffers else None
         views.bind(x.clone() if self._evaluate else x, own, training=False)
         if self._evaluate is not None:
             with self._precision():
                 return checked(self._evaluate(views.module, test), "evaluate")
         assert held_out is not None
         metrics = Metrics(self.scores, token_loss=self.loss is None)
+        versions = [tensor._version for tensor in held_out.tensors or ()]
         for given in held_out.batches():
             batch = to_device(given, self.device)
             with self._precision():
                 metrics.add(batch, self.forward(views.module, batch))
+        if versions != [tensor._version for tensor in held_out.tensors or ()]:
+            fix = "Use an operation that is not in place, such as relu(x) in place of relu_(x)."
+            raise Invalid(f"the module must not change its input, got another test set after an evaluation. {fix}")
         return metrics.compute()
 
     def _make(self, seed: int) -> nn.Module:

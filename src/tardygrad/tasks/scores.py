@@ -34,6 +34,7 @@ class Metrics:
         for metric in self.metrics.values():
             metric.reset()
         self.token_loss, self.tokens = token_loss, False
+        self.batches = 0
         self.loss = self.weight = 0.0
         self.right = 0
         self.classes = False
@@ -43,16 +44,16 @@ class Metrics:
     def add(self, batch: Any, result: Result) -> None:
         """Add a batch."""
         output, target = result.output, result.target
+        self.batches += 1
         self.tokens = (
             self.token_loss and isinstance(target, Tensor) and target.dim() > 1 and not target.is_floating_point()
         )
-        weight = int((target[:, 1:] != -100).sum()) if self.tokens else rows_of(batch)
+        weight = int((target[:, 1:] != -100).sum()) if self.tokens else rows_of(batch) or 1
         self.loss, self.weight = self.loss + float(result.loss) * weight, self.weight + weight
         self.classes = _classes(output, target)
         self.right += int((output.argmax(1) == target).sum()) if self.classes else 0
         if (self.scores or self.metrics) and output is None:
-            rule = "`scores` need outputs and targets, which a loss of (module, batch) does not name"
-            raise Invalid(f"{rule}. Give the task evaluate=..., a function of (module, test).")
+            raise Invalid("`scores` need outputs, and that of the module has no `logits`. Give the task evaluate=...")
         for metric in self.metrics.values():
             metric.update(output, target)
         if self.scores:
@@ -61,6 +62,8 @@ class Metrics:
 
     def compute(self) -> dict[str, float]:
         """The scores of all batches."""
+        if not self.batches:
+            raise Invalid("`test` must have at least one batch, got none.")
         found = {"loss": self.loss / self.weight if self.weight else math.nan}
         if self.tokens:
             found["perplexity"] = perplexity(found["loss"])
@@ -100,5 +103,7 @@ def checked(scores: Any, function: str) -> dict[str, float]:
 
 def _classes(output: Any, target: Any) -> bool:
     if not isinstance(output, Tensor) or not isinstance(target, Tensor) or output.dim() != 2 or target.dim() != 1:
+        return False
+    if output.shape[1] == 1:  # one logit: its sign is the class
         return False
     return not target.is_floating_point() and target.dtype != torch.bool

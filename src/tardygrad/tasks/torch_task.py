@@ -15,7 +15,16 @@ from tardygrad import streams
 from tardygrad.core.messages import Job, ModuleBuffers, Vector
 from tardygrad.core.task import GradientRequest
 from tardygrad.errors import Invalid, check_integer, checked_call
-from tardygrad.tasks.data.client_data import Collate, Datasets, Loading, OwnBatches, client_data, is_stream
+from tardygrad.tasks.data.client_data import (
+    Collate,
+    Datasets,
+    Loading,
+    OwnBatches,
+    client_data,
+    is_stream,
+    other_states,
+    others_seeded,
+)
 from tardygrad.tasks.data.sharding import Shards
 from tardygrad.tasks.forward import Loss, to_device
 from tardygrad.tasks.module_task import Evaluate, ModuleTask
@@ -125,6 +134,7 @@ class TorchTask(ModuleTask):
             scores=scores, module_buffers=module_buffers, collate=collate, device=device, autocast=autocast,
             uncut=uncut,
         )  # fmt: skip
+        self._draws_from_others = False  # from the generators of NumPy and Python
         self.groups = groups_of(self._template, parameter_groups) if parameter_groups else ()
 
     def _check_loading(self) -> None:
@@ -166,38 +176,57 @@ class TorchTask(ModuleTask):
         views.clear_gradient()
         values, parts = [], len(batch.data)
         for part, data in enumerate(batch.data):
-            value = self._loss(views, data, batch.key if part == 0 else streams.key(batch.key, "accumulate", part))
+            key = batch.key if part == 0 else streams.key(batch.key, "accumulate", part)
+            data = data if isinstance(self.data, Shards) else to_device(data, self.device)  # shards are there
+            value = self._loss(views, data, key, x, module_buffers)
             value = value / parts if parts > 1 else value
             value.backward()  # type: ignore[no-untyped-call]
             values.append(value.detach())
+        views.check_frozen("the loss")
         views.collect_gradient()
         views.write_back(module_buffers)
         if batch.noise is not None:
             views.g += batch.noise.to(self.device)
         return torch.stack(values).sum() if parts > 1 else values[0], views.g
 
-    def _loss(self, views: Views, data: Any, key: int) -> Tensor:
-        """The loss of one batch; the module's random numbers come from `key`."""
-        with keyed(key) if self.draws_globally or not views.probed else nullcontext():
-            before = None if views.probed else torch.get_rng_state()
-            data = self._augmented(data, key)
-            try:
-                with self._precision():
-                    value = self.forward(views.module, data).loss
-            except ValueError as error:
-                if "more than 1 value per channel" not in str(error):
-                    raise
-                fix = "Use drop_last=True if the client has more rows, or GroupNorm in place of BatchNorm."
-                raise Invalid(f"BatchNorm needs two rows or more in a batch, got one. {fix}") from error
-            if before is not None:
+    def _loss(self, views: Views, data: Any, key: int, x: Vector, module_buffers: ModuleBuffers | None) -> Tensor:
+        """The loss of one batch; random numbers of the module and the loss come from `key`.
+
+        Seeding makes threads take turns, so it is left out while nothing has drawn any. The first pass shows which
+        generators are used; if a later one is the first to draw from torch's, it is repeated with the key.
+        """
+        if not views.probed:
+            views.probed = True
+            with keyed(key), others_seeded(key):
+                before, others = torch.get_rng_state(), other_states()
+                value = self._forward(views, data, key)
                 self.draws_globally |= not torch.equal(before, torch.get_rng_state())
-                views.probed = True
-        return value
+                self._draws_from_others |= others != other_states()
+            return value
+        if not self.draws_globally and not self._draws_from_others:
+            before, buffers_before = torch.get_rng_state(), module_buffers.clone() if module_buffers else None
+            value = self._forward(views, data, key)
+            if torch.equal(before, torch.get_rng_state()):
+                return value
+            self.draws_globally = True
+            torch.set_rng_state(before)
+            for now, old in zip(module_buffers or (), buffers_before or (), strict=True):
+                now.copy_(old)
+            views.bind(x, module_buffers, training=True)
+        with keyed(key), others_seeded(key) if self._draws_from_others else nullcontext():
+            return self._forward(views, data, key)
+
+    def _forward(self, views: Views, data: Any, key: int) -> Tensor:
+        try:
+            with self._precision():
+                return self.forward(views.module, self._augmented(data, key)).loss
+        except ValueError as error:
+            if "more than 1 value per channel" not in str(error):
+                raise
+            fix = "Use drop_last=True if the client has more rows, or GroupNorm in place of BatchNorm."
+            raise Invalid(f"BatchNorm needs two rows or more in a batch, got one. {fix}") from error
 
     def _augmented(self, data: Any, key: int) -> Any:
-        """A batch on the device, augmented."""
-        if not isinstance(self.data, Shards):  # whose tensors are there
-            data = to_device(data, self.device)
         if not self.augment:
             return data
         if not isinstance(data, tuple | list):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from tardygrad import streams
 from tardygrad.core.messages import Job, as_vector
 from tardygrad.core.own_loop import OwnLoop, Trained
-from tardygrad.errors import Invalid, checked_call, passes_to
+from tardygrad.errors import Invalid, check_integer, checked_call, passes_to
 from tardygrad.tasks.data.client_data import Collate, count_clients, seeded
 from tardygrad.tasks.forward import Loss
 from tardygrad.tasks.module_task import Evaluate, ModuleTask
@@ -57,6 +57,15 @@ class LocalResult:
     loss: float = math.nan
     steps: int = 0
     squares: SquaredMoves | Tensor | None = None
+
+
+def _number(loss: Any) -> float:
+    """The loss that a training loop returned, as a number."""
+    try:
+        return float(loss.detach() if isinstance(loss, Tensor) else loss)
+    except (TypeError, ValueError, RuntimeError) as error:
+        got = f"shape {list(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
+        raise Invalid(f"`train` must return the mean loss as a number, a LocalResult or None, got {got}.") from error
 
 
 Train = Callable[[nn.Module, Job], float | Tensor | LocalResult | None]
@@ -117,15 +126,21 @@ class TrainerTask(ModuleTask, OwnLoop):
         with seeded(streams.key(job.seed, "train", job.client, job.serial)):
             result = self._train(module, job)
         if not isinstance(result, LocalResult):
-            result = LocalResult(math.nan if result is None else float(result))
-        parameters = trainable(module).values()
-        if [p.shape for p in parameters] != self._shapes:
-            raise Invalid("`train` must not add, remove or resize trainable parameters, got other shapes after a job.")
+            result = LocalResult(math.nan if result is None else result)  # type: ignore[arg-type]
+        loss, parameters = _number(result.loss), trainable(module).values()
+        if [p.shape for p in parameters] != self._shapes or list(trainable(module)) != self._names:
+            rule = "`train` must not add, remove, freeze, reorder or resize trainable parameters"
+            raise Invalid(f"{rule}, got others after a job.")
+        views.check_frozen("`train`")
+        check_integer("steps", result.steps, 0)
         squares = result.squares.total if isinstance(result.squares, SquaredMoves) else result.squares
         steps = result.steps or (result.squares.steps if isinstance(result.squares, SquaredMoves) else job.steps or 0)
         after = flat_buffers(module)
         x = flatten(parameters).to(self.device)
-        return Trained(x, float(result.loss), steps, squares, after)
+        none_added = isinstance(result.squares, SquaredMoves) and not result.squares.steps
+        if none_added and not torch.equal(x, as_vector(job.x).to(self.device)):
+            raise Invalid("`squares` must have every move, got none. Call its `add` after each optimizer step.")
+        return Trained(x, loss, steps, squares, after)
 
     def batches(self, job: Job) -> Any:
         raise Invalid("a TrainerTask has no batches: its own loop reads them.")

@@ -40,6 +40,8 @@ class Views:
                 p.grad = torch.zeros_like(p)
                 self.narrow.append((p, part.view(p.shape)))
         self.floats, self.ints = ([_owner(self.module, name) for name in group] for group in buffers(self.module))
+        self.frozen = {name: p for name, p in self.module.named_parameters() if not p.requires_grad}
+        self.versions = [p._version for p in self.frozen.values()]
         self.x: Vector | None = None
         self.pointer = 0
         self.probed = False
@@ -76,6 +78,13 @@ class Views:
         self.g.zero_()
         for p, _ in self.narrow:
             p.grad.zero_()  # type: ignore[union-attr]
+
+    def check_frozen(self, who: str) -> None:
+        """Raise `Invalid` if a frozen parameter has changed: all jobs of a process share it."""
+        for (name, p), version in zip(self.frozen.items(), self.versions, strict=True):
+            if p._version != version:
+                fix = "Keep what changes in a buffer, or train the parameter."
+                raise Invalid(f"{who} must not change frozen parameters, which all jobs share, got `{name}`. {fix}")
 
     def collect_gradient(self) -> None:
         """Copy the gradients that are not views of the vector into it."""
@@ -163,13 +172,18 @@ def groups_of(
         raise Invalid(f"{rule}, got {type(parameter_groups if found is None else found).__name__}.")
     for given in found:
         if not isinstance(given, Mapping) or "params" not in given:
-            raise Invalid(f"{rule}, got the group {given!r}.")
+            got = (
+                f"with {', '.join(map(str, given))}"
+                if isinstance(given, Mapping)
+                else f"of type {type(given).__name__}"
+            )
+            raise Invalid(f"{rule}, got a group {got}.")
         options = {key: value for key, value in given.items() if key != "params"}
         if "lr" in options:
             raise Invalid(
                 f"parameter groups have the method's `local_lr`, got lr={options['lr']!r} in one. Leave it out."
             )
-        own = [p for p in given["params"] if p.requires_grad]
+        own = [p for p in _parameters(given["params"], rule) if p.requires_grad]
         groups.append(ParameterGroup(tuple(slices.pop(id(p), slice(0, 0)) for p in own), options))
         if any(part.start == part.stop for part in groups[-1].slices):
             raise Invalid("every parameter must be in one group, got one in two, or one that is not trained.")
@@ -177,6 +191,16 @@ def groups_of(
         missing = next(name for name, p in names.items() if id(p) in slices)
         raise Invalid(f"every trainable parameter must be in a parameter group, and `{missing}` is in none.")
     return tuple(group for group in groups if group.slices)
+
+
+def _parameters(params: Any, rule: str) -> list[Tensor]:
+    """The parameters of a group, in the forms that `torch.optim` takes: tensors, one tensor, or pairs with names."""
+    given = [params] if isinstance(params, Tensor) else list(params) if isinstance(params, Iterable) else [params]
+    found: list[Any] = [one[1] if isinstance(one, tuple) and len(one) == 2 else one for one in given]
+    for one in found:
+        if not isinstance(one, Tensor):
+            raise Invalid(f"{rule}, got `params` with an item of type {type(one).__name__}.")
+    return found
 
 
 def check(module: nn.Module) -> None:

@@ -72,7 +72,7 @@ class Reader(Dataset[Any]):
 
     def __getitems__(self, request: Request) -> list[list[Any]]:
         dataset = self.datasets[request.client]
-        with seeded(request.key):
+        with seeded(request.key), no_early_end():
             if hasattr(dataset, "__getitems__"):
                 return [dataset.__getitems__(rows) for rows in request.batches]
             return [[dataset[row] for row in rows] for rows in request.batches]
@@ -122,7 +122,8 @@ class Datasets:
         if self._process != os.getpid():  # this one was forked
             self._forget()
         if client not in self._opened and self.open is not None:
-            dataset = self.open(self.ids[client] if self.ids else client)
+            with seeded(streams.key(0, "open", client)):
+                dataset = self.open(self.ids[client] if self.ids else client)
             self._opened[client] = _checked(dataset, self._name(client))
         return self._opened[client]
 
@@ -234,21 +235,38 @@ def client_data(data: Any, clients: int | Sequence[str] | None) -> Datasets | Ow
 @contextmanager
 def seeded(key: int) -> Iterator[None]:
     """Seed the global generators of torch, NumPy and Python with a key, and restore them at the end."""
-    with keyed(key):
-        python, numpy = random.getstate(), np.random.get_state()
-        _seed(key)
-        try:
-            yield
-        finally:
-            random.setstate(python)
-            np.random.set_state(numpy)
+    with keyed(key), others_seeded(key):
+        torch.default_generator.manual_seed(key % 2**63)
+        yield
+
+
+@contextmanager
+def others_seeded(key: int) -> Iterator[None]:
+    """Seed the global generators of NumPy and Python with a key, and restore them at the end. Call it in `keyed`."""
+    python, numpy = random.getstate(), np.random.get_state()
+    _seed_others(key)
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
+
+
+def other_states() -> tuple[Any, bytes, int]:
+    """The states of the global generators of Python and NumPy."""
+    numpy: Any = np.random.get_state()
+    return random.getstate(), numpy[1].tobytes(), numpy[2]
+
+
+def _seed_others(key: int) -> None:
+    random.seed(key)
+    np.random.seed(key % 2**32)  # noqa: TID251
 
 
 def _seed(key: int) -> None:
     """Seed the global generators."""
     torch.default_generator.manual_seed(key % 2**63)
-    random.seed(key)
-    np.random.seed(key % 2**32)  # noqa: TID251
+    _seed_others(key)
 
 
 class _Requests:
@@ -268,12 +286,31 @@ class _Collate:
 
     def __call__(self, step: list[list[Any]]) -> tuple[Any, ...]:
         try:
-            return tuple(self.collate(rows) for rows in step)
+            with no_early_end():
+                return tuple([self.collate(rows) for rows in step])
         except (RuntimeError, TypeError) as error:
             if self.collate is not default_collate:
                 raise
             fix = "Give the task collate=..., which makes a batch of a list of rows, for example by padding."
             raise Invalid(f"the rows of a batch must have the same structure and shapes: {error}. {fix}") from error
+
+
+@contextmanager
+def no_early_end() -> Iterator[None]:
+    """Refuse a `StopIteration` of the user's code, which would end the loop over a loader without a word."""
+    try:
+        yield
+    except StopIteration as error:
+        raise Invalid("a dataset must return a row for every number below its length, got StopIteration.") from error
+
+
+def length(dataset: Any, what: str) -> int:
+    """The number of rows of a dataset; raises `Invalid` if it does not say."""
+    try:
+        return len(dataset)
+    except Exception as error:
+        got = f"{type(error).__name__}: {error}"
+        raise Invalid(f"{what} must have a length that Python can read, got {got}.") from error
 
 
 def _read_key(job: Job, step: int) -> int:
@@ -313,10 +350,13 @@ def _checked(dataset: Any, client: str) -> Any:
         raise Invalid(f"{rule}, got an iterator ({type(dataset).__name__}) for {client}.")
     if is_stream(dataset):
         return dataset
-    if not hasattr(dataset, "__getitem__") or not isinstance(dataset, Sized):
+    if isinstance(dataset, tuple) and all(isinstance(item, Tensor) for item in dataset):
+        fix = "Use TensorDataset(*tensors), or tg.shard for the tensors of all clients together."
+        raise Invalid(f"every client needs a dataset, got a tuple of tensors for {client}. {fix}")
+    if isinstance(dataset, str) or not hasattr(dataset, "__getitem__") or not isinstance(dataset, Sized):
         rule = "every client needs a dataset: an object with a length whose rows are dataset[0], dataset[1], …"
         raise Invalid(f"{rule}, got {type(dataset).__name__} for {client}.")
-    if len(dataset) == 0:
+    if length(dataset, f"the dataset of {client}") == 0:
         raise Invalid(f"every client needs at least one row, got none for {client}. Leave that client out.")
     return dataset
 

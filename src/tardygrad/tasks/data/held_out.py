@@ -6,12 +6,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from copy import copy
 from typing import Any, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
+from tardygrad import streams
 from tardygrad.errors import Invalid
-from tardygrad.tasks.data.client_data import Collate
+from tardygrad.tasks.data.client_data import Collate, length, seeded
 from tardygrad.tasks.data.sharding import tensors
 
 
@@ -49,7 +51,8 @@ class HeldOut:
     def data(self) -> Any:
         """The test set; opened if it has not been."""
         if self._data is None and self.open is not None:
-            self._data = self._checked(self.open())
+            with seeded(streams.key(0, "open test")):
+                self._data = self._checked(self.open())
         return self._data
 
     def batches(self) -> Iterator[Any]:
@@ -57,19 +60,32 @@ class HeldOut:
         if isinstance(self.data, tuple):
             return zip(*(torch.split(tensor, self.batch_size) for tensor in self.data), strict=True)
         if hasattr(self.data, "__getitem__"):
-            generator = torch.Generator()  # else the loader would draw from torch's global one
-            return iter(DataLoader(self.data, self.batch_size, collate_fn=self.collate, generator=generator))
-        return iter(self.data or ())
+            return self._load()
+        return iter(self.data)
+
+    def _load(self) -> Iterator[Any]:
+        generator = torch.Generator()  # else the loader would draw from torch's global one
+        loader = DataLoader(self.data, self.batch_size, collate_fn=self.collate, generator=generator)
+        count = 0
+        for batch in loader:
+            count += 1
+            yield batch
+        if count < len(loader):  # a StopIteration of the dataset ends the loop
+            rule = "`test` must return a row for every number below its length"
+            raise Invalid(f"{rule}, got {len(loader)} batches in its length, and rows for {count}.")
 
     @staticmethod
     def _checked(data: Any) -> Any:
         """Tensors as a tuple; anything else as it is."""
-        if isinstance(data, TensorDataset) or (isinstance(data, tuple) and all(isinstance(t, Tensor) for t in data)):
+        if isinstance(data, TensorDataset | np.ndarray):
             return tensors(data)
-        if not isinstance(data, Iterable) and not hasattr(data, "__getitem__"):
+        if isinstance(data, tuple) and all(isinstance(t, Tensor | np.ndarray) for t in data):
+            return tensors(data)
+        odd = isinstance(data, str | Mapping)
+        if odd or not (isinstance(data, Iterable) or hasattr(data, "__getitem__")):
             rule = "`test` must be tensors (inputs..., target), a dataset, or an iterable of batches"
             raise Invalid(f"{rule}, got {type(data).__name__}.")
-        if isinstance(data, Sized) and not len(data):
+        if isinstance(data, Sized) and not length(data, "`test`"):
             raise Invalid(f"`test` must have at least one row, got none in {type(data).__name__}.")
         if isinstance(data, Iterator):
             fix = "Use a list of rows, a DataLoader, or an object whose `__iter__` starts again."
@@ -108,7 +124,8 @@ class ClientTests:
         if not callable(self.source):
             return self.source[client]
         if client not in self._opened:
-            self._opened[client] = self.source(self.names[client])
+            with seeded(streams.key(0, "open test", client)):
+                self._opened[client] = self.source(self.names[client])
         return self._opened[client]
 
     def __getstate__(self) -> dict[str, Any]:

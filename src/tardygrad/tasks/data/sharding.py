@@ -5,7 +5,7 @@ Rows of tensors become `Shards`, which stay in memory; those of any other datase
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Sized
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypedDict
 
@@ -17,7 +17,7 @@ from torch.utils.data import IterableDataset, Subset, TensorDataset
 from tardygrad import streams
 from tardygrad.core.messages import Job
 from tardygrad.errors import Invalid, check_choice, check_integer, check_number, checked_call
-from tardygrad.tasks.data.client_data import Datasets, Loading, batch_rows
+from tardygrad.tasks.data.client_data import Datasets, Loading, batch_rows, length
 
 How = Literal["iid", "dirichlet", "label"]
 """How clients differ: not at all, in their mix of labels, or in which few labels they have."""
@@ -131,8 +131,13 @@ def shard(
         if (how, labels, concentration) != (None, None, None):
             raise Invalid("`by` is a split itself. Leave out `how`, `labels` and `concentration`.")
         of_client: dict[str, list[int]] = {}
-        for row, client in enumerate(_column(source, by, "by")):
-            of_client.setdefault(str(client), []).append(row)
+        values = _column(source, by, "by")
+        for row, client in enumerate(values):
+            rows = of_client.setdefault(str(client), [])
+            if isinstance(client, list) or client != client or (rows and values[rows[0]] != client):
+                got = f"{values[rows[0]]!r} and {client!r}" if rows else f"{client!r} in row {row}"
+                raise Invalid(f"`by` must have one value per row, and values that are distinct as text, got {got}.")
+            rows.append(row)
         return _divided(source, [np.array(rows) for rows in of_client.values()], tuple(of_client))
 
     check_integer("clients", clients)
@@ -182,7 +187,7 @@ def _dataset(data: Any) -> Any:
     if isinstance(data, IterableDataset) or not isinstance(data, Sized) or not hasattr(data, "__getitem__"):
         rule = "data that is split must be tensors, or a dataset with a length and rows dataset[0], dataset[1], …"
         raise Invalid(f"{rule}, got {type(data).__name__}. Give each client a stream of its own: data=[...].")
-    if not len(data):
+    if not length(data, "a dataset"):
         raise Invalid(f"a dataset must have at least one row, got none in {type(data).__name__}.")
     return data
 
@@ -205,7 +210,10 @@ def _column(source: Any, column: str | Sequence[Any] | Tensor, name: str) -> Seq
             columns = f" with the columns {', '.join(known)}" if known else ", which has no named columns"
             raise Invalid(f"`{name}` must name a column of the data, or be one value per row, got {got}{columns}.")
         column = source[column]
-    values: list[Any] = column.tolist() if isinstance(column, Tensor | np.ndarray) else list(column)
+    if not isinstance(column, Iterable):
+        raise Invalid(f"`{name}` must name a column of the data, or be one value per row, got {column!r}.")
+    given = column.tolist() if isinstance(column, Tensor | np.ndarray) else list(column)
+    values = [value.tolist() if isinstance(value, Tensor | np.generic) else value for value in given]
     if len(values) != count:
         raise Invalid(f"`{name}` must have one value per row, got {len(values)} for {count} rows.")
     if None in values:
@@ -235,7 +243,7 @@ def _rows_by_label(
 ) -> list[Rows]:
     """The rows of each label, shuffled."""
     if labels is not None:
-        values: Any = np.array(_column(source, labels, "labels"))
+        values: Any = _one_dimensional(_column(source, labels, "labels"), how)
     elif isinstance(source, tuple):
         values = source[-1].cpu()
     else:
@@ -245,6 +253,13 @@ def _rows_by_label(
         raise Invalid(f"how={how!r} needs labels that are integers or text, one per row, got {got}. Use how='iid'.")
     values = np.asarray(values)
     return [rng.permutation(np.flatnonzero(values == label)) for label in np.unique(values)]
+
+
+def _one_dimensional(values: Sequence[Any], how: str) -> Any:
+    try:
+        return np.array(values)
+    except ValueError as error:  # sequences of different lengths
+        raise Invalid(f"how={how!r} needs labels that are integers or text, one per row: {error}.") from error
 
 
 def _dirichlet_mixes(rng: np.random.Generator, by_label: list[Rows], clients: int, concentration: float) -> list[Rows]:

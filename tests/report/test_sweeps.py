@@ -54,15 +54,18 @@ def drawn(sweep: Sweep) -> dict[str, Any]:
 
 def test_a_sweep_has_its_tables_and_figures(sweep: Sweep) -> None:
     parts = sweep_sections(sweep, "mine", 2)
-    assert [figure.key for figure in figures(parts)] == ["workable-2", "settings-2", "parallel-2"]
+    assert [figure.key for figure in figures(parts)] == ["workable-2", "history-2", "settings-2", "parallel-2"]
     table, top = tables(sweep)
-    assert [row[:4] for row in table.rows] == [(label, "12 of 12", "4", "4 of 12 (33%)") for label in LABELS]
+    assert list(table.headings[:6]) == ["group", "test accuracy", "test loss", "workable", "trials", "diverged"]
+    assert [(row[0], *row[3:6]) for row in table.rows] == [
+        (label, "4 of 12 (33%)", "12 of 12", "4") for label in LABELS
+    ]
     assert "method.lr=0.1, method.local_lr=0.01" in table.rows[0][-1]
     assert len(top.rows) == 10
     assert top.rows[0][:3] == ("0", LABELS[0], "0.11")
     assert top.rows[0][-1] == 'method.lr=0.1 method.local_lr=0.01 method.clip=0.5 method.kind="SD-S"'
     timed, _ = tables(sweep._replace(goal="time to 0.9", best="time"))
-    assert (timed.headings[4], timed.rows[0][4]) == ("time to 0.9", "0.11")
+    assert (timed.headings[1], timed.rows[0][1]) == ("time to 0.9", "0.11")
 
 
 def test_pruned_trials_are_told_apart_and_leave_no_workable_share(sweep: Sweep) -> None:
@@ -72,8 +75,8 @@ def test_pruned_trials_are_told_apart_and_leave_no_workable_share(sweep: Sweep) 
     assert isinstance(said, str)
     assert said.startswith("24 of 24 trials are done, 3 of them pruned.")
     assert isinstance(table, Table)
-    assert table.headings[:5] == ("group", "trials", "diverged", "pruned", "workable")
-    assert [row[3:5] for row in table.rows] == [("3", "–"), ("0", "–")]
+    assert table.headings[3:7] == ("workable", "trials", "diverged", "pruned")
+    assert [(row[3], row[6]) for row in table.rows] == [("–", "3"), ("–", "0")]
     assert "workable" not in drawn(cut)
 
 
@@ -158,7 +161,7 @@ def test_a_sweep_draws_whatever_its_text(sweep: Sweep, tmp_path: Path, opened: O
     path = tmp_path / "sweep.html"
     path.write_text(html(EVIL, [*sweep_sections(sweep, "mine", 1), *sweep_sections(evil, EVIL, 2)]), "utf-8")
     page = opened(path.as_uri())
-    for key in ("workable", "settings", "parallel"):
+    for key in ("workable", "history", "settings", "parallel"):
         for mark in ("", "-2"):
             assert page.locator(f"#chart-{key}{mark} svg path").count() > 3
     crosses = page.locator("#chart-settings svg text", has_text="×").count()
@@ -168,9 +171,17 @@ def test_a_sweep_draws_whatever_its_text(sweep: Sweep, tmp_path: Path, opened: O
 def test_a_random_sweep_is_drawn_in_slices(tmp_path: Path, opened: Open) -> None:
     trials = [trial(i, "Clip²", 0.03 * (i + 1), 0.1 / (i + 1), 0.5) for i in range(40)]
     trials[0] = trials[0]._replace(state="pruned", status="pruned", value=None)
-    space = {"method.lr": {"low": 0.01, "high": 2.0, "log": True}, "method.local_lr": {"low": 0.0, "high": 1.0}}
+    space = {
+        "method.lr": {"low": 0.01, "high": 2.0, "log": True},
+        "method.local_lr": {"low": 0.0, "high": 1.0, "log": False},
+    }
     charts = drawn(swept(trials, space=space))
-    assert list(charts) == ["workable", "slices", "parallel"]
+    assert list(charts) == ["workable", "history", "importance", "slices", "parallel"]
+    history, shares = charts["history"]["datasets"], charts["importance"]["datasets"]["rows"]
+    assert [row["trial"] for row in history["best"]] == [1, 39]
+    assert [row["trial"] for row in history["lost"]] == [0, *range(33, 40)]
+    assert [row["key"] for row in shares] == ["lr", "local_lr"]
+    assert sum(row["share"] for row in shares) == pytest.approx(1)
     chart = charts["slices"]
     assert [one["layer"][0]["encoding"]["x"]["scale"]["type"] for one in chart["concat"]] == ["log", "linear"]
     lost = [row["end"] for row in chart["datasets"]["lost"]]

@@ -8,13 +8,14 @@ from typing import Any
 
 import altair as alt
 
-from tardygrad.report.blocks import Figure, LegendEntry
-from tardygrad.report.figure import PANEL, WIDTH, figure, named_data
+from tardygrad.report.blocks import Figure, LegendEntry, Table
+from tardygrad.report.figure import LABEL_EXPR, PANEL, WIDTH, figure, named_data, wrapped
 from tardygrad.report.loader import finite
 from tardygrad.report.theme import BLUE, INK, legend_colours, method_legend, tips
 from tardygrad.runs.history import printable
 from tardygrad.runs.record import Row
 from tardygrad.sweeps import Sweep, Trial
+from tardygrad.sweeps.importance import importances
 
 CELLS, FACETS, LINES = 16, 64, 600  # most values on a side of a heat map, heat maps of a group, trials drawn as lines
 WIDE, ROW = 6, 4  # most heat maps in a row: one per value of a key, or one per combination of values
@@ -32,6 +33,60 @@ def sweep_charts(sweep: Sweep) -> Iterator[Figure]:
         many = any(len({_level(trial, key) for trial in trials}) > CELLS for key in sides)
         yield from (_slices if len(sides) == 1 or sampled or many else _heat_maps)(sweep, trials, sides)
         yield from _parallel(sweep, trials, sides)
+
+
+def history(sweep: Sweep) -> Iterator[Figure]:
+    """The score of every trial in the order of their numbers, and the best one so far."""
+    trials = _done(sweep)
+    rows = [{**_row(trial), "end": _end(trial)} for trial in trials]
+    scored, unscored = ([row for row in rows if (row["score"] is None) is none] for none in (False, True))
+    if len(scored) < 2:
+        return
+    highest, best = sweep.best == "accuracy", list[Row]()
+    for row in scored:
+        if not best or (row["score"] > best[-1]["score"] if highest else row["score"] < best[-1]["score"]):
+            best.append({"trial": row["trial"], "score": row["score"]})
+    best.append({"trial": rows[-1]["trial"], "score": best[-1]["score"]})
+    legend, goal, height = _legend(trials), printable(sweep.goal), 220
+    x = alt.X(
+        "trial:Q", title="trial", scale=alt.Scale(nice=False, zero=False, padding=8), axis=alt.Axis(tickMinStep=1)
+    )
+    y = alt.Y("score:Q", title=goal, scale=_level_scale(sweep), axis=alt.Axis(format="~g", tickCount=5))
+    style = {
+        "color": legend_colours("group:N", legend),
+        "tooltip": tips("trial:Q", "group:N", ("score:Q", goal, ".4~g"), ("end:N", "status")),
+    }
+    line = named_data("best").mark_line(interpolate="step-after", color=INK, opacity=0.7, strokeWidth=1.5, aria=False)
+    layers = [line.encode(x=x, y=y), named_data().mark_circle(size=42, aria=False).encode(x=x, y=y, **style)]
+    data = {"rows": scored, "best": best}
+    if unscored:
+        layers.append(_unscored(sweep, unscored, height).encode(x=x, **style))
+        data["lost"] = unscored
+    chart = alt.layer(*layers).properties(width=WIDTH, height=height)
+    caption = f"The {goal} of every trial, and the best one so far (line).{_unscored_note(sweep, unscored)}"
+    yield figure("history", "History of the sweep", caption, chart, data, legend=legend if len(legend) > 1 else ())
+
+
+def importance(sweep: Sweep) -> Iterator[Figure]:
+    """How much of the variance of the scores each setting explains."""
+    shares = importances(sweep)
+    if not shares:
+        return
+    rows = [{"key": wrapped(_bare(key)), "share": finite(share)} for key, share in shares.items()]
+    base = named_data().encode(
+        x=alt.X("share:Q", title="importance", axis=alt.Axis(format=".0%", tickCount=5), scale=alt.Scale(domainMin=0)),
+        y=alt.Y("key:N", title=None, sort=None, axis=alt.Axis(labelLimit=0, labelExpr=LABEL_EXPR)),
+        tooltip=tips(("key:N", "setting"), ("share:Q", "importance", ".1%")),
+    )
+    words = base.mark_text(align="left", dx=4, color=INK).encode(text=alt.Text("share:Q", format=".0%"))
+    chart = alt.layer(base.mark_bar(color=BLUE), words).properties(width=WIDTH - 260, height=alt.Step(26))
+    caption = (
+        f"The share of the variance of the {printable(sweep.goal)} that each setting explains (functional "
+        "ANOVA, as Optuna computes it). Trials without a score are left out, so a setting that "
+        "decides whether a run diverges may count too little."
+    )
+    table = Table(("setting", "importance"), [(_bare(key), f"{share:.1%}") for key, share in shares.items()])
+    yield figure("importance", "Importance of the settings", caption, chart, {"rows": rows}, table)
 
 
 def _heat_maps(sweep: Sweep, trials: list[Trial], sides: list[str]) -> Iterator[Figure]:
@@ -103,31 +158,45 @@ def _slices(sweep: Sweep, trials: list[Trial], sides: list[str]) -> Iterator[Fig
         for trial in trials
     ]
     scored, unscored = ([row for row in rows if (row["score"] is None) is none] for none in (False, True))
-    labels = list(dict.fromkeys(trial.group for trial in trials))
-    methods = [label.partition(",")[0] for label in labels]
-    legend = group_legend(labels, methods if len(set(methods)) == len(methods) else labels)
-    colour, goal, height = legend_colours("group:N", legend), printable(sweep.goal), 200
-    seen = [end for end in SHAPES if end in {row["end"] for row in unscored}]
-    shape = alt.Shape("end:N", title=None, scale=alt.Scale(domain=seen, range=[SHAPES[end] for end in seen]))
-    level = _axis_scale(_score_scale(sweep).type == "log", padding=14)
-    y = alt.Y("score:Q", title=goal, scale=level, axis=alt.Axis(format="~g", tickCount=5))
-    worst = alt.value(height if sweep.best == "accuracy" else 0)
+    legend, goal, height = _legend(trials), printable(sweep.goal), 200
+    colour = legend_colours("group:N", legend)
     charts = []
     for i, key in enumerate(sides):
         axis = alt.Axis(format="~g", labelOverlap="greedy", labelSeparation=6, grid=False, tickCount=6)
         place, score = (f"at{i}:Q", printable(key), ".5~g"), ("score:Q", goal, ".4~g")
         style = {"color": colour, "tooltip": tips("trial:Q", "group:N", place, score, ("end:N", "status"))}
         x = alt.X(f"at{i}:Q", title=_bare(key), scale=_axis_scale(_is_log(sweep, key, trials), padding=8), axis=axis)
+        title = goal if i % 2 == 0 else None
+        y = alt.Y("score:Q", title=title, scale=_level_scale(sweep), axis=alt.Axis(format="~g", tickCount=5))
         layers = [named_data().mark_circle(size=42, opacity=0.75, aria=False).encode(x=x, y=y, **style)]
         if unscored:
-            marks = named_data("lost").mark_point(size=45, strokeWidth=1.4, aria=False)
-            layers.append(marks.encode(x=x, y=worst, shape=shape, **style))
+            layers.append(_unscored(sweep, unscored, height).encode(x=x, **style))
         charts.append(alt.layer(*layers).properties(width=PANEL - 20, height=height))
-    edge = "bottom" if sweep.best == "accuracy" else "top"
-    caption = f"The {goal} against each setting, one dot per trial. Trials without a score are at the {edge}."
+    caption = f"The {goal} against each setting, one dot per trial.{_unscored_note(sweep, unscored)}"
     data = {"rows": scored, "lost": unscored} if unscored else {"rows": scored}
     shown = legend if len(legend) > 1 else []
     yield figure("slices", "Scores by setting", caption, alt.concat(*charts, columns=2), data, legend=shown)
+
+
+def _unscored(sweep: Sweep, rows: list[Row], height: int) -> Any:
+    """Marks of the trials without a score, at the worst edge of a chart of this height; the data are `lost`."""
+    seen = [end for end in SHAPES if end in {row["end"] for row in rows}]
+    scale = alt.Scale(domain=seen, range=[SHAPES[end] for end in seen])
+    marks = named_data("lost").mark_point(size=45, strokeWidth=1.4, aria=False)
+    worst = alt.value(height if sweep.best == "accuracy" else 0)
+    return marks.encode(y=worst, shape=alt.Shape("end:N", title=None, scale=scale))
+
+
+def _unscored_note(sweep: Sweep, rows: list[Row]) -> str:
+    edge = "bottom" if sweep.best == "accuracy" else "top"
+    return f" Trials without a score are at the {edge}." if rows else ""
+
+
+def _legend(trials: list[Trial]) -> list[LegendEntry]:
+    """The groups of the trials: in the colours of their methods, if these differ."""
+    groups = list(dict.fromkeys(trial.group for trial in trials))
+    methods = [group.partition(",")[0] for group in groups]
+    return group_legend(groups, methods if len(set(methods)) == len(methods) else groups)
 
 
 def _parallel(sweep: Sweep, trials: list[Trial], sides: list[str]) -> Iterator[Figure]:
@@ -257,6 +326,11 @@ def _is_log(sweep: Sweep, key: str, trials: list[Trial]) -> bool:
 def _axis_scale(log: bool, padding: int) -> alt.Scale:
     kind: dict[str, Any] = {"type": "log"} if log else {"type": "linear", "zero": False}
     return alt.Scale(**kind, nice=False, padding=padding)
+
+
+def _level_scale(sweep: Sweep) -> alt.Scale:
+    """The position of scores."""
+    return _axis_scale(_score_scale(sweep).type == "log", padding=14)
 
 
 def _score_scale(sweep: Sweep) -> Any:

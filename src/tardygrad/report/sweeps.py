@@ -10,9 +10,10 @@ import altair as alt
 from tardygrad.report.blocks import Block, Code, Figure, Section, Table, with_suffix
 from tardygrad.report.figure import WIDTH, figure, named_data, percent
 from tardygrad.report.loader import finite
-from tardygrad.report.sweep_charts import group_legend, short, sweep_charts
+from tardygrad.report.sweep_charts import group_legend, history, importance, short, sweep_charts
 from tardygrad.report.theme import INK, legend_colours, tips
 from tardygrad.runs.history import printable
+from tardygrad.runs.kinds import is_simulated
 from tardygrad.runs.record import Row
 from tardygrad.runs.run import plural
 from tardygrad.sweeps import Sweep, groups, remark
@@ -30,7 +31,8 @@ def sweep_sections(sweep: Sweep, name: str, number: int) -> list[Section]:
     """
     suffix = "" if number == 1 else f"-{number}"
     best = [_progress(sweep), _best(sweep), *_top(sweep), *_workable(sweep)]
-    scores = with_suffix(list(sweep_charts(sweep)), suffix) or ["No trial has finished yet."]
+    charts = [*history(sweep), *importance(sweep), *sweep_charts(sweep)]
+    scores = with_suffix(charts, suffix) or ["No trial has finished yet."]
     return [
         Section(f"sweep{suffix}", f"Sweep {name}: best settings", with_suffix(best, suffix)),
         Section(f"space{suffix}", f"Sweep {name}: scores by setting", scores),
@@ -52,22 +54,27 @@ def _best(sweep: Sweep) -> Table:
     goal = () if has_column else (printable(sweep.goal),)
     found = groups(sweep)
     others = [name for name in ("pruned", "other") if any(getattr(group, name) for group in found)]
-    heads = ("group", "trials", "diverged", *others, "workable", *goal, "test accuracy", "test loss", "time (s)")
+    counted = ("workable", "trials", "diverged", *others)
+    heads = ("group", *goal, "test accuracy", "test loss", *counted, _seconds(sweep), "settings")
     target = finite(sweep.config.get("target"))
     rows: list[tuple[str, ...]] = []
     for group in found:
         share = "–" if group.share is None else f"{group.workable} of {group.judged} ({group.share:.0%})"
-        counts = (str(group.diverged), *(str(getattr(group, name)) for name in others))
-        own = (printable(group.name), f"{group.done} of {group.trials}", *counts, share)
-        best = group.best
+        ends = (str(group.diverged), *(str(getattr(group, name)) for name in others))
+        counts = (share, f"{group.done} of {group.trials}", *ends)
+        name, best = printable(group.name), group.best
         if best is None:
             none = "none" if sweep.best != "time" or target is None or not group.done else f"none reached {target:g}"
-            rows.append((*own, *("–" for _ in goal), "–", "–", "–", none))
+            rows.append((name, *("–" for _ in goal), "–", "–", *counts, "–", none))
             continue
-        scores = (_share(best.accuracy), _number(best.loss), _number(best.time))
+        scores = (_share(best.accuracy), _number(best.loss), *counts, _number(best.time))
         settings = ", ".join(f"{printable(key)}={short(value)}" for key, value in best.params.items())
-        rows.append((*own, *(_number(best.value) for _ in goal), *scores, settings))
-    return Table((*heads, "settings"), rows)
+        rows.append((name, *(_number(best.value) for _ in goal), *scores, settings))
+    return Table(heads, rows)
+
+
+def _seconds(sweep: Sweep) -> str:
+    return "simulated seconds" if is_simulated(sweep.config) else "seconds"
 
 
 def _top(sweep: Sweep) -> Iterator[Block]:
@@ -91,12 +98,10 @@ def _top(sweep: Sweep) -> Iterator[Block]:
         )
         for trial in ranked
     ]
-    yield Table(("trial", "group", printable(sweep.goal), *["test loss"] * with_loss, "time (s)", "settings"), rows)
+    heads = ("trial", "group", printable(sweep.goal), *["test loss"] * with_loss, _seconds(sweep), "settings")
+    yield Table(heads, rows)
     best = ranked[0]
-    if factory := sweep.config.get("factory"):
-        arguments = ", ".join(f"{key}={value!r}" for key, value in best.params.items())
-        yield Code(f"Run trial {best.number} again, in Python:", printable(f"{factory}({arguments}, seed=0)", 2000))
-    elif run := command(sweep.config, best.params):
+    if run := command(sweep.config, best.params):
         yield Code(f"Run trial {best.number} again, for all its rounds:", printable(shlex.join(run), 2000))
     else:
         intro = f"To run trial {best.number} again, use the sweep's spec and overrides with `tardygrad run` and add:"

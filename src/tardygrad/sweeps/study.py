@@ -67,7 +67,7 @@ class Study:
     def __init__(self, folder: Path, config: Config) -> None:
         self.config, path = config, folder / "study.db"
         with reading_record(folder):
-            self.space = {key: _distribution(values) for key, values in config.space.items()}
+            self.space = {key: distribution(values) for key, values in config.space.items()}
             if new := not path.exists():
                 self._create(folder / "study.db.draft").replace(path)
             self.storage = _database(path, new=new)
@@ -97,7 +97,7 @@ class Study:
             group = "refused"
         return create_trial(
             state=TrialState.WAITING,
-            params={key: _scalar(value) for key, value in params.items()},
+            params={key: scalar(value) for key, value in params.items()},
             distributions=self.space,
             user_attrs={"params": params, "group": group},
         )
@@ -122,7 +122,7 @@ class Study:
         drawn = draw(self.space, trials, sampler, self.config.direction())
         lists = {key: values for key, values in self.config.space.items() if isinstance(values, list)}
         return {
-            key: next(item for item in lists[key] if _scalar(item) == drawn[key]) if key in lists else drawn[key]
+            key: next(item for item in lists[key] if scalar(item) == drawn[key]) if key in lists else drawn[key]
             for key in self.config.space
         }
 
@@ -181,16 +181,17 @@ def _database(path: Path, *, new: bool) -> optuna.storages.RDBStorage:
     return optuna.storages.RDBStorage(url, engine_kwargs=patient, skip_compatibility_check=new)
 
 
-def _distribution(values: Any) -> BaseDistribution:
+def distribution(values: Any) -> BaseDistribution:
+    """Optuna's distribution of a key's values: a list, or a range."""
     if isinstance(values, list):
-        return CategoricalDistribution([_scalar(value) for value in values])
+        return CategoricalDistribution([scalar(value) for value in values])
     low, high, log = values["low"], values["high"], values["log"]
     if isinstance(low, int) and isinstance(high, int):
         return IntDistribution(low, high, log=log)
     return FloatDistribution(low, high, log=log)
 
 
-def _scalar(value: Any) -> Any:
+def scalar(value: Any) -> Any:
     """A value that Optuna accepts: tables and lists become text."""
     if not isinstance(value, dict | list):
         return value

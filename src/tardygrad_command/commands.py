@@ -168,7 +168,12 @@ class Report(NamedTuple):
 
     runs: list[str] = RUNS
     out: str = option("report.html", "The page to write; must end in .html.", "FILE", "--out", "-o")
-    figures: str | None = option(None, "Also write every figure there as PNG and SVG.", "DIR")
+    figures: str | None = option(
+        None, "Also write the comparison's figures there as PDF, SVG and PNG, one and two columns wide.", "DIR"
+    )
+    latex: str | None = option(
+        None, "Also write the comparison as a table for LaTeX (booktabs); must end in .tex.", "FILE"
+    )
     title: str | None = option(None, "Heading of the page.")
     baseline: str | None = option(
         None, "Run to compare speeds with; the default is the first synchronous one.", "LABEL"

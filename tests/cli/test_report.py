@@ -5,28 +5,36 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from tardygrad.report.paper_figures import WIDTHS
 from tests.cli.conftest import Command
-from tests.forkserver import Program
 from tests.report.records import record
 
 
 def test_a_report_is_written_where_it_is_asked_for(tardygrad: Command) -> None:
     record(Path("runs/a"), rounds=2)
     code, out, _ = tardygrad("report", "runs/a", "-o", "pages/one.html", "--title", "Mine")
-    assert (code, out) == (0, "report  pages/one.html\n")
+    result = (
+        "Clip² ends without a test score after 2 rounds, 2 simulated seconds; a single run, so there is nothing to "
+    )
+    assert (code, out) == (0, f"{result}compare it with.\nreport  pages/one.html\n")
     assert "<title>Mine</title>" in Path("pages/one.html").read_text("utf-8")
 
 
-def test_figures_are_written_on_demand(tardygrad: Command) -> None:
-    record(Path("runs/a"), rounds=1)
-    said = tardygrad("report", "runs/a", "--figures", "pictures", "--json").json
-    assert (said["report"], said["runs"]) == ("report.html", 1)
-    assert sorted(said["figures"]) == sorted(f"pictures/{path.name}" for path in Path("pictures").iterdir())
-    assert {Path(name).suffix for name in said["figures"]} == {".png", ".svg"}
+def test_figures_and_a_table_for_papers_are_written_on_demand(tardygrad: Command) -> None:
+    record(Path("runs/a"), rounds=3)
+    said = tardygrad("report", "runs/a", "--figures", "pictures", "--latex", "tables/a.tex", "--json").json
+    assert (said["report"], said["runs"], said["latex"]) == ("report.html", 1, "tables/a.tex")
+    assert "ends with a test accuracy of 75.0%" in said["result"][0]
+    names = [f"{key}-{width}" for key in ("test-accuracy", "test-loss", "training-loss") for width in WIDTHS]
+    files = sorted(f"pictures/{name}.{suffix}" for name in names for suffix in ("pdf", "svg", "png"))
+    assert files == sorted(said["figures"]) == sorted(map(str, Path("pictures").iterdir()))
+    assert r"Clip$^2$ & 75.0\% & 0.3333 &" in Path("tables/a.tex").read_text("utf-8")
 
 
 @pytest.mark.parametrize(
@@ -34,6 +42,10 @@ def test_figures_are_written_on_demand(tardygrad: Command) -> None:
     [
         (("nowhere",), "'nowhere' is not a directory"),
         (("runs/a", "-o", "runs/a/spec.json"), "--out must be a file that ends in .html, got 'runs/a/spec.json'."),
+        (
+            ("runs/a", "--latex", "runs/a/spec.json"),
+            "--latex must be a file that ends in .tex, got 'runs/a/spec.json'.",
+        ),
         (("runs/a", "--baseline", "x"), "--baseline must be one of 'Clip²', got 'x'."),
         (("runs/a", "--target", "high"), "Invalid value for '--target'"),
         (("runs", "--target", "90"), "got 90. Did you mean 0.9?"),
@@ -72,6 +84,8 @@ def test_the_sweeps_in_a_folder_are_told_of_too(tardygrad: Command) -> None:
     for option in ("--target", "--baseline"):
         code, _, err = tardygrad("report", "runs/one", option, "0.5")
         assert (code, f"{option} applies to runs, got" in err, "Leave it out." in err) == (2, True, True)
+    code, _, err = tardygrad("report", "runs/one", "--latex", "a.tex")
+    assert (code, "--latex writes a table of runs, got 'a.tex' and only sweeps. Leave it out." in err) == (2, True)
 
 
 def test_watching_what_is_no_run_is_refused(tardygrad: Command) -> None:
@@ -91,7 +105,8 @@ def test_ctrl_c_ends_watching_even_before_there_is_a_server(
 
 def test_watching_prints_the_address_and_ends_quietly(tmp_path: Path) -> None:
     path = record(tmp_path / "run", rounds=1, torn=True)
-    with Program("from tardygrad_command import main; main()", "watch", str(path)) as process:
+    command = [sys.executable, "-c", "from tardygrad_command import main; main()", "watch", str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout
         assert re.fullmatch(r"http://127\.0\.0\.1:\d+/\n", process.stdout.readline())
         os.kill(process.pid, signal.SIGINT)

@@ -54,6 +54,37 @@ def test_the_comparison_of_long_names_does_not_scroll(tmp_path: Path, opened: Op
     assert wide <= seen
 
 
+def test_a_phone_shows_method_score_and_speed_up_and_says_where_a_table_scrolls(tmp_path: Path, opened: Open) -> None:
+    for seed in range(2):
+        record(tmp_path / f"runs/clip-{seed}", seed=seed)
+        record(tmp_path / f"runs/sync-{seed}", seed=seed, label="sync-Clip²", spec={"method": {"mode": "sync"}})
+    (tmp_path / "page.html").write_text(build([str(tmp_path / "runs")]).html(), "utf-8")
+    page = opened((tmp_path / "page.html").as_uri())
+    page.set_viewport_size({"width": 400, "height": 800})
+    table = page.locator(".wide").first
+    page.wait_for_selector(".wide.scrolls.more")
+    heads = table.locator("thead th")
+    assert heads.all_inner_texts()[:3] == ["run", "test accuracy", "speed-up to 89.8%"]
+    assert heads.nth(2).bounding_box()["x"] + heads.nth(2).bounding_box()["width"] < 380
+    assert "scroll sideways" in table.evaluate("table => getComputedStyle(table, '::before').content")
+    assert page.evaluate("document.documentElement.scrollWidth") == 400
+    table.evaluate("table => table.scrollTo(9999, 0)")
+    page.wait_for_selector(".wide.scrolls:not(.more)")
+
+
+def test_an_entry_of_a_legend_highlights_its_line_whatever_its_name(pages: dict[str, Path], opened: Open) -> None:
+    page = opened(pages["several"].as_uri())
+    button = page.locator("#chart-score-1").locator("xpath=..").locator(".legend button").first
+    lines = "[...document.querySelectorAll('#chart-score-1 .mark-line path')].map(path => path.getAttribute('opacity'))"
+    before = page.evaluate(lines)
+    button.click()
+    page.wait_for_function(f"{lines}.includes('0.12')")
+    assert button.get_attribute("aria-pressed") == "true"
+    button.click()
+    page.wait_for_function(f"!{lines}.includes('0.12')")
+    assert page.evaluate(lines) == before
+
+
 @pytest.mark.parametrize("name", ["one", "evil"])
 def test_every_chart_of_a_run_draws(pages: dict[str, Path], opened: Open, name: str) -> None:
     page = opened(pages[name].as_uri())

@@ -18,8 +18,8 @@ from tardygrad.report.comparison import baseline_of, outcomes, target_of
 from tardygrad.report.discover import find
 from tardygrad.report.groups import grouped
 from tardygrad.report.loader import read
-from tardygrad.report.page import figures, put, write_images
-from tardygrad.report.theme import strokes
+from tardygrad.report.page import figures, put
+from tardygrad.report.theme import rendered, strokes
 from tests.report.records import EVIL, ODD, events, record, write
 
 ALONE = {
@@ -138,7 +138,7 @@ def test_no_title_has_what_would_end_a_string(tmp_path: Path) -> None:
     found = titles(figure.chart)
     assert "test a.b[’c’].d∖" in found
     assert not [title for title in found if re.search(r"""[\\'"]""", title)]
-    write_images(figure, tmp_path)
+    rendered(json.dumps(figure.chart), ".svg")
 
 
 def titles(spec: Any) -> list[str]:
@@ -370,7 +370,7 @@ def test_the_tail_index_has_a_band_a_rule_at_2_and_hollow_points(tmp_path: Path)
         (2.2, 2.2, 2.2, False),
     ]
     assert "Hollow points: too few values to tell. 1 missing or non-finite" in figure.caption
-    svg = write_images(figure, tmp_path)[1].read_text()
+    svg = rendered(json.dumps(figure.chart), ".svg").decode()
     assert svg.count(">below 2: infinite variance<") == 2
     assert svg.count('fill-opacity="0"') == 2
 
@@ -484,11 +484,29 @@ def test_a_page_that_cannot_be_written_says_so_in_its_own_words(tmp_path: Path) 
         put(place, b"")
 
 
-def test_figures_are_written_as_write_images(alone: Report, tmp_path: Path) -> None:
-    (figure,) = [one for one in figures(alone.sections) if one.key == "shares"]
-    png, svg = write_images(figure, tmp_path)
-    assert png.read_bytes().startswith(b"\x89PNG")
-    assert svg.read_text().startswith("<svg")
+def test_equal_areas_of_the_delays_are_equal_shares(tmp_path: Path) -> None:
+    """Bars have the same width whatever delays they cover, and each class's heights add up to 1."""
+    path = record(tmp_path / "run", rounds=0)
+    row = next(row for row in events(1) if row["event"] == "advance")
+
+    def histogram(delays: list[int]) -> tuple[Any, str]:
+        pairs = [row | {"clients": [0, 3], "delays": [delay, 1]} for delay in delays]
+        (path / "events.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
+        (figure,) = [one for one in figures(build([str(path)]).sections) if one.key == "delays"]
+        return figure.chart, figure.caption
+
+    chart, caption = histogram([1, 1, 4, 40] + [1] * 36)
+    axis = chart["spec"]["encoding"]["x"]
+    assert (axis["type"], axis["scale"]["domain"]) == ("ordinal", [str(delay) for delay in range(1, 41)])
+    assert "Each bar is one delay." in caption
+    chart, caption = histogram([1, 2, 3, 64] + [1] * 60)
+    assert chart["spec"]["encoding"]["x"]["scale"]["domain"] == ["1", "2–3", "4–7", "8–15", "16–31", "32–63", "64–127"]
+    assert "Each bar covers twice as many delays as the one before it." in caption
+    rows = [(row["class"], row["delay"], row["updates"]) for row in chart["datasets"]["rows"]]
+    small, large = "small: 64 updates", "large: 64 updates"
+    assert rows == [(small, "1", 61), (small, "2–3", 2), (small, "64–127", 1), (large, "1", 64)]
+    assert sum(row["share"] for row in chart["datasets"]["rows"]) == pytest.approx(2)
+    assert "resolve" not in chart
 
 
 def test_strokes_are_distinct_and_a_methods_own() -> None:

@@ -17,27 +17,38 @@ from tardygrad_command import commands
 def report(options: commands.Report) -> None:
     """Write the report of runs."""
     from tardygrad.report.build import build
-    from tardygrad.report.page import figures as all_figures
-    from tardygrad.report.page import put, write_images
+    from tardygrad.report.comparison import paper_table
+    from tardygrad.report.page import put
+    from tardygrad.report.paper_figures import paper_figures, sweep_figures, write_images
 
-    page, figures = Path(options.out), options.figures
+    page, figures, latex = Path(options.out), options.figures, options.latex
     if page.suffix != ".html" or page.is_dir():
         raise Invalid(f"--out must be a file that ends in .html, got {options.out!r}.")
+    if latex is not None and (Path(latex).suffix != ".tex" or Path(latex).is_dir()):
+        raise Invalid(f"--latex must be a file that ends in .tex, got {latex!r}.")
     with waiting("reading the record"):
         content = build(options.runs, title=options.title, baseline=options.baseline, target=options.target)
+        if latex is not None and content.compared is None:
+            raise Invalid(f"--latex writes a table of runs, got {latex!r} and only sweeps. Leave it out.")
         page.parent.mkdir(parents=True, exist_ok=True)
         put(page, content.html().encode())
-    written: list[Path] = []
+    lines, written = [*content.results, f"report  {page}"], list[Path]()
+    if latex is not None and content.compared is not None:
+        Path(latex).parent.mkdir(parents=True, exist_ok=True)
+        put(Path(latex), paper_table(content.compared).encode())
+        lines.append(f"latex  {latex}")
     if figures is not None:
         Path(figures).mkdir(parents=True, exist_ok=True)
-        drawn = list(all_figures(content.sections))
+        with waiting("laying out the figures"):
+            drawn = [*(paper_figures(content.compared) if content.compared else ()), *sweep_figures(content.sweeps)]
         for figure in counted(drawn, total=len(drawn), what="figures"):
             written += write_images(figure, Path(figures))
+        lines.append(f"figures  {figures}: {len(written)} files")
     if options.json:
-        paths = [str(path) for path in written]
-        show_json({"report": str(page), "title": content.title, "runs": len(content.runs), "figures": paths})
+        facts = {"report": str(page), "title": content.title, "result": content.results, "runs": len(content.runs)}
+        show_json(facts | {"figures": [str(path) for path in written], "latex": latex})
         return
-    show(f"report  {page}" + (f"\nfigures  {figures}: {len(written)} files" if figures else ""))
+    show("\n".join(lines))
 
 
 def watch(options: commands.Watch) -> None:

@@ -29,6 +29,7 @@ class Report(NamedTuple):
     sections: list[Section]
     runs: list[RunView]
     compared: Comparison | None  # None: there are only sweeps
+    sweeps: list[Section]  # the sections that are about sweeps
 
     def html(self, live: Live | None = None) -> str:
         """The report as a page."""
@@ -52,12 +53,13 @@ def build(
             raise Invalid(f"{option} applies to runs, got {value!r} and only sweeps. Leave it out.")
     compared = compare(grouped(runs), baseline=baseline, target=target) if runs else None
     sections = run_sections(compared) if compared else []
-    results = [headline(compared)] if compared else []
+    results, sweeps = [headline(compared)] if compared else [], list[Section]()
     for number, path in enumerate(sweep_dirs, 1):
         sweep, name = read_sweep(path), printable(path.resolve().name)
-        sections += sweep_sections(sweep, name, number)
+        sweeps += sweep_sections(sweep, name, number)
         results.append(sweep_headline(sweep, name))
-    return Report(printable(title, 200) if title else _title(runs, sweep_dirs), results, sections, runs, compared)
+    heading = printable(title, 200) if title else _title(runs, sweep_dirs)
+    return Report(heading, results, [*sections, *sweeps], runs, compared, sweeps)
 
 
 def _title(runs: list[RunView], sweep_dirs: list[Path]) -> str:

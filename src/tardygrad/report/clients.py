@@ -12,7 +12,7 @@ import numpy as np
 
 from tardygrad.report.blocks import Figure, LegendEntry, Table
 from tardygrad.report.downsample import Bar, sample
-from tardygrad.report.figure import LINES, WIDTH, figure, log_scale, named_data, wrapped
+from tardygrad.report.figure import LABEL_EXPR, WIDTH, figure, log_scale, named_data, wrapped
 from tardygrad.report.groups import seconds_of
 from tardygrad.report.loader import RunView, finite
 from tardygrad.report.theme import INK, RED, class_colours, class_legend, tips
@@ -196,7 +196,7 @@ def trouble(run: RunView) -> Iterator[Figure]:
         .mark_bar()
         .encode(
             x=alt.X("number:Q", title="count", axis=alt.Axis(format="~s", tickMinStep=1)),
-            y=alt.Y("what:N", title=None, sort=None, axis=alt.Axis(labelLimit=0, labelExpr=LINES)),
+            y=alt.Y("what:N", title=None, sort=None, axis=alt.Axis(labelLimit=0, labelExpr=LABEL_EXPR)),
             color=class_colours(list(run.classes)),
             tooltip=tips("what:N", "class:N", ("number:Q", "count")),
         )

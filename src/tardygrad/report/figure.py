@@ -19,7 +19,7 @@ from tardygrad.runs.record import Row, to_json_value
 WIDTH, PANEL = 820, 360
 SMALL = 120  # most rows of a table below a figure
 QUOTES = str.maketrans("\\\"'", "∖”’")
-LINES = "split(datum.label, '\\n')"  # the expression of labels that may have several lines; see `wrapped`
+LABEL_EXPR = "split(datum.label, '\\n')"  # the expression of labels that may have several lines; see `wrapped`
 
 
 def figure(
@@ -32,13 +32,13 @@ def figure(
     legend: Sequence[LegendEntry] = (),
 ) -> Figure:
     """A figure in the style of the page. Its data are added last because Altair would copy and validate them."""
-    spec = _quoted(page_style(chart).properties(description=f"{title}. {caption}", padding=4).to_dict())
+    spec = quoted(page_style(chart).properties(description=f"{title}. {caption}", padding=4).to_dict())
     spec["datasets"] = {name: to_json_value(list(rows)) for name, rows in data.items()}
     return Figure(key, title, caption, spec, table if table and 0 < len(table.rows) <= SMALL else None, legend)
 
 
 def wrapped(name: str, width: int = 30) -> str:
-    """A long name in several lines, for axes and legends with the label expression `LINES`.
+    """A long name in several lines, for axes and legends with the label expression `LABEL_EXPR`.
 
     >>> wrapped("FedBuff, weight.kind=polynomial, local_lr=0.1", 25)
     'FedBuff,\\nweight.kind=polynomial,\\nlocal_lr=0.1'
@@ -46,14 +46,14 @@ def wrapped(name: str, width: int = 30) -> str:
     return "\n".join(wrap(name, width)) or name
 
 
-def _quoted(spec: Any) -> Any:
+def quoted(spec: Any) -> Any:
     """The chart with safe titles."""
     if isinstance(spec, list):
-        return [_quoted(each) for each in spec]
+        return [quoted(each) for each in spec]
     if not isinstance(spec, dict):
         return spec
     return {
-        key: value.translate(QUOTES) if key == "title" and isinstance(value, str) else _quoted(value)
+        key: value.translate(QUOTES) if key == "title" and isinstance(value, str) else quoted(value)
         for key, value in spec.items()
     }
 

@@ -107,6 +107,8 @@ def _fastest(compared: Comparison, best: Outcome, target: Target) -> str:
     sync = "" if any(group.synchronous for group in compared.groups) else " (no run is synchronous)"
     if first is base:
         return f"{said}{sync}"
+    if base.reached is not None and first.speedup is not None and first.speedup < 1.005:
+        return f"{said}, as soon as {base.group.name}{sync}"
     if base.reached is not None and first.speedup is not None:
         return f"{said}, {first.speedup:.3g} times as fast as {base.group.name} ({base.reached:,.4g}){sync}"
     runs = base.group.runs

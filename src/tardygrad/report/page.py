@@ -1,4 +1,4 @@
-"""A report as one HTML file that needs no network, and its figures as image files.
+"""A report as one HTML file that needs no network.
 
 Everything that comes from a record is escaped here. The page's content security policy allows only its own two scripts,
 by their hashes, and no requests. Vega interprets its expressions, so `eval` stays forbidden.
@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 
 from tardygrad.errors import RecordError
 from tardygrad.report.blocks import Block, Code, Figure, Note, Section, Table
-from tardygrad.report.theme import rendered
 from tardygrad.runs.record import replace
 
 POLICY = (
@@ -76,15 +75,6 @@ def put(path: Path, content: bytes) -> None:
     except RecordError as error:
         why = getattr(error.__cause__, "strerror", None) or error.__cause__
         raise RecordError(f"cannot write {str(path)!r}: {why}. Free some space, or choose another path.") from error
-
-
-def write_images(figure: Figure, folder: Path) -> list[Path]:
-    """Write a figure as PNG and as SVG."""
-    spec = json.dumps({**figure.chart, "background": "white"})
-    paths = [folder / f"{figure.key}{suffix}" for suffix in (".png", ".svg")]
-    for path in paths:
-        put(path, rendered(spec, path.suffix))
-    return paths
 
 
 def _section(section: Section) -> str:

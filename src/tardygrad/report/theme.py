@@ -157,20 +157,22 @@ def page_style(chart: Any) -> Any:
     )
 
 
-def rendered(chart: Any, suffix: str) -> bytes:
-    """The chart, or its JSON, as the content of a .png, .pdf or .svg file."""
+def rendered(chart: Any, suffix: str, *, scale: float = 2.0) -> bytes:
+    """The chart, or its JSON, as the content of a .png or .svg file.
+
+    Args:
+        scale: pixels of a PNG per pixel of the chart.
+    """
     import vl_convert
 
     spec = chart if isinstance(chart, str) else chart.to_json()
     if suffix == ".png":
-        return vl_convert.vegalite_to_png(spec, scale=2.0)
-    if suffix == ".pdf":
-        return vl_convert.vegalite_to_pdf(spec)
+        return vl_convert.vegalite_to_png(spec, scale=scale)
     return str(vl_convert.vegalite_to_svg(spec)).encode()
 
 
 def write(chart: Any, path: Path) -> Path:
-    """Write the chart to a .png, .pdf or .svg file."""
+    """Write the chart to a .png or .svg file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     replace(path, rendered(chart, path.suffix))
     return path

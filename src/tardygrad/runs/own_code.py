@@ -47,7 +47,7 @@ def check_trust(tables: Any, where: str) -> None:
     """Raise `Invalid` if the spec of a record names code."""
     for name in names(tables):
         rule = f"a function that {where!r} names is imported only if you trust it"
-        raise Invalid(f"{rule}, got {name!r}. Read its code, then add --trust.")
+        raise Invalid(f"{rule}, got {name!r}. Read its code, then add --trust (in Python: trust=True).")
 
 
 def find(name: str, where: str) -> Any:

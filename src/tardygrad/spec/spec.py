@@ -155,9 +155,7 @@ def load(source: str | Path, overrides: Iterable[str] = (), *, trust: bool = Fal
     for text in overrides:
         override(tables, text)
     anchor_task(tables, Path())
-    if recorded and not trust:
-        check_trust(tables, str(source))
-    return parse(tables, name, trust=True)
+    return parse(tables, name, trust=trust or not recorded)
 
 
 def parse(tables: Mapping[str, Any], name: str = "spec", *, trust: bool = False) -> Spec:

@@ -21,7 +21,7 @@ OVERRIDES = {
     "an empty key": ("method.=1", "must be table.key=value"),
     "an unknown table": ("metod.lr=1", "got `metod`. Did you mean 'method'?"),
     "an unknown key": ("method.bufer=2", "[method] has no key `bufer`. Did you mean 'buffer'?"),
-    "an unknown key like no other": ("run.xyz=2", "Known keys: rounds, seed"),
+    "an unknown key like no other": ("run.xyz=2", "Known keys: rounds, until, seed"),
     "another engine's key": ("engine.threads=2", "[engine] has no key `threads`. Known keys: workers, batch."),
     "an unknown key of a nested table": ("task.noise.tial=2", "`task.noise` has no key `tial`. Did you mean 'tail'?"),
     "a key below a number": ("method.buffer.x=2", "`method.buffer` must be a table"),

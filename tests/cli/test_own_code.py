@@ -210,6 +210,16 @@ def test_a_mistake_gets_a_sentence(override: str, text: str, here: Path, tardygr
     assert text in err.replace("\n", " ")
 
 
+def test_own_code_that_changes_the_directory_does_not_move_the_record(here: Path, tardygrad: Command) -> None:
+    with Path("mine.py").open("a") as file:
+        file.write(
+            "\nimport os\nos.chdir('/')\n\ndef moving(clients: int):\n    os.chdir('/')\n    return task(clients)\n"
+        )
+    code, _, err = tardygrad("run", "own.toml", "task.kind=mine:moving", "run.rounds=2")
+    assert (code, "recording in runs/own-1\n" in err) == (0, True)
+    assert Path("runs/own-1/model.safetensors").exists()
+
+
 def test_own_code_is_found_at_any_depth() -> None:
     tables: Any = {"fleet": {"groups": [{"runtime": {"kind": "a:b"}}]}, "task": {"kind": "digits"}}
     assert list(own_code.names(tables)) == ["a:b"]

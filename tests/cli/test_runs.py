@@ -146,11 +146,19 @@ def test_memory_on_the_real_clock_is_bounded(tardygrad: Command) -> None:
     assert "+ 8 start vectors 640 B + " in err
 
 
-def test_an_unwritable_directory_is_one_line_and_exit_code_1(tardygrad: Command) -> None:
-    Path("runs").write_text("a file")
-    code, out, err = tardygrad("run", "small.toml", "--out", "runs/x")
-    assert (code, out) == (1, "")
-    assert "error: cannot write to 'runs/x': Not a directory." in err
+@pytest.mark.parametrize(
+    ("out", "why"),
+    [
+        ("file/x/y", "and 'file' is a file. Choose another one."),
+        ("link", "and 'link' is a symbolic link to nothing. Choose another one."),
+        ("/proc/x", "a run needs a directory that can be written, got '/proc/x' (No such file or directory)."),
+    ],
+)
+def test_an_unwritable_directory_is_refused_at_once(out: str, why: str, tardygrad: Command) -> None:
+    Path("file").touch()
+    Path("link").symlink_to("nowhere/at/all")
+    code, _, err = tardygrad("run", "small.toml", "--out", out)
+    assert (code, why in err) == (2, True), err
 
 
 def test_a_longer_run_is_a_resumed_one(tardygrad: Command) -> None:

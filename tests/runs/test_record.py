@@ -141,7 +141,7 @@ def test_a_full_disk_is_a_clear_error(tmp_path: Path) -> None:
     path = tmp_path / "run"
     path.mkdir()
     (path / "events.jsonl").symlink_to("/dev/full")  # every write to it fails as on a full disk
-    with pytest.raises(tg.RecordError, match=r"No space left on device.*last complete checkpoint is untouched"):
+    with pytest.raises(tg.RecordError, match=r"No space left on device\. Free some space, or choose another"):
         run_in(path, checkpoint_every=1)
 
 
@@ -204,9 +204,29 @@ def test_checkpoints_hold_each_model_once_and_no_pickle(tmp_path: Path) -> None:
 
 
 def test_a_record_that_cannot_be_made_leaves_no_file_open(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
+    (tmp_path / "events.jsonl").mkdir()
     with pytest.raises(tg.RecordError, match="cannot write to"):
-        Record(tmp_path / "file/run", {})
+        Record(tmp_path, {})
+
+
+def test_a_record_stays_in_its_place_if_the_task_changes_the_current_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Moving(type(task())):  # type: ignore[misc]
+        def init(self, seed: int) -> Any:
+            os.chdir("/")
+            return super().init(seed)
+
+        def evaluate(self, *args: Any) -> Any:
+            os.chdir(tmp_path.parent)
+            return super().evaluate(*args)
+
+    monkeypatch.chdir(tmp_path)
+    moving = task()
+    moving.__class__ = Moving
+    run = tg.simulate(METHOD, moving, FLEET, rounds=3, out="run")
+    assert run.path == tmp_path / "run"
+    assert (tmp_path / "run/model.safetensors").exists()
 
 
 def test_the_docs_name_every_key_of_a_record(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from tardygrad.core.task import Task
 from tardygrad.errors import Invalid, RecordError
 from tardygrad.runs import run as runs
 from tardygrad.runs.recipes import why_no_spec
-from tardygrad.runs.record import Row, read_json, reading_record, require_new, write_error
+from tardygrad.runs.record import Row, check_directory, read_json, reading_record, require_new, write_error
 from tardygrad.runs.track import check
 from tardygrad.spec import spec
 from tardygrad.spec.kinds import RunTable
@@ -27,16 +27,18 @@ from tardygrad_command import commands
 
 def run(options: commands.Run) -> None:
     """Run a spec and record it."""
-    loaded = spec.load(options.source, options.overrides, trust=options.trust)
-    check(loaded.run.track)
+    here = Path.cwd()  # own code may change it
     if options.out:
         require_new(Path(options.out))
+    loaded = spec.load(options.source, options.overrides, trust=options.trust)
+    check(loaded.run.track)
     with started_engine(loaded, options.max_memory) as (built, pool, memory):
         new = runs.begin(built.method, built.task, pool, spec=loaded.resolved(), **loaded.run.settings())
         # only now is everything valid
-        new.path = path = require_new(Path(options.out)) if options.out else new_run_dir(loaded.name)
+        new.path = require_new(here / options.out) if options.out else new_run_dir(loaded.name, here / "runs")
+        path = options.out or f"runs/{new.path.name}"
         say(f"{new.server.method} on {loaded.task.kind}, recording in {path}\n{memory}{worker_shortage(new)}")
-        run_to_end(new, loaded, str(path), json=options.json)
+        run_to_end(new, loaded, path, json=options.json)
 
 
 def resume(options: commands.Resume) -> None:
@@ -139,15 +141,16 @@ def final_vectors(folder: Path, task: Task) -> tuple[Vector, ModuleBuffers | Non
     return own["x"], ModuleBuffers(own["floats"], own["ints"]) if module_buffers else None, rounds
 
 
-def new_run_dir(name: str) -> Path:
+def new_run_dir(name: str, runs: Path = Path("runs")) -> Path:
     """Create runs/`name`-NUMBER with the next free number; safe when several runs start at once."""
+    check_directory(runs)
     try:
-        Path("runs").mkdir(exist_ok=True)
+        runs.mkdir(exist_ok=True)
         for number in count(1):
-            path = Path("runs") / f"{name}-{number}"
+            path = runs / f"{name}-{number}"
             with suppress(FileExistsError):
                 path.mkdir()
                 return path
     except OSError as error:
-        raise write_error(Path("runs"), error) from error
+        raise write_error(runs, error) from error
     raise AssertionError  # count never ends

@@ -10,6 +10,7 @@ import importlib
 import shlex
 import sys
 from collections.abc import Iterator
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,8 @@ def find(name: str, where: str) -> Any:
     if here not in sys.path:
         sys.path.insert(0, here)  # as `python -m` does; a command has the directory of its script there
     try:
-        found: Any = importlib.import_module(module_name)
+        with chdir(here):  # and back: the module may change the current directory
+            found: Any = importlib.import_module(module_name)
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and error.name and f"{module_name}.".startswith(f"{error.name}."):
             fix = "Run the command in the folder of the module, or install it."

@@ -20,6 +20,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, TextIO
 
 from tardygrad.errors import Invalid, RecordError
@@ -49,6 +50,7 @@ class Record:
     """
 
     def __init__(self, path: Path, spec: Row | None = None, *, new: bool = True) -> None:
+        path = path.absolute()  # the user's code may change the current directory
         self.path = require_new(path) if new else path
         self._lock = lock(path, "the run in", tries=3)  # a reader may hold it for an instant
         self._files: list[TextIO] = []
@@ -158,17 +160,30 @@ def require_new(path: Path) -> Path:
     """Return the path if a new run may be written there, else raise `Invalid`."""
     if any((path / name).exists() for name in ("spec.json", "metrics.jsonl", "checkpoints", "summary.json")):
         raise Invalid(f"the directory {str(path)!r} already holds a run. Resume it, or choose another one.")
-    if path.exists() and not path.is_dir():
-        raise Invalid(f"a run needs a directory, and {str(path)!r} is a file. Choose another one.")
+    check_directory(path)
     return path
+
+
+def check_directory(path: Path) -> None:
+    """Raise `Invalid` unless a directory can be written; if it does not exist, unless it can be created."""
+    found = next(place for place in (path, *path.parents) if place.exists() or place.is_symlink())
+    if not found.is_dir():
+        kind = "a file" if found.exists() else "a symbolic link to nothing"
+        raise Invalid(f"a run needs a directory, and {str(found)!r} is {kind}. Choose another one.")
+    try:
+        with TemporaryFile(dir=found):
+            pass
+    except OSError as error:
+        rule = f"a run needs a directory that can be written, got {str(path)!r}"
+        raise Invalid(f"{rule} ({error.strerror or error}). Choose another one.") from error
 
 
 def write_error(path: Path, error: OSError) -> RecordError:
     """The error for a failed write."""
-    return RecordError(
-        f"cannot write to {str(path)!r}: {error.strerror or error}. "
-        "The last complete checkpoint is untouched: free some space and resume."
-    )
+    fix = "Free some space, or choose another directory."
+    if any((path / "checkpoints").glob("*")):
+        fix = "The last complete checkpoint is untouched: free some space and resume."
+    return RecordError(f"cannot write to {str(path)!r}: {error.strerror or error}. {fix}")
 
 
 def write_json(path: Path, value: Row) -> None:

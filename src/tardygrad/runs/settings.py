@@ -34,6 +34,8 @@ def with_defaults(settings: Settings) -> Settings:
     """Add the defaults to the settings of a run; raise `Invalid` if one is wrong or missing."""
     full: dict[str, Any] = {"rounds": None, "until": None, **DEFAULTS, **settings}
     check_settings(full)
+    if isinstance(full.get("out"), str | Path):
+        full["out"] = Path(full["out"]).absolute()  # the user's code may change the current directory
     return cast(Settings, full)
 
 

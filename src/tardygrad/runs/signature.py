@@ -15,6 +15,7 @@ import math
 import re
 import reprlib
 from collections.abc import Iterable, Mapping
+from contextlib import chdir
 from dataclasses import is_dataclass
 from functools import cache
 from pathlib import Path
@@ -50,7 +51,8 @@ def arguments(known: Parameters, table: Table, where: str) -> Table:
 def call(make: Make, given: Table, where: str) -> Any:
     """Call a constructor; its errors say where in the spec the values came from."""
     try:
-        return make(**given)
+        with chdir("."):  # own code may change the current directory; paths of the command are relative to it
+            return make(**given)
     except Invalid as error:
         raise Invalid(f"in {place(where)}: {error}") from error
     except TardygradError:

@@ -60,7 +60,7 @@ class RecordError(TardygradError):
     """A run's directory could not be read or written."""
 
 
-def described_error(error: Exception) -> str:
+def described_error(error: BaseException) -> str:
     """The type and the text of an error, and the last line of the user's own code that it came through."""
     ours = (str(Path(__file__).parent), str(Path(os.__file__).parent), "<")  # tardygrad, Python and its packages
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(ours)]

@@ -68,11 +68,13 @@ def command(app: typer.Typer, module: str) -> Callable[[type[Options]], type[Opt
         def call(**given: Any) -> None:
             with quiet_interrupt():
                 code = getattr(importlib.import_module(f"tardygrad.cli.{module}"), name)
-                from tardygrad.errors import Invalid, TardygradError
+                from tardygrad.errors import Invalid, TardygradError, described_error
             try:
                 code(options(**given))
             except TardygradError as error:
                 raise Failure(str(error), 2 if isinstance(error, Invalid) else 1) from error
+            except SystemExit as error:  # of the user's own code: the command itself raises typer.Exit
+                raise Failure(f"code that the spec names ended the program: {described_error(error)}.", 1) from error
 
         call.__signature__ = inspect.signature(options)  # type: ignore[attr-defined]  # typer reads both
         call.__annotations__ = get_type_hints(options)

@@ -59,6 +59,33 @@ def loop():
     return tg.TrainerTask(torch.nn.Linear(1, 1), train=lambda module, job: 0.0, clients=6, loss=loss, test=(x, x))
 """
 
+MISTAKES = """
+
+def leaves(clients: int):
+    raise SystemExit("bye")
+
+
+async def later(clients: int):
+    return task(clients)
+
+
+def unnamed(a, /, clients: int = 6):
+    return task(clients)
+
+
+def untyped(a, clients: int = 6):
+    return task(clients)
+
+
+def leaves_at(where: str, clients: int):
+    def leave(*args):
+        raise SystemExit(0)
+
+    made = task(clients)
+    setattr(made, where, leave)
+    return made
+"""
+
 SPEC = """
 [task]
 kind = "mine:task"
@@ -198,6 +225,12 @@ def test_a_sweep_works_for_own_tasks_without_clients_and_with_own_loops(here: Pa
         ("task.kind=mine:tusk", "mine has no `tusk`. Did you mean 'task'?"),
         ("task.kind=mine:number", "which is of type int"),
         ("method.kind=mine:nothing", "must be a function that returns a Method, got a int from 'mine:nothing'"),
+        ("task.kind=mine:", "got 'mine:'. Write a name on both sides of the colon."),
+        ("task.kind=exits:task", "whose import failed: SystemExit: 0 (exits.py, line 1)."),
+        ("task.kind=mine:leaves", "in [task]: SystemExit: bye (mine.py, line"),
+        ("task.kind=mine:later", "got 'mine:later', which is asynchronous. Write def in place of async def."),
+        ("task.kind=mine:unnamed", "whose argument `a` has no name. Remove the / from its signature."),
+        ("task.kind=mine:untyped", "[task] needs the key `a`: any value."),
         ("task.slop=3.0", "[task] has no key `slop`. Did you mean 'slope'?"),
         ("task.slope=steep", "`task.slope` must be a number, got 'steep'"),
         ("fleet.clients=5", "`clients` must agree in [task] and [fleet], got 6 and 5"),
@@ -205,9 +238,28 @@ def test_a_sweep_works_for_own_tasks_without_clients_and_with_own_loops(here: Pa
 )
 def test_a_mistake_gets_a_sentence(override: str, text: str, here: Path, tardygrad: Command) -> None:
     extra = ["method.rate="] if override.startswith("method.kind") else []
+    Path("exits.py").write_text("raise SystemExit(0)")
+    with Path("mine.py").open("a") as file:
+        file.write(MISTAKES)
     code, _, err = tardygrad("run", "own.toml", override, *extra)
     assert code == 2
     assert text in err.replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("where", "text"),
+    [
+        ("init", "code that the spec names ended the program: SystemExit: 0 (mine.py, line"),
+        ("gradient", "failed: SystemExit: 0 (mine.py, line"),
+        ("evaluate", "the evaluation failed: SystemExit: 0 (mine.py, line"),
+    ],
+)
+def test_own_code_that_exits_is_an_error(where: str, text: str, here: Path, tardygrad: Command) -> None:
+    with Path("mine.py").open("a") as file:
+        file.write(MISTAKES)
+    leaves = ("task.kind=mine:leaves_at", f"task.where={where}")
+    code, _, err = tardygrad("run", "own.toml", *leaves, "run.rounds=2", "run.evaluate_every=1")
+    assert (code, text in err) == (1, True), err
 
 
 def test_own_code_that_changes_the_directory_does_not_move_the_record(here: Path, tardygrad: Command) -> None:

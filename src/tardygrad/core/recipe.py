@@ -31,7 +31,7 @@ Parameters = Mapping[str, inspect.Parameter]
 
 _UNKNOWN = object()  # an argument that a dataclass does not keep
 
-_COLLECTING = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
 @dataclass(frozen=True)
@@ -145,12 +145,21 @@ def parameters(make: Make) -> Parameters:
         hints = get_type_hints(inspect.getattr_static(make, "__init__") if inspect.isclass(make) else make)
     except (NameError, TypeError, AttributeError):  # such as names that are imported for type checkers only
         hints = {}
+    found = {name: one for name, one in _signature(make).parameters.items() if one.kind in _NAMED}
+    return {name: one.replace(annotation=hints.get(name, Any)) for name, one in found.items()}
+
+
+def unnamed_arguments(make: Make) -> list[str]:
+    """The arguments that a constructor needs and that cannot be passed by name."""
+    found = _signature(make).parameters.items()
+    return [name for name, one in found if one.kind is one.POSITIONAL_ONLY and one.default is one.empty]
+
+
+def _signature(make: Make) -> inspect.Signature:
     try:
-        signature = inspect.signature(make)
+        return inspect.signature(make)
     except (TypeError, ValueError) as error:
         raise Invalid(f"its function {make!r} has no signature that Python can read") from error
-    found = {name: one for name, one in signature.parameters.items() if one.kind not in _COLLECTING}
-    return {name: one.replace(annotation=hints.get(name, Any)) for name, one in found.items()}
 
 
 def written_arguments(known: Parameters, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -185,7 +185,7 @@ def perform(job: Job, task: Task, method: Method) -> Update:
         if x._version != version:
             raise Invalid("code of a task must not change `job.x`, which other jobs share. Use job.x.clone().")
         return update
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _failed(error, task, job) from error
 
 
@@ -193,11 +193,11 @@ def perform_together(jobs: Sequence[Job], task: Batched, method: Method) -> list
     """Do several jobs at once; an error names the clients and their jobs."""
     try:
         return work_together(jobs, task, method)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _failed(error, task, *jobs) from error
 
 
-def _failed(error: Exception, task: Task, *jobs: Job) -> WorkFailed:
+def _failed(error: BaseException, task: Task, *jobs: Job) -> WorkFailed:
     ids = ids_of(task)
     whose = (f"{ids[job.client]!r}, {job}" if ids else str(job) for job in jobs)
     return WorkFailed(f"the work of {'; '.join(whose)} failed: {described_error(error)}")

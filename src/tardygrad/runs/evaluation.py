@@ -57,7 +57,7 @@ class ClientEvaluations:
             return self.task.evaluate_client(client, *model)
         except Invalid:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise WorkFailed(f"the evaluation of client {client} failed: {described_error(error)}") from error
 
 
@@ -93,7 +93,7 @@ class Scores:
                 check_score_names(scores)
             except Invalid:
                 raise
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 raise WorkFailed(f"the evaluation failed: {described_error(error)}") from error
             self.done[row["round"]] = scores, time.perf_counter() - began
         self.rows.append(row)

@@ -7,6 +7,7 @@ elsewhere, so the code that it names is imported only if the user says that they
 from __future__ import annotations
 
 import importlib
+import inspect
 import shlex
 import sys
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
+from tardygrad.core.recipe import unnamed_arguments
 from tardygrad.errors import Invalid, described_error, nearest
 
 
@@ -55,13 +57,15 @@ def find(name: str, where: str) -> Any:
     """Import `package.module:function`, from the current directory or from what is installed."""
     module_name, _, function_name = name.partition(":")
     rule = f"`{where}.kind` must name a function that can be imported, as package.module:function"
+    if not module_name or not all(function_name.split(".")):
+        raise Invalid(f"{rule}, got {name!r}. Write a name on both sides of the colon.")
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)  # as `python -m` does; a command has the directory of its script there
     try:
         with chdir(here):  # and back: the module may change the current directory
             found: Any = importlib.import_module(module_name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if isinstance(error, ModuleNotFoundError) and error.name and f"{module_name}.".startswith(f"{error.name}."):
             fix = "Run the command in the folder of the module, or install it."
             raise Invalid(f"{rule}, got {name!r}: {error}. {fix}") from error
@@ -72,4 +76,8 @@ def find(name: str, where: str) -> Any:
         found = getattr(found, part)
     if not callable(found):
         raise Invalid(f"{rule}, got {name!r}, which is of type {type(found).__name__}.")
+    if inspect.iscoroutinefunction(found):
+        raise Invalid(f"{rule}, got {name!r}, which is asynchronous. Write def in place of async def.")
+    for key in unnamed_arguments(found):
+        raise Invalid(f"{rule}, got {name!r}, whose argument `{key}` has no name. Remove the / from its signature.")
     return found

@@ -57,7 +57,7 @@ def call(make: Make, given: Table, where: str) -> Any:
         raise Invalid(f"in {place(where)}: {error}") from error
     except TardygradError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         torch_memory = isinstance(error, RuntimeError) and re.search("allocate memory|size calculation", str(error))
         if torch_memory or isinstance(error, MemoryError | OverflowError):
             text = f"not enough memory for these sizes ({shown(str(error))}). Use smaller values."
@@ -179,7 +179,9 @@ def rule(hint: Any) -> str:
     words |= {Path: "a string", type(None): ""}
     rules: list[str] = []
     for option in union_members(hint):
-        if option in words:
+        if option is Any:
+            rules.append("any value")
+        elif option in words:
             rules.append(words[option])
         elif get_origin(option) is Literal:
             several = "one of " * (len(get_args(option)) > 1)

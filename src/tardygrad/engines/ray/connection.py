@@ -257,7 +257,7 @@ def has_process(ray: Any, actor: Any) -> bool:
     return bool(ray._private.state.actors(actor._actor_id.hex()).get("Pid"))
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """The type of an error and the first line of its message.
 
     >>> first_line(ValueError("No luck.  \\nAt all."))

@@ -107,7 +107,7 @@ class WorkerProcess:
         try:
             scores = self.task.evaluate(self._tensors(x), self._tensors(module_buffers))
             return {str(name): float(value) for name, value in scores.items()}, time.perf_counter() - began
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             return f"the evaluation failed: {first_line(error)}."
 
     def _last_state(self, job: Job) -> State | StateReference | None:

@@ -21,13 +21,16 @@ from tardygrad.core.recipe import Make, Parameters, parameters, written
 from tardygrad.errors import described
 from tardygrad.fleet import Fleet
 from tardygrad.methods.constructor import MethodSettings
+from tardygrad.runs.kinds import FLEET_KEYS
 from tardygrad.runs.signature import rule
 from tardygrad.spec import kinds as spec
 from tardygrad_command.commands import app
 
 ROOT = Path(__file__).parent.parent
 MARKED = re.compile(r"(<!-- table: ([\w ]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
-COMMON = {"method": described(Method), "fleet": described(Fleet) | described(Fleet.linked)}  # the keys of every kind
+COMMON = {"method": described(Method), "fleet": described(Fleet)}  # the keys of every kind
+for _, method in FLEET_KEYS.values():
+    COMMON["fleet"] |= described(method)
 
 
 def table(headings: tuple[str, ...], rows: Iterable[Iterable[str]]) -> str:

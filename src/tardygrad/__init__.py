@@ -52,6 +52,7 @@ from tardygrad.fleet import Integer as Integer
 from tardygrad.fleet import Link as Link
 from tardygrad.fleet import LogNormal as LogNormal
 from tardygrad.fleet import Pareto as Pareto
+from tardygrad.fleet import Runtime as Runtime
 from tardygrad.fleet import Trace as Trace
 from tardygrad.fleet import Uniform as Uniform
 from tardygrad.methods.clip2 import clip2 as clip2

@@ -76,7 +76,7 @@ def test_make_remembers_the_outermost_function() -> None:
 
 def test_a_function_is_named_only_if_it_can_be_imported() -> None:
     assert Recipe(own, {}).name == f"{__name__}:own"
-    assert Recipe(tg.Fleet.paper, {}).name == "tardygrad.fleet:Fleet.paper"
+    assert Recipe(tg.Fleet.paper, {}).name == "tardygrad.fleet.fleet:Fleet.paper"
     with pytest.raises(tg.Invalid, match=r"its function `.*<lambda>` is not one that can be imported"):
         _ = Recipe(lambda: None, {}).name
     script = lambda: None  # noqa: E731

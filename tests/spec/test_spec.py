@@ -58,7 +58,7 @@ def test_every_default_of_the_signatures_is_in_the_resolved_spec(small: Path) ->
     assert resolved["fleet"] == {
         "kind": "paper", "clients": 8, "stragglers": "large", "continuous": False,
         "server_time": 0.0, "crashes": [], "slow": [], "available": [], "faults": [], "at_window_end": "suspend",
-        "link": None,
+        "dropout": 0.0, "slow_spells": [], "ids": [], "link": None, "diurnal": None, "availability": None,
     }  # fmt: skip
     assert resolved["engine"] == {"kind": "sim", "workers": 1, "batch": 1}
     given = {"rounds": 12, "seed": 0, "evaluate_every": 10, "checkpoint_every": 5, "tail_every": 0, "threads": 1}

@@ -189,6 +189,8 @@ def written(hint: Any, value: Any, where: str) -> Any:
             kind = {"kind": make.__name__.lower()} if len(classes_in(choices)) > 1 else {}
             known = parameters(make)
             return kind | written_arguments(known, {key: getattr(value, key, _UNKNOWN) for key in known})
+    if any(getattr(option, "_is_runtime_protocol", False) and isinstance(value, option) for option in choices):
+        return _written_own(value, where)
     if isinstance(value, tuple | list):
         tuples = [item_hints(option, len(value)) for option in choices if get_origin(option) is tuple]
         hints = next((hints for hints in tuples if len(hints) == len(value)), [Any] * len(value))
@@ -206,6 +208,20 @@ def written(hint: Any, value: Any, where: str) -> Any:
     if value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
         return value
     raise Invalid(f"its argument `{where}` is of type {type(value).__name__}, which JSON cannot hold")
+
+
+def _written_own(value: Any, where: str) -> dict[str, Any]:
+    """The table of an object of a class of your own: a dataclass, or one that was made by `make`."""
+    recipe = recipe_of(value)
+    if recipe is None:
+        if not is_dataclass(value):
+            fix = "make it a dataclass, or make it by tardygrad.make"
+            raise Invalid(
+                f"its argument `{where}` is a {type(value).__name__}, and nothing says how it was made: {fix}"
+            )
+        make: Make = type(value)
+        recipe = Recipe(make, {key: getattr(value, key, _UNKNOWN) for key in parameters(make)})
+    return {"kind": recipe.name, **written_arguments(parameters(recipe.function), recipe.arguments)}
 
 
 def is_unicode(text: str) -> bool:

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from heapq import heapify, heappop, heappush
+from statistics import NormalDist
 
 import torch
 
 from tardygrad import streams
 from tardygrad.core.messages import Asleep, AtEnd, Awake, Job, Joined, Lost, Message, Update, as_vector
 from tardygrad.core.method import Method, check_method
-from tardygrad.core.task import Task, check_task
+from tardygrad.core.task import Task, check_task, ids_of
 from tardygrad.errors import Invalid, is_number
-from tardygrad.fleet import Available, Crash, Fleet, Slow
+from tardygrad.fleet import Available, Crash, Distribution, Fleet, Link, Runtime, Slow, SlowSpells
 
-SLEEPS, WAKES, LOST, JOINED = -4, -3, -2, -1
-"""In place of a serial; negative, so that at equal times they come before the client's arrivals."""
+DROPS, SLEEPS, WAKES, LOST, JOINED = -5, -4, -3, -2, -1
+"""In place of a serial; negative, so that at equal times they come before the client's arrivals. DROPS: the client's
+job is lost, and not the client."""
 
 Entry = tuple[float, int, int]
 """Of a calendar: time, client, and the serial of the job that is due or one of the numbers above."""
@@ -61,19 +65,21 @@ class Attendance:
     def is_silent(self, entry: Entry) -> bool:
         """Whether an entry has no message: a lost client neither falls asleep nor wakes up."""
         time, client, code = entry
-        away = self._away.get(client, ()) if code <= WAKES else ()
+        away = self._away.get(client, ()) if code in (SLEEPS, WAKES) else ()
         return any(each.at <= time and (each.back is None or time <= each.back) for each in away)
 
     def following(self, entry: Entry) -> list[Entry]:
         """The entries that take the place of an entry without a job."""
         time, client, code = entry
+        if code == DROPS:
+            return [(time, client, JOINED)]
         gone = any(away.at <= time and away.back is None for away in self._away.get(client, ()))
-        return self._next(client, time) if code <= WAKES and not gone else []
+        return self._next(client, time) if code in (SLEEPS, WAKES) and not gone else []
 
     def message(self, entry: Entry) -> Message:
         """What an entry without a job tells the server."""
         time, client, code = entry
-        if code == LOST:
+        if code in (LOST, DROPS):
             return Lost(client)
         if code == JOINED:
             return self.returns(client, time)
@@ -96,13 +102,36 @@ class Attendance:
     def is_over(self, calendar: Iterable[Entry]) -> bool:
         """Whether nothing but sleep is left in a calendar, and all who wake up in it were awake without getting a job:
         then no client will ever get one."""
-        return bool(self._woken) and all(code <= WAKES and client in self._woken for _, client, code in calendar)
+        sleep = (SLEEPS, WAKES)
+        return bool(self._woken) and all(code in sleep and client in self._woken for _, client, code in calendar)
 
 
-def finish(start: float, seconds: float, slow: Sequence[Slow], available: Available | None) -> float:
+class Spells:
+    """The random spells of a group, in which its clients are slow; the same for all of them, given the seed."""
+
+    def __init__(self, law: SlowSpells, number: int, seed: int) -> None:
+        self._law, self._number, self._seed = law, number, seed
+        self._edges: list[float] = []  # the beginning and the end of each spell, as far as they are drawn
+
+    def at(self, time: float) -> tuple[float, float]:
+        """The factor at a time, and when that changes next."""
+        while not self._edges or self._edges[-1] <= time:
+            count = len(self._edges)
+            mean = self._law.lasts if count % 2 else self._law.every
+            u = streams.uniform(self._seed, "slow spell", self._number, count)
+            self._edges.append((self._edges[-1] if self._edges else 0.0) + max(-mean * math.log1p(-u), 1e-3))
+        after = bisect_right(self._edges, time)
+        return self._law.factor if after % 2 else 1.0, self._edges[after]
+
+
+def finish(
+    start: float, seconds: float, slow: Sequence[Slow], available: Available | None, spells: Sequence[Spells] = ()
+) -> float:
     """When a computation of `seconds` ends, given the client's slow-downs and availability windows; inf if never."""
     time, left = start, seconds
-    if available and available.period and not slow:  # skip whole periods: a job may take millions of them
+    if (
+        available and available.period and not slow and not spells
+    ):  # skip whole periods: a job may take millions of them
         open_seconds = sum(b - a for a, b in available.windows)
         periods = max(math.floor(left / open_seconds) - 1, 0)
         time, left = time + periods * available.period, left - periods * open_seconds
@@ -113,12 +142,30 @@ def finish(start: float, seconds: float, slow: Sequence[Slow], available: Availa
         for spell in slow:
             if spell.at <= time < spell.until:
                 speed /= spell.factor
+        for random_spells in spells:
+            factor, change = random_spells.at(time)
+            speed, until = speed / factor, min(until, change)
         if speed > 0 and left <= (until - time) * speed:
             return time + left / speed
         if until == math.inf:
             return math.inf
         left -= (until - time) * speed
         time = until
+
+
+def _draw_of(runtime: Runtime) -> Callable[[float, int], float]:
+    """`draw` of a runtime; of one that is not tardygrad's own, with a check of what it returns."""
+    if isinstance(runtime, Distribution):
+        return runtime.draw
+
+    def draw(u: float, serial: int) -> float:
+        seconds = runtime.draw(u, serial)
+        if not is_number(seconds) or not seconds >= 0:
+            rule = f"`draw` of a runtime must return seconds, 0 or more, got {seconds!r}"
+            raise Invalid(f"{rule} from {runtime!r}.")
+        return float(seconds)
+
+    return draw
 
 
 class RoundTrips:
@@ -132,15 +179,27 @@ class RoundTrips:
 
     def __init__(self, fleet: Fleet, down: int, up: int, work: int) -> None:
         self.attendance = Attendance(fleet)
-        self._draws = [draw for group in fleet.groups for draw in [group.runtime.draw] * group.clients]
+        self._draws = [draw for group in fleet.groups for draw in [_draw_of(group.runtime)] * group.clients]
         self._links: list[tuple[float, float]] = []
+        self._varying: dict[int, tuple[Link, float, float]] = {}  # by client: seconds of its messages at its bandwidth
         for group in fleet.groups:
-            link = (group.link.latency + down / group.link.down, group.link.latency + up / group.link.up)
-            self._links += [link] * group.clients
+            seconds = down / group.link.down, up / group.link.up
+            if group.link.sigma:
+                first = len(self._links)
+                self._varying |= dict.fromkeys(range(first, first + group.clients), (group.link, *seconds))
+            self._links += [(group.link.latency + seconds[0], group.link.latency + seconds[1])] * group.clients
         self._slow: dict[int, list[Slow]] = {}
         for spell in fleet.slow:
-            self._slow.setdefault(spell.client, []).append(spell)
-        self._irregular = self._slow.keys() | self.attendance.available.keys()
+            for client in fleet.members(spell.group) if spell.client is None else [spell.client]:
+                self._slow.setdefault(client, []).append(spell)
+        self._laws = fleet.slow_spells
+        self._spells: dict[int, list[Spells]] = {}  # by seed
+        self._shared: dict[int, list[int]] = {}  # client to the spells of its group, by number
+        for number, law in enumerate(fleet.slow_spells):
+            for client in fleet.members(law.group):
+                self._shared.setdefault(client, []).append(number)
+        self._dropouts = fleet.dropouts if any(fleet.dropouts) else ()
+        self._irregular = self._slow.keys() | self.attendance.available.keys() | self._shared.keys()
         self._work = work
 
     def due(self, client: int, serial: int, seed: int, work: int | None, now: float) -> float:
@@ -152,16 +211,37 @@ class RoundTrips:
         seconds = self._draws[client](streams.uniform(seed, "runtime", client, serial), serial)
         if work and work != self._work:
             seconds *= work / self._work  # DyLU gives clients different amounts of work
-        down, up = self._links[client]
+        down, up = self._varied(client, serial, seed) if client in self._varying else self._links[client]
         if client not in self._irregular:
             return now + down + seconds + up
         slow, windows = self._slow.get(client, ()), self.attendance.available.get(client)
+        spells = self._spells_of(client, seed) if client in self._shared else ()
         if windows is None or self.attendance.at_end[client] == "suspend":
-            return finish(now + down, seconds, slow, windows) + up
-        due = finish(now + down, seconds, slow, None) + up
+            return finish(now + down, seconds, slow, windows, spells) + up
+        due = finish(now + down, seconds, slow, None, spells) + up
         is_open, change = windows.next_change(now)
         in_time = (is_open and due <= change) or self.attendance.at_end[client] == "finish"
         return due if in_time else math.inf
+
+    def _varied(self, client: int, serial: int, seed: int) -> tuple[float, float]:
+        """The seconds of a job's two messages on a link whose bandwidth varies."""
+        link, *seconds = self._varying[client]
+        us = [streams.uniform(seed, way, client, serial) for way in ("download", "upload")]
+        normals = [NormalDist().inv_cdf(max(u, 2.0**-53)) for u in us]
+        down, up = (each * math.exp(-link.sigma * z) for each, z in zip(seconds, normals, strict=True))
+        return link.latency + down, link.latency + up
+
+    def _spells_of(self, client: int, seed: int) -> list[Spells]:
+        if seed not in self._spells:
+            self._spells[seed] = [Spells(law, number, seed) for number, law in enumerate(self._laws)]
+        return [self._spells[seed][number] for number in self._shared[client]]
+
+    def drops_at(self, job: Job, now: float, due: float) -> float | None:
+        """When a job is lost that would return at `due`; None if it is not lost."""
+        if not self._dropouts or due == math.inf:
+            return None
+        u, dropout = streams.uniform(job.seed, "dropped job", job.client, job.serial), self._dropouts[job.client]
+        return now + (due - now) * (u / dropout) if u < dropout else None  # given u < p, u / p is uniform
 
     def loses_client(self, client: int, now: float) -> bool:
         """Whether a client is lost because its job never returns. Otherwise it cancels the job when it falls asleep."""
@@ -179,6 +259,19 @@ def corrupt(update: Update) -> Update:
     return update._replace(delta=delta.new_full((size,), math.nan), curvature=curvature)
 
 
+def matched(fleet: Fleet, task: Task) -> Fleet:
+    """The fleet with its clients in the order of the task's, if it names them; raises `Invalid` if the names differ.
+
+    If the task's clients have only numbers, so must those of the fleet, or they keep their order.
+    """
+    if not isinstance(fleet, Fleet) or not fleet.ids:
+        return fleet
+    ids = ids_of(task)
+    if ids is None and not all(map(str.isdecimal, fleet.ids)):
+        return replace(fleet, ids=())
+    return fleet.in_order_of(ids or tuple(map(str, range(task.clients))))
+
+
 def round_trips(task: Task, method: Method, fleet: Fleet) -> RoundTrips:
     """The round trips of a method's jobs; raises `Invalid` if task and fleet differ in their number of clients."""
     check_method(method)
@@ -187,6 +280,7 @@ def round_trips(task: Task, method: Method, fleet: Fleet) -> RoundTrips:
         raise Invalid(
             f"a fleet must be a tardygrad.Fleet, got {type(fleet).__name__}. Check the order of the arguments."
         )
+    fleet = matched(fleet, task)
     if task.clients != fleet.clients:
         counts = f"{task.clients} and {fleet.clients}"
         raise Invalid(f"task and fleet must have the same number of clients, got {counts}.")
@@ -210,7 +304,8 @@ class FleetClock:
         self.corrupted, self.duplicated = frozenset[tuple[int, int]](), frozenset[tuple[int, int]]()
         self._round_trips: RoundTrips | None = None
         if not second:
-            if fleet and (fleet.crashes or fleet.slow or fleet.available or fleet.faults):
+            events = (fleet.crashes, fleet.slow, fleet.slow_spells, fleet.available, fleet.faults) if fleet else ()
+            if fleet and any((*events, *fleet.dropouts)):
                 raise Invalid(
                     "a fleet with failures or slow-downs needs real seconds, got second=0. Set engine.second."
                 )
@@ -229,7 +324,10 @@ class FleetClock:
             return 0.0
         sent = now / self.second
         due = self._round_trips.due(job.client, job.serial, job.seed, job.steps or job.epochs, sent)
-        if due == math.inf and self._round_trips.loses_client(job.client, sent):
+        if (drops_at := self._round_trips.drops_at(job, sent, due)) is not None:
+            due = math.inf
+            heappush(self.calendar, (drops_at, job.client, DROPS))
+        elif due == math.inf and self._round_trips.loses_client(job.client, sent):
             heappush(self.calendar, (sent, job.client, LOST))
         self.attendance.submitted()
         return due * self.second
@@ -243,7 +341,11 @@ class FleetClock:
 
     def pop(self) -> Message:
         """Remove the next entry, and return its message; only if `next_at` is not inf."""
-        return self.attendance.message(self._pop())
+        message = self.attendance.message(self._pop())
+        if isinstance(message, Lost) or message == Asleep(message.client, "cancel"):
+            self.calendar = [one for one in self.calendar if one[1:] != (message.client, DROPS)]
+            heapify(self.calendar)
+        return message
 
     def _pop(self) -> Entry:
         entry = heappop(self.calendar)

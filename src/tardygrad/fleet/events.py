@@ -14,6 +14,8 @@ from tardygrad.fleet.runtimes import check_rule
 Sends = Literal["nan", "twice"]
 """What a faulty job returns: NaN, or the same update twice."""
 
+GOLDEN = (math.sqrt(5) - 1) / 2
+
 
 @dataclass(frozen=True)
 class Crash:
@@ -30,17 +32,66 @@ class Crash:
 
 @dataclass(frozen=True)
 class Slow:
-    """The client computes `factor` times slower from `at` until `until`; factor inf is a pause."""
+    """A client, or every client of a group, computes `factor` times slower from `at` until `until`.
 
-    client: int
-    at: float
+    A factor of inf is a pause.
+    """
+
+    client: int | None = None
+    at: float = 0.0
     until: float = math.inf
     factor: float = math.inf
+    group: str | None = None
 
     def __post_init__(self) -> None:
+        check_rule((self.client is None) != (self.group is None), self, "either `client` or `group`")
         check_rule(0 <= self.at < self.until and self.factor > 0, self, "0 <= at < until and factor > 0")
         finite = self.until < math.inf or self.factor < math.inf
         check_rule(finite, self, "a finite `until` for a pause (use a crash for an endless one)")
+
+
+@dataclass(frozen=True)
+class SlowSpells:
+    """All clients of a group are slow together, at random times: spells of `lasts` seconds in the mean, `every` seconds
+    in the mean after the end of the last one (both exponential), in which they compute `factor` times slower."""
+
+    group: str
+    every: float
+    lasts: float
+    factor: float
+
+    def __post_init__(self) -> None:
+        valid = 0 < self.every < math.inf and 0 < self.lasts < math.inf and self.factor > 0
+        check_rule(valid, self, "every > 0, lasts > 0 and factor > 0")
+
+
+@dataclass(frozen=True)
+class Diurnal:
+    """Windows that repeat every `period` seconds: each client is awake for the share `awake` of it.
+
+    The windows of different clients begin at times that are spread evenly over the share `spread` of the period: 0 is
+    the same time for all, 1 any time of the day. `group`: only these clients.
+    """
+
+    period: float = 86_400.0
+    awake: float = 0.5
+    spread: float = 1.0
+    group: str | None = None
+    at_end: AtEnd | None = None
+
+    def __post_init__(self) -> None:
+        valid = 0 < self.period < math.inf and 0 < self.awake <= 1 and 0 <= self.spread <= 1
+        check_rule(valid, self, "period > 0, 0 < awake <= 1 and 0 <= spread <= 1")
+
+    def windows(self, number: int) -> tuple[tuple[float, float], ...]:
+        """The windows of a client, by its number among those of the fleet."""
+        start = number * GOLDEN % 1.0 * self.spread * self.period  # evenly spread for any number of clients
+        end = start + self.awake * self.period
+        if self.awake == 1:
+            return ((0.0, self.period),)
+        if end <= self.period:
+            return ((start, end),)
+        return tuple((a, b) for a, b in ((0.0, end - self.period), (start, self.period)) if b - a >= 1e-3)
 
 
 @dataclass(frozen=True)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from tardygrad.core.messages import AtEnd
 from tardygrad.core.recipe import remembers_call
-from tardygrad.errors import Invalid, check_choice, check_integer, checked_call
-from tardygrad.fleet.events import Available, Crash, Fault, Sends, Slow
-from tardygrad.fleet.runtimes import Integer, Runtime, Trace, Uniform, check_rule
+from tardygrad.errors import Invalid, check_choice, check_integer, checked_call, is_number, nearest
+from tardygrad.fleet.events import Available, Crash, Diurnal, Fault, Sends, Slow, SlowSpells
+from tardygrad.fleet.runtimes import Distribution, Integer, Runtime, Trace, Uniform, check_rule, is_random
+from tardygrad.fleet.traces import AvailabilityFile, Columns, listed, read_devices, read_windows
+
+E = TypeVar("E", Crash, Slow, Available, Fault)
 
 Stragglers = Literal["mild", "large"]
 """The paper's two fleets: slow clients take 5 to 8 seconds, or 20 to 40."""
@@ -22,32 +24,39 @@ Stragglers = Literal["mild", "large"]
 
 @dataclass(frozen=True)
 class Link:
-    """The network between a client and the server: latency in seconds each way, bytes per second down and up."""
+    """The network between a client and the server: latency in seconds each way, bytes per second down and up.
+
+    With a `sigma` the bandwidth varies: each message has that of the link times exp(Normal(0, sigma²)).
+    """
 
     latency: float = 0.0
     down: float = math.inf
     up: float = math.inf
+    sigma: float = 0.0
 
     def __post_init__(self) -> None:
-        check_rule(
-            0 <= self.latency < math.inf and self.down > 0 and self.up > 0, self, "latency >= 0, down > 0, up > 0"
-        )
+        valid = 0 <= self.latency < math.inf and self.down > 0 and self.up > 0
+        check_rule(valid, self, "latency >= 0, down > 0, up > 0")
+        check_rule(0 <= self.sigma < math.inf, self, "sigma >= 0")
 
 
 @dataclass(frozen=True)
 class Group:
-    """Clients of one class, with the same runtime and link."""
+    """Clients of one class, with the same runtime, link and dropout; None: that of the fleet."""
 
     name: str
     clients: int
-    runtime: Runtime
+    runtime: Distribution | Runtime
     link: Link = Link()
+    dropout: float | None = None
 
     def __post_init__(self) -> None:
         check_rule(isinstance(self.clients, int) and self.clients >= 0, self, "a whole number of clients, 0 or more")
         if not isinstance(self.runtime, Runtime):
-            fix = "Use Integer(1, 2) or Exponential(2.0), for example."
+            fix = "Use Integer(1, 2) or Exponential(2.0), for example, or an object of your own with `draw`."
             raise Invalid(f"`runtime` of a group must be a distribution, got {self.runtime!r}. {fix}")
+        if self.dropout is not None:
+            _check_dropout(self.dropout)
 
 
 @dataclass(frozen=True)
@@ -55,16 +64,20 @@ class Fleet:
     """Groups of clients and their faults. Clients are numbered group by group, from 0.
 
     Args:
-        groups: classes of clients, each with `name`, `clients`, `runtime` and optionally `link`.
+        groups: classes of clients, each with `name`, `clients`, `runtime` and optionally `link` and `dropout`.
         server_time: seconds the server spends on each update; updates that arrive meanwhile wait in line.
         crashes: when clients are lost, each with `client`, `at` and, if the client comes back, `back`.
-        slow: slow-downs, each with `client`, `at`, `until` and `factor`; a factor of inf is a pause.
+        slow: slow-downs, each with `client` or `group`, `at`, `until` and `factor`; a factor of inf is a pause.
         available: when clients are available, each with `client`, `windows` (pairs of start and end) and, if they
             repeat, `period`; outside of its windows a client is asleep and gets no job. `at_end`, if given, replaces
             `at_window_end` for this client.
         faults: faulty jobs, each with `client`, `job` (its number, from 0) and `sends`: "nan" or "twice".
         at_window_end: what happens to a job that is unfinished when its client's window ends: "suspend" continues it in
             the next window, "cancel" loses it, "finish" lets the client finish it first.
+        dropout: probability that a job is lost, at a random time of its duration; its client is then free for another.
+        slow_spells: slow-downs that the clients of a group share at random times, each with `group`, `every` (mean
+            seconds between two), `lasts` (mean seconds) and `factor`.
+        ids: names of the clients, in order; they are matched with the names of the task's clients.
 
     >>> Fleet.paper(clients=40, stragglers="large").classes[16:18]
     ('small', 'medium')
@@ -77,6 +90,9 @@ class Fleet:
     available: tuple[Available, ...] = ()
     faults: tuple[Fault, ...] = ()
     at_window_end: AtEnd = "suspend"
+    dropout: float = 0.0
+    slow_spells: tuple[SlowSpells, ...] = ()
+    ids: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.groups, tuple | list) or not all(isinstance(group, Group) for group in self.groups):
@@ -88,8 +104,14 @@ class Fleet:
         check_choice("at_window_end", self.at_window_end, AtEnd)
         events: list[Crash | Slow | Available | Fault] = [*self.crashes, *self.slow, *self.available, *self.faults]
         for event in events:
-            if not 0 <= event.client < self.clients:
+            if event.client is not None and not 0 <= event.client < self.clients:
                 raise Invalid(f"`client` must be between 0 and {self.clients - 1}, got {event}.")
+        for name in {*(one.group for one in self.slow), *(one.group for one in self.slow_spells)} - {None}:
+            self.members(name)
+        _check_dropout(self.dropout)
+        if self.ids and (len(self.ids) != self.clients or len(set(self.ids)) < self.clients):
+            rule = f"`ids` must be one name for each of the {self.clients} clients, all different"
+            raise Invalid(f"{rule}, got {len(self.ids)} names, {len(set(self.ids))} of them different.")
         for client, count in Counter(entry.client for entry in self.available).items():
             if count > 1:
                 raise Invalid(f"`available` needs one list of windows per client, got {count} for client {client}.")
@@ -116,25 +138,83 @@ class Fleet:
         return cls(tuple(Group(n, c, draw(*r)) for (n, r), c in zip(ranges.items(), counts, strict=True)))
 
     @classmethod
-    def trace(cls, path: str | Path) -> Fleet:
-        """A fleet from measured times.
+    @checked_call
+    def trace(
+        cls,
+        path: str | Path,
+        *,
+        client: str = "client",
+        seconds: str = "seconds",
+        group: str = "class",
+        resample: bool = False,
+        keep_ids: bool = True,
+        computation: str = "computation",
+        communication: str = "communication",
+        samples: int | None = None,
+    ) -> Fleet:
+        """A fleet from measured times, or from the capacities of devices, one client for each name in the file.
 
         Args:
-            path: a CSV file with the columns `client`, `seconds` and optionally `class`.
+            path: a CSV file, or a JSON file with a list of rows or a table of them by client.
+            client: its column with the names of clients.
+            seconds: its column with the seconds of a job.
+            group: its column with the classes of clients, if it has one.
+            resample: draw a client's times at random, by the seed of the run, rather than in the order of the file.
+            keep_ids: match the names with those of the task's clients; false numbers them in the order of the file.
+            computation: its column with milliseconds per sample, if it has no seconds, as FedScale's traces of devices.
+            communication: its column with kilobits per second, if it has one.
+            samples: of a job, for a file with milliseconds per sample: a job takes three times as long as a forward
+                pass over so many samples, as in FedScale.
         """
-        times: dict[str, list[float]] = {}
-        names: dict[str, str] = {}
-        try:
-            with Path(path).open(newline="", encoding="utf-8") as file:
-                for row in csv.DictReader(file):
-                    times.setdefault(row["client"], []).append(float(row["seconds"]))
-                    names[row["client"]] = row.get("class") or "traced"
-        except OSError as error:
-            raise Invalid(f"a trace must be a readable CSV file, got {str(path)!r}: {error.strerror}.") from error
-        except (KeyError, TypeError, ValueError, csv.Error) as error:
-            fix = "Give it the columns client,seconds with a number of seconds in each row."
-            raise Invalid(f"the trace {str(path)!r} cannot be read ({error}). {fix}") from error
-        return cls(tuple(Group(names[c], 1, Trace(tuple(seconds))) for c, seconds in times.items()))
+        columns = Columns(client, seconds, group, computation, communication)
+        devices = read_devices(Path(path), columns, samples)
+        groups = [
+            Group(each.group, 1, Trace(tuple(each.seconds), resample), Link(down=each.speed, up=each.speed))
+            for each in devices.values()
+        ]
+        return cls(tuple(groups), ids=tuple(devices) if keep_ids else ())
+
+    def with_availability(self, availability: AvailabilityFile) -> Fleet:
+        """The same fleet, with the windows of a file.
+
+        Args:
+            availability: when clients are available: `path` of a CSV or JSON file, names of its columns `client`,
+                `start` and `end`, `period` if the windows repeat, and `at_end`.
+        """
+        windows = read_windows(availability)
+        names = self.ids or tuple(map(str, range(self.clients)))
+        if not self.ids and not all(map(str.isdecimal, windows)) and len(windows) == self.clients:
+            names = tuple(windows)  # names that nothing else has: in the order of the file
+        if unknown := [name for name in windows if name not in names]:
+            rule = f"the clients of {str(availability.path)!r} must be clients of the fleet"
+            raise Invalid(f"{rule}, got {listed(unknown)}, which it does not have.")
+        entries = [
+            Available(number, windows[name][0], windows[name][1] or availability.period, availability.at_end)
+            for number, name in enumerate(names)
+            if name in windows
+        ]
+        return replace(self, available=(*self.available, *entries))
+
+    def in_order_of(self, ids: Sequence[str]) -> Fleet:
+        """The same fleet without names, its clients in the order of these names."""
+        missing, unknown = [name for name in ids if name not in self.ids], [one for one in self.ids if one not in ids]
+        if missing or unknown:
+            parts = [f"{listed(missing)} of the task missing in the fleet"] * bool(missing)
+            parts += [f"{listed(unknown)} of the fleet missing in the task"] * bool(unknown)
+            fix = "To ignore the names of a trace, use keep_ids=False (fleet.keep_ids=false)."
+            raise Invalid(f"task and fleet must have the same clients, got {' and '.join(parts)}. {fix}")
+        place = {name: number for number, name in enumerate(ids)}
+        new = [place[name] for name in self.ids]  # old number to new one
+        each = [replace(group, clients=1) for group in self.groups for _ in range(group.clients)]
+        by_number = sorted(zip(new, each, strict=True), key=lambda pair: pair[0])
+
+        def moved(events: tuple[E, ...]) -> tuple[E, ...]:
+            return tuple(one if one.client is None else replace(one, client=new[one.client]) for one in events)
+
+        return replace(
+            self, groups=tuple(group for _, group in by_number), crashes=moved(self.crashes), slow=moved(self.slow),
+            available=moved(self.available), faults=moved(self.faults), ids=(),
+        )  # fmt: skip
 
     @property
     def clients(self) -> int:
@@ -158,6 +238,27 @@ class Fleet:
                 merged.append(crash)
         return tuple(merged)
 
+    def members(self, group: str | None) -> list[int]:
+        """The clients of a group; None: all clients."""
+        found = [client for client, name in enumerate(self.classes) if group in (None, name)]
+        if not found:
+            rule = f"`group` must be one of {', '.join(dict.fromkeys(self.classes))}"
+            raise Invalid(f"{rule}, got {group!r}.{nearest(str(group), self.classes)}")
+        return found
+
+    @property
+    def dropouts(self) -> tuple[float, ...]:
+        """The probability of each client to lose a job."""
+        each = [(self.dropout if group.dropout is None else group.dropout, group.clients) for group in self.groups]
+        return tuple(probability for probability, clients in each for _ in range(clients))
+
+    @property
+    def is_random(self) -> bool:
+        """Whether the times of arrivals depend on the seed of the run; otherwise all seeds have the same."""
+        groups = [group for group in self.groups if group.clients]
+        varies = any(is_random(group.runtime) or group.link.sigma > 0 for group in groups)
+        return varies or any(self.dropouts) or bool(self.slow_spells)
+
     def sending(self, kind: Sends) -> frozenset[tuple[int, int]]:
         """The jobs (client, serial) with this kind of fault."""
         return frozenset((fault.client, fault.job) for fault in self.faults if fault.sends == kind)
@@ -166,9 +267,50 @@ class Fleet:
         """The same fleet, with another crash."""
         return replace(self, crashes=(*self.crashes, Crash(client, at, back)))
 
-    def slowed(self, *, client: int, at: float, until: float = math.inf, factor: float) -> Fleet:
-        """The same fleet, with another slow-down."""
-        return replace(self, slow=(*self.slow, Slow(client, at, until, factor)))
+    def slowed(
+        self,
+        *,
+        client: int | None = None,
+        group: str | None = None,
+        at: float,
+        until: float = math.inf,
+        factor: float,
+    ) -> Fleet:
+        """The same fleet, with another slow-down, of a client or of a whole group."""
+        return replace(self, slow=(*self.slow, Slow(client, at, until, factor, group)))
+
+    def slow_at_times(self, *, group: str, every: float, lasts: float, factor: float) -> Fleet:
+        """The same fleet, where the clients of a group are slow together at random times; see `SlowSpells`."""
+        return replace(self, slow_spells=(*self.slow_spells, SlowSpells(group, every, lasts, factor)))
+
+    def diurnal(
+        self,
+        *,
+        period: float = 86_400.0,
+        awake: float = 0.5,
+        spread: float = 1.0,
+        group: str | None = None,
+        at_end: AtEnd | None = None,
+    ) -> Fleet:
+        """The same fleet, with windows that repeat every day; see `Diurnal`."""
+        return self.with_diurnal(Diurnal(period, awake, spread, group, at_end))
+
+    def with_diurnal(self, diurnal: Diurnal) -> Fleet:
+        """The same fleet, with the windows of a pattern.
+
+        Args:
+            diurnal: windows that repeat, with `period`, `awake` (a share of it), `spread` of their beginnings (a share
+                of it), `group` and `at_end`.
+        """
+        windows = [
+            Available(client, diurnal.windows(client), diurnal.period, diurnal.at_end)
+            for client in self.members(diurnal.group)
+        ]
+        return replace(self, available=(*self.available, *windows))
+
+    def dropping(self, dropout: float) -> Fleet:
+        """The same fleet, where each job is lost with this probability."""
+        return replace(self, dropout=dropout)
 
     def paused(self, *, client: int, at: float, until: float) -> Fleet:
         """The same fleet, with another pause."""
@@ -196,6 +338,11 @@ class Fleet:
             link: latency and bandwidth of every client.
         """
         return replace(self, groups=tuple(replace(group, link=link) for group in self.groups))
+
+
+def _check_dropout(value: float) -> None:
+    if not (is_number(value) and 0 <= value < 1):
+        raise Invalid(f"`dropout` must be a probability, 0 or more and below 1, got {value!r}.")
 
 
 def _apportion(total: int, shares: tuple[int, ...]) -> list[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from statistics import NormalDist
+from typing import Protocol, runtime_checkable
 
 from tardygrad.errors import Invalid, checked_call
 
@@ -92,20 +93,34 @@ class Pareto:
 
 @dataclass(frozen=True)
 class Trace:
-    """Measured times, used in order and repeated from the start."""
+    """Measured times, used in order and repeated from the start; with `resample`, drawn from at random."""
 
     seconds: tuple[float, ...]
+    resample: bool = False
 
     def __post_init__(self) -> None:
         valid = bool(self.seconds) and all(0 <= s < math.inf for s in self.seconds)
         check_rule(valid, self, "at least one time, each finite and not negative")
 
     def draw(self, u: float, serial: int) -> float:
-        return self.seconds[serial % len(self.seconds)]
+        return self.seconds[int(u * len(self.seconds)) if self.resample else serial % len(self.seconds)]
 
 
-Runtime = Uniform | Integer | LogNormal | Exponential | Pareto | Trace
-"""How long a job takes. `draw(u, serial)` maps a uniform u in [0, 1) to seconds; `serial` counts the client's jobs."""
+@runtime_checkable
+class Runtime(Protocol):
+    """How long a job takes: any object with `draw`, of a class of your own too."""
+
+    def draw(self, u: float, serial: int) -> float:
+        """Map a uniform random number u in [0, 1) to seconds; `serial` is the number of the client's job, from 0."""
+
+
+Distribution = Uniform | Integer | LogNormal | Exponential | Pareto | Trace
+"""The runtimes of this file; a spec names each by its class in lower case."""
+
+
+def is_random(runtime: Runtime) -> bool:
+    """Whether a runtime depends on the random number."""
+    return len({runtime.draw(u, 0) for u in (0.0, 0.03, 0.2, 0.5, 0.7, 0.96)}) > 1
 
 
 for _class in (Uniform, Integer, LogNormal, Exponential, Pareto, Trace):

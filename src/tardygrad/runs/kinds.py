@@ -12,7 +12,7 @@ from tardygrad.engines.pool import Pool
 from tardygrad.engines.ray.pool import RayPool
 from tardygrad.engines.sim.pool import SimPool
 from tardygrad.engines.threads import ThreadPool
-from tardygrad.fleet import Fleet, Link
+from tardygrad.fleet import AvailabilityFile, Diurnal, Fleet, Link
 
 ENGINES: dict[str, type[Pool]] = {"sim": SimPool, "threads": ThreadPool, "ray": RayPool}
 KINDS: dict[str, dict[str, Make]] = {
@@ -35,16 +35,28 @@ FROM_OTHER_TABLES = ("task", "method", "fleet", "rounds")
 """Arguments of engines that are not keys of their table, because other tables define them."""
 
 
+FLEET_KEYS: dict[str, tuple[type, Make]] = {
+    "link": (Link, Fleet.linked),
+    "diurnal": (Diurnal, Fleet.with_diurnal),
+    "availability": (AvailabilityFile, Fleet.with_availability),
+}
+"""Keys of [fleet] besides a fleet's own: the class of their tables, and the method that changes the fleet."""
+
+
+def _optional(key: str, kind: type) -> Parameter:
+    return Parameter(key, Parameter.KEYWORD_ONLY, default=None, annotation=kind | None)
+
+
 def keys_of(table: str, make: Make) -> Parameters:
     """The keys that a kind of a table takes.
 
-    In [fleet], every kind also takes the fields of a fleet, and a link, except those that are arguments of its own.
+    In [fleet], every kind also takes a fleet's fields and `FLEET_KEYS`, except those that are arguments of its own.
     """
     known = dict(parameters(make))
     if table == "fleet":
         fields = {key: parameter for key, parameter in parameters(Fleet).items() if key != "groups"}
-        link = Parameter("link", Parameter.KEYWORD_ONLY, default=None, annotation=Link | None)
-        known |= {key: one for key, one in (fields | {"link": link}).items() if key not in known}
+        others = fields | {key: _optional(key, kind) for key, (kind, _) in FLEET_KEYS.items()}
+        known |= {key: one for key, one in others.items() if key not in known}
     return {key: parameter for key, parameter in known.items() if key not in FROM_OTHER_TABLES}
 
 

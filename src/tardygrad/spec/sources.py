@@ -24,8 +24,9 @@ def read_source(source: str | Path) -> tuple[str, Table, bool]:
         if tables.keys() >= {"spec", "run", "versions"}:
             return *_recorded(path.parent, tables), True
         fleet = tables.get("fleet")
-        if isinstance(fleet, dict) and isinstance(fleet.get("path"), str):
-            fleet["path"] = str(path.parent / fleet["path"])  # relative to the spec
+        for table in (fleet, fleet.get("availability")) if isinstance(fleet, dict) else ():
+            if isinstance(table, dict) and isinstance(table.get("path"), str):
+                table["path"] = str(path.parent / table["path"])  # relative to the spec
         anchor_task(tables, path.parent)
         return path.stem, tables, recorded
     if str(source) in known:

@@ -23,11 +23,12 @@ from typing import Any, NamedTuple, TypeVar
 from tardygrad.core.method import Method
 from tardygrad.core.recipe import Make, Recipe, parameters, remember, written_arguments
 from tardygrad.core.task import Task
+from tardygrad.engines.fleet_clock import matched
 from tardygrad.engines.pool import Pool
 from tardygrad.engines.sim.pool import SimPool
 from tardygrad.errors import Invalid, Starved, check_integer, nearest
-from tardygrad.fleet import Fleet
-from tardygrad.runs.kinds import ENGINES, FROM_OTHER_TABLES
+from tardygrad.fleet import AvailabilityFile, Fleet
+from tardygrad.runs.kinds import ENGINES, FLEET_KEYS, FROM_OTHER_TABLES
 from tardygrad.runs.loop import clock_only, drive
 from tardygrad.runs.memory import Memory, Meter
 from tardygrad.runs.own_code import check_trust
@@ -119,6 +120,7 @@ class Spec:
         method = self.build_method()
         task = _made(self.task, "task", Task) if task is None else task  # type: ignore[type-abstract]
         fleet = _fleet(self.fleet) if self.fleet else None
+        fleet = matched(fleet, task) if fleet else None
         if fleet and fleet.clients != task.clients:
             got = f"{task.clients} and {fleet.clients}"
             raise Invalid(f"[task] and [fleet] must have the same number of clients, got {got}.")
@@ -127,12 +129,13 @@ class Spec:
     def resolved(self) -> Table:
         """The spec with all defaults filled in, as strict JSON; `parse` reads it back.
 
-        A trace is written out in full, so a record needs no other file.
+        Traces and availability are written out in full, so a record needs no other file.
         """
         fleet = self.fleet
-        if fleet and fleet.kind == "trace":
-            rest = {name: value for name, value in fleet.arguments.items() if name != "path"}
-            fleet = SpecTable("groups", Fleet, {"groups": _fleet(fleet).groups, **rest})
+        if fleet and (fleet.kind == "trace" or isinstance(fleet.arguments.get("availability"), AvailabilityFile)):
+            fields, made = parameters(Fleet), _fleet(fleet)
+            others = dict.fromkeys(FLEET_KEYS)
+            fleet = SpecTable("groups", Fleet, {name: getattr(made, name) for name in fields} | others)
         sections = {"task": self.task, "fleet": fleet, "method": self.method, "engine": self.engine}
         tables = {
             name: {"kind": table.kind, **written_arguments(keys_of(name, table.make), table.arguments)}
@@ -268,6 +271,11 @@ def _made(table: SpecTable, where: str, wanted: type[T], given: Table | None = N
 def _fleet(table: SpecTable) -> Fleet:
     own = {name: value for name, value in table.arguments.items() if name in parameters(table.make)}
     changes = {name: value for name, value in table.arguments.items() if name not in own}
-    link = changes.pop("link", None)
+    extras = {name: changes.pop(name, None) for name in FLEET_KEYS}
+    fields = parameters(Fleet)
+    changes = {name: value for name, value in changes.items() if value != fields[name].default}  # keep those of the kind
     fleet: Fleet = call(partial(replace, _made(table, "fleet", Fleet, own)), changes, "fleet")
-    return fleet.linked(link) if link else fleet
+    for name, value in extras.items():
+        if value is not None:
+            fleet = call(partial(FLEET_KEYS[name][1], fleet, value), {}, "fleet")
+    return fleet

@@ -23,7 +23,7 @@ from tardygrad.core.method import Method
 from tardygrad.core.recipe import remembers_call
 from tardygrad.core.task import Task
 from tardygrad.core.vectors import LocalVectors, VectorStore
-from tardygrad.engines.fleet_clock import FleetClock
+from tardygrad.engines.fleet_clock import FleetClock, matched
 from tardygrad.engines.pool import Features, Pending, Pool
 from tardygrad.engines.ray.connection import LOSSES, POLL, STOP_TIMEOUT, TIMEOUT, first_line
 from tardygrad.engines.ray.deadlines import Deadlines
@@ -93,7 +93,7 @@ class RayPool(Pool):
         check_shards(method, task.parameters, server_shards)
         self.task, self.method, self.address = task, method, address
         self.beside, self.wire, self.shard_bounds = evaluate == "beside", wire, bounds(task.parameters, server_shards)
-        self.fleet = fleet if second else None
+        self.fleet = matched(fleet, task) if fleet and second else None
         self.fleet_clock = FleetClock(task, method, fleet, second)
         self.session = Session(
             task, method, address, cpus_per_worker, gpus_per_worker, wire, self.shard_bounds, processes_per_worker

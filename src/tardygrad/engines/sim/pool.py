@@ -15,7 +15,7 @@ from tardygrad.core.messages import Asleep, Job, Lost, Message, Update
 from tardygrad.core.method import Method
 from tardygrad.core.recipe import remembers_call
 from tardygrad.core.task import Task
-from tardygrad.engines.fleet_clock import LOST, Entry, corrupt, round_trips
+from tardygrad.engines.fleet_clock import DROPS, LOST, Entry, corrupt, matched, round_trips
 from tardygrad.engines.pool import Features, Pending, Pool, perform, perform_together
 from tardygrad.engines.sim.process_pool import ProcessPool
 from tardygrad.errors import Invalid, TimeUp, WorkFailed, check_integer, checked_call
@@ -56,6 +56,7 @@ class SimPool(Pool):
     ) -> None:
         check_integer("workers", workers, 0)
         check_integer("batch", batch)
+        fleet = matched(fleet, task)
         self._round_trips = round_trips(task, method, fleet)
         self.task, self.method, self.fleet = task, method, fleet
         self._attendance = self._round_trips.attendance
@@ -90,7 +91,9 @@ class SimPool(Pool):
         self._attendance.submitted()
         client, serial = job.client, job.serial
         due = self._round_trips.due(client, serial, job.seed, job.steps or job.epochs, self.now)
-        if due < math.inf:
+        if (drops_at := self._round_trips.drops_at(job, self.now, due)) is not None:
+            heappush(self.due, (drops_at, client, DROPS, None))
+        elif due < math.inf:
             heappush(self.due, (due, client, serial, job))
             if self._duplicated and (client, serial) in self._duplicated:
                 heappush(self.due, (due, client, serial, job))
@@ -130,7 +133,7 @@ class SimPool(Pool):
 
     def _drop_job(self, client: int) -> None:
         """Forget the job of a client that is lost, or asleep and cancels it."""
-        self.due = [entry for entry in self.due if entry[1] != client or entry[3] is None]
+        self.due = [e for e in self.due if e[1] != client or (e[3] is None and e[2] != DROPS)]
         heapify(self.due)
         self._repeats = {job_id: update for job_id, update in self._repeats.items() if job_id[0] != client}
         if ahead := self._prefetcher or self._batcher:
@@ -283,7 +286,7 @@ def needed(task: Task, method: Method, fleet: Fleet, rounds: int, seed: int) -> 
     Not by `drive`, which imports the engines and raises an error if the run starves.
     """
     clock: Task = Clock(task.clients, task.parameters)
-    server = serve(method, clock.init(seed), clients=task.clients, seed=seed)
+    server = serve(method, clock.init(seed), clients=task.clients, seed=seed, samples=[1] * task.clients)
     pool = SimPool(clock, method, fleet)
     arrived = set()
     for job in server.dispatch(pool.features.asleep):

@@ -1,0 +1,142 @@
+"""Files about devices: measured times of jobs, capacities, and hours of availability, as CSV or JSON.
+
+Both kinds of FedScale's traces can be read, once they are exported from pickle, which is never loaded here: capacities
+(`computation`, `communication`) and hours (`active` and `inactive`, two lists, and `finish_time`).
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tardygrad.core.messages import AtEnd
+from tardygrad.errors import Invalid, check_integer
+
+TRAINING = 3.0  # times the seconds of a forward pass, as FedScale has it
+KILOBIT = 125.0  # bytes
+SHORTEST = 1e-3  # seconds of a window; shorter ones are left out
+
+Windows = tuple[tuple[float, float], ...]
+
+
+class Columns(NamedTuple):
+    """The names of a file's columns."""
+
+    client: str
+    seconds: str
+    group: str
+    computation: str
+    communication: str
+
+
+@dataclass
+class Device:
+    """A client of a file."""
+
+    group: str
+    seconds: list[float] = field(default_factory=list)
+    speed: float = math.inf  # bytes per second
+
+
+@dataclass(frozen=True)
+class AvailabilityFile:
+    """A file with windows of availability: rows of a client, a start and an end, in seconds."""
+
+    path: str
+    client: str = "client"
+    start: str = "start"
+    end: str = "end"
+    period: float | None = None
+    at_end: AtEnd | None = None
+
+
+def read_devices(path: Path, columns: Columns, samples: int | None) -> dict[str, Device]:
+    """The clients of a file by name: in the order of numbers if the names are 0 to N − 1, else as the file has them."""
+    devices: dict[str, Device] = {}
+    try:
+        for row in _rows(path, columns.client):
+            name = str(row[columns.client])
+            device = devices.setdefault(name, Device(str(row.get(columns.group) or "traced")))
+            if columns.seconds not in row and columns.computation in row:
+                device.seconds.append(_computation(row[columns.computation], samples))
+            else:
+                device.seconds.append(float(row[columns.seconds]))
+            if row.get(columns.communication):
+                device.speed = float(row[columns.communication]) * KILOBIT
+    except (KeyError, TypeError, ValueError, csv.Error) as error:
+        if isinstance(error, Invalid):
+            raise
+        fix = f"Give it the columns {columns.client},{columns.seconds} with a number of seconds in each row."
+        raise Invalid(f"the trace {str(path)!r} cannot be read ({error}). {fix}") from error
+    return {name: devices[name] for name in _ordered(list(devices))}
+
+
+def read_windows(file: AvailabilityFile) -> dict[str, tuple[Windows, float | None]]:
+    """The windows of each client of a file, and their period if the file has one."""
+    found: dict[str, tuple[list[tuple[float, float]], float | None]] = {}
+    try:
+        for row in _rows(Path(file.path), file.client):
+            windows, period = found.get(str(row[file.client]), ([], None))
+            if "active" in row:  # FedScale's
+                windows += [(float(a), float(b)) for a, b in zip(row["active"], row["inactive"], strict=True)]
+                period = float(row["finish_time"])
+            else:
+                windows.append((float(row[file.start]), float(row[file.end])))
+            found[str(row[file.client])] = windows, period
+    except (KeyError, TypeError, ValueError, csv.Error) as error:
+        if isinstance(error, Invalid):
+            raise
+        fix = f"Give it the columns {file.client},{file.start},{file.end} with seconds in each row."
+        raise Invalid(f"the windows in {str(file.path)!r} cannot be read ({error}). {fix}") from error
+    merged = {name: (_merged(windows), period) for name, (windows, period) in found.items()}
+    if empty := [name for name, (windows, _) in merged.items() if not windows]:
+        raise Invalid(f"every client of {str(file.path)!r} needs a window of a millisecond, got none for {empty[0]!r}.")
+    return {name: merged[name] for name in _ordered(list(merged))}
+
+
+def listed(names: Sequence[str]) -> str:
+    """Some names, for an error message."""
+    return ", ".join(map(repr, names[:5])) + f" and {len(names) - 5} more" * (len(names) > 5)
+
+
+def _rows(path: Path, client: str) -> list[dict[str, Any]]:
+    """The rows of a file; those of a JSON table get their names in the column `client`."""
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            if path.suffix != ".json":
+                return list(csv.DictReader(file))
+            content = json.load(file)
+    except OSError as error:
+        raise Invalid(f"a trace must be a readable CSV file, got {str(path)!r}: {error.strerror}.") from error
+    rows = [{client: name} | row for name, row in content.items()] if isinstance(content, dict) else content
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise ValueError("it must be a list of tables, or a table of tables by client")
+    return rows
+
+
+def _computation(milliseconds: Any, samples: int | None) -> float:
+    if samples is None:
+        raise Invalid("a trace with milliseconds per sample needs `samples`: how many samples a job has.")
+    check_integer("samples", samples)
+    return TRAINING * samples * float(milliseconds) / 1000
+
+
+def _ordered(names: list[str]) -> list[str]:
+    numbers = {name: int(name) for name in names if name.isdecimal()}
+    return sorted(names, key=numbers.__getitem__) if {*numbers.values()} == {*range(len(names))} else names
+
+
+def _merged(windows: list[tuple[float, float]]) -> Windows:
+    """Windows in order, overlapping ones as one."""
+    merged: list[tuple[float, float]] = []
+    for start, end in sorted(windows):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
+        elif end - start >= SHORTEST:
+            merged.append((start, end))
+    return tuple(merged)

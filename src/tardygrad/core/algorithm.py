@@ -14,7 +14,7 @@ Rules of this file:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -48,6 +48,7 @@ from tardygrad.core.own_loop import OwnLoop, own_update
 from tardygrad.core.roster import Roster
 from tardygrad.core.task import HasGroups, LocalWork, Task, gradient_of, next_request
 from tardygrad.core.transforms import State, Step, Transform, clipped_share, strip_prefix
+from tardygrad.core.weights import SampleShares
 from tardygrad.errors import Invalid, checked_call
 
 # ------------------------------------------------------------------------------------------------- client side
@@ -169,6 +170,7 @@ class Server:
         seed: of every random stream except the task's data and split.
         module_buffers: the initial model's buffers, if it has any.
         vectors: creates the store of x and all vectors of its length; None stores them in this process.
+        samples: the number of training samples of each client, if the method weights updates by them.
     """
 
     @checked_call
@@ -181,6 +183,7 @@ class Server:
         seed: int,
         module_buffers: ModuleBuffers | None = None,
         vectors: Callable[[Method, Vector], stores.VectorStore] | None = None,
+        samples: Sequence[int] | None = None,
     ) -> None:
         check_method(method)
         if method.regions:
@@ -188,6 +191,7 @@ class Server:
         self.method, self.clients, self.seed = method, clients, seed
         self.vectors, self.module_buffers, self.round = (vectors or stores.LocalVectors)(method, x), module_buffers, 0
         self.roster = Roster(method, clients, seed)
+        self.shares = SampleShares(method.weight_by, samples)
         self.buffer: list[Taken] = []  # updates of this round, without their vectors, which are in the sum
         self.client_states: dict[int, State | StateReference] = {}  # of the inner step, if the method keeps it
         self.speeds = Speeds(method.pace) if method.pace else None
@@ -247,7 +251,7 @@ class Server:
         if self.method.max_delay is not None and delay > self.method.max_delay:
             return "too stale"
         weight = self.method.weight(delay) if self.method.weight else 1.0
-        return Taken(update, delay, norm, weight)
+        return Taken(update, delay, norm, weight * self.shares.of(update.client))
 
     def take(self, taken: Taken) -> None:
         """Add an admitted update to the round's sum; its client is then free, or waits for the round to end."""
@@ -264,7 +268,8 @@ class Server:
         """Complete round t: compute x_t from the round's sum."""
         t, taken = self.round + 1, self.buffer
         delays = tuple(each.delay for each in taken)  # p_{t,i} ← t − τ_{t,i}
-        denominator = self.method.divisor([each.weight for each in taken])
+        shares = [self.shares.of(each.update.client) for each in taken] if self.method.weight_by else None
+        denominator = self.method.divisor([each.weight for each in taken], shares)
         outcome = self.vectors.advance(t, delays, denominator)  # x_t ← x_{t−1} + η_t · Clip(ũ_t, Δ_t)
         if self.module_buffers is not None:
             self.module_buffers = ModuleBuffers.merge([each.update.module_buffers for each in taken])

@@ -12,7 +12,7 @@ happens in between, so the result is the same, except that an evaluation may see
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from heapq import heappop, heappush
 from typing import Any, NamedTuple, Protocol
@@ -102,7 +102,14 @@ class HierarchicalServer(ServerLike):
     """
 
     def __init__(
-        self, method: Method, x: Vector, *, clients: int, seed: int, module_buffers: ModuleBuffers | None = None
+        self,
+        method: Method,
+        x: Vector,
+        *,
+        clients: int,
+        seed: int,
+        module_buffers: ModuleBuffers | None = None,
+        samples: Sequence[int] | None = None,
     ) -> None:
         assert method.regions is not None
         self.method, self.clients, self.seed, self.plan = method, clients, seed, method.regions
@@ -115,8 +122,10 @@ class HierarchicalServer(ServerLike):
         lower = replace(method, regions=None)
         upper = Method(name="", inner=method.inner, outer=self.plan.outer, buffer=1, local_steps=1, mode="client")
         self.upper = Server(upper, x, clients=len(self.members), seed=seed, module_buffers=module_buffers)
+        counts = [[samples[client] for client in each] if samples else None for each in self.members]
         self.regions = [
-            Server(lower, x, clients=len(each), seed=seed, module_buffers=module_buffers) for each in self.members
+            Server(lower, x, clients=len(each), seed=seed, module_buffers=module_buffers, samples=own)
+            for each, own in zip(self.members, counts, strict=True)
         ]
         self.references = [as_vector(job.x) for job in self.upper.dispatch()]  # θ_ref of each region
         self.synced = [0] * len(self.members)  # the region's round when it last received the global model
@@ -245,6 +254,7 @@ def serve(
     seed: int,
     module_buffers: ModuleBuffers | None = None,
     vectors: Callable[[Method, Vector], VectorStore] | None = None,
+    samples: Sequence[int] | None = None,
 ) -> Server | HierarchicalServer:
     """Create the server of a method: a `HierarchicalServer` if it has regions. The arguments are those of `Server`.
 
@@ -252,5 +262,7 @@ def serve(
     """
     check_method(method)
     if method.regions:
-        return HierarchicalServer(method, x, clients=clients, seed=seed, module_buffers=module_buffers)
-    return Server(method, x, clients=clients, seed=seed, module_buffers=module_buffers, vectors=vectors)
+        return HierarchicalServer(method, x, clients=clients, seed=seed, module_buffers=module_buffers, samples=samples)
+    return Server(
+        method, x, clients=clients, seed=seed, module_buffers=module_buffers, vectors=vectors, samples=samples
+    )

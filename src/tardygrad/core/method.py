@@ -27,6 +27,9 @@ Keep = bool | Literal["worker"]
 Weight = Callable[[int], float]
 """The weight of an update as a function of its delay p."""
 
+WeightBy = Literal["samples"]
+"""What else an update is weighted by, besides its delay: its client's number of samples."""
+
 Denominator = Literal["buffer", "weights", "one"]
 """The divisor of the sum of a round's contributions: M, the sum of their weights, or one."""
 
@@ -103,6 +106,8 @@ class Method:
         max_delay: refuse updates with a larger delay than this; None refuses none.
         concurrency: clients that work at once; None is all of them (in mode "sync", M).
         dispatch: who gets a free slot: the "same" client that left it, or a "random" idle one.
+        weight_by: "samples" weights each update by its client's number of training samples over the mean of all
+            clients; a synchronous round divides by the sum of these weights, as FedAvg does. None weights all alike.
     """
 
     name: str
@@ -121,6 +126,7 @@ class Method:
     max_delay: int | None = None  # updates with a larger delay are refused
     concurrency: int | None = None  # clients at work at once; None: all (sync: M)
     dispatch: Dispatch = "same"
+    weight_by: WeightBy | None = None
     pace: Pace | None = None  # less work for slower clients; None: K for everyone
     regions: Regions | None = None  # two levels of servers; None: one
 
@@ -137,6 +143,8 @@ class Method:
                 check_integer(name, getattr(self, name))
         for name, choices in (("mode", Mode), ("dispatch", Dispatch), ("denominator", Denominator)):
             check_choice(name, getattr(self, name), choices)
+        if self.weight_by is not None:
+            check_choice("weight_by", self.weight_by, WeightBy)
         if not isinstance(self.keep, bool) and self.keep != "worker":
             raise Invalid(f"`keep` must be True, False or 'worker', got {self.keep!r}.")
         if not self.has_local_steps:
@@ -167,17 +175,23 @@ class Method:
         """Whether the method makes the local steps; otherwise the task's own training loop does."""
         return self.inner.can_step
 
-    def divisor(self, weights: Sequence[float]) -> float:
-        """The divisor of a round's sum of contributions, given their weights."""
+    def divisor(self, weights: Sequence[float], shares: Sequence[float] | None = None) -> float:
+        """The divisor of a round's sum of contributions, given their weights.
+
+        Args:
+            shares: the parts of the weights that are due to samples, if the method weights by them.
+        """
         if self.denominator == "weights":
             return sum(weights) or 1.0
+        if shares and self.mode == "sync" and self.denominator == "buffer":
+            return sum(shares) or 1.0
         return 1.0 if self.denominator == "one" else len(weights)
 
     def __str__(self) -> str:
         mode = {"sync": "synchronous", "server": "server-centric", "client": "client-centric"}[self.mode]
         epochs = "1 epoch" if self.local_epochs == 1 else f"{self.local_epochs} epochs"
         work = f"K={self.local_steps or epochs}"
-        notes = [", compensated"] * self.compensate
+        notes = [", compensated"] * self.compensate + [", by samples"] * (self.weight_by is not None)
         if self.weight is not None:
             notes.insert(0, ", downplayed" if getattr(self.weight, "__name__", "") == "downplay" else ", weighted")
         if self.regions:

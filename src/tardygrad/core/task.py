@@ -10,7 +10,7 @@ from torch import Tensor
 from tardygrad.core.messages import Job, ModuleBuffers, Update, Vector
 from tardygrad.core.recipe import is_unicode
 from tardygrad.core.transforms import ParameterGroup
-from tardygrad.errors import Invalid
+from tardygrad.errors import Invalid, check_integer
 
 
 @runtime_checkable
@@ -93,6 +93,34 @@ class EvaluatesClients(Protocol):
 
     def evaluate_client(self, client: int, x: Vector, module_buffers: ModuleBuffers | None) -> dict[str, float]:
         """Named scores on the client's own rows; empty if it has none."""
+
+
+@runtime_checkable
+class CountsSamples(Protocol):
+    """A task that knows how many training samples its clients have, for `weight_by="samples"`."""
+
+    def samples(self, client: int) -> int:
+        """The number of a client's training samples.
+
+        Raises:
+            Invalid: with the reason, if it is not known.
+        """
+
+
+def sample_counts(task: Task, weight_by: str | None) -> tuple[int, ...] | None:
+    """The number of training samples of every client, None if a method does not weight by them; raises `Invalid` if the
+    task does not know them."""
+    if weight_by is None:
+        return None
+    if not isinstance(task, CountsSamples):
+        fix = "Give it a method samples(client), or leave weight_by out."
+        raise Invalid(f'weight_by="samples" needs a task that counts samples, got {type(task).__name__}. {fix}')
+    counts = tuple(task.samples(client) for client in range(task.clients))
+    for client, count in enumerate(counts):
+        check_integer(f"samples of client {client}", count, 0)
+    if not any(counts):
+        raise Invalid('weight_by="samples" needs a client with samples, got none.')
+    return counts
 
 
 def check_task(task: object) -> None:

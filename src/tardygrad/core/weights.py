@@ -7,9 +7,30 @@ the s of an update that missed no round, 0 in most implementations and 1 in some
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tardygrad.errors import Invalid, check_number
+
+
+class SampleShares:
+    """The weight of an update by its client's number of samples: n_i over the mean of all clients, exactly 1 if all
+    have the same number, or if the method does not weight by samples."""
+
+    def __init__(self, weight_by: str | None, samples: Sequence[int] | None) -> None:
+        self._weight_by, self._shares = weight_by, list[float]()
+        if weight_by and samples:
+            mean = sum(samples) / len(samples)
+            self._shares = [number / mean for number in samples]
+
+    def of(self, client: int) -> float:
+        """The weight of a client's updates."""
+        if self._weight_by is None:
+            return 1.0
+        if not self._shares:
+            fix = "Create it with samples=[...], the number of training samples of each client."
+            raise Invalid(f'a server with weight_by="samples" needs the clients\' samples. {fix}')
+        return self._shares[client]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ from tardygrad.core.hierarchy import serve
 from tardygrad.core.messages import Advanced
 from tardygrad.core.method import Method
 from tardygrad.core.own_loop import check_local_work
-from tardygrad.core.task import Task
+from tardygrad.core.task import Task, sample_counts
 from tardygrad.engines.sim.pool import SimPool
 from tardygrad.errors import Diverged, Invalid, Starved
 from tardygrad.fleet import Fleet
@@ -114,7 +114,8 @@ class Race:
         """Train until the target is reached, or for `until` simulated seconds."""
         task, goal = self.task, self.goal
         buffers = task.init_module_buffers()
-        server = serve(method, task.init(seed), clients=task.clients, seed=seed, module_buffers=buffers)
+        x, counts = task.init(seed), sample_counts(task, method.weight_by)
+        server = serve(method, x, clients=task.clients, seed=seed, module_buffers=buffers, samples=counts)
         value, due = goal.start, 0.0
         try:
             with SimPool(task, method, self.fleet) as pool:
@@ -183,7 +184,8 @@ class Race:
         if score not in start:
             raise Invalid("--train needs a task with test scores, and this one has none. Give it a test set.")
         if target is None:
-            server = serve(method, x, clients=task.clients, seed=seed, module_buffers=buffers)
+            counts = sample_counts(task, method.weight_by)
+            server = serve(method, x, clients=task.clients, seed=seed, module_buffers=buffers, samples=counts)
             try:
                 with SimPool(task, method, self.fleet) as pool:
                     for _ in drive(server, pool, rounds):

@@ -8,7 +8,7 @@ from typing import ParamSpec, TypedDict
 
 from tardygrad.core import torch_inner, transforms
 from tardygrad.core.clipping import Norm
-from tardygrad.core.method import Dispatch, Method
+from tardygrad.core.method import Dispatch, Method, WeightBy
 from tardygrad.core.recipe import remembers_call
 from tardygrad.core.schedules import Schedule, lift
 from tardygrad.core.torch_inner import Options
@@ -26,6 +26,7 @@ class MethodSettings(TypedDict, total=False):
     max_delay: int | None
     concurrency: int | None
     dispatch: Dispatch
+    weight_by: WeightBy | None
 
 
 def constructor(make: Callable[P, Method]) -> Callable[P, Method]:

@@ -110,7 +110,8 @@ def clock_only(method: Method, fleet: Fleet, *, parameters: int = 0, seed: int =
         parameters: size of the model, which sets how long messages take on a link.
     """
     task = clock(clients=fleet.clients, parameters=parameters)
-    return serve(method, task.init(seed), clients=fleet.clients, seed=seed), SimPool(task, method, fleet)
+    server = serve(method, task.init(seed), clients=fleet.clients, seed=seed, samples=[1] * fleet.clients)
+    return server, SimPool(task, method, fleet)
 
 
 def _time(pool: Pool, before: float) -> float:

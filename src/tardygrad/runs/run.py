@@ -18,7 +18,7 @@ from tardygrad.core.hierarchy import serve
 from tardygrad.core.messages import Advanced, ModuleBuffers, Parts, Taken, Update, Vector, as_vector
 from tardygrad.core.method import Method
 from tardygrad.core.own_loop import check_local_work
-from tardygrad.core.task import MayLackTest, Task, ids_of
+from tardygrad.core.task import MayLackTest, Task, ids_of, sample_counts
 from tardygrad.engines.pool import Pool, check_work, features_of
 from tardygrad.engines.scripted import ScriptedPool, check_replayable
 from tardygrad.engines.sim.pool import SimPool
@@ -53,7 +53,10 @@ class Run:
         check_local_work(task, method)
         x, features = task.init(seed), pool.features
         buffers, vectors = task.init_module_buffers(), features.vectors
-        self.server = serve(method, x, clients=task.clients, seed=seed, module_buffers=buffers, vectors=vectors)
+        samples = sample_counts(task, method.weight_by)
+        self.server = serve(
+            method, x, clients=task.clients, seed=seed, module_buffers=buffers, vectors=vectors, samples=samples
+        )
         if not x.isfinite().all():
             raise Invalid("the task's init() returned NaN or infinity. Use smaller settings.")
         if settings["tail_every"] and isinstance(self.server.levels[0].vectors.start, Parts):
@@ -324,6 +327,7 @@ def begin(
         "parameters": task.parameters,
         "ids": ids_of(task),
         "classes": [(group.name, group.clients) for group in fleet.groups] if fleet else [],
+        "random_fleet": fleet.is_random if fleet else None,
         "clock": "simulated" if pool.features.virtual_clock else "real",
         "run": full,
         "versions": versions(),

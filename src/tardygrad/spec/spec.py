@@ -273,7 +273,9 @@ def _fleet(table: SpecTable) -> Fleet:
     changes = {name: value for name, value in table.arguments.items() if name not in own}
     extras = {name: changes.pop(name, None) for name in FLEET_KEYS}
     fields = parameters(Fleet)
-    changes = {name: value for name, value in changes.items() if value != fields[name].default}  # keep those of the kind
+    changes = {
+        name: value for name, value in changes.items() if value != fields[name].default
+    }  # keep those of the kind
     fleet: Fleet = call(partial(replace, _made(table, "fleet", Fleet, own)), changes, "fleet")
     for name, value in extras.items():
         if value is not None:

@@ -20,10 +20,12 @@ from tardygrad.tasks.data.client_data import (
     Datasets,
     Loading,
     OwnBatches,
+    checked_counts,
     client_data,
     is_stream,
     other_states,
     others_seeded,
+    unknown_counts,
 )
 from tardygrad.tasks.data.sharding import Shards
 from tardygrad.tasks.forward import Loss, to_device
@@ -85,6 +87,7 @@ class TorchTask(ModuleTask):
         device: the torch device of data, vectors and module.
         autocast: run forward passes in bfloat16 where torch considers it safe; vectors stay float32.
         uncut: creates the whole network if `module` is only its last layers; None if it is complete.
+        samples: number of training rows of each client, for `weight_by="samples"` of a method; None counts them.
 
     >>> from tardygrad.tasks import shard
     >>> data = (torch.randn(20, 3), torch.arange(20) % 2)
@@ -118,6 +121,7 @@ class TorchTask(ModuleTask):
         device: str = "cpu",
         autocast: bool = False,
         uncut: Callable[[], nn.Module] | None = None,
+        samples: Sequence[int] | None = None,
     ) -> None:
         check_integer("batch_size", batch_size)
         check_integer("accumulate", accumulate)
@@ -127,6 +131,7 @@ class TorchTask(ModuleTask):
         self.data = data if isinstance(data, Shards | Datasets) else client_data(data, clients)
         self.clients, self.ids = self.data.clients, self.data.ids
         self.noise, self.augment = noise, augment
+        self.counts = checked_counts(samples, self.clients)
         self.loading = Loading(batch_size, accumulate, drop_last, num_workers, pin_memory, collate)
         self._check_loading()
         super().__init__(
@@ -161,6 +166,16 @@ class TorchTask(ModuleTask):
         if rows is None or is_stream(rows):
             super()._check_training_data()
         return rows
+
+    def samples(self, client: int) -> int:
+        """The number of a client's training rows; opens its dataset if nothing else says it."""
+        if self.counts is not None:
+            return self.counts[client]
+        if isinstance(self.data, Shards):
+            return self.data.rows[client].numel()
+        if isinstance(self.data, OwnBatches) or is_stream(rows := self.data[client]):
+            raise unknown_counts("a stream" if isinstance(self.data, Datasets) else "a function of the job")
+        return len(rows)
 
     def batches(self, job: Job) -> Iterator[Batch]:
         """The batches of K steps or K epochs."""

@@ -14,7 +14,7 @@ from tardygrad import streams
 from tardygrad.core.messages import Job, as_vector
 from tardygrad.core.own_loop import OwnLoop, Trained
 from tardygrad.errors import Invalid, check_integer, checked_call, passes_to
-from tardygrad.tasks.data.client_data import Collate, count_clients, seeded
+from tardygrad.tasks.data.client_data import Collate, checked_counts, count_clients, seeded, unknown_counts
 from tardygrad.tasks.forward import Loss
 from tardygrad.tasks.module_task import Evaluate, ModuleTask
 from tardygrad.tasks.scores import Scores
@@ -83,6 +83,7 @@ class TrainerTask(ModuleTask, OwnLoop):
         train: trains the module in place: a function of (module, job) that returns the mean loss, a `LocalResult`, or
             None. `job.client`, `job.steps` or `job.epochs`, and `job.stream(purpose)` say what to do.
         clients: the number of clients, or their ids.
+        samples: number of training rows of each client, for `weight_by="samples"` of a method.
 
     >>> TrainerTask(nn.Linear(3, 2), train=lambda module, job: 0.0, clients=4)
     TrainerTask(Linear, parameters=8, clients=4)
@@ -106,11 +107,13 @@ class TrainerTask(ModuleTask, OwnLoop):
         collate: Collate | None = None,
         device: str = "cpu",
         autocast: bool = False,
+        samples: Sequence[int] | None = None,
     ) -> None:
         if not callable(train):
             raise Invalid(f"`train` must be a function of (module, job), got {train!r}.")
         self._train = train
         self.clients, self.ids = count_clients(clients)
+        self.counts = checked_counts(samples, self.clients)
         super().__init__(
             module, loss=loss, test=test, evaluate=evaluate, evaluate_batch=evaluate_batch, client_test=client_test,
             scores=scores, module_buffers=module_buffers, collate=collate, device=device, autocast=autocast, uncut=None,
@@ -141,6 +144,12 @@ class TrainerTask(ModuleTask, OwnLoop):
         if none_added and not torch.equal(x, as_vector(job.x).to(self.device)):
             raise Invalid("`squares` must have every move, got none. Call its `add` after each optimizer step.")
         return Trained(x, loss, steps, squares, after)
+
+    def samples(self, client: int) -> int:
+        """The number of a client's training rows, as given."""
+        if self.counts is None:
+            raise unknown_counts("a training loop of its own")
+        return self.counts[client]
 
     def batches(self, job: Job) -> Any:
         raise Invalid("a TrainerTask has no batches: its own loop reads them.")

@@ -333,6 +333,19 @@ def count_clients(clients: int | Sequence[str] | None) -> tuple[int, tuple[str, 
     return clients, None  # type: ignore[return-value]
 
 
+def checked_counts(samples: Sequence[int] | None, clients: int) -> tuple[int, ...] | None:
+    """The numbers of training rows that a task was given; raises `Invalid` unless there is one for each client."""
+    if samples is not None and len(samples) != clients:
+        raise Invalid(f"`samples` must be a number for each of the {clients} clients, got {len(samples)}.")
+    return None if samples is None else tuple(samples)
+
+
+def unknown_counts(what: str) -> Invalid:
+    """The error if rows cannot be counted."""
+    fix = "Give the task samples=[...], a number for each client."
+    return Invalid(f'weight_by="samples" needs the number of each client\'s samples, which {what} does not have. {fix}')
+
+
 def is_stream(dataset: Any) -> bool:
     """Whether a dataset gives its rows one after the other, without numbers."""
     return isinstance(dataset, IterableDataset) or (

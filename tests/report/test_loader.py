@@ -14,8 +14,9 @@ import pytest
 
 from tardygrad.errors import Invalid, RecordError
 from tardygrad.report import live
+from tardygrad.report.blocks import Figure, Table
 from tardygrad.report.build import build
-from tardygrad.report.clients import SPANS, delays_over_time
+from tardygrad.report.clients import SPANS, delays_over_time, timeline
 from tardygrad.report.discover import find
 from tardygrad.report.downsample import client_bars, sample
 from tardygrad.report.loader import BARS, CLASSES, CLIENTS, EVEN, POINTS, read, tail_of
@@ -191,6 +192,41 @@ def test_of_many_clients_some_are_drawn() -> None:
     clients = [ClientHistory(jobs=[Job(0.0, 1.0, 1, True)]) for _ in range(1000)]
     bars = client_bars(clients, 1.0, most=CLIENTS, limit=BARS)
     assert len(bars.working) == 1000 // bars.stride + 1 <= CLIENTS
+
+
+def test_a_client_that_is_asleep_is_not_drawn_at_work() -> None:
+    client = ClientHistory()
+    for state, now in (("asleep", 0.0), ("awake", 2.0), ("asleep", 4.0), ("awake", 7.0), ("asleep", 9.0)):
+        client.change(state, now)  # type: ignore[arg-type]
+        if now == 7.0:
+            client.add_job(Job(3.0, 8.0, 1, True))
+    client.end(10.0)
+    bars = client_bars([client], 10.0, most=4, limit=50)
+    assert [(bar.start, bar.end, bar.jobs) for bar in bars.working] == [(3.0, 4.0, 1), (7.0, 8.0, 0)]
+    assert [(bar.start, bar.end) for bar in bars.asleep] == [(0.0, 2.0), (4.0, 7.0), (9.0, 10.0)]
+    assert client.working_seconds == 2.0
+
+
+def test_asleep_is_a_state_of_the_timeline_and_of_its_table(tmp_path: Path) -> None:
+    path = record(tmp_path / "run", rounds=0)
+    rows = events(12)
+    rows += [
+        {"event": "sleep", "time": 12.0, "client": client, "round": 12, "job": "cancel"} for client in (0, 1, 2, 3)
+    ]
+    rows.append({"event": "wake", "time": 18.0, "client": 3, "round": 12})
+    (path / "events.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    figure, table = timeline(read(path))
+    assert isinstance(figure, Figure)
+    assert isinstance(table, Table)
+    assert [entry.name for entry in figure.legend] == ["small", "large", "idle", "asleep", "lost"]
+    assert {(row["start"], row["end"], row["what"]) for row in figure.chart["datasets"]["asleep"]} == {
+        (12.0, 18.0, "asleep")
+    }
+    assert list(table.headings) == ["class", "clients", "working", "idle", "asleep", "lost"]
+    assert [row[2:] for row in table.rows] == [
+        ("50.0%", "11.1%", "33.3%", "5.6%"),
+        ("66.7%", "0.0%", "33.3%", "0.0%"),
+    ]
 
 
 def test_bars_are_merged_until_there_are_few_whatever_the_states() -> None:

@@ -21,14 +21,14 @@ from tardygrad.runs.record import Row
 REASONS = 12  # most reasons that are drawn
 SPANS = 120  # most spans of delays over time
 UNIT_BINS = 40  # largest delay for which a histogram has a bar per delay
-IDLE = "#80808026"  # a grey that shows on light and on dark ground
+IDLE, ASLEEP = "#80808026", "#7B78B8"  # which show on light and on dark ground
 TICKS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 10_000, 100_000, 1_000_000]  # of axes of delays
 
 
 def timeline(run: RunView) -> Iterator[Figure | Table]:
-    """When each client was working, idle or lost, when rounds were completed, and how each class spent its time."""
-    working, away, stride, gap = run.bars
-    bars, end = [*working, *away], run.history.time
+    """When each client was working, idle, asleep or lost, when rounds ended, and how each class spent its time."""
+    working, asleep, away, stride, gap = run.bars
+    bars, end = [*working, *asleep, *away], run.history.time
     if not bars or not end:
         return
     begin = min(bar.start for bar in bars)
@@ -48,8 +48,10 @@ def timeline(run: RunView) -> Iterator[Figure | Table]:
             **place, color=class_colours(list(run.classes)), tooltip=[*tooltip, *tips("jobs:Q")]
         ),
     ]
-    if away:
-        layers.append(_bars("lost", color=RED, height={"band": 0.3}).encode(**place, tooltip=tooltip))
+    absent = {"asleep": (asleep, ASLEEP), "lost": (away, RED)}
+    for state, (found, colour) in absent.items():
+        if found:
+            layers.append(_bars(state, color=colour, height={"band": 0.3}).encode(**place, tooltip=tooltip))
     height = max(5, min(16, 480 // len(clients)))
     bare = alt.Axis(labels=False, ticks=False, grid=False, domain=False, orient="top", titleAnchor="start")
     ticks = named_data("rounds").mark_tick(color=INK, thickness=1, opacity=0.6, aria=False)
@@ -71,18 +73,19 @@ def timeline(run: RunView) -> Iterator[Figure | Table]:
     data = {
         "idle": [{"client": client, "start": begin, "end": end} for client in clients],
         "working": _rows(run, working, "working"),
-        "lost": _rows(run, away, "lost"),
+        **{state: _rows(run, found, state) for state, (found, _) in absent.items() if found},
         "rounds": [{"start": row["time"]} for row in rounds],
     }
     legend = [*class_legend(list(run.classes), least=1), LegendEntry("idle", IDLE)]
-    legend += [LegendEntry("lost", RED)] if away else []
+    legend += [LegendEntry(state, colour) for state, (found, colour) in absent.items() if found]
     yield figure("timeline", "Timeline of clients", " ".join(notes), chart, data, legend=legend)
-    rows = []
+    rows, states = [], ["working", "idle", *(["asleep"] if asleep else []), "lost"]
     for name, own in run.classes.items():
         total = own.clients * end
-        shares = (own.working / total, max(1 - (own.working + own.lost) / total, 0.0), own.lost / total)
-        rows.append((name, own.clients, *(f"{share:.1%}" for share in shares)))
-    yield Table(("class", "clients", "working", "idle", "lost"), rows)
+        idle = max(total - own.working - own.asleep - own.lost, 0.0)
+        spent = {"working": own.working, "idle": idle, "asleep": own.asleep, "lost": own.lost}
+        rows.append((name, own.clients, *(f"{spent[state] / total:.1%}" for state in states)))
+    yield Table(("class", "clients", *states), rows)
 
 
 def _bars(name: str, **style: Any) -> Any:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Generic, NamedTuple, TypeVar
 
 from tardygrad.runs.history import ClientHistory
@@ -42,7 +43,8 @@ class Bar(NamedTuple):
 class ClientBars(NamedTuple):
     """What clients did over time, as a bounded number of bars."""
 
-    working: list[Bar]
+    working: list[Bar]  # without the time in which a client was asleep and its job suspended
+    asleep: list[Bar]
     away: list[Bar]
     stride: int  # one in this many clients is drawn
     gap: float  # gaps of up to this many seconds are closed; negative: none are
@@ -54,17 +56,37 @@ def client_bars(clients: Sequence[ClientHistory], time: float, *, most: int, lim
     Args:
         time: at the end of the record.
     """
-    active = [number for number, client in enumerate(clients) if client.jobs or client.away]
+    active = [number for number, client in enumerate(clients) if client.jobs or client.away or client.asleep]
     stride, gap = 1, -1.0
     while sum(number % stride == 0 for number in active) > most:
         stride *= 2
     drawn = [number for number in active if number % stride == 0]
-    working = [Bar(number, job.start, job.end, 1) for number in drawn for job in clients[number].jobs]
+    working = [bar for number in drawn for bar in _working(number, clients[number])]
+    asleep = [Bar(number, start, end, 1) for number in drawn for start, end in clients[number].asleep]
     away = [Bar(number, start, end, 1) for number in drawn for start, end in clients[number].away]
-    while len(working) + len(away) > limit:
+    while len(working) + len(asleep) + len(away) > limit:
         gap = max(2 * gap, time / 1000, 1e-9)
-        working, away = _merged(working, gap), _merged(away, gap)
-    return ClientBars(working, away, stride, gap)
+        working, asleep, away = (_merged(bars, gap) for bars in (working, asleep, away))
+    return ClientBars(working, asleep, away, stride, gap)
+
+
+def _working(number: int, client: ClientHistory) -> Iterator[Bar]:
+    """The jobs of a client, in pieces where it was asleep; the first piece counts the job."""
+    spans = client.asleep
+    first = 0
+    for start, end, *_ in client.jobs:
+        while first < len(spans) and spans[first][1] <= start:
+            first += 1
+        begin, jobs = start, 1
+        for sleep, wake in islice(spans, first, None):
+            if sleep >= end:
+                break
+            if sleep > begin:
+                yield Bar(number, begin, sleep, jobs)
+                jobs = 0
+            begin = max(begin, wake)
+        if begin < end or jobs:
+            yield Bar(number, min(begin, end), end, jobs)
 
 
 def _merged(bars: Iterable[Bar], gap: float) -> list[Bar]:

@@ -41,6 +41,7 @@ class ClassTotals(NamedTuple):
 
     clients: int
     working: float  # seconds
+    asleep: float  # seconds
     lost: float  # seconds
     losses: int
     refused: Counter[str]  # updates, by reason
@@ -82,6 +83,7 @@ class RunView:
             found[name] = ClassTotals(
                 clients=len(clients),
                 working=sum(client.working_seconds for client in clients),
+                asleep=sum(client.asleep_seconds for client in clients),
                 lost=sum(client.lost_seconds for client in clients),
                 losses=sum(client.losses for client in clients),
                 refused=sum((client.refused for client in clients), Counter()),
@@ -124,7 +126,7 @@ class RunView:
 
     @cached_property
     def bars(self) -> ClientBars:
-        """When clients worked and when they were lost."""
+        """When clients worked, were asleep and were lost."""
         return client_bars(self.history.by_client, self.history.time, most=CLIENTS, limit=BARS)
 
     @cached_property

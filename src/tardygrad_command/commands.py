@@ -199,11 +199,12 @@ class Watch(NamedTuple):
 class Doctor(NamedTuple):
     """Diagnose a run: problems by severity, likely causes, suggested changes.
 
-    RUN is its directory; the run may still be running. Nothing is trained: the effect of a change is simulated on a
-    fleet fitted to the record.
+    RUN is its directory; the run may still be running. Without --try nothing is trained: the effect of a change on the
+    clock is simulated on a fleet fitted to the record.
     """
 
     folder: str = RUN
+    trial: bool = flag("--try", "Train briefly with each suggested change, and compare the times to the last score.")
     probe: bool = flag("--probe", "Also build the task and examine the noise of its gradients.")
     trust: bool = TRUST
     json: bool = JSON

@@ -2,30 +2,61 @@
 
 from __future__ import annotations
 
-from tardygrad.cli.output import as_objects, show, show_json, show_table, waiting
+import shlex
+from typing import TYPE_CHECKING
+
+from tardygrad.cli.output import as_objects, counted, show, show_json, show_table, waiting
 from tardygrad.cli.run import run_dir
 from tardygrad.cli.session import torch_threads
+from tardygrad.runs.history import read_history
+from tardygrad.runs.own_code import trust_option
 from tardygrad.runs.run import plural
 from tardygrad_command import commands
 
+if TYPE_CHECKING:
+    from tardygrad.doctor.trial import Trial
+
 
 def doctor(options: commands.Doctor) -> None:
-    """Examine a run and print the findings."""
+    """Examine a run, try the suggested changes if asked to, and print the findings."""
     from tardygrad.doctor.examine import examine
 
+    path = run_dir(options.folder)
     with torch_threads(1), waiting("examining the run"):
-        seen = examine(run_dir(options.folder), probed=options.probe, trust=options.trust)
+        seen = examine(path, probed=options.probe, trust=options.trust)
+    changes = list(dict.fromkeys(tuple(finding.overrides) for finding in seen.findings if finding.overrides))
+    trials = _try(options, changes) if options.trial else {}
     if options.json:
-        show_json(as_objects(seen) | {"healthy": seen.healthy})
+        facts = as_objects(seen) | {"healthy": seen.healthy}
+        for finding in facts["findings"]:
+            trial = trials.get(tuple(finding["overrides"]))
+            finding["trial"] = as_objects(trial) | {"faster": trial.faster, "worse": trial.worse} if trial else None
+        show_json(facts)
         return
     show(f"{seen.method}: {seen.status} after {plural(seen.rounds, 'round')}, {seen.time:g} s on the clock")
     rows: list[tuple[str, str]] = []
     for finding in seen.findings:
+        trial = trials.get(tuple(finding.overrides))
         rows.append((f"{finding.severity:8}", f"{finding.cause}: {finding.says}"))
-        rows += [(word, text) for word, text in (("do", finding.advice), ("expect", finding.expected)) if text]
+        texts = {"do": finding.advice, "expect": finding.expected, "tried": str(trial) if trial else None}
+        rows += [(word, text) for word, text in texts.items() if text]
     if rows:
         show_table(("", ""), rows, header=False)
     verdict, names = ("healthy: nothing wrong with", seen.clean) if seen.healthy else ("checked:", seen.checks)
     show(f"{verdict} {', '.join(names)}")
+    good = [change for change in changes if change not in trials or not trials[change].worse]
+    if good:
+        trust = trust_option(read_history(path).spec)
+        show(f"change the run: tardygrad run {shlex.join([options.folder, *good[0]])}{trust}")
     if seen.resume:
         show(f"continue the run: {seen.resume}")
+
+
+def _try(options: commands.Doctor, changes: list[tuple[str, ...]]) -> dict[tuple[str, ...], Trial]:
+    """Train with each change."""
+    from tardygrad.doctor.trial import try_change
+
+    history = read_history(run_dir(options.folder))
+    with torch_threads(1):
+        tried = counted(changes, total=len(changes), what="trying changes")
+        return {change: try_change(history, change, trust=options.trust) for change in tried}

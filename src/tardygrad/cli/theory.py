@@ -1,4 +1,4 @@
-"""`theory`: print the paper's theorems as numbers, for a tail index and a number of rounds."""
+"""`theory`: print the paper's theorems as numbers, what follows from them and what does not, and a schedule."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 from tardygrad.cli.output import show, show_json, show_table
 from tardygrad.errors import Invalid
 from tardygrad.runs.run import plural
+from tardygrad.spec.toml import inline
 from tardygrad.theory.bounds import bounds
 from tardygrad.theory.delays import Constants, Sums, factors, sums_of_equal_delays
 from tardygrad.theory.rates import PRESETS, Preset, preset
@@ -14,6 +15,14 @@ from tardygrad_command import commands
 
 Row = dict[str, Any]
 MAX_INTEGER = 10**18  # largest integer of an option
+START = {"lr": 1.0, "local_lr": 0.1, "local_clip": 1.0, "clip": 0.1}  # of the schedule that is printed: values to tune
+CONCLUSIONS = """
+You may conclude: with these schedules, times constants of your own, the smallest expected squared gradient norm of T
+rounds shrinks at least as fast as the bound's power of T. In the long run a larger power is the better guarantee.
+Delays that grow no faster than their power of T do not change it.
+You may not conclude: the loss after T rounds, the best learning rate, which method is the fastest on your task, or
+that a run with larger delays fails. All constants are unknown and taken as 1, so numbers at T are orders of magnitude
+at best. Real runs answer these questions: tardygrad sweep, tardygrad plan --search, tardygrad doctor RUN --try."""
 
 
 def theory(options: commands.Theory) -> None:
@@ -28,13 +37,41 @@ def theory(options: commands.Theory) -> None:
     sums = sums_of_equal_delays(delay, rounds=rounds, buffer=buffer)
     rates = [_rates(preset, tail, rounds) for preset in chosen]
     explicit = [row for preset in chosen for row in _explicit(preset, tail, sums, given)]
+    best = max(chosen, key=lambda preset: (preset.rate(tail), preset.tolerance(tail)))
+    table = _schedule(best, tail, buffer, options.local_steps)
     if options.json:
-        show_json({"tail": tail, "rounds": rounds, "methods": rates, "delay": delay, "bounds": explicit})
+        facts = {"tail": tail, "rounds": rounds, "methods": rates, "delay": delay, "bounds": explicit}
+        show_json(facts | {"schedule": table})
         return
     _show_rates(rates)
     if explicit:
         show(f"\nIf every delay is {delay} (M={buffer}, K={options.local_steps}, {plural(rounds, 'round')}):\n")
         _show_explicit(explicit)
+    show(CONCLUSIONS)
+    which = "" if options.method else ", which has the largest power (--method NAME prints another)"
+    show(f"\nTo use the schedule of {best.name}{which}, paste this into a spec, and tune its numbers:\n")
+    show(_toml(table, best, tail, rounds))
+
+
+def _schedule(preset: Preset, tail: float, buffer: int, local_steps: int) -> Row:
+    """The table [method] of a spec with the schedule of a theorem."""
+    kind = "clip2" if "clip2" in preset.name else "sgdclip"
+    name = preset.name.removeprefix("sd-").removeprefix("dc-").replace(kind, "theory", 1)
+    numbers = {key: value for key, value in START.items() if key in preset.exponents(tail)}
+    table: Row = {"kind": kind, "schedule": name, "tail": tail, **numbers}
+    table |= {"downplay": True} if preset.name.startswith("sd-") else {}
+    table |= {"compensate": True} if preset.name.startswith("dc-") else {}
+    return table | {"mode": "client", "buffer": buffer, "local_steps": local_steps}
+
+
+def _toml(table: Row, preset: Preset, tail: float, rounds: int) -> str:
+    """The table in TOML, with the power of every number as a comment."""
+    lines = ["[method]"]
+    for key, value in table.items():
+        power = float(preset.exponents(tail).get(key, 0))
+        law = f"times t^{power:.3g}: {value * rounds**power:.3g} in round {rounds}" if power else "in all rounds"
+        lines.append(f"{key} = {inline(value)}" + (f"  # {law}" if key in START else ""))
+    return "\n".join(lines)
 
 
 def _rates(preset: Preset, tail: float, rounds: int) -> Row:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 import numpy as np
 
+from tardygrad.core.method import Method
 from tardygrad.doctor.delay_checks import client_list
 from tardygrad.doctor.finding import Finding
-from tardygrad.doctor.what_if import WhatIf
+from tardygrad.doctor.trend import skewed
+from tardygrad.doctor.what_if import CLEAR, WhatIf
 from tardygrad.runs.history import History
 from tardygrad.runs.run import plural
 
 SLOW = 0.1  # a client hardly counts if its share of the weight is below this fraction of its share of the work
 MACHINE = 1.5  # a machine is slow if its local steps take this many times as long as those of the others
+IDLE = 0.2  # a smaller share of idle time is normal
+UNCHANGED = 1.05  # a speed that differs by a smaller factor is about the same
 GONE = 100  # a client that misses this many rounds with its first job is not just slow
 
 
@@ -41,7 +44,7 @@ def no_rounds(history: History, what_if: WhatIf) -> Finding | None:
 def starvation(history: History, what_if: WhatIf) -> Finding | None:
     """The buffer could not be filled, or some clients never contributed."""
     if history.status == "starved":
-        return _starved(history)
+        return None if overflows(history) else _starved(history)
     silent = [number for number, client in enumerate(history.by_client) if not client.taken]
     if not silent or not len(history.rounds) or history.status == "failed":
         return None
@@ -51,54 +54,75 @@ def starvation(history: History, what_if: WhatIf) -> Finding | None:
         why = "still working" if client.jobs else "never had a job"
         whys.setdefault("lost" if client.lost else "refused" if client.refused else why, []).append(number)
     parts = [f"{client_list(history, those)} {why}" for why, those in whys.items()]
-    says = f"{len(silent)} of {history.clients} clients never contributed: {'; '.join(parts)}."
+    says = f"{len(silent)} of {plural(history.clients, 'client')} never contributed: {'; '.join(parts)}."
     missed = 0
     if working := whys.get("still working"):
         longest = max(max(history.by_client[number].unfinished_ages, default=0.0) for number in working)
         missed = int((history.rounds.time > history.time - longest).sum())
         says += f" The longest of their jobs has taken {longest:.4g} s of {history.time:.4g} s so far; meanwhile "
         says += f"{plural(missed, 'round')} {'was' if missed == 1 else 'were'} completed."
-    advice = "make the run longer, or remove these clients"
-    if "never had a job" in whys:
-        advice = "give these clients jobs: method.dispatch=random, or a larger method.concurrency or run.rounds"
-    if "refused" in whys and history.refused["too stale"]:
-        advice = "raise method.max_delay or method.buffer: the updates of these clients are always too stale"
+    fix = what_if.expect(dispatch="random") if "never had a job" in whys else None
+    if fix and fix.gain < 1 / UNCHANGED:  # the others are slower
+        fix = None
     many = len(silent) > 0.1 * history.clients and not history.is_running
-    numbers = {"clients": silent, "missed": missed}
-    return Finding("warning" if many or missed >= GONE else "note", "starvation", says, advice, numbers=numbers)
+    return Finding(
+        "warning" if many or missed >= GONE else "note",
+        "starvation",
+        says,
+        f"use {' '.join(fix.overrides)}: every client gets jobs" if fix else None,
+        str(fix) if fix else None,
+        {"clients": silent, "missed": missed},
+        fix.overrides if fix else (),
+    )
+
+
+def overflows(history: History) -> bool:
+    """Whether most clients send updates that are not finite: then the settings are to blame, not the clients."""
+    return sum(client.refused["not finite"] > 0 for client in history.by_client) > 0.5 * history.clients
 
 
 def _starved(history: History) -> Finding:
     lost = [number for number, client in enumerate(history.by_client) if client.lost]
     left, refused = history.clients - len(lost), history.refused.total()
-    advice = "restart the clients"
-    if refused > history.taken:
-        advice = "raise method.max_delay, or find out why updates are refused"
-    elif lost and left:
-        advice = f"use method.buffer={left} or less, or restart the lost clients"
     reason = history.reason or "the buffer could not be filled."
-    says = f"{reason} {len(lost)} of {history.clients} clients are lost."
-    return Finding("severe", "starvation", says, advice, numbers={"lost": lost, "refused": refused})
+    were = "is" if len(lost) == 1 else "are"
+    says = f"{reason} {len(lost) or 'None'} of {plural(history.clients, 'client')} {were} lost."
+    advice, overrides = "restart the clients", list[str]()
+    if refused > history.taken and history.refused["too stale"]:
+        overrides = ["method.max_delay="]
+    elif lost and left and history.rounds.buffer > left and len(history.rounds):
+        overrides = [f"method.buffer={left}"]
+    if overrides and history.method_settings is not None:
+        advice = f"use {overrides[0]}" + (" or less, or restart the lost clients" if lost else "")
+    expected = "the buffer can be filled" if overrides else None
+    numbers = {"lost": lost, "refused": refused}
+    return Finding("severe", "starvation", says, advice, expected, numbers, overrides)
 
 
 def refusals(history: History, what_if: WhatIf) -> Finding | None:
     """The server refused updates."""
     reasons = history.refused
     refused, total = reasons.total(), reasons.total() + history.taken
-    if not refused or history.status == "starved":
+    if not refused or history.status == "starved" or overflows(history):
         return None
     by_client = Counter({number: client.refused.total() for number, client in enumerate(history.by_client)})
     whose = [number for number, own in by_client.most_common() if own >= 0.1 * refused]
     counts = ", ".join(f"{number} {reason}" for reason, number in reasons.most_common())
-    says = f"the server refused {refused} of {total} updates ({refused / total:.1%}): {counts}."
+    says = f"the server refused {refused} of {plural(total, 'update')} ({refused / total:.1%}): {counts}."
     says += f" Most came from {client_list(history, whose)}." if whose else ""
-    fixes = {
-        "too stale": "raise method.max_delay, or remove the slow clients",
-        "not finite": "use a smaller method.local_lr, or set method.local_clip",
-    }
-    advice = fixes.get(reasons.most_common(1)[0][0], "find out what these clients send")
+    fix = what_if.expect(max_delay=None) if reasons.most_common(1)[0][0] == "too stale" else None
+    if fix and fix.gain < CLEAR:
+        fix = None
     numbers = {"share": refused / total, "reasons": dict(reasons), "clients": whose}
-    return Finding("warning" if refused > 0.05 * total else "note", "refusals", says, advice, numbers=numbers)
+    return Finding(
+        "warning" if refused > 0.05 * total else "note",
+        "refusals",
+        says,
+        f"accept late updates: use {' '.join(fix.overrides)}" if fix else None,
+        str(fix) if fix else None,
+        numbers,
+        fix.overrides if fix else (),
+    )
 
 
 def losses(history: History, what_if: WhatIf) -> Finding | None:
@@ -109,43 +133,57 @@ def losses(history: History, what_if: WhatIf) -> Finding | None:
     times, away = sum(lost.values()), sum(client.lost for client in history.by_client)
     share = times / max(sum(len(client.jobs) for client in history.by_client), 1)
     says = f"{client_list(history, list(lost))} {'was' if len(lost) == 1 else 'were'} lost {plural(times, 'time')}"
-    says += f" ({share:.1%} of all jobs); {away} of them {'has' if away == 1 else 'have'} not come back."
-    return Finding("warning" if share > 0.1 else "note", "losses", says, numbers={"clients": lost, "share": share})
+    says += f" ({share:.1%} of all jobs) and {_back(len(lost), away)}."
+    many = share > 0.1 or away > 0.1 * history.clients
+    return Finding("warning" if many else "note", "losses", says, numbers={"clients": lost, "share": share})
+
+
+def _back(lost: int, away: int) -> str:
+    """How many lost clients came back.
+
+    >>> _back(3, 0), _back(1, 1), _back(3, 1)
+    ('all came back', 'did not come back', '1 of them did not come back')
+    """
+    if not away:
+        return "all came back" if lost > 1 else "came back"
+    return "did not come back" if away == lost else f"{away} of them did not come back"
 
 
 def idle(history: History, what_if: WhatIf) -> Finding | None:
-    """Clients wait for jobs."""
+    """Clients wait for jobs, and another setting would give them more to do."""
     absent = sum(client.lost_seconds + client.asleep_seconds for client in history.by_client)
     available = history.clients * history.time - absent
     if not available > 0 or not len(history.rounds):
         return None
     share = 1 - sum(client.working_seconds for client in history.by_client) / available
-    if share < 0.2:
+    if share < IDLE:
         return None
-    method = what_if.method
-    mode = method.mode if method else None
-    fixes: dict[str, dict[str, Any]] = {"sync": {"mode": "server", "concurrency": None}, "server": {"mode": "client"}}
-    fix = fixes.get(mode or "", {})
-    if method and method.concurrency and mode != "sync":
-        fix = {"concurrency": None}
-    expected = what_if.expect(**fix) if fix else None
-    changed = {key: value for key, value in fix.items() if getattr(method, key) != value}
-    words = " ".join(f"method.{key}={'' if value is None else value}" for key, value in changed.items())
+    better = what_if.better
     says = f"clients are idle {share:.0%} of the time."
-    numbers = {"idle": share, "then": expected.then._asdict() if expected else None}
-    if expected and expected.faster < 1.1:
-        says += f" This costs little: {words} gives {expected.faster:.2g} times the effective updates."
-        return Finding("note", "idle", says, numbers=numbers)
-    advice = f"use {words}" if words else None
-    return Finding(
-        "warning" if share > 0.5 else "note", "idle", says, advice, str(expected) if expected else None, numbers
-    )
+    numbers = {"idle": share, "then": better.then._asdict() if better else None}
+    if better is None:
+        known = what_if.ranking is not None
+        says += " No mode and M that was tried is clearly faster." if known else " This fleet cannot be simulated."
+        return Finding("note" if known or share < 0.5 else "warning", "idle", says, numbers=numbers)
+    name = f"{_mode(better.method)}, M = {better.method.buffer}"
+    if better.method.mode != "sync" and skewed(history):
+        says += (
+            f" {name[0].upper()}{name[1:]}, would be {better.gain:.2g} times as fast or more, but fast clients would "
+        )
+        says += "contribute more than slow ones, and the clients' losses differ: the result may be worse."
+        return Finding("warning", "idle", says, numbers=numbers)
+    advice = f"use {' '.join(better.overrides)}: {name}"
+    return Finding("warning", "idle", says, advice, str(better), numbers, better.overrides)
+
+
+def _mode(method: Method) -> str:
+    return "synchronous" if method.mode == "sync" else f"{method.mode}-centric"
 
 
 def dead_weight(history: History, what_if: WhatIf) -> Finding | None:
     """Some clients' work hardly counts."""
     rounds = history.rounds
-    busy = np.array([client.working_seconds for client in history.by_client])
+    busy = np.array([client.working_seconds * (client.taken > 0) for client in history.by_client])
     weights = np.bincount(rounds.clients.ravel(), np.nan_to_num(rounds.weights, nan=1.0).ravel(), history.clients)
     if not busy.sum() > 0 or not weights.sum() > 0:
         return None
@@ -155,10 +193,10 @@ def dead_weight(history: History, what_if: WhatIf) -> Finding | None:
     if share < 0.05:
         return None
     says = f"{client_list(history, slow.tolist())} did {share:.0%} of the work (in seconds), "
-    says += f"but {'has' if len(slow) == 1 else 'have'} only {weight[slow].sum():.2%} of the weight."
-    advice = "give these clients smaller jobs, or remove them: little would be lost"
+    says += f"but {'has' if len(slow) == 1 else 'have'} only {weight[slow].sum():.2%} of the weight. The run would be "
+    says += f"about as fast without {'it' if len(slow) == 1 else 'them'}, but would not see their data."
     numbers = {"clients": slow.tolist(), "work": share, "weight": float(weight[slow].sum())}
-    return Finding("warning" if share > 0.25 else "note", "dead weight", says, advice, numbers=numbers)
+    return Finding("warning" if share > 0.25 else "note", "dead weight", says, numbers=numbers)
 
 
 def slow_machine(history: History, what_if: WhatIf) -> Finding | None:
@@ -172,10 +210,7 @@ def slow_machine(history: History, what_if: WhatIf) -> Finding | None:
     typical = "the other machine" if len(others) == 1 else f"the median of the other {len(others)} machines"
     says = f"machine {slowest.name} is {ratio:.2g} times slower than {typical}: {slowest.median:.3g} s per local step, "
     says += f"not {usual:.3g} s, in {plural(slowest.updates, 'update')} of {plural(slowest.workers, 'worker')}."
-    advice = (
-        f"look at what else runs on {slowest.name}, or start fewer workers there; if it stays slow, remove it, or give "
-    )
-    advice += "slower clients fewer local steps (method.kind=dn_dylu)"
+    advice = f"look at what else runs on {slowest.name}, or start fewer workers there"
     numbers = {"machine": slowest.name, "ratio": ratio, "seconds": slowest.median, "others": usual}
     return Finding("warning" if ratio >= 2 else "note", "machines", says, advice, numbers=numbers)
 

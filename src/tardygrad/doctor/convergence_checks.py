@@ -1,28 +1,29 @@
-"""Checks of convergence: divergence, progress, clipping and tails."""
+"""Checks of convergence: divergence, steps that are too small, clips and tails."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tardygrad.doctor.client_checks import overflows
 from tardygrad.doctor.delay_checks import client_list
-from tardygrad.doctor.finding import Finding, Severity
+from tardygrad.doctor.finding import NOT_SIMULATED, Finding
+from tardygrad.doctor.trend import FALLS, falls, larger, slowly, trend
 from tardygrad.doctor.what_if import WhatIf
 from tardygrad.runs.events import Tail
 from tardygrad.runs.history import History, printable
-from tardygrad.runs.own_code import trust_option
 from tardygrad.runs.record import Row
 from tardygrad.runs.run import plural
 
-SHORT = 20  # fewer rounds show no trend
 OUT = 10.0  # a value this many times above the lowest so far is out of bounds
 ALWAYS = 0.95  # a clip that changes more than this share of the coordinates always binds
-EARLY = 10  # early rounds are the first tenth, but at least this many
-HIGH = 0.9  # quantile of the early ‖Δ‖ that is suggested as a clip: later rounds stay below
 TENTH = 10.0  # divisor of a learning rate if the growth of the moves does not say how much too large it is
+SPIKE = 20.0  # an update this many times as long as the median of its time is a sign of a heavy tail
+NEAR = 50  # updates before and after, whose median is the usual length
 
 
 def skipped_checks(history: History) -> set[str]:
@@ -38,25 +39,26 @@ def _clip2(history: History) -> bool:
 
 def divergence(history: History, what_if: WhatIf) -> Finding | None:
     """Loss, ‖Δ‖ or moves grow out of bounds and stay there, or the model is no longer finite."""
-    rounds = history.rounds
-    diverged = history.status == "diverged"
-    early, late, least = _trend(rounds.loss)
+    rounds, diverged = history.rounds, history.status == "diverged"
+    early, late, least, *_ = trend(rounds.loss)
+    if overflows(history):
+        says = f"{history.reason or 'the updates of most clients are not finite.'} The local steps overflow."
+        return _rate_finding("severe", says, scaled(history, ("local_lr", "lr"), 1 / TENTH), {"refused": "not finite"})
     if not diverged and not late > 2 * early:
-        if len(rounds) < SHORT or late - least <= 0.5 * (early - least) or late <= 3 * least:
-            return None
+        if not early > 0 or late - least <= 0.5 * (early - least) or late <= 3 * least or _spike(history) > SPIKE:
+            return None  # after a spike, the tail is to blame
         says = f"the training loss fell from {early:.4g} to {least:.4g}, but rose again to {late:.4g}."
-        lr = history.setting("lr")
-        how = f"method.lr={{value={lr:g}, exponent=-0.5}}" if isinstance(lr, int | float) else "a schedule for lr"
-        advice = f"use decreasing learning rates ({how}), or smaller ones"
-        return Finding("warning", "divergence", says, advice, numbers={"first": early, "least": least, "last": late})
+        overrides = scaled(history, ("lr",), 1 / 3)
+        numbers: Row = {"first": early, "least": least, "last": late}
+        return _rate_finding("warning", says, overrides, numbers)
     width = math.ceil(history.clients / rounds.buffer)
     starts = {name: onset(getattr(rounds, name), width) for name in ("loss", "norm", "move")}
     known = {name: start for name, start in starts.items() if start is not None}
     what = min(known, key=lambda name: known[name], default="loss")
     start = known.get(what, 0)
-    numbers: Row = {"growth": _growth(rounds.move[start:])}
+    numbers = {"growth": _growth(rounds.move[start:])}
     says = history.reason or f"the training loss rose from {early:.4g} to {late:.4g}."
-    if known:
+    if known and len(rounds):
         names = {"loss": "the training loss", "norm": "‖Δ‖", "move": "‖x_t − x_{t−1}‖"}
         clients, late_by = rounds.clients[start].tolist(), rounds.delays[start].tolist()
         numbers |= {"round": start + 1, "what": what, "clients": clients, "delays": late_by}
@@ -65,15 +67,16 @@ def divergence(history: History, what_if: WhatIf) -> Finding | None:
         whose = client_list(history, sorted(set(clients)))
         says += f"round used updates of {whose} with delays up to {max(late_by)} (the run's median is "
         says += f"{np.median(rounds.delays):g})."
-    advice = _smaller(history, numbers["growth"])
-    if known and max(numbers["delays"]) > 4 * np.median(rounds.delays) and "SD-" not in history.label:
-        weight = what_if.downplayed()
-        advice += f"; or {weight}, because that round had unusually late updates" if weight else ""
-    return Finding("severe", "divergence", says, advice, "unknown: the simulation has no losses", numbers)
+    return _rate_finding("severe", says, _smaller(history, numbers["growth"]), numbers)
+
+
+def _rate_finding(severity: Any, says: str, overrides: list[str], numbers: Row) -> Finding:
+    advice = f"use smaller steps: {' '.join(overrides)} as a first try" if overrides else "use smaller learning rates"
+    return Finding(severity, "divergence", says, advice, NOT_SIMULATED if overrides else None, numbers, overrides)
 
 
 def onset(values: NDArray[np.float64], width: int = 1) -> int | None:
-    """The first round (from 0) after which all values stay above ten times the lowest before it, or None.
+    """The round (from 0) after which all values stay above ten times the lowest before it, or None.
 
     Args:
         width: compare medians of this many rounds, so that one client with a loss of 0 does not set the lowest value.
@@ -92,15 +95,6 @@ def onset(values: NDArray[np.float64], width: int = 1) -> int | None:
     return start if start < len(values) else None
 
 
-def _trend(loss: NDArray[np.float64]) -> tuple[float, float, float]:
-    """The median loss of the first, the last and the best tenth of the rounds."""
-    known = loss[np.isfinite(loss)]
-    if len(known) < SHORT:
-        return math.nan, math.nan, math.nan
-    tenths = [float(np.median(part)) for part in np.array_split(known, 10)]
-    return tenths[0], tenths[-1], min(tenths)
-
-
 def _growth(moves: NDArray[np.float64]) -> float | None:
     """The factor by which the moves grow per round."""
     known = moves[np.isfinite(moves) & (moves > 0)]
@@ -109,63 +103,128 @@ def _growth(moves: NDArray[np.float64]) -> float | None:
     return math.exp(min((math.log(known[-1]) - math.log(known[0])) / (len(known) - 1), 50.0))
 
 
-def _smaller(history: History, growth: float | None) -> str:
-    """A smaller learning rate to try: if moves grow by g per round, the limit of stability is 2/(1 + g) of the present
-    rate, and half of that is suggested. Clipped or delayed moves grow more slowly than that assumes: at most a tenth.
+def _smaller(history: History, growth: float | None) -> list[str]:
+    """Smaller learning rates.
+
+    If moves grow by g per round, the limit of stability is 2/(1 + g) of the present rate, and half of that is
+    suggested. Clipped or delayed moves grow more slowly than that assumes: at most a tenth.
+
+    A smaller η_ℓ makes the local steps and the server's step smaller, so it is enough, unless a clip bounds them.
     """
-    found, rounds = "use a smaller lr or local_lr", history.rounds
-    lr = history.setting("lr")
-    if isinstance(lr, int | float) and not isinstance(lr, bool):
-        held = [rounds.delays.max(initial=1) > 1, (rounds.clipped > 0).any(), (rounds.local_clipped > 0).any()]
-        less = TENTH if any(held) or not growth else 0.0
-        found = f"use a smaller lr: method.lr={lr / max(1 + (growth or 0.0), less):.2g} as a first try"
-        local = history.setting("local_lr")
-        many = history.setting("local_steps") != 1 or history.setting("compensate") is True or "DC-" in history.label
-        if many and not (rounds.local_clipped > 0).any() and isinstance(local, int | float):
-            found += f", and also method.local_lr={local / TENTH:.2g} if local steps overshoot"
-    if history.label.endswith("SGDClip"):
-        found += "; or clip at the server as well (method.kind=clip2)"
-    return found
+    rounds = history.rounds
+    clipped = bool((rounds.clipped > 0).any() or (rounds.local_clipped > 0).any())
+    held = clipped or rounds.delays.max(initial=1) > 1
+    many = history.setting("local_steps") != 1 or history.setting("compensate") is True or "DC-" in history.label
+    divisor = min(max(1 + (growth or 0.0), TENTH if held or not growth else 0.0), TENTH**2)
+    return scaled(history, ("local_lr", "lr") if many and not clipped else ("lr", "local_lr"), 1 / divisor)
+
+
+def scaled(history: History, keys: Sequence[str], factor: float) -> list[str]:
+    """The override that multiplies the first of these settings that the method has by a factor."""
+    for key in keys:
+        value = history.setting(key)
+        scale = (
+            {name: value[name] for name in ("value", "peak", "floor") if name in value}
+            if isinstance(value, dict)
+            else {}
+        )
+        if scale and all(isinstance(each, int | float) for each in scale.values()):
+            return [f"method.{key}.{name}={each * factor:.2g}" for name, each in scale.items()]
+        if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value * factor < math.inf:
+            return [f"method.{key}={value * factor:.2g}"]
+    return []
+
+
+def progress(history: History, what_if: WhatIf) -> Finding | None:
+    """The training loss does not fall, or too slowly."""
+    found = trend(history.rounds.loss)
+    early, late = found.first, found.last
+    if history.status == "diverged" or not 0 < late <= 2 * early:
+        return None
+    numbers: Row = {"first": early, "last": late}
+    change = f"from {early:.4g} to {late:.4g} in {plural(len(history.rounds), 'round')}"
+    slow = slowly(history.rounds.loss)
+    if not slow and late <= FALLS * early:
+        return None
+    clips = {"clip": _binds(history.rounds.clipped), "local_clip": _binds(history.rounds.local_clipped)}
+    keys = [key for key, binds in clips.items() if binds] or ["lr", "local_lr"]
+    cause, why, factor = "progress", "", 1.0
+    if slow:
+        factor = larger(found, float(history.rounds.delays.mean()))
+    elif found.slope > 0:
+        keys, factor = ["lr", "local_lr"], 1 / TENTH
+    if keys[0] in clips:
+        cause = {"clip": "outer clip", "local_clip": "local clip"}[keys[0]]
+        why = f", and method.{keys[0]} changes almost everything: it may be too small"
+    overrides = scaled(history, keys, factor) if factor <= 1 / 2 or factor >= 2 else []
+    size = "larger" if factor > 1 else "smaller"
+    advice = f"use {size} steps: {' '.join(overrides)} as a first try" if overrides else None
+    says = f"the training loss {'falls steadily, but too slowly' if slow else 'did not fall'}: {change}{why}."
+    return Finding("warning", cause, says, advice, NOT_SIMULATED if overrides else None, numbers, overrides)
+
+
+def progress_stalls(history: History) -> bool:
+    """Whether the loss falls too slowly or not at all."""
+    return slowly(history.rounds.loss) or not falls(history.rounds.loss)
+
+
+def _binds(shares: NDArray[np.float64]) -> bool:
+    """Whether a clip always binds."""
+    known = shares[np.isfinite(shares)]
+    return bool(len(known) and known.mean() > ALWAYS)
 
 
 def outer_clip(history: History, what_if: WhatIf) -> Finding | None:
     """The server's clip never or always binds."""
     clip = history.setting("clip")
     has = clip is not None and clip != "inf" if history.method_settings is not None else _clip2(history)
-    shares = history.rounds.clipped[np.isfinite(history.rounds.clipped)]
-    if not has or not len(shares) or history.status == "diverged":
-        return None
-    advice, wanted = _looser(history)
-    numbers = {"clipped": float(shares.mean()), "clip": clip, "suggested": wanted}
     value = "" if clip is None or isinstance(clip, dict) else f" ũ = {clip:g}"
-    if shares.max() == 0:
-        bounds = [history.setting(key) for key in ("local_lr", "local_steps", "local_clip")]
-        most = math.prod(bounds) if all(isinstance(bound, int | float) for bound in bounds) else math.inf
-        above = {"l2": "no Δ was longer", "coordinate": "no coordinate of Δ was larger"}
-        says = f"the server's clip{value} never binds: {above.get(_norm(history) or '', 'it changed nothing')} "
-        says += f"in {len(shares)} rounds"
-        if isinstance(clip, int | float) and most <= clip:  # the largest coordinate that an update can have
-            says += f", and none can be, because η_ℓ·K·u = {most:.3g}"
-        says += ". This run equals SGDClip." if _clip2(history) else "."
-        advice += "; or remove the clip: method.kind=sgdclip method.clip= method.lower=" if _clip2(history) else ""
-    elif shares.mean() > ALWAYS:
-        says = f"the server's clip{value} {_always(_norm(history), shares, 'Δ', 'moves')}."
-    else:
+    above = {"l2": "no Δ was longer", "coordinate": "no coordinate of Δ was larger"}.get(_norm(history) or "")
+    equals = " This run equals SGDClip." if _clip2(history) else ""
+    never = (
+        f"the server's clip{value} never binds: {above or 'it changed nothing'} in all rounds{_reach(history)}.{equals}"
+    )
+    return (
+        _clip_finding(history, history.rounds.clipped, "outer clip", never, f"the server's clip{value}")
+        if has
+        else None
+    )
+
+
+def _reach(history: History) -> str:
+    """Whether the server's clip can bind at all."""
+    clip, *bounds = [history.setting(key) for key in ("clip", "local_lr", "local_steps", "local_clip")]
+    if not all(isinstance(bound, int | float) for bound in (clip, *bounds)):
+        return ""
+    most = math.prod(bounds)  # the largest coordinate that an update can have
+    return f", and none can be, because η_ℓ·K·u = {most:.3g}" if most <= clip else ""
+
+
+def local_clip(history: History, what_if: WhatIf) -> Finding | None:
+    """The clients' clip never or always binds."""
+    clip = history.setting("local_clip")
+    value = f" u = {clip:g}" if isinstance(clip, int | float) else ""
+    above = "no gradient is longer" if _norm(history, local=True) == "l2" else "no coordinate of a gradient is larger"
+    never = f"the clients' clip{value} never binds: {above}."
+    shares = history.rounds.local_clipped
+    has = clip is not None and clip != "inf"
+    return _clip_finding(history, shares, "local clip", never, f"the clients' clip{value}") if has else None
+
+
+def _clip_finding(history: History, shares: NDArray[np.float64], cause: str, never: str, whose: str) -> Finding | None:
+    """A note about a clip that never or always binds: neither is wrong as such."""
+    known = shares[np.isfinite(shares)]
+    if not len(known) or history.status == "diverged" or (_binds(shares) and progress_stalls(history)):
+        return None  # `progress` says so
+    numbers = {"clipped": float(known.mean())}
+    if known.max() == 0:
+        return Finding("note", cause, never, numbers=numbers)
+    if not _binds(shares):
         return None
-    return Finding("warning", "outer clip", says, advice, numbers=numbers)
-
-
-def _looser(history: History) -> tuple[str, float | None]:
-    """A clip for the server from the largest early ‖Δ‖: they get smaller as a run converges."""
-    norms = history.rounds.norm[: max(len(history.rounds) // 10, EARLY)]
-    if not np.isfinite(norms).any():
-        return "choose another method.clip", None
-    norm, over = float(np.nanquantile(norms, HIGH)), _norm(history)
-    when = f"the {HIGH:g} quantile of the first {plural(len(norms), 'round')}"
-    if over is None:
-        return f"choose the clip based on ‖Δ‖ = {norm:.2g}, {when}", None
-    wanted = norm if over == "l2" else 2 * norm / math.sqrt(history.parameters or 1)
-    return f"use method.clip={wanted:.2g}, {'‖Δ‖' if over == 'l2' else 'twice ‖Δ‖/√d'} at {when}", wanted
+    norm = _norm(history, local=cause == "local clip")
+    left = "moves have the same length" if norm == "l2" else "moves keep little but their signs"
+    says = f"{whose} binds almost always ({known.mean():.0%}): {left if norm else 'it changes almost everything'}."
+    return Finding("note", cause, says, numbers=numbers)
 
 
 def _norm(history: History, *, local: bool = False) -> str | None:
@@ -176,51 +235,18 @@ def _norm(history: History, *, local: bool = False) -> str | None:
     return "l2" if whole else "coordinate"
 
 
-def _always(norm: str | None, shares: NDArray[np.float64], what: str, left: str) -> str:
-    """The effect of a clip that always binds."""
-    if norm == "l2":
-        return f"shortens {shares.mean():.0%} of all {what}: almost all {left} have the same length"
-    if norm is None:
-        return f"changes {shares.mean():.0%} of {what}"
-    return f"changes {shares.mean():.0%} of the coordinates of {what}: little but their signs is left of {left}"
-
-
-def local_clip(history: History, what_if: WhatIf) -> Finding | None:
-    """The clients' clip never or always binds."""
-    clip: Any = history.setting("local_clip")
-    shares = history.rounds.local_clipped[np.isfinite(history.rounds.local_clipped)]
-    if clip is None or clip == "inf" or not len(shares) or history.status == "diverged":
-        return None
-    value = f" u = {clip:g}" if isinstance(clip, int | float) else ""
-    numbers = {"clipped": float(shares.mean()), "clip": clip}
-    look = f"see how much each threshold would clip: tardygrad tail {history.path}{trust_option(history.spec)}"
-    norm = _norm(history, local=True)
-    if shares.max() == 0:
-        above = "no gradient is longer" if norm == "l2" else "no coordinate of a gradient is larger"
-        says = f"the clients' clip{value} never binds: {above}, so heavy tails are not cut off."
-    elif shares.mean() > ALWAYS:
-        says = f"the clients' clip{value} {_always(norm, shares, 'gradients', 'steps')}."
-    else:
-        return None
-    severity: Severity = "note" if norm == "l2" or shares.max() == 0 else "warning"
-    return Finding(severity, "local clip", says, look, numbers=numbers)
-
-
-def progress(history: History, what_if: WhatIf) -> Finding | None:
-    """The training loss does not fall."""
-    early, late, _ = _trend(history.rounds.loss)
-    if history.status == "diverged" or not (early >= 0 and 0.9 * early < late <= 2 * early):
-        return None
-    falls, size = ("hardly fell", "larger") if late <= early else ("did not fall", "smaller")
-    says = f"the training loss {falls}: from {early:.4g} to {late:.4g} in {len(history.rounds)} rounds."
-    advice = f"try a {size} lr or local_lr, or other clips: tardygrad sweep"
-    return Finding("warning", "progress", says, advice, numbers={"first": early, "last": late})
-
-
 def tails(history: History, what_if: WhatIf) -> Finding | None:
-    """The tail of the updates, if the run estimated it."""
+    """The tail of the updates, if the run estimated it; else a warning if they have spikes and nothing clips them."""
     known = [tail for tail in history.tails if tail.round is not None and isinstance(tail.index, int | float)]
-    return tail_finding(history, known[-1], f"the updates of round {known[-1].round}") if known else None
+    spike = 0.0 if _clips(history) else _spike(history)
+    if known:
+        found = tail_finding(history, known[-1], f"the updates of round {known[-1].round}")
+        if found.severity == "warning" or spike <= SPIKE:
+            return found
+    if spike <= SPIKE:
+        return None
+    says = f"an update was {spike:.3g} times as long as the median of those around it: the noise has a heavy tail, and "
+    return _unclipped(history, says + "the clients do not clip.", {"spike": spike})
 
 
 def tail_finding(history: History, tail: Tail, whose: str) -> Finding:
@@ -228,10 +254,38 @@ def tail_finding(history: History, tail: Tail, whose: str) -> Finding:
     band = (tail.low, tail.high)
     sure = f" ({tail.low:.3g} to {tail.high:.3g})" if all(isinstance(end, int | float) for end in band) else ""
     says = f"the tail index of {whose} is {tail.index:.3g}{sure}: {printable(tail.verdict)}."
-    clips = history.method_settings is None or history.setting("local_clip") not in (None, "inf")
-    infinite = "infinite" in str(tail.verdict)
     numbers = {"index": tail.index, "low": tail.low, "high": tail.high, "verdict": tail.verdict}
-    if infinite and not clips:
-        says += " The clients do not clip: with such noise no learning rate is safe."
-        return Finding("warning", "tail", says, "set method.local_clip", numbers=numbers)
+    if "infinite" in str(tail.verdict) and not _clips(history):
+        return _unclipped(
+            history, f"{says} The clients do not clip: with such noise no learning rate is safe.", numbers
+        )
     return Finding("note", "tail", says, numbers=numbers)
+
+
+def _clips(history: History) -> bool:
+    """Whether the clients clip, as far as is known."""
+    return history.method_settings is None or history.setting("local_clip") not in (None, "inf")
+
+
+def _spike(history: History) -> float:
+    """The largest ratio of ‖δ‖ to the median of the updates before and after it."""
+    norms = history.rounds.norms.ravel()
+    norms = norms[np.isfinite(norms)]
+    if len(norms) < 2 * NEAR or history.status == "diverged":
+        return 0.0
+    windows = np.lib.stride_tricks.sliding_window_view(np.pad(norms, NEAR, mode="reflect"), 2 * NEAR + 1)
+    usual = np.median(windows, axis=1)
+    return float((norms[usual > 0] / usual[usual > 0]).max(initial=0.0))
+
+
+def _unclipped(history: History, says: str, numbers: Row) -> Finding:
+    """Advise a clip: three times a typical coordinate of the first gradients, or their length."""
+    norms, local_lr = history.rounds.norms[: max(len(history.rounds) // 10, 1)], history.setting("local_lr")
+    steps = history.setting("local_steps") or 1
+    overrides: list[str] = []
+    if isinstance(local_lr, int | float) and local_lr > 0 and "local_clip" in (history.method_settings or {}):
+        length = float(np.nanmedian(norms)) / (local_lr * steps)
+        clip = length if _norm(history, local=True) == "l2" else 3 * length / math.sqrt(history.parameters or 1)
+        overrides = [f"method.local_clip={clip:.2g}"] if 0 < clip < math.inf else []
+    advice = f"use {overrides[0]}" if overrides else "use a method that clips, such as method.kind=sgdclip"
+    return Finding("warning", "tail", says, advice, NOT_SIMULATED if overrides else None, numbers, overrides)

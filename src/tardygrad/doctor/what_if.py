@@ -1,7 +1,7 @@
 """Simulate what a change of settings would do, on the fleet fitted to a record.
 
-A simulation has as many updates as the run, or more if the slowest client needs them to finish a few jobs. It is
-discarded if that client does not finish, or if the simulation of the run itself does not match its largest delay.
+A simulation is trusted only if that of the run itself agrees with the record: in the time per round, and in the largest
+delay.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ from functools import cached_property, partial
 from typing import NamedTuple
 
 from tardygrad.core.method import Method, Mode
-from tardygrad.doctor.clock_run import ClockResult, run_clock, updates_until_slowest
+from tardygrad.doctor.clock_run import ClockResult, run_clock
 from tardygrad.doctor.fit_runtimes import fit_fleet
-from tardygrad.doctor.search import ranked, search, sizes
-from tardygrad.doctor.theorems import has_theorem
+from tardygrad.doctor.search import MODES, Ranking, changes, rank_settings
 from tardygrad.errors import Invalid, Starved
 from tardygrad.fleet import Fleet
 from tardygrad.methods.sgdclip import sgdclip
@@ -26,28 +25,46 @@ from tardygrad.runs.record import Row
 from tardygrad.spec import spec
 
 SIMILAR = 2.0  # the simulated largest delay may differ by this factor
+AGREES = 1.3  # the simulated time per round may differ by this factor
+CLEAR = 1.2  # a change is clearly better from this gain on
 
 
 class Expected(NamedTuple):
     """A changed method, and the simulations before and after the change."""
 
     method: Method
+    before: Method
     now: ClockResult
     then: ClockResult
 
     @property
+    def overrides(self) -> list[str]:
+        """The overrides that make the change."""
+        return changes(self.method, self.before)
+
+    @property
     def faster(self) -> float:
-        """Effective updates per second relative to before."""
+        """Effective updates per second relative to before, as the planner counts them."""
         return self.now.per_effective / self.then.per_effective if self.then.time else 1.0
+
+    @property
+    def gain(self) -> float:
+        """How many times as fast the training is at least.
+
+        The planner takes a round of M updates as √M times as good as one of a single update. It is no better without
+        noise, and M times as good if noise is all that matters.
+        """
+        ratio = math.sqrt(self.method.buffer / self.before.buffer)
+        return self.faster * min(ratio, 1 / ratio)
 
     def __str__(self) -> str:
         now, then = self.now, self.then
-        parts = [f"largest delay {now.delay_max} → {then.delay_max}, mean {now.delay_mean:.3g} → {then.delay_mean:.3g}"]
-        if now.time:
-            parts.append(f"{then.per_round / now.per_round:.2g} times the time per round")
-            parts.append(f"{self.faster:.2g} times the effective updates per second")
+        parts = [f"{now.per_round:.3g} → {then.per_round:.3g} s per round"] if now.time else []
+        parts.append(f"mean delay {now.delay_mean:.3g} → {then.delay_mean:.3g} (largest {then.delay_max})")
+        parts += [f"{self.faster:.2g} times the effective updates per second"] if now.time else []
         parts.append(f"idle share {now.idle:.0%} → {then.idle:.0%}")
-        parts += [f"{then.refused:.1%} of updates refused"] if then.refused else []
+        if now.refused or then.refused:
+            parts.append(f"refused {now.refused:.1%} → {then.refused:.1%}")
         return ", ".join(parts)
 
 
@@ -59,7 +76,7 @@ class WhatIf:
     """
 
     def __init__(self, history: History, *, trust: bool = False) -> None:
-        self.history, self.trust = history, trust
+        self.history = history
         self.method = method_of(history, trust=trust)
 
     @cached_property
@@ -73,61 +90,54 @@ class WhatIf:
     @cached_property
     def now(self) -> ClockResult | None:
         """The simulation of the run itself; None if it does not match the record."""
-        now, seen = self._clock(self.method), self.history.rounds.delays
-        if now is None or not seen.size:
+        now, rounds = self._clock(self.method), self.history.rounds
+        if now is None or not len(rounds):
             return None
-        return now if seen.max() <= SIMILAR * now.delay_max and now.delay_max <= SIMILAR * seen.max() else None
+        delay, per_round = int(rounds.delays.max()), float(rounds.time[-1]) / len(rounds)
+        alike = _within(now.delay_max, delay, SIMILAR) and _within(now.per_round, per_round, AGREES)
+        return now if alike else None
+
+    @cached_property
+    def ranking(self) -> Ranking | None:
+        """The settings for the fitted fleet, ranked as `plan --fit` does it; None if they are not known."""
+        if self.method is None or self.fleet is None or self.now is None:
+            return None
+        fixed = self.history.method_settings is not None and self.history.setting("mode") is None
+        modes: tuple[Mode, ...] = (self.method.mode,) if fixed else MODES
+        rounds, seed = self.history.requested or len(self.history.rounds), self.history.run.get("seed", 0)
+        return rank_settings(self.method, self.fleet, rounds=rounds, seed=seed, modes=modes)
+
+    @cached_property
+    def better(self) -> Expected | None:
+        """The planner's best setting that is clearly better than the present one; None if there is none."""
+        if self.method is None or self.ranking is None or not (now := self.ranking.current) or now.clock is None:
+            return None
+        runs = (each for each in self.ranking.settings if each.clock and not each.excluded)
+        found = (Expected(each.method, self.method, now.clock, each.clock) for each in runs if each.clock)
+        return next((each for each in found if each.gain >= CLEAR), None)
 
     def expect(self, **changes: object) -> Expected | None:
         """The effect of changed settings; None if unknown or invalid."""
+        if self.method is None or self.now is None:
+            return None
         try:
-            changed = replace(self.method, **changes) if self.method else None  # type: ignore[arg-type]
+            changed = replace(self.method, **changes)  # type: ignore[arg-type]
         except Invalid:
             return None
         then = self._clock(changed)
-        return Expected(changed, self.now, then) if changed and self.now and then else None
-
-    def within(self, bound: float) -> Expected | None:
-        """The best asynchronous mode and M whose delays are within the bound, for the same number of rounds."""
-        method, fleet, now = self.method, self.fleet, self.now
-        if method is None or fleet is None or now is None:
-            return None
-        fixed = self.history.method_settings is not None and self.history.setting("mode") is None
-        modes: tuple[Mode, ...] = (method.mode,) if fixed else ("server", "client")
-        most = method.concurrency or fleet.clients
-        tries = [
-            replace(method, mode=mode, buffer=buffer)
-            for mode in modes
-            for buffer in sizes(most, method.buffer)
-            if buffer < most
-            or (mode == "client" and buffer == most)  # a server that waits for all clients would be synchronous
-        ]
-        found = ranked(list(search(tries, fleet, rounds=len(self.history.rounds), bound=bound)))
-        for setting in found:
-            if setting.excluded is None and setting.clock and setting.clock.waits <= bound:
-                return Expected(setting.method, now, setting.clock)
-        return None
-
-    def downplayed(self) -> str | None:
-        """The overrides for downplaying; None if the method or its schedule does not support it."""
-        given, plain = self.history.method_settings, "method.downplay=true"
-        if not has_theorem(self.history.label):
-            return None
-        for words, change in ((plain, {}), (f"{plain} method.schedule=theory", {"schedule": "theory"})):
-            if given is None or _built(given | {"downplay": True} | change, trust=self.trust):
-                return words
-        return None
+        return Expected(changed, self.method, self.now, then) if then else None
 
     def _clock(self, method: Method | None) -> ClockResult | None:
         if method is None or self.fleet is None:
             return None
-        updates = max(self.history.rounds.delays.size, updates_until_slowest(self.fleet))
         try:
-            seen = run_clock(method, self.fleet, rounds=math.ceil(updates / method.buffer))
+            return run_clock(method, self.fleet, rounds=len(self.history.rounds))
         except (Invalid, Starved):
             return None
-        back = method.max_delay is not None or seen.waits <= SIMILAR * seen.delay_max
-        return seen if back else None
+
+
+def _within(one: float, other: float, factor: float) -> bool:
+    return one <= factor * other and other <= factor * one
 
 
 def method_of(history: History, *, trust: bool) -> Method | None:

@@ -34,6 +34,7 @@ class ClientHistory:
     asleep: list[tuple[float, float]] = field(default_factory=list)  # from when to when it was asleep
     taken: int = 0  # updates accepted
     steps: int = 0  # their local steps
+    loss_values: list[float] = field(default_factory=list)  # their losses; NaN: not finite
     refused: Counter[str] = field(default_factory=Counter)  # updates, by reason
     losses: int = 0
     lost: bool = False  # at the end of the record

@@ -321,6 +321,7 @@ class _Reader:
                     self._end_job(client, steps, returned=True)
                 if isinstance(event, Arrival):
                     own.taken, own.steps = own.taken + 1, own.steps + steps
+                    own.loss_values.append(_number(event.loss))
                 else:
                     own.refused[printable(event.reason)] += 1
             case events.ClientLost():

@@ -1,0 +1,87 @@
+"""The trend of a training loss, and how much it differs between clients."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from tardygrad.runs.history import History
+
+SHORT = 20  # fewer rounds show no trend
+FALLS = 0.9  # a loss falls if its last tenth is below this fraction of the first
+SLOW = 3.0  # a loss that falls by less than this factor, as fast at the end as at the start, falls too slowly
+STEADY = 0.5  # it falls as fast at the end if the second half's slope is this fraction of the first half's
+SURE = 1e-3  # a slope counts if its p-value is smaller
+SKEWED = 0.1  # clients' data differ if their losses do, by this fraction of what the training has gained
+LARGEST = 10.0  # largest factor by which larger steps are suggested
+
+
+def skewed(history: History) -> bool:
+    """Whether the clients' losses differ so much that it matters which of them contribute more.
+
+    Compares the mean losses of the clients' later updates, and subtracts what is explained by their number.
+    """
+    first, last, *_ = trend(history.rounds.loss)
+    later = [np.array(client.loss_values[len(client.loss_values) // 2 :]) for client in history.by_client]
+    later = [losses[np.isfinite(losses)] for losses in later]
+    known = [losses for losses in later if len(losses) > 1]
+    if len(known) < 2 or not first > last:
+        return False
+    chance = float(np.mean([losses.var(ddof=1) / len(losses) for losses in known]))
+    between = float(np.var([losses.mean() for losses in known], ddof=1)) - chance
+    return between > (SKEWED * (first - last)) ** 2
+
+
+class Trend(NamedTuple):
+    """The medians of the loss in the first, the last and the best tenth of the rounds; NaN if there are too few."""
+
+    first: float
+    last: float
+    least: float
+    slope: float  # of the logarithm of the loss, per round; 0 if it cannot be told from 0
+    steady: bool  # whether it falls as fast at the end as at the start
+
+
+def trend(loss: NDArray[np.float64]) -> Trend:
+    """The trend of a loss by rounds."""
+    known = loss[np.isfinite(loss)]
+    if len(known) < SHORT:
+        return Trend(math.nan, math.nan, math.nan, 0.0, steady=False)
+    tenths = [float(np.median(part)) for part in np.array_split(known, 10)]
+    logs = np.log(known[known > 0])
+    slope, steady = 0.0, False
+    if len(logs) >= SHORT:
+        whole = stats.linregress(np.arange(len(logs)), logs)
+        first, second = (stats.linregress(np.arange(len(half)), half).slope for half in np.array_split(logs, 2))
+        slope = float(whole.slope) if whole.pvalue < SURE else 0.0
+        steady = slope < 0 and first < 0 and second <= STEADY * first
+    return Trend(tenths[0], tenths[-1], min(tenths), slope, steady=bool(steady))
+
+
+def falls(loss: NDArray[np.float64]) -> bool:
+    """Whether a loss falls; True if there are too few rounds to say."""
+    found = trend(loss)
+    return not found.last > FALLS * found.first or found.slope < 0
+
+
+def slowly(loss: NDArray[np.float64]) -> bool:
+    """Whether a loss falls, but so slowly and steadily that larger steps would help.
+
+    >>> slowly(np.linspace(1.0, 0.8, 100)), slowly(np.exp(-np.linspace(0.0, 5.0, 100)))
+    (True, False)
+    """
+    found = trend(loss)
+    return found.steady and found.first < SLOW * found.last
+
+
+def larger(found: Trend, delay: float) -> float:
+    """A factor for larger steps that is safe.
+
+    The logarithm of the loss falls by about 2ηh per round, for steps of η and a curvature of h. Steps are stable up to
+    about ηh = 1/delay; a fifth of that is the aim, and at most ten times the present step.
+    """
+    return min(LARGEST, 0.4 / (max(-found.slope, 1e-9) * max(delay, 1.0)))

@@ -28,7 +28,7 @@ from rich.table import Table
 import tardygrad as tg
 from tardygrad.doctor.examine import examine
 from tardygrad.doctor.finding import Finding
-from tardygrad.doctor.trial import Trial, try_change
+from tardygrad.doctor.try_change import TriedChange, try_change
 from tardygrad.errors import Invalid
 from tardygrad.runs.history import read_history
 from tardygrad.spec import spec
@@ -40,7 +40,7 @@ class Outcome(NamedTuple):
     case: Case
     seed: int
     alarms: list[Finding]
-    trials: list[Trial]
+    trials: list[TriedChange]
 
     @property
     def found(self) -> bool:

@@ -15,7 +15,7 @@ from tardygrad.doctor.convergence_checks import divergence, onset
 from tardygrad.doctor.delay_checks import delays
 from tardygrad.doctor.examine import Examined, examine, in_order
 from tardygrad.doctor.finding import NOT_SIMULATED, Finding
-from tardygrad.doctor.trial import try_change
+from tardygrad.doctor.try_change import try_change
 from tardygrad.doctor.what_if import WhatIf
 from tardygrad.errors import RecordError
 from tardygrad.runs.history import Rounds

@@ -14,7 +14,7 @@ from tardygrad.runs.run import plural
 from tardygrad_command import commands
 
 if TYPE_CHECKING:
-    from tardygrad.doctor.trial import Trial
+    from tardygrad.doctor.try_change import TriedChange
 
 
 def doctor(options: commands.Doctor) -> None:
@@ -52,9 +52,9 @@ def doctor(options: commands.Doctor) -> None:
         show(f"continue the run: {seen.resume}")
 
 
-def _try(options: commands.Doctor, changes: list[tuple[str, ...]]) -> dict[tuple[str, ...], Trial]:
+def _try(options: commands.Doctor, changes: list[tuple[str, ...]]) -> dict[tuple[str, ...], TriedChange]:
     """Train with each change."""
-    from tardygrad.doctor.trial import try_change
+    from tardygrad.doctor.try_change import try_change
 
     history = read_history(run_dir(options.folder))
     with torch_threads(1):

@@ -6,7 +6,6 @@ from collections import Counter
 
 import numpy as np
 
-from tardygrad.core.method import Method
 from tardygrad.doctor.delay_checks import client_list
 from tardygrad.doctor.finding import Finding
 from tardygrad.doctor.trend import skewed
@@ -165,7 +164,7 @@ def idle(history: History, what_if: WhatIf) -> Finding | None:
         known = what_if.ranking is not None
         says += " No mode and M that was tried is clearly faster." if known else " This fleet cannot be simulated."
         return Finding("note" if known or share < 0.5 else "warning", "idle", says, numbers=numbers)
-    name = f"{_mode(better.method)}, M = {better.method.buffer}"
+    name = better.name
     if better.method.mode != "sync" and skewed(history):
         says += (
             f" {name[0].upper()}{name[1:]}, would be {better.gain:.2g} times as fast or more, but fast clients would "
@@ -174,10 +173,6 @@ def idle(history: History, what_if: WhatIf) -> Finding | None:
         return Finding("warning", "idle", says, numbers=numbers)
     advice = f"use {' '.join(better.overrides)}: {name}"
     return Finding("warning", "idle", says, advice, str(better), numbers, better.overrides)
-
-
-def _mode(method: Method) -> str:
-    return "synchronous" if method.mode == "sync" else f"{method.mode}-centric"
 
 
 def dead_weight(history: History, what_if: WhatIf) -> Finding | None:

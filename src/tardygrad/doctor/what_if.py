@@ -15,7 +15,7 @@ from typing import NamedTuple
 from tardygrad.core.method import Method, Mode
 from tardygrad.doctor.clock_run import ClockResult, run_clock
 from tardygrad.doctor.fit_runtimes import fit_fleet
-from tardygrad.doctor.search import MODES, Ranking, changes, rank_settings
+from tardygrad.doctor.search import KEYS, Candidate, Ranking, changes, rank_settings
 from tardygrad.errors import Invalid, Starved
 from tardygrad.fleet import Fleet
 from tardygrad.methods.sgdclip import sgdclip
@@ -36,6 +36,11 @@ class Expected(NamedTuple):
     before: Method
     now: ClockResult
     then: ClockResult
+
+    @property
+    def name(self) -> str:
+        """The changed setting in words."""
+        return Candidate(self.method, self.then).name
 
     @property
     def overrides(self) -> list[str]:
@@ -102,15 +107,15 @@ class WhatIf:
         """The settings for the fitted fleet, ranked as `plan --fit` does it; None if they are not known."""
         if self.method is None or self.fleet is None or self.now is None:
             return None
-        fixed = self.history.method_settings is not None and self.history.setting("mode") is None
-        modes: tuple[Mode, ...] = (self.method.mode,) if fixed else MODES
+        known = self.history.method_settings  # has all keys of the method, except those that are None
+        fixed = [key for key in KEYS if known is not None and key not in {*known, "concurrency"}]
         rounds, seed = self.history.requested or len(self.history.rounds), self.history.run.get("seed", 0)
-        return rank_settings(self.method, self.fleet, rounds=rounds, seed=seed, modes=modes)
+        return rank_settings(self.method, self.fleet, rounds=rounds, seed=seed, fixed=fixed)
 
     @cached_property
     def better(self) -> Expected | None:
         """The planner's best setting that is clearly better than the present one; None if there is none."""
-        if self.method is None or self.ranking is None or not (now := self.ranking.current) or now.clock is None:
+        if self.method is None or self.ranking is None or (now := self.ranking.current).clock is None:
             return None
         runs = (each for each in self.ranking.settings if each.clock and not each.excluded)
         found = (Expected(each.method, self.method, now.clock, each.clock) for each in runs if each.clock)

@@ -32,7 +32,7 @@ Curve = list[tuple[float, float]]
 """Evaluations: the time, and a number of which less is better: the loss, or minus the accuracy."""
 
 
-class Goal(NamedTuple):
+class LastScore(NamedTuple):
     """A score to reach, and when the recorded setting reached it."""
 
     score: str  # "accuracy", or "loss" if the task has no accuracy
@@ -45,11 +45,11 @@ class Goal(NamedTuple):
         return f"test {self.score} {number}" if math.isfinite(cost) else "no finite score"
 
 
-class Trial(NamedTuple):
+class TriedChange(NamedTuple):
     """What a changed setting achieved."""
 
     overrides: list[str]
-    goal: Goal
+    goal: LastScore
     time: float | None  # when it reached the goal; None: it did not
     until: float  # how long it ran, in seconds of the clock
     cost: float  # its last score
@@ -81,7 +81,7 @@ class Trial(NamedTuple):
         return f"{text}. Do not use this change" if self.worse else text
 
 
-def try_change(history: History, overrides: Sequence[str], *, trust: bool = False) -> Trial:
+def try_change(history: History, overrides: Sequence[str], *, trust: bool = False) -> TriedChange:
     """Train the run's spec with some overrides until it reaches the run's last score, or clearly does not."""
     if history.spec is None:
         why = why_no_spec(read_json(history.path / "spec.json"))
@@ -102,7 +102,7 @@ def try_change(history: History, overrides: Sequence[str], *, trust: bool = Fals
     until = tried[-1][0] if tried else end
     reached = next((time for time, cost in tried if cost <= goal.cost), None)
     before = [cost for time, cost in curve if time <= until]
-    return Trial(
+    return TriedChange(
         overrides=list(overrides),
         goal=goal,
         time=reached,
@@ -126,19 +126,19 @@ def cost_of(value: float | None, score: str) -> float:
     return -value if score == "accuracy" else value
 
 
-def goal_of(history: History, score: str, curve: Curve) -> Goal:
+def goal_of(history: History, score: str, curve: Curve) -> LastScore:
     """The last score of a run, or the best one if the run has lost more than a tenth of what it had gained."""
     finite = [(time, cost) for time, cost in curve if math.isfinite(cost)]
     if not finite:
         raise Invalid("--try needs a task with test scores. Give it a test set.")
     first, last, best = finite[0][1], curve[-1][1], min(cost for _, cost in finite)
     if history.status in ("diverged", "starved") or not last <= best + 0.1 * (first - best) or last >= first:
-        return Goal(score, best, math.inf)
-    return Goal(score, last, next(time for time, cost in finite if cost <= last))
+        return LastScore(score, best, math.inf)
+    return LastScore(score, last, next(time for time, cost in finite if cost <= last))
 
 
 def _simulated(
-    loaded: spec.Spec, fleet: Fleet | None, *, until: float, every: float | None = None, goal: Goal | None = None
+    loaded: spec.Spec, fleet: Fleet | None, *, until: float, every: float | None = None, goal: LastScore | None = None
 ) -> tuple[str, Curve, float]:
     """Train on the simulator up to a time or a goal; evaluates `EVALUATIONS` times up to the time `every`."""
     built = loaded.build()

@@ -41,10 +41,10 @@ def stragglers(clients: int, slow: int, factor: float) -> list[Table]:
 
 
 def quadratic(rng: Rng, seed: int, groups: list[Table] | None = None, **changes: Any) -> Table:
-    """SGDClip on a quadratic with some noise that converges well on twelve even clients."""
-    groups = groups or even(12)
+    """SGDClip on a quadratic with some noise that converges well on eight even clients."""
+    groups = groups or even(8)
     clients = sum(group["clients"] for group in groups)
-    method = {"kind": "sgdclip", "local_lr": 0.1, "local_clip": 10.0, "lr": 0.5, "local_steps": 4, "buffer": 6}
+    method = {"kind": "sgdclip", "local_lr": 0.1, "local_clip": 10.0, "lr": 0.5, "local_steps": 4, "buffer": 4}
     tables: Table = {
         "task": {"kind": "quadratic", "clients": clients, "dimension": 20, "heterogeneity": 0.1, "seed": seed}
         | {"noise": {"kind": "stable", "tail": 2.0, "scale": 0.05}},
@@ -74,7 +74,7 @@ def changed(tables: Table, changes: Table) -> Table:
 
 
 def sync_stragglers(rng: Rng, seed: int) -> Table:
-    clients = int(rng.integers(6, 12))
+    clients = int(rng.integers(5, 9))
     groups = stragglers(clients, 1, rng.uniform(5, 20))
     return quadratic(rng, seed, groups, method={"mode": "sync", "buffer": clients}, run={"rounds": 80})
 
@@ -86,8 +86,8 @@ def sync_unequal(rng: Rng, seed: int) -> Table:
 
 
 def sync_half_slow(rng: Rng, seed: int) -> Table:
-    groups = stragglers(12, 6, rng.uniform(6, 12))
-    return quadratic(rng, seed, groups, method={"mode": "sync", "buffer": 6}, run={"rounds": 80})
+    groups = stragglers(8, 4, rng.uniform(6, 12))
+    return quadratic(rng, seed, groups, method={"mode": "sync", "buffer": 4}, run={"rounds": 80})
 
 
 def sync_digits(rng: Rng, seed: int) -> Table:
@@ -96,17 +96,17 @@ def sync_digits(rng: Rng, seed: int) -> Table:
 
 
 def server_all(rng: Rng, seed: int) -> Table:
-    groups = stragglers(10, 2, rng.uniform(5, 15))
-    return quadratic(rng, seed, groups, method={"mode": "server", "buffer": 10}, run={"rounds": 80})
+    groups = stragglers(8, 2, rng.uniform(5, 15))
+    return quadratic(rng, seed, groups, method={"mode": "server", "buffer": 8}, run={"rounds": 80})
 
 
 def few_at_work(rng: Rng, seed: int) -> Table:
-    how = {"buffer": 4, "concurrency": int(rng.integers(2, 4)), "dispatch": "random"}
+    how = {"buffer": 4, "concurrency": int(rng.integers(1, 3)), "dispatch": "random"}
     return quadratic(rng, seed, method=how)
 
 
 def few_get_jobs(rng: Rng, seed: int) -> Table:
-    return quadratic(rng, seed, method={"buffer": 4, "concurrency": int(rng.integers(3, 7))})
+    return quadratic(rng, seed, method={"buffer": 3, "concurrency": int(rng.integers(2, 5))})
 
 
 def rate_high(rng: Rng, seed: int) -> Table:
@@ -114,7 +114,7 @@ def rate_high(rng: Rng, seed: int) -> Table:
 
 
 def rate_high_sync(rng: Rng, seed: int) -> Table:
-    how = {"lr": rng.uniform(8, 12), "local_clip": "inf", "mode": "sync", "buffer": 12}
+    how = {"lr": rng.uniform(8, 12), "local_clip": "inf", "mode": "sync", "buffer": 8}
     return quadratic(rng, seed, method=how, run={"rounds": 40})
 
 
@@ -167,31 +167,31 @@ def heavy_tails_unmeasured(rng: Rng, seed: int) -> Table:
 
 
 def starved(rng: Rng, seed: int) -> Table:
-    gone = [{"client": client, "at": float(rng.uniform(3, 12))} for client in range(int(rng.integers(4, 8)))]
-    return quadratic(rng, seed, method={"mode": "server", "buffer": 10}, fleet={"crashes": gone})
+    gone = [{"client": client, "at": float(rng.uniform(3, 12))} for client in range(int(rng.integers(3, 6)))]
+    return quadratic(rng, seed, method={"mode": "server", "buffer": 7}, fleet={"crashes": gone})
 
 
 def dead_clients(rng: Rng, seed: int) -> Table:
-    gone = [{"client": client, "at": float(rng.uniform(3, 8))} for client in range(int(rng.integers(3, 6)))]
+    gone = [{"client": client, "at": float(rng.uniform(3, 8))} for client in range(int(rng.integers(2, 4)))]
     return quadratic(rng, seed, fleet={"crashes": gone})
 
 
 def flaky_clients(rng: Rng, seed: int) -> Table:
     falls = [
         {"client": client, "at": at, "back": at + 0.5}
-        for client in range(8)
+        for client in range(6)
         for at in np.arange(rng.uniform(0.5, 1.5), 60.0, 1.6).tolist()
     ]
     return quadratic(rng, seed, fleet={"crashes": falls})
 
 
 def silent_client(rng: Rng, seed: int) -> Table:
-    return quadratic(rng, seed, stragglers(12, int(rng.integers(2, 4)), 10_000.0), run={"rounds": 150})
+    return quadratic(rng, seed, stragglers(8, int(rng.integers(1, 3)), 10_000.0), run={"rounds": 150})
 
 
 def faults(kind: str) -> Callable[[Rng, int], Table]:
     def spec(rng: Rng, seed: int) -> Table:
-        who = range(int(rng.integers(2, 4)))
+        who = range(int(rng.integers(1, 3)))
         sent = [{"client": client, "job": job, "sends": kind} for client in who for job in range(400)]
         return quadratic(rng, seed, fleet={"faults": sent})
 
@@ -199,13 +199,13 @@ def faults(kind: str) -> Callable[[Rng, int], Table]:
 
 
 def too_stale(rng: Rng, seed: int) -> Table:
-    groups = stragglers(12, 5, rng.uniform(4, 6))
+    groups = stragglers(8, 3, rng.uniform(4, 6))
     return quadratic(rng, seed, groups, method={"buffer": 2, "max_delay": int(rng.integers(3, 5))})
 
 
 def refuses_most(rng: Rng, seed: int) -> Table:
     return quadratic(
-        rng, seed, method={"buffer": 1, "max_delay": int(rng.integers(5, 8)), "lr": 0.1}, run={"rounds": 300}
+        rng, seed, method={"buffer": 1, "max_delay": int(rng.integers(3, 6)), "lr": 0.1}, run={"rounds": 300}
     )
 
 
@@ -232,18 +232,18 @@ def on_three_machines(path: Path) -> None:
 
 
 def no_rounds(rng: Rng, seed: int) -> Table:
-    return quadratic(rng, seed, stragglers(12, 12, rng.uniform(50, 100)), method={"buffer": 12})
+    return quadratic(rng, seed, stragglers(8, 8, rng.uniform(50, 100)), method={"buffer": 8})
 
 
 def killed_early(path: Path) -> None:
     """Cut the record after a few jobs, as of a process that was killed."""
     lines = (path / "events.jsonl").read_text().splitlines(keepends=True)
-    (path / "events.jsonl").write_text("".join(lines[:14]))
+    (path / "events.jsonl").write_text("".join(lines[:10]))
     (path / "summary.json").unlink()
 
 
 def healthy_client(rng: Rng, seed: int) -> Table:
-    return quadratic(rng, seed, even(int(rng.integers(8, 14))), method={"lr": rng.uniform(0.3, 1.0)})
+    return quadratic(rng, seed, even(int(rng.integers(6, 11))), method={"lr": rng.uniform(0.3, 1.0)})
 
 
 def healthy_clip2(rng: Rng, seed: int) -> Table:
@@ -263,11 +263,11 @@ def healthy_digits(rng: Rng, seed: int) -> Table:
 
 def healthy_mild(rng: Rng, seed: int) -> Table:
     """Stragglers that an asynchronous mode copes with."""
-    return quadratic(rng, seed, stragglers(12, 3, rng.uniform(2.0, 4.0)), method={"lr": rng.uniform(0.3, 0.8)})
+    return quadratic(rng, seed, stragglers(8, 2, rng.uniform(2.0, 4.0)), method={"lr": rng.uniform(0.3, 0.8)})
 
 
 def healthy_server(rng: Rng, seed: int) -> Table:
-    return quadratic(rng, seed, even(10), method={"mode": "server", "buffer": int(rng.integers(7, 9)), "lr": 0.8})
+    return quadratic(rng, seed, even(8), method={"mode": "server", "buffer": int(rng.integers(5, 7)), "lr": 0.8})
 
 
 CASES = (

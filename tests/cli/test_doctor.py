@@ -29,15 +29,38 @@ def test_a_healthy_run_is_told_so_in_a_line(tardygrad: Command) -> None:
     assert (seen["healthy"], seen["rounds"], seen["run"]) == (True, 60, "run")
 
 
-def test_findings_are_printed_and_are_json(tardygrad: Command) -> None:
-    tardygrad("run", "small.toml", "method.clip=9.0", "run.rounds=40", "--out", "run")
+SIX = (
+    "fleet={kind='groups', groups=[{name='near', clients=5, runtime={kind='uniform', low=0.9, high=1.1}}, {name='far', "
+    "clients=1, runtime={kind='uniform', low=9, high=11}}]}"
+)
+WAITING = ["task.clients=6", "task.noise=", SIX, "method.mode=sync", "method.buffer=6", "method.clip=inf"]
+
+
+def test_a_sync_run_that_waits_for_a_straggler_is_told_what_the_planner_recommends(tardygrad: Command) -> None:
+    tardygrad("run", "small.toml", *WAITING, "run.rounds=40", "run.evaluate_every=2", "--out", "run")
+    seen = tardygrad("doctor", "run", "--try", "--json").json
+    assert not seen["healthy"]
+    (found,) = [one for one in seen["findings"] if one["cause"] == "idle"]
+    assert found.keys() == {"severity", "cause", "says", "advice", "expected", "numbers", "overrides", "trial"}
+    assert (found["severity"], found["numbers"]["idle"] > 0.7) == ("warning", True)
+    best = tardygrad("plan", "run", "--fit", "run", "--json").json["best"]
+    keys = {text.removeprefix("method.").partition("=")[0]: text.partition("=")[2] for text in found["overrides"]}
+    assert {"mode": "sync", "buffer": "6"} | keys == {"mode": best["mode"], "buffer": str(best["buffer"])}
+    assert found["trial"]["faster"] > 2
+    assert not found["trial"]["worse"]
     out = tardygrad("doctor", "run").out
-    assert "outer clip: the server's clip ũ = 9 never binds" in " ".join(out.split())
-    assert "do use method.clip=" in " ".join(out.split())
-    assert out.splitlines()[-1].startswith("checked: ")
-    (found,) = [one for one in tardygrad("doctor", "run", "--json").json["findings"] if one["cause"] == "outer clip"]
-    assert found.keys() == {"severity", "cause", "says", "advice", "expected", "numbers"}
-    assert found["severity"] == "warning"
+    assert out.splitlines()[-1] == f"change the run: tardygrad run run {' '.join(found['overrides'])}"
+    assert tardygrad(*shlex.split(out.splitlines()[-1].partition(": tardygrad ")[2]), "--out", "again").code == 0
+
+
+def test_findings_are_printed(tardygrad: Command) -> None:
+    tardygrad("run", "small.toml", "method.lr=0.01", "task.noise=", "run.rounds=40", "--out", "run")
+    out = tardygrad("doctor", "run", "--try").out
+    assert "progress: the training loss falls steadily, but too slowly" in " ".join(out.split())
+    assert "do use larger steps: method.lr=0.1 as a first try" in " ".join(out.split())
+    assert "tried test loss" in " ".join(out.split())
+    assert "times as fast" in out
+    assert out.splitlines()[-1] == "change the run: tardygrad run run method.lr=0.1"
 
 
 def test_a_probe_is_an_option(tardygrad: Command) -> None:

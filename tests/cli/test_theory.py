@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import tomllib
+from pathlib import Path
+
 import pytest
 
-from tests.cli.conftest import Command
+from tests.cli.conftest import SMALL, Command
 
 ASKED = ("theory", "--tail", "1.5", "--rounds", "10000")
 
@@ -42,6 +45,21 @@ def test_the_table_is_for_people(tardygrad: Command) -> None:
     for words in ("T^-0.0833", "0.464", "T^0.417", "46.42", "Theorem 2", "Corollary 11", "violated", "nothing"):
         assert words in out
     assert "If every delay" not in tardygrad(*ASKED, "--method", "clip2").out
+
+
+@pytest.mark.parametrize("name", ["sgdclip", "clip2-tolerant", "clip2-unknown-tail", "sd-clip2", "dc-clip2", None])
+def test_it_ends_with_a_schedule_that_runs_as_it_is(name: str | None, tardygrad: Command) -> None:
+    method = () if name is None else ("--method", name)
+    out = tardygrad(*ASKED, *method, "--buffer", "2", "--local-steps", "3").out
+    assert "You may conclude: " in out
+    assert "You may not conclude: the loss after T rounds" in out
+    assert "constants are unknown" in out
+    pasted = out[out.index("[method]") :]
+    rest = SMALL[: SMALL.index("[method]")] + SMALL[SMALL.index("[run]") :]
+    Path("pasted.toml").write_text(f"{rest}\n{pasted}")
+    assert tardygrad("run", "pasted.toml", "run.rounds=3", "--out", "run").code == 0
+    facts = tardygrad(*ASKED, *method, "--buffer", "2", "--local-steps", "3", "--json").json
+    assert tomllib.loads(pasted)["method"] == facts["schedule"]
 
 
 @pytest.mark.parametrize(

@@ -7,15 +7,17 @@ from collections import Counter
 import numpy as np
 
 from tardygrad.doctor.delay_checks import client_list
-from tardygrad.doctor.finding import Finding
+from tardygrad.doctor.finding import Finding, Severity
 from tardygrad.doctor.trend import skewed
 from tardygrad.doctor.what_if import CLEAR, WhatIf
 from tardygrad.runs.history import History
+from tardygrad.runs.own_code import trust_option
 from tardygrad.runs.run import plural
 
 SLOW = 0.1  # a client hardly counts if its share of the weight is below this fraction of its share of the work
 MACHINE = 1.5  # a machine is slow if its local steps take this many times as long as those of the others
-IDLE = 0.2  # a smaller share of idle time is normal
+IDLE, MOST_IDLE = 0.2, 0.5  # a smaller share of idle time is normal; a larger one is a waste, if it can be avoided
+FASTER = 1.5  # a setting that is faster by this factor is worth a warning
 UNCHANGED = 1.05  # a speed that differs by a smaller factor is about the same
 GONE = 100  # a client that misses this many rounds with its first job is not just slow
 
@@ -159,11 +161,12 @@ def idle(history: History, what_if: WhatIf) -> Finding | None:
         return None
     better = what_if.better
     says = f"clients are idle {share:.0%} of the time."
-    numbers = {"idle": share, "then": better.then._asdict() if better else None}
+    best = what_if.ranking.best if what_if.ranking else None
+    numbers = {"idle": share, "then": better.then._asdict() if better else None, "planner": best.name if best else None}
     if better is None:
         known = what_if.ranking is not None
         says += " No mode and M that was tried is clearly faster." if known else " This fleet cannot be simulated."
-        return Finding("note" if known or share < 0.5 else "warning", "idle", says, numbers=numbers)
+        return Finding("note" if known or share < MOST_IDLE else "warning", "idle", says, numbers=numbers)
     name = better.name
     if better.method.mode != "sync" and skewed(history):
         says += (
@@ -171,8 +174,12 @@ def idle(history: History, what_if: WhatIf) -> Finding | None:
         )
         says += "contribute more than slow ones, and the clients' losses differ: the result may be worse."
         return Finding("warning", "idle", says, numbers=numbers)
+    if best and not best.current and best.name != name and history.spec:
+        says += f" The planner's guess is {best.name}, which needs a smaller learning rate if late updates do harm: "
+        says += f"tardygrad plan {history.path} --fit {history.path} --train{trust_option(history.spec)}"
     advice = f"use {' '.join(better.overrides)}: {name}"
-    return Finding("warning", "idle", says, advice, str(better), numbers, better.overrides)
+    severity: Severity = "warning" if share > MOST_IDLE or better.gain > FASTER else "note"
+    return Finding(severity, "idle", says, advice, str(better), numbers, better.overrides)
 
 
 def dead_weight(history: History, what_if: WhatIf) -> Finding | None:

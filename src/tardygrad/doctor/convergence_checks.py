@@ -178,7 +178,7 @@ def outer_clip(history: History, what_if: WhatIf) -> Finding | None:
     """The server's clip never or always binds."""
     clip = history.setting("clip")
     has = clip is not None and clip != "inf" if history.method_settings is not None else _clip2(history)
-    value = "" if clip is None or isinstance(clip, dict) else f" ũ = {clip:g}"
+    value = f" ũ = {clip:g}" if isinstance(clip, int | float) else ""
     above = {"l2": "no Δ was longer", "coordinate": "no coordinate of Δ was larger"}.get(_norm(history) or "")
     equals = " This run equals SGDClip." if _clip2(history) else ""
     never = (
@@ -268,13 +268,13 @@ def _clips(history: History) -> bool:
 
 
 def _spike(history: History) -> float:
-    """The largest ratio of ‖δ‖ to the median of the updates before and after it."""
+    """The largest ratio of ‖δ‖ to the usual length: the larger of the medians of the updates before and after it."""
     norms = history.rounds.norms.ravel()
     norms = norms[np.isfinite(norms)]
     if len(norms) < 2 * NEAR or history.status == "diverged":
         return 0.0
-    windows = np.lib.stride_tricks.sliding_window_view(np.pad(norms, NEAR, mode="reflect"), 2 * NEAR + 1)
-    usual = np.median(windows, axis=1)
+    medians = np.median(np.lib.stride_tricks.sliding_window_view(np.pad(norms, NEAR, mode="reflect"), NEAR), axis=1)
+    usual = np.maximum(medians[: len(norms)], medians[-len(norms) :])
     return float((norms[usual > 0] / usual[usual > 0]).max(initial=0.0))
 
 

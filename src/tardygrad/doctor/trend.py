@@ -13,7 +13,7 @@ from tardygrad.runs.history import History
 
 SHORT = 20  # fewer rounds show no trend
 FALLS = 0.9  # a loss falls if its last tenth is below this fraction of the first
-SLOW = 3.0  # a loss that falls by less than this factor, as fast at the end as at the start, falls too slowly
+SLOW = 2.0  # a loss that falls by less than this factor, as fast at the end as at the start, falls too slowly
 STEADY = 0.5  # it falls as fast at the end if the second half's slope is this fraction of the first half's
 SURE = 1e-3  # a slope counts if its p-value is smaller
 SKEWED = 0.1  # clients' data differ if their losses do, by this fraction of what the training has gained
@@ -82,6 +82,7 @@ def larger(found: Trend, delay: float) -> float:
     """A factor for larger steps that is safe.
 
     The logarithm of the loss falls by about 2ηh per round, for steps of η and a curvature of h. Steps are stable up to
-    about ηh = 1/delay; a fifth of that is the aim, and at most ten times the present step.
+    about ηh = 1/delay for the largest curvature, which may be much larger than that of the whole loss: a twentieth is
+    the aim, and at most ten times the present step.
     """
-    return min(LARGEST, 0.4 / (max(-found.slope, 1e-9) * max(delay, 1.0)))
+    return min(LARGEST, 0.1 / (max(-found.slope, 1e-9) * max(delay, 1.0)))

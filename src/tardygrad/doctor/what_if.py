@@ -27,6 +27,7 @@ from tardygrad.spec import spec
 SIMILAR = 2.0  # the simulated largest delay may differ by this factor
 AGREES = 1.3  # the simulated time per round may differ by this factor
 CLEAR = 1.2  # a change is clearly better from this gain on
+FRESH = 2.0  # a mean delay that training usually stands with the same learning rates: updates miss a round on average
 
 
 class Expected(NamedTuple):
@@ -61,6 +62,11 @@ class Expected(NamedTuple):
         """
         ratio = math.sqrt(self.method.buffer / self.before.buffer)
         return self.faster * min(ratio, 1 / ratio)
+
+    @property
+    def clear(self) -> bool:
+        """Whether the change is clearly better, and its delays are no danger to the learning rates."""
+        return self.gain >= CLEAR and self.then.delay_mean <= max(FRESH, self.now.delay_mean)
 
     def __str__(self) -> str:
         now, then = self.now, self.then
@@ -114,12 +120,12 @@ class WhatIf:
 
     @cached_property
     def better(self) -> Expected | None:
-        """The planner's best setting that is clearly better than the present one; None if there is none."""
+        """The first setting of the planner's ranking that is clearly better than the present one."""
         if self.method is None or self.ranking is None or (now := self.ranking.current).clock is None:
             return None
-        runs = (each for each in self.ranking.settings if each.clock and not each.excluded)
-        found = (Expected(each.method, self.method, now.clock, each.clock) for each in runs if each.clock)
-        return next((each for each in found if each.gain >= CLEAR), None)
+        runs = ((each.method, each.clock) for each in self.ranking.settings if not each.excluded)
+        found = (Expected(method, self.method, now.clock, clock) for method, clock in runs if clock)
+        return next((each for each in found if each.clear), None)
 
     def expect(self, **changes: object) -> Expected | None:
         """The effect of changed settings; None if unknown or invalid."""

@@ -52,7 +52,7 @@ def starvation(history: History, what_if: WhatIf) -> Finding | None:
     whys: dict[str, list[int]] = {}
     for number in silent:
         client = history.by_client[number]
-        why = "still working" if client.jobs else "never had a job"
+        why = "still working" if client.jobs else "always asleep" if client.asleep else "never had a job"
         whys.setdefault("lost" if client.lost else "refused" if client.refused else why, []).append(number)
     parts = [f"{client_list(history, those)} {why}" for why, those in whys.items()]
     says = f"{len(silent)} of {plural(history.clients, 'client')} never contributed: {'; '.join(parts)}."

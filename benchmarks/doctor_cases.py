@@ -46,7 +46,7 @@ def quadratic(rng: Rng, seed: int, groups: list[Table] | None = None, **changes:
     clients = sum(group["clients"] for group in groups)
     method = {"kind": "sgdclip", "local_lr": 0.1, "local_clip": 10.0, "lr": 0.5, "local_steps": 4, "buffer": 4}
     tables: Table = {
-        "task": {"kind": "quadratic", "clients": clients, "dimension": 20, "heterogeneity": 0.1, "seed": seed}
+        "task": {"kind": "quadratic", "clients": clients, "dimension": 20, "seed": seed}
         | {"noise": {"kind": "stable", "tail": 2.0, "scale": 0.05}},
         "fleet": {"kind": "groups", "groups": groups},
         "method": method | {"mode": "client"},
@@ -82,7 +82,7 @@ def sync_stragglers(rng: Rng, seed: int) -> Table:
 def sync_unequal(rng: Rng, seed: int) -> Table:
     """Asynchronous settings would be faster, but would neglect the data of the straggler."""
     tables = sync_stragglers(rng, seed)
-    return changed(tables, {"task": {"heterogeneity": rng.uniform(0.8, 1.5)}})
+    return changed(tables, {"task": {"heterogeneity": rng.uniform(0.1, 1.5)}})
 
 
 def sync_half_slow(rng: Rng, seed: int) -> Table:

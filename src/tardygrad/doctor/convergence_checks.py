@@ -45,7 +45,7 @@ def divergence(history: History, what_if: WhatIf) -> Finding | None:
         says = f"{history.reason or 'the updates of most clients are not finite.'} The local steps overflow."
         return _rate_finding("severe", says, scaled(history, ("local_lr", "lr"), 1 / TENTH), {"refused": "not finite"})
     if not diverged and not late > 2 * early:
-        if not early > 0 or late - least <= 0.5 * (early - least) or late <= 3 * least or _spike(history) > SPIKE:
+        if not early > 0 or late - least <= 0.5 * (early - least) or late <= 3 * least or _unclipped_spikes(history):
             return None  # after a spike, the tail is to blame
         says = f"the training loss fell from {early:.4g} to {least:.4g}, but rose again to {late:.4g}."
         overrides = scaled(history, ("lr",), 1 / 3)
@@ -139,7 +139,7 @@ def progress(history: History, what_if: WhatIf) -> Finding | None:
     """The training loss does not fall, or too slowly."""
     found = trend(history.rounds.loss)
     early, late = found.first, found.last
-    if history.status == "diverged" or not 0 < late <= 2 * early:
+    if history.status == "diverged" or not 0 < late <= 2 * early or _unclipped_spikes(history):
         return None
     numbers: Row = {"first": early, "last": late}
     change = f"from {early:.4g} to {late:.4g} in {plural(len(history.rounds), 'round')}"
@@ -238,13 +238,14 @@ def _norm(history: History, *, local: bool = False) -> str | None:
 def tails(history: History, what_if: WhatIf) -> Finding | None:
     """The tail of the updates, if the run estimated it; else a warning if they have spikes and nothing clips them."""
     known = [tail for tail in history.tails if tail.round is not None and isinstance(tail.index, int | float)]
-    spike = 0.0 if _clips(history) else _spike(history)
+    spikes = _unclipped_spikes(history)
     if known:
         found = tail_finding(history, known[-1], f"the updates of round {known[-1].round}")
-        if found.severity == "warning" or spike <= SPIKE:
+        if found.severity == "warning" or not spikes:
             return found
-    if spike <= SPIKE:
+    if not spikes:
         return None
+    spike = _spike(history)
     says = f"an update was {spike:.3g} times as long as the median of those around it: the noise has a heavy tail, and "
     return _unclipped(history, says + "the clients do not clip.", {"spike": spike})
 
@@ -265,6 +266,11 @@ def tail_finding(history: History, tail: Tail, whose: str) -> Finding:
 def _clips(history: History) -> bool:
     """Whether the clients clip, as far as is known."""
     return history.method_settings is None or history.setting("local_clip") not in (None, "inf")
+
+
+def _unclipped_spikes(history: History) -> bool:
+    """Whether some updates are much longer than usual, and the clients do not clip."""
+    return not _clips(history) and _spike(history) > SPIKE
 
 
 def _spike(history: History) -> float:

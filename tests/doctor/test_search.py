@@ -197,7 +197,8 @@ def test_the_tail_index_is_the_one_measured_the_specs_or_a_guess() -> None:
 
 @pytest.mark.parametrize(("bound", "named"), [(float("inf"), None), (3.0, {"values": [BEYOND]})])
 def test_the_picture_names_the_bound_only_where_something_is_beyond_it(bound: float, named: object) -> None:
-    tried = list(search(settings(clip2(buffer=1), 2), TWO, rounds=20, bound=bound))
-    drawn = search_chart(tried).to_dict()["layer"][1]["encoding"]
+    drawn = search_chart(rank_settings(clip2(buffer=1), TWO, rounds=20, tolerated=bound)).to_dict()["layer"][1][
+        "encoding"
+    ]
     assert drawn["shape"]["legend"] == named
     assert drawn["color"]["legend"]["symbolType"] == "stroke", "no mode looks like a mark of the bound"

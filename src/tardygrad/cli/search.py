@@ -63,12 +63,15 @@ def find(spec: Spec, built: Built, options: commands.Plan) -> None:
         rule = f"a search can have at most {MAX_CLIENTS:,} clients, got {fleet.clients:,}"
         raise Invalid(f"{rule}. Search with a part of the fleet.")
     clock_only(built.method, fleet)  # raises if the method cannot run
-    tolerance = _tolerance(spec, built, tails)
+    rounds = built.rounds  # with run.until, it takes a simulation
+    if not rounds:
+        raise Invalid("a search needs to know the length of the run, got a spec without rounds. Set run.rounds.")
+    tolerance = _tolerance(spec, built.method, rounds, tails)
     with torch_threads(spec.run.threads):
         ranking = rank_settings(
             built.method,
             fleet,
-            rounds=built.rounds,
+            rounds=rounds,
             parameters=0 if fitted else built.task.parameters,  # measured times include the messages
             seed=built.run.seed,
             training=Training(built.task, options.target, options.seeds or 3) if options.train else None,
@@ -78,21 +81,22 @@ def find(spec: Spec, built: Built, options: commands.Plan) -> None:
             watch=lambda items, total, what: counted(items, total=total, what=what),
         )
     if figure_path:
-        theme.write(search_chart(ranking.settings), figure_path)
+        theme.write(search_chart(ranking), figure_path)
     if spec_path and fitted:  # last: it must not exist if the same command is to be repeated
         replace(spec_path, fitted_spec(spec, fitted.fleet, as_json=spec_path.suffix == ".json").encode())
     files = {"figure": figure, "written": write}
     best = ranking.best
     overrides = [] if best is None else changes(best.method, built.method)
-    if best and (best.rounds > built.rounds if ranking.goal else overrides and best.rounds != built.rounds):
+    more = best and (best.rounds > rounds if ranking.goal else overrides and best.rounds != rounds)
+    if best and more and spec.run.until is None:
         overrides.append(f"run.rounds={best.rounds}")
     if options.json:
-        show_json(_facts(built, ranking, tolerance, fitted, overrides) | files)
+        show_json(_facts(built.method, rounds, ranking, tolerance, fitted, overrides) | files)
         return
     if fitted:
         _show_fit(fitted)
     _show(ranking)
-    lines = [*_remarks(ranking, tolerance, built), *(f"{name}  {path}" for name, path in files.items() if path)]
+    lines = [*_remarks(ranking, tolerance, rounds), *(f"{name}  {path}" for name, path in files.items() if path)]
     lines.append(ranking.answer())
     if overrides:
         lines.append(f"set  {shlex.join(overrides)}")
@@ -107,24 +111,27 @@ def _scale(history: History, method: Method) -> float:
     return method.local_steps / before if method.local_steps and isinstance(before, int) and before > 0 else 1.0
 
 
-def _tolerance(spec: Spec, built: Built, tails: list[Tail]) -> Tolerance:
+def _tolerance(spec: Spec, method: Method, rounds: int, tails: list[Tail]) -> Tolerance:
     tail = tail_of(spec.resolved(), tails)
-    bound = tolerance(built.method, built.rounds, tail.tail, spec.method.arguments.get("schedule"))
+    bound = tolerance(method, rounds, tail.tail, spec.method.arguments.get("schedule"))
     if bound == math.inf:
-        downplayed = built.method.weight is downplay
+        downplayed = method.weight is downplay
         return Tolerance(bound, "the method downplays late updates" if downplayed else "no theorem covers this method")
-    return Tolerance(
-        bound, f"{built.rounds} rounds and tail index {tail.tail:g}, {tail.source}; its constant is unknown"
-    )
+    return Tolerance(bound, f"{rounds} rounds and tail index {tail.tail:g}, {tail.source}; its constant is unknown")
 
 
 def _facts(
-    built: Built, ranking: Ranking, tolerance: Tolerance, fitted: FittedFleet | None, overrides: list[str]
+    method: Method,
+    rounds: int,
+    ranking: Ranking,
+    tolerance: Tolerance,
+    fitted: FittedFleet | None,
+    overrides: list[str],
 ) -> Row:
     best, sync = ranking.best, ranking.sync
     return {
-        "method": str(built.method),
-        "rounds": built.rounds,
+        "method": str(method),
+        "rounds": rounds,
         "measure": ranking.measure,
         "goal": ranking.goal._asdict() if ranking.goal else None,
         "tolerance": tolerance._asdict(),
@@ -180,20 +187,21 @@ def _result(setting: Candidate) -> list[str]:
     """Seconds, rounds and, of a trained setting, the number of its runs."""
     if setting.trained is None:
         return [f"{setting.seconds:.4g}", str(setting.rounds)] if setting.clock else ["–", "–"]
-    trials = setting.trained.trials
-    over = [trial.until for trial in trials if trial.time is None]
-    runs = str(len(trials))
-    return [f"over {max(over):.4g}", "–", runs] if over else [f"{setting.seconds:.4g}", str(setting.rounds), runs]
+    trials, reached = setting.trained.trials, setting.trained.reached
+    if not reached:
+        return [f"over {max(trial.until for trial in trials):.4g}", "–", str(len(trials))]
+    runs = str(reached) if reached == len(trials) else f"{reached} of {len(trials)}"
+    return [f"{setting.seconds:.4g}", str(setting.rounds), runs]
 
 
-def _remarks(ranking: Ranking, tolerance: Tolerance, built: Built) -> list[str]:
+def _remarks(ranking: Ranking, tolerance: Tolerance, rounds: int) -> list[str]:
     lines = [f"ranked by  {ranking.measure}"]
     why = Counter(setting.excluded for setting in ranking.settings if setting.excluded)
     if any(setting.warning for setting in ranking.settings):
         lines.append(f"!  above {tolerance.delay:.4g}, the delay that the theory tolerates ({tolerance.why})")
-    rounds = [setting.clock.rounds for setting in ranking.settings if setting.clock]
-    if rounds and min(rounds) < built.rounds:
-        lines.append(f"simulated: {min(rounds):,} to {max(rounds):,} of {built.rounds:,} rounds per setting")
+    simulated = [setting.clock.rounds for setting in ranking.settings if setting.clock]
+    if simulated and min(simulated) < rounds:
+        lines.append(f"simulated: {min(simulated):,} to {max(simulated):,} of {rounds:,} rounds per setting")
     if why:
         reasons = ", ".join(f"{number} because {_plural(reason, number)}" for reason, number in why.most_common())
         lines.append(f"ruled out: {why.total()} of {len(ranking.settings)} settings, {reasons}")

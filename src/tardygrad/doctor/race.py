@@ -22,18 +22,19 @@ from tardygrad.errors import Diverged, Invalid, Starved
 from tardygrad.fleet import Fleet
 from tardygrad.runs.loop import drive
 
-EVALUATIONS = 128  # in the time that a run is given
+PRECISION = 0.02  # of times to the target: a run is evaluated whenever its time has grown by this share
 SHORTEST = 8  # the first runs have an eighth of the time
 CLOSE = 1.25  # a setting is repeated with all seeds if it needs at most this many times the best time
 FINALISTS = 8  # most settings that are repeated
-GAIN = 0.9  # of the current setting's gain in score: the target, if none is given
+PATIENCE = 4  # the other seeds have this many times as long as the first
+GAIN = 0.98  # of the current setting's gain in score: the target, if none is given
 
 
 class Training(NamedTuple):
     """What to train in a search.
 
     Args:
-        target: the test accuracy to reach, or the test loss if the task has no accuracy; None is 90 % of the way from
+        target: the test accuracy to reach, or the test loss if the task has no accuracy; None is 98 % of the way from
             x_0's score to that of the current setting after all its rounds.
         seeds: runs of each setting that comes close to the best.
     """
@@ -79,8 +80,18 @@ class Trained(NamedTuple):
 
     @property
     def time(self) -> float:
-        """Mean simulated seconds to the target; inf if a run did not reach it."""
-        return fmean(math.inf if trial.time is None else trial.time for trial in self.trials)
+        """Mean simulated seconds to the target; inf if no run reached it.
+
+        If only some did, each of the others counts as twice the time that it was given.
+        """
+        if not self.reached:
+            return math.inf
+        return fmean(2 * trial.until if trial.time is None else trial.time for trial in self.trials)
+
+    @property
+    def reached(self) -> int:
+        """The number of runs that reached the target."""
+        return sum(trial.time is not None for trial in self.trials)
 
     @property
     def rounds(self) -> int:
@@ -119,14 +130,12 @@ class Race:
         value, due = goal.start, 0.0
         try:
             with SimPool(task, method, self.fleet) as pool:
-                for event in drive(server, pool):
-                    if event.time > until:
-                        break
+                for event in drive(server, pool, until=until):
                     if isinstance(event.happened, Advanced) and event.time >= due:
                         value = task.evaluate(server.x, server.module_buffers)[goal.score]
                         if goal.reached(value):
                             return Trial(event.time, server.round, value, until)
-                        due = event.time + until / EVALUATIONS
+                        due = event.time * (1 + PRECISION)
         except (Diverged, Starved):
             return Trial(None, server.round, None, until)
         return Trial(None, server.round, value if math.isfinite(value) else None, until)
@@ -171,7 +180,7 @@ class Race:
             if results[number].time <= CLOSE * best:
                 trials = list(results[number].trials)
                 for seed in others:
-                    trials.append(self.run(settings[number], seed, 2 * horizon))
+                    trials.append(self.run(settings[number], seed, PATIENCE * horizon))
                     yield trials[-1]
                 results[number] = Trained(tuple(trials), dropped=False)
 

@@ -1,0 +1,187 @@
+"""Does `plan --search` recommend the setting that is fastest in truth?
+
+Twenty random fleets (classes, one straggler, a spread of speeds, heavy tails, slow links, equal clients), each with a
+quadratic of random noise and a method with random rates. Every setting that the search tries is trained to the target
+with five seeds that the search has not seen; a setting is given up once its mean is 1.3 times the best. Prints the time
+of the recommended setting relative to the best one, for `plan --search` and for `plan --search --train`, and how often
+it is within 15 %.
+
+    python benchmarks/plan.py [--fleets 20] [--first 0] [--seeds 5]
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from statistics import fmean, geometric_mean
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+import tardygrad as tg
+from tardygrad.doctor.race import Race, Training
+from tardygrad.doctor.search import Candidate, Ranking, rank_settings, settings
+
+ROUNDS = 60  # of the current setting, which is synchronous with half of the clients
+WITHIN = 1.15
+GIVE_UP = 1.3  # times the best
+WORST = 10.0  # a recommended setting is given up here
+UNSEEN = 1000  # the first seed of the runs that decide
+
+
+class Problem(NamedTuple):
+    """A fleet, a task and a method in its current setting."""
+
+    kind: str
+    fleet: tg.Fleet
+    task: Any
+    method: tg.Method
+
+
+def random_fleet(rng: np.random.Generator) -> tuple[str, tg.Fleet]:
+    """A fleet of 4 to 10 clients."""
+    clients = int(rng.integers(4, 11))
+    half = clients // 2
+    kind = str(rng.choice(["classes", "one slow", "spread", "heavy tails", "equal", "links"]))
+    if kind == "classes":
+        slow = float(rng.uniform(5, 30))
+        groups = [
+            tg.Group("small", half, tg.Uniform(1.0, 2.0)),
+            tg.Group("medium", clients - half - 1, tg.Uniform(3.0, 5.0)),
+            tg.Group("large", 1, tg.Uniform(slow, 1.5 * slow)),
+        ]
+    elif kind == "one slow":
+        slow = float(rng.uniform(4, 40))
+        groups = [
+            tg.Group("rack", clients - 1, tg.LogNormal(1.0, 0.1)),
+            tg.Group("far", 1, tg.LogNormal(slow, 0.1)),
+        ]
+    elif kind == "spread":
+        medians = np.exp(rng.uniform(0.3, 1.2) * rng.standard_normal(clients))
+        groups = [tg.Group(f"client {i}", 1, tg.LogNormal(float(median), 0.2)) for i, median in enumerate(medians)]
+    elif kind == "heavy tails":
+        groups = [tg.Group("spot", clients, tg.Pareto(0.5, float(rng.uniform(1.1, 2.5))))]
+    elif kind == "equal":
+        groups = [tg.Group("rack", clients, tg.LogNormal(1.0, float(rng.uniform(0.02, 0.3))))]
+    else:
+        link = tg.Link(latency=float(rng.uniform(0.1, 1.0)), up=float(rng.uniform(20, 200)))
+        groups = [
+            tg.Group("rack", half, tg.LogNormal(1.0, 0.2)),
+            tg.Group("phone", clients - half, tg.Exponential(float(rng.uniform(1, 5))), link),
+        ]
+    return kind, tg.Fleet(tuple(groups))
+
+
+def problem(number: int) -> Problem:
+    """The problem of this number."""
+    rng = np.random.default_rng(number)
+    kind, fleet = random_fleet(rng)
+    scale = float(rng.choice([0.0, 0.5, 2.0]))
+    heavy = bool(rng.integers(2))
+    noise = tg.Noise("student", 1.5, scale / 2) if heavy else tg.Noise("stable", 2.0, scale)
+    task = tg.tasks.quadratic(
+        clients=fleet.clients,
+        dimension=10,
+        heterogeneity=float(rng.choice([0.0, 0.2])),
+        noise=noise if scale else None,
+        seed=number,
+    )
+    how: dict[str, Any] = {
+        "local_lr": float(rng.choice([0.1, 0.3, 0.8])),
+        "local_clip": 1.0,
+        "local_steps": 1,
+        "lr": float(rng.choice([0.5, 1.0])),
+        "downplay": bool(rng.integers(3) == 0),
+        "mode": "sync",
+        "buffer": max(fleet.clients // 2, 1),
+    }
+    return Problem(kind, fleet, task, tg.clip2(clip=0.1, **how) if rng.integers(2) else tg.sgdclip(**how))
+
+
+class Truth:
+    """Mean times to the target of settings, over seeds that the search has not seen."""
+
+    def __init__(self, race: Race, seeds: int) -> None:
+        self.race, self.seeds, self.best, self.known = race, range(UNSEEN, UNSEEN + seeds), math.inf, {}
+
+    def time(self, method: tg.Method, limit: float, until: float) -> float:
+        """The mean time of a setting, to be run for `until` seconds; inf if it is above the limit."""
+        key = str((method.mode, method.buffer, method.concurrency))
+        if key not in self.known or (self.known[key] == math.inf and limit > GIVE_UP * self.best):
+            times: list[float] = []
+            for seed in self.seeds:
+                times.append(self.race.run(method, seed, until).time or 2 * until)  # as the search counts it
+                if sum(times) > limit * len(self.seeds):
+                    break
+            self.known[key] = fmean(times) if sum(times) <= limit * len(self.seeds) else math.inf
+            self.best = min(self.best, self.known[key])
+        return self.known[key]
+
+
+def by_clock(setting: Candidate) -> tuple[float, int]:
+    """What settings are ranked by without training."""
+    return setting.clock.per_effective if setting.clock else math.inf, setting.method.buffer
+
+
+def recommended(ranking: Ranking) -> Candidate:
+    assert ranking.best, ranking.answer()
+    return ranking.best
+
+
+def compare(number: int, seeds: int) -> tuple[float, float]:
+    """Print one row; returns the time of both recommendations relative to the best."""
+    kind, fleet, task, method = problem(number)
+    how: dict[str, Any] = {"rounds": ROUNDS, "parameters": task.parameters}
+    ranking = rank_settings(method, fleet, **how, training=Training(task))
+    trained, predicted = recommended(ranking), min(ranking.settings, key=by_clock)  # as without training
+    truth = Truth(Race(method, fleet, Training(task), rounds=ROUNDS, seed=0), seeds)
+    until = 3 * trained.seconds
+    truth.time(trained.method, math.inf, until)
+    for each in settings(method, fleet.clients):
+        truth.time(each, GIVE_UP * truth.best, until)
+    best = truth.best
+    winner = next(key for key, seconds in truth.known.items() if seconds == best)
+    ratios = [truth.time(trained.method, math.inf, until) / best]
+    late = truth.time(predicted.method, GIVE_UP * best, until)
+    if late == math.inf:
+        late = truth.time(predicted.method, WORST * best, 2 * WORST * best)
+    ratios.insert(0, late / best)
+    cells = [f"{min(ratio, WORST):5.2f}{'+' if ratio > WORST else ' '}" for ratio in ratios]
+    name = f"{'SD-' * (method.weight is not None)}{method.name}, {task.noise or 'no noise'}"
+    print(
+        f"| {number:2} | {kind:11} | {fleet.clients:2} | {name:62} | {winner:22} | {best:6.1f} | "
+        f"{_name(predicted):22} | {cells[0]} | {_name(trained):22} | {cells[1]} |",
+        flush=True,
+    )
+    return ratios[0], ratios[1]
+
+
+def _name(setting: Candidate) -> str:
+    method = setting.method
+    return str((method.mode, method.buffer, method.concurrency))
+
+
+def main() -> None:
+    options = argparse.ArgumentParser()
+    options.add_argument("--fleets", type=int, default=20)
+    options.add_argument("--first", type=int, default=0)
+    options.add_argument("--seeds", type=int, default=5)
+    chosen = options.parse_args()
+    torch.set_num_threads(1)
+    began = time.process_time()
+    print("| # | fleet | N | method, noise | best | s | --search | ratio | --train | ratio |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+    rows = [compare(number, chosen.seeds) for number in range(chosen.first, chosen.first + chosen.fleets)]
+    for name, ratios in zip(("plan --search", "plan --search --train"), zip(*rows, strict=True), strict=True):
+        good = sum(ratio <= WITHIN for ratio in ratios)
+        mean = geometric_mean([min(ratio, WORST) for ratio in ratios])
+        print(
+            f"{name}: within 15 % of the best in {good} of {len(ratios)} fleets; {mean:.2f} times the best on average"
+        )
+    print(f"{time.process_time() - began:.0f} CPU seconds")
+
+
+if __name__ == "__main__":
+    main()

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import tardygrad as tg
+from tardygrad.doctor.clock_run import run_clock
 from tardygrad.engines.fleet_clock import FleetClock
 from tardygrad.fleet import Available
 from tardygrad.runs.events import Dispatch, Sleep, Wake, read_events
@@ -173,13 +174,26 @@ def test_a_history_tells_sleep_from_work_and_from_loss(tmp_path: Path) -> None:
     fleet = fleet.during([(0, 4)], client=2, period=10, at_end="finish")
     task: Any = tg.tasks.quadratic(clients=3, dimension=4)
     tg.simulate(method_of(), task, fleet, rounds=3, out=tmp_path / "run", evaluate_every=0)
-    first, second, third = read_history(tmp_path / "run").by_client
+    record = read_history(tmp_path / "run")
+    assert record.random_fleet is False
+    first, second, third = record.by_client
     assert first.asleep == [(4.0, 10.0)]
     assert [job.seconds for job in first.jobs] == [*first.seconds, 0.0] == [3.0, 3.0, 0.0]
     assert (first.working_seconds, first.asleep_seconds, first.lost_seconds) == (6.0, 6.0, 0.0)
     assert (second.away, second.asleep, second.lost) == ([(5.0, 12.0)], [], True)
     assert third.asleep == [(6.0, 10.0)]
     assert third.jobs[0].seconds == 6.0
+
+
+def test_sleep_is_no_idle_time_of_a_planned_run() -> None:
+    """Two clients of 1 s that are always at work while they are awake: a third of the time, suspended or not."""
+    for at_end in ("suspend", "cancel", "finish"):
+        fleet = fleet_of(1.0, 1.0)
+        for client in (0, 1):
+            fleet = fleet.during([(0, 10)], client=client, period=30, at_end=at_end)
+        assert run_clock(method_of(), fleet, rounds=100).idle == pytest.approx(0.0, abs=0.01)
+    half = fleet_of(1.0, 1.0).during([(0, 10)], client=0, period=30)
+    assert run_clock(method_of("client", 1, concurrency=1), half, rounds=90).idle == pytest.approx(0.25, abs=0.02)
 
 
 def test_real_time_engines_have_the_same_nights() -> None:

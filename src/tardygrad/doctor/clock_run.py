@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from tardygrad.core.messages import Advanced, Asleep, Lost, Refused, Update
+from tardygrad.core.messages import Advanced, Asleep, Awake, Joined, Lost, Refused, Update
 from tardygrad.core.method import Method
 from tardygrad.fleet import Fleet
 from tardygrad.runs.loop import Event, clock_only, drive
@@ -49,26 +49,38 @@ class ClockResult(NamedTuple):
 
 
 class BusyTime:
-    """Counts the time that clients spend with a job."""
+    """Counts the time that clients spend with a job, and the time that they are asleep."""
 
     def __init__(self) -> None:
         self.out: dict[int, tuple[int, int, float]] = {}  # by client: serial and round of its job, and when it was sent
         self.busy = 0.0
+        self.asleep: dict[int, float] = {}  # by client: since when
+        self.slept = 0.0
 
     def add(self, event: Event) -> None:
         now, message, _, jobs = event
         if isinstance(message, Update | Lost | Asleep) and message.client in self.out:
-            serial, _, since = self.out[message.client]
+            serial, s, since = self.out[message.client]
             cancelled = isinstance(message, Lost) or (isinstance(message, Asleep) and message.job == "cancel")
             if cancelled or (isinstance(message, Update) and message.serial == serial):  # otherwise it is a duplicate
-                self.busy += now - since
+                self.busy += max(now - since, 0.0)
                 del self.out[message.client]
+            elif isinstance(message, Asleep) and message.job == "suspend":
+                self.busy += max(now - since, 0.0)
+                self.out[message.client] = serial, s, math.inf  # until it is awake
+        if isinstance(message, Asleep):
+            self.asleep.setdefault(message.client, now)
+        elif isinstance(message, Awake | Joined | Lost) and message.client in self.asleep:
+            self.slept += now - self.asleep.pop(message.client)
+            if message.client in self.out and self.out[message.client][2] == math.inf:
+                self.out[message.client] = *self.out[message.client][:2], now
         self.out |= {job.client: (job.serial, job.round, now) for job in jobs}
 
     def idle(self, clients: int, time: float) -> float:
-        """The share of the clients' time without a job."""
-        busy = self.busy + sum(time - since for *_, since in self.out.values())
-        return max(1.0 - busy / (clients * time), 0.0) if time else 0.0  # rounding may give more than 1
+        """The share of the clients' time without a job, not counting sleep."""
+        busy = self.busy + sum(max(time - since, 0.0) for *_, since in self.out.values())
+        awake = clients * time - self.slept - sum(time - since for since in self.asleep.values())
+        return max(1.0 - busy / awake, 0.0) if awake > 0 else 0.0  # rounding may give more than 1
 
 
 def run_clock(method: Method, fleet: Fleet, *, rounds: int, parameters: int = 0, seed: int = 0) -> ClockResult:

@@ -93,6 +93,7 @@ class History:
     machines: list[Machine]  # slowest first; empty if they are not known, or if a fleet is emulated
     tails: list[Tail]
     unknown: Counter[str]  # events of kinds that this version does not know
+    random_fleet: bool | None  # whether the times of arrivals depend on the seed; None: an older record, or no fleet
 
     @property
     def clients(self) -> int:
@@ -213,6 +214,7 @@ def read_history(path: Path) -> History:
             machines=[] if classes else reader.machines.machines(),
             tails=reader.tails,
             unknown=reader.unknown,
+            random_fleet=recorded["random_fleet"] if isinstance(recorded.get("random_fleet"), bool) else None,
         )
 
 

@@ -174,9 +174,14 @@ def test_suggested_commands_trust_own_code(here: Path, tardygrad: Command) -> No
 def test_a_directory_is_a_record_whatever_its_spec_looks_like(here: Path, tardygrad: Command) -> None:
     Path("folder").mkdir()
     Path("folder/spec.json").write_text(json.dumps(tomllib.loads(SPEC)))
-    for verb in ("plan", "tail", "run"):
-        code, _, err = tardygrad(verb, "folder")
-        assert (code, "is imported only if you trust it, got 'mine:task'" in err.replace("\n", " ")) == (2, True), verb
+    Path("folder/checkpoints").mkdir()
+    Path("folder/other.toml").write_text(SPEC)
+    Path("link.json").symlink_to("folder/spec.json")
+    named = {"plan": "folder", "tail": "folder/spec.json", "run": "folder/other.toml", "sweep": "link.json"}
+    for verb, path in named.items():
+        code, _, err = tardygrad(verb, path)
+        rule = f"a function that '{path}' names is imported only if you trust it, got 'mine:task'"
+        assert (code, rule in err.replace("\n", " ")) == (2, True), verb
     assert not Path("imported").exists()
     assert tardygrad("plan", "folder", "--trust").code == 0
 

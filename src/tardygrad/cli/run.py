@@ -17,6 +17,7 @@ from tardygrad.core.messages import ModuleBuffers, Vector
 from tardygrad.core.task import Task
 from tardygrad.errors import Invalid, RecordError
 from tardygrad.runs import run as runs
+from tardygrad.runs.own_code import check_trust
 from tardygrad.runs.recipes import why_no_spec
 from tardygrad.runs.record import Row, check_directory, read_json, reading_record, require_new, write_error
 from tardygrad.runs.track import check
@@ -116,7 +117,9 @@ def recorded_spec(folder: str, recorded: Row, overrides: list[str], *, trust: bo
                 keys = f"{', '.join(allowed[:-1])} or {allowed[-1]}"
                 raise Invalid(f"resuming a run may only change {keys}, got {text!r}. Start a new run instead.")
             spec.override(tables, text)
-        return spec.parse(tables, Path(folder).name, trust=trust)
+        if not trust:
+            check_trust(tables, folder)
+        return spec.parse(tables, Path(folder).name, trust=True)
 
 
 def final_model(folder: Path) -> tuple[dict[str, Tensor], int]:

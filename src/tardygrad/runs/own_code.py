@@ -50,7 +50,7 @@ def check_trust(tables: Any, where: str) -> None:
     """Raise `Invalid` if the spec of a record names code."""
     for name in names(tables):
         rule = f"a function that {where!r} names is imported only if you trust it"
-        raise Invalid(f"{rule}, got {name!r}. Read its code, then add --trust (in Python: trust=True).")
+        raise Invalid(f"{rule}, got {name!r}. Read its code, then add --trust.")
 
 
 def find(name: str, where: str) -> Any:

@@ -17,7 +17,7 @@ from tardygrad.spec.kinds import KINDS
 def read_source(source: str | Path) -> tuple[str, Table, bool]:
     """The name and the tables of a spec, and whether it is a record's: a file, a shipped name, or a run's directory."""
     path, known = Path(source), shipped()
-    if recorded := (path / "spec.json").is_file():  # of a directory, whatever it looks like: it may come from elsewhere
+    if (path / "spec.json").is_file():
         path /= "spec.json"
     if path.is_file():
         tables = _parsed(path)
@@ -28,7 +28,7 @@ def read_source(source: str | Path) -> tuple[str, Table, bool]:
             if isinstance(table, dict) and isinstance(table.get("path"), str):
                 table["path"] = str(path.parent / table["path"])  # relative to the spec
         anchor_task(tables, path.parent)
-        return path.stem, tables, recorded
+        return path.stem, tables, _of_record(path) or _of_record(path.resolve())
     if str(source) in known:
         text = files("tardygrad").joinpath(f"specs/{source}.toml").read_text("utf-8")
         return str(source), tomllib.loads(text), False
@@ -38,6 +38,11 @@ def read_source(source: str | Path) -> tuple[str, Table, bool]:
     if str(source) in KINDS["task"]:
         fix = f" It is a kind of task: write for example fashion task.kind={source} task.data=FOLDER."
     raise Invalid(f"a spec must be a file or the name of a shipped spec, got {str(source)!r}.{fix}")
+
+
+def _of_record(path: Path) -> bool:
+    """Whether a file is the spec of a record or lies in one, whatever it holds: a record may come from elsewhere."""
+    return path.name == "spec.json" or any((path.parent / name).exists() for name in ("events.jsonl", "checkpoints"))
 
 
 def _recorded(folder: Path, record: Table) -> tuple[str, Table]:

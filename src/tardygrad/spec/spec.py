@@ -158,7 +158,9 @@ def load(source: str | Path, overrides: Iterable[str] = (), *, trust: bool = Fal
     for text in overrides:
         override(tables, text)
     anchor_task(tables, Path())
-    return parse(tables, name, trust=trust or not recorded)
+    if recorded and not trust:
+        check_trust(tables, str(source))
+    return parse(tables, name, trust=True)
 
 
 def parse(tables: Mapping[str, Any], name: str = "spec", *, trust: bool = False) -> Spec:

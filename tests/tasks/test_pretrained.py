@@ -143,6 +143,42 @@ def test_files_are_not_overwritten_unless_told(tmp_path: Path) -> None:
         task.save_pretrained(task.init(0), out / "README.md")
 
 
+def test_only_files_of_an_earlier_export_are_removed(tmp_path: Path) -> None:
+    class Words:
+        def save_pretrained(self, folder: str) -> None:
+            Path(folder, "vocab.txt").touch()
+
+    task, out = small(nn.Linear(3, 2)), tmp_path / "out"
+    task.tokenizer = Words()
+    task.save_pretrained(task.init(0), out)
+    (out / "notes.txt").touch()
+    task.tokenizer = None
+    task.save_pretrained(task.init(0), out, overwrite=True)
+    assert sorted(file.name for file in out.iterdir()) == ["README.md", "model.safetensors", "notes.txt"]
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/config.json").touch()
+    (out / "base").symlink_to("../other")
+    with pytest.raises(Invalid, match=r"'.*out/base' is a symbolic link\. Remove it, or choose another folder\."):
+        task.save_pretrained(task.init(0), out, overwrite=True)
+    with pytest.raises(Invalid, match=r"other' holds a model that tardygrad did not write, config\.json\."):
+        task.save_pretrained(task.init(0), tmp_path / "other", overwrite=True)
+    (out / "base").unlink()
+    listing = (out / "README.md").read_text().replace('["README.md"', '["../other/config.json"')
+    (out / "README.md").write_text(listing)
+    task.save_pretrained(task.init(0), out, overwrite=True)
+    assert (tmp_path / "other/config.json").exists()
+
+
+def test_the_folder_of_a_run_is_not_overwritten(tmp_path: Path) -> None:
+    task = small(nn.Linear(3, 2))
+    method = tg.fedavg(local_lr=0.05, buffer=2, local_steps=2)
+    run = tg.simulate(method, task, tg.Fleet.paper(clients=3), rounds=1, out=tmp_path / "run")
+    before = (tmp_path / "run/model.safetensors").read_bytes()
+    with pytest.raises(Invalid, match=r"run' holds a run, whose model would be replaced\. Choose another folder\."):
+        task.save_pretrained(run.x, tmp_path / "run", overwrite=True)
+    assert (tmp_path / "run/model.safetensors").read_bytes() == before
+
+
 def test_an_earlier_model_is_removed(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers", reason="needs the extra hf")
     adapters, out = language(tmp_path, config=TINY, lora=Lora(r=2)), tmp_path / "out"

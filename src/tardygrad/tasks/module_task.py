@@ -191,7 +191,7 @@ class ModuleTask:
             folder: where; created if it does not exist.
             module_buffers: `run.module_buffers`, if the network has any.
             facts: Markdown for the model card, such as `run.facts()`.
-            overwrite: whether the folder may have files.
+            overwrite: whether the folder may have files; those of an earlier export are removed, others stay.
         """
         module = self.module(x, module_buffers)
         return save(module, Path(folder), tokenizer=self.tokenizer, facts=facts, overwrite=overwrite)

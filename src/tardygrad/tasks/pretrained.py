@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -23,6 +24,7 @@ EXPORTED = (
     "model.safetensors", "model.safetensors.index.json", "model-*-of-*.safetensors",
 )  # fmt: skip
 """The files of an export that `from_pretrained` looks for, except those of the tokenizer."""
+LISTED = "Written by tardygrad"  # the name of the list of files in a model card
 BASE = "base"  # the subfolder of a base that can be found nowhere else
 
 
@@ -37,13 +39,9 @@ def save(module: nn.Module, folder: Path, *, tokenizer: Any, facts: str, overwri
         folder: its files appear when all of them are complete.
         tokenizer: saved too if it is not None.
         facts: Markdown about the training, for the model card.
-        overwrite: whether the folder may have files; an earlier model in it is removed.
+        overwrite: whether the folder may have files; those of an earlier export are removed, others stay.
     """
-    if folder.exists() and not folder.is_dir():
-        raise Invalid(f"a model is saved to a folder, got the file {str(folder)!r}.")
-    if folder.is_dir() and any(folder.iterdir()) and not overwrite:
-        fix = "Choose another folder, or add --force (in Python: overwrite=True)."
-        raise Invalid(f"{str(folder)!r} is not empty. {fix}")
+    _check_folder(folder, overwrite=overwrite)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(prefix=".saving-", dir=folder) as name:
@@ -52,32 +50,73 @@ def save(module: nn.Module, folder: Path, *, tokenizer: Any, facts: str, overwri
             if tokenizer is not None:
                 tokenizer.save_pretrained(str(draft))
             card = f"---\n{_yaml(header)}---\n\n# {_plain(folder.name)}\n\n{loading}\n{facts}"
-            (draft / "README.md").write_text(card, "utf-8")
+            (draft / "README.md").touch()
             files = sorted(file.relative_to(draft) for file in draft.rglob("*") if file.is_file())
-            _remove_earlier(folder, draft)
+            earlier, base = _written(folder), _base_inside(folder, draft)
+            new = [place for place in (Path(), Path(BASE)) if place != base and (draft / place).is_dir()]
+            _check_foreign(folder, new, earlier)
+            stay = {file for file in earlier if file.parent == base}
+            (draft / "README.md").write_text(card + _listing({*files, *stay}), "utf-8")
+            for file in earlier - stay:
+                (folder / file).unlink()
             for file in files:
                 (folder / file).parent.mkdir(exist_ok=True)
                 (draft / file).replace(folder / file)
+            if (folder / BASE).is_dir() and not any((folder / BASE).iterdir()):
+                (folder / BASE).rmdir()
     except OSError as error:
         raise RecordError(f"cannot write to {str(folder)!r}: {error.strerror or error}.") from error
     return [folder / file for file in files]
 
 
-def _remove_earlier(folder: Path, draft: Path) -> None:
-    """Remove the weights and configurations of an earlier export: `from_pretrained` might load them.
+def _check_folder(folder: Path, *, overwrite: bool) -> None:
+    """Raise `Invalid` if a model must not be saved to a folder."""
+    if folder.exists() and not folder.is_dir():
+        raise Invalid(f"a model is saved to a folder, got the file {str(folder)!r}.")
+    if any((folder / name).exists() for name in ("spec.json", "events.jsonl", "checkpoints")):
+        raise Invalid(f"{str(folder)!r} holds a run, whose model would be replaced. Choose another folder.")
+    if folder.is_dir() and any(folder.iterdir()) and not overwrite:
+        fix = "Choose another folder, or add --force (in Python: overwrite=True)."
+        raise Invalid(f"{str(folder)!r} is not empty. {fix}")
+    if (folder / BASE).is_symlink():
+        raise Invalid(f"{str(folder / BASE)!r} is a symbolic link. Remove it, or choose another folder.")
 
-    What the new adapters have as their base stays.
-    """
+
+def _listing(files: set[Path]) -> str:
+    """The last line of a model card, which is not shown: the files of the export."""
+    return f"\n<!-- {LISTED}: {json.dumps(sorted(file.as_posix() for file in files))} -->\n"
+
+
+def _written(folder: Path) -> set[Path]:
+    """The files of an earlier export in a folder, relative to it: those that its model card lists."""
+    card = folder / "README.md"
+    text = card.read_text("utf-8", errors="replace") if card.is_file() else ""
+    found = re.findall(rf"^<!-- {LISTED}: (\[.*\]) -->$", text, re.MULTILINE)
+    files: Iterable[Path] = ()
+    if found:
+        with suppress(ValueError):
+            files = {Path(name) for name in json.loads(found[-1]) if isinstance(name, str)}
+    elif re.search(r'^tags: \["tardygrad"', text, re.MULTILINE):  # a card of an earlier version, without the list
+        places = (folder, folder / BASE)
+        files = {file.relative_to(folder) for place in places for name in EXPORTED for file in place.glob(name)}
+    return {file for file in files if file.parent in (Path(), Path(BASE)) and (folder / file).is_file()}
+
+
+def _base_inside(folder: Path, draft: Path) -> Path | None:
+    """Where in a folder the new adapters have their base, if it was there before: it stays."""
     settings = draft / "adapter_config.json"
-    base = json.loads(settings.read_text("utf-8"))["base_model_name_or_path"] if settings.exists() else None
-    for place in (folder, folder / BASE):
-        if base and Path(base).resolve() == place.resolve() and not (draft / BASE).exists():
-            continue
-        for pattern in EXPORTED if place.is_dir() else ():
-            for file in place.glob(pattern):
-                file.unlink()
-    if (folder / BASE).is_dir() and not any((folder / BASE).iterdir()):
-        (folder / BASE).rmdir()
+    if (draft / BASE).exists() or not settings.exists():
+        return None
+    base = Path(json.loads(settings.read_text("utf-8"))["base_model_name_or_path"]).resolve()
+    return next((place for place in (Path(), Path(BASE)) if (folder / place).resolve() == base), None)
+
+
+def _check_foreign(folder: Path, places: Iterable[Path], earlier: set[Path]) -> None:
+    """Raise `Invalid` if a place has a model that tardygrad did not write: `from_pretrained` might load it."""
+    for file in (file for place in places for name in EXPORTED for file in (folder / place).glob(name)):
+        if file.relative_to(folder) not in earlier:
+            rule = f"{str(folder)!r} holds a model that tardygrad did not write, {file.name}"
+            raise Invalid(f"{rule}. Choose another folder.")
 
 
 def _unwrapped(module: nn.Module) -> nn.Module:

@@ -1,4 +1,4 @@
-"""A run in a process of its own, with vectors of 36 MB, which the allocator gives back at once: what it took."""
+"""The memory that a run takes in a process of its own, with vectors of 12 MB."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def status(key: str) -> int:
 
 def measure(how: dict[str, object], out: str | None) -> None:
     torch.set_num_threads(1)
-    task, fleet = Wide(9_000_000), tg.Fleet.paper(clients=12)
+    task, fleet = Wide(3_000_000), tg.Fleet.paper(clients=12)
     method = tg.clip2(local_lr=0.1, local_clip=1.0, lr=1.0, clip=1.0, buffer=4, local_steps=2, **how)  # type: ignore
     forecast = memory.Meter(method, task, checkpoint_every=3 if out else 0).forecast(fleet, rounds=5)
     tg.simulate(method, Wide(1_000_000), fleet, rounds=2, evaluate_every=0)  # what is loaded when it is first needed

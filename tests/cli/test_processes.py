@@ -16,12 +16,13 @@ import pytest
 
 from tardygrad.cli.session import Signals
 from tests.cli.conftest import Command
+from tests.forkserver import Program
 
 LONG = ["small.toml", "task.dimension=3000", "run.checkpoint_every=7", "run.evaluate_every=50"]
 
 
 @pytest.fixture
-def begun(tardygrad: Command) -> Iterator[subprocess.Popen[str]]:
+def begun(tardygrad: Command) -> Iterator[Program]:
     """A run in a process of its own, past its first checkpoints."""
     process = _start("run", *LONG, "run.rounds=1000000", "--out", "parts")
     while not any(int(path.name) >= 3 for path in Path("parts/checkpoints").glob("0*")):
@@ -32,9 +33,8 @@ def begun(tardygrad: Command) -> Iterator[subprocess.Popen[str]]:
     process.communicate()
 
 
-def _start(*argv: str, stdout: int = subprocess.PIPE, stderr: int = subprocess.PIPE) -> subprocess.Popen[str]:
-    code = "from tardygrad_command import main; main()"
-    return subprocess.Popen([sys.executable, "-c", code, *argv], stdout=stdout, stderr=stderr, text=True)
+def _start(*argv: str, stdout: int = subprocess.PIPE, stderr: int = subprocess.PIPE) -> Program:
+    return Program("from tardygrad_command import main; main()", *argv, stdout=stdout, stderr=stderr)
 
 
 def _goes_on(tardygrad: Command) -> None:
@@ -46,7 +46,7 @@ def _goes_on(tardygrad: Command) -> None:
     assert Path("parts/model.safetensors").read_bytes() == Path("whole/model.safetensors").read_bytes()
 
 
-def test_a_killed_run_resumes_to_the_same_bits(begun: subprocess.Popen[str], tardygrad: Command) -> None:
+def test_a_killed_run_resumes_to_the_same_bits(begun: Program, tardygrad: Command) -> None:
     begun.kill()
     begun.wait()
     assert not Path("parts/model.safetensors").exists()
@@ -54,9 +54,7 @@ def test_a_killed_run_resumes_to_the_same_bits(begun: subprocess.Popen[str], tar
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_stopped_run_says_how_to_go_on_and_does(
-    number: int, code: int, begun: subprocess.Popen[str], tardygrad: Command
-) -> None:
+def test_a_stopped_run_says_how_to_go_on_and_does(number: int, code: int, begun: Program, tardygrad: Command) -> None:
     begun.send_signal(number)
     out, err = begun.communicate(timeout=150)
     assert begun.returncode == code
@@ -79,7 +77,7 @@ def test_the_second_signal_kills() -> None:
     assert signal.getsignal(signal.SIGINT) == before
 
 
-def test_a_run_in_use_is_not_touched(begun: subprocess.Popen[str], tardygrad: Command) -> None:
+def test_a_run_in_use_is_not_touched(begun: Program, tardygrad: Command) -> None:
     code, _, err = tardygrad("resume", "parts")
     assert code == 1
     assert err.splitlines()[-1] == "error: the run in 'parts' is in use by another process."

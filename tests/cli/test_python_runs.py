@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +22,7 @@ from tardygrad.runs.record import read_json
 from tardygrad.spec import spec
 from tests.cli.conftest import Command
 from tests.cli.test_own_code import CODE
+from tests.forkserver import Program
 
 KILLED = """
 import os, signal
@@ -63,7 +63,8 @@ def mine(tardygrad: Command) -> Iterator[Any]:
 
 def test_a_killed_run_is_resumed_replayed_and_examined_by_the_commands(tardygrad: Command) -> None:
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    killed = subprocess.run([sys.executable, "-c", KILLED], env=environment, timeout=120, check=False)
+    killed = Program(KILLED, env=environment)
+    killed.communicate(120)
     assert killed.returncode == -signal.SIGKILL
     recorded = read_json(Path("run/spec.json"))["spec"]
     assert spec.parse(recorded).resolved() == recorded  # exactly what `tardygrad run` writes

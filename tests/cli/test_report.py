@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tardygrad.report.paper_figures import WIDTHS
 from tests.cli.conftest import Command
+from tests.forkserver import Program
 from tests.report.records import record
 
 
@@ -105,8 +104,7 @@ def test_ctrl_c_ends_watching_even_before_there_is_a_server(
 
 def test_watching_prints_the_address_and_ends_quietly(tmp_path: Path) -> None:
     path = record(tmp_path / "run", rounds=1, torn=True)
-    command = [sys.executable, "-c", "from tardygrad_command import main; main()", "watch", str(path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with Program("from tardygrad_command import main; main()", "watch", str(path)) as process:
         assert process.stdout
         assert re.fullmatch(r"http://127\.0\.0\.1:\d+/\n", process.stdout.readline())
         os.kill(process.pid, signal.SIGINT)

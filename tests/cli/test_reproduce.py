@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +19,7 @@ from tardygrad.reproduce.page import marks
 from tardygrad.runs.record import exclusive
 from tardygrad.sweeps import store, trial
 from tests.cli.conftest import Command, Result
+from tests.forkserver import Program
 
 BEGIN, END = marks("tables")
 TINY = Experiment(
@@ -227,12 +226,12 @@ main(["reproduce", "tables"])
 
 def test_what_was_finished_survives_a_kill(tiny: Command) -> None:
     root = Path(__file__).parents[2]
-    process = subprocess.Popen([sys.executable, "-c", SLOW], env={**os.environ, "PYTHONPATH": str(root)})
+    process = Program(SLOW, env={**os.environ, "PYTHONPATH": str(root)})
     while len(results()) < 3:
         assert process.poll() is None
         time.sleep(0.01)
     process.kill()
-    process.wait()
+    process.communicate()
     before = results()
     assert len(before) == 3 < RUNS
     assert tiny().code == 0

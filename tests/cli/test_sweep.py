@@ -7,7 +7,6 @@ import pty
 import signal
 import sqlite3
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import pytest
 
 from tardygrad.sweeps import read
 from tests.cli.conftest import Command
+from tests.forkserver import Program
 
 POINTS = ["method.lr=1", "method.clip=0.5", "method.local_clip=1", "--over", "method.local_lr=[0.01, 0.1, 0.3]"]
 MANY = [
@@ -41,10 +41,10 @@ runner.run_trial = held
 """
 
 
-def _start(*argv: str, few: int | None = None, stderr: int = subprocess.PIPE) -> subprocess.Popen[str]:
+def _start(*argv: str, few: int | None = None, stderr: int = subprocess.PIPE) -> Program:
     """A command in a process of its own; a sweep that makes only a few trials, and then holds the next ones."""
     code = (FEW.format(few=few) if few else "") + "from tardygrad_command import main; main()"
-    return subprocess.Popen([sys.executable, "-c", code, *argv], stdout=subprocess.PIPE, stderr=stderr, text=True)
+    return Program(code, *argv, stderr=stderr)
 
 
 def _finished() -> list[tuple[int, str]]:
@@ -57,7 +57,7 @@ def _finished() -> list[tuple[int, str]]:
         ).fetchall()
 
 
-def _wait(process: subprocess.Popen[str], number: int) -> None:
+def _wait(process: Program, number: int) -> None:
     while len(_finished()) < number:
         assert process.poll() is None, process.communicate()
         time.sleep(0.01)

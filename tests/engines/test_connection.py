@@ -5,8 +5,6 @@ from __future__ import annotations
 import gc
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 import warnings
@@ -23,6 +21,7 @@ import tardygrad as tg
 from tardygrad.engines.ray import connection as joining
 from tardygrad_command import main
 from tests.engines.test_ray_pool import wait_for
+from tests.forkserver import Program
 
 ray = pytest.importorskip("ray")
 psutil = pytest.importorskip("psutil")
@@ -237,11 +236,12 @@ def test_only_the_folder_of_a_ray_that_was_started_here_and_has_ended_goes_and_n
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_while_ray_starts_ends_all_that_has_begun(number: int, code: int, tmp_path: Path) -> None:
+def test_a_signal_while_ray_starts_ends_all_that_has_begun(
+    number: int, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     argv = ["run", "quadratic", "engine.kind=ray", "--out", "run"]
-    process = subprocess.Popen(
-        [sys.executable, "-c", "from tardygrad_command import main; main()", *argv], stderr=-1, text=True, cwd=tmp_path
-    )
+    process = Program("from tardygrad_command import main; main()", *argv)
     family = psutil.Process(process.pid)
     wait_for(lambda: [one for one in family.children() if one.name() == "gcs_server"])
     process.send_signal(number)

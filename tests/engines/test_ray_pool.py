@@ -37,6 +37,7 @@ ray = pytest.importorskip("ray")
 psutil = pytest.importorskip("psutil")
 pytestmark = [
     pytest.mark.xdist_group("ray"),
+    pytest.mark.usefixtures("forked_ray_workers"),
     pytest.mark.timeout(900),  # a busy machine may take a minute to start a worker
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),  # Ray's
 ]
@@ -104,6 +105,7 @@ class Scene:
         """Let what is under way arrive, and all workers come back."""
         for path in self.folder.iterdir():
             path.unlink(missing_ok=True)
+        self.pool.deadlines.end = math.inf
         with suppress(Interrupted):  # a run that was stopped
             self.pool.next()
         while self.pool.next() is not None:

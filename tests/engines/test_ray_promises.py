@@ -7,8 +7,6 @@ import math
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 import time
 import warnings
@@ -38,11 +36,13 @@ from tardygrad.runs.record import read_lines
 from tardygrad.spec import spec
 from tests.cli.conftest import Command
 from tests.engines.test_ray_pool import wait_for
+from tests.forkserver import Program
 
 ray = pytest.importorskip("ray")
 psutil = pytest.importorskip("psutil")
 pytestmark = [
     pytest.mark.xdist_group("ray"),
+    pytest.mark.usefixtures("forked_ray_workers"),
     pytest.mark.timeout(900),  # a busy machine may take a minute to start a worker
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),  # Ray's
 ]
@@ -67,7 +67,7 @@ def cluster() -> Iterator[Any]:
         gc.collect()
 
 
-def says(process: subprocess.Popen[str], words: str) -> None:
+def says(process: Program, words: str) -> None:
     """Wait until a run says something, whatever else it has to say of workers that are not there yet."""
     assert process.stderr is not None
     assert process.stderr.readline() in ("starting Ray\n", "joining Ray\n")
@@ -279,17 +279,16 @@ def small(cluster: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[An
         yield SimpleNamespace(built=built, pool=pool, file=file)
 
 
-Start = Callable[..., subprocess.Popen[str]]
+Start = Callable[..., Program]
 
 
 @pytest.fixture
 def command() -> Iterator[Start]:
     """A command in a process of its own, which does not outlive the test."""
-    started: list[subprocess.Popen[str]] = []
+    started: list[Program] = []
 
-    def start(*argv: str, before: str = "") -> subprocess.Popen[str]:
-        code = f"{before}\nfrom tardygrad_command import main; main()"
-        started.append(subprocess.Popen([sys.executable, "-c", code, *argv], stdout=-1, stderr=-1, text=True))
+    def start(*argv: str, before: str = "") -> Program:
+        started.append(Program(f"{before}\nfrom tardygrad_command import main; main()", *argv))
         return started[-1]
 
     yield start

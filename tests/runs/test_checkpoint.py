@@ -6,8 +6,6 @@ import copy
 import errno
 import json
 import os
-import subprocess
-import sys
 import textwrap
 import threading
 import time
@@ -23,6 +21,7 @@ from tardygrad.engines.pool import Pending
 from tardygrad.runs import checkpoint
 from tardygrad.runs.checkpoint import Checkpoint
 from tardygrad.runs.record import read_json, read_lines, to_json_value
+from tests.forkserver import Program
 from tests.runs.test_resume import finished, resumed
 
 CLIENTS = 4
@@ -260,8 +259,9 @@ KILLER = """
 
 def test_a_run_on_threads_that_is_killed_again_and_again_loses_little_and_its_record_is_sound(tmp_path: Path) -> None:
     root, path = Path(__file__).parents[2], tmp_path / "run"
-    killer = [sys.executable, "-c", textwrap.dedent(KILLER), str(path), "7"]
-    subprocess.run(killer, cwd=root, env=os.environ | {"PYTHONPATH": str(root)}, check=True, timeout=200)
+    killer = Program(textwrap.dedent(KILLER), str(path), "7", env=os.environ | {"PYTHONPATH": str(root)})
+    _, errors = killer.communicate(200)
+    assert killer.returncode == 0, errors
     made = read_json(path / "summary.json")["rounds"]
     assert made >= 20
     run = gone_on(path, rounds=made)

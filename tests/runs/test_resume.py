@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ import tardygrad as tg
 from tardygrad.core.messages import Advanced
 from tardygrad.runs import checkpoint
 from tardygrad.runs.record import read_lines
+from tests.forkserver import Program
 
 ROUNDS = 60
 
@@ -168,8 +167,9 @@ KILLER = """
 
 def test_a_run_killed_25_times_ends_in_the_same_bits(tmp_path: Path) -> None:
     root = Path(__file__).parents[2]
-    killer = [sys.executable, "-c", textwrap.dedent(KILLER), str(tmp_path), "7"]
-    subprocess.run(killer, cwd=root, env=os.environ | {"PYTHONPATH": str(root)}, check=True, timeout=200)
+    killer = Program(textwrap.dedent(KILLER), str(tmp_path), "7", env=os.environ | {"PYTHONPATH": str(root)})
+    _, errors = killer.communicate(200)
+    assert killer.returncode == 0, errors
     assert (tmp_path / "killed/model.safetensors").read_bytes() == (tmp_path / "whole/model.safetensors").read_bytes()
     assert events(tmp_path / "killed") == events(tmp_path / "whole")
 

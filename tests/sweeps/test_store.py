@@ -6,8 +6,6 @@ import json
 import math
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -19,6 +17,7 @@ from tardygrad.runs.record import exclusive
 from tardygrad.spec import spec
 from tardygrad.sweeps import store
 from tardygrad.sweeps.store import Run, Store
+from tests.forkserver import Program
 
 TRIAL = Trial("Clip²", rounds=10).at(lr=1.0, clip=0.003)
 RUN = TRIAL.run(1)
@@ -98,8 +97,7 @@ for path in Store(Path(sys.argv[1])).run_missing(runs, jobs=2):
 
 
 def test_killed_it_goes_on_and_leaves_no_process(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", LONG, str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as one:
+    with Program(LONG, str(tmp_path), new_session=True) as one:
         assert one.stdout is not None
         one.stdout.readline()
         one.send_signal(signal.SIGKILL)

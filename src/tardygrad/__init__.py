@@ -78,6 +78,10 @@ from tardygrad.runs.run import replay as replay
 from tardygrad.runs.run import resume as resume
 from tardygrad.runs.run import simulate as simulate
 from tardygrad.runs.run import train as train
+from tardygrad.sweeps.compare import compare as compare
+from tardygrad.sweeps.comparison import Comparison as Comparison
+from tardygrad.sweeps.from_python import sweep as sweep
+from tardygrad.sweeps.result import SweepResult as SweepResult
 from tardygrad.tasks.data.sharding import Shards as Shards
 from tardygrad.tasks.data.sharding import shard as shard
 from tardygrad.tasks.noise import Noise as Noise

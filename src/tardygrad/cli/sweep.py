@@ -12,7 +12,8 @@ from tardygrad.cli.session import Signals, torch_threads
 from tardygrad.errors import Invalid
 from tardygrad.runs.record import Row
 from tardygrad.runs.run import plural
-from tardygrad.sweeps import GroupSummary, Sweep, Trial, groups, read, remark
+from tardygrad.sweeps import GroupSummary, Sweep, groups, read, remark
+from tardygrad.sweeps.result import sweep_cells
 from tardygrad_command import commands
 
 SETTINGS = ("over", "sampler", "trials", "seeds", "best", "budget", "target", "prune", "workable")
@@ -28,6 +29,7 @@ def sweep(options: commands.Sweep) -> None:
     given = {name: value for name, value in settings.items() if value is not None and value is not False}
     with torch_threads(1):
         if (Path(source) / "sweep.json").is_file():
+            _show_python_sweep(Path(source), json=options.json)
             if more := [*overrides, *(f"--{name}" for name in given), *(["--out"] if out else [])]:
                 rule = "a sweep continues with the settings it was started with"
                 raise Invalid(f"{rule}, got {more[0]!r} too. Give its folder and --jobs only.")
@@ -62,20 +64,24 @@ def sweep(options: commands.Sweep) -> None:
         raise typer.Exit(1)
 
 
+def _show_python_sweep(folder: Path, *, json: bool) -> None:
+    """Show the results of a sweep that was started in Python, where alone it can continue, and end."""
+    found = read(folder)
+    if factory := found.config.get("factory"):
+        _show(found, folder, json=json)
+        if left := found.total - sum(trial.status is not None for trial in found.trials):
+            how = f"tardygrad.sweep({factory}, ..., out={str(folder)!r})"
+            say(f"{plural(left, 'trial')} to go; it was started in Python, so continue it there: {how}")
+        raise typer.Exit
+
+
 def _show(sweep: Sweep, folder: Path, *, json: bool) -> None:
-    rows = groups(sweep)
     if json:
-        found = {**as_objects(sweep), "groups": [_row(group) for group in rows], "remark": remark(sweep)}
+        found = {**as_objects(sweep), "groups": [_row(group) for group in groups(sweep)], "remark": remark(sweep)}
         show_json({"out": str(folder), **found})
         return
-    others = [name for name in ("pruned", "other") if any(getattr(group, name) for group in rows)]
-    counted = ("finished", "diverged", *others)
-    cells = []
-    for group in rows:
-        counts = (f"{group.done}/{group.trials}", *(str(getattr(group, name)) for name in counted))
-        workable = "–" if group.share is None else f"{group.workable}/{group.judged} {group.share:6.1%}"
-        cells.append((group.name, *counts, workable, _value(group, sweep), _setting(group.best)))
-    show_table(("group", "trials>", *(f"{name}>" for name in counted), "workable>", "best>", "with"), cells)
+    headings, rows = sweep_cells(sweep)
+    show_table([f"{name}>" if name not in ("group", "with") else name for name in headings], rows)
     for trial in [trial for trial in sweep.trials if trial.status == "failed"][:1]:
         say(f"trial {trial.number} failed: {trial.reason}")
     if words := remark(sweep):
@@ -85,17 +91,3 @@ def _show(sweep: Sweep, folder: Path, *, json: bool) -> None:
 
 def _row(group: GroupSummary) -> Row:
     return group._asdict() | {"best": group.best and {"number": group.best.number, "params": group.best.params}}
-
-
-def _value(group: GroupSummary, sweep: Sweep) -> str:
-    if group.best is None or group.best.value is None:
-        return f"none reached {sweep.config['target']:g}" if sweep.best == "time" and group.done else ""
-    return f"{group.best.value:.1%}" if sweep.best == "accuracy" else f"{group.best.value:.4g}"
-
-
-def _setting(trial: Trial | None) -> str:
-    """The numeric settings of a point."""
-    if trial is None:
-        return ""
-    numbers = [(key, value) for key, value in trial.params.items() if type(value) in (int, float)]
-    return " ".join(f"{key.rpartition('.')[2]}={value:.4g}" for key, value in numbers)

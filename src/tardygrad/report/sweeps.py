@@ -101,7 +101,10 @@ def _top(sweep: Sweep) -> Iterator[Block]:
     heads = ("trial", "group", printable(sweep.goal), *["test loss"] * with_loss, _seconds(sweep), "settings")
     yield Table(heads, rows)
     best = ranked[0]
-    if run := command(sweep.config, best.params):
+    if factory := sweep.config.get("factory"):
+        arguments = ", ".join(f"{key}={value!r}" for key, value in best.params.items())
+        yield Code(f"Run trial {best.number} again, in Python:", printable(f"{factory}({arguments}, seed=0)", 2000))
+    elif run := command(sweep.config, best.params):
         yield Code(f"Run trial {best.number} again, for all its rounds:", printable(shlex.join(run), 2000))
     else:
         intro = f"To run trial {best.number} again, use the sweep's spec and overrides with `tardygrad run` and add:"

@@ -158,7 +158,7 @@ def page_style(chart: Any) -> Any:
 
 
 def rendered(chart: Any, suffix: str, *, scale: float = 2.0) -> bytes:
-    """The chart, or its JSON, as the content of a .png or .svg file.
+    """The chart, or its JSON, as the content of a .png, .pdf or .svg file.
 
     Args:
         scale: pixels of a PNG per pixel of the chart.
@@ -168,11 +168,13 @@ def rendered(chart: Any, suffix: str, *, scale: float = 2.0) -> bytes:
     spec = chart if isinstance(chart, str) else chart.to_json()
     if suffix == ".png":
         return vl_convert.vegalite_to_png(spec, scale=scale)
+    if suffix == ".pdf":
+        return vl_convert.vegalite_to_pdf(spec)
     return str(vl_convert.vegalite_to_svg(spec)).encode()
 
 
 def write(chart: Any, path: Path) -> Path:
-    """Write the chart to a .png or .svg file."""
+    """Write the chart to a .png, .pdf or .svg file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     replace(path, rendered(chart, path.suffix))
     return path

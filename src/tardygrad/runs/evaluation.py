@@ -66,12 +66,11 @@ class Scores:
 
     Args:
         evaluator: evaluates while training continues; None evaluates in this process, between two messages.
-        hold_last: whether the last row, if it has no scores, waits until the next is added: it may be the last of all,
-            which is evaluated.
     """
 
-    def __init__(self, task: Task, evaluator: Evaluator | None, *, hold_last: bool = False) -> None:
-        self.task, self.evaluator, self.hold_last = task, evaluator, hold_last
+    def __init__(self, task: Task, evaluator: Evaluator | None) -> None:
+        self.task, self.evaluator = task, evaluator
+        self.hold_last = False  # whether the newest row without scores stays: it may be the last, which is evaluated
         self.rows: deque[Row] = deque()
         self.done: dict[int, Answer] = {}  # by round
         self.models: dict[int, Model] = {}  # still to be evaluated, by round; the first one is in progress

@@ -66,8 +66,7 @@ class Run:
         if settings["until"] is not None and features.checkpoint and not features.deadline:
             fix = "Declare it, or use rounds."
             raise Invalid(f"`until` needs an engine with the feature `deadline`, got {type(pool).__name__}. {fix}")
-        hold = settings["until"] is not None and settings["evaluate_every"] > 0
-        self.scores = Scores(task, features.evaluator, hold_last=hold)
+        self.scores = Scores(task, features.evaluator)
         self.client_evaluations = ClientEvaluations(task, settings["evaluate_clients"], features)
         self.client_evaluation: events.ClientEvaluation | None = None  # the last one
         self.path: Path | None = None  # of the record; None keeps the metrics in memory only
@@ -108,6 +107,7 @@ class Run:
         """Run to the end and yield the metrics of each round. Call `stop` to end early; the run can be resumed."""
         self._began = time.perf_counter()
         self.status, self.reason = "running", None
+        self.scores.hold_last = self.settings["until"] is not None and self.settings["evaluate_every"] > 0
         if not self._stop and (interrupt := self.pool.features.interrupt):
             interrupt(False)  # withdraw an interrupt of an earlier run
         if self.path:
@@ -162,6 +162,14 @@ class Run:
                 self._stop = False
                 if self.record:
                     self.record.close()
+
+    def limit(self, until: float) -> None:
+        """Shorten a run that has not started: it ends after `until` seconds of the engine's clock at the latest."""
+        self.settings["until"] = until = min(until, self.settings["until"] or until)
+        spec_json = self.spec_json or {}
+        for tables in (spec_json.get("spec"), spec_json.get("described")):
+            if tables:
+                tables["run"]["until"] = until
 
     def stop(self) -> None:
         """End with a checkpoint: at once if the pool can be interrupted, else at the next message."""

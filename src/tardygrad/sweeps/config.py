@@ -59,6 +59,7 @@ class Config:
     budget: float | None  # in simulated seconds
     prune: bool
     workable: float
+    factory: str | None = None  # name of the function that makes the runs of a sweep in Python; None: the spec
     trust: bool = False  # whether to import the functions that it names; not in `sweep.json`
 
     def row(self) -> Row:
@@ -75,6 +76,8 @@ class Config:
 
     def at(self, params: Row) -> Spec:
         """The spec of a point."""
+        if self.factory:
+            raise Invalid(f"the runs of a sweep in Python are made by `{self.factory}`, not by a spec.")
         tables = copy.deepcopy(self.spec)
         for text in overrides(params):
             override(tables, text)
@@ -87,13 +90,13 @@ class Config:
 
     def group(self, params: Row) -> str:
         """The label of a point's method, and the values of other swept keys that are not numeric."""
-        words = [label(self.at(params).build_method())]
+        words = [] if self.factory else [label(self.at(params).build_method())]
         for key, value in params.items():
             space = self.space[key]
             numeric = isinstance(space, dict) or all(_number(item) or item == "inf" for item in space)
             if not numeric and key not in (*PAPER, *_LABELLED) and (key, value) != ("method.mode", "sync"):
                 words.append(value if isinstance(value, str) else f"{key}={inline(value)}")
-        return ", ".join(words)
+        return ", ".join(words) or self.name
 
     def direction(self) -> Literal["maximize", "minimize"]:
         """Optuna's direction of the search."""
@@ -130,27 +133,13 @@ def configure(
         workable: a trial is workable if it covers this share of the way from x_0's score to the best one.
         trust: whether to import code that a recorded run names.
     """
-    check_choice("sampler", sampler, Sampler)
-    check_choice("best", best or "loss", Best)
     check_integer("seeds", seeds)
     if prune and seeds > 1:
         raise Invalid(f"pruning needs one seed per trial, got {seeds}. Use --seeds 1, or leave out --prune.")
-    if not 0 < workable <= 1:
-        raise Invalid(f"`workable` must be above 0 and at most 1, got {workable!r}.")
-    if budget is not None and not 0 < budget < math.inf:
-        raise Invalid(f"`budget` must be a finite number of seconds above 0, got {budget!r}.")
-    if target is not None and not math.isfinite(target):
-        raise Invalid(f"`target` must be a finite number, got {target!r}.")
-    if (best == "time") != (target is not None):
-        raise Invalid(f"--best time and --target must be used together, got best={best} and target={target}.")
+    check_settings(sampler, best, budget, target, workable)
     base = _base(source, changes, trust=trust)
     space = _space(base, changes, over, sampler)
-    if sampler == "grid" and trials is not None:
-        raise Invalid(f"a grid has as many trials as points, got --trials {trials}. Use --sampler random or tpe.")
-    count = math.prod(map(len, space.values())) if sampler == "grid" else 64 if trials is None else trials
-    check_integer("trials", count)
-    if sampler == "grid" and count > MAX_GRID_POINTS:
-        raise Invalid(f"a grid must have at most {MAX_GRID_POINTS:,} points, got {count:,}. Use --sampler random.")
+    count = number_of_trials(space, sampler, trials)
     tables = base.resolved()
     if tables.get("fleet", {}).get("kind") == "paper":
         del tables["fleet"]["clients"]  # those of [task], which may be swept
@@ -158,7 +147,7 @@ def configure(
     given |= {"name": base.name, "spec": tables, "space": space, "prune": prune, "workable": workable}
     given["trust"] = True  # the spec is the user's own, or `load` has checked
     config = Config(**given, best="loss", score="loss")
-    for params in config.grid() if sampler == "grid" else _ends(config):
+    for params in config.grid() if sampler == "grid" else ends(config):
         _check(config.at(params))
     tasks = build_task(config)
     scores = tasks.start(config.at(config.first()), base.run.seed)
@@ -166,7 +155,7 @@ def configure(
     if best == "accuracy" and score == "loss":
         raise Invalid(f"`best` = accuracy needs a task that has one, got {base.task.kind}. Use --best loss.")
     if target is not None:
-        _check_target(target, score, scores[score])
+        check_target(target, score, scores[score])
     return Config(**given, best=best or score, score=score), tasks
 
 
@@ -182,7 +171,34 @@ def _base(source: str | Path, changes: Sequence[str], *, trust: bool) -> Spec:
         raise
 
 
-def _check_target(target: float, score: str, start: float) -> None:
+def check_settings(
+    sampler: Sampler, best: Best | None, budget: float | None, target: float | None, workable: float
+) -> None:
+    """Raise `Invalid` if a setting of a sweep is wrong."""
+    check_choice("sampler", sampler, Sampler)
+    check_choice("best", best or "loss", Best)
+    if not 0 < workable <= 1:
+        raise Invalid(f"`workable` must be above 0 and at most 1, got {workable!r}.")
+    if budget is not None and not 0 < budget < math.inf:
+        raise Invalid(f"`budget` must be a finite number of seconds above 0, got {budget!r}.")
+    if target is not None and not math.isfinite(target):
+        raise Invalid(f"`target` must be a finite number, got {target!r}.")
+    if (best == "time") != (target is not None):
+        raise Invalid(f"--best time and --target must be used together, got best={best} and target={target}.")
+
+
+def number_of_trials(space: Row, sampler: Sampler, trials: int | None) -> int:
+    """The points of a grid, or the trials that a sampler draws."""
+    if sampler == "grid" and trials is not None:
+        raise Invalid(f"a grid has as many trials as points, got --trials {trials}. Use --sampler random or tpe.")
+    count = math.prod(map(len, space.values())) if sampler == "grid" else 64 if trials is None else trials
+    check_integer("trials", count)
+    if sampler == "grid" and count > MAX_GRID_POINTS:
+        raise Invalid(f"a grid must have at most {MAX_GRID_POINTS:,} points, got {count:,}. Use --sampler random.")
+    return count
+
+
+def check_target(target: float, score: str, start: float) -> None:
     """Raise `Invalid` for a target that is impossible or that x_0 already meets."""
     if score == "accuracy" and not 0 < target <= 1:
         fix = f" Did you mean {target / 100:g}?" if 1 < target <= 100 else ""
@@ -199,6 +215,9 @@ def saved_config(folder: Path, *, trust: bool = False) -> Config:
         trust: whether to import the functions that it names.
     """
     config = replace(read_config(read_json(folder / "sweep.json"), folder), trust=trust)
+    if config.factory:
+        fix = f"Continue it there: tardygrad.sweep({config.factory}, ..., out={str(folder)!r})."
+        raise Invalid(f"the sweep in {str(folder)!r} was started in Python. {fix}")
     if not trust:
         config.check_trust()
     with reading_record(folder):
@@ -306,15 +325,20 @@ def _values(text: str, sampler: Sampler) -> tuple[str, Any]:
         raise Invalid(f"{rule}; got {text!r}. {fix}".rstrip())
     if key in ("engine.workers", "run.threads", "run.checkpoint_every", "run.tail_every"):
         raise Invalid(f"`{key}` does not change results, so it cannot be swept. Leave it out.")
+    return key, check_values(key, values, sampler)
+
+
+def check_values(key: str, values: list[Any] | Row, sampler: Sampler) -> list[Any] | Row:
+    """The values of a swept key as they are stored; raise `Invalid` if there are none, or two are the same."""
     if isinstance(values, dict):
         if sampler == "grid":
             raise Invalid(f"a grid needs lists, got a range for `{key}`. Use a list, or --sampler random or tpe.")
-        return key, _range(key, values)
+        return _range(key, values)
     values = ["inf" if value == math.inf else value for value in values]  # as in a spec's JSON
     differ = {value if isinstance(value, str | int | float) else (inline(value),) for value in values}
     if not values or len(differ) < len(values):
-        raise Invalid(f"`{key}` needs one or more different values, got {given}.")
-    return key, values
+        raise Invalid(f"`{key}` needs one or more different values, got {shown(values)}.")
+    return values
 
 
 def _range(key: str, given: Row) -> Row:
@@ -334,7 +358,7 @@ def _number(value: Any) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _ends(config: Config) -> Iterator[Row]:
+def ends(config: Config) -> Iterator[Row]:
     """The first point, then variations of it with every other listed value or the upper end of a range."""
     first = config.first()
     for key, values in config.space.items():

@@ -28,7 +28,7 @@ from tardygrad.runs.signature import shown
 from tardygrad.sweeps.config import Config, read_config, saved_config
 from tardygrad.sweeps.study import Study
 from tardygrad.sweeps.table import read
-from tardygrad.sweeps.trial import TaskCache, run_seed
+from tardygrad.sweeps.trial import Source
 
 RETRIES = 3  # worker deaths after which a trial is still restarted
 
@@ -46,13 +46,13 @@ class Runner:
 
     Args:
         folder: a new one, or one that holds the same sweep, which then continues.
-        tasks: with the task of the first point.
+        source: makes the runs.
         jobs: processes; 0 is one for every core this process may use.
     """
 
-    def __init__(self, folder: Path, config: Config, tasks: TaskCache, jobs: int = 1) -> None:
+    def __init__(self, folder: Path, config: Config, source: Source, jobs: int = 1) -> None:
         check_integer("jobs", jobs, 0)
-        self.folder, self.config, self.tasks = folder, config, tasks
+        self.folder, self.config, self.source = folder, config, source
         self.jobs = jobs or len(os.sched_getaffinity(0))
         self.done = 0  # trials, earlier sessions included
         self._workers: list[Worker] = []
@@ -95,7 +95,7 @@ class Runner:
     def _start(self) -> Worker:
         context = mp.get_context("fork")
         ours, theirs = context.Pipe()
-        process = context.Process(target=_work, args=(theirs, self.config, self.tasks), daemon=True)
+        process = context.Process(target=_work, args=(theirs, self.config, self.source), daemon=True)
         process.start()
         theirs.close()
         return Worker(process, ours)
@@ -141,7 +141,7 @@ def _failed(reason: str) -> Row:
     return {"status": "failed", "reason": reason, "value": None, "seeds": []}
 
 
-def _work(pipe: Connection, config: Config, tasks: TaskCache) -> None:
+def _work(pipe: Connection, config: Config, source: Source) -> None:
     """A worker's process: receive points, send results, until it is killed."""
     set_up_child_process()
     torch.set_num_threads(config.spec["run"]["threads"])
@@ -153,19 +153,18 @@ def _work(pipe: Connection, config: Config, tasks: TaskCache) -> None:
     while True:
         params = pipe.recv()
         try:
-            result = run_trial(config, tasks, params, prune)
+            result = run_trial(config, source, params, prune)
         except Exception as error:  # whatever is wrong with one point, the others go on
             result = _failed(f"{type(error).__name__}: {error}")
         pipe.send(result)
 
 
-def run_trial(config: Config, tasks: TaskCache, params: Row, prune: Callable[[int, float], bool]) -> Row:
+def run_trial(config: Config, source: Source, params: Row, prune: Callable[[int, float], bool]) -> Row:
     """Run a point with every seed.
 
     Args:
         prune: whether a run that has come to this round with this test loss should end.
     """
-    spec = config.at(params)
 
     def stop(row: Row) -> str | None:
         if config.target is not None:
@@ -174,7 +173,7 @@ def run_trial(config: Config, tasks: TaskCache, params: Row, prune: Callable[[in
                 return "reached"
         return "pruned" if config.prune and prune(row["round"], row["test_loss"]) else None
 
-    seeds = [run_seed(spec, tasks, spec.run.seed + i, budget=config.budget, stop=stop) for i in range(config.seeds)]
+    seeds = [source.run_seed(config, params, number, stop) for number in range(config.seeds)]
     key = {"time": "to_target"}.get(config.best, config.best)
     values: list[Any] = [row[key] if row["status"] == "finished" else None for row in seeds]
     worst = next((row for row in seeds if row["status"] != "finished"), seeds[0])

@@ -219,7 +219,7 @@ def _trial(number: int, state: State, attrs: Row) -> Trial:
         raise ValueError(f"trial {number}: status, reason or seeds")
     if value is not None and not (type(value) in (int, float) and math.isfinite(value)):
         raise ValueError(f"trial {number}: value")
-    starts = {name: _mean(row["start"][name] for row in seeds) for name in (seeds[0]["start"] if seeds else ())}
+    starts = {name: _mean(row["start"].get(name) for row in seeds) for name in (seeds[0]["start"] if seeds else ())}
     facts: Row = {
         key: _mean(row[key] for row in seeds) for key in ("accuracy", "loss", "time", "clipped", "local_clipped")
     }

@@ -2,24 +2,39 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from statistics import mean
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from tardygrad.core.task import Task
 from tardygrad.errors import Diverged, Starved
 from tardygrad.runs.record import Row, to_json_value
-from tardygrad.runs.run import begin
+from tardygrad.runs.run import Run, begin
 from tardygrad.runs.settings import Settings
 from tardygrad.runs.signature import call
 from tardygrad.spec.spec import Spec
+
+if TYPE_CHECKING:
+    from tardygrad.sweeps.config import Config
 
 Stop = Callable[[Row], str | None]
 """Why a run should end after this evaluated round: `reached` (the target), `pruned`, or None to continue."""
 
 
+def never(row: Row) -> None:
+    """A `Stop` that ends no run."""
+
+
+class Source(Protocol):
+    """Where the runs of a sweep come from."""
+
+    def run_seed(self, config: Config, params: Row, number: int, stop: Stop) -> Row:
+        """Run a point with one of its seeds and return what to store of it."""
+
+
 class TaskCache:
-    """The task that was built last and the scores of its x_0, since most trials share them."""
+    """Makes the runs of a sweep's spec. Keeps the last task and the scores of its x_0, since most trials share them."""
 
     def __init__(self) -> None:
         self._key: Any = None
@@ -36,8 +51,17 @@ class TaskCache:
         """The test scores of x_0."""
         task = self.task(spec)
         if seed not in self._starts:
-            self._starts[seed] = task.evaluate(task.init(seed), task.init_module_buffers())
+            self._starts[seed] = start_scores(task, seed)
         return self._starts[seed]
+
+    def run_seed(self, config: Config, params: Row, number: int, stop: Stop) -> Row:
+        spec = config.at(params)
+        return run_seed(spec, self, spec.run.seed + number, budget=config.budget, stop=stop)
+
+
+def start_scores(task: Task, seed: int) -> Row:
+    """The test scores of a task's x_0."""
+    return task.evaluate(task.init(seed), task.init_module_buffers())
 
 
 def run_seed(
@@ -47,7 +71,7 @@ def run_seed(
     *,
     score: str = "accuracy",
     budget: float | None = None,
-    stop: Stop = lambda row: None,
+    stop: Stop = never,
 ) -> Row:
     """Run a spec with one seed, to its end or to where it diverges, and return what to store of it.
 
@@ -55,33 +79,50 @@ def run_seed(
         score: the test score that is stored as the accuracy.
         budget: simulated seconds after which the run ends.
     """
-    start, built, rows = tasks.start(spec, seed), spec.build(tasks.task(spec)), list[Row]()
+    built = spec.build(tasks.task(spec))
+    with built.pool() as pool:
+        settings: Settings = {**spec.run.settings(), "seed": seed}
+        run = begin(built.method, built.task, pool, **settings)
+        return score_run(run, tasks.start(spec, seed), score=score, budget=budget, stop=stop)
+
+
+def score_run(run: Run, start: Row, *, score: str, budget: float | None, stop: Stop = never) -> Row:
+    """Run to the end, or to where the run diverges, and return what to store of it.
+
+    Args:
+        run: one that has ended is scored by its metrics.
+        start: the scores of x_0.
+        score: the test score that is stored as the accuracy.
+        budget: seconds of the engine's clock after which the run ends.
+    """
+    rows = list[Row]()
     scored = {f"test_{name}": value for name, value in start.items()}
     curve = [(0, 0.0, start["loss"], start.get(score))]
     ended = None
-    with built.pool() as pool:
-        settings: Settings = {**spec.run.settings(), "seed": seed}
-        limits = [limit for limit in (budget, spec.run.until) if limit is not None]
-        settings["until"] = min(limits, default=None)
-        run = begin(built.method, built.task, pool, **settings)
-        rounds = run.go()
-        try:
-            for row in rounds:
-                rows.append(row)
-                if "test_loss" in row:
-                    scored = row
-                    curve.append((row["round"], row["time"], row["test_loss"], row.get(f"test_{score}")))
-                    if ended := stop(row):
-                        break
-        except (Diverged, Starved):
-            ended = run.status
-        finally:
-            rounds.close()
+    if run.status == "new" and budget is not None:
+        run.limit(budget)
+    rounds = run.go() if run.status == "new" else (row for row in run.metrics)
+    try:
+        for row in rounds:
+            if row["time"] > (math.inf if budget is None else budget):  # the run has ended, and went on after that
+                break
+            rows.append(row)
+            if "test_loss" in row:
+                scored = row
+                curve.append((row["round"], row["time"], row["test_loss"], row.get(f"test_{score}")))
+                if ended := stop(row):
+                    break
+        else:
+            ended = run.status if run.status in ("diverged", "starved") else None
+    except (Diverged, Starved):
+        ended = run.status
+    finally:
+        rounds.close()
     whole = ended in (None, "reached")
     scores = {name.removeprefix("test_"): value for name, value in scored.items() if name.startswith("test_")}
     loss, accuracy = scores.pop("loss"), scores.pop(score, None)
     result = {
-        "seed": seed,
+        "seed": run.settings["seed"],
         "status": "finished" if whole else ended,
         "reason": run.reason,
         "accuracy": accuracy if whole else None,

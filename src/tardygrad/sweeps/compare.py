@@ -1,0 +1,149 @@
+"""Compare methods over the same seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tardygrad.core.method import Method
+from tardygrad.core.task import Task
+from tardygrad.errors import Invalid, WorkFailed, check_number, checked_call
+from tardygrad.fleet import Fleet
+from tardygrad.runs.record import Row
+from tardygrad.runs.run import Run, begin
+from tardygrad.runs.summary import lower_is_better
+from tardygrad.sweeps.comparison import Comparison, Contender, SeedResult
+from tardygrad.sweeps.from_python import MadeRuns, run_sweep, seed_list
+from tardygrad.sweeps.result import SweepResult
+
+KEY = "method"  # of the space whose points are the contenders
+
+
+@checked_call
+def compare(
+    contenders: Mapping[str, Method | SweepResult | Callable[..., Run]],
+    *,
+    seeds: int | Sequence[int] = 5,
+    target: float | None = None,
+    reference: str | None = None,
+    score: str | None = None,
+    budget: float | None = None,
+    confidence: float = 0.95,
+    task: Task | None = None,
+    fleet: Fleet | None = None,
+    rounds: int | None = None,
+    evaluate_every: int | None = None,
+    jobs: int = 1,
+    out: str | Path | None = None,
+) -> Comparison:
+    """Run methods with the same seeds, so with the same arrivals job by job, and return a table of their results.
+
+    The table has each method's final test score, mean ± confidence interval by Student's t; its difference from the
+    reference, paired by seed, with the p-value of a paired t-test, adjusted by Holm's method for the number of methods;
+    the simulated time to the target, with the same statistics; and for results of `tg.sweep` the share of workable
+    settings.
+
+    Args:
+        contenders: by name, a method, to be simulated; a result of `tg.sweep`, whose best settings run; or a function
+            `make_run(seed=…)`, which returns a run.
+        seeds: how many, from 0, or which; use others than for tuning.
+        target: a test score; its time is that of the first evaluation that reaches it.
+        reference: the name of the method that the others are compared with; by default the first.
+        score: the test score to compare; by default accuracy if the task has one, else loss.
+        budget: simulated seconds after which every run ends, with a last evaluation.
+        confidence: of the intervals.
+        task, fleet, rounds, evaluate_every: of the runs of methods; as for `tg.simulate`.
+        jobs: processes; 0 is one for every core.
+        out: a folder for the results, for `tardygrad report` and to continue a comparison; None stores nothing.
+    """
+    from tardygrad.sweeps.config import Config
+
+    numbers = seed_list(seeds)
+    given = {"rounds": rounds, "until": budget, "evaluate_every": evaluate_every}
+    settings = {name: value for name, value in given.items() if value is not None}
+    functions = _functions(contenders, task, fleet, settings)
+    reference = next(iter(functions)) if reference is None else reference
+    if reference not in functions:
+        raise Invalid(f"`reference` must be one of {', '.join(functions)}, got {reference!r}.")
+    for name, value in {"budget": budget, "target": target}.items():
+        if value is not None:
+            check_number(name, value, -float("inf") if name == "target" else 0.0, above=True)
+    if not 0 < confidence < 1:
+        raise Invalid(f"`confidence` must be between 0 and 1, got {confidence!r}.")
+    source = MadeRuns(lambda method, seed: functions[method](seed=seed), numbers)
+    scores = source.first_scores({KEY: name} for name in functions)
+    score = score or ("accuracy" if "accuracy" in scores else "loss")
+    if score not in scores:
+        raise Invalid(f"`score` must be a test score of the task, one of {', '.join(scores)}, got {score!r}.")
+    source.score = "accuracy" if score == "loss" else score
+    kind: Any = "loss" if lower_is_better(score) else "accuracy"
+    config = Config(
+        name="compare", factory="compare", spec={"run": {"seed": numbers[0], "seeds": numbers, "threads": 1}},
+        space={KEY: list(functions)}, sampler="grid", trials=len(functions), seeds=len(numbers), best=kind, score=kind,
+        target=None, budget=budget, prune=False, workable=0.9,
+    )  # fmt: skip
+    found = run_sweep(config, source, jobs=jobs, out=out)
+    rows = {trial.params[KEY]: trial for trial in found.trials}
+    for name, trial in rows.items():
+        if trial.status == "failed":
+            raise WorkFailed(f"the runs of {name!r} failed: {trial.reason}")
+    return Comparison(
+        [_contender(name, rows[name].seeds, contenders[name], score, target) for name in functions],
+        score=score,
+        reference=reference,
+        target=target,
+        confidence=confidence,
+        notes=_notes(contenders, numbers),
+    )
+
+
+def _functions(
+    contenders: Mapping[str, Any], task: Task | None, fleet: Fleet | None, settings: Row
+) -> dict[str, Callable[..., Run]]:
+    """The functions that make the runs."""
+    if not isinstance(contenders, Mapping) or not contenders or not all(isinstance(name, str) for name in contenders):
+        raise Invalid(f'`compare` needs a dict of names and methods, such as {{"FedAvg": ...}}, got {contenders!r}.')
+    found: dict[str, Callable[..., Run]] = {}
+    for name, contender in contenders.items():
+        if isinstance(contender, Method):
+            if task is None or fleet is None:
+                raise Invalid(f"`compare` needs task=... and fleet=... to run the method {name!r}.")
+            found[name] = partial(begin, contender, task, fleet, **settings)
+        elif isinstance(contender, SweepResult):
+            contender.best  # noqa: B018 (raises `Invalid` if it has none)
+            found[name] = contender.run
+        elif callable(contender):
+            found[name] = contender
+        else:
+            rule = "a contender must be a method, a result of tg.sweep or a function that makes a run"
+            raise Invalid(f"{rule}, got {contender!r} for {name!r}.")
+    for name in {"rounds", "evaluate_every"} & settings.keys():
+        if not any(isinstance(contender, Method) for contender in contenders.values()):
+            raise Invalid(f"`{name}` is a setting for methods, got only functions and sweeps, which set it themselves.")
+    return found
+
+
+def _contender(name: str, rows: list[Row], given: Any, score: str, target: float | None) -> Contender:
+    """Collect the results of a method from what is stored of its runs."""
+    column, sign = 2 if score == "loss" else 3, -1.0 if lower_is_better(score) else 1.0
+    results = []
+    for row in rows:
+        final = row["loss"] if score == "loss" else row["accuracy"]
+        points = [(at[1], at[column]) for at in row["curve"] if at[column] is not None]
+        reached = (time for time, value in points if target is not None and sign * value >= sign * target)
+        results.append(SeedResult(row["seed"], row["status"], final, next(reached, None), row["time"], points))
+    workable = given.workable if isinstance(given, SweepResult) else None
+    return Contender(name, results, workable, given.best if isinstance(given, SweepResult) else {})
+
+
+def _notes(contenders: Mapping[str, Any], seeds: list[int]) -> list[str]:
+    """A warning if methods were tuned with the seeds that they are compared with."""
+    tuned = {seed for one in contenders.values() if isinstance(one, SweepResult) for seed in one.seeds}
+    both = sorted(tuned.intersection(seeds))
+    if not both:
+        return []
+    fresh = max(tuned) + 1
+    fix = f"use other seeds, such as seeds=range({fresh}, {fresh + len(seeds)})"
+    return [f"seeds {', '.join(map(str, both))} were also used for tuning, which flatters tuned methods: {fix}"]

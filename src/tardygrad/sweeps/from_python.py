@@ -1,0 +1,224 @@
+"""Sweeps over runs that a function of your own makes, in the same store as those of the command line."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tardygrad.errors import Diverged, Invalid, Starved, WorkFailed, check_integer, checked_call
+from tardygrad.runs.record import Row
+from tardygrad.runs.run import Run
+from tardygrad.runs.signature import shown
+from tardygrad.sweeps.result import MakeRun, SweepResult, arguments
+from tardygrad.sweeps.table import Sweep, read
+from tardygrad.sweeps.trial import Stop, score_run, start_scores
+
+if TYPE_CHECKING:
+    from tardygrad.sweeps.config import Config
+
+Space = Mapping[str, Any]
+"""An argument's name to its values: a list, a range, or {"low": a, "high": b, "log": True}."""
+
+
+class MadeRuns:
+    """The runs of a sweep that a function makes.
+
+    Args:
+        seeds: of every trial.
+        score: the test score that is stored as the accuracy.
+    """
+
+    def __init__(self, make_run: MakeRun, seeds: list[int], score: str = "accuracy") -> None:
+        self.make_run, self.seeds, self.score = make_run, seeds, score
+        self._known: tuple[Row, int, Run] | None = None  # a run that has ended already, with its settings and seed
+
+    def make(self, params: Row, seed: int) -> Run:
+        """Call the function, and check what it returns."""
+        if self._known and self._known[:2] == (params, seed):
+            return self._known[2]
+        run = self.make_run(**arguments(params), seed=seed)
+        if not isinstance(run, Run):
+            rule = "the function must return a run, as from tg.begin(...) or tg.simulate(...)"
+            raise Invalid(f"{rule}, got {type(run).__name__}.")
+        if run.settings["seed"] != seed:
+            got = run.settings["seed"]
+            raise Invalid(f"the function must pass its argument `seed` on to the run, got {seed} and a run with {got}.")
+        if not run.settings["evaluate_every"]:
+            raise Invalid("runs are compared by their test scores, got one with evaluate_every=0. Use 10, for example.")
+        if run.status not in ("new", "finished", "diverged", "starved"):
+            raise Invalid(f"a run must be new or have ended, got one that is {run.status}.")
+        return run
+
+    def first_scores(self, points: Iterable[Row]) -> Row:
+        """The scores of x_0 in the first run that can be made; one that has ended is kept for its trial."""
+        for params in points:
+            try:
+                run = self.make(params, self.seeds[0])
+            except (Diverged, Starved):
+                continue
+            if run.status != "new":
+                self._known = params, self.seeds[0], run
+            return start_scores(run.task, self.seeds[0])
+        raise Invalid("every run of the space diverges or starves. Use smaller rates, or clip.")
+
+    def run_seed(self, config: Config, params: Row, number: int, stop: Stop) -> Row:
+        """Run a point with one of its seeds and return what to store of it."""
+        seed = self.seeds[number]
+        try:
+            run = self.make(params, seed)
+        except (Diverged, Starved) as error:  # in a function that runs to the end
+            return _ended(seed, error)
+        return score_run(run, start_scores(run.task, seed), score=self.score, budget=config.budget, stop=stop)
+
+
+def _ended(seed: int, error: Diverged | Starved) -> Row:
+    """What to store of a run that is not there."""
+    status = {"seed": seed, "status": type(error).__name__.lower(), "reason": str(error)}
+    nothing = dict.fromkeys(("accuracy", "loss", "to_target"), None)
+    zero = dict.fromkeys(("time", "clipped", "local_clipped", "seconds"), 0.0)
+    return {**status, **nothing, **zero, "scores": {}, "start": {"loss": None}, "rounds": 0, "curve": []}
+
+
+@checked_call
+def sweep(
+    make_run: MakeRun,
+    space: Space,
+    *,
+    seeds: int | Sequence[int] = 1,
+    budget: float | None = None,
+    target: float | None = None,
+    sampler: str | None = None,
+    trials: int | None = None,
+    best: str | None = None,
+    workable: float = 0.9,
+    jobs: int = 1,
+    out: str | Path | None = None,
+) -> SweepResult:
+    """Run a function of your own with many settings, and find the best ones.
+
+    Each trial calls `make_run(seed=…, **settings)`, with settings of the space, for every seed. It returns a run: from
+    `tg.begin(method, task, fleet, …)`, which the sweep runs and can end early, or from `tg.simulate(…)`. Ctrl-C ends
+    the sweep; the same call with the same `out` continues it.
+
+    Args:
+        make_run: the function; it must pass `seed` on to the run.
+        space: for each argument a list of values or a range, or {"low": 0.001, "high": 1.0, "log": True}.
+        seeds: how many, from 0, or which; a trial's numbers are means over them.
+        budget: simulated seconds after which a run ends, with a last evaluation.
+        target: an accuracy if the task has one, else a loss: the best settings reach it in the least simulated time.
+        sampler: "grid", "random" or "tpe"; by default tpe if the space has a low and a high, else grid.
+        trials: number of points that random and tpe draw; 64 by default.
+        best: what to optimize, "accuracy" or "loss"; by default accuracy if the task has one.
+        workable: a trial is workable if it covers this share of the way from x_0's score to the best one.
+        jobs: processes; 0 is one for every core.
+        out: the folder of the sweep, for `tardygrad report` and to continue it; None stores nothing.
+    """
+    config, source = configure(
+        make_run, space, seed_list(seeds), budget=budget, target=target, sampler=sampler, trials=trials, best=best,
+        workable=workable,
+    )  # fmt: skip
+    return SweepResult(run_sweep(config, source, jobs=jobs, out=out), make_run, source.seeds)
+
+
+def configure(
+    make_run: MakeRun,
+    space: Space,
+    seeds: list[int],
+    *,
+    budget: float | None,
+    target: float | None,
+    sampler: Any,
+    trials: int | None,
+    best: Any,
+    workable: float,
+) -> tuple[Config, MadeRuns]:
+    """Check the settings of a sweep and make its first run; the arguments are those of `sweep`."""
+    from tardygrad.sweeps.config import Config, check_settings, check_target, check_values, ends, number_of_trials
+
+    if not isinstance(space, Mapping) or not space:
+        raise Invalid(f'`space` must be a dict such as {{"lr": [0.1, 1.0]}}, got {shown(space)}.')
+    listed = {key: dict(v) if isinstance(v, Mapping) else _listed(key, v) for key, v in space.items()}
+    sampler = sampler or ("tpe" if any(isinstance(values, dict) for values in listed.values()) else "grid")
+    if target is not None and best is not None:
+        raise Invalid(f"with a target, the best settings are those that reach it first, got best={best!r} too.")
+    check_settings(sampler, "time" if target is not None else best, budget, target, workable)
+    stored: dict[str, Any] = {key: check_values(key, values, sampler) for key, values in listed.items()}
+    name = getattr(make_run, "__name__", "make_run")
+    _check_call(make_run, name, list(stored))
+    config = Config(
+        name=name, factory=name, spec={"run": {"seed": seeds[0], "seeds": seeds, "threads": 1}}, space=stored,
+        sampler=sampler, trials=number_of_trials(stored, sampler, trials), seeds=len(seeds), best="loss", score="loss",
+        target=target, budget=budget, prune=False, workable=workable,
+    )  # fmt: skip
+    source = MadeRuns(make_run, seeds)
+    scores = source.first_scores(config.grid() if sampler == "grid" else ends(config))
+    score: Any = "accuracy" if "accuracy" in scores else "loss"
+    if best == "accuracy" and score == "loss":
+        raise Invalid("best='accuracy' needs a task that has one. Use best='loss'.")
+    if target is not None:
+        check_target(target, score, scores[score])
+    return replace(config, score=score, best="time" if target is not None else best or score), source
+
+
+def run_sweep(config: Config, source: MadeRuns, *, jobs: int, out: str | Path | None) -> Sweep:
+    """Run every trial that the folder `out` has no result of, with a progress bar on a terminal."""
+    from tardygrad.cli.output import progress
+    from tardygrad.sweeps.runner import Runner
+
+    with TemporaryDirectory() as temporary:
+        folder = Path(temporary) / "sweep" if out is None else Path(out)
+        done = sum(trial.status is not None for trial in read(folder).trials) if (folder / "sweep.json").exists() else 0
+        rows = Runner(folder, config, source, jobs).go()
+        for _ in progress(rows, lambda row: str(row["status"]), what="trial", total=config.trials, done=done):
+            pass
+        found = read(folder)
+    if all(trial.status == "failed" for trial in found.trials):
+        raise WorkFailed(f"every trial failed, the first with: {found.trials[0].reason}")
+    return found
+
+
+def seed_list(seeds: int | Sequence[int]) -> list[int]:
+    """The seeds that an argument `seeds` means."""
+    if isinstance(seeds, int):
+        check_integer("seeds", seeds)
+        return list(range(seeds))
+    given = list(seeds) if isinstance(seeds, Iterable) and not isinstance(seeds, str) else []
+    if not given or len(set(given)) < len(given):
+        raise Invalid(f"`seeds` must be a number, or one or more different seeds, got {seeds!r}.")
+    for seed in given:
+        check_integer("seeds", seed, 0)
+    return given
+
+
+def _listed(key: str, values: Any) -> list[Any]:
+    """The values of a key as a list that JSON can hold."""
+    if not isinstance(values, Iterable) or isinstance(values, str):
+        fix = f'Use "{key}": [{shown(values)}], or pass it to the function yourself.'
+        raise Invalid(f"`{key}` needs a list, a range, or a dict with low and high, got {shown(values)}. {fix}")
+    plain = [value.item() if isinstance(value, np.generic) else value for value in values]
+    for value in plain:
+        if not isinstance(value, str | int | float | list | dict | None):
+            rule = f"the values of `{key}` must be numbers, text, lists or dicts, which a file can hold"
+            raise Invalid(f"{rule}, got {type(value).__name__}. Use names, and look them up in the function.")
+    return plain
+
+
+def _check_call(make_run: MakeRun, name: str, keys: list[str]) -> None:
+    """Raise `Invalid` if the function cannot be called with the keys of the space and a seed."""
+    if not callable(make_run):
+        raise Invalid(f"a sweep needs a function that makes a run, got {make_run!r}.")
+    if "seed" in keys:
+        raise Invalid("`seed` is not a setting to sweep. Use seeds=5, for example.")
+    try:
+        inspect.signature(make_run).bind(**dict.fromkeys([*keys, "seed"]))
+    except TypeError as error:
+        call = f"{name}({', '.join(f'{key}=...' for key in (*keys, 'seed'))})"
+        raise Invalid(f"the sweep calls {call}, but: {error}.") from error
+    except ValueError:  # no signature that Python can read
+        return

@@ -1,0 +1,116 @@
+"""The results of a sweep in Python: its best settings, the share of workable ones, and all trials as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tardygrad.errors import Invalid
+from tardygrad.runs.record import Row
+from tardygrad.runs.run import Run
+from tardygrad.sweeps.table import GroupSummary, Sweep, Trial, best_of, groups, remark
+from tardygrad.sweeps.tables import data_frame, html_table, text_table
+
+MakeRun = Callable[..., Run]
+"""A function of your own: `make_run(seed=…, **settings)` returns a run."""
+
+
+class SweepResult:
+    """The results of `tg.sweep`. Printed, it is a table with the best settings of every group.
+
+    Attributes:
+        trials: all trials, with their settings (`params`), scores and seeds.
+        goal: what the best trial is best in.
+    """
+
+    def __init__(self, sweep: Sweep, make_run: MakeRun, seeds: list[int]) -> None:
+        self.sweep, self.make_run, self.seeds = sweep, make_run, seeds
+        self.trials, self.goal = sweep.trials, sweep.goal
+
+    @property
+    def best(self) -> dict[str, Any]:
+        """The best settings, as arguments for `make_run`."""
+        return arguments(self._best().params)
+
+    @property
+    def best_value(self) -> float:
+        """The mean over seeds of what the sweep optimizes, with the best settings."""
+        value = self._best().value
+        assert value is not None
+        return value
+
+    @property
+    def workable(self) -> float | None:
+        """The share of workable settings among those that ran; None if none did."""
+        judged = [trial.workable for trial in self.trials if trial.workable is not None]
+        return sum(judged) / len(judged) if judged else None
+
+    def run(self, seed: int) -> Run:
+        """A run with the best settings."""
+        return self.make_run(**self.best, seed=seed)
+
+    def to_pandas(self) -> Any:
+        """A data frame with a row for each trial: its settings, status and scores. Needs pandas."""
+        names = ("status", "value", "workable", "accuracy", "loss", "time")
+        return data_frame(
+            [
+                {"trial": trial.number, **arguments(trial.params), **{name: getattr(trial, name) for name in names}}
+                for trial in self.trials
+            ]
+        )
+
+    def __str__(self) -> str:
+        return "\n".join([text_table(*sweep_cells(self.sweep)), *self._notes()])
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return html_table(*sweep_cells(self.sweep), notes=self._notes())
+
+    def _notes(self) -> list[str]:
+        words = remark(self.sweep)
+        return [*([words] if words else []), f"best by {self.goal}"]
+
+    def _best(self) -> Trial:
+        best = best_of(self.trials, self.sweep.best)
+        if best is None:
+            counts = ", ".join(f"{number} {status}" for status, number in _statuses(self.trials).items())
+            raise Invalid(f"the sweep has no best settings, because no trial has a value ({counts}). Change the space.")
+        return best
+
+
+def arguments(params: Row) -> dict[str, Any]:
+    """The settings of a point as arguments; the record has infinity as text."""
+    return {key: float("inf") if value == "inf" else value for key, value in params.items()}
+
+
+def _statuses(trials: list[Trial]) -> dict[str, int]:
+    words = [trial.status or trial.state for trial in trials]
+    return {word: words.count(word) for word in dict.fromkeys(words)}
+
+
+def sweep_cells(sweep: Sweep) -> tuple[list[str], list[list[str]]]:
+    """The headings and the rows of a table with the best settings of every group."""
+    found = groups(sweep)
+    others = [name for name in ("pruned", "other") if any(getattr(group, name) for group in found)]
+    counted = ("finished", "diverged", *others)
+    rows = []
+    for group in found:
+        counts = (f"{group.done}/{group.trials}", *(str(getattr(group, name)) for name in counted))
+        workable = "–" if group.share is None else f"{group.workable}/{group.judged} {group.share:6.1%}"
+        rows.append([group.name, *counts, workable, _value(group, sweep), _setting(group.best)])
+    return ["group", "trials", *counted, "workable", "best", "with"], rows
+
+
+def _value(group: GroupSummary, sweep: Sweep) -> str:
+    if group.best is None or group.best.value is None:
+        return f"none reached {sweep.config['target']:g}" if sweep.best == "time" and group.done else ""
+    return f"{group.best.value:.1%}" if sweep.best == "accuracy" else f"{group.best.value:.4g}"
+
+
+def _setting(trial: Trial | None) -> str:
+    """The numeric settings of a point."""
+    if trial is None:
+        return ""
+    numbers = [(key, value) for key, value in trial.params.items() if type(value) in (int, float)]
+    return " ".join(f"{key.rpartition('.')[2]}={value:.4g}" for key, value in numbers)

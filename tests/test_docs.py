@@ -76,7 +76,10 @@ def code(example: Path) -> str:
         for one in EXAMPLES
     ],
 )
-def test_an_example_prints_what_it_says(example: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_example_prints_what_it_says(
+    example: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # for the files that it writes
     if example.stem in NEEDS:
         pytest.importorskip(NEEDS[example.stem])
     said = example.read_text("utf-8").partition(PRINTS)[2]

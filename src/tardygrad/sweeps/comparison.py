@@ -112,7 +112,8 @@ class Comparison:
             test = "; p: paired t-test, adjusted by Holm's method" if many else ""
             found.append(f"differences from {self.reference}, paired by seed{test}")
         if self.target is not None:
-            found.append(f"simulated seconds to a test {self.score.replace('_', ' ')} of {self._score(self.target)}")
+            score = f"a test {self.score.replace('_', ' ')} of {self._score(self.target)}"
+            found.append(f"time to target: simulated seconds to the first evaluation that reaches {score}")
         return found + self._warnings
 
     def __str__(self) -> str:
@@ -223,13 +224,15 @@ def _plus_minus(found: Estimate, scale: float = 1.0, *, sign: bool = False) -> s
 
     >>> _plus_minus(Estimate(0.93456, 0.00732), 100.0)
     '93.46 ± 0.73'
+    >>> _plus_minus(Estimate(-0.001, 0.2), sign=True)
+    '+0.00 ± 0.20'
     """
     mean, half_width = scale * found.mean, scale * (found.half_width or 0.0)
     plus = "+" if sign else ""
     if not half_width or not math.isfinite(half_width):
-        text = f"{mean:{plus}.4g}"
+        text = f"{mean:{plus}.4g}{'' if found.half_width is None else f' ± {half_width:g}'}"
     elif 0 <= (decimals := 1 - math.floor(math.log10(half_width))) <= 6:
-        text = f"{mean:{plus}.{decimals}f} ± {half_width:.{decimals}f}"
+        text = f"{round(mean, decimals) + 0.0:{plus}.{decimals}f} ± {half_width:.{decimals}f}"  # 0 rather than -0
     else:
         text = f"{mean:{plus}.3g} ± {half_width:.2g}"
     return text.replace("-", "−")

@@ -73,7 +73,9 @@ def test_a_sweep_scores_settings_as_runs_of_ones_own_would(tmp_path: Path, tardy
     assert f"make_run(lr={best[0]}, local_lr={best[1]}, seed=0)" in page
 
 
-def test_a_sweep_goes_on_where_it_was_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sweep_goes_on_where_it_was_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tardygrad: Command
+) -> None:
     space, trials = {"lr": [0.1, 0.5, 1.0]}, running.Study.tell
     told: list[int] = []
 
@@ -87,6 +89,9 @@ def test_a_sweep_goes_on_where_it_was_stopped(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(KeyboardInterrupt):
         tg.sweep(make_run, space, out=tmp_path / "sweep")
     assert [trial.state for trial in read(tmp_path / "sweep").trials] == ["finished", "waiting", "waiting"]
+    shown = tardygrad("sweep", str(tmp_path / "sweep"))
+    assert (shown.code, "1/3" in shown.out) == (0, True)
+    assert "2 trials to go; it was started in Python, so continue it there: tardygrad.sweep(make_run, " in shown.err
     found = tg.sweep(make_run, space, out=tmp_path / "sweep")
     assert told == [0, 1, 2]
     assert [trial.value for trial in found.trials] == [trial.value for trial in tg.sweep(make_run, space).trials]

@@ -1,15 +1,18 @@
-"""What a record says about a run besides its settings: the label of its method, and versions."""
+"""What a record says about a run besides its settings: the label of its method, versions, and the clients' ids."""
 
 from __future__ import annotations
 
 import platform
 from importlib.metadata import version
+from itertools import zip_longest
+from pathlib import Path
 
 import numpy as np
 import torch
 
 from tardygrad.core.algorithm import downplay
 from tardygrad.core.method import Method
+from tardygrad.errors import Invalid
 
 
 def label(method: Method) -> str:
@@ -33,3 +36,11 @@ def versions() -> dict[str, str]:
         "numpy": np.__version__,
         "threads": str(torch.get_num_threads()),
     }
+
+
+def check_ids(recorded: list[str] | None, ids: tuple[str, ...] | None, path: Path) -> None:
+    """Raise `Invalid` if a task's clients are not those of a record."""
+    for client, (was, now) in enumerate(zip_longest(recorded or (), ids or ())):
+        if recorded and was != now:
+            rule = f"the task's clients must be those of the run in {str(path)!r}, in the same order"
+            raise Invalid(f"{rule}, got {now!r} as client {client} in place of {was!r}.")

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Generator
 from contextlib import suppress
 from functools import partial
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Unpack, cast
 
@@ -25,6 +24,7 @@ from tardygrad.engines.sim.pool import SimPool
 from tardygrad.errors import Diverged, Interrupted, Invalid, RecordError, Starved, WorkFailed, checked_call
 from tardygrad.fleet import Fleet
 from tardygrad.runs import checkpoint, events
+from tardygrad.runs.describe import check_ids
 from tardygrad.runs.describe import label as label
 from tardygrad.runs.describe import versions as versions
 from tardygrad.runs.evaluation import ClientEvaluations, Scores
@@ -360,7 +360,7 @@ def resume(
         raise Invalid(f"cannot resume: {type(pool).__name__} does not support checkpoints.")
     with reading_record(where):
         spec_json = read_json(where / "spec.json")
-        _check_ids(spec_json.get("ids"), ids_of(task), where)
+        check_ids(spec_json.get("ids"), ids_of(task), where)
         given = {"rounds": rounds, "until": until}
         recorded = spec_json["run"] | {name: value for name, value in given.items() if value is not None}
         recorded["until"] = None if recorded.get("until") == math.inf else recorded.get("until")
@@ -397,14 +397,6 @@ def resume(
         for event in events.read_events(where / "events.jsonl", run.lengths["events.jsonl"]):
             run._remember(event)
     return run
-
-
-def _check_ids(recorded: list[str] | None, ids: tuple[str, ...] | None, path: Path) -> None:
-    """Raise `Invalid` if a task's clients are not those of a record."""
-    for client, (was, now) in enumerate(zip_longest(recorded or (), ids or ())):
-        if recorded and was != now:
-            rule = f"the task's clients must be those of the run in {str(path)!r}, in the same order"
-            raise Invalid(f"{rule}, got {now!r} as client {client} in place of {was!r}.")
 
 
 @checked_call

@@ -242,7 +242,7 @@ def test_the_table_says_what_it_knows_and_no_more(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_figure_has_the_width_of_one_or_two_columns(tmp_path: Path) -> None:
-    for columns, width in ((1, 240), (2, 500)):
+    for columns, width in ((1, 234), (2, 486)):
         pdf = table().figure(tmp_path / "figure.pdf", columns=columns).read_bytes()
         assert pdf.startswith(b"%PDF")
         assert f"/MediaBox [0 0 {width} ".encode() in pdf

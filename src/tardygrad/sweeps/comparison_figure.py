@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import altair as alt
 
 from tardygrad.errors import Invalid
+from tardygrad.report.paper_figures import FONT, TEXT, WIDTHS
 from tardygrad.report.theme import line_legend, method_colours, strokes, write
 from tardygrad.runs.record import Row, to_json_value
 from tardygrad.sweeps.statistics import estimate
@@ -16,7 +17,6 @@ from tardygrad.sweeps.statistics import estimate
 if TYPE_CHECKING:
     from tardygrad.sweeps.comparison import Comparison, Contender
 
-WIDTHS = {1: 240, 2: 500}  # in points, of one and two columns of a paper
 POINTS = 200  # times at which the curves are drawn
 
 
@@ -24,10 +24,11 @@ def write_figure(comparison: Comparison, path: Path, columns: int) -> Path:
     """Draw a comparison to a .pdf, .svg or .png file."""
     if path.suffix not in (".pdf", ".svg", ".png"):
         raise Invalid(f"a figure must be a file that ends in .pdf, .svg or .png, got {str(path)!r}.")
-    if columns not in WIDTHS:
+    widths = dict(enumerate(WIDTHS.values(), 1))
+    if columns not in widths:
         raise Invalid(f"`columns` must be 1 or 2, got {columns!r}.")
     rows = [row for one in comparison.contenders for row in _curve(one, comparison.confidence)]
-    return write(_chart(comparison, rows, WIDTHS[columns]), path)
+    return write(_chart(comparison, rows, widths[columns]), path)
 
 
 def _chart(comparison: Comparison, rows: list[Row], width: int) -> Any:
@@ -58,9 +59,9 @@ def _chart(comparison: Comparison, rows: list[Row], width: int) -> Any:
         rule = alt.Chart({"values": [{"target": comparison.target}]}).mark_rule(strokeDash=[3, 3], color="#808080")
         layers.append(rule.encode(y="target:Q"))
     fit = alt.AutoSizeParams(type="fit", contains="padding")
-    small: Any = {"labelFontSize": 8, "titleFontSize": 8, "titleFontWeight": "normal"}
+    small: Any = {"labelFontSize": TEXT, "titleFontSize": TEXT, "titleFontWeight": "normal"}
     chart = alt.layer(*layers).properties(width=width, height=0.65 * min(width, 320), autosize=fit, padding=2)
-    return chart.configure_axis(**small, gridColor="#eeeeee").configure_legend(**small).configure_view(stroke=None)
+    return chart.configure(font=FONT, axis=small | {"gridColor": "#eeeeee"}, legend=small, view={"stroke": None})
 
 
 def _curve(one: Contender, confidence: float) -> list[Row]:

@@ -360,7 +360,7 @@ class FleetClock:
 
     def returns(self, client: int, now: float) -> Joined | Asleep:
         """How a client comes back that was lost: ready for jobs, or asleep."""
-        return self.attendance.returns(client, now / self.second if self.second else 0.0)
+        return self.attendance.returns(client, now / self.second) if self.second else Joined(client)
 
     def resume(self, due: list[Entry], now: float) -> None:
         """Continue with the calendar of a checkpoint."""

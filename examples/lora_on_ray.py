@@ -52,9 +52,9 @@ with tempfile.TemporaryDirectory() as root:
                 run.stop()
 processes = [process for site in SITES for process in opened[site]]
 print(f"{len(set(processes))} processes opened {len(processes)} folders; {run.counts['loss']} job was lost")
-print("loss below 1:", task.evaluate(run.x, None)["loss"] < 1)
+print("loss below 2:", task.evaluate(run.x, None)["loss"] < 2)
 
 # It prints:
 #
 # 4 processes opened 4 folders; 1 job was lost
-# loss below 1: True
+# loss below 2: True

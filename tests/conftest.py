@@ -12,6 +12,6 @@ torch.set_num_threads(1)
 
 @pytest.fixture(scope="session")
 def forked_ray_workers() -> Iterator[None]:
-    """Ray's workers start quickly: for all tests but a few that need them as users have them."""
+    """Ray's workers start quickly from now on, except in programs that start Ray themselves."""
     with forkserver.forked_ray_workers():
         yield

@@ -77,11 +77,17 @@ def code(example: Path) -> str:
     ],
 )
 def test_an_example_prints_what_it_says(
-    example: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    example: Path,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> None:
     monkeypatch.chdir(tmp_path)  # for the files that it writes
     if example.stem in NEEDS:
         pytest.importorskip(NEEDS[example.stem])
+    if example.stem in ON_RAY:
+        request.getfixturevalue("forked_ray_workers")
     said = example.read_text("utf-8").partition(PRINTS)[2]
     assert said
     runpy.run_path(str(example), run_name="__main__")  # as a script: Ray then sends its functions by value

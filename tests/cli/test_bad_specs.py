@@ -16,7 +16,7 @@ OVERRIDES = {
     "no table": ("lr=0.1", "must be table.key=value"),
     "rounds without a table": ("rounds=100", "must be table.key=value, got 'rounds=100'. Write run.rounds=100."),
     "a key of two tables": ("seed=3", "Write run.seed=3 or task.seed=3."),
-    "Ray's key": ("engine.server_shards=2", "It belongs to 'ray': add engine.kind=ray. To remove it, delete"),
+    "Ray's key": ("engine.server_shards=2", "It belongs to 'ray': add engine.kind=ray."),
     "another kind's key": ("method.kind=sgdclip", "To remove it, delete its line or append method.clip="),
     "an empty key": ("method.=1", "must be table.key=value"),
     "an unknown table": ("metod.lr=1", "got `metod`. Did you mean 'method'?"),

@@ -236,6 +236,7 @@ def test_a_sweep_works_for_own_tasks_without_clients_and_with_own_loops(here: Pa
         ("task.kind=mine:later", "got 'mine:later', which is asynchronous. Write def in place of async def."),
         ("task.kind=mine:unnamed", "whose argument `a` has no name. Remove the / from its signature."),
         ("task.kind=mine:untyped", "[task] needs the key `a`: any value."),
+        ("method.clip=3.0", "has no key `clip` if its kind is 'mine:method'. Known keys: buffer, rate."),
         ("task.slop=3.0", "[task] has no key `slop`. Did you mean 'slope'?"),
         ("task.slope=steep", "`task.slope` must be a number, got 'steep'"),
         ("fleet.clients=5", "`clients` must agree in [task] and [fleet], got 6 and 5"),

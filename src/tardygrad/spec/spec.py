@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import inspect
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -155,19 +155,22 @@ def load(source: str | Path, overrides: Iterable[str] = (), *, trust: bool = Fal
     Clip² (client-centric, M=3, K=5, downplayed)
     """
     name, tables, recorded = read_source(source)
+    typed = []
     for text in overrides:
         override(tables, text)
+        typed.append(text.partition("=")[0].strip())
     anchor_task(tables, Path())
     if recorded and not trust:
         check_trust(tables, str(source))
-    return parse(tables, name, trust=True)
+    return parse(tables, name, trust=True, typed=typed)
 
 
-def parse(tables: Mapping[str, Any], name: str = "spec", *, trust: bool = False) -> Spec:
+def parse(tables: Mapping[str, Any], name: str = "spec", *, trust: bool = False, typed: Collection[str] = ()) -> Spec:
     """A spec from its tables.
 
     Args:
         trust: whether to import the functions that it names.
+        typed: the keys that overrides set, for error messages.
     """
     if not trust:
         check_trust(tables, name)
@@ -179,15 +182,15 @@ def parse(tables: Mapping[str, Any], name: str = "spec", *, trust: bool = False)
     given = {"kind": "sim"} | tables.get("engine", {})
     if given["kind"] == "ray" and "shards" in given and "server_shards" not in given:  # the name in earlier records
         given["server_shards"] = given.pop("shards")
-    engine = _checked("engine", given)
+    engine = _checked("engine", given, typed)
     timed = parameters(engine.make).get("fleet")
     optional = {"engine"} | ({"fleet"} if timed is None or timed.default is None else set())
     for key in TABLES:
         if key not in tables and key not in optional:
             raise Invalid(f"a spec needs the table [{key}], got {', '.join(tables) or 'none'}.")
-    task, fleet = _same_clients(tables["task"], tables.get("fleet"))
+    task, fleet = _same_clients(tables["task"], tables.get("fleet"), typed)
     run = construct(RunTable, tables["run"], "run")
-    return Spec(name, task, fleet, _checked("method", tables["method"]), engine, run)
+    return Spec(name, task, fleet, _checked("method", tables["method"], typed), engine, run)
 
 
 def build_method(table: Table) -> Method:
@@ -229,35 +232,39 @@ def _value(text: str) -> Any:
     return read["value"] if len(read) == 1 else text
 
 
-def _checked(name: str, table: Table) -> SpecTable:
+def _checked(name: str, table: Table, typed: Collection[str] = ()) -> SpecTable:
     """Check the kind and the keys of a table, and convert its values to the types of the arguments."""
     kind, make, rest = choose(KINDS[name], table, name)
     known = keys_of(name, make)
     for key in rest:
         kinds = [other for other, its in KINDS[name].items() if key in keys_of(name, its)]
         if key not in known and kinds:
-            whose = f" It belongs to {kinds[0]!r}: add {name}.kind={kinds[0]}." if len(kinds) == 1 else ""
-            fix = f"{whose} To remove it, delete its line or append {name}.{key}="
+            fix = f" It belongs to {kinds[0]!r}: add {name}.kind={kinds[0]}." if len(kinds) == 1 else ""
+            if f"{name}.{key}" not in typed:
+                fix += f" To remove it, delete its line or append {name}.{key}="
+            elif not fix:
+                fix = f" Known keys: {', '.join(known) or 'none'}."
             raise Invalid(f"[{name}] has no key `{key}` if its kind is {kind!r}.{fix}")
     return SpecTable(kind, make, arguments(known, rest, name))
 
 
-def _same_clients(task: Table, fleet: Table | None) -> tuple[SpecTable, SpecTable | None]:
+def _same_clients(task: Table, fleet: Table | None, typed: Collection[str]) -> tuple[SpecTable, SpecTable | None]:
     """Check [task] and [fleet]; `clients` of one applies to both."""
     if fleet is None:
-        return _checked("task", task), None
+        return _checked("task", task, typed), None
     given = None
     if "clients" in task:
         check_integer("task.clients", given := read(int, task["clients"], "task.clients"))
     _, make, rest = choose(KINDS["fleet"], fleet, "fleet")
     if given is not None and "clients" not in rest and "clients" in parameters(make):
         fleet = fleet | {"clients": given}
-    checked = _checked("fleet", fleet)
+    checked = _checked("fleet", fleet, typed)
     clients = _fleet(checked).clients
     if given not in (None, clients):
         raise Invalid(f"`clients` must agree in [task] and [fleet], got {given} and {clients}. Give it in one of them.")
     _, make, _ = choose(KINDS["task"], task, "task")
-    return _checked("task", task | ({"clients": clients} if "clients" in parameters(make) else {})), checked
+    task = task | ({"clients": clients} if "clients" in parameters(make) else {})
+    return _checked("task", task, typed), checked
 
 
 def _made(table: SpecTable, where: str, wanted: type[T], given: Table | None = None) -> T:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import tardygrad
+from tardygrad.errors import described
 
 INIT = Path(tardygrad.__file__)
 NAMES = [
@@ -27,6 +28,10 @@ def test_a_public_name_is_documented(name: str) -> None:
     if inspect.isclass(value) or inspect.isfunction(value):
         assert value.__doc__
         assert not value.__doc__.startswith(f"{name}(")  # not the one a dataclass makes up
+
+
+def test_every_setting_of_a_run_is_described() -> None:
+    assert described(tardygrad.Settings).keys() == tardygrad.Settings.__annotations__.keys()
 
 
 def test_every_public_name_is_written_as_itself_and_once() -> None:

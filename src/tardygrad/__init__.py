@@ -78,6 +78,7 @@ from tardygrad.runs.run import replay as replay
 from tardygrad.runs.run import resume as resume
 from tardygrad.runs.run import simulate as simulate
 from tardygrad.runs.run import train as train
+from tardygrad.runs.settings import Settings as Settings
 from tardygrad.sweeps.compare import compare as compare
 from tardygrad.sweeps.comparison import Comparison as Comparison
 from tardygrad.sweeps.from_python import sweep as sweep

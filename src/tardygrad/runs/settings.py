@@ -18,16 +18,28 @@ NAMES = (*MINIMUM, "until")
 
 
 class Settings(TypedDict, total=False):
-    """The settings of a run: its length, and what is evaluated and recorded. It needs `rounds`, `until` or both."""
+    """The settings of a run: keyword arguments of `simulate`, `train` and `begin`.
 
-    rounds: int | None  # T; None: no limit
-    until: float | None  # seconds of the engine's clock after which the run ends (None: no limit)
-    seed: int  # of every random stream except the task's data and split (0)
-    evaluate_every: int  # rounds between evaluations (10); 0: never, else the last round always is evaluated
-    out: str | Path | None  # a directory for the record; None keeps the metrics in memory only
-    checkpoint_every: int  # rounds between checkpoints (10); on a real clock, half that number
-    tail_every: int  # rounds between estimates of the updates' tail index (0: never)
-    evaluate_clients: int  # rounds between evaluations on each client's own data (0: never, else also the last round)
+    Args:
+        rounds: number of rounds, T; None is no limit. A run needs `rounds`, `until` or both.
+        until: seconds of the engine's clock after which the run ends; None is no limit.
+        seed: of every random stream except the task's data and split; 0 by default.
+        evaluate_every: rounds between evaluations, 10 by default; 0 is never, else the last round always is evaluated.
+        out: a directory for the record; None keeps the metrics in memory only.
+        checkpoint_every: rounds between checkpoints, 10 by default; on a real clock, half that number.
+        tail_every: rounds between estimates of the updates' tail index; 0, the default, is never.
+        evaluate_clients: rounds between evaluations on each client's own data; 0, the default, is never, else the last
+            round always is evaluated.
+    """
+
+    rounds: int | None
+    until: float | None
+    seed: int
+    evaluate_every: int
+    out: str | Path | None
+    checkpoint_every: int
+    tail_every: int
+    evaluate_clients: int
 
 
 def with_defaults(settings: Settings) -> Settings:

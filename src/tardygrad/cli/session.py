@@ -22,7 +22,7 @@ from tardygrad.runs.run import Run, Summary, plural
 from tardygrad.runs.track import tracked
 from tardygrad.spec.spec import Built, Spec
 
-FORECAST_MESSAGES = 20_000  # messages to simulate for the memory forecast (a second or two) if there is no --max-memory
+FORECAST_MESSAGES = 4_000  # messages to simulate for the memory forecast (about a second) if there is no --max-memory
 
 
 @contextmanager
@@ -45,7 +45,8 @@ def build(loaded: Spec) -> Built:
 def _check_memory(built: Built, max_memory: str | None) -> str:
     """A line about the memory that a run's vectors need; raise `Invalid` if it is more than allowed."""
     limit = None if max_memory is None else read_size(max_memory)
-    memory = built.memory(messages=None if limit else FORECAST_MESSAGES)
+    with waiting("forecasting the memory"):
+        memory = built.memory(messages=None if limit else FORECAST_MESSAGES)
     if limit:
         memory.check(limit)
     seen = "" if memory.rounds in (0, built.run.rounds) else f" in the first {plural(memory.rounds, 'round')}"

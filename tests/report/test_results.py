@@ -53,8 +53,8 @@ def test_a_page_opens_with_the_result(tmp_path: Path) -> None:
     seeds(tmp_path, "sync-Clip²", slower=10.0)
     page = build([str(tmp_path)], target=0.85).html()
     sentence = (
-        "Clip² ends with the best test accuracy, 91.9% ±\u00a00.5% (sync-Clip² is within one standard deviation), "
-        "and is the first to reach 85%, after 7.5 ±\u00a02.2 simulated seconds, 9.94 times as fast as sync-Clip² "
+        "Clip² ends with the best test accuracy, 91.9% ±\u00a00.5% (sync-Clip² has the same), and is "
+        "the first to reach 85%, after 7.5 ±\u00a02.2 simulated seconds, 9.94 times as fast as sync-Clip² "
         "(75.05); means over 2 seeds."
     )
     assert f'<main id="main" tabindex="-1">\n<p class="result">{sentence}</p>' in page
@@ -67,6 +67,17 @@ def test_the_result_names_the_best_and_the_fastest(tmp_path: Path) -> None:
     assert result(tmp_path, target=0.85) == (
         "sync-Clip² ends with the best test accuracy, 100.0%; Clip² is the first to reach 85%, after 6 simulated "
         "seconds, 20 times as fast as sync-Clip² (120); one seed each, so small differences may be chance."
+    )
+
+
+def test_equal_scores_and_equal_times_are_said_to_be_equal(tmp_path: Path) -> None:
+    for label in ("Clip²", "SD-Clip²", "sync-Clip²"):
+        path = record(tmp_path / label, label=label, spec={"method": {"kind": label}})
+        rewritten(path, 10.0 if label == "sync-Clip²" else 1.0)
+    assert result(tmp_path, target=0.85) == (
+        "Clip² ends with the best test accuracy, 92.3% (SD-Clip² and sync-Clip² have the same); Clip² and SD-Clip² are "
+        "the first to reach 85%, after 6 simulated seconds, 10 times as fast as sync-Clip² (60); one seed each, so "
+        "small differences may be chance."
     )
 
 

@@ -76,17 +76,17 @@ def _only(compared: Comparison, outcome: Outcome, target: Target) -> str:
 
 
 def _tied(best: Outcome, sound: list[Outcome], target: Target) -> str:
-    """Who is so close to the best that seeds may explain it."""
-    own = best.scores[target.name]
-    close = [
-        other.group.name
-        for other in sound
-        if other is not best
-        and abs((score := other.scores[target.name]).mean - own.mean) <= max(score.deviation or 0, own.deviation or 0)
-    ]
-    if not close:
-        return ""
-    return f" ({listed(close)} {'is' if len(close) == 1 else 'are'} within one standard deviation)"
+    """Who is as good as the best, or so close that seeds may explain it."""
+    own, equal, close = best.scores[target.name], list[str](), list[str]()
+    for other in sound:
+        score = other.scores[target.name]
+        if other is not best and score.mean == own.mean:
+            equal.append(other.group.name)
+        elif other is not best and abs(score.mean - own.mean) <= max(score.deviation or 0, own.deviation or 0):
+            close.append(other.group.name)
+    notes = [f"{listed(equal)} {'has' if len(equal) == 1 else 'have'} the same"] if equal else []
+    notes += [f"{listed(close)} {'is' if len(close) == 1 else 'are'} within one standard deviation"] if close else []
+    return f" ({', '.join(notes)})" if notes else ""
 
 
 def _fastest(compared: Comparison, best: Outcome, target: Target) -> str:
@@ -97,18 +97,19 @@ def _fastest(compared: Comparison, best: Outcome, target: Target) -> str:
     if not reached:
         return f"; no method reached {target.text} in all its runs"
     base = next(outcome for outcome in compared.outcomes if outcome.group is compared.base)
-    _, first = min(reached, key=lambda pair: pair[0])
+    least = min(time for time, _ in reached)
+    firsts = [outcome for time, outcome in reached if time == least]
+    first = firsts[0]
     assert first.time_to_target is not None
-    who = ", and is" if first is best else f"; {first.group.name} is"
+    names = listed([outcome.group.name for outcome in firsts])
+    who = ", and is" if firsts == [best] else f"; {names} {'is' if len(firsts) == 1 else 'are'}"
     rank = (
         f"the first to reach {target.text}" if len(reached) > 1 else f"the only one to reach {target.text} in all runs"
     )
     said = f"{who} {rank}, after {first.time_to_target.text()} {compared.seconds}"
     sync = "" if any(group.synchronous for group in compared.groups) else " (no run is synchronous)"
-    if first is base:
+    if base in firsts:
         return f"{said}{sync}"
-    if base.reached is not None and first.speedup is not None and first.speedup < 1.005:
-        return f"{said}, as soon as {base.group.name}{sync}"
     if base.reached is not None and first.speedup is not None:
         return f"{said}, {first.speedup:.3g} times as fast as {base.group.name} ({base.reached:,.4g}){sync}"
     runs = base.group.runs

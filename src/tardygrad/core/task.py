@@ -48,9 +48,11 @@ class Placed(Protocol):
         """The place of a client, as the engine names places; None: anywhere."""
 
 
-@runtime_checkable
-class HasGroups(Protocol):
-    """A task whose local optimizer has options of its own for parts of the vector."""
+class HasGroups:
+    """A task whose local optimizer has options of its own for parts of the vector.
+
+    A base class, since every job asks, and a protocol is slow to ask.
+    """
 
     groups: tuple[ParameterGroup, ...]
 

@@ -13,7 +13,7 @@ from torch.func import functional_call, grad_and_value, vmap
 
 from tardygrad import streams
 from tardygrad.core.messages import Job, ModuleBuffers, Vector
-from tardygrad.core.task import GradientRequest
+from tardygrad.core.task import GradientRequest, HasGroups
 from tardygrad.errors import Invalid, check_integer, checked_call
 from tardygrad.tasks.data.client_data import (
     Collate,
@@ -46,7 +46,7 @@ class Batch(NamedTuple):
     noise: Vector | None  # added to the gradient
 
 
-class TorchTask(ModuleTask):
+class TorchTask(ModuleTask, HasGroups):
     """A task from your own module, loss and data.
 
     Gradients are bit-identical to those of a plain torch loop. The module itself never changes: each thread works on a

@@ -273,7 +273,9 @@ def test_clients_that_never_contribute_are_named(tmp_path: Path) -> None:
     assert (silent.numbers or {})["clients"] == [11]
     assert "client 11 (far) still working" in silent.says
     idle = examine(record(tmp_path / "idle", clip2(concurrency=6), fleet()))
-    assert "method.dispatch=random" in next(one.advice or "" for one in idle.findings if one.cause == "starvation")
+    silent = next(one for one in idle.findings if one.cause == "starvation")
+    assert "6 of 12 clients never contributed: clients 6, 7, 8, 9, 10 and 1 more (rack) never had a job." in silent.says
+    assert "With method.dispatch=same a free slot goes to the client that left it" in silent.says
 
 
 def test_refusals_are_counted_and_whose_they_are(tmp_path: Path) -> None:

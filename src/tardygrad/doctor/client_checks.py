@@ -8,7 +8,7 @@ import numpy as np
 
 from tardygrad.doctor.delay_checks import client_list
 from tardygrad.doctor.finding import Finding, Severity
-from tardygrad.doctor.trend import skewed
+from tardygrad.doctor.trend import falls, skewed
 from tardygrad.doctor.what_if import CLEAR, WhatIf
 from tardygrad.runs.history import History
 from tardygrad.runs.own_code import trust_option
@@ -18,7 +18,6 @@ SLOW = 0.1  # a client hardly counts if its share of the weight is below this fr
 MACHINE = 1.5  # a machine is slow if its local steps take this many times as long as those of the others
 IDLE, MOST_IDLE = 0.2, 0.5  # a smaller share of idle time is normal; a larger one is a waste, if it can be avoided
 FASTER = 1.5  # a setting that is faster by this factor is worth a warning
-UNCHANGED = 1.05  # a speed that differs by a smaller factor is about the same
 GONE = 100  # a client that misses this many rounds with its first job is not just slow
 
 
@@ -62,18 +61,14 @@ def starvation(history: History, what_if: WhatIf) -> Finding | None:
         missed = int((history.rounds.time > history.time - longest).sum())
         says += f" The longest of their jobs has taken {longest:.4g} s of {history.time:.4g} s so far; meanwhile "
         says += f"{plural(missed, 'round')} {'was' if missed == 1 else 'were'} completed."
-    fix = what_if.expect(dispatch="random") if "never had a job" in whys else None
-    if fix and fix.gain < 1 / UNCHANGED:  # the others are slower
-        fix = None
+    if "never had a job" in whys and what_if.method and what_if.method.dispatch == "same":
+        says += " With method.dispatch=same a free slot goes to the client that left it; with random, to any idle one."
     many = len(silent) > 0.1 * history.clients and not history.is_running
     return Finding(
         "warning" if many or missed >= GONE else "note",
         "starvation",
         says,
-        f"use {' '.join(fix.overrides)}: every client gets jobs" if fix else None,
-        str(fix) if fix else None,
-        {"clients": silent, "missed": missed},
-        fix.overrides if fix else (),
+        numbers={"clients": silent, "missed": missed},
     )
 
 
@@ -159,13 +154,14 @@ def idle(history: History, what_if: WhatIf) -> Finding | None:
     share = 1 - sum(client.working_seconds for client in history.by_client) / available
     if share < IDLE:
         return None
-    better = what_if.better
+    better = what_if.better if falls(history.rounds.loss) else None  # else other things come first
     says = f"clients are idle {share:.0%} of the time."
     best = what_if.ranking.best if what_if.ranking else None
     numbers = {"idle": share, "then": better.then._asdict() if better else None, "planner": best.name if best else None}
     if better is None:
-        known = what_if.ranking is not None
-        says += " No mode and M that was tried is clearly faster." if known else " This fleet cannot be simulated."
+        known = not falls(history.rounds.loss) or what_if.ranking is not None
+        if falls(history.rounds.loss):
+            says += " No mode and M that was tried is clearly faster." if known else " This fleet cannot be simulated."
         return Finding("note" if known or share < MOST_IDLE else "warning", "idle", says, numbers=numbers)
     name = better.name
     if better.method.mode != "sync" and skewed(history):

@@ -154,21 +154,19 @@ def idle(history: History, what_if: WhatIf) -> Finding | None:
     share = 1 - sum(client.working_seconds for client in history.by_client) / available
     if share < IDLE:
         return None
-    better = what_if.better if falls(history.rounds.loss) else None  # else other things come first
     says = f"clients are idle {share:.0%} of the time."
-    best = what_if.ranking.best if what_if.ranking else None
+    if not falls(history.rounds.loss):  # what the other checks say comes first
+        return Finding("note", "idle", says, numbers={"idle": share})
+    better, best = what_if.better, what_if.ranking.best if what_if.ranking else None
     numbers = {"idle": share, "then": better.then._asdict() if better else None, "planner": best.name if best else None}
     if better is None:
-        known = not falls(history.rounds.loss) or what_if.ranking is not None
-        if falls(history.rounds.loss):
-            says += " No mode and M that was tried is clearly faster." if known else " This fleet cannot be simulated."
+        known = what_if.ranking is not None
+        says += " No mode and M that was tried is clearly faster." if known else " This fleet cannot be simulated."
         return Finding("note" if known or share < MOST_IDLE else "warning", "idle", says, numbers=numbers)
     name = better.name
     if better.method.mode != "sync" and skewed(history):
-        says += (
-            f" {name[0].upper()}{name[1:]}, would be {better.gain:.2g} times as fast or more, but fast clients would "
-        )
-        says += "contribute more than slow ones, and the clients' losses differ: the result may be worse."
+        says += f" {name[0].upper()}{name[1:]}, would be at least {better.gain:.2g} times as fast, but fast clients "
+        says += "would contribute more than slow ones, and the clients' losses differ: the result may be worse."
         return Finding("warning", "idle", says, numbers=numbers)
     if best and not best.current and best.name != name and history.spec:
         says += f" The planner's guess is {best.name}, which needs a smaller learning rate if late updates do harm: "

@@ -16,19 +16,16 @@ FALLS = 0.9  # a loss falls if its last tenth is below this fraction of the firs
 SLOW = 2.0  # a loss that falls by less than this factor, as fast at the end as at the start, falls too slowly
 STEADY = 0.5  # it falls as fast at the end if the second half's slope is this fraction of the first half's
 SURE = 1e-3  # a slope counts if its p-value is smaller
-SKEWED = 0.1  # clients' losses differ if their deviation is this fraction of what counts
+SKEWED = 0.1  # clients' losses differ if their deviation is this fraction of the loss that is left
 LARGEST = 10.0  # largest factor by which larger steps are suggested
 
 
 def skewed(history: History) -> bool:
     """Whether the clients' losses differ so much that it matters which of them contribute more.
 
-    Compares the mean losses of the clients' later updates, and subtracts what chance explains. What counts is the
-    decrease of the loss; if the loss does not fall any more, it is the loss that is left.
+    Compares the mean losses of the clients' later updates, and subtracts what chance explains.
     """
     first, last, *_ = trend(history.rounds.loss)
-    final = history.rounds.loss[-len(history.rounds) // 3 :]
-    flat = len(final) >= SHORT and trend(final).slope >= 0
     later = [np.array(client.loss_values[len(client.loss_values) // 2 :]) for client in history.by_client]
     later = [losses[np.isfinite(losses)] for losses in later]
     known = [losses for losses in later if len(losses) > 1]
@@ -36,7 +33,7 @@ def skewed(history: History) -> bool:
         return False
     chance = float(np.mean([losses.var(ddof=1) / len(losses) for losses in known]))
     between = float(np.var([losses.mean() for losses in known], ddof=1)) - chance
-    return between > (SKEWED * (last if flat else first - last)) ** 2
+    return between > (SKEWED * last) ** 2
 
 
 class Trend(NamedTuple):

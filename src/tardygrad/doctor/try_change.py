@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import median
 from time import perf_counter
 from typing import NamedTuple
 
@@ -26,6 +27,7 @@ from tardygrad.spec import spec
 EVALUATIONS = 50  # of a trial, up to the time at which the run reached its last score
 LONGER = 1.5  # a trial lasts at most this many times as long as the run needed
 SECONDS = 60.0  # of computing, after which a trial ends
+LAST = 5  # evaluations whose median is the last score, if they are no more than a quarter of all
 SAME = 1.05  # times that differ by a smaller factor are about the same
 
 Curve = list[tuple[float, float]]
@@ -127,11 +129,15 @@ def cost_of(value: float | None, score: str) -> float:
 
 
 def goal_of(history: History, score: str, curve: Curve) -> LastScore:
-    """The last score of a run, or the best one if the run has lost more than a tenth of what it had gained."""
+    """The last score of a run, or the best one if the run has lost more than a tenth of what it had gained.
+
+    The last score is the median of the last evaluations: a single one may be good or bad by chance.
+    """
     finite = [(time, cost) for time, cost in curve if math.isfinite(cost)]
     if not finite:
         raise Invalid("--try needs a task with test scores. Give it a test set.")
-    first, last, best = finite[0][1], curve[-1][1], min(cost for _, cost in finite)
+    first, best = finite[0][1], min(cost for _, cost in finite)
+    last = median(cost for _, cost in curve[-max(min(LAST, len(curve) // 4), 1) :])
     if history.status in ("diverged", "starved") or not last <= best + 0.1 * (first - best) or last >= first:
         return LastScore(score, best, math.inf)
     return LastScore(score, last, next(time for time, cost in finite if cost <= last))

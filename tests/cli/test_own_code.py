@@ -165,12 +165,6 @@ def test_a_records_own_code_is_imported_only_if_it_is_trusted(here: Path, tardyg
     assert not Path("imported").exists()
 
 
-def test_suggested_commands_trust_own_code(here: Path, tardygrad: Command) -> None:
-    method = "{kind='clip2', local_lr=0.1, local_clip=1e9, lr=1.0, clip=0.5, buffer=2, local_steps=2}"
-    assert tardygrad("run", "own.toml", f"method={method}", "--out", "run").code == 0
-    assert "tardygrad tail run --trust" in " ".join(tardygrad("doctor", "run").out.split())
-
-
 def test_a_directory_is_a_record_whatever_its_spec_looks_like(here: Path, tardygrad: Command) -> None:
     Path("folder").mkdir()
     Path("folder/spec.json").write_text(json.dumps(tomllib.loads(SPEC)))

@@ -12,7 +12,7 @@ from torch import Tensor
 from tardygrad.cli.output import round_progress, show, show_json
 from tardygrad.cli.run import final_model, recorded_spec, run_dir
 from tardygrad.cli.session import torch_threads
-from tardygrad.engines.scripted import ScriptedPool, check_replayable
+from tardygrad.engines.scripted import ScriptedPool, asleep_at_start, check_replayable
 from tardygrad.errors import Diverged, Invalid, RecordError
 from tardygrad.runs import run as runs
 from tardygrad.runs.events import read_checked, script_line
@@ -40,7 +40,8 @@ def replay(options: commands.Replay) -> None:
         events = read_checked(path / "events.jsonl", built.task.clients)
         lines = (script_line(event) for event in events)
         wire = loaded.engine.arguments.get("wire", "float32")
-        script = ScriptedPool((line for line in lines if line), built.task, built.method, wire=wire)
+        asleep, rest = asleep_at_start(line for line in lines if line)
+        script = ScriptedPool(rest, built.task, built.method, wire=wire, asleep=asleep)
         batched = loaded.engine.arguments.get("batch", 1) > 1  # then the simulator knows which jobs were one batch
         with built.pool() if batched else nullcontext(script) as pool:
             run = runs.begin(built.method, built.task, pool, rounds=rounds, seed=loaded.run.seed, evaluate_every=0)

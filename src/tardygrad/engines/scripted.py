@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from itertools import islice, takewhile
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 from tardygrad.core.messages import (
@@ -27,6 +27,16 @@ from tardygrad.errors import Invalid, check_choice
 _VERBS = ("arrive", "lose", "join", "sleep", "wake", "repeat", "refuse", "forget")
 
 
+def asleep_at_start(script: Iterable[tuple[Any, ...]]) -> tuple[tuple[int, ...], Iterator[tuple[Any, ...]]]:
+    """The clients that are asleep before the first jobs, and the rest of a script."""
+    lines, asleep = iter(script), list[int]()
+    for line in lines:
+        if line[:1] != ("sleep",) or line[2:3] != (0.0,):
+            return tuple(asleep), chain([line], lines)
+        asleep.append(line[1])
+    return tuple(asleep), lines
+
+
 class ScriptedPool(Pool):
     """Delivers messages in the order of a script.
 
@@ -39,6 +49,7 @@ class ScriptedPool(Pool):
             the last item if the job began with a new inner state; ("forget", None) where the run was resumed, without
             compression errors; or a message to deliver as it is.
         wire: number format of updates in transit; see wire.py.
+        asleep: if the script is an iterator, which may depend on the run: the clients asleep before the first jobs.
 
     >>> pool = ScriptedPool([("arrive", 3), ("lose", 5, 7.5)], task=None, method=None)
     """
@@ -46,11 +57,15 @@ class ScriptedPool(Pool):
     now = 0.0
 
     def __init__(
-        self, script: Iterable[tuple[Any, ...]], task: Task, method: Method, *, wire: Wire = "float32"
+        self,
+        script: Iterable[tuple[Any, ...]],
+        task: Task,
+        method: Method,
+        *,
+        wire: Wire = "float32",
+        asleep: tuple[int, ...] = (),
     ) -> None:
-        lines = script if isinstance(script, Sequence) else ()  # others may depend on the run
-        first = list(takewhile(lambda line: line[:1] == ("sleep",) and line[2:3] == (0.0,), lines))
-        self.script, self.asleep = islice(script, len(first), None), tuple(line[1] for line in first)
+        self.asleep, self.script = asleep_at_start(script) if isinstance(script, Sequence) else (asleep, iter(script))
         self.task, self.method = task, method
         self.jobs: dict[int, Job] = {}
         self.last: dict[int, Update] = {}

@@ -358,3 +358,10 @@ def test_a_run_whose_work_fails_says_how_to_go_on(tardygrad: Command, monkeypatc
     assert (code, out) == (1, "")
     assert err.endswith("failed: out of cheese. Continue with: tardygrad resume here\n")
     assert tardygrad("resume", "here").code == 0
+
+
+def test_a_run_that_begins_with_sleepers_is_replayed_to_the_same_bits(tardygrad: Command) -> None:
+    days = "fleet.diurnal={period=50, awake=0.4, spread=0.3, at_end='cancel'}"
+    assert tardygrad("run", "small.toml", days, "--out", "days").code == 0
+    assert '"event":"sleep","time":0.0' in Path("days/events.jsonl").read_text("utf-8")
+    assert tardygrad("replay", "days").out.startswith("the same bits after ")

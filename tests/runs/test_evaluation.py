@@ -206,7 +206,7 @@ def test_an_evaluation_that_fails_ends_the_run_and_it_can_be_resumed(tmp_path: P
     with pytest.raises(tg.WorkFailed, match="no scores today"):
         gone(run)
     assert run.status == "failed"
-    assert not (tmp_path / "run/summary.json").exists()
+    assert read_json(tmp_path / "run/summary.json")["status"] == "failed"
     resumed(tmp_path / "run")
     check(tmp_path / "run")
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
 
 
 class Estimate(NamedTuple):
@@ -20,9 +19,12 @@ class Estimate(NamedTuple):
 def estimate(numbers: Sequence[float], confidence: float = 0.95) -> Estimate:
     """The mean of independent numbers and its confidence interval by Student's t.
 
-    >>> estimate([1.0, 2.0, 3.0])
-    Estimate(mean=2.0, half_width=2.484137711719567)
+    >>> mean, half_width = estimate([1.0, 2.0, 3.0])
+    >>> mean, round(half_width, 4)
+    (2.0, 2.4841)
     """
+    from scipy import stats  # slow to import
+
     values = np.asarray(numbers, dtype=float)
     if len(values) < 2:
         return Estimate(float(values.mean()), None)
@@ -36,6 +38,8 @@ def paired_p(ours: Sequence[float], theirs: Sequence[float]) -> float | None:
     >>> round(paired_p([1.0, 2.0, 4.0], [2.0, 4.0, 5.0]), 4)
     0.0572
     """
+    from scipy import stats
+
     differences = np.asarray(ours, dtype=float) - np.asarray(theirs, dtype=float)
     if len(differences) < 2:
         return None

@@ -282,3 +282,10 @@ def test_all_of_it_survives_a_spec_and_a_clock() -> None:
     assert spec.parse(json.loads(json.dumps(loaded.resolved()))).build().fleet == fleet
     server, pool = clock_only(method_of(buffer=3), fleet)
     assert list(tg.drive(server, pool, 50))[-1].time > 1
+
+
+@pytest.mark.parametrize("hours", ["22,6", "nan,5", "1,inf"])
+def test_hours_that_end_before_they_begin_are_refused(hours: str, tmp_path: Path) -> None:
+    (tmp_path / "hours.csv").write_text(f"client,start,end\n0,1,2\n0,{hours}\n", encoding="utf-8")
+    with pytest.raises(tg.Invalid, match="a window must have 0 <= start < end"):
+        tg.Fleet.paper(clients=1).with_availability(AvailabilityFile(str(tmp_path / "hours.csv")))

@@ -290,3 +290,15 @@ def test_methods_functions_and_tuned_settings_are_compared_over_the_same_seeds(t
 def test_a_wrong_comparison_is_refused(contenders: Any, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(tg.Invalid, match=message):
         tg.compare(contenders, **changes)
+
+
+def test_a_stored_comparison_is_not_taken_for_another(tmp_path: Path) -> None:
+    task, fleet = tg.tasks.quadratic(clients=4), tg.Fleet.paper(clients=4)
+    one = tg.sgdclip(local_lr=0.1, local_clip=1.0, lr=1.0, buffer=2, local_steps=1)
+    other = tg.sgdclip(local_lr=0.2, local_clip=1.0, lr=1.0, buffer=2, local_steps=1)
+    how: Any = {"seeds": 2, "task": task, "fleet": fleet, "evaluate_every": 2, "out": tmp_path / "out"}
+    first = tg.compare({"A": one}, rounds=4, **how)
+    assert str(tg.compare({"A": one}, rounds=4, **how)) == str(first)
+    for contender, rounds in ((other, 4), (one, 6)):
+        with pytest.raises(tg.Invalid, match="has other settings"):
+            tg.compare({"A": contender}, rounds=rounds, **how)

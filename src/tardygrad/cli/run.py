@@ -97,8 +97,8 @@ def finished_summary(path: Path, until: float | None, wanted: RunTable) -> runs.
         str(summary)
     except (Invalid, RecordError, TypeError, ValueError, AttributeError):
         return None
-    made = summary.rounds == wanted.rounds or (until is not None and wanted.until == until)
-    done = summary.status == "finished" and made and (path / "model.safetensors").exists()
+    is_complete = summary.rounds == wanted.rounds or (until is not None and wanted.until == until)
+    done = summary.status == "finished" and is_complete and (path / "model.safetensors").exists()
     return summary if done else None
 
 

@@ -16,9 +16,9 @@ from tardygrad.core.hierarchy import serve
 from tardygrad.core.messages import Advanced
 from tardygrad.core.method import Method
 from tardygrad.core.own_loop import check_local_work
-from tardygrad.core.task import Task, sample_counts
+from tardygrad.core.task import MayLackTest, Task, sample_counts
 from tardygrad.engines.sim.pool import SimPool
-from tardygrad.errors import Diverged, Invalid, Starved
+from tardygrad.errors import Diverged, Invalid, Starved, check_number
 from tardygrad.fleet import Fleet
 from tardygrad.runs.loop import drive
 
@@ -188,7 +188,7 @@ class Race:
         """The goal of the race; raises `Invalid` if there is none."""
         task, seed = self.task, self.seeds[0]
         x, buffers = task.init(seed), task.init_module_buffers()
-        start = task.evaluate(x, buffers) if getattr(task, "can_evaluate", True) else {}
+        start = {} if isinstance(task, MayLackTest) and not task.can_evaluate else task.evaluate(x, buffers)
         score = "accuracy" if "accuracy" in start else "loss"
         if score not in start:
             raise Invalid("--train needs a task with test scores, and this one has none. Give it a test set.")
@@ -210,6 +210,7 @@ class Race:
                 )
             return goal
         goal = Goal(score, target, start[score])
+        check_number("target", target, -math.inf)
         if score == "accuracy" and not 0 < target <= 1:
             fix = f" Did you mean {target / 100:g}?" if 1 < target <= 100 else ""
             raise Invalid(f"a target accuracy must be above 0 and at most 1, got {target!r}.{fix}")

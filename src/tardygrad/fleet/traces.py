@@ -66,7 +66,7 @@ def read_devices(path: Path, columns: Columns, samples: int | None) -> dict[str,
                 device.seconds.append(_computation(row[columns.computation], samples))
             else:
                 device.seconds.append(float(row[columns.seconds]))
-            if row.get(columns.communication):
+            if row.get(columns.communication) not in (None, ""):
                 device.speed = float(row[columns.communication]) * KILOBIT
     except (KeyError, TypeError, ValueError, csv.Error) as error:
         if isinstance(error, Invalid):
@@ -88,12 +88,12 @@ def read_windows(file: AvailabilityFile) -> dict[str, tuple[Windows, float | Non
             else:
                 windows.append((float(row[file.start]), float(row[file.end])))
             found[str(row[file.client])] = windows, period
+        merged = {name: (_merged(windows), period) for name, (windows, period) in found.items()}
     except (KeyError, TypeError, ValueError, csv.Error) as error:
         if isinstance(error, Invalid):
             raise
         fix = f"Give it the columns {file.client},{file.start},{file.end} with seconds in each row."
         raise Invalid(f"the windows in {str(file.path)!r} cannot be read ({error}). {fix}") from error
-    merged = {name: (_merged(windows), period) for name, (windows, period) in found.items()}
     if empty := [name for name, (windows, _) in merged.items() if not windows]:
         raise Invalid(f"every client of {str(file.path)!r} needs a window of a millisecond, got none for {empty[0]!r}.")
     return {name: merged[name] for name in _ordered(list(merged))}
@@ -107,7 +107,7 @@ def listed(names: Sequence[str]) -> str:
 def _rows(path: Path, client: str) -> list[dict[str, Any]]:
     """The rows of a file; those of a JSON table get their names in the column `client`."""
     try:
-        with path.open(newline="", encoding="utf-8") as file:
+        with path.open(newline="", encoding="utf-8-sig") as file:
             if path.suffix != ".json":
                 return list(csv.DictReader(file))
             content = json.load(file)
@@ -135,6 +135,8 @@ def _merged(windows: list[tuple[float, float]]) -> Windows:
     """Windows in order, overlapping ones as one."""
     merged: list[tuple[float, float]] = []
     for start, end in sorted(windows):
+        if not 0 <= start < end < math.inf:
+            raise ValueError(f"a window must have 0 <= start < end, got {start:g} to {end:g}")
         if merged and start <= merged[-1][1]:
             merged[-1] = (merged[-1][0], max(merged[-1][1], end))
         elif end - start >= SHORTEST:

@@ -106,17 +106,17 @@ def _fastest(compared: Comparison, best: Outcome, target: Target) -> str:
     rank = (
         f"the first to reach {target.text}" if len(reached) > 1 else f"the only one to reach {target.text} in all runs"
     )
-    said = f"{who} {rank}, after {first.time_to_target.text()} {compared.seconds}"
+    sentence = f"{who} {rank}, after {first.time_to_target.text()} {compared.seconds}"
     sync = "" if any(group.synchronous for group in compared.groups) else " (no run is synchronous)"
     if base in firsts:
-        return f"{said}{sync}"
+        return f"{sentence}{sync}"
     if base.reached is not None and first.speedup is not None:
-        return f"{said}, {first.speedup:.3g} times as fast as {base.group.name} ({base.reached:,.4g}){sync}"
+        return f"{sentence}, {first.speedup:.3g} times as fast as {base.group.name} ({base.reached:,.4g}){sync}"
     runs = base.group.runs
     if some := base.time_to_target and base.time_to_target.number:
-        return f"{said}, which {base.group.name} reached in only {some} of {len(runs)} runs{sync}"
+        return f"{sentence}, which {base.group.name} reached in only {some} of {len(runs)} runs{sync}"
     longest = max(run.history.time for run in runs)
-    return f"{said}, which {base.group.name} did not reach in {longest:,.4g}{sync}"
+    return f"{sentence}, which {base.group.name} did not reach in {longest:,.4g}{sync}"
 
 
 def _seeds(compared: Comparison) -> str:

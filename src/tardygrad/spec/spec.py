@@ -133,9 +133,9 @@ class Spec:
         """
         fleet = self.fleet
         if fleet and (fleet.kind == "trace" or isinstance(fleet.arguments.get("availability"), AvailabilityFile)):
-            fields, made = parameters(Fleet), _fleet(fleet)
+            fields, built = parameters(Fleet), _fleet(fleet)
             others = dict.fromkeys(FLEET_KEYS)
-            fleet = SpecTable("groups", Fleet, {name: getattr(made, name) for name in fields} | others)
+            fleet = SpecTable("groups", Fleet, {name: getattr(built, name) for name in fields} | others)
         sections = {"task": self.task, "fleet": fleet, "method": self.method, "engine": self.engine}
         tables = {
             name: {"kind": table.kind, **written_arguments(keys_of(name, table.make), table.arguments)}

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tardygrad.core.method import Method
+from tardygrad.core.method import Method, without_addresses
 from tardygrad.core.task import Task
 from tardygrad.errors import Invalid, WorkFailed, check_number, checked_call
 from tardygrad.fleet import Fleet
@@ -79,8 +79,10 @@ def compare(
         raise Invalid(f"`score` must be a test score of the task, one of {', '.join(scores)}, got {score!r}.")
     source.score = "accuracy" if score == "loss" else score
     kind: Any = "loss" if lower_is_better(score) else "accuracy"
+    compared = settings | _described(contenders, task, fleet)
     config = Config(
-        name="compare", factory="compare", spec={"run": {"seed": numbers[0], "seeds": numbers, "threads": 1}},
+        name="compare", factory="compare",
+        spec={"run": {"seed": numbers[0], "seeds": numbers, "threads": 1, "compared": compared}},
         space={KEY: list(functions)}, sampler="grid", trials=len(functions), seeds=len(numbers), best=kind, score=kind,
         target=None, budget=budget, prune=False, workable=0.9,
     )  # fmt: skip
@@ -97,6 +99,12 @@ def compare(
         confidence=confidence,
         notes=_notes(contenders, numbers),
     )
+
+
+def _described(contenders: Mapping[str, Any], task: Task | None, fleet: Fleet | None) -> Row:
+    """What is compared, as far as it can be written down: a stored comparison continues only with the same."""
+    objects = {name: one for name, one in contenders.items() if isinstance(one, Method)}
+    return {name: without_addresses(repr(one)) for name, one in {**objects, "task": task, "fleet": fleet}.items()}
 
 
 def _functions(

@@ -106,7 +106,7 @@ class Comparison:
         count = len(self.contenders[0].runs)
         many = count > 1
         seeds = f"over {count} seeds" if many else "of one seed"
-        interval = f", mean ± {self.confidence:.0%} confidence interval (Student's t)" if many else ""
+        interval = f", mean ± {100 * self.confidence:g}% confidence interval (Student's t)" if many else ""
         found = [f"test {self.score.replace('_', ' ')} after the last round, {seeds}{interval}"]
         if len(self.contenders) > 1:
             test = "; p: paired t-test, adjusted by Holm's method" if many else ""

@@ -72,6 +72,16 @@ def described_error(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}{where}"
 
 
+def first_line(error: BaseException) -> str:
+    """The type of an error and the first line of its message.
+
+    >>> first_line(ValueError("No luck.  \\nAt all."))
+    'ValueError: No luck'
+    """
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return ": ".join([type(error).__name__, *lines[:1]])[:300].rstrip(".")
+
+
 def is_number(value: object) -> bool:
     """Whether `value` is a number of Python or NumPy; booleans are not."""
     return isinstance(value, Real) and not isinstance(value, bool)

@@ -24,6 +24,7 @@ import torch
 
 import tardygrad as tg
 from tardygrad.core.messages import Job
+from tardygrad.engines.deadlines import LOSSES
 from tardygrad.engines.pool import Pending
 from tardygrad.engines.ray import connection as joining
 from tardygrad.engines.ray import pool as cluster
@@ -236,7 +237,7 @@ def test_a_worker_that_dies_over_a_job_and_one_that_died_idle_are_replaced(scene
 
 def test_a_client_that_is_lost_again_and_again_ends_the_run(scene: Scene) -> None:
     scene.have("die", 4)
-    scene.pool.losses[4] = cluster.LOSSES - 1
+    scene.pool.losses[4] = LOSSES - 1
     scene.pool.submit(scene.jobs()[4])
     with pytest.raises(
         tg.WorkFailed, match=r"client 4, job 0, from round 0 failed: lost 10 times in a row, Actor\w+Err"

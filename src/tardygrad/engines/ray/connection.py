@@ -22,7 +22,7 @@ from unittest.mock import patch
 from tardygrad.core import admission
 from tardygrad.core.method import Method
 from tardygrad.core.task import Task
-from tardygrad.errors import Invalid, WorkFailed
+from tardygrad.errors import Invalid, WorkFailed, first_line
 
 MIN_OBJECT_STORE = 80_000_000
 """Size in bytes of the smallest object store that Ray can create."""
@@ -41,9 +41,6 @@ TIMEOUT = 120.0
 
 STOP_TIMEOUT = 5.0
 """Seconds without an answer from a server shard after which a run that is stopping fails."""
-
-LOSSES = 10
-"""Losses of one client in a row after which the run fails, because its job must be the cause."""
 
 LOAD_TIMEOUT = 3600.0
 """The same, while workers are loading the task."""
@@ -259,13 +256,3 @@ def object_store(task: Task, method: Method, *, workers: int, payload: int) -> i
 def has_process(ray: Any, actor: Any) -> bool:
     """Whether Ray has started a process for an actor, whose constructor may still be running."""
     return bool(ray._private.state.actors(actor._actor_id.hex()).get("Pid"))
-
-
-def first_line(error: BaseException) -> str:
-    """The type of an error and the first line of its message.
-
-    >>> first_line(ValueError("No luck.  \\nAt all."))
-    'ValueError: No luck'
-    """
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return ": ".join([type(error).__name__, *lines[:1]])[:300].rstrip(".")

@@ -11,11 +11,11 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from tardygrad.core.messages import ModuleBuffers, Vector
-from tardygrad.engines.ray.connection import POLL, TIMEOUT, first_line
-from tardygrad.engines.ray.deadlines import Deadlines
+from tardygrad.engines.deadlines import Deadlines
+from tardygrad.engines.ray.connection import POLL, TIMEOUT
 from tardygrad.engines.ray.session import Session
 from tardygrad.engines.ray.workers import Worker, Workers
-from tardygrad.errors import WorkFailed
+from tardygrad.errors import WorkFailed, first_line
 
 Evaluate = Literal["beside", "between"]
 """Where a run evaluates: on a worker of its own, or in its own process between rounds."""

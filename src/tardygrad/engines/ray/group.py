@@ -22,10 +22,10 @@ from torch import distributed
 
 from tardygrad.core.own_loop import OwnLoop
 from tardygrad.core.task import Task
-from tardygrad.engines.ray.connection import POLL, first_line
+from tardygrad.engines.ray.connection import POLL
 from tardygrad.engines.ray.worker import WorkerProcess
 from tardygrad.engines.wire import Wire
-from tardygrad.errors import Invalid, check_integer
+from tardygrad.errors import Invalid, check_integer, first_line
 
 DEATH_GRACE = 3.0
 """Seconds after an error of a rank in which the death of another is taken for its cause."""

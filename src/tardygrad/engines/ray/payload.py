@@ -6,17 +6,13 @@ driver. The vector comes from the server with every job; what is not in the vect
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from tardygrad.core.method import Method
 from tardygrad.core.recipe import Recipe, recipe_of
-from tardygrad.core.task import HasFrozen, Task
-from tardygrad.errors import Invalid
+from tardygrad.core.task import Task
+from tardygrad.engines.same_task import check_same, facts
 
 
 class RemoteTask:
@@ -28,7 +24,7 @@ class RemoteTask:
     """
 
     def __init__(self, task: Task, recipe: Recipe) -> None:
-        self.recipe, self.facts = recipe, _facts(task)
+        self.recipe, self.facts = recipe, facts(task)
 
     def __reduce__(self) -> tuple[Callable[..., Task], tuple[Any, ...]]:
         return make_task, (self.recipe.function, self.recipe.arguments, self.facts)
@@ -43,22 +39,5 @@ def pickled(task: Task, method: Method, dumps: Callable[[Any], bytes]) -> bytes:
 def make_task(function: Callable[..., Task], arguments: dict[str, Any], expected: dict[str, int]) -> Task:
     """Make a task by its recipe, and compare it with the driver's."""
     task: Task = Recipe(function, arguments).make()
-    facts = _facts(task)
-    for name in [*expected, *facts]:
-        if facts.get(name) != expected.get(name):
-            rule = "a worker must make the same task as the driver, and its `{name}` differs"
-            fix = "Read the same files, and pass the module as a function, which is then seeded."
-            raise Invalid(f"{rule.format(name=name)}. {fix}")
+    check_same(task, expected)
     return task
-
-
-def _facts(task: Task) -> dict[str, int]:
-    """Numbers that agree if two processes have the same task: its sizes, and checksums of what is not in the vector."""
-    frozen = task.frozen() if isinstance(task, HasFrozen) else {}
-    sizes = {"clients": task.clients, "parameters": task.parameters}
-    return sizes | {name: _checksum(tensor) for name, tensor in frozen.items()}
-
-
-def _checksum(tensor: Tensor) -> int:
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
-    return zlib.crc32(flat.view(torch.uint8).numpy().data) if flat.numel() else 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from bisect import insort
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
@@ -23,10 +23,10 @@ from tardygrad.core.method import Method
 from tardygrad.core.recipe import remembers_call
 from tardygrad.core.task import Task
 from tardygrad.core.vectors import LocalVectors, VectorStore
+from tardygrad.engines.deadlines import Deadlines, Losses
 from tardygrad.engines.fleet_clock import FleetClock, matched
 from tardygrad.engines.pool import Features, Pending, Pool
-from tardygrad.engines.ray.connection import LOSSES, POLL, STOP_TIMEOUT, TIMEOUT, first_line
-from tardygrad.engines.ray.deadlines import Deadlines
+from tardygrad.engines.ray.connection import POLL, STOP_TIMEOUT, TIMEOUT
 from tardygrad.engines.ray.evaluator import Evaluate, EvaluationWorker
 from tardygrad.engines.ray.jobs import Ready, RunningJob, StartVectors
 from tardygrad.engines.ray.places import Places
@@ -35,7 +35,7 @@ from tardygrad.engines.ray.session import Session
 from tardygrad.engines.ray.worker import received, tensors
 from tardygrad.engines.ray.workers import Worker, Workers
 from tardygrad.engines.wire import Wire
-from tardygrad.errors import Interrupted, Invalid, WorkFailed, check_choice, checked_call
+from tardygrad.errors import Interrupted, Invalid, WorkFailed, check_choice, checked_call, first_line
 from tardygrad.fleet import Fleet
 
 
@@ -111,7 +111,7 @@ class RayPool(Pool):
         self.errors: dict[int, tuple[Any, Worker]] = {}  # client → its compression errors, and the worker with them
         self.holders: dict[str, Worker] = {}  # by name, the workers that hold inner states
         self.shards: ShardedVectors | None = None
-        self.losses: Counter[int] = Counter()
+        self.losses = Losses()
         self._began: float | None = None
         self.evaluator: EvaluationWorker | None = None  # once the pool is open, if it evaluates beside the training
         self._interrupted, self._last_worker, self._last_check = False, 0.0, 0.0
@@ -283,9 +283,7 @@ class RayPool(Pool):
 
     def _lose(self, job: Job, why: str) -> None:
         """Lose a job whose worker died or which timed out; its client gets another one."""
-        self.losses[job.client] += 1
-        if self.losses[job.client] >= LOSSES:
-            raise WorkFailed(f"the work of {job} failed: lost {LOSSES} times in a row, {why}.")
+        self.losses.add(job, why)
         self._lose_client(job.client)
 
     def _lose_client(self, client: int) -> None:

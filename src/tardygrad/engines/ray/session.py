@@ -17,7 +17,6 @@ from tardygrad.core.task import Task
 from tardygrad.engines.ray.connection import (
     LOAD_TIMEOUT,
     Monitor,
-    first_line,
     has_process,
     join,
     object_store,
@@ -31,7 +30,7 @@ from tardygrad.engines.ray.server_shards import ServerShard
 from tardygrad.engines.ray.worker import WorkerProcess
 from tardygrad.engines.ray.workers import Worker
 from tardygrad.engines.wire import Wire
-from tardygrad.errors import Invalid, WorkFailed, check_choice, check_number, is_number
+from tardygrad.errors import Invalid, WorkFailed, check_choice, check_number, first_line, is_number
 
 NODES_EVERY = 1.0
 """Seconds after which the list of the cluster's machines is read again."""

@@ -21,10 +21,9 @@ from tardygrad.core.messages import NOTHING, Job, StateReference, Update
 from tardygrad.core.transforms import State
 from tardygrad.engines.fleet_clock import corrupt
 from tardygrad.engines.pool import pack, perform
-from tardygrad.engines.ray.connection import first_line
 from tardygrad.engines.threads import use_threads
 from tardygrad.engines.wire import Packed, Wire, unpack
-from tardygrad.errors import WorkFailed
+from tardygrad.errors import WorkFailed, first_line
 
 
 class WorkerProcess:

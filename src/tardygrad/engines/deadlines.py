@@ -1,15 +1,19 @@
-"""Timeouts of jobs, computed from the times of earlier jobs; and the end of the run's time."""
+"""Timeouts of jobs, computed from the times of earlier jobs; the end of the run's time; and losses in a row."""
 
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
 from statistics import median
 
-from tardygrad.errors import Invalid, TimeUp, check_number, is_number
+from tardygrad.core.messages import Job
+from tardygrad.errors import Invalid, TimeUp, WorkFailed, check_number, is_number
 
 OWN = 50
 """How many of a client's last times are kept."""
+
+LOSSES = 10
+"""Losses of one client in a row after which the run fails, because its job must be the cause."""
 
 
 class Deadlines:
@@ -67,3 +71,13 @@ class Deadlines:
         """Raise `TimeUp` if the run's time is up."""
         if now >= self.end:
             raise TimeUp(f"the run's {self.end:g} s are over.")
+
+
+class Losses(Counter[int]):
+    """How often the jobs of each client were lost in a row."""
+
+    def add(self, job: Job, why: str) -> None:
+        """Count the loss of a job; raises `WorkFailed` if it is one too many."""
+        self[job.client] += 1
+        if self[job.client] >= LOSSES:
+            raise WorkFailed(f"the work of {job} failed: lost {LOSSES} times in a row, {why}.")

@@ -16,7 +16,7 @@ LAYERS = [
     {"core"},
     {"methods", "theory", "optim", "fleet", "tasks", "tail"},
     {"engines", "runs"},
-    {"spec", "report", "doctor", "sweeps", "reproduce", "cli"},
+    {"spec", "report", "doctor", "sweeps", "reproduce", "cli", "flower"},
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 FILES = sorted(SOURCE.rglob("*.py"))
@@ -50,16 +50,17 @@ def test_a_file_imports_only_from_its_own_layer_or_above(path: Path) -> None:
 
 @pytest.mark.parametrize("path", [p for p in FILES if package(p) in ("streams", "core")], ids=lambda path: path.stem)
 def test_the_core_uses_no_clock_threads_network_files_or_torch_nn(path: Path) -> None:
-    banned = {"time", "datetime", "pathlib", "os", "io", "json", "logging", "socket", "ray"}
+    banned = {"time", "datetime", "pathlib", "os", "io", "json", "logging", "socket", "ray", "flwr"}
     banned |= {"threading", "_thread", "concurrent", "multiprocessing", "asyncio", "subprocess"}
     for name in imports(path):
         assert name.split(".")[0] not in banned
         assert not name.startswith("torch.nn")
 
 
-def test_ray_is_imported_in_one_file() -> None:
-    users = [path.name for path in FILES if any(name.split(".")[0] == "ray" for name in imports(path))]
-    assert users == ["connection.py"]
+@pytest.mark.parametrize(("library", "folder"), [("ray", "ray"), ("flwr", "flower")])
+def test_an_engine_s_library_is_imported_in_one_file(library: str, folder: str) -> None:
+    users = [path for path in FILES if any(name.split(".")[0] == library for name in imports(path))]
+    assert users == [SOURCE / "engines" / folder / "connection.py"]
 
 
 def test_every_package_has_a_layer() -> None:
@@ -87,7 +88,7 @@ def test_no_pool_is_probed_at_run_time() -> None:
         text = path.read_text(encoding="utf-8")
         assert not re.findall(r"\b(?:hasattr|getattr|isinstance)\((?:self\.)?(?:run\.)?_?pool\b", text), path
         if package(path) != "spec":
-            assert not re.findall(r"""kind["\])]* [!=]= ["'](?:sim|threads|ray)["']""", text), path
+            assert not re.findall(r"""kind["\])]* [!=]= ["'](?:sim|threads|ray|flower)["']""", text), path
 
 
 def test_importing_the_library_has_no_effect() -> None:
@@ -103,6 +104,6 @@ def test_importing_the_library_has_no_effect() -> None:
         " torch.get_num_threads(), threading.active_count())\n"
         "assert before == after\n"
         "import sys\n"
-        "assert not {'ray', 'optuna', 'altair', 'pandas'} & sys.modules.keys()\n"
+        "assert not {'ray', 'flwr', 'optuna', 'altair', 'pandas'} & sys.modules.keys()\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -4,6 +4,7 @@ A method (`clip2`, `sgdclip`, or one of their relatives) runs on a task (`tasks`
 simulated (`simulate`) or on any pool (`train`); `drive` is the loop underneath, `Server` the algorithm.
 """
 
+from tardygrad import flower as flower
 from tardygrad import optim as optim
 from tardygrad import tasks as tasks
 from tardygrad.core.algorithm import Server as Server

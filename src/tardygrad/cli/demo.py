@@ -8,10 +8,10 @@ from typing import Any
 import typer
 
 from tardygrad.cli.output import cell, round_progress, say, show, show_json, show_table, waiting
-from tardygrad.cli.run import new_run_dir
-from tardygrad.cli.session import Signals, torch_threads
+from tardygrad.cli.session import Signals
+from tardygrad.engines.threads import torch_threads
 from tardygrad.runs import run as runs
-from tardygrad.runs.record import replace
+from tardygrad.runs.record import new_run_dir, replace
 from tardygrad.runs.settings import Settings
 from tardygrad.spec import spec
 from tardygrad_command import commands

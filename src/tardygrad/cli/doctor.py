@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tardygrad.cli.output import as_objects, counted, show, show_json, show_table, waiting
 from tardygrad.cli.run import run_dir
-from tardygrad.cli.session import torch_threads
+from tardygrad.engines.threads import torch_threads
 from tardygrad.runs.history import read_history
 from tardygrad.runs.own_code import trust_option
 from tardygrad.runs.run import plural

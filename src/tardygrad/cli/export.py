@@ -6,7 +6,8 @@ from pathlib import Path
 
 from tardygrad.cli.output import show, show_json, waiting
 from tardygrad.cli.run import final_vectors, recorded_spec, run_dir
-from tardygrad.cli.session import build, torch_threads
+from tardygrad.cli.session import build
+from tardygrad.engines.threads import torch_threads
 from tardygrad.errors import Invalid
 from tardygrad.report.discover import find
 from tardygrad.runs import export as exports

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from tardygrad.cli.output import round_progress, show, show_json
 from tardygrad.cli.run import final_model, recorded_spec, run_dir
-from tardygrad.cli.session import torch_threads
 from tardygrad.engines.scripted import ScriptedPool, asleep_at_start, check_replayable
+from tardygrad.engines.threads import torch_threads
 from tardygrad.errors import Diverged, Invalid, RecordError
 from tardygrad.runs import run as runs
 from tardygrad.runs.events import read_checked, script_line

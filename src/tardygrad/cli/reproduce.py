@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from tardygrad.cli.output import as_objects, counted, say, show, show_json, show_table
-from tardygrad.cli.session import torch_threads
+from tardygrad.engines.threads import torch_threads
 from tardygrad.errors import Invalid, nearest
 from tardygrad.runs.run import plural
 from tardygrad_command import reproduce as commands

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from contextlib import suppress
-from itertools import count
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -19,7 +17,7 @@ from tardygrad.errors import Invalid, RecordError
 from tardygrad.runs import run as runs
 from tardygrad.runs.own_code import check_trust
 from tardygrad.runs.recipes import why_no_spec
-from tardygrad.runs.record import Row, check_directory, read_json, reading_record, require_new, write_error
+from tardygrad.runs.record import Row, new_run_dir, read_json, reading_record, require_new
 from tardygrad.runs.track import check
 from tardygrad.spec import spec
 from tardygrad.spec.kinds import RunTable
@@ -142,18 +140,3 @@ def final_vectors(folder: Path, task: Task) -> tuple[Vector, ModuleBuffers | Non
         raise Invalid(f"the model in {str(folder)!r} must have the shape of the task's model. Do not change [task].")
     own = {name: tensor.to(x.device) for name, tensor in tensors.items()}
     return own["x"], ModuleBuffers(own["floats"], own["ints"]) if module_buffers else None, rounds
-
-
-def new_run_dir(name: str, runs: Path = Path("runs")) -> Path:
-    """Create runs/`name`-NUMBER with the next free number; safe when several runs start at once."""
-    check_directory(runs)
-    try:
-        runs.mkdir(exist_ok=True)
-        for number in count(1):
-            path = runs / f"{name}-{number}"
-            with suppress(FileExistsError):
-                path.mkdir()
-                return path
-    except OSError as error:
-        raise write_error(runs, error) from error
-    raise AssertionError  # count never ends

@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 from tardygrad.cli.output import as_objects, counted, show, show_json, show_table, waiting, writable
 from tardygrad.cli.run import run_dir
-from tardygrad.cli.session import torch_threads
 from tardygrad.core.algorithm import downplay
 from tardygrad.core.method import Method
 from tardygrad.core.recipe import parameters
@@ -19,6 +18,7 @@ from tardygrad.doctor.race import Training
 from tardygrad.doctor.search import KEYS, Candidate, Ranking, changes, rank_settings
 from tardygrad.doctor.search_chart import search_chart
 from tardygrad.doctor.theorems import tail_of, tolerance
+from tardygrad.engines.threads import torch_threads
 from tardygrad.errors import Invalid
 from tardygrad.report import theme
 from tardygrad.runs.events import Tail

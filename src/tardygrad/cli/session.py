@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import FrameType
 
-import torch
 import typer
 
 from tardygrad.cli.output import round_progress, say, show, show_json, waiting
 from tardygrad.engines.pool import Pool
+from tardygrad.engines.threads import torch_threads
 from tardygrad.errors import WorkFailed
 from tardygrad.runs.memory import read_size
 from tardygrad.runs.own_code import resume_command
@@ -23,17 +23,6 @@ from tardygrad.runs.track import tracked
 from tardygrad.spec.spec import Built, Spec
 
 FORECAST_MESSAGES = 4_000  # messages to simulate for the memory forecast (about a second) if there is no --max-memory
-
-
-@contextmanager
-def torch_threads(number: int) -> Iterator[None]:
-    """Set the number of torch's threads, and restore it afterwards."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(number)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def build(loaded: Spec) -> Built:

@@ -7,10 +7,10 @@ from pathlib import Path
 import typer
 
 from tardygrad.cli.output import as_objects, progress, say, show, show_json, show_table, waiting
-from tardygrad.cli.run import new_run_dir
-from tardygrad.cli.session import Signals, torch_threads
+from tardygrad.cli.session import Signals
+from tardygrad.engines.threads import torch_threads
 from tardygrad.errors import Invalid
-from tardygrad.runs.record import Row
+from tardygrad.runs.record import Row, new_run_dir
 from tardygrad.runs.run import plural
 from tardygrad.sweeps import GroupSummary, Sweep, groups, read, remark
 from tardygrad.sweeps.result import sweep_cells

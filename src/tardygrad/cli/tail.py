@@ -8,8 +8,9 @@ from pathlib import Path
 
 from tardygrad.cli.output import counted, show, show_json, show_table, waiting, writable
 from tardygrad.cli.run import final_vectors
-from tardygrad.cli.session import build, torch_threads
+from tardygrad.cli.session import build
 from tardygrad.core.schedules import lift
+from tardygrad.engines.threads import torch_threads
 from tardygrad.errors import Invalid
 from tardygrad.spec import spec
 from tardygrad.tail.estimate import Tail

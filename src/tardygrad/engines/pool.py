@@ -66,6 +66,7 @@ class Features:
     opens_data: bool = True  # whether the run's process may open the clients' data; False: only the workers do
     parallel: int | None = None  # number of jobs computed at once; None: unknown
     processes: int = 1  # that do one job together; a replay needs 1
+    no_replay: str = ""  # why a replay cannot do the jobs again; empty: it can
     asleep: tuple[int, ...] = ()  # clients that are asleep when the run begins: they get no job until they are awake
     virtual_clock: bool = False  # time is simulated: it does not advance while the driver works
     status: Callable[[], str] = str  # a message about missing workers; empty if none are missing
@@ -77,7 +78,8 @@ class Features:
             check_method(self.method)
         if self.parallel is not None:
             check_integer("parallel", self.parallel)
-        kinds = {"fleet": Fleet | None, "asleep": tuple, "virtual_clock": bool, "opens_data": bool, "startup": str}
+        kinds: dict[str, Any] = {"fleet": Fleet | None, "asleep": tuple, "virtual_clock": bool, "opens_data": bool}
+        kinds |= dict.fromkeys(("startup", "no_replay"), str)
         for name, kind in kinds.items():
             if not isinstance(getattr(self, name), kind):
                 raise Invalid(f"the feature `{name}` of a pool must be {kind}, got {getattr(self, name)!r}.")

@@ -129,8 +129,10 @@ class ScriptedPool(Pool):
         return update._replace(delta=vectors["delta"], curvature=vectors.get("curvature"))
 
 
-def check_replayable(processes: int) -> None:
+def check_replayable(processes: int, no_replay: str = "") -> None:
     """Raise `Invalid` if a replay cannot do the jobs of a run as its workers did."""
+    if no_replay:
+        raise Invalid(f"the run cannot be replayed: {no_replay}.")
     if processes > 1:
         rule = "a replay does each job in one process"
         raise Invalid(f"{rule}, and the workers of this run are groups of {processes} (`processes_per_worker`).")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
 from threading import TIMEOUT_MAX
+
+import torch
 
 from tardygrad.core import kernels
 from tardygrad.core.messages import Job, Message, Update
@@ -96,6 +98,17 @@ class ThreadPool(Pool):
 
     def close(self) -> None:
         self._executor.shutdown(wait=True, cancel_futures=True)
+
+
+@contextmanager
+def torch_threads(number: int) -> Iterator[None]:
+    """Set the number of torch's threads, and restore it afterwards."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def use_threads() -> None:

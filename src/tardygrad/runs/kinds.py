@@ -8,13 +8,14 @@ from typing import Any
 
 from tardygrad import methods, tasks
 from tardygrad.core.recipe import Make, Parameters, parameters
+from tardygrad.engines.flower.pool import FlowerPool
 from tardygrad.engines.pool import Pool
 from tardygrad.engines.ray.pool import RayPool
 from tardygrad.engines.sim.pool import SimPool
 from tardygrad.engines.threads import ThreadPool
 from tardygrad.fleet import AvailabilityFile, Diurnal, Fleet, Link
 
-ENGINES: dict[str, type[Pool]] = {"sim": SimPool, "threads": ThreadPool, "ray": RayPool}
+ENGINES: dict[str, type[Pool]] = {"sim": SimPool, "threads": ThreadPool, "ray": RayPool, "flower": FlowerPool}
 KINDS: dict[str, dict[str, Make]] = {
     "task": {
         "causal_lm": tasks.causal_lm,
@@ -31,8 +32,8 @@ KINDS: dict[str, dict[str, Make]] = {
     "method": {name: make for name, make in sorted(vars(methods).items()) if callable(make)},
     "engine": {**ENGINES},
 }
-FROM_OTHER_TABLES = ("task", "method", "fleet", "rounds")
-"""Arguments of engines that are not keys of their table, because other tables define them."""
+FROM_OTHER_TABLES = ("task", "method", "fleet", "rounds", "grid")
+"""Arguments of engines that are not keys of their table, because other tables or the app define them."""
 
 
 FLEET_KEYS: dict[str, tuple[type, Make]] = {

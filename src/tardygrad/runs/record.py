@@ -18,7 +18,8 @@ import math
 import os
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, TextIO
@@ -162,6 +163,21 @@ def require_new(path: Path) -> Path:
         raise Invalid(f"the directory {str(path)!r} already holds a run. Resume it, or choose another one.")
     check_directory(path)
     return path
+
+
+def new_run_dir(name: str, runs: Path = Path("runs")) -> Path:
+    """Create runs/`name`-NUMBER with the next free number; safe when several runs start at once."""
+    check_directory(runs)
+    try:
+        runs.mkdir(exist_ok=True)
+        for number in count(1):
+            path = runs / f"{name}-{number}"
+            with suppress(FileExistsError):
+                path.mkdir()
+                return path
+    except OSError as error:
+        raise write_error(runs, error) from error
+    raise AssertionError  # count never ends
 
 
 def check_directory(path: Path) -> None:

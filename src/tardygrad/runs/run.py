@@ -406,8 +406,9 @@ def replay(run: Run) -> Run:
         fix = "Pass the run that `resume` returns; for a record made from a spec there is also `tardygrad replay`."
         raise Invalid(f"`replay` needs a Run, got {run!r}. {fix}")
     server = run.server
-    check_replayable(run.pool.features.processes)
-    pool = ScriptedPool(run.script, run.task, server.method, wire=run.pool.features.wire)
+    features = run.pool.features
+    check_replayable(features.processes, features.no_replay)
+    pool = ScriptedPool(run.script, run.task, server.method, wire=features.wire)
     every = run.settings["evaluate_every"]
     again = begin(server.method, run.task, pool, rounds=server.round, seed=server.seed, evaluate_every=every)
     with suppress(Diverged):  # as the run did

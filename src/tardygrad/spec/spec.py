@@ -73,10 +73,14 @@ class Built(NamedTuple):
                 pass
         return server.round
 
-    def pool(self) -> Pool:
-        """The engine, for a `with` statement."""
+    def pool(self, grid: Any = None) -> Pool:
+        """The engine, for a `with` statement.
+
+        Args:
+            grid: of a Flower app, if the run is in one.
+        """
         wanted = inspect.signature(self.engine.make).parameters
-        given = {"task": self.task, "method": self.method, "fleet": self.fleet, "rounds": self.run.rounds}
+        given = {"task": self.task, "method": self.method, "fleet": self.fleet, "rounds": self.run.rounds, "grid": grid}
         others = {name: given[name] for name in FROM_OTHER_TABLES if name in wanted}
         pool: Pool = call(self.engine.make, others | self.engine.arguments, "engine")
         return pool
@@ -191,6 +195,11 @@ def parse(tables: Mapping[str, Any], name: str = "spec", *, trust: bool = False,
     task, fleet = _same_clients(tables["task"], tables.get("fleet"), typed)
     run = construct(RunTable, tables["run"], "run")
     return Spec(name, task, fleet, _checked("method", tables["method"], typed), engine, run)
+
+
+def with_tables(method: Method, task: Task, tables: Mapping[str, Any]) -> Built:
+    """A method and a task from elsewhere, with the tables [engine] and [run]."""
+    return Built(method, task, None, _checked("engine", tables["engine"]), construct(RunTable, tables["run"], "run"))
 
 
 def build_method(table: Table) -> Method:

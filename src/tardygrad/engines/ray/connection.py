@@ -137,7 +137,7 @@ def _is_head(ray: Any, address: str) -> bool:
 
 def _init(ray: Any, loopback: bool, **options: Any) -> None:
     try:
-        with _patched(ray, loopback):
+        with local_settings(ray, loopback):
             ray.init(logging_level="ERROR", log_to_driver=False, configure_logging=False, **options)
     except BaseException:  # Ctrl-C included: stop what has already started
         with suppress(Exception):
@@ -146,7 +146,7 @@ def _init(ray: Any, loopback: bool, **options: Any) -> None:
 
 
 @contextmanager
-def _patched(ray: Any, loopback: bool) -> Iterator[None]:
+def local_settings(ray: Any, loopback: bool) -> Iterator[None]:
     """Change Ray's settings while it starts, and restore them afterwards.
 
     1. Ray replaces a loopback address by an external one unless the first variable is 0. It reads the variable when it

@@ -1,0 +1,1 @@
+"""The engine inside a Flower app: jobs are messages to the app's nodes."""

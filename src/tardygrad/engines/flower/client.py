@@ -1,0 +1,141 @@
+"""What a node does with a message: makes the task, does the job, and remembers what must stay with the client."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from tardygrad.core import admission
+from tardygrad.core.messages import Job, StateReference, Update
+from tardygrad.core.method import Method
+from tardygrad.core.task import Task, check_task
+from tardygrad.engines.flower import records
+from tardygrad.engines.flower.connection import flwr
+from tardygrad.engines.pool import Residuals, pack, perform
+from tardygrad.engines.same_task import check_same
+from tardygrad.engines.threads import use_threads
+from tardygrad.errors import TardygradError, WorkFailed, first_line
+
+MakeTask = Callable[[Any], Task]
+"""Flower's `Context` of a node to the task, with the data of the clients that the node serves."""
+
+ERRORS_LOST = "the node has lost the client's compression errors"
+"""The error message after which a client counts as lost, and begins again without them."""
+
+
+class ClientWork:
+    """Answers the messages of a server.
+
+    Args:
+        make_task: makes the task on a node; None makes the server's task again, from its recipe.
+    """
+
+    def __init__(self, make_task: MakeTask | None) -> None:
+        self._make_task = make_task
+        self._tasks: dict[tuple[int, str], Task] = {}  # a process makes a task once for each node and recipe
+
+    def query(self, content: Any, context: Any) -> Any:
+        """Which clients a node serves: those whose number modulo `num-partitions` is its `partition-id`."""
+        node = context.node_config
+        known = {name: int(node[name]) for name in ("partition-id", "num-partitions") if name in node}
+        facts = {"host": socket.gethostname(), "process": os.getpid()}
+        return flwr().RecordDict({"node": flwr().ConfigRecord(known | facts)})
+
+    def train(self, content: Any, context: Any) -> Any:
+        """Do a job."""
+        try:
+            use_threads()
+            torch.set_num_threads(int(content["job"]["threads"]))  # a replay needs as many for the same bits
+            method: Method = records.make_again(str(content["job"]["method"]), "method")
+            return _work(content, context, self._task(content, context), method)
+        except WorkFailed as error:
+            return records.error_content(str(error))
+        except TardygradError as error:
+            return records.error_content(f"a node could not prepare its job: {first_line(error)}.")
+
+    def _task(self, content: Any, context: Any) -> Task:
+        recipe, expected = str(content["job"]["task"]), str(content["job"]["facts"])
+        key = (int(context.node_id), "") if self._make_task else (0, recipe)
+        if key not in self._tasks:
+            if self._make_task:
+                task = self._make_task(context)
+                check_task(task)
+            elif recipe:
+                task = records.make_again(recipe, "task")
+            else:
+                fix = "Pass a function to client_app that makes the task."
+                raise WorkFailed(f"the server's task does not say how it was made. {fix}")
+            check_same(task, json.loads(expected))
+            self._tasks[key] = task
+        return self._tasks[key]
+
+
+def _work(content: Any, context: Any, task: Task, method: Method) -> Any:
+    config, memory = content["job"], Memory(context)
+    job, wire = records.job_of(content), config["wire"]
+    down = records.count_bytes(content.array_records.values())
+    residuals = memory.residuals(job.client, int(config["last"]))
+    if residuals is None:
+        return records.error_content(ERRORS_LOST)
+    update = perform(memory.with_state(job), task, method)
+    if method.keep == "worker":
+        update = memory.hold_state(update)
+    packed, left = pack(update, residuals, wire)
+    if wire != "float32":
+        memory.keep_residuals(job, left)
+    return records.reply_content(update, packed, down=down, host=socket.gethostname())
+
+
+class Memory:
+    """What a node remembers of its clients from job to job, in the state of Flower's context, which stays there.
+
+    Flower may keep that state for later runs, so everything is marked with the run.
+    """
+
+    def __init__(self, context: Any) -> None:
+        self._state, self._run = context.state, str(context.run_id)
+        self.name = f"{context.run_id}.{context.node_id}"  # in references to the states that the node holds
+
+    def residuals(self, client: int, last: int) -> Residuals | None:
+        """A client's compression errors after its job `last`, none if that is −1; None if the node has lost them."""
+        if last < 0:
+            return {}
+        mark = self._state.get(f"tardygrad.mark.{client}")
+        if mark is None or (mark["run"], mark["serial"]) != (self._run, last):
+            return None
+        return records.tensors_of(self._state.get(f"tardygrad.errors.{client}"))
+
+    def keep_residuals(self, job: Job, residuals: Residuals) -> None:
+        """Keep a client's compression errors after a job."""
+        mark = {"run": self._run, "serial": job.serial}
+        self._state[f"tardygrad.mark.{job.client}"] = flwr().ConfigRecord(mark)
+        self._state[f"tardygrad.errors.{job.client}"] = records.array_record(records.numpy_of(residuals))
+
+    def with_state(self, job: Job) -> Job:
+        """A job with its inner state, if the node holds it; the states of other jobs of the client are dropped.
+
+        The state before the job is still needed if the server refuses the job's update.
+        """
+        if not isinstance(job.state, StateReference):
+            return job
+        here, prefix = f"{job.state.worker}.{job.state.serial}", f"tardygrad.state.{job.client}."
+        for name in [name for name in self._state if name.startswith(prefix) and name != prefix + here]:
+            del self._state[name]
+        held = self._state.get(prefix + here) if job.state.worker == self.name else None
+        return job if held is None else job._replace(state=records.tensors_of(held))
+
+    def hold_state(self, update: Update) -> Update:
+        """Hold the inner state of an update, and send a reference to it instead.
+
+        A state that is not finite is sent, so that the server refuses the update.
+        """
+        if not isinstance(update.state, dict) or not admission.finite(update, 0.0):
+            return update
+        name = f"tardygrad.state.{update.client}.{self.name}.{update.serial}"
+        self._state[name] = records.array_record(records.numpy_of(update.state))
+        return update._replace(state=StateReference(self.name, update.serial))

@@ -1,0 +1,140 @@
+"""The messages of a Flower app. The only file that imports Flower."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+from tardygrad.errors import Invalid, TardygradError, WorkFailed, first_line
+
+LOST = {3: "its message has expired", 4: "its reply has expired", 5: "its node is gone", 8: "its ClientApp has crashed"}
+"""Errors of Flower by their codes, after which only the job is lost."""
+
+FAILED = {
+    0: "an error that Flower does not know; in a simulation, an actor that has died fails all later jobs",
+    1: "the ClientApp cannot be loaded",
+    2: "the ClientApp raised an error",
+    6: "a mod of the ClientApp refused it",
+    7: "the node does not trust the app",
+}
+"""Errors after which the run fails, because they would occur again."""
+
+
+@cache
+def flwr() -> Any:
+    """What this engine uses of Flower; raises `Invalid` if it is not installed.
+
+    Flower reports its use to its makers, unless this variable is 0 when it is imported.
+    """
+    os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
+    try:
+        from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+        from flwr.clientapp import ClientApp
+        from flwr.serverapp import ServerApp
+    except ImportError as error:
+        raise Invalid("a FlowerPool needs Flower. Install it: pip install 'tardygrad[flower]'") from error
+    return SimpleNamespace(
+        Array=Array, ArrayRecord=ArrayRecord, ConfigRecord=ConfigRecord, MetricRecord=MetricRecord,
+        Message=Message, RecordDict=RecordDict, ClientApp=ClientApp, ServerApp=ServerApp,
+    )  # fmt: skip
+
+
+def run_simulation(*apps: Any, nodes: int, backend: dict[str, Any]) -> None:
+    """Run a ServerApp and a ClientApp in Flower's simulation."""
+    try:
+        from flwr.simulation import run_simulation
+    except ImportError as error:
+        raise Invalid("a simulation needs Flower. Install it: pip install 'tardygrad[flower]'") from error
+    run_simulation(*apps, num_supernodes=nodes, backend_config=backend)
+
+
+class Reply(NamedTuple):
+    """The answer to a message."""
+
+    message_id: str  # of the message; errors may come from another node than the message went to
+    content: Any = None  # a RecordDict, unless there is an error
+    code: int | None = None  # of the error
+    reason: str = ""
+
+    @property
+    def error(self) -> str:
+        """What went wrong, in words."""
+        text = (LOST | FAILED).get(-1 if self.code is None else self.code, f"Flower's error {self.code}")
+        lines = [line.strip() for line in self.reason.splitlines() if line.strip()]
+        return f"{text}: {lines[-1]}" if lines and self.code not in LOST else text
+
+
+class Link:
+    """The grid of a Flower app, whose errors become `WorkFailed`.
+
+    Args:
+        grid: the `Grid` that Flower passes to the ServerApp.
+        ttl: seconds after which Flower drops a message without a reply.
+    """
+
+    def __init__(self, grid: Any, ttl: float) -> None:
+        if grid is None or not all(callable(getattr(grid, name, None)) for name in ("push_messages", "pull_messages")):
+            got = "none" if grid is None else repr(type(grid).__name__)
+            fix = "Start the app with flwr run (docs/flower.md)."
+            raise Invalid(f"a FlowerPool needs the grid of a running Flower app, got {got}. {fix}")
+        self._grid, self._ttl = grid, ttl
+
+    def nodes(self) -> set[int]:
+        """The ids of the nodes that are online."""
+        with _reported("list its nodes"):
+            return {int(node) for node in self._grid.get_node_ids()}
+
+    def send(self, content: Any, node: int, kind: str, group: str = "") -> str | None:
+        """Send a message to a node; returns its id, or None if the node is gone."""
+        with _reported("take a message"):
+            message = flwr().Message(content, node, kind, ttl=self._ttl, group_id=group)
+            sent = list(self._grid.push_messages([message]))
+        return str(sent[0]) if sent and sent[0] else None
+
+    def pull(self, message_ids: Iterable[str]) -> list[Reply]:
+        """The replies to these messages that have arrived."""
+        if not (ids := list(message_ids)):
+            return []
+        with _reported("give its replies"):
+            return [_reply(message) for message in self._grid.pull_messages(ids)]
+
+
+def _reply(message: Any) -> Reply:
+    message_id = str(message.metadata.reply_to_message_id)
+    if message.has_error():
+        return Reply(message_id, code=int(message.error.code), reason=message.error.reason or "")
+    return Reply(message_id, message.content)
+
+
+@contextmanager
+def _reported(what: str) -> Iterator[None]:
+    try:
+        yield
+    except TardygradError:
+        raise
+    except Exception as error:
+        raise WorkFailed(f"Flower's SuperLink could not {what}: {first_line(error)}.") from error
+
+
+Handler = Callable[[Any, Any], Any]
+"""(content, context) to content: how a ClientApp of ours answers a message."""
+
+
+def client_app(handlers: dict[str, Handler], mods: list[Any]) -> Any:
+    """A ClientApp that answers messages of the types "category.action"."""
+    app = flwr().ClientApp(mods=mods)
+    for kind, handler in handlers.items():
+        category, action = kind.split(".")
+        getattr(app, category)(action)(_answering(handler))
+    return app
+
+
+def _answering(handler: Handler) -> Handler:
+    def answer(message: Any, context: Any) -> Any:
+        return flwr().Message(handler(message.content, context), reply_to=message)
+
+    return answer

@@ -1,0 +1,123 @@
+"""The nodes of a Flower federation, and which of them works for which client.
+
+Node ids are random, so a new node is asked for its `partition-id` p and `num-partitions` n: it serves the clients whose
+number is p modulo n. A node without them, and every node of an app that is not asked, gets the first client that has no
+node. A client stays with its node until that is gone.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from tardygrad.engines.flower.connection import LOST, Link, Reply, flwr
+from tardygrad.errors import Invalid, WorkFailed
+
+NODES_EVERY = 1.0
+"""Seconds after which the nodes are listed again."""
+
+TIMEOUT = 120.0
+"""Seconds without any node, or without an answer of one, after which a run fails."""
+
+
+@dataclass
+class Node:
+    """A node, and the clients that it serves."""
+
+    id: int
+    partition: int | None = None  # None: that of the first client without a node
+    partitions: int = 0
+    host: str = ""
+
+    def serves(self, client: int) -> bool:
+        """Whether a client's data is on this node."""
+        return self.partition is not None and client % self.partitions == self.partition
+
+
+class Nodes:
+    """The nodes that are online.
+
+    Args:
+        clients: their number.
+        handshake: the type of the message that asks a node which clients it serves; "" does not ask.
+    """
+
+    def __init__(self, link: Link, clients: int, handshake: str) -> None:
+        self._link, self._clients, self._handshake = link, clients, handshake
+        self._known: dict[int, Node] = {}  # all nodes that have answered
+        self._online: set[int] = set()
+        self._of: dict[int, int] = {}  # client → its node
+        self.asked: dict[str, int] = {}  # id of a question → the node
+        self._listed = -math.inf
+
+    @property
+    def here(self) -> list[Node]:
+        """The nodes that can work now, by id."""
+        return [self._known[node] for node in sorted(self._online) if node in self._known]
+
+    def refresh(self) -> None:
+        """List the nodes again, if that was not just done, and ask new ones."""
+        if (now := time.monotonic()) - self._listed < NODES_EVERY:
+            return
+        self._listed, self._online = now, self._link.nodes()
+        for node in sorted(self._online - self._known.keys() - set(self.asked.values())):
+            if not self._handshake:
+                self._known[node] = Node(node)
+            elif message := self._link.send(flwr().RecordDict({}), node, self._handshake):
+                self.asked[message] = node
+
+    def answered(self, reply: Reply) -> None:
+        """A new node has said which clients it serves."""
+        node = self.asked.pop(reply.message_id)
+        if reply.code in LOST:
+            return  # it is asked again when it is back
+        if reply.code is not None:
+            fix = "Its ClientApp must be one of tardygrad.flower.client_app; for one of your own use AsyncStrategy."
+            raise WorkFailed(f"node {node} cannot take part: {reply.error}. {fix}")
+        facts = reply.content["node"]
+        partition, partitions = facts.get("partition-id"), facts.get("num-partitions", self._clients)
+        if partition is not None and not (0 <= partition < partitions and partitions >= 1):
+            rule = "`partition-id` of a node must be at least 0 and below `num-partitions`"
+            raise Invalid(f"{rule}, got {partition} and {partitions} from node {node}.")
+        self._known[node] = Node(node, partition, partitions, str(facts["host"]))
+
+    def find(self, client: int, stuck: Collection[int] = ()) -> Node | None:
+        """The node of a client; None if there is none.
+
+        Args:
+            stuck: nodes that are online but do not answer.
+        """
+        able = {node.id: node for node in self.here if node.id not in stuck}
+        if (own := able.get(self._of.get(client, 0))) and own.serves(client):
+            return own
+        serving = [node for node in able.values() if node.serves(client)]
+        if not serving:
+            serving = [node for node in able.values() if node.partition is None][:1]
+            for node in serving:
+                node.partition, node.partitions = client, self._clients
+        if not serving:
+            return None
+        loads = list(self._of.values())
+        node = min(serving, key=lambda node: (loads.count(node.id), node.id))
+        self._of[client] = node.id
+        return node
+
+    def gone(self, node: int) -> None:
+        """A node does not answer any more; it is back when it is listed again."""
+        self._online.discard(node)
+        self._listed = time.monotonic()
+
+
+def count_nodes(link: Link, least: int) -> int:
+    """How many nodes are online once there are at least so many, and for a second no more."""
+    began, last, since = time.monotonic(), 0, time.monotonic()
+    while last < least or time.monotonic() - since < NODES_EVERY:
+        if (count := len(link.nodes())) != last:
+            last, since = count, time.monotonic()
+        if last < least and time.monotonic() - began > TIMEOUT:
+            fix = "Start SuperNodes, or use a smaller buffer."
+            raise WorkFailed(f"a round needs {least} nodes, and {last} are online after {TIMEOUT:g} s. {fix}")
+        time.sleep(NODES_EVERY / 10)
+    return last

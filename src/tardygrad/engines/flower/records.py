@@ -1,0 +1,186 @@
+"""Jobs and updates as Flower's records: arrays in an ArrayRecord, facts in a ConfigRecord, metrics in a MetricRecord.
+
+Nothing is pickled. The task and the method travel as the names of their constructors and arguments in JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.dlpack import from_dlpack
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from tardygrad.core.messages import Job, ModuleBuffers, StateReference, Update, as_vector
+from tardygrad.core.method import Method
+from tardygrad.core.recipe import Recipe, parameters, recipe_of, remember, written_arguments
+from tardygrad.core.task import Task
+from tardygrad.engines.flower.connection import flwr
+from tardygrad.engines.same_task import facts
+from tardygrad.engines.wire import Packed, Wire, unpack
+from tardygrad.errors import Invalid
+from tardygrad.runs import own_code
+from tardygrad.runs.signature import arguments, call
+
+Arrays = Mapping[str, np.ndarray]
+
+
+def array_record(arrays: Arrays) -> Any:
+    """Named arrays as Flower sends them."""
+    return flwr().ArrayRecord({name: flwr().Array(array) for name, array in arrays.items()})
+
+
+def arrays_of(record: Any) -> dict[str, np.ndarray]:
+    """The arrays of an ArrayRecord; none of None."""
+    return {name: array.numpy() for name, array in record.items()} if record is not None else {}
+
+
+def tensors_of(record: Any) -> dict[str, Tensor]:
+    """The arrays of an ArrayRecord as tensors."""
+    return {name: from_dlpack(array) for name, array in arrays_of(record).items()}
+
+
+def numpy_of(tensors: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
+    """Tensors as arrays."""
+    return {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
+
+
+def count_bytes(records: Iterable[Any]) -> int:
+    """The bytes of the numbers in ArrayRecords."""
+    arrays = [array for record in records for array in record.values()]
+    return sum(np.dtype(array.dtype).itemsize * math.prod(array.shape) for array in arrays)
+
+
+def packed_arrays(packed: Mapping[str, Packed]) -> dict[str, np.ndarray]:
+    """The arrays of packed vectors, each with its scales, if it has any."""
+    return {
+        f"{name}.{part}": array
+        for name, one in packed.items()
+        for part, array in zip(("numbers", "scales"), one.arrays(), strict=False)
+    }
+
+
+def unpacked(arrays: Arrays) -> dict[str, Tensor]:
+    """The inverse of `packed_arrays`, as the vectors themselves."""
+    names = dict.fromkeys(name.partition(".")[0] for name in arrays)
+    parts = {name: [arrays[f"{name}.{p}"] for p in ("numbers", "scales") if f"{name}.{p}" in arrays] for name in names}
+    return {name: unpack(Packed.of(given)) for name, given in parts.items()}
+
+
+def written_recipe(made: object) -> str:
+    """How an object was made, in JSON; empty if that is not known or cannot be written."""
+    recipe = recipe_of(made)
+    if recipe is None:
+        return ""
+    try:
+        table = written_arguments(parameters(recipe.function), recipe.arguments)
+        return json.dumps({"kind": recipe.name, "arguments": table})
+    except Invalid:
+        return ""
+
+
+def make_again(text: str, what: str) -> Any:
+    """The object that `written_recipe` describes."""
+    table = json.loads(text)
+    function = own_code.find(table["kind"], what)
+    given = arguments(parameters(function), table["arguments"], what)
+    return remember(call(function, given, what), Recipe(function, given))
+
+
+class JobMessages:
+    """The messages between a server and the ClientApps of `tardygrad.flower.client_app`."""
+
+    kind = "train.tardygrad"
+    handshake = "query.tardygrad"
+    no_replay = ""
+
+    def __init__(self, task: Task, method: Method, wire: Wire) -> None:
+        self.wire, self._starts = wire, WeakTensorKeyDictionary()  # x_s → its record, which all jobs of a round share
+        self._common = {
+            "task": written_recipe(task),
+            "method": written_recipe(method),
+            "facts": json.dumps(facts(task)),
+            "wire": wire,
+            "threads": torch.get_num_threads(),
+        }
+        if not self._common["method"]:
+            fix = "Make it by one of tardygrad's constructors, or by tardygrad.make(FUNCTION, KEY=VALUE, ...)."
+            raise Invalid(f"a method must say how it was made, so that nodes can make it too, got {method}. {fix}")
+
+    def content(self, job: Job, last: int) -> Any:
+        """The message of a job.
+
+        Args:
+            last: the client's last job whose compression errors count; −1: none.
+        """
+        x = as_vector(job.x)
+        if x not in self._starts:
+            self._starts[x] = array_record({"x": x.cpu().numpy()})
+        numbers = {"client": job.client, "serial": job.serial, "round": job.round, "seed": str(job.seed), "last": last}
+        work = {"steps": job.steps or 0, "epochs": job.epochs or 0}
+        records = {"start": self._starts[x]}
+        if job.module_buffers:
+            records["buffers"] = array_record(numpy_of(job.module_buffers._asdict()))
+        held = {}
+        if isinstance(job.state, StateReference):
+            held = {"holder": job.state.worker, "held": job.state.serial}
+        elif job.state is not None:
+            records["state"] = array_record(numpy_of(job.state))
+        return flwr().RecordDict(records | {"job": flwr().ConfigRecord(self._common | numbers | work | held)})
+
+    def update(self, job: Job, content: Any, worker: str) -> Update | str:
+        """The update in a reply, or an error message."""
+        config = content["update"]
+        if config["error"]:
+            return str(config["error"])
+        metrics, buffers = content["metrics"], tensors_of(content.get("buffers"))
+        state: Any = StateReference(str(config["holder"]), job.serial) if config["holder"] else None
+        vectors = unpacked(arrays_of(content["vectors"]))
+        return Update(
+            int(config["client"]), int(config["serial"]), int(config["round"]),
+            vectors["delta"], vectors.get("curvature"), ModuleBuffers(**buffers) if buffers else None,
+            int(metrics["steps"]), float(metrics["loss"]), float(metrics["clipped"]),
+            tensors_of(content["state"]) if "state" in content else state,
+            int(metrics["down"]), int(metrics["up"]), worker, str(config["host"]), bool(config["state_lost"]),
+        )  # fmt: skip
+
+
+def job_of(content: Any) -> Job:
+    """The job in a message; its state may be a reference."""
+    config, buffers = content["job"], tensors_of(content.get("buffers"))
+    state: Any = StateReference(str(config["holder"]), int(config["held"])) if "holder" in config else None
+    return Job(
+        int(config["client"]), int(config["serial"]), int(config["round"]), tensors_of(content["start"])["x"],
+        int(config["steps"]) or None, int(config["epochs"]) or None, int(config["seed"]),
+        ModuleBuffers(**buffers) if buffers else None, tensors_of(content["state"]) if "state" in content else state,
+    )  # fmt: skip
+
+
+def reply_content(update: Update, packed: Mapping[str, Packed], *, down: int, host: str) -> Any:
+    """The reply with an update, whose vectors are packed."""
+    records = {"vectors": array_record(packed_arrays(packed))}
+    if update.module_buffers:
+        records["buffers"] = array_record(numpy_of(update.module_buffers._asdict()))
+    if isinstance(update.state, dict):
+        records["state"] = array_record(numpy_of(update.state))
+    up = count_bytes(records.values())
+    holder = update.state.worker if isinstance(update.state, StateReference) else ""
+    config = {"client": update.client, "serial": update.serial, "round": update.round, "holder": holder, "host": host}
+    metrics = {"steps": update.steps, "loss": update.loss, "clipped": update.clipped, "down": down, "up": up}
+    return flwr().RecordDict(
+        records
+        | {
+            "update": flwr().ConfigRecord(config | {"state_lost": update.state_lost, "error": ""}),
+            "metrics": flwr().MetricRecord(metrics),
+        }
+    )
+
+
+def error_content(text: str) -> Any:
+    """The reply with an error message in place of an update."""
+    return flwr().RecordDict({"update": flwr().ConfigRecord({"error": text})})

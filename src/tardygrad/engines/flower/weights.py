@@ -1,0 +1,195 @@
+"""A ClientApp of your own, whose train function takes weights and returns weights, as Flower's strategies call it.
+
+Only δ is needed: weights out minus weights in. The clients' data and training loop are unknown here, so such a run
+cannot be replayed.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from tardygrad.core.messages import Job, ModuleBuffers, Update, Vector, as_vector
+from tardygrad.core.method import Method
+from tardygrad.core.own_loop import OwnLoop, Trained, own_update
+from tardygrad.core.task import sample_counts
+from tardygrad.engines.flower.connection import flwr
+from tardygrad.engines.flower.records import Arrays, array_record, arrays_of, count_bytes
+from tardygrad.errors import Invalid
+from tardygrad.tasks.trainer_task import SquaredMoves
+from tardygrad.tasks.views import trainable
+
+BUFFERS = r"running_mean$|running_var$|num_batches_tracked$"
+"""Names of arrays that are statistics of a module, such as BatchNorm's."""
+
+Evaluate = Callable[[int, Any], Any]
+"""(round, ArrayRecord) to a MetricRecord or None: Flower's `evaluate_fn`."""
+
+
+class WeightsTask(OwnLoop):
+    """The weights of a Flower app as the vector and the module buffers of a task.
+
+    Args:
+        arrays: the initial weights by name.
+        clients: their number.
+        config: sent with every job, such as {"lr": 0.1}.
+        evaluate: evaluates weights on the server; None: no evaluations.
+        samples: number of training rows of each client, for `weight_by="samples"`.
+        buffers: a pattern of the names of arrays that are not optimized but averaged.
+    """
+
+    def __init__(
+        self,
+        arrays: Arrays,
+        *,
+        clients: int,
+        config: Mapping[str, Any],
+        evaluate: Evaluate | None = None,
+        samples: Sequence[int] | None = None,
+        buffers: str = BUFFERS,
+    ) -> None:
+        self.clients, self.config, self._evaluate, self._samples = clients, dict(config), evaluate, samples
+        self._like = {name: (array.shape, array.dtype) for name, array in arrays.items()}
+        self._parts: dict[str, list[str]] = {"x": [], "floats": [], "ints": []}
+        for name, array in arrays.items():
+            floating = np.issubdtype(array.dtype, np.floating)
+            self._parts["ints" if not floating else "floats" if re.search(buffers, name) else "x"].append(name)
+        self.round: Callable[[], int] = int  # of the run, for evaluations
+        self._x, self._buffers = self.flattened(arrays)
+        self.parameters = len(self._x)
+        if not self.parameters:
+            raise Invalid(f"the initial weights must have floating-point arrays, got {list(self._like) or 'none'}.")
+
+    def __repr__(self) -> str:
+        return f"WeightsTask(parameters={self.parameters}, clients={self.clients})"
+
+    def flattened(self, arrays: Arrays) -> tuple[Vector, ModuleBuffers | None]:
+        """Weights as a vector and the buffers that go with it; raises `Invalid` unless they are those of the model."""
+        for name in self._like.keys() | arrays.keys():
+            if name not in arrays or name not in self._like or arrays[name].shape != self._like[name][0]:
+                got = f"shape {list(arrays[name].shape)}" if name in arrays else "none"
+                wanted = f"shape {list(self._like[name][0])}" if name in self._like else "none"
+                rule = "weights must have the arrays of the initial ones"
+                raise Invalid(f"{rule}, got {got} for {name!r} in place of {wanted}.")
+        names = self._parts
+        floats, ints = _flat(arrays, names["floats"]), _flat(arrays, names["ints"], torch.int64)
+        buffers = ModuleBuffers(floats, ints) if names["floats"] or names["ints"] else None
+        return _flat(arrays, names["x"]), buffers
+
+    def squares(self, arrays: Arrays) -> Vector:
+        """The sums of squared moves in the order of the vector; parameters that did not move may be left out."""
+        whole = {name: arrays.get(name, np.zeros(self._like[name][0], np.float32)) for name in self._parts["x"]}
+        return _flat(whole, self._parts["x"])
+
+    def arrays(self, x: Vector, buffers: ModuleBuffers | None) -> dict[str, np.ndarray]:
+        """The inverse of `flattened`."""
+        flat = {"x": x} | (buffers._asdict() if buffers else {})
+        found: dict[str, np.ndarray] = {}
+        for part, vector in flat.items():
+            names = self._parts[part]
+            sizes = [math.prod(self._like[name][0]) for name in names]
+            for name, piece in zip(names, torch.split(vector.cpu(), sizes), strict=True):
+                shape, dtype = self._like[name]
+                found[name] = piece.numpy().reshape(shape).astype(dtype, copy=False)
+        return {name: found[name] for name in self._like}
+
+    def init(self, seed: int) -> Vector:
+        return self._x.clone()
+
+    def init_module_buffers(self) -> ModuleBuffers | None:
+        return self._buffers.clone() if self._buffers else None
+
+    @property
+    def can_evaluate(self) -> bool:
+        return self._evaluate is not None
+
+    def evaluate(self, x: Vector, module_buffers: ModuleBuffers | None) -> dict[str, float]:
+        assert self._evaluate
+        scores = self._evaluate(self.round(), array_record(self.arrays(x, module_buffers))) or {}
+        return {name: float(value) for name, value in scores.items()}
+
+    def samples(self, client: int) -> int:
+        if self._samples is None or client >= len(self._samples):
+            fix = f"Pass the number of training rows of all {self.clients} clients: AsyncStrategy(samples=[...])."
+            raise Invalid(f'weight_by="samples" needs the samples of client {client}. {fix}')
+        return int(self._samples[client])
+
+    def train(self, job: Job) -> Trained:
+        raise Invalid(WeightMessages.no_replay)
+
+    def batches(self, job: Job) -> Any:
+        raise Invalid(WeightMessages.no_replay)
+
+    def gradient(self, x: Any, batch: Any, module_buffers: Any) -> Any:
+        raise Invalid(WeightMessages.no_replay)
+
+
+def _flat(arrays: Arrays, names: list[str], dtype: torch.dtype = torch.float32) -> Tensor:
+    pieces = [torch.as_tensor(np.ascontiguousarray(arrays[name])).reshape(-1).to(dtype) for name in names]
+    return torch.cat(pieces) if pieces else torch.empty(0, dtype=dtype)
+
+
+class Returned(OwnLoop):
+    """What a client has made of a job's weights."""
+
+    def __init__(self, trained: Trained) -> None:
+        self._trained = trained
+
+    def train(self, job: Job) -> Trained:
+        return self._trained
+
+
+class WeightMessages:
+    """The messages between a server and a ClientApp whose train function takes and returns weights."""
+
+    kind = "train"
+    handshake = ""  # such an app answers no questions
+    no_replay = "only the clients' own ClientApp can do the jobs of this run again"
+
+    def __init__(self, task: WeightsTask, method: Method) -> None:
+        self._task, self._method, self._starts = task, method, WeakTensorKeyDictionary()
+        sample_counts(task, method.weight_by)
+
+    def content(self, job: Job, last: int) -> Any:
+        """The message of a job, as Flower's strategies write it."""
+        x = as_vector(job.x)
+        if x not in self._starts:
+            self._starts[x] = array_record(self._task.arrays(x, job.module_buffers))
+        work = {"local-steps": job.steps, "local-epochs": job.epochs}
+        config = {"server-round": job.round + 1} | {name: value for name, value in work.items() if value}
+        return flwr().RecordDict({"arrays": self._starts[x], "config": flwr().ConfigRecord(self._task.config | config)})
+
+    def update(self, job: Job, content: Any, worker: str) -> Update | str:
+        """The update in a reply, or an error message."""
+        records, failed = content.array_records, f"the reply to {job} cannot be used"
+        squares = arrays_of(records.get("squares"))
+        weights = [record for name, record in records.items() if name != "squares"]
+        if len(weights) != 1:
+            return f"{failed}: it must have one ArrayRecord with the trained weights, got {list(records) or 'none'}."
+        metrics = {name: value for record in content.metric_records.values() for name, value in record.items()}
+        loss, steps = metrics.get("train_loss", metrics.get("loss", math.nan)), metrics.get("steps", job.steps or 0)
+        try:
+            x, buffers = self._task.flattened(arrays_of(weights[0]))
+            total = self._task.squares(squares) if squares else None
+            trained = Trained(x, float(loss), int(steps), total, buffers)
+            update = own_update(job, Returned(trained), self._method)
+        except Invalid as error:
+            fix = " Add it to the reply: tg.flower.squares(...)." if self._method.compensate and not squares else ""
+            return f"{failed}: {error}{fix}"
+        down = count_bytes(weights)
+        return update._replace(down=down, up=count_bytes(records.values()), worker=worker)
+
+
+def squares_record(squares: SquaredMoves) -> Any:
+    """The sums of a client's squared moves, by the names of its parameters."""
+    parameters: dict[str, nn.Parameter] = trainable(squares.module)
+    sizes = [parameter.numel() for parameter in parameters.values()]
+    pieces = zip(parameters.items(), torch.split(squares.total.cpu(), sizes), strict=True)
+    return array_record({name: piece.view(parameter.shape).numpy() for (name, parameter), piece in pieces})

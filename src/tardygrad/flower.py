@@ -1,0 +1,294 @@
+"""Asynchronous Flower apps: `client_app` and `server_app`, or `AsyncStrategy` for a ClientApp of your own.
+
+Flower itself is imported when one of these is called (extra `flower`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple, Unpack, cast
+
+from tardygrad.core.method import Method, check_method
+from tardygrad.core.task import Task
+from tardygrad.engines.flower import connection
+from tardygrad.engines.flower.client import ClientWork, MakeTask
+from tardygrad.engines.flower.nodes import count_nodes
+from tardygrad.engines.flower.pool import FlowerPool as FlowerPool
+from tardygrad.engines.flower.records import JobMessages, array_record, arrays_of
+from tardygrad.engines.flower.weights import BUFFERS, Evaluate, WeightsTask, squares_record
+from tardygrad.engines.ray.connection import local_settings, ray_module
+from tardygrad.engines.threads import torch_threads
+from tardygrad.errors import Invalid, check_integer, checked_call
+from tardygrad.runs import run as runs
+from tardygrad.runs.record import Row, new_run_dir, read_json
+from tardygrad.runs.settings import Settings
+from tardygrad.runs.signature import Table
+from tardygrad.runs.track import tracked
+from tardygrad.spec import spec as specs
+from tardygrad.spec.kinds import TABLES
+from tardygrad.spec.sources import read_source
+from tardygrad.tasks.trainer_task import SquaredMoves
+
+Make = Callable[[Any], tuple[Method, Task]]
+"""Flower's `Context` of the server to a method and a task."""
+
+
+@checked_call
+def client_app(make_task: MakeTask | None = None, *, mods: Sequence[Any] = ()) -> Any:
+    """A Flower ClientApp that does the jobs of a `server_app`.
+
+    Args:
+        make_task: makes the task on a node: a function of Flower's `Context` there, called once in a process (in a
+            deployment Flower starts one for each job). None makes the server's task again, from its constructor's name
+            and arguments.
+        mods: of Flower, around each job.
+    """
+    if make_task is not None and not callable(make_task):
+        raise Invalid(f"`make_task` must be a function of Flower's context, got {make_task!r}.")
+    work = ClientWork(make_task)
+    return connection.client_app({JobMessages.kind: work.train, JobMessages.handshake: work.query}, list(mods))
+
+
+@checked_call
+def server_app(source: str | Path | Table | Make, **settings: Unpack[Settings]) -> Any:
+    """A Flower ServerApp that runs a method asynchronously, and records the run.
+
+    Keys `task.…`, `method.…`, `engine.…` and `run.…` of the app's run config are those of a spec and override it; `out`
+    is the record's directory, and `resume=true` continues the run that is there. Paths are relative to the directory in
+    which Flower starts the ServerApp. Without `out` a new directory in runs/ is made.
+
+    Args:
+        source: a spec (its name, file or tables), or a function of Flower's `Context` that returns method and task.
+        settings: of the run, in place of the table [run]; see `Settings`.
+    """
+    if not callable(source) and not isinstance(source, str | Path | dict):
+        raise Invalid(f"`server_app` needs a spec or a function that returns method and task, got {source!r}.")
+    serving = _Serving(source, cast(Row, settings))
+    app = connection.flwr().ServerApp()
+    app.main()(serving.main)
+    app.stop = serving.stop
+    return app
+
+
+class _Serving:
+    """The main function of a ServerApp."""
+
+    def __init__(self, source: Any, settings: Row) -> None:
+        self._source, self._out = source, settings.pop("out", None)
+        self._settings = {f"run.{key}": value for key, value in settings.items() if value is not None}
+        self.run: runs.Run | None = None
+
+    def stop(self) -> None:
+        """Stop the run with a checkpoint."""
+        if self.run:
+            self.run.stop()
+
+    def main(self, grid: Any, context: Any) -> None:
+        config = dict(context.run_config)
+        out, resume = config.get("out") or self._out, bool(config.get("resume"))
+        own = {key: value for key, value in config.items() if key.partition(".")[0] in TABLES and "." in key}
+        spec, name = None, "flower"
+        if callable(self._source):
+            built = self._built(self._source(context), own)
+        else:
+            loaded = self._loaded(own)
+            built, spec, name = loaded.build(), loaded.resolved(), loaded.name
+        with torch_threads(built.run.threads), built.pool(grid) as pool:
+            if resume:
+                self.run = _resumed(out, built, spec, pool)
+            else:
+                given: Any = built.run.settings() | {"out": out or new_run_dir(name)}
+                self.run = runs.begin(built.method, built.task, pool, spec=spec, **given)
+            print(f"{built.method}, recording in {self.run.path}", flush=True)
+            _go(self.run, built.run.track)
+
+    def _loaded(self, config: Row) -> specs.Spec:
+        name, tables = ("flower", self._source) if isinstance(self._source, dict) else read_source(self._source)[:2]
+        return specs.parse(self._overridden(tables, config), name, trust=True)
+
+    def _built(self, made: Any, config: Row) -> specs.Built:
+        if not (isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], Method)):
+            raise Invalid(f"the function of a server_app must return a method and a task, got {made!r}.")
+        tables = self._overridden({"run": {}}, config)
+        for table in tables.keys() - {"engine", "run"}:
+            rule = "keys of the run config that belong to a spec need one"
+            raise Invalid(f"{rule}, and a function makes method and task, got [{table}].")
+        return specs.with_tables(*made, tables)
+
+    def _overridden(self, tables: Table, config: Row) -> Table:
+        """The tables of a spec with this engine, and with what settings and run config override."""
+        tables = json.loads(json.dumps(tables)) | {"engine": {"kind": "flower"}}
+        for key, value in (self._settings | config).items():
+            specs.override(tables, f"{key}=" if value == "" else f"{key}={json.dumps(value)}")
+        return tables
+
+
+def _resumed(out: str | Path | None, built: specs.Built, spec: Row | None, pool: Any) -> runs.Run:
+    """The run in a directory, to be continued; raises `Invalid` if its spec differs in more than may change."""
+    path = Path(out or "")
+    if not out or not (path / "spec.json").exists():
+        raise Invalid(f"`resume` needs `out`, the directory of the run's record, got {str(out or 'none')!r}.")
+    recorded = read_json(path / "spec.json")
+    before, allowed = recorded.get("spec") or {}, specs.resume_keys(spec or {})
+    for table, values in (spec or {}).items():
+        for key, value in values.items():
+            was = before.get(table, {}).get(key, value)
+            if was != value and f"{table}.{key}" not in allowed:
+                rule = f"resuming a run may only change {', '.join(allowed)}"
+                raise Invalid(f"{rule}, got {table}.{key}={value!r} in place of {was!r}. Start a new run instead.")
+    rounds, until = built.run.rounds, built.run.until
+    run = runs.resume(path, built.method, built.task, pool, rounds=rounds, until=until or math.inf)
+    if spec:
+        settings = recorded["run"] | {"rounds": rounds, "until": until}
+        run.spec_json = recorded | {"spec": spec, "run": settings}
+    return run
+
+
+def _go(run: runs.Run, track: Sequence[Any]) -> None:
+    """Run to the end, and print scores and the summary."""
+    for row in tracked(run, list(track)) if track else run.go():
+        scores = {name.removeprefix("test_"): value for name, value in row.items() if name.startswith("test_")}
+        if scores:
+            text = ", ".join(f"{name} {value:.4g}" for name, value in scores.items())
+            print(f"round {row['round']}, {row['time']:.1f} s: {text}", flush=True)
+    print(run.summary(), flush=True)
+
+
+class AsyncResult(NamedTuple):
+    """The result of `AsyncStrategy.start`."""
+
+    arrays: Any  # the final weights, an ArrayRecord
+    run: runs.Run
+
+
+class AsyncStrategy:
+    """Runs a method of tardygrad on a ClientApp of your own, in place of one of Flower's strategies.
+
+    The ClientApp's train function takes weights ("arrays") and returns weights; δ is their difference. For delay
+    compensation it also returns its squared moves; see `squares`. Clients are not evaluated; `evaluate_fn` is.
+
+    Args:
+        method: without local steps (`local_lr`), which the ClientApp makes.
+        clients: their number; None: the nodes that are online at the start.
+        samples: number of training rows of each client, for a method with `weight_by="samples"`.
+        buffers: a pattern of the names of arrays that are statistics, such as BatchNorm's: averaged and not optimized.
+        engine: other arguments of the `FlowerPool`, such as {"patience": inf}.
+        settings: of the run, such as `out`, the directory of its record; see `Settings`.
+    """
+
+    @checked_call
+    def __init__(
+        self,
+        method: Method,
+        *,
+        clients: int | None = None,
+        samples: Sequence[int] | None = None,
+        buffers: str = BUFFERS,
+        engine: Mapping[str, Any] | None = None,
+        **settings: Unpack[Settings],
+    ) -> None:
+        check_method(method)
+        if clients is not None:
+            check_integer("clients", clients)
+        self._method, self._clients, self._samples, self._buffers = method, clients, samples, buffers
+        self._engine, self._settings = dict(engine or {}), settings
+        self.run: runs.Run | None = None
+
+    def start(
+        self,
+        grid: Any,
+        initial_arrays: Any,
+        num_rounds: int | None = None,
+        *,
+        train_config: Mapping[str, Any] | None = None,
+        evaluate_fn: Evaluate | None = None,
+        resume: bool = False,
+    ) -> AsyncResult:
+        """Run to the end. The arguments are those of `start` of Flower's strategies.
+
+        Args:
+            num_rounds: number of server updates; None: as the settings say.
+            train_config: sent with every job, with `server-round` added.
+            evaluate_fn: scores of weights on the server; called every `evaluate_every` rounds.
+            resume: continue the run in `out`.
+        """
+        task = WeightsTask(
+            arrays_of(initial_arrays),
+            clients=self._clients or count_nodes(connection.Link(grid, 1.0), self._method.buffer),
+            config=train_config or {},
+            evaluate=evaluate_fn,
+            samples=self._samples,
+            buffers=self._buffers,
+        )
+        settings: Any = {"evaluate_every": 10 if evaluate_fn else 0} | self._settings
+        settings |= {} if num_rounds is None else {"rounds": num_rounds}
+        with FlowerPool(task, self._method, grid=grid, **self._engine) as pool:
+            if resume:
+                length = {name: settings.get(name) for name in ("rounds", "until")}
+                run = runs.resume(settings.get("out") or "", self._method, task, pool, **length)
+            else:
+                run = runs.begin(self._method, task, pool, **settings)
+            self.run, task.round = run, lambda: run.server.round
+            _go(run, ())
+        return AsyncResult(array_record(task.arrays(run.x, run.module_buffers)), run)
+
+    def stop(self) -> None:
+        """Stop the run with a checkpoint; callable from any thread."""
+        if self.run:
+            self.run.stop()
+
+
+def squares(moves: SquaredMoves) -> Any:
+    """The sums of squared moves of a train function, for the reply of a ClientApp: `"squares": squares(moves)`.
+
+    Args:
+        moves: a `SquaredMoves` of the module, whose `add` was called after each optimizer step.
+    """
+    return squares_record(moves)
+
+
+@checked_call
+def simulate(server: Any, client: Any, *, nodes: int, cpus: int | None = None, cpus_per_node: float = 1.0) -> None:
+    """Run a ServerApp and a ClientApp in Flower's simulation, in this process; Ctrl-C stops the run with a checkpoint.
+
+    Ray is started for it, on loopback only, and stopped at the end; a cluster that is running is not joined.
+
+    Args:
+        server: a ServerApp.
+        client: a ClientApp.
+        nodes: number of simulated nodes.
+        cpus: that Ray may schedule; None: those of this machine.
+        cpus_per_node: CPUs that a job takes; as many jobs run at once as fit, up to the number of CPUs + 4.
+    """
+    check_integer("nodes", nodes)
+    ray, stop = ray_module(), getattr(server, "stop", None)
+    options: dict[str, Any] = {"address": "local", "_node_ip_address": "127.0.0.1", "include_dashboard": False}
+    options |= {"logging_level": "ERROR", "log_to_driver": False} | ({"num_cpus": cpus} if cpus else {})
+    backend = {"init_args": options, "client_resources": {"num_cpus": cpus_per_node, "num_gpus": 0.0}}
+    with local_settings(ray, loopback=True), _on_interrupt(stop):
+        connection.run_simulation(server, client, nodes=nodes, backend=backend)
+
+
+@contextmanager
+def _on_interrupt(stop: Callable[[], None] | None) -> Iterator[None]:
+    """Let the first Ctrl-C call `stop`: Flower would wait for its ServerApp."""
+    if stop is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+
+    def handle(number: int, frame: Any) -> None:
+        signal.signal(signal.SIGINT, before)
+        stop()
+
+    signal.signal(signal.SIGINT, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,280 @@
+"""Jobs as messages of a Flower app: the contract, and nodes that die, hang, forget and return, on a grid of threads."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import tardygrad as tg
+from tardygrad.core.messages import Job
+from tardygrad.engines.deadlines import LOSSES
+from tardygrad.engines.flower import nodes as node_list
+from tardygrad.engines.flower import pool as flower_pool
+from tests.engines.contract import CLIENTS, PoolContract
+
+pytest.importorskip("flwr")
+from tests.engines.flower_grid import CRASHED, Grid
+
+pytestmark = pytest.mark.xdist_group("flower")
+
+NOISE = tg.Noise(kind="student", tail=1.5, scale=0.1)
+
+
+METHOD = tg.clip2(
+    local_lr=0.1, local_clip=1.0, lr=1.0, clip=0.5, buffer=2, local_steps=2, mode="client", compensate=True
+)
+
+
+@contextmanager
+def opened(task: Any, method: tg.Method, grid: Grid | None = None, **options: Any) -> Iterator[Any]:
+    grid = grid or Grid(tg.flower.client_app(lambda context: task))
+    try:
+        with tg.flower.FlowerPool(task, method, grid=grid, **({"wait": 30.0} | options)) as pool:
+            yield pool
+    finally:
+        grid.close()
+
+
+class TestFlowerPool(PoolContract):
+    """Six clients, six nodes."""
+
+    def pool(self, task: Any, method: tg.Method) -> Any:
+        return opened(task, method)
+
+
+class TestFlowerPoolWithInt8(PoolContract):
+    @pytest.fixture
+    def method(self) -> tg.Method:
+        return METHOD
+
+    def pool(self, task: Any, method: tg.Method) -> Any:
+        return opened(task, method, wire="int8")
+
+
+@pytest.fixture(autouse=True)
+def _nodes_are_listed_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_list, "NODES_EVERY", 0.05)
+
+
+@pytest.fixture
+def task() -> Any:
+    return tg.tasks.quadratic(clients=CLIENTS, dimension=4, heterogeneity=1.0, noise=NOISE)
+
+
+def jobs(task: Any, clients: Any = range(CLIENTS)) -> list[Job]:
+    x = task.init(0)
+    return [Job(client, 0, 0, x, 2, None, 0) for client in clients]
+
+
+def kinds(messages: list[Any]) -> list[tuple[str, int]]:
+    return [(type(one).__name__, one.client) for one in messages]
+
+
+def message_of(pool: Any, client: int) -> str:
+    """The id of the message with a client's job."""
+    return next(name for name, one in pool.running.items() if one.job.client == client)
+
+
+def test_a_client_whose_node_is_gone_joins_again_with_another_node(task: Any) -> None:
+    grid = Grid(tg.flower.client_app())
+    node = grid.node_of(4)
+    grid.held[node] = threading.Event()
+    with opened(task, METHOD, grid) as pool:
+        for job in jobs(task):
+            pool.submit(job)
+        grid.kill(node)
+        first = [pool.next() for _ in range(CLIENTS)]
+        assert sorted(kinds(first)) == sorted(
+            [("Lost", 4), *(("Update", client) for client in range(6) if client != 4)]
+        )
+        assert pool.features.status().startswith("1 of 6 clients have no node: 4.")
+        grid.add(4)
+        assert kinds([pool.next()]) == [("Joined", 4)]
+        assert pool.features.status() == ""
+        pool.submit(jobs(task, [4])[0])
+        assert kinds([pool.next()]) == [("Update", 4)]
+        assert pool.next() is None
+
+
+def test_a_crash_loses_the_job_only_and_the_tenth_in_a_row_ends_the_run(task: Any) -> None:
+    grid = Grid(tg.flower.client_app())
+    grid.held[grid.node_of(1)] = threading.Event()
+    with opened(task, METHOD, grid) as pool:
+        for times in (1, LOSSES):
+            pool.losses[1] = times - 1
+            pool.submit(jobs(task, [1])[0])
+            grid.fail(message_of(pool, 1), CRASHED)
+            if times == 1:
+                assert kinds([pool.next(), pool.next()]) == [("Lost", 1), ("Joined", 1)]
+        text = "the work of client 1, job 0, from round 0 failed: lost 10 times in a row, its ClientApp has crashed."
+        with pytest.raises(tg.WorkFailed, match=re.escape(text)):
+            pool.next()
+
+
+def test_a_hung_job_is_lost_and_its_client_joins_again_when_the_late_update_is_there(task: Any) -> None:
+    grid = Grid(tg.flower.client_app())
+    with opened(task, METHOD, grid, grace=0.3, patience=0.0) as pool:
+        for client in range(CLIENTS):
+            pool.deadlines.took(client, 0.01)
+        grid.held[grid.node_of(3)] = threading.Event()
+        pool.submit(jobs(task, [3])[0])
+        assert kinds([pool.next()]) == [("Lost", 3)]
+        assert "clients have no node: 3." in pool.missing()
+        assert pool.pending().due == [(pytest.approx(pool.now, abs=5), 3, 0)]
+        grid.held[grid.node_of(3)].set()
+        assert kinds([pool.next(), pool.next()]) == [("Update", 3), ("Joined", 3)]
+
+
+def test_without_any_answer_the_run_fails(task: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flower_pool, "TIMEOUT", 0.2)
+    grid = Grid(tg.flower.client_app(), [0, 1], of=2)
+    with opened(task, METHOD, grid) as pool:
+        grid.online.clear()
+        pool.submit(jobs(task)[0])
+        assert kinds([pool.next()]) == [("Lost", 0)]
+        with pytest.raises(tg.WorkFailed, match=r"no node has answered for 0\.2 s\. 6 of 6 clients have no node: 0, 1"):
+            pool.next()
+    with pytest.raises(tg.WorkFailed, match=r"no node has answered for \d s\. 6 of 6 .* Start SuperNodes with these"):
+        tg.flower.FlowerPool(task, METHOD, grid=Grid(None, []), wait=0.1).__enter__()
+
+
+@pytest.mark.parametrize("partitions", [[0, 1], [None] * 6, [5, None, 3, 0, None, None]])
+def test_any_federation_can_serve_all_clients(task: Any, partitions: list[int | None]) -> None:
+    of = 2 if len(partitions) == 2 else 6
+    with opened(task, METHOD, Grid(tg.flower.client_app(), partitions, of=of)) as pool:
+        run = tg.train(METHOD, task, pool, rounds=9)
+        assert pool.features.parallel == len(partitions)
+    assert {client for row in run.metrics for client in row["clients"]} == set(range(6))
+    assert torch.equal(tg.replay(run).x, run.x)
+
+
+def test_a_start_vector_is_written_once_for_all_jobs_of_a_round(task: Any) -> None:
+    grid = Grid(tg.flower.client_app())
+    with opened(task, METHOD, grid) as pool:
+        for job in jobs(task):
+            pool.submit(job)
+        starts = [one.content["start"] for one in grid.sent if "start" in one.content]
+        assert len(starts) == CLIENTS
+        assert len({id(one) for one in starts}) == 1
+        list(iter(pool.next, None))
+
+
+class Normed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.norm = nn.Linear(3, 2), nn.BatchNorm1d(2)
+
+    def forward(self, x: Any) -> Any:
+        return self.norm(self.layer(x))
+
+
+def normed_task() -> Any:
+    rows = torch.randn(48, 3, generator=torch.Generator().manual_seed(0)), torch.arange(48) % 2
+    data = torch.utils.data.TensorDataset(*rows)
+    parts = [torch.utils.data.Subset(data, range(client, 48, CLIENTS)) for client in range(CLIENTS)]
+    return tg.TorchTask(Normed, data=parts, loss=nn.functional.cross_entropy, test=data, batch_size=4)
+
+
+@pytest.mark.parametrize("wire", ["float32", "float16", "bfloat16", "int8"])
+@pytest.mark.parametrize("keep", [True, "worker"])
+def test_states_buffers_and_wires_replay_to_the_same_bits(tmp_path: Path, wire: Any, keep: Any) -> None:
+    own = normed_task()
+    method = tg.diloco(local_lr=0.01, lr=0.7, buffer=2, local_steps=3, mode="client", keep=keep)
+    grid = Grid(tg.flower.client_app(lambda context: own))
+    with opened(own, method, grid, wire=wire) as pool:
+        run = tg.begin(method, own, pool, rounds=12, checkpoint_every=1, out=tmp_path / "run")
+        for row in run.go():
+            if row["round"] == 6:
+                break
+            grid.forget(grid.node_of(row["round"]))
+    assert torch.equal(tg.replay(run).x, run.x)
+    grid = Grid(tg.flower.client_app(lambda context: own), reversed(range(6)))  # other node ids
+    with opened(own, method, grid, wire=wire) as pool:
+        resumed = tg.resume(tmp_path / "run", method, own, pool)
+        list(resumed.go())
+    again = tg.replay(resumed)
+    assert torch.equal(again.x, resumed.x)
+    assert torch.equal(again.module_buffers.floats, resumed.module_buffers.floats)  # type: ignore[union-attr]
+    arrivals = [line for line in (tmp_path / "run/events.jsonl").read_text().splitlines() if '"arrival"' in line]
+    assert ("state_lost" in "".join(arrivals)) == (keep == "worker")
+
+
+def app_with(handlers: dict[str, Callable[[Any, Any], Any]]) -> Any:
+    from tardygrad.engines.flower import connection
+
+    return connection.client_app(handlers, [])
+
+
+def other_size(context: Any) -> Any:
+    return tg.tasks.quadratic(clients=CLIENTS, dimension=5)
+
+
+@pytest.mark.parametrize(
+    ("app", "text"),
+    [
+        (
+            lambda: tg.flower.client_app(other_size),
+            "a worker must make the same task as the driver, and its `parameters`",
+        ),
+        (lambda: tg.flower.client_app(lambda context: 3), "a task must have clients, "),
+        (
+            lambda: app_with({}),
+            r"cannot take part: the ClientApp raised an error: .*No query function .*client_app; for",
+        ),
+    ],
+)
+def test_an_unsuitable_client_app_ends_the_run(task: Any, app: Callable[[], Any], text: str) -> None:
+    with pytest.raises(tg.WorkFailed, match=text), opened(task, METHOD, Grid(app())) as pool:
+        tg.train(METHOD, task, pool, rounds=2)
+
+
+@pytest.mark.parametrize(
+    ("code", "text"), [(0, "does not know"), (1, "be loaded"), (6, "a mod"), (7, "trust"), (99, "99")]
+)
+def test_an_error_of_flower_ends_the_run(task: Any, code: int, text: str) -> None:
+    grid = Grid(tg.flower.client_app())
+    with opened(task, METHOD, grid) as pool:
+        grid.held[grid.node_of(0)] = threading.Event()
+        pool.submit(jobs(task)[0])
+        grid.fail(message_of(pool, 0), code)
+        with pytest.raises(
+            tg.WorkFailed, match=f"the work of client 0, job 0, from round 0 failed: .*{text}.*: reason"
+        ):
+            pool.next()
+
+
+def test_wrong_uses_are_refused_in_one_sentence(task: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    grid, pool = Grid(None, []), tg.flower.FlowerPool
+    nameless = replace(METHOD, buffer=3)
+    calls: list[tuple[Callable[[], Any], str]] = [
+        (lambda: pool(task, METHOD), "needs the grid of a running Flower app, got none. Start the app with flwr run"),
+        (lambda: pool(task, METHOD, grid=3), "needs the grid of a running Flower app, got 'int'."),
+        (lambda: pool(task, METHOD, grid=grid).submit(jobs(task)[0]), "use a FlowerPool inside its `with` block."),
+        (lambda: pool(task, nameless, grid=grid), "a method must say how it was made, so that nodes can make it too"),
+        (lambda: pool(task, METHOD, grid=grid, ttl=0.0), "`ttl` must be a finite number, above 0, got 0.0."),
+        (lambda: tg.flower.client_app(3), "`make_task` must be a function of Flower's context, got 3."),
+        (
+            lambda: tg.flower.server_app(3),
+            "`server_app` needs a spec or a function that returns method and task, got 3.",
+        ),
+        (lambda: tg.flower.simulate(None, None, nodes=0), "`nodes` must be a whole number, 1 or more, got 0."),
+    ]
+    for call, text in calls:
+        with pytest.raises(tg.Invalid, match=re.escape(text)):
+            call()
+    with pytest.raises(
+        tg.Invalid, match="`partition-id` of a node must be at least 0 and below `num-partitions`, got 6 "
+    ):
+        pool(task, METHOD, grid=Grid(tg.flower.client_app(), [6])).__enter__()
+    monkeypatch.setattr(grid, "get_node_ids", lambda: 1 / 0)
+    with pytest.raises(tg.WorkFailed, match="Flower's SuperLink could not list its nodes: ZeroDivisionError: division"):
+        pool(task, METHOD, grid=grid).__enter__()

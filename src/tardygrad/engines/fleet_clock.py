@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from statistics import NormalDist
@@ -17,10 +17,15 @@ from tardygrad.core.method import Method, check_method
 from tardygrad.core.task import Task, check_task, ids_of
 from tardygrad.errors import Invalid, is_number
 from tardygrad.fleet import Available, Crash, Distribution, Fleet, Link, Runtime, Slow, SlowSpells
+from tardygrad.fleet.runtimes import capped_exp
 
 DROPS, SLEEPS, WAKES, LOST, JOINED = -5, -4, -3, -2, -1
 """In place of a serial; negative, so that at equal times they come before the client's arrivals. DROPS: the client's
 job is lost, and not the client."""
+SLEEP = (SLEEPS, WAKES)
+
+CHANGES = 1000  # of a job's speed that are followed one by one, and messages about sleep in a row
+SPELL_EDGES = 100_000  # random beginnings and ends of slow spells; later on, clients have the mean speed
 
 Entry = tuple[float, int, int]
 """Of a calendar: time, client, and the serial of the job that is due or one of the numbers above."""
@@ -35,7 +40,7 @@ class Attendance:
         self._away: dict[int, list[Crash]] = {}
         for away in fleet.absences:
             self._away.setdefault(away.client, []).append(away)
-        self._woken: set[int] = set()  # clients that woke up since a job was last submitted
+        self._woken: set[int] | None = None  # clients that have woken up since only sleep is left; None: it is not
 
     def calendar(self) -> list[Entry]:
         """The entries at the beginning of a run: a heap."""
@@ -52,7 +57,7 @@ class Attendance:
 
     def resumed(self, entries: list[Entry], now: float) -> list[Entry]:
         """The calendar of a checkpoint. Older versions did not put sleep into it: then it begins now."""
-        known = {client for _, client, code in entries if code in (SLEEPS, WAKES)}
+        known = {client for _, client, code in entries if code in SLEEP}
         for client in self.available.keys() - known:
             if following := self._next(client, now):
                 entries += following if following[0][2] == SLEEPS else [(now, client, SLEEPS)]
@@ -65,7 +70,7 @@ class Attendance:
     def is_silent(self, entry: Entry) -> bool:
         """Whether an entry has no message: a lost client neither falls asleep nor wakes up."""
         time, client, code = entry
-        away = self._away.get(client, ()) if code in (SLEEPS, WAKES) else ()
+        away = self._away.get(client, ()) if code in SLEEP else ()
         return any(each.at <= time and (each.back is None or time <= each.back) for each in away)
 
     def following(self, entry: Entry) -> list[Entry]:
@@ -74,7 +79,7 @@ class Attendance:
         if code == DROPS:
             return [(time, client, JOINED)]
         gone = any(away.at <= time and away.back is None for away in self._away.get(client, ()))
-        return self._next(client, time) if code in (SLEEPS, WAKES) and not gone else []
+        return self._next(client, time) if code in SLEEP and not gone else []
 
     def message(self, entry: Entry) -> Message:
         """What an entry without a job tells the server."""
@@ -84,7 +89,8 @@ class Attendance:
         if code == JOINED:
             return self.returns(client, time)
         if code == WAKES:
-            self._woken.add(client)
+            if self._woken is not None:
+                self._woken.add(client)
             return Awake(client)
         at_end = self.at_end[client]
         last = at_end == "suspend" and not self.following(entry)  # no window in which the job could go on
@@ -97,13 +103,26 @@ class Attendance:
 
     def submitted(self) -> None:
         """Note that a client got a job."""
-        self._woken.clear()
+        self._woken = None
 
-    def is_over(self, calendar: Iterable[Entry]) -> bool:
-        """Whether nothing but sleep is left in a calendar, and all who wake up in it were awake without getting a job:
-        then no client will ever get one."""
-        sleep = (SLEEPS, WAKES)
-        return bool(self._woken) and all(code in sleep and client in self._woken for _, client, code in calendar)
+    def is_over(self, calendar: Collection[tuple[float, int, int, *tuple[object, ...]]]) -> bool:
+        """Whether no client will get a job again: only sleep is left in the calendar, and every client in it has woken
+        up since and got none."""
+        if any(entry[2] not in SLEEP for entry in calendar):
+            return False
+        self._woken = self._woken or set()
+        return all(entry[1] in self._woken for entry in calendar)
+
+    def skipped(self, entry: Entry, until: float) -> Entry:
+        """An entry about sleep, moved by whole periods to the last two before a time, if it is earlier."""
+        time, client, code = entry
+        period = self.available[client].period
+        if period is None or time > until - 2 * period:
+            return entry
+        found = self._next(client, until - 2 * period)
+        if found and found[0][2] != code:
+            found = self._next(client, found[0][0])
+        return found[0] if found else (until, client, code)  # none: rounding swallows the windows
 
 
 class Spells:
@@ -116,41 +135,61 @@ class Spells:
     def at(self, time: float) -> tuple[float, float]:
         """The factor at a time, and when that changes next."""
         while not self._edges or self._edges[-1] <= time:
-            count = len(self._edges)
+            if (count := len(self._edges)) == SPELL_EDGES:
+                return 1 / self.mean_speed, math.inf
             mean = self._law.lasts if count % 2 else self._law.every
             u = streams.uniform(self._seed, "slow spell", self._number, count)
             self._edges.append((self._edges[-1] if self._edges else 0.0) + max(-mean * math.log1p(-u), 1e-3))
         after = bisect_right(self._edges, time)
         return self._law.factor if after % 2 else 1.0, self._edges[after]
 
+    @property
+    def mean_speed(self) -> float:
+        """The mean over a long time; 1 without spells."""
+        share = 1 / (1 + self._law.every / self._law.lasts)
+        return 1 - share + _slowed(share, self._law.factor)
+
 
 def finish(
     start: float, seconds: float, slow: Sequence[Slow], available: Available | None, spells: Sequence[Spells] = ()
 ) -> float:
-    """When a computation of `seconds` ends, given the client's slow-downs and availability windows; inf if never."""
-    time, left = start, seconds
-    if (
-        available and available.period and not slow and not spells
-    ):  # skip whole periods: a job may take millions of them
-        open_seconds = sum(b - a for a, b in available.windows)
-        periods = max(math.floor(left / open_seconds) - 1, 0)
-        time, left = time + periods * available.period, left - periods * open_seconds
-    while True:
-        is_open, change = available.open_at(time) if available else (True, math.inf)
-        until = min([change, *(edge for spell in slow for edge in (spell.at, spell.until) if edge > time)])
-        speed = float(is_open)
+    """When a computation of `seconds` ends, given the client's slow-downs and availability windows; inf if never.
+
+    A computation that outlasts `CHANGES` changes of its speed goes on at the mean speed of the random spells, and skips
+    whole periods of the windows.
+    """
+    time, left, mean_speed, changes = start, seconds, 1.0, 0
+    while left < math.inf:
+        until = min((edge for spell in slow for edge in (spell.at, spell.until) if edge > time), default=math.inf)
+        if changes == CHANGES:
+            mean_speed, spells = math.prod(random_spells.mean_speed for random_spells in spells), ()
+        speed = mean_speed
         for spell in slow:
             if spell.at <= time < spell.until:
-                speed /= spell.factor
-        for random_spells in spells:
-            factor, change = random_spells.at(time)
-            speed, until = speed / factor, min(until, change)
-        if speed > 0 and left <= (until - time) * speed:
+                speed = _slowed(speed, spell.factor)
+        work = available.open_seconds * speed if available else 0.0  # of a period
+        if available and available.period and work and (changes >= CHANGES or not (slow or spells)):
+            periods = max(math.floor(min(left / work, (until - time) / available.period, 1e300)) - 1, 0)
+            time, left = time + periods * available.period, left - periods * work
+            if until == math.inf and available.open_seconds < 1000 * math.ulp(time):  # rounding swallows the windows
+                return time + left / work * available.period
+        if available and speed:
+            is_open, edge = available.open_at(time)
+            speed, until = speed if is_open else 0.0, min(until, edge)
+        for random_spells in spells if speed else ():
+            factor, edge = random_spells.at(time)
+            speed, until = _slowed(speed, factor), min(until, edge)
+        if speed and left <= (until - time) * speed:
             return time + left / speed
         if until == math.inf:
-            return math.inf
+            break
         left -= (until - time) * speed
-        time = until
+        time, changes = until, changes + 1
+    return math.inf
+
+
+def _slowed(speed: float, factor: float) -> float:
+    return 0.0 if factor == math.inf else speed / factor
 
 
 def _draw_of(runtime: Runtime) -> Callable[[float, int], float]:
@@ -228,7 +267,7 @@ class RoundTrips:
         link, *seconds = self._varying[client]
         us = [streams.uniform(seed, way, client, serial) for way in ("download", "upload")]
         normals = [NormalDist().inv_cdf(max(u, 2.0**-53)) for u in us]
-        down, up = (each * math.exp(-link.sigma * z) for each, z in zip(seconds, normals, strict=True))
+        down, up = (each * capped_exp(-link.sigma * z) for each, z in zip(seconds, normals, strict=True))
         return link.latency + down, link.latency + up
 
     def _spells_of(self, client: int, seed: int) -> list[Spells]:

@@ -117,6 +117,11 @@ class Available:
         if self.at_end is not None:
             check_choice("at_end", self.at_end, AtEnd)
 
+    @property
+    def open_seconds(self) -> float:
+        """Of all windows, in a period if they repeat."""
+        return sum(end - start for start, end in self.windows)
+
     def open_at(self, time: float) -> tuple[bool, float]:
         """Whether a window is open at a time, and when that changes next: inf if never."""
         period = math.floor(time / self.period) if self.period else 0

@@ -16,7 +16,7 @@ def check_rule(holds: bool, value: object, rule: str) -> None:
         raise Invalid(f"{type(value).__name__} needs {rule}, got {value}.")
 
 
-def _exp(power: float) -> float:
+def capped_exp(power: float) -> float:
     """e^power, capped at the largest float: a draw from a very heavy tail may overflow."""
     return math.exp(min(power, 709.0))
 
@@ -61,7 +61,7 @@ class LogNormal:
         check_rule(0 < self.median < math.inf and 0 <= self.sigma < math.inf, self, "median > 0 and sigma >= 0")
 
     def draw(self, u: float, serial: int) -> float:
-        return _exp(math.log(self.median) + self.sigma * NormalDist().inv_cdf(max(u, 2.0**-53)))
+        return capped_exp(math.log(self.median) + self.sigma * NormalDist().inv_cdf(max(u, 2.0**-53)))
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Pareto:
         check_rule(0 < self.minimum < math.inf and 0 < self.tail < math.inf, self, "minimum > 0 and tail > 0")
 
     def draw(self, u: float, serial: int) -> float:
-        return _exp(math.log(self.minimum) - math.log1p(-u) / self.tail)
+        return capped_exp(math.log(self.minimum) - math.log1p(-u) / self.tail)
 
 
 @dataclass(frozen=True)

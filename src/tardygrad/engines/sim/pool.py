@@ -15,7 +15,7 @@ from tardygrad.core.messages import Asleep, Job, Lost, Message, Update
 from tardygrad.core.method import Method
 from tardygrad.core.recipe import remembers_call
 from tardygrad.core.task import Task
-from tardygrad.engines.fleet_clock import DROPS, LOST, Entry, corrupt, matched, round_trips
+from tardygrad.engines.fleet_clock import CHANGES, DROPS, LOST, SLEEP, Entry, corrupt, matched, round_trips
 from tardygrad.engines.pool import Features, Pending, Pool, perform, perform_together
 from tardygrad.engines.sim.process_pool import ProcessPool
 from tardygrad.errors import Invalid, TimeUp, WorkFailed, check_integer, checked_call
@@ -72,6 +72,7 @@ class SimPool(Pool):
         self._prefetcher = Prefetcher(task, method, workers) if workers > 1 else None
         self._batcher = Batcher(task, method, batch) if batch > 1 else None
         self._deadline = math.inf
+        self._nights = 0  # entries about sleep since anything else happened
         self._rounds = rounds  # to find the jobs that are needed; None once they are found
 
     @property
@@ -103,7 +104,10 @@ class SimPool(Pool):
             heappush(self.due, (self.now, client, LOST, None))
 
     def next(self) -> Message | None:
-        while self.due and not self._attendance.is_over(entry[:3] for entry in self.due):
+        while self.due and not self._attendance.is_over(self.due):
+            self._nights = self._nights + 1 if self.due[0][2] in SLEEP else 0
+            if self._nights > max(CHANGES, 4 * len(self._attendance.available)):
+                self._skip_nights()
             time, client, serial, job = self.due[0]
             now = max(time, self.now) + (0.0 if job is None else self.fleet.server_time)
             if now > self._deadline:
@@ -116,6 +120,15 @@ class SimPool(Pool):
                 return message
             return self._faulty(job) if self._corrupted or self._duplicated else self._result(job)
         return None
+
+    def _skip_nights(self) -> None:
+        """Skip sleep to shortly before anything else happens, or the deadline: a job may take millions of nights."""
+        until = min((time for time, _, code, _ in self.due if code not in SLEEP), default=math.inf)
+        if (until := min(until, self._deadline)) < math.inf:
+            skipped = self._attendance.skipped
+            self.due = [(*skipped(entry[:3], until), None) if entry[2] in SLEEP else entry for entry in self.due]
+            heapify(self.due)
+        self._nights = 0
 
     def _client_event(self, entry: Entry) -> Message | None:
         """The message of an entry of the calendar that is no job's; None if it has none."""

@@ -40,6 +40,7 @@ def drive(server: ServerLike, pool: Pool, rounds: int | None = None, *, until: f
         Starved: no job is in flight and the buffer is not full; or updates keep being refused: those of all clients,
             a thousand of one client, or a thousand duplicates in a row; or a thousand jobs of every client were lost.
         Diverged: the model is no longer finite.
+        Invalid: only `until` is given, and the clock stands still while a client sends a thousand updates.
     """
     if not callable(getattr(server, "receive", None)):
         raise Invalid(f"`drive` needs a server, as from tardygrad.serve(...), got {type(server).__name__}.")
@@ -51,7 +52,7 @@ def drive(server: ServerLike, pool: Pool, rounds: int | None = None, *, until: f
     asleep = [Asleep(client) for client in features_of(pool).asleep]
     for sleeper in asleep:
         _check_client(sleeper, server.clients)
-    now, refused, cancelled, duplicates = 0.0, Counter[int](), Counter[int](), 0
+    now, refused, cancelled, at_once, duplicates = 0.0, Counter[int](), Counter[int](), Counter[int](), 0
     jobs = server.dispatch(sleeper.client for sleeper in asleep)
     yield from (Event(now, sleeper, None, []) for sleeper in asleep)
     for job in jobs:
@@ -67,9 +68,11 @@ def drive(server: ServerLike, pool: Pool, rounds: int | None = None, *, until: f
         if message is None:
             why = "the engine has no more messages" if server.roster.jobs else "no job is in flight"
             raise Starved(_starved(server, why))
-        now = _time(pool, now)
+        before, now = now, _time(pool, now)
         if until is not None and now > until and not set_deadline:
             return
+        if rounds is None and until is not None:
+            _check_moves(now > before, now, message, at_once)
         if isinstance(message, CLIENT_STATES):
             _check_client(message, server.clients)
             ends_job = isinstance(message, Lost) or (isinstance(message, Asleep) and message.job == "cancel")
@@ -121,6 +124,17 @@ def _time(pool: Pool, before: float) -> float:
         return float(now)
     fix = "Make it a property." if callable(now) else "Return the seconds since the run began."
     raise Invalid(f"`now` of a pool must be a finite number that never decreases, got {now!r} after {before:g}. {fix}")
+
+
+def _check_moves(moves: bool, now: float, message: Message, at_once: Counter[int]) -> None:
+    """Count the updates of each client at one time; raise `Invalid` if the clock stands still."""
+    if moves:
+        at_once.clear()
+    if not isinstance(message, CLIENT_STATES):
+        at_once[message.client] += 1
+        if (number := at_once[message.client]) > 1000:
+            rule = "a run without `rounds` needs jobs that take time"
+            raise Invalid(f"{rule}, got {number} updates of client {message.client} at second {now:g}. Set rounds too.")
 
 
 def _check_client(message: Lost | Joined | Asleep | Awake, clients: int) -> None:

@@ -66,7 +66,8 @@ def test_every_contender_is_a_spec_with_as_many_updates_of_as_many_steps(name: s
     for point in ({key: one.low for key, one in ranges.items()}, {key: one.high for key, one in ranges.items()}):
         read = spec.parse(BaselineTrial(name, "mild").at(point).run(3).spec)
         built = read.build()
-        assert built.method.buffer * built.rounds == 1120
+        assert built.run.rounds is not None
+        assert built.method.buffer * built.run.rounds == 1120
         assert (built.method.local_steps, read.run.seed) == (5, 3)
         assert read.run.rounds % read.run.evaluate_every == 0
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
-from tardygrad.cli.output import as_objects, cell, counted, show_json, show_table
+from tardygrad.cli.output import as_objects, cell, counted, progress, show_json, show_table
+from tardygrad.core.hierarchy import ServerLike
 from tardygrad.core.messages import Advanced, Lost, Taken, Update
 from tardygrad.doctor.clock_run import BusyTime
+from tardygrad.engines.pool import Pool
 from tardygrad.errors import Invalid
 from tardygrad.fleet import Fleet
-from tardygrad.runs.loop import clock_only, drive
+from tardygrad.runs.loop import Event, clock_only, drive
 from tardygrad.runs.memory import Memory, read_size, size
 from tardygrad.runs.run import plural
 from tardygrad.spec import spec
@@ -80,10 +83,6 @@ def plan(options: commands.Plan) -> None:
     if built.fleet is None:
         raise Invalid("a plan needs a [fleet], got a spec without one. Describe your clients in it.")
     limit = None if options.max_memory is None else read_size(options.max_memory)
-    if (updates := built.rounds * built.method.buffer) > MAX_UPDATES:
-        raise Invalid(
-            f"a plan may have at most {MAX_UPDATES:,} updates (rounds · buffer), got {updates:,}. Use fewer run.rounds."
-        )
     planned = simulated(built, built.fleet)
     if limit:
         planned.memory.check(limit)
@@ -93,22 +92,41 @@ def plan(options: commands.Plan) -> None:
         _show(planned)
 
 
+def clock_events(built: spec.Built, server: ServerLike, pool: Pool) -> Iterator[Event]:
+    """Drive the run of a spec without training, with a progress bar; raise `Invalid` if it would take too long."""
+    rounds, until, buffer = built.run.rounds, built.run.until, built.method.buffer
+    rule = f"a plan may have at most {MAX_UPDATES:,} updates (rounds · buffer)"
+    if until is None or not built.engine.simulated:
+        if rounds is None:
+            raise Invalid("a plan needs the length of the run, got real seconds in run.until. Set run.rounds.")
+        if (updates := rounds * buffer) > MAX_UPDATES:
+            raise Invalid(f"{rule}, got {updates:,}. Use fewer run.rounds.")
+        yield from counted(drive(server, pool, rounds), total=updates, what="updates")
+        return
+    events = drive(server, pool, rounds, until=until)
+    for event in progress(events, lambda event: "", what="second", total=until, count=lambda event: event.time):
+        if server.round * buffer > MAX_UPDATES:
+            raise Invalid(f"{rule}, got more in {event.time:g} s. Use a smaller run.until.")
+        yield event
+
+
 def simulated(built: spec.Built, fleet: Fleet) -> Plan:
     """Drive the method's server on the fleet's clock, without gradients."""
-    method, parameters, rounds, seed = built.method, built.task.parameters, built.rounds, built.run.seed
-    server, pool = clock_only(method, fleet, parameters=parameters, seed=seed)
+    method, parameters = built.method, built.task.parameters
+    server, pool = clock_only(method, fleet, parameters=parameters, seed=built.run.seed)
     meter, busy_time, lost = built.meter(), BusyTime(), 0
     classes = fleet.classes
     delays: dict[str, list[int]] = {name: [] for name in classes}
-    events = counted(drive(server, pool, rounds), total=rounds * method.buffer, what="updates")
-    for event in meter.follow(server, events):
+    for event in meter.follow(server, clock_events(built, server, pool)):
         busy_time.add(event)
         _, message, happened, _ = event
         lost += isinstance(message, Lost)
         if isinstance(message, Update) and isinstance(happened, Taken | Advanced):
             delay = happened.delay if isinstance(happened, Taken) else happened.delays[-1]
             delays[classes[message.client]].append(delay)
-    time = pool.now
+    time, rounds = pool.now, server.round
+    if not rounds:
+        raise Invalid(f"a plan needs a round, got run.until={built.run.until:g}, when none is done. Use a larger one.")
     return Plan(
         method=str(method),
         clients=fleet.clients,

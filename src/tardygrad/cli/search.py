@@ -6,9 +6,11 @@ import math
 import shlex
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from tardygrad.cli.output import as_objects, counted, show, show_json, show_table, waiting, writable
+from tardygrad.cli.plan import clock_events
 from tardygrad.cli.run import run_dir
 from tardygrad.core.algorithm import downplay
 from tardygrad.core.method import Method
@@ -19,7 +21,8 @@ from tardygrad.doctor.search import KEYS, Candidate, Ranking, changes, rank_sett
 from tardygrad.doctor.search_chart import search_chart
 from tardygrad.doctor.theorems import tail_of, tolerance
 from tardygrad.engines.threads import torch_threads
-from tardygrad.errors import Invalid
+from tardygrad.errors import Invalid, Starved
+from tardygrad.fleet import Fleet
 from tardygrad.report import theme
 from tardygrad.runs.events import Tail
 from tardygrad.runs.history import History, printable, read_history
@@ -62,10 +65,7 @@ def find(spec: Spec, built: Built, options: commands.Plan) -> None:
     if fleet.clients > MAX_CLIENTS:
         rule = f"a search can have at most {MAX_CLIENTS:,} clients, got {fleet.clients:,}"
         raise Invalid(f"{rule}. Search with a part of the fleet.")
-    clock_only(built.method, fleet)  # raises if the method cannot run
-    rounds = built.rounds  # with run.until, it takes a simulation
-    if not rounds:
-        raise Invalid("a search needs to know the length of the run, got a spec without rounds. Set run.rounds.")
+    rounds = _rounds(built, fleet)
     tolerance = _tolerance(spec, built.method, rounds, tails)
     with torch_threads(spec.run.threads):
         ranking = rank_settings(
@@ -103,6 +103,20 @@ def find(spec: Spec, built: Built, options: commands.Plan) -> None:
     if write:
         lines.append(f"run  tardygrad run {shlex.join([write, *overrides])}")
     show("\n".join(lines))
+
+
+def _rounds(built: Built, fleet: Fleet) -> int:
+    """The length of the run; with run.until, it takes a simulation."""
+    server, pool = clock_only(built.method, fleet, parameters=built.task.parameters, seed=built.run.seed)
+    rounds = built.run.rounds
+    if rounds is None or (built.run.until is not None and built.engine.simulated):
+        with suppress(Starved):
+            for _ in clock_events(built, server, pool):
+                pass
+        rounds = server.round
+    if not rounds:
+        raise Invalid("a search needs a run of at least one round, got none. Set run.rounds, or a larger run.until.")
+    return rounds
 
 
 def _scale(history: History, method: Method) -> float:

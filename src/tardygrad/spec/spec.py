@@ -14,7 +14,6 @@ from __future__ import annotations
 import inspect
 import tomllib
 from collections.abc import Collection, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -26,10 +25,9 @@ from tardygrad.core.task import Task
 from tardygrad.engines.fleet_clock import matched
 from tardygrad.engines.pool import Pool
 from tardygrad.engines.sim.pool import SimPool
-from tardygrad.errors import Invalid, Starved, check_integer, nearest
+from tardygrad.errors import Invalid, check_integer, nearest
 from tardygrad.fleet import AvailabilityFile, Fleet
 from tardygrad.runs.kinds import ENGINES, FLEET_KEYS, FROM_OTHER_TABLES
-from tardygrad.runs.loop import clock_only, drive
 from tardygrad.runs.memory import Memory, Meter
 from tardygrad.runs.own_code import check_trust
 from tardygrad.runs.signature import Table, arguments, call, choose, construct, read, shown
@@ -60,18 +58,6 @@ class Built(NamedTuple):
     fleet: Fleet | None
     engine: SpecTable
     run: RunTable
-
-    @property
-    def rounds(self) -> int:
-        """Number of rounds, T; with `until`, those of a run without training, if the fleet is known."""
-        rounds, until = self.run.rounds, self.run.until
-        if until is None or self.fleet is None or not self.engine.simulated:
-            return rounds or 0
-        server, pool = clock_only(self.method, self.fleet, parameters=self.task.parameters, seed=self.run.seed)
-        with suppress(Starved):
-            for _ in drive(server, pool, rounds, until=until):
-                pass
-        return server.round
 
     def pool(self, grid: Any = None) -> Pool:
         """The engine, for a `with` statement.

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import signal
@@ -39,6 +40,9 @@ def main(argv: list[str] | None = None) -> NoReturn:
         sys.exit(2)
     except click.ClickException as error:
         _fail(_usage(error, given), 2, given)
+    except BrokenPipeError:  # nobody reads on, as after `| head`
+        sys.stdout = io.StringIO()  # so that Python does not complain when it ends
+        sys.exit(1)
     except OSError as error:
         _fail(f"{error.filename or 'the system'}: {error.strerror or error}.", 1, given)
     except (KeyboardInterrupt, click.Abort) as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import io
 import json
 import sys
 from pathlib import Path
@@ -88,6 +89,40 @@ def test_a_plan_needs_a_fleet(tardygrad: Command) -> None:
     assert tardygrad("plan", "threads.toml").err == (
         "error: a plan needs a [fleet], got a spec without one. Describe your clients in it.\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["run.until=0.1"], "a plan needs a round, got run.until=0.1, when none is done. Use a larger one."),
+        (["run.until=0.1", "--search"], "a search needs a run of at least one round, got none."),
+        (["run.rounds=99999999"], "at most 10,000,000 updates (rounds · buffer), got 199,999,998. Use fewer run"),
+        (["run.rounds=", "run.until=9", "engine.kind=threads"], "got real seconds in run.until. Set run.rounds."),
+    ],
+)
+def test_a_plan_needs_a_length_that_it_can_simulate(options: list[str], says: str, tardygrad: Command) -> None:
+    result = tardygrad("plan", "small.toml", *options)
+    assert (result.code, result.out) == (2, "")
+    assert says in result.err
+
+
+def test_a_plan_may_be_as_long_as_a_run_in_seconds(tardygrad: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    limited = tardygrad("plan", "small.toml", "run.rounds=", "run.until=30", "--json").json
+    assert (limited["time"] <= 30, limited["rounds"] > 12) == (True, True)
+    monkeypatch.setattr("tardygrad.cli.plan.MAX_UPDATES", 20)
+    assert "got more in" in tardygrad("plan", "small.toml", "run.rounds=", "run.until=1e9").err
+
+
+@pytest.mark.parametrize("options", [["plan", "small.toml"], ["plan", "small.toml", "--json"]])
+def test_a_closed_pipe_ends_a_command_without_a_word(
+    options: list[str], tardygrad: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Closed(io.StringIO):
+        def write(self, text: object) -> int:
+            raise BrokenPipeError
+
+    monkeypatch.setattr("sys.stdout", Closed())
+    assert tardygrad(*options)[::2] == (1, "")
 
 
 def test_a_plan_that_starves_is_one_line(tardygrad: Command) -> None:

@@ -21,6 +21,13 @@ from tardygrad.runs.record import Row, to_json_value
 Item = TypeVar("Item")
 
 
+class Output(Console):
+    """Stdout, which may be a pipe that its reader has closed: rich would end the program, as own code might do."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
 def say(text: str) -> None:
     """Print a message."""
     typer.echo(text, err=True)
@@ -52,7 +59,7 @@ def show_table(columns: Iterable[str], rows: Iterable[Iterable[str]], title: str
         column.overflow = "fold"
     for row in rows:
         table.add_row(*map(escape, row))
-    Console(highlight=False, width=None if sys.stdout.isatty() else 120).print(table)
+    Output(highlight=False, width=None if sys.stdout.isatty() else 120).print(table)
 
 
 def cell(value: float | None, form: str, missing: str = "–") -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,10 @@ def unevaluated(lr: float, seed: int) -> tg.Run:
         (make_run, {"lr": 0.1}, {}, '`lr` needs a list, a range, or a dict with low and high, got 0.1. Use "lr":'),
         (make_run, {"lr": [0.1, 0.1]}, {}, "`lr` needs one or more different values"),
         (make_run, {"lr": [print]}, {}, "must be numbers, text, lists or dicts, which a file can hold, got builtin"),
+        (make_run, {"lr": range(10**9)}, {}, "`lr` must have at most 10,000 values, got more"),
+        (make_run, {"lr": count()}, {}, "`lr` must have at most 10,000 values, got more"),
+        (make_run, {"lr": [0.1]}, {"seeds": range(10**9)}, "`seeds` must have at most 10,000 values"),
+        (make_run, {"lr": [0.1]}, {"seeds": 10**9}, "`seeds` must be a whole number from 1 to 10,000, got 1000000000"),
         (make_run, {"rate": [0.1]}, {}, r"the sweep calls make_run\(rate=..., seed=...\), but: missing a required"),
         (make_run, {"seed": [1]}, {}, "`seed` is not a setting to sweep"),
         (make_run, {"lr": [0.1]}, {"seeds": [1, 1]}, "`seeds` must be a number, or one or more different seeds"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,8 @@ from tardygrad.sweeps.trial import Stop, score_run, start_scores
 
 if TYPE_CHECKING:
     from tardygrad.sweeps.config import Config
+
+MOST_VALUES = 10_000  # of a key of the space, and of seeds
 
 Space = Mapping[str, Any]
 """An argument's name to its values: a list, a range, or {"low": a, "high": b, "log": True}."""
@@ -186,9 +189,9 @@ def run_sweep(config: Config, source: MadeRuns, *, jobs: int, out: str | Path | 
 def seed_list(seeds: int | Sequence[int]) -> list[int]:
     """The seeds that an argument `seeds` means."""
     if isinstance(seeds, int):
-        check_integer("seeds", seeds)
+        check_integer("seeds", seeds, most=MOST_VALUES)
         return list(range(seeds))
-    given = list(seeds) if isinstance(seeds, Iterable) and not isinstance(seeds, str) else []
+    given = _first(seeds, "`seeds`") if isinstance(seeds, Iterable) and not isinstance(seeds, str) else []
     if not given or len(set(given)) < len(given):
         raise Invalid(f"`seeds` must be a number, or one or more different seeds, got {seeds!r}.")
     for seed in given:
@@ -201,12 +204,21 @@ def _listed(key: str, values: Any) -> list[Any]:
     if not isinstance(values, Iterable) or isinstance(values, str):
         fix = f'Use "{key}": [{shown(values)}], or pass it to the function yourself.'
         raise Invalid(f"`{key}` needs a list, a range, or a dict with low and high, got {shown(values)}. {fix}")
-    plain = [value.item() if isinstance(value, np.generic) else value for value in values]
+    plain = [value.item() if isinstance(value, np.generic) else value for value in _first(values, f"`{key}`")]
     for value in plain:
         if not isinstance(value, str | int | float | list | dict | None):
             rule = f"the values of `{key}` must be numbers, text, lists or dicts, which a file can hold"
             raise Invalid(f"{rule}, got {type(value).__name__}. Use names, and look them up in the function.")
     return plain
+
+
+def _first(values: Iterable[Any], name: str) -> list[Any]:
+    """The values as a list; raise `Invalid` if there are too many, or no end of them."""
+    found = list(islice(values, MOST_VALUES + 1))
+    if len(found) > MOST_VALUES:
+        fix = 'For a space, use {"low": ..., "high": ...} with a sampler.'
+        raise Invalid(f"{name} must have at most {MOST_VALUES:,} values, got more. {fix}")
+    return found
 
 
 def _check_call(make_run: MakeRun, name: str, keys: list[str]) -> None:

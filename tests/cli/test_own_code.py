@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tardygrad.runs import own_code
+from tardygrad.runs.record import read_json
 from tests.cli.conftest import Command
 
 CODE = """
@@ -183,7 +184,7 @@ def test_a_directory_is_a_record_whatever_its_spec_looks_like(here: Path, tardyg
 def test_a_strangers_sweep_imports_no_code_by_any_way(here: Path, tardygrad: Command) -> None:
     settings = ("method.lr=1.0", "method.clip=0.1", "method.local_clip=1.0", "--over", "method.local_lr=[0.1, 0.2]")
     assert tardygrad("sweep", "quadratic", *settings, "run.rounds=2", "--out", "sweep").code == 0
-    config = json.loads(Path("sweep/sweep.json").read_text())
+    config = read_json(Path("sweep/sweep.json"))
     for name, space in {
         "blank": {"task.kind ": ["mine:task"]},
         "equals": {'task={kind="mine:task"} #': [1, 2]},

@@ -7,20 +7,19 @@ them (`*-whole`). `ray` finished, with two slices of the server and an int8 wire
 from __future__ import annotations
 
 import csv
-import json
 import shutil
 from pathlib import Path
 
 import pytest
 
+from tardygrad.runs.record import read_lines
 from tests.cli.conftest import Command
 
 RECORDED = Path(__file__).parents[1] / "recorded"
 
 
 def lines(path: Path) -> list[dict[str, object]]:
-    rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-    return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
+    return [{key: value for key, value in row.items() if key != "seconds"} for row in read_lines(path)]
 
 
 @pytest.mark.parametrize("name", ["sim", "regions"])

@@ -122,9 +122,8 @@ def test_rounds_without_events_are_called_damaged(tmp_path: Path) -> None:
 def test_a_record_shorter_than_its_checkpoint_is_called_damaged(tmp_path: Path) -> None:
     run_in(tmp_path / "run")
     (tmp_path / "run/events.jsonl").write_bytes(b"")
-    run = tg.resume(tmp_path / "run", METHOD, task(), tg.SimPool(task(), METHOD, FLEET), rounds=30)
     with pytest.raises(tg.RecordError, match="shorter than its checkpoint says"):
-        next(run.go())
+        tg.resume(tmp_path / "run", METHOD, task(), tg.SimPool(task(), METHOD, FLEET), rounds=30)
 
 
 def test_what_holds_no_run_is_said_so(tmp_path: Path) -> None:

@@ -198,7 +198,7 @@ def test_when_every_checkpoint_is_damaged_it_says_so(tmp_path: Path) -> None:
     path = finished(tmp_path / "run")
     for state in path.glob("checkpoints/*/state.json"):
         state.write_text("{")
-    with pytest.raises(tg.RecordError, match=r"no checkpoint in .* can be read"):
+    with pytest.raises(tg.RecordError, match=r"no checkpoint in .* can be used"):
         resumed(path)
 
 

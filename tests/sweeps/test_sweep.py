@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import os
@@ -22,6 +21,7 @@ import pytest
 
 import tardygrad as tg
 from tardygrad.errors import Invalid, RecordError
+from tardygrad.runs.record import read_json, write_json
 from tardygrad.spec import spec
 from tardygrad.sweeps import Sweep, Trial, groups, read, remark, sweep
 from tardygrad.sweeps import runner as running
@@ -425,7 +425,7 @@ def test_a_damaged_sweep_says_so(small: str) -> None:
 def test_a_sweep_json_that_cannot_be_right_is_damaged(small: str, damage: Any) -> None:
     sweep(small, FEW, over=["method.local_lr=[0.1, 0.2]"], out="here")
     place, study = Path("here/sweep.json"), Path("here/study.db").read_bytes()
-    place.write_text(json.dumps(json.loads(place.read_text("utf-8")) | damage))
+    write_json(place, read_json(place) | damage)
     with pytest.raises(RecordError, match=r"^the record in 'here' is damaged \(.+\)\.$"):
         saved_config(Path("here"))
     with pytest.raises(RecordError, match=r"^the record in 'here' is damaged \(.+\)\.$"):

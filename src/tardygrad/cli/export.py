@@ -14,7 +14,8 @@ from tardygrad.runs import export as exports
 from tardygrad.runs.model_card import training_facts
 from tardygrad.runs.own_code import resume_command
 from tardygrad.runs.record import read_json, reading_record
-from tardygrad.runs.run import Summary, plural
+from tardygrad.runs.run import plural
+from tardygrad.runs.summary import read_summary
 from tardygrad.tasks.module_task import ModuleTask
 from tardygrad_command import commands
 
@@ -58,7 +59,7 @@ def _export_model(options: commands.Export, out: str) -> None:
     with waiting("exporting"), torch_threads(loaded.run.threads):
         x, module_buffers, _ = final_vectors(path, task)
         with reading_record(path):
-            facts = training_facts(recorded, Summary(**read_json(path / "summary.json")))
+            facts = training_facts(recorded, read_summary(path))
         files = task.save_pretrained(x, out, module_buffers, facts=facts, overwrite=options.force)
     if options.json:
         show_json({"folder": out, "files": [str(file) for file in files]})

@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load
 from torch import Tensor
 
 from tardygrad.cli.output import say
@@ -18,6 +18,7 @@ from tardygrad.runs import run as runs
 from tardygrad.runs.own_code import check_trust
 from tardygrad.runs.recipes import why_no_spec
 from tardygrad.runs.record import Row, new_run_dir, read_json, reading_record, require_new
+from tardygrad.runs.summary import MODEL, read_model, read_summary
 from tardygrad.runs.track import check
 from tardygrad.spec import spec
 from tardygrad.spec.kinds import RunTable
@@ -84,20 +85,21 @@ def run_dir(folder: str) -> Path:
 
 
 def finished_summary(path: Path, until: float | None, wanted: RunTable) -> runs.Summary | None:
-    """The summary of a run that has nothing more to do; None if it has, or is unreadable.
+    """The summary of a run that has nothing more to do; None if it has, or if its results are missing or damaged.
 
     Args:
         until: when the recorded run's time was up.
         wanted: the length that the run should have.
     """
     try:
-        summary = runs.Summary(**read_json(path / "summary.json"))
-        str(summary)
-    except (Invalid, RecordError, TypeError, ValueError, AttributeError):
+        with reading_record(path):
+            summary = read_summary(path)
+            str(summary)
+            read_model(path)
+    except (Invalid, RecordError):
         return None
     is_complete = summary.rounds == wanted.rounds or (until is not None and wanted.until == until)
-    done = summary.status == "finished" and is_complete and (path / "model.safetensors").exists()
-    return summary if done else None
+    return summary if summary.status == "finished" and is_complete else None
 
 
 def recorded_spec(folder: str, recorded: Row, overrides: list[str], *, trust: bool) -> spec.Spec:
@@ -122,13 +124,12 @@ def recorded_spec(folder: str, recorded: Row, overrides: list[str], *, trust: bo
 
 def final_model(folder: Path) -> tuple[dict[str, Tensor], int]:
     """The tensors of a finished run's model, and its number of rounds."""
-    path = folder / "model.safetensors"
-    try:
-        tensors = load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise RecordError(f"{str(path)!r} cannot be read: {error}.") from error
     with reading_record(folder):
-        return tensors, int(read_json(folder / "summary.json")["rounds"])
+        rounds = read_summary(folder).rounds
+        try:
+            return load(read_model(folder)), int(rounds)
+        except SafetensorError as error:
+            raise RecordError(f"{str(folder / MODEL)!r} cannot be read: {error}.") from error
 
 
 def final_vectors(folder: Path, task: Task) -> tuple[Vector, ModuleBuffers | None, int]:

@@ -17,7 +17,6 @@ import re
 import shutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,8 +29,9 @@ from tardygrad.core.method import without_addresses
 from tardygrad.engines.pool import Pending
 from tardygrad.errors import Invalid, RecordError
 from tardygrad.runs import checkpoint_format_3
+from tardygrad.runs.checks import checksum
 from tardygrad.runs.evaluation import Scores
-from tardygrad.runs.record import to_json_value, write_error
+from tardygrad.runs.record import to_json_value, verified_ends, write_error
 
 KEEP = 2  # checkpoints
 FORMATS = (3, 4)  # that can be read; new checkpoints have the last
@@ -106,8 +106,8 @@ def capture(
         raise Invalid(f"`pending` of an engine must return a Pending with its jobs, got {pending!r}.")
     tensors: dict[str, Tensor] = {}
     state = {
-        "method": _identity(server), "clients": server.clients, "seed": server.seed, "round": server.round,
-        "server": server.snapshot(), "pending": pending, "tail": list(tail),
+        "method": _identity(server), **_rules(server), "clients": server.clients, "seed": server.seed,
+        "round": server.round, "server": server.snapshot(), "pending": pending, "tail": list(tail),
         "rows": list(scores.rows) if scores else [], "unscored": scores.models if scores else {},
     }  # fmt: skip
     return Checkpoint(tensors, {"format": FORMATS[-1]} | pack(state, tensors))
@@ -119,8 +119,9 @@ def apply(checkpoint: Checkpoint, server: ServerLike) -> Pending:
     if packed.get("format") not in FORMATS:
         known = " and ".join(map(str, FORMATS))
         raise RecordError(f"the checkpoint has format {packed.get('format')}, and this version reads {known}.")
-    for name, ours in (("method", _identity(server)), ("clients", server.clients), ("seed", server.seed)):
-        if packed[name] != ours:
+    expected = {"method": _identity(server), **_rules(server), "clients": server.clients, "seed": server.seed}
+    for name, ours in expected.items():
+        if packed.get(name, ours) != ours:  # older ones do not have the rules
             theirs, ours = _differences(str(packed[name]), str(ours))
             raise RecordError(f"the checkpoint belongs to another run: its {name} is {theirs}, not {ours}.")
     state: dict[str, Any]
@@ -165,7 +166,7 @@ def save(folder: Path, checkpoint: Checkpoint, **also: Any) -> None:
         tensors = _unshared({name: tensor.detach().cpu().contiguous() for name, tensor in checkpoint.tensors.items()})
         save_file(tensors, draft / "tensors.safetensors")
         state = json.dumps(checkpoint.state | to_json_value(also), allow_nan=False)
-        sums = {"state": _checksum(state.encode()), "tensors": _checksum((draft / "tensors.safetensors").read_bytes())}
+        sums = {"state": checksum(state.encode()), "tensors": checksum((draft / "tensors.safetensors").read_bytes())}
         head = json.dumps({"format": checkpoint.state["format"], "checksums": sums})
         (draft / "state.json").write_text(f'{head[:-1]}, "state": {state}}}')
         for file in (*draft.iterdir(), draft):
@@ -182,16 +183,23 @@ def save(folder: Path, checkpoint: Checkpoint, **also: Any) -> None:
         raise write_error(folder.parent, OSError(str(error))) from error
 
 
-def read(folder: Path) -> Checkpoint | None:
-    """The newest checkpoint that can be read; None if there is none yet."""
+def read(folder: Path, record: Path | None = None) -> Checkpoint | None:
+    """The newest checkpoint that can be read; None if there is none yet.
+
+    Args:
+        record: the run's directory; skips checkpoints whose part of its events or metrics is damaged.
+    """
     damaged = []
     for path in reversed(_complete(folder)):
         try:
-            return _read(path)
+            saved = _read(path)
+            if record:
+                saved.state["ends"] = verified_ends(record, saved.state)
+            return saved
         except Exception as error:
-            damaged.append(f"{path.name}: {error}")
+            damaged.append(f"{path.name}: {str(error).rstrip('.')}")
     if damaged:
-        raise RecordError(f"no checkpoint in {str(folder)!r} can be read ({'; '.join(damaged)}).")
+        raise RecordError(f"no checkpoint in {str(folder)!r} can be used ({'; '.join(damaged)}).")
     return None
 
 
@@ -199,13 +207,13 @@ def _read(path: Path) -> Checkpoint:
     text, content = (path / "state.json").read_text(), (path / "tensors.safetensors").read_bytes()
     if "\n" in text:  # format 3: checksums in the first line, the state in the second
         first, second = text.split("\n")
-        sums, expected, version, state = json.loads(first), {"facts": _checksum(second.encode())}, 3, json.loads(second)
+        sums, expected, version, state = json.loads(first), {"facts": checksum(second.encode())}, 3, json.loads(second)
     else:
         document = json.loads(text)
         version, sums, state = document["format"], document["checksums"], document["state"]
         raw = text.partition('}, "state": ')[2][:-1]  # as written: a changed digit may parse to the same number
-        expected = {"state": _checksum(raw.encode())}
-    if sums != expected | {"tensors": _checksum(content)} or state.get("format", version) != version:
+        expected = {"state": checksum(raw.encode())}
+    if sums != expected | {"tensors": checksum(content)} or state.get("format", version) != version:
         raise ValueError("its checksum is wrong")
     tensors = load(content)
     if version == 3:
@@ -216,10 +224,6 @@ def _read(path: Path) -> Checkpoint:
 def newest(folder: Path) -> str | None:
     """The name of the newest checkpoint; None if there is none."""
     return max((path.name for path in _complete(folder)), default=None)
-
-
-def _checksum(content: bytes) -> str:
-    return blake2b(content, digest_size=16).hexdigest()
 
 
 def _unshared(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -240,6 +244,12 @@ def _identity(server: ServerLike) -> str:
     rest = [part for part in optional if part is not None]
     parts = [method.inner, method.outer, *rest, method.denominator, method.pull, method.keep]
     return without_addresses(f"{method}: {', '.join(map(repr, parts))}")
+
+
+def _rules(server: ServerLike) -> dict[str, Any]:
+    """The settings of the method that decide who works when, and what is refused."""
+    method = server.method
+    return {"max_delay": method.max_delay, "concurrency": method.concurrency, "dispatch": method.dispatch}
 
 
 def _differences(first: str, second: str) -> tuple[str, str]:

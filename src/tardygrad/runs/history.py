@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tardygrad.runs import events
+from tardygrad.runs.checks import last_check
 from tardygrad.runs.client_history import ClientHistory as ClientHistory
 from tardygrad.runs.client_history import Job as Job
 from tardygrad.runs.events import Arrival, ClientEvaluation, ClientEvent, Evaluation, RunEvent, Tail, read_events
@@ -27,6 +28,7 @@ from tardygrad.runs.kinds import is_simulated
 from tardygrad.runs.machines import Machine, MachineTimes
 from tardygrad.runs.own_code import resume_command
 from tardygrad.runs.record import Row, read_json, reading_record
+from tardygrad.runs.summary import MODEL, read_model, read_summary_row
 
 MAX_CLIENTS = 10**6  # largest number of clients
 LONGEST = 1e15  # largest time, in seconds (30 million years)
@@ -93,6 +95,7 @@ class History:
     machines: list[Machine]  # slowest first; empty if they are not known, or if a fleet is emulated
     tails: list[Tail]
     unknown: Counter[str]  # events of kinds that this version does not know
+    checked: bool  # whether its lines have checksums; those of older versions have none
     random_fleet: bool | None  # whether the times of arrivals depend on the seed; None: an older record, or no fleet
 
     @property
@@ -167,8 +170,10 @@ class History:
 def read_history(path: Path) -> History:
     """Load a run's record."""
     recorded = read_json(path / "spec.json")
-    summary = read_json(path / "summary.json") if (path / "summary.json").exists() else {}
     with reading_record(path):
+        summary = read_summary_row(path) if (path / "summary.json").exists() else {}
+        if MODEL in summary.get("checks", {}):
+            read_model(path)
         classes = [
             (str(name).encode("utf-8", "replace").decode(), read_count(n)) for name, n in recorded.get("classes") or ()
         ]
@@ -214,6 +219,7 @@ def read_history(path: Path) -> History:
             machines=[] if classes else reader.machines.machines(),
             tails=reader.tails,
             unknown=reader.unknown,
+            checked=(path / "events.jsonl").exists() and last_check(path / "events.jsonl") is not None,
             random_fleet=recorded["random_fleet"] if isinstance(recorded.get("random_fleet"), bool) else None,
         )
 

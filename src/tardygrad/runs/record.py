@@ -7,7 +7,7 @@
     model.safetensors, summary.json     when the run has ended
 
 Lines are only appended. Readers ignore a last line that a crash cut short; a resumed run truncates the files to the
-lengths in its checkpoint. Other files are replaced atomically.
+lengths in its checkpoint. Other files are replaced atomically. Lines and JSON files carry checksums (see checks.py).
 """
 
 from __future__ import annotations
@@ -22,12 +22,21 @@ from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 from tardygrad.errors import Invalid, RecordError
+from tardygrad.runs.checks import LineChecks, checked_line, checked_prefix, with_check, without_check
 
 Row = dict[str, Any]
 """One line of a record."""
+LINES = ("events.jsonl", "metrics.jsonl")
+
+
+class End(NamedTuple):
+    """Where a file of lines ended."""
+
+    length: int  # in bytes
+    check: int  # of its last line; 0: it has none
 
 
 def to_json_value(value: Any) -> Any:
@@ -55,6 +64,7 @@ class Record:
         self.path = require_new(path) if new else path
         self._lock = lock(path, "the run in", tries=3)  # a reader may hold it for an instant
         self._files: list[TextIO] = []
+        self._checks = [0, 0]  # of the last line of each file
         try:
             if new:
                 require_new(path)  # again: another process may have written there before it was locked
@@ -62,7 +72,7 @@ class Record:
                 (path / "checkpoints").mkdir(exist_ok=True)
                 if spec is not None:
                     write_json(path / "spec.json", spec)
-                for name in ("events.jsonl", "metrics.jsonl"):
+                for name in LINES:
                     self._files.append((path / name).open("a", encoding="utf-8"))
         except BaseException:
             self.close()
@@ -70,24 +80,27 @@ class Record:
 
     def write_event(self, row: Row) -> None:
         """Append a line to events.jsonl."""
-        self._append(self._files[0], row)
+        self._append(0, row)
 
     def write_metrics(self, row: Row) -> None:
         """Append a line to metrics.jsonl."""
-        self._append(self._files[1], row)
+        self._append(1, row)
 
-    def _append(self, file: TextIO, row: Row) -> None:
+    def _append(self, number: int, row: Row) -> None:
+        line = json.dumps(to_json_value(row), allow_nan=False, separators=(",", ":"))
+        line, self._checks[number] = checked_line(line, self._checks[number])
         try:
-            file.write(json.dumps(to_json_value(row), allow_nan=False, separators=(",", ":")) + "\n")
+            self._files[number].write(line)
         except OSError as error:
             raise write_error(self.path, error) from error
 
-    def lengths(self) -> dict[str, int]:
-        """The length of each file, for a checkpoint."""
+    def ends(self) -> dict[str, End]:
+        """Where each file ends now, for a checkpoint."""
         with writing(self.path):
             for file in self._files:
                 file.flush()
-            return {Path(file.name).name: os.fstat(file.fileno()).st_size for file in self._files}
+            sizes = [os.fstat(file.fileno()).st_size for file in self._files]
+        return {name: End(*end) for name, *end in zip(LINES, sizes, self._checks, strict=True)}
 
     def sync(self) -> None:
         """Flush the files to the disk; any thread may call this."""
@@ -95,13 +108,13 @@ class Record:
             for file in self._files:
                 os.fsync(file.fileno())
 
-    def rewind(self, lengths: dict[str, int]) -> None:
-        """Truncate the files to the lengths that a checkpoint holds."""
-        for file in self._files:
-            wanted = lengths[Path(file.name).name]
-            if os.fstat(file.fileno()).st_size < wanted:
-                raise RecordError(f"{file.name!r} is shorter than its checkpoint says: the record is damaged.")
-            file.truncate(wanted)
+    def rewind(self, ends: dict[str, End]) -> None:
+        """Truncate the files to where they ended at a checkpoint. The run has not ended then: remove its summary."""
+        with writing(self.path):
+            (self.path / "summary.json").unlink(missing_ok=True)
+            for number, file in enumerate(self._files):
+                length, self._checks[number] = ends[LINES[number]]
+                file.truncate(length)
 
     def close(self) -> None:
         """Flush and close the files, and unlock the directory."""
@@ -204,7 +217,8 @@ def write_error(path: Path, error: OSError) -> RecordError:
 
 def write_json(path: Path, value: Row) -> None:
     """Replace a JSON file atomically."""
-    replace(path, json.dumps(to_json_value(value), allow_nan=False, indent=2, ensure_ascii=False).encode() + b"\n")
+    content = json.dumps(with_check(to_json_value(value)), allow_nan=False, indent=2, ensure_ascii=False)
+    replace(path, content.encode() + b"\n")
 
 
 def replace(path: Path, content: bytes) -> None:
@@ -231,25 +245,45 @@ def read_json(path: Path) -> Row:
         raise RecordError(f"{str(path)!r} is damaged: {error}.") from error
     if not isinstance(value, dict):
         raise RecordError(f"{str(path)!r} is damaged: it holds no JSON object.")
-    return value
+    return without_check(value, path)
 
 
 def read_lines(path: Path, length: int | None = None) -> Iterator[Row]:
     """Read events.jsonl or metrics.jsonl, up to a length in bytes, without a torn last line."""
+    checks = LineChecks(path)
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, 1):
                 if not line.endswith(b"\n") or (length is not None and file.tell() > length):
                     return
+                checks.verify(line, number)
                 try:
                     row = json.loads(line.decode())
                 except (ValueError, RecursionError) as error:
                     raise RecordError(f"line {number} of {str(path)!r} is damaged: {error}.") from error
                 if not isinstance(row, dict):
                     raise RecordError(f"line {number} of {str(path)!r} is damaged: it holds no JSON object.")
+                row.pop("check", None)
                 yield row
     except OSError as error:
         raise _unreadable(path, error) from error
+
+
+def verified_ends(folder: Path, state: Row) -> dict[str, End]:
+    """Where the files of lines ended at a checkpoint; raises `RecordError` if they are damaged up to there.
+
+    Args:
+        folder: of the record.
+        state: of the checkpoint; those of older versions have only the lengths.
+    """
+    ends = {}
+    for name in LINES:
+        length, check = state["ends"][name] if "ends" in state else (state["lengths"][name], None)
+        found = checked_prefix(folder / name, length) or 0
+        if check not in (None, found):
+            raise RecordError(f"{str(folder / name)!r} is damaged: its lines are not those of the checkpoint.")
+        ends[name] = End(length, found)
+    return ends
 
 
 def _unreadable(path: Path, error: OSError) -> Invalid:

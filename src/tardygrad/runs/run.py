@@ -24,6 +24,7 @@ from tardygrad.engines.sim.pool import SimPool
 from tardygrad.errors import Diverged, Interrupted, Invalid, RecordError, Starved, WorkFailed, checked_call
 from tardygrad.fleet import Fleet
 from tardygrad.runs import checkpoint, events
+from tardygrad.runs.checks import checksum
 from tardygrad.runs.describe import check_ids
 from tardygrad.runs.describe import label as label
 from tardygrad.runs.describe import versions as versions
@@ -32,11 +33,11 @@ from tardygrad.runs.events import RunEvent
 from tardygrad.runs.loop import Event, drive
 from tardygrad.runs.model_card import training_facts
 from tardygrad.runs.recipes import spec_of
-from tardygrad.runs.record import Record, Row, read_json, read_lines, reading_record, replace, require_new, write_json
+from tardygrad.runs.record import LINES, End, Record, Row, read_json, reading_record, replace, require_new
 from tardygrad.runs.settings import NAMES, Settings, with_defaults
+from tardygrad.runs.summary import MODEL, read_metrics, read_summary, summarize, write_summary
 from tardygrad.runs.summary import Summary as Summary
 from tardygrad.runs.summary import plural as plural
-from tardygrad.runs.summary import summarize
 from tardygrad.tail.updates import Updates
 
 
@@ -71,7 +72,7 @@ class Run:
         self.client_evaluation: events.ClientEvaluation | None = None  # the last one
         self.path: Path | None = None  # of the record; None keeps the metrics in memory only
         self.spec_json: Row | None = None  # content of spec.json; None: keep the existing file
-        self.lengths: dict[str, int] | None = None  # of the record's files at the checkpoint; None: a new run
+        self.ends: dict[str, End] | None = None  # of the record's files at the checkpoint; None: a new run
         self.from_checkpoint: str | None = None  # name of the checkpoint that the run is resumed from
         self.record: Record | None = None
         self.metrics: list[Row] = []
@@ -111,13 +112,13 @@ class Run:
         if not self._stop and (interrupt := self.pool.features.interrupt):
             interrupt(False)  # withdraw an interrupt of an earlier run
         if self.path:
-            self.record = Record(self.path, self.spec_json, new=self.lengths is None)
+            self.record = Record(self.path, self.spec_json, new=self.ends is None)
         try:
-            if self.record and self.lengths is not None:
+            if self.record and self.ends is not None:
                 if checkpoint.newest(self.record.path / "checkpoints") != self.from_checkpoint:  # before it was locked
                     place = repr(str(self.record.path))
                     raise RecordError(f"another process has meanwhile continued the run in {place}. Resume it again.")
-                self.record.rewind(self.lengths)
+                self.record.rewind(self.ends)
                 if self.pool.features.wire != "float32":  # the clients' compression errors are not in the checkpoint
                     self._write(events.Resume(self.pool.now, self.server.round))
             for turn in drive(self.server, self.pool, self.settings["rounds"], until=self.settings["until"]):
@@ -254,7 +255,7 @@ class Run:
     def _checkpoint(self) -> None:
         if self.record and (engine := self.pool.features.checkpoint):
             state = checkpoint.capture(self.server, engine.pending(), self.tail.collected, self.scores)
-            facts = {"lengths": self.record.lengths(), "seconds": self._spent()}
+            facts = {"ends": self.record.ends(), "seconds": self._spent()}
             write = partial(_save, self.record, state, facts)
             if self._saver and self.settings["checkpoint_every"] > 1:
                 self._saver.begin(write)
@@ -275,13 +276,13 @@ class Run:
             buffers = self.server.module_buffers
             tensors = {"x": self.server.x, **(buffers._asdict() if buffers else {})}
             model = save({name: tensor.cpu() for name, tensor in tensors.items()})
-            replace(self.record.path / "model.safetensors", model)
-        self._write_summary()
+            replace(self.record.path / MODEL, model)
+            self._write_summary({MODEL: checksum(model)})
 
-    def _write_summary(self) -> None:
+    def _write_summary(self, checks: dict[str, str] | None = None) -> None:
         self.seconds = self._spent()
         if self.record:
-            write_json(self.record.path / "summary.json", self.summary()._asdict())
+            write_summary(self.record, self.summary(), checks or {})
 
 
 def _save(record: Record, state: checkpoint.Checkpoint, facts: Row) -> None:
@@ -367,15 +368,15 @@ def resume(
         settings = with_defaults(cast(Settings, {name: recorded[name] for name in NAMES if name in recorded}))
         run = Run(method, task, pool, settings)
         run.path = where
-        saved = checkpoint.read(where / "checkpoints")
+        saved = checkpoint.read(where / "checkpoints", where)
         if saved is None:
-            done = sum(1 for _ in read_lines(where / "metrics.jsonl")) if (where / "metrics.jsonl").exists() else 0
-            summary = read_json(where / "summary.json") if (where / "summary.json").exists() else {"status": "failed"}
-            if done > settings["checkpoint_every"] or summary["status"] != "failed":
+            done = sum(1 for _ in read_metrics(where / "metrics.jsonl")) if (where / "metrics.jsonl").exists() else 0
+            status = read_summary(where).status if (where / "summary.json").exists() else "failed"
+            if done > settings["checkpoint_every"] or status != "failed":
                 raise RecordError(f"the run in {path!s} made {plural(done, 'round')}, but its checkpoints are missing.")
-            run.lengths = {"events.jsonl": 0, "metrics.jsonl": 0}
+            run.ends = dict.fromkeys(LINES, End(0, 0))
             return run
-        run.lengths, run.from_checkpoint = saved.state["lengths"], checkpoint.newest(where / "checkpoints")
+        run.ends, run.from_checkpoint = saved.state["ends"], checkpoint.newest(where / "checkpoints")
         pending = checkpoint.apply(saved, run.server)
         if not run.server.x.isfinite().all():
             after = f"after {plural(run.server.round, 'round')}"
@@ -393,8 +394,8 @@ def resume(
         run.tail.collected = saved.part("tail")
         run.scores.restore(saved.part("rows"), saved.part("unscored"))
         run.seconds = saved.state["seconds"]
-        run.metrics = list(read_lines(where / "metrics.jsonl", run.lengths["metrics.jsonl"]))
-        for event in events.read_events(where / "events.jsonl", run.lengths["events.jsonl"]):
+        run.metrics = list(read_metrics(where / "metrics.jsonl", run.ends["metrics.jsonl"].length))
+        for event in events.read_events(where / "events.jsonl", run.ends["events.jsonl"].length):
             run._remember(event)
     return run
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from tardygrad.errors import RecordError
+from tardygrad.runs.checks import checksum, last_check
 from tardygrad.runs.events import ClientEvaluation
-from tardygrad.runs.record import Row
+from tardygrad.runs.record import LINES, Record, Row, read_json, read_lines, write_json
 
 if TYPE_CHECKING:
     from tardygrad.runs.run import Run
 
 
+MODEL = "model.safetensors"
 Spread = dict[str, float]
 """A score over the clients: `mean`, `deviation`, and `worst_tenth`, the mean of the worst tenth of the clients."""
 
@@ -95,6 +100,50 @@ def summarize(run: Run) -> Summary:
         clients=spreads_of(run.client_evaluation) if run.client_evaluation else None,
         clients_on=run.client_evaluation.on if run.client_evaluation else None,
     )
+
+
+def write_summary(record: Record, summary: Summary, checks: dict[str, str]) -> None:
+    """Write summary.json, with the checksums of the files that belong to it."""
+    lines = {name: f"{end.check:08x}" for name, end in record.ends().items()}
+    write_json(record.path / "summary.json", summary._asdict() | {"checks": lines | checks})
+
+
+def read_summary(folder: Path) -> Summary:
+    """The summary of a run; raises `RecordError` if it is damaged."""
+    row = read_summary_row(folder)
+    row.pop("checks", None)
+    return Summary(**row)
+
+
+def read_summary_row(folder: Path) -> Row:
+    """The content of summary.json; raises `RecordError` if events or metrics do not end as they did with it."""
+    row = read_json(folder / "summary.json")
+    checks = row.get("checks", {})
+    for name in LINES:
+        if name in checks and checks[name] != (last_check(folder / name) or f"{0:08x}"):
+            raise RecordError(f"{str(folder / name)!r} is damaged: lines at its end were changed or are missing.")
+    return row
+
+
+def read_model(folder: Path) -> bytes:
+    """The content of a run's model.safetensors; raises `RecordError` if it is damaged."""
+    try:
+        content = (folder / MODEL).read_bytes()
+    except OSError as error:
+        raise RecordError(f"{str(folder / MODEL)!r} cannot be read: {error.strerror}.") from error
+    check = read_json(folder / "summary.json").get("checks", {}).get(MODEL)
+    if check not in (None, checksum(content)):
+        fix = "Restore it from the last checkpoint: tardygrad resume"
+        raise RecordError(f"{str(folder / MODEL)!r} is damaged: its checksum is wrong. {fix} {folder}")
+    return content
+
+
+def read_metrics(path: Path, length: int | None = None) -> Iterator[Row]:
+    """The rows of metrics.jsonl, with the keys that a summary needs; see `read_lines`."""
+    for number, row in enumerate(read_lines(path, length), 1):
+        if missing := {"time", "round", "delays", "steps", "snapshots"} - row.keys():
+            raise RecordError(f"line {number} of {str(path)!r} is damaged: it has no `{min(missing)}`.")
+        yield row
 
 
 def spreads_of(evaluation: ClientEvaluation) -> dict[str, Spread]:

@@ -9,6 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from tardygrad.errors import Invalid, nearest
+from tardygrad.runs.checks import without_check
 from tardygrad.runs.recipes import anchor, why_no_spec
 from tardygrad.runs.signature import Table, shown
 from tardygrad.spec.kinds import KINDS
@@ -47,6 +48,7 @@ def _of_record(path: Path) -> bool:
 
 def _recorded(folder: Path, record: Table) -> tuple[str, Table]:
     """The spec of a recorded run; its name is the run's without the number."""
+    record = without_check(record, folder / "spec.json")
     if not isinstance(record["spec"], dict):
         raise Invalid(f"a run must have a spec for this, and the one in {str(folder)!r} {why_no_spec(record)}")
     return re.sub(r"-\d+$", "", folder.resolve().name), record["spec"]

@@ -1,0 +1,108 @@
+"""Checksums of a record: they detect damage and edits, wherever a record is read.
+
+Each line of events.jsonl and metrics.jsonl ends with the key `check`, a CRC-32 of this line and all lines before it. So
+a line that was changed, lost, repeated or moved is found, and named by its number. JSON files have the key `check` too,
+over their content. Checksums are no signatures: whoever edits a file can compute them anew.
+
+Files of older versions have none; a file that such a version began has them from the line where it was resumed.
+"""
+
+from __future__ import annotations
+
+import json
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+from tardygrad.errors import RecordError
+
+KEY = "check"
+LENGTH = len(',"check":"01234567"}\n')
+
+
+def checksum(content: bytes) -> str:
+    """The checksum of a file's content."""
+    return blake2b(content, digest_size=16).hexdigest()
+
+
+def checked_line(line: str, before: int) -> tuple[str, int]:
+    """A JSON object with its checksum as the last key, as one line of a file, and the checksum.
+
+    Args:
+        line: a JSON object that is not empty, in ASCII.
+        before: the checksum of the line before; 0: it is the first.
+    """
+    check = crc32(line[:-1].encode(), before)
+    return f'{line[:-1]},"{KEY}":"{check:08x}"}}\n', check
+
+
+def check_of(line: bytes) -> int | None:
+    """The checksum that a line carries; None if it has none."""
+    end = line[-LENGTH:]
+    return int(end[-11:-3], 16) if end.startswith(b',"check":"') and end.endswith(b'"}\n') else None
+
+
+class LineChecks:
+    """Verifies the lines of a file one after the other."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.last: int | None = None  # None: no line so far has a checksum
+
+    def verify(self, line: bytes, number: int) -> None:
+        """Raise `RecordError` if a line is not the one that was written after those before it."""
+        try:
+            stored = check_of(line)
+        except ValueError:
+            stored = -1
+        if stored is None and self.last is None:
+            return
+        self.last = crc32(line[:-LENGTH], self.last or 0)
+        if stored != self.last:
+            why = "it was changed, or lines before it were changed, lost, repeated or moved"
+            raise RecordError(f"line {number} of {str(self.path)!r} is damaged: its checksum is wrong ({why}).")
+
+
+def checked_prefix(path: Path, length: int) -> int | None:
+    """Verify the first `length` bytes of a file of lines; returns the last checksum, or None if there is none."""
+    checks, end = LineChecks(path), 0
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if end == length:
+                break
+            end += len(line)
+            if end > length or not line.endswith(b"\n"):
+                raise RecordError(f"line {number} of {str(path)!r} is damaged: it does not end where it was written.")
+            checks.verify(line, number)
+    if end < length:
+        raise RecordError(f"{str(path)!r} is shorter than its checkpoint says: the record is damaged.")
+    return checks.last
+
+
+def last_check(path: Path) -> str | None:
+    """The checksum of the last line of a file, as text; None if it has none."""
+    with path.open("rb") as file:
+        file.seek(max(path.stat().st_size - LENGTH, 0))
+        check = check_of(file.read())
+    return None if check is None else f"{check:08x}"
+
+
+def with_check(value: dict[str, Any]) -> dict[str, Any]:
+    """A JSON object with the checksum of its content."""
+    return value | {KEY: checksum(_canonical(value))}
+
+
+def without_check(value: dict[str, Any], path: Path) -> dict[str, Any]:
+    """The content of a JSON object; raises `RecordError` if its checksum is wrong."""
+    stored = value.pop(KEY, None)
+    if stored is not None and stored != checksum(_canonical(value)):
+        fix = f"Restore it; if the change is meant, remove its key `{KEY}`."
+        raise RecordError(
+            f"{str(path)!r} is damaged: its checksum is wrong, so it was changed after it was written. {fix}"
+        )
+    return value
+
+
+def _canonical(value: dict[str, Any]) -> bytes:
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()

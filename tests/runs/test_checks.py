@@ -1,0 +1,207 @@
+"""Checksums of records: whatever was changed, lost, repeated or moved is found and named where the record is read."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import tardygrad as tg
+from tardygrad.runs.checks import LENGTH, checked_line
+from tardygrad.runs.history import read_history
+from tardygrad.runs.record import LINES, End, read_json, read_lines, verified_ends, write_json
+from tardygrad.runs.summary import read_metrics
+from tests.cli.conftest import Command
+from tests.cli.conftest import tardygrad as tardygrad
+from tests.records import without_checks
+
+ROUNDS = 12
+
+
+def task() -> Any:
+    return tg.tasks.quadratic(clients=6, dimension=20)
+
+
+def fleet() -> tg.Fleet:
+    return tg.Fleet.paper(clients=6)
+
+
+def method(**changes: Any) -> tg.Method:
+    settings = {"local_lr": 0.1, "local_clip": 1.0, "lr": 1.0, "clip": 0.5, "buffer": 2, "local_steps": 2}
+    return tg.clip2(mode="client", **(settings | changes))
+
+
+def resumed(path: Path, how: tg.Method | None = None, rounds: int = ROUNDS) -> tg.Run:
+    how = how or method()
+    return tg.resume(path, how, task(), tg.SimPool(task(), how, fleet()), rounds=rounds)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("whole") / "run"
+    tg.simulate(method(), task(), fleet(), rounds=ROUNDS, checkpoint_every=4, out=path)
+    return path
+
+
+@pytest.fixture
+def run_dir(whole: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(whole, tmp_path / "run"))
+
+
+def changed(lines: list[bytes], number: int) -> list[bytes]:
+    line = lines[number]
+    digit = next(i for i, byte in enumerate(line) if chr(byte).isdigit())
+    other = b"%d" % ((line[digit] - ord("0") + 1) % 10)
+    return [*lines[:number], line[:digit] + other + line[digit + 1 :], *lines[number + 1 :]]
+
+
+def lost(lines: list[bytes], number: int) -> list[bytes]:
+    return lines[:number] + lines[number + 1 :]
+
+
+def repeated(lines: list[bytes], number: int) -> list[bytes]:
+    return lines[: number + 1] + lines[number:]
+
+
+def swapped(lines: list[bytes], number: int) -> list[bytes]:
+    return [*lines[:number], lines[number + 1], lines[number], *lines[number + 2 :]]
+
+
+def unchecked(lines: list[bytes], number: int) -> list[bytes]:
+    return [*lines[:number], lines[number][:-LENGTH] + b"}\n", *lines[number + 1 :]]
+
+
+def renamed(lines: list[bytes], number: int) -> list[bytes]:
+    return [line.replace(b'"delays"', b'"ddlays"') for line in lines]
+
+
+DAMAGE = [changed, lost, repeated, swapped, unchecked, renamed]
+
+
+@pytest.mark.parametrize("name", ["events.jsonl", "metrics.jsonl"])
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damaged_lines_are_found_and_named(name: str, damage: Callable[..., list[bytes]], run_dir: Path) -> None:
+    path = run_dir / name
+    for number in (0, 3, 7):
+        lines = path.read_bytes().splitlines(keepends=True)
+        path.write_bytes(b"".join(damage(lines, number)))
+        with pytest.raises(tg.RecordError, match=r"line \d+ of .* is damaged: its checksum is wrong"):
+            list(read_lines(path))
+        if name == "events.jsonl":
+            with pytest.raises(tg.RecordError, match="checksum is wrong"):
+                read_history(run_dir)
+        path.write_bytes(b"".join(lines))
+    read_history(run_dir)
+
+
+@pytest.mark.parametrize("name", ["events.jsonl", "metrics.jsonl"])
+def test_a_record_that_lost_its_end_is_damaged(name: str, run_dir: Path) -> None:
+    lines = (run_dir / name).read_bytes().splitlines(keepends=True)
+    (run_dir / name).write_bytes(b"".join(lines[:-1]))
+    with pytest.raises(tg.RecordError, match="lines at its end were changed or are missing"):
+        read_history(run_dir)
+    (run_dir / name).write_bytes(b"")
+    with pytest.raises(tg.RecordError, match="lines at its end were changed or are missing"):
+        read_history(run_dir)
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_resume_goes_back_to_a_checkpoint_before_the_damage(damage: Callable[..., list[bytes]], run_dir: Path) -> None:
+    run = resumed(run_dir, rounds=16)
+    for _ in run.go():
+        pass
+    right = tg.simulate(method(), task(), fleet(), rounds=16)
+    assert torch.equal(run.x, right.x)
+    path = run_dir / "metrics.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    if damage is renamed:
+        lines = [*lines[:13], *renamed(lines[13:], 0)]
+    else:
+        lines = damage(lines, 13)
+    path.write_bytes(b"".join(lines))  # checkpoints are at rounds 12 and 16
+    again = resumed(run_dir, rounds=20)
+    assert again.server.round == 12
+    for _ in again.go():
+        pass
+    assert torch.equal(again.x, tg.simulate(method(), task(), fleet(), rounds=20).x)
+    assert [row["round"] for row in read_lines(path)] == list(range(1, 21))
+    read_history(run_dir)
+
+
+def test_resume_refuses_a_record_that_is_damaged_before_all_checkpoints(run_dir: Path) -> None:
+    path = run_dir / "events.jsonl"
+    path.write_bytes(b"".join(repeated(path.read_bytes().splitlines(keepends=True), 2)))
+    with pytest.raises(tg.RecordError, match=r"no checkpoint in .* can be used .*line 4 of .* its checksum is wrong"):
+        resumed(run_dir)
+
+
+def test_lines_of_another_run_are_not_those_of_the_checkpoint(tmp_path: Path) -> None:
+    line, check = checked_line('{"time":1.0}', 0)
+    other, _ = checked_line('{"time":2.0}', 0)
+    for name in LINES:
+        (tmp_path / name).write_text(line)
+    state = {"ends": {name: [len(line), check] for name in LINES}}
+    assert verified_ends(tmp_path, state) == dict.fromkeys(LINES, End(len(line), check))
+    (tmp_path / "events.jsonl").write_text(other)  # which is undamaged
+    with pytest.raises(tg.RecordError, match="its lines are not those of the checkpoint"):
+        verified_ends(tmp_path, state)
+
+
+def test_an_edited_json_file_is_found(run_dir: Path) -> None:
+    for name, old, new in (("spec.json", '"seed": 0', '"seed": 1'), ("summary.json", '"lost": 0', '"lost": 1')):
+        text = (run_dir / name).read_text()
+        assert old in text
+        (run_dir / name).write_text(text.replace(old, new, 1))
+        for read in (read_history, lambda folder, name=name: read_json(folder / name)):
+            with pytest.raises(tg.RecordError, match=rf"{name}' is damaged: its checksum is wrong"):
+                read(run_dir)
+        (run_dir / name).write_text(text)
+
+
+def test_a_damaged_model_is_refused_and_resume_restores_it(tardygrad: Command) -> None:
+    tardygrad("run", "small.toml", "--out", "here")
+    path = Path("here/model.safetensors")
+    right = path.read_bytes()
+    path.write_bytes(right[:-1] + bytes([right[-1] ^ 1]))
+    for command in ("replay", "report"):
+        code, _, err = tardygrad(command, "here")
+        assert code == 1
+        assert "model.safetensors' is damaged: its checksum is wrong" in err
+        assert "tardygrad resume here" in err
+    assert tardygrad("resume", "here").code == 0
+    assert path.read_bytes() == right
+    assert "the same bits" in tardygrad("replay", "here").out
+
+
+def test_a_json_file_may_be_formatted_anew(tmp_path: Path) -> None:
+    write_json(tmp_path / "a.json", {"b": [1.5, None], "a": "Σ"})
+    (tmp_path / "a.json").write_text(json.dumps(json.loads((tmp_path / "a.json").read_text()), sort_keys=True))
+    assert read_json(tmp_path / "a.json") == {"b": [1.5, None], "a": "Σ"}
+
+
+def test_resume_checks_the_rules_of_the_method(run_dir: Path) -> None:
+    for name, value in (("max_delay", 9), ("concurrency", 3), ("dispatch", "random")):
+        with pytest.raises(tg.RecordError, match=f"belongs to another run: its {name} is"):
+            resumed(run_dir, method(**{name: value}))
+
+
+def test_a_record_without_checksums_is_read_and_gets_them_from_where_it_is_resumed(run_dir: Path, whole: Path) -> None:
+    assert read_history(whole).checked
+    with pytest.raises(tg.RecordError, match="no checkpoint"):  # its checkpoint says where the lines ended
+        resumed(without_checks(run_dir))
+    assert not read_history(run_dir).checked
+    old = Path(__file__).parents[1] / "recorded/sim-whole"
+    assert not read_history(old).checked
+
+
+def test_metrics_without_their_keys_are_damaged(run_dir: Path) -> None:
+    without_checks(run_dir)
+    path = run_dir / "metrics.jsonl"
+    path.write_text(path.read_text().replace('"snapshots"', '"snapshot"'))
+    with pytest.raises(tg.RecordError, match=r"line 1 of .* is damaged: it has no `snapshots`"):
+        list(read_metrics(path))

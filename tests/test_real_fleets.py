@@ -261,13 +261,41 @@ def test_windows_of_a_file_in_a_spec_are_copied_into_the_record(tmp_path: Path) 
     (tmp_path / "hours.csv").unlink()
     assert spec.parse(resolved).build().fleet == fleet
     written(tmp_path / "hours.csv", "device,from,to\n8,0,10\n")
-    with pytest.raises(tg.Invalid, match="must be clients of the fleet, got '8', which it does not have"):
-        spec.load(tmp_path / "own.toml")
+    with pytest.raises(tg.Invalid, match=r"windows must be of clients that the task has, '0', .* got those of '8'"):
+        spec.load(tmp_path / "own.toml").build()
     written(tmp_path / "hours.csv", "device,to\n8,0\n")
     with pytest.raises(
         tg.Invalid, match=r"cannot be read \('from'\)\. Give it the columns device,from,to with seconds"
     ):
         spec.load(tmp_path / "own.toml")
+
+
+@pytest.mark.parametrize(
+    ("task_ids", "fleet_ids", "rows", "expected"),
+    [
+        ("abc", "", "b,0,1\na,0,2\nc,0,3\n", {0: 2, 1: 1, 2: 3}),
+        ("abc", "cab", "b,0,1\na,0,2\n", {0: 2, 1: 1}),
+        ("210", "", "0,0,1\n1,0,2\n", {1: 2, 2: 1}),
+        ("", "", "2,0,1\n0,0,2\n", {0: 2, 2: 1}),
+        ("", "", "b,0,1\na,0,2\nc,0,3\n", {0: 1, 1: 2, 2: 3}),  # names that nothing else has: in the order of the file
+        ("", "bac", "a,0,1\n", {1: 1}),
+    ],
+)
+def test_hours_go_to_the_client_of_that_name(
+    task_ids: str, fleet_ids: str, rows: str, expected: dict[int, float], tmp_path: Path
+) -> None:
+    hours = AvailabilityFile(str(written(tmp_path / "hours.csv", f"client,start,end\n{rows}")))
+    fleet = replace(fleet_of(1.0, 2.0, 3.0), ids=tuple(fleet_ids)).with_availability(hours)
+    task: Any = Named(*task_ids) if task_ids else tg.tasks.quadratic(clients=3)
+    assert {number: one.windows[0][1] for number, one in matched(fleet, task).windows.items()} == expected
+
+
+@pytest.mark.parametrize("name", ["0", "d"])
+def test_hours_of_a_client_that_the_task_does_not_have_are_refused(name: str) -> None:
+    available = spec.read(tuple[Available, ...], [{"client": name, "windows": [[0, 5]]}], "fleet.available")
+    fleet, task = replace(fleet_of(1.0, 2.0, 3.0), available=available), Named("a", "b", "c")
+    with pytest.raises(tg.Invalid, match=f"that the task has, 'a', 'b', 'c', got those of '{name}'"):
+        matched(fleet, task)  # type: ignore[arg-type]
 
 
 def test_all_of_it_survives_a_spec_and_a_clock() -> None:

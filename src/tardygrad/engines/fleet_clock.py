@@ -35,8 +35,10 @@ class Attendance:
     """When the clients of a fleet are lost, return, fall asleep and wake up."""
 
     def __init__(self, fleet: Fleet) -> None:
-        self.available = {entry.client: entry for entry in fleet.available}
-        self.at_end: dict[int, AtEnd] = {one.client: one.at_end or fleet.at_window_end for one in fleet.available}
+        self.available = fleet.windows
+        self.at_end: dict[int, AtEnd] = {
+            client: one.at_end or fleet.at_window_end for client, one in fleet.windows.items()
+        }
         self._away: dict[int, list[Crash]] = {}
         for away in fleet.absences:
             self._away.setdefault(away.client, []).append(away)
@@ -303,9 +305,12 @@ def matched(fleet: Fleet, task: Task) -> Fleet:
 
     If the task's clients have only numbers, so must those of the fleet, or they keep their order.
     """
-    if not isinstance(fleet, Fleet) or not fleet.ids:
+    if not isinstance(fleet, Fleet):
         return fleet
     ids = ids_of(task)
+    if not fleet.ids:
+        return fleet.numbered(ids)
+    fleet = fleet.numbered(fleet.ids)
     if ids is None and not all(map(str.isdecimal, fleet.ids)):
         return replace(fleet, ids=())
     return fleet.in_order_of(ids or tuple(map(str, range(task.clients))))

@@ -96,13 +96,14 @@ class Diurnal:
 
 @dataclass(frozen=True)
 class Available:
-    """The client is available only inside these windows, repeated every `period` seconds if that is given.
+    """The client, given by its number or name, is available only inside these windows, repeated every `period` seconds
+    if that is given.
 
     Outside of them it is asleep: it gets no job. `at_end` says what happens to a job that a window's end finds
     unfinished; None: what the fleet's `at_window_end` says.
     """
 
-    client: int
+    client: int | str
     windows: tuple[tuple[float, float], ...]
     period: float | None = None
     at_end: AtEnd | None = None

@@ -68,9 +68,9 @@ class Fleet:
         server_time: seconds the server spends on each update; updates that arrive meanwhile wait in line.
         crashes: when clients are lost, each with `client`, `at` and, if the client comes back, `back`.
         slow: slow-downs, each with `client` or `group`, `at`, `until` and `factor`; a factor of inf is a pause.
-        available: when clients are available, each with `client`, `windows` (pairs of start and end) and, if they
-            repeat, `period`; outside of its windows a client is asleep and gets no job. `at_end`, if given, replaces
-            `at_window_end` for this client.
+        available: when clients are available, each with `client` (its number, or its name), `windows` (pairs of start
+            and end) and, if they repeat, `period`; outside of its windows a client is asleep and gets no job. `at_end`,
+            if given, replaces `at_window_end` for this client.
         faults: faulty jobs, each with `client`, `job` (its number, from 0) and `sends`: "nan" or "twice".
         at_window_end: what happens to a job that is unfinished when its client's window ends: "suspend" continues it in
             the next window, "cancel" loses it, "finish" lets the client finish it first.
@@ -104,7 +104,7 @@ class Fleet:
         check_choice("at_window_end", self.at_window_end, AtEnd)
         events: list[Crash | Slow | Available | Fault] = [*self.crashes, *self.slow, *self.available, *self.faults]
         for event in events:
-            if event.client is not None and not 0 <= event.client < self.clients:
+            if isinstance(event.client, int) and not 0 <= event.client < self.clients:
                 raise Invalid(f"`client` must be between 0 and {self.clients - 1}, got {event}.")
         for name in {*(one.group for one in self.slow), *(one.group for one in self.slow_spells)} - {None}:
             self.members(name)
@@ -181,19 +181,32 @@ class Fleet:
             availability: when clients are available: `path` of a CSV or JSON file, names of its columns `client`,
                 `start` and `end`, `period` if the windows repeat, and `at_end`.
         """
-        windows = read_windows(availability)
-        names = self.ids or tuple(map(str, range(self.clients)))
-        if not self.ids and not all(map(str.isdecimal, windows)) and len(windows) == self.clients:
-            names = tuple(windows)  # names that nothing else has: in the order of the file
-        if unknown := [name for name in windows if name not in names]:
-            rule = f"the clients of {str(availability.path)!r} must be clients of the fleet"
-            raise Invalid(f"{rule}, got {listed(unknown)}, which it does not have.")
         entries = [
-            Available(number, windows[name][0], windows[name][1] or availability.period, availability.at_end)
-            for number, name in enumerate(names)
-            if name in windows
+            Available(name, windows, period or availability.period, availability.at_end)
+            for name, (windows, period) in read_windows(availability).items()
         ]
-        return replace(self, available=(*self.available, *entries))
+        fleet = replace(self, available=(*self.available, *entries))
+        return fleet.numbered(self.ids) if self.ids else fleet
+
+    def numbered(self, ids: Sequence[str] | None) -> Fleet:
+        """The same fleet, with windows by the numbers of clients rather than by their names.
+
+        Args:
+            ids: the names of the clients, in order; None: their numbers, or else, if every client has windows by
+                another name, these names in the order of the windows.
+        """
+        named = {one.client: one for one in self.available if isinstance(one.client, str)}
+        if not named:
+            return self
+        if ids is None and len(named) == self.clients and not any(map(str.isdecimal, named)):
+            ids = list(named)
+        names = ids or [str(number) for number in range(self.clients)]
+        if unknown := [name for name in named if name not in names]:
+            rule = f"windows must be of clients that the task has, {listed(names)}"
+            raise Invalid(f"{rule}, got those of {listed(unknown)}.")
+        numbers = [one for one in self.available if isinstance(one.client, int)]
+        found = [replace(named[name], client=number) for number, name in enumerate(names) if name in named]
+        return replace(self, available=(*numbers, *found))
 
     def in_order_of(self, ids: Sequence[str]) -> Fleet:
         """The same fleet without names, its clients in the order of these names."""
@@ -209,7 +222,7 @@ class Fleet:
         by_number = sorted(zip(new, each, strict=True), key=lambda pair: pair[0])
 
         def moved(events: tuple[E, ...]) -> tuple[E, ...]:
-            return tuple(one if one.client is None else replace(one, client=new[one.client]) for one in events)
+            return tuple(replace(one, client=new[one.client]) if isinstance(one.client, int) else one for one in events)
 
         return replace(
             self, groups=tuple(group for _, group in by_number), crashes=moved(self.crashes), slow=moved(self.slow),
@@ -219,6 +232,11 @@ class Fleet:
     @property
     def clients(self) -> int:
         return sum(group.clients for group in self.groups)
+
+    @property
+    def windows(self) -> dict[int, Available]:
+        """When clients are available, by their number."""
+        return {one.client: one for one in self.available if isinstance(one.client, int)}
 
     @property
     def classes(self) -> tuple[str, ...]:

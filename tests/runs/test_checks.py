@@ -205,3 +205,13 @@ def test_metrics_without_their_keys_are_damaged(run_dir: Path) -> None:
     path.write_text(path.read_text().replace('"snapshots"', '"snapshot"'))
     with pytest.raises(tg.RecordError, match=r"line 1 of .* is damaged: it has no `snapshots`"):
         list(read_metrics(path))
+
+
+@pytest.mark.parametrize("last", ["metrics.jsonl", "summary.json"])
+def test_a_record_without_events_is_damaged(last: str, run_dir: Path) -> None:
+    without_checks(run_dir)
+    for name in {"events.jsonl", "metrics.jsonl", "summary.json"} - {last}:
+        (run_dir / name).unlink(missing_ok=True)
+    (run_dir / last).touch()
+    with pytest.raises(tg.RecordError, match=r"is damaged: events\.jsonl is missing"):
+        read_history(run_dir)

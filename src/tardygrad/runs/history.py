@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tardygrad.errors import RecordError
 from tardygrad.runs import events
 from tardygrad.runs.checks import last_check
 from tardygrad.runs.client_history import ClientHistory as ClientHistory
@@ -170,6 +171,9 @@ class History:
 def read_history(path: Path) -> History:
     """Load a run's record."""
     recorded = read_json(path / "spec.json")
+    begun = (path / "events.jsonl").exists()
+    if not begun and any((path / name).exists() for name in ("metrics.jsonl", "summary.json")):
+        raise RecordError(f"the record in {str(path)!r} is damaged: events.jsonl is missing.")
     with reading_record(path):
         summary = read_summary_row(path) if (path / "summary.json").exists() else {}
         if MODEL in summary.get("checks", {}):
@@ -186,7 +190,7 @@ def read_history(path: Path) -> History:
         if ids and len(ids) != clients:
             raise ValueError(f"{len(ids)} ids of {clients} clients")
         reader = _Reader(clients or MAX_CLIENTS)
-        if (path / "events.jsonl").exists():
+        if begun:
             for event in read_events(path / "events.jsonl"):
                 reader.add(event)
         rounds = reader.finish()
@@ -219,7 +223,7 @@ def read_history(path: Path) -> History:
             machines=[] if classes else reader.machines.machines(),
             tails=reader.tails,
             unknown=reader.unknown,
-            checked=(path / "events.jsonl").exists() and last_check(path / "events.jsonl") is not None,
+            checked=begun and last_check(path / "events.jsonl") is not None,
             random_fleet=recorded["random_fleet"] if isinstance(recorded.get("random_fleet"), bool) else None,
         )
 

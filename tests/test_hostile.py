@@ -67,7 +67,7 @@ def test_a_round_needs_different_clients_even_if_one_comes_back(mode: Any) -> No
 
 
 def test_a_run_that_diverged_in_its_last_round_stays_so(tmp_path: Path) -> None:
-    wild = {"local_lr": 1e38, "lr": 1e38, "local_steps": 1}
+    wild = {"local_lr": 100.0, "lr": 3e38, "local_steps": 1}
     with pytest.raises(tg.Diverged):
         tg.simulate(method(**wild), task(), FLEET, rounds=1, out=tmp_path / "run")
     with pytest.raises(tg.Invalid, match=r"a run that diverged cannot be resumed: .* not finite after 1 round\. Start"):

@@ -194,11 +194,22 @@ def test_a_stale_update_is_refused_beyond_the_bound_and_taken_at_it(mode: str) -
     assert happened.delays == (1,)
 
 
-def test_what_is_huge_but_finite_is_taken_though_its_norm_overflows() -> None:
-    server, jobs = start(method_of(buffer=2))
-    happened, _ = server.receive(update(jobs[0], 3e38))
-    assert isinstance(happened, tg.Taken)
-    assert happened.norm == INF
+@pytest.mark.parametrize("norm", ["coordinate", "l2"])
+def test_finite_updates_that_would_overflow_in_the_sum_are_refused(norm: Any) -> None:
+    settings: dict[str, Any] = {"local_lr": 0.1, "local_clip": 1.0, "lr": 100.0, "clip": 0.1, "local_steps": 1}
+    method = tg.clip2(**settings, norm=norm, compensate=True, buffer=2, mode="client")
+    server, jobs = start(method, clients=6)
+
+    def arrives(client: int, delta: float, curvature: float) -> Any:
+        return server.receive(update(jobs[client], delta, curvature=torch.full((D,), curvature))).happened
+
+    arrives(0, 1.0, 0.0)
+    assert isinstance(arrives(1, 1.0, 0.0), tg.Advanced)  # x has drifted by up to 10
+    assert [arrives(2, 1.0, 3e38).reason, arrives(3, 3e38, 0.0).reason] == ["not finite"] * 2
+    assert arrives(4, 1e18, 1e18).delay == 2
+    assert arrives(5, -1e18, -1e18).delays == (2, 2)
+    assert server.x.isfinite().all()
+    assert server.x.abs().max() <= D + 20
 
 
 def test_only_messages_are_received() -> None:

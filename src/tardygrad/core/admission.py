@@ -63,16 +63,32 @@ def _state_fits(update: Update, x: Vector, method: Method, expected: StateShape)
     return all(_like(v, x if expected[name] is None else expected[name]) for name, v in state.items())
 
 
-def finite(update: Update, norm: float) -> bool:
-    """Whether all numbers of an update are finite, given the norm of its delta."""
+LARGEST_NORM = math.sqrt(torch.finfo(torch.float32).max)  # 1.8e19
+
+
+def norm_of(v: Vector) -> float:
+    """‖v‖, or infinity if that is above `LARGEST_NORM`."""
+    return math.sqrt(torch.dot(v, v))
+
+
+def finite(update: Update, norm: float | None = None) -> bool:
+    """Whether all numbers of an update are finite, and also the sums that the server computes from them.
+
+    ‖δ‖ and ‖A‖ must be at most `LARGEST_NORM`: then neither δ − A ⊙ drift nor a sum of such terms can overflow, unless
+    the model itself has diverged.
+
+    Args:
+        norm: ‖δ‖, if it is known.
+    """
+    norms = [norm_of(as_vector(update.delta)) if norm is None else norm]
+    norms += [] if update.curvature is None else [norm_of(update.curvature)]
+    if not all(map(math.isfinite, norms)):
+        return False
     others = [
-        update.curvature,
         update.module_buffers.floats if update.module_buffers else None,
         *(update.state.values() if isinstance(update.state, dict) else ()),
     ]
-    return (math.isfinite(norm) or _all_finite(as_vector(update.delta))) and all(
-        v is None or _all_finite(v) for v in others
-    )
+    return all(v is None or _all_finite(v) for v in others)
 
 
 def _like(a: object, b: Tensor | None) -> bool:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from typing import Protocol
-
-import torch
 
 from tardygrad.core import admission, algorithm, kernels
 from tardygrad.core.kernels import Contribution, Outcome
@@ -77,7 +74,7 @@ class LocalVectors:
     def validate(self, update: Update, module_buffers: ModuleBuffers | None) -> float | Reason:
         if not admission.fits(update, self.x, module_buffers, self.method, self.expected_state):
             return "wrong shape"
-        norm = math.sqrt(torch.dot(delta := as_vector(update.delta), delta))
+        norm = admission.norm_of(as_vector(update.delta))
         return norm if admission.finite(update, norm) else "not finite"
 
     def fold(self, update: Update, weight: float) -> None:

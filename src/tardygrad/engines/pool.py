@@ -175,7 +175,7 @@ def pack(update: Update, residuals: Residuals, wire: Wire) -> tuple[dict[str, Pa
     changed = all(
         new_residuals.get(name) is not residuals.get(name) for name in packed
     )  # `send` keeps those not finite
-    return packed, new_residuals if changed and admission.finite(update, 0.0) else residuals
+    return packed, new_residuals if changed and admission.finite(update) else residuals
 
 
 def perform(job: Job, task: Task, method: Method) -> Update:

@@ -182,6 +182,8 @@ class ShardedVectors:
         except self._ray.exceptions.ObjectLostError:
             return "lost on the way"
         reasons: list[Reason] = [norm for norm in norms if isinstance(norm, str)]  # type: ignore[misc]
+        if not reasons and math.hypot(*norms) > admission.LARGEST_NORM:
+            return "not finite"
         return reasons[0] if reasons else math.hypot(*norms)
 
     def fold(self, update: Update, weight: float) -> None:

@@ -125,7 +125,7 @@ class WorkerProcess:
 
         A state that is not finite is sent, so that the server refuses the update.
         """
-        if self.method.keep != "worker" or not isinstance(update.state, dict) or not admission.finite(update, 0.0):
+        if self.method.keep != "worker" or not isinstance(update.state, dict) or not admission.finite(update):
             return update
         self.states.setdefault(update.client, {})[update.serial] = update.state
         return update._replace(state=StateReference(self.name, update.serial))

@@ -208,7 +208,7 @@ def test_values_that_are_not_finite_are_counted(tmp_path: Path) -> None:
     (path / "events.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (figure,) = [one for one in figures(build([str(path)]).sections) if one.key == "training-loss"]
     assert "6 missing or non-finite values are not shown." in figure.caption
-    assert len(figure.chart["datasets"]["rows"]) == 6
+    assert len(figure.chart["datasets"]["round"]) == 6
 
 
 def test_runs_that_differ_only_in_their_seed_are_one_group(tmp_path: Path) -> None:
@@ -381,7 +381,7 @@ def test_a_method_that_clips_nothing_is_left_out_of_the_figure_of_clipping(tmp_p
     rows = [{**row, "clipped": 0.0} if row["event"] == "advance" else row for row in events(12)]
     (bare / "events.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     drawn = {one.key: one for one in figures(build([str(tmp_path / "all")]).sections)}
-    groups = {key: {row["group"] for row in drawn[key].chart["datasets"]["rows"]} for key in ("clipped", "score-1")}
+    groups = {key: {row["group"] for row in drawn[key].chart["datasets"]["round"]} for key in ("clipped", "score-1")}
     assert groups == {"clipped": {"Clip²"}, "score-1": {"Clip²", "SGDClip"}}
     assert "Not shown because nothing was clipped: SGDClip." in drawn["clipped"].caption
     assert "clipped" not in {one.key for one in figures(build([str(bare)]).sections)}
@@ -434,7 +434,7 @@ def test_several_runs_are_laid_over_each_other_and_told_one_by_one(tmp_path: Pat
     assert keys(report) >= {"score-1", "training-loss", "shares", "clipped", "timeline-1", "tail-3"}
     assert "mean ± standard deviation" in report.html()
     (curve,) = [one for one in figures(report.sections) if one.key == "score-1"]
-    assert curve.chart["datasets"]["rows"][0]["high"] > curve.chart["datasets"]["rows"][0]["value"]
+    assert curve.chart["datasets"]["round"][0]["high"] > curve.chart["datasets"]["round"][0]["value"]
 
 
 def test_of_very_many_runs_the_first_are_told_one_by_one(tmp_path: Path) -> None:
@@ -456,7 +456,7 @@ def test_a_page_on_many_long_runs_is_small(tmp_path: Path) -> None:
     report = build([str(tmp_path / "all")])
     assert len(report.html()) < 4_000_000
     (curve,) = [one for one in figures(report.sections) if one.key == "training-loss"]
-    points = [point for point in curve.chart["datasets"]["rows"] if point["group"] == "M0"]
+    points = [point for point in curve.chart["datasets"]["round"] if point["group"] == "M0"]
     assert 20 < len(points) <= 3200 // 64 + 1
     assert [points[0]["round"], points[-1]["round"]] == [1, 200]
     assert points[0]["value"] == 0.142857

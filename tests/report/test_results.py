@@ -11,8 +11,9 @@ import pytest
 from tardygrad.report.blocks import Note
 from tardygrad.report.build import build
 from tardygrad.report.comparison import compare, paper_table
-from tardygrad.report.groups import Spread, grouped, same_arrivals
+from tardygrad.report.groups import Spread, grouped, mean_curve, same_arrivals
 from tardygrad.report.loader import read
+from tardygrad.report.page import figures
 from tests.report.records import EVIL, record, write
 
 SYNC: dict[str, Any] = {"label": "sync-Clip²"}
@@ -222,6 +223,62 @@ def test_the_latex_table_has_the_scores_and_the_best_in_bold(tmp_path: Path) -> 
     assert (
         r"Mean $\pm$ standard deviation over 2 seeds; speed-up over sync-Clip$^2$ to a test accuracy of 85\%." in text
     )
+
+
+@pytest.mark.parametrize(
+    ("run", "length"),
+    [
+        ({"until": 14.5}, 14.5),
+        ({"until": 14.5, "rounds": 20}, 14.5),
+        ({"until": 14.5, "rounds": 12}, 12.0),  # all rounds were made before
+        ({"until": 10.0}, 12.0),  # resumed in Python with more time
+        ({"rounds": 12}, 12.0),
+    ],
+)
+def test_the_length_of_a_run_that_its_time_ended_is_that_time(
+    tmp_path: Path, run: dict[str, Any], length: float
+) -> None:
+    path = record(tmp_path / "run", run={"seed": 0, **run})
+    late = {"event": "evaluation", "time": 99.0, "round": 12, "loss": 0.1, "seconds": 1.0}  # as on a real clock
+    with (path / "events.jsonl").open("a") as file:
+        file.write(json.dumps(late) + "\n")
+    history = read(path).history
+    assert history.time == length
+    assert max(job.end for client in history.by_client for job in client.jobs) == length
+    assert f" {length:g} simulated seconds" in result(path)
+    (path / "summary.json").unlink()
+    assert read(path).history.time == 12.0
+
+
+def points(folder: Path, axis: str) -> list[tuple[float, float, int]]:
+    """The place, the mean loss and the number of runs of every point of the curve of a group."""
+    (group,) = grouped(map(read, sorted(folder.iterdir())))
+    curve = mean_curve(group, axis, lambda run: run.rounds, lambda row: row["loss"])
+    return [(row[axis], row["value"], row["runs"]) for row in curve]
+
+
+def test_a_mean_curve_goes_on_when_its_shortest_run_has_ended(tmp_path: Path) -> None:
+    for seed, rounds in enumerate((8, 4)):
+        record(tmp_path / f"runs/{seed}", rounds=rounds, seed=seed)
+    first, other = ([(1 + 0.1 * seed) / t for t in range(1, 9)] for seed in (0, 1))
+    both = [(t + 1.0, pytest.approx((first[t] + other[t]) / 2, rel=1e-5), 2) for t in range(4)]
+    alone = [(t + 1.0, pytest.approx(first[t], rel=1e-5), 1) for t in range(4, 8)]
+    assert points(tmp_path / "runs", "round") == both + alone
+    kept = [(t + 1.0, pytest.approx((first[t] + other[3]) / 2, rel=1e-5), 2) for t in range(4, 8)]
+    assert points(tmp_path / "runs", "time") == both + kept  # a model that is finished does not change
+    figure = next(figure for figure in figures(build([str(tmp_path / "runs")]).sections) if figure.key == "score-1")
+    assert "Where a line is thin, it is the mean of fewer runs, because the others made fewer rounds" in figure.caption
+    write(tmp_path / "runs/1/summary.json", {"status": "diverged", "reason": "x", "rounds": 4, "seconds": 1.0})
+    assert points(tmp_path / "runs", "time") == both + alone
+
+
+def test_a_mean_curve_is_that_of_lines_whose_points_are_elsewhere(tmp_path: Path) -> None:
+    for seed in range(2):
+        rewritten(record(tmp_path / f"runs/{seed}", rounds=3), jitter=0.5 * seed)
+    assert [(place, runs) for place, _, runs in points(tmp_path / "runs", "time")] == [
+        (1.5, 2), (2.0, 2), (2.5, 2), (3.0, 2), (3.5, 2)
+    ]  # fmt: skip
+    assert points(tmp_path / "runs", "time")[0][1] == pytest.approx((0.75 + 1.0) / 2)
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from math import isnan
+from collections.abc import Callable, Iterator
+from math import inf, isnan
 from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
@@ -47,12 +47,20 @@ class Curve(NamedTuple):
 class Lines(NamedTuple):
     """A quantity of every group as points to draw."""
 
-    points: list[Row]  # group, value, low, high, width, and the position on every axis
+    groups: list[SeedGroup]  # those that are drawn, in the order in which they are
+    points: dict[str, list[Row]]  # by axis: as from `mean_curve`, with `width`
     axes: dict[str, str]  # to their titles
     log: bool  # whether the values need a logarithmic axis
     log_time: bool  # whether the times do
     many: bool  # too many points to show each
     step: int  # one value in this many is drawn
+    cut: bool  # whether a band ends where its values would be impossible
+
+    @property
+    def partial(self) -> bool:
+        """Whether a part of a line is the mean of only some runs of its group."""
+        number = {group.name: len(group.runs) for group in self.groups}
+        return any(point["runs"] < number[point["group"]] for line in self.points.values() for point in line)
 
 
 def learning(groups: list[SeedGroup]) -> Iterator[Figure]:
@@ -86,40 +94,54 @@ def _score(name: str) -> Callable[[Row], float | None]:
 
 def lines_of(groups: list[SeedGroup], curve: Curve) -> Lines | None:
     """The means over the runs of every group; None if there is nothing to draw."""
-    lines = {group.name: mean_curve(group, curve.rows, curve.value) for group in groups}
-    if not curve.zeros:
-        lines = {name: line for name, line in lines.items() if any(point["value"] for point in line)}
-    samples = {name: sample(line, max(FEWEST, POINTS // len(lines))) for name, line in lines.items()}
-    many = max((len(line.items) for line in samples.values()), default=0) > MANY
-    points = [
-        {**point, "width": (6 if drawn_wide(group.label) and len(lines) > 1 else 2) / (2 if many else 1)}
-        for group in sorted(groups, key=lambda group: not drawn_wide(group.label))
-        for point in (samples[group.name].items if group.name in samples else ())
-    ]
-    if not points:
+    drawn = [group for group in groups if any(_values(group, curve))] if not curve.zeros else list(groups)
+    drawn.sort(key=lambda group: not drawn_wide(group.label))
+    axes, limit = _axes(drawn, curve), max(FEWEST, POINTS // max(len(drawn), 1))
+    lines = {
+        axis: [sample(mean_curve(group, axis, curve.rows, curve.value), limit) for group in drawn] for axis in axes
+    }
+    every = [line for own in lines.values() for line in own]
+    values = [point["value"] for line in every for point in line.items]
+    if not values:
         return None
-    values = [point["value"] for point in points]
+    many = max(len(line.items) for line in every) > MANY
     log = not curve.percent and min(values) > 0 and max(values) > 20 * min(values)
-    if log:  # bands must stay above 0
-        points = [{**point, "low": max(point["low"], min(values))} for point in points]
-    times = [point["time"] for point in points if (point.get("time") or 0) > 0]
+    bottom = min(values) if log else 0.0 if min(values) >= 0 else -inf
+    top = 1.0 if curve.percent else inf
+    bands = [point for line in every for point in line.items if "low" in point]
+    cut = any(point["low"] < bottom or point["high"] > top for point in bands)
+
+    def point_of(group: SeedGroup, point: Row) -> Row:
+        width = (6 if drawn_wide(group.label) and len(drawn) > 1 else 2) / (2 if many else 1)
+        width /= 1 if point["runs"] == len(group.runs) else 2
+        band = {"low": max(point["low"], bottom), "high": min(point["high"], top)} if "low" in point else {}
+        return point | band | {"width": width}
+
+    points = {
+        axis: [point_of(group, point) for group, line in zip(drawn, own, strict=True) for point in line.items]
+        for axis, own in lines.items()
+    }
+    times = [point["time"] for point in points.get("time", ()) if point["time"] > 0]
     far = len(groups) > 1 and bool(times) and max(times) > 50 * min(times)
-    step = max(line.step for line in samples.values())
-    return Lines(points, _axes(groups, points, curve.axes), log, far, many, step)
+    return Lines(drawn, points, axes, log, far, many, max(line.step for line in every), cut)
 
 
-def _axes(groups: list[SeedGroup], points: list[Row], axes: Sequence[str]) -> dict[str, str]:
+def _values(group: SeedGroup, curve: Curve) -> Iterator[float | None]:
+    return (curve.value(row) for run in group.runs for row in curve.rows(run).items)
+
+
+def _axes(groups: list[SeedGroup], curve: Curve) -> dict[str, str]:
     """The axes that say something new: local steps do not where all runs make equally many in every round."""
-    seconds = seconds_of(run for group in groups for run in group.runs)
-    known = {"round": "rounds", "time": seconds, "steps": "local steps"}
-    per_round = [steps / point["round"] for point in points if (steps := point.get("steps")) is not None]
+    runs = [run for group in groups for run in group.runs]
+    known = {"round": "rounds", "time": seconds_of(runs), "steps": "local steps"}
+    per_round = [row["steps"] / row["round"] for run in runs for row in curve.rows(run).items]
     constant = not per_round or max(per_round) <= 1.02 * min(per_round)
-    return {axis: known[axis] for axis in axes if axis != "steps" or not constant}
+    return {axis: known[axis] for axis in curve.axes if axis != "steps" or not constant}
 
 
 def x_of(axis: str, lines: Lines, **options: Any) -> alt.X:
     """The position of points on an axis."""
-    least = min((point[axis] for point in lines.points if (point.get(axis) or 0) > 0), default=1)
+    least = min((point[axis] for point in lines.points[axis] if point[axis] > 0), default=1)
     log = alt.Scale(type="log", nice=False, domainMin=least, clamp=True)  # also shows time 0
     scale = log if axis == "time" and lines.log_time else alt.Scale(nice=False)
     ticks = alt.Axis(labelOverlap="greedy", labelSeparation=8, **options)
@@ -130,37 +152,61 @@ def _figure(groups: list[SeedGroup], curve: Curve) -> Iterator[Figure]:
     lines = lines_of(groups, curve)
     if lines is None:
         return
-    points = lines.points
-    rows = [(point["group"], *(point.get(axis) for axis in lines.axes), point["value"]) for point in points]
-    table = Table(("run", *lines.axes.values(), curve.title.lower()), rows)
-    drawn = {point["group"] for point in points}
-    notes = _notes(groups, curve, lines.step)
-    if not curve.zeros and (omitted := [group.name for group in groups if group.name not in drawn]):
-        notes.append(f"Not shown because nothing was clipped: {', '.join(omitted)}.")
-    if len({(point["group"], point.get("time")) for point in points}) < len(points):
-        notes.append("Rounds at the same time are averaged in the line against time.")
-    if lines.log_time:
-        notes.append("The time axis is logarithmic.")
+    notes = _notes(groups, curve, lines)
     legend = []
     if len(groups) > 1:
+        drawn = {group.name for group in lines.groups}
         entries = method_legend([group.label for group in groups], [group.name for group in groups])
         legend = [entry for entry in entries if entry.name in drawn]
     caption, chart = " ".join((curve.caption, *notes)), _panels(groups, lines, curve)
-    yield figure(curve.key, curve.title, caption, chart, {"rows": points}, table, legend)
+    yield figure(curve.key, curve.title, caption, chart, lines.points, _table(curve, lines), legend)
 
 
-def _notes(groups: list[SeedGroup], curve: Curve, sampled: int) -> list[str]:
+def _table(curve: Curve, lines: Lines) -> Table:
+    """The values by round, with the mean time and the mean local steps of the same runs."""
+    others = [axis for axis in lines.axes if axis != "round"]
+    rows = []
+    for group in lines.groups:
+        means = [mean_curve(group, "round", curve.rows, itemgetter(axis)) for axis in others]
+        places = [{point["round"]: point["value"] for point in line} for line in means]
+        for point in lines.points["round"]:
+            if point["group"] == group.name:
+                at = [place.get(point["round"]) for place in places]
+                rows.append((group.name, point["round"], *at, point["value"], *[point["runs"]] * lines.partial))
+    return Table(("run", *lines.axes.values(), curve.title.lower(), *["runs"] * lines.partial), rows)
+
+
+def how_to_read(groups: list[SeedGroup]) -> Iterator[str]:
+    """What the lines of all figures mean, if they are means or several."""
+    notes = []
+    if any(len(group.runs) > 1 for group in groups):
+        notes.append("Lines are means over the runs of a method, bands one standard deviation on either side.")
+        notes.append("Against time, a run that has finished keeps its last value.")
+    if len(groups) > 1:
+        notes.append("Click an entry of a legend to highlight its line.")
+    if notes:
+        yield " ".join(notes)
+
+
+def _notes(groups: list[SeedGroup], curve: Curve, lines: Lines) -> list[str]:
     notes, runs = [], [run for group in groups for run in group.runs]
-    if len(runs) > len(groups):
-        notes.append("Lines are means over seeds, bands are one standard deviation.")
-    step = sampled * max(curve.rows(run).step for run in runs)
+    if lines.partial:
+        why = "because the others made fewer rounds, diverged or have not finished"
+        notes.append(f"Where a line is thin, it is the mean of fewer runs, {why}.")
+    if lines.cut:
+        where = "0% and 100%" if curve.percent else "the smallest mean" if lines.log else "0"
+        notes.append(f"Bands end at {where}.")
+    step = lines.step * max(curve.rows(run).step for run in runs)
     if step > 1:
         notes.append(f"One value in {step} is drawn.")
-    missing = sum(curve.value(row) is None for run in runs for row in curve.rows(run).items)
-    if missing:
+    if missing := sum(value is None for group in groups for value in _values(group, curve)):
         notes.append(f"{missing} missing or non-finite values are not shown.")
-    if len(groups) > 1:
-        notes.append("Click an entry of the legend to highlight its line.")
+    if omitted := [group.name for group in groups if group not in lines.groups]:
+        notes.append(f"Not shown because nothing was clipped: {', '.join(omitted)}.")
+    if any(len({row["time"] for row in own}) < len(own) for run in runs if (own := curve.rows(run).items)):
+        notes.append("Rounds at the same time are averaged in the line against time.")
+    if lines.log_time:
+        notes.append("The time axis is logarithmic.")
     return notes
 
 
@@ -169,11 +215,10 @@ def _panels(groups: list[SeedGroup], lines: Lines, curve: Curve) -> Any:
     title, compared = curve.title.lower(), len(groups) > 1
     scale = alt.Scale(type="log") if lines.log else alt.Scale(zero=False)
     axis_y = percent() if curve.percent else alt.Axis(format=".3~g")
-    value = ("value:Q", title, ".1%" if curve.percent else ".4~g")
-    shown = tips(("group:N", "run"), *((f"{axis}:Q", name, ",.6~g") for axis, name in lines.axes.items()), value)
+    bands = any(len(group.runs) > 1 for group in groups)
+    shown = [("value:Q", title, ".1%" if curve.percent else ".4~g"), *[("runs:Q", "runs")] * bands]
     highlight = alt.param(name="highlight", value=None)  # the page sets it to a group's name
     lit = "highlight === null || datum.group === highlight"
-    bands = any(len(group.runs) > 1 for group in groups)
     colour, dash = _colour_and_dash(groups)
     panels = []
     for number, axis in enumerate(lines.axes):
@@ -181,20 +226,23 @@ def _panels(groups: list[SeedGroup], lines: Lines, curve: Curve) -> Any:
         def level(field: str, title: str | None = title if number % 2 == 0 else None) -> alt.Y:
             return alt.Y(f"{field}:Q", title=title, scale=scale, axis=axis_y)
 
-        base: Any = alt.Chart().encode(x=x_of(axis, lines), color=colour)
+        base: Any = named_data(axis).encode(x=x_of(axis, lines), color=colour, detail="runs:N")
         if compared:
             base = base.encode(opacity=alt.condition(lit, alt.value(1.0), alt.value(0.12)))
         band = base.mark_area(fillOpacity=0.18, strokeWidth=0, aria=False).encode(y=level("low"), y2="high:Q")
         line = base.mark_line(aria=False).encode(
-            y=level("mean(value)" if axis == "time" else "value"),  # several rounds may have the same time
+            y=level("value"),
             strokeWidth=alt.StrokeWidth("width:Q", scale=None),
             strokeDash=dash,
         )
-        dots = base.mark_circle(size=26, aria=len(lines.points) <= SMALL).encode(y=level("value"), tooltip=shown)
+        tooltip = tips(("group:N", "run"), (f"{axis}:Q", lines.axes[axis], ",.6~g"), *shown)
+        dots = base.mark_circle(size=26, aria=len(lines.points[axis]) <= SMALL).encode(
+            y=level("value"), tooltip=tooltip
+        )
         if lines.many:
             dots = dots.encode(opacity=alt.value(0))  # invisible, but with tooltips
         panels.append(alt.layer(*[band] * bands, line, dots).properties(width=PANEL, height=220))
-    chart = alt.concat(*panels, columns=2, data=alt.NamedData("rows"))
+    chart = alt.concat(*panels, columns=2)
     return chart.add_params(highlight) if compared else chart
 
 

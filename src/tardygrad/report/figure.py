@@ -70,4 +70,4 @@ def log_scale(**options: Any) -> alt.Scale:
 
 def percent() -> alt.Axis:
     """An axis of shares."""
-    return alt.Axis(format=".0%")
+    return alt.Axis(format=".2~%")

@@ -18,6 +18,12 @@ from tardygrad.report.settings import differing_settings
 from tardygrad.runs.history import printable
 from tardygrad.runs.record import Row
 
+Rows = Callable[[RunView], Sample[Row]]
+"""The rows of a run that are drawn: its rounds, or its evaluations."""
+
+Value = Callable[[Row], float | None]
+"""What is drawn of a row."""
+
 SCORES = 6  # most scores that are drawn
 NAME = 60  # most characters of a group's name
 
@@ -169,20 +175,37 @@ def score_names(groups: list[SeedGroup]) -> list[str]:
     return sorted(found, key=lambda name: {"accuracy": 0, "loss": 1}.get(name, 2))[:SCORES]
 
 
-def mean_curve(
-    group: SeedGroup, rows: Callable[[RunView], Sample[Row]], value: Callable[[Row], float | None]
-) -> list[Row]:
-    """Mean and deviation over the group's runs, for every round that all of them have."""
-    by_round = [{row["round"]: row for row in rows(run).items if value(row) is not None} for run in group.runs]
-    known = [run for run in by_round if run]
+def mean_curve(group: SeedGroup, axis: str, rows: Rows, value: Value) -> list[Row]:
+    """The mean over the runs of a group, each a line through its points, wherever one of them has a point on this axis.
+
+    Where it is the mean of several, `low` and `high` are one standard deviation away.
+    Against time, a run that has finished keeps its last value, because its model does not change any more. Otherwise a
+    run has no value after its last one, such as where it diverged, and the mean is over the other runs.
+    """
+    lines, kept = list[dict[float, float]](), list[dict[float, float]]()
+    ends = list[float]()
+    for run in group.runs:
+        places: dict[float, list[float]] = {}
+        for row in rows(run).items:
+            if (level := value(row)) is not None and row[axis] is not None:
+                places.setdefault(row[axis], []).append(level)  # several rounds may end at the same time
+        if places:
+            lines.append({place: mean(levels) for place, levels in sorted(places.items())})
+            ends.append(max(places))
+            if axis == "time" and run.history.status == "finished":
+                kept.append(lines[-1])
+                ends.append(finite(run.history.time) or 0.0)
+    for line in kept:
+        line.setdefault(max(ends), [*line.values()][-1])
+    first = max((min(line) for line in lines), default=0.0)
+    every = sorted(place for place in set().union(*lines) if place >= first)
+    levels = [np.interp(every, [*line], [*line.values()], left=math.nan, right=math.nan) for line in lines]
     points = []
-    for number in sorted(set.intersection(*map(set, known))) if known else ():
-        here = [run[number] for run in known]
-        spread = spread_of(map(value, here))
+    for place, *here in zip(every, *levels, strict=True):
+        spread = spread_of(None if math.isnan(level) else level for level in here)
         if spread:
-            deviation = spread.deviation or 0.0
-            levels = {"value": spread.mean, "low": spread.mean - deviation, "high": spread.mean + deviation}
-            axes = {axis: spread_of(row[axis] for row in here) for axis in ("time", "seconds", "steps")}
-            levels |= {axis: each.mean for axis, each in axes.items() if each}
-            points.append({"group": group.name, "round": number} | {key: finite(x) for key, x in levels.items()})
+            point = {"group": group.name, axis: place, "runs": spread.number, "value": finite(spread.mean)}
+            if (width := spread.deviation) is not None:
+                point |= {"low": finite(spread.mean - width), "high": finite(spread.mean + width)}
+            points.append(point)
     return points

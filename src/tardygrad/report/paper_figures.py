@@ -18,7 +18,7 @@ import altair as alt
 from tardygrad.report.blocks import LegendEntry, Section
 from tardygrad.report.comparison import Comparison
 from tardygrad.report.curves import Curve, Lines, learning_curves, lines_of, x_of
-from tardygrad.report.figure import LABEL_EXPR, percent, quoted, wrapped
+from tardygrad.report.figure import LABEL_EXPR, named_data, percent, quoted, wrapped
 from tardygrad.report.groups import SeedGroup
 from tardygrad.report.page import figures, put
 from tardygrad.report.theme import line_legend, method_colours, rendered, strokes
@@ -156,22 +156,28 @@ def _spec(
         def level(field: str, title: str | None = None if number else curve.title.lower()) -> alt.Y:
             return alt.Y(f"{field}:Q", title=title, scale=scale, axis=ticks)
 
-        base: Any = alt.Chart().encode(
+        base: Any = named_data(axis).encode(
             x=x_of(axis, lines, tickCount=5),
+            detail="runs:N",
             color=alt.Color("name:N", title=None, scale=method_colours(labels, names), legend=legend),
         )
         band = base.mark_area(fillOpacity=0.18, strokeWidth=0).encode(y=level("low"), y2="high:Q")
         line = base.mark_line().encode(
-            y=level("mean(value)" if axis == "time" else "value"),  # several rounds may have the same time
+            y=level("value"),
             strokeWidth=alt.StrokeWidth("width:Q", scale=None),
             strokeDash=alt.StrokeDash("name:N", title=None, scale=dashes, legend=legend),
         )
         panels.append(alt.layer(*[band] * bands, line).properties(width=panel, height=HEIGHT))
-    chart = alt.concat(*panels, columns=2, spacing=8, data=alt.NamedData("rows"))
+    chart = alt.concat(*panels, columns=2, spacing=8)
     spec = quoted(_styled(chart).to_dict())
     name_of = dict(zip((group.name for group in groups), names, strict=True))
-    rows = [{**point, "name": name_of[point["group"]], "width": 0.6 * point["width"]} for point in lines.points]
-    return json.dumps(spec | {"datasets": {"rows": to_json_value(rows)}})
+    datasets = {
+        axis: [
+            {**point, "name": name_of[point["group"]], "width": 0.6 * point["width"]} for point in lines.points[axis]
+        ]
+        for axis in axes
+    }
+    return json.dumps(spec | {"datasets": to_json_value(datasets)})
 
 
 def _styled(chart: Any) -> Any:

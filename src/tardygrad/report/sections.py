@@ -33,13 +33,15 @@ def run_sections(compared: Comparison) -> list[Section]:
     ]
 
 
-def _section(key: str, title: str, blocks: Iterable[Block], empty: str) -> Section:
-    """A section, or why it is empty."""
-    return Section(key, title, [*blocks] or [empty])
+def _section(key: str, title: str, blocks: Iterable[Block], empty: str, intro: Iterable[str] = ()) -> Section:
+    """A section with an introduction, or why it is empty."""
+    content = list(blocks)
+    return Section(key, title, [*intro, *content] if content else [empty])
 
 
 def _learning(groups: list[SeedGroup]) -> Section:
-    return _section("learning", "Learning", curves.learning(groups), "There is no completed round yet.")
+    empty = "There is no completed round yet."
+    return _section("learning", "Learning", curves.learning(groups), empty, curves.how_to_read(groups))
 
 
 def _influence(groups: list[SeedGroup]) -> Section:
@@ -49,7 +51,7 @@ def _influence(groups: list[SeedGroup]) -> Section:
 
 def _clipping(groups: list[SeedGroup]) -> Section:
     empty = "Nothing was clipped, or clipping was not recorded."
-    return _section("clipping", "Clipping", curves.clipping(groups), empty)
+    return _section("clipping", "Clipping", curves.clipping(groups), empty, curves.how_to_read(groups))
 
 
 def _details(groups: list[SeedGroup]) -> Iterator[Block]:

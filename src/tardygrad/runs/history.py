@@ -29,7 +29,7 @@ from tardygrad.runs.kinds import is_simulated
 from tardygrad.runs.machines import Machine, MachineTimes
 from tardygrad.runs.own_code import resume_command
 from tardygrad.runs.record import Row, read_json, reading_record
-from tardygrad.runs.summary import MODEL, read_model, read_summary_row
+from tardygrad.runs.summary import MODEL, length, read_model, read_summary_row
 
 MAX_CLIENTS = 10**6  # largest number of clients
 LONGEST = 1e15  # largest time, in seconds (30 million years)
@@ -87,7 +87,7 @@ class History:
     locked: bool | None  # whether a process holds the run's lock; None: unknown
     simulated: bool | None  # whether its clock is simulated; None: unknown
     reason: str | None
-    time: float
+    time: float  # of its end or, so far, of the last event
     seconds: float | None  # of computing
     rounds: Rounds
     by_client: tuple[ClientHistory, ...]
@@ -193,11 +193,15 @@ def read_history(path: Path) -> History:
         if begun:
             for event in read_events(path / "events.jsonl"):
                 reader.add(event)
-        rounds = reader.finish()
+        run = dict(recorded.get("run") or {})
+        if run.get("until") is not None:
+            run["until"] = _time(run["until"])
+        current = bool(summary) and read_count(summary["rounds"]) >= reader.completed  # otherwise it was resumed since
+        status = printable(summary["status"]) if current else UNFINISHED
+        rounds = reader.finish(length(run, status, reader.completed, reader.time))
         clients = clients or 1 + max((*reader.clients, rounds.clients.max(initial=-1)), default=-1)
         if rounds.clients.max(initial=-1) >= clients or clients > MAX_CLIENTS:
             raise ValueError(f"client {rounds.clients.max(initial=-1)} of {clients}")
-        current = bool(summary) and read_count(summary["rounds"]) >= len(rounds)  # otherwise it was resumed since
         seconds = summary.get("seconds") if current else rounds.seconds[-1] if len(rounds) else None
         return History(
             path=path,
@@ -205,12 +209,12 @@ def read_history(path: Path) -> History:
             method=printable(recorded["method"], 200),
             spec=spec,
             described=dict(recorded.get("described") or {}),
-            run=dict(recorded.get("run") or {}),
+            run=run,
             versions={printable(name): printable(value) for name, value in versions.items()},
             parameters=None if recorded.get("parameters") is None else read_count(recorded["parameters"]),
             classes=tuple(name for name, number in classes for _ in range(number)) or ("clients",) * clients,
             ids=ids,
-            status=printable(summary["status"]) if current else UNFINISHED,
+            status=status,
             locked=False if current else is_locked(path),
             simulated=is_simulated(recorded),
             reason=printable(summary["reason"], 400) if current and summary.get("reason") else None,
@@ -271,6 +275,13 @@ def _number(value: Any) -> float:
     return float(value)
 
 
+def _time(value: Any) -> float:
+    """A time of a record, in seconds."""
+    if not 0 <= (time := _number(value)) <= LONGEST:
+        raise ValueError(f"a time of {time:.3g} s")
+    return time
+
+
 def _checked_scores(event: ClientEvaluation, clients: int, rounds: int) -> ClientEvaluation:
     """Scores by client with short names; missing ones are NaN."""
     if not 1 <= read_count(event.round) <= rounds:
@@ -301,9 +312,9 @@ class _Reader:
         if isinstance(event, events.Unknown):
             self.unknown[printable(event.event)] += 1
             return
-        self.time = _number(event.time)
-        if not 0 <= self.time <= LONGEST:
-            raise ValueError(f"a time of {self.time:.3g} s")
+        time = _time(event.time)
+        if not isinstance(event, Evaluation | ClientEvaluation):  # on a real clock, they end after their round
+            self.time = time
         if isinstance(event, ClientEvent):
             if (client := read_count(event.client)) >= self.most:
                 raise ValueError(f"client {client} of {self.most}")
@@ -316,8 +327,8 @@ class _Reader:
             case ClientEvaluation():
                 self.client_evaluations.append(event)
             case Tail():
-                completed = len(self._columns["time"])
-                self.tails.append(event._replace(round=read_count(completed if event.round is None else event.round)))
+                number = self.completed if event.round is None else event.round
+                self.tails.append(event._replace(round=read_count(number)))
 
     def _add_message(self, client: int, event: ClientEvent) -> None:
         own = self.clients[client]
@@ -364,13 +375,19 @@ class _Reader:
             values = getattr(event, name) if name in PER_UPDATE else (getattr(event, name),)
             column.extend(map(read_count, values) if name in COUNTS else map(_number, values))
 
-    def finish(self) -> Rounds:
-        """End what is under way, once the last event has been added, and return all rounds."""
+    @property
+    def completed(self) -> int:
+        """The number of rounds so far."""
+        return len(self._columns["time"])
+
+    def finish(self, time: float) -> Rounds:
+        """End what is under way at this time, once the last event has been added, and return all rounds."""
+        self.time = time
         for client in [*self._out]:
             self._end_job(client)
         for history in self.clients.values():
             history.end(self.time)
-        rounds = len(self._columns["time"])
+        rounds = self.completed
         arrays = {name: np.array(column) for name, column in self._columns.items()}
         arrays |= {name: arrays[name].reshape(rounds, self.buffer or 1) for name in PER_UPDATE}
         found = Rounds(**arrays)

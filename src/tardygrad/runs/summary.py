@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -29,7 +29,7 @@ class Summary(NamedTuple):
     status: str  # finished, stopped, starved, diverged, ...
     reason: str | None  # why it starved, diverged or failed
     rounds: int
-    time: float  # seconds of the engine's clock
+    time: float  # of the last round, in seconds of the engine's clock
     score_round: int | None  # the last round that was evaluated; loss, accuracy and scores are its
     loss: float | None  # on the test set
     accuracy: float | None
@@ -144,6 +144,19 @@ def read_metrics(path: Path, length: int | None = None) -> Iterator[Row]:
         if missing := {"time", "round", "delays", "steps", "snapshots"} - row.keys():
             raise RecordError(f"line {number} of {str(path)!r} is damaged: it has no `{min(missing)}`.")
         yield row
+
+
+def length(settings: Mapping[str, Any], status: str, rounds: int, last: float) -> float:
+    """The seconds of a run by its engine's clock: `until` if that is what ended it, or else the time of its last round.
+
+    Args:
+        rounds: how many were made.
+        last: the time of the last one, or of a later event.
+    """
+    until, wanted = settings.get("until"), settings.get("rounds")
+    if until is None or status != "finished" or (wanted is not None and rounds >= wanted):
+        return last
+    return max(float(until), last)
 
 
 def spreads_of(evaluation: ClientEvaluation) -> dict[str, Spread]:

@@ -13,6 +13,7 @@ from tardygrad.runs.record import Row, to_json_value
 from tardygrad.runs.run import Run, begin
 from tardygrad.runs.settings import Settings
 from tardygrad.runs.signature import call
+from tardygrad.runs.summary import length
 from tardygrad.spec.spec import Spec
 
 if TYPE_CHECKING:
@@ -121,6 +122,10 @@ def score_run(run: Run, start: Row, *, score: str, budget: float | None, stop: S
     whole = ended in (None, "reached")
     scores = {name.removeprefix("test_"): value for name, value in scored.items() if name.startswith("test_")}
     loss, accuracy = scores.pop("loss"), scores.pop(score, None)
+    time = rows[-1]["time"] if rows else 0.0
+    if ended is None:
+        last = run.metrics[-1]["time"] if run.metrics else 0.0
+        time = min(length(run.settings, run.status, run.server.round, last), math.inf if budget is None else budget)
     result = {
         "seed": run.settings["seed"],
         "status": "finished" if whole else ended,
@@ -129,7 +134,7 @@ def score_run(run: Run, start: Row, *, score: str, budget: float | None, stop: S
         "loss": loss if whole else None,
         "scores": scores,
         "start": {name: start[name] for name in ("loss", score) if name in start},
-        "time": rows[-1]["time"] if rows else 0.0,
+        "time": time,
         "rounds": len(rows),
         "to_target": rows[-1]["time"] if ended == "reached" else None,
         "clipped": mean(row["clipped"] for row in rows) if rows else 0.0,

@@ -76,7 +76,7 @@ def test_parameter_groups_and_an_optimizer_after_the_clip_are_those_of_a_plain_l
             "every parameter must be in one group, got one in two",
         ),
         (lambda m: [{"params": list(m.parameters()), "lr": 1.0}], "have the method's `local_lr`, got lr=1.0"),
-        (lambda m: [{"weight_decay": 1.0}], "each a dict with `params`, got a group with weight_decay"),
+        (lambda m: [{"weight_decay": 1.0}], r"each a dict with `params`, got one with \['weight_decay'\]"),
         (["weights"], "must be a function of the module to a list of groups, each a dict with `params`, got list"),
     ],
 )

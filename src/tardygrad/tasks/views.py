@@ -172,12 +172,8 @@ def groups_of(
         raise Invalid(f"{rule}, got {type(parameter_groups if found is None else found).__name__}.")
     for given in found:
         if not isinstance(given, Mapping) or "params" not in given:
-            got = (
-                f"with {', '.join(map(str, given))}"
-                if isinstance(given, Mapping)
-                else f"of type {type(given).__name__}"
-            )
-            raise Invalid(f"{rule}, got a group {got}.")
+            got = f"one with {[*given]}" if isinstance(given, Mapping) else type(given).__name__
+            raise Invalid(f"{rule}, got {got}.")
         options = {key: value for key, value in given.items() if key != "params"}
         if "lr" in options:
             raise Invalid(

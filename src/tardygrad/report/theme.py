@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+from zlib import crc32
 
 import altair as alt
 
@@ -47,21 +48,24 @@ class Stroke(NamedTuple):
 
 
 def strokes(labels: Iterable[str]) -> list[Stroke]:
-    """A different stroke for each label: the method's colour or an unused one, dashed if it occurs again.
+    """A different stroke for each label: the method's colour, dashed if it occurs again.
+
+    A label that is not in `COLOURS` has a colour that depends on its name, the same on all pages, unless it is taken.
 
     >>> [first, other, again] = strokes(["Clip²", "mine", "Clip²"])
     >>> first.colour == again.colour != other.colour, first.dash, again.dash
     (True, (1, 0), (6, 3))
+    >>> strokes(["mine"])[0].colour == other.colour == strokes(["sync-mine"])[0].colour
+    True
     """
-    known = list(labels)
-    unused = [colour for colour in COLOURS.values() if colour not in {COLOURS.get(label) for label in known}]
-    unused = unused or list(COLOURS.values())
-    chosen: dict[str, str] = {}
-    found: list[Stroke] = []
+    known, palette = list(labels), list(COLOURS.values())
+    chosen = {label: COLOURS[label] for label in known if label in COLOURS}
     for label in known:
         if label not in chosen:
-            others = len(chosen.keys() - COLOURS.keys())
-            chosen[label] = COLOURS.get(label) or unused[others % len(unused)]
+            start = crc32(label.removeprefix("sync-").encode("utf-8", "replace")) % len(palette)
+            chosen[label] = min(palette[start:] + palette[:start], key=[*chosen.values()].count)
+    found: list[Stroke] = []
+    for label in known:
         repeats = sum(stroke.colour == chosen[label] for stroke in found)
         longer, which = divmod(repeats - 1, len(DASHES))
         dash = tuple(length * (longer + 1) for length in DASHES[which]) if repeats else (1, 0)

@@ -83,8 +83,10 @@ def test_the_sweeps_in_a_folder_are_told_of_too(tardygrad: Command) -> None:
     for option in ("--target", "--baseline"):
         code, _, err = tardygrad("report", "runs/one", option, "0.5")
         assert (code, f"{option} applies to runs, got" in err, "Leave it out." in err) == (2, True, True)
-    code, _, err = tardygrad("report", "runs/one", "--latex", "a.tex")
-    assert (code, "--latex writes a table of runs, got 'a.tex' and only sweeps. Leave it out." in err) == (2, True)
+    assert tardygrad("report", "runs", "--latex", "a.tex").code == 0
+    assert [line for line in Path("a.tex").read_text("utf-8").splitlines() if "label" in line] == [
+        r"  \label{tab:comparison}", r"  \label{tab:sweep-1}", r"  \label{tab:sweep-2}"
+    ]  # fmt: skip
 
 
 def test_watching_what_is_no_run_is_refused(tardygrad: Command) -> None:

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from tardygrad.report.build import build
-from tardygrad.report.curves import learning_curves
-from tardygrad.report.paper_figures import WIDTHS, paper_figures, sweep_figures, write_images
+from tardygrad.report.groups import grouped
+from tardygrad.report.loader import read
+from tardygrad.report.paper_figures import WIDTHS, sweep_figures, write_images
 from tardygrad.report.sweeps import sweep_sections
 from tardygrad.report.theme import strokes
 from tests.report.records import EVIL, ODD, events, record
@@ -33,9 +34,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_figure_is_as_wide_as_columns_and_has_every_name_in_full(runs: Path, tmp_path: Path) -> None:
-    compared = build([str(runs)]).compared
-    assert compared is not None
-    drawn = list(paper_figures(compared))
+    drawn = list(build([str(runs)]).paper_figures())
     names = ("test-accuracy", "test-loss", "test-f-1", "test-f-1-2", "training-loss")
     assert [figure.name for figure in drawn] == [f"{name}-{width}" for name in names for width in WIDTHS]
     for figure, width in zip(drawn[:2], WIDTHS.values(), strict=True):
@@ -47,7 +46,7 @@ def test_a_figure_is_as_wide_as_columns_and_has_every_name_in_full(runs: Path, t
         assert int.from_bytes(png[16:20], "big") == pytest.approx(width * 300 / 72, abs=5)
         assert float(high) < 300
         text = unescape("".join(re.findall(r">([^<]+)<", svg.decode())))
-        for group in compared.groups:
+        for group in grouped(map(read, sorted(runs.iterdir()))):
             assert "".join(group.name.split()) in "".join(text.split())
         assert {float(size) for size in re.findall(rb'font-size="([\d.]+)px"', svg)} == {8.0}
 
@@ -55,11 +54,10 @@ def test_a_figure_is_as_wide_as_columns_and_has_every_name_in_full(runs: Path, t
 def test_a_method_has_its_colour_in_every_figure(tmp_path: Path) -> None:
     for label in ("Clip²", "sync-Clip²"):
         record(tmp_path / label, label=label, spec={"method": {"kind": label}})
-    report = build([str(tmp_path)])
-    assert report.compared is not None
     colours = [stroke.colour for stroke in strokes(["Clip²", "sync-Clip²"])]
-    assert len(list(learning_curves(report.compared.groups))) == 3
-    for figure in paper_figures(report.compared):
+    drawn = list(build([str(tmp_path)]).paper_figures())
+    assert len(drawn) == 6
+    for figure in drawn:
         layers = json.loads(figure.spec)["concat"][0]["layer"]
         assert [layer["encoding"]["color"]["scale"]["range"] for layer in layers] == [colours] * len(layers)
 
@@ -67,9 +65,7 @@ def test_a_method_has_its_colour_in_every_figure(tmp_path: Path) -> None:
 def test_clocks_that_differ_are_not_on_one_axis(tmp_path: Path) -> None:
     record(tmp_path / "0")
     record(tmp_path / "1", label="other", clock="real", spec={"method": {"lr": 3}})
-    compared = build([str(tmp_path)]).compared
-    assert compared is not None
-    for figure in paper_figures(compared):
+    for figure in build([str(tmp_path)]).paper_figures():
         panels: list[Any] = json.loads(figure.spec)["concat"]
         assert [panel["layer"][0]["encoding"]["x"]["field"] for panel in panels] == ["round"]
 

@@ -1,24 +1,19 @@
-"""Sweeps and comparisons from Python."""
+"""Sweeps from Python."""
 
 from __future__ import annotations
 
-import json
 import math
-import sys
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from scipy import stats
 
 import tardygrad as tg
 from tardygrad.report.build import build
 from tardygrad.sweeps import read
 from tardygrad.sweeps import runner as running
-from tardygrad.sweeps.comparison import Comparison, Contender, SeedResult
-from tardygrad.sweeps.statistics import estimate, holm, paired_p
 from tests.cli.conftest import Command
 from tests.cli.conftest import tardygrad as tardygrad
 
@@ -177,133 +172,3 @@ def test_an_error_in_one_setting_is_a_failed_trial_and_in_all_an_error() -> None
     ]
     with pytest.raises(tg.WorkFailed, match="every trial failed, the first with: RuntimeError: out of cheese"):
         tg.sweep(broken, {"lr": [0.1]}, seeds=2)
-
-
-def results(scores: list[float | None], times: list[float | None]) -> list[SeedResult]:
-    status = ["diverged" if score is None else "finished" for score in scores]
-    return [
-        SeedResult(i, status[i], score, times[i], 10.0, [(0.0, 0.1), (10.0, score or 0.1)])
-        for i, score in enumerate(scores)
-    ]
-
-
-A, B, C = [0.90, 0.92, 0.91, 0.95, 0.90], [0.93, 0.96, 0.92, 0.99, 0.95], [0.91, 0.91, 0.93, 0.94, 0.92]
-TIMES_A, TIMES_B = [10.0, 12.0, 11.0, 14.0, 12.0], [5.0, 6.0, 6.5, 6.0, 7.0]
-
-
-def table(target: float | None = 0.9) -> Comparison:
-    contenders = [
-        Contender("FedAvg", results([*A], [*TIMES_A]), None, {}),
-        Contender("Clip²_50%", results([*B], [*TIMES_B]), 0.75, {"lr": 0.1}),
-        Contender("FedBuff", results([*C], [3.0, None, 4.0, 5.0, None]), 0.5, {}),
-        Contender("SGD", results([None, 0.5, 0.5, None, 0.5], [None] * 5), None, {}),
-    ]
-    return Comparison(contenders, score="accuracy", reference="FedAvg", target=target, confidence=0.95, notes=[])
-
-
-def test_the_statistics_are_those_of_scipy_and_of_a_computation_by_hand() -> None:
-    found = table()
-    mean, half_width = found.scores["FedAvg"]
-    low, high = stats.t.interval(0.95, 4, np.mean(A), stats.sem(A))
-    assert (mean - half_width, mean + half_width) == pytest.approx((low, high))
-    p_b, p_c = stats.ttest_rel(B, A).pvalue, stats.ttest_rel(C, A).pvalue
-    assert p_b < p_c
-    assert found.score_differences["Clip²_50%"].p == pytest.approx(p_b)
-    assert found.score_differences["Clip²_50%"].adjusted_p == pytest.approx(2 * p_b)  # of two: SGD has no test
-    assert found.score_differences["FedBuff"].adjusted_p == pytest.approx(max(2 * p_b, p_c))
-    interval = stats.ttest_rel(B, A).confidence_interval(0.95)
-    difference, width = found.score_differences["Clip²_50%"].difference
-    assert (difference - width, difference + width) == pytest.approx(tuple(interval))
-    assert set(found.time_differences) == {"Clip²_50%"}  # the others did not always reach the target
-    assert found.time_differences["Clip²_50%"].adjusted_p == pytest.approx(stats.ttest_rel(TIMES_B, TIMES_A).pvalue)
-    assert holm([0.01, 0.02, 0.03, 0.005]) == pytest.approx([0.03, 0.04, 0.04, 0.02])  # Holm (1979), by hand
-    assert (paired_p([1.0, 2.0], [1.0, 2.0]), paired_p([1.0], [2.0])) == (1.0, None)
-    assert paired_p([2.0, 3.0], [1.0, 2.0]) == 0.0
-    assert estimate([0.5]) == (0.5, None)
-
-
-def test_the_table_says_what_it_knows_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = str(table()).splitlines()
-    headings = "method accuracy (%) difference p time to target (s) difference (s) p workable"
-    assert " ".join(lines[0].split()) == headings
-    assert lines[1].split()[:4] == ["FedAvg", "91.6", "±", "2.6"]
-    assert "reached in 3 of 5" in lines[3]
-    assert "diverged in 2 of 5" in lines[4]
-    assert "not reached" in lines[4]
-    assert "+3.4 ± 1.9" in lines[2]
-    assert "75%" in lines[2]
-    assert "time" not in str(table(target=None)).splitlines()[0]
-    latex = table().to_latex(label="tab:x")
-    assert r"Clip$^2$\_50\% & \textbf{95.0 $\pm$ 3.4} & +3.4 $\pm$ 1.9" in latex
-    assert all(word in latex for word in (r"\toprule", r"\midrule", r"\bottomrule", r"\label{tab:x}"))
-    assert "<td>Clip²_50%</td><td>95.0 ± 3.4</td>" in table()._repr_html_()
-    frame = table().to_pandas().set_index("method")
-    assert frame.loc["FedBuff", "reached"] == 3
-    assert math.isnan(frame.loc["FedBuff", "time_to_target"])
-    assert frame.loc["SGD", "finished"] == 3
-    monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(tg.Invalid, match="`to_pandas` needs pandas, which is not installed"):
-        table().to_pandas()
-
-
-def test_a_figure_has_the_width_of_one_or_two_columns(tmp_path: Path) -> None:
-    for columns, width in ((1, 234), (2, 486)):
-        pdf = table().figure(tmp_path / "figure.pdf", columns=columns).read_bytes()
-        assert pdf.startswith(b"%PDF")
-        assert f"/MediaBox [0 0 {width} ".encode() in pdf
-    assert b"simulated time" in table().figure(tmp_path / "figure.svg").read_bytes()
-    for name, columns in (("figure.doc", 1), ("figure.pdf", 3)):
-        with pytest.raises(tg.Invalid):
-            table().figure(tmp_path / name, columns=columns)
-
-
-def test_methods_functions_and_tuned_settings_are_compared_over_the_same_seeds(tmp_path: Path) -> None:
-    tuned = tg.sweep(make_run, {"lr": [0.01, 1.0]})
-    found = tg.compare(
-        {"plain": method(0.1), "tuned": tuned, "function": lambda seed: make_run(0.1, seed)},
-        seeds=range(1, 4), task=TASK, fleet=FLEET, rounds=20, target=1.0, reference="function", out=tmp_path / "out",
-    )  # fmt: skip
-    ours = [last_loss(tg.simulate(method(0.1), TASK, FLEET, rounds=20, seed=seed)) for seed in (1, 2, 3)]
-    assert [run.score for run in found.contenders[0].runs] == ours
-    assert found.scores["plain"] == found.scores["function"]
-    assert found.score_differences["plain"].adjusted_p == 1.0
-    assert found.contenders[1].workable == tuned.workable
-    run = tg.simulate(method(1.0), TASK, FLEET, rounds=20, seed=1)
-    reached = next(row["time"] for row in run.metrics if row.get("test_loss", math.inf) <= 1.0)
-    assert found.contenders[1].runs[0].to_target == reached
-    assert "also used for tuning" not in str(found)
-    again = tg.compare({"a": tuned, "b": tuned}, seeds=2)
-    assert "seeds 0 were also used for tuning, which flatters tuned methods" in str(again)
-    assert "such as seeds=range(1, 3)" in str(again)
-    assert "compare" in build([str(tmp_path / "out")]).html()
-    assert json.loads((tmp_path / "out/sweep.json").read_text())["space"] == {"method": ["plain", "tuned", "function"]}
-
-
-@pytest.mark.parametrize(
-    ("contenders", "changes", "message"),
-    [
-        ({}, {}, "needs a dict of names and methods"),
-        ({"a": 3}, {}, "a contender must be a method, a result of tg.sweep or a function that makes a run, got 3"),
-        ({"a": method()}, {}, "needs task=... and fleet=... to run the method 'a'"),
-        ({"a": simulated}, {"rounds": 3}, "`rounds` is a setting for methods"),
-        ({"a": lambda seed: make_run(1.0, seed)}, {"reference": "b"}, "`reference` must be one of a, got 'b'"),
-        ({"a": lambda seed: make_run(1.0, seed)}, {"score": "f1"}, "one of loss, distance, got 'f1'"),
-        ({"a": lambda seed: make_run(1.0, seed)}, {"confidence": 95}, "`confidence` must be between 0 and 1, got 95"),
-        ({"a": lambda seed: make_run(1.0, seed)}, {"budget": -1.0}, "`budget` must be a finite number, above 0"),
-    ],
-)
-def test_a_wrong_comparison_is_refused(contenders: Any, changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(tg.Invalid, match=message):
-        tg.compare(contenders, **changes)
-
-
-def test_a_stored_comparison_is_not_taken_for_another(tmp_path: Path) -> None:
-    task, fleet = tg.tasks.quadratic(clients=4), tg.Fleet.paper(clients=4)
-    one = tg.sgdclip(local_lr=0.1, local_clip=1.0, lr=1.0, buffer=2, local_steps=1)
-    other = tg.sgdclip(local_lr=0.2, local_clip=1.0, lr=1.0, buffer=2, local_steps=1)
-    how: Any = {"seeds": 2, "task": task, "fleet": fleet, "evaluate_every": 2, "out": tmp_path / "out"}
-    first = tg.compare({"A": one}, rounds=4, **how)
-    assert str(tg.compare({"A": one}, rounds=4, **how)) == str(first)
-    for contender, rounds in ((other, 4), (one, 6)):
-        with pytest.raises(tg.Invalid, match="has other settings"):
-            tg.compare({"A": contender}, rounds=rounds, **how)

@@ -17,9 +17,8 @@ from tardygrad_command import commands
 def report(options: commands.Report) -> None:
     """Write the report of runs."""
     from tardygrad.report.build import build
-    from tardygrad.report.comparison import paper_table
     from tardygrad.report.page import put
-    from tardygrad.report.paper_figures import paper_figures, sweep_figures, write_images
+    from tardygrad.report.paper_figures import write_images
 
     page, figures, latex = Path(options.out), options.figures, options.latex
     if page.suffix != ".html" or page.is_dir():
@@ -28,19 +27,17 @@ def report(options: commands.Report) -> None:
         raise Invalid(f"--latex must be a file that ends in .tex, got {latex!r}.")
     with waiting("reading the record"):
         content = build(options.runs, title=options.title, baseline=options.baseline, target=options.target)
-        if latex is not None and content.compared is None:
-            raise Invalid(f"--latex writes a table of runs, got {latex!r} and only sweeps. Leave it out.")
         page.parent.mkdir(parents=True, exist_ok=True)
         put(page, content.html().encode())
     lines, written = [*content.results, f"report  {page}"], list[Path]()
-    if latex is not None and content.compared is not None:
+    if latex is not None:
         Path(latex).parent.mkdir(parents=True, exist_ok=True)
-        put(Path(latex), paper_table(content.compared).encode())
+        put(Path(latex), "\n".join(content.tables).encode())
         lines.append(f"latex  {latex}")
     if figures is not None:
         Path(figures).mkdir(parents=True, exist_ok=True)
         with waiting("laying out the figures"):
-            drawn = [*(paper_figures(content.compared) if content.compared else ()), *sweep_figures(content.sweeps)]
+            drawn = list(content.paper_figures())
         for figure in counted(drawn, total=len(drawn), what="figures"):
             written += write_images(figure, Path(figures))
         lines.append(f"figures  {figures}: {len(written)} files")

@@ -13,7 +13,8 @@ from tardygrad.errors import Invalid
 from tardygrad.runs.record import Row, new_run_dir
 from tardygrad.runs.run import plural
 from tardygrad.sweeps import GroupSummary, Sweep, groups, read, remark
-from tardygrad.sweeps.result import sweep_cells
+from tardygrad.sweeps.compare import is_comparison, read_comparison
+from tardygrad.sweeps.result import sweep_table
 from tardygrad_command import commands
 
 SETTINGS = ("over", "sampler", "trials", "seeds", "best", "budget", "target", "prune", "workable")
@@ -65,13 +66,18 @@ def sweep(options: commands.Sweep) -> None:
 
 
 def _show_python_sweep(folder: Path, *, json: bool) -> None:
-    """Show the results of a sweep that was started in Python, where alone it can continue, and end."""
+    """Show the results of a sweep or comparison that was started in Python, where alone it can continue, and end."""
     found = read(folder)
     if factory := found.config.get("factory"):
-        _show(found, folder, json=json)
+        compared = is_comparison(folder)
+        if compared and not json:
+            show(f"{read_comparison(folder)}\nreport with: tardygrad report {folder}")
+        else:
+            _show(found, folder, json=json)
         if left := found.total - sum(trial.status is not None for trial in found.trials):
-            how = f"tardygrad.sweep({factory}, ..., out={str(folder)!r})"
-            say(f"{plural(left, 'trial')} to go; it was started in Python, so continue it there: {how}")
+            what, call = ("run", "compare(") if compared else ("trial", f"sweep({factory}, ")
+            how = f"tardygrad.{call}..., out={str(folder)!r})"
+            say(f"{plural(left, what)} to go; it was started in Python, so continue it there: {how}")
         raise typer.Exit
 
 
@@ -80,13 +86,11 @@ def _show(sweep: Sweep, folder: Path, *, json: bool) -> None:
         found = {**as_objects(sweep), "groups": [_row(group) for group in groups(sweep)], "remark": remark(sweep)}
         show_json({"out": str(folder), **found})
         return
-    headings, rows = sweep_cells(sweep)
+    headings, rows, notes, _ = sweep_table(sweep)
     show_table([f"{name}>" if name not in ("group", "with") else name for name in headings], rows)
     for trial in [trial for trial in sweep.trials if trial.status == "failed"][:1]:
         say(f"trial {trial.number} failed: {trial.reason}")
-    if words := remark(sweep):
-        show(words)
-    show(f"best by {sweep.goal}; report with: tardygrad report {folder}")
+    show("\n".join(notes) + f"; report with: tardygrad report {folder}")
 
 
 def _row(group: GroupSummary) -> Row:

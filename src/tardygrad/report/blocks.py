@@ -57,6 +57,15 @@ Block = str | Note | Figure | Table | Code | Section
 """A string is a paragraph."""
 
 
+def numeric_columns(rows: Sequence[Sequence[str]], columns: int) -> list[bool]:
+    """Which columns of a table have only numbers, dashes and empty cells: they are aligned right.
+
+    >>> numeric_columns([("Clip²", "+3.4 ± 1.9", "–"), ("FedAvg", "2 of 5 diverged", "<0.001")], 3)
+    [False, True, True]
+    """
+    return [all(row[i][:1] in "0123456789<+-−–" for row in rows) for i in range(columns)]
+
+
 def with_suffix(blocks: Sequence[Block], suffix: str) -> list[Block]:
     """The blocks with a suffix at the keys of the figures, which must be unique on a page."""
     return [block._replace(key=block.key + suffix) if isinstance(block, Figure) else block for block in blocks]

@@ -2,34 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
 from tardygrad.errors import Invalid
 from tardygrad.report.blocks import Section
-from tardygrad.report.comparison import Comparison, compare
+from tardygrad.report.comparison import compare, paper_table
 from tardygrad.report.discover import find
 from tardygrad.report.groups import grouped
 from tardygrad.report.headline import headline, sweep_headline
 from tardygrad.report.loader import RunView, read
 from tardygrad.report.page import Live, html
+from tardygrad.report.paper_figures import PaperFigure, paper_figures, sweep_figures
 from tardygrad.report.sections import run_sections
+from tardygrad.report.stored_comparison import stored_figures, stored_headline, stored_section
 from tardygrad.report.sweeps import sweep_sections
 from tardygrad.runs.history import printable
 from tardygrad.runs.run import plural
 from tardygrad.sweeps import read as read_sweep
+from tardygrad.sweeps.compare import is_comparison, read_comparison
+from tardygrad.sweeps.result import sweep_table
 
 
 class Report(NamedTuple):
     """The content of a report."""
 
     title: str
-    results: list[str]  # a sentence about the runs, and one about each sweep
+    results: list[str]  # a sentence about the runs, and one about each sweep and each stored comparison
     sections: list[Section]
     runs: list[RunView]
-    compared: Comparison | None  # None: there are only sweeps
-    sweeps: list[Section]  # the sections that are about sweeps
+    tables: list[str]  # LaTeX
+    paper_figures: Callable[[], Iterator[PaperFigure]]
 
     def html(self, live: Live | None = None) -> str:
         """The report as a page."""
@@ -51,21 +57,38 @@ def build(
     for option, value in (("--baseline", baseline), ("--target", target)):
         if value is not None and not runs:
             raise Invalid(f"{option} applies to runs, got {value!r} and only sweeps. Leave it out.")
-    compared = compare(grouped(runs), baseline=baseline, target=target) if runs else None
-    sections = run_sections(compared) if compared else []
-    results, sweeps = [headline(compared)] if compared else [], list[Section]()
-    for number, path in enumerate(sweep_dirs, 1):
+    results, sections, tables = list[str](), list[Section](), list[str]()
+    drawings = list[Callable[[], Iterator[PaperFigure]]]()
+    if runs:
+        compared = compare(grouped(runs), baseline=baseline, target=target)
+        results.append(headline(compared))
+        sections += run_sections(compared)
+        tables.append(paper_table(compared))
+        drawings.append(partial(paper_figures, compared))
+    comparisons = [path for path in sweep_dirs if is_comparison(path)]
+    for number, path in enumerate(comparisons, 1):
+        stored, name = read_comparison(path), printable(path.resolve().name)
+        results.append(stored_headline(stored, name))
+        sections.append(stored_section(stored, name, number))
+        tables.append(stored.to_latex(label=f"tab:compared-{number}"))
+        drawings.append(partial(stored_figures, stored, number))
+    sweeps = [path for path in sweep_dirs if path not in comparisons]
+    for number, path in enumerate(sweeps, 1):
         sweep, name = read_sweep(path), printable(path.resolve().name)
-        sweeps += sweep_sections(sweep, name, number)
+        own = sweep_sections(sweep, name, number)
         results.append(sweep_headline(sweep, name))
-    heading = printable(title, 200) if title else _title(runs, sweep_dirs)
-    return Report(heading, results, [*sections, *sweeps], runs, compared, sweeps)
+        sections += own
+        tables.append(sweep_table(sweep).latex(None, f"tab:sweep-{number}"))
+        drawings.append(partial(sweep_figures, own))
+    heading = printable(title, 200) if title else _title(runs, {"comparison": comparisons, "sweep": sweeps})
+    return Report(heading, results, sections, runs, tables, lambda: chain.from_iterable(draw() for draw in drawings))
 
 
-def _title(runs: list[RunView], sweep_dirs: list[Path]) -> str:
-    if len(runs) == 1 and not sweep_dirs:
+def _title(runs: list[RunView], others: Mapping[str, list[Path]]) -> str:
+    if len(runs) == 1 and not any(others.values()):
         return f"{runs[0].history.label}: {printable(runs[0].history.path.resolve().name)}"
-    sweeps = [f"sweep {printable(path.resolve().name)}" for path in sweep_dirs]
-    if len(sweeps) > 2:
-        sweeps = [f"{len(sweeps)} sweeps"]
-    return " and ".join([plural(len(runs), "run")] * bool(runs) + sweeps)
+    names = [plural(len(runs), "run")] * bool(runs)
+    for what, paths in others.items():
+        few = [f"{what} {printable(path.resolve().name)}" for path in paths]
+        names += few if len(few) <= 2 else [plural(len(few), what)]
+    return " and ".join(names)

@@ -11,7 +11,18 @@ import altair as alt
 
 from tardygrad.report.blocks import Figure, Table
 from tardygrad.report.downsample import Sample, sample
-from tardygrad.report.figure import LABEL_EXPR, PANEL, SMALL, WIDTH, figure, named_data, percent, wrapped
+from tardygrad.report.figure import (
+    HIGHLIGHT,
+    LABEL_EXPR,
+    PANEL,
+    SMALL,
+    WIDTH,
+    figure,
+    highlighted,
+    named_data,
+    percent,
+    wrapped,
+)
 from tardygrad.report.groups import SeedGroup, mean_curve, score_names, seconds_of
 from tardygrad.report.loader import RunView
 from tardygrad.report.theme import (
@@ -217,8 +228,6 @@ def _panels(groups: list[SeedGroup], lines: Lines, curve: Curve) -> Any:
     axis_y = percent() if curve.percent else alt.Axis(format=".3~g")
     bands = any(len(group.runs) > 1 for group in groups)
     shown = [("value:Q", title, ".1%" if curve.percent else ".4~g"), *[("runs:Q", "runs")] * bands]
-    highlight = alt.param(name="highlight", value=None)  # the page sets it to a group's name
-    lit = "highlight === null || datum.group === highlight"
     colour, dash = _colour_and_dash(groups)
     panels = []
     for number, axis in enumerate(lines.axes):
@@ -228,7 +237,7 @@ def _panels(groups: list[SeedGroup], lines: Lines, curve: Curve) -> Any:
 
         base: Any = named_data(axis).encode(x=x_of(axis, lines), color=colour, detail="runs:N")
         if compared:
-            base = base.encode(opacity=alt.condition(lit, alt.value(1.0), alt.value(0.12)))
+            base = base.encode(opacity=highlighted("group"))
         band = base.mark_area(fillOpacity=0.18, strokeWidth=0, aria=False).encode(y=level("low"), y2="high:Q")
         line = base.mark_line(aria=False).encode(
             y=level("value"),
@@ -243,7 +252,7 @@ def _panels(groups: list[SeedGroup], lines: Lines, curve: Curve) -> Any:
             dots = dots.encode(opacity=alt.value(0))  # invisible, but with tooltips
         panels.append(alt.layer(*[band] * bands, line, dots).properties(width=PANEL, height=220))
     chart = alt.concat(*panels, columns=2)
-    return chart.add_params(highlight) if compared else chart
+    return chart.add_params(HIGHLIGHT) if compared else chart
 
 
 def _colour_and_dash(groups: list[SeedGroup]) -> tuple[alt.Color, alt.StrokeDash]:

@@ -63,6 +63,14 @@ def named_data(name: str = "rows") -> Any:
     return alt.Chart(alt.NamedData(name))
 
 
+HIGHLIGHT = alt.param(name="highlight", value=None)  # the name whose line is highlighted, which a page's legend sets
+
+
+def highlighted(field: str) -> Any:
+    """The opacity of lines: all but the highlighted one are faint. The chart needs the parameter `HIGHLIGHT`."""
+    return alt.condition(f"highlight === null || datum.{field} === highlight", alt.value(1.0), alt.value(0.12))
+
+
 def log_scale(**options: Any) -> alt.Scale:
     """A logarithmic scale that ends at the data."""
     return alt.Scale(type="log", nice=False, **options)

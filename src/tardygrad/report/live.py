@@ -21,7 +21,7 @@ from tardygrad.report.loader import RunView
 from tardygrad.runs.history import printable
 
 HOST = "127.0.0.1"
-FILES = ("spec.json", "events.jsonl", "summary.json", "sweep.json", "study.db", "study.db-wal")
+FILES = ("spec.json", "events.jsonl", "summary.json", "sweep.json", "comparison.json", "study.db", "study.db-wal")
 
 
 class Pages:

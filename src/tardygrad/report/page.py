@@ -19,7 +19,7 @@ from string import Template
 from typing import Any, NamedTuple
 
 from tardygrad.errors import RecordError
-from tardygrad.report.blocks import Block, Code, Figure, Note, Section, Table
+from tardygrad.report.blocks import Block, Code, Figure, Note, Section, Table, numeric_columns
 from tardygrad.runs.record import replace
 
 POLICY = (
@@ -130,19 +130,19 @@ def _legend(figure: Figure) -> str:
 
 
 def _table(table: Table) -> str:
-    numeric = [all(str(row[i])[:1] in "0123456789–-" for row in table.rows) for i in range(len(table.headings))]
-    kinds = [' class="number"' * each for each in numeric]
+    cells = [[_cell(value) for value in row] for row in table.rows]
+    kinds = [' class="number"' * numeric for numeric in numeric_columns(cells, len(table.headings))]
     heads = "".join(
         f'<th scope="col"{kind}>{escape(head)}</th>' for head, kind in zip(table.headings, kinds, strict=True)
     )
-    rows = "".join(f"<tr>{_row(row, kinds)}</tr>" for row in table.rows)
+    rows = "".join(f"<tr>{_row(row, kinds)}</tr>" for row in cells)
     head = f"<thead><tr>{heads}</tr></thead>" if any(table.headings) else ""
     whole = f"<table>{head}<tbody>{rows}</tbody></table>"
     return f'<div class="wide" tabindex="0" role="region" aria-label="Table">{whole}</div>'
 
 
-def _row(row: Iterable[Any], kinds: list[str]) -> str:
-    first, *rest = (f"{kind}>{_cell(value)}" for value, kind in zip(row, kinds, strict=True))
+def _row(row: list[str], kinds: list[str]) -> str:
+    first, *rest = (f"{kind}>{escape(cell)}" for cell, kind in zip(row, kinds, strict=True))
     first = first.replace("=", "=<wbr>") if not kinds[0] else first  # where a long name may break
     return f'<th scope="row"{first}</th>' + "".join(f"<td{cell}</td>" for cell in rest)
 
@@ -150,9 +150,7 @@ def _row(row: Iterable[Any], kinds: list[str]) -> str:
 def _cell(value: Any) -> str:
     if value is None:
         return "–"
-    return escape(
-        f"{value:,.5g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
-    )
+    return f"{value:,.5g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def _json(value: Any) -> str:

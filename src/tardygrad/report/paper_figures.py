@@ -123,9 +123,7 @@ def _width(spec: str) -> float:
 
 def _fitted(groups: list[SeedGroup], curve: Curve, lines: Lines, axes: Sequence[str], width: int) -> str:
     """The chart in exactly this width: panels take what axes leave, names in the legend break to fit."""
-    names = [wrapped(group.name, int((width - 40) / CHARACTER)) for group in groups]
-    longest = max(len(part) for name in names for part in name.split("\n"))
-    columns = max(1, min(len(groups), int(width / (longest * CHARACTER + 40))))
+    names, columns = fitted_names([group.name for group in groups], width)
     panel = width / len(axes) - 40
     for _ in range(3):  # the labels may change with the width of the panels
         spec = _spec(groups, curve, lines, axes, panel, columns, names)
@@ -133,6 +131,13 @@ def _fitted(groups: list[SeedGroup], curve: Curve, lines: Lines, axes: Sequence[
             break
         panel -= excess / len(axes)
     return spec
+
+
+def fitted_names(names: Sequence[str], width: int) -> tuple[list[str], int]:
+    """Names for a legend of this width, long ones in several lines, and in how many columns they fit."""
+    shown = [wrapped(name, int((width - 40) / CHARACTER)) for name in names]
+    longest = max(len(part) for name in shown for part in name.split("\n"))
+    return shown, max(1, min(len(names), int(width / (longest * CHARACTER + 40))))
 
 
 def _spec(

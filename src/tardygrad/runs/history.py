@@ -29,7 +29,7 @@ from tardygrad.runs.kinds import is_simulated
 from tardygrad.runs.machines import Machine, MachineTimes
 from tardygrad.runs.own_code import resume_command
 from tardygrad.runs.record import Row, read_json, reading_record
-from tardygrad.runs.summary import MODEL, length, read_model, read_summary_row
+from tardygrad.runs.summary import MODEL, read_model, read_summary_row, run_length
 
 MAX_CLIENTS = 10**6  # largest number of clients
 LONGEST = 1e15  # largest time, in seconds (30 million years)
@@ -198,7 +198,7 @@ def read_history(path: Path) -> History:
             run["until"] = _time(run["until"])
         current = bool(summary) and read_count(summary["rounds"]) >= reader.completed  # otherwise it was resumed since
         status = printable(summary["status"]) if current else UNFINISHED
-        rounds = reader.finish(length(run, status, reader.completed, reader.time))
+        rounds = reader.finish(run_length(run, status, reader.completed, reader.time))
         clients = clients or 1 + max((*reader.clients, rounds.clients.max(initial=-1)), default=-1)
         if rounds.clients.max(initial=-1) >= clients or clients > MAX_CLIENTS:
             raise ValueError(f"client {rounds.clients.max(initial=-1)} of {clients}")

@@ -146,7 +146,7 @@ def read_metrics(path: Path, length: int | None = None) -> Iterator[Row]:
         yield row
 
 
-def length(settings: Mapping[str, Any], status: str, rounds: int, last: float) -> float:
+def run_length(settings: Mapping[str, Any], status: str, rounds: int, last: float) -> float:
     """The seconds of a run by its engine's clock: `until` if that is what ended it, or else the time of its last round.
 
     Args:

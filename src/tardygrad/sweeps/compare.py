@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,14 +11,16 @@ from tardygrad.core.method import Method, without_addresses
 from tardygrad.core.task import Task
 from tardygrad.errors import Invalid, WorkFailed, check_number, checked_call
 from tardygrad.fleet import Fleet
-from tardygrad.runs.record import Row
+from tardygrad.runs.record import Row, read_json, reading_record, require_new, write_json
 from tardygrad.runs.run import Run, begin
 from tardygrad.runs.summary import lower_is_better
 from tardygrad.sweeps.comparison import Comparison, Contender, SeedResult
 from tardygrad.sweeps.from_python import MadeRuns, run_sweep, seed_list
 from tardygrad.sweeps.result import SweepResult
+from tardygrad.sweeps.table import Sweep, Trial, read
 
-KEY = "method"  # of the space whose points are the contenders
+METHOD = "method"  # the key of the methods' names in the space; the other one is `seed`
+FILE = "comparison.json"  # what to show of the runs, besides `sweep.json` and the study
 
 
 @checked_call
@@ -59,6 +61,7 @@ def compare(
         out: a folder for the results, for `tardygrad report` and to continue a comparison; None stores nothing.
     """
     from tardygrad.sweeps.config import Config
+    from tardygrad.sweeps.runner import check_same
 
     numbers = seed_list(seeds)
     given = {"rounds": rounds, "until": budget, "evaluate_every": evaluate_every}
@@ -73,32 +76,78 @@ def compare(
     if not 0 < confidence < 1:
         raise Invalid(f"`confidence` must be between 0 and 1, got {confidence!r}.")
     source = MadeRuns(lambda method, seed: functions[method](seed=seed), numbers)
-    scores = source.first_scores({KEY: name} for name in functions)
+    scores = source.first_scores({METHOD: name} for name in functions)
     score = score or ("accuracy" if "accuracy" in scores else "loss")
     if score not in scores:
         raise Invalid(f"`score` must be a test score of the task, one of {', '.join(scores)}, got {score!r}.")
     source.score = "accuracy" if score == "loss" else score
     kind: Any = "loss" if lower_is_better(score) else "accuracy"
-    compared = settings | _described(contenders, task, fleet)
+    compared = settings | {"score": source.score} | _described(contenders, task, fleet)
     config = Config(
         name="compare", factory="compare",
         spec={"run": {"seed": numbers[0], "seeds": numbers, "threads": 1, "compared": compared}},
-        space={KEY: list(functions)}, sampler="grid", trials=len(functions), seeds=len(numbers), best=kind, score=kind,
-        target=None, budget=budget, prune=False, workable=0.9,
+        space={METHOD: list(functions), "seed": numbers}, sampler="grid", trials=len(functions) * len(numbers), seeds=1,
+        best=kind, score=kind, target=None, budget=budget, prune=False, workable=0.9,
     )  # fmt: skip
-    found = run_sweep(config, source, jobs=jobs, out=out)
-    rows = {trial.params[KEY]: trial for trial in found.trials}
-    for name, trial in rows.items():
+    tuned = {name: one for name, one in contenders.items() if isinstance(one, SweepResult)}
+    shown: Row = {
+        "score": score, "reference": reference, "target": target, "confidence": confidence,
+        "workable": {name: one.workable for name, one in tuned.items()},
+        "settings": {name: one.best for name, one in tuned.items()},
+        "notes": _notes(tuned.values(), numbers),
+    }  # fmt: skip
+    if out is not None:
+        if (Path(out) / "sweep.json").exists():
+            check_same(Path(out), config)
+        require_new(Path(out)).mkdir(parents=True, exist_ok=True)
+        write_json(Path(out) / FILE, shown)
+    found = run_sweep(config, source, jobs=jobs, out=out, what="run")
+    for trial in found.trials:
         if trial.status == "failed":
-            raise WorkFailed(f"the runs of {name!r} failed: {trial.reason}")
+            raise WorkFailed(
+                f"the run of {trial.params[METHOD]!r} with seed {trial.params['seed']} failed: {trial.reason}"
+            )
+    return _comparison(found, shown)
+
+
+def is_comparison(folder: Path) -> bool:
+    """Whether the sweep in a folder is a comparison."""
+    return (folder / FILE).exists()
+
+
+def read_comparison(folder: Path) -> Comparison:
+    """A stored comparison, finished or not."""
+    shown, found = read_json(folder / FILE), read(folder)
+    with reading_record(folder):
+        return _comparison(found, shown)
+
+
+def _comparison(found: Sweep, shown: Row) -> Comparison:
+    """The comparison of the runs of a sweep over methods and seeds.
+
+    Args:
+        shown: the content of the file `FILE`.
+    """
+    by_method: dict[str, list[SeedResult]] = {name: [] for name in found.space[METHOD]}
+    for trial in found.trials:
+        by_method[trial.params[METHOD]].append(_seed_result(trial, shown["score"], shown["target"]))
+    workable, settings = dict(shown["workable"]), dict(shown["settings"])
     return Comparison(
-        [_contender(name, rows[name].seeds, contenders[name], score, target) for name in functions],
-        score=score,
-        reference=reference,
-        target=target,
-        confidence=confidence,
-        notes=_notes(contenders, numbers),
+        [Contender(name, runs, workable.get(name), settings.get(name, {})) for name, runs in by_method.items()],
+        **{name: shown[name] for name in ("score", "reference", "target", "confidence", "notes")},
     )
+
+
+def _seed_result(trial: Trial, score: str, target: float | None) -> SeedResult:
+    """The result of a run from what is stored of it."""
+    column, sign = 2 if score == "loss" else 3, -1.0 if lower_is_better(score) else 1.0
+    if not trial.seeds:  # not run yet, or failed
+        return SeedResult(trial.params["seed"], trial.status or "waiting", None, None, 0.0, [], {})
+    (row,) = trial.seeds
+    final = row["loss"] if score == "loss" else row["accuracy"]
+    points = [(at[1], at[column]) for at in row["curve"] if at[column] is not None]
+    reached = (time for time, value in points if target is not None and sign * value >= sign * target)
+    return SeedResult(row["seed"], row["status"], final, next(reached, None), row["time"], points, row["facts"])
 
 
 def _described(contenders: Mapping[str, Any], task: Task | None, fleet: Fleet | None) -> Row:
@@ -133,25 +182,13 @@ def _functions(
     return found
 
 
-def _contender(name: str, rows: list[Row], given: Any, score: str, target: float | None) -> Contender:
-    """Collect the results of a method from what is stored of its runs."""
-    column, sign = 2 if score == "loss" else 3, -1.0 if lower_is_better(score) else 1.0
-    results = []
-    for row in rows:
-        final = row["loss"] if score == "loss" else row["accuracy"]
-        points = [(at[1], at[column]) for at in row["curve"] if at[column] is not None]
-        reached = (time for time, value in points if target is not None and sign * value >= sign * target)
-        results.append(SeedResult(row["seed"], row["status"], final, next(reached, None), row["time"], points))
-    workable = given.workable if isinstance(given, SweepResult) else None
-    return Contender(name, results, workable, given.best if isinstance(given, SweepResult) else {})
-
-
-def _notes(contenders: Mapping[str, Any], seeds: list[int]) -> list[str]:
+def _notes(tuned: Iterable[SweepResult], seeds: list[int]) -> list[str]:
     """A warning if methods were tuned with the seeds that they are compared with."""
-    tuned = {seed for one in contenders.values() if isinstance(one, SweepResult) for seed in one.seeds}
-    both = sorted(tuned.intersection(seeds))
+    used = {seed for one in tuned for seed in one.seeds}
+    both = sorted(used.intersection(seeds))
     if not both:
         return []
-    fresh = max(tuned) + 1
+    fresh = max(used) + 1
     fix = f"use other seeds, such as seeds=range({fresh}, {fresh + len(seeds)})"
-    return [f"seeds {', '.join(map(str, both))} were also used for tuning, which flatters tuned methods: {fix}"]
+    which = f"seed {both[0]} was" if len(both) == 1 else f"seeds {', '.join(map(str, both))} were"
+    return [f"{which} also used for tuning, which flatters tuned methods: {fix}"]

@@ -1,4 +1,4 @@
-"""The table of a comparison, as text, HTML, LaTeX, a data frame and a figure."""
+"""The results of a comparison: a table with intervals and tests, and a figure."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tardygrad.report.latex import latex_table
 from tardygrad.runs.summary import lower_is_better
-from tardygrad.sweeps.statistics import Estimate, estimate, holm, paired_p
-from tardygrad.sweeps.tables import data_frame, html_table, text_table
+from tardygrad.sweeps.statistics import Estimate, estimate, holm, paired
+from tardygrad.sweeps.tables import ResultTable, data_frame
 
 
 class SeedResult(NamedTuple):
     """One run of a comparison."""
 
     seed: int
-    status: str  # finished, diverged or starved
-    score: float | None  # of the last model; None: the run did not finish
+    status: str  # finished, diverged, starved, failed or waiting
+    score: float | None  # of the last model; None: the run did not finish, or it is not finite
     to_target: float | None  # seconds to the target; None: not reached, or there is no target
-    time: float  # seconds of the engine's clock
+    time: float  # when it ended, in seconds of the engine's clock
     curve: list[tuple[float, float]]  # (time, score) of every evaluation
+    facts: dict[str, Any]  # what it ran on; see `MadeRuns`
 
 
 class Contender(NamedTuple):
@@ -47,6 +47,9 @@ class Comparison:
         contenders: the methods and their runs.
         score: the test score that is compared.
         reference: the name of the method that the others are compared with.
+        scores, times: by method, the mean final score and the mean time to the target, with their intervals; None if a
+            run has none.
+        score_differences, time_differences: by method, the paired differences from the reference.
     """
 
     def __init__(
@@ -64,19 +67,15 @@ class Comparison:
         self.scores = {one.name: self._estimate([run.score for run in one.runs]) for one in contenders}
         self.times = {one.name: self._estimate([run.to_target for run in one.runs]) for one in contenders}
         self.score_differences = self._paired("score")
-        self.time_differences = self._paired("to_target")
+        self.time_differences = self._paired("to_target") if len(self._clocks()) < 2 else {}
 
     def to_latex(self, *, caption: str | None = None, label: str = "tab:comparison") -> str:
-        """The table in LaTeX, for the package booktabs; the best mean is in bold.
+        """The table in LaTeX, for the package booktabs; the best mean score is bold.
 
         Args:
             caption: None explains what the table shows.
         """
-        headings, rows = self._cells()
-        best = self._best()
-        bold = {(i, 1) for i, one in enumerate(self.contenders) if one.name == best}
-        text = ". ".join(note[:1].upper() + note[1:] for note in self.notes()) + "."
-        return latex_table(headings, rows, caption=text if caption is None else caption, label=label, bold=bold)
+        return self.table().latex(caption, label)
 
     def to_pandas(self) -> Any:
         """A data frame with a row for each method. Needs pandas."""
@@ -101,59 +100,14 @@ class Comparison:
 
         return write_figure(self, Path(path), columns)
 
-    def notes(self) -> list[str]:
-        """What the numbers of the table are, and warnings."""
-        count = len(self.contenders[0].runs)
-        many = count > 1
-        seeds = f"over {count} seeds" if many else "of one seed"
-        interval = f", mean ± {100 * self.confidence:g}% confidence interval (Student's t)" if many else ""
-        found = [f"test {self.score.replace('_', ' ')} after the last round, {seeds}{interval}"]
-        if len(self.contenders) > 1:
-            test = "; p: paired t-test, adjusted by Holm's method" if many else ""
-            found.append(f"differences from {self.reference}, paired by seed{test}")
-        if self.target is not None:
-            score = f"a test {self.score.replace('_', ' ')} of {self._score(self.target)}"
-            found.append(f"time to target: simulated seconds to the first evaluation that reaches {score}")
-        return found + self._warnings
-
-    def __str__(self) -> str:
-        return "\n".join([text_table(*self._cells()), *self.notes()])
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        return html_table(*self._cells(), notes=self.notes())
-
-    def _estimate(self, numbers: list[float | None]) -> Estimate | None:
-        """The mean and its interval; None if a number is missing, because the others are the lucky ones."""
-        known = [number for number in numbers if number is not None]
-        return estimate(known, self.confidence) if known and len(known) == len(numbers) else None
-
-    def _paired(self, field: str) -> dict[str, Paired]:
-        """The differences from the reference of every other method for which both are complete."""
-        values = {one.name: [getattr(run, field) for run in one.runs] for one in self.contenders}
-        theirs = values.pop(self.reference)
-        complete = {name: ours for name, ours in values.items() if None not in (*ours, *theirs)}
-        tests = [paired_p(ours, theirs) for ours in complete.values()]
-        found = {}
-        for (name, ours), p, adjusted in zip(complete.items(), tests, holm(tests), strict=True):
-            differences = [a - b for a, b in zip(ours, theirs, strict=True)]
-            found[name] = Paired(estimate(differences, self.confidence), p, adjusted)
-        return found
-
-    def _best(self) -> str | None:
-        known = {name: found.mean for name, found in self.scores.items() if found}
-        pick = min if lower_is_better(self.score) else max
-        return pick(known, key=lambda name: known[name]) if known else None
-
-    def _cells(self) -> tuple[list[str], list[list[str]]]:
-        """The headings and the rows of the table; columns that would say nothing are left out."""
+    def table(self) -> ResultTable:
+        """The table; columns that would say nothing are left out."""
         others = len(self.contenders) > 1
         tested = others and len(self.contenders[0].runs) > 1
         timed = self.target is not None
         tuned = any(one.workable is not None for one in self.contenders)
         unit = " (%)" if self.score == "accuracy" else ""
-        headings = ["method", f"{self.score.replace('_', ' ')}{unit}", *["difference"] * others, *["p"] * tested]
+        headings = ["method", f"{_words(self.score)}{unit}", *["difference"] * others, *["p"] * tested]
         headings += ["time to target (s)", *["difference (s)"] * others, *["p"] * tested] if timed else []
         headings += ["workable"] if tuned else []
         rows = []
@@ -165,7 +119,123 @@ class Comparison:
                 row += self._difference_cells(one, self.time_differences, 1.0, others, tested)
             row += ["–" if one.workable is None else f"{one.workable:.0%}"] if tuned else []
             rows.append(row)
-        return headings, rows
+        return ResultTable(headings, rows, self.notes(), self._best() if others else ())
+
+    def notes(self) -> list[str]:
+        """What the numbers of the table are, and warnings."""
+        number = len(self.contenders[0].runs)
+        found = [self._score_note(number)]
+        if len(self.contenders) > 1:
+            test = "; p: two-sided paired t-test, adjusted by Holm's method for the tests in its column"
+            found.append(f"differences from {self.reference}, paired by seed{test if number > 1 else ''}")
+        if self.target is not None:
+            score = f"a test {_words(self.score)} of {self._score(self.target)}"
+            found.append(f"time to target: {self.seconds} to the first evaluation that reaches {score}")
+        pairs = (*self.score_differences.values(), *self.time_differences.values())
+        estimates = (*self.scores.values(), *self.times.values(), *(pair.difference for pair in pairs))
+        if any(each and each.number > 1 and each.half_width is None for each in estimates):
+            found.append("all equal: every seed gives the same number, so there is no interval and no test")
+        return found + self._caveats() + self._warnings
+
+    def result(self) -> str:
+        """Who has the best mean score, and how far it is from the reference, in a sentence without its stop."""
+        best = [self.contenders[row] for row, _ in sorted(self._best())]
+        what, unit = f"test {_words(self.score)}", "%" if self.score == "accuracy" else ""
+        if not best:
+            return f"no method has a {what} in all its runs"
+        first, score = best[0], f"{self._score_cell(best[0])}{unit}"
+        if len(best) > 1:
+            return f"{' and '.join(one.name for one in best)} have the same mean {what}, {score}"
+        sentence = f"{first.name} has the best mean {what}, {score} {_seeds(len(first.runs))}"
+        if pair := self.score_differences.get(first.name):
+            difference, p = self._difference_cells(first, self.score_differences, self._scale, True, True)
+            test = "" if pair.p is None else f", p {p if p.startswith('<') else f'= {p}'}"
+            sentence += f"; the difference from {self.reference} is {difference}{' points' * bool(unit)}{test}"
+        return sentence
+
+    @property
+    def seconds(self) -> str:
+        """What to call the seconds of the runs' clocks."""
+        if len(self._clocks()) > 1:
+            return "seconds (simulated or real)"
+        return "simulated seconds" if True in self._clocks() else "seconds"
+
+    def __str__(self) -> str:
+        return self.table().text()
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return self.table().html()
+
+    def _score_note(self, number: int) -> str:
+        score = f"test {_words(self.score)} after the last round"
+        interval = f"mean ± {100 * self.confidence:g}% confidence interval (Student's t)"
+        return f"{score}, {_seeds(number)}: {'no interval, no test' if number == 1 else interval}"
+
+    def _caveats(self) -> list[str]:
+        """What makes the comparison less than it seems."""
+        found = []
+        if self.scores.get(self.reference) is None and len(self.contenders) > 1:
+            found.append(f"no differences: not every run of {self.reference} has a score")
+        if self.target is not None and any(0 < _reached(one) < len(one.runs) for one in self.contenders):
+            found.append("no mean time and no test where some runs did not reach the target")
+        if len(self._clocks()) > 1:
+            found.append("some clocks are simulated and some are real, so times are not compared")
+        elif self._clocks() == {False}:
+            found.append("on a real clock the same seed does not give the same arrivals")
+        facts = [run.facts for one in self.contenders for run in one.runs]
+        if any(each.get("random_fleet") is False for each in facts):
+            found.append("the fleet has no random times: seeds change only the training and the sampling of clients")
+        if keys := self._other_settings():
+            found.append(f"the runs of a seed differ in {', '.join(keys)} too")
+        if not self._same_seeds():
+            found.append("no differences where methods have other seeds than the reference")
+        return found
+
+    def _clocks(self) -> set[bool]:
+        """Whether the clocks are simulated, as far as it is known."""
+        facts = [run.facts for one in self.contenders for run in one.runs]
+        return {bool(each["simulated"]) for each in facts if "simulated" in each} or {True}
+
+    def _other_settings(self) -> list[str]:
+        """The keys of task and fleet in which runs with the same seed differ."""
+        by_seed: dict[int, list[dict[str, Any]]] = {}
+        for run in (run for one in self.contenders for run in one.runs):
+            if settings := run.facts.get("settings"):
+                by_seed.setdefault(run.seed, []).append(settings)
+        keys = dict.fromkeys(key for settings in by_seed.values() for each in settings for key in each)
+        return [key for key in keys if any(len({e.get(key) for e in each}) > 1 for each in by_seed.values())]
+
+    def _same_seeds(self) -> bool:
+        return len({tuple(run.seed for run in one.runs) for one in self.contenders}) == 1
+
+    def _estimate(self, numbers: list[float | None]) -> Estimate | None:
+        """The mean and its interval; None if a number is missing, because the others are the lucky ones."""
+        known = [number for number in numbers if number is not None]
+        return estimate(known, self.confidence) if known and len(known) == len(numbers) else None
+
+    def _paired(self, field: str) -> dict[str, Paired]:
+        """The differences from the reference of every other method that has a number for the same seeds."""
+        values = {one.name: {run.seed: getattr(run, field) for run in one.runs} for one in self.contenders}
+        theirs = values.pop(self.reference, {})
+        complete = {
+            name: ours
+            for name, ours in values.items()
+            if ours.keys() == theirs.keys() and None not in (*ours.values(), *theirs.values())
+        }
+        pairs = {
+            name: paired([*ours.values()], [theirs[seed] for seed in ours], self.confidence)
+            for name, ours in complete.items()
+        }
+        adjusted = holm([p for _, p in pairs.values()])
+        return {name: Paired(*pair, p) for (name, pair), p in zip(pairs.items(), adjusted, strict=True)}
+
+    def _best(self) -> set[tuple[int, int]]:
+        """The cells with the best mean score."""
+        known = {i: found.mean for i, one in enumerate(self.contenders) if (found := self.scores[one.name])}
+        best = (min if lower_is_better(self.score) else max)(known.values(), default=None)
+        return {(i, 1) for i, mean in known.items() if mean == best}
 
     @property
     def _scale(self) -> float:
@@ -179,24 +249,31 @@ class Comparison:
             return _plus_minus(found, self._scale)
         failed = [run.status for run in one.runs if run.status != "finished"]
         if not failed:
-            return "not finite"
-        return f"{max(failed, key=failed.count)} in {len(failed)} of {len(one.runs)}"
+            return f"{sum(run.score is None for run in one.runs)} of {len(one.runs)} not finite"
+        return f"{len(failed)} of {len(one.runs)} {max(failed, key=failed.count)}"
 
     def _time_cell(self, one: Contender) -> str:
         if found := self.times[one.name]:
             return _plus_minus(found)
-        reached = _reached(one)
-        return f"reached in {reached} of {len(one.runs)}" if reached else "not reached"
+        return f"{_reached(one)} of {len(one.runs)} reached"
 
     def _difference_cells(
         self, one: Contender, found: dict[str, Paired], scale: float, others: bool, tested: bool
     ) -> list[str]:
-        paired = found.get(one.name)
-        if paired is None:
+        pair = found.get(one.name)
+        if pair is None:
             return ["–"] * (others + tested)
-        p = paired.adjusted_p
-        cells = [_plus_minus(paired.difference, scale, sign=True)] * others
+        p = pair.adjusted_p
+        cells = [_plus_minus(pair.difference, scale, sign=True)] * others
         return cells + (["–" if p is None else "<0.001" if p < 0.001 else f"{p:.3f}"] if tested else [])
+
+
+def _seeds(number: int) -> str:
+    return "with one seed" if number == 1 else f"over {number} seeds"
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
 
 
 def _finished(one: Contender) -> int:
@@ -207,31 +284,31 @@ def _reached(one: Contender) -> int:
     return sum(run.to_target is not None for run in one.runs)
 
 
-def _columns(name: str, found: Estimate | None, paired: Paired | None) -> dict[str, float | None]:
+def _columns(name: str, found: Estimate | None, pair: Paired | None) -> dict[str, float | None]:
     """The columns of a data frame for one kind of number."""
     return {
         name: found.mean if found else None,
         f"{name}_half_width": found.half_width if found else None,
-        f"{name}_difference": paired.difference.mean if paired else None,
-        f"{name}_difference_half_width": paired.difference.half_width if paired else None,
-        f"{name}_p": paired.p if paired else None,
-        f"{name}_adjusted_p": paired.adjusted_p if paired else None,
+        f"{name}_difference": pair.difference.mean if pair else None,
+        f"{name}_difference_half_width": pair.difference.half_width if pair else None,
+        f"{name}_p": pair.p if pair else None,
+        f"{name}_adjusted_p": pair.adjusted_p if pair else None,
     }
 
 
 def _plus_minus(found: Estimate, scale: float = 1.0, *, sign: bool = False) -> str:
     """A mean with the half-width to two significant digits, and as many decimals for the mean.
 
-    >>> _plus_minus(Estimate(0.93456, 0.00732), 100.0)
+    >>> _plus_minus(Estimate(0.93456, 0.00732, 5), 100.0)
     '93.46 ± 0.73'
-    >>> _plus_minus(Estimate(-0.001, 0.2), sign=True)
-    '+0.00 ± 0.20'
+    >>> _plus_minus(Estimate(-0.001, 0.2, 5), sign=True), _plus_minus(Estimate(6.0, None, 5))
+    ('+0.00 ± 0.20', '6 (all equal)')
     """
-    mean, half_width = scale * found.mean, scale * (found.half_width or 0.0)
-    plus = "+" if sign else ""
-    if not half_width or not math.isfinite(half_width):
-        text = f"{mean:{plus}.4g}{'' if found.half_width is None else f' ± {half_width:g}'}"
-    elif 0 <= (decimals := 1 - math.floor(math.log10(half_width))) <= 6:
+    mean, plus = scale * found.mean, "+" if sign else ""
+    if found.half_width is None:
+        text = f"{mean:{plus}.4g}{' (all equal)' if found.number > 1 else ''}"
+    elif 1e-5 <= (half_width := scale * found.half_width) < 1e6:
+        decimals = max(1 - math.floor(math.log10(half_width)), 0)
         text = f"{round(mean, decimals) + 0.0:{plus}.{decimals}f} ± {half_width:.{decimals}f}"  # 0 rather than -0
     else:
         text = f"{mean:{plus}.3g} ± {half_width:.2g}"

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_right
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import altair as alt
 
 from tardygrad.errors import Invalid
-from tardygrad.report.paper_figures import FONT, TEXT, WIDTHS
-from tardygrad.report.theme import line_legend, method_colours, strokes, write
+from tardygrad.report.figure import HIGHLIGHT, LABEL_EXPR, highlighted, named_data, quoted
+from tardygrad.report.paper_figures import FONT, TEXT, WIDTHS, fitted_names
+from tardygrad.report.theme import BLACK, GREY, INK, line_legend, method_colours, strokes, tips, write
 from tardygrad.runs.record import Row, to_json_value
 from tardygrad.sweeps.statistics import estimate
 
@@ -27,54 +30,89 @@ def write_figure(comparison: Comparison, path: Path, columns: int) -> Path:
     widths = dict(enumerate(WIDTHS.values(), 1))
     if columns not in widths:
         raise Invalid(f"`columns` must be 1 or 2, got {columns!r}.")
-    rows = [row for one in comparison.contenders for row in _curve(one, comparison.confidence)]
-    return write(_chart(comparison, rows, widths[columns]), path)
+    return write(paper_chart(comparison, widths[columns]), path)
 
 
-def _chart(comparison: Comparison, rows: list[Row], width: int) -> Any:
-    names = [one.name for one in comparison.contenders]
+def paper_chart(comparison: Comparison, width: int) -> str:
+    """The figure in a width of so many points, as JSON for Vega-Lite."""
+    names, columns = fitted_names([one.name for one in comparison.contenders], width)
+    size: Any = {"symbolStrokeWidth": 2, "symbolSize": 80, "columnPadding": 8}
+    legend = line_legend(columns=columns, labelExpr=LABEL_EXPR, labelLimit=0, **size)
+    fit = alt.AutoSizeParams(type="fit", contains="padding")
+    small: Any = {"labelFontSize": TEXT, "titleFontSize": TEXT, "titleFontWeight": "normal"}
+    chart = mean_chart(comparison, names, legend=legend)
+    chart = chart.properties(width=width, height=0.65 * min(width, 320), autosize=fit, padding=2)
+    chart = chart.configure(font=FONT, axis=small | {"gridColor": "#eeeeee"}, legend=small, view={"stroke": None})
+    return json.dumps(quoted(chart.to_dict()) | {"datasets": to_json_value(mean_curves(comparison, names))})
+
+
+def mean_curves(comparison: Comparison, names: Sequence[str]) -> dict[str, list[Row]]:
+    """The data of `mean_chart`."""
+    rows = [
+        row | {"method": name}
+        for one, name in zip(comparison.contenders, names, strict=True)
+        for row in mean_curve(one, comparison.confidence)
+    ]
+    return {"rows": rows, "target": [] if comparison.target is None else [{"target": comparison.target}]}
+
+
+def mean_chart(comparison: Comparison, names: Sequence[str], *, legend: alt.Legend | None = None) -> Any:
+    """The mean score of each method against time, its interval as a band, and the target as a line.
+
+    Args:
+        names: what the methods are called.
+        legend: None: it is for a page, which has the legend, highlights lines and shows tips.
+    """
+    labels, page = [one.name for one in comparison.contenders], legend is None
     share = comparison.score == "accuracy"
-    axis = alt.Axis(format=".0%" if share else ".3~g", tickCount=5)
-    legend = line_legend(columns=3 if width < 300 else 6, symbolStrokeWidth=2, symbolSize=80, columnPadding=8)
+    axis = alt.Axis(format=".2~%" if share else ".3~g", tickCount=5)
     title = f"test {comparison.score.replace('_', ' ')}"
-    least = min((row["mean"] for row in rows), default=0.0)
+    least = min((row["mean"] for row in mean_curves(comparison, names)["rows"]), default=0.0)
     if least > 0 and not share:  # a band that goes down to 0 leaves the chart
         scale = alt.Scale(type="log", nice=False, domainMin=least / 2, clamp=True)
     else:
         scale = alt.Scale(zero=False, nice=False)
-    base: Any = alt.Chart({"values": to_json_value(rows)}).encode(
-        x=alt.X("time:Q", title="simulated time (s)", scale=alt.Scale(nice=False), axis=alt.Axis(tickCount=5)),
-        color=alt.Color("method:N", title=None, scale=method_colours(names), legend=legend),
+    colours = method_colours(labels, names, INK if page else BLACK)
+    dashes = alt.Scale(domain=list(names), range=[list(stroke.dash) for stroke in strokes(labels)])
+    base = named_data().encode(
+        x=alt.X("time:Q", title=comparison.seconds, scale=alt.Scale(nice=False), axis=alt.Axis(tickCount=5)),
+        color=alt.Color("method:N", title=None, scale=colours, legend=legend),
+        **({"opacity": highlighted("method")} if page else {}),
     )
-    dash = alt.Scale(domain=names, range=[list(stroke.dash) for stroke in strokes(names)])
-    bands = base.mark_area(fillOpacity=0.2, strokeWidth=0, interpolate="step-after").encode(
+    level = alt.Y("mean:Q", title=title, scale=scale, axis=axis)
+    bands = base.mark_area(fillOpacity=0.2, strokeWidth=0, interpolate="step-after", aria=False).encode(
         y=alt.Y("low:Q", title=title, scale=scale, axis=axis), y2="high:Q"
     )
-    lines = base.mark_line(strokeWidth=1.2, interpolate="step-after").encode(
-        y=alt.Y("mean:Q", title=title, scale=scale, axis=axis),
-        strokeDash=alt.StrokeDash("method:N", title=None, scale=dash, legend=legend),
+    lines = base.mark_line(strokeWidth=2 if page else 1.2, interpolate="step-after", aria=False).encode(
+        y=level, strokeDash=alt.StrokeDash("method:N", title=None, scale=dashes, legend=legend)
     )
-    layers = [bands, lines]
-    if comparison.target is not None:
-        rule = alt.Chart({"values": [{"target": comparison.target}]}).mark_rule(strokeDash=[3, 3], color="#808080")
-        layers.append(rule.encode(y="target:Q"))
-    fit = alt.AutoSizeParams(type="fit", contains="padding")
-    small: Any = {"labelFontSize": TEXT, "titleFontSize": TEXT, "titleFontWeight": "normal"}
-    chart = alt.layer(*layers).properties(width=width, height=0.65 * min(width, 320), autosize=fit, padding=2)
-    return chart.configure(font=FONT, axis=small | {"gridColor": "#eeeeee"}, legend=small, view={"stroke": None})
+    rule = named_data("target").mark_rule(strokeDash=[3, 3], color=GREY, aria=False).encode(y="target:Q")
+    chart = alt.layer(bands, lines, *[rule] * (comparison.target is not None))
+    if not page:
+        return chart
+    form = ".2%" if share else ".4~g"
+    interval = (("low:Q", "from", form), ("high:Q", "to", form))
+    tooltip = tips("method:N", ("time:Q", comparison.seconds, ",.4~g"), ("mean:Q", "mean", form), *interval)
+    dots = base.mark_circle(size=26, aria=False).encode(y=level, tooltip=tooltip, opacity=alt.value(0))
+    return alt.layer(*chart.layer, dots).add_params(HIGHLIGHT)
 
 
-def _curve(one: Contender, confidence: float) -> list[Row]:
-    """The mean of a method's curves and its interval; between evaluations a run has the score of the last one."""
-    curves = [run.curve for run in one.runs if run.curve]
-    ends = [curve[-1][0] for curve in curves]
-    if len(curves) < len(one.runs) or min(ends) <= 0:
+def mean_curve(one: Contender, confidence: float) -> list[Row]:
+    """The mean of a method's curves against time, with its interval at each time.
+
+    Between evaluations a run has the score of the last one, and a run that has finished keeps its last score. The curve
+    ends where a run diverges or starves: the mean of the others would flatter the method.
+    """
+    if not all(run.curve for run in one.runs):
         return []
+    broken = [run.curve[-1][0] for run in one.runs if run.status != "finished"]
+    begin = max(run.curve[0][0] for run in one.runs)
+    end = min(broken) if broken else max(run.time for run in one.runs)
     rows: list[Row] = []
-    for i in range(POINTS + 1):
-        time = min(ends) * i / POINTS
-        values = [curve[bisect_right(curve, time, key=lambda point: point[0]) - 1][1] for curve in curves]
-        mean, half_width = estimate(values, confidence)
-        interval = {"low": mean - (half_width or 0.0), "high": mean + (half_width or 0.0)}
+    for i in range(POINTS + 1 if end > begin else 0):
+        time = begin + (end - begin) * i / POINTS
+        values = [run.curve[bisect_right(run.curve, time, key=lambda point: point[0]) - 1][1] for run in one.runs]
+        mean, half_width, _ = estimate(values, confidence)
+        interval = {"low": mean - half_width, "high": mean + half_width} if half_width else {}
         rows.append({"method": one.name, "time": time, "mean": mean, **interval})
     return rows

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 import numpy as np
 
+from tardygrad.core.method import without_addresses
 from tardygrad.errors import Diverged, Invalid, Starved, WorkFailed, check_integer, checked_call
 from tardygrad.runs.record import Row
 from tardygrad.runs.run import Run
@@ -71,13 +74,28 @@ class MadeRuns:
         raise Invalid("every run of the space diverges or starves. Use smaller rates, or clip.")
 
     def run_seed(self, config: Config, params: Row, number: int, stop: Stop) -> Row:
-        """Run a point with one of its seeds and return what to store of it."""
-        seed = self.seeds[number]
+        """Run a point with one of its seeds and return what to store of it, with `facts` about what it ran on."""
+        seed = params.get("seed", self.seeds[number])  # a point of a comparison has a seed
         try:
-            run = self.make(params, seed)
+            run = self.make({key: value for key, value in params.items() if key != "seed"}, seed)
         except (Diverged, Starved) as error:  # in a function that runs to the end
             return _ended(seed, error)
-        return score_run(run, start_scores(run.task, seed), score=self.score, budget=config.budget, stop=stop)
+        row = score_run(run, start_scores(run.task, seed), score=self.score, budget=config.budget, stop=stop)
+        return row | {"facts": _facts(run)}
+
+
+def _facts(run: Run) -> Row:
+    """What a run ran on: its clock, whether its fleet is random, and a hash for every key of its task and its fleet."""
+    recorded = run.spec_json or {}
+    tables = recorded.get("spec") or recorded.get("described") or {}
+    keys = {f"{name}.{key}": value for name in ("task", "fleet") for key, value in tables.get(name, {}).items()}
+    return {
+        "simulated": run.pool.features.virtual_clock,
+        "random_fleet": recorded.get("random_fleet"),
+        "settings": {
+            key: crc32(without_addresses(json.dumps(value, default=str)).encode()) for key, value in keys.items()
+        },
+    }
 
 
 def _ended(seed: int, error: Diverged | Starved) -> Row:
@@ -85,7 +103,8 @@ def _ended(seed: int, error: Diverged | Starved) -> Row:
     status = {"seed": seed, "status": type(error).__name__.lower(), "reason": str(error)}
     nothing = dict.fromkeys(("accuracy", "loss", "to_target"), None)
     zero = dict.fromkeys(("time", "clipped", "local_clipped", "seconds"), 0.0)
-    return {**status, **nothing, **zero, "scores": {}, "start": {"loss": None}, "rounds": 0, "curve": []}
+    empty: Row = {"scores": {}, "facts": {}, "curve": []}
+    return {**status, **nothing, **zero, **empty, "start": {"loss": None}, "rounds": 0}
 
 
 @checked_call
@@ -169,8 +188,12 @@ def configure(
     return replace(config, score=score, best="time" if target is not None else best or score), source
 
 
-def run_sweep(config: Config, source: MadeRuns, *, jobs: int, out: str | Path | None) -> Sweep:
-    """Run every trial that the folder `out` has no result of, with a progress bar on a terminal."""
+def run_sweep(config: Config, source: MadeRuns, *, jobs: int, out: str | Path | None, what: str = "trial") -> Sweep:
+    """Run every trial that the folder `out` has no result of, with a progress bar on a terminal.
+
+    Args:
+        what: to call a trial.
+    """
     from tardygrad.cli.output import progress
     from tardygrad.sweeps.runner import Runner
 
@@ -178,11 +201,11 @@ def run_sweep(config: Config, source: MadeRuns, *, jobs: int, out: str | Path | 
         folder = Path(temporary) / "sweep" if out is None else Path(out)
         done = sum(trial.status is not None for trial in read(folder).trials) if (folder / "sweep.json").exists() else 0
         rows = Runner(folder, config, source, jobs).go()
-        for _ in progress(rows, lambda row: str(row["status"]), what="trial", total=config.trials, done=done):
+        for _ in progress(rows, lambda row: str(row["status"]), what=what, total=config.trials, done=done):
             pass
         found = read(folder)
     if all(trial.status == "failed" for trial in found.trials):
-        raise WorkFailed(f"every trial failed, the first with: {found.trials[0].reason}")
+        raise WorkFailed(f"every {what} failed, the first with: {found.trials[0].reason}")
     return found
 
 

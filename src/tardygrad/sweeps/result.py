@@ -9,7 +9,7 @@ from tardygrad.errors import Invalid
 from tardygrad.runs.record import Row
 from tardygrad.runs.run import Run
 from tardygrad.sweeps.table import GroupSummary, Sweep, Trial, best_of, groups, remark
-from tardygrad.sweeps.tables import data_frame, html_table, text_table
+from tardygrad.sweeps.tables import ResultTable, data_frame
 
 MakeRun = Callable[..., Run]
 """A function of your own: `make_run(seed=…, **settings)` returns a run."""
@@ -59,17 +59,21 @@ class SweepResult:
             ]
         )
 
+    def to_latex(self, *, caption: str | None = None, label: str = "tab:sweep") -> str:
+        """The table in LaTeX, for the package booktabs.
+
+        Args:
+            caption: None explains what the table shows.
+        """
+        return sweep_table(self.sweep).latex(caption, label)
+
     def __str__(self) -> str:
-        return "\n".join([text_table(*sweep_cells(self.sweep)), *self._notes()])
+        return sweep_table(self.sweep).text()
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        return html_table(*sweep_cells(self.sweep), notes=self._notes())
-
-    def _notes(self) -> list[str]:
-        words = remark(self.sweep)
-        return [*([words] if words else []), f"best by {self.goal}"]
+        return sweep_table(self.sweep).html()
 
     def _best(self) -> Trial:
         best = best_of(self.trials, self.sweep.best)
@@ -89,8 +93,8 @@ def _statuses(trials: list[Trial]) -> dict[str, int]:
     return {word: words.count(word) for word in dict.fromkeys(words)}
 
 
-def sweep_cells(sweep: Sweep) -> tuple[list[str], list[list[str]]]:
-    """The headings and the rows of a table with the best settings of every group."""
+def sweep_table(sweep: Sweep) -> ResultTable:
+    """A table with the best settings of every group."""
     found = groups(sweep)
     others = [name for name in ("pruned", "other") if any(getattr(group, name) for group in found)]
     counted = ("finished", "diverged", *others)
@@ -99,7 +103,9 @@ def sweep_cells(sweep: Sweep) -> tuple[list[str], list[list[str]]]:
         counts = (f"{group.done}/{group.trials}", *(str(getattr(group, name)) for name in counted))
         workable = "–" if group.share is None else f"{group.workable}/{group.judged} {group.share:6.1%}"
         rows.append([group.name, *counts, workable, _value(group, sweep), _setting(group.best)])
-    return ["group", "trials", *counted, "workable", "best", "with"], rows
+    warning = remark(sweep)
+    notes = [*([warning] if warning else []), f"best by {sweep.goal}"]
+    return ResultTable(["group", "trials", *counted, "workable", "best", "with"], rows, notes)
 
 
 def _value(group: GroupSummary, sweep: Sweep) -> str:

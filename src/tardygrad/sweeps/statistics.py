@@ -8,46 +8,52 @@ from typing import NamedTuple
 
 import numpy as np
 
+EQUAL = 1e-12  # numbers that differ by less than this share of the largest are equal but for rounding
+
 
 class Estimate(NamedTuple):
-    """A mean and the half-width of its confidence interval, None if there is only one number."""
+    """A mean and the half-width of its confidence interval."""
 
     mean: float
-    half_width: float | None
+    half_width: float | None  # None: one number, or all are equal, so nothing is known of their spread
+    number: int
 
 
-def estimate(numbers: Sequence[float], confidence: float = 0.95) -> Estimate:
+def estimate(numbers: Sequence[float], confidence: float = 0.95, *, size: float | None = None) -> Estimate:
     """The mean of independent numbers and its confidence interval by Student's t.
 
-    >>> mean, half_width = estimate([1.0, 2.0, 3.0])
+    Args:
+        size: of the numbers that these are differences of, to tell a spread from rounding errors.
+
+    >>> mean, half_width, _ = estimate([1.0, 2.0, 3.0])
     >>> mean, round(half_width, 4)
     (2.0, 2.4841)
     """
     from scipy import stats  # slow to import
 
     values = np.asarray(numbers, dtype=float)
-    if len(values) < 2:
-        return Estimate(float(values.mean()), None)
-    quantile = stats.t.ppf((1 + confidence) / 2, len(values) - 1)
-    return Estimate(float(values.mean()), float(quantile * values.std(ddof=1) / math.sqrt(len(values))))
+    number, mean = len(values), float(values.mean())
+    rounding = EQUAL * float(np.abs(values).max() if size is None else size)
+    if number < 2 or np.ptp(values) <= rounding:
+        return Estimate(mean if abs(mean) > rounding else 0.0, None, number)
+    quantile = stats.t.ppf((1 + confidence) / 2, number - 1)
+    return Estimate(mean, float(quantile * values.std(ddof=1) / math.sqrt(number)), number)
 
 
-def paired_p(ours: Sequence[float], theirs: Sequence[float]) -> float | None:
-    """The p-value of the paired t-test that both have the same mean; None if there is only one pair.
+def paired(ours: Sequence[float], theirs: Sequence[float], confidence: float = 0.95) -> tuple[Estimate, float | None]:
+    """The mean difference of pairs, and the p-value of the two-sided paired t-test that it is 0.
 
-    >>> round(paired_p([1.0, 2.0, 4.0], [2.0, 4.0, 5.0]), 4)
-    0.0572
+    There is no p-value of one pair, nor of differences that are all equal.
+
+    >>> difference, p = paired([1.0, 2.0, 4.0], [2.0, 4.0, 5.0])
+    >>> round(difference.mean, 4), round(p, 4)
+    (-1.3333, 0.0572)
     """
     from scipy import stats
 
-    differences = np.asarray(ours, dtype=float) - np.asarray(theirs, dtype=float)
-    if len(differences) < 2:
-        return None
-    if not differences.any():  # 0 / 0
-        return 1.0
-    if not differences.std():
-        return 0.0
-    return float(stats.ttest_rel(ours, theirs).pvalue)
+    differences = [a - b for a, b in zip(ours, theirs, strict=True)]
+    found = estimate(differences, confidence, size=max(map(abs, (*ours, *theirs))))
+    return found, None if found.half_width is None else float(stats.ttest_rel(ours, theirs).pvalue)
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:

@@ -1,44 +1,64 @@
-"""Tables of results as text, as HTML for notebooks, and as data frames."""
+"""Tables of results as text, as HTML for notebooks, in LaTeX, and as data frames."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from html import escape
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 from tardygrad.errors import Invalid
+from tardygrad.report.blocks import numeric_columns
+from tardygrad.report.latex import latex_table
 from tardygrad.runs.record import Row
 
-Cells = Sequence[Sequence[str]]
 
+class ResultTable(NamedTuple):
+    """A table with notes below it; columns of numbers are aligned right."""
 
-def text_table(headings: Sequence[str], rows: Cells) -> str:
-    """A table in plain text; columns of numbers are aligned right.
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    notes: Sequence[str] = ()
+    bold: Collection[tuple[int, int]] = ()  # the best cells (row, column), in LaTeX
 
-    >>> print(text_table(["method", "score"], [["Clip²", "9.5"], ["FedAvg", "10.25"]]))
-    method  score
-    Clip²     9.5
-    FedAvg  10.25
-    """
-    lines = [headings, *rows]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(headings))]
-    numeric = [all(row[i][:1] in "0123456789<+-−–" for row in rows) for i in range(len(headings))]
-    return "\n".join(
-        "  ".join(
-            cell.rjust(width) if right else cell.ljust(width)
-            for cell, width, right in zip(line, widths, numeric, strict=True)
-        ).rstrip()
-        for line in lines
-    )
+    def text(self) -> str:
+        """The table in plain text.
 
+        >>> print(ResultTable(["method", "score"], [["Clip²", "9.5"], ["FedAvg", "10.25"]], ["over 5 seeds"]).text())
+        method  score
+        Clip²     9.5
+        FedAvg  10.25
+        over 5 seeds
+        """
+        lines = [self.headings, *self.rows]
+        widths = [max(len(line[i]) for line in lines) for i in range(len(self.headings))]
+        numeric = numeric_columns(self.rows, len(self.headings))
+        aligned = [
+            "  ".join(
+                cell.rjust(width) if right else cell.ljust(width)
+                for cell, width, right in zip(line, widths, numeric, strict=True)
+            ).rstrip()
+            for line in lines
+        ]
+        return "\n".join([*aligned, *self.notes])
 
-def html_table(headings: Sequence[str], rows: Cells, notes: Sequence[str] = ()) -> str:
-    """A table for a notebook, with notes below it."""
-    head = "".join(f"<th>{escape(heading)}</th>" for heading in headings)
-    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
-    below = "".join(f"<p>{escape(note)}</p>" for note in notes)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{below}"
+    def html(self) -> str:
+        """The table for a notebook."""
+        kinds = [" style='text-align: right'" * right for right in numeric_columns(self.rows, len(self.headings))]
+
+        def row(tag: str, cells: Sequence[str]) -> str:
+            inner = "".join(f"<{tag}{kind}>{escape(cell)}</{tag}>" for cell, kind in zip(cells, kinds, strict=True))
+            return f"<tr>{inner}</tr>"
+
+        body = "".join(row("td", cells) for cells in self.rows)
+        below = "".join(f"<p>{escape(note)}</p>" for note in self.notes)
+        return f"<table><thead>{row('th', self.headings)}</thead><tbody>{body}</tbody></table>{below}"
+
+    def latex(self, caption: str | None, label: str) -> str:
+        """The table in LaTeX; without a caption, the notes are its caption."""
+        notes = ". ".join(note[:1].upper() + note[1:] for note in self.notes)
+        text = (notes + ". " + "The best mean is bold." * bool(self.bold)).strip() if caption is None else caption
+        return latex_table(self.headings, self.rows, caption=text, label=label, bold=self.bold)
 
 
 def data_frame(rows: Sequence[Row]) -> Any:

@@ -13,7 +13,7 @@ from tardygrad.runs.record import Row, to_json_value
 from tardygrad.runs.run import Run, begin
 from tardygrad.runs.settings import Settings
 from tardygrad.runs.signature import call
-from tardygrad.runs.summary import length
+from tardygrad.runs.summary import run_length
 from tardygrad.spec.spec import Spec
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def score_run(run: Run, start: Row, *, score: str, budget: float | None, stop: S
     time = rows[-1]["time"] if rows else 0.0
     if ended is None:
         last = run.metrics[-1]["time"] if run.metrics else 0.0
-        time = min(length(run.settings, run.status, run.server.round, last), math.inf if budget is None else budget)
+        time = min(run_length(run.settings, run.status, run.server.round, last), math.inf if budget is None else budget)
     result = {
         "seed": run.settings["seed"],
         "status": "finished" if whole else ended,

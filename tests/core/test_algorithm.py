@@ -324,7 +324,7 @@ def test_a_run_whose_model_is_no_longer_finite_has_diverged_and_says_so(mode: st
         def gradient(self, x: Tensor, batch: Any, module_buffers: None) -> tuple[Tensor, Tensor]:
             return x.sum(), -x.abs() - 1
 
-    how: Any = {"local_lr": 1e9, "local_clip": INF, "lr": 1e15, "buffer": 1, "local_steps": 1, "mode": mode}
+    how: Any = {"local_lr": 1.0, "local_clip": INF, "lr": 1e38, "buffer": 1, "local_steps": 1, "mode": mode}
     with pytest.raises(tg.Diverged, match=r"^the model is not finite after round \d+\. Use a smaller lr, or clip\.$"):
         simulate(tg.sgdclip(**how), Explosive(Problem(0, 2, D)), fleet_of(1.0, 1.0), rounds=100)
 
@@ -344,9 +344,9 @@ def test_a_run_whose_every_client_fails_now_and_then_goes_on(mode: str) -> None:
 def test_a_finite_move_to_infinity_has_diverged_too() -> None:
     class Steep(Task):
         def gradient(self, x: Tensor, batch: Any, module_buffers: None) -> tuple[Tensor, Tensor]:
-            return x.sum(), torch.full_like(x, -2e38)
+            return x.sum(), -torch.ones_like(x)
 
-    method = tg.sgdclip(local_lr=1.0, local_clip=INF, lr=1.0, buffer=1, local_steps=1)
+    method = tg.sgdclip(local_lr=1.0, local_clip=INF, lr=2e38, buffer=1, local_steps=1)
     with pytest.raises(tg.Diverged, match="the model is not finite after round 2"):
         simulate(method, Steep(Problem(0, 2, 1)), fleet_of(1.0, 1.0), rounds=9)
 

@@ -17,6 +17,7 @@ import torch
 
 import tardygrad as tg
 from tardygrad.core.messages import Job
+from tardygrad.core.vectors import LocalVectors
 from tardygrad.engines.pool import pack
 from tardygrad.engines.wire import unpack
 from tardygrad.errors import Interrupted
@@ -128,6 +129,20 @@ class PoolContract:
         again = tg.replay(run)
         assert torch.equal(run.x, again.x)
         assert [row["delays"] for row in run.metrics] == [row["delays"] for row in again.metrics]
+
+    def test_a_run_forgets_the_run_before_it(self, task: tg.Task, method: tg.Method) -> None:
+        with self.pool(task, method) as pool:
+            if pool.features.vectors is LocalVectors:
+                pytest.skip(f"a {type(pool).__name__} declares no `vectors`, by which it learns that a run begins")
+            for row in tg.begin(method, task, pool, rounds=50).go():
+                if row["round"] == 3:
+                    break
+            run = tg.train(method, task, pool, rounds=5)
+            is_virtual = pool.features.virtual_clock
+        assert torch.equal(run.x, tg.replay(run).x)
+        if is_virtual:
+            with self.pool(task, method) as fresh:
+                assert run.metrics == tg.train(method, task, fresh, rounds=5).metrics
 
     def test_a_restored_pool_answers_for_every_job_that_was_in_flight(self, task: tg.Task, method: tg.Method) -> None:
         with self.pool(task, method) as pool:

@@ -45,7 +45,7 @@ class FakePool(tg.Pool):
             interrupt=self.interrupt,
             deadline=self.set_deadline,
             evaluator=self,
-            vectors=Store,
+            vectors=self.begin,
             wire="int8",
             fleet=tg.Fleet.paper(clients=self.task.clients),
             method=self.method,
@@ -54,6 +54,12 @@ class FakePool(tg.Pool):
             status=lambda: "1 of 2 workers is missing",
             startup="starting the fake",
         )
+
+    def begin(self, method: tg.Method, x: Any) -> Store:
+        self.now = 0.0
+        self.jobs.clear()
+        self.errors.clear()
+        return Store(method, x)
 
     def submit(self, job: tg.Job) -> None:
         self.jobs.append(job)

@@ -59,7 +59,7 @@ class Features:
     interrupt: Callable[[bool], None] | None = None  # True: the next `next()` raises `Interrupted`; False: undo that
     deadline: Callable[[float], None] | None = None  # sets the time after which `next()` raises `TimeUp`
     evaluator: Evaluator | None = None  # None: the run evaluates between two messages
-    vectors: Callable[[Method, Vector], VectorStore] = LocalVectors  # makes the store of a server's vectors
+    vectors: Callable[[Method, Vector], VectorStore] = LocalVectors  # makes a server's vectors when a run begins
     wire: Wire = "float32"  # the number format of updates in transit
     fleet: Fleet | None = None  # whose runtimes and failures the engine simulates or emulates
     method: Method | None = None  # whose local work the workers do; None: any

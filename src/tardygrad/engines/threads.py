@@ -13,10 +13,11 @@ from threading import TIMEOUT_MAX
 import torch
 
 from tardygrad.core import kernels
-from tardygrad.core.messages import Job, Message, Update
+from tardygrad.core.messages import Job, Message, Update, Vector
 from tardygrad.core.method import Method, check_method
 from tardygrad.core.recipe import remembers_call
 from tardygrad.core.task import Task, check_task
+from tardygrad.core.vectors import LocalVectors, VectorStore
 from tardygrad.engines.pool import Features, Pending, Pool, perform
 from tardygrad.errors import Interrupted, TimeUp, check_integer, checked_call
 
@@ -35,11 +36,15 @@ class ThreadPool(Pool):
         check_method(method)
         check_task(task)
         self.task, self.method, self.workers = task, method, workers
-        self.jobs: dict[tuple[int, int], Job] = {}
-        self._executor = ThreadPoolExecutor(workers, thread_name_prefix="tardygrad")
-        self._arrived: SimpleQueue[Future[Update] | None] = SimpleQueue()  # None: stop waiting
         self._interrupted = False
         self._deadline = math.inf
+        self._begin()
+
+    def _begin(self) -> None:
+        """Prepare for a run."""
+        self.jobs: dict[tuple[int, int], Job] = {}
+        self._executor = ThreadPoolExecutor(self.workers, thread_name_prefix="tardygrad")
+        self._arrived: SimpleQueue[Future[Update] | None] = SimpleQueue()  # None: stop waiting
         self._began = time.monotonic()
 
     @property
@@ -52,9 +57,16 @@ class ThreadPool(Pool):
             checkpoint=self,
             interrupt=self.interrupt,
             deadline=self.set_deadline,
+            vectors=self.vectors,
             method=self.method,
             parallel=self.workers,
         )
+
+    def vectors(self, method: Method, x: Vector) -> VectorStore:
+        """Create the store of a server's vectors, at the beginning of a run, which forgets the run before."""
+        self.close()
+        self._begin()
+        return LocalVectors(method, x)
 
     def submit(self, job: Job) -> None:
         self.jobs[job.client, job.serial] = job

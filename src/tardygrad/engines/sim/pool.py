@@ -11,10 +11,11 @@ from typing import cast
 
 from tardygrad.core.batching import Batched
 from tardygrad.core.hierarchy import serve
-from tardygrad.core.messages import Asleep, Job, Lost, Message, Update
+from tardygrad.core.messages import Asleep, Job, Lost, Message, Update, Vector
 from tardygrad.core.method import Method
 from tardygrad.core.recipe import remembers_call
 from tardygrad.core.task import Task
+from tardygrad.core.vectors import LocalVectors, VectorStore
 from tardygrad.engines.fleet_clock import CHANGES, DROPS, LOST, SLEEP, Entry, corrupt, matched, round_trips
 from tardygrad.engines.pool import Features, Pending, Pool, perform, perform_together
 from tardygrad.engines.sim.process_pool import ProcessPool
@@ -27,7 +28,7 @@ RESULTS_PER_PROCESS = 8  # that may wait in memory until they are due
 
 class SimPool(Pool):
     """Jobs on a virtual clock. Arrivals are totally ordered by (time, client, serial). A job is computed when its
-    update is due; jobs that no round needs are never computed.
+    update is due; jobs that no round needs are never computed. Each run begins at time 0.
 
     Args:
         task: the learning problem; it has as many clients as the fleet.
@@ -57,30 +58,47 @@ class SimPool(Pool):
         check_integer("workers", workers, 0)
         check_integer("batch", batch)
         fleet = matched(fleet, task)
-        self._round_trips = round_trips(task, method, fleet)
         self.task, self.method, self.fleet = task, method, fleet
-        self._attendance = self._round_trips.attendance
-        calendar = self._attendance.calendar()
-        self.due: list[tuple[float, int, int, Job | None]] = [(*entry, None) for entry in calendar]  # a heap
-        self._asleep = self._attendance.asleep()  # when the run begins
+        self._prefetcher: Prefetcher | None = None
+        self._batcher: Batcher | None = None
+        self._total_rounds = rounds
+        self._begin()
         self._corrupted, self._duplicated = fleet.sending("nan"), fleet.sending("twice")
-        self._repeats: dict[tuple[int, int], Update] = {}  # delivered once, and to be delivered again
         workers = workers or len(os.sched_getaffinity(0))
         self.parallel = max(workers, batch)
         if batch > 1 and workers > 1:
             raise Invalid(f"`batch` above 1 needs workers=1, got batch={batch} with workers={workers}.")
-        self._prefetcher = Prefetcher(task, method, workers) if workers > 1 else None
-        self._batcher = Batcher(task, method, batch) if batch > 1 else None
+        if workers > 1:
+            self._prefetcher = Prefetcher(task, method, workers)
+        if batch > 1:
+            self._batcher = Batcher(task, method, batch)
         self._deadline = math.inf
+
+    def _begin(self) -> None:
+        """Prepare for a run."""
+        self.now = 0.0
+        self._round_trips = round_trips(self.task, self.method, self.fleet)
+        self._attendance = self._round_trips.attendance
+        calendar = self._attendance.calendar()
+        self.due: list[tuple[float, int, int, Job | None]] = [(*entry, None) for entry in calendar]  # a heap
+        self._asleep = self._attendance.asleep()  # when the run begins
+        self._repeats: dict[tuple[int, int], Update] = {}  # delivered once, and to be delivered again
         self._nights = 0  # entries about sleep since anything else happened
-        self._rounds = rounds  # to find the jobs that are needed; None once they are found
+        self._rounds = self._total_rounds  # to find the jobs that are needed; None once they are found
+        if ahead := self._prefetcher or self._batcher:
+            ahead.clear()
 
     @property
     def features(self) -> Features:
         return Features(
-            checkpoint=self, deadline=self.set_deadline, fleet=self.fleet, method=self.method, parallel=self.parallel,
-            asleep=self._asleep, virtual_clock=True,
+            checkpoint=self, deadline=self.set_deadline, vectors=self.vectors, fleet=self.fleet, method=self.method,
+            parallel=self.parallel, asleep=self._asleep, virtual_clock=True,
         )  # fmt: skip
+
+    def vectors(self, method: Method, x: Vector) -> VectorStore:
+        """Create the store of a server's vectors, at the beginning of a run, which forgets the run before."""
+        self._begin()
+        return LocalVectors(method, x)
 
     def set_deadline(self, time: float) -> None:
         """Let `next` raise `TimeUp` rather than return a message that is processed after this time."""
@@ -215,6 +233,12 @@ class Prefetcher:
 
     def __init__(self, task: Task, method: Method, workers: int) -> None:
         self.processes = ProcessPool(task, method, workers)
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all jobs; waits for those that are being computed."""
+        while self.processes.assigned:
+            self.processes.collect()
         self.todo: list[tuple[float, int, int, Job]] = []
         self.done: dict[tuple[int, int], Update | WorkFailed] = {}
         self.scheduled: set[tuple[int, int]] = set()  # jobs in `todo`, in a process or in `done`
@@ -270,6 +294,10 @@ class Batcher:
             raise Invalid(f"`batch` above 1 needs a task with `gradients`, got {type(task).__name__}. Use batch=1.")
         self.task, self.method, self.batch = cast(Batched, task), method, batch
         self.task.gradients([])  # raises `Invalid` if the task cannot
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all jobs."""
         self.done: dict[tuple[int, int], Update] = {}
         self.needed: set[tuple[int, int]] | None = None  # None: unknown
 

@@ -21,7 +21,7 @@ import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from importlib import import_module
@@ -31,25 +31,58 @@ from typing import IO, Any, Self
 
 ROOT = Path(__file__).parents[1]
 ADDRESS = "TARDYGRAD_FORKSERVER"  # the environment variable with the server's address, which workers of Ray inherit
+MODULES = "TARDYGRAD_FORKSERVER_MODULES"  # that a server imports besides
 NUMBER = struct.Struct("!i")
 
 
 def address() -> str:
     """The address of this process's server, which is started if there is none."""
     if ADDRESS not in os.environ:
-        folder = tempfile.TemporaryDirectory(prefix="forkserver-")
-        path = f"{folder.name}/socket"
-        server = subprocess.Popen([sys.executable, "-m", "tests.forkserver", path], cwd=ROOT, stdin=-1, stdout=-1)
-        assert server.stdout
-        assert server.stdout.readline() == b"ready\n"
-
-        def stop() -> None:
-            server.communicate()  # which closes its input
-            folder.cleanup()
-
+        path, stop = start()
         atexit.register(stop)
         os.environ[ADDRESS] = path
     return os.environ[ADDRESS]
+
+
+def start(*modules: str, env: dict[str, str] | None = None) -> tuple[str, Callable[[], None]]:
+    """Start a server that imports more modules; returns its address, and a function that ends it."""
+    folder = tempfile.TemporaryDirectory(prefix="forkserver-")
+    path = f"{folder.name}/socket"
+    environment = (env or dict(os.environ)) | {MODULES: ",".join(modules)}
+    command = [sys.executable, "-m", "tests.forkserver", path]
+    server = subprocess.Popen(command, cwd=ROOT, stdin=-1, stdout=-1, env=environment)
+    assert server.stdout
+    assert server.stdout.readline() == b"ready\n"
+
+    def stop() -> None:
+        server.communicate()  # which closes its input
+        folder.cleanup()
+
+    return path, stop
+
+
+def calling(function: str) -> str:
+    """The code of a program that calls `module:function`."""
+    module, _, name = function.partition(":")
+    return f"import sys; from {module} import {name}; sys.exit({name}())"
+
+
+def stand_in(path: Path, server: str, function: str) -> None:
+    """Write a command that calls `module:function` in a process of a server."""
+    call = f"import sys\nsys.path.insert(0, {str(ROOT)!r})\nfrom tests.forkserver import forward\n"
+    path.write_text(f"#!{sys.executable} -IS\n{call}forward({server!r}, {calling(function)!r})\n")
+    path.chmod(0o755)
+
+
+def forward(server: str, code: str) -> None:
+    """Be a process of a server: pass on arguments, signals and the exit code."""
+    request = {"code": code, "argv": sys.argv, "env": dict(os.environ), "session": False, "cwd": os.getcwd()}
+    answers = ask(server, request, (0, 1, 2))
+    (process,) = NUMBER.unpack(answers.recv(NUMBER.size))
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, _: os.kill(process, number))
+    ended = answers.recv(NUMBER.size)
+    sys.exit(NUMBER.unpack(ended)[0] if ended else 1)
 
 
 def ask(path: str, request: dict[str, Any], streams: tuple[int, int, int]) -> socket.socket:
@@ -72,10 +105,11 @@ class Program:
         stderr: int = subprocess.PIPE,
         env: dict[str, str] | None = None,
         new_session: bool = False,
+        server: str | None = None,
     ) -> None:
         self.stdout, out = _pipe(stdout)
         self.stderr, err = _pipe(stderr)
-        server = address()
+        server = server or address()
         request = {"code": code, "argv": ["-c", *argv], "env": dict(env or os.environ), "session": new_session}
         with open(os.devnull) as nothing:
             self._answers = ask(server, {**request, "cwd": os.getcwd()}, (nothing.fileno(), out, err))
@@ -230,7 +264,8 @@ def main(arguments: list[str]) -> None:
         request = {"argv": argv, "env": dict(os.environ), "cwd": os.getcwd(), "session": False}
         ask(os.environ[ADDRESS], request, (0, 1, 2)).recv(NUMBER.size)
         return
-    for name in ("tardygrad.cli.run", "tardygrad.cli.report", "tardygrad_command.commands"):
+    own = ("tardygrad.cli.run", "tardygrad.cli.report", "tardygrad_command.commands")
+    for name in (*own, *filter(None, os.environ.pop(MODULES, "").split(","))):
         import_module(name)
     gc.freeze()
     run(serve(*arguments))

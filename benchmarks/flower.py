@@ -1,0 +1,130 @@
+"""How much sooner does an asynchronous Flower app reach an accuracy than Flower's FedAvg, if some nodes are slow?
+
+Both run in Flower's simulation on this machine, with the same ClientApp (that of tests/engines/flower_template), model,
+data, start and nodes: the digits, split over six nodes, one epoch for each job. A job of five nodes takes 0.2 s, one of
+the sixth 8 s: 40 times as long, as in the paper's fleet with large stragglers. A mod of the ClientApp sleeps for the
+rest of the time. FedAvg samples all nodes in every round, its default. Ours is FedBuff, client-centric, with M = 2. The
+clock starts when all processes have answered once. Prints a table and the ratio of the times.
+
+    python benchmarks/flower.py [repeats]
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests/engines/flower_template"))  # also for Ray's workers
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord
+from flwr.clientapp import ClientApp
+from flwr.serverapp import ServerApp
+from flwr.serverapp.strategy import FedAvg
+
+import tardygrad as tg
+
+NODES, TARGET = 6, 0.9  # as many nodes as a machine with two CPUs simulates at once: its CPUs + 4
+SECONDS = [8.0] + [0.2] * (NODES - 1)
+
+
+def straggle(message: Any, context: Any, call: Any) -> Any:
+    """A mod: a job takes its node's seconds."""
+    began = time.monotonic()
+    reply = call(message, context)
+    seconds = SECONDS[context.node_config["partition-id"]]
+    time.sleep(max(0.0, seconds - (time.monotonic() - began)))
+    return reply
+
+
+def client_app() -> Any:
+    """The train function of Flower's template, on nodes of different speeds."""
+    from client_app import train
+
+    app = ClientApp(mods=[straggle])
+    app.train()(train)
+    return app
+
+
+class Clock:
+    """When a run reached the target, in seconds after its first job was sent."""
+
+    def __init__(self) -> None:
+        self.began, self.reached, self.rounds = 0.0, float("inf"), 0
+
+    def evaluate(self, server_round: int, arrays: Any) -> Any:
+        from server_app import global_evaluate
+
+        scores = global_evaluate(server_round, arrays)
+        if server_round == 0:
+            self.began = time.monotonic()
+        elif scores["accuracy"] >= TARGET and self.reached == float("inf"):
+            self.reached, self.rounds = time.monotonic() - self.began, server_round
+        return scores
+
+
+def run(name: str) -> Clock:
+    """Run Flower's FedAvg or our method until the target is reached."""
+    clock, app = Clock(), ServerApp()
+
+    @app.main()
+    def main(grid: Any, context: Any) -> None:
+        from task import Net
+
+        torch.manual_seed(0)
+        arrays = ArrayRecord(Net().state_dict())
+        while len(list(grid.get_node_ids())) < NODES:
+            time.sleep(0.1)
+        warm_up(grid)
+        config = ConfigRecord({"lr": 0.05})
+        if name == "FedAvg":
+            strategy: Any = FedAvg(fraction_evaluate=0.0, min_train_nodes=NODES, min_available_nodes=NODES)
+            clock.evaluate(0, arrays)
+            for round in range(1, 200):  # one round at a time, so that it can stop at the target
+                arrays = strategy.start(grid, arrays, num_rounds=1, train_config=config).arrays
+                clock.evaluate(round, arrays)
+                if clock.rounds:
+                    return
+        else:
+            method = tg.fedbuff(lr=0.4, buffer=2, local_epochs=1, mode="client")
+            ours = tg.flower.AsyncStrategy(method, clients=NODES, rounds=400, evaluate_every=1, engine={"drain": 0.0})
+            clock.evaluate(0, arrays)
+
+            def evaluate(server_round: int, arrays: Any) -> Any:
+                scores = clock.evaluate(server_round, arrays)
+                if clock.rounds:
+                    ours.stop()
+                return scores
+
+            ours.start(grid, arrays, train_config=config, evaluate_fn=evaluate)
+
+    tg.flower.simulate(app, client_app(), nodes=NODES, cpus=2, cpus_per_node=2 / NODES)
+    return clock
+
+
+def warm_up(grid: Any) -> None:
+    """Let every process import what it needs, before the clock starts: send each node a message that fails."""
+    from flwr.app import Message, RecordDict
+
+    messages = [Message(RecordDict(), node, "query.warm_up") for node in grid.get_node_ids()]
+    list(grid.send_and_receive(messages))
+
+
+def main() -> None:
+    repeats = int(sys.argv[1]) if len(sys.argv) > 1 else 3
+    print("| repeat | Flower's FedAvg | rounds | FedBuff, M = 2 | rounds | ratio |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    ratios = []
+    for repeat in range(1, repeats + 1):
+        theirs, ours = run("FedAvg"), run("FedBuff")
+        ratios.append(theirs.reached / ours.reached)
+        times = f"{theirs.reached:.1f} s | {theirs.rounds} | {ours.reached:.1f} s | {ours.rounds}"
+        print(f"| {repeat} | {times} | {ratios[-1]:.1f} |", flush=True)
+    print(f"\nseconds to {TARGET:.0%} test accuracy; median ratio {median(ratios):.1f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""An asynchronous Flower app."""

@@ -1,0 +1,138 @@
+"""Flower apps for real: a simulation in this process, stopped and failing ones, and a deployment on loopback."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tardygrad as tg
+from tardygrad.runs.record import read_lines
+from tests.cli.conftest import Command
+from tests.forkserver import Program
+
+pytest.importorskip("flwr")
+from tests.engines.flower_deployment import ROOT, Federation, addresses_of, is_running, psutil, wait_for
+
+pytestmark = [
+    pytest.mark.xdist_group("flower"),
+    pytest.mark.usefixtures("forked_ray_workers"),
+    pytest.mark.timeout(600),
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),  # Ray's
+]
+
+SPEC: dict[str, Any] = {
+    "task": {"kind": "quadratic", "clients": 6, "dimension": 8, "heterogeneity": 1.0},
+    "method": {
+        "kind": "clip2", "local_lr": 0.1, "local_clip": 1.0, "lr": 1.0, "clip": 0.5, "buffer": 2, "local_steps": 2,
+        "mode": "client", "compensate": True,
+    },
+}  # fmt: skip
+
+
+def children() -> set[int]:
+    return {one.pid for one in psutil.Process().children(recursive=True) if is_running(one.pid)}
+
+
+def method_and_task() -> tuple[tg.Method, Any]:
+    method, task = (dict(SPEC[name]) for name in ("method", "task"))
+    del method["kind"], task["kind"]
+    return tg.clip2(**method), tg.tasks.quadratic(**task)
+
+
+def test_a_simulated_app_learns_as_in_the_simulator_and_leaves_nothing_behind(
+    tmp_path: Path, tardygrad: Command
+) -> None:
+    from flwr.serverapp import ServerApp
+
+    before, addresses, out = children(), list[str](), str(tmp_path / "run")
+    inner, server = tg.flower.server_app(SPEC, rounds=60, out=out), ServerApp()
+
+    @server.main()
+    def main(grid: Any, context: Any) -> None:
+        inner(grid, context)
+        addresses.extend(addresses_of([psutil.Process(), *psutil.Process().children(recursive=True)]))
+
+    tg.flower.simulate(server, tg.flower.client_app(), nodes=6, cpus=2, cpus_per_node=0.5)
+    assert len(addresses) > 2
+    assert set(addresses) == {"127.0.0.1"}
+    wait_for(lambda: not children() - before)
+    loss = json.loads((tmp_path / "run/summary.json").read_text())["loss"]
+    method, task = method_and_task()
+    fleet = tg.Fleet(groups=(tg.Group("all", 6, tg.Uniform(0.5, 1.5)),))
+    assert loss == pytest.approx(tg.simulate(method, task, fleet, rounds=60).summary().loss, abs=0.05)
+    assert tardygrad("replay", out).out == "the same bits after 60 rounds\n"
+    assert tardygrad("plan", out, "--fit", out).code == 0
+    assert tardygrad("doctor", out).code == 0
+    assert "Start the app with flwr run" in tardygrad("resume", out, "run.rounds=30").err
+
+
+PROGRAM = """
+import sys, time
+import tardygrad as tg
+from tests.engines.test_flower_apps import method_and_task
+
+def make(context):
+    return method_and_task()
+
+def slow(message, context, call):
+    time.sleep(0.2)
+    if "fail" in sys.argv:
+        raise RuntimeError("out of cheese")
+    return call(message, context)
+
+server = tg.flower.server_app(make, rounds=10_000, out=sys.argv[1], checkpoint_every=2)
+tg.flower.simulate(server, tg.flower.client_app(mods=[slow]), nodes=6, cpus=2, cpus_per_node=0.5)
+"""
+
+
+@pytest.mark.parametrize("how", ["stop", "fail"])
+def test_a_simulation_that_is_stopped_or_fails_leaves_no_process_behind(tmp_path: Path, how: str) -> None:
+    out = tmp_path / "run"
+    with Program(PROGRAM, str(out), how, env=dict(os.environ) | {"PYTHONPATH": str(ROOT)}) as program:
+        if how == "stop":
+            wait_for(lambda: list(out.glob("checkpoints/*")))
+            started = {one.pid for one in psutil.Process(program.pid).children(recursive=True)}
+            assert started
+            program.send_signal(signal.SIGINT)
+        printed, errors = program.communicate(timeout=120)
+    if how == "fail":
+        assert "the ClientApp raised an error" in errors
+        assert program.returncode
+        return
+    assert program.returncode == 0, errors
+    assert "stopped after" in printed
+    wait_for(lambda: not any(map(is_running, started)))
+    assert any(row["event"] == "arrival" and row["worker"] for row in read_lines(out / "events.jsonl"))
+
+
+def test_a_deployed_app_survives_the_death_of_a_node_and_replays_to_the_same_bits(
+    tmp_path: Path, tardygrad: Command
+) -> None:
+    out = tmp_path / "run"
+
+    def events(kind: str) -> list[dict[str, Any]]:
+        rows = read_lines(path) if (path := out / "events.jsonl").exists() else []
+        return [row for row in rows if row["event"] == kind]
+
+    with Federation(tmp_path) as federation:
+        for partition in range(3):
+            federation.add(partition, of=3)
+        config = {"clients": 3, "out": str(out), "run__rounds": 8, "engine__wire": "int8", "engine__grace": 8.0}
+        run = federation.run(ROOT / "examples/flower_async", **config, engine__patience=2.0, engine__drain=0.5)
+        wait_for(lambda: federation.log("node-1").count("Receiving: train") == 2)
+        federation.kill("node-1")
+        federation.add(1, of=3)
+        wait_for((out / "summary.json").exists, 300)
+        wait_for(lambda: federation.status(run) == "finished:completed")
+        assert len(federation.listeners()) > 3
+        assert set(federation.listeners()) == {"127.0.0.1"}
+    wait_for(lambda: not federation.leftovers())
+    assert (events("loss")[0]["client"], events("join")[0]["client"]) == (1, 1)
+    assert {row["node"] for row in events("arrival")} == {socket.gethostname()}
+    assert tardygrad("replay", str(out)).out == "the same bits after 8 rounds\n"

@@ -11,6 +11,7 @@ clock starts when all processes have answered once. Prints a table and the ratio
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -114,6 +115,7 @@ def warm_up(grid: Any) -> None:
 
 
 def main() -> None:
+    os.environ.update(RAY_worker_niceness="0")  # as quick as this process if the machine is busy
     repeats = int(sys.argv[1]) if len(sys.argv) > 1 else 3
     print("| repeat | Flower's FedAvg | rounds | FedBuff, M = 2 | rounds | ratio |")
     print("| --- | --- | --- | --- | --- | --- |")

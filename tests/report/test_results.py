@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tardygrad.report.blocks import Note
+from tardygrad.report.blocks import Note, Table
 from tardygrad.report.build import build
-from tardygrad.report.comparison import compare, paper_table
+from tardygrad.report.comparison import compare, page_table, paper_table
 from tardygrad.report.groups import Spread, grouped, mean_curve, same_arrivals
 from tardygrad.report.loader import read
 from tardygrad.report.page import figures
+from tardygrad.report.theme import BLACK, CLASS_COLOURS, COLOURS
 from tests.report.records import EVIL, record, write
 
 SYNC: dict[str, Any] = {"label": "sync-Clip²"}
@@ -150,6 +153,7 @@ def test_simulated_and_real_clocks_are_not_compared(tmp_path: Path) -> None:
         "is no speed-up of one over the other."
     ]
     assert "times are not compared because the clocks differ" in result(tmp_path)
+    assert not any("time" in figure.chart["datasets"] for figure in figures(build([str(tmp_path)]).sections[1:2]))
     compared = compare(grouped(read(tmp_path / name) for name in ("simulated", "real")), target=0.85)
     assert [(outcome.speedup, outcome.round_speedup) for outcome in compared.outcomes] == [(None, None), (1.0, 1.0)]
     assert compared.seconds == "seconds (simulated or real)"
@@ -170,6 +174,51 @@ def test_a_record_says_what_its_clock_is(tmp_path: Path, facts: dict[str, Any], 
     assert read(path).history.simulated is simulated
     text = build([str(path)]).html()
     assert ("12 simulated seconds" in text) == (simulated is True)
+
+
+def test_a_mean_of_some_runs_is_no_number(tmp_path: Path) -> None:
+    seeds(tmp_path, "Clip²", 3)
+    seeds(tmp_path, "sync-Clip²", 3, slower=10.0)
+    seeds(tmp_path, "FedBuff", 1)
+    write(tmp_path / "Clip²-1/summary.json", {"status": "diverged", "reason": "x", "rounds": 12, "seconds": 1.0})
+    write(tmp_path / "FedBuff-0/summary.json", {"status": "starved", "reason": "x", "rounds": 12, "seconds": 1.0})
+    rewritten(tmp_path / "sync-Clip²-0", loss=lambda t: None)
+    compared = compare(grouped(map(read, sorted(tmp_path.iterdir()))), target=0.85)
+    table = page_table(compared)
+    found = [dict(zip(table.headings, row, strict=True)) for row in table.rows]
+    assert [row["test accuracy"] for row in found] == ["1 of 3 diverged", "starved", "91.5% ±\u00a00.8%"]
+    assert [row["test loss"] for row in found] == ["1 of 3 diverged", "starved", "2 of 3 runs"]
+    assert r"\textbf{91.5\%" not in paper_table(compared)  # the only one is not the best
+
+
+def test_columns_that_say_nothing_are_left_out(tmp_path: Path) -> None:
+    for name, rounds in (("Clip²", 12), ("sync-Clip²", 9)):
+        record(tmp_path / name, rounds=rounds, label=name, run={"until": 12.5}, spec={"method": {"kind": name}})
+    report = build([str(tmp_path)], target=0.85)
+    table, text = report.sections[0].blocks
+    assert isinstance(table, Table)
+    heads = ["run", "test accuracy", "speed-up to 85%", "simulated seconds to 85%", "test loss", "runs", "rounds"]
+    assert table.headings == [*heads, "mean delay", "largest delay"]
+    assert text.startswith("All runs finished after 12.5 simulated seconds. The target is")
+    assert text.endswith("Speed-ups are over sync-Clip², to the target, where every run of both got there.")
+    none = build([str(tmp_path)], target=0.91).sections[0].blocks[1]
+    assert none.endswith("There is no speed-up to the target, because sync-Clip² missed it in some run.")
+
+
+def test_every_colour_can_be_seen_on_dark_ground() -> None:
+    def luminance(colour: str) -> float:
+        parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        linear = [part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+    style = files("tardygrad.report").joinpath("page.css").read_text("utf-8")
+    ground = re.search(r"--ground: light-dark\(#ffffff, (#\w+)\)", style)
+    assert ground
+    replaced = dict(re.findall(r'\[stroke="(#\w+)"\] \{ stroke: light-dark\(#\w+, (#\w+)\)', style))
+    assert replaced == dict(re.findall(r'\[fill="(#\w+)"\] \{ fill: light-dark\(#\w+, (#\w+)\)', style))
+    for colour in {*COLOURS.values(), *CLASS_COLOURS} - {BLACK}:  # black is the colour of the text
+        shown = luminance(replaced.get(colour, colour))
+        assert (shown + 0.05) / (luminance(ground[1]) + 0.05) > 3, colour
 
 
 def test_seeds_that_do_not_change_the_arrivals_are_named(tmp_path: Path) -> None:
@@ -206,7 +255,7 @@ def test_own_scores_are_in_the_table_and_may_be_the_target(tmp_path: Path) -> No
     (table,) = [block for block in build([str(tmp_path)]).sections[0].blocks if hasattr(block, "headings")]
     assert list(table.headings[:2]) == ["run", "test f1"]
     assert "test error" in table.headings
-    assert table.rows[0][1] == "0.6 ±\u00a00"
+    assert table.rows[0][1] == "0.6 (all equal)"
 
 
 def test_the_latex_table_has_the_scores_and_the_best_in_bold(tmp_path: Path) -> None:
@@ -288,7 +337,7 @@ def test_a_mean_curve_is_that_of_lines_whose_points_are_elsewhere(tmp_path: Path
         (Spread(0.9052, 1e-9, 2), "0.9052 ± 1e-09"),
         (Spread(3e-9, 1e-10, 2), "3e-09 ± 1e-10"),
         (Spread(1234567.0, 12.0, 2), "1,234,567 ± 12"),
-        (Spread(33.0, 0.0, 2), "33 ± 0"),
+        (Spread(33.0, 0.0, 2), "33 (all equal)"),
         (Spread(0.0, 0.5, 2), "0.00 ± 0.50"),
         (Spread(33.25, None, 1), "33.25"),
     ],

@@ -211,9 +211,9 @@ def test_a_stored_comparison_is_shown_as_one(tmp_path: Path, tardygrad: Command)
     shown = tardygrad("sweep", str(tmp_path / "out"))
     assert (shown.code, shown.out) == (0, f"{found}\nreport with: tardygrad report {tmp_path / 'out'}\n")
     report = build([str(tmp_path / "out")])
-    assert report.results == [f"Comparison out: {found.result()}."]
+    assert report.results == [f"{found.result()}."]
     assert [section.title for section in report.sections] == ["Comparison out"]
-    assert report.title == "comparison out"
+    assert report.title == "Comparison out"
     (figure,) = figures(report.sections)
     assert {row["method"] for row in figure.chart["datasets"]["rows"]} == {"tuned", "plain_50%"}
     assert [each.name for each in report.paper_figures()] == ["compared-one-column", "compared-two-columns"]
@@ -236,7 +236,7 @@ def test_an_interrupted_comparison_shows_what_it_has_and_goes_on(
     methods: Any = {"a": lambda seed: make_run(0.1, seed), "b": lambda seed: make_run(1.0, seed)}
     with pytest.raises(KeyboardInterrupt):
         tg.compare(methods, seeds=2, out=tmp_path / "out")
-    assert build([str(tmp_path / "out")]).results[0].startswith("Comparison out: so far, after 3 of 4 runs, a has the ")
+    assert build([str(tmp_path / "out")]).results[0].startswith("So far, after 3 of 4 runs, a has the ")
     shown = tardygrad("sweep", str(tmp_path / "out"))
     assert "1 of 2 waiting" in shown.out
     assert "1 run to go; it was started in Python, so continue it there: tardygrad.compare(..., out=" in shown.err

@@ -68,7 +68,7 @@ def build(
     comparisons = [path for path in sweep_dirs if is_comparison(path)]
     for number, path in enumerate(comparisons, 1):
         stored, name = read_comparison(path), printable(path.resolve().name)
-        results.append(stored_headline(stored, name))
+        results.append(f"Comparison {name}: {stored_headline(stored)}")
         sections.append(stored_section(stored, name, number))
         tables.append(stored.to_latex(label=f"tab:compared-{number}"))
         drawings.append(partial(stored_figures, stored, number))
@@ -76,10 +76,12 @@ def build(
     for number, path in enumerate(sweeps, 1):
         sweep, name = read_sweep(path), printable(path.resolve().name)
         own = sweep_sections(sweep, name, number)
-        results.append(sweep_headline(sweep, name))
+        results.append(f"Sweep {name}: {sweep_headline(sweep)}")
         sections += own
         tables.append(sweep_table(sweep).latex(None, f"tab:sweep-{number}"))
         drawings.append(partial(sweep_figures, own))
+    if len(results) == 1 and not runs:  # the title has the name
+        results = [results[0].partition(": ")[2]]
     heading = printable(title, 200) if title else _title(runs, {"comparison": comparisons, "sweep": sweeps})
     return Report(heading, results, sections, runs, tables, lambda: chain.from_iterable(draw() for draw in drawings))
 
@@ -91,4 +93,5 @@ def _title(runs: list[RunView], others: Mapping[str, list[Path]]) -> str:
     for what, paths in others.items():
         few = [f"{what} {printable(path.resolve().name)}" for path in paths]
         names += few if len(few) <= 2 else [plural(len(few), what)]
-    return " and ".join(names)
+    title = " and ".join(names)
+    return title[:1].upper() + title[1:]

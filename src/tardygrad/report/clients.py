@@ -21,7 +21,7 @@ from tardygrad.runs.record import Row
 REASONS = 12  # most reasons that are drawn
 SPANS = 120  # most spans of delays over time
 UNIT_BINS = 40  # largest delay for which a histogram has a bar per delay
-IDLE, ASLEEP = "#80808026", "#7B78B8"  # which show on light and on dark ground
+IDLE, ASLEEP = "#80808040", "#7B78B8"  # which show on light and on dark ground
 TICKS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 10_000, 100_000, 1_000_000]  # of axes of delays
 
 

@@ -18,6 +18,7 @@ from tardygrad.runs.run import plural
 from tardygrad.runs.summary import lower_is_better
 
 LISTED = 4  # most names in a sentence
+USELESS = ("diverged", "starved", "failed")  # statuses of runs whose last score is no result
 
 
 class Target(NamedTuple):
@@ -41,7 +42,7 @@ class Outcome(NamedTuple):
     """The results of a group."""
 
     group: SeedGroup
-    scores: dict[str, Spread]  # of the last evaluation
+    scores: dict[str, Spread]  # of the last evaluation, where every run has one that counts: some would flatter
     time: Spread | None  # seconds of the whole run, by its engine's clock
     time_to_target: Spread | None
     speedup: float | None  # to the target; None unless all runs of the group and the baseline reached it
@@ -130,12 +131,13 @@ def outcomes(groups: list[SeedGroup], baseline: SeedGroup, target: Target | None
         own_target, time = _time_to(group, target), spread_of(run.history.time for run in group.runs)
         delays = np.concatenate([run.history.rounds.delays.ravel() for run in group.runs])
         equal = len({len(run.history.rounds) for run in (*group.runs, *baseline.runs)}) == 1
-        last = [run.scores.items[-1]["scores"] for run in group.runs if run.scores.items]
-        scores = {name: spread_of(row.get(name) for row in last) for name in score_names([group])}
+        last = [run.scores.items[-1]["scores"] if run.scores.items else {} for run in group.runs]
+        sound = not any(run.history.status in USELESS for run in group.runs)
+        scores = {name: spread_of(row.get(name) for row in last) for name in score_names([group]) if sound}
         found.append(
             Outcome(
                 group,
-                scores={name: spread for name, spread in scores.items() if spread},
+                scores={name: found for name, found in scores.items() if found and found.number == len(last)},
                 time=time,
                 time_to_target=own_target,
                 speedup=_ratio((baseline, base_target), (group, own_target)),
@@ -166,14 +168,12 @@ def _time_to(group: SeedGroup, target: Target | None) -> Spread | None:
 def comparison_blocks(compared: Comparison) -> Iterator[Block]:
     """Warnings, what is compared, and the table."""
     yield from map(Note, warnings(compared))
-    groups, base, target, _ = compared
+    groups, base, target, found = compared
     runs = [run for group in groups for run in group.runs]
-    rounds = {len(run.history.rounds) for run in runs}
-    alike = len(rounds) == 1 and all(run.history.status == "finished" for run in runs)
-    yield page_table(compared, progress=not alike)
-    notes, to_target = [], ""
-    if alike:
-        notes.append(f"All runs finished after {plural(rounds.pop(), 'round')}.")
+    yield page_table(compared)
+    notes = []
+    if length := _common_length(compared):
+        notes.append(f"All runs finished after {length}.")
     if len(runs) > len(groups):
         notes.append("Runs that differ only in their seed share a row: mean ± standard deviation.")
     if target:
@@ -181,9 +181,30 @@ def comparison_blocks(compared: Comparison) -> Iterator[Block]:
         way = f": 90% of the way from the first score of {base.name} to the best that all runs of a method reached"
         origin = "" if target.given else way
         notes.append(f"The target is a test {target.name} of {target.text} or {better}{origin}.")
-        to_target = "to the target, if all runs of both reached it, and "
-    rest = "for all rounds, if all runs of both made equally many"
-    yield " ".join((*notes, f"Speed-ups are relative to {base.name}: {to_target}{rest}."))
+    others = [outcome for outcome in found if outcome.group is not base]
+    ways = {"to the target": any(outcome.speedup for outcome in others)}
+    ways["for all rounds"] = any(outcome.round_speedup for outcome in others)
+    if any(ways.values()):
+        said = " and ".join(way for way, known in ways.items() if known)
+        notes.append(f"Speed-ups are over {base.name}, {said}, where every run of both got there.")
+    if target and others and not ways["to the target"] and len({run.history.simulated for run in runs}) == 1:
+        who = base.name if _reached(compared, base) is None else "every other method"
+        notes.append(f"There is no speed-up to the target, because {who} missed it in some run.")
+    yield " ".join(notes)
+
+
+def _reached(compared: Comparison, group: SeedGroup) -> float | None:
+    return next(outcome.reached for outcome in compared.outcomes if outcome.group is group)
+
+
+def _common_length(compared: Comparison) -> str | None:
+    """The rounds or else the time of all runs, if all have finished and it is the same for all."""
+    histories = [run.history for group in compared.groups for run in group.runs]
+    if any(history.status != "finished" for history in histories):
+        return None
+    if len(rounds := {len(history.rounds) for history in histories}) == 1:
+        return plural(rounds.pop(), "round")
+    return f"{histories[0].time:,.4g} {compared.seconds}" if len({h.time for h in histories}) == 1 else None
 
 
 def warnings(compared: Comparison) -> Iterator[str]:
@@ -209,31 +230,33 @@ def warnings(compared: Comparison) -> Iterator[str]:
         )
 
 
-def page_table(compared: Comparison, *, progress: bool) -> Table:
-    """A row per group; what matters most comes first, where a phone shows it.
-
-    Args:
-        progress: with columns for status and rounds.
-    """
-    target, names = compared.target, score_names(compared.groups)
-    first, others = names[:1], names[1:]
-    to_target = [f"speed-up to {target.text}", f"{compared.seconds} to {target.text}"] if target else []
-    all_rounds = ["speed-up, all rounds", f"{compared.seconds}, all rounds"]
-    heads = ["run", *(f"test {name}" for name in first), *to_target, *(f"test {name}" for name in others), *all_rounds]
-    heads += ["runs", *(["status", "rounds"] if progress else []), "mean delay", "largest delay"]
-    rows = []
-    for outcome in compared.outcomes:
-        runs = outcome.group.runs
-        row = [outcome.group.name, *(score_text(outcome, name) for name in first)]
-        row += [_times(outcome.speedup), reached_text(outcome)] if target else []
-        row += [*(score_text(outcome, name) for name in others), _times(outcome.round_speedup)]
-        row += [outcome.time.text() if outcome.time else "–", str(len(runs))]
-        if progress:
-            rounds = dict.fromkeys(f"{len(run.history.rounds):,}" for run in runs)
-            row += [", ".join(dict.fromkeys(run.history.state for run in runs)), ", ".join([*rounds][:LISTED])]
-        row += ["–" if outcome.mean_delay is None else f"{outcome.mean_delay:.1f}", f"{outcome.largest_delay:,}"]
-        rows.append(tuple(row))
-    return Table(heads, rows)
+def page_table(compared: Comparison) -> Table:
+    """A row per group, without columns that say nothing; what matters most comes first, where a phone shows it."""
+    target, names, found = compared.target, score_names(compared.groups), compared.outcomes
+    groups, others = compared.groups, [outcome for outcome in found if outcome.group is not compared.base]
+    runs = [run.history for group in groups for run in group.runs]
+    columns: dict[str, list[str]] = {"run": [group.name for group in groups]}
+    for name in names[:1]:
+        columns[f"test {name}"] = [score_text(outcome, name) for outcome in found]
+    if target and any(outcome.speedup for outcome in others):
+        columns[f"speed-up to {target.text}"] = [_times(outcome.speedup) for outcome in found]
+    if target:
+        columns[f"{compared.seconds} to {target.text}"] = [reached_text(outcome) for outcome in found]
+    for name in names[1:]:
+        columns[f"test {name}"] = [score_text(outcome, name) for outcome in found]
+    if any(outcome.round_speedup for outcome in others):
+        columns["speed-up, all rounds"] = [_times(outcome.round_speedup) for outcome in found]
+    if len({history.time for history in runs}) > 1:
+        columns[f"{compared.seconds} in all"] = [each.time.text() if each.time else "–" for each in found]
+    columns["runs"] = [str(len(group.runs)) for group in groups]
+    if any(history.status != "finished" for history in runs):
+        columns["status"] = [", ".join(dict.fromkeys(run.history.state for run in group.runs)) for group in groups]
+    if len({len(history.rounds) for history in runs}) > 1:
+        made = [dict.fromkeys(f"{len(run.history.rounds):,}" for run in group.runs) for group in groups]
+        columns["rounds"] = [", ".join([*rounds][:LISTED]) for rounds in made]
+    columns["mean delay"] = ["–" if each.mean_delay is None else f"{each.mean_delay:.1f}" for each in found]
+    columns["largest delay"] = [f"{outcome.largest_delay:,}" for outcome in found]
+    return Table(list(columns), list(zip(*columns.values(), strict=True)))
 
 
 def paper_table(compared: Comparison) -> str:
@@ -272,9 +295,15 @@ def listed(names: Sequence[str]) -> str:
 
 
 def score_text(outcome: Outcome, name: str) -> str:
-    """A score of the last evaluation."""
-    score = outcome.scores.get(name)
-    return score.text(percent=name == "accuracy") if score else "–"
+    """A score of the last evaluation, or why there is none."""
+    if score := outcome.scores.get(name):
+        return score.text(percent=name == "accuracy")
+    runs = outcome.group.runs
+    if useless := [run.history.status for run in runs if run.history.status in USELESS]:
+        worst = max(useless, key=useless.count)
+        return f"{len(useless)} of {len(runs)} {worst}" if len(runs) > 1 else worst
+    known = sum(bool(run.scores.items) and run.scores.items[-1]["scores"].get(name) is not None for run in runs)
+    return f"{known} of {len(runs)} runs" if known else "–"
 
 
 def reached_text(outcome: Outcome) -> str:
@@ -282,7 +311,7 @@ def reached_text(outcome: Outcome) -> str:
     time, runs = outcome.time_to_target, len(outcome.group.runs)
     if time is None:
         return "–"
-    return time.text() if time.number == runs else f"{time.number} of {runs} runs"
+    return time.text() if time.number == runs else f"{time.number} of {runs} reached"
 
 
 def _times(ratio: float | None) -> str:

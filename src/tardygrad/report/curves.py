@@ -142,12 +142,13 @@ def _values(group: SeedGroup, curve: Curve) -> Iterator[float | None]:
 
 
 def _axes(groups: list[SeedGroup], curve: Curve) -> dict[str, str]:
-    """The axes that say something new: local steps do not where all runs make equally many in every round."""
+    """The axes that say something: not times of different kinds of clocks, nor local steps that rounds determine."""
     runs = [run for group in groups for run in group.runs]
     known = {"round": "rounds", "time": seconds_of(runs), "steps": "local steps"}
     per_round = [row["steps"] / row["round"] for run in runs for row in curve.rows(run).items]
-    constant = not per_round or max(per_round) <= 1.02 * min(per_round)
-    return {axis: known[axis] for axis in curve.axes if axis != "steps" or not constant}
+    useless = {"steps"} if not per_round or max(per_round) <= 1.02 * min(per_round) else set()
+    useless |= {"time"} if len({run.history.simulated for run in runs}) > 1 else set()
+    return {axis: known[axis] for axis in curve.axes if axis not in useless}
 
 
 def x_of(axis: str, lines: Lines, **options: Any) -> alt.X:
@@ -191,7 +192,7 @@ def how_to_read(groups: list[SeedGroup]) -> Iterator[str]:
     """What the lines of all figures mean, if they are means or several."""
     notes = []
     if any(len(group.runs) > 1 for group in groups):
-        notes.append("Lines are means over the runs of a method, bands one standard deviation on either side.")
+        notes.append("Lines are means over the runs of a method, and bands are one standard deviation on either side.")
         notes.append("Against time, a run that has finished keeps its last value.")
     if len(groups) > 1:
         notes.append("Click an entry of a legend to highlight its line.")
@@ -248,7 +249,7 @@ def _panels(groups: list[SeedGroup], lines: Lines, curve: Curve) -> Any:
         dots = base.mark_circle(size=26, aria=len(lines.points[axis]) <= SMALL).encode(
             y=level("value"), tooltip=tooltip
         )
-        if lines.many:
+        if lines.many or (bands and axis != "round"):  # of seeds that were not evaluated at the same times
             dots = dots.encode(opacity=alt.value(0))  # invisible, but with tooltips
         panels.append(alt.layer(*[band] * bands, line, dots).properties(width=PANEL, height=220))
     chart = alt.concat(*panels, columns=2)

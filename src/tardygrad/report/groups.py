@@ -56,14 +56,14 @@ class Spread(NamedTuple):
     def text(self, *, percent: bool = False) -> str:
         """Mean ± standard deviation, with two digits of the deviation.
 
-        >>> Spread(3936.2, 112.7, 5).text(), Spread(0.27812, 0.0234, 5).text()
-        ('3,936 ±\xa0113', '0.278 ±\xa00.023')
+        >>> Spread(3936.2, 112.7, 5).text(), Spread(0.27812, 0.0234, 5).text(), Spread(60.0, 0.0, 5).text()
+        ('3,936 ±\xa0113', '0.278 ±\xa00.023', '60 (all equal)')
         """
-        if percent:
-            more = "" if self.deviation is None else f" ±\u00a0{self.deviation:.1%}"
-            return f"{self.mean:.1%}{more}"
         if not self.deviation:
-            return f"{self.mean:,.4g}" + ("" if self.deviation is None else " ±\u00a00")
+            mean = f"{self.mean:.1%}" if percent else f"{self.mean:,.4g}"
+            return mean if self.deviation is None else f"{mean} (all equal)"
+        if percent:
+            return f"{self.mean:.1%} ±\u00a0{self.deviation:.1%}"
         size = math.floor(math.log10(max(abs(self.mean), self.deviation)))
         digits = max(min(1 - math.floor(math.log10(self.deviation)), 4 - size), 0)
         if not -5 < size < 7 or self.deviation < 10.0**-digits:

@@ -11,8 +11,6 @@ from tardygrad.runs.summary import lower_is_better
 from tardygrad.sweeps import Sweep, groups
 from tardygrad.sweeps.table import best_of
 
-USELESS = ("diverged", "starved", "failed")  # statuses of runs whose last score is no result
-
 
 def headline(compared: Comparison) -> str:
     """The result of a comparison in one sentence."""
@@ -25,7 +23,7 @@ def headline(compared: Comparison) -> str:
     if target is None:
         return f"{len(runs)} runs of which none has a test score yet."
     so_far = "" if all(run.history.ended for run in runs) else "So far: "
-    sound = [outcome for outcome in compared.outcomes if _is_sound(outcome, target)]
+    sound = [outcome for outcome in compared.outcomes if target.name in outcome.scores]
     if not sound:
         return f"{so_far}no method has a test {target.name} in all its runs."
     if len(compared.groups) == 1:
@@ -60,12 +58,6 @@ def _last_score(run: RunView) -> str | None:
     if name is None:
         return None
     return f"{name} of {scores[name]:.1%}" if name == "accuracy" else f"{name} of {scores[name]:.4g}"
-
-
-def _is_sound(outcome: Outcome, target: Target) -> bool:
-    """Whether all runs of a group have a score that counts."""
-    score, runs = outcome.scores.get(target.name), outcome.group.runs
-    return bool(score and score.number == len(runs)) and not any(run.history.status in USELESS for run in runs)
 
 
 def _only(compared: Comparison, outcome: Outcome, target: Target) -> str:
@@ -127,16 +119,15 @@ def _seeds(compared: Comparison) -> str:
     return f"means over {counts[0]} seeds" if len(counts) == 1 else f"means over {counts[0]} to {counts[-1]} seeds"
 
 
-def sweep_headline(sweep: Sweep, name: str) -> str:
+def sweep_headline(sweep: Sweep) -> str:
     """The result of a sweep in one sentence."""
     done, best = sum(trial.status is not None for trial in sweep.trials), best_of(sweep.trials, sweep.best)
     trials = plural(sweep.total, "trial") if done == sweep.total else f"{done} of {plural(sweep.total, 'trial')} so far"
     if best is None or best.value is None:
-        return f"Sweep {name}: {trials}, none with a {printable(sweep.goal)}."
+        return f"{trials}, none with a {printable(sweep.goal)}."
     value = f"{best.value:.1%}" if sweep.best == "accuracy" else f"{best.value:.4g}"
     counted = [group for group in groups(sweep) if group.share is not None]
     share = f"; {sum(g.workable for g in counted)} of {sum(g.judged for g in counted)} are workable" if counted else ""
-    return (
-        f"Sweep {name}: trial {best.number} ({printable(best.group)}) is the best of {trials}, with a "
-        f"{printable(sweep.goal)} of {value}{share}."
-    )
+    several = len({trial.group for trial in sweep.trials}) > 1
+    which = f"Trial {best.number}{f' ({printable(best.group)})' * several}"
+    return f"{which} is the best of {trials}, with a {printable(sweep.goal)} of {value}{share}."

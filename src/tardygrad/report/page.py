@@ -43,7 +43,8 @@ def html(title: str, sections: list[Section], *, results: Sequence[str] = (), li
     """
     script, library = _asset("page.js"), _library()
     hashes = " ".join(f"'sha256-{_hash(text)}'" for text in (library, script))
-    nav = "".join(f'<li><a href="#{section.key}">{escape(section.title)}</a></li>' for section in sections)
+    links = "".join(f'<li><a href="#{section.key}">{escape(section.title)}</a></li>' for section in sections)
+    nav = f'<nav aria-label="Contents"><ul>{links}</ul></nav>\n' if len(sections) > 1 else ""
     lead = "".join(f'<p class="result">{escape(sentence)}</p>\n' for sentence in results)
     body, status = "".join(map(_section, sections)), ""
     if live:
@@ -53,7 +54,7 @@ def html(title: str, sections: list[Section], *, results: Sequence[str] = (), li
         title=escape(title),
         style=_asset("page.css"),
         live=status,
-        main=f'<main id="main" tabindex="-1">\n{lead}<nav aria-label="Contents"><ul>{nav}</ul></nav>\n{body}</main>',
+        main=f'<main id="main" tabindex="-1">\n{lead}{nav}{body}</main>',
         library=library,
         script=script,
     )

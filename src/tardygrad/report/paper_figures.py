@@ -46,7 +46,7 @@ def paper_figures(compared: Comparison) -> Iterator[PaperFigure]:
 
     Times of different kinds of clocks cannot be compared; then there are only rounds.
     """
-    groups, same_clock = compared.groups, len({r.history.simulated for g in compared.groups for r in g.runs}) == 1
+    groups = compared.groups
     seen = Counter[str]()
     for curve in learning_curves(groups):
         lines = lines_of(groups, curve)
@@ -55,8 +55,8 @@ def paper_figures(compared: Comparison) -> Iterator[PaperFigure]:
         seen[name := file_name(curve.title)] += 1
         number = f"-{seen[name]}" if seen[name] > 1 else ""
         for columns, width in WIDTHS.items():
-            axes = ["time"] if columns == "one-column" else ["round", "time"]
-            spec = _fitted(groups, curve, lines, axes if same_clock else ["round"], width)
+            axes = [axis for axis in ("round", "time") if axis in lines.axes]
+            spec = _fitted(groups, curve, lines, axes[-1:] if columns == "one-column" else axes, width)
             yield PaperFigure(f"{name}{number}-{columns}", spec)
 
 

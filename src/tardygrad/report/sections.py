@@ -93,7 +93,7 @@ def _single(run: RunView, *, compared: bool = False) -> Iterator[Section]:
 def _facts(run: RunView) -> Iterator[tuple[str, str]]:
     """The rows of the summary."""
     history, rounds = run.history, run.history.rounds
-    yield "method", history.method if history.label in history.method else f"{history.method} ({history.label})"
+    yield "method", history.method if history.label in history.method else f"{history.label}: {history.method}"
     yield "status", _status(history)
     if history.reason:
         yield "reason", history.reason
@@ -111,7 +111,9 @@ def _facts(run: RunView) -> Iterator[tuple[str, str]]:
         yield "delay", f"mean {rounds.delays.mean():.3g}, largest {rounds.delays.max():,}"
     arrived, refused = f"{history.taken:,} arrived", f"{history.refused.total():,} refused"
     losses = sum(client.losses for client in history.by_client)
-    yield "updates", f"{arrived}, {refused}; clients were lost {plural(losses, 'time')}"
+    yield "updates", f"{arrived}, {refused}"
+    if losses:
+        yield "lost clients", plural(losses, "time")
     if len(rounds):
         yield "local steps", f"{rounds.steps.sum():,}"
     if run.classes:

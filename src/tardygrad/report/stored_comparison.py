@@ -14,9 +14,9 @@ from tardygrad.sweeps.comparison import Comparison
 from tardygrad.sweeps.comparison_figure import mean_chart, mean_curves, paper_chart
 
 
-def stored_headline(compared: Comparison, name: str) -> str:
+def stored_headline(compared: Comparison) -> str:
     """The result of a comparison in one sentence."""
-    return f"Comparison {name}: {_so_far(compared)}{printable(compared.result(), 400)}."
+    return f"{_so_far(compared)}{printable(compared.result(), 400)}."
 
 
 def stored_section(compared: Comparison, name: str, number: int) -> Section:
@@ -33,7 +33,8 @@ def stored_section(compared: Comparison, name: str, number: int) -> Section:
 
 def _blocks(compared: Comparison) -> Iterator[Block]:
     table = compared.table()
-    yield Table(table.headings, [[printable(row[0]), *row[1:]] for row in table.rows])
+    rows = [[printable(name), *(cell.replace("± ", "±\u00a0") for cell in cells)] for name, *cells in table.rows]
+    yield Table(table.headings, rows)
     yield " ".join(f"{printable(note[:1].upper() + note[1:], 400)}." for note in table.notes)
     names = _names(compared)
     if (data := mean_curves(compared, names))["rows"]:
@@ -71,4 +72,4 @@ def _names(compared: Comparison) -> list[str]:
 def _so_far(compared: Comparison) -> str:
     runs = [run.status for one in compared.contenders for run in one.runs]
     done = len(runs) - runs.count("waiting")
-    return "" if done == len(runs) else f"so far, after {done} of {len(runs)} runs, "
+    return "" if done == len(runs) else f"So far, after {done} of {len(runs)} runs, "

@@ -51,13 +51,13 @@ def history(sweep: Sweep) -> Iterator[Figure]:
     x = alt.X(
         "trial:Q", title="trial", scale=alt.Scale(nice=False, zero=False, padding=8), axis=alt.Axis(tickMinStep=1)
     )
-    y = alt.Y("score:Q", title=goal, scale=_level_scale(sweep), axis=alt.Axis(format="~g", tickCount=5))
+    y = alt.Y("score:Q", title=goal, scale=_level_scale(sweep), axis=_level_axis(sweep))
     style = {
         "color": legend_colours("group:N", legend),
-        "tooltip": tips("trial:Q", "group:N", ("score:Q", goal, ".4~g"), ("end:N", "status")),
+        "tooltip": tips("trial:Q", "group:N", ("score:Q", goal, _form(sweep)), ("end:N", "status")),
     }
     line = named_data("best").mark_line(interpolate="step-after", color=INK, opacity=0.7, strokeWidth=1.5, aria=False)
-    layers = [line.encode(x=x, y=y), named_data().mark_circle(size=42, aria=False).encode(x=x, y=y, **style)]
+    layers = [line.encode(x=x, y=y), named_data().mark_circle(size=42, opacity=1, aria=False).encode(x=x, y=y, **style)]
     data = {"rows": scored, "best": best}
     if unscored:
         layers.append(_unscored(sweep, unscored, height).encode(x=x, **style))
@@ -139,13 +139,14 @@ def _heat_maps(sweep: Sweep, trials: list[Trial], sides: list[str]) -> Iterator[
 def _heat_map(sweep: Sweep, across: str, up: str, names: dict[str, dict[str, str]]) -> Any:
     axis = alt.Axis(labelAngle=0, labelOverlap="greedy", labelSeparation=1, titlePadding=6, labelFontSize=11)
     goal = printable(sweep.goal)
-    sides, score = (("across:N", printable(across)), ("up:N", printable(up))), ("score:Q", goal, ".4~g")
+    sides, score = (("across:N", printable(across)), ("up:N", printable(up))), ("score:Q", goal, _form(sweep))
     base: Any = alt.Chart().encode(
         x=alt.X("across:O", title=_bare(across), sort=list(names[across].values()), axis=axis),
         y=alt.Y("up:O", title=_bare(up), sort=list(names[up].values())[::-1], axis=axis),
         tooltip=tips("group:N", "trial:Q", *sides, ("others:N", "with"), score, "status:N"),
     )
-    colour = alt.Color("score:Q", title=goal, scale=_score_scale(sweep), legend=alt.Legend(gradientLength=200))
+    legend = alt.Legend(gradientLength=200, titleFontWeight="normal", format=_form(sweep))
+    colour = alt.Color("score:Q", title=goal, scale=_score_scale(sweep), legend=legend)
     cells = base.mark_rect(stroke=INK, strokeOpacity=0.2, aria=False).encode(color=colour)
     crosses = base.mark_text(color=INK, fontSize=13, aria=False).encode(text="mark:N")
     return alt.layer(cells, crosses, data=alt.NamedData("rows"))
@@ -163,11 +164,11 @@ def _slices(sweep: Sweep, trials: list[Trial], sides: list[str]) -> Iterator[Fig
     charts = []
     for i, key in enumerate(sides):
         axis = alt.Axis(format="~g", labelOverlap="greedy", labelSeparation=6, grid=False, tickCount=6)
-        place, score = (f"at{i}:Q", printable(key), ".5~g"), ("score:Q", goal, ".4~g")
+        place, score = (f"at{i}:Q", printable(key), ".5~g"), ("score:Q", goal, _form(sweep))
         style = {"color": colour, "tooltip": tips("trial:Q", "group:N", place, score, ("end:N", "status"))}
         x = alt.X(f"at{i}:Q", title=_bare(key), scale=_axis_scale(_is_log(sweep, key, trials), padding=8), axis=axis)
         title = goal if i % 2 == 0 else None
-        y = alt.Y("score:Q", title=title, scale=_level_scale(sweep), axis=alt.Axis(format="~g", tickCount=5))
+        y = alt.Y("score:Q", title=title, scale=_level_scale(sweep), axis=_level_axis(sweep))
         layers = [named_data().mark_circle(size=42, opacity=0.75, aria=False).encode(x=x, y=y, **style)]
         if unscored:
             layers.append(_unscored(sweep, unscored, height).encode(x=x, **style))
@@ -202,8 +203,9 @@ def _legend(trials: list[Trial]) -> list[LegendEntry]:
 def _parallel(sweep: Sweep, trials: list[Trial], sides: list[str]) -> Iterator[Figure]:
     """Parallel coordinates: a line per trial through its settings and its score, workable trials on top."""
     drawn = sorted(trials[:: math.ceil(len(trials) / LINES)], key=lambda trial: trial.workable is True)
+    goal = printable(sweep.goal)
     levels = {_bare(key): [_level(trial, key) for trial in drawn] for key in sides}
-    levels[printable(sweep.goal)] = [finite(trial.value) for trial in drawn]
+    levels[goal] = [finite(trial.value) for trial in drawn]
     places = {key: _places(values) for key, values in levels.items()}
     rows = [
         {
@@ -212,7 +214,7 @@ def _parallel(sweep: Sweep, trials: list[Trial], sides: list[str]) -> Iterator[F
             "key": key,
             "order": order,
             "at": at,
-            "value": _value(levels[key][i]),
+            "value": _share(levels[key][i]) if key == goal and sweep.best == "accuracy" else _value(levels[key][i]),
             "workable": "workable" if trial.workable else "not workable",
         }
         for i, trial in enumerate(drawn)
@@ -225,12 +227,13 @@ def _parallel(sweep: Sweep, trials: list[Trial], sides: list[str]) -> Iterator[F
         "x": alt.X("key:N", title=None, sort=order, axis=names),
         "y": alt.Y("at:Q", axis=bare, scale=alt.Scale(domain=[-0.1, 1.1])),
     }
-    colours = alt.Scale(domain=["workable", "not workable"], range=[BLUE, "#999999"])
-    lines = named_data().mark_line(strokeWidth=1.3, opacity=0.5, point=alt.OverlayMarkDef(size=18), aria=False)
+    scale = alt.Scale(domain=["workable", "not workable"], range=[BLUE, "#999999"])
+    lines = named_data().mark_line(strokeWidth=1.3, point=alt.OverlayMarkDef(size=18), aria=False)
     lines = lines.encode(
         **place,
         detail="trial:N",
-        color=alt.Color("workable:N", title=None, scale=colours),
+        color=alt.Color("workable:N", title=None, scale=scale, legend=alt.Legend(symbolOpacity=1)),
+        opacity=alt.condition("datum.workable === 'workable'", alt.value(1.0), alt.value(0.4)),
         tooltip=tips("trial:Q", "group:N", ("key:N", "setting"), "value:N", ("workable:N", "is")),
     )
     words = [
@@ -266,6 +269,10 @@ def short(value: Any) -> str:
 
 def _bare(key: str) -> str:
     return printable(key).removeprefix("method.")
+
+
+def _share(level: float | None) -> str:
+    return "" if level is None else f"{level:.1%}"
 
 
 def _value(level: float | None) -> str:
@@ -326,6 +333,15 @@ def _is_log(sweep: Sweep, key: str, trials: list[Trial]) -> bool:
 def _axis_scale(log: bool, padding: int) -> alt.Scale:
     kind: dict[str, Any] = {"type": "log"} if log else {"type": "linear", "zero": False}
     return alt.Scale(**kind, nice=False, padding=padding)
+
+
+def _level_axis(sweep: Sweep) -> alt.Axis:
+    return alt.Axis(format=_form(sweep), tickCount=5)
+
+
+def _form(sweep: Sweep) -> str:
+    """The format of scores."""
+    return ".2~%" if sweep.best == "accuracy" else ".4~g"
 
 
 def _level_scale(sweep: Sweep) -> alt.Scale:

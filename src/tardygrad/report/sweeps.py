@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import altair as alt
 
-from tardygrad.report.blocks import Block, Code, Figure, Section, Table, with_suffix
+from tardygrad.report.blocks import Block, Code, Section, Table, with_suffix
 from tardygrad.report.figure import WIDTH, figure, named_data, percent
 from tardygrad.report.loader import finite
 from tardygrad.report.sweep_charts import group_legend, history, importance, short, sweep_charts
@@ -74,7 +74,9 @@ def _best(sweep: Sweep) -> Table:
 
 
 def _seconds(sweep: Sweep) -> str:
-    return "simulated seconds" if is_simulated(sweep.config) else "seconds"
+    facts = [row["facts"] for trial in sweep.trials for row in trial.seeds if row.get("facts")]
+    simulated = is_simulated(sweep.config) or (facts and all(each.get("simulated") is True for each in facts))
+    return "simulated seconds" if simulated else "seconds"
 
 
 def _top(sweep: Sweep) -> Iterator[Block]:
@@ -86,11 +88,12 @@ def _top(sweep: Sweep) -> Iterator[Block]:
         return
     shown = _share if sweep.best == "accuracy" else _number
     with_loss = sweep.best != "loss"  # which would be the same column twice
-    yield "The best trials of all groups:" if len(ranked) > 1 else "The best trial of all groups:"
+    several = len({trial.group for trial in sweep.trials}) > 1
+    yield f"The best {'trials' if len(ranked) > 1 else 'trial'}{' of all groups' * several}:"
     rows = [
         (
             str(trial.number),
-            printable(trial.group),
+            *[printable(trial.group)] * several,
             shown(trial.value),
             *([_number(trial.loss)] if with_loss else []),
             _number(trial.time),
@@ -98,8 +101,8 @@ def _top(sweep: Sweep) -> Iterator[Block]:
         )
         for trial in ranked
     ]
-    heads = ("trial", "group", printable(sweep.goal), *["test loss"] * with_loss, _seconds(sweep), "settings")
-    yield Table(heads, rows)
+    score = (printable(sweep.goal), *["test loss"] * with_loss)
+    yield Table(("trial", *["group"] * several, *score, _seconds(sweep), "settings"), rows)
     best = ranked[0]
     if factory := sweep.config.get("factory"):
         arguments = ", ".join(f"{key}={value!r}" for key, value in best.params.items())
@@ -119,9 +122,12 @@ def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:.4g}"
 
 
-def _workable(sweep: Sweep) -> Iterator[Figure]:
+def _workable(sweep: Sweep) -> Iterator[Block]:
     found = [group for group in groups(sweep) if group.share is not None]
     if not found:
+        return
+    if len(found) == 1:  # the table has its share
+        yield f"{_criterion(sweep)} Failed trials do not count."
         return
     rows: list[Row] = [
         {"group": printable(group.name), "share": group.share, "count": f"{group.workable} of {group.judged}"}
@@ -137,7 +143,7 @@ def _workable(sweep: Sweep) -> Iterator[Figure]:
     )
     words = base.mark_text(align="left", dx=5, color=INK).encode(text="count:N")
     chart = alt.layer(bar, words).properties(width=WIDTH - 260, height=alt.Step(26))
-    caption = f"A setting is workable if its run finished and {_criterion(sweep)}. Failed trials do not count."
+    caption = f"{_criterion(sweep)} Failed trials do not count."
     table = Table(("group", "workable", "share"), [(row["group"], row["count"], f"{row['share']:.1%}") for row in rows])
     yield figure("workable", "Workable settings", caption, chart, {"rows": rows}, table)
 
@@ -145,7 +151,10 @@ def _workable(sweep: Sweep) -> Iterator[Figure]:
 def _criterion(sweep: Sweep) -> str:
     target, share = finite(sweep.config.get("target")), finite(sweep.config.get("workable"))
     if target is not None:
-        return f"reached {target:g}"
+        return f"A setting is workable if its runs finished and reached {target:g}."
     score = printable(sweep.config.get("score", "score"))
-    way = "close enough" if share is None else f"at least {share:g} of the way"
-    return f"its {score} came {way} from that of x_0 to the best of all"
+    way = "most" if share is None else f"at least {share:.0%}"
+    return (
+        f"A setting is workable if its runs finished and their mean {score} covers {way} of the way from that of the "
+        "initial model x_0 to that of the best setting."
+    )

@@ -33,7 +33,7 @@ def tail(run: RunView) -> Iterator[Figure]:
     }
     tooltip = tips(("norm:Q", "‖δ‖", ".4~g"), ("share:Q", "share of larger updates", ".3~%"))
     chart = alt.layer(
-        named_data().mark_circle(color=BLUE, size=24, aria=False).encode(**place, tooltip=tooltip),
+        named_data().mark_circle(color=BLUE, size=24, opacity=1, aria=False).encode(**place, tooltip=tooltip),
         named_data("fit").mark_line(color=RED, strokeDash=[6, 3], aria=False).encode(**place),
     ).properties(width=PANEL + 120, height=260)
     caption = (

@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any
+
+from altair.utils.schemapi import validate_jsonschema
+from altair.vegalite.v6.schema import core
+
+from tardygrad.report.blocks import Section
+from tardygrad.report.page import figures
 
 EVIL = "</script><script>alert(1)</script><!-- \"'>&\u2028 javascript:alert(1) {signal}"
 """What no page may take for anything but text."""
@@ -43,6 +51,15 @@ def record(path: Path, *, rounds: int = 12, seed: int = 0, torn: bool = False, *
         ended = {"status": "finished", "reason": None, "rounds": rounds, "seconds": 1.5}
         write(path / "summary.json", ended)
     return path
+
+
+SCHEMA = cache(core.load_schema)
+
+
+def check_charts(sections: Iterable[Section]) -> None:
+    """Validate a chart of each title: Altair does not while a report is built."""
+    for chart in {figure.title: figure.chart for figure in figures(sections)}.values():
+        validate_jsonschema(chart | {"datasets": {}}, core.Root._schema, SCHEMA())
 
 
 def write(path: Path, value: Any) -> None:

@@ -72,6 +72,61 @@ def test_a_phone_shows_method_score_and_speed_up_and_says_where_a_table_scrolls(
     page.wait_for_selector(".wide.scrolls:not(.more)")
 
 
+def check_drawn(page: Any, pages: dict[str, Path]) -> None:
+    """All charts of a run are on the page, and have marks."""
+    expected = {f"chart-{figure.key}" for figure in figures(build([str(pages["one"].parent / "runs/0")]).sections)}
+    marks = drawn(page)
+    assert set(marks) == expected
+    assert all(marks.values()), marks
+
+
+def test_every_chart_of_a_run_draws_has_a_name_for_those_who_do_not_see_it_and_prints(
+    pages: dict[str, Path], opened: Open
+) -> None:
+    page = opened(pages["one"].as_uri())
+    check_drawn(page, pages)
+    names = page.evaluate(
+        "[...document.querySelectorAll('.chart svg')].map(svg => svg.getAttribute('aria-label') || "
+        "svg.querySelector('[aria-label]').getAttribute('aria-label'))"
+    )
+    assert all(len(name) > 20 for name in names)
+    assert page.pdf(format="A4").startswith(b"%PDF")
+
+
+def test_every_chart_of_a_hostile_run_draws_and_a_tip_shows_its_text_as_text(
+    pages: dict[str, Path], opened: Open
+) -> None:
+    page = opened(pages["evil"].as_uri())
+    check_drawn(page, pages)
+    page.locator("#chart-shares .mark-rect path").first.hover()
+    tip = page.locator("#vg-tooltip-element.visible")
+    tip.wait_for()
+    assert "<script>alert(1)" in tip.inner_text()
+    assert tip.locator("script").count() == 0
+
+
+def test_the_keyboard_reaches_everything_in_order_and_opens_the_charts_of_single_runs(
+    pages: dict[str, Path], opened: Open
+) -> None:
+    page = opened(pages["several"].as_uri())
+    before = drawn(page)
+    assert all(before.values())
+    reached = []
+    for _ in range(7):
+        page.keyboard.press("Tab")
+        reached.append(page.evaluate("document.activeElement.innerText || document.activeElement.id"))
+    assert reached[:4] == ["Skip to the report", "Dark colours", "Comparison", "Learning"]
+    page.focus("#run-1 > summary")
+    page.keyboard.press("Enter")
+    page.wait_for_function("[...document.querySelectorAll('#run-1 .chart')].every(one => one.querySelector('svg'))")
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+    assert all(drawn(page, "#run-1").values())
+    assert set(drawn(page)) > set(before)
+    page.focus("a.skip")
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "main"
+
+
 def test_an_entry_of_a_legend_highlights_its_line_whatever_its_name(pages: dict[str, Path], opened: Open) -> None:
     page = opened(pages["several"].as_uri())
     button = page.locator("#chart-score-1").locator("xpath=..").locator(".legend button").first
@@ -83,15 +138,6 @@ def test_an_entry_of_a_legend_highlights_its_line_whatever_its_name(pages: dict[
     button.click()
     page.wait_for_function(f"!{lines}.includes('0.12')")
     assert page.evaluate(lines) == before
-
-
-@pytest.mark.parametrize("name", ["one", "evil"])
-def test_every_chart_of_a_run_draws(pages: dict[str, Path], opened: Open, name: str) -> None:
-    page = opened(pages[name].as_uri())
-    expected = {f"chart-{figure.key}" for figure in figures(build([str(pages[name].parent / "runs/0")]).sections)}
-    marks = drawn(page)
-    assert set(marks) == expected
-    assert all(marks.values()), marks
 
 
 def test_every_chart_draws_whatever_the_numbers_and_names_of_scores(tmp_path: Path, opened: Open) -> None:
@@ -116,26 +162,6 @@ def test_every_chart_draws_whatever_the_numbers_and_names_of_scores(tmp_path: Pa
     )
 
 
-def test_charts_of_single_runs_draw_when_they_are_opened(pages: dict[str, Path], opened: Open) -> None:
-    page = opened(pages["several"].as_uri())
-    before = drawn(page)
-    assert all(before.values())
-    page.click("#run-1 > summary")
-    page.locator("#run-1 .chart svg").nth(4).wait_for()
-    page.wait_for_timeout(500)
-    assert all(drawn(page, "#run-1").values())
-    assert set(drawn(page)) > set(before)
-
-
-def test_a_tip_shows_the_text_of_a_record_as_text(pages: dict[str, Path], opened: Open) -> None:
-    page = opened(pages["evil"].as_uri())
-    page.locator("#chart-shares .mark-rect path").first.hover()
-    tip = page.locator("#vg-tooltip-element.visible")
-    tip.wait_for()
-    assert "<script>alert(1)" in tip.inner_text()
-    assert tip.locator("script").count() == 0
-
-
 def test_the_button_switches_between_dark_and_light(pages: dict[str, Path], opened: Open) -> None:
     def ground() -> str:
         return str(page.evaluate("getComputedStyle(document.body).backgroundColor"))
@@ -153,37 +179,6 @@ def test_the_button_switches_between_dark_and_light(pages: dict[str, Path], open
     page.emulate_media(media="print", color_scheme="dark")
     page.click("#main", position={"x": 1, "y": 1})
     assert ink() == "rgb(0, 0, 0)"
-
-
-def test_the_keyboard_reaches_everything_in_order(pages: dict[str, Path], opened: Open) -> None:
-    page = opened(pages["several"].as_uri())
-    reached = []
-    for _ in range(7):
-        page.keyboard.press("Tab")
-        reached.append(page.evaluate("document.activeElement.innerText || document.activeElement.id"))
-    assert reached[:4] == ["Skip to the report", "Dark colours", "Comparison", "Learning"]
-    page.focus("#run-1 > summary")
-    page.keyboard.press("Enter")
-    page.wait_for_selector("#run-1[open] .chart svg")
-    outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
-    assert outline == "solid"
-    page.focus("a.skip")
-    page.keyboard.press("Enter")
-    assert page.evaluate("document.activeElement.id") == "main"
-
-
-def test_every_chart_has_a_name_for_those_who_do_not_see_it(pages: dict[str, Path], opened: Open) -> None:
-    page = opened(pages["one"].as_uri())
-    names = page.evaluate(
-        "[...document.querySelectorAll('.chart svg')].map(svg => svg.getAttribute('aria-label') || "
-        "svg.querySelector('[aria-label]').getAttribute('aria-label'))"
-    )
-    assert all(len(name) > 20 for name in names)
-
-
-def test_a_page_prints(pages: dict[str, Path], opened: Open) -> None:
-    page = opened(pages["one"].as_uri())
-    assert page.pdf(format="A4").startswith(b"%PDF")
 
 
 def test_the_report_of_the_demo_draws(tmp_path: Path, opened: Open) -> None:

@@ -20,7 +20,7 @@ from tardygrad.report.groups import grouped
 from tardygrad.report.loader import read
 from tardygrad.report.page import figures, put
 from tardygrad.report.theme import rendered, strokes
-from tests.report.records import EVIL, ODD, events, record, write
+from tests.report.records import EVIL, ODD, check_charts, events, record, write
 
 ALONE = {
     "score-1",
@@ -77,6 +77,7 @@ def keys(report: Report) -> set[str]:
 
 def test_a_run_has_every_figure(alone: Report) -> None:
     assert keys(alone) == ALONE
+    check_charts(alone.sections)
     for figure in figures(alone.sections):
         assert figure.caption.endswith((".", ")"))
         assert figure.chart["description"]
@@ -434,6 +435,7 @@ def test_several_runs_are_laid_over_each_other_and_told_one_by_one(tmp_path: Pat
     report = build([str(tmp_path / "all")])
     assert keys(report) >= {"score-1", "training-loss", "shares", "clipped", "timeline-1", "tail-3"}
     assert "mean ± standard deviation" in report.html()
+    check_charts(report.sections)
     (curve,) = [one for one in figures(report.sections) if one.key == "score-1"]
     assert curve.chart["datasets"]["round"][0]["high"] > curve.chart["datasets"]["round"][0]["value"]
 

@@ -13,7 +13,9 @@ import pytest
 from tardygrad.report.blocks import Note, Table
 from tardygrad.report.build import build
 from tardygrad.report.comparison import compare, page_table, paper_table
+from tardygrad.report.discover import find
 from tardygrad.report.groups import Spread, grouped, mean_curve, same_arrivals
+from tardygrad.report.headline import headline
 from tardygrad.report.loader import read
 from tardygrad.report.page import figures
 from tardygrad.report.theme import BLACK, CLASS_COLOURS, COLOURS
@@ -44,8 +46,8 @@ def seeds(folder: Path, name: str, number: int = 2, slower: float = 1.0, **facts
 
 
 def result(*paths: Path, **options: Any) -> str:
-    (sentence,) = build([str(path) for path in paths], **options).results
-    return sentence
+    """The sentence that a page opens with."""
+    return headline(compare(grouped(map(read, find(list(map(str, paths))).runs)), **options))
 
 
 def notes(path: Path) -> list[str]:

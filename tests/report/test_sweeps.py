@@ -18,7 +18,7 @@ from tardygrad.sweeps import Sweep, Trial, groups
 from tardygrad.sweeps import sweep as sweep_of
 from tardygrad.sweeps.config import configure, overrides
 from tests.report.conftest import Open
-from tests.report.records import EVIL, ODD
+from tests.report.records import EVIL, ODD, check_charts
 
 LABELS = ("SD-SGDClip, large", "Clip², large")
 
@@ -49,7 +49,9 @@ def tables(sweep: Sweep) -> list[Table]:
 
 
 def drawn(sweep: Sweep) -> dict[str, Any]:
-    return {figure.key: figure.chart for figure in figures(sweep_sections(sweep, "mine", 1))}
+    sections = sweep_sections(sweep, "mine", 1)
+    check_charts(sections)
+    return {figure.key: figure.chart for figure in figures(sections)}
 
 
 def test_a_sweep_has_its_tables_and_figures(sweep: Sweep) -> None:

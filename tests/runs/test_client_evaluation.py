@@ -16,6 +16,7 @@ from tardygrad.report.build import build
 from tardygrad.runs.evaluation import ClientEvaluations
 from tardygrad.runs.history import read_history
 from tardygrad.runs.record import read_json
+from tests.report.records import check_charts
 
 METHOD = tg.clip2(local_lr=0.1, local_clip=1.0, lr=1.0, clip=1.0, buffer=2, local_steps=1)
 FLEET = tg.Fleet.paper(clients=3)
@@ -114,7 +115,9 @@ def test_on_ray_training_data_stay_with_the_workers() -> None:
 
 def test_a_report_draws_the_distribution_and_names_the_worst_clients(tmp_path: Path) -> None:
     simulated(task(), out=tmp_path / "run")
-    page = build([str(tmp_path / "run")]).html()
+    report = build([str(tmp_path / "run")])
+    check_charts(report.sections)
+    page = report.html()
     assert "Distribution over the clients: loss" in page
     assert "Clients over the rounds: loss" in page
     worst = page.index("worst clients")

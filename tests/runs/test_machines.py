@@ -16,6 +16,7 @@ from tardygrad.runs.history import read_history
 from tardygrad.runs.machines import MachineTimes
 from tardygrad.runs.record import read_json, write_json
 from tests.records import without_checks
+from tests.report.records import check_charts
 
 METHOD = tg.clip2(local_lr=0.1, local_clip=1.0, lr=1.0, clip=1.0, buffer=2, local_steps=4, mode="client")
 SLOW = "slow<b>"
@@ -53,7 +54,9 @@ def test_without_several_machines_or_a_slow_one_nothing_is_said(nodes: tuple[str
 
 
 def test_a_report_compares_machines(tmp_path: Path) -> None:
-    page = build([str(recorded(tmp_path / "run", "a", "b", SLOW))]).html()
+    report = build([str(recorded(tmp_path / "run", "a", "b", SLOW))])
+    check_charts(report.sections)
+    page = report.html()
     assert "Speed of the machines" in page
     assert "slow&lt;b&gt;" in page
     assert SLOW not in page.replace("\\u003c", "")

@@ -8,6 +8,8 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
+from altair.utils.schemapi import debug_mode
+
 from tardygrad.errors import Invalid
 from tardygrad.report.blocks import Section
 from tardygrad.report.comparison import compare, paper_table
@@ -42,6 +44,7 @@ class Report(NamedTuple):
         return html(self.title, self.sections, results=self.results, live=live)
 
 
+@debug_mode(False)  # validating every part of every chart would take almost half of the time; a test does it
 def build(
     paths: Sequence[str], *, title: str | None = None, baseline: str | None = None, target: float | None = None
 ) -> Report:

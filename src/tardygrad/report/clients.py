@@ -58,7 +58,7 @@ def timeline(run: RunView) -> Iterator[Figure | Table]:
     ticks = ticks.encode(x=alt.X("start:Q", title="rounds", scale=alt.Scale(domain=domain), axis=bare))
     chart = alt.vconcat(
         ticks.properties(width=WIDTH, height=14),
-        alt.layer(*layers).properties(width=WIDTH, height=alt.Step(height)),
+        alt.layer(*layers, width=WIDTH, height=alt.Step(height)),
         spacing=6,
     )
     notes = ["One row per client, in the colour of its class while it is working. Ticks at the top are rounds."]

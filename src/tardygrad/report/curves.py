@@ -251,9 +251,8 @@ def _panels(groups: list[SeedGroup], lines: Lines, curve: Curve) -> Any:
         )
         if lines.many or (bands and axis != "round"):  # of seeds that were not evaluated at the same times
             dots = dots.encode(opacity=alt.value(0))  # invisible, but with tooltips
-        panels.append(alt.layer(*[band] * bands, line, dots).properties(width=PANEL, height=220))
-    chart = alt.concat(*panels, columns=2)
-    return chart.add_params(HIGHLIGHT) if compared else chart
+        panels.append(alt.layer(*[band] * bands, line, dots, width=PANEL, height=220))
+    return alt.concat(*panels, columns=2, params=[HIGHLIGHT.param] if compared else alt.Undefined)
 
 
 def _colour_and_dash(groups: list[SeedGroup]) -> tuple[alt.Color, alt.StrokeDash]:

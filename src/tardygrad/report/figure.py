@@ -31,8 +31,9 @@ def figure(
     table: Table | None = None,
     legend: Sequence[LegendEntry] = (),
 ) -> Figure:
-    """A figure in the style of the page. Its data are added last because Altair would copy and validate them."""
-    spec = quoted(page_style(chart).properties(description=f"{title}. {caption}", padding=4).to_dict())
+    """A figure in the style of the page. Style and data are added last: Altair would copy them, and the chart too."""
+    spec = page_style(quoted(chart.to_dict(validate=False)))
+    spec |= {"description": f"{title}. {caption}", "padding": 4}
     spec["datasets"] = {name: to_json_value(list(rows)) for name, rows in data.items()}
     return Figure(key, title, caption, spec, table if table and 0 < len(table.rows) <= SMALL else None, legend)
 

@@ -145,20 +145,21 @@ def image_style(chart: Any, frame: str | None = "#cccccc") -> Any:
     return styled.configure_view(stroke=frame).configure_legend(labelFontSize=12, titleFontSize=12)
 
 
-def page_style(chart: Any) -> Any:
-    """The chart in the style of report pages."""
+def page_style(spec: dict[str, Any]) -> dict[str, Any]:
+    """The chart, as JSON, in the style of report pages."""
     coloured = dict.fromkeys(("labelColor", "titleColor", "tickColor", "domainColor", "gridColor"), INK)
     faint = {"gridOpacity": 0.12, "tickOpacity": 0.4, "domainOpacity": 0.4}
     words = {"labelColor": INK, "titleColor": INK, "labelFontSize": 12}
-    return chart.configure(
-        background="transparent",
-        font="system-ui, sans-serif",
-        axis={**coloured, **faint, "labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal"},
-        legend={**words, "labelLimit": 0, "orient": "top"},
-        title={"color": INK, "fontSize": 13, "fontWeight": "normal", "anchor": "start"},
-        header={**words, "titleFontWeight": "normal"},
-        view={"stroke": None},
-    )
+    style = {
+        "background": "transparent",
+        "font": "system-ui, sans-serif",
+        "axis": {**coloured, **faint, "labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal"},
+        "legend": {**words, "labelLimit": 0, "orient": "top"},
+        "title": {"color": INK, "fontSize": 13, "fontWeight": "normal", "anchor": "start"},
+        "header": {**words, "titleFontWeight": "normal"},
+        "view": {**spec["config"]["view"], "stroke": None},
+    }
+    return {**spec, "config": style}
 
 
 def rendered(chart: Any, suffix: str, *, scale: float = 2.0) -> bytes:

@@ -153,8 +153,8 @@ def local_settings(ray: Any, loopback: bool) -> Iterator[None]:
        is imported, which may have been earlier, so its constant is set too.
     2. Ray prints the deaths of workers to standard output, whatever `log_to_driver` says.
     3. Ray installs its own handler for SIGTERM, which would end this process with exit code 15.
-    4. On the head Ray starts an autoscaler and a process that forwards logs. This head has nothing to scale, and no
-       logs are forwarded.
+    4. On the head Ray starts an autoscaler, a process that forwards logs, and the server of its dashboard, for which it
+       waits. This head has nothing to scale, forwards no logs, and has no dashboard.
     """
     handler = signal.getsignal(signal.SIGTERM) if threading.current_thread() is threading.main_thread() else None
     with ExitStack() as stack:
@@ -167,8 +167,8 @@ def local_settings(ray: Any, loopback: bool) -> Iterator[None]:
             _set_variable(stack, name, "0")
         stack.enter_context(patch.object(ray._private.worker, "listen_error_messages", lambda *_: None))
         stack.enter_context(patch.object(ray._private.utils, "set_sigterm_handler", lambda *_: None))
-        for name in ("start_monitor", "start_log_monitor"):
-            stack.enter_context(patch.object(ray._private.node.Node, name, lambda node: None))
+        for name in ("start_monitor", "start_log_monitor", "start_api_server"):
+            stack.enter_context(patch.object(ray._private.node.Node, name, lambda node, **_: None))
         yield
 
 

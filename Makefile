@@ -20,7 +20,7 @@ demo: .venv/installed  ## compare five methods on real images and a slow fleet: 
 	$(BIN)/tardygrad demo
 
 test: .venv/developed  ## run all tests
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 check: .venv/developed  ## check style, types and layers
 	$(BIN)/ruff check .

@@ -69,13 +69,7 @@ def code(example: Path) -> str:
     return example.read_text("utf-8").partition(PRINTS)[0].partition('"""\n\n')[2].strip()
 
 
-@pytest.mark.parametrize(
-    "example",
-    [
-        pytest.param(one, marks=[pytest.mark.xdist_group("ray")] if one.stem in ON_RAY else [], id=one.stem)
-        for one in EXAMPLES
-    ],
-)
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.stem)
 def test_an_example_prints_what_it_says(
     example: Path,
     capsys: pytest.CaptureFixture[str],

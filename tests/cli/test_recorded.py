@@ -37,7 +37,6 @@ def test_a_recorded_run_is_replayed_to_the_same_bits(name: str, tardygrad: Comma
     assert "the same bits" in tardygrad("replay", str(RECORDED / name)).out
 
 
-@pytest.mark.xdist_group("ray")
 @pytest.mark.usefixtures("forked_ray_workers")
 def test_a_run_on_ray_goes_on_from_its_checkpoint(tmp_path: Path, tardygrad: Command) -> None:
     pytest.importorskip("ray")

@@ -26,7 +26,6 @@ from tests.forkserver import Program
 ray = pytest.importorskip("ray")
 psutil = pytest.importorskip("psutil")
 pytestmark = [
-    pytest.mark.xdist_group("ray"),
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),  # Ray's
 ]
 

@@ -20,7 +20,6 @@ pytest.importorskip("flwr")
 from tests.engines.flower_deployment import ROOT, Federation, addresses_of, is_running, psutil, wait_for
 
 pytestmark = [
-    pytest.mark.xdist_group("flower"),
     pytest.mark.usefixtures("forked_ray_workers"),
     pytest.mark.timeout(600),
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),  # Ray's

@@ -25,8 +25,6 @@ from flwr.clientapp import ClientApp
 
 from tests.engines.flower_grid import Grid
 
-pytestmark = pytest.mark.xdist_group("flower")
-
 TEMPLATE = Path(__file__).parent / "flower_template"
 GUIDE = Path(__file__).parents[2] / "docs/flower.md"
 

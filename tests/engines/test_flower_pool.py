@@ -24,8 +24,6 @@ from tests.engines.contract import CLIENTS, PoolContract
 pytest.importorskip("flwr")
 from tests.engines.flower_grid import CRASHED, Grid
 
-pytestmark = pytest.mark.xdist_group("flower")
-
 NOISE = tg.Noise(kind="student", tail=1.5, scale=0.1)
 
 

@@ -42,7 +42,6 @@ from tests.records import without_checks
 ray = pytest.importorskip("ray")
 psutil = pytest.importorskip("psutil")
 pytestmark = [
-    pytest.mark.xdist_group("ray"),
     pytest.mark.usefixtures("forked_ray_workers"),
     pytest.mark.timeout(900),  # a busy machine may take a minute to start a worker
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),  # Ray's

@@ -99,7 +99,6 @@ def test_a_server_that_is_too_slow_holds_the_fleet_up_and_enough_shards_do_not(s
     assert 1 <= offered.starts <= 20
 
 
-@pytest.mark.xdist_group("ray")
 @pytest.mark.usefixtures("forked_ray_workers")
 @pytest.mark.timeout(900)  # a busy machine may take a minute to start a worker
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")

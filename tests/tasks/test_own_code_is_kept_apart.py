@@ -99,10 +99,9 @@ def test_what_jobs_share_must_not_be_changed() -> None:
 
     def swaps(module: Any, job: Job) -> None:
         module.frozen.weight.data = module.frozen.weight.data + 1
-        module.frozen.bias.detach().add_(1)
 
     method = tg.clip2(lr=1.0, clip=0.5, buffer=2, local_steps=3)
-    with pytest.raises(tg.Invalid, match=r"`train` must not change frozen parameters, .* got `frozen\.bias`"):
+    with pytest.raises(tg.Invalid, match=r"`train` must not change frozen parameters, .* got `frozen\.weight`"):
         delta(tg.TrainerTask(Pair(), train=swaps, clients=2), method=method)
 
     def batches(job: Job) -> Any:
@@ -113,7 +112,7 @@ def test_what_jobs_share_must_not_be_changed() -> None:
         tg.simulate(METHOD, task(data=batches, clients=2), tg.Fleet.paper(clients=2), rounds=1)
 
     inplace = task(nn.Sequential(nn.ReLU(inplace=True), nn.Linear(3, 2)))
-    with pytest.raises(tg.Invalid, match="the module must not change its input"):
+    with pytest.raises(tg.Invalid, match="an evaluation must not change the test set"):
         inplace.evaluate(inplace.init(0), None)
 
 

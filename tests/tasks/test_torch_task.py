@@ -354,7 +354,7 @@ def test_errors_say_the_rule_the_value_and_the_fix(call, text):
 def test_a_loss_without_reduction_and_a_fickle_factory_are_refused():
     held = data()
     task = TorchTask(mlp(), loss=partial(F.cross_entropy, reduction="none"), data=shard(held, clients=1))
-    with pytest.raises(Invalid, match=r"`loss` must return one number, got shape \[32\]. Use reduction='mean'."):
+    with pytest.raises(Invalid, match=r"must return a tensor with one number, got shape \[32\]. Use reduction='mean'."):
         work(job(task, client=0), task, METHOD)
     widths = iter([3, 4])
     task = make(lambda: nn.Linear(7, next(widths)))

@@ -26,6 +26,7 @@ class Trained(NamedTuple):
     steps: int = 0
     squares: Vector | None = None  # Σ_k move_k², if the loop has summed them
     module_buffers: ModuleBuffers | None = None
+    start: Vector | None = None  # x_s as the loop had it, such as rounded to bfloat16; None: as in the job
 
 
 class OwnLoop(ABC):
@@ -43,7 +44,7 @@ def check_local_work(task: object, method: Method) -> None:
             raise Invalid(f"{method.name} needs `local_lr` for this task, which has no training loop of its own.")
         has_options = isinstance(task, HasGroups) and any(group.options for group in task.groups)
         if has_options and not method.inner.reads_groups:
-            fix = "Name one in the method, for example optimizer='AdamW'."
+            fix = "Name one in the method, for example optimizer='AdamW', or options={'weight_decay': 0.0} for SGD."
             raise Invalid(f"options of parameter groups need an optimizer, and {method.name} has none here. {fix}")
         return
     rule = "this task trains with its own loop, so the method must not make local steps"
@@ -62,7 +63,7 @@ def check_local_work(task: object, method: Method) -> None:
 def own_update(job: Job, task: OwnLoop, method: Method) -> Update:
     """Do a job by the task's own loop."""
     start, trained = as_vector(job.x), task.train(job)
-    delta, curvature = trained.x - start, None  # δ_i ← x_{i,K} − x_s
+    delta, curvature = trained.x - (start if trained.start is None else trained.start), None  # δ_i ← x_{i,K} − x_s
     if method.compensate:
         curvature = trained.squares
         if curvature is None:

@@ -22,6 +22,9 @@ Loss = Callable[[Any, Any], Tensor]
 """(output, target) or (module, batch) to the mean loss of the batch."""
 
 
+OWN_LOSS = "Or use a loss of (module, batch), whose first parameter is named `module`."
+
+
 class Result(NamedTuple):
     """A batch's loss, and what it was computed from, where that is known."""
 
@@ -53,7 +56,7 @@ class Forward:
         if isinstance(batch, Mapping):
             if "labels" not in batch:
                 rule = "a loss of (output, target) needs the target under `labels` in a batch with names"
-                raise Invalid(f"{rule}, got {', '.join(batch)}. Or use a loss of (module, batch).")
+                raise Invalid(f"{rule}, got {', '.join(batch)}. {OWN_LOSS}")
             target = batch["labels"]
             output = module(**{name: value for name, value in batch.items() if name != "labels"})
         elif isinstance(batch, tuple | list):
@@ -61,7 +64,7 @@ class Forward:
             output = module(*inputs)
         else:
             rule = "a loss of (output, target) needs batches (inputs..., target) or with names"
-            raise Invalid(f"{rule}, got {type(batch).__name__}. Use a loss of (module, batch).")
+            raise Invalid(f"{rule}, got {type(batch).__name__}. {OWN_LOSS}")
         output = getattr(output, "logits", output)
         return Result(_one_number(self.loss(output, target)), output, target)
 
@@ -85,8 +88,8 @@ class Forward:
 
 def _one_number(value: Any) -> Tensor:
     if not isinstance(value, Tensor) or value.numel() != 1:
-        got = f"shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-        raise Invalid(f"`loss` must return one number, got {got}. Use reduction='mean'.")
+        got = f"shape {list(value.shape)}. Use reduction='mean'." if isinstance(value, Tensor) else None
+        raise Invalid(f"`loss` must return a tensor with one number, got {got or type(value).__name__ + '.'}")
     return value
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -17,12 +17,24 @@ from tardygrad import streams
 from tardygrad.core.messages import ModuleBuffers, Vector
 from tardygrad.core.recipe import remember
 from tardygrad.errors import Invalid, check_choice, check_integer
-from tardygrad.tasks.data.client_data import Collate, seeded
+from tardygrad.tasks.data.client_data import Collate
 from tardygrad.tasks.data.held_out import ClientTests, HeldOut
+from tardygrad.tasks.data.seeding import seeded
 from tardygrad.tasks.forward import Forward, Loss, to_device
 from tardygrad.tasks.pretrained import save
 from tardygrad.tasks.scores import Metrics, Scores, check_scores, checked
-from tardygrad.tasks.views import Views, buffers, check, copied, draws, flat_buffers, flatten, keyed, trainable
+from tardygrad.tasks.views import (
+    Views,
+    buffers,
+    check,
+    copied,
+    draws,
+    fingerprint,
+    flat_buffers,
+    flatten,
+    keyed,
+    trainable,
+)  # fmt: skip
 
 Evaluate = Callable[[nn.Module, Any], Mapping[str, float]]
 """(module, test) to scores by name."""
@@ -102,6 +114,8 @@ class ModuleTask:
             )
         self._shapes = [p.shape for p in trainable(self._template).values()]
         self._names = list(trainable(self._template))
+        self._frozen = [name for name, p in self._template.named_parameters() if not p.requires_grad]
+        self._fingerprints: dict[str, tuple[Any, ...]] = {}  # of frozen parameters, before user code
         self.parameters = sum(shape.numel() for shape in self._shapes)
         self.draws_globally = draws(self._template)  # such as dropout: then threads take turns in forward passes
         self._local = threading.local()
@@ -237,20 +251,36 @@ class ModuleTask:
         views = Views(self._template) if self._evaluate else self._views()
         own = module_buffers.clone() if module_buffers else None
         views.bind(x.clone() if self._evaluate else x, own, training=False)
+        tensors = (held_out.tensors if held_out else None) or ()
+        versions = [tensor._version for tensor in tensors]
         if self._evaluate is not None:
-            with self._precision():
-                return checked(self._evaluate(views.module, test), "evaluate")
-        assert held_out is not None
-        metrics = Metrics(self.scores, token_loss=self.loss is None)
-        versions = [tensor._version for tensor in held_out.tensors or ()]
-        for given in held_out.batches():
-            batch = to_device(given, self.device)
-            with self._precision():
-                metrics.add(batch, self.forward(views.module, batch))
-        if versions != [tensor._version for tensor in held_out.tensors or ()]:
+            with self._precision(), self._frozen_unchanged("`evaluate`"):
+                scores = checked(self._evaluate(views.module, test), "evaluate")
+        else:
+            assert held_out is not None
+            metrics = Metrics(self.scores, token_loss=self.loss is None)
+            for given, rows in held_out.batches():
+                batch = to_device(given, self.device)
+                with self._precision():
+                    metrics.add(batch, self.forward(views.module, batch), rows)
+            scores = metrics.compute()
+        if versions != [tensor._version for tensor in tensors]:
             fix = "Use an operation that is not in place, such as relu(x) in place of relu_(x)."
-            raise Invalid(f"the module must not change its input, got another test set after an evaluation. {fix}")
-        return metrics.compute()
+            raise Invalid(f"an evaluation must not change the test set, got another one after it. {fix}")
+        return scores
+
+    @contextmanager
+    def _frozen_unchanged(self, who: str) -> Iterator[None]:
+        """Raise `Invalid` if user code changes frozen parameters: all jobs of a process share them."""
+        self._fingerprints = self._fingerprints or self._frozen_fingerprints()
+        yield
+        for name, now in self._frozen_fingerprints().items():
+            if now != self._fingerprints[name]:
+                fix = "Work on copy.deepcopy(module), keep what changes in a buffer, or train the parameter."
+                raise Invalid(f"{who} must not change frozen parameters, which all jobs share, got `{name}`. {fix}")
+
+    def _frozen_fingerprints(self) -> dict[str, tuple[Any, ...]]:
+        return {name: fingerprint(self._template.get_parameter(name)) for name in self._frozen}
 
     def _make(self, seed: int) -> nn.Module:
         with keyed(streams.key(seed, "init")):

@@ -41,14 +41,18 @@ class Metrics:
         self.outputs: list[Tensor] = []
         self.targets: list[Tensor] = []
 
-    def add(self, batch: Any, result: Result) -> None:
-        """Add a batch."""
+    def add(self, batch: Any, result: Result, rows: int | None = None) -> None:
+        """Add a batch.
+
+        Args:
+            rows: their number; None: the length of the batch's first tensor.
+        """
         output, target = result.output, result.target
         self.batches += 1
         self.tokens = (
             self.token_loss and isinstance(target, Tensor) and target.dim() > 1 and not target.is_floating_point()
         )
-        weight = int((target[:, 1:] != -100).sum()) if self.tokens else rows_of(batch) or 1
+        weight = int((target[:, 1:] != -100).sum()) if self.tokens else rows or rows_of(batch) or 1
         self.loss, self.weight = self.loss + float(result.loss) * weight, self.weight + weight
         self.classes = _classes(output, target)
         self.right += int((output.argmax(1) == target).sum()) if self.classes else 0

@@ -23,16 +23,15 @@ from tardygrad.tasks.data.client_data import (
     checked_counts,
     client_data,
     is_stream,
-    other_states,
-    others_seeded,
     unknown_counts,
 )
+from tardygrad.tasks.data.seeding import other_states, others_seeded
 from tardygrad.tasks.data.sharding import Shards
 from tardygrad.tasks.forward import Loss, to_device
 from tardygrad.tasks.module_task import Evaluate, ModuleTask
 from tardygrad.tasks.noise import Noise
 from tardygrad.tasks.scores import Scores
-from tardygrad.tasks.views import Views, buffers, groups_of, keyed, trainable
+from tardygrad.tasks.views import Views, buffers, groups_of, keyed, restore, trainable
 
 Augment = Callable[[Tensor, np.random.Generator], Tensor]
 """(first input of a training batch, the step's generator) to the augmented input."""
@@ -197,6 +196,8 @@ class TorchTask(ModuleTask, HasGroups):
             value = value / parts if parts > 1 else value
             value.backward()  # type: ignore[no-untyped-call]
             values.append(value.detach())
+            if self.forward.takes_module:
+                views.check_unchanged("the loss")
         views.check_frozen("the loss")
         views.collect_gradient()
         views.write_back(module_buffers)
@@ -223,8 +224,8 @@ class TorchTask(ModuleTask, HasGroups):
             value = self._forward(views, data, key)
             if torch.equal(before, torch.get_rng_state()):
                 return value
-            self.draws_globally = True
-            torch.set_rng_state(before)
+            self.draws_globally = True  # or another thread did, which costs only time
+            restore(before)
             for now, old in zip(module_buffers or (), buffers_before or (), strict=True):
                 now.copy_(old)
             views.bind(x, module_buffers, training=True)

@@ -14,7 +14,8 @@ from tardygrad import streams
 from tardygrad.core.messages import Job, as_vector
 from tardygrad.core.own_loop import OwnLoop, Trained
 from tardygrad.errors import Invalid, check_integer, checked_call, passes_to
-from tardygrad.tasks.data.client_data import Collate, checked_counts, count_clients, seeded, unknown_counts
+from tardygrad.tasks.data.client_data import Collate, checked_counts, count_clients, unknown_counts
+from tardygrad.tasks.data.seeding import seeded
 from tardygrad.tasks.forward import Loss
 from tardygrad.tasks.module_task import Evaluate, ModuleTask
 from tardygrad.tasks.scores import Scores
@@ -126,7 +127,8 @@ class TrainerTask(ModuleTask, OwnLoop):
         views.bind(as_vector(job.x).clone(), own, training=True)
         module = views.module
         module.zero_grad(set_to_none=True)
-        with seeded(streams.key(job.seed, "train", job.client, job.serial)):
+        start = flatten(trainable(module).values()).to(self.device)  # x_s, rounded where parameters are bfloat16
+        with self._frozen_unchanged("`train`"), seeded(streams.key(job.seed, "train", job.client, job.serial)):
             result = self._train(module, job)
         if not isinstance(result, LocalResult):
             result = LocalResult(math.nan if result is None else result)  # type: ignore[arg-type]
@@ -134,16 +136,15 @@ class TrainerTask(ModuleTask, OwnLoop):
         if [p.shape for p in parameters] != self._shapes or list(trainable(module)) != self._names:
             rule = "`train` must not add, remove, freeze, reorder or resize trainable parameters"
             raise Invalid(f"{rule}, got others after a job.")
-        views.check_frozen("`train`")
         check_integer("steps", result.steps, 0)
         squares = result.squares.total if isinstance(result.squares, SquaredMoves) else result.squares
         steps = result.steps or (result.squares.steps if isinstance(result.squares, SquaredMoves) else job.steps or 0)
         after = flat_buffers(module)
         x = flatten(parameters).to(self.device)
         none_added = isinstance(result.squares, SquaredMoves) and not result.squares.steps
-        if none_added and not torch.equal(x, as_vector(job.x).to(self.device)):
+        if none_added and not torch.equal(x, start):
             raise Invalid("`squares` must have every move, got none. Call its `add` after each optimizer step.")
-        return Trained(x, loss, steps, squares, after)
+        return Trained(x, loss, steps, squares, after, start)
 
     def samples(self, client: int) -> int:
         """The number of a client's training rows, as given."""

@@ -29,7 +29,13 @@ class Views:
     def __init__(self, template: nn.Module) -> None:
         keep_freed_memory()
         self.module = copied(template, share_frozen=True)
-        self.parameters = list(trainable(self.module).values())
+        names = trainable(self.module)
+        self.parameters = list(names.values())
+        self.owners = [_owner(self.module, name) for name in names]
+        self.modules = list(self.module.modules())
+        if not self.module.training:  # as `from_pretrained` of transformers returns it
+            self.module.train()
+        self.modes = [module.training for module in self.modules]  # a part may be in evaluation mode on purpose
         self.sizes = [p.numel() for p in self.parameters]
         self.g = torch.zeros(sum(self.sizes), device=self.parameters[0].device)
         self.narrow = []  # parameters in bfloat16, whose values and gradients are copied
@@ -39,6 +45,8 @@ class Views:
             else:
                 p.grad = torch.zeros_like(p)
                 self.narrow.append((p, part.view(p.shape)))
+        self.gradients = [p.grad for p in self.parameters]
+        self.hooks = self._hooks()
         self.floats, self.ints = ([_owner(self.module, name) for name in group] for group in buffers(self.module))
         self.frozen = {name: p for name, p in self.module.named_parameters() if not p.requires_grad}
         self.versions = [p._version for p in self.frozen.values()]
@@ -48,8 +56,11 @@ class Views:
 
     def bind(self, x: Vector, module_buffers: ModuleBuffers | None, *, training: bool) -> None:
         """Make the parameters views of x and the buffers views of `module_buffers`."""
-        if self.module.training != training:
-            self.module.train(training)
+        if self.module.training and not training:
+            self.module.eval()
+        elif training and not self.module.training:
+            for module, mode in zip(self.modules, self.modes, strict=True):
+                module.training = mode
         if x is not self.x or x.data_ptr() != self.pointer:
             if x.shape != self.g.shape or x.dtype != torch.float32:
                 raise Invalid(
@@ -85,6 +96,24 @@ class Views:
             if p._version != version:
                 fix = "Keep what changes in a buffer, or train the parameter."
                 raise Invalid(f"{who} must not change frozen parameters, which all jobs share, got `{name}`. {fix}")
+
+    def check_unchanged(self, who: str) -> None:
+        """Raise `Invalid` if user code has left the module changed, which would affect later steps and jobs."""
+        parts = zip(self.parameters, self.owners, self.gradients, strict=True)
+        if any(owner._parameters[leaf] is not p or p.grad is not g for p, (owner, leaf), g in parts):
+            fix = "Do not call zero_grad, which the task does, and do not replace parameters."
+            raise Invalid(f"{who} must leave parameters and their gradients in place. {fix}")
+        if not all(p.requires_grad for p in self.parameters):
+            raise Invalid(f"{who} must not freeze parameters. Freeze them before the module is given to the task.")
+        if [module.training for module in self.modules] != self.modes:
+            raise Invalid(
+                f"{who} must leave every part of the module in the mode, training or evaluation, that it had."
+            )
+        if self._hooks() != self.hooks:
+            raise Invalid(f"{who} must not leave hooks on the module: call remove() on their handles.")
+
+    def _hooks(self) -> int:
+        return sum(len(module._forward_hooks) + len(module._forward_pre_hooks) for module in self.modules)
 
     def collect_gradient(self) -> None:
         """Copy the gradients that are not views of the vector into it."""
@@ -147,6 +176,14 @@ def flatten(tensors: Iterable[Tensor], dtype: torch.dtype = torch.float32) -> Te
     """All values in one flat tensor."""
     parts = [t.detach().reshape(-1).to(dtype) for t in tensors]
     return torch.cat(parts) if parts else torch.empty(0, dtype=dtype)
+
+
+def fingerprint(p: Tensor) -> tuple[Any, ...]:
+    """What tells whether a frozen parameter has changed, even through `.data`: one pass over its bits."""
+    bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}.get(p.element_size(), torch.uint8)
+    values = p.detach().contiguous().view(-1).view(bits)
+    sums = [int(part.sum(dtype=torch.int64)) for part in (values[0::2], values[1::2])]
+    return p.shape, p.dtype, p.requires_grad, *sums
 
 
 def flat_buffers(module: nn.Module) -> ModuleBuffers | None:
@@ -242,6 +279,12 @@ def keyed(key: int) -> Iterator[None]:
     with _GENERATOR, torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(key)
         yield
+
+
+def restore(state: Tensor) -> None:
+    """Restore torch's global generator, when no thread is in `keyed`."""
+    with _GENERATOR:
+        torch.set_rng_state(state)
 
 
 def _ties(module: nn.Module) -> list[tuple[str, str]]:

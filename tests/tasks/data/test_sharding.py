@@ -203,7 +203,8 @@ FLOATS = (torch.zeros(10, 1), torch.zeros(10))
         ),
         (
             lambda: shard(FLOATS, clients=2, how="label"),
-            "how='label' needs labels that are integers or text, one per row, got torch.float32 [10]. Use how='iid'.",
+            "how='label' needs labels that are integers or text, one per row, got torch.float32 [10]. "
+            "Give labels=[...] as integers, or use how='iid'.",
         ),
         (
             lambda: shard(labelled(40), clients=20, concentration=0.01, balanced=False),

@@ -1,14 +1,13 @@
 """The data of clients: one dataset each, read batch by batch, or a function of the job that returns its batches.
 
 Nothing is read before a job needs it, and a client's dataset is opened only in the process that does its work. Batches
-depend on the job alone: rows come from its random stream, and each step's rows are read with random numbers of their
-own key, so that random augmentation in a dataset repeats, whichever process reads it.
+depend on the job alone: rows come from its random stream, and each step's rows are read and collated with random
+numbers of their own key, so that random augmentation and masking repeat, whichever process reads them.
 """
 
 from __future__ import annotations
 
 import os
-import random  # noqa: TID251 (datasets use the global generators, which `seeded` seeds and restores)
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
@@ -23,8 +22,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, default_colla
 from tardygrad import streams
 from tardygrad.core.messages import Job
 from tardygrad.errors import Invalid, check_integer
+from tardygrad.tasks.data.seeding import seed, seeded, states
 from tardygrad.tasks.forward import first_parameter
-from tardygrad.tasks.views import keyed
 
 Collate = Callable[[list[Any]], Any]
 """A list of rows to a batch."""
@@ -60,22 +59,24 @@ class Request(NamedTuple):
     """The rows of a local step, for the process that reads them."""
 
     client: int
-    key: int  # of the random numbers that the dataset draws
+    key: int  # of the random numbers that the dataset and `collate` draw
     batches: list[list[int]]
 
 
 class Reader(Dataset[Any]):
-    """Turns a request into rows; a `DataLoader` calls it, possibly in other processes."""
+    """Turns a request into batches; a `DataLoader` calls it, possibly in other processes."""
 
-    def __init__(self, datasets: Datasets) -> None:
-        self.datasets = datasets
+    def __init__(self, datasets: Datasets, collate: Collate) -> None:
+        self.datasets, self.collate = datasets, collate
 
-    def __getitems__(self, request: Request) -> list[list[Any]]:
+    def __getitems__(self, request: Request) -> tuple[Any, ...]:
         dataset = self.datasets[request.client]
         with seeded(request.key), no_early_end():
             if hasattr(dataset, "__getitems__"):
-                return [dataset.__getitems__(rows) for rows in request.batches]
-            return [[dataset[row] for row in rows] for rows in request.batches]
+                rows = [dataset.__getitems__(numbers) for numbers in request.batches]
+            else:
+                rows = [[dataset[number] for number in numbers] for numbers in request.batches]
+            return tuple(_collated(batch, self.collate) for batch in rows)
 
 
 class Datasets:
@@ -108,7 +109,7 @@ class Datasets:
     def _forget(self) -> None:
         """Drop what belongs to another process: open files, positions in streams, and loaders."""
         self._process = os.getpid()
-        self._positions: dict[int, tuple[int, Iterator[Any]]] = {}  # in streams: rows read by each client, and the rest
+        self._positions: dict[int, tuple[int, int, Iterator[Any]]] = {}  # of clients in streams: seed, row, the rest
         self._inherited = getattr(self, "_loaders", None)  # not deleted here: their processes are another's children
         self._loaders: dict[int, Any] = {}  # by thread
         if self.open is not None:
@@ -152,9 +153,9 @@ class Datasets:
         loader: Any = self._loaders.get(thread)
         if loader is None:
             loader = self._loaders[thread] = DataLoader(
-                Reader(self),
+                Reader(self, loading.collate or default_collate),
                 batch_sampler=_Requests(),  # type: ignore[arg-type]
-                collate_fn=_Collate(loading.collate or default_collate),
+                collate_fn=_as_it_is,
                 num_workers=loading.num_workers,
                 pin_memory=loading.pin_memory,
                 persistent_workers=loading.num_workers > 0,
@@ -176,15 +177,17 @@ class Datasets:
             raise Invalid(f"a stream is read in the process that does the client's work, got {got}. Use num_workers=0.")
         each = loading.batch_size * loading.accumulate
         start = job.serial * job.steps * each
-        at, rows = self._positions.pop(job.client, (-1, iter(())))
-        if at != start:
-            rows = _endless(dataset, start, streams.key(job.seed, "stream", job.client))
+        *at, rows = self._positions.pop(job.client, (job.seed, -1, iter(())))
+        if at != [job.seed, start]:
+            rows = _endless(dataset, start, (job.seed, "stream", job.client))
         collate = loading.collate or default_collate
-        for _ in range(job.steps):
-            with seeded(0):  # `_endless` seeds each row
-                step = list(islice(rows, each))
-            yield tuple(collate(list(batch)) for batch in _groups(step, loading.batch_size))
-        self._positions[job.client] = start + job.steps * each, rows
+        for number in range(job.steps):
+            with seeded(_read_key(job, number)):
+                step = list(islice(rows, each))  # `_endless` seeds each row
+                seed(_read_key(job, number))
+                batches = tuple(_collated(list(batch), collate) for batch in _groups(step, loading.batch_size))
+            yield batches
+        self._positions[job.client] = job.seed, start + job.steps * each, rows
 
 
 class OwnBatches:
@@ -203,11 +206,19 @@ class OwnBatches:
         """The batches of each local step."""
         if job.steps is None:
             raise Invalid("batches of a function of the job have no epochs: use local_steps, got local_epochs.")
-        count, batches = 0, self.source(job)
+        count = 0
+        with seeded(_read_key(job, 0)):
+            batches = self.source(job)
         if not isinstance(batches, Iterable):
             got = f"{type(batches).__name__} for client {job.client}"
             raise Invalid(f"`data` as a function of the job must return an iterable of batches, got {got}.")
-        for count, step in enumerate(_groups(batches, loading.accumulate), 1):
+        steps = _groups(batches, loading.accumulate)
+        for count in range(1, job.steps + 1):
+            with seeded(_read_key(job, count)):  # so that the job decides what the function draws
+                step = next(steps, None)
+            if step is None:
+                count -= 1
+                break
             yield step
             if count == job.steps:
                 return
@@ -232,43 +243,6 @@ def client_data(data: Any, clients: int | Sequence[str] | None) -> Datasets | Ow
     return Datasets(data, clients)
 
 
-@contextmanager
-def seeded(key: int) -> Iterator[None]:
-    """Seed the global generators of torch, NumPy and Python with a key, and restore them at the end."""
-    with keyed(key), others_seeded(key):
-        torch.default_generator.manual_seed(key % 2**63)
-        yield
-
-
-@contextmanager
-def others_seeded(key: int) -> Iterator[None]:
-    """Seed the global generators of NumPy and Python with a key, and restore them at the end. Call it in `keyed`."""
-    python, numpy = random.getstate(), np.random.get_state()
-    _seed_others(key)
-    try:
-        yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)
-
-
-def other_states() -> tuple[Any, bytes, int]:
-    """The states of the global generators of Python and NumPy."""
-    numpy: Any = np.random.get_state()
-    return random.getstate(), numpy[1].tobytes(), numpy[2]
-
-
-def _seed_others(key: int) -> None:
-    random.seed(key)
-    np.random.seed(key % 2**32)  # noqa: TID251
-
-
-def _seed(key: int) -> None:
-    """Seed the global generators."""
-    torch.default_generator.manual_seed(key % 2**63)
-    _seed_others(key)
-
-
 class _Requests:
     """The `batch_sampler` of a loader: the requests of the present job."""
 
@@ -278,21 +252,20 @@ class _Requests:
         return self.requests
 
 
-class _Collate:
-    """Collates each batch of a local step."""
+def _collated(rows: list[Any], collate: Collate) -> Any:
+    """A batch of rows."""
+    try:
+        return collate(rows)
+    except (RuntimeError, TypeError) as error:
+        if collate is not default_collate:
+            raise
+        fix = "Give the task collate=..., which makes a batch of a list of rows, for example by padding."
+        raise Invalid(f"the rows of a batch must have the same structure and shapes: {error}. {fix}") from error
 
-    def __init__(self, collate: Collate) -> None:
-        self.collate = collate
 
-    def __call__(self, step: list[list[Any]]) -> tuple[Any, ...]:
-        try:
-            with no_early_end():
-                return tuple([self.collate(rows) for rows in step])
-        except (RuntimeError, TypeError) as error:
-            if self.collate is not default_collate:
-                raise
-            fix = "Give the task collate=..., which makes a batch of a list of rows, for example by padding."
-            raise Invalid(f"the rows of a batch must have the same structure and shapes: {error}. {fix}") from error
+def _as_it_is(batches: Any) -> Any:
+    """The `collate_fn` of a loader whose reader has made the batches."""
+    return batches
 
 
 @contextmanager
@@ -374,21 +347,25 @@ def _checked(dataset: Any, client: str) -> Any:
     return dataset
 
 
-def _endless(dataset: Any, start: int, key: int) -> Iterator[Any]:
+def _endless(dataset: Any, start: int, key: tuple[int, str, int]) -> Iterator[Any]:
     """The rows of a stream from row `start` on; after its last row it begins again.
 
     Each row is read with random numbers of its own, so that a stream repeats from any row on. Call it within `seeded`.
     """
-    passes = 0
+    passes, may_skip = 0, hasattr(dataset, "skip")
     while True:
-        row, skip = (start, dataset.skip) if start and hasattr(dataset, "skip") else (0, None)
+        row, skip = (start, dataset.skip) if start and may_skip else (0, None)
         rows = iter(skip(start) if skip else dataset)
         read = False
         while True:
-            _seed(key + (passes << 32) + row)
+            seed(streams.key(*key, passes, row))
+            before = states() if skip and row == start else None
             try:
                 value = next(rows)
             except StopIteration:
+                break
+            if before is not None and before != states():  # rows draw, perhaps also those that were skipped
+                may_skip = False
                 break
             row += 1
             if row > start:
@@ -396,6 +373,7 @@ def _endless(dataset: Any, start: int, key: int) -> Iterator[Any]:
                 yield value
         if read:
             passes, start = passes + 1, 0
+        if read or (skip and not may_skip):
             continue
         length = sum(1 for _ in dataset) if skip else row  # the stream has `start` rows or fewer
         if not length:

@@ -9,11 +9,12 @@ from typing import Any, Self
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset, default_collate
 
 from tardygrad import streams
 from tardygrad.errors import Invalid
-from tardygrad.tasks.data.client_data import Collate, length, seeded
+from tardygrad.tasks.data.client_data import Collate, length
+from tardygrad.tasks.data.seeding import seeded
 from tardygrad.tasks.data.sharding import tensors
 
 
@@ -21,8 +22,9 @@ class HeldOut:
     """The test set. Nothing is read before the first evaluation.
 
     Args:
-        source: tensors (inputs..., target); a map-style dataset, or a list of rows; an iterable of batches, such as a
-            DataLoader; or a function without arguments that returns one of these, called once in each process.
+        source: tensors (inputs..., target); a dataset, also an `IterableDataset`, or a list of rows; another iterable,
+            of batches, such as a DataLoader; or a function without arguments that returns one of these, called once in
+            each process.
         batch_size: rows per batch.
         collate: makes a batch of a list of rows.
     """
@@ -55,22 +57,28 @@ class HeldOut:
                 self._data = self._checked(self.open())
         return self._data
 
-    def batches(self) -> Iterator[Any]:
-        """The test set in batches, in order."""
+    def batches(self) -> Iterator[tuple[Any, int | None]]:
+        """The test set in batches, in order, each with its number of rows, if that is known."""
         if isinstance(self.data, tuple):
-            return zip(*(torch.split(tensor, self.batch_size) for tensor in self.data), strict=True)
+            parts = zip(*(torch.split(tensor, self.batch_size) for tensor in self.data), strict=True)
+            return ((batch, len(batch[0])) for batch in parts)
         if hasattr(self.data, "__getitem__"):
             return self._load()
-        return iter(self.data)
+        return ((batch, None) for batch in self.data)
 
-    def _load(self) -> Iterator[Any]:
-        generator = torch.Generator()  # else the loader would draw from torch's global one
-        loader = DataLoader(self.data, self.batch_size, collate_fn=self.collate, generator=generator)
+    def _load(self) -> Iterator[tuple[Any, int]]:
+        collate = self.collate or default_collate
+        loader = DataLoader(
+            self.data,
+            self.batch_size,
+            collate_fn=lambda rows: (collate(rows), len(rows)),
+            generator=torch.Generator(),  # else the loader would draw from torch's global one
+        )
         count = 0
-        for batch in loader:
+        for batch, rows in loader:
             count += 1
-            yield batch
-        if count < len(loader):  # a StopIteration of the dataset ends the loop
+            yield batch, rows
+        if isinstance(self.data, Sized) and count < len(loader):  # a StopIteration of the dataset ends the loop
             rule = "`test` must return a row for every number below its length"
             raise Invalid(f"{rule}, got {len(loader)} batches in its length, and rows for {count}.")
 

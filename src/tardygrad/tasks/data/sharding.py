@@ -5,7 +5,7 @@ Rows of tensors become `Shards`, which stay in memory; those of any other datase
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypedDict
 
@@ -204,12 +204,16 @@ def _column(source: Any, column: str | Sequence[Any] | Tensor, name: str) -> Seq
     """A value for each row: a column of the dataset, or the values that were given."""
     count = len(source[-1]) if isinstance(source, tuple) else len(source)
     if isinstance(column, str):
+        named_rows = isinstance(source, list) and all(isinstance(row, Mapping) and column in row for row in source)
         known: list[str] = list(getattr(source, "column_names", ()))
-        if column not in known:
+        if column not in known and not named_rows:
             got = f"{column!r} and a {'tuple of tensors' if isinstance(source, tuple) else type(source).__name__}"
             columns = f" with the columns {', '.join(known)}" if known else ", which has no named columns"
-            raise Invalid(f"`{name}` must name a column of the data, or be one value per row, got {got}{columns}.")
-        column = source[column]
+            fix = f"Give the values: {name}=[...], one per row."
+            raise Invalid(
+                f"`{name}` must name a column of the data, or be one value per row, got {got}{columns}. {fix}"
+            )
+        column = [row[column] for row in source] if named_rows else source[column]
     if not isinstance(column, Iterable):
         raise Invalid(f"`{name}` must name a column of the data, or be one value per row, got {column!r}.")
     given = column.tolist() if isinstance(column, Tensor | np.ndarray) else list(column)
@@ -250,7 +254,8 @@ def _rows_by_label(
         raise Invalid(f"how={how!r} needs `labels`: the name of a column, or the label of each row, got none.")
     if values.ndim != 1 or np.asarray(values).dtype.kind not in "iubUS":
         got = f"{values.dtype} {list(values.shape)}"
-        raise Invalid(f"how={how!r} needs labels that are integers or text, one per row, got {got}. Use how='iid'.")
+        fix = "Give labels=[...] as integers, or use how='iid'."
+        raise Invalid(f"how={how!r} needs labels that are integers or text, one per row, got {got}. {fix}")
     values = np.asarray(values)
     return [rng.permutation(np.flatnonzero(values == label)) for label in np.unique(values)]
 

@@ -1,18 +1,18 @@
 """Race settings: real runs to a target score on the virtual clock, with successive halving.
 
 All settings run with one seed for an eighth of the time that a promising one needs, then the better half of them for
-twice that time, and so on. Those that come close to the best time are repeated with the other seeds. Every run starts
-anew, so that only one is in memory at a time.
+twice that time, and so on. Those that come close to the best time are repeated with more seeds, then the better half of
+them with more again: times may vary much between seeds. Every run starts anew, so that only one is in memory at a time.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from statistics import fmean
+from statistics import median
 from typing import NamedTuple
 
-from tardygrad.core.hierarchy import serve
+from tardygrad.core.hierarchy import ServerLike, serve
 from tardygrad.core.messages import Advanced
 from tardygrad.core.method import Method
 from tardygrad.core.own_loop import check_local_work
@@ -24,9 +24,11 @@ from tardygrad.runs.loop import drive
 
 PRECISION = 0.02  # of times to the target: a run is evaluated whenever its time has grown by this share
 SHORTEST = 8  # the first runs have an eighth of the time
-CLOSE = 1.25  # a setting is repeated with all seeds if it needs at most this many times the best time
+CLOSE = 2.0  # a setting is repeated with other seeds if it needs at most this many times the best time
 FINALISTS = 8  # most settings that are repeated
-PATIENCE = 4  # the other seeds have this many times as long as the first
+STAGES = 3  # the better half is repeated again, then the better half of that
+PATIENCE = 2  # the other seeds have this many times as long as the first
+LAST = 5  # evaluations in the last quarter of the current setting's rounds; their median is its score
 GAIN = 0.98  # of the current setting's gain in score: the target, if none is given
 
 
@@ -35,8 +37,9 @@ class Training(NamedTuple):
 
     Args:
         target: the test accuracy to reach, or the test loss if the task has no accuracy; None is 98 % of the way from
-            x_0's score to that of the current setting after all its rounds.
-        seeds: runs of each setting that comes close to the best.
+            x_0's score to that of the current setting at its end (a median: one evaluation may be good by chance).
+        seeds: runs of each setting that comes close to the best; with more than one, the best of these get up to three
+            times as many.
     """
 
     task: Task
@@ -76,17 +79,15 @@ class Trained(NamedTuple):
     """The real runs of one setting, one for each seed; of a setting that was dropped, its longest run."""
 
     trials: tuple[Trial, ...]
-    dropped: bool = True  # only finalists ran with all seeds
+    dropped: bool = True  # only the last finalists ran with all seeds
 
     @property
     def time(self) -> float:
-        """Mean simulated seconds to the target; inf if no run reached it.
+        """The median of the simulated seconds to the target; inf if half of the runs or more did not reach it.
 
-        If only some did, each of the others counts as twice the time that it was given.
+        Not the mean: a run that just misses the target may take many times as long as the others.
         """
-        if not self.reached:
-            return math.inf
-        return fmean(2 * trial.until if trial.time is None else trial.time for trial in self.trials)
+        return median(math.inf if trial.time is None else trial.time for trial in self.trials)
 
     @property
     def reached(self) -> int:
@@ -99,11 +100,28 @@ class Trained(NamedTuple):
         return max(trial.rounds for trial in self.trials)
 
     def standing(self, goal: Goal) -> tuple[float, ...]:
-        """A key that sorts the best first: finalists by mean time, then others by time, then those by their score."""
+        """A key that sorts the best first: finalists by time, then others by time, then those by their score."""
         if self.time < math.inf:
             return (float(self.dropped), self.time)
         last = self.trials[-1]
         return (2.0, -last.until, math.inf if last.value is None else goal.cost(last.value))
+
+
+def rounds_of(
+    method: Method, task: Task, fleet: Fleet, *, seed: int, rounds: int | None = None, until: float | None = None
+) -> Iterator[tuple[float, ServerLike]]:
+    """Train on the simulated clock, without a record; yields the time and the server after every round.
+
+    Raises:
+        Diverged, Starved: as `drive`.
+    """
+    x, buffers = task.init(seed), task.init_module_buffers()
+    counts = sample_counts(task, method.weight_by)
+    server = serve(method, x, clients=task.clients, seed=seed, module_buffers=buffers, samples=counts)
+    with SimPool(task, method, fleet) as pool:
+        for event in drive(server, pool, rounds, until=until):
+            if isinstance(event.happened, Advanced):
+                yield event.time, server
 
 
 class Race:
@@ -123,29 +141,32 @@ class Race:
 
     def run(self, method: Method, seed: int, until: float) -> Trial:
         """Train until the target is reached, or for `until` simulated seconds."""
-        task, goal = self.task, self.goal
-        buffers = task.init_module_buffers()
-        x, counts = task.init(seed), sample_counts(task, method.weight_by)
-        server = serve(method, x, clients=task.clients, seed=seed, module_buffers=buffers, samples=counts)
+        goal, done = self.goal, 0
         value, due = goal.start, 0.0
         try:
-            with SimPool(task, method, self.fleet) as pool:
-                for event in drive(server, pool, until=until):
-                    if isinstance(event.happened, Advanced) and event.time >= due:
-                        value = task.evaluate(server.x, server.module_buffers)[goal.score]
-                        if goal.reached(value):
-                            return Trial(event.time, server.round, value, until)
-                        due = event.time * (1 + PRECISION)
+            for now, server in rounds_of(method, self.task, self.fleet, seed=seed, until=until):
+                done = server.round
+                if now >= due:
+                    value = self.task.evaluate(server.x, server.module_buffers)[goal.score]
+                    if goal.reached(value):
+                        return Trial(now, done, value, until)
+                    due = now * (1 + PRECISION)
         except (Diverged, Starved):
-            return Trial(None, server.round, None, until)
-        return Trial(None, server.round, value if math.isfinite(value) else None, until)
+            return Trial(None, done, None, until)
+        return Trial(None, done, value if math.isfinite(value) else None, until)
 
     def most_runs(self, settings: int) -> int:
         """A bound on the number of runs, for a progress bar."""
         runs, field = 1 + settings, settings
         for _ in range(SHORTEST.bit_length() - 1):
             runs += (field := max(field // 2, min(FINALISTS, settings)))
-        return runs + min(FINALISTS, settings) * (len(self.seeds) - 1)
+        fields = [min(FINALISTS, settings) >> stage for stage in range(self.stages)]
+        return runs + sum(fields) * len(self.seeds) - fields[0]
+
+    @property
+    def stages(self) -> int:
+        """How often the finalists are halved and repeated; with one seed, each setting has one run."""
+        return STAGES if len(self.seeds) > 1 else 1
 
     def of(self, settings: Sequence[Method], horizon: float, results: dict[int, Trained]) -> Iterator[Trial]:
         """Run the settings and yield every run; `results` gets those of each setting, by its position.
@@ -154,8 +175,7 @@ class Race:
             settings: the most promising first.
             horizon: simulated seconds in which the first setting has to reach the target, or any other if it does not.
         """
-        first, *others = self.seeds
-        best = math.inf
+        first, best = self.seeds[0], math.inf
 
         def run(number: int, until: float) -> Trial:
             nonlocal best
@@ -176,13 +196,15 @@ class Race:
             if until >= horizon:
                 break
             field, until = field[: max(len(field) // 2, FINALISTS)], min(2 * until, horizon)
-        for number in field[:FINALISTS]:
-            if results[number].time <= CLOSE * best:
+        field = [number for number in field[:FINALISTS] if results[number].time <= CLOSE * best]
+        for stage in range(1, self.stages + 1):
+            for number in field:
                 trials = list(results[number].trials)
-                for seed in others:
+                for seed in range(first + len(trials), first + stage * len(self.seeds)):
                     trials.append(self.run(settings[number], seed, PATIENCE * horizon))
                     yield trials[-1]
-                results[number] = Trained(tuple(trials), dropped=False)
+                results[number] = Trained(tuple(trials), dropped=stage < self.stages)
+            field = sorted(field, key=lambda number: results[number].time)[: max(len(field) // 2, 1)]
 
     def _goal(self, method: Method, rounds: int, target: float | None) -> Goal:
         """The goal of the race; raises `Invalid` if there is none."""
@@ -193,15 +215,13 @@ class Race:
         if score not in start:
             raise Invalid("--train needs a task with test scores, and this one has none. Give it a test set.")
         if target is None:
-            counts = sample_counts(task, method.weight_by)
-            server = serve(method, x, clients=task.clients, seed=seed, module_buffers=buffers, samples=counts)
+            last = {rounds - rounds * part // (4 * LAST) for part in range(LAST)}
             try:
-                with SimPool(task, method, self.fleet) as pool:
-                    for _ in drive(server, pool, rounds):
-                        pass
+                trained = rounds_of(method, task, self.fleet, seed=seed, rounds=rounds)
+                servers = (server for _, server in trained if server.round in last)
+                end = median(task.evaluate(server.x, server.module_buffers)[score] for server in servers)
             except (Diverged, Starved) as error:
                 raise Invalid(f"--train needs a --target, because the current setting fails: {error}") from error
-            end = task.evaluate(server.x, server.module_buffers)[score]
             goal = Goal(score, start[score] + GAIN * (end - start[score]), start[score])
             if goal.cost(end) >= goal.cost(start[score]):
                 got = f"{start[score]:.4g} at x_0 and {end:.4g} after {rounds} rounds"

@@ -12,14 +12,11 @@ from statistics import median
 from time import perf_counter
 from typing import NamedTuple
 
-from tardygrad.core.hierarchy import serve
-from tardygrad.core.messages import Advanced
 from tardygrad.doctor.fit_runtimes import fit_fleet
-from tardygrad.engines.sim.pool import SimPool
+from tardygrad.doctor.race import rounds_of
 from tardygrad.errors import Diverged, Invalid, Starved
 from tardygrad.fleet import Fleet
 from tardygrad.runs.history import History
-from tardygrad.runs.loop import drive
 from tardygrad.runs.recipes import why_no_spec
 from tardygrad.runs.record import read_json
 from tardygrad.spec import spec
@@ -152,22 +149,18 @@ def _simulated(
     fleet = fleet or built.fleet
     if fleet is None:
         raise Invalid("--try needs a run with a [fleet], or one with finished jobs to fit a fleet to.")
-    buffers = task.init_module_buffers()
-    server = serve(built.method, task.init(seed), clients=task.clients, seed=seed, module_buffers=buffers)
     curve, due, score, began, now = Curve(), 0.0, "loss", perf_counter(), 0.0
     try:
-        with SimPool(task, built.method, fleet) as pool:
-            for event in drive(server, pool):
-                now = event.time
-                if now > until or perf_counter() - began > SECONDS:
+        for now, server in rounds_of(built.method, task, fleet, seed=seed, until=until):
+            if perf_counter() - began > SECONDS:
+                break
+            if now >= due:
+                values = task.evaluate(server.x, server.module_buffers)
+                score = "accuracy" if "accuracy" in values else "loss"
+                curve.append((now, cost_of(values.get(score), score)))
+                due = now + (every or until) / EVALUATIONS
+                if goal and curve[-1][1] <= goal.cost:
                     break
-                if isinstance(event.happened, Advanced) and now >= due:
-                    values = task.evaluate(server.x, server.module_buffers)
-                    score = "accuracy" if "accuracy" in values else "loss"
-                    curve.append((now, cost_of(values.get(score), score)))
-                    due = now + (every or until) / EVALUATIONS
-                    if goal and curve[-1][1] <= goal.cost:
-                        break
     except (Diverged, Starved):
         curve.append((now, math.inf))
     return score, curve, now

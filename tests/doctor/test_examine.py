@@ -15,6 +15,7 @@ from tardygrad.doctor.convergence_checks import divergence, onset
 from tardygrad.doctor.delay_checks import delays
 from tardygrad.doctor.examine import Examined, examine, in_order
 from tardygrad.doctor.finding import NOT_SIMULATED, Finding
+from tardygrad.doctor.trend import loss_at_start
 from tardygrad.doctor.try_change import try_change
 from tardygrad.doctor.what_if import WhatIf
 from tardygrad.errors import RecordError
@@ -54,7 +55,7 @@ def test_delays_beyond_the_theory_are_noted_and_warned_of_only_if_the_loss_does_
     assert late.severity == "note"
     assert late.says.endswith("The training loss falls all the same.")
     history = read(path)
-    flat = replace(history, rounds=replace(history.rounds, loss=np.ones(len(history.rounds))))
+    flat = replace(history, rounds=replace(history.rounds, loss=np.full(len(history.rounds), loss_at_start(history))))
     stuck = delays(flat, WhatIf(flat))
     assert stuck
     assert (stuck.severity, stuck.overrides) == ("warning", ())
@@ -103,12 +104,13 @@ def test_a_method_that_is_not_clip2_without_its_clip_is_not_called_sgdclip(tmp_p
     assert "sgdclip" not in (found.advice or "")
 
 
-def planted(method: dict[str, object], *, slow: float = 2.0, rounds: int = 150) -> spec.Table:
-    """The spec of a quadratic without noise, with 16 clients around 2 s; the last may be slow."""
+def planted(method: dict[str, object], *, slow: float = 2.0, rounds: int = 150, clients: int = 16) -> spec.Table:
+    """The spec of a quadratic without noise, with clients around 2 s; the last may be slow."""
     laws = [{"kind": "lognormal", "median": 2.0, "sigma": 0.3}, {"kind": "lognormal", "median": slow, "sigma": 0.2}]
-    groups = [{"name": "near", "clients": 15, "runtime": laws[0]}, {"name": "far", "clients": 1, "runtime": laws[1]}]
+    sizes = {"near": clients - 1, "far": 1}
+    groups = [{"name": name, "clients": sizes[name], "runtime": law} for name, law in zip(sizes, laws, strict=True)]
     how = {"local_lr": 0.05, "local_steps": 4, "buffer": 8, "mode": "client"} | method
-    task = {"kind": "quadratic", "clients": 16, "dimension": 20}
+    task = {"kind": "quadratic", "clients": clients, "dimension": 20}
     run = {"rounds": rounds, "evaluate_every": 0, "checkpoint_every": 10_000}
     return {"task": task, "fleet": {"kind": "groups", "groups": groups}, "method": how, "run": run}
 
@@ -213,6 +215,60 @@ def test_a_rate_that_diverges_slowly_is_found_before_the_model_is_lost(tmp_path:
     seen = examine(record(tmp_path / "run", sgdclip(lr=30.0, local_clip=np.inf, buffer=12), fleet(), rounds=40))
     assert seen.status == "finished"
     assert (seen.findings[0].severity, seen.findings[0].cause) == ("severe", "divergence")
+
+
+@pytest.mark.parametrize(
+    ("kind", "rounds"), [({"kind": "clip2", "clip": 0.1}, 40), ({"kind": "clip2", "clip": 0.1}, 10), ({}, 40)]
+)
+def test_a_rate_of_50_that_clips_keep_finite_is_told_to_shrink(kind: spec.Table, rounds: int, tmp_path: Path) -> None:
+    """The loss jumps up in the first rounds and stays there: only x_0 tells that the run learns nothing."""
+    tables = planted({"kind": "sgdclip", "local_clip": 1.0, "lr": 50.0} | kind, rounds=rounds)
+    path = _run(tmp_path / "run", tables | {"run": tables["run"] | {"evaluate_every": 2}})
+    found = next(one for one in examine(path).findings if one.cause == "divergence")
+    assert (found.severity, float(found.overrides[0].removeprefix("method.lr=")) <= 5) == ("severe", True)
+    assert not try_change(read(path), found.overrides).worse
+
+
+def test_steps_that_overshoot_are_told_from_steps_that_are_too_short(tmp_path: Path) -> None:
+    """A flat loss says nothing about the steps; whether their lengths would have been enough does."""
+    tables = planted({"kind": "sgdclip", "local_clip": 1.0, "lr": 1.0}, rounds=40)
+    advice = []
+    for task, lr in (({"kind": "logistic", "clients": 16, "samples": 400}, 60.0), ({}, 1e-9)):
+        changed = {"task": tables["task"] | task, "method": tables["method"] | {"lr": lr}}
+        if task:
+            changed["task"].pop("dimension")
+        found = examine(_run(tmp_path / f"run-{lr}", tables | changed)).findings
+        advice.append(next(one.advice for one in found if one.cause == "progress"))
+    assert advice == ["use smaller steps: method.local_lr=0.005 as a first try", None]
+
+
+@pytest.mark.parametrize("downplay", [True, False])
+def test_a_max_delay_that_refuses_most_updates_gets_advice(downplay: bool, tmp_path: Path) -> None:
+    how = {"kind": "sgdclip", "local_clip": 1.0, "lr": 0.5, "buffer": 2, "max_delay": 1, "downplay": downplay}
+    seen = examine(_run(tmp_path / "run", planted(how, rounds=40, clients=6)))
+    found = next(one for one in seen.findings if one.cause == "refusals")
+    assert (found.severity, "accept late updates: use " in (found.advice or "")) == ("warning", True)
+    assert found.overrides[-1] == "method.max_delay="
+    assert "% → 0.0%" in (found.expected or "")
+
+
+def test_a_max_delay_that_helps_against_delays_is_a_trade_off(tmp_path: Path) -> None:
+    """With M = 1, accepting all updates means delays that the learning rate may not stand."""
+    how = {"kind": "sgdclip", "local_clip": 1.0, "lr": 0.5, "buffer": 1, "max_delay": 2}
+    seen = examine(_run(tmp_path / "run", planted(how, rounds=60, clients=6)))
+    found = next(one for one in seen.findings if one.cause == "refusals")
+    assert (found.severity, found.overrides) == ("warning", ())
+    assert (found.advice or "").endswith("or none if the learning rate stands their delays")
+    assert "mean delay 1.88 → 5." in (found.expected or "")
+
+
+def test_clients_that_differ_are_told_how_to_measure_other_modes(tmp_path: Path) -> None:
+    how = {"kind": "sgdclip", "local_clip": 1.0, "lr": 0.5, "buffer": 4, "mode": "sync"}
+    tables = planted(how, slow=20.0, rounds=60, clients=4)
+    tables["task"]["heterogeneity"] = 1.0
+    found = next(one for one in examine(_run(tmp_path / "run", tables)).findings if one.cause == "idle")
+    assert "the clients' losses differ" in found.says
+    assert (found.overrides, (found.advice or "").endswith("--train")) == ((), True)
 
 
 def test_the_rate_that_is_advised_does_not_diverge(tmp_path: Path) -> None:

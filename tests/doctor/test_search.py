@@ -9,7 +9,7 @@ import pytest
 import tardygrad as tg
 from tardygrad.doctor.clock_run import STALENESS, UPDATES, run_clock, updates_to_simulate
 from tardygrad.doctor.race import Race, Training
-from tardygrad.doctor.search import changes, rank_settings, search, settings, sizes
+from tardygrad.doctor.search import changes, rank_settings, settings, sizes
 from tardygrad.doctor.search_chart import BEYOND, search_chart
 from tardygrad.doctor.theorems import presets, tail_of, tolerance
 from tardygrad.runs.events import Tail
@@ -26,8 +26,10 @@ def test_late_updates_count_less() -> None:
     assert (seen.delay_max, seen.delay_mean) == (3, pytest.approx(1.6))
     assert seen.effective == pytest.approx(5 / (1 + STALENESS * 0.6))
     downplayed = run_clock(clip2(buffer=1, downplay=True), TWO, rounds=5)
-    weight = sum(1 / delay for delay in delays)
-    assert downplayed.effective == pytest.approx(weight / (1 + STALENESS * (5 / weight - 1)))
+    weight, squares = sum(1 / delay for delay in delays), sum(1 / delay**2 for delay in delays)
+    assert (seen.lag, seen.averaged) == (pytest.approx(1.6), pytest.approx(1.0))
+    assert (downplayed.lag, downplayed.averaged) == (pytest.approx(1.0), pytest.approx(weight / squares))
+    assert downplayed.effective == pytest.approx(weight * (weight / squares) ** 0.5)
     assert seen.per_effective == pytest.approx(6.0 / seen.effective)
     assert (seen.idle, seen.refused) == (0.0, 0.0)
     assert seen.waits == 3  # of the slow client's second job, from x_3
@@ -161,15 +163,36 @@ def test_one_slow_client_makes_asynchrony_the_choice() -> None:
     assert (ranking.faster(ranking.current) or 0) > 5
 
 
+def test_downplayed_updates_are_not_penalised_twice() -> None:
+    """Weights of 1/p make the steps shorter: the model moves as far per second, averages as much, and lags no more."""
+    rounds = [(clip2(buffer=1, downplay=True), 600), (clip2(buffer=12, mode="sync", downplay=True), 50)]
+    one, all_clients = (run_clock(method, fleet(), rounds=most) for method, most in rounds)
+    assert one.per_effective == pytest.approx(all_clients.per_effective, rel=0.3)
+    assert 6 < one.averaged <= 12
+
+
+@pytest.mark.parametrize("downplay", [False, True])
+def test_with_a_run_that_works_only_what_is_clearly_better_and_safe_is_recommended(downplay: bool) -> None:
+    now = sgdclip(buffer=4, mode="sync", downplay=downplay)
+    ranking = rank_settings(now, fleet(4, slow=20.0), rounds=60, cautious=True)
+    assert ranking.best
+    assert ranking.best.clock
+    assert ranking.best.clock.lag <= 2
+    assert (ranking.best is ranking.settings[0], ranking.caveat is None) == (downplay, downplay)
+    even = rank_settings(replace(now, mode="client"), fleet(4), rounds=60, cautious=True)
+    assert even.best is even.current
+    assert even.answer().endswith("; no other setting is clearly better") == (even.best is not even.settings[0])
+
+
 def test_a_setting_that_starves_is_no_choice() -> None:
     crashed = TWO.crash(client=1, at=1.0)
-    (alone,) = search([clip2(buffer=2, mode="server")], crashed, rounds=5, bound=100)
+    alone = rank_settings(clip2(buffer=2, mode="server"), crashed, rounds=5).current
     assert (alone.clock, alone.excluded, alone.seconds) == (None, "it starves", float("inf"))
 
 
 def test_a_setting_that_the_method_cannot_have_is_no_choice() -> None:
     halves = tg.halos(regions=2, local_lr=0.1, local_steps=2)  # six clients in each
-    found = {one.method.buffer: one.excluded for one in search(settings(halves, 12), fleet(), rounds=5, bound=1e9)}
+    found = {one.method.buffer: one.excluded for one in rank_settings(halves, fleet(), rounds=5).settings}
     rule = "`buffer` must be at most the number of clients of the smallest region (6)"
     assert (found[6], found[7]) == (None, rule)
 

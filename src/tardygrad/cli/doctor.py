@@ -44,6 +44,8 @@ def doctor(options: commands.Doctor) -> None:
         show_table(("", ""), rows, header=False)
     verdict, names = ("healthy: nothing wrong with", seen.clean) if seen.healthy else ("checked:", seen.checks)
     show(f"{verdict} {', '.join(names)}")
+    if options.trial and not changes:
+        show("nothing to try: no finding suggests a change of settings")
     good = [change for change in changes if change not in trials or not trials[change].worse]
     if good:
         trust = trust_option(read_history(path).spec)

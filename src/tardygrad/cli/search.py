@@ -78,6 +78,7 @@ def find(spec: Spec, built: Built, options: commands.Plan) -> None:
             fixed=[key for key in KEYS if key not in parameters(spec.method.make)],
             max_delay=math.inf if options.max_delay is None else options.max_delay,
             tolerated=tolerance.delay,
+            cautious=fitted is not None,
             watch=lambda items, total, what: counted(items, total=total, what=what),
         )
     if figure_path:
@@ -178,10 +179,10 @@ def _row(setting: Candidate) -> Row:
 
 
 def _show(ranking: Ranking) -> None:
-    """The best settings, and in any case the best synchronous and the current one."""
+    """The fastest settings, and in any case the recommended, the best synchronous and the current one."""
     best, sync, current = ranking.best, ranking.sync, ranking.current
     shown = [setting for setting in ranking.settings if setting.excluded is None][:TOP]
-    shown += [setting for setting in dict.fromkeys((sync, current)) if setting and setting not in shown]
+    shown += [setting for setting in dict.fromkeys((best, sync, current)) if setting and setting not in shown]
     rows = []
     for setting in shown:
         marks = {"best": setting is best, "best sync": setting is sync and setting is not best, "now": setting.current}
@@ -202,7 +203,7 @@ def _result(setting: Candidate) -> list[str]:
     if setting.trained is None:
         return [f"{setting.seconds:.4g}", str(setting.rounds)] if setting.clock else ["–", "–"]
     trials, reached = setting.trained.trials, setting.trained.reached
-    if not reached:
+    if setting.seconds == math.inf:
         return [f"over {max(trial.until for trial in trials):.4g}", "–", str(len(trials))]
     runs = str(reached) if reached == len(trials) else f"{reached} of {len(trials)}"
     return [f"{setting.seconds:.4g}", str(setting.rounds), runs]
@@ -216,6 +217,8 @@ def _remarks(ranking: Ranking, tolerance: Tolerance, rounds: int) -> list[str]:
     simulated = [setting.clock.rounds for setting in ranking.settings if setting.clock]
     if simulated and min(simulated) < rounds:
         lines.append(f"simulated: {min(simulated):,} to {max(simulated):,} of {rounds:,} rounds per setting")
+    if ranking.caveat:
+        lines.append(f"{ranking.caveat}; --train measures it")
     if why:
         reasons = ", ".join(f"{number} because {_plural(reason, number)}" for reason, number in why.most_common())
         lines.append(f"ruled out: {why.total()} of {len(ranking.settings)} settings, {reasons}")

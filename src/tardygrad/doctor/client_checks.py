@@ -8,8 +8,8 @@ import numpy as np
 
 from tardygrad.doctor.delay_checks import client_list
 from tardygrad.doctor.finding import Finding, Severity
-from tardygrad.doctor.trend import falls, skewed
-from tardygrad.doctor.what_if import CLEAR, WhatIf
+from tardygrad.doctor.trend import skewed, trend
+from tardygrad.doctor.what_if import WhatIf
 from tardygrad.runs.history import History
 from tardygrad.runs.own_code import trust_option
 from tardygrad.runs.run import plural
@@ -17,6 +17,7 @@ from tardygrad.runs.run import plural
 SLOW = 0.1  # a client hardly counts if its share of the weight is below this fraction of its share of the work
 MACHINE = 1.5  # a machine is slow if its local steps take this many times as long as those of the others
 IDLE, MOST_IDLE = 0.2, 0.5  # a smaller share of idle time is normal; a larger one is a waste, if it can be avoided
+MANY = 0.05  # a smaller share of refused updates is normal
 FASTER = 1.5  # a setting that is faster by this factor is worth a warning
 GONE = 100  # a client that misses this many rounds with its first job is not just slow
 
@@ -106,16 +107,19 @@ def refusals(history: History, what_if: WhatIf) -> Finding | None:
     counts = ", ".join(f"{number} {reason}" for reason, number in reasons.most_common())
     says = f"the server refused {refused} of {plural(total, 'update')} ({refused / total:.1%}): {counts}."
     says += f" Most came from {client_list(history, whose)}." if whose else ""
-    fix = what_if.expect(max_delay=None) if reasons.most_common(1)[0][0] == "too stale" else None
-    if fix and fix.gain < CLEAR:
-        fix = None
+    stale = reasons.most_common(1)[0][0] == "too stale"
+    fix = what_if.accepting if stale and trend(history).falls else None
+    advice, expected = f"accept late updates: use {' '.join(fix.overrides)}" if fix else None, fix
+    if stale and not fix and refused > MANY * total:
+        advice = "accept later updates: a larger method.max_delay, or none if the learning rate stands their delays"
+        expected = what_if.expect(max_delay=None)
     numbers = {"share": refused / total, "reasons": dict(reasons), "clients": whose}
     return Finding(
-        "warning" if refused > 0.05 * total else "note",
+        "warning" if refused > MANY * total else "note",
         "refusals",
         says,
-        f"accept late updates: use {' '.join(fix.overrides)}" if fix else None,
-        str(fix) if fix else None,
+        advice,
+        str(expected) if expected else None,
         numbers,
         fix.overrides if fix else (),
     )
@@ -155,10 +159,12 @@ def idle(history: History, what_if: WhatIf) -> Finding | None:
     if share < IDLE:
         return None
     says = f"clients are idle {share:.0%} of the time."
-    if not falls(history.rounds.loss):  # what the other checks say comes first
+    if not trend(history).falls:  # what the other checks say comes first
         return Finding("note", "idle", says, numbers={"idle": share})
-    better, best = what_if.better, what_if.ranking.best if what_if.ranking else None
-    numbers = {"idle": share, "then": better.then._asdict() if better else None, "planner": best.name if best else None}
+    better = what_if.better
+    numbers = {"idle": share, "then": better.then._asdict() if better else None}
+    measure = f"tardygrad plan {history.path} --fit {history.path} --train" if history.spec else None
+    measure = measure and measure + trust_option(history.spec)
     if better is None:
         known = what_if.ranking is not None
         says += " No mode and M that was tried is clearly faster." if known else " This fleet cannot be simulated."
@@ -167,10 +173,10 @@ def idle(history: History, what_if: WhatIf) -> Finding | None:
     if better.method.mode != "sync" and skewed(history):
         says += f" {name[0].upper()}{name[1:]}, would be at least {better.gain:.2g} times as fast, but fast clients "
         says += "would contribute more than slow ones, and the clients' losses differ: the result may be worse."
-        return Finding("warning", "idle", says, numbers=numbers)
-    if best and not best.current and best.name != name and history.spec:
-        says += f" The planner's guess is {best.name}, which needs a smaller learning rate if late updates do harm: "
-        says += f"tardygrad plan {history.path} --fit {history.path} --train{trust_option(history.spec)}"
+        advice = f"measure which setting is best for all clients' data: {measure}" if measure else None
+        return Finding("warning", "idle", says, advice, numbers=numbers)
+    if what_if.ranking and what_if.ranking.caveat and measure:
+        says += f" {what_if.ranking.caveat}; this measures it: {measure}"
     advice = f"use {' '.join(better.overrides)}: {name}"
     severity: Severity = "warning" if share > MOST_IDLE or better.gain > FASTER else "note"
     return Finding(severity, "idle", says, advice, str(better), numbers, better.overrides)

@@ -1,13 +1,15 @@
 """Simulate only the clock of a method on a fleet, without training: its speed and its delays.
 
-How far a round brings the model depends on the task. The clock knows only M, the weights w of the updates and their
-delays p, and counts a round as
+How far a round brings the model depends on the task. The clock knows only the weights w of the updates, relative to the
+method's denominator (1/M without weights), and their delays p. It counts a round as
 
-    √M · w̄ / (1 + 0.15 (p̄ − 1))   effective updates,
+    s · √m / (1 + 0.15 (lag − 1))   effective updates.
 
-where w̄ is Σ w over the method's denominator (1 without weights) and p̄ the mean delay, weighted by w. √M is a
-compromise: without noise, the mean of M updates brings the model as far as one update; if noise is all that matters, M
-times as far. The factor 0.15 is what predicted real runs best (`benchmarks/plan.py` measures how well).
+s = Σ w is the length of the step, and m = s / Σ w² the number of updates that it averages: M without weights; an update
+that is downplayed to 1/p counts as the mean of p updates. √m is a compromise: without noise, the mean of m updates
+brings the model as far as one update; if noise is all that matters, m times as far. lag = Σ w p is the number of whole
+steps that the model makes while an update is under way: the mean delay without weights, 1 if updates are downplayed.
+The factor 0.15 is what predicted real runs best (`benchmarks/plan.py` measures how well).
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ from tardygrad.fleet import Fleet
 from tardygrad.runs.loop import Event, clock_only, drive
 
 UPDATES, ROUNDS = (4_000, 20_000), 5_000  # limits of one simulation, which keep it below a second
-STALENESS = 0.15  # how much a delay of one more round slows progress
+STALENESS = 0.15  # how much a lag of one more step slows progress
+CLEAR = 1.2  # a change is clearly better from this gain on
+FRESH = 2.0  # a lag that training usually stands with the learning rates of a run without delays
 SLOW_JOBS = 3  # jobs of the slowest client to simulate, to see its delays
 
 
@@ -32,6 +36,8 @@ class ClockResult(NamedTuple):
     time: float
     delay_mean: float
     delay_max: int
+    lag: float  # mean Σ w p of a round: whole steps of the model while an update is under way
+    averaged: float  # mean number of updates that a step averages, weighted: M without weights
     effective: float  # effective updates
     idle: float  # share of the clients' time without a job
     refused: float  # share of the updates that arrived
@@ -45,7 +51,27 @@ class ClockResult(NamedTuple):
     @property
     def per_effective(self) -> float:
         """Seconds per effective update."""
-        return self.time / self.effective
+        return self.time / self.effective if self.effective else math.inf
+
+
+def faster(now: ClockResult, then: ClockResult) -> float:
+    """Effective updates per second of one setting relative to those of another."""
+    return now.per_effective / then.per_effective if then.time else 1.0
+
+
+def gain(now: ClockResult, then: ClockResult) -> float:
+    """How many times as fast the training is at least.
+
+    A step that averages m updates counts as √m effective updates. It is worth one without noise, and m if noise is all
+    that matters.
+    """
+    ratio = math.sqrt(then.averaged / now.averaged)
+    return faster(now, then) * min(ratio, 1 / ratio)
+
+
+def clearly_better(now: ClockResult, then: ClockResult) -> bool:
+    """Whether a setting is clearly faster than the present one, and its lag is no danger to the learning rates."""
+    return gain(now, then) >= CLEAR and then.lag <= max(FRESH, now.lag)
 
 
 class BusyTime:
@@ -91,22 +117,27 @@ def run_clock(method: Method, fleet: Fleet, *, rounds: int, parameters: int = 0,
     """
     rounds = max(min(rounds, ROUNDS, updates_to_simulate(fleet) // method.buffer), 1)
     server, pool = clock_only(method, fleet, parameters=parameters, seed=seed)
-    busy_time, delays, weights, progress, refused = BusyTime(), list[int](), list[float](), 0.0, 0
+    busy_time, delays, refused = BusyTime(), list[int](), 0
+    step = squares = lag = 0.0  # sums over all rounds of Σ w, Σ w² and Σ w p
     for event in drive(server, pool, rounds):
         busy_time.add(event)
         refused += isinstance(event.happened, Refused)
         if isinstance(event.happened, Advanced):
             delays += event.happened.delays
-            weights += (own := event.happened.weights)
-            progress += math.sqrt(len(own)) * sum(own) / method.divisor(own)
-    time = pool.now
-    stale = sum(p * w for p, w in zip(delays, weights, strict=True)) / (sum(weights) or 1.0) - 1
+            divisor = method.divisor(event.happened.weights)
+            weights = [w / divisor for w in event.happened.weights]
+            step, squares = step + sum(weights), squares + sum(w * w for w in weights)
+            lag += sum(w * p for w, p in zip(weights, event.happened.delays, strict=True))
+    time, lag = pool.now, lag / rounds
+    averaged = step / squares if squares else 1.0
     return ClockResult(
         rounds=rounds,
         time=time,
         delay_mean=sum(delays) / len(delays),
         delay_max=max(delays),
-        effective=progress / (1 + STALENESS * max(stale, 0.0)),
+        lag=lag,
+        averaged=averaged,
+        effective=step * math.sqrt(averaged) / (1 + STALENESS * max(lag - 1, 0.0)),
         idle=busy_time.idle(fleet.clients, time),
         refused=refused / (refused + len(delays)),
         waits=rounds + 1 - min((s for _, s, _ in busy_time.out.values()), default=rounds),

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tardygrad.doctor.client_checks import overflows
 from tardygrad.doctor.delay_checks import client_list
 from tardygrad.doctor.finding import NOT_SIMULATED, Finding
-from tardygrad.doctor.trend import FALLS, falls, larger, slowly, trend
+from tardygrad.doctor.trend import FALLS, RISES, larger, trend
 from tardygrad.doctor.what_if import WhatIf
 from tardygrad.runs.events import Tail
 from tardygrad.runs.history import History, printable
@@ -40,12 +40,18 @@ def _clip2(history: History) -> bool:
 def divergence(history: History, what_if: WhatIf) -> Finding | None:
     """Loss, ‖Δ‖ or moves grow out of bounds and stay there, or the model is no longer finite."""
     rounds, diverged = history.rounds, history.status == "diverged"
-    early, late, least, *_ = trend(rounds.loss)
+    early, late, least, *_, short = trend(history)
     if overflows(history):
         says = f"{history.reason or 'the updates of most clients are not finite.'} The local steps overflow."
         return _rate_finding("severe", says, scaled(history, ("local_lr", "lr"), 1 / TENTH), {"refused": "not finite"})
-    if not diverged and not late > 2 * early:
-        if not early > 0 or late - least <= 0.5 * (early - least) or late <= 3 * least or _unclipped_spikes(history):
+    if not diverged and not late > RISES * early:
+        if (
+            short
+            or not early > 0
+            or late - least <= 0.5 * (early - least)
+            or late <= 3 * least
+            or _unclipped_spikes(history)
+        ):
             return None  # after a spike, the tail is to blame
         says = f"the training loss fell from {early:.4g} to {least:.4g}, but rose again to {late:.4g}."
         overrides = scaled(history, ("lr",), 1 / 3)
@@ -67,7 +73,7 @@ def divergence(history: History, what_if: WhatIf) -> Finding | None:
         whose = client_list(history, sorted(set(clients)))
         says += f"round used updates of {whose} with delays up to {max(late_by)} (the run's median is "
         says += f"{np.median(rounds.delays):g})."
-    return _rate_finding("severe", says, _smaller(history, numbers["growth"]), numbers)
+    return _rate_finding("severe", says, _smaller(history, numbers["growth"], late / early), numbers)
 
 
 def _rate_finding(severity: Any, says: str, overrides: list[str], numbers: Row) -> Finding:
@@ -103,11 +109,12 @@ def _growth(moves: NDArray[np.float64]) -> float | None:
     return math.exp(min((math.log(known[-1]) - math.log(known[0])) / (len(known) - 1), 50.0))
 
 
-def _smaller(history: History, growth: float | None) -> list[str]:
+def _smaller(history: History, growth: float | None = None, rise: float = 1.0) -> list[str]:
     """Smaller learning rates.
 
     If moves grow by g per round, the limit of stability is 2/(1 + g) of the present rate, and half of that is
-    suggested. Clipped or delayed moves grow more slowly than that assumes: at most a tenth.
+    suggested. Clipped or delayed moves grow more slowly than that assumes: at most a tenth. Clipped ones end at a
+    distance that is proportional to the rate, and the loss about to its square: the aim is a tenth of the first loss.
 
     A smaller η_ℓ makes the local steps and the server's step smaller, so it is enough, unless a clip bounds them.
     """
@@ -115,7 +122,8 @@ def _smaller(history: History, growth: float | None) -> list[str]:
     clipped = bool((rounds.clipped > 0).any() or (rounds.local_clipped > 0).any())
     held = clipped or rounds.delays.max(initial=1) > 1
     many = history.setting("local_steps") != 1 or history.setting("compensate") is True or "DC-" in history.label
-    divisor = min(max(1 + (growth or 0.0), TENTH if held or not growth else 0.0), TENTH**2)
+    bounded = math.sqrt(TENTH * rise) if clipped and math.isfinite(rise) else 0.0
+    divisor = min(max(1 + (growth or 0.0), TENTH if held or not growth else 0.0, bounded), TENTH**2)
     return scaled(history, ("local_lr", "lr") if many and not clipped else ("lr", "local_lr"), 1 / divisor)
 
 
@@ -137,35 +145,45 @@ def scaled(history: History, keys: Sequence[str], factor: float) -> list[str]:
 
 def progress(history: History, what_if: WhatIf) -> Finding | None:
     """The training loss does not fall, or too slowly."""
-    found = trend(history.rounds.loss)
+    found = trend(history)
     early, late = found.first, found.last
-    if history.status == "diverged" or not 0 < late <= 2 * early or _unclipped_spikes(history):
+    if history.status == "diverged" or found.short or not 0 < late <= RISES * early or _unclipped_spikes(history):
+        return None
+    if not found.slow and late <= FALLS * early:
         return None
     numbers: Row = {"first": early, "last": late}
     change = f"from {early:.4g} to {late:.4g} in {plural(len(history.rounds), 'round')}"
-    slow = slowly(history.rounds.loss)
-    if not slow and late <= FALLS * early:
-        return None
     clips = {"clip": _binds(history.rounds.clipped), "local_clip": _binds(history.rounds.local_clipped)}
     keys = [key for key, binds in clips.items() if binds] or ["lr", "local_lr"]
-    cause, why, factor = "progress", "", 1.0
-    if slow:
-        factor = larger(found, float(history.rounds.delays.mean()))
-    elif found.slope > 0:
-        keys, factor = ["lr", "local_lr"], 1 / TENTH
-    if keys[0] in clips:
+    cause, why, size, overrides = "progress", "", "larger", list[str]()
+    if not found.slow and (late > early / FALLS or found.slope > 0 or _overshoots(history, late)):
+        size, overrides, why = "smaller", _smaller(history), ", though the steps are long enough: they overshoot"
+    elif keys[0] in clips:
         cause = {"clip": "outer clip", "local_clip": "local clip"}[keys[0]]
         why = f", and method.{keys[0]} changes almost everything: it may be too small"
-    overrides = scaled(history, keys, factor) if factor <= 1 / 2 or factor >= 2 else []
-    size = "larger" if factor > 1 else "smaller"
+    if found.slow and (factor := larger(found, float(history.rounds.delays.mean()))) >= 2:
+        overrides = scaled(history, keys, factor)
     advice = f"use {size} steps: {' '.join(overrides)} as a first try" if overrides else None
-    says = f"the training loss {'falls steadily, but too slowly' if slow else 'did not fall'}: {change}{why}."
+    says = f"the training loss {'falls steadily, but too slowly' if found.slow else 'did not fall'}: {change}{why}."
     return Finding("warning", cause, says, advice, NOT_SIMULATED if overrides else None, numbers, overrides)
+
+
+def _overshoots(history: History, loss: float) -> bool:
+    """Whether the moves were long enough to lower the loss many times over, if they had gone downhill.
+
+    To first order, a move lowers the loss by its length times that of the gradient, ‖δ‖/(η_ℓ K) or more.
+    """
+    rounds, local_lr = history.rounds, history.setting("local_lr")
+    if not isinstance(local_lr, int | float) or not local_lr > 0:
+        return False
+    gradients = np.median(rounds.norms, axis=1) / (local_lr * (history.setting("local_steps") or 1))
+    return bool(np.nansum(gradients * rounds.move) > OUT * loss)
 
 
 def progress_stalls(history: History) -> bool:
     """Whether the loss falls too slowly or not at all."""
-    return slowly(history.rounds.loss) or not falls(history.rounds.loss)
+    found = trend(history)
+    return found.slow or not found.falls
 
 
 def _binds(shares: NDArray[np.float64]) -> bool:

@@ -8,7 +8,7 @@ import numpy as np
 
 from tardygrad.doctor.finding import Finding
 from tardygrad.doctor.theorems import constants, has_theorem, presets, tail_of
-from tardygrad.doctor.trend import falls
+from tardygrad.doctor.trend import trend
 from tardygrad.doctor.what_if import WhatIf
 from tardygrad.runs.history import History, printable
 from tardygrad.theory.delays import Condition, conditions, propositions
@@ -41,7 +41,7 @@ def delays(history: History, what_if: WhatIf) -> Finding | None:
             f" {few.share:.0%} of delays are at most T^{few.exponent:.2g}; any fixed share of those suffices in the "
         )
         says += f"long run ({few.proposition})."
-    troubled = history.status == "diverged" or not falls(rounds.loss)
+    troubled = history.status == "diverged" or not trend(history).falls
     says += "" if troubled else " The training loss falls all the same."
     numbers = {
         "factor": mine.factor,

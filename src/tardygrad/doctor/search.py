@@ -8,14 +8,14 @@ test score (race.py).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from tardygrad.core.method import Method, Mode
-from tardygrad.doctor.clock_run import ClockResult, run_clock
+from tardygrad.doctor.clock_run import FRESH, ClockResult, clearly_better, run_clock
 from tardygrad.doctor.race import Goal, Race, Trained, Training
 from tardygrad.errors import Invalid, Starved
 from tardygrad.fleet import Fleet
@@ -37,7 +37,7 @@ class Candidate(NamedTuple):
     excluded: str | None = None  # why it is ruled out
     current: bool = False  # the method's own setting
     warning: str | None = None  # why it may disappoint; it keeps its rank
-    seconds: float = math.inf  # simulated, for the work of the run or to the target: what settings are ranked by
+    seconds: float = math.inf  # to rank by: predicted for the run's work or, if trained, measured to the target
     rounds: int = 0  # in that time
     trained: Trained | None = None
 
@@ -54,12 +54,27 @@ class Ranking(NamedTuple):
 
     settings: list[Candidate]
     goal: Goal | None = None  # the test score to reach, if settings were trained
+    cautious: bool = False  # recommend only what is clearly better than the current setting
 
     @property
     def best(self) -> Candidate | None:
         """The recommended setting; None if none can run, or none reached the target."""
+        usable = [each for each in self.settings if each.excluded is None and each.seconds < math.inf]
+        now = self.current.clock
+        if self.cautious and not self.goal and now and self.current in usable:
+            clear = (each for each in usable if each.clock and clearly_better(now, each.clock))
+            return next(clear, self.current)
+        return usable[0] if usable else None
+
+    @property
+    def caveat(self) -> str | None:
+        """What a setting that was not trained may need, if it is ranked first."""
         first = self.settings[0]
-        return first if first.excluded is None and first.seconds < math.inf else None
+        if self.goal or first.clock is None or first.excluded or first.clock.lag <= FRESH:
+            return None
+        name = "It" if first is self.best else f"{first.name[0].upper()}{first.name[1:]}, is faster by the clock, but"
+        steps = f"the model makes {first.clock.lag:.2g} steps while an update is under way"
+        return f"{name} may need a smaller learning rate: {steps}"
 
     @property
     def sync(self) -> Candidate | None:
@@ -97,6 +112,8 @@ class Ranking(NamedTuple):
             return "no setting can be recommended: all are ruled out"
         work = f"to {goal}" if goal else f"for {plural(best.rounds, 'round')}"
         text = f"{'keep' if best.current else 'use'} {best.name}: {_seconds(best.seconds)} {work}"
+        if best.current and best is not first:
+            return f"{text}; no other setting is clearly better"
         if best is sync:
             others = (each for each in self.settings if each.method.mode != "sync" and each.excluded is None)
             return text + self._versus(next(others, None), "the best asynchronous setting")
@@ -158,34 +175,6 @@ def _same(one: Method, other: Method) -> bool:
     return (one.mode, one.buffer) == (other.mode, other.buffer) and other.concurrency in places
 
 
-def search(
-    tried: Iterable[Method], fleet: Fleet, *, rounds: int, bound: float, parameters: int = 0, seed: int = 0
-) -> Iterator[Candidate]:
-    """Simulate the clock of the settings one by one; the first is the current one.
-
-    Args:
-        rounds: of the current setting; those with a smaller M need more for the same number of effective updates.
-        bound: settings with a larger delay, in rounds, are ruled out.
-    """
-    work = 0.0
-    for number, method in enumerate(tried):
-        work = work or rounds * math.sqrt(method.buffer)
-        enough = max(rounds, math.ceil(work / math.sqrt(method.buffer)))
-        try:
-            clock = run_clock(method, fleet, rounds=enough, parameters=parameters, seed=seed)
-        except (Invalid, Starved) as error:
-            why = "it starves" if isinstance(error, Starved) else str(error).partition(", got")[0]
-            yield Candidate(method, None, why, number == 0)
-            continue
-        late = f"its largest delay is above {bound:.4g}" if clock.delay_max > bound else None
-        yield Candidate(method, clock, late, number == 0, seconds=clock.per_effective)
-
-
-def ranked(tried: Sequence[Candidate]) -> list[Candidate]:
-    """The fastest first, ruled-out settings last; of equals, the smaller M first."""
-    return sorted(tried, key=lambda setting: (setting.excluded is not None, setting.seconds, setting.method.buffer))
-
-
 def rank_settings(
     method: Method,
     fleet: Fleet,
@@ -197,6 +186,7 @@ def rank_settings(
     fixed: Collection[str] = (),
     max_delay: float = math.inf,
     tolerated: float = math.inf,
+    cautious: bool = False,
     watch: Watch = lambda items, total, what: items,
 ) -> Ranking:
     """Rank the settings of a method for a fleet: every mode and M, with all, half and a quarter of the clients working.
@@ -213,30 +203,48 @@ def rank_settings(
         fixed: keys of the current setting that must not change, such as "mode".
         max_delay: settings with a larger delay, in rounds, are ruled out.
         tolerated: settings with a larger delay get a warning, and keep their rank.
+        cautious: for a run that works: without training, recommend only what is clearly better than its setting.
     """
     tries = settings(method, fleet.clients, fixed)
-    tried = search(tries, fleet, rounds=rounds, bound=max_delay, parameters=parameters, seed=seed)
-    found = ranked([_warned(each, tolerated) for each in watch(tried, len(tries), "settings")])
-    current = next(each for each in found if each.current)
-    unit = (current if current.clock else found[0]).clock
-    if unit is None:
-        return Ranking(found)
-    work = unit.effective / unit.rounds * rounds
-    ranking = Ranking([_for_work(each, work) for each in found])
-    return ranking if training is None else _trained(ranking, fleet, training, rounds, seed, watch)
+    work = rounds * math.sqrt(method.buffer)  # roughly, to simulate more rounds if they are smaller
+    enough = [max(rounds, math.ceil(work / math.sqrt(each.buffer))) for each in tries]
+    simulated = (_clock(each, fleet, most, parameters, seed) for each, most in zip(tries, enough, strict=True))
+    clocks = list(watch(simulated, len(tries), "settings"))
+    unit = next((clock for clock in clocks if isinstance(clock, ClockResult)), None)
+    work = unit.effective / unit.rounds * rounds if unit else 0.0
+    found = [
+        Candidate(each, None, clock, each is method)
+        if isinstance(clock, str)
+        else _candidate(each, clock, work, current=each is method, max_delay=max_delay, tolerated=tolerated)
+        for each, clock in zip(tries, clocks, strict=True)
+    ]
+    found.sort(key=lambda each: (each.excluded is not None, each.seconds, each.method.buffer))
+    ranking = Ranking(found, cautious=cautious)
+    return ranking if training is None or unit is None else _trained(ranking, fleet, training, rounds, seed, watch)
 
 
-def _warned(setting: Candidate, tolerated: float) -> Candidate:
-    late = setting.clock is not None and setting.clock.delay_max > tolerated
-    return setting._replace(warning=f"its largest delay is above {tolerated:.4g}" if late else None)
+def _clock(method: Method, fleet: Fleet, rounds: int, parameters: int, seed: int) -> ClockResult | str:
+    """The clock of a setting, or why it cannot run."""
+    try:
+        clock = run_clock(method, fleet, rounds=rounds, parameters=parameters, seed=seed)
+    except Starved:
+        return "it starves"
+    except Invalid as error:
+        return str(error).partition(", got")[0]
+    return clock if clock.effective else "its updates have no weight"
 
 
-def _for_work(setting: Candidate, work: float) -> Candidate:
-    """The setting with its time and rounds for a number of effective updates."""
-    if (clock := setting.clock) is None:
-        return setting
+def _candidate(
+    method: Method, clock: ClockResult, work: float, *, current: bool, max_delay: float, tolerated: float
+) -> Candidate:
+    """A setting with its time and rounds for a number of effective updates."""
     rounds = work * clock.rounds / clock.effective
-    return setting._replace(seconds=rounds * clock.per_round, rounds=max(round(rounds), 1))
+    excluded, warning = (
+        f"its largest delay is above {most:.4g}" if clock.delay_max > most else None for most in (max_delay, tolerated)
+    )
+    return Candidate(
+        method, clock, excluded, current, warning, seconds=rounds * clock.per_round, rounds=max(round(rounds), 1)
+    )
 
 
 def _trained(ranking: Ranking, fleet: Fleet, training: Training, rounds: int, seed: int, watch: Watch) -> Ranking:

@@ -11,8 +11,9 @@ from scipy import stats
 
 from tardygrad.runs.history import History
 
-SHORT = 20  # fewer rounds show no trend
+FEW, SHORT = 5, 20  # rounds: fewer show nothing, or no trend, but only whether the loss has grown out of bounds
 FALLS = 0.9  # a loss falls if its last tenth is below this fraction of the first
+RISES = 2.0  # a loss that rises by this factor is out of bounds
 SLOW = 2.0  # a loss that falls by less than this factor, as fast at the end as at the start, falls too slowly
 STEADY = 0.5  # it falls as fast at the end if the second half's slope is this fraction of the first half's
 SURE = 1e-3  # a slope counts if its p-value is smaller
@@ -25,7 +26,7 @@ def skewed(history: History) -> bool:
 
     Compares the mean losses of the clients' later updates, and subtracts what chance explains.
     """
-    first, last, *_ = trend(history.rounds.loss)
+    first, last, *_ = trend(history)
     later = [np.array(client.loss_values[len(client.loss_values) // 2 :]) for client in history.by_client]
     later = [losses[np.isfinite(losses)] for losses in later]
     known = [losses for losses in later if len(losses) > 1]
@@ -37,45 +38,64 @@ def skewed(history: History) -> bool:
 
 
 class Trend(NamedTuple):
-    """The medians of the loss in the first, the last and the best tenth of the rounds; NaN if there are too few."""
+    """The loss at the start, and its medians in the last and the best tenth of the rounds; NaN if there are too few."""
 
-    first: float
+    first: float  # at x_0, if the record tells; otherwise the median of the first tenth
     last: float
     least: float
     slope: float  # of the logarithm of the loss, per round; 0 if it cannot be told from 0
     steady: bool  # whether it falls as fast at the end as at the start
+    short: bool  # whether there are too few rounds to see a slope
+
+    @property
+    def falls(self) -> bool:
+        """Whether the loss falls; True if there are too few rounds to say."""
+        if self.short:
+            return not self.last > RISES * self.first
+        return not self.last > FALLS * self.first or (self.slope < 0 and self.last <= self.first)
+
+    @property
+    def slow(self) -> bool:
+        """Whether the loss falls, but so slowly and steadily that larger steps would help."""
+        return self.steady and self.falls and self.first < SLOW * self.last
 
 
-def trend(loss: NDArray[np.float64]) -> Trend:
-    """The trend of a loss by rounds."""
+def trend(history: History) -> Trend:
+    """The trend of a run's training loss."""
+    return trend_of(history.rounds.loss, loss_at_start(history))
+
+
+def loss_at_start(history: History) -> float:
+    """The mean loss of the jobs that started from x_0; NaN if there are none."""
+    rounds = history.rounds
+    from_start = rounds.delays == np.arange(1, len(rounds) + 1)[:, None]
+    losses = [history.by_client[client].loss_values[:1] for client in sorted(set(rounds.clients[from_start].tolist()))]
+    known = [loss for first in losses for loss in first if math.isfinite(loss)]
+    return float(np.mean(known)) if known else math.nan
+
+
+def trend_of(loss: NDArray[np.float64], start: float = math.nan) -> Trend:
+    """The trend of a loss by rounds.
+
+    A loss that steps which are too large have thrown up may fall ever after, and still be above that of x_0.
+
+    >>> trend_of(np.linspace(1.0, 0.8, 100)).slow, trend_of(np.exp(-np.linspace(0.0, 5.0, 100))).slow
+    (True, False)
+    >>> trend_of(np.linspace(9.0, 3.0, 100)).falls, trend_of(np.linspace(9.0, 3.0, 100), start=2.3).falls
+    (True, False)
+    """
     known = loss[np.isfinite(loss)]
-    if len(known) < SHORT:
-        return Trend(math.nan, math.nan, math.nan, 0.0, steady=False)
-    tenths = [float(np.median(part)) for part in np.array_split(known, 10)]
-    logs = np.log(known[known > 0])
+    if len(known) < FEW:
+        return Trend(math.nan, math.nan, math.nan, 0.0, steady=False, short=True)
+    tenths = [float(np.median(part)) for part in np.array_split(known, min(len(known) // 2, 10))]
+    logs, short = np.log(known[known > 0]), len(known) < SHORT
     slope, steady = 0.0, False
     if len(logs) >= SHORT:
         whole = stats.linregress(np.arange(len(logs)), logs)
         first, second = (stats.linregress(np.arange(len(half)), half).slope for half in np.array_split(logs, 2))
         slope = float(whole.slope) if whole.pvalue < SURE else 0.0
         steady = slope < 0 and first < 0 and second <= STEADY * first
-    return Trend(tenths[0], tenths[-1], min(tenths), slope, steady=bool(steady))
-
-
-def falls(loss: NDArray[np.float64]) -> bool:
-    """Whether a loss falls; True if there are too few rounds to say."""
-    found = trend(loss)
-    return not found.last > FALLS * found.first or found.slope < 0
-
-
-def slowly(loss: NDArray[np.float64]) -> bool:
-    """Whether a loss falls, but so slowly and steadily that larger steps would help.
-
-    >>> slowly(np.linspace(1.0, 0.8, 100)), slowly(np.exp(-np.linspace(0.0, 5.0, 100)))
-    (True, False)
-    """
-    found = trend(loss)
-    return found.steady and found.first < SLOW * found.last
+    return Trend(start if math.isfinite(start) else tenths[0], tenths[-1], min(tenths), slope, bool(steady), short)
 
 
 def larger(found: Trend, delay: float) -> float:

@@ -6,14 +6,13 @@ delay.
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import NamedTuple
 
 from tardygrad.core.method import Method, Mode
-from tardygrad.doctor.clock_run import ClockResult, run_clock
+from tardygrad.doctor.clock_run import ClockResult, clearly_better, faster, gain, run_clock
 from tardygrad.doctor.fit_runtimes import fit_fleet
 from tardygrad.doctor.search import KEYS, Candidate, Ranking, changes, rank_settings
 from tardygrad.errors import Invalid, Starved
@@ -26,8 +25,6 @@ from tardygrad.spec import spec
 
 SIMILAR = 2.0  # the simulated largest delay may differ by this factor
 AGREES = 1.3  # the simulated time per round may differ by this factor
-CLEAR = 1.2  # a change is clearly better from this gain on
-FRESH = 2.0  # a mean delay that training usually stands with the same learning rates: updates miss a round on average
 
 
 class Expected(NamedTuple):
@@ -49,30 +46,15 @@ class Expected(NamedTuple):
         return changes(self.method, self.before)
 
     @property
-    def faster(self) -> float:
-        """Effective updates per second relative to before, as the planner counts them."""
-        return self.now.per_effective / self.then.per_effective if self.then.time else 1.0
-
-    @property
     def gain(self) -> float:
-        """How many times as fast the training is at least.
-
-        The planner takes a round of M updates as √M times as good as one of a single update. It is no better without
-        noise, and M times as good if noise is all that matters.
-        """
-        ratio = math.sqrt(self.method.buffer / self.before.buffer)
-        return self.faster * min(ratio, 1 / ratio)
-
-    @property
-    def clear(self) -> bool:
-        """Whether the change is clearly better, and its delays are no danger to the learning rates."""
-        return self.gain >= CLEAR and self.then.delay_mean <= max(FRESH, self.now.delay_mean)
+        """How many times as fast the training is at least."""
+        return gain(self.now, self.then)
 
     def __str__(self) -> str:
         now, then = self.now, self.then
         parts = [f"{now.per_round:.3g} → {then.per_round:.3g} s per round"] if now.time else []
         parts.append(f"mean delay {now.delay_mean:.3g} → {then.delay_mean:.3g} (largest {then.delay_max})")
-        parts += [f"{self.faster:.2g} times the effective updates per second"] if now.time else []
+        parts += [f"{faster(now, then):.2g} times the effective updates per second"] if now.time else []
         parts.append(f"idle share {now.idle:.0%} → {then.idle:.0%}")
         if now.refused or then.refused:
             parts.append(f"refused {now.refused:.1%} → {then.refused:.1%}")
@@ -111,21 +93,34 @@ class WhatIf:
     @cached_property
     def ranking(self) -> Ranking | None:
         """The settings for the fitted fleet, ranked as `plan --fit` does it; None if they are not known."""
-        if self.method is None or self.fleet is None or self.now is None:
+        return self._rank(self.method)
+
+    @property
+    def better(self) -> Expected | None:
+        """The setting that the planner recommends; None if that is the present one, or is not known."""
+        if self.ranking is None or (best := self.ranking.best) is None or best.current:
+            return None
+        now = self.ranking.current
+        return Expected(best.method, now.method, now.clock, best.clock) if now.clock and best.clock else None
+
+    @cached_property
+    def accepting(self) -> Expected | None:
+        """The setting without `max_delay`, or the first other one without it that is clearly better than the run."""
+        alone = self.expect(max_delay=None)
+        if alone is None or clearly_better(alone.now, alone.then) or self.method is None:
+            return alone
+        ranking = self._rank(alone.method)
+        found = (each for each in ranking.settings if each.clock and not each.excluded) if ranking else ()
+        others = (Expected(each.method, self.method, alone.now, each.clock) for each in found if each.clock)
+        return next((each for each in others if clearly_better(each.now, each.then)), None)
+
+    def _rank(self, method: Method | None) -> Ranking | None:
+        if method is None or self.fleet is None or self.now is None:
             return None
         known = self.history.method_settings  # has all keys of the method, except those that are None
         fixed = [key for key in KEYS if known is not None and key not in {*known, "concurrency"}]
         rounds, seed = self.history.requested or len(self.history.rounds), self.history.run.get("seed", 0)
-        return rank_settings(self.method, self.fleet, rounds=rounds, seed=seed, fixed=fixed)
-
-    @cached_property
-    def better(self) -> Expected | None:
-        """The first setting of the planner's ranking that is clearly better than the present one."""
-        if self.method is None or self.ranking is None or (now := self.ranking.current).clock is None:
-            return None
-        runs = ((each.method, each.clock) for each in self.ranking.settings if not each.excluded)
-        found = (Expected(method, self.method, now.clock, clock) for method, clock in runs if clock)
-        return next((each for each in found if each.clear), None)
+        return rank_settings(method, self.fleet, rounds=rounds, seed=seed, fixed=fixed, cautious=True)
 
     def expect(self, **changes: object) -> Expected | None:
         """The effect of changed settings; None if unknown or invalid."""

@@ -66,6 +66,15 @@ def digits(rng: Rng, seed: int, groups: list[Table] | None = None, **changes: An
     return changed(tables, changes)
 
 
+def logistic(rng: Rng, seed: int, groups: list[Table] | None = None, **changes: Any) -> Table:
+    """SGDClip on logistic regression."""
+    tables = quadratic(rng, seed, groups)
+    tables["task"] = {"kind": "logistic", "clients": tables["task"]["clients"], "seed": seed}
+    tables["method"] |= {"local_lr": 0.05, "lr": 1.0}
+    tables["run"] |= {"rounds": 60}
+    return changed(tables, changes)
+
+
 def changed(tables: Table, changes: Table) -> Table:
     """The tables with changes such as method={"lr": 0.1}; None removes a key."""
     for name, table in changes.items():
@@ -120,6 +129,16 @@ def rate_high_sync(rng: Rng, seed: int) -> Table:
 
 def rate_high_digits(rng: Rng, seed: int) -> Table:
     return digits(rng, seed, method={"lr": rng.uniform(20, 60)})
+
+
+def rate_high_clipped(rng: Rng, seed: int) -> Table:
+    """Clips keep the model finite; it circles far from the optimum."""
+    how = {"kind": "clip2", "local_clip": 1.0, "clip": 0.1, "lr": rng.uniform(30, 60)}
+    return quadratic(rng, seed, stragglers(8, 1, 4.0), method=how | {"mode": str(rng.choice(["client", "sync"]))})
+
+
+def rate_high_logistic(rng: Rng, seed: int) -> Table:
+    return logistic(rng, seed, method={"lr": rng.uniform(40, 80)})
 
 
 def local_rate_high(rng: Rng, seed: int) -> Table:
@@ -209,6 +228,20 @@ def refuses_most(rng: Rng, seed: int) -> Table:
     )
 
 
+def refuses_most_downplayed(rng: Rng, seed: int) -> Table:
+    groups = stragglers(10, 2, rng.uniform(4, 10))
+    how = {"buffer": int(rng.integers(3, 6)), "max_delay": 1, "downplay": True}
+    return quadratic(rng, seed, groups, method=how)
+
+
+def sync_links(rng: Rng, seed: int) -> Table:
+    """Two clients behind slow links; rounds wait for them."""
+    groups = even(8)
+    link = {"latency": rng.uniform(2.0, 6.0)}
+    groups = [groups[0] | {"clients": 6}, {"name": "far", "clients": 2, "runtime": lognormal(1.0), "link": link}]
+    return quadratic(rng, seed, groups, method={"mode": "sync", "buffer": 8}, run={"rounds": 80})
+
+
 def dead_weight(rng: Rng, seed: int) -> Table:
     groups = stragglers(8, 4, rng.uniform(30, 60))
     return quadratic(rng, seed, groups, method={"buffer": 2, "downplay": True}, run={"rounds": 400})
@@ -261,6 +294,10 @@ def healthy_digits(rng: Rng, seed: int) -> Table:
     return digits(rng, seed, method={"lr": rng.uniform(0.7, 1.5)})
 
 
+def healthy_rarely_evaluated(rng: Rng, seed: int) -> Table:
+    return logistic(rng, seed, method={"lr": rng.uniform(0.5, 2.0)}, run={"evaluate_every": 30})
+
+
 def healthy_mild(rng: Rng, seed: int) -> Table:
     """Stragglers that an asynchronous mode copes with."""
     return quadratic(rng, seed, stragglers(8, 2, rng.uniform(2.0, 4.0)), method={"lr": rng.uniform(0.3, 0.8)})
@@ -276,11 +313,14 @@ CASES = (
     Case("sync, half of the clients slow", ("idle",), sync_half_slow),
     Case("sync on digits, two stragglers", ("idle",), sync_digits),
     Case("server-centric, M = N", ("idle",), server_all),
+    Case("sync, slow links, M = N", ("idle",), sync_links),
     Case("concurrency too low", ("idle",), few_at_work),
     Case("same clients get all jobs", ("starvation",), few_get_jobs, ("idle",)),
     Case("lr too high", ("divergence",), rate_high, ("delays",)),
     Case("lr too high, sync", ("divergence",), rate_high_sync),
     Case("lr too high, digits", ("divergence", "progress"), rate_high_digits, ("delays",)),
+    Case("lr too high, clipped", ("divergence", "progress"), rate_high_clipped, ("delays", "idle")),
+    Case("lr too high, logistic", ("divergence", "progress"), rate_high_logistic, ("delays",)),
     Case("local_lr too high", ("divergence",), local_rate_high, ("delays", "refusals")),
     Case("late updates blow up", ("divergence", "delays"), late_blow_up),
     Case("compensation blows up", ("divergence",), compensated_blow_up, ("delays",)),
@@ -298,6 +338,7 @@ CASES = (
     Case("clients that send twice", ("refusals",), faults("twice")),
     Case("max_delay refuses slow clients", ("refusals", "starvation"), too_stale),
     Case("max_delay refuses most", ("refusals", "starvation"), refuses_most),
+    Case("max_delay refuses most, downplayed", ("refusals", "starvation"), refuses_most_downplayed),
     Case("work that hardly counts", ("dead weight",), dead_weight, ("delays",)),
     Case("slow machine", ("machines",), slow_machine, change=on_three_machines),
     Case("killed before the first round", ("no rounds",), no_rounds, change=killed_early),
@@ -306,5 +347,6 @@ CASES = (
     Case("healthy: sync, even clients", (), healthy_sync),
     Case("healthy: digits", (), healthy_digits),
     Case("healthy: mild stragglers", (), healthy_mild),
+    Case("healthy: logistic, rarely evaluated", (), healthy_rarely_evaluated),
     Case("healthy: server-centric", (), healthy_server),
 )

@@ -39,9 +39,9 @@ def _clip2(history: History) -> bool:
 
 def divergence(history: History, what_if: WhatIf) -> Finding | None:
     """Loss, ‖Δ‖ or moves grow out of bounds and stay there, or the model is no longer finite."""
-    rounds, diverged = history.rounds, history.status == "diverged"
+    rounds, diverged = history.rounds, history.status == "diverged" or overflows(history)
     early, late, least, *_, short = trend(history)
-    if overflows(history):
+    if overflows(history) and not late > RISES * early:
         says = f"{history.reason or 'the updates of most clients are not finite.'} The local steps overflow."
         return _rate_finding("severe", says, scaled(history, ("local_lr", "lr"), 1 / TENTH), {"refused": "not finite"})
     if not diverged and not late > RISES * early:

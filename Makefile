@@ -32,7 +32,7 @@ format: .venv/developed  ## format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: .venv/developed  ## measure speed: command line, simulator, kernels, Ray
+bench: .venv/developed  ## measure speed: command line, simulator, kernels, Ray, Flower
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/clock.py
 	$(BIN)/python benchmarks/overhead.py
@@ -42,6 +42,7 @@ bench: .venv/developed  ## measure speed: command line, simulator, kernels, Ray
 	$(BIN)/python benchmarks/ray_throughput.py
 	$(BIN)/python benchmarks/ray_stragglers.py
 	$(BIN)/python benchmarks/ray_states.py
+	$(BIN)/python benchmarks/flower.py
 
 tables: .venv/developed  ## write the tables of README.md and docs/ from signatures and docstrings
 	$(BIN)/python tools/tables.py

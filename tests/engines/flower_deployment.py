@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import socket
 import subprocess
 import time
@@ -84,6 +83,7 @@ class Federation:
             "FLWR_DISABLE_UPDATE_CHECK": "1",
             "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
             "RAY_ADDRESS": "local",
+            "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
         }
         self.processes: dict[str, forkserver.Program] = {}
 
@@ -127,11 +127,13 @@ class Federation:
             "--host", "127.0.0.1", "--port", str(free_port()), "--node-config", config,
         )  # fmt: skip
 
-    def kill(self, name: str, number: int = signal.SIGKILL) -> None:
-        """End a process and those that it started."""
-        process = self.processes.pop(name)
-        os.killpg(process.pid, number)
-        process.wait(60)
+    def kill(self, name: str) -> None:
+        """End a process and those that it started, as if their machine had failed."""
+        self.processes.pop(name).kill()
+        for process in self.running():
+            with suppress(OSError):
+                if os.readlink(f"/proc/{process.pid}/fd/1") == str(self.folder / f"{name}.log"):
+                    process.kill()
 
     def flwr(self, *arguments: str) -> str:
         """The output of a `flwr` command."""
@@ -151,7 +153,7 @@ class Federation:
         rows = json.loads(self.flwr("list", "--format", "json"))["runs"]
         return str(next(row["status"] for row in rows if str(row["run-id"]) == run))
 
-    def leftovers(self) -> list[Any]:
+    def running(self) -> list[Any]:
         """The processes of this federation, which Flower and the server of forks have started."""
         found = []
         for process in psutil.process_iter():
@@ -162,12 +164,19 @@ class Federation:
 
     def listeners(self) -> list[str]:
         """The addresses at which they listen."""
-        return addresses_of(self.leftovers())
+        return addresses_of(self.running())
 
     def log(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text()
 
     def __exit__(self, *_: object) -> None:
         for name in reversed(list(self.processes)):
-            self.kill(name, signal.SIGTERM)
+            self.processes[name].terminate()
+            self.processes[name].wait(60)
         self._stop_server()
+        until = time.monotonic() + 60
+        while (strays := self.running()) and time.monotonic() < until:
+            time.sleep(0.1)
+        self.strays = strays  # should be none
+        for process in strays:
+            process.kill()

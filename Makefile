@@ -13,7 +13,7 @@ help:  ## list the targets
 	touch $@
 
 .venv/developed: .venv/installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,data,hf,ray,flower]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,data,hf,privacy,ray,flower]'
 	touch $@
 
 demo: .venv/installed  ## compare five methods on real images and a slow fleet: a table, a figure and a report

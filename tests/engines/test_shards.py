@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -172,6 +173,44 @@ def test_slices_have_the_bits_of_the_whole(name: str, mode: Any) -> None:
 @pytest.mark.parametrize("shards", [1, 2])
 def test_however_many_there_are(shards: int) -> None:
     follow(MAKE["SD-DC-clip2"]("client"), shards)
+
+
+STEADY: dict[str, Any] = {"local_lr": 0.1, "optimizer": "AdamW", "buffer": 2, "local_steps": 1, "mode": "client"}
+PRIVATE = tg.Privacy(clip=0.05, noise_multiplier=0.5, noise_seed=1)
+
+
+@pytest.mark.parametrize("name", ["SD-DC-clip2", "fedbuff-model"])
+def test_private_slices_are_clipped_by_the_length_of_the_whole_and_have_its_noise(name: str) -> None:
+    follow(replace(MAKE[name]("client"), privacy=PRIVATE), shards=3)
+
+
+def test_a_private_update_that_is_not_finite_in_one_slice_counts_as_nothing_in_all() -> None:
+    one, here = replace(MAKE["DC-clip2"]("client"), privacy=PRIVATE), wide()
+    whole, sliced = tg.Server(one, here.init(0), clients=12, seed=0), served(one, here.init(0), 3)
+    jobs = {job.client: job for job in whole.dispatch()}
+    sliced.dispatch()
+    for client in (0, 1, 2):
+        update = tg.work(jobs[client], here, one)
+        assert isinstance(update.delta, torch.Tensor)
+        update.delta[BLOCK] = math.nan if client != 1 else 0.0
+        whole.receive(update)
+        give(sliced, update, 0.0, 3)
+    assert whole.round == sliced.round == 1
+    alike(sliced.vectors, whole.vectors)
+    assert sliced.vectors.finite()
+
+
+def test_a_private_state_that_is_not_finite_counts_as_nothing_too() -> None:
+    """Its worker sends it, in place of a reference, so that the server can see it."""
+    one, here = tg.fedavg(**STEADY, keep="worker", privacy=PRIVATE), wide()
+    sliced = served(one, here.init(0), 3)
+    for job in sliced.dispatch()[:2]:
+        update = tg.work(job._replace(x=here.init(0)), here, one)
+        happened = give(sliced, update, 0.0, 3).happened
+        assert not isinstance(happened, Refused)
+    assert sliced.round == 1
+    assert not sliced.client_states
+    assert sliced.vectors.finite()
 
 
 @pytest.mark.parametrize("wire", ["float16", "bfloat16", "int8"])

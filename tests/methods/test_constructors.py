@@ -31,7 +31,7 @@ def test_a_misspelt_setting_is_answered_with_the_nearest_name() -> None:
 def test_a_setting_of_another_method_is_answered_with_the_settings_there_are() -> None:
     said = refusal(tg.clip2, **CLIP2, momentum=0.9)
     assert said.startswith("clip2 has no argument `momentum`. Its arguments are local_lr, local_clip, lr, clip, ")
-    assert said.endswith("local_epochs, max_delay, concurrency, dispatch, weight_by.")
+    assert said.endswith("local_epochs, max_delay, concurrency, dispatch, weight_by, privacy.")
 
 
 def test_missing_settings_are_named() -> None:

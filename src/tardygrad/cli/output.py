@@ -133,7 +133,8 @@ def round_progress(rows: Iterable[Row], *, done: int, rounds: int | None, until:
             score = f"test accuracy {row['test_accuracy']:.1%}"
         elif row.get("test_loss") is not None:
             score = f"test loss {row['test_loss']:.4g}"
-        return f"{row['time']:.4g} s  loss {row['loss']:.4g}  {score}"
+        spent = f"  ε {row['epsilon']:.3g}" if "epsilon" in row else ""
+        return f"{row['time']:.4g} s  loss {row['loss']:.4g}  {score}{spent}"
 
     if rounds is None:
         return progress(rows, describe, what="second", total=until or 0.0, count=lambda row: float(row["time"]))

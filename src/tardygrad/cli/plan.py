@@ -15,6 +15,7 @@ from tardygrad.doctor.clock_run import BusyTime
 from tardygrad.engines.pool import Pool
 from tardygrad.errors import Invalid
 from tardygrad.fleet import Fleet
+from tardygrad.runs.accountant import Accountant, guarantee
 from tardygrad.runs.loop import Event, clock_only, drive
 from tardygrad.runs.memory import Memory, read_size, size
 from tardygrad.runs.run import plural
@@ -56,6 +57,8 @@ class Plan(NamedTuple):
     lost: int
     classes: dict[str, Share]
     memory: Memory
+    epsilon: float | None = None  # that a private run spends; None: above 500
+    delta: float | None = None
 
 
 def plan(options: commands.Plan) -> None:
@@ -115,6 +118,7 @@ def simulated(built: spec.Built, fleet: Fleet) -> Plan:
     method, parameters = built.method, built.task.parameters
     server, pool = clock_only(method, fleet, parameters=parameters, seed=built.run.seed)
     meter, busy_time, lost = built.meter(), BusyTime(), 0
+    accountant = Accountant(method.privacy) if method.privacy else None
     classes = fleet.classes
     delays: dict[str, list[int]] = {name: [] for name in classes}
     for event in meter.follow(server, clock_events(built, server, pool)):
@@ -124,6 +128,8 @@ def simulated(built: spec.Built, fleet: Fleet) -> Plan:
         if isinstance(message, Update) and isinstance(happened, Taken | Advanced):
             delay = happened.delay if isinstance(happened, Taken) else happened.delays[-1]
             delays[classes[message.client]].append(delay)
+        if accountant and isinstance(happened, Advanced):
+            accountant.add(happened.clients)
     time, rounds = pool.now, server.round
     if not rounds:
         raise Invalid(f"a plan needs a round, got run.until={built.run.until:g}, when none is done. Use a larger one.")
@@ -139,6 +145,8 @@ def simulated(built: spec.Built, fleet: Fleet) -> Plan:
         lost=lost,
         classes=_shares(fleet, delays),
         memory=meter.memory if built.engine.simulated else built.memory(),
+        epsilon=accountant.epsilon if accountant else None,
+        delta=accountant.privacy.delta if accountant else None,
     )
 
 
@@ -164,6 +172,7 @@ def _show(plan: Plan) -> None:
         "idle": f"{plan.idle:.1%} of {plan.clients} clients' time",
         "model": plural(plan.parameters, "parameter"),
         "lost": f"{plan.lost} (a client lost twice counts twice)" if plan.lost else "",
+        "privacy": f"{guarantee(plan.epsilon, plan.delta)} for each client" if plan.delta else "",
     }
     show_table(("", ""), (fact for fact in facts.items() if fact[1]), plan.method, header=False)
     classes = (

@@ -18,6 +18,7 @@ from tardygrad.runs import run as runs
 from tardygrad.runs.events import read_checked, script_line
 from tardygrad.runs.own_code import resume_command
 from tardygrad.runs.record import Row, read_json, reading_record
+from tardygrad.runs.replay import restore_noise
 from tardygrad_command import commands
 
 
@@ -45,6 +46,7 @@ def replay(options: commands.Replay) -> None:
         batched = loaded.engine.arguments.get("batch", 1) > 1  # then the simulator knows which jobs were one batch
         with built.pool() if batched else nullcontext(script) as pool:
             run = runs.begin(built.method, built.task, pool, rounds=rounds, seed=loaded.run.seed, evaluate_every=0)
+            restore_noise(run.server, path)
             with suppress(Diverged):  # as the recorded run did
                 for _ in round_progress(run.go(), done=0, rounds=rounds):
                     pass

@@ -45,6 +45,7 @@ from tardygrad.core.messages import (
 )
 from tardygrad.core.method import Method, check_method
 from tardygrad.core.own_loop import OwnLoop, own_update
+from tardygrad.core.privacy import GaussianMechanism
 from tardygrad.core.roster import Roster
 from tardygrad.core.task import HasGroups, LocalWork, Task, gradient_of, next_request
 from tardygrad.core.transforms import State, Step, Transform, clipped_share, strip_prefix
@@ -192,6 +193,7 @@ class Server:
         self.vectors, self.module_buffers, self.round = (vectors or stores.LocalVectors)(method, x), module_buffers, 0
         self.roster = Roster(method, clients, seed)
         self.shares = SampleShares(method.weight_by, samples)
+        self.privacy = GaussianMechanism(method.privacy, seed, module_buffers)
         self.buffer: list[Taken] = []  # updates of this round, without their vectors, which are in the sum
         self.client_states: dict[int, State | StateReference] = {}  # of the inner step, if the method keeps it
         self.speeds = Speeds(method.pace) if method.pace else None
@@ -245,7 +247,7 @@ class Server:
             return "from the future"
         if mismatch := self.roster.mismatch(update.client, update.serial, update.round):
             return mismatch
-        norm = self.vectors.validate(update, self.module_buffers)
+        norm = self.privacy.norm_or_reason(self.vectors.validate(update, self.module_buffers))
         if isinstance(norm, str):
             return norm
         if self.method.max_delay is not None and delay > self.method.max_delay:
@@ -256,21 +258,20 @@ class Server:
     def take(self, taken: Taken) -> None:
         """Add an admitted update to the round's sum; its client is then free, or waits for the round to end."""
         update, client = taken.update, taken.update.client
-        self.vectors.fold(update, taken.weight)
+        self.vectors.fold(update, self.privacy.clipped_weight(taken, self.vectors))
         self._drop(self.roster.finish_job(client))
         self.buffer.append(taken._replace(update=update.without_vectors()))
-        if update.state is not None:
+        if update.state is not None and not math.isnan(taken.norm):
             self.client_states[client] = update.state
         if self.speeds:
             self.speeds.measure(client, self.now)
 
     def advance(self) -> Advanced:
-        """Complete round t: compute x_t from the round's sum."""
+        """Complete round t: x_t ← x_{t−1} + η_t · Clip(ũ_t, Δ_t), with the mean contribution Δ_t."""
         t, taken = self.round + 1, self.buffer
         delays = tuple(each.delay for each in taken)  # p_{t,i} ← t − τ_{t,i}
-        shares = [self.shares.of(each.update.client) for each in taken] if self.method.weight_by else None
-        denominator = self.method.divisor([each.weight for each in taken], shares)
-        outcome = self.vectors.advance(t, delays, denominator)  # x_t ← x_{t−1} + η_t · Clip(ũ_t, Δ_t)
+        denominator = self.method.divisor([each.weight for each in taken], self.shares.of_round(taken))
+        outcome = self.vectors.advance(t, delays, denominator, self.privacy.noise(t, taken))  # None without privacy
         if self.module_buffers is not None:
             self.module_buffers = ModuleBuffers.merge([each.update.module_buffers for each in taken])
         self.round, self.buffer = t, []
@@ -317,9 +318,9 @@ class Server:
         """The state between two messages, without past models: plain data with messages and tensors in it."""
         total, speeds = self.vectors.sum, self.speeds.snapshot() if self.speeds else None
         return {
-            "round": self.round, "x": self.x, "sum": None if total is None else total.clone(),
+            "round": self.round, "x": self.x, "sum": None if total is None else total.clone(), "speeds": speeds,
             "outer": self.vectors.state, "module_buffers": self.module_buffers, "buffer": self.buffer,
-            "client_states": self.client_states, "roster": self.roster.snapshot(), "speeds": speeds,
+            "client_states": self.client_states, "roster": self.roster.snapshot(), "privacy": self.privacy.snapshot(),
         }  # fmt: skip
 
     def restore(self, state: dict[str, Any], starts: dict[int, Vector]) -> None:
@@ -329,5 +330,6 @@ class Server:
         self.roster.restore(state["roster"])
         if self.speeds:
             self.speeds.restore(state["speeds"])
-        x, past = state["x"], self.roster.holders
-        self.vectors.put(x, state["sum"], state["outer"], {s: starts.get(s, x) for s in past})
+        self.privacy.restore(state.get("privacy"))  # older checkpoints have none
+        past = {s: starts.get(s, state["x"]) for s in self.roster.holders}
+        self.vectors.put(state["x"], state["sum"], state["outer"], past)

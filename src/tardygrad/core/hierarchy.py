@@ -127,6 +127,8 @@ class HierarchicalServer(ServerLike):
             Server(lower, x, clients=len(each), seed=seed, module_buffers=module_buffers, samples=own)
             for each, own in zip(self.members, counts, strict=True)
         ]
+        for r, region in enumerate(self.regions):
+            region.privacy.history = f"region {r}"  # no two have the same noise
         self.references = [as_vector(job.x) for job in self.upper.dispatch()]  # θ_ref of each region
         self.synced = [0] * len(self.members)  # the region's round when it last received the global model
         self.transit: list[tuple[float, int, int, RegionMessage]] = []  # a heap of messages

@@ -12,6 +12,7 @@ from typing import Literal
 from torch import Tensor
 
 from tardygrad.core.dylu import Pace
+from tardygrad.core.privacy import Privacy
 from tardygrad.core.transforms import State, Step, Transform
 from tardygrad.errors import Invalid, check_choice, check_integer, check_number, is_number
 
@@ -108,6 +109,7 @@ class Method:
         dispatch: who gets a free slot: the "same" client that left it, or a "random" idle one.
         weight_by: "samples" weights each update by its client's number of training samples over the mean of all
             clients; a synchronous round divides by the sum of these weights, as FedAvg does. None weights all alike.
+        privacy: clip every contribution and add noise to every round, such as {clip = 0.1, noise_multiplier = 1.0}.
     """
 
     name: str
@@ -127,6 +129,7 @@ class Method:
     concurrency: int | None = None  # clients at work at once; None: all (sync: M)
     dispatch: Dispatch = "same"
     weight_by: WeightBy | None = None
+    privacy: Privacy | None = None  # of the clients; see docs/privacy.md
     pace: Pace | None = None  # less work for slower clients; None: K for everyone
     regions: Regions | None = None  # two levels of servers; None: one
 
@@ -145,6 +148,9 @@ class Method:
             check_choice(name, getattr(self, name), choices)
         if self.weight_by is not None:
             check_choice("weight_by", self.weight_by, WeightBy)
+        if not isinstance(self.privacy, Privacy | None):
+            fix = "Use tardygrad.Privacy(clip=0.1, noise_multiplier=1.0)."
+            raise Invalid(f"`privacy` must be a tardygrad.Privacy, got {self.privacy!r}. {fix}")
         if not isinstance(self.keep, bool) and self.keep != "worker":
             raise Invalid(f"`keep` must be True, False or 'worker', got {self.keep!r}.")
         if not self.has_local_steps:
@@ -192,6 +198,7 @@ class Method:
         epochs = "1 epoch" if self.local_epochs == 1 else f"{self.local_epochs} epochs"
         work = f"K={self.local_steps or epochs}"
         notes = [", compensated"] * self.compensate + [", by samples"] * (self.weight_by is not None)
+        notes += [", private"] * (self.privacy is not None)
         if self.weight is not None:
             notes.insert(0, ", downplayed" if getattr(self.weight, "__name__", "") == "downplay" else ", weighted")
         if self.regions:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import Protocol
+
+import torch
 
 from tardygrad.core import admission, algorithm, kernels
 from tardygrad.core.kernels import Contribution, Outcome
 from tardygrad.core.messages import ModuleBuffers, Parts, Reason, Update, Vector, as_vector
 from tardygrad.core.method import Method
+from tardygrad.core.privacy import BLOCK, RoundNoise
 from tardygrad.core.transforms import State, Step
 
 
@@ -37,11 +41,14 @@ class VectorStore(Protocol):
     def validate(self, update: Update, module_buffers: ModuleBuffers | None) -> float | Reason:
         """‖δ_i‖ of a valid update, or the reason to refuse it."""
 
-    def fold(self, update: Update, weight: float) -> None:
-        """Add an update's contribution to the sum."""
+    def norm(self, update: Update) -> float:
+        """‖contribution‖₂ of an update before its weight, for a private method."""
 
-    def advance(self, t: int, delays: tuple[int, ...], denominator: float) -> Outcome:
-        """Compute x_t from the round's sum, and reset the sum."""
+    def fold(self, update: Update, weight: float) -> None:
+        """Add an update's contribution to the sum; with the weight 0, nothing."""
+
+    def advance(self, t: int, delays: tuple[int, ...], denominator: float, noise: RoundNoise | None = None) -> Outcome:
+        """Compute x_t from the round's sum and its noise, and reset the sum."""
 
     def hold(self, s: int) -> None:
         """Keep the current x as the past model x_s."""
@@ -77,13 +84,29 @@ class LocalVectors:
         norm = admission.norm_of(as_vector(update.delta))
         return norm if admission.finite(update, norm) else "not finite"
 
-    def fold(self, update: Update, weight: float) -> None:
-        past = self.past[update.round] if self.method.needs_past else None  # x_s
-        contribution = Contribution(as_vector(update.delta), weight, update.curvature, past)
-        self.sum = algorithm.fold(self.sum, contribution, self.x, self.scratch)
+    def norm(self, update: Update) -> float:
+        return math.sqrt(math.fsum(self.squares(update)))
 
-    def advance(self, t: int, delays: tuple[int, ...], denominator: float) -> Outcome:
+    def squares(self, update: Update) -> list[float]:
+        """‖contribution‖² in each block; their exact sum is the same in one piece and in shards."""
+        term = algorithm.weighted_delta(self._contribution(update), self.x)
+        blocks = (part.double() for part in torch.split(term, BLOCK))
+        return [float(torch.dot(block, block)) for block in blocks]
+
+    def fold(self, update: Update, weight: float) -> None:
+        if weight:
+            self.sum = algorithm.fold(self.sum, self._contribution(update, weight), self.x, self.scratch)
+        elif self.sum is None:  # 0 · NaN is not 0
+            self.sum = torch.zeros_like(self.x)
+
+    def _contribution(self, update: Update, weight: float = 1.0) -> Contribution:
+        past = self.past[update.round] if self.method.needs_past else None  # x_s
+        return Contribution(as_vector(update.delta), weight, update.curvature, past)
+
+    def advance(self, t: int, delays: tuple[int, ...], denominator: float, noise: RoundNoise | None = None) -> Outcome:
         assert self.sum is not None
+        if noise:
+            noise.add_to(self.sum)
         outer, step = self.method.outer, Step(t, delays, self.x)
         outcome, self.state = algorithm.finish(self.x, self.sum, denominator, outer, self.state, step)
         reusable = kernels.fits(self.x) and outer.form(t)  # otherwise the outer step's state may refer to the sum

@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tardygrad.core.messages import Taken
 from tardygrad.errors import Invalid, check_number
 
 
@@ -31,6 +32,10 @@ class SampleShares:
             fix = "Create it with samples=[...], the number of training samples of each client."
             raise Invalid(f'a server with weight_by="samples" needs the clients\' samples. {fix}')
         return self._shares[client]
+
+    def of_round(self, taken: Sequence[Taken]) -> list[float] | None:
+        """The weights of a round's updates by samples; None if the method does not weight by them."""
+        return [self.of(each.update.client) for each in taken] if self._weight_by else None
 
 
 @dataclass(frozen=True, kw_only=True)

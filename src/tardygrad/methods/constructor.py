@@ -9,6 +9,7 @@ from typing import ParamSpec, TypedDict
 from tardygrad.core import torch_inner, transforms
 from tardygrad.core.clipping import Norm
 from tardygrad.core.method import Dispatch, Method, WeightBy
+from tardygrad.core.privacy import Privacy
 from tardygrad.core.recipe import remembers_call
 from tardygrad.core.schedules import Schedule, lift
 from tardygrad.core.torch_inner import Options
@@ -27,6 +28,7 @@ class MethodSettings(TypedDict, total=False):
     concurrency: int | None
     dispatch: Dispatch
     weight_by: WeightBy | None
+    privacy: Privacy | None
 
 
 def constructor(make: Callable[P, Method]) -> Callable[P, Method]:

@@ -256,6 +256,9 @@ def page_table(compared: Comparison) -> Table:
         columns["rounds"] = [", ".join([*rounds][:LISTED]) for rounds in made]
     columns["mean delay"] = ["–" if each.mean_delay is None else f"{each.mean_delay:.1f}" for each in found]
     columns["largest delay"] = [f"{outcome.largest_delay:,}" for outcome in found]
+    if any(run.privacy for group in groups for run in group.runs):
+        spent = [dict.fromkeys(run.privacy or "none" for run in group.runs) for group in groups]
+        columns["privacy"] = [", ".join(each) for each in spent]
     return Table(list(columns), list(zip(*columns.values(), strict=True)))
 
 

@@ -99,6 +99,14 @@ def clipping(groups: list[SeedGroup]) -> Iterator[Figure]:
         yield from _figure(groups, Curve(key, title, caption, ROUNDS, itemgetter(field), True, axes, zeros=False))
 
 
+def privacy(groups: list[SeedGroup]) -> Iterator[Figure]:
+    """How much privacy the private runs have spent."""
+    private = [group for group in groups if any(run.privacy for run in group.runs)]
+    caption = "ε of the client with the most updates, after each round."
+    if private:
+        yield from _figure(private, Curve("epsilon", "Privacy ε", caption, ROUNDS, itemgetter("epsilon")))
+
+
 def _score(name: str) -> Callable[[Row], float | None]:
     return lambda row: row["scores"].get(name)
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from tardygrad.report.downsample import ClientBars, Sample, client_bars, sample
 from tardygrad.report.settings import flat, toml
+from tardygrad.runs.accountant import guarantee
 from tardygrad.runs.history import History, printable, read_history
 from tardygrad.runs.record import Row, reading_record
 from tardygrad.tail.estimate import MIN_SAMPLES
@@ -95,12 +96,12 @@ class RunView:
 
     @cached_property
     def rounds(self) -> Sample[Row]:
-        """Round, time, seconds, steps so far, loss, clipped, local_clipped and snapshots."""
+        """Round, time, seconds, steps so far, loss, clipped, local_clipped, epsilon and snapshots."""
         rounds = self.history.rounds
         numbers, step = sample(range(1, len(rounds) + 1), POINTS)
-        rows = []
+        rows, names = [], ("loss", "clipped", "local_clipped", "epsilon")
         for number in numbers:
-            facts = {name: finite(getattr(rounds, name)[number - 1]) for name in ("loss", "clipped", "local_clipped")}
+            facts = {name: finite(getattr(rounds, name)[number - 1]) for name in names}
             rows.append({**self._moment(number), **facts, "snapshots": int(rounds.snapshots[number - 1])})
         return Sample(rows, step)
 
@@ -113,6 +114,15 @@ class RunView:
             scores = {printable(name, 40): finite(value) for name, value in evaluation.scores.items()}
             rows.append({**self._moment(evaluation.round), "scores": scores})
         return Sample(rows, step)
+
+    @cached_property
+    def privacy(self) -> str | None:
+        """The guarantee of a private run so far; None: it is not private."""
+        settings, epsilons = self.history.setting("privacy"), self.history.rounds.epsilon
+        if not isinstance(settings, dict) and not np.isfinite(epsilons).any():
+            return None
+        delta = finite(settings.get("delta")) if isinstance(settings, dict) else None  # else the record has no spec
+        return guarantee(finite(epsilons[-1]) if len(epsilons) else 0.0, delta)
 
     def _moment(self, number: int) -> Row:
         """The end of a round."""

@@ -29,6 +29,7 @@ def run_sections(compared: Comparison) -> list[Section]:
         _learning(groups),
         _influence(groups),
         _clipping(groups),
+        *_privacy(groups),
         Section("runs", "Single runs", list(_details(groups))),
     ]
 
@@ -52,6 +53,12 @@ def _influence(groups: list[SeedGroup]) -> Section:
 def _clipping(groups: list[SeedGroup]) -> Section:
     empty = "Nothing was clipped, or clipping was not recorded."
     return _section("clipping", "Clipping", curves.clipping(groups), empty, curves.how_to_read(groups))
+
+
+def _privacy(groups: list[SeedGroup]) -> Iterator[Section]:
+    """The section about privacy, if a run is private."""
+    if any(run.privacy for group in groups for run in group.runs):
+        yield _section("privacy", "Privacy", curves.privacy(groups), "There is no completed round yet.")
 
 
 def _details(groups: list[SeedGroup]) -> Iterator[Block]:
@@ -82,6 +89,7 @@ def _single(run: RunView, *, compared: bool = False) -> Iterator[Section]:
     yield _influence(group)
     if not compared:
         yield _clipping(group)
+        yield from _privacy(group)
     tails, few = chain(tail_charts.tail(run), tail_charts.indices(run)), "Too few updates, or too similar norms"
     yield _section("tails", "Tails", tails, f"{few}, to estimate a tail index.")
     none = "No update was refused and no client was lost."
@@ -107,6 +115,8 @@ def _facts(run: RunView) -> Iterator[tuple[str, str]]:
             value = last["scores"].get(name)
             shown = "not finite" if value is None else f"{value:.1%}" if name == "accuracy" else f"{value:.4g}"
             yield f"test {name}", f"{shown} in round {last['round']:,}"
+    if run.privacy:
+        yield "privacy of each client", run.privacy
     if len(rounds):
         yield "delay", f"mean {rounds.delays.mean():.3g}, largest {rounds.delays.max():,}"
     arrived, refused = f"{history.taken:,} arrived", f"{history.refused.total():,} refused"

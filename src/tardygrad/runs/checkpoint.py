@@ -240,7 +240,7 @@ def _unshared(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 def _identity(server: ServerLike) -> str:
     """The method with all its settings, as text; functions by name, without their memory address."""
     method = server.method
-    optional = (method.weight, method.curvature, method.pace, method.regions, method.weight_by)
+    optional = (method.weight, method.curvature, method.pace, method.regions, method.weight_by, method.privacy)
     rest = [part for part in optional if part is not None]
     parts = [method.inner, method.outer, *rest, method.denominator, method.pull, method.keep]
     return without_addresses(f"{method}: {', '.join(map(repr, parts))}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -107,6 +108,7 @@ class Advance(NamedTuple):
     steps: int
     snapshots: int
     seconds: float | None  # of computing since the run began; None: an older record
+    epsilon: float | None = None  # that the run has spent, if its method is private
 
 
 class Tail(NamedTuple):
@@ -142,10 +144,11 @@ class ClientEvaluation(NamedTuple):
 
 
 class Resume(NamedTuple):
-    """A run with compressed updates was resumed: the clients' compression errors are lost."""
+    """A run was resumed whose clients' compression errors are lost, or whose lost rounds have to be accounted for."""
 
     time: float
     round: int
+    discarded: Sequence[Sequence[int]] | None = None  # the clients of each private round that was lost in a crash
 
 
 class Unknown(NamedTuple):
@@ -164,7 +167,7 @@ KINDS: dict[str, type[RunEvent]] = {
     "advance": Advance, "tail": Tail, "evaluation": Evaluation, "client evaluation": ClientEvaluation, "resume": Resume,
 }  # fmt: skip
 _NAMES = {kind: name for name, kind in KINDS.items()}
-_OPTIONAL = ("down", "up", "worker", "node", "state_lost")  # left out of a line if None
+_OPTIONAL = ("down", "up", "worker", "node", "state_lost", "epsilon", "discarded")  # left out of a line if None
 _MAY_MISS = dict.fromkeys((*_OPTIONAL, "weights", *Tail._fields[1:], "seconds"))  # only some records have these
 
 
@@ -202,6 +205,19 @@ def of_turn(turn: Event, round: int, seconds: float) -> Iterator[RunEvent]:
 def tail_event(time: float, round: int | None, found: Estimate | None) -> Tail:
     """An estimate as an event; without one all its numbers are null."""
     return Tail(time, round, *(getattr(found, field, None) for field in Tail._fields[2:]))
+
+
+def released(event: RunEvent) -> Sequence[Sequence[int]]:
+    """The clients of each round whose model an event made known: what a private run has to account for."""
+    if isinstance(event, Advance):
+        return [event.clients]
+    return event.discarded or () if isinstance(event, Resume) else ()
+
+
+def released_after(path: Path, number: int) -> list[Sequence[int]]:
+    """The clients of each round that a file's events made known, without its first `number` events."""
+    later = islice(read_events(path), number, None) if path.exists() else ()
+    return [clients for event in later for clients in released(event)]
 
 
 def kind_of(event: RunEvent) -> str:

@@ -34,6 +34,7 @@ METRICS = {
     "clipped": "float",
     "local_clipped": "float",
     "snapshots": "int",
+    "epsilon": "float",
 }
 UPDATES = {
     "round": "int",  # that used it; empty if the run ended first

@@ -53,6 +53,7 @@ class Rounds:
     local_clipped: NDArray[np.float64]
     loss: NDArray[np.float64]
     seconds: NDArray[np.float64]  # NaN: an older record
+    epsilon: NDArray[np.float64]  # spent so far; NaN: infinite, or the method is not private
     steps: NDArray[np.int64]
     snapshots: NDArray[np.int64]
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from tardygrad.runs.accountant import guarantee
 from tardygrad.runs.history import printable
 from tardygrad.runs.record import Row
 from tardygrad.runs.summary import Summary, plural
@@ -34,6 +35,7 @@ def training_facts(recorded: Row, summary: Summary) -> str:
         "rounds": f"{summary.rounds} ({summary.status}), {summary.time:g} s on the clock; {arrived}",
         "delay of updates": f"mean {summary.delay_mean:.1f}, largest {summary.delay_max} rounds",
         "lost and refused": f"{summary.lost} lost, {refused} refused",
+        "privacy of each client": guarantee(summary.epsilon, summary.delta) if summary.delta else "",
         "seed": (recorded.get("run") or {}).get("seed"),
         "versions": ", ".join(f"{name} {version}" for name, version in versions.items() if name != "threads"),
     }

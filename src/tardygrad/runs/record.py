@@ -78,9 +78,12 @@ class Record:
             self.close()
             raise
 
-    def write_event(self, row: Row) -> None:
-        """Append a line to events.jsonl."""
+    def write_event(self, row: Row, *, durable: bool = False) -> None:
+        """Append a line to events.jsonl; a durable one is on the disk when this returns."""
         self._append(0, row)
+        if durable:
+            self.ends()
+            self.sync()
 
     def write_metrics(self, row: Row) -> None:
         """Append a line to metrics.jsonl."""

@@ -1,11 +1,11 @@
-"""Runs: the loop of loop.py with evaluations, metrics, a record and checkpoints; and how to resume and replay them."""
+"""Runs: the loop of loop.py with evaluations, metrics, a record and checkpoints; and how to resume them."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -19,11 +19,11 @@ from tardygrad.core.method import Method
 from tardygrad.core.own_loop import check_local_work
 from tardygrad.core.task import MayLackTest, Task, ids_of, sample_counts
 from tardygrad.engines.pool import Pool, check_work, features_of
-from tardygrad.engines.scripted import ScriptedPool, check_replayable
 from tardygrad.engines.sim.pool import SimPool
 from tardygrad.errors import Diverged, Interrupted, Invalid, RecordError, Starved, WorkFailed, checked_call
 from tardygrad.fleet import Fleet
 from tardygrad.runs import checkpoint, events
+from tardygrad.runs.accountant import Accountant
 from tardygrad.runs.checks import checksum
 from tardygrad.runs.describe import check_ids
 from tardygrad.runs.describe import label as label
@@ -55,6 +55,7 @@ class Run:
         x, features = task.init(seed), pool.features
         buffers, vectors = task.init_module_buffers(), features.vectors
         samples = sample_counts(task, method.weight_by)
+        self.accountant = Accountant(method.privacy) if method.privacy else None
         self.server = serve(
             method, x, clients=task.clients, seed=seed, module_buffers=buffers, vectors=vectors, samples=samples
         )
@@ -74,6 +75,7 @@ class Run:
         self.spec_json: Row | None = None  # content of spec.json; None: keep the existing file
         self.ends: dict[str, End] | None = None  # of the record's files at the checkpoint; None: a new run
         self.from_checkpoint: str | None = None  # name of the checkpoint that the run is resumed from
+        self.discarded: list[Sequence[int]] = []  # clients of private rounds that were made after it, and are lost
         self.record: Record | None = None
         self.metrics: list[Row] = []
         self.script: list[tuple[Any, ...]] = []  # for a `ScriptedPool`
@@ -119,8 +121,9 @@ class Run:
                     place = repr(str(self.record.path))
                     raise RecordError(f"another process has meanwhile continued the run in {place}. Resume it again.")
                 self.record.rewind(self.ends)
-                if self.pool.features.wire != "float32":  # the clients' compression errors are not in the checkpoint
-                    self._write(events.Resume(self.pool.now, self.server.round))
+                # the clients' compression errors are not in the checkpoint
+                if self.pool.features.wire != "float32" or self.discarded:
+                    self._write(events.Resume(self.pool.now, self.server.round, self.discarded or None))
             for turn in drive(self.server, self.pool, self.settings["rounds"], until=self.settings["until"]):
                 for event in events.of_turn(turn, self.server.round, self._spent()):
                     self._write(event)
@@ -195,8 +198,11 @@ class Run:
 
     def _write(self, event: RunEvent) -> None:
         self._remember(event)
+        durable = bool(self.accountant and self._saver and events.released(event))  # else a crash may lose the account
+        if self.accountant and isinstance(event, events.Advance):
+            event = event._replace(epsilon=self.accountant.epsilon)
         if self.record:
-            self.record.write_event(events.to_row(event))
+            self.record.write_event(events.to_row(event), durable=durable)
 
     def _remember(self, event: RunEvent) -> None:
         """Keep what the summary and a replay need."""
@@ -205,8 +211,15 @@ class Run:
             self.refused[event.reason] += 1
         if isinstance(event, events.ClientEvaluation):
             self.client_evaluation = event
+        if self.accountant:
+            self.accountant.add(*events.released(event))
         if line := events.script_line(event):
             self.script.append(line)
+
+    def _find_discarded(self) -> None:
+        """Find the private rounds after the checkpoint that the run will not repeat, because its clock is real."""
+        if self.path and self.accountant and not self.pool.features.virtual_clock:
+            self.discarded = events.released_after(self.path / "events.jsonl", self.counts.total())
 
     def _may_continue(self) -> bool:
         """Whether the run has rounds left."""
@@ -226,7 +239,8 @@ class Run:
         every, round = self.settings["evaluate_every"], advanced.round
         due = every and (round % every == 0 or round == self.settings["rounds"])
         model = (self.server.x, self.server.module_buffers) if due else None
-        self.scores.add({"time": now, **advanced._asdict()}, model)
+        spent = {"epsilon": self.accountant.epsilon} if self.accountant else {}
+        self.scores.add({"time": now, **advanced._asdict(), **spent}, model)
         if self.client_evaluations.due(round, self.settings["rounds"]):
             self._write(self.client_evaluations.evaluate(now, round, (self.server.x, self.server.module_buffers)))
 
@@ -375,6 +389,7 @@ def resume(
             if done > settings["checkpoint_every"] or status != "failed":
                 raise RecordError(f"the run in {path!s} made {plural(done, 'round')}, but its checkpoints are missing.")
             run.ends = dict.fromkeys(LINES, End(0, 0))
+            run._find_discarded()
             return run
         run.ends, run.from_checkpoint = saved.state["ends"], checkpoint.newest(where / "checkpoints")
         pending = checkpoint.apply(saved, run.server)
@@ -397,22 +412,5 @@ def resume(
         run.metrics = list(read_metrics(where / "metrics.jsonl", run.ends["metrics.jsonl"].length))
         for event in events.read_events(where / "events.jsonl", run.ends["events.jsonl"].length):
             run._remember(event)
+        run._find_discarded()
     return run
-
-
-@checked_call
-def replay(run: Run) -> Run:
-    """Recompute a run from its order of arrivals: gives the same bits, whatever engine it ran on."""
-    if not isinstance(run, Run):
-        fix = "Pass the run that `resume` returns; for a record made from a spec there is also `tardygrad replay`."
-        raise Invalid(f"`replay` needs a Run, got {run!r}. {fix}")
-    server = run.server
-    features = run.pool.features
-    check_replayable(features.processes, features.no_replay)
-    pool = ScriptedPool(run.script, run.task, server.method, wire=features.wire)
-    every = run.settings["evaluate_every"]
-    again = begin(server.method, run.task, pool, rounds=server.round, seed=server.seed, evaluate_every=every)
-    with suppress(Diverged):  # as the run did
-        for _ in again.go():
-            pass
-    return again

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from tardygrad.errors import RecordError
+from tardygrad.runs.accountant import guarantee
 from tardygrad.runs.checks import checksum, last_check
 from tardygrad.runs.events import ClientEvaluation
 from tardygrad.runs.record import LINES, Record, Row, read_json, read_lines, write_json
@@ -45,6 +46,8 @@ class Summary(NamedTuple):
     seconds: float  # of computing
     clients: dict[str, Spread] | None = None  # scores on each client's own data, in the last such evaluation
     clients_on: str | None = None  # "test" or "training": which rows of the clients those are
+    epsilon: float | None = None  # of a private run; None: above 500
+    delta: float | None = None  # of a private run
 
     def __str__(self) -> str:
         lines = [self.method, f"{self.status} after {plural(self.rounds, 'round')}, {self.time:g} s on the clock"]
@@ -67,6 +70,7 @@ class Summary(NamedTuple):
         arrived = f"{plural(self.updates, 'update')}, {self.lost} lost"
         lines.append(f"delay mean {self.delay_mean:.1f}, largest {self.delay_max}; {arrived}")
         lines += [f"refused {number}: {reason}" for reason, number in self.refused.items()]
+        lines += [f"privacy of each client: {guarantee(self.epsilon, self.delta)}"] if self.delta else []
         return "\n".join(lines)
 
 
@@ -99,6 +103,8 @@ def summarize(run: Run) -> Summary:
         seconds=run.seconds,
         clients=spreads_of(run.client_evaluation) if run.client_evaluation else None,
         clients_on=run.client_evaluation.on if run.client_evaluation else None,
+        epsilon=run.accountant.epsilon if run.accountant else None,
+        delta=run.accountant.privacy.delta if run.accountant else None,
     )
 
 

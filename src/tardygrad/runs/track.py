@@ -21,7 +21,7 @@ from tardygrad.runs.record import Row, read_json, to_json_value, write_json
 from tardygrad.runs.run import Run
 
 PROJECT = "tardygrad"  # the trackers' project or experiment
-SCALARS = ("time", "loss", "clipped", "local_clipped", "norm", "move")  # columns that are sent unchanged
+SCALARS = ("time", "loss", "clipped", "local_clipped", "norm", "move", "epsilon")  # columns that are sent unchanged
 
 
 class Tracker(Protocol):

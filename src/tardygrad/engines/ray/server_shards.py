@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Callable
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, cast
 
 import numpy as np
@@ -24,6 +24,7 @@ from tardygrad.core import admission
 from tardygrad.core.kernels import Outcome
 from tardygrad.core.messages import NOTHING, ModuleBuffers, Parts, Reason, Update, Vector
 from tardygrad.core.method import Method
+from tardygrad.core.privacy import RoundNoise
 from tardygrad.core.transforms import State, Step, Transform
 from tardygrad.core.vectors import LocalVectors
 from tardygrad.engines.ray.worker import received, tensors
@@ -83,14 +84,22 @@ class ServerShard:
         self.update = received(header, part)
         return self.vectors.validate(self.update, None)
 
-    def fold(self, weight: float) -> None:
+    def squares(self) -> list[float]:
+        """‖contribution‖² in each block of this slice of the update."""
         assert self.update is not None
-        self.vectors.fold(self.update, weight)
+        return self.vectors.squares(self.update)
+
+    def fold(self, weight: float) -> None:
+        """Add the update; with the weight 0 nothing, and it need not have been sent here."""
+        assert self.update is not None or not weight
+        self.vectors.fold(cast(Update, self.update), weight)
         self.update = None
 
-    def advance(self, t: int, delays: tuple[int, ...], denominator: float) -> tuple[tuple[float, ...], bool]:
+    def advance(
+        self, t: int, delays: tuple[int, ...], denominator: float, noise: RoundNoise | None
+    ) -> tuple[tuple[float, ...], bool]:
         """This slice's norms and clipped share of the round, and whether its x is finite."""
-        return self.vectors.advance(t, delays, denominator)[1:], self.vectors.finite()
+        return self.vectors.advance(t, delays, denominator, noise)[1:], self.vectors.finite()
 
     def hold(self, s: int) -> None:
         self.vectors.hold(s)
@@ -171,6 +180,8 @@ class ShardedVectors:
         bare = update._replace(delta=NOTHING, curvature=NOTHING if self._method.compensate else None)
         if not isinstance(update.delta, Parts) or len(update.delta.references) != len(self.actors):
             return "wrong shape"
+        if self._method.keep == "worker" and isinstance(update.state, dict):  # a worker keeps every finite state
+            return "not finite"
         if not admission.fits(bare, NOTHING, module_buffers, self._method, {}):
             return "wrong shape"
         if not admission.finite(bare, 0.0):
@@ -186,11 +197,16 @@ class ShardedVectors:
             return "not finite"
         return reasons[0] if reasons else math.hypot(*norms)
 
+    def norm(self, update: Update) -> float:
+        return math.sqrt(math.fsum(chain(*self._all("squares"))))
+
     def fold(self, update: Update, weight: float) -> None:
         self._send("fold", weight)
 
-    def advance(self, t: int, delays: tuple[int, ...], denominator: float) -> Outcome:
-        results = self._all("advance", t, delays, denominator)
+    def advance(self, t: int, delays: tuple[int, ...], denominator: float, noise: RoundNoise | None = None) -> Outcome:
+        own = [noise and noise._replace(start=start) for start in self._bounds[:-1]]
+        requests = zip(self.actors, own, strict=True)
+        results = self._get([actor.advance.remote(t, delays, denominator, each) for actor, each in requests])
         self._finite, self._start = all(finite for _, finite in results), None
         norms, moves, shares = zip(*(numbers for numbers, _ in results), strict=True)
         sizes = [b - a for a, b in pairwise(self._bounds)]

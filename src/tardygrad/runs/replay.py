@@ -1,0 +1,44 @@
+"""How to recompute a run from its order of arrivals."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+from tardygrad.core.hierarchy import ServerLike
+from tardygrad.engines.scripted import ScriptedPool, check_replayable
+from tardygrad.errors import Diverged, Invalid, checked_call
+from tardygrad.runs import checkpoint
+from tardygrad.runs.run import Run, begin
+
+
+@checked_call
+def replay(run: Run) -> Run:
+    """Recompute a run from its order of arrivals: gives the same bits, whatever engine it ran on."""
+    if not isinstance(run, Run):
+        fix = "Pass the run that `resume` returns; for a record made from a spec there is also `tardygrad replay`."
+        raise Invalid(f"`replay` needs a Run, got {run!r}. {fix}")
+    server, features = run.server, run.pool.features
+    check_replayable(features.processes, features.no_replay)
+    pool = ScriptedPool(run.script, run.task, server.method, wire=features.wire)
+    every = run.settings["evaluate_every"]
+    again = begin(server.method, run.task, pool, rounds=server.round, seed=server.seed, evaluate_every=every)
+    for level, same in zip(again.server.levels, server.levels, strict=True):
+        level.privacy.key = same.privacy.key
+    with suppress(Diverged):  # as the run did
+        for _ in again.go():
+            pass
+    return again
+
+
+def restore_noise(server: ServerLike, folder: Path) -> None:
+    """Give a new server the keys of a recorded run's noise, if it is private."""
+    if server.method.privacy is None or server.method.privacy.noise_seed is not None:
+        return
+    saved = checkpoint.read(folder / "checkpoints", folder)
+    if saved is None:
+        fix = "They have the key of its noise."
+        raise Invalid(f"a replay of a private run needs its checkpoints, got none in {str(folder)!r}. {fix}")
+    state = saved.part("server")
+    for level, own in zip(server.levels, state.get("levels", [state]), strict=True):
+        level.privacy.key = own["privacy"]["key"] if own["privacy"] else level.privacy.key

@@ -3,11 +3,15 @@
 from collections.abc import Iterator
 
 import pytest
-import torch
 
 from tests import forkserver
 
-torch.set_num_threads(1)
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("dist", "no") == "no":  # a process that runs tests, and does not only start those that do
+        import torch
+
+        torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,7 @@ import math
 import os
 import re
 import runpy
+import shutil
 import signal
 import sqlite3
 import warnings
@@ -34,6 +35,7 @@ from tests.cli.conftest import SMALL
 DOCS = Path(__file__).parents[2] / "docs/cli.md"
 FEW = ["method.lr=1", "method.clip=0.5", "method.local_clip=1"]
 RATES = ["method.local_lr=[0.01, 0.1, 0.3]"]
+ONE = ["method.local_lr=[0.1]"]
 RANGES = ["method.local_lr={low=0.001, high=1.0, log=true}", "method.buffer={low=1, high=4}", "method.lr=[0.5, 1.0]"]
 
 
@@ -42,6 +44,27 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.chdir(tmp_path)
     Path("small.toml").write_text(SMALL)
     return "small.toml"
+
+
+Ended = Callable[[list[str]], None]
+
+
+@pytest.fixture(scope="module")
+def ended_sweeps() -> dict[str, Path]:
+    return {}
+
+
+@pytest.fixture
+def ended(small: str, ended_sweeps: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Ended:
+    """Put a sweep that has ended at `here`; each is made once for all tests."""
+
+    def put(over: list[str]) -> None:
+        if (key := str(over)) not in ended_sweeps:
+            ended_sweeps[key] = tmp_path_factory.mktemp("sweep") / "here"
+            sweep(small, FEW, over=over, out=ended_sweeps[key])
+        shutil.copytree(ended_sweeps[key], "here")
+
+    return put
 
 
 def runner(source: str, changes: Sequence[str] = FEW, *, jobs: int = 1, out: str = "here", **how: Any) -> Runner:
@@ -378,8 +401,8 @@ def test_optuna_reads_a_study_as_the_docs_say(small: str, capsys: pytest.Capture
     assert capsys.readouterr().out == f"{best.number} {best.params} {best.seeds[0]['loss']}\n"
 
 
-def test_a_damaged_sweep_says_so(small: str) -> None:
-    sweep(small, FEW, over=RATES, out="here")
+def test_a_damaged_sweep_says_so(small: str, ended: Ended) -> None:
+    ended(RATES)
     with sqlite3.connect("here/study.db") as db:
         db.execute("UPDATE trial_user_attributes SET value_json = '{}' WHERE key = 'result'")
     with pytest.raises(RecordError, match="the record in 'here' is damaged"):
@@ -422,14 +445,14 @@ def test_a_damaged_sweep_says_so(small: str) -> None:
     ],
     ids=str,
 )
-def test_a_sweep_json_that_cannot_be_right_is_damaged(small: str, damage: Any) -> None:
-    sweep(small, FEW, over=["method.local_lr=[0.1, 0.2]"], out="here")
+def test_a_sweep_json_that_cannot_be_right_is_damaged(small: str, ended: Ended, damage: Any) -> None:
+    ended(RATES)
     place, study = Path("here/sweep.json"), Path("here/study.db").read_bytes()
     write_json(place, read_json(place) | damage)
     with pytest.raises(RecordError, match=r"^the record in 'here' is damaged \(.+\)\.$"):
         saved_config(Path("here"))
     with pytest.raises(RecordError, match=r"^the record in 'here' is damaged \(.+\)\.$"):
-        sweep(small, FEW, over=["method.local_lr=[0.1, 0.2]"], out="here")
+        sweep(small, FEW, over=RATES, out="here")
     assert Path("here/study.db").read_bytes() == study
 
 
@@ -470,26 +493,26 @@ def _result(key: str, value: str) -> str:
         ),
     ],
 )
-def test_a_trial_that_cannot_be_right_is_damaged(small: str, damage: str) -> None:
-    sweep(small, FEW, over=["method.local_lr=[0.1]"], out="here")
+def test_a_trial_that_cannot_be_right_is_damaged(small: str, ended: Ended, damage: str) -> None:
+    ended(ONE)
     with sqlite3.connect("here/study.db") as db:
         assert db.execute(damage).rowcount == 1 or damage.startswith("DELETE")
     study = Path("here/study.db").read_bytes()
-    for look in (lambda: read("here"), lambda: sweep(small, FEW, over=["method.local_lr=[0.1]"], out="here")):
+    for look in (lambda: read("here"), lambda: sweep(small, FEW, over=ONE, out="here")):
         with pytest.raises(RecordError, match=r"^the record in 'here' is damaged \(.+\)\.$"):
             look()
     assert Path("here/study.db").read_bytes() == study
 
 
-def test_a_study_without_content_is_damaged(small: str) -> None:
-    sweep(small, FEW, over=["method.local_lr=[0.1]"], out="here")
+def test_a_study_without_content_is_damaged(small: str, ended: Ended) -> None:
+    ended(ONE)
     with sqlite3.connect("here/study.db") as db:
         db.executescript("DELETE FROM trials; DELETE FROM studies")
     with pytest.raises(RecordError, match=r"^the record in 'here' is damaged \(KeyError: .+\)\.$"):
-        sweep(small, FEW, over=["method.local_lr=[0.1]"], out="here")
+        sweep(small, FEW, over=ONE, out="here")
     Path("here/study.db").write_bytes(b"")
     with pytest.raises(RecordError, match=r"^the study in '.*' is damaged \(no such table: trials\)\.$"):
-        sweep(small, FEW, over=["method.local_lr=[0.1]"], out="here")
+        sweep(small, FEW, over=ONE, out="here")
     assert Path("here/study.db").read_bytes() == b""
 
 
@@ -597,8 +620,8 @@ def test_a_sweep_without_a_trial_better_than_x_0_says_so(small: str) -> None:
     assert remark(sweep(small, FEW, over=RATES, out="there")) != "no trial is better than x_0"
 
 
-def test_a_folder_is_gone_on_with_only_if_the_same_is_asked(small: str) -> None:
-    sweep(small, FEW, over=RATES, out="here")
+def test_a_folder_is_gone_on_with_only_if_the_same_is_asked(small: str, ended: Ended) -> None:
+    ended(RATES)
     with pytest.raises(Invalid, match=r"'here' has other settings: `seeds` is 1 there, got 2. Choose another folder."):
         sweep(small, FEW, over=RATES, seeds=2, out="here")
     with pytest.raises(Invalid, match=r"`run.rounds` is 12 there, got 13"):

@@ -157,7 +157,7 @@ def test_a_swept_task_is_made_anew(small: str) -> None:
 
 
 def test_to_diverge_or_to_starve_is_a_result(small: str) -> None:
-    over = ["method.lr=[0.5, 1e38]", "method.local_lr=[1e38, 0.1]"]
+    over = ["method.lr=[0.5, 3e38]", "method.local_lr=[1e38, 0.5]"]
     found = sweep(small, ["method.clip=inf", "method.local_clip=inf"], over=over, out="here")
     assert [trial.status for trial in found.trials] == ["starved", "finished", "starved", "diverged"]
     assert [trial.value is None for trial in found.trials] == [True, False, True, True]

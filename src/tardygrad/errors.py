@@ -98,8 +98,8 @@ def check_number(name: str, value: object, least: float = 0.0, *, above: bool = 
     """Raise `Invalid` unless `value` is a finite number ≥ `least`, or > `least` with `above`."""
     finite = is_number(value) and math.isfinite(value)  # type: ignore[arg-type]
     if not finite or not (value > least if above else value >= least):  # type: ignore[operator]
-        rule = f"above {least:g}" if above else f"{least:g} or more"
-        raise Invalid(f"`{name}` must be a finite number, {rule}, got {value!r}.")
+        rule = "" if least == -math.inf else f", above {least:g}" if above else f", {least:g} or more"
+        raise Invalid(f"`{name}` must be a finite number{rule}, got {value!r}.")
 
 
 def check_choice(name: str, value: object, choices: object) -> None:

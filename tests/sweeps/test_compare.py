@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -188,12 +190,17 @@ def test_methods_functions_and_tuned_settings_are_compared_over_the_same_seeds(t
     ("contenders", "changes", "message"),
     [
         ({}, {}, "needs a dict of names and methods"),
+        ({"": method()}, {}, "the name of a method must be text on one line, got ''"),
+        ({"a\n": method()}, {}, "the name of a method must be text on one line"),
+        ({"a": lambda number: None}, {}, r"the comparison calls a\(seed=\.\.\.\), but: missing a required argument"),
+        ({"a": simulated}, {"out": 3}, "`out` must be the path of a folder, got 3"),
         ({"a": 3}, {}, "a contender must be a method, a result of tg.sweep or a function that makes a run, got 3"),
         ({"a": method()}, {}, "needs task=... and fleet=... to run the method 'a'"),
-        ({"a": simulated}, {"rounds": 3}, "`rounds` is a setting for methods"),
+        ({"a": lambda seed: make_run(1.0, seed)}, {"rounds": 3}, "`rounds` is a setting for methods"),
         ({"a": lambda seed: make_run(1.0, seed)}, {"reference": "b"}, "`reference` must be one of a, got 'b'"),
         ({"a": lambda seed: make_run(1.0, seed)}, {"score": "f1"}, "one of loss, distance, got 'f1'"),
         ({"a": lambda seed: make_run(1.0, seed)}, {"confidence": 95}, "`confidence` must be between 0 and 1, got 95"),
+        ({"a": lambda seed: make_run(1.0, seed)}, {"confidence": "x"}, "`confidence` must be between 0 and 1, got 'x'"),
         ({"a": lambda seed: make_run(1.0, seed)}, {"budget": -1.0}, "`budget` must be a finite number, above 0"),
     ],
 )
@@ -230,7 +237,7 @@ def test_an_interrupted_comparison_shows_what_it_has_and_goes_on(
         tell(study, trial, result)
         told.append(trial.number)
         if len(told) == 3:
-            raise KeyboardInterrupt  # as Ctrl-C does
+            os.kill(os.getpid(), signal.SIGINT)  # Ctrl-C
 
     monkeypatch.setattr(running.Study, "tell", interrupt)
     methods: Any = {"a": lambda seed: make_run(0.1, seed), "b": lambda seed: make_run(1.0, seed)}

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
+import re
+import signal
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -79,10 +82,10 @@ def test_a_sweep_goes_on_where_it_was_stopped(
         trials(study, trial, result)
         told.append(trial.number)
         if len(told) == 1:
-            raise KeyboardInterrupt  # as Ctrl-C does
+            os.kill(os.getpid(), signal.SIGINT)  # Ctrl-C
 
     monkeypatch.setattr(running.Study, "tell", interrupt)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt, match=r"^stopped after 1 of 3 trials\. The same call continues\.$"):
         tg.sweep(make_run, space, out=tmp_path / "sweep")
     assert [trial.state for trial in read(tmp_path / "sweep").trials] == ["finished", "waiting", "waiting"]
     shown = tardygrad("sweep", str(tmp_path / "sweep"))
@@ -93,6 +96,16 @@ def test_a_sweep_goes_on_where_it_was_stopped(
     assert [trial.value for trial in found.trials] == [trial.value for trial in tg.sweep(make_run, space).trials]
     with pytest.raises(tg.Invalid, match=r"has other settings: `run\.seeds` is \[0\] there, got \[0, 1\]"):
         tg.sweep(make_run, space, seeds=2, out=tmp_path / "sweep")
+
+
+def test_a_notebook_shows_the_progress_on_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    found = tg.sweep(make_run, {"lr": [0.1, 1.0]})
+    first, last = capsys.readouterr().err.split("\r")[1:]
+    assert re.fullmatch(r"trial 1/2  best \S+  \S+/\w+  0:\d\d:\d\d left +", first)
+    assert re.fullmatch(rf"trial 2/2  best {found.best_value:.4g}  \S+/\w+  0:00:00 left +\n", last)
 
 
 def test_ranges_are_sampled_and_budgets_and_targets_end_runs() -> None:
@@ -150,6 +163,10 @@ def unevaluated(lr: float, seed: int) -> tg.Run:
             "must pass its argument `seed` on to the run, got 3 and",
         ),
         (unevaluated, {"lr": [0.1]}, {}, "got one with evaluate_every=0"),
+        (make_run, {"lr": [0.1]}, {"out": 3}, "`out` must be the path of a folder, got 3"),
+        (make_run, {"lr": [0.1]}, {"target": "0.5"}, "`target` must be a finite number, got '0.5'"),
+        (make_run, {"lr": [0.1]}, {"budget": "5"}, "`budget` must be a finite number, above 0, got '5'"),
+        (make_run, {"lr": [0.1]}, {"workable": "x"}, "`workable` must be above 0 and at most 1, got 'x'"),
         (make_run, {"lr": [0.1]}, {"trails": 3}, "sweep has no argument `trails`. Did you mean 'trials'"),
     ],
 )

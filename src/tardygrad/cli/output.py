@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, TypeVar
@@ -101,12 +103,14 @@ def progress(
 ) -> Iterator[Item]:
     """Pass the items on, with a progress bar and a description of the last item if stderr is a terminal.
 
+    In a notebook it is a line that is written again and again.
+
     Args:
         done: items completed before.
         count: how much of the total is complete after an item; None: one more for each item.
     """
     if not sys.stderr.isatty():
-        yield from items
+        yield from items if not Console().is_jupyter else _notebook_progress(items, describe, what, total, done)
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -116,11 +120,28 @@ def progress(
         task = bar.add_task("", total=total, rate="")
         bar.update(task, completed=done)
         for item in items:
-            speed = bar.tasks[0].speed or 0.0
-            rate = f"{speed:.3g}/s" if speed >= 1 else f"{60 * speed:.3g}/min" if speed else ""
+            rate = _rate(bar.tasks[0].speed or 0.0)
             bar.update(task, completed=count(item) if count else None, advance=None if count else 1)
             bar.update(task, description=describe(item), rate=rate)
             yield item
+
+
+def _rate(speed: float) -> str:
+    return f"{speed:.3g}/s" if speed >= 1 else f"{60 * speed:.3g}/min" if speed else ""
+
+
+def _notebook_progress(
+    items: Iterable[Item], describe: Callable[[Item], str], what: str, total: float, done: float
+) -> Iterator[Item]:
+    """Pass the items on, and say on one line how many are done, how fast, and how long the rest will take."""
+    began = time.monotonic()
+    for number, item in enumerate(items, 1):
+        speed = number / max(time.monotonic() - began, 1e-9)
+        left = timedelta(seconds=round(max(total - done - number, 0) / speed))
+        sys.stderr.write(f"\r{what} {done + number:g}/{total:g}  {describe(item)}  {_rate(speed)}  {left} left   ")
+        sys.stderr.flush()
+        yield item
+    sys.stderr.write("\n")
 
 
 def round_progress(rows: Iterable[Row], *, done: int, rounds: int | None, until: float | None = None) -> Iterator[Row]:

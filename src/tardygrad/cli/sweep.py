@@ -23,7 +23,7 @@ SETTINGS = ("over", "sampler", "trials", "seeds", "best", "budget", "target", "p
 def sweep(options: commands.Sweep) -> None:
     """Run a spec with many settings, or continue a sweep."""
     from tardygrad.sweeps.config import build_task, configure, saved_config
-    from tardygrad.sweeps.runner import Runner, check_same
+    from tardygrad.sweeps.runner import Runner, best_so_far, check_same
 
     source, overrides, out = options.source, options.overrides, options.out
     settings = {name: getattr(options, name) for name in SETTINGS}
@@ -48,14 +48,9 @@ def sweep(options: commands.Sweep) -> None:
         left = "" if before is None else f": {done} done, {config.trials - done} to go"
         say(f"{plural(config.trials, 'trial')} of {config.name}, in {folder}{left}")
         runner = Runner(folder, config, tasks, options.jobs)
-        values = [trial.value for trial in before or () if trial.value is not None]
-
-        def best_so_far(result: Row) -> str:
-            values.extend([] if result["value"] is None else [result["value"]])
-            return f"best {(max if config.best == 'accuracy' else min)(values):.4g}" if values else ""
-
+        describe = best_so_far(config, before or ())
         with Signals(runner.stop) as signals:
-            for _ in progress(runner.go(), best_so_far, what="trial", total=config.trials, done=done):
+            for _ in progress(runner.go(), describe, what="trial", total=config.trials, done=done):
                 pass
     _show(read(folder), folder, json=options.json)
     if signals.received is not None:

@@ -9,13 +9,13 @@ from typing import Any
 
 from tardygrad.core.method import Method, without_addresses
 from tardygrad.core.task import Task
-from tardygrad.errors import Invalid, WorkFailed, check_number, checked_call
+from tardygrad.errors import Invalid, WorkFailed, check_number, checked_call, is_number
 from tardygrad.fleet import Fleet
 from tardygrad.runs.record import Row, read_json, reading_record, require_new, write_json
 from tardygrad.runs.run import Run, begin
 from tardygrad.runs.summary import lower_is_better
 from tardygrad.sweeps.comparison import Comparison, Contender, SeedResult
-from tardygrad.sweeps.from_python import MadeRuns, run_sweep, seed_list
+from tardygrad.sweeps.from_python import MadeRuns, check_call, check_folder, run_sweep, seed_list
 from tardygrad.sweeps.result import SweepResult
 from tardygrad.sweeps.table import Sweep, Trial, read
 
@@ -64,6 +64,7 @@ def compare(
     from tardygrad.sweeps.runner import check_same
 
     numbers = seed_list(seeds)
+    check_folder(out)
     given = {"rounds": rounds, "until": budget, "evaluate_every": evaluate_every}
     settings = {name: value for name, value in given.items() if value is not None}
     functions = _functions(contenders, task, fleet, settings)
@@ -73,7 +74,7 @@ def compare(
     for name, value in {"budget": budget, "target": target}.items():
         if value is not None:
             check_number(name, value, -float("inf") if name == "target" else 0.0, above=True)
-    if not 0 < confidence < 1:
+    if not (is_number(confidence) and 0 < confidence < 1):
         raise Invalid(f"`confidence` must be between 0 and 1, got {confidence!r}.")
     source = MadeRuns(lambda method, seed: functions[method](seed=seed), numbers)
     scores = source.first_scores({METHOD: name} for name in functions)
@@ -160,8 +161,11 @@ def _functions(
     contenders: Mapping[str, Any], task: Task | None, fleet: Fleet | None, settings: Row
 ) -> dict[str, Callable[..., Run]]:
     """The functions that make the runs."""
-    if not isinstance(contenders, Mapping) or not contenders or not all(isinstance(name, str) for name in contenders):
+    if not isinstance(contenders, Mapping) or not contenders:
         raise Invalid(f'`compare` needs a dict of names and methods, such as {{"FedAvg": ...}}, got {contenders!r}.')
+    for name in contenders:
+        if not isinstance(name, str) or not name.strip() or not name.isprintable():
+            raise Invalid(f"the name of a method must be text on one line, got {name!r}.")
     found: dict[str, Callable[..., Run]] = {}
     for name, contender in contenders.items():
         if isinstance(contender, Method):
@@ -172,6 +176,7 @@ def _functions(
             contender.best  # noqa: B018 (raises `Invalid` if it has none)
             found[name] = contender.run
         elif callable(contender):
+            check_call(contender, "the comparison", name, [])
             found[name] = contender
         else:
             rule = "a contender must be a method, a result of tg.sweep or a function that makes a run"

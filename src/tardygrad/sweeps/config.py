@@ -18,7 +18,7 @@ import torch
 from pydantic import Field, TypeAdapter, ValidationError
 
 from tardygrad.core.hierarchy import serve
-from tardygrad.errors import Invalid, check_choice, check_integer, nearest
+from tardygrad.errors import Invalid, check_choice, check_integer, check_number, is_number, nearest
 from tardygrad.runs.own_code import check_trust
 from tardygrad.runs.record import Row, read_json, reading_record
 from tardygrad.runs.run import label
@@ -177,12 +177,12 @@ def check_settings(
     """Raise `Invalid` if a setting of a sweep is wrong."""
     check_choice("sampler", sampler, Sampler)
     check_choice("best", best or "loss", Best)
-    if not 0 < workable <= 1:
+    if not (is_number(workable) and 0 < workable <= 1):
         raise Invalid(f"`workable` must be above 0 and at most 1, got {workable!r}.")
-    if budget is not None and not 0 < budget < math.inf:
-        raise Invalid(f"`budget` must be a finite number of seconds above 0, got {budget!r}.")
-    if target is not None and not math.isfinite(target):
-        raise Invalid(f"`target` must be a finite number, got {target!r}.")
+    if budget is not None:
+        check_number("budget", budget, above=True)
+    if target is not None:
+        check_number("target", target, -math.inf)
     if (best == "time") != (target is not None):
         raise Invalid(f"--best time and --target must be used together, got best={best} and target={target}.")
 
@@ -190,11 +190,11 @@ def check_settings(
 def number_of_trials(space: Row, sampler: Sampler, trials: int | None) -> int:
     """The points of a grid, or the trials that a sampler draws."""
     if sampler == "grid" and trials is not None:
-        raise Invalid(f"a grid has as many trials as points, got --trials {trials}. Use --sampler random or tpe.")
+        raise Invalid(f"a grid has as many trials as points, got {trials}. Use the sampler random or tpe.")
     count = math.prod(map(len, space.values())) if sampler == "grid" else 64 if trials is None else trials
     check_integer("trials", count)
     if sampler == "grid" and count > MAX_GRID_POINTS:
-        raise Invalid(f"a grid must have at most {MAX_GRID_POINTS:,} points, got {count:,}. Use --sampler random.")
+        raise Invalid(f"a grid must have at most {MAX_GRID_POINTS:,} points, got {count:,}. Use the sampler random.")
     return count
 
 
@@ -332,7 +332,7 @@ def check_values(key: str, values: list[Any] | Row, sampler: Sampler) -> list[An
     """The values of a swept key as they are stored; raise `Invalid` if there are none, or two are the same."""
     if isinstance(values, dict):
         if sampler == "grid":
-            raise Invalid(f"a grid needs lists, got a range for `{key}`. Use a list, or --sampler random or tpe.")
+            raise Invalid(f"a grid needs lists, got a range for `{key}`. Use a list, or the sampler random or tpe.")
         return _range(key, values)
     values = ["inf" if value == math.inf else value for value in values]  # as in a spec's JSON
     differ = {value if isinstance(value, str | int | float) else (inline(value),) for value in values}

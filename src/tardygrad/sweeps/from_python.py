@@ -141,6 +141,7 @@ def sweep(
         jobs: processes; 0 is one for every core.
         out: the folder of the sweep, for `tardygrad report` and to continue it; None stores nothing.
     """
+    check_folder(out)
     config, source = configure(
         make_run, space, seed_list(seeds), budget=budget, target=target, sampler=sampler, trials=trials, best=best,
         workable=workable,
@@ -172,7 +173,11 @@ def configure(
     check_settings(sampler, "time" if target is not None else best, budget, target, workable)
     stored: dict[str, Any] = {key: check_values(key, values, sampler) for key, values in listed.items()}
     name = getattr(make_run, "__name__", "make_run")
-    _check_call(make_run, name, list(stored))
+    if not callable(make_run):
+        raise Invalid(f"a sweep needs a function that makes a run, got {make_run!r}.")
+    if "seed" in stored:
+        raise Invalid("`seed` is not a setting to sweep. Use seeds=5, for example.")
+    check_call(make_run, "the sweep", name, list(stored))
     config = Config(
         name=name, factory=name, spec={"run": {"seed": seeds[0], "seeds": seeds, "threads": 1}}, space=stored,
         sampler=sampler, trials=number_of_trials(stored, sampler, trials), seeds=len(seeds), best="loss", score="loss",
@@ -195,14 +200,20 @@ def run_sweep(config: Config, source: MadeRuns, *, jobs: int, out: str | Path | 
         what: to call a trial.
     """
     from tardygrad.cli.output import progress
-    from tardygrad.sweeps.runner import Runner
+    from tardygrad.cli.session import Signals
+    from tardygrad.sweeps.runner import Runner, best_so_far
 
     with TemporaryDirectory() as temporary:
         folder = Path(temporary) / "sweep" if out is None else Path(out)
-        done = sum(trial.status is not None for trial in read(folder).trials) if (folder / "sweep.json").exists() else 0
-        rows = Runner(folder, config, source, jobs).go()
-        for _ in progress(rows, lambda row: str(row["status"]), what=what, total=config.trials, done=done):
-            pass
+        before = read(folder).trials if (folder / "sweep.json").exists() else []
+        done = sum(trial.status is not None for trial in before)
+        runner, describe = Runner(folder, config, source, jobs), best_so_far(config, before)
+        with Signals(runner.stop) as signals:
+            for _ in progress(runner.go(), describe, what=what, total=config.trials, done=done):
+                pass
+        if signals.received is not None:
+            fix = "Nothing is stored without out=..." if out is None else "The same call continues"
+            raise KeyboardInterrupt(f"stopped after {runner.done} of {config.trials} {what}s. {fix}.")
         found = read(folder)
     if all(trial.status == "failed" for trial in found.trials):
         raise WorkFailed(f"every {what} failed, the first with: {found.trials[0].reason}")
@@ -244,16 +255,18 @@ def _first(values: Iterable[Any], name: str) -> list[Any]:
     return found
 
 
-def _check_call(make_run: MakeRun, name: str, keys: list[str]) -> None:
-    """Raise `Invalid` if the function cannot be called with the keys of the space and a seed."""
-    if not callable(make_run):
-        raise Invalid(f"a sweep needs a function that makes a run, got {make_run!r}.")
-    if "seed" in keys:
-        raise Invalid("`seed` is not a setting to sweep. Use seeds=5, for example.")
+def check_folder(out: object) -> None:
+    """Raise `Invalid` unless an argument `out` is a path or None."""
+    if not isinstance(out, str | Path | None):
+        raise Invalid(f"`out` must be the path of a folder, got {out!r}.")
+
+
+def check_call(make_run: MakeRun, caller: str, name: str, keys: list[str]) -> None:
+    """Raise `Invalid` if a function cannot be called with these settings and a seed."""
     try:
         inspect.signature(make_run).bind(**dict.fromkeys([*keys, "seed"]))
     except TypeError as error:
         call = f"{name}({', '.join(f'{key}=...' for key in (*keys, 'seed'))})"
-        raise Invalid(f"the sweep calls {call}, but: {error}.") from error
+        raise Invalid(f"{caller} calls {call}, but: {error}.") from error
     except ValueError:  # no signature that Python can read
         return

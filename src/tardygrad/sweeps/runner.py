@@ -9,7 +9,7 @@ from __future__ import annotations
 import multiprocessing as mp
 import os
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
@@ -27,7 +27,7 @@ from tardygrad.runs.run import versions
 from tardygrad.runs.signature import shown
 from tardygrad.sweeps.config import Config, read_config, saved_config
 from tardygrad.sweeps.study import Study
-from tardygrad.sweeps.table import read
+from tardygrad.sweeps.table import Trial, read
 from tardygrad.sweeps.trial import Source
 
 RETRIES = 3  # worker deaths after which a trial is still restarted
@@ -132,9 +132,25 @@ class Runner:
         worker.process, code, worker.pipe = new.process, worker.process.exitcode, new.pipe
         self._deaths[trial.number] += 1
         if (deaths := self._deaths[trial.number]) > RETRIES:
-            return _failed(f"{deaths} processes died running it (exit code {code}). Out of memory? Use fewer --jobs.")
+            return _failed(f"{deaths} processes died running it (exit code {code}). Out of memory? Use fewer jobs.")
         self._send(worker, study.restart(trial))
         return None
+
+
+def best_so_far(config: Config, before: Iterable[Trial]) -> Callable[[Row], str]:
+    """A function of each result that describes the best value so far, for a progress bar; of a comparison it is empty.
+
+    Args:
+        before: trials of earlier sessions.
+    """
+    pick = max if config.best == "accuracy" else min
+    values = [trial.value for trial in before if trial.value is not None]
+
+    def describe(result: Row) -> str:
+        values.extend([] if result["value"] is None else [result["value"]])
+        return f"best {pick(values):.4g}" if values and "compared" not in config.spec["run"] else ""
+
+    return describe
 
 
 def _failed(reason: str) -> Row:

@@ -211,6 +211,17 @@ def test_a_rate_that_diverges_is_named_first(tmp_path: Path) -> None:
     assert "smaller steps" in (first.advice or "")
 
 
+def test_a_loss_that_heavy_tails_threw_up_is_not_blamed_on_the_rate(tmp_path: Path) -> None:
+    path = record(tmp_path / "run", sgdclip(local_clip=np.inf, buffer=4), fleet(), rounds=60)
+    history = read(path)
+    norms, loss = history.rounds.norms.copy(), loss_at_start(history) * np.repeat([1.0, 3.0], [40, 20])
+    norms[40, 0] = 1e4
+    thrown = replace(history, rounds=replace(history.rounds, loss=loss, norms=norms))
+    found = divergence(thrown, WhatIf(thrown))
+    assert found
+    assert (found.severity, found.advice, found.overrides) == ("severe", None, ())
+
+
 def test_a_rate_that_diverges_slowly_is_found_before_the_model_is_lost(tmp_path: Path) -> None:
     seen = examine(record(tmp_path / "run", sgdclip(lr=30.0, local_clip=np.inf, buffer=12), fleet(), rounds=40))
     assert seen.status == "finished"

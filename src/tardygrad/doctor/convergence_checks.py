@@ -73,6 +73,8 @@ def divergence(history: History, what_if: WhatIf) -> Finding | None:
         whose = client_list(history, sorted(set(clients)))
         says += f"round used updates of {whose} with delays up to {max(late_by)} (the run's median is "
         says += f"{np.median(rounds.delays):g})."
+    if not known and _unclipped_spikes(history):  # the noise threw the model about: smaller steps are no cure
+        return Finding("severe", "divergence", says, numbers=numbers)
     return _rate_finding("severe", says, _smaller(history, numbers["growth"], late / early), numbers)
 
 
@@ -295,7 +297,7 @@ def _spike(history: History) -> float:
     """The largest ratio of ‖δ‖ to the usual length: the larger of the medians of the updates before and after it."""
     norms = history.rounds.norms.ravel()
     norms = norms[np.isfinite(norms)]
-    if len(norms) < 2 * NEAR or history.status == "diverged":
+    if len(norms) < 2 * NEAR or history.status == "diverged" or overflows(history):
         return 0.0
     medians = np.median(np.lib.stride_tricks.sliding_window_view(np.pad(norms, NEAR, mode="reflect"), NEAR), axis=1)
     usual = np.maximum(medians[: len(norms)], medians[-len(norms) :])

@@ -115,7 +115,7 @@ class Truth:
         if key not in self.known or (self.known[key] == math.inf and limit > GIVE_UP * self.best):
             times = list[float]()
             for seed in self.seeds:
-                times.append(self.race.run(method, seed, min(until, limit)).time or math.inf)
+                times.append(self.race.run(method, seed, min(until, limit)).time or 2 * min(until, limit))
                 if sum(time > limit for time in times) > len(self.seeds) / 2:
                     break
             self.known[key] = median(times) if len(times) == len(self.seeds) else math.inf

@@ -83,11 +83,14 @@ class Trained(NamedTuple):
 
     @property
     def time(self) -> float:
-        """The median of the simulated seconds to the target; inf if half of the runs or more did not reach it.
+        """The median of the simulated seconds to the target; inf if no run reached it.
 
-        Not the mean: a run that just misses the target may take many times as long as the others.
+        A run that did not counts as twice the time that it was given. Not the mean: a run that just misses the target
+        may take many times as long as the others.
         """
-        return median(math.inf if trial.time is None else trial.time for trial in self.trials)
+        if not self.reached:
+            return math.inf
+        return median(2 * trial.until if trial.time is None else trial.time for trial in self.trials)
 
     @property
     def reached(self) -> int:

@@ -125,7 +125,7 @@ def test_runs_that_have_ended_are_scored_too_and_divergence_is_a_result() -> Non
     short = tg.sweep(simulated, {"lr": [1.0]}, budget=15.0)
     assert short.trials[0].time is not None
     assert short.trials[0].time <= 15.0
-    mixed = tg.sweep(diverging, {"lr": [1e38, 0.1]})
+    mixed = tg.sweep(diverging, {"lr": [1e39, 0.1]})
     assert [trial.status for trial in mixed.trials] == ["diverged", "finished"]
     assert mixed.best == {"lr": 0.1}
 

@@ -47,6 +47,6 @@ table.figure("curves.pdf")
 # FedBuff        76 ± 13      +0 ± 11  0.994           8.8 ± 3.2     −17.8 ± 5.6  <0.001       25%
 # SD-Clip²  86.97 ± 0.39  +10.8 ± 3.4  0.002       6 (all equal)     −20.6 ± 2.6  <0.001       50%
 # test accuracy after the last round, over 5 seeds: mean ± 95% confidence interval (Student's t)
-# differences from FedAvg, paired by seed; p: two-sided paired t-test, adjusted by Holm's method for the tests in its column
+# differences from FedAvg, paired by seed; p: two-sided paired t-test, adjusted by Holm's method within its column
 # time to target: simulated seconds to the first evaluation that reaches a test accuracy of 70.0%
 # all equal: every seed gives the same number, so there is no interval and no test

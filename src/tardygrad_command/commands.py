@@ -163,7 +163,7 @@ class Sweep(NamedTuple):
 class Report(NamedTuple):
     """Write one HTML page about runs, readable offline: curves, clients, delays, clipping, settings.
 
-    RUN is the directory of a run or of a sweep, or a directory that contains some. Several runs share the charts.
+    RUN is the directory of a run, a sweep or a comparison, or one that contains some. Several runs share the charts.
     """
 
     runs: list[str] = RUNS
@@ -171,9 +171,7 @@ class Report(NamedTuple):
     figures: str | None = option(
         None, "Also write the comparison's figures there as PDF, SVG and PNG, one and two columns wide.", "DIR"
     )
-    latex: str | None = option(
-        None, "Also write the comparison as a table for LaTeX (booktabs); must end in .tex.", "FILE"
-    )
+    latex: str | None = option(None, "Also write the tables for LaTeX (booktabs); must end in .tex.", "FILE")
     title: str | None = option(None, "Heading of the page.")
     baseline: str | None = option(
         None, "Run to compare speeds with; the default is the first synchronous one.", "LABEL"

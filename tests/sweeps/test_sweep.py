@@ -29,7 +29,7 @@ from tardygrad.sweeps import runner as running
 from tardygrad.sweeps.config import configure, overrides, saved_config
 from tardygrad.sweeps.runner import RETRIES, Runner
 from tardygrad.sweeps.study import Study
-from tardygrad.sweeps.table import judged
+from tardygrad.sweeps.trials import judged
 from tests.cli.conftest import SMALL
 
 DOCS = Path(__file__).parents[2] / "docs/cli.md"

@@ -57,7 +57,7 @@ class Outcome(NamedTuple):
         return time.mean if time and time.number == len(self.group.runs) else None
 
 
-class Comparison(NamedTuple):
+class ComparedRuns(NamedTuple):
     """Groups of runs and what they are compared by."""
 
     groups: list[SeedGroup]
@@ -71,7 +71,7 @@ class Comparison(NamedTuple):
         return seconds_of(run for group in self.groups for run in group.runs)
 
 
-def compare(groups: list[SeedGroup], *, baseline: str | None = None, target: float | None = None) -> Comparison:
+def compare(groups: list[SeedGroup], *, baseline: str | None = None, target: float | None = None) -> ComparedRuns:
     """Compare groups.
 
     Args:
@@ -80,7 +80,7 @@ def compare(groups: list[SeedGroup], *, baseline: str | None = None, target: flo
     """
     base = baseline_of(groups, baseline)
     goal = target_of(groups, base, target)
-    return Comparison(groups, base, goal, outcomes(groups, base, goal))
+    return ComparedRuns(groups, base, goal, outcomes(groups, base, goal))
 
 
 def target_of(groups: list[SeedGroup], base: SeedGroup, given: float | None) -> Target | None:
@@ -165,7 +165,7 @@ def _time_to(group: SeedGroup, target: Target | None) -> Spread | None:
     )
 
 
-def comparison_blocks(compared: Comparison) -> Iterator[Block]:
+def comparison_blocks(compared: ComparedRuns) -> Iterator[Block]:
     """Warnings, what is compared, and the table."""
     yield from map(Note, warnings(compared))
     groups, base, target, found = compared
@@ -185,19 +185,19 @@ def comparison_blocks(compared: Comparison) -> Iterator[Block]:
     ways = {"to the target": any(outcome.speedup for outcome in others)}
     ways["for all rounds"] = any(outcome.round_speedup for outcome in others)
     if any(ways.values()):
-        said = " and ".join(way for way, known in ways.items() if known)
-        notes.append(f"Speed-ups are over {base.name}, {said}, where every run of both got there.")
+        known = " and ".join(way for way, holds in ways.items() if holds)
+        notes.append(f"Speed-ups are over {base.name}, {known}, where every run of both got there.")
     if target and others and not ways["to the target"] and len({run.history.simulated for run in runs}) == 1:
         who = base.name if _reached(compared, base) is None else "every other method"
         notes.append(f"There is no speed-up to the target, because {who} missed it in some run.")
     yield " ".join(notes)
 
 
-def _reached(compared: Comparison, group: SeedGroup) -> float | None:
+def _reached(compared: ComparedRuns, group: SeedGroup) -> float | None:
     return next(outcome.reached for outcome in compared.outcomes if outcome.group is group)
 
 
-def _common_length(compared: Comparison) -> str | None:
+def _common_length(compared: ComparedRuns) -> str | None:
     """The rounds or else the time of all runs, if all have finished and it is the same for all."""
     histories = [run.history for group in compared.groups for run in group.runs]
     if any(history.status != "finished" for history in histories):
@@ -207,7 +207,7 @@ def _common_length(compared: Comparison) -> str | None:
     return f"{histories[0].time:,.4g} {compared.seconds}" if len({h.time for h in histories}) == 1 else None
 
 
-def warnings(compared: Comparison) -> Iterator[str]:
+def warnings(compared: ComparedRuns) -> Iterator[str]:
     """What makes the comparison less than it seems."""
     groups = compared.groups
     if len(learned := tasks(groups)) > 1:
@@ -230,7 +230,7 @@ def warnings(compared: Comparison) -> Iterator[str]:
         )
 
 
-def page_table(compared: Comparison) -> Table:
+def page_table(compared: ComparedRuns) -> Table:
     """A row per group, without columns that say nothing; what matters most comes first, where a phone shows it."""
     target, names, found = compared.target, score_names(compared.groups), compared.outcomes
     groups, others = compared.groups, [outcome for outcome in found if outcome.group is not compared.base]
@@ -262,7 +262,7 @@ def page_table(compared: Comparison) -> Table:
     return Table(list(columns), list(zip(*columns.values(), strict=True)))
 
 
-def paper_table(compared: Comparison) -> str:
+def paper_table(compared: ComparedRuns) -> str:
     """The comparison as a LaTeX table: scores, time to the target and speed-up, the best of each in bold."""
     target, names = compared.target, score_names(compared.groups)
     heads = ["method", *(f"test {name}" for name in names)]

@@ -17,6 +17,7 @@ from tardygrad.report.loader import RunView, finite
 from tardygrad.report.settings import differing_settings
 from tardygrad.runs.history import printable
 from tardygrad.runs.record import Row
+from tardygrad.sweeps.statistics import ALL_EQUAL
 
 Rows = Callable[[RunView], Sample[Row]]
 """The rows of a run that are drawn: its rounds, or its evaluations."""
@@ -61,7 +62,7 @@ class Spread(NamedTuple):
         """
         if not self.deviation:
             mean = f"{self.mean:.1%}" if percent else f"{self.mean:,.4g}"
-            return mean if self.deviation is None else f"{mean} (all equal)"
+            return mean if self.deviation is None else f"{mean}{ALL_EQUAL}"
         if percent:
             return f"{self.mean:.1%} ±\u00a0{self.deviation:.1%}"
         size = math.floor(math.log10(max(abs(self.mean), self.deviation)))
@@ -182,7 +183,7 @@ def mean_curve(group: SeedGroup, axis: str, rows: Rows, value: Value) -> list[Ro
     Against time, a run that has finished keeps its last value, because its model does not change any more. Otherwise a
     run has no value after its last one, such as where it diverged, and the mean is over the other runs.
     """
-    lines, kept = list[dict[float, float]](), list[dict[float, float]]()
+    lines, finished_lines = list[dict[float, float]](), list[dict[float, float]]()
     ends = list[float]()
     for run in group.runs:
         places: dict[float, list[float]] = {}
@@ -193,9 +194,9 @@ def mean_curve(group: SeedGroup, axis: str, rows: Rows, value: Value) -> list[Ro
             lines.append({place: mean(levels) for place, levels in sorted(places.items())})
             ends.append(max(places))
             if axis == "time" and run.history.status == "finished":
-                kept.append(lines[-1])
+                finished_lines.append(lines[-1])
                 ends.append(finite(run.history.time) or 0.0)
-    for line in kept:
+    for line in finished_lines:
         line.setdefault(max(ends), [*line.values()][-1])
     first = max((min(line) for line in lines), default=0.0)
     every = sorted(place for place in set().union(*lines) if place >= first)

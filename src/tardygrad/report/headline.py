@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from tardygrad.report.comparison import Comparison, Outcome, Target, listed, score_text
+from tardygrad.report.comparison import ComparedRuns, Outcome, Target, listed, score_text
 from tardygrad.report.groups import seconds_of, tasks
 from tardygrad.report.loader import RunView
 from tardygrad.runs.history import UNFINISHED, printable
 from tardygrad.runs.run import plural
 from tardygrad.runs.summary import lower_is_better
 from tardygrad.sweeps import Sweep, groups
-from tardygrad.sweeps.table import best_of
+from tardygrad.sweeps.statistics import ALL_EQUAL
+from tardygrad.sweeps.trials import best_of
 
 
-def headline(compared: Comparison) -> str:
+def headline(compared: ComparedRuns) -> str:
     """The result of a comparison in one sentence."""
     runs = [run for group in compared.groups for run in group.runs]
     if len(runs) == 1:
@@ -27,9 +28,10 @@ def headline(compared: Comparison) -> str:
     if not sound:
         return f"{so_far}no method has a test {target.name} in all its runs."
     if len(compared.groups) == 1:
-        return f"{so_far}{_only(compared, sound[0], target)}."
+        return f"{so_far}{_without_rivals(compared, sound[0], target)}."
     best = (min if lower_is_better(target.name) else max)(sound, key=lambda each: each.scores[target.name].mean)
-    first = f"{best.group.name} ends with the best test {target.name}, {score_text(best, target.name)}"
+    score = score_text(best, target.name).removesuffix(ALL_EQUAL)
+    first = f"{best.group.name} ends with the best test {target.name}, {score}"
     return f"{so_far}{first}{_tied(best, sound, target)}{_fastest(compared, best, target)}; {_seeds(compared)}."
 
 
@@ -60,10 +62,10 @@ def _last_score(run: RunView) -> str | None:
     return f"{name} of {scores[name]:.1%}" if name == "accuracy" else f"{name} of {scores[name]:.4g}"
 
 
-def _only(compared: Comparison, outcome: Outcome, target: Target) -> str:
+def _without_rivals(compared: ComparedRuns, outcome: Outcome, target: Target) -> str:
     """The result of a method that is compared with no other."""
-    time = f" after {outcome.time.text()} {compared.seconds}" if outcome.time else ""
-    score = f"ends with a test {target.name} of {score_text(outcome, target.name)}{time}"
+    time = f" after {outcome.time.text().removesuffix(ALL_EQUAL)} {compared.seconds}" if outcome.time else ""
+    score = f"ends with a test {target.name} of {score_text(outcome, target.name).removesuffix(ALL_EQUAL)}{time}"
     return f"{outcome.group.name} {score}; {_seeds(compared)}, and no other method to compare it with"
 
 
@@ -81,7 +83,7 @@ def _tied(best: Outcome, sound: list[Outcome], target: Target) -> str:
     return f" ({', '.join(notes)})" if notes else ""
 
 
-def _fastest(compared: Comparison, best: Outcome, target: Target) -> str:
+def _fastest(compared: ComparedRuns, best: Outcome, target: Target) -> str:
     """Who reached the target first, and how much sooner than the baseline."""
     if len({run.history.simulated for group in compared.groups for run in group.runs}) > 1:
         return "; times are not compared because the clocks differ"
@@ -98,7 +100,7 @@ def _fastest(compared: Comparison, best: Outcome, target: Target) -> str:
     rank = (
         f"the first to reach {target.text}" if len(reached) > 1 else f"the only one to reach {target.text} in all runs"
     )
-    sentence = f"{who} {rank}, after {first.time_to_target.text()} {compared.seconds}"
+    sentence = f"{who} {rank}, after {first.time_to_target.text().removesuffix(ALL_EQUAL)} {compared.seconds}"
     sync = "" if any(group.synchronous for group in compared.groups) else " (no run is synchronous)"
     if base in firsts:
         return f"{sentence}{sync}"
@@ -106,12 +108,12 @@ def _fastest(compared: Comparison, best: Outcome, target: Target) -> str:
         return f"{sentence}, {first.speedup:.3g} times as fast as {base.group.name} ({base.reached:,.4g}){sync}"
     runs = base.group.runs
     if some := base.time_to_target and base.time_to_target.number:
-        return f"{sentence}, which {base.group.name} reached in only {some} of {len(runs)} runs{sync}"
+        return f"{sentence}; {base.group.name} reached it in only {some} of {len(runs)} runs{sync}"
     longest = max(run.history.time for run in runs)
-    return f"{sentence}, which {base.group.name} did not reach in {longest:,.4g}{sync}"
+    return f"{sentence}; {base.group.name} did not reach it in {longest:,.4g}{sync}"
 
 
-def _seeds(compared: Comparison) -> str:
+def _seeds(compared: ComparedRuns) -> str:
     """How many seeds the result rests on."""
     counts = sorted({group.seeds for group in compared.groups})
     if counts[-1] == 1:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import altair as alt
 
 from tardygrad.report.blocks import LegendEntry, Section
-from tardygrad.report.comparison import Comparison
+from tardygrad.report.comparison import ComparedRuns
 from tardygrad.report.curves import Curve, Lines, learning_curves, lines_of, x_of
 from tardygrad.report.figure import LABEL_EXPR, named_data, percent, quoted, wrapped
 from tardygrad.report.groups import SeedGroup
@@ -41,7 +41,7 @@ class PaperFigure(NamedTuple):
     scale: float = 1.0  # points per pixel of the chart
 
 
-def paper_figures(compared: Comparison) -> Iterator[PaperFigure]:
+def paper_figures(compared: ComparedRuns) -> Iterator[PaperFigure]:
     """Every score and the training loss: against time in one column, against rounds and time in two.
 
     Times of different kinds of clocks cannot be compared; then there are only rounds.

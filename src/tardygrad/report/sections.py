@@ -8,7 +8,7 @@ from itertools import chain
 
 from tardygrad.report import client_scores, clients, curves, tail_charts
 from tardygrad.report.blocks import Block, Code, Section, Table, with_suffix
-from tardygrad.report.comparison import Comparison, comparison_blocks
+from tardygrad.report.comparison import ComparedRuns, comparison_blocks
 from tardygrad.report.groups import SeedGroup, score_names, seconds_of
 from tardygrad.report.loader import RunView, finite
 from tardygrad.report.machines import machines
@@ -19,7 +19,7 @@ from tardygrad.runs.run import plural
 DETAILED = 12  # runs of a comparison that are also shown one by one
 
 
-def run_sections(compared: Comparison) -> list[Section]:
+def run_sections(compared: ComparedRuns) -> list[Section]:
     """A report about one run, or a comparison of several."""
     groups = compared.groups
     if len(groups) == len(groups[0].runs) == 1:

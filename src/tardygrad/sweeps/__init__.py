@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tardygrad.sweeps.table import GroupSummary as GroupSummary
-from tardygrad.sweeps.table import Sweep as Sweep
-from tardygrad.sweeps.table import Trial as Trial
-from tardygrad.sweeps.table import groups as groups
-from tardygrad.sweeps.table import read as read
-from tardygrad.sweeps.table import remark as remark
+from tardygrad.sweeps.trials import GroupSummary as GroupSummary
+from tardygrad.sweeps.trials import Sweep as Sweep
+from tardygrad.sweeps.trials import Trial as Trial
+from tardygrad.sweeps.trials import groups as groups
+from tardygrad.sweeps.trials import read as read
+from tardygrad.sweeps.trials import remark as remark
 
 
 def sweep(source: str | Path, changes: Sequence[str] = (), *, out: str | Path, jobs: int = 1, **settings: Any) -> Sweep:

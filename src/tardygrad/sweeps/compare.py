@@ -17,7 +17,7 @@ from tardygrad.runs.summary import lower_is_better
 from tardygrad.sweeps.comparison import Comparison, Contender, SeedResult
 from tardygrad.sweeps.from_python import MadeRuns, check_call, check_folder, run_sweep, seed_list
 from tardygrad.sweeps.result import SweepResult
-from tardygrad.sweeps.table import Sweep, Trial, read
+from tardygrad.sweeps.trials import Sweep, Trial, read
 
 METHOD = "method"  # the key of the methods' names in the space; the other one is `seed`
 FILE = "comparison.json"  # what to show of the runs, besides `sweep.json` and the study
@@ -91,7 +91,7 @@ def compare(
         best=kind, score=kind, target=None, budget=budget, prune=False, workable=0.9,
     )  # fmt: skip
     tuned = {name: one for name, one in contenders.items() if isinstance(one, SweepResult)}
-    shown: Row = {
+    view: Row = {
         "score": score, "reference": reference, "target": target, "confidence": confidence,
         "workable": {name: one.workable for name, one in tuned.items()},
         "settings": {name: one.best for name, one in tuned.items()},
@@ -101,14 +101,14 @@ def compare(
         if (Path(out) / "sweep.json").exists():
             check_same(Path(out), config)
         require_new(Path(out)).mkdir(parents=True, exist_ok=True)
-        write_json(Path(out) / FILE, shown)
+        write_json(Path(out) / FILE, view)
     found = run_sweep(config, source, jobs=jobs, out=out, what="run")
     for trial in found.trials:
         if trial.status == "failed":
             raise WorkFailed(
                 f"the run of {trial.params[METHOD]!r} with seed {trial.params['seed']} failed: {trial.reason}"
             )
-    return _comparison(found, shown)
+    return _comparison(found, view)
 
 
 def is_comparison(folder: Path) -> bool:
@@ -118,24 +118,24 @@ def is_comparison(folder: Path) -> bool:
 
 def read_comparison(folder: Path) -> Comparison:
     """A stored comparison, finished or not."""
-    shown, found = read_json(folder / FILE), read(folder)
+    view, found = read_json(folder / FILE), read(folder)
     with reading_record(folder):
-        return _comparison(found, shown)
+        return _comparison(found, view)
 
 
-def _comparison(found: Sweep, shown: Row) -> Comparison:
+def _comparison(found: Sweep, view: Row) -> Comparison:
     """The comparison of the runs of a sweep over methods and seeds.
 
     Args:
-        shown: the content of the file `FILE`.
+        view: the content of the file `FILE`: what to show of the runs.
     """
     by_method: dict[str, list[SeedResult]] = {name: [] for name in found.space[METHOD]}
     for trial in found.trials:
-        by_method[trial.params[METHOD]].append(_seed_result(trial, shown["score"], shown["target"]))
-    workable, settings = dict(shown["workable"]), dict(shown["settings"])
+        by_method[trial.params[METHOD]].append(_seed_result(trial, view["score"], view["target"]))
+    workable, settings = dict(view["workable"]), dict(view["settings"])
     return Comparison(
         [Contender(name, runs, workable.get(name), settings.get(name, {})) for name, runs in by_method.items()],
-        **{name: shown[name] for name in ("score", "reference", "target", "confidence", "notes")},
+        **{name: view[name] for name in ("score", "reference", "target", "confidence", "notes")},
     )
 
 

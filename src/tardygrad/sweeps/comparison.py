@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tardygrad.runs.summary import lower_is_better
-from tardygrad.sweeps.statistics import Estimate, estimate, holm, paired
-from tardygrad.sweeps.tables import ResultTable, data_frame
+from tardygrad.sweeps.result_table import ResultTable, data_frame
+from tardygrad.sweeps.statistics import ALL_EQUAL, Estimate, estimate, holm, paired
 
 
 class SeedResult(NamedTuple):
@@ -64,8 +64,8 @@ class Comparison:
     ) -> None:
         self.contenders, self.score, self.reference = contenders, score, reference
         self.target, self.confidence, self._warnings = target, confidence, notes
-        self.scores = {one.name: self._estimate([run.score for run in one.runs]) for one in contenders}
-        self.times = {one.name: self._estimate([run.to_target for run in one.runs]) for one in contenders}
+        self.scores = {method.name: self._estimate([run.score for run in method.runs]) for method in contenders}
+        self.times = {method.name: self._estimate([run.to_target for run in method.runs]) for method in contenders}
         self.score_differences = self._paired("score")
         self.time_differences = self._paired("to_target") if len(self._clocks()) < 2 else {}
 
@@ -80,14 +80,14 @@ class Comparison:
     def to_pandas(self) -> Any:
         """A data frame with a row for each method. Needs pandas."""
         rows = []
-        for one in self.contenders:
-            score, time = self.scores[one.name], self.times[one.name]
-            row = {"method": one.name, "seeds": len(one.runs), "finished": _finished(one)}
-            row |= _columns(self.score, score, self.score_differences.get(one.name))
+        for method in self.contenders:
+            score, time = self.scores[method.name], self.times[method.name]
+            row = {"method": method.name, "seeds": len(method.runs), "finished": _finished(method)}
+            row |= _columns(self.score, score, self.score_differences.get(method.name))
             if self.target is not None:
-                row |= {"reached": _reached(one)}
-                row |= _columns("time_to_target", time, self.time_differences.get(one.name))
-            rows.append(row | {"workable": one.workable})
+                row |= {"reached": _reached(method)}
+                row |= _columns("time_to_target", time, self.time_differences.get(method.name))
+            rows.append(row | {"workable": method.workable})
         return data_frame(rows)
 
     def figure(self, path: str | Path, *, columns: int = 1) -> Path:
@@ -105,19 +105,19 @@ class Comparison:
         others = len(self.contenders) > 1
         tested = others and len(self.contenders[0].runs) > 1
         timed = self.target is not None
-        tuned = any(one.workable is not None for one in self.contenders)
+        tuned = any(method.workable is not None for method in self.contenders)
         unit = " (%)" if self.score == "accuracy" else ""
         headings = ["method", f"{_words(self.score)}{unit}", *["difference"] * others, *["p"] * tested]
         headings += ["time to target (s)", *["difference (s)"] * others, *["p"] * tested] if timed else []
         headings += ["workable"] if tuned else []
         rows = []
-        for one in self.contenders:
-            row = [one.name, self._score_cell(one)]
-            row += self._difference_cells(one, self.score_differences, self._scale, others, tested)
+        for method in self.contenders:
+            row = [method.name, self._score_cell(method)]
+            row += self._difference_cells(method, self.score_differences, self._scale, others, tested)
             if timed:
-                row.append(self._time_cell(one))
-                row += self._difference_cells(one, self.time_differences, 1.0, others, tested)
-            row += ["–" if one.workable is None else f"{one.workable:.0%}"] if tuned else []
+                row.append(self._time_cell(method))
+                row += self._difference_cells(method, self.time_differences, 1.0, others, tested)
+            row += ["–" if method.workable is None else f"{method.workable:.0%}"] if tuned else []
             rows.append(row)
         return ResultTable(headings, rows, self.notes(), self._best() if others else ())
 
@@ -126,7 +126,7 @@ class Comparison:
         number = len(self.contenders[0].runs)
         found = [self._score_note(number)]
         if len(self.contenders) > 1:
-            test = "; p: two-sided paired t-test, adjusted by Holm's method for the tests in its column"
+            test = "; p: two-sided paired t-test, adjusted by Holm's method within its column"
             found.append(f"differences from {self.reference}, paired by seed{test if number > 1 else ''}")
         if self.target is not None:
             score = f"a test {_words(self.score)} of {self._score(self.target)}"
@@ -143,12 +143,13 @@ class Comparison:
         what, unit = f"test {_words(self.score)}", "%" if self.score == "accuracy" else ""
         if not best:
             return f"no method has a {what} in all its runs"
-        first, score = best[0], f"{self._score_cell(best[0])}{unit}"
+        first, score = best[0], f"{self._score_cell(best[0]).removesuffix(ALL_EQUAL)}{unit}"
         if len(best) > 1:
-            return f"{' and '.join(one.name for one in best)} have the same mean {what}, {score}"
+            return f"{' and '.join(method.name for method in best)} have the same mean {what}, {score}"
         sentence = f"{first.name} has the best mean {what}, {score} {_seeds(len(first.runs))}"
         if pair := self.score_differences.get(first.name):
             difference, p = self._difference_cells(first, self.score_differences, self._scale, True, True)
+            difference = difference.removesuffix(ALL_EQUAL)
             test = "" if pair.p is None else f", p {p if p.startswith('<') else f'= {p}'}"
             sentence += f"; the difference from {self.reference} is {difference}{' points' * bool(unit)}{test}"
         return sentence
@@ -178,13 +179,13 @@ class Comparison:
         found = []
         if self.scores.get(self.reference) is None and len(self.contenders) > 1:
             found.append(f"no differences: not every run of {self.reference} has a score")
-        if self.target is not None and any(0 < _reached(one) < len(one.runs) for one in self.contenders):
+        if self.target is not None and any(0 < _reached(method) < len(method.runs) for method in self.contenders):
             found.append("no mean time and no test where some runs did not reach the target")
         if len(self._clocks()) > 1:
             found.append("some clocks are simulated and some are real, so times are not compared")
         elif self._clocks() == {False}:
             found.append("on a real clock the same seed does not give the same arrivals")
-        facts = [run.facts for one in self.contenders for run in one.runs]
+        facts = [run.facts for method in self.contenders for run in method.runs]
         if any(each.get("random_fleet") is False for each in facts):
             found.append("the fleet has no random times: seeds change only the training and the sampling of clients")
         if keys := self._other_settings():
@@ -195,20 +196,20 @@ class Comparison:
 
     def _clocks(self) -> set[bool]:
         """Whether the clocks are simulated, as far as it is known."""
-        facts = [run.facts for one in self.contenders for run in one.runs]
+        facts = [run.facts for method in self.contenders for run in method.runs]
         return {bool(each["simulated"]) for each in facts if "simulated" in each} or {True}
 
     def _other_settings(self) -> list[str]:
         """The keys of task and fleet in which runs with the same seed differ."""
         by_seed: dict[int, list[dict[str, Any]]] = {}
-        for run in (run for one in self.contenders for run in one.runs):
+        for run in (run for method in self.contenders for run in method.runs):
             if settings := run.facts.get("settings"):
                 by_seed.setdefault(run.seed, []).append(settings)
         keys = dict.fromkeys(key for settings in by_seed.values() for each in settings for key in each)
         return [key for key in keys if any(len({e.get(key) for e in each}) > 1 for each in by_seed.values())]
 
     def _same_seeds(self) -> bool:
-        return len({tuple(run.seed for run in one.runs) for one in self.contenders}) == 1
+        return len({tuple(run.seed for run in method.runs) for method in self.contenders}) == 1
 
     def _estimate(self, numbers: list[float | None]) -> Estimate | None:
         """The mean and its interval; None if a number is missing, because the others are the lucky ones."""
@@ -217,7 +218,7 @@ class Comparison:
 
     def _paired(self, field: str) -> dict[str, Paired]:
         """The differences from the reference of every other method that has a number for the same seeds."""
-        values = {one.name: {run.seed: getattr(run, field) for run in one.runs} for one in self.contenders}
+        values = {method.name: {run.seed: getattr(run, field) for run in method.runs} for method in self.contenders}
         theirs = values.pop(self.reference, {})
         complete = {
             name: ours
@@ -233,7 +234,7 @@ class Comparison:
 
     def _best(self) -> set[tuple[int, int]]:
         """The cells with the best mean score."""
-        known = {i: found.mean for i, one in enumerate(self.contenders) if (found := self.scores[one.name])}
+        known = {i: found.mean for i, method in enumerate(self.contenders) if (found := self.scores[method.name])}
         best = (min if lower_is_better(self.score) else max)(known.values(), default=None)
         return {(i, 1) for i, mean in known.items() if mean == best}
 
@@ -244,23 +245,23 @@ class Comparison:
     def _score(self, value: float) -> str:
         return f"{value:.4g}" if self.score != "accuracy" else f"{value:.1%}"
 
-    def _score_cell(self, one: Contender) -> str:
-        if found := self.scores[one.name]:
+    def _score_cell(self, method: Contender) -> str:
+        if found := self.scores[method.name]:
             return _plus_minus(found, self._scale)
-        failed = [run.status for run in one.runs if run.status != "finished"]
+        failed = [run.status for run in method.runs if run.status != "finished"]
         if not failed:
-            return f"{sum(run.score is None for run in one.runs)} of {len(one.runs)} not finite"
-        return f"{len(failed)} of {len(one.runs)} {max(failed, key=failed.count)}"
+            return f"{sum(run.score is None for run in method.runs)} of {len(method.runs)} not finite"
+        return f"{len(failed)} of {len(method.runs)} {max(failed, key=failed.count)}"
 
-    def _time_cell(self, one: Contender) -> str:
-        if found := self.times[one.name]:
+    def _time_cell(self, method: Contender) -> str:
+        if found := self.times[method.name]:
             return _plus_minus(found)
-        return f"{_reached(one)} of {len(one.runs)} reached"
+        return f"{_reached(method)} of {len(method.runs)} reached"
 
     def _difference_cells(
-        self, one: Contender, found: dict[str, Paired], scale: float, others: bool, tested: bool
+        self, method: Contender, found: dict[str, Paired], scale: float, others: bool, tested: bool
     ) -> list[str]:
-        pair = found.get(one.name)
+        pair = found.get(method.name)
         if pair is None:
             return ["–"] * (others + tested)
         p = pair.adjusted_p
@@ -276,12 +277,12 @@ def _words(name: str) -> str:
     return name.replace("_", " ")
 
 
-def _finished(one: Contender) -> int:
-    return sum(run.status == "finished" for run in one.runs)
+def _finished(method: Contender) -> int:
+    return sum(run.status == "finished" for run in method.runs)
 
 
-def _reached(one: Contender) -> int:
-    return sum(run.to_target is not None for run in one.runs)
+def _reached(method: Contender) -> int:
+    return sum(run.to_target is not None for run in method.runs)
 
 
 def _columns(name: str, found: Estimate | None, pair: Paired | None) -> dict[str, float | None]:
@@ -306,7 +307,7 @@ def _plus_minus(found: Estimate, scale: float = 1.0, *, sign: bool = False) -> s
     """
     mean, plus = scale * found.mean, "+" if sign else ""
     if found.half_width is None:
-        text = f"{mean:{plus}.4g}{' (all equal)' if found.number > 1 else ''}"
+        text = f"{mean:{plus}.4g}{ALL_EQUAL if found.number > 1 else ''}"
     elif 1e-5 <= (half_width := scale * found.half_width) < 1e6:
         decimals = max(1 - math.floor(math.log10(half_width)), 0)
         text = f"{round(mean, decimals) + 0.0:{plus}.{decimals}f} ± {half_width:.{decimals}f}"  # 0 rather than -0

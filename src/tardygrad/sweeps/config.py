@@ -147,7 +147,7 @@ def configure(
     given |= {"name": base.name, "spec": tables, "space": space, "prune": prune, "workable": workable}
     given["trust"] = True  # the spec is the user's own, or `load` has checked
     config = Config(**given, best="loss", score="loss")
-    for params in config.grid() if sampler == "grid" else ends(config):
+    for params in config.grid() if sampler == "grid" else corners(config):
         _check(config.at(params))
     tasks = build_task(config)
     scores = tasks.start(config.at(config.first()), base.run.seed)
@@ -358,7 +358,7 @@ def _number(value: Any) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def ends(config: Config) -> Iterator[Row]:
+def corners(config: Config) -> Iterator[Row]:
     """The first point, then variations of it with every other listed value or the upper end of a range."""
     first = config.first()
     for key, values in config.space.items():

@@ -20,8 +20,8 @@ from tardygrad.runs.record import Row
 from tardygrad.runs.run import Run
 from tardygrad.runs.signature import shown
 from tardygrad.sweeps.result import MakeRun, SweepResult, arguments
-from tardygrad.sweeps.table import Sweep, read
 from tardygrad.sweeps.trial import Stop, score_run, start_scores
+from tardygrad.sweeps.trials import Sweep, read
 
 if TYPE_CHECKING:
     from tardygrad.sweeps.config import Config
@@ -99,7 +99,7 @@ def _facts(run: Run) -> Row:
 
 
 def _ended(seed: int, error: Diverged | Starved) -> Row:
-    """What to store of a run that is not there."""
+    """What to store of a run that diverged or starved inside the function."""
     status = {"seed": seed, "status": type(error).__name__.lower(), "reason": str(error)}
     nothing = dict.fromkeys(("accuracy", "loss", "to_target"), None)
     zero = dict.fromkeys(("time", "clipped", "local_clipped", "seconds"), 0.0)
@@ -162,7 +162,7 @@ def configure(
     workable: float,
 ) -> tuple[Config, MadeRuns]:
     """Check the settings of a sweep and make its first run; the arguments are those of `sweep`."""
-    from tardygrad.sweeps.config import Config, check_settings, check_target, check_values, ends, number_of_trials
+    from tardygrad.sweeps.config import Config, check_settings, check_target, check_values, corners, number_of_trials
 
     if not isinstance(space, Mapping) or not space:
         raise Invalid(f'`space` must be a dict such as {{"lr": [0.1, 1.0]}}, got {shown(space)}.')
@@ -184,7 +184,7 @@ def configure(
         target=target, budget=budget, prune=False, workable=workable,
     )  # fmt: skip
     source = MadeRuns(make_run, seeds)
-    scores = source.first_scores(config.grid() if sampler == "grid" else ends(config))
+    scores = source.first_scores(config.grid() if sampler == "grid" else corners(config))
     score: Any = "accuracy" if "accuracy" in scores else "loss"
     if best == "accuracy" and score == "loss":
         raise Invalid("best='accuracy' needs a task that has one. Use best='loss'.")

@@ -10,7 +10,7 @@ from optuna.importance import FanovaImportanceEvaluator, get_param_importances
 from optuna.trial import create_trial
 
 from tardygrad.sweeps.study import distribution, quiet, scalar
-from tardygrad.sweeps.table import Sweep
+from tardygrad.sweeps.trials import Sweep
 
 LEAST = 8  # trials with a value, below which nothing can be told
 

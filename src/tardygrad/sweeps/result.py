@@ -8,8 +8,8 @@ from typing import Any
 from tardygrad.errors import Invalid
 from tardygrad.runs.record import Row
 from tardygrad.runs.run import Run
-from tardygrad.sweeps.table import GroupSummary, Sweep, Trial, best_of, groups, remark
-from tardygrad.sweeps.tables import ResultTable, data_frame
+from tardygrad.sweeps.result_table import ResultTable, data_frame
+from tardygrad.sweeps.trials import GroupSummary, Sweep, Trial, best_of, groups, remark
 
 MakeRun = Callable[..., Run]
 """A function of your own: `make_run(seed=…, **settings)` returns a run."""

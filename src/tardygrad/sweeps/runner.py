@@ -27,8 +27,8 @@ from tardygrad.runs.run import versions
 from tardygrad.runs.signature import shown
 from tardygrad.sweeps.config import Config, read_config, saved_config
 from tardygrad.sweeps.study import Study
-from tardygrad.sweeps.table import Trial, read
 from tardygrad.sweeps.trial import Source
+from tardygrad.sweeps.trials import Trial, read
 
 RETRIES = 3  # worker deaths after which a trial is still restarted
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+ALL_EQUAL = " (all equal)"  # what tables add to a mean of equal numbers
 EQUAL = 1e-12  # numbers that differ by less than this share of the largest are equal but for rounding
 
 

@@ -119,7 +119,7 @@ def score_run(run: Run, start: Row, *, score: str, budget: float | None, stop: S
         ended = run.status
     finally:
         rounds.close()
-    whole = ended in (None, "reached")
+    complete = ended in (None, "reached")
     scores = {name.removeprefix("test_"): value for name, value in scored.items() if name.startswith("test_")}
     loss, accuracy = scores.pop("loss"), scores.pop(score, None)
     time = rows[-1]["time"] if rows else 0.0
@@ -128,10 +128,10 @@ def score_run(run: Run, start: Row, *, score: str, budget: float | None, stop: S
         time = min(run_length(run.settings, run.status, run.server.round, last), math.inf if budget is None else budget)
     result = {
         "seed": run.settings["seed"],
-        "status": "finished" if whole else ended,
+        "status": "finished" if complete else ended,
         "reason": run.reason,
-        "accuracy": accuracy if whole else None,
-        "loss": loss if whole else None,
+        "accuracy": accuracy if complete else None,
+        "loss": loss if complete else None,
         "scores": scores,
         "start": {name: start[name] for name in ("loss", score) if name in start},
         "time": time,

@@ -247,9 +247,9 @@ def test_a_speed_up_is_of_groups_whose_runs_all_reached_the_target(tmp_path: Pat
     table = compared(build([str(tmp_path / "all")], target=0.89))
     assert table["Clip²"]["simulated seconds to 89%"] == "2 of 3 reached"
     assert "speed-up to 89%" not in table["Clip²"]  # which would have dashes only
-    assert table["sync-Clip²"] | {"simulated seconds to 89%": "9", "speed-up to 89%": "1×"} == table["sync-Clip²"]
+    assert table["sync-Clip²"]["simulated seconds to 89%"] == "9"
     flipped = compared(build([str(tmp_path / "all")], target=0.89, baseline="Clip²"))
-    assert flipped["sync-Clip²"]["speed-up to 89%"] == "–"
+    assert "speed-up to 89%" not in flipped["sync-Clip²"]
 
 
 def compared(report: Report) -> dict[str, dict[str, str]]:

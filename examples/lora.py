@@ -37,7 +37,7 @@ def network() -> torch.nn.Module:
 
 task = tg.TorchTask(network, data=texts, clients=12, test=lambda: texts(99), collate=collate, batch_size=8)
 method = tg.clip2(
-    local_lr=0.03, local_clip=1.0, optimizer="AdamW", lr=1.0, clip=0.05, buffer=3, local_epochs=1, mode="client"
+    local_lr=0.003, local_clip=1.0, optimizer="AdamW", lr=1.0, clip=0.05, buffer=3, local_epochs=1, mode="client"
 )
 run = tg.simulate(method, task, tg.Fleet.paper(clients=12, stragglers="large"), rounds=40)
 print(task)
@@ -48,5 +48,5 @@ print(run.summary())
 # TorchTask(PeftModelForCausalLM, parameters=4864, clients=12)
 # Clip² (client-centric, M=3, K=1 epoch)
 # finished after 40 rounds, 28 s on the clock
-# test loss 1.572, perplexity 4.816
+# test loss 0.2952, perplexity 1.343
 # delay mean 3.5, largest 9; 120 updates, 0 lost

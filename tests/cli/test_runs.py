@@ -22,7 +22,7 @@ from tardygrad.tasks.clock import Clock
 from tests.cli.conftest import Command, Result
 from tests.records import without_checks
 
-DIVERGING = ["method={kind='sgdclip', local_lr=10.0, local_clip=inf, lr=1e30, buffer=2, local_steps=3, mode='client'}"]
+DIVERGING = ["method={kind='sgdclip', local_lr=10.0, local_clip=inf, lr=3e38, buffer=2, local_steps=3, mode='client'}"]
 STARVING = ["fleet.crashes=[{client=0, at=3}, {client=1, at=3}]", "task.clients=2", "run.rounds=100"]
 
 

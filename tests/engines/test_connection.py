@@ -143,7 +143,7 @@ def cluster() -> Iterator[Any]:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        with joining._patched(ray, True):
+        with joining.local_settings(ray, True):
             head = {"num_cpus": 1, "node_ip_address": "127.0.0.1", "include_dashboard": False}
             made = Cluster(initialize_head=True, head_node_args=head)
         yield made

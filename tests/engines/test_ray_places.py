@@ -85,7 +85,7 @@ def cluster() -> Iterator[Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         head = {"num_cpus": 4, "node_ip_address": "127.0.0.1", "include_dashboard": False, "labels": {"zone": "b"}}
-        with connection._patched(ray, True):
+        with connection.local_settings(ray, True):
             started = Cluster(initialize_head=True, head_node_args=head)
         connection.join(ray, started.address)
         yield started
@@ -95,7 +95,7 @@ def cluster() -> Iterator[Any]:
 
 
 def add_node(cluster: Any) -> Any:
-    with connection._patched(ray, True):
+    with connection.local_settings(ray, True):
         return cluster.add_node(num_cpus=4, node_ip_address="127.0.0.1", resources={"site-a": 1})
 
 

@@ -58,7 +58,7 @@ def cluster() -> Iterator[Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         head = {"num_cpus": 4, "node_ip_address": "127.0.0.1", "include_dashboard": False}
-        with joining._patched(ray, True):
+        with joining.local_settings(ray, True):
             made = Cluster(initialize_head=True, head_node_args=head)
         joining.join(ray, made.address)
         yield made
@@ -478,7 +478,7 @@ def test_a_node_may_go_and_another_come(cluster: Any, monkeypatch: pytest.Monkey
 
 
 def add_node(cluster: Any) -> Any:
-    with joining._patched(ray, True):
+    with joining.local_settings(ray, True):
         return cluster.add_node(num_cpus=8, node_ip_address="127.0.0.1")
 
 

@@ -7,7 +7,7 @@ import tardygrad as tg
 task = tg.tasks.digits(clients=8)
 method = tg.clip2(local_lr=0.3, local_clip=0.03, lr=1.0, clip=0.003, buffer=2, local_steps=5, mode="client")
 with tg.RayPool(task, method, workers=2) as pool:
-    run = tg.train(method, task, pool, rounds=30)
+    run = tg.train(method, task, pool, rounds=10)
 print(f"{run.status} after {run.summary().rounds} rounds, {run.summary().updates} updates")
 
 again = tg.replay(run)  # the same arrivals, computed in this process
@@ -15,5 +15,5 @@ print("the same bits:", torch.equal(run.x, again.x))
 
 # It prints:
 #
-# finished after 30 rounds, 60 updates
+# finished after 10 rounds, 20 updates
 # the same bits: True

@@ -1,5 +1,6 @@
 """One torch thread: small models are quicker so, and other work on the machine cannot stall them."""
 
+import gc
 from collections.abc import Iterator
 
 import pytest
@@ -12,6 +13,10 @@ def pytest_configure(config: pytest.Config) -> None:
         import torch
 
         torch.set_num_threads(1)
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()  # what is imported now stays; libraries collect garbage again and again
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import pkgutil
 import re
+import resource
 import runpy
 import shlex
 import tomllib
@@ -84,7 +85,11 @@ def test_an_example_prints_what_it_says(
         request.getfixturevalue("forked_ray_workers")
     said = example.read_text("utf-8").partition(PRINTS)[2]
     assert said
-    runpy.run_path(str(example), run_name="__main__")  # as a script: Ray then sends its functions by value
+    memory = resource.getrlimit(resource.RLIMIT_AS)
+    try:
+        runpy.run_path(str(example), run_name="__main__")  # as a script: Ray then sends its functions by value
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, memory)  # which an example lowers
     printed = capsys.readouterr()
     agree(printed.out, "\n".join(line.removeprefix("# ") for line in said.splitlines()))
     assert not printed.err or NEEDS.get(example.stem) == "ray"  # whose daemons may report

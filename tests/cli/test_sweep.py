@@ -22,9 +22,8 @@ MANY = [
     *("--over", "method.local_lr=[0.01, 0.1, 0.3]"),
     *("--over", "method.lr=[0.5, 1.0]"),
     *("--over", "method.clip=[0.1, 0.5]"),
-    *("--over", "method.downplay=[false, true]"),
 ]
-LONG = ["small.toml", *MANY, "run.rounds=40", "task.dimension=500", "--jobs", "2", "--out"]
+LONG = ["small.toml", *MANY, "run.rounds=20", "task.dimension=500", "--jobs", "2", "--out"]
 
 
 FEW = """
@@ -85,7 +84,7 @@ def _alive(pid: int) -> bool:
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs to see processes")
 def test_a_sweep_that_is_killed_twice_makes_every_trial_exactly_once(tardygrad: Command) -> None:
     before: list[tuple[int, str]] = []
-    for number in (3, 9):
+    for number in (3, 7):
         process = _start("sweep", *LONG, "parts", few=number - len(before))
         _wait(process, number)
         workers = _children(process.pid)
@@ -104,8 +103,8 @@ def test_a_sweep_that_is_killed_twice_makes_every_trial_exactly_once(tardygrad: 
     assert tardygrad("sweep", "parts", "--jobs", "2").code == 0
     assert set(before) <= set(_finished())
     trials = read("parts").trials
-    assert [trial.number for trial in trials] == list(range(24))
-    assert len({str(trial.params) for trial in trials}) == 24
+    assert [trial.number for trial in trials] == list(range(12))
+    assert len({str(trial.params) for trial in trials}) == 12
     assert {trial.status for trial in trials} == {"finished"}
     assert tardygrad("sweep", *LONG, "whole").code == 0
     assert [trial.loss for trial in read("whole").trials] == [trial.loss for trial in trials]
@@ -123,7 +122,7 @@ def test_a_stopped_sweep_says_how_to_go_on_and_does(number: int, code: int, tard
     assert err.splitlines()[-1] == "stopped after 2 trials; continue with: tardygrad sweep parts"
     assert {trial.state for trial in read("parts").trials} == {"finished", "waiting"}
     assert tardygrad("sweep", *LONG, "parts").code == 0
-    assert len(_finished()) == 24
+    assert len(_finished()) == 12
 
 
 def test_a_sweep_prints_a_row_for_each_group(tardygrad: Command) -> None:

@@ -32,7 +32,7 @@ COMMANDS = {
 MODULES = (
     "tardygrad.flower", "flwr.cli.app", "flwr.supercore.cli", "flwr.superlink.cli", "flwr.superlink.main",
     "flwr.superlink.runtime.run_serverapp", "flwr.supernode.cli", "flwr.supernode.main",
-    "flwr.supernode.runtime.run_clientapp", "flwr.simulation.app", "sklearn.datasets",
+    "flwr.supernode.runtime.run_clientapp", "flwr.simulation.app",
 )  # fmt: skip
 
 

@@ -51,7 +51,12 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     shutil.copytree(TEMPLATE, folder, ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.syspath_prepend(folder)
     monkeypatch.chdir(tmp_path)
+    forget_app()  # another test may have imported the template
     yield folder
+    forget_app()
+
+
+def forget_app() -> None:
     for name in ("task", "client_app", "server_app"):
         sys.modules.pop(name, None)
 
@@ -75,8 +80,7 @@ def test_the_guide_makes_an_app_asynchronous_in_fewer_than_25_lines(app: Path) -
     out = app.parent / "runs/async"
     assert accuracy(out) > 0.8
     shutil.rmtree(out)
-    for name in ("task", "client_app", "server_app"):
-        sys.modules.pop(name, None)
+    forget_app()
     compensated = sum(follow(app, *change) for change in every[2:])
     grid = run_app(rounds=20)
     assert accuracy(out) > 0.8

@@ -2,72 +2,28 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Iterator
-from copy import deepcopy
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import distributed, nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from torch.nn.functional import mse_loss
-from torch.nn.parallel import DistributedDataParallel
+from torch import nn
 
 import tardygrad as tg
 from tardygrad.engines.ray.group import check_group
 from tardygrad.engines.scripted import check_replayable
+from tests.engines.distributed_training import make_task
 from tests.engines.test_ray_pool import wait_for
 
 pytest.importorskip("ray")
 psutil = pytest.importorskip("psutil")
 pytestmark = [
-    pytest.mark.usefixtures("forked_ray_workers"),
     pytest.mark.timeout(900),  # a busy machine may take a minute to start a worker
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),  # Ray's
 ]
 
-ROWS = torch.arange(24.0).reshape(12, 2) / 10
 METHOD = tg.fedavg(buffer=1, local_steps=3, mode="client", concurrency=1, dispatch="random")
-
-
-def train(folder: Path, module: nn.Module, job: tg.Job) -> float:
-    """Least squares, half of the rows on each rank; a file in the folder says which rank fails, and how.
-
-    Client 0 has DDP, and client 1 FSDP2. Without a group it is plain torch.
-    """
-    parallel = distributed.is_initialized()
-    rank, size = (distributed.get_rank(), distributed.get_world_size()) if parallel else (0, 1)
-    if parallel:
-        (folder / f"rank-{rank}").write_text(str(os.getpid()))
-    for fault in folder.glob(f"*-on-{rank}"):
-        fault.unlink()
-        if fault.name.startswith("raise"):
-            raise ValueError("no luck")
-        os.kill(os.getpid(), signal.SIGKILL)
-    model = module
-    if parallel:
-        mesh = init_device_mesh("cpu", (size,))
-        model = fully_shard(deepcopy(module), mesh=mesh) if job.client else DistributedDataParallel(module)
-    optimizer, mine, loss = torch.optim.SGD(model.parameters(), 0.1), ROWS[rank::size], torch.zeros(())
-    for _ in range(job.steps or 0):
-        optimizer.zero_grad()
-        loss = mse_loss(model(mine), mine.sum(1, keepdim=True))
-        loss.backward()
-        optimizer.step()
-    if parallel and job.client:
-        with torch.no_grad():
-            for ours, shard in zip(module.parameters(), model.parameters(), strict=True):
-                ours.copy_(shard.full_tensor())  # type: ignore[operator]
-    return float(loss.detach())
-
-
-def make_task(folder: Path) -> tg.TrainerTask:
-    return tg.TrainerTask(nn.Linear(2, 1), train=partial(train, folder), clients=2)
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def pool(folder: Path) -> Iterator[tg.RayPool]:
+def pool(cluster: Any, folder: Path) -> Iterator[tg.RayPool]:
     with tg.RayPool(make_task(folder), METHOD, workers=1, processes_per_worker=2, evaluate="between") as pool:
         yield pool
 
@@ -101,7 +57,9 @@ def alive(pid: int) -> bool:
 
 
 def test_all_ranks_do_each_job_and_rank_0_answers(pool: tg.RayPool, folder: Path) -> None:
+    (folder / "fsdp").touch()
     run = go(pool)
+    (folder / "fsdp").unlink()
     first, second = ranks(folder)
     assert first != second
     assert alive(first)

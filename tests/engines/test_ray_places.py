@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import signal
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -77,23 +75,6 @@ def notes(folder: Path) -> set[tuple[str, str, int, str]]:
     return {(what, whom, int(process), node) for what, whom, process, node in found}
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Any]:
-    """A head on loopback, which this process has joined; pools of this process use it."""
-    from ray.cluster_utils import Cluster
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        head = {"num_cpus": 4, "node_ip_address": "127.0.0.1", "include_dashboard": False, "labels": {"zone": "b"}}
-        with connection.local_settings(ray, True):
-            started = Cluster(initialize_head=True, head_node_args=head)
-        connection.join(ray, started.address)
-        yield started
-        ray.shutdown()
-        started.shutdown()
-        gc.collect()
-
-
 def add_node(cluster: Any) -> Any:
     with connection.local_settings(ray, True):
         return cluster.add_node(num_cpus=4, node_ip_address="127.0.0.1", resources={"site-a": 1})
@@ -138,6 +119,7 @@ def test_a_pinned_client_works_at_its_place_only_and_is_lost_for_as_long_as_that
             time.sleep(0.005)
             if holds():
                 holds = next(steps, bool)
+    cluster.remove_node(nodes[1])
     faults = [line[:2] for line in run.script if line[0] != "arrive"]
     assert faults == [("lose", 0), ("join", 0)] * (len(faults) // 2)
     read = [note for note in notes(tmp_path) if note[0] == "reads"]

@@ -7,7 +7,6 @@ import math
 import os
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -33,6 +32,7 @@ from tardygrad.errors import Interrupted
 from tardygrad.fleet import Group, Integer
 from tardygrad.runs.events import Arrival, read_events
 from tests.engines.contract import CLIENTS, Broken, PoolContract
+from tests.forkserver import Program
 
 ray = pytest.importorskip("ray")
 psutil = pytest.importorskip("psutil")
@@ -395,32 +395,31 @@ def test_a_task_that_workers_cannot_take_ends_the_run(scene: Scene) -> None:
 
 
 DRIVER = """
-import os, psutil, signal, sys, torch
-from contextlib import suppress
+import os, psutil, signal, torch
 torch.set_num_threads(1)
 import tardygrad as tg
+from tests.forkserver import forked_ray_workers
 task = tg.tasks.quadratic(clients=2, dimension=4)
 method = tg.clip2(local_lr=0.1, local_clip=1.0, lr=1.0, clip=0.5, buffer=1, local_steps=2, mode="client")
-with tg.RayPool(task, method, workers=1, evaluate="between") as pool:
+with forked_ray_workers(), tg.RayPool(task, method, workers=1, evaluate="between") as pool:
     tg.train(method, task, pool, rounds=1)
     list(iter(pool.next, None))  # the worker is there, and idle
-    named = {}
-    for one in psutil.Process().children(recursive=True):
-        with suppress(psutil.NoSuchProcess):
-            named[one.pid] = one.name()
-    named = {pid: name for pid, name in named.items() if "Agent" not in name}  # these look for Ray for another minute
-    os.kill(next(pid for pid, name in named.items() if "WorkerProcess" in name), signal.SIGKILL)
+    named = {one.pid: one.name() for one in psutil.Process().children(recursive=True)}
+    others = [pid for pid, name in named.items() if "Agent" not in name]  # those look for Ray for another minute
+    os.kill(pool.workers.members[0].process, signal.SIGKILL)
     run = tg.train(method, task, pool, rounds=5)
-    print(*named, len(run.metrics), run.summary().lost, flush=True)
+    print(*others, pool.workers.members[0].process, len(run.metrics), run.summary().lost, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
 def test_a_killed_driver_leaves_no_process_and_a_dead_worker_no_words() -> None:
-    done = subprocess.run([sys.executable, "-c", DRIVER], capture_output=True, text=True, timeout=600)
-    assert done.returncode == -signal.SIGKILL
-    (said,) = done.stdout.splitlines()
-    *processes, rounds, lost = map(int, said.split())
+    with Program(DRIVER) as driver:
+        printed, _ = driver.communicate()
+    assert driver.returncode == -signal.SIGKILL
+    (line,) = printed.splitlines()
+    *processes, rounds, lost = map(int, line.split())
+    assert len(processes) >= 3  # the head, the raylet and a worker
     assert (rounds, lost) == (5, 1)
     wait_for(lambda: not any(psutil.pid_exists(one) for one in processes))
 

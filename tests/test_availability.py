@@ -214,7 +214,7 @@ def test_real_time_engines_have_the_same_nights() -> None:
 
 
 def test_an_unknown_setting_is_refused() -> None:
-    with pytest.raises(tg.Invalid, match="`at_end` must be one of suspend, cancel, finish, got 'stop'"):
+    with pytest.raises(tg.Invalid, match="`at_end` must be one of suspend, cancel, finish or None, got 'stop'"):
         SECOND.during([(0, 1)], client=0, at_end="stop")  # type: ignore[arg-type]
     with pytest.raises(tg.Invalid, match="`at_window_end` must be one of suspend, cancel, finish, got 'lose'"):
         tg.Fleet(SECOND.groups, at_window_end="lose")  # type: ignore[arg-type]

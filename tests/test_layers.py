@@ -11,7 +11,7 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src/tardygrad"
 LAYERS = [
-    {"errors"},
+    {"errors", "type_hints"},
     {"streams"},
     {"core"},
     {"methods", "theory", "optim", "fleet", "tasks", "tail"},

@@ -115,7 +115,7 @@ def test_a_task_that_does_not_know_its_counts_says_so() -> None:
     trainer = tg.TrainerTask(nn.Linear(3, 2), train=lambda module, job: 0.0, clients=4)
     with pytest.raises(tg.Invalid, match="which a training loop of its own does not have"):
         sample_counts(trainer, "samples")
-    with pytest.raises(tg.Invalid, match="`weight_by` must be one of samples, got 'loss'"):
+    with pytest.raises(tg.Invalid, match="`weight_by` must be samples or None, got 'loss'"):
         fedavg(weight_by="loss")
     server = tg.serve(method, torch.zeros(8), clients=4, seed=0)
     with pytest.raises(tg.Invalid, match="needs the clients' samples"):

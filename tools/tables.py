@@ -22,8 +22,8 @@ from tardygrad.errors import described
 from tardygrad.fleet import Fleet
 from tardygrad.methods.constructor import MethodSettings
 from tardygrad.runs.kinds import FLEET_KEYS
-from tardygrad.runs.signature import rule
 from tardygrad.spec import kinds as spec
+from tardygrad.type_hints import rule
 from tardygrad_command.commands import app
 
 ROOT = Path(__file__).parent.parent
@@ -104,7 +104,7 @@ def keys(name: str) -> str:
     for kind, make in makes.items():
         texts = COMMON.get(name, {}) | described(make)
         for key, parameter in spec.keys_of(name, make).items():
-            meanings[key][rule(parameter.annotation), texts[key].rstrip(".")].append(kind)
+            meanings[key][rule(parameter.annotation, toml=True), texts[key].rstrip(".")].append(kind)
     rows = []
     for key, found in meanings.items():
         most, *_ = ordered = sorted(found, key=lambda meaning: -len(found[meaning]))

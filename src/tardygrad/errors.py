@@ -17,15 +17,24 @@ import inspect
 import math
 import os
 import re
+import reprlib
 import traceback
 from collections.abc import Callable, Iterable
 from functools import cache, wraps
-from numbers import Real
 from pathlib import Path
-from typing import ParamSpec, TypeVar, get_args, get_type_hints
+from typing import Any, Literal, ParamSpec, TypeVar, get_args, get_origin, get_type_hints
+
+from tardygrad.type_hints import Mismatch, classes_in, conform, rule, union_members
+from tardygrad.type_hints import is_number as is_number
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+OBJECTS = ("method", "task", "fleet", "pool", "run")
+"""Arguments whose types have checks of their own, which say more."""
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 80
 
 
 class TardygradError(Exception):
@@ -82,11 +91,6 @@ def first_line(error: BaseException) -> str:
     return ": ".join([type(error).__name__, *lines[:1]])[:300].rstrip(".")
 
 
-def is_number(value: object) -> bool:
-    """Whether `value` is a number of Python or NumPy; booleans are not."""
-    return isinstance(value, Real) and not isinstance(value, bool)
-
-
 def check_integer(name: str, value: object, least: int = 1, most: float = math.inf) -> None:
     """Raise `Invalid` unless `value` is an integer from `least` to `most`; booleans are not integers."""
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
@@ -123,7 +127,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def checked_call(make: Callable[P, R]) -> Callable[P, R]:
-    """The same function or `__init__`, but an unknown or missing argument raises `Invalid` with the nearest name."""
+    """The same function or `__init__`, but an argument that is unknown, missing or of another type raises `Invalid`."""
     name, parameters = make.__qualname__.removesuffix(".__init__"), inspect.signature(make).parameters.values()
     by_position = [one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]
     required = [one.name for one in parameters if one.default is one.empty and one.kind is not one.VAR_KEYWORD]
@@ -134,7 +138,7 @@ def checked_call(make: Callable[P, R]) -> Callable[P, R]:
         if len(args) > len(by_position):
             extra, named = args[len(by_position)], [one for one in known if one not in by_position]
             if not named:
-                raise Invalid(f"{name} has no argument after `{known[-1]}`, got {extra!r}.")
+                raise Invalid(f"{name} has no argument after `{[*known][-1]}`, got {extra!r}.")
             raise Invalid(f"{name} takes its settings by name, got {extra!r}. Use {name}({named[0]}=..., ...).")
         for key in kwargs:
             if key not in known:
@@ -143,22 +147,49 @@ def checked_call(make: Callable[P, R]) -> Callable[P, R]:
         given = {*by_position[: len(args)], *kwargs}
         if missing := [f"`{one}`" for one in required if one not in given]:
             raise Invalid(f"{name} needs {', '.join(missing)}.")
-        return make(*args, **kwargs)
+        by_order: Any = [_checked(key, known.get(key), value) for key, value in zip(by_position, args, strict=False)]
+        by_name: Any = {key: _checked(key, known[key], value) for key, value in kwargs.items()}
+        return make(*by_order, **by_name)
 
     return call
 
 
+C = TypeVar("C", bound=type)
+
+
+def checked_class(made: C) -> C:
+    """The same class, whose arguments are checked as those of a function with `checked_call`."""
+    made.__init__ = checked_call(made.__init__)  # type: ignore[misc]
+    return made
+
+
+def _checked(name: str, hint: Any, value: object) -> object:
+    """The value of an argument; raises `Invalid` if it is of another type than its hint."""
+    try:
+        return value if hint is None else conform(hint, value, name)
+    except Mismatch as found:
+        options = union_members(found.hint)
+        words = [word for option in options if get_origin(option) is Literal for word in get_args(option)]
+        classes = [option.__name__ for option in classes_in(options).values()]
+        fix = f" Use {classes[0]}(...)." if classes else nearest(str(found.value), words)
+        raise Invalid(f"`{found.name}` must be {rule(found.hint)}, got {_SHORT.repr(found.value)}.{fix}") from found
+
+
 @cache
-def _arguments(make: Callable[..., object]) -> list[str]:
-    """The names of a function's arguments, with those of a TypedDict in `**settings: Unpack[...]`."""
-    names: list[str] = []
+def _arguments(make: Callable[..., object]) -> dict[str, Any]:
+    """The names and types of a function's arguments, with those of a TypedDict in `**settings: Unpack[...]`."""
+    try:
+        hints = get_type_hints(make)
+    except (NameError, TypeError):  # such as names that are imported for type checkers only
+        hints = {}
+    found: dict[str, Any] = {}
     for name, parameter in inspect.signature(make).parameters.items():
         if parameter.kind is parameter.VAR_KEYWORD:
-            (settings,) = get_args(get_type_hints(make)[name])
-            names += settings.__annotations__
+            (settings,) = get_args(hints[name])
+            found |= get_type_hints(settings)
         elif name not in ("self", "cls"):
-            names.append(name)
-    return names
+            found[name] = Any if name in OBJECTS else hints.get(name, Any)
+    return found
 
 
 def passes_to(*targets: Callable[..., object]) -> Callable[[Callable[P, R]], Callable[P, R]]:

@@ -289,7 +289,7 @@ def test_places_are_recorded_by_the_texts_of_their_clients() -> None:
         "an unknown client": ({"9": "x"}, "the keys of `place` must be numbers of clients, 0 to 4, got '9'"),
         "no number": ({"me": "x"}, "got 'me'"),
         "no client": ({True: "x"}, "got True"),
-        "no text": ({0: 3}, "a place must be the name of a Ray resource, node:ADDRESS, or a label .* got 3"),
+        "no text": ({0: 3}, r"`place\[0\]` must be a string, got 3"),
         "no name": ({0: "two words"}, "got 'two words' for client 0"),
         "all CPUs": ({0: "CPU"}, "got 'CPU' for client 0"),
     }.values(),

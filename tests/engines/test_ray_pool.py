@@ -431,7 +431,7 @@ def test_a_killed_driver_leaves_no_process_and_a_dead_worker_no_words() -> None:
     ("wrong", "said"),
     [
         ({"workers": 0}, "`workers` must be a whole number, 1 or more, got 0"),
-        ({"workers": True}, "`workers` must be a whole number, 1 or more, got True"),
+        ({"workers": True}, "`workers` must be a whole number, got True"),
         ({"address": "local"}, "`address` must be 'auto' or host:port, got 'local'"),
         ({"address": "ray://head:10001"}, "`address` must be 'auto' or host:port"),
         ({"cpus_per_worker": -1.0}, "`cpus_per_worker` must be a finite number, 0 or more, got -1.0"),

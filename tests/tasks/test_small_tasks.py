@@ -151,7 +151,7 @@ def test_the_clock_has_nothing_to_learn():
     ("call", "text"),
     [
         (lambda: quadratic(clients=0), "`clients` must be a whole number, 1 or more, got 0."),
-        (lambda: quadratic(clients=1, dimension=True), "`dimension` must be a whole number, 1 or more, got True."),
+        (lambda: quadratic(clients=1, dimension=True), "`dimension` must be a whole number, got True."),
         (lambda: quadratic(clients=1, condition=0.5), "`condition` must be a finite number, 1 or more, got 0.5."),
         (
             lambda: quadratic(clients=1, heterogeneity=-1.0),

@@ -311,7 +311,7 @@ def test_a_used_task_can_be_copied_and_pickled(again, module):
     ("call", "text"),
     [
         (lambda: make(batch_size=0), "`batch_size` must be a whole number, 1 or more, got 0."),
-        (lambda: make(evaluate_batch=2.5), "`evaluate_batch` must be a whole number, 1 or more, got 2.5."),
+        (lambda: make(evaluate_batch=2.5), "`evaluate_batch` must be a whole number, got 2.5."),
         (lambda: make(module_buffers="keep"), "`module_buffers` must be one of average, refuse, got 'keep'."),
         (lambda: make(lambda: 3), "`module` must be a module, or a function that returns one, got int."),
         (lambda: make(3), "`module` must be a module, or a function that returns one, got int."),

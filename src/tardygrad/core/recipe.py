@@ -11,14 +11,15 @@ import inspect
 import math
 import sys
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, is_dataclass
 from functools import cache, wraps
-from typing import Any, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, ParamSpec, TypeVar, get_args, get_origin, get_type_hints
 
 from tardygrad.core.schedules import Cosine, Power, Schedule
 from tardygrad.errors import Invalid
+from tardygrad.type_hints import classes_in, item_hints, union_members
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -227,19 +228,3 @@ def _written_own(value: Any, where: str) -> dict[str, Any]:
 def is_unicode(text: str) -> bool:
     """Whether a text can be written to a file: it has no half of a surrogate pair."""
     return not any("\ud800" <= character <= "\udfff" for character in text)
-
-
-def union_members(hint: Any) -> tuple[Any, ...]:
-    """The members of a union; otherwise the hint itself."""
-    return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
-
-
-def classes_in(members: Iterable[Any]) -> dict[str, Make]:
-    """The dataclasses among the members of a union, by their names in lower case."""
-    return {option.__name__.lower(): option for option in members if isinstance(option, type) and is_dataclass(option)}
-
-
-def item_hints(option: Any, length: int) -> list[Any]:
-    """The hints of a tuple's items."""
-    hints = get_args(option)
-    return [hints[0]] * length if hints[-1] is Ellipsis else list(hints)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tardygrad.errors import Invalid, is_number
+from tardygrad.errors import Invalid, checked_class, is_number
 
 Schedule = Callable[[int], float]
 """Round → value: one of the classes below, or any function."""
@@ -29,6 +29,7 @@ class Constant:
         return repr(self.value)
 
 
+@checked_class
 @dataclass(frozen=True)
 class Power:
     """The theory's power law, value · t^exponent.
@@ -51,6 +52,7 @@ class Power:
             return math.inf
 
 
+@checked_class
 @dataclass(frozen=True)
 class Cosine:
     """Linear warm-up to `peak` over `warmup` rounds, then half a cosine down to `floor` at round `rounds`.

@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 from tardygrad.core.messages import Taken
-from tardygrad.errors import Invalid, check_number
+from tardygrad.errors import Invalid, check_number, checked_class
 
 
 class SampleShares:
@@ -38,6 +39,7 @@ class SampleShares:
         return [self.of(each.update.client) for each in taken] if self._weight_by else None
 
 
+@checked_class
 @dataclass(frozen=True, kw_only=True)
 class Polynomial:
     """(1 + s)^−a, FedBuff's with a = 1/2, FedAsync's, and SD's with a = 1.
@@ -62,6 +64,7 @@ class Polynomial:
         return float(((1 + _missed(self.fresh, delay)) / (1 + self.average)) ** -self.exponent)
 
 
+@checked_class
 @dataclass(frozen=True, kw_only=True)
 class Hinge:
     """1 up to s = b, and 1 / (a (s − b) + 1) beyond: FedAsync's.
@@ -93,6 +96,7 @@ class Hinge:
         return 1 / (self.slope * (beyond + 1)) if self.jump else 1 / (self.slope * beyond + 1)
 
 
+@checked_class
 @dataclass(frozen=True, kw_only=True)
 class Threshold:
     """1 up to s = b, and 0 beyond: the update counts for the buffer and adds nothing to the sum."""
@@ -107,6 +111,7 @@ class Threshold:
         return float(_missed(self.fresh, delay) <= self.bound)
 
 
+@checked_class
 @dataclass(frozen=True, kw_only=True)
 class Root:
     """1 / (1 + √s), NVFlare's (with fresh = 1: an update that missed no round counts half)."""
@@ -120,8 +125,17 @@ class Root:
         return 1 / (1 + math.sqrt(_missed(self.fresh, delay)))
 
 
-Staleness = Polynomial | Hinge | Threshold | Root
-"""The weights that a spec can name; None counts every update fully."""
+@runtime_checkable
+class WeightFunction(Protocol):
+    """A weight of your own."""
+
+    def __call__(self, delay: int) -> float:
+        """The weight of an update, given its delay p."""
+
+
+Known = Polynomial | Hinge | Threshold | Root
+Staleness = Known | WeightFunction
+"""The weights that a spec can name, and any function; None counts every update fully."""
 
 
 def _missed(fresh: int, delay: int) -> int:
@@ -129,7 +143,7 @@ def _missed(fresh: int, delay: int) -> int:
     return delay - 1 + fresh
 
 
-def _check(weight: Staleness, *names: str) -> None:
+def _check(weight: Known, *names: str) -> None:
     if weight.fresh not in (0, 1) or isinstance(weight.fresh, bool):
         raise Invalid(f"`fresh` must be 0 or 1, got {weight.fresh!r}.")
     for name in names:

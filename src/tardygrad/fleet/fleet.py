@@ -11,7 +11,7 @@ from typing import Literal, TypeVar
 
 from tardygrad.core.messages import AtEnd
 from tardygrad.core.recipe import remembers_call
-from tardygrad.errors import Invalid, check_choice, check_integer, checked_call, is_number, nearest
+from tardygrad.errors import Invalid, check_integer, checked_call, checked_class, nearest
 from tardygrad.fleet.events import Available, Crash, Diurnal, Fault, Sends, Slow, SlowSpells
 from tardygrad.fleet.runtimes import Distribution, Integer, Runtime, Trace, Uniform, check_rule, is_random
 from tardygrad.fleet.traces import AvailabilityFile, Columns, listed, read_devices, read_windows
@@ -22,6 +22,7 @@ Stragglers = Literal["mild", "large"]
 """The paper's two fleets: slow clients take 5 to 8 seconds, or 20 to 40."""
 
 
+@checked_class
 @dataclass(frozen=True)
 class Link:
     """The network between a client and the server: latency in seconds each way, bytes per second down and up.
@@ -40,6 +41,7 @@ class Link:
         check_rule(0 <= self.sigma < math.inf, self, "sigma >= 0")
 
 
+@checked_class
 @dataclass(frozen=True)
 class Group:
     """Clients of one class, with the same runtime, link and dropout; None: that of the fleet."""
@@ -51,14 +53,12 @@ class Group:
     dropout: float | None = None
 
     def __post_init__(self) -> None:
-        check_rule(isinstance(self.clients, int) and self.clients >= 0, self, "a whole number of clients, 0 or more")
-        if not isinstance(self.runtime, Runtime):
-            fix = "Use Integer(1, 2) or Exponential(2.0), for example, or an object of your own with `draw`."
-            raise Invalid(f"`runtime` of a group must be a distribution, got {self.runtime!r}. {fix}")
+        check_integer("clients", self.clients, 0)
         if self.dropout is not None:
             _check_dropout(self.dropout)
 
 
+@checked_class
 @dataclass(frozen=True)
 class Fleet:
     """Groups of clients and their faults. Clients are numbered group by group, from 0.
@@ -95,22 +95,20 @@ class Fleet:
     ids: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if not isinstance(self.groups, tuple | list) or not all(isinstance(group, Group) for group in self.groups):
-            raise Invalid(f"`groups` must be a tuple of groups, got {self.groups!r}. Use Fleet((Group(...), ...)).")
-        if self.clients < 1:
+        clients = self.clients
+        if clients < 1:
             raise Invalid("a fleet needs at least one client, got none.")
         if not 0 <= self.server_time < math.inf:
             raise Invalid(f"`server_time` must be finite and 0 or more, got {self.server_time:g}.")
-        check_choice("at_window_end", self.at_window_end, AtEnd)
         events: list[Crash | Slow | Available | Fault] = [*self.crashes, *self.slow, *self.available, *self.faults]
         for event in events:
-            if isinstance(event.client, int) and not 0 <= event.client < self.clients:
-                raise Invalid(f"`client` must be between 0 and {self.clients - 1}, got {event}.")
+            if isinstance(event.client, int) and not 0 <= event.client < clients:
+                raise Invalid(f"`client` must be between 0 and {clients - 1}, got {event}.")
         for name in {*(one.group for one in self.slow), *(one.group for one in self.slow_spells)} - {None}:
             self.members(name)
         _check_dropout(self.dropout)
-        if self.ids and (len(self.ids) != self.clients or len(set(self.ids)) < self.clients):
-            rule = f"`ids` must be one name for each of the {self.clients} clients, all different"
+        if self.ids and (len(self.ids) != clients or len(set(self.ids)) < clients):
+            rule = f"`ids` must be one name for each of the {clients} clients, all different"
             raise Invalid(f"{rule}, got {len(self.ids)} names, {len(set(self.ids))} of them different.")
         for client, count in Counter(entry.client for entry in self.available).items():
             if count > 1:
@@ -130,7 +128,6 @@ class Fleet:
             stragglers: runtime of the large clients: "mild" is 5–8 s, "large" 20–40 s.
             continuous: any runtime in these ranges, rather than whole seconds.
         """
-        check_choice("stragglers", stragglers, Stragglers)
         check_integer("clients", clients)
         ranges = {"small": (1, 2), "medium": (3, 5), "large": (5, 8) if stragglers == "mild" else (20, 40)}
         draw = Uniform if continuous else Integer
@@ -174,6 +171,7 @@ class Fleet:
         ]
         return cls(tuple(groups), ids=tuple(devices) if keep_ids else ())
 
+    @checked_call
     def with_availability(self, availability: AvailabilityFile) -> Fleet:
         """The same fleet, with the windows of a file.
 
@@ -281,10 +279,12 @@ class Fleet:
         """The jobs (client, serial) with this kind of fault."""
         return frozenset((fault.client, fault.job) for fault in self.faults if fault.sends == kind)
 
+    @checked_call
     def crash(self, *, client: int, at: float, back: float | None = None) -> Fleet:
         """The same fleet, with another crash."""
         return replace(self, crashes=(*self.crashes, Crash(client, at, back)))
 
+    @checked_call
     def slowed(
         self,
         *,
@@ -297,10 +297,12 @@ class Fleet:
         """The same fleet, with another slow-down, of a client or of a whole group."""
         return replace(self, slow=(*self.slow, Slow(client, at, until, factor, group)))
 
+    @checked_call
     def slow_at_times(self, *, group: str, every: float, lasts: float, factor: float) -> Fleet:
         """The same fleet, where the clients of a group are slow together at random times; see `SlowSpells`."""
         return replace(self, slow_spells=(*self.slow_spells, SlowSpells(group, every, lasts, factor)))
 
+    @checked_call
     def diurnal(
         self,
         *,
@@ -313,6 +315,7 @@ class Fleet:
         """The same fleet, with windows that repeat every day; see `Diurnal`."""
         return self.with_diurnal(Diurnal(period, awake, spread, group, at_end))
 
+    @checked_call
     def with_diurnal(self, diurnal: Diurnal) -> Fleet:
         """The same fleet, with the windows of a pattern.
 
@@ -326,14 +329,17 @@ class Fleet:
         ]
         return replace(self, available=(*self.available, *windows))
 
+    @checked_call
     def dropping(self, dropout: float) -> Fleet:
         """The same fleet, where each job is lost with this probability."""
         return replace(self, dropout=dropout)
 
+    @checked_call
     def paused(self, *, client: int, at: float, until: float) -> Fleet:
         """The same fleet, with another pause."""
         return replace(self, slow=(*self.slow, Slow(client, at, until)))
 
+    @checked_call
     def during(
         self,
         windows: Sequence[tuple[float, float]],
@@ -345,10 +351,12 @@ class Fleet:
         """The same fleet, where one client is available only inside the windows."""
         return replace(self, available=(*self.available, Available(client, tuple(windows), period, at_end)))
 
+    @checked_call
     def faulty(self, *, client: int, job: int, sends: Sends) -> Fleet:
         """The same fleet, with another job that returns NaN, or returns twice."""
         return replace(self, faults=(*self.faults, Fault(client, job, sends)))
 
+    @checked_call
     def linked(self, link: Link) -> Fleet:
         """The same fleet, with every client behind the given link.
 
@@ -359,7 +367,7 @@ class Fleet:
 
 
 def _check_dropout(value: float) -> None:
-    if not (is_number(value) and 0 <= value < 1):
+    if not 0 <= value < 1:
         raise Invalid(f"`dropout` must be a probability, 0 or more and below 1, got {value!r}.")
 
 
@@ -371,7 +379,3 @@ def _apportion(total: int, shares: tuple[int, ...]) -> list[int]:
     for i in by_remainder[: total - sum(counts)]:
         counts[i] += 1
     return counts
-
-
-for _class in (Link, Group, Fleet):
-    _class.__init__ = checked_call(_class.__init__)  # type: ignore[method-assign]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Protocol, runtime_checkable
 
-from tardygrad.errors import Invalid, checked_call
+from tardygrad.errors import Invalid, checked_class
 
 
 def check_rule(holds: bool, value: object, rule: str) -> None:
@@ -21,6 +21,7 @@ def capped_exp(power: float) -> float:
     return math.exp(min(power, 709.0))
 
 
+@checked_class
 @dataclass(frozen=True)
 class Uniform:
     """Uniform between low and high."""
@@ -35,6 +36,7 @@ class Uniform:
         return self.low + u * (self.high - self.low)
 
 
+@checked_class
 @dataclass(frozen=True)
 class Integer:
     """A whole number of seconds from low to high, both included: the paper's distribution."""
@@ -43,13 +45,13 @@ class Integer:
     high: int
 
     def __post_init__(self) -> None:
-        whole = isinstance(self.low, int) and isinstance(self.high, int)
-        check_rule(whole and 0 <= self.low <= self.high < 2**53, self, "whole numbers with 0 <= low <= high < 2^53")
+        check_rule(0 <= self.low <= self.high < 2**53, self, "0 <= low <= high < 2^53")
 
     def draw(self, u: float, serial: int) -> float:
         return float(self.low + int(u * (self.high - self.low + 1)))
 
 
+@checked_class
 @dataclass(frozen=True)
 class LogNormal:
     """exp(Normal(log median, sigma²))."""
@@ -64,6 +66,7 @@ class LogNormal:
         return capped_exp(math.log(self.median) + self.sigma * NormalDist().inv_cdf(max(u, 2.0**-53)))
 
 
+@checked_class
 @dataclass(frozen=True)
 class Exponential:
     """Exponential with the given mean."""
@@ -77,6 +80,7 @@ class Exponential:
         return -self.mean * math.log1p(-u)
 
 
+@checked_class
 @dataclass(frozen=True)
 class Pareto:
     """At least `minimum`; P(longer than r) = (minimum / r)^tail, so the mean is infinite for tail <= 1."""
@@ -91,6 +95,7 @@ class Pareto:
         return capped_exp(math.log(self.minimum) - math.log1p(-u) / self.tail)
 
 
+@checked_class
 @dataclass(frozen=True)
 class Trace:
     """Measured times, used in order and repeated from the start; with `resample`, drawn from at random."""
@@ -121,7 +126,3 @@ Distribution = Uniform | Integer | LogNormal | Exponential | Pareto | Trace
 def is_random(runtime: Runtime) -> bool:
     """Whether a runtime depends on the random number."""
     return len({runtime.draw(u, 0) for u in (0.0, 0.03, 0.2, 0.5, 0.7, 0.96)}) > 1
-
-
-for _class in (Uniform, Integer, LogNormal, Exponential, Pareto, Trace):
-    _class.__init__ = checked_call(_class.__init__)  # type: ignore[method-assign]

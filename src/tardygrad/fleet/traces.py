@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tardygrad.core.messages import AtEnd
-from tardygrad.errors import Invalid, check_integer
+from tardygrad.errors import Invalid, check_integer, checked_class
 
 TRAINING = 3.0  # times the seconds of a forward pass, as FedScale has it
 KILOBIT = 125.0  # bytes
@@ -43,6 +43,7 @@ class Device:
     speed: float = math.inf  # bytes per second
 
 
+@checked_class
 @dataclass(frozen=True)
 class AvailabilityFile:
     """A file with windows of availability: rows of a client, a start and an end, in seconds."""

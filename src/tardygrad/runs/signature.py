@@ -17,14 +17,13 @@ import reprlib
 from collections.abc import Iterable, Mapping
 from contextlib import chdir
 from dataclasses import is_dataclass
-from functools import cache
-from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
-from tardygrad.core.recipe import Make, Parameters, classes_in, item_hints, parameters, union_members
+from tardygrad.core.recipe import Make, Parameters, parameters
 from tardygrad.core.schedules import Cosine, Power, Schedule
 from tardygrad.errors import Invalid, TardygradError, described_error, nearest
 from tardygrad.runs import own_code
+from tardygrad.type_hints import classes_in, conform, item_hints, rule, union_members
 
 Table = dict[str, Any]
 """A table, as TOML or JSON gives it."""
@@ -41,7 +40,7 @@ def arguments(known: Parameters, table: Table, where: str) -> Table:
             raise Invalid(f"{place(where)} has no key `{key}`.{fix}")
     for key, parameter in known.items():
         if key not in table and parameter.default is parameter.empty:
-            raise Invalid(f"{place(where)} needs the key `{key}`: {rule(parameter.annotation)}.")
+            raise Invalid(f"{place(where)} needs the key `{key}`: {rule(parameter.annotation, toml=True)}.")
     return {
         key: read(parameter.annotation, table[key], f"{where}.{key}") if key in table else parameter.default
         for key, parameter in known.items()
@@ -114,7 +113,7 @@ def read(hint: Any, value: Any, where: str) -> Any:
         return _single(options, value)
     except ValueError as error:
         fix = _fix(options, value, where) if isinstance(value, str) else ""
-        raise Invalid(f"`{where}` must be {rule(hint)}, got {shown(value)}.{fix}") from error
+        raise Invalid(f"`{where}` must be {rule(hint, toml=True)}, got {shown(value)}.{fix}") from error
 
 
 def _fix(options: Iterable[Any], value: str, where: str) -> str:
@@ -149,49 +148,11 @@ def _words(option: Any) -> bool:
 
 
 def _single(options: tuple[Any, ...], value: Any) -> Any:
-    """Validate a number, a string or a boolean; raises ValueError for anything else."""
+    """A number, a string or a boolean of one of these types; raises ValueError for anything else."""
     singles = tuple(o for o in options if o != Schedule and not is_dataclass(o) and get_origin(o) is not tuple)
-    checked = _strict(singles).validate_python(value) if singles else math.nan
-    if isinstance(checked, float) and math.isnan(checked):
+    if not singles:
         raise ValueError
-    return checked
-
-
-@cache
-def _strict(options: tuple[Any, ...]) -> Any:
-    """A `TypeAdapter` of pydantic in strict mode: no conversions."""
-    from pydantic import ConfigDict, PydanticUserError, TypeAdapter  # here, because it takes long to import
-
-    try:
-        union: Any = Union.__getitem__(options)
-        return TypeAdapter(union, config=ConfigDict(strict=True, arbitrary_types_allowed=True))
-    except PydanticUserError:  # a type of the user's own that pydantic cannot check
-        return TypeAdapter(Any)
-
-
-def rule(hint: Any) -> str:
-    """What a value may be, for an error message.
-
-    >>> rule(int | None)
-    'a whole number'
-    """
-    words: dict[Any, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}
-    words |= {Path: "a string", type(None): ""}
-    rules: list[str] = []
-    for option in union_members(hint):
-        if option is Any:
-            rules.append("any value")
-        elif option in words:
-            rules.append(words[option])
-        elif get_origin(option) is Literal:
-            several = "one of " * (len(get_args(option)) > 1)
-            rules.append(f"{several}{', '.join(get_args(option))}")
-        elif option == Schedule:
-            rules.append("a schedule such as {value = 0.1, exponent = -0.5}")
-        elif get_origin(option) is tuple:
-            hints = get_args(option)
-            rules.append(f"a list, each item {rule(hints[0])}" if hints[-1] is Ellipsis else "a pair")
-        else:
-            kinds = classes_in(union_members(hint))
-            rules.append(f"a table whose kind is one of {', '.join(kinds)}" if len(kinds) > 1 else "a table")
-    return " or ".join(filter(None, dict.fromkeys(rules)))
+    found = conform(Union.__getitem__(singles), value, "")
+    if isinstance(found, float) and math.isnan(found):
+        raise ValueError
+    return float(found) if type(found) is int and float in singles and int not in singles else found

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from tardygrad.core.messages import Job, ModuleBuffers, Vector
-from tardygrad.errors import check_integer
+from tardygrad.errors import check_integer, checked_class
 
 
+@checked_class
 @dataclass(frozen=True)
 class Clock:
     """A clock-only task: it measures time and delays, with no vector, batches or scores.

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tardygrad.errors import Invalid, check_choice, check_number
+from tardygrad.errors import Invalid, check_number, checked_class
 
 Kind = Literal["stable", "student", "pareto"]
 """The distribution of one coordinate."""
@@ -17,6 +17,7 @@ Kind = Literal["stable", "student", "pareto"]
 _LARGEST = float(np.finfo(np.float32).max)
 
 
+@checked_class
 @dataclass(frozen=True)
 class Noise:
     """Heavy-tailed noise scale · ξ with independent, symmetric coordinates.
@@ -42,7 +43,6 @@ class Noise:
     scale: float = 1.0
 
     def __post_init__(self) -> None:
-        check_choice("kind", self.kind, Kind)
         check_number("tail", self.tail, above=True)
         check_number("scale", self.scale)
         if self.kind == "stable" and self.tail > 2:

@@ -184,7 +184,10 @@ FLOATS = (torch.zeros(10, 1), torch.zeros(10))
             lambda: shard(DATA, clients=11),
             "every client needs at least one row, got 10 rows for 11 clients. Use fewer clients.",
         ),
-        (lambda: shard(DATA, clients=2, how="random"), "`how` must be one of iid, dirichlet, label, got 'random'."),
+        (
+            lambda: shard(DATA, clients=2, how="random"),
+            "`how` must be one of iid, dirichlet, label or None, got 'random'.",
+        ),
         (
             lambda: shard(DATA, clients=2, how="dirichlet"),
             "how='dirichlet' needs a `concentration`, got none. Use 0.3 for clearly different clients.",

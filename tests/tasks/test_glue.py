@@ -6,6 +6,7 @@ import math
 import pickle
 import sys
 import types
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -213,6 +214,43 @@ def test_scores_are_divided_by_five_and_learnt(small):
     assert float(last) < float(target.var()) / 2
 
 
+def test_settings_are_chosen_on_rows_that_nobody_trains_or_tests_on(small):
+    whole = small(rows=40)
+    chosen, reported = (small(rows=40, validation_rows=10, score_on=on) for on in ("validation", "test"))
+
+    def rows(tensors):
+        return {tuple(ids.tolist()) for ids in tensors[0]}
+
+    assert repr(chosen).endswith("train='30 rows of RTE/train.tsv', test='10 rows of RTE/train.tsv')")
+    train, apart, test = rows(chosen.data.data), rows(chosen.test), rows(reported.test)
+    assert rows(reported.data.data) == train
+    assert train | apart == rows(whole.data.data)
+    assert not train & apart
+    assert test == rows(whole.test)
+
+
+def test_batches_of_similar_length_have_all_rows_once_in_random_order(small):
+    task = small(clients=1, batch_size=8, group_by_length=True)
+    epochs = []
+    for serial in (0, 1):
+        batches = [batch.data[0] for batch in task.batches(job(task, client=0, serial=serial, steps=None, epochs=1))]
+        lengths = [mask.sum(1).tolist() for _, mask, *_ in batches]
+        spans = sorted((min(each), max(each)) for each in lengths)
+        assert all(before[1] <= after[0] for before, after in pairwise(spans))
+        assert sorted(len(each) for each in lengths) == [8] * 5
+        epochs.append(lengths)
+    assert epochs[0] != epochs[1]
+    assert epochs[0] != sorted(epochs[0])
+
+
+def test_the_first_layers_of_a_model_make_a_smaller_one(small):
+    whole, first = small(), small(layers=1)
+    assert first.parameters < whole.parameters
+    ours, theirs = (task.module(task.init(0)).state_dict() for task in (first, whole))
+    assert ours.keys() < theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours if "classifier" not in name)
+
+
 def test_the_split_is_that_of_shard(small):
     task = small(how="label", labels_per_client=1, clients=2, train="head")
     labels = task.data.data[-1]
@@ -327,6 +365,10 @@ def test_loading_is_silent(small, capfd):
         ({"train": "tail"}, "`train` must be 'head', 'all' or 'last-N' with a number of layers N, got 'tail'."),
         ({"train": "last-0"}, "`train` must be 'head', 'all' or 'last-N' with a number of layers N, got 'last-0'."),
         ({"train": "last-3"}, "train='last-N' must have N from 1 to the network's 2 layers, got 'last-3'."),
+        ({"layers": 3}, "`layers` must be at most the model's 2, got 3."),
+        ({"layers": 1, "train": "head"}, "`layers` needs train='all', got train='head'. Leave out one of the two."),
+        ({"validation_rows": 40}, "`validation_rows` must leave rows to train on, got 40 of 40."),
+        ({"score_on": "validation"}, "score_on='validation' needs validation_rows=..., got 0."),
         ({"max_length": 65}, "`max_length` must be at most the model's limit (64 tokens), got 65."),
         ({"clients": 41}, "every client needs at least one row, got 40 rows for 41 clients. Use fewer clients."),
         (

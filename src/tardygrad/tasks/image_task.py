@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from tardygrad import streams
 from tardygrad.core.recipe import remembers_call
 from tardygrad.errors import Invalid, check_choice, check_integer, checked_call, passes_to
+from tardygrad.tasks.data.held_out import ScoreOn, set_apart
 from tardygrad.tasks.data.hub import download, find_model
 from tardygrad.tasks.data.images import CLASSES, LAYOUTS, Labelled, images
 from tardygrad.tasks.data.pixels import Normalize, crop_and_flip
@@ -62,6 +63,8 @@ class Source(NamedTuple):
         noise: Noise | None = None,
         train_rows: int | None = None,
         test_rows: int | None = None,
+        validation_rows: int = 0,
+        score_on: ScoreOn = "test",
         pretrained: str | None = None,
         train: str | None = None,
         resize: int | None = None,
@@ -85,6 +88,8 @@ class Source(NamedTuple):
             augment: whether to crop and flip training images at random, drawn from the job's stream.
             train_rows: how many training images to use, drawn with `seed`; None is all.
             test_rows: how many test images to use, the same for every seed; None is all.
+            validation_rows: how many of the training images to set apart, the same for every seed of the run.
+            score_on: evaluate on the "test" images, or on the "validation" images, to choose settings by.
             pretrained: the folder of a pretrained network; for "transformers" also a name on the hub.
             train: which part of a pretrained network to train: the "head" (the default), the "last-N" blocks and the
                 head, or "all". Outputs of frozen layers are computed once, except for "last-N" with `augment`.
@@ -125,6 +130,7 @@ class Source(NamedTuple):
                 module = partial(tuned, *network, self.shape, CLASSES)
                 if rows[0].is_floating_point():  # layer inputs instead of pixels
                     module, uncut = partial(module, cut=True), module
+        rows, test = set_apart(rows, test, validation_rows, score_on)
         return TorchTask(
             module,
             loss=nn.functional.cross_entropy,

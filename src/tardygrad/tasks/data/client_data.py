@@ -40,15 +40,25 @@ class Loading(NamedTuple):
     collate: Collate | None = None
 
 
-def batch_rows(job: Job, rows: int, loading: Loading) -> Iterator[tuple[np.ndarray[Any, Any], ...]]:
-    """For each local step of a job, the row numbers of its `accumulate` batches; rows are shuffled in every epoch."""
+def batch_rows(
+    job: Job, rows: int, loading: Loading, lengths: np.ndarray[Any, Any] | None = None
+) -> Iterator[tuple[np.ndarray[Any, Any], ...]]:
+    """For each local step of a job, the row numbers of its `accumulate` batches; rows are shuffled in every epoch.
+
+    With the `lengths` of rows, a batch has rows of similar length, and the batches are shuffled.
+    """
     rng, size = job.stream("batches"), loading.batch_size
 
     def one_pass() -> Iterator[tuple[np.ndarray[Any, Any], ...]]:
         order = rng.permutation(rows)
         if loading.drop_last and rows > size:
             order = order[: rows - rows % size]
-        return _groups(np.split(order, range(size, len(order), size)), loading.accumulate)
+        if lengths is not None:
+            order = order[np.argsort(lengths[order], kind="stable")]
+        batches = np.split(order, range(size, len(order), size))
+        if lengths is not None:
+            batches = [batches[number] for number in rng.permutation(len(batches))]
+        return _groups(batches, loading.accumulate)
 
     if job.steps is None:
         return chain.from_iterable(one_pass() for _ in range(job.epochs or 0))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from copy import copy
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -12,10 +12,42 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset, default_collate
 
 from tardygrad import streams
-from tardygrad.errors import Invalid
+from tardygrad.errors import Invalid, check_choice, check_integer
 from tardygrad.tasks.data.client_data import Collate, length
 from tardygrad.tasks.data.seeding import seeded
 from tardygrad.tasks.data.sharding import tensors
+
+ScoreOn = Literal["test", "validation"]
+"""The rows that evaluations use: those of the test set, or the training rows that are set apart."""
+
+
+def set_apart(
+    train: tuple[Tensor, ...], test: tuple[Tensor, ...], validation_rows: int, score_on: ScoreOn
+) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """The rows to train on, and those to evaluate on.
+
+    Settings are chosen on validation rows and reported on test rows; nobody trains on either. The validation rows do
+    not depend on a seed.
+
+    Args:
+        train: all training rows, as tensors (inputs..., target).
+        test: the test rows.
+        validation_rows: how many training rows to set apart.
+        score_on: which of the two to evaluate on.
+    """
+    check_choice("score_on", score_on, ScoreOn)
+    check_integer("validation_rows", validation_rows, 0)
+    count = len(train[-1])
+    if validation_rows >= count:
+        raise Invalid(f"`validation_rows` must leave rows to train on, got {validation_rows} of {count}.")
+    if score_on == "validation" and not validation_rows:
+        raise Invalid("score_on='validation' needs validation_rows=..., got 0.")
+    if not validation_rows:
+        return train, test
+    order = torch.from_numpy(streams.generator(0, "validation rows").permutation(count))
+    apart, rest = (rows.sort().values for rows in (order[:validation_rows], order[validation_rows:]))
+    chosen = tuple(tensor[apart] for tensor in train) if score_on == "validation" else test
+    return tuple(tensor[rest] for tensor in train), chosen
 
 
 class HeldOut:

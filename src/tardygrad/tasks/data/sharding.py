@@ -39,6 +39,7 @@ class Shards:
     data: tuple[Tensor, ...]  # inputs..., target
     rows: tuple[Tensor, ...]  # one index tensor per client
     ids: tuple[str, ...] | None = None  # of clients, if they have any
+    lengths: Tensor | None = None  # of rows; if given, a batch has rows of similar length
 
     def __post_init__(self) -> None:
         count = len(tensors(self.data)[-1])
@@ -72,7 +73,8 @@ class Shards:
     def steps(self, job: Job, loading: Loading) -> Iterator[tuple[tuple[Tensor, ...], ...]]:
         """The batches of each local step."""
         mine = self.rows[job.client]
-        for step in batch_rows(job, len(mine), loading):
+        lengths = None if self.lengths is None else self.lengths[mine].numpy()
+        for step in batch_rows(job, len(mine), loading, lengths):
             chosen = [mine[torch.from_numpy(batch)] for batch in step]
             yield tuple(tuple(tensor[rows] for tensor in self.data) for rows in chosen)
 

@@ -76,18 +76,25 @@ class Tokenizer:
             load(transformers.AutoTokenizer, self.folder, _RULE).save_pretrained(folder)
 
 
-def classifier(folder: str, outputs: int, train: str, *, cut: bool = False) -> Classifier:
+def classifier(folder: str, outputs: int, train: str, *, layers: int | None = None, cut: bool = False) -> Classifier:
     """Load a model with `outputs` logits; a head that is not in the folder is drawn from torch's generator.
 
     Args:
         folder: of the model.
         outputs: number of logits.
         train: "all", or the "last-N" layers.
+        layers: keep only the first ones; None keeps all.
         cut: whether to keep only the trained layers.
     """
+    settings = dict(_PLAIN)
     with quiet() as transformers:
+        if layers is not None:
+            depth = load(transformers.AutoConfig, folder, _RULE).num_hidden_layers
+            if layers > depth:
+                raise Invalid(f"`layers` must be at most the model's {depth}, got {layers}.")
+            settings["num_hidden_layers"] = layers
         kind = transformers.AutoModelForSequenceClassification
-        model = load(kind, folder, _RULE, num_labels=outputs, ignore_mismatched_sizes=True, **_PLAIN)
+        model = load(kind, folder, _RULE, num_labels=outputs, ignore_mismatched_sizes=True, **settings)
     if model.config.pad_token_id is None:
         model.config.pad_token_id = model.config.eos_token_id
     network = Classifier(model)

@@ -71,14 +71,39 @@ class RecordError(TardygradError):
 
 def described_error(error: BaseException) -> str:
     """The type and the text of an error, and the last line of the user's own code that it came through."""
-    ours = (str(Path(__file__).parent), str(Path(os.__file__).parent), "<")  # tardygrad, Python and its packages
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(ours)]
-    own = [frame for frame in frames if "site-packages" not in frame.filename]
+    own = _own_frames(error)
     where = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
     text = str(error)
     if "Original Traceback" in text:  # of a DataLoader's process
         return text.strip().splitlines()[-1] + where
-    return f"{type(error).__name__}: {text}{where}"
+    return f"{type(error).__name__}: {shortened(text, 2000)}{where}"
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether Python, NumPy or torch could not get memory."""
+    of_torch = isinstance(error, RuntimeError) and re.search("allocate memory|size calculation", str(error))
+    return bool(of_torch) or isinstance(error, MemoryError)
+
+
+def is_of_own_code(error: BaseException) -> bool:
+    """Whether an error came through the user's own code."""
+    return bool(_own_frames(error))
+
+
+def _own_frames(error: BaseException) -> list[traceback.FrameSummary]:
+    ours = (str(Path(__file__).parent), str(Path(os.__file__).parent), "<")  # tardygrad, Python and its packages
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(ours)]
+    return [frame for frame in frames if "site-packages" not in frame.filename]
+
+
+def shortened(text: str, most: int) -> str:
+    """A text of at most this number of characters, in one that can be written to a file.
+
+    >>> shortened("abcdef", 4)
+    'abc…'
+    """
+    text = text.encode("utf-8", "backslashreplace").decode()  # half a surrogate pair, as in names of files
+    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def first_line(error: BaseException) -> str:
@@ -88,7 +113,7 @@ def first_line(error: BaseException) -> str:
     'ValueError: No luck'
     """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return ": ".join([type(error).__name__, *lines[:1]])[:300].rstrip(".")
+    return shortened(": ".join([type(error).__name__, *lines[:1]]), 300).rstrip(".")
 
 
 def check_integer(name: str, value: object, least: int = 1, most: float = math.inf) -> None:

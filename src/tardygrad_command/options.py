@@ -32,7 +32,7 @@ def argument(metavar: str) -> Any:
 
 SPEC, RUN, RUNS = argument("SPEC"), argument("RUN"), argument("RUN...")
 MAX_MEMORY = option(None, "Do not start if the run's vectors need more than this, e.g. 8GB.", "SIZE")
-TRUST = flag("--trust", "Import the functions that the record names; read them first.")
+TRUST = flag("--trust", "Import the functions that the record names, and join its cluster; read them first.")
 JSON = flag("--json", "Print the result as JSON.")
 
 
@@ -68,13 +68,22 @@ def command(app: typer.Typer, module: str) -> Callable[[type[Options]], type[Opt
         def call(**given: Any) -> None:
             with quiet_interrupt():
                 code = getattr(importlib.import_module(f"tardygrad.cli.{module}"), name)
-                from tardygrad.errors import Invalid, TardygradError, described_error
+                from tardygrad import errors
             try:
                 code(options(**given))
-            except TardygradError as error:
-                raise Failure(str(error), 2 if isinstance(error, Invalid) else 1) from error
-            except SystemExit as error:  # of the user's own code: the command itself raises typer.Exit
-                raise Failure(f"code that the spec names ended the program: {described_error(error)}.", 1) from error
+            except errors.TardygradError as error:
+                raise Failure(str(error), 2 if isinstance(error, errors.Invalid) else 1) from error
+            except (KeyboardInterrupt, BrokenPipeError):
+                raise
+            except BaseException as error:
+                if errors.is_out_of_memory(error):
+                    fix = "Use a smaller model, or less of it at once; `tardygrad plan` forecasts the memory."
+                    raise Failure(f"not enough memory ({errors.first_line(error)}). {fix}", 1) from error
+                exits = isinstance(error, SystemExit)  # of the user's own code: the command itself raises typer.Exit
+                if not exits and not errors.is_of_own_code(error):
+                    raise
+                what = "ended the program" if exits else "failed"
+                raise Failure(f"code that the spec names {what}: {errors.described_error(error)}.", 1) from error
 
         call.__signature__ = inspect.signature(options)  # type: ignore[attr-defined]  # typer reads both
         call.__annotations__ = get_type_hints(options)

@@ -365,3 +365,22 @@ def test_a_run_that_begins_with_sleepers_is_replayed_to_the_same_bits(tardygrad:
     assert tardygrad("run", "small.toml", days, "--out", "days").code == 0
     assert '"event":"sleep","time":0.0' in Path("days/events.jsonl").read_text("utf-8")
     assert tardygrad("replay", "days").out.startswith("the same bits after ")
+
+
+def test_too_little_memory_is_not_blamed_on_the_disk(tardygrad: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("tardygrad.runs.checkpoint.save_file", full)
+    code, _, err = tardygrad("run", "small.toml")
+    assert (code, "not enough memory (MemoryError). Use a smaller model" in err.replace("\n", " ")) == (1, True), err
+
+
+def test_what_an_engine_cannot_do_is_refused_before_it_starts(
+    tardygrad: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("ray")
+    monkeypatch.setattr("tardygrad.engines.ray.session.Session.open", lambda *_: pytest.fail("Ray is started"))
+    given = ("task.kind=digits", "task.dimension=", "task.noise=", "run.evaluate_clients=1")
+    code, _, err = tardygrad("run", "small.toml", *given, "engine.kind=ray")
+    assert (code, "`evaluate_clients` cannot read training data" in err.replace("\n", " ")) == (2, True), err

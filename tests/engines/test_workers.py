@@ -10,6 +10,7 @@ import pytest
 
 import tardygrad as tg
 from tardygrad.engines.ray.places import Places
+from tardygrad.engines.ray.worker import Alive
 from tardygrad.engines.ray.workers import Workers
 
 
@@ -25,6 +26,7 @@ class NoRay:
     def __init__(self) -> None:
         self.actors: list[Any] = []
         self.ended: list[Any] = []
+        self.load_error = ""
 
     def hire(self, place: str | None = None) -> Any:
         name = len(self.actors)
@@ -34,7 +36,7 @@ class NoRay:
     def get(self, answer: Any) -> Any:
         if self.actors[answer] in self.ended:
             raise RayError("it is dead.")
-        return answer, "here"
+        return Alive(answer, "here", self.load_error)
 
     def is_initialized(self) -> bool:
         return True
@@ -69,6 +71,25 @@ def test_workers_are_taken_in_turn_unless_one_is_asked_for(workers: Workers) -> 
     assert list(workers.free) == [third]
 
 
+def test_a_task_that_no_worker_can_load_ends_the_run(ray: NoRay, workers: Workers) -> None:
+    def die() -> None:
+        answer = list(workers.starting)[-1]
+        ray.ended.append(ray.actors[answer])
+        workers.answered(answer)
+
+    workers.add(None)
+    for _ in range(5):
+        die()
+    with pytest.raises(
+        tg.WorkFailed, match=r"6 workers in a row ended while they loaded the task: RayError: it is dead"
+    ):
+        die()
+    ray.load_error = "ValueError: first\nsecond"
+    workers.add(None)
+    with pytest.raises(tg.WorkFailed, match=r"a worker could not load the task: ValueError: first\nsecond\."):
+        workers.answered(list(workers.starting)[-1])
+
+
 def test_a_worker_that_dies_in_its_start_is_replaced(ray: NoRay, workers: Workers) -> None:
     workers.add(None)
     (answer,) = workers.starting
@@ -78,13 +99,13 @@ def test_a_worker_that_dies_in_its_start_is_replaced(ray: NoRay, workers: Worker
     assert len(workers.members) == 4
 
 
-def test_a_worker_that_could_not_take_the_task_ends_the_run(ray: NoRay, workers: Workers) -> None:
+def test_a_worker_that_could_not_start_ends_the_run(ray: NoRay, workers: Workers) -> None:
     error = RayError("The actor died.\nValueError: no such file.")
     error.actor_init_failed = True  # type: ignore[attr-defined]
     workers.add(None)
     (answer,) = workers.starting
     ray.get = lambda _: (_ for _ in ()).throw(error)  # type: ignore[method-assign]
-    with pytest.raises(tg.WorkFailed, match=r"could not load the task: ValueError: no such file\.$"):
+    with pytest.raises(tg.WorkFailed, match=r"could not start: ValueError: no such file\.$"):
         workers.answered(answer)
 
 

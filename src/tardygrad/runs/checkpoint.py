@@ -27,7 +27,7 @@ from tardygrad.core.hierarchy import RegionMessage, ServerLike
 from tardygrad.core.messages import Job, ModuleBuffers, StateReference, Taken, Update, as_vector
 from tardygrad.core.method import without_addresses
 from tardygrad.engines.pool import Pending
-from tardygrad.errors import Invalid, RecordError
+from tardygrad.errors import Invalid, RecordError, is_out_of_memory
 from tardygrad.runs import checkpoint_format_3
 from tardygrad.runs.checks import checksum
 from tardygrad.runs.evaluation import Scores
@@ -180,6 +180,8 @@ def save(folder: Path, checkpoint: Checkpoint, **also: Any) -> None:
         raise write_error(folder.parent, error) from error
     except Exception as error:  # safetensors has its own error for a full disk
         shutil.rmtree(draft, ignore_errors=True)
+        if is_out_of_memory(error):
+            raise
         raise write_error(folder.parent, OSError(str(error))) from error
 
 

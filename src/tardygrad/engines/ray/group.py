@@ -23,7 +23,7 @@ from torch import distributed
 from tardygrad.core.own_loop import OwnLoop
 from tardygrad.core.task import Task
 from tardygrad.engines.ray.connection import POLL
-from tardygrad.engines.ray.worker import WorkerProcess
+from tardygrad.engines.ray.worker import Alive, WorkerProcess
 from tardygrad.engines.wire import Wire
 from tardygrad.errors import Invalid, check_integer, first_line
 
@@ -85,12 +85,11 @@ class WorkerGroup:
         }  # fmt: skip
         self._ranks = [_start_rank(shared | {"RANK": str(i), "LOCAL_RANK": str(i)}) for i in range(processes)]
         self._failed = False  # a rank has raised an error: the others may wait for it
-        if error := self._all(payload, loads, threads, device, wire, shard_bounds)[0]:
-            raise RuntimeError(error)
+        self._load_error = self._all(payload, loads, threads, device, wire, shard_bounds)[0] or ""
 
-    def ping(self) -> tuple[int, str]:
-        """The process id and the machine's name."""
-        return os.getpid(), socket.gethostname()
+    def ping(self) -> Alive:
+        """That this process lives, and why it cannot work, if it cannot."""
+        return Alive(os.getpid(), socket.gethostname(), self._load_error)
 
     def work(self, *arguments: Any) -> tuple[Any, ...]:
         """Do a job on all ranks; see `WorkerProcess.work`."""
@@ -137,7 +136,7 @@ class WorkerGroup:
 
 def _start_rank(environment: dict[str, str]) -> Rank:
     ours, theirs = Pipe()
-    command, handle = [sys.executable, "-c", PROGRAM], theirs.fileno()
+    command, handle = [sys.executable, "-P", "-c", PROGRAM], theirs.fileno()
     process = subprocess.Popen([*command, str(handle)], pass_fds=[handle], env=dict(os.environ) | environment)
     theirs.close()
     ours.send(sys.path)
@@ -157,7 +156,8 @@ def run_rank(pipe: Any) -> None:
             return
         try:
             if worker is None:
-                worker, answer = _join(rank, *arguments), (None,)
+                worker = _join(rank, *arguments)
+                answer = (worker.load_error or None,)
             else:
                 answer = worker.work(*arguments)
         except Exception as error:

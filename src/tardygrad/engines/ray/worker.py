@@ -7,7 +7,7 @@ import socket
 import time
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 import numpy as np
@@ -23,7 +23,15 @@ from tardygrad.engines.fleet_clock import corrupt
 from tardygrad.engines.pool import pack, perform
 from tardygrad.engines.threads import use_threads
 from tardygrad.engines.wire import Packed, Wire, unpack
-from tardygrad.errors import WorkFailed, first_line
+from tardygrad.errors import WorkFailed, described_error
+
+
+class Alive(NamedTuple):
+    """The first answer of a worker."""
+
+    process: int  # its id
+    node: str  # the name of its machine
+    error: str  # why it could not load the task; empty: it could
 
 
 class WorkerProcess:
@@ -49,16 +57,20 @@ class WorkerProcess:
     ) -> None:
         use_threads()
         torch.set_num_threads(threads)
-        self.task, self.method = loads(payload)
         self.device, self.wire, self.shard_bounds = device, wire, shard_bounds
         self.name = uuid4().hex  # in references to the states that it holds; no other worker of any run has it
         self.states: dict[int, dict[int, State]] = {}  # of each client: after its last accepted job and its last job
-        if device:
-            self.task = self.task.to(device)
+        self.load_error = ""
+        try:
+            self.task, self.method = loads(payload)
+            if device:
+                self.task = self.task.to(device)
+        except BaseException as error:  # own code may raise anything, and Ray would cut the text
+            self.load_error = described_error(error)
 
-    def ping(self) -> tuple[int, str]:
-        """The process id and the machine's name."""
-        return os.getpid(), socket.gethostname()
+    def ping(self) -> Alive:
+        """That this process lives, and why it cannot work, if it cannot."""
+        return Alive(os.getpid(), socket.gethostname(), self.load_error)
 
     def work(
         self, job: Job, seconds: float, corrupted: bool, errors: dict[str, np.ndarray] | None, *slices: np.ndarray
@@ -81,8 +93,9 @@ class WorkerProcess:
         full_job: Job = self._tensors(job)._replace(x=x, state=self._last_state(job))
         try:
             update = self._hold_state(perform(full_job, self.task, self.method))
-        except WorkFailed as error:
-            return str(error), *[None] * (len(self.shard_bounds) - 1), *[None] * (self.wire != "float32")
+        except (WorkFailed, KeyboardInterrupt) as error:  # only its own code interrupts a worker
+            text = str(error) or f"the work of {job} failed: {described_error(error)}"
+            return text, *[None] * (len(self.shard_bounds) - 1), *[None] * (self.wire != "float32")
         update = corrupt(update) if corrupted else update
         packed, left = pack(update, self._tensors(errors or {}), self.wire)
         parts: list[dict[str, Any]] = [
@@ -104,10 +117,12 @@ class WorkerProcess:
         """The scores of a model and the seconds they took, or an error message."""
         began = time.perf_counter()
         try:
+            if self.load_error:
+                return f"the evaluation failed, because its worker could not load the task: {self.load_error}."
             scores = self.task.evaluate(self._tensors(x), self._tensors(module_buffers))
             return {str(name): float(value) for name, value in scores.items()}, time.perf_counter() - began
-        except (Exception, SystemExit) as error:
-            return f"the evaluation failed: {first_line(error)}."
+        except BaseException as error:
+            return f"the evaluation failed: {described_error(error)}."
 
     def _last_state(self, job: Job) -> State | StateReference | None:
         """The inner state for a job; if it is a reference to a state that this worker does not have, the reference."""

@@ -8,7 +8,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from tardygrad.errors import WorkFailed, check_integer
+from tardygrad.errors import WorkFailed, check_integer, first_line
+
+MAX_DEATHS = 5
+"""How many workers in a row may die while they start."""
 
 
 @dataclass(eq=False)
@@ -51,6 +54,7 @@ class Workers:
         self.members: list[Worker] = []
         self.free: deque[Worker] = deque()
         self.starting: dict[Any, Worker] = {}  # by the reference of their first answer
+        self.deaths = 0  # of workers that were starting, since the last one that has started
         self._ray, self._new_actor = ray, new_actor
 
     @property
@@ -72,15 +76,22 @@ class Workers:
         """A starting worker has answered, or failed."""
         worker = self.starting.pop(reference)
         try:
-            worker.process, worker.node = self._ray.get(reference)
+            worker.process, worker.node, load_error = self._ray.get(reference)
         except self._ray.exceptions.RayError as error:
-            if getattr(error, "actor_init_failed", False):
+            self.deaths += 1
+            if getattr(error, "actor_init_failed", False):  # not by the task, which `ping` reports
                 cause = str(error).strip().splitlines()[-1].rstrip(".")  # the last line of Ray's report
-                raise WorkFailed(f"a worker could not load the task: {cause}.") from error
+                raise WorkFailed(f"a worker could not start: {cause}.") from error
+            if self.deaths > MAX_DEATHS:
+                rule = f"{self.deaths} workers in a row ended while they loaded the task"
+                raise WorkFailed(f"{rule}: {first_line(error)}. Does its code exit, or need more memory?") from error
             self.replace(worker)
-        else:
-            self.up[worker.place] += 1
-            self.release(worker)
+            return
+        if load_error:
+            raise WorkFailed(f"a worker could not load the task: {load_error.rstrip('.')}.")
+        self.deaths = 0
+        self.up[worker.place] += 1
+        self.release(worker)
 
     def take(self, preferred: Worker | None, place: str | None) -> Worker | None:
         """A free worker at a place, the preferred one if it is free; None if all are busy."""

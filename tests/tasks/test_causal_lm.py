@@ -277,3 +277,18 @@ def test_broken_rows_are_named(here: Path, tokens: list[Any], wrong: str) -> Non
 def test_lora_checks_its_settings(how: dict[str, Any], complaint: str) -> None:
     with pytest.raises(Invalid, match=complaint):
         Lora(**how)
+
+
+def test_code_in_a_models_folder_never_runs(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = here / "stranger"
+    folder.mkdir()
+    own = {"AutoConfig": "code.Own", "AutoModelForCausalLM": "code.Own"}
+    (folder / "config.json").write_text(json.dumps({"model_type": "own", "auto_map": own, "vocab_size": 300}))
+    (folder / "code.py").write_text(f"open({str(here / 'ran')!r}, 'w')")
+    (folder / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    with pytest.raises(Invalid, match="AutoConfig can load"):
+        task(here, config=None, model=str(folder), tokenizer="byte")
+    with pytest.raises(Invalid):
+        task(here, config=TINY | {"auto_map": {"AutoModelForCausalLM": f"{folder}--code.Own"}})
+    assert not (here / "ran").exists()

@@ -14,6 +14,7 @@ from torch.utils.data import Dataset, TensorDataset
 
 import tardygrad as tg
 from tardygrad.core.messages import Job
+from tardygrad.engines.ray.places import Places
 
 X = torch.randn(24, 3, generator=torch.Generator().manual_seed(0))
 Y = torch.arange(24) % 2
@@ -104,16 +105,174 @@ def test_what_jobs_share_must_not_be_changed() -> None:
     with pytest.raises(tg.Invalid, match=r"`train` must not change frozen parameters, .* got `frozen\.weight`"):
         delta(tg.TrainerTask(Pair(), train=swaps, clients=2), method=method)
 
-    def batches(job: Job) -> Any:
-        job.x.mul_(0)
-        return [(X, Y)] * 3
+    class Own(tg.TorchTask):
+        def batches(self, job: Job) -> Any:
+            job.x.mul_(0)  # type: ignore[union-attr]
+            return super().batches(job)
 
+    own = Own(Pair(), data=tg.shard((X, Y), clients=2), loss=F.cross_entropy)
     with pytest.raises(tg.WorkFailed, match=r"must not change `job\.x`"):
-        tg.simulate(METHOD, task(data=batches, clients=2), tg.Fleet.paper(clients=2), rounds=1)
+        tg.simulate(METHOD, own, tg.Fleet.paper(clients=2), rounds=1, evaluate_every=0)
 
     inplace = task(nn.Sequential(nn.ReLU(inplace=True), nn.Linear(3, 2)))
     with pytest.raises(tg.Invalid, match="an evaluation must not change the test set"):
         inplace.evaluate(inplace.init(0), None)
+
+
+@pytest.mark.parametrize("how", ["numpy", "data", "in place", "buffers"])
+def test_functions_of_the_job_have_a_model_of_their_own(how: str) -> None:
+    def spoil(job: Any) -> None:
+        change = {"numpy": lambda: job.x.numpy().fill(7), "data": lambda: job.x.data.fill_(7)}
+        change |= {"in place": lambda: job.x.fill_(7), "buffers": lambda: job.module_buffers.floats.fill_(7)}
+        change[how]()
+
+    def batches(job: Job) -> Any:
+        spoil(job)
+        return [(X, Y)] * 3
+
+    def train(module: nn.Module, job: Job) -> None:
+        spoil(job)
+        for p in module.parameters():
+            p.data -= 0.1
+
+    net = nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 2))
+    loop = tg.clip2(lr=1.0, clip=0.5, buffer=2, local_steps=3)
+    for own, method in (
+        (task(net, data=batches, clients=2), METHOD),
+        (tg.TrainerTask(net, train=train, clients=2), loop),
+    ):
+        start, buffers = own.init(0), own.init_module_buffers()
+        assert buffers
+        job = Job(0, 0, 0, start.clone(), 3, None, 0, buffers.clone())
+        tg.work(job, own, method)
+        assert torch.equal(job.x, start)  # type: ignore[arg-type]
+        assert torch.equal(job.module_buffers.floats, buffers.floats)  # type: ignore[union-attr]
+
+
+def test_settings_of_torch_are_restored_after_jobs_and_evaluations() -> None:
+    def change() -> None:
+        torch.set_default_dtype(torch.float64)
+        torch.set_grad_enabled(False)
+        torch.set_num_threads(threads + 1)
+        torch.use_deterministic_algorithms(True)
+        torch.set_default_device("meta")
+        torch.autograd.set_detect_anomaly(True)
+        torch.set_autocast_enabled("cpu", True)
+        torch.set_float32_matmul_precision("medium")
+
+    def settings() -> list[Any]:
+        own = torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_num_threads(), torch.get_default_device()
+        return [*own, torch.are_deterministic_algorithms_enabled(), torch.is_anomaly_enabled(),
+                torch.is_autocast_enabled("cpu"), torch.backends.mkldnn.matmul.fp32_precision]  # fmt: skip
+
+    def loss(module: nn.Module, batch: Any) -> Tensor:
+        value = F.cross_entropy(module(batch[0]), batch[1])
+        change()
+        return value
+
+    def evaluate(module: nn.Module, test: Any) -> dict[str, float]:
+        change()
+        return {"loss": 0.0}
+
+    threads, fleet = torch.get_num_threads(), tg.Fleet.paper(clients=2)
+    before, once = settings(), tg.clip2(local_lr=0.1, local_clip=1.0, lr=1.0, clip=0.5, buffer=2, local_steps=1)
+    for own in (task(loss=loss, test=None), task(evaluate=evaluate)):
+        tg.simulate(once, own, fleet, rounds=2, evaluate_every=1 if own.can_evaluate else 0)
+        assert settings() == before
+
+
+class Halves(nn.Linear):
+    """Changes its input."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.mul_(0.5))
+
+
+def test_a_module_that_changes_its_input_changes_no_batch_of_ones_own() -> None:
+    class Batches:
+        rows = X.clone()
+
+        def __iter__(self) -> Any:
+            return iter([(self.rows, Y)])
+
+    def batches(job: Job) -> Any:
+        return [(Batches.rows, Y)] * 3
+
+    net, rows = Halves(3, 2), [(Batches.rows, Y)]
+    passed_on = {"collate": lambda rows: rows[0], "evaluate_batch": 1, "batch_size": 1, "data": [rows] * 2}
+    for own in (
+        task(net, test=Batches()),
+        task(net, test=rows, **passed_on),
+        task(net, test=Batches(), data=batches, clients=2),
+    ):
+        assert own.evaluate(own.init(0), None) == own.evaluate(own.init(0), None)
+        delta(own)
+        assert torch.equal(Batches.rows, X)
+
+
+class Closure(nn.Module):
+    """Its forward pass has functions over the module itself, at two depths."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(3, 4), nn.Linear(4, 2)
+        inner = lambda x: torch.relu(self.first(x))  # noqa: E731
+        self.block = lambda x: inner(x)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.block(x))
+
+
+def hooked() -> nn.Module:
+    net = nn.Linear(3, 2)
+    net.weight.register_hook(torch.zeros_like)
+    return net
+
+
+def test_functions_over_a_module_work_on_its_copies() -> None:
+    net = Closure()
+    own = task(net)
+    first = next(own.batches(Job(0, 0, 0, own.init(0), 1, None, 0)))
+    _, gradient = own.gradient(own.init(0), first, None)
+    F.cross_entropy(net(first.data[0][0]), first.data[0][1]).backward()
+    assert torch.equal(gradient, torch.cat([p.grad.reshape(-1) for p in net.parameters()]))  # type: ignore[union-attr]
+
+
+OUTSIDE = nn.Linear(3, 2)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: task(hooked()), "a parameter must have no hooks, .* got some on `weight`"),
+        (
+            lambda: task(torch.jit.script(nn.Linear(3, 2))),
+            "torch.jit modules cannot be trained here, got one at 'the top'",
+        ),
+        (
+            lambda: task(nn.Sequential(torch.jit.trace(nn.Linear(3, 4), X), nn.Linear(4, 2))),
+            "torch.jit modules cannot be trained here, got one at '0'",
+        ),
+        (
+            lambda: delta(task(OUTSIDE, loss=lambda module, batch: F.cross_entropy(OUTSIDE(batch[0]), batch[1]))),
+            "the loss must use the module that the task trains, .* got `weight` of another Linear",
+        ),
+        (
+            lambda: delta(task(data=[[{"input": X[0], "user": 1, "labels": Y[0]}]] * 2)),
+            r"are arguments of Pair.forward \(x\), got `input`. Remove that column",
+        ),
+        (lambda: task(client_test={1: (X, Y), "1": (X, Y)}), "`client_test` must be distinct as text, got 1, '1'"),
+        (lambda: Places(task(), {0: "a", "0": "b"}), "`place` must be different clients, got 0, '0'"),
+    ],
+)
+def test_what_would_train_or_test_something_else_is_refused(make: Any, text: str) -> None:
+    with pytest.raises(tg.Invalid, match=text):
+        make()
+
+
+def test_a_split_dataset_shows_its_sizes() -> None:
+    assert repr(tg.shard(list(zip(X, Y, strict=True)), clients=5)) == "Datasets(clients=5, rows=24, each=4..5)"
 
 
 def test_a_dataset_that_ends_early_is_an_error() -> None:
@@ -148,6 +307,8 @@ def test_one_logit_has_no_accuracy_and_scalars_do_not_count_as_rows() -> None:
             return iter(scalar)
 
     with_scalar, plain = task(Second(), test=Batches()), task()
+    assert with_scalar.evaluate(with_scalar.init(0), None) == plain.evaluate(plain.init(0), None)
+    scalar[0] = (torch.zeros(2, 40), X, Y)  # such as the edges of a graph
     assert with_scalar.evaluate(with_scalar.init(0), None) == plain.evaluate(plain.init(0), None)
 
 

@@ -91,6 +91,11 @@ class Job(NamedTuple):
         """The job's random numbers for a purpose; the same on every engine."""
         return streams.generator(self.seed, purpose, self.client, self.serial, *numbers)
 
+    def copied(self) -> Job:
+        """The same job with a model of its own, for code that may change it: jobs of a round share x_s."""
+        buffers = self.module_buffers.clone() if self.module_buffers else None
+        return self._replace(x=as_vector(self.x).clone(), module_buffers=buffers)
+
 
 class Update(NamedTuple):
     """The result of a job."""

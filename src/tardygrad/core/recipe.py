@@ -1,8 +1,8 @@
 """How an object was made: the function and its arguments, so that a record or another process can make it again.
 
 The constructors of methods, ready tasks, fleets and engines remember their calls by themselves (`remembers_call`);
-`make` does so for functions of your own. The recipe is an attribute of the object: a copy has it too, and an object
-from `dataclasses.replace` has none.
+`runs.recipes.make` does so for functions of your own. The recipe is an attribute of the object: a copy has it too, and
+an object from `dataclasses.replace` has none.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import types
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, is_dataclass
+from enum import Enum
 from functools import cache, wraps
 from typing import Any, ParamSpec, TypeVar, get_args, get_origin, get_type_hints
 
@@ -47,10 +48,6 @@ class Recipe:
     function: Make
     arguments: dict[str, Any]
 
-    def make(self) -> Any:
-        """Make the object again."""
-        return remember(self.function(**_copied(self.arguments)), self)
-
     @property
     def name(self) -> str:
         """The function as `package.module:function`.
@@ -82,31 +79,6 @@ def remember(made: R, recipe: Recipe | None) -> R:
     return made
 
 
-def make(function: Callable[..., R], /, **arguments: Any) -> R:
-    """Call a function of your own that makes a task, a method, a fleet or a pool, and remember the call.
-
-    The run's record then names the function and its arguments, so `tardygrad resume`, `replay`, `doctor` and `tail` can
-    make the object again, and reports know its settings. For that the function must be importable (not of the script
-    itself) and its arguments must be numbers, text, lists and tables.
-
-    Args:
-        function: the function or class.
-        arguments: its arguments.
-
-    >>> from tardygrad.methods.clip2 import clip2
-    >>> make(clip2, local_lr=0.01, local_clip=0.5, lr=0.1, clip=1.0, buffer=10, local_steps=5).buffer
-    10
-    """
-    if not callable(function):
-        raise Invalid(f"`make` needs a function and its arguments, got {function!r}. Use make(function, key=value).")
-    recipe = Recipe(function, _copied(arguments))
-    made = remember(function(**arguments), recipe)
-    if recipe_of(made) is None:
-        rule = "`make` needs a function that returns a task, a method, a fleet or a pool"
-        raise Invalid(f"{rule}, got a {type(made).__name__}, which cannot have attributes.")
-    return made
-
-
 def remembers_call(constructor: Callable[P, R]) -> Callable[P, R]:
     """The same function, method or `__init__`, whose result has a recipe: this call."""
     names = list(inspect.signature(constructor).parameters)
@@ -115,7 +87,7 @@ def remembers_call(constructor: Callable[P, R]) -> Callable[P, R]:
     @wraps(constructor)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         given = dict(zip(names, args, strict=False)) | kwargs
-        arguments = {key: _copied(value) for key, value in given.items() if key not in ("self", "cls")}
+        arguments = {key: copied(value) for key, value in given.items() if key not in ("self", "cls")}
         made = constructor(*args, **kwargs)
         target: Any = made
         function: Make = call
@@ -132,11 +104,11 @@ def remembers_call(constructor: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
-def _copied(value: Any) -> Any:
-    """A copy of lists, dicts and tuples at any depth, so that no later change reaches a recipe."""
+def copied(value: Any) -> Any:
+    """A copy of lists, dicts and tuples at any depth, so that what is done to it reaches no recipe."""
     if type(value) is dict:
-        return {key: _copied(item) for key, item in value.items()}
-    return type(value)(map(_copied, value)) if type(value) in (list, tuple) else value
+        return {key: copied(item) for key, item in value.items()}
+    return type(value)(map(copied, value)) if type(value) in (list, tuple) else value
 
 
 @cache
@@ -204,8 +176,10 @@ def written(hint: Any, value: Any, where: str) -> Any:
         return {str(key): written(Any, item, where) for key, item in value.items()}
     if isinstance(value, float) and value == math.inf and float in choices:
         return "inf"
-    if hasattr(value, "__fspath__") and str in choices:
+    if hasattr(value, "__fspath__") and any(option is str or hasattr(option, "__fspath__") for option in choices):
         return written(str, str(value), where)
+    if isinstance(value, Enum) and type(value) in choices:
+        return written(Any, value.value, where)
     if value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
         return value
     raise Invalid(f"its argument `{where}` is of type {type(value).__name__}, which JSON cannot hold")

@@ -20,6 +20,7 @@ from tardygrad.core.vectors import LocalVectors, VectorStore
 from tardygrad.engines.wire import Packed, Wire, send
 from tardygrad.errors import Invalid, WorkFailed, check_choice, check_integer, described_error
 from tardygrad.fleet import Fleet
+from tardygrad.tasks.torch_settings import settings_restored
 
 
 class Pending(NamedTuple):
@@ -183,19 +184,25 @@ def perform(job: Job, task: Task, method: Method) -> Update:
     x = as_vector(job.x)
     version = x._version
     try:
-        update = work(job, task, method)
+        with settings_restored():
+            update = work(job, task, method)
         if x._version != version:
             raise Invalid("code of a task must not change `job.x`, which other jobs share. Use job.x.clone().")
         return update
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # such as a SystemExit, or the panic of an extension in Rust
         raise _failed(error, task, job) from error
 
 
 def perform_together(jobs: Sequence[Job], task: Batched, method: Method) -> list[Update]:
     """Do several jobs at once; an error names the clients and their jobs."""
     try:
-        return work_together(jobs, task, method)
-    except (Exception, SystemExit) as error:
+        with settings_restored():
+            return work_together(jobs, task, method)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         raise _failed(error, task, *jobs) from error
 
 

@@ -58,7 +58,12 @@ class Forward:
                 rule = "a loss of (output, target) needs the target under `labels` in a batch with names"
                 raise Invalid(f"{rule}, got {', '.join(batch)}. {OWN_LOSS}")
             target = batch["labels"]
-            output = module(**{name: value for name, value in batch.items() if name != "labels"})
+            named = {name: value for name, value in batch.items() if name != "labels"}
+            try:
+                output = module(**named)
+            except TypeError:
+                _check_names(module, named)
+                raise
         elif isinstance(batch, tuple | list):
             *inputs, target = batch
             output = module(*inputs)
@@ -71,6 +76,7 @@ class Forward:
     def _own_loss(self, module: nn.Module, batch: Any) -> Result:
         named = dict(batch) if isinstance(batch, Mapping) else {}
         inputs = () if named else batch if isinstance(batch, tuple | list) else (batch,)
+        _check_names(module, named)
         try:
             signature(module.forward).bind(*inputs, **named)
         except TypeError as error:
@@ -84,6 +90,19 @@ class Forward:
             raise Invalid(f"{rule}, got {got}. Put `labels` in the batch, or give the task a loss.")
         target = batch.get("labels") if isinstance(batch, Mapping) else None
         return Result(_one_number(value), getattr(output, "logits", None), target)
+
+
+def _check_names(module: nn.Module, named: Mapping[str, Any]) -> None:
+    """Raise `Invalid` if a batch has a column that the module does not take, such as the ids of users."""
+    known = signature(module.forward).parameters.values()
+    if any(one.kind is one.VAR_KEYWORD for one in known):
+        return
+    names = [one.name for one in known]
+    for name in named:
+        if name not in names:
+            rule = f"the columns of a batch, but for `labels`, are arguments of {type(module).__name__}.forward"
+            fix = "Remove that column from the rows; if it says whose rows they are, use shard(rows, by=its values)."
+            raise Invalid(f"{rule} ({', '.join(names)}), got `{name}`. {fix}")
 
 
 def _one_number(value: Any) -> Tensor:
@@ -101,17 +120,23 @@ def first_parameter(function: Callable[..., Any]) -> str:
         return ""
 
 
-def to_device(batch: Any, device: torch.device) -> Any:
-    """The batch on a device, in the same structure."""
-    if hasattr(batch, "to"):  # a tensor, or a batch that knows how, such as BatchEncoding
+def to_device(batch: Any, device: torch.device, *, copy: bool = False) -> Any:
+    """The batch on a device, in the same structure.
+
+    Args:
+        copy: whether its tensors are always copied, since they may be used again, and a module may change its input.
+    """
+    if isinstance(batch, Tensor):
+        return batch.to(device, copy=copy)
+    if hasattr(batch, "to"):  # a batch that knows how, such as BatchEncoding
         return batch.to(device)
     if isinstance(batch, Mapping):
-        return {name: to_device(value, device) for name, value in batch.items()}
+        return {name: to_device(value, device, copy=copy) for name, value in batch.items()}
     if isinstance(batch, tuple | list):
-        moved = [to_device(value, device) for value in batch]
+        moved = [to_device(value, device, copy=copy) for value in batch]
         return type(batch)(*moved) if hasattr(batch, "_fields") else type(batch)(moved)
     if is_dataclass(batch) and not isinstance(batch, type):
-        return replace(batch, **{f.name: to_device(getattr(batch, f.name), device) for f in fields(batch)})
+        return replace(batch, **{f.name: to_device(getattr(batch, f.name), device, copy=copy) for f in fields(batch)})
     return batch
 
 

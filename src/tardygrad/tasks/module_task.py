@@ -23,6 +23,7 @@ from tardygrad.tasks.data.seeding import seeded
 from tardygrad.tasks.forward import Forward, Loss, to_device
 from tardygrad.tasks.pretrained import save
 from tardygrad.tasks.scores import Metrics, Scores, check_scores, checked
+from tardygrad.tasks.torch_settings import settings_restored
 from tardygrad.tasks.views import (
     Views,
     buffers,
@@ -254,13 +255,13 @@ class ModuleTask:
         tensors = (held_out.tensors if held_out else None) or ()
         versions = [tensor._version for tensor in tensors]
         if self._evaluate is not None:
-            with self._precision(), self._frozen_unchanged("`evaluate`"):
+            with settings_restored(), self._precision(), self._frozen_unchanged("`evaluate`"):
                 scores = checked(self._evaluate(views.module, test), "evaluate")
         else:
             assert held_out is not None
             metrics = Metrics(self.scores, token_loss=self.loss is None)
             for given, rows in held_out.batches():
-                batch = to_device(given, self.device)
+                batch = to_device(given, self.device, copy=held_out.may_repeat_tensors)
                 with self._precision():
                     metrics.add(batch, self.forward(views.module, batch), rows)
             scores = metrics.compute()

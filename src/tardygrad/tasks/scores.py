@@ -45,16 +45,17 @@ class Metrics:
         """Add a batch.
 
         Args:
-            rows: their number; None: the length of the batch's first tensor.
+            rows: their number, unless there is a class for each; None: the length of the batch's first tensor.
         """
         output, target = result.output, result.target
         self.batches += 1
         self.tokens = (
             self.token_loss and isinstance(target, Tensor) and target.dim() > 1 and not target.is_floating_point()
         )
-        weight = int((target[:, 1:] != -100).sum()) if self.tokens else rows or rows_of(batch) or 1
-        self.loss, self.weight = self.loss + float(result.loss) * weight, self.weight + weight
         self.classes = _classes(output, target)
+        rows = len(target) if self.classes else rows or rows_of(batch) or 1  # a batch may begin with other tensors
+        weight = int((target[:, 1:] != -100).sum()) if self.tokens else rows
+        self.loss, self.weight = self.loss + float(result.loss) * weight, self.weight + weight
         self.right += int((output.argmax(1) == target).sum()) if self.classes else 0
         if (self.scores or self.metrics) and output is None:
             raise Invalid("`scores` need outputs, and that of the module has no `logits`. Give the task evaluate=...")

@@ -132,6 +132,7 @@ class TorchTask(ModuleTask, HasGroups):
         self.noise, self.augment = noise, augment
         self.counts = checked_counts(samples, self.clients)
         self.loading = Loading(batch_size, accumulate, drop_last, num_workers, pin_memory, collate)
+        self._may_repeat_tensors = collate is not None or isinstance(self.data, OwnBatches)  # in the next job
         self._check_loading()
         super().__init__(
             module, loss=loss, test=test, evaluate=evaluate, evaluate_batch=evaluate_batch, client_test=client_test,
@@ -166,6 +167,11 @@ class TorchTask(ModuleTask, HasGroups):
             super()._check_training_data()
         return rows
 
+    @property
+    def counts_by_opening(self) -> bool:
+        """Whether rows are counted by opening every client's dataset."""
+        return self.counts is None and isinstance(self.data, Datasets) and self.data.open is not None
+
     def samples(self, client: int) -> int:
         """The number of a client's training rows; opens its dataset if nothing else says it."""
         if self.counts is not None:
@@ -191,7 +197,8 @@ class TorchTask(ModuleTask, HasGroups):
         values, parts = [], len(batch.data)
         for part, data in enumerate(batch.data):
             key = batch.key if part == 0 else streams.key(batch.key, "accumulate", part)
-            data = data if isinstance(self.data, Shards) else to_device(data, self.device)  # shards are there
+            if not isinstance(self.data, Shards):  # those are there
+                data = to_device(data, self.device, copy=self._may_repeat_tensors)
             value = self._loss(views, data, key, x, module_buffers)
             value = value / parts if parts > 1 else value
             value.backward()  # type: ignore[no-untyped-call]
@@ -216,6 +223,8 @@ class TorchTask(ModuleTask, HasGroups):
             with keyed(key), others_seeded(key):
                 before, others = torch.get_rng_state(), other_states()
                 value = self._forward(views, data, key)
+                views.check_unchanged("the loss")
+                views.check_reached(value)
                 self.draws_globally |= not torch.equal(before, torch.get_rng_state())
                 self._draws_from_others |= others != other_states()
             return value

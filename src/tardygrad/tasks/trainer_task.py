@@ -122,14 +122,13 @@ class TrainerTask(ModuleTask, OwnLoop):
 
     def train(self, job: Job) -> Trained:
         """Train a fresh copy of the module, so that nothing that a loop attaches to it outlives the job."""
-        views = Views(self._template)
-        own = job.module_buffers.clone() if job.module_buffers else None
-        views.bind(as_vector(job.x).clone(), own, training=True)
+        views, own = Views(self._template), job.copied()
+        views.bind(as_vector(own.x), own.module_buffers, training=True)
         module = views.module
         module.zero_grad(set_to_none=True)
         start = flatten(trainable(module).values()).to(self.device)  # x_s, rounded where parameters are bfloat16
         with self._frozen_unchanged("`train`"), seeded(streams.key(job.seed, "train", job.client, job.serial)):
-            result = self._train(module, job)
+            result = self._train(module, job.copied())
         if not isinstance(result, LocalResult):
             result = LocalResult(math.nan if result is None else result)  # type: ignore[arg-type]
         loss, parameters = _number(result.loss), trainable(module).values()

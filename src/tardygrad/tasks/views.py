@@ -9,6 +9,8 @@ import copy
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from operator import is_
+from types import CellType, FunctionType
 from typing import Any
 
 import torch
@@ -97,6 +99,25 @@ class Views:
                 fix = "Keep what changes in a buffer, or train the parameter."
                 raise Invalid(f"{who} must not change frozen parameters, which all jobs share, got `{name}`. {fix}")
 
+    def check_reached(self, loss: Tensor) -> None:
+        """Raise `Invalid` if the loss depends on another module's parameter in place of one of this module."""
+        nodes, seen, reached = [loss.grad_fn], set(), {}
+        while nodes:
+            if (node := nodes.pop()) is None or node in seen:
+                continue
+            seen.add(node)
+            nodes += (following for following, _ in node.next_functions)
+            if (leaf := getattr(node, "variable", None)) is not None:
+                reached[id(leaf)] = leaf
+        missing = [(owner, leaf, p) for p, (owner, leaf) in zip(self.parameters, self.owners, strict=True)]
+        missing = [one for one in missing if reached.pop(id(one[2]), None) is None]
+        others = {leaf.shape for leaf in reached.values() if isinstance(leaf, nn.Parameter)}
+        for owner, leaf, p in missing:
+            if p.shape in others:
+                rule = "the loss must use the module that the task trains, a copy of the one it was given"
+                got = f"`{leaf}` of another {type(owner).__name__}"
+                raise Invalid(f"{rule}, got {got}. Let functions take the module as an argument, or be its methods.")
+
     def check_unchanged(self, who: str) -> None:
         """Raise `Invalid` if user code has left the module changed, which would affect later steps and jobs."""
         parts = zip(self.parameters, self.owners, self.gradients, strict=True)
@@ -153,10 +174,35 @@ def copied(module: nn.Module, *, share_frozen: bool = False) -> nn.Module:
         share_frozen: whether copy and original share the frozen parameters.
     """
     frozen = [p for p in module.parameters() if not p.requires_grad] if share_frozen else []
-    clone = copy.deepcopy(module, {id(p): p for p in frozen})
+    copies: dict[int, Any] = {id(p): p for p in frozen}
+    clone = copy.deepcopy(module, copies)
+    for part in clone.modules():
+        vars(part).update({name: _rebound(value, copies) for name, value in vars(part).items() if callable(value)})
     if _ties(clone) != _ties(module):
         raise Invalid(f"a deep copy must keep tied weights tied, got {type(module).__name__}, which unties them.")
     return clone
+
+
+def _rebound(value: Any, copies: dict[int, Any], depth: int = 3) -> Any:
+    """A copied value; a function gets a closure over copies of modules, since `deepcopy` leaves functions as they are.
+
+    Args:
+        copies: by the id of the original.
+        depth: of functions in closures of functions.
+    """
+    if isinstance(value, nn.Module | Tensor):
+        return copies.get(id(value), value)
+    if not isinstance(value, FunctionType) or not value.__closure__ or not depth:
+        return value
+    cells = [cell.cell_contents for cell in value.__closure__ if cell != CellType()]
+    own = [_rebound(one, copies, depth - 1) for one in cells]
+    if len(cells) < len(value.__closure__) or all(map(is_, own, cells)):
+        return value
+    again = FunctionType(
+        value.__code__, value.__globals__, value.__name__, value.__defaults__, tuple(map(CellType, own))
+    )
+    again.__kwdefaults__ = value.__kwdefaults__
+    return again
 
 
 def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
@@ -248,6 +294,13 @@ def check(module: nn.Module) -> None:
         if p.dtype not in (torch.float32, torch.bfloat16):
             rule = "trainable parameters must be float32 or bfloat16"
             raise Invalid(f"{rule}, got {p.dtype} in `{n}`. Use module.float().")
+        if p._backward_hooks or p._post_accumulate_grad_hooks:
+            fix = "Use register_full_backward_hook of its module, or freeze it."
+            raise Invalid(f"a parameter must have no hooks, which copies of a module lose, got some on `{n}`. {fix}")
+    for n, part in module.named_modules():
+        if isinstance(part, torch.jit.ScriptModule) and trainable(part):
+            fix = "Give the task the Python module, or freeze this part."
+            raise Invalid(f"torch.jit modules cannot be trained here, got one at {n or 'the top'!r}. {fix}")
     floats, ints = buffers(module)
     for n, b in (floats | ints).items():
         if b.dtype == torch.float64 or b.is_complex():

@@ -32,8 +32,10 @@ class Places:
         given: dict[int, Any] = {}
         if isinstance(task, Placed):
             given = {client: task.where(client) for client in range(task.clients)}
-        for name, where in (place or {}).items():
-            given[_number(name, task)] = where
+        numbers = [_number(name, task) for name in place or {}]
+        if len(set(numbers)) < len(numbers):
+            raise Invalid(f"the keys of `place` must be different clients, got {', '.join(map(repr, place or {}))}.")
+        given |= zip(numbers, (place or {}).values(), strict=True)
         for client, where in given.items():
             if where is not None:
                 self._of[client] = _checked(where, client)

@@ -138,6 +138,11 @@ class Datasets:
             self._opened[client] = _checked(dataset, self._name(client))
         return self._opened[client]
 
+    def __repr__(self) -> str:
+        sizes = [len(dataset) for dataset in self._opened.values() if not is_stream(dataset)]
+        rows = f", rows={sum(sizes)}, each={min(sizes)}..{max(sizes)}" if len(sizes) == self.clients else ""
+        return f"Datasets(clients={self.clients}{rows})"
+
     def __getstate__(self) -> dict[str, Any]:
         own = {"_loaders", "_inherited", "_positions", "_process"} | ({"_opened"} if self.open is not None else set())
         return {name: value for name, value in vars(self).items() if name not in own}
@@ -218,7 +223,7 @@ class OwnBatches:
             raise Invalid("batches of a function of the job have no epochs: use local_steps, got local_epochs.")
         count = 0
         with seeded(_read_key(job, 0)):
-            batches = self.source(job)
+            batches = self.source(job.copied())
         if not isinstance(batches, Iterable):
             got = f"{type(batches).__name__} for client {job.client}"
             raise Invalid(f"`data` as a function of the job must return an iterable of batches, got {got}.")

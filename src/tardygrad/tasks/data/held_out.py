@@ -71,6 +71,11 @@ class HeldOut:
         """The test set, if it is tensors in memory."""
         return self._data if isinstance(self._data, tuple) else None
 
+    @property
+    def may_repeat_tensors(self) -> bool:
+        """Whether each evaluation may get the same tensors, since the user's own iterable or `collate` gives them."""
+        return self.collate is not None or not hasattr(self._data, "__getitem__")
+
     def to(self, device: torch.device) -> Self:
         """The same with its tensors on a device; what is read later is moved when it is used."""
         moved = copy(self)
@@ -150,6 +155,10 @@ class ClientTests:
             if unknown := [name for name in source if str(name) not in known]:
                 raise Invalid(f"`client_test` must name clients of the task, got {unknown[0]!r}.")
             self.source = {str(name): test for name, test in source.items()}
+            if len(self.source) < len(source):
+                raise Invalid(
+                    f"the keys of `client_test` must be distinct as text, got {', '.join(map(repr, source))}."
+                )
         elif not callable(source) and (not isinstance(source, Sequence) or len(source) != clients):
             got = f"{len(source)} test sets" if isinstance(source, Sequence) else type(source).__name__
             rule = (

@@ -65,7 +65,7 @@ def quiet() -> Iterator[Any]:
 def load(kind: Any, folder: str | Path, rule: str, **settings: Any) -> Any:
     """`kind.from_pretrained(folder)`; `rule` begins the error text."""
     try:
-        return kind.from_pretrained(str(folder), local_files_only=True, **settings)
+        return kind.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False, **settings)
     except Exception as error:  # it can fail in many ways
         reason = str(error).strip().partition("\n")[0]
         raise Invalid(f"{rule} that {kind.__name__} can load, got {str(folder)!r}: {reason}") from error

@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import random  # noqa: TID251 (it is seeded and restored here)
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
+from tardygrad import streams
+from tardygrad.core.recipe import copied
 from tardygrad.tasks.views import keyed
+
+R = TypeVar("R")
+
+
+def call_seeded(function: Callable[..., R], arguments: dict[str, Any]) -> R:
+    """Call a function that makes a task or another object, so that it makes the same one in every process.
+
+    It gets copies of its arguments, and what it draws from the global generators depends on its argument `seed` alone.
+    """
+    number = arguments.get("seed")
+    with seeded(streams.key(number if isinstance(number, int) else 0, "make")):
+        return function(**copied(arguments))
 
 
 @contextmanager

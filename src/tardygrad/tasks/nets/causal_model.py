@@ -86,7 +86,7 @@ class CausalModel:
             else:
                 settings = configuration(self.source)
                 with _checked_settings():
-                    model = kind.from_config(settings).to(self.dtype)
+                    model = kind.from_config(settings, trust_remote_code=False).to(self.dtype)
         if model.loss_type is None:  # as for GPT-2; transformers then takes this loss too, with a warning
             model.loss_type = "ForCausalLM"
         model.name_or_path = self.name or ""

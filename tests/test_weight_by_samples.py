@@ -12,6 +12,8 @@ from torch.utils.data import IterableDataset
 
 import tardygrad as tg
 from tardygrad.core.task import sample_counts
+from tardygrad.runs.preconditions import check_run
+from tardygrad.runs.settings import with_defaults
 from tests.test_fleet import fleet_of
 
 COUNTS = (1, 2, 3, 10)
@@ -125,3 +127,23 @@ def test_a_task_that_does_not_know_its_counts_says_so() -> None:
 def test_regions_weight_their_own_clients() -> None:
     method = tg.halos(local_lr=0.5, lr=1.0, buffer=2, local_steps=2, regions=2, every=2, weight_by="samples")
     assert run(method, task()).status == "finished"
+
+
+def test_on_ray_the_driver_opens_no_data_to_count_rows() -> None:
+    pytest.importorskip("ray")
+    opened = []
+
+    def rows(client: int) -> Any:
+        opened.append(client)
+        return [(torch.ones(3), 1)]
+
+    method, settings = fedavg(weight_by="samples"), with_defaults({"rounds": 1, "evaluate_every": 0})
+    for samples in (None, [1] * 4):
+        own = tg.TorchTask(nn.Linear(3, 2), loss=nn.functional.cross_entropy, data=rows, clients=4, samples=samples)
+        pool = tg.RayPool(own, method)
+        if samples:
+            check_run(method, own, pool, settings)
+            continue
+        with pytest.raises(tg.Invalid, match=r"on this engine only workers open the data\. Give the task samples="):
+            check_run(method, own, pool, settings)
+    assert not opened

@@ -22,7 +22,6 @@ from tardygrad.core.messages import Taken as Taken
 from tardygrad.core.messages import Update as Update
 from tardygrad.core.method import Method as Method
 from tardygrad.core.privacy import Privacy as Privacy
-from tardygrad.core.recipe import make as make
 from tardygrad.core.schedules import Cosine as Cosine
 from tardygrad.core.schedules import Power as Power
 from tardygrad.core.schedules import Schedule as Schedule
@@ -74,11 +73,12 @@ from tardygrad.methods.tailopt import tailopt as tailopt
 from tardygrad.runs.accountant import Accountant as Accountant
 from tardygrad.runs.loop import Event as Event
 from tardygrad.runs.loop import drive as drive
+from tardygrad.runs.recipes import make as make
 from tardygrad.runs.replay import replay as replay
+from tardygrad.runs.resume import resume as resume
 from tardygrad.runs.run import Run as Run
 from tardygrad.runs.run import Summary as Summary
 from tardygrad.runs.run import begin as begin
-from tardygrad.runs.run import resume as resume
 from tardygrad.runs.run import simulate as simulate
 from tardygrad.runs.run import train as train
 from tardygrad.runs.settings import Settings as Settings

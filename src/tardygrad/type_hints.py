@@ -9,6 +9,7 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import is_dataclass
+from enum import Enum
 from functools import cache
 from numbers import Real
 from os import PathLike
@@ -136,6 +137,8 @@ def _rule(option: Any, options: tuple[Any, ...], *, toml: bool) -> str:
     if origin is tuple:
         several = f"a {'list' if toml else 'tuple'}, each item {rule(hints[0], toml=toml)}"
         return several if hints[-1] is Ellipsis else "a pair"
+    if isinstance(option, type) and issubclass(option, Enum) and toml:
+        return f"one of {', '.join(str(member.value) for member in option)}"
     if toml:
         kinds = list(classes_in(options))
         return f"a table whose kind is one of {', '.join(kinds)}" if len(kinds) > 1 else "a table"

@@ -7,6 +7,8 @@ import math
 from collections import namedtuple
 from collections.abc import Mapping
 from dataclasses import replace
+from enum import Enum, StrEnum
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +16,8 @@ import torch
 import tardygrad as tg
 from tardygrad.core.recipe import Recipe, parameters, recipe_of, remembers_call, written
 from tardygrad.core.schedules import Schedule
+from tardygrad.runs.signature import read
+from tardygrad.tasks.data.seeding import call_seeded
 
 METHOD = {"local_lr": 0.1, "local_clip": 1.0, "lr": 1.0, "clip": 0.5, "buffer": 2, "local_steps": 2}
 
@@ -30,9 +34,9 @@ def test_a_constructor_remembers_its_call() -> None:
 def test_a_recipe_makes_the_same_object() -> None:
     recipe = recipe_of(tg.tasks.quadratic(clients=3, heterogeneity=1.0))
     assert recipe is not None
-    again = recipe.make()
+    again = call_seeded(recipe.function, recipe.arguments)
     assert torch.equal(again.c, tg.tasks.quadratic(clients=3, heterogeneity=1.0).c)
-    assert recipe_of(again) is recipe
+    assert recipe_of(again) == recipe
 
 
 def test_a_recipe_does_not_change_with_the_arguments() -> None:
@@ -46,7 +50,7 @@ def test_a_recipe_does_not_change_with_the_arguments() -> None:
     names["a"].append("c")
     for _ in range(2):
         assert (recipe.arguments["slopes"], recipe.arguments["names"]) == ([1.0], {"a": ["b"]})
-        recipe.make()
+        call_seeded(recipe.function, recipe.arguments)
     assert recipe.arguments["x"] is x
     probabilities = [0.5, 0.5]
     given = {"place": {0: probabilities}}
@@ -116,3 +120,27 @@ def own() -> tg.Method:
 @remembers_call
 def constructed(given: dict[str, dict[int, list[float]]]) -> tg.Method:
     return replace(tg.clip2(**METHOD))
+
+
+class Size(StrEnum):
+    small = "s"
+    large = "l"
+
+
+class Level(Enum):
+    low = 1
+
+
+@pytest.mark.parametrize(
+    ("hint", "value", "text"),
+    [(Size, Size.large, "l"), (Level | None, Level.low, 1), (Path, Path("data"), "data"), (Path | None, None, None)],
+)
+def test_members_of_enums_and_paths_are_read_back(hint: object, value: object, text: object) -> None:
+    assert written(hint, value, "key") == text
+    assert read(hint, text, "key") == value
+    assert type(read(hint, text, "key")) is type(value)
+
+
+def test_a_word_that_is_no_member_is_refused() -> None:
+    with pytest.raises(tg.Invalid, match="`key` must be one of s, l, got 'medium'"):
+        read(Size, "medium", "key")

@@ -18,13 +18,13 @@ from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
 import tardygrad as tg
-from tardygrad.core.recipe import make, recipe_of
+from tardygrad.core.recipe import recipe_of
 from tardygrad.engines.ray import connection
 from tardygrad.engines.ray import pool as ray_pool
 from tardygrad.engines.ray.payload import pickled
 from tardygrad.engines.ray.places import Places
 from tardygrad.runs.events import Arrival, Dispatch, read_events
-from tardygrad.runs.recipes import table_of
+from tardygrad.runs.recipes import make, table_of
 from tardygrad.spec import spec
 from tests.cli.conftest import Command
 
@@ -64,6 +64,8 @@ def own_task(folder: str, seeded: bool = True) -> tg.TorchTask:
         (Path(folder) / "-".join([*words, str(os.getpid()), node])).touch()
 
     note("makes", "task")
+    if not seeded:
+        torch.seed()  # such as by the clock
     module = LowRank if seeded else LowRank()
     clients = ["c0", "c1", "c2"]
     return tg.TorchTask(module, data=read, clients=clients, loss=nn.functional.mse_loss, test=lambda: read("c3"))

@@ -73,7 +73,7 @@ def test_a_stopped_run_goes_on_and_its_record_is_that_of_an_undisturbed_run(tmp_
         if row["round"] == 17:
             run.stop()
     assert run.summary().status == "stopped"
-    again = tg.resume(tmp_path / "cut", method(), task(), tg.SimPool(task(), method(), fleet()))
+    again = tg.resume(tmp_path / "cut", method(), task(), fleet())
     for _ in again.go():
         pass
     assert torch.equal(again.x, whole.x)

@@ -15,9 +15,10 @@ from tardygrad.core.messages import ModuleBuffers, Vector
 from tardygrad.core.task import Task
 from tardygrad.errors import Invalid, RecordError
 from tardygrad.runs import run as runs
-from tardygrad.runs.own_code import check_trust
+from tardygrad.runs.own_code import check_cluster, check_trust
 from tardygrad.runs.recipes import why_no_spec
 from tardygrad.runs.record import Row, new_run_dir, read_json, reading_record, require_new
+from tardygrad.runs.resume import resume as resume_run
 from tardygrad.runs.summary import MODEL, read_model, read_summary
 from tardygrad.runs.track import check
 from tardygrad.spec import spec
@@ -30,14 +31,14 @@ def run(options: commands.Run) -> None:
     here = Path.cwd()  # own code may change it
     if options.out:
         require_new(Path(options.out))
-    loaded = spec.load(options.source, options.overrides, trust=options.trust)
+    loaded = spec.load(options.source, options.overrides, trust=options.trust, starts=True)
     check(loaded.run.track)
     with started_engine(loaded, options.max_memory) as (built, pool, memory):
         new = runs.begin(built.method, built.task, pool, spec=loaded.resolved(), **loaded.run.settings())
         # only now is everything valid
         new.path = require_new(here / options.out) if options.out else new_run_dir(loaded.name, here / "runs")
         path = options.out or f"runs/{new.path.name}"
-        say(f"{new.server.method} on {loaded.task.kind}, recording in {path}\n{memory}{worker_shortage(new)}")
+        say(f"{new.server.method} on {loaded.task.kind}, recording in {path}\n{memory}{worker_shortage(new, loaded)}")
         run_to_end(new, loaded, path, json=options.json)
 
 
@@ -46,6 +47,8 @@ def resume(options: commands.Resume) -> None:
     folder = options.folder
     recorded = read_json(run_dir(folder) / "spec.json")
     loaded = recorded_spec(folder, recorded, options.overrides, trust=options.trust)
+    if not options.trust and not any(text.startswith("engine.address") for text in options.overrides):
+        check_cluster(recorded["spec"], folder)
     check(loaded.run.track)
     retrack = any(text.startswith("run.track") for text in options.overrides)
     if not retrack and (summary := finished_summary(Path(folder), recorded["run"].get("until"), loaded.run)):
@@ -57,7 +60,7 @@ def resume(options: commands.Resume) -> None:
         return
     with started_engine(loaded, options.max_memory) as (built, pool, memory):
         rounds, until = loaded.run.rounds, loaded.run.until
-        resumed = runs.resume(folder, built.method, built.task, pool, rounds=rounds, until=until or math.inf)
+        resumed = resume_run(folder, built.method, built.task, pool, rounds=rounds, until=until or math.inf)
         done = resumed.server.round
         if options.overrides:
             resumed.spec_json = recorded | {
@@ -65,7 +68,7 @@ def resume(options: commands.Resume) -> None:
                 "run": recorded["run"] | {"rounds": rounds, "until": until},
             }
         start = f"from round {done}, recording in {folder}"
-        say(f"{resumed.server.method} on {loaded.task.kind}, {start}\n{memory}{worker_shortage(resumed)}")
+        say(f"{resumed.server.method} on {loaded.task.kind}, {start}\n{memory}{worker_shortage(resumed, loaded)}")
         run_to_end(resumed, loaded, folder, json=options.json)
 
 

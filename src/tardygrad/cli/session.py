@@ -18,6 +18,7 @@ from tardygrad.engines.threads import torch_threads
 from tardygrad.errors import WorkFailed
 from tardygrad.runs.memory import read_size
 from tardygrad.runs.own_code import resume_command
+from tardygrad.runs.preconditions import check_run
 from tardygrad.runs.run import Run, Summary, plural
 from tardygrad.runs.track import tracked
 from tardygrad.spec.spec import Built, Spec
@@ -50,6 +51,7 @@ def started_engine(loaded: Spec, max_memory: str | None) -> Iterator[tuple[Built
         built = build(loaded)
         memory = _check_memory(built, max_memory)
         engine_pool = built.pool()
+        check_run(built.method, built.task, engine_pool, loaded.run.settings())
         if (startup := engine_pool.features.startup) and not sys.stderr.isatty():
             say(startup)
         with Signals(_abort) as signals, waiting(f"starting the engine {built.engine.kind}"):
@@ -63,7 +65,7 @@ def started_engine(loaded: Spec, max_memory: str | None) -> Iterator[tuple[Built
         yield built, pool, memory
 
 
-def worker_shortage(run: Run) -> str:
+def worker_shortage(run: Run, spec: Spec) -> str:
     """A hint if more clients work at once than there are workers, else nothing."""
     method, slots = run.server.method, run.server.roster.slots
     features = run.pool.features
@@ -71,7 +73,9 @@ def worker_shortage(run: Run) -> str:
     if features.virtual_clock or workers is None or slots <= workers or method.mode == "sync":
         return ""
     room = workers if method.mode == "client" else max(workers, method.buffer)
-    fix = f"To dispatch only to free workers: method.concurrency={room} method.dispatch=random"
+    own = not spec.method.arguments.keys() >= {"concurrency", "dispatch"}  # a function that does not take them
+    how = f"concurrency={room}, dispatch='random'" if own else f"method.concurrency={room} method.dispatch=random"
+    fix = f"To dispatch only to free workers: {how}"
     return f"\n{slots} clients share {plural(workers, 'worker')}: jobs wait, and updates get stale. {fix}"
 
 

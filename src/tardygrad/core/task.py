@@ -109,6 +109,26 @@ class CountsSamples(Protocol):
         """
 
 
+@runtime_checkable
+class CountsByOpening(Protocol):
+    """A task that may have to open the data of all clients to count their samples."""
+
+    @property
+    def counts_by_opening(self) -> bool:
+        """Whether it has to."""
+
+
+def start_vector(task: Task, seed: int) -> Vector:
+    """x_0 of a task, checked."""
+    x = task.init(seed)
+    if not isinstance(x, Tensor) or x.shape != (task.parameters,):
+        got = f"shape {list(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
+        raise Invalid(f"`init` of a task must return a vector of its {task.parameters} parameters, got {got}.")
+    if not x.isfinite().all():
+        raise Invalid("`init` of a task must return finite numbers, got NaN or infinity. Use smaller settings.")
+    return x
+
+
 def sample_counts(task: Task, weight_by: str | None) -> tuple[int, ...] | None:
     """The number of training samples of every client, None if a method does not weight by them; raises `Invalid` if the
     task does not know them."""

@@ -1,7 +1,8 @@
 """Constructors of your own in a spec: `kind = "package.module:function"`.
 
 Only names that the user has written are imported: in a spec file or on the command line. A record may come from
-elsewhere, so the code that it names is imported only if the user says that they trust it.
+elsewhere, so the code that it names is imported, and the cluster that it names is joined, only if the user says that
+they trust it.
 """
 
 from __future__ import annotations
@@ -36,9 +37,16 @@ def names(tables: Any) -> Iterator[str]:
             yield from names(value)
 
 
+def cluster(tables: Any) -> str | None:
+    """The address of a cluster that a spec joins; None: none, or the one that this machine knows ("auto")."""
+    engine = tables.get("engine") if isinstance(tables, dict) else None
+    address = engine.get("address") if isinstance(engine, dict) else None
+    return None if address == "auto" else address
+
+
 def trust_option(tables: Any) -> str:
     """What a suggested command needs after the name of a record."""
-    return " --trust" if any(names(tables)) else ""
+    return " --trust" if any(names(tables)) or cluster(tables) else ""
 
 
 def resume_command(folder: str | Path, tables: Any) -> str:
@@ -51,6 +59,13 @@ def check_trust(tables: Any, where: str) -> None:
     for name in names(tables):
         rule = f"a function that {where!r} names is imported only if you trust it"
         raise Invalid(f"{rule}, got {name!r}. Read its code, then add --trust.")
+
+
+def check_cluster(tables: Any, where: str) -> None:
+    """Raise `Invalid` if the spec of a record joins a cluster, which can run code here."""
+    if address := cluster(tables):
+        fix = f"Add --trust, or give the address: engine.address={shlex.quote(str(address))}."
+        raise Invalid(f"a cluster that {where!r} names is joined only if you trust it, got {address!r}. {fix}")
 
 
 def find(name: str, where: str) -> Any:

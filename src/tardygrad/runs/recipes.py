@@ -1,25 +1,55 @@
-"""The spec of a run that was started in Python, from the recipes of its objects."""
+"""Objects that remember how they were made, and the spec of a run in Python from the recipes of its objects."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 
 from tardygrad.core.method import Method
-from tardygrad.core.recipe import Recipe, parameters, recipe_of, written_arguments
+from tardygrad.core.recipe import Recipe, copied, parameters, recipe_of, remember, written_arguments
 from tardygrad.core.task import Task
 from tardygrad.engines.pool import Pool
 from tardygrad.engines.ray.places import by_id
 from tardygrad.engines.ray.pool import RayPool
-from tardygrad.errors import Invalid
+from tardygrad.errors import Invalid, shortened
 from tardygrad.fleet import Fleet
 from tardygrad.runs.kinds import FROM_OTHER_TABLES, KINDS, keys_of
 from tardygrad.runs.own_code import is_own
 from tardygrad.runs.record import Row
 from tardygrad.runs.signature import arguments
+from tardygrad.tasks.data.seeding import call_seeded
+
+R = TypeVar("R")
 
 DESCRIPTION = 120  # most characters of an object that is only described
+
+
+def make(function: Callable[..., R], /, **arguments: Any) -> R:
+    """Call a function of your own that makes a task, a method, a fleet or a pool, and remember the call.
+
+    The run's record then names the function and its arguments, so `tardygrad resume`, `replay`, `doctor` and `tail` can
+    make the object again, and reports know its settings. For that the function must be importable (not of the script
+    itself) and its arguments must be numbers, text, lists and tables.
+
+    Args:
+        function: the function or class.
+        arguments: its arguments.
+
+    >>> from tardygrad.methods.clip2 import clip2
+    >>> make(clip2, local_lr=0.01, local_clip=0.5, lr=0.1, clip=1.0, buffer=10, local_steps=5).buffer
+    10
+    """
+    if not callable(function):
+        raise Invalid(f"`make` needs a function and its arguments, got {function!r}. Use make(function, key=value).")
+    recipe = Recipe(function, copied(arguments))
+    made = remember(call_seeded(function, arguments), recipe)
+    if recipe_of(made) is None:
+        rule = "`make` needs a function that returns a task, a method, a fleet or a pool"
+        raise Invalid(f"{rule}, got a {type(made).__name__}, which cannot have attributes.")
+    return made
 
 
 def spec_of(method: Method, task: Task, pool: Pool, run: Row) -> Row:
@@ -38,7 +68,7 @@ def spec_of(method: Method, task: Task, pool: Pool, run: Row) -> Row:
         try:
             tables[name] = _table(name, made)
         except Invalid as error:
-            text = shortened(str(made))
+            text = shortened(str(made), DESCRIPTION)
             tables[name] = {"described": text}
             missing.append(f"its {name} ({text}) cannot be made again: {error}")
     settings = {key: value for key, value in run.items() if key != "out"}
@@ -53,11 +83,6 @@ def _table(name: str, made: object) -> Row:
         if not isinstance(made, Fleet):
             raise
     return table_of(name, Recipe(Fleet, {key: getattr(made, key) for key in parameters(Fleet)}))  # all that it is
-
-
-def shortened(text: str) -> str:
-    """A text of at most `DESCRIPTION` characters."""
-    return text if len(text) <= DESCRIPTION else text[: DESCRIPTION - 1] + "…"
 
 
 def why_no_spec(recorded: Row) -> str:

@@ -1,8 +1,7 @@
-"""Runs: the loop of loop.py with evaluations, metrics, a record and checkpoints; and how to resume them."""
+"""Runs: the loop of loop.py with evaluations, metrics, a record and checkpoints."""
 
 from __future__ import annotations
 
-import math
 import time
 from collections import Counter
 from collections.abc import Generator, Sequence
@@ -16,26 +15,35 @@ from safetensors.torch import save
 from tardygrad.core.hierarchy import serve
 from tardygrad.core.messages import Advanced, ModuleBuffers, Parts, Taken, Update, Vector, as_vector
 from tardygrad.core.method import Method
-from tardygrad.core.own_loop import check_local_work
-from tardygrad.core.task import MayLackTest, Task, ids_of, sample_counts
-from tardygrad.engines.pool import Pool, check_work, features_of
+from tardygrad.core.task import Task, ids_of, sample_counts, start_vector
+from tardygrad.engines.pool import Pool
 from tardygrad.engines.sim.pool import SimPool
-from tardygrad.errors import Diverged, Interrupted, Invalid, RecordError, Starved, WorkFailed, checked_call
+from tardygrad.errors import (
+    Diverged,
+    Interrupted,
+    Invalid,
+    RecordError,
+    Starved,
+    WorkFailed,
+    checked_call,
+    is_of_own_code,
+    shortened,
+)
 from tardygrad.fleet import Fleet
 from tardygrad.runs import checkpoint, events
 from tardygrad.runs.accountant import Accountant
 from tardygrad.runs.checks import checksum
-from tardygrad.runs.describe import check_ids
 from tardygrad.runs.describe import label as label
 from tardygrad.runs.describe import versions as versions
 from tardygrad.runs.evaluation import ClientEvaluations, Scores
 from tardygrad.runs.events import RunEvent
 from tardygrad.runs.loop import Event, drive
 from tardygrad.runs.model_card import training_facts
+from tardygrad.runs.preconditions import check_run
 from tardygrad.runs.recipes import spec_of
-from tardygrad.runs.record import LINES, End, Record, Row, read_json, reading_record, replace, require_new
-from tardygrad.runs.settings import NAMES, Settings, with_defaults
-from tardygrad.runs.summary import MODEL, read_metrics, read_summary, summarize, write_summary
+from tardygrad.runs.record import End, Record, Row, replace, require_new
+from tardygrad.runs.settings import Settings, with_defaults
+from tardygrad.runs.summary import MODEL, summarize, write_summary
 from tardygrad.runs.summary import Summary as Summary
 from tardygrad.runs.summary import plural as plural
 from tardygrad.tail.updates import Updates
@@ -45,22 +53,15 @@ class Run:
     """A run: its server, pool and task, the results so far, and its record."""
 
     def __init__(self, method: Method, task: Task, pool: Pool, settings: Settings) -> None:
-        seed = settings["seed"]
-        if settings["evaluate_every"] and isinstance(task, MayLackTest) and not task.can_evaluate:
-            raise Invalid(
-                "an evaluation needs a test set, and the task has none. Give it one, or set evaluate_every=0."
-            )
-        check_work(pool, method)
-        check_local_work(task, method)
-        x, features = task.init(seed), pool.features
+        check_run(method, task, pool, settings)
+        seed, features = settings["seed"], pool.features
+        x = start_vector(task, seed)
         buffers, vectors = task.init_module_buffers(), features.vectors
         samples = sample_counts(task, method.weight_by)
         self.accountant = Accountant(method.privacy) if method.privacy else None
         self.server = serve(
             method, x, clients=task.clients, seed=seed, module_buffers=buffers, vectors=vectors, samples=samples
         )
-        if not x.isfinite().all():
-            raise Invalid("the task's init() returned NaN or infinity. Use smaller settings.")
         if settings["tail_every"] and isinstance(self.server.levels[0].vectors.start, Parts):
             raise Invalid("`tail_every` needs whole updates, and the engine has them in shards. Use server_shards=1.")
         self.task, self.pool, self.settings = task, pool, settings
@@ -152,10 +153,10 @@ class Run:
             self.status, self.reason = type(error).__name__.lower(), str(error)
             raise
         except BaseException as error:
-            self.status, self.reason = "failed", str(error) or type(error).__name__
+            self.status, self.reason = "failed", shortened(str(error), 3000) or type(error).__name__
             if self._saver:
                 self._saver.finish()
-            if isinstance(error, WorkFailed | Invalid):  # else the record itself may be the problem
+            if isinstance(error, WorkFailed | Invalid) or is_of_own_code(error):  # else it may be the record itself
                 self._write_summary()
             raise
         finally:
@@ -329,6 +330,11 @@ def train(method: Method, task: Task, pool: Pool, **settings: Unpack[Settings]) 
     return run
 
 
+def simulated(method: Method, task: Task, pool: Pool | Fleet, settings: Settings) -> Pool:
+    """A pool, or the simulator of a fleet."""
+    return SimPool(task, method, pool, rounds=settings["rounds"]) if type(pool) is Fleet else cast(Pool, pool)
+
+
 @checked_call
 def begin(
     method: Method, task: Task, pool: Pool | Fleet, *, spec: Row | None = None, **settings: Unpack[Settings]
@@ -340,7 +346,7 @@ def begin(
     """
     full = with_defaults(settings)
     out = full.pop("out", None)
-    pool = SimPool(task, method, pool, rounds=full["rounds"]) if type(pool) is Fleet else cast(Pool, pool)
+    pool = simulated(method, task, pool, full)
     run = Run(method, task, pool, full)
     fleet = pool.features.fleet
     run.spec_json = {
@@ -356,61 +362,4 @@ def begin(
         "versions": versions(),
     }
     run.path = None if out is None else require_new(Path(out))
-    return run
-
-
-@checked_call
-def resume(
-    path: str | Path, method: Method, task: Task, pool: Pool, *, rounds: int | None = None, until: float | None = None
-) -> Run:
-    """A run that continues from its last checkpoint, or from the start if it has none: iterate over its `go()`.
-
-    Args:
-        path: the run's directory. Pass the same method, task and pool as before.
-        rounds: T, to make the run longer.
-        until: seconds of the engine's clock, to make the run longer; inf: no limit.
-    """
-    where, engine = Path(path), features_of(pool).checkpoint
-    if engine is None:
-        raise Invalid(f"cannot resume: {type(pool).__name__} does not support checkpoints.")
-    with reading_record(where):
-        spec_json = read_json(where / "spec.json")
-        check_ids(spec_json.get("ids"), ids_of(task), where)
-        given = {"rounds": rounds, "until": until}
-        recorded = spec_json["run"] | {name: value for name, value in given.items() if value is not None}
-        recorded["until"] = None if recorded.get("until") == math.inf else recorded.get("until")
-        settings = with_defaults(cast(Settings, {name: recorded[name] for name in NAMES if name in recorded}))
-        run = Run(method, task, pool, settings)
-        run.path = where
-        saved = checkpoint.read(where / "checkpoints", where)
-        if saved is None:
-            done = sum(1 for _ in read_metrics(where / "metrics.jsonl")) if (where / "metrics.jsonl").exists() else 0
-            status = read_summary(where).status if (where / "summary.json").exists() else "failed"
-            if done > settings["checkpoint_every"] or status != "failed":
-                raise RecordError(f"the run in {path!s} made {plural(done, 'round')}, but its checkpoints are missing.")
-            run.ends = dict.fromkeys(LINES, End(0, 0))
-            run._find_discarded()
-            return run
-        run.ends, run.from_checkpoint = saved.state["ends"], checkpoint.newest(where / "checkpoints")
-        pending = checkpoint.apply(saved, run.server)
-        if not run.server.x.isfinite().all():
-            after = f"after {plural(run.server.round, 'round')}"
-            raise Invalid(
-                f"a run that diverged cannot be resumed: the model in {str(where)!r} is not finite {after}. "
-                "Start a new run with a smaller lr, or clip."
-            )
-        if (done := run.server.round) > (settings["rounds"] or done):
-            raise Invalid(f"`rounds` must be at least the rounds already made ({done}), got {settings['rounds']}.")
-        if pending.now > (settings["until"] or pending.now) and pool.features.virtual_clock:
-            rule = f"`until` must be at least the seconds already simulated ({pending.now:g})"
-            raise Invalid(f"{rule}, got {settings['until']:g}.")
-        run.status = "stopped" if run._may_continue() else "finished"
-        engine.restore(pending)
-        run.tail.collected = saved.part("tail")
-        run.scores.restore(saved.part("rows"), saved.part("unscored"))
-        run.seconds = saved.state["seconds"]
-        run.metrics = list(read_metrics(where / "metrics.jsonl", run.ends["metrics.jsonl"].length))
-        for event in events.read_events(where / "events.jsonl", run.ends["events.jsonl"].length):
-            run._remember(event)
-        run._find_discarded()
     return run

@@ -6,23 +6,26 @@ a dataclass                      a table with its fields; if several classes are
                                  name in lower case, or that name alone
 a schedule                       0.1, {value = 0.1, exponent = -0.5} (Power), {peak = 0.1, rounds = 140} (Cosine)
 tuple                            a list; for a list of literals, also a single one
+an Enum, Path                    the value of a member; a string
 inf                              inf; in JSON "inf"
 """
 
 from __future__ import annotations
 
 import math
-import re
 import reprlib
 from collections.abc import Iterable, Mapping
 from contextlib import chdir
 from dataclasses import is_dataclass
+from enum import Enum
+from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
 from tardygrad.core.recipe import Make, Parameters, parameters
 from tardygrad.core.schedules import Cosine, Power, Schedule
-from tardygrad.errors import Invalid, TardygradError, described_error, nearest
+from tardygrad.errors import Invalid, TardygradError, described_error, is_out_of_memory, nearest
 from tardygrad.runs import own_code
+from tardygrad.tasks.data.seeding import call_seeded
 from tardygrad.type_hints import classes_in, conform, item_hints, rule, union_members
 
 Table = dict[str, Any]
@@ -51,14 +54,13 @@ def call(make: Make, given: Table, where: str) -> Any:
     """Call a constructor; its errors say where in the spec the values came from."""
     try:
         with chdir("."):  # own code may change the current directory; paths of the command are relative to it
-            return make(**given)
+            return call_seeded(make, given)
     except Invalid as error:
         raise Invalid(f"in {place(where)}: {error}") from error
     except TardygradError:
         raise
     except (Exception, SystemExit) as error:
-        torch_memory = isinstance(error, RuntimeError) and re.search("allocate memory|size calculation", str(error))
-        if torch_memory or isinstance(error, MemoryError | OverflowError):
+        if is_out_of_memory(error) or isinstance(error, OverflowError):
             text = f"not enough memory for these sizes ({shown(str(error))}). Use smaller values."
             raise Invalid(f"in {place(where)}: {text}") from error
         raise Invalid(f"in {place(where)}: {described_error(error)}.") from error
@@ -109,6 +111,11 @@ def read(hint: Any, value: Any, where: str) -> Any:
                 return tuple(read(hints[i], item, f"{where}[{i}]") for i, item in enumerate(value))
     if value == "inf" and float in options:
         return math.inf
+    if isinstance(value, str) and Path in options and str not in options:
+        return Path(value)
+    for option in options:
+        if isinstance(option, type) and issubclass(option, Enum) and value in [member.value for member in option]:
+            return option(value)
     try:
         return _single(options, value)
     except ValueError as error:

@@ -42,8 +42,10 @@ def read_source(source: str | Path) -> tuple[str, Table, bool]:
 
 
 def _of_record(path: Path) -> bool:
-    """Whether a file is the spec of a record or lies in one, whatever it holds: a record may come from elsewhere."""
-    return path.name == "spec.json" or any((path.parent / name).exists() for name in ("events.jsonl", "checkpoints"))
+    """Whether a file is the spec of a record, or is in a record or a sweep: these may come from elsewhere."""
+    marks = [path.parent / "checkpoints"]
+    marks += (folder / name for folder in path.parents for name in ("events.jsonl", "sweep.json"))
+    return path.name in ("spec.json", "sweep.json") or any(mark.exists() for mark in marks)
 
 
 def _recorded(folder: Path, record: Table) -> tuple[str, Table]:

@@ -4,7 +4,7 @@ A spec is TOML (or JSON) with the tables [task] [fleet] [method] [engine] [run].
 `KINDS`; its other keys are that constructor's own keyword arguments, with the types and defaults of its signature (see
 signature.py). `clients` may be given in [task] or in [fleet], and applies to both.
 
-Overrides: `method.lr=0.1` sets a key, `method.clip=` removes it.
+Overrides: `method.lr=0.1` sets a key, `method.clip=` removes it; a name with a dot is in quotes.
 
 Errors are `Invalid`, in one or two sentences: the rule, the value, the fix.
 """
@@ -29,7 +29,7 @@ from tardygrad.errors import Invalid, check_integer, nearest
 from tardygrad.fleet import AvailabilityFile, Fleet
 from tardygrad.runs.kinds import ENGINES, FLEET_KEYS, FROM_OTHER_TABLES
 from tardygrad.runs.memory import Memory, Meter
-from tardygrad.runs.own_code import check_trust
+from tardygrad.runs.own_code import check_cluster, check_trust
 from tardygrad.runs.signature import Table, arguments, call, choose, construct, read, shown
 from tardygrad.spec.kinds import KINDS, TABLES, RunTable, keys_of, suggest_table
 from tardygrad.spec.sources import anchor_task, read_source
@@ -68,8 +68,8 @@ class Built(NamedTuple):
         wanted = inspect.signature(self.engine.make).parameters
         given = {"task": self.task, "method": self.method, "fleet": self.fleet, "rounds": self.run.rounds, "grid": grid}
         others = {name: given[name] for name in FROM_OTHER_TABLES if name in wanted}
-        pool: Pool = call(self.engine.make, others | self.engine.arguments, "engine")
-        return pool
+        engine = call(self.engine.make, others | self.engine.arguments, "engine")
+        return _checked_kind(engine, self.engine, "engine", Pool)  # type: ignore[type-abstract]
 
     def meter(self) -> Meter:
         """A meter for the memory of the run's vectors."""
@@ -135,11 +135,12 @@ class Spec:
         return tables | {"run": written_arguments(parameters(RunTable), vars(self.run))}
 
 
-def load(source: str | Path, overrides: Iterable[str] = (), *, trust: bool = False) -> Spec:
+def load(source: str | Path, overrides: Iterable[str] = (), *, trust: bool = False, starts: bool = False) -> Spec:
     """The spec in a file, of a shipped name, or of a recorded run, with `table.key=value` overrides.
 
     Args:
-        trust: whether to import code that a recorded run names.
+        trust: whether to import code that a recorded run names, and to join its cluster.
+        starts: whether its engine will be started.
 
     >>> print(load("quadratic", ["method.buffer=3"]).build().method)
     Clip² (client-centric, M=3, K=5, downplayed)
@@ -152,6 +153,8 @@ def load(source: str | Path, overrides: Iterable[str] = (), *, trust: bool = Fal
     anchor_task(tables, Path())
     if recorded and not trust:
         check_trust(tables, str(source))
+        if starts and "engine.address" not in typed:
+            check_cluster(tables, str(source))
     return parse(tables, name, trust=True, typed=typed)
 
 
@@ -202,7 +205,7 @@ def resume_keys(tables: Mapping[str, Any]) -> list[str]:
 def override(tables: Table, text: str) -> None:
     """Apply `table.key=value`; the value is TOML or else a bare string, and an empty one removes the key."""
     key, equals, given = (part.strip() for part in text.partition("="))
-    path, value = key.split("."), _value(given)
+    path, value = _path(key), _value(given)
     if not equals or not all(path) or (len(path) == 1 and not isinstance(value, dict)):
         fix = suggest_table(key, given if equals else "VALUE") or "Write for example run.rounds=100."
         raise Invalid(f"an override must be table.key=value, got {text!r}. {fix}")
@@ -217,6 +220,23 @@ def override(tables: Table, text: str) -> None:
         del table[path[-1]]
     else:
         raise Invalid(f"`{key}=` removes a key, but the spec does not set it.{nearest(path[-1], table)}")
+
+
+def _path(key: str) -> list[str]:
+    """The names in a dotted key; one with a dot of its own is in quotes, as in TOML.
+
+    >>> _path('engine.place."site.a"')
+    ['engine', 'place', 'site.a']
+    """
+    path = []
+    try:
+        rest: Any = tomllib.loads(f"{key} = 0")
+        while isinstance(rest, dict):
+            ((name, rest),) = rest.items()
+            path.append(name)
+    except ValueError:  # not a key in TOML, or more than a key
+        return key.split(".")
+    return path
 
 
 def _value(text: str) -> Any:
@@ -265,11 +285,15 @@ def _same_clients(task: Table, fleet: Table | None, typed: Collection[str]) -> t
 def _made(table: SpecTable, where: str, wanted: type[T], given: Table | None = None) -> T:
     """Call a table's constructor, and check what it returns."""
     given = table.arguments if given is None else given
-    built: T = call(table.make, given, where)
+    built = _checked_kind(call(table.make, given, where), table, where, wanted)
+    return remember(built, Recipe(table.make, given))
+
+
+def _checked_kind(built: object, table: SpecTable, where: str, wanted: type[T]) -> T:
     if not isinstance(built, wanted):
         rule = f"`{where}.kind` must be a function that returns a {wanted.__name__}"
         raise Invalid(f"{rule}, got a {type(built).__name__} from {table.kind!r}.")
-    return remember(built, Recipe(table.make, given))
+    return built
 
 
 def _fleet(table: SpecTable) -> Fleet:

@@ -10,9 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 from tardygrad.core.method import Method
-from tardygrad.core.recipe import Recipe, recipe_of
+from tardygrad.core.recipe import Recipe, recipe_of, remember
 from tardygrad.core.task import Task
 from tardygrad.engines.same_task import check_same, facts
+from tardygrad.tasks.data.seeding import call_seeded
 
 
 class RemoteTask:
@@ -38,6 +39,6 @@ def pickled(task: Task, method: Method, dumps: Callable[[Any], bytes]) -> bytes:
 
 def make_task(function: Callable[..., Task], arguments: dict[str, Any], expected: dict[str, int]) -> Task:
     """Make a task by its recipe, and compare it with the driver's."""
-    task: Task = Recipe(function, arguments).make()
+    task: Task = remember(call_seeded(function, arguments), Recipe(function, arguments))
     check_same(task, expected)
     return task

@@ -1,0 +1,83 @@
+"""Continuing a run from its record."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import cast
+
+from tardygrad.core.method import Method
+from tardygrad.core.task import Task, ids_of
+from tardygrad.engines.pool import Pool, features_of
+from tardygrad.errors import Invalid, RecordError, checked_call
+from tardygrad.fleet import Fleet
+from tardygrad.runs import checkpoint, events
+from tardygrad.runs.describe import check_ids
+from tardygrad.runs.record import LINES, End, read_json, reading_record
+from tardygrad.runs.run import Run, simulated
+from tardygrad.runs.settings import NAMES, Settings, with_defaults
+from tardygrad.runs.summary import plural, read_metrics, read_summary
+
+
+@checked_call
+def resume(
+    path: str | Path,
+    method: Method,
+    task: Task,
+    pool: Pool | Fleet,
+    *,
+    rounds: int | None = None,
+    until: float | None = None,
+) -> Run:
+    """A run that continues from its last checkpoint, or from the start if it has none: iterate over its `go()`.
+
+    Args:
+        path: the run's directory. Pass the same method, task and pool, or fleet to simulate, as before.
+        rounds: T, to make the run longer.
+        until: seconds of the engine's clock, to make the run longer; inf: no limit.
+    """
+    where = Path(path)
+    with reading_record(where):
+        spec_json = read_json(where / "spec.json")
+        check_ids(spec_json.get("ids"), ids_of(task), where)
+        given = {"rounds": rounds, "until": until}
+        recorded = spec_json["run"] | {name: value for name, value in given.items() if value is not None}
+        recorded["until"] = None if recorded.get("until") == math.inf else recorded.get("until")
+        settings = with_defaults(cast(Settings, {name: recorded[name] for name in NAMES if name in recorded}))
+        pool = simulated(method, task, pool, settings)
+        if (engine := features_of(pool).checkpoint) is None:
+            raise Invalid(f"cannot resume: {type(pool).__name__} does not support checkpoints.")
+        run = Run(method, task, pool, settings)
+        run.path = where
+        saved = checkpoint.read(where / "checkpoints", where)
+        if saved is None:
+            done = sum(1 for _ in read_metrics(where / "metrics.jsonl")) if (where / "metrics.jsonl").exists() else 0
+            status = read_summary(where).status if (where / "summary.json").exists() else "failed"
+            if done > settings["checkpoint_every"] or status != "failed":
+                raise RecordError(f"the run in {path!s} made {plural(done, 'round')}, but its checkpoints are missing.")
+            run.ends = dict.fromkeys(LINES, End(0, 0))
+            run._find_discarded()
+            return run
+        run.ends, run.from_checkpoint = saved.state["ends"], checkpoint.newest(where / "checkpoints")
+        pending = checkpoint.apply(saved, run.server)
+        if not run.server.x.isfinite().all():
+            after = f"after {plural(run.server.round, 'round')}"
+            raise Invalid(
+                f"a run that diverged cannot be resumed: the model in {str(where)!r} is not finite {after}. "
+                "Start a new run with a smaller lr, or clip."
+            )
+        if (done := run.server.round) > (settings["rounds"] or done):
+            raise Invalid(f"`rounds` must be at least the rounds already made ({done}), got {settings['rounds']}.")
+        if pending.now > (settings["until"] or pending.now) and pool.features.virtual_clock:
+            rule = f"`until` must be at least the seconds already simulated ({pending.now:g})"
+            raise Invalid(f"{rule}, got {settings['until']:g}.")
+        run.status = "stopped" if run._may_continue() else "finished"
+        engine.restore(pending)
+        run.tail.collected = saved.part("tail")
+        run.scores.restore(saved.part("rows"), saved.part("unscored"))
+        run.seconds = saved.state["seconds"]
+        run.metrics = list(read_metrics(where / "metrics.jsonl", run.ends["metrics.jsonl"].length))
+        for event in events.read_events(where / "events.jsonl", run.ends["events.jsonl"].length):
+            run._remember(event)
+        run._find_discarded()
+    return run

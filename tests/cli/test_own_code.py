@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import shutil
+import socket
 import sqlite3
 import sys
 import tomllib
@@ -12,9 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+import tardygrad as tg
+from tardygrad.core.recipe import recipe_of
+from tardygrad.engines.ray.payload import RemoteTask
 from tardygrad.runs import own_code
 from tardygrad.runs.record import read_json
+from tardygrad.spec import spec
 from tests.cli.conftest import Command
 
 CODE = """
@@ -87,6 +94,62 @@ def leaves_at(where: str, clients: int):
     return made
 """
 
+BREAKS = """
+from dataclasses import dataclass
+
+
+class Panic(BaseException):
+    pass
+
+
+def fail(*args):
+    raise {"text": ValueError("bad \\udcff name"), "long": ValueError("x" * 3_000_000), "panic": Panic("mine")}[HOW]
+
+
+HOW = "text"
+
+
+@dataclass(frozen=True)
+class Slow:
+    def draw(self, u, serial):
+        fail()
+
+    def mean(self):
+        return 1.0
+
+
+def breaks(where: str, clients: int, how: str = "text", returns_nothing: bool = False):
+    global HOW
+    HOW = how
+    made = task(clients)
+    setattr(made, where, (lambda *args: None) if returns_nothing else fail)
+    return made
+
+
+def late_rate(buffer: int = 2, weight_by: str | None = None):
+    rate = lambda round: fail() if round > 2 else 1.0
+    return tg.clip2(local_lr=0.1, local_clip=1.0, lr=rate, clip=0.5, buffer=buffer, local_steps=2, weight_by=weight_by)
+
+
+def slow(clients: int):
+    return tg.Fleet((tg.Group("mine", clients, Slow()),))
+
+
+def engine():
+    return None
+"""
+
+DRAWN = """
+import numpy as np
+
+
+def drawn(clients: int, scales: list = [1.0]):
+    scales.append(0.5)  # which must not reach another call
+    x = torch.from_numpy(np.random.randn(8 * clients, 1)).float() * sum(scales)
+    loss = torch.nn.functional.mse_loss
+    return tg.TorchTask(torch.nn.Linear(1, 1), data=tg.shard((x, x), clients=clients), loss=loss, test=(x, x))
+"""
+
 SPEC = """
 [task]
 kind = "mine:task"
@@ -138,7 +201,8 @@ def test_a_sweeps_own_code_is_imported_only_if_it_is_trusted(here: Path, tardygr
     sys.modules.pop("mine")
     Path("imported").unlink()
     code, _, err = tardygrad("sweep", "sweep")
-    assert (code, "is imported only if you trust it, got 'mine:task'" in err.replace("\n", " ")) == (2, True)
+    rule = "a function that 'sweep' names is imported only if you trust it, got 'mine:task'"
+    assert (code, rule in err.replace("\n", " ")) == (2, True)
     assert tardygrad("report", "sweep").code == 0
     assert not Path("imported").exists()
     assert tardygrad("sweep", "sweep", "--trust").code == 0
@@ -181,6 +245,37 @@ def test_a_directory_is_a_record_whatever_its_spec_looks_like(here: Path, tardyg
     assert tardygrad("plan", "folder", "--trust").code == 0
 
 
+def test_files_in_records_and_sweeps_are_not_the_users_own(here: Path, tardygrad: Command) -> None:
+    for mark, *files in (("run/events.jsonl", "track/a.toml", "checkpoints/7/a.json"), ("sweep/sweep.json", "a.toml")):
+        for file in files:
+            path = Path(mark).parent / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Path(mark).write_text(json.dumps(tomllib.loads(SPEC)))
+            path.write_text(SPEC if path.suffix == ".toml" else json.dumps(tomllib.loads(SPEC)))
+            assert "only if you trust it" in tardygrad("plan", str(path)).err.replace("\n", " "), path
+    assert "only if you trust it" in tardygrad("plan", "sweep/sweep.json").err.replace("\n", " ")
+    assert not Path("imported").exists()
+
+
+def test_a_records_cluster_is_joined_only_if_it_is_trusted(tardygrad: Command) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0)
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        assert tardygrad("run", "small.toml", "run.rounds=1", "--out", "run").code == 0
+        record = read_json(Path("run/spec.json"))
+        record["spec"]["engine"] = {"kind": "ray", "address": address}
+        Path("run/spec.json").write_text(json.dumps({key: value for key, value in record.items() if key != "check"}))
+        for verb in (("resume", "run", "run.rounds=2"), ("run", "run"), ("sweep", "run", "--over", "method.lr=[0.1]")):
+            code, _, err = tardygrad(*verb)
+            rule = f"a cluster that 'run' names is joined only if you trust it, got '{address}'. Add --trust, or give"
+            assert (code, rule in err.replace("\n", " ")) == (2, True), err
+        with pytest.raises(BlockingIOError):
+            server.accept()
+    assert tardygrad("plan", "run").code == 0  # joins nothing
+    assert own_code.resume_command("run", record["spec"]) == "tardygrad resume run --trust"
+    assert own_code.cluster({"engine": {"address": "auto"}}) is None
+
+
 def test_a_strangers_sweep_imports_no_code_by_any_way(here: Path, tardygrad: Command) -> None:
     settings = ("method.lr=1.0", "method.clip=0.1", "method.local_clip=1.0", "--over", "method.local_lr=[0.1, 0.2]")
     assert tardygrad("sweep", "quadratic", *settings, "run.rounds=2", "--out", "sweep").code == 0
@@ -193,6 +288,10 @@ def test_a_strangers_sweep_imports_no_code_by_any_way(here: Path, tardygrad: Com
         (Path(name) / "study.db").unlink()
         Path(name, "sweep.json").write_text(json.dumps(config | {"space": space, "trials": len(*space.values())}))
         assert "only if you trust it" in tardygrad("sweep", name).err.replace("\n", " ")
+    joins = config | {"spec": config["spec"] | {"engine": {"kind": "ray", "address": "127.0.0.1:1"}}}
+    for stranger in (joins, config | {"space": {"engine.address ": ["127.0.0.1:1"]}, "trials": 1}):
+        Path("blank/sweep.json").write_text(json.dumps(stranger))
+        assert "is joined only if you trust it" in tardygrad("sweep", "blank").err.replace("\n", " ")
     spec = config["spec"] | {"task": {"kind": "mine:task", "clients": 40}}
     Path("blank/sweep.json").write_text(json.dumps(config | {"spec": spec}))
     assert "has other settings" in tardygrad("sweep", "quadratic", *settings, "--out", "blank").err.replace("\n", " ")
@@ -261,6 +360,62 @@ def test_own_code_that_exits_is_an_error(where: str, text: str, here: Path, tard
     leaves = ("task.kind=mine:leaves_at", f"task.where={where}")
     code, _, err = tardygrad("run", "own.toml", *leaves, "run.rounds=2", "run.evaluate_every=1")
     assert (code, text in err) == (1, True), err
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "text"),
+    [
+        (["run", "task.where=gradient"], 1, r"failed: ValueError: bad \udcff name (mine.py, line"),
+        (["run", "task.where=gradient", "task.how=panic"], 1, "failed: Panic: mine (mine.py, line"),
+        (["run", "task.where=gradient", "task.how=long"], 1, "xxx… (mine.py, line"),
+        (["run", "task.where=init"], 1, r"code that the spec names failed: ValueError: bad \udcff name (mine.py"),
+        (["run", "task.where=init", "task.returns_nothing=true"], 2, "a vector of its 2 parameters, got NoneType."),
+        (
+            ["run", "task.where=samples", "method.kind=mine:late_rate", "method.weight_by=samples"],
+            1,
+            "names failed: Val",
+        ),
+        (["run", "task.where=x", "method.kind=mine:late_rate"], 1, "code that the spec names failed: ValueError: bad"),
+        (["run", "task.where=x", "fleet.kind=mine:slow"], 1, "code that the spec names failed: ValueError: bad"),
+        (["plan", "task.where=x", "fleet.kind=mine:slow"], 1, "code that the spec names failed: ValueError: bad"),
+        (["tail", "task.where=gradient", "--clients=2", "--batches=2"], 1, "names failed: ValueError: bad"),
+        (["sweep", "task.where=evaluate", "--over=method.buffer=[2, 3]"], 1, "failed: ValueError: bad"),
+        (["run", "task.where=x", "engine.kind=mine:engine"], 2, "returns a Pool, got a NoneType from 'mine:engine'."),
+    ],
+)
+def test_own_code_that_fails_gets_a_sentence(
+    argv: list[str], code: int, text: str, here: Path, tardygrad: Command
+) -> None:
+    with Path("mine.py").open("a") as file:
+        file.write(BREAKS)
+    verb, *rest = argv
+    removed = [
+        f"{key}=" for kind, key in {"late_rate": "method.rate", "slow": "fleet.seconds"}.items() if kind in str(rest)
+    ]
+    given = ("task.kind=mine:breaks", "run.rounds=4", "run.evaluate_every=1", *rest, *removed)
+    got, _, err = tardygrad(verb, "own.toml", *given)
+    assert (got, text in err.replace("\n", " "), len(err) < 5000) == (code, True, True), err
+
+
+def test_a_function_makes_the_same_object_in_every_process(here: Path, tardygrad: Command) -> None:
+    with Path("mine.py").open("a") as file:
+        file.write(DRAWN)
+    own = ("run", "own.toml", "task.kind=mine:drawn", "task.scales=[1.0]")
+    assert tardygrad(*own, "run.rounds=6", "--out", "whole").code == 0
+    assert tardygrad(*own, "run.rounds=3", "--out", "parts").code == 0
+    assert read_json(Path("parts/spec.json"))["spec"]["task"]["scales"] == [1.0]
+    assert tardygrad("resume", "parts", "run.rounds=6", "--trust").code == 0
+    assert Path("whole/model.safetensors").read_bytes() == Path("parts/model.safetensors").read_bytes()
+
+    mine = importlib.import_module("mine")
+    task = tg.make(mine.drawn, clients=6, scales=[1.0])
+    make, arguments = RemoteTask(task, recipe_of(task)).__reduce__()  # type: ignore[arg-type]
+    sent: Any = make(*arguments)  # on a worker of Ray
+    again = spec.load("own.toml", ["task.kind=mine:drawn", "task.scales=[1.0]"]).build().task
+    assert torch.equal(sent.data.data[0], task.data.data[0])
+    assert torch.equal(again.data.data[0], task.data.data[0])
+    other = tg.make(mine.drawn, clients=6, scales=[2.0])
+    assert not torch.equal(other.data.data[0], task.data.data[0])
 
 
 def test_own_code_that_changes_the_directory_does_not_move_the_record(here: Path, tardygrad: Command) -> None:

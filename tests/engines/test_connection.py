@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -231,3 +232,15 @@ def test_a_signal_while_ray_starts_ends_all_that_has_begun(
     assert process.returncode == code
     assert not list(tmp_path.iterdir())
     wait_for(lambda: not [one for one in begun if one.is_running() and one.status() != psutil.STATUS_ZOMBIE])
+
+
+@pytest.mark.parametrize(("own", "elsewhere"), [([], True), ([""], False), (["."], False)])
+def test_workers_look_for_modules_here_only_if_the_driver_does(
+    own: list[str], elsewhere: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    installed = [path for path in sys.path if Path(path).is_absolute()]
+    monkeypatch.setattr(sys, "path", [*own, *installed])
+    with joining.local_settings(ray, True):
+        assert ray.job_config.JobConfig()._runtime_env_has_working_dir() is elsewhere
+    assert not ray.job_config.JobConfig()._runtime_env_has_working_dir()

@@ -19,7 +19,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from tardygrad.core.hierarchy import serve
 from tardygrad.errors import Invalid, check_choice, check_integer, check_number, is_number, nearest
-from tardygrad.runs.own_code import check_trust
+from tardygrad.runs.own_code import check_cluster, check_trust
 from tardygrad.runs.record import Row, read_json, reading_record
 from tardygrad.runs.run import label
 from tardygrad.runs.signature import Table, shown
@@ -81,12 +81,15 @@ class Config:
         tables = copy.deepcopy(self.spec)
         for text in overrides(params):
             override(tables, text)
+        if not self.trust:
+            check_cluster(tables, self.name)
         return parse(tables, self.name, trust=self.trust)
 
-    def check_trust(self) -> None:
-        """Raise `Invalid` if the spec, or a value of a swept key, names code."""
+    def check_trust(self, where: str) -> None:
+        """Raise `Invalid` if the spec of a sweep in a folder names code or a cluster, or a swept key names code."""
         kinds = [{"kind": kind} for key, values in self.space.items() if key.endswith(".kind") for kind in values]
-        check_trust([self.spec, self.space, kinds], self.name)
+        check_trust([self.spec, self.space, kinds], where)
+        check_cluster(self.spec, where)
 
     def group(self, params: Row) -> str:
         """The label of a point's method, and the values of other swept keys that are not numeric."""
@@ -162,7 +165,7 @@ def configure(
 def _base(source: str | Path, changes: Sequence[str], *, trust: bool) -> Spec:
     """The spec with its overrides; a list for a key that takes none gets the --over that sweeps it."""
     try:
-        return load(source, changes, trust=trust)
+        return load(source, changes, trust=trust, starts=True)
     except Invalid as error:
         for text in changes:
             key, _, value = (part.strip() for part in text.partition("="))
@@ -219,7 +222,7 @@ def saved_config(folder: Path, *, trust: bool = False) -> Config:
         fix = f"Continue it there: tardygrad.sweep({config.factory}, ..., out={str(folder)!r})."
         raise Invalid(f"the sweep in {str(folder)!r} was started in Python. {fix}")
     if not trust:
-        config.check_trust()
+        config.check_trust(str(folder))
     with reading_record(folder):
         points = math.prod(map(len, config.space.values()))
         if config.sampler == "grid" and config.trials != points:

@@ -155,6 +155,8 @@ def local_settings(ray: Any, loopback: bool) -> Iterator[None]:
     3. Ray installs its own handler for SIGTERM, which would end this process with exit code 15.
     4. On the head Ray starts an autoscaler, a process that forwards logs, and the server of its dashboard, for which it
        waits. This head has nothing to scale, forwards no logs, and has no dashboard.
+    5. Ray's workers look for modules in the current directory first, where anyone's numpy.py may be. They do so only if
+       this process does, unless they are told that they have a directory of their own.
     """
     handler = signal.getsignal(signal.SIGTERM) if threading.current_thread() is threading.main_thread() else None
     with ExitStack() as stack:
@@ -167,6 +169,8 @@ def local_settings(ray: Any, loopback: bool) -> Iterator[None]:
             _set_variable(stack, name, "0")
         stack.enter_context(patch.object(ray._private.worker, "listen_error_messages", lambda *_: None))
         stack.enter_context(patch.object(ray._private.utils, "set_sigterm_handler", lambda *_: None))
+        if str(Path.cwd()) not in map(os.path.abspath, sys.path):
+            stack.enter_context(patch.object(ray.job_config.JobConfig, "_runtime_env_has_working_dir", lambda _: True))
         for name in ("start_monitor", "start_log_monitor", "start_api_server"):
             stack.enter_context(patch.object(ray._private.node.Node, name, lambda node, **_: None))
         yield

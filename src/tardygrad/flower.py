@@ -27,7 +27,7 @@ from tardygrad.engines.threads import torch_threads
 from tardygrad.errors import Invalid, check_integer, checked_call
 from tardygrad.runs import run as runs
 from tardygrad.runs.record import Row, new_run_dir, read_json
-from tardygrad.runs.resume import resume
+from tardygrad.runs.resume import resume as resume_run
 from tardygrad.runs.settings import Settings
 from tardygrad.runs.signature import Table
 from tardygrad.runs.track import tracked
@@ -144,7 +144,7 @@ def _resumed(out: str | Path | None, built: specs.Built, spec: Row | None, pool:
                 rule = f"resuming a run may only change {', '.join(allowed)}"
                 raise Invalid(f"{rule}, got {table}.{key}={value!r} in place of {was!r}. Start a new run instead.")
     rounds, until = built.run.rounds, built.run.until
-    run = resume(path, built.method, built.task, pool, rounds=rounds, until=until or math.inf)
+    run = resume_run(path, built.method, built.task, pool, rounds=rounds, until=until or math.inf)
     if spec:
         settings = recorded["run"] | {"rounds": rounds, "until": until}
         run.spec_json = recorded | {"spec": spec, "run": settings}
@@ -232,7 +232,7 @@ class AsyncStrategy:
         with FlowerPool(task, self._method, grid=grid, **self._engine) as pool:
             if resume:
                 length = {name: settings.get(name) for name in ("rounds", "until")}
-                run = resume(settings.get("out") or "", self._method, task, pool, **length)
+                run = resume_run(settings.get("out") or "", self._method, task, pool, **length)
             else:
                 run = runs.begin(self._method, task, pool, **settings)
             self.run, task.round = run, lambda: run.server.round

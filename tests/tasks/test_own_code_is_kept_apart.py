@@ -333,7 +333,7 @@ def no_gradient(how: str) -> Any:
         (lambda: task(test=BadLength()), "`test` must have a length that Python can read"),
         (lambda: task(test=(X.numpy(), Y.numpy())), r"Use torch.from_numpy\(array\)"),
         (lambda: task(test={"x": X}), "`test` must be tensors .* got dict"),
-        (lambda: tg.shard((X, Y), by=3), "`by` must name a column"),
+        (lambda: tg.shard((X, Y), by=3), "`by` must be a string or a list"),
         (lambda: tg.shard((X[:4], Y[:4]), by=["1", 1, "2", "2"]), "distinct as text, got '1' and 1"),
         (lambda: tg.shard((X[:2], Y[:2]), by=[float("nan"), 1.0]), "got nan in row 0"),
         (lambda: tg.shard((X[:2], Y[:2]), by=X[:2]), "`by` must have one value per row"),

@@ -67,6 +67,23 @@ class Tables(NamedTuple):
 
 
 @command(app, "reproduce")
+class Regime(NamedTuple):
+    """Tune all parameters of pretrained transformers with every method, and judge the paper's claims there.
+
+    It takes many hours. If stopped, continue with the same command.
+    """
+
+    quick: bool = flag("--quick", "One task, one fleet and one seed, with settings chosen before: in half an hour.")
+    only: list[str] | None = option(None, "Run only this part; repeatable. Not with --page.", "NAME")
+    data: str | None = option(None, "Folder that contains glue/.", "DIR")
+    out: str = option("runs/regime", "Where finished runs are stored.", "DIR", "--out", "-o")
+    page: str | None = PAGE
+    jobs: int = JOBS
+    read: bool = READ
+    json: bool = JSON
+
+
+@command(app, "reproduce")
 class Baselines(NamedTuple):
     """Compare the methods, each tuned with the same number of trials.
 

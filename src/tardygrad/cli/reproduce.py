@@ -137,6 +137,49 @@ def tables(options: commands.Tables) -> None:
     show(f"page  {where}")
 
 
+def regime(options: commands.Regime) -> None:
+    """Run what is missing of the paper's regime, and print the verdicts and tables."""
+    from tardygrad.reproduce import regime_page
+    from tardygrad.reproduce.page import split_page, write_section
+    from tardygrad.reproduce.regime import Regime, plan, shipped_choices
+    from tardygrad.reproduce.regime_claims import judge
+    from tardygrad.runs.record import write_json
+    from tardygrad.sweeps.store import Store
+
+    whole, page = plan(), options.page
+    _check_only(options.only, list(whole.parts), page, "parts")
+    if options.only and options.quick:
+        raise Invalid("--quick is a part of its own, got --only. Leave out one of the two options.")
+    if page:
+        split_page(Path(page), "regime")  # fail before hours of work
+    chosen = whole.quick("sst2") if options.quick else whole.only(options.only or list(whole.parts))
+    data = Path(options.data) if options.data else None
+    if data is None and not options.read:
+        raise Invalid("`reproduce regime` needs --data FOLDER, a folder that contains glue/, or --read.")
+    settings = shipped_choices() if options.quick else {}
+    runs = Regime(chosen, Store(Path(options.out), records=True), data, settings)
+    if not options.read:
+        _run(runs.store, runs.wanted, options.jobs)
+    write_json(Path(options.out) / "choices.json", runs.every_choice())
+    if page:
+        regime_page.write_pictures(runs, Path(page).parent)
+        command = f"tardygrad reproduce regime{' --quick' * options.quick}"
+        write_section(Path(page), "regime", lambda _: regime_page.text(runs, command))
+    verdicts = judge(runs)
+    if options.json:
+        show_json({number: found._asdict() for number, found in verdicts.items()})
+        return
+    for part in chosen.parts.values():
+        for lesson in part.lessons:
+            lines = [line for line in part.lines() if line.lesson == lesson]
+            columns = (*regime_page.HEADINGS[:4], *_right(regime_page.HEADINGS[4:]))
+            show_table(columns, (regime_page.row(runs, line) for line in lines), f"{part.name}, {lesson}")
+    for number, found in verdicts.items():
+        show(f"{number}. {chosen.claims[number]['says']}\n   {found.verdict}")
+        for reason in found.reasons:
+            show(f"     {reason}")
+
+
 def baselines(options: commands.Baselines) -> None:
     """Tune and run the missing methods and print the tables."""
     from tardygrad.report.theme import write

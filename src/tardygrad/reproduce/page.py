@@ -43,8 +43,8 @@ def split_page(page: Path, name: str) -> tuple[str, str, str]:
 
 def new_page(name: str) -> str:
     """A page with marks for these results; clock, timeline and claims share one."""
-    if name in ("tables", "baselines"):
-        title = "# Results" if name == "tables" else "# Baselines"
+    titles = {"tables": "# Results", "baselines": "# Baselines", "regime": "# The paper's own regime"}
+    if title := titles.get(name):
         return "\n".join((title, "", *marks(name), ""))
     return files("tardygrad.reproduce").joinpath("page.md").read_text(encoding="utf-8")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing as mp
+import shutil
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -24,6 +25,7 @@ from tardygrad.engines.sim.process_pool import set_up_child_process
 from tardygrad.errors import RecordError
 from tardygrad.runs.record import exclusive, read_json, write_json
 from tardygrad.runs.run import versions
+from tardygrad.runs.summary import MODEL
 from tardygrad.spec.spec import parse
 from tardygrad.sweeps.trial import TaskCache, run_seed
 
@@ -51,10 +53,14 @@ class Result(NamedTuple):
 
 
 class Store:
-    """A folder of finished runs."""
+    """A folder of finished runs.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    Args:
+        records: also keep the record of each run, without its model, in a folder of the same name, for `report`.
+    """
+
+    def __init__(self, folder: Path, *, records: bool = False) -> None:
+        self.folder, self.records = folder, records
         self.tasks = TaskCache()
         self._known: dict[Path, Result] = {}
 
@@ -84,7 +90,7 @@ class Store:
         context = mp.get_context("fork")  # so that the processes share the task if it is built already
         with exclusive(self.folder), ProcessPoolExecutor(jobs, context, _begin, (self.tasks,)) as pool:
             try:
-                futures = [pool.submit(_run, self.path(run), run) for run in self.missing(runs)]
+                futures = [pool.submit(_run, self.path(run), run, self.records) for run in self.missing(runs)]
                 for future in as_completed(futures):
                     yield future.result()
             except BrokenProcessPool as error:
@@ -123,9 +129,14 @@ def _begin(tasks: TaskCache) -> None:
     torch.set_num_threads(1)
 
 
-def _run(path: Path, run: Run) -> Path:
-    spec = parse(run.spec, path.stem)
-    result = run_seed(spec, _tasks, spec.run.seed, score=run.score)
+def _run(path: Path, run: Run, records: bool) -> Path:
+    spec, record = parse(run.spec, path.stem), path.with_suffix("")
+    if records:
+        shutil.rmtree(record, ignore_errors=True)  # of a run that was stopped
+    result = run_seed(spec, _tasks, spec.run.seed, score=run.score, out=record if records else None)
+    if records:
+        shutil.rmtree(record / "checkpoints", ignore_errors=True)
+        (record / MODEL).unlink(missing_ok=True)
     del result["seconds"]  # the only part that differs when the run is repeated
     write_json(path, {"spec": spec.resolved(), "run": spec.run.settings(), "versions": versions(), "result": result})
     return path

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -73,17 +74,21 @@ def run_seed(
     score: str = "accuracy",
     budget: float | None = None,
     stop: Stop = never,
+    out: Path | None = None,
 ) -> Row:
     """Run a spec with one seed, to its end or to where it diverges, and return what to store of it.
 
     Args:
         score: the test score that is stored as the accuracy.
         budget: simulated seconds after which the run ends.
+        out: the folder for its record; None keeps none.
     """
     built = spec.build(tasks.task(spec))
     with built.pool() as pool:
         settings: Settings = {**spec.run.settings(), "seed": seed}
-        run = begin(built.method, built.task, pool, **settings)
+        if out is not None:
+            settings |= {"out": str(out)}
+        run = begin(built.method, built.task, pool, spec=spec.resolved(), **settings)
         return score_run(run, tasks.start(spec, seed), score=score, budget=budget, stop=stop)
 
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from tardygrad import streams
 from tardygrad.core.recipe import remembers_call
 from tardygrad.errors import check_choice, check_integer, checked_call, passes_to
+from tardygrad.tasks.data.held_out import ScoreOn, set_apart
 from tardygrad.tasks.data.sharding import SplitSettings, shard
 from tardygrad.tasks.nets.vit import ViT, check_sizes
 from tardygrad.tasks.noise import Noise
@@ -38,6 +39,8 @@ def digits(
     patch: int = 2,
     batch_size: int = 16,
     noise: Noise | None = None,
+    validation_rows: int = 0,
+    score_on: ScoreOn = "test",
     seed: int = 0,
     **split: Unpack[SplitSettings],
 ) -> TorchTask:
@@ -49,6 +52,8 @@ def digits(
         depth: blocks of the transformer, or hidden layers of the perceptron.
         heads: attention heads of the transformer; must divide `dim`.
         patch: side of the transformer's patches in pixels; must divide 8.
+        validation_rows: how many training images to set apart.
+        score_on: evaluate on the "test" images, or on the "validation" images, to choose settings by.
         seed: draws the split; x_0 depends on the seed of the run.
 
     >>> digits(clients=40)
@@ -59,11 +64,14 @@ def digits(
     if model == "vit":
         check_sizes(dim=dim, depth=depth, heads=heads, patch=patch, shape=(1, 8, 8))
     images, labels = _images()
+    train, test = set_apart(
+        (images[_TEST:], labels[_TEST:]), (images[:_TEST], labels[:_TEST]), validation_rows, score_on
+    )
     return TorchTask(
         partial(ViT, dim=dim, depth=depth, heads=heads, patch=patch) if model == "vit" else partial(mlp, dim, depth),
         loss=nn.functional.cross_entropy,
-        data=shard((images[_TEST:], labels[_TEST:]), clients=clients, seed=seed, **split),
-        test=(images[:_TEST], labels[:_TEST]),
+        data=shard(train, clients=clients, seed=seed, **split),
+        test=test,
         batch_size=batch_size,
         noise=noise,
     )

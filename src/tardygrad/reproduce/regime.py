@@ -1,0 +1,249 @@
+"""The paper's own regime: all parameters of pretrained transformers are tuned, on a fleet, by every method.
+
+What is run, how settings are chosen and the rules of the verdicts are in regime.toml, which is older than the results.
+Settings are chosen by successive halving on validation rows with a seed of its own, and reported on test rows.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib.resources import files
+from itertools import product
+from math import inf
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tardygrad.errors import Invalid
+from tardygrad.sweeps.store import Result, Run, Store
+
+Settings = dict[str, Any]
+_STALE = ("SD-", "DC-")  # methods that differ from others only where updates are stale
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What is learnt: a task with a pretrained model."""
+
+    name: str
+    title: str
+    task: Settings
+    clients: int  # N
+    rounds: int  # T
+    method: Settings  # that all methods share
+    folders: dict[str, str] = field(default_factory=dict)  # settings of the task that are folders below --data
+
+
+@dataclass(frozen=True)
+class MethodGrid:
+    """A method and the settings to choose from."""
+
+    name: str
+    settings: Settings
+    grid: dict[str, list[float]]
+
+    def points(self) -> list[Settings]:
+        """Every point of the grid."""
+        return [dict(zip(self.grid, values, strict=True)) for values in product(*self.grid.values())]
+
+
+class Line(NamedTuple):
+    """A line of a table: a method on a lesson and a fleet, with its chosen settings or a change to them."""
+
+    part: str
+    lesson: str
+    stragglers: str
+    mode: str
+    method: str
+    change: str = ""  # its label
+
+
+@dataclass(frozen=True)
+class Part:
+    """A table: which lines are run with every seed."""
+
+    name: str
+    title: str
+    lessons: list[str]
+    fleets: list[str]
+    modes: list[str]
+    methods: list[str]
+    seeds: list[int]
+    changes: dict[str, Settings] = field(default_factory=lambda: {"": {}})  # by label; keys are dotted
+
+    def lines(self) -> Iterator[Line]:
+        """Every line; without stale updates a method is run without its SD and DC."""
+        for lesson, fleet, mode, method, change in product(
+            self.lessons, self.fleets, self.modes, self.methods, self.changes
+        ):
+            if mode != "sync" or not method.startswith(_STALE):
+                yield Line(self.name, lesson, fleet, mode, method, change)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that is run."""
+
+    tuning_seed: int
+    rungs: list[int]  # rounds
+    lessons: dict[str, Lesson]
+    methods: dict[str, MethodGrid]
+    parts: dict[str, Part]
+    claims: dict[str, dict[str, str]]  # what the paper says, and the rule
+
+    @classmethod
+    def read(cls, text: str) -> Plan:
+        """A plan from TOML."""
+        raw = tomllib.loads(text)
+        parts = {}
+        for name, table in raw["part"].items():
+            changes = {change.pop("label"): change for change in table.pop("changes", [])} or {"": {}}
+            parts[name] = Part(name=name, changes=changes, **{"seeds": raw["seeds"]} | table)
+        return cls(
+            tuning_seed=raw["tuning_seed"],
+            rungs=raw["rungs"],
+            lessons={name: Lesson(name, **table) for name, table in raw["lesson"].items()},
+            methods={name: MethodGrid(name, **table) for name, table in raw["method"].items()},
+            parts=parts,
+            claims=raw["claim"],
+        )
+
+    def quick(self, lesson: str) -> Plan:
+        """One lesson, the slower fleet and one seed, with the settings of the whole plan."""
+        cells = self.parts["cells"]
+        part = Part(cells.name, cells.title, [lesson], ["large"], cells.modes, cells.methods, cells.seeds[:1])
+        return replace(self, parts={"cells": part})
+
+    def only(self, parts: list[str]) -> Plan:
+        """The plan with these parts."""
+        return replace(self, parts={name: self.parts[name] for name in parts})
+
+
+@cache
+def plan() -> Plan:
+    """The plan of the paper's regime."""
+    return Plan.read(files("tardygrad.reproduce").joinpath("regime.toml").read_text(encoding="utf-8"))
+
+
+def shipped_choices() -> dict[str, Settings]:
+    """The settings that the whole plan has chosen, by lesson, mode and method."""
+    text = files("tardygrad.reproduce").joinpath("regime_choices.json").read_text(encoding="utf-8")
+    return json.loads(text)  # type: ignore[no-any-return]
+
+
+class Regime:
+    """A plan and its results.
+
+    Args:
+        data: the folder with the lessons' data; None: only stored runs are read.
+        chosen: settings by lesson, mode and method that are not to be chosen anew.
+    """
+
+    def __init__(self, plan: Plan, store: Store, data: Path | None = None, chosen: Mapping[str, Settings] = {}) -> None:
+        self.plan, self.store, self.data, self.known = plan, store, data, chosen
+
+    def wanted(self) -> list[Run]:
+        """The runs known so far; when all of them are done, there may be more."""
+        runs = []
+        for part in self.plan.parts.values():
+            for line in part.lines():
+                runs += self.runs(line) or self._trials(line)[-1]
+        return list({self.store.path(run): run for run in runs}.values())
+
+    def runs(self, line: Line) -> list[Run]:
+        """The runs of a line, one for each seed; none while its settings are not chosen."""
+        settings = self.chosen(line)
+        if settings is None:
+            return []
+        part = self.plan.parts[line.part]
+        return [self._run(line, settings, seed, part.changes[line.change]) for seed in part.seeds]
+
+    def results(self, line: Line) -> dict[int, Result]:
+        """The results of a line by seed, as far as they are there."""
+        found = {run.spec["run"]["seed"]: self.store.result(run) for run in self.runs(line)}
+        return {seed: result for seed, result in found.items() if result}
+
+    def chosen(self, line: Line) -> Settings | None:
+        """The best settings of a line's lesson, mode and method; None while trials are missing."""
+        if (key := _key(line)) in self.known:
+            return self.known[key]
+        rungs = self._trials(line)
+        if len(rungs) <= len(self.plan.rungs):
+            return None
+        grid = self.plan.methods[line.method].grid
+        return {name: rungs[-1][0].spec["method"][name] for name in grid}
+
+    def every_choice(self) -> dict[str, Settings]:
+        """The settings chosen so far, by lesson, mode and method."""
+        lines = [line for part in self.plan.parts.values() for line in part.lines()]
+        return {_key(line): settings for line in lines if (settings := self.chosen(line)) is not None}
+
+    def _trials(self, line: Line) -> list[list[Run]]:
+        """The trials of each rung, and, if those of all rungs are done, the best one.
+
+        A rung keeps the better half of the trials of the one before; those that did not finish rank last.
+        """
+        cell = line._replace(stragglers="large")
+        points = self.plan.methods[line.method].points()
+        rungs = []
+        for rounds in self.plan.rungs:
+            trials = [
+                self._run(cell, point, self.plan.tuning_seed, {"run.rounds": rounds, "task.score_on": "validation"})
+                for point in points
+            ]
+            rungs.append(trials)
+            results = [result for run in trials if (result := self.store.result(run))]
+            if len(results) < len(trials):
+                return rungs
+            keep = 1 if rounds == self.plan.rungs[-1] else (len(points) + 1) // 2
+            order = sorted(range(len(points)), key=lambda number: _merit(results[number]), reverse=True)[:keep]
+            points = [points[number] for number in order]
+            best = [trials[number] for number in order]
+        return [*rungs, best]
+
+    def _run(self, line: Line, settings: Settings, seed: int, change: Settings) -> Run:
+        lesson, method = self.plan.lessons[line.lesson], self.plan.methods[line.method]
+        shared = {"buffer": 4} if "period" not in method.settings else {}  # DN makes a round of every update
+        rounds = lesson.rounds if shared else 4 * lesson.rounds
+        tables: Settings = {
+            "task": {"clients": lesson.clients, **lesson.task, **self._folders(lesson)},
+            "fleet": {"kind": "paper", "stragglers": line.stragglers},
+            "method": {**method.settings, **lesson.method, **shared, **settings, "mode": line.mode},
+            "engine": {"kind": "sim"},
+            "run": {"rounds": rounds, "seed": seed},
+        }
+        for key, value in deepcopy(change).items():
+            table, _, name = key.rpartition(".")
+            if not table:
+                tables[name] = value
+            elif key == "run.rounds" and not shared:
+                tables["run"]["rounds"] = 4 * value
+            else:
+                tables[table][name] = value
+        length = tables["run"]["rounds"]
+        every = length if "task.score_on" in change else max(length // 6, 1)
+        tables["run"] |= {"evaluate_every": every, "checkpoint_every": length}
+        return Run("-".join((line.lesson, line.mode, line.method, line.stragglers, f"seed{seed}")), tables)
+
+    def _folders(self, lesson: Lesson) -> Settings:
+        if self.data is None:
+            return dict.fromkeys(lesson.folders, "")
+        found = {name: self.data / folder for name, folder in lesson.folders.items()}
+        if missing := [f"{path.name}/" for path in found.values() if not path.is_dir()]:
+            raise Invalid(f"`--data` must be a folder with {', '.join(missing)}, got {str(self.data)!r}.")
+        return {name: str(path.resolve()) for name, path in found.items()}
+
+
+def _key(line: Line) -> str:
+    return f"{line.lesson}, {line.mode}, {line.method}"
+
+
+def _merit(result: Result) -> tuple[float, float]:
+    """The score, then the loss, on validation rows."""
+    if result.accuracy is None:
+        return -inf, -inf
+    return result.accuracy, -inf if result.loss is None else -result.loss

@@ -1,0 +1,187 @@
+"""The verdicts on the paper's claims in its own regime, by the rules of regime.toml."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import product
+from statistics import mean
+from typing import Literal, NamedTuple
+
+from tardygrad.reproduce.paper import published_rows
+from tardygrad.reproduce.regime import Line, Part, Regime
+from tardygrad.sweeps.statistics import estimate
+
+Verdict = Literal["reproduced", "in part", "not reproduced", "not run"]
+_ASYNCHRONOUS = ("server", "client")
+
+
+class Judgement(NamedTuple):
+    """A verdict, and the numbers that decide it."""
+
+    verdict: Verdict
+    reasons: list[str] = []  # noqa: RUF012
+
+
+class Missing(Exception):
+    """A run that a rule needs has not been done."""
+
+
+def judge(regime: Regime) -> dict[str, Judgement]:
+    """The verdicts on all claims, by number."""
+    found = {}
+    for number in regime.plan.claims:
+        try:
+            found[number] = _RULES[number](Scores(regime))
+        except Missing:
+            found[number] = Judgement("not run")
+    return found
+
+
+class Scores:
+    """The accuracies and times of lines, in per cent and simulated seconds; a run that did not finish has 0 %."""
+
+    def __init__(self, regime: Regime) -> None:
+        self.regime = regime
+
+    def part(self, name: str) -> Part:
+        """A part; raises `Missing` unless the plan has it."""
+        if name not in self.regime.plan.parts:
+            raise Missing
+        return self.regime.plan.parts[name]
+
+    def by_seed(self, line: Line) -> dict[int, float]:
+        """The accuracy with each seed; raises `Missing` unless every run is done."""
+        part = self.part(line.part)
+        results = self.regime.results(line) if line in part.lines() else {}
+        if len(results) < len(part.seeds):
+            raise Missing
+        return {seed: result.accuracy or 0.0 for seed, result in results.items()}
+
+    def mean(self, line: Line) -> float:
+        """The accuracy, mean over seeds."""
+        return mean(self.by_seed(line).values())
+
+    def time(self, line: Line) -> float:
+        """The length of a run, mean over seeds."""
+        self.by_seed(line)
+        return mean(result.time for result in self.regime.results(line).values())
+
+    def cells(self) -> list[tuple[str, str]]:
+        """The lessons and fleets of the part `cells`."""
+        cells = self.part("cells")
+        return list(product(cells.lessons, cells.fleets))
+
+    def best(self, lesson: str, fleet: str, modes: Iterable[str]) -> Line:
+        """The most accurate line of the part `cells` with one of these modes."""
+        lines = [
+            line
+            for line in self.part("cells").lines()
+            if (line.lesson, line.stragglers) == (lesson, fleet) and line.mode in modes
+        ]
+        return max(lines, key=self.mean)
+
+
+def _no_waiting(scores: Scores) -> Judgement:
+    holds, reasons = [], []
+    for lesson, fleet in scores.cells():
+        sync, fast = (scores.best(lesson, fleet, modes) for modes in (["sync"], _ASYNCHRONOUS))
+        gap, times = scores.mean(fast) - scores.mean(sync), scores.time(sync) / scores.time(fast)
+        paper = _published_speedup(lesson, fleet)
+        holds.append(gap >= -1.0 and times >= paper / 2)
+        reasons.append(
+            f"{lesson}, {fleet}: {fast.method} ({fast.mode}-centric) {gap:+.1f} points against {sync.method}, "
+            f"{times:.0f} times sooner (paper: {paper:.0f})"
+        )
+    return Judgement(_share(holds, 5 / 6, 1 / 2), reasons)
+
+
+def _published_speedup(lesson: str, fleet: str) -> float:
+    """How many times sooner the paper's asynchronous runs end, mean over methods."""
+    rows = [row for row in published_rows("tables.csv") if (row["data"], row["stragglers"]) == (lesson, fleet)]
+    sync, fast = (
+        [float(row["runtime"]) for row in rows if (row["mode"] == "sync") is waits] for waits in (True, False)
+    )
+    return mean(sync) / mean(fast)
+
+
+def _ahead(better: str, worse: str) -> Callable[[Scores], Judgement]:
+    """The rule of claims that compare two methods without waiting."""
+
+    def rule(scores: Scores) -> Judgement:
+        differences, ahead, reasons = [], [], []
+        for (lesson, fleet), mode in product(scores.cells(), _ASYNCHRONOUS):
+            ours, theirs = (scores.by_seed(Line("cells", lesson, fleet, mode, method)) for method in (better, worse))
+            pairs = [ours[seed] - theirs[seed] for seed in ours]
+            differences += pairs
+            ahead.append(mean(pairs) > 0)
+            reasons.append(f"{lesson}, {fleet}, {mode}-centric: {mean(pairs):+.1f} points")
+        found = estimate(differences)
+        width = found.half_width or 0.0
+        reasons.insert(
+            0,
+            f"{better} − {worse}: {found.mean:+.2f} ± {width:.2f} points, ahead in {sum(ahead)} of {len(ahead)} cells",
+        )
+        if found.mean - width > 0:
+            return Judgement("reproduced", reasons)
+        return Judgement("in part" if sum(ahead) >= 2 / 3 * len(ahead) else "not reproduced", reasons)
+
+    return rule
+
+
+def _one_update(scores: Scores) -> Judgement:
+    losses = {}
+    for method in ("SGDClip", "Clip²"):
+        many = scores.mean(Line("cells", "sst2", "large", "client", method))
+        losses[method] = many - scores.mean(Line("buffers", "sst2", "large", "client", method, "M = 1"))
+    reasons = [f"{method} loses {points:.1f} points from M = 4 to M = 1" for method, points in losses.items()]
+    plain, clipped = losses["SGDClip"], losses["Clip²"]
+    if plain >= 15 and clipped <= 5:
+        return Judgement("reproduced", reasons)
+    return Judgement("in part" if plain > 0 and clipped <= plain / 2 else "not reproduced", reasons)
+
+
+def _relatives(scores: Scores) -> Judgement:
+    each, best, reasons = [], [], []
+    for lesson in scores.part("relatives").lessons:
+        ours = [
+            scores.mean(Line("cells", lesson, "large", "client", name)) for name in ("Clip²", "SD-Clip²", "DC-Clip²")
+        ]
+        theirs = [scores.mean(Line("relatives", lesson, "large", "client", name)) for name in ("FADAS", "DN+DyLU")]
+        each.append(min(ours) > max(theirs))
+        best.append(max(ours) > max(theirs))
+        reasons.append(
+            f"{lesson}: Clip², SD-Clip², DC-Clip² {', '.join(f'{score:.1f}' for score in ours)} %; "
+            f"FADAS, DN+DyLU {', '.join(f'{score:.1f}' for score in theirs)} %"
+        )
+    return Judgement("reproduced" if all(each) else "in part" if all(best) else "not reproduced", reasons)
+
+
+def _rates(scores: Scores) -> Judgement:
+    part = scores.part("rates")
+    found = {
+        method: [scores.mean(Line("rates", "sst2", "large", "client", method, change)) for change in part.changes]
+        for method in part.methods
+    }
+    top = max(score for each in found.values() for score in each)
+    works = {method: sum(score >= top - 5 for score in each) for method, each in found.items()}
+    reasons = [f"{method}: {count} of {len(part.changes)} local rates work" for method, count in works.items()]
+    if works["Clip²"] > works["SGDClip"]:
+        return Judgement("reproduced", reasons)
+    equal = works["Clip²"] == works["SGDClip"] and mean(found["Clip²"]) > mean(found["SGDClip"])
+    return Judgement("in part" if equal else "not reproduced", reasons)
+
+
+def _share(holds: list[bool], whole: float, part: float) -> Verdict:
+    share = sum(holds) / len(holds)
+    return "reproduced" if share >= whole else "in part" if share >= part else "not reproduced"
+
+
+_RULES: dict[str, Callable[[Scores], Judgement]] = {
+    "1": _no_waiting,
+    "2": _ahead("Clip²", "SGDClip"),
+    "3": _ahead("SD-SGDClip", "SGDClip"),
+    "4": _ahead("DC-Clip²", "Clip²"),
+    "5": _one_update,
+    "6": _relatives,
+    "7": _rates,
+}

@@ -1,0 +1,133 @@
+"""The results in the paper's own regime as Markdown, with a picture of accuracies against simulated time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import altair as alt
+
+from tardygrad.report import theme
+from tardygrad.reproduce.page import table
+from tardygrad.reproduce.paper import LABELS, published_rows
+from tardygrad.reproduce.regime import Line, Part, Regime
+from tardygrad.reproduce.regime_claims import judge
+from tardygrad.sweeps.statistics import estimate
+
+HEADINGS = ("stragglers", "mode", "method", "settings", "accuracy (%)", "paper (%)", "time (s)", "clipped: Δ, g")
+CURVES = ("SGDClip", "Clip²")
+"""The methods of the picture, synchronous and client-centric."""
+
+
+def picture(lesson: str) -> str:
+    """The path of a lesson's picture, from the page."""
+    return f"images/regime-{lesson}.svg"
+
+
+def text(regime: Regime, command: str) -> str:
+    """The section of the page."""
+    plan = regime.plan
+    lessons = [
+        name for name, lesson in plan.lessons.items() if any(name in part.lessons for part in plan.parts.values())
+    ]
+    rows = [
+        (f"{number}. {plan.claims[number]['says']}", f"**{found.verdict}**", "<br>".join(found.reasons))
+        for number, found in judge(regime).items()
+    ]
+    parts = [
+        f"Made by `{command}`. Every client trains all parameters of a pretrained model.",
+        table(
+            ("lesson", "", "N", "T"),
+            (
+                (name, plan.lessons[name].title, str(plan.lessons[name].clients), str(plan.lessons[name].rounds))
+                for name in lessons
+            ),
+        ),
+        f"Each method has six settings to choose from, tried with seed {plan.tuning_seed} on validation rows that "
+        f"nobody trains on, for {' and '.join(map(str, plan.rungs))} rounds; after the first of these the better half "
+        "is kept. Shown is the test accuracy after the last round: mean ± 95 % confidence interval (Student's t) over "
+        "the seeds.",
+        table(("claim", "verdict", "numbers"), rows),
+        *(f"![Test accuracy against simulated time, {name}]({picture(name)})" for name in _pictured(regime)),
+        *(_part(regime, part) for part in plan.parts.values()),
+    ]
+    return "\n\n".join(parts)
+
+
+def write_pictures(regime: Regime, folder: Path) -> None:
+    """Draw the lessons whose lines are done."""
+    for lesson in _pictured(regime):
+        theme.write(_curves(regime, lesson), folder / picture(lesson))
+
+
+def _pictured(regime: Regime) -> list[str]:
+    return [lesson for lesson in regime.plan.parts["cells"].lessons if all(map(regime.results, _shown(regime, lesson)))]
+
+
+def _shown(regime: Regime, lesson: str) -> list[Line]:
+    lines = regime.plan.parts["cells"].lines()
+    return [line for line in lines if line.lesson == lesson and line.mode != "server" and line.method in CURVES]
+
+
+def _part(regime: Regime, part: Part) -> str:
+    found = [f"## {part.title}"]
+    for lesson in part.lessons:
+        rows = [row(regime, line) for line in part.lines() if line.lesson == lesson]
+        found += [f"### {regime.plan.lessons[lesson].title}", table(HEADINGS, rows)]
+    return "\n\n".join(found)
+
+
+def row(regime: Regime, line: Line) -> tuple[str, ...]:
+    """The row of a line."""
+    method = f"{line.method}, {line.change}" if line.change else line.method
+    theirs = "" if line.change else _published(line)
+    results = list(regime.results(line).values())
+    if not results:
+        return line.stragglers, line.mode, method, "", "not run", theirs, "", ""
+    settings = ", ".join(f"{name} {value:g}" for name, value in (regime.chosen(line) or {}).items())
+    found = estimate([result.accuracy or 0.0 for result in results])
+    width = "" if found.half_width is None else f" ± {found.half_width:.1f}"
+    times, outer, local = (
+        sum(getattr(result, name) for result in results) / len(results) for name in ("time", "clipped", "local_clipped")
+    )
+    return (
+        line.stragglers,
+        line.mode,
+        method,
+        settings,
+        f"{found.mean:.1f}{width}",
+        theirs,
+        f"{times:,.0f}",
+        f"{outer:.0%}, {local:.0%}",
+    )
+
+
+def _published(line: Line) -> str:
+    """The paper's accuracy of the same cell."""
+    wanted = (line.lesson, line.stragglers, line.mode, line.method)
+    for each in published_rows("tables.csv"):
+        if (each["data"], each["stragglers"], each["mode"], LABELS[each["method"]]) == wanted:
+            return f"{float(each['score']):.1f}"
+    return ""
+
+
+def _curves(regime: Regime, lesson: str) -> Any:
+    points = [
+        {"method": line.method, "mode": line.mode, "fleet": line.stragglers, "time": time, "score": score}
+        for line in _shown(regime, lesson)
+        for _, time, _, score in next(iter(regime.results(line).values())).curve
+        if score is not None
+    ]
+    dashes = alt.Scale(domain=["client", "sync"], range=[[1, 0], [4, 2]])
+    chart = theme.method_lines(points, list(CURVES)).encode(
+        x=alt.X("time:Q", title="simulated time (seconds)", scale=alt.Scale(type="log", nice=False)),
+        y=alt.Y("score:Q", title="test accuracy (%)", scale=alt.Scale(zero=False)),
+        strokeDash=alt.StrokeDash("mode:N", scale=dashes, legend=None),
+    )
+    sides = [
+        chart.transform_filter(alt.datum.fleet == fleet).properties(
+            title=f"{lesson}, {fleet} stragglers, client-centric (dashed: synchronous)"
+        )
+        for fleet in regime.plan.parts["cells"].fleets
+    ]
+    return theme.image_style(alt.hconcat(*sides))

@@ -1,0 +1,190 @@
+"""The paper's own regime: what is run, how settings are chosen, the rules of the verdicts, the page."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tardygrad.cli import reproduce
+from tardygrad.errors import Invalid
+from tardygrad.reproduce import regime as regime_module
+from tardygrad.reproduce.regime import Line, Plan, Regime, plan
+from tardygrad.reproduce.regime_claims import judge
+from tardygrad.reproduce.regime_page import text
+from tardygrad.spec.spec import parse
+from tardygrad.sweeps.store import Result, Run, Store
+
+SMALL = """
+tuning_seed = 0
+seeds = [1, 2]
+rungs = [2, 4]
+[lesson.sst2]
+title = "digits"
+task = {kind = "digits", model = "mlp", dim = 8, validation_rows = 100}
+clients = 10
+rounds = 6
+method = {local_steps = 1}
+[method.SGDClip]
+settings = {kind = "sgdclip", local_clip = 0.1}
+grid = {local_lr = [0.1, 0.3], lr = [0.5, 1.0]}
+[method."Clip²"]
+settings = {kind = "clip2", local_clip = 0.1, lr = 1.0}
+grid = {local_lr = [0.1, 0.3], clip = [0.003, 0.01]}
+[method.SD-SGDClip]
+settings = {kind = "sgdclip", local_clip = 0.1, downplay = true, lr = 1.0}
+grid = {local_lr = [0.1, 0.3]}
+[part.cells]
+title = "Cells"
+lessons = ["sst2"]
+fleets = ["large"]
+modes = ["sync", "client"]
+methods = ["SGDClip", "Clip²", "SD-SGDClip"]
+[part.buffers]
+title = "Buffers"
+lessons = ["sst2"]
+fleets = ["large"]
+modes = ["client"]
+methods = ["SGDClip", "Clip²"]
+changes = [{label = "M = 1", "method.buffer" = 1, "run.rounds" = 24}]
+[claim.5]
+says = "At M = 1 SGDClip collapses, and Clip² holds."
+rule = ""
+"""
+
+
+class Scripted(Store):
+    """A store whose results follow a rule, and which notes what it is asked for."""
+
+    def __init__(self, score) -> None:
+        super().__init__(Path("nowhere"))
+        self.score, self.done = score, set()
+
+    def result(self, run: Run) -> Result | None:
+        if self.path(run) not in self.done:
+            return None
+        score = self.score(run.spec)
+        time = 900.0 if run.spec["method"]["mode"] == "sync" else 10.0
+        return Result("finished", score, 0.0, time, [(1, time, 0.0, score)], 0.0, 0.0)
+
+    def path(self, run: Run) -> Path:
+        return Path(json.dumps(run.spec))
+
+    def finish(self, runs: list[Run]) -> int:
+        fresh = {self.path(run) for run in runs} - self.done
+        self.done |= fresh
+        return len(fresh)
+
+
+def lines(part: str, **change):
+    return Line(part, "sst2", "large", "client", **change)
+
+
+def test_settings_are_chosen_by_halving_on_validation_rows_and_reported_on_test_rows() -> None:
+    store = Scripted(lambda spec: 50 + 10 * spec["method"]["local_lr"] + spec["method"]["lr"])
+    regime = Regime(Plan.read(SMALL), store)
+    counts = []
+    while new := store.finish(wanted := regime.wanted()):
+        counts.append(new)
+        trials = [run.spec for run in wanted if run.spec["run"]["seed"] == 0]
+        assert all(spec["task"]["score_on"] == "validation" for spec in trials)
+        results = [run.spec for run in wanted if run.spec["run"]["seed"] > 0]
+        assert not any("score_on" in spec["task"] for spec in results)
+    grids = 4 + 4 + 4 + 4 + 2  # SGDClip and Clip² twice, SD-SGDClip only without waiting
+    assert counts == [grids, grids // 2, 5 * 2 + 2 * 2]
+    assert regime.chosen(lines("cells", method="SGDClip")) == {"local_lr": 0.3, "lr": 1.0}
+    (one, _) = regime.runs(lines("buffers", method="SGDClip", change="M = 1"))
+    assert (one.spec["method"]["buffer"], one.spec["run"]["rounds"], one.spec["method"]["lr"]) == (1, 24, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("sgdclip", "clip2", "verdict"),
+    [
+        (20.0, 4.0, "reproduced"),
+        (20.0, 10.0, "in part"),
+        (20.0, 11.0, "not reproduced"),
+        (-1.0, -2.0, "not reproduced"),
+    ],
+)
+def test_the_verdict_on_m_1(sgdclip: float, clip2: float, verdict: str) -> None:
+    lost = {"sgdclip": sgdclip, "clip2": clip2}
+    store = Scripted(lambda spec: 80.0 - (lost[spec["method"]["kind"]] if spec["method"]["buffer"] == 1 else 0.0))
+    regime = Regime(Plan.read(SMALL), store)
+    assert judge(regime)["5"].verdict == "not run"
+    while store.finish(regime.wanted()):
+        pass
+    assert judge(regime)["5"].verdict == verdict
+
+
+def scores(given: dict[tuple[str, ...], float]):
+    """A rule for a store: the accuracy by lesson, mode and method kind, 80 if it has none."""
+
+    def score(spec) -> float:
+        method = spec["method"]
+        name = f"{'sd-' * bool(method.get('downplay'))}{'dc-' * bool(method.get('compensate'))}{method['kind']}"
+        return given.get((spec["task"]["name"], name), given.get((name,), 80.0)) + 0.1 * spec["run"]["seed"]
+
+    return score
+
+
+@pytest.mark.parametrize(
+    ("given", "verdicts"),
+    [
+        ({}, {"1": "reproduced", "2": "not reproduced", "3": "not reproduced", "4": "not reproduced"}),
+        ({("sgdclip",): 70.0, ("dc-clip2",): 81.0}, {"2": "reproduced", "3": "reproduced", "4": "reproduced"}),
+        ({("sst2", "clip2"): 60.0, ("cola", "clip2"): 80.5, ("mrpc", "clip2"): 80.5}, {"2": "in part"}),
+        ({("fadas",): 79.0, ("dn_dylu",): 79.0}, {"6": "reproduced"}),
+        ({("fadas",): 80.5, ("dn_dylu",): 79.0, ("sd-clip2",): 81.0}, {"6": "in part"}),
+        ({("fadas",): 82.0}, {"6": "not reproduced"}),
+    ],
+)
+def test_the_rules_of_the_plan(given, verdicts) -> None:
+    store = Scripted(scores(given))
+    regime = Regime(plan().only(["cells", "relatives"]), store)
+    while store.finish(regime.wanted()):
+        pass
+    found = judge(regime)
+    assert {number: found[number].verdict for number in verdicts} == verdicts
+    assert found["5"].verdict == found["7"].verdict == "not run"
+
+
+def test_every_run_of_the_plan_is_a_spec_that_can_be_read() -> None:
+    store = Scripted(lambda spec: 80.0)
+    regime = Regime(plan(), store)
+    wanted = []
+    while store.finish(latest := regime.wanted()):
+        wanted += latest
+    for run in wanted[:: len(wanted) // 40]:
+        parse(run.spec)
+    changes = [line for part in plan().parts.values() for line in part.lines() if line.change]
+    for line in changes:
+        parse(regime.runs(line)[0].spec)
+    grids = {name: len(method.points()) for name, method in plan().methods.items()}
+    assert set(grids.values()) == {6}
+    assert "| 5. " in text(regime, "tardygrad reproduce regime")
+
+
+def test_the_command_runs_what_is_missing_once_and_writes_the_page(tmp_path, monkeypatch, capsys) -> None:
+    from tardygrad_command import reproduce as commands
+
+    monkeypatch.setattr(regime_module, "plan", lambda: Plan.read(SMALL))
+    monkeypatch.chdir(tmp_path)
+    given = {"quick": False, "only": None, "data": ".", "out": "runs", "page": "docs/regime.md", "jobs": 1}
+    options = commands.Regime(**given, read=False, json=True)
+    reproduce.regime(options)
+    first = capsys.readouterr()
+    assert json.loads(first.out)["5"]["verdict"] in ("reproduced", "in part", "not reproduced")
+    page = Path("docs/regime.md").read_text()
+    assert "| large | client | Clip², M = 1 |" in page
+    assert "not run" not in page
+    assert Path("docs/images/regime-sst2.svg").exists()
+    choices = json.loads(Path("runs/choices.json").read_text())
+    assert set(choices["sst2, sync, Clip²"]) == {"local_lr", "clip"}
+    records = [path for path in Path("runs").iterdir() if path.is_dir()]
+    assert len(records) == len(list(Path("runs").glob("*-*.json")))
+    assert not list(Path("runs").glob("*/model.safetensors"))
+    reproduce.regime(options._replace(read=True))
+    assert capsys.readouterr().out == first.out
+    with pytest.raises(Invalid, match="needs --data FOLDER"):
+        reproduce.regime(options._replace(data=None))

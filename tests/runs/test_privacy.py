@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import builtins
 import json
+import logging
 import math
 import shutil
 from collections import Counter
@@ -16,6 +18,7 @@ from scipy.special import log_ndtr, ndtr
 
 import tardygrad as tg
 from tardygrad.report.loader import read
+from tardygrad.runs import accountant
 from tardygrad.runs.accountant import Accountant, epsilon
 from tests.runs.test_resume import fleet, method, task
 
@@ -115,6 +118,19 @@ def test_rounds_that_a_crash_in_real_time_discards_are_accounted_for(tmp_path: P
     assert last.accountant is not None
     assert last.accountant.squares == expected.squares
     assert last.summary().epsilon == expected.epsilon
+
+
+def test_computing_epsilon_adds_no_handler_to_the_programs_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, before = builtins.__import__, list(logging.root.handlers)
+
+    def importing(name: str, *rest: Any) -> Any:
+        if name.startswith("opacus"):  # as it does when it is first imported
+            logging.root.addHandler(logging.NullHandler())
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", importing)
+    assert accountant._gdp()
+    assert logging.root.handlers == before
 
 
 def test_a_model_with_buffers_is_refused_before_training() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import Counter
 from collections.abc import Iterable
@@ -83,8 +84,12 @@ def guarantee(epsilon: float | None, delta: float | None = None) -> str:
 
 
 def _gdp() -> Any:
+    handlers = logging.root.handlers
+    before = list(handlers)
     try:
         from opacus.accountants.analysis import gdp  # here, because it takes seconds to import
     except ImportError as error:
         raise Invalid("`privacy` needs opacus to compute ε. Install it: pip install 'tardygrad[privacy]'") from error
+    finally:
+        handlers[:] = before  # opacus adds one, which would print every message of other packages
     return gdp

@@ -20,8 +20,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests/engines/flower_template"))  # also for Ray's workers
-
 import torch
 from flwr.app import ArrayRecord, ConfigRecord
 from flwr.clientapp import ClientApp
@@ -30,6 +28,7 @@ from flwr.serverapp.strategy import FedAvg
 
 import tardygrad as tg
 
+APP = Path(__file__).parents[1] / "tests/engines/flower_template"
 NODES, TARGET = 6, 0.95  # as many nodes as a machine with two CPUs simulates at once: its CPUs + 4
 SECONDS = [20.0] + [0.5] * (NODES - 1)
 
@@ -120,6 +119,7 @@ def compare(grid: Any, repeats: int) -> None:
 
 
 def main() -> None:
+    sys.path.insert(0, str(APP))  # also for Ray's workers
     os.environ.update(RAY_worker_niceness="0")  # as quick as this process if the machine is busy
     repeats, app = int(sys.argv[1]) if len(sys.argv) > 1 else 3, ServerApp()
     app.main()(lambda grid, context: compare(grid, repeats))

@@ -20,11 +20,12 @@ from tardygrad.engines.flower import connection
 from tardygrad.engines.flower.client import ClientWork, MakeTask
 from tardygrad.engines.flower.nodes import count_nodes
 from tardygrad.engines.flower.pool import FlowerPool as FlowerPool
+from tardygrad.engines.flower.pool import opened
 from tardygrad.engines.flower.records import JobMessages, array_record, arrays_of
 from tardygrad.engines.flower.weights import BUFFERS, Evaluate, WeightsTask, squares_record
 from tardygrad.engines.ray.connection import local_settings, ray_module
 from tardygrad.engines.threads import torch_threads
-from tardygrad.errors import Invalid, check_integer, checked_call
+from tardygrad.errors import Invalid, check_integer, check_number, checked_call
 from tardygrad.runs import run as runs
 from tardygrad.runs.record import Row, new_run_dir, read_json
 from tardygrad.runs.resume import resume as resume_run
@@ -41,7 +42,7 @@ Make = Callable[[Any], tuple[Method, Task]]
 
 
 @checked_call
-def client_app(make_task: MakeTask | None = None, *, mods: Sequence[Any] = ()) -> Any:
+def client_app(make_task: MakeTask | None = None, *, mods: Sequence[Any] = (), trust: Sequence[str] = ()) -> Any:
     """A Flower ClientApp that does the jobs of a `server_app`.
 
     Args:
@@ -49,10 +50,14 @@ def client_app(make_task: MakeTask | None = None, *, mods: Sequence[Any] = ()) -
             deployment Flower starts one for each job). None makes the server's task again, from its constructor's name
             and arguments.
         mods: of Flower, around each job.
+        trust: packages with functions of your own that make the task or the method, such as ["my_package"]. The server
+            names the function, and nodes call only those of tardygrad and of these packages.
     """
     if make_task is not None and not callable(make_task):
         raise Invalid(f"`make_task` must be a function of Flower's context, got {make_task!r}.")
-    work = ClientWork(make_task)
+    if isinstance(trust, str):
+        raise Invalid(f"`trust` must be a list of packages, got {trust!r}. Use trust=[{trust!r}].")
+    work = ClientWork(make_task, tuple(trust))
     return connection.client_app({JobMessages.kind: work.train, JobMessages.handshake: work.query}, list(mods))
 
 
@@ -73,7 +78,6 @@ def server_app(source: str | Path | Table | Make, **settings: Unpack[Settings]) 
     serving = _Serving(source, cast(Row, settings))
     app = connection.flwr().ServerApp()
     app.main()(serving.main)
-    app.stop = serving.stop
     return app
 
 
@@ -83,12 +87,6 @@ class _Serving:
     def __init__(self, source: Any, settings: Row) -> None:
         self._source, self._out = source, settings.pop("out", None)
         self._settings = {f"run.{key}": value for key, value in settings.items() if value is not None}
-        self.run: runs.Run | None = None
-
-    def stop(self) -> None:
-        """Stop the run with a checkpoint."""
-        if self.run:
-            self.run.stop()
 
     def main(self, grid: Any, context: Any) -> None:
         config = dict(context.run_config)
@@ -102,12 +100,12 @@ class _Serving:
             built, spec, name = loaded.build(), loaded.resolved(), loaded.name
         with torch_threads(built.run.threads), built.pool(grid) as pool:
             if resume:
-                self.run = _resumed(out, built, spec, pool)
+                run = _resumed(out, built, spec, pool)
             else:
                 given: Any = built.run.settings() | {"out": out or new_run_dir(name)}
-                self.run = runs.begin(built.method, built.task, pool, spec=spec, **given)
-            print(f"{built.method}, recording in {self.run.path}", flush=True)
-            _go(self.run, built.run.track)
+                run = runs.begin(built.method, built.task, pool, spec=spec, **given)
+            print(f"{built.method}, recording in {run.path}", flush=True)
+            _go(run, built.run.track)
 
     def _loaded(self, config: Row) -> specs.Spec:
         name, tables = ("flower", self._source) if isinstance(self._source, dict) else read_source(self._source)[:2]
@@ -132,9 +130,7 @@ class _Serving:
 
 def _resumed(out: str | Path | None, built: specs.Built, spec: Row | None, pool: Any) -> runs.Run:
     """The run in a directory, to be continued; raises `Invalid` if its spec differs in more than may change."""
-    path = Path(out or "")
-    if not out or not (path / "spec.json").exists():
-        raise Invalid(f"`resume` needs `out`, the directory of the run's record, got {str(out or 'none')!r}.")
+    path = _recorded(out)
     recorded = read_json(path / "spec.json")
     before, allowed = recorded.get("spec") or {}, specs.resume_keys(spec or {})
     for table, values in (spec or {}).items():
@@ -149,6 +145,13 @@ def _resumed(out: str | Path | None, built: specs.Built, spec: Row | None, pool:
         settings = recorded["run"] | {"rounds": rounds, "until": until}
         run.spec_json = recorded | {"spec": spec, "run": settings}
     return run
+
+
+def _recorded(out: str | Path | None) -> Path:
+    """The directory of a run to be resumed; raises `Invalid` if there is none."""
+    if not out or not (Path(out) / "spec.json").exists():
+        raise Invalid(f"`resume` needs `out`, the directory of the run's record, got {str(out or 'none')!r}.")
+    return Path(out)
 
 
 def _go(run: runs.Run, track: Sequence[Any]) -> None:
@@ -201,24 +204,37 @@ class AsyncStrategy:
         self._engine, self._settings = dict(engine or {}), settings
         self.run: runs.Run | None = None
 
+    @checked_call
     def start(
         self,
         grid: Any,
         initial_arrays: Any,
         num_rounds: int | None = None,
-        *,
+        timeout: float | None = None,
         train_config: Mapping[str, Any] | None = None,
+        evaluate_config: Mapping[str, Any] | None = None,
         evaluate_fn: Evaluate | None = None,
+        *,
         resume: bool = False,
     ) -> AsyncResult:
         """Run to the end. The arguments are those of `start` of Flower's strategies.
 
         Args:
             num_rounds: number of server updates; None: as the settings say.
+            timeout: seconds after which a job without a reply is lost: `ttl` of the `FlowerPool`.
             train_config: sent with every job, with `server-round` added.
+            evaluate_config: must be empty, because clients are not evaluated.
             evaluate_fn: scores of weights on the server; called every `evaluate_every` rounds.
             resume: continue the run in `out`.
         """
+        if evaluate_config:
+            fix = "Leave it out, and evaluate on the server (evaluate_fn)."
+            raise Invalid(f"`evaluate_config` must be empty, because clients are not evaluated. {fix}")
+        if not callable(getattr(initial_arrays, "items", None)):
+            raise Invalid(f"`initial_arrays` must be an ArrayRecord, got {type(initial_arrays).__name__}.")
+        if timeout is not None:
+            check_number("timeout", timeout, above=True)
+        engine = self._engine | ({} if timeout is None else {"ttl": timeout})
         task = WeightsTask(
             arrays_of(initial_arrays),
             clients=self._clients or count_nodes(connection.Link(grid, 1.0), self._method.buffer),
@@ -229,10 +245,10 @@ class AsyncStrategy:
         )
         settings: Any = {"evaluate_every": 10 if evaluate_fn else 0} | self._settings
         settings |= {} if num_rounds is None else {"rounds": num_rounds}
-        with FlowerPool(task, self._method, grid=grid, **self._engine) as pool:
+        with FlowerPool(task, self._method, grid=grid, **engine) as pool:
             if resume:
                 length = {name: settings.get(name) for name in ("rounds", "until")}
-                run = resume_run(settings.get("out") or "", self._method, task, pool, **length)
+                run = resume_run(_recorded(settings.get("out")), self._method, task, pool, **length)
             else:
                 run = runs.begin(self._method, task, pool, **settings)
             self.run, task.round = run, lambda: run.server.round
@@ -268,25 +284,29 @@ def simulate(server: Any, client: Any, *, nodes: int, cpus: int | None = None, c
         cpus_per_node: CPUs that a job takes; as many jobs run at once as fit, up to the number of CPUs + 4.
     """
     check_integer("nodes", nodes)
-    ray, stop = ray_module(), getattr(server, "stop", None)
+    ray = ray_module()
     options: dict[str, Any] = {"address": "local", "_node_ip_address": "127.0.0.1", "include_dashboard": False}
     options |= {"logging_level": "ERROR", "log_to_driver": False} | ({"num_cpus": cpus} if cpus else {})
     backend = {"init_args": options, "client_resources": {"num_cpus": cpus_per_node, "num_gpus": 0.0}}
-    with local_settings(ray, loopback=True), _on_interrupt(stop):
+    with local_settings(ray, loopback=True), _stopping_on_interrupt():
         connection.run_simulation(server, client, nodes=nodes, backend=backend)
 
 
 @contextmanager
-def _on_interrupt(stop: Callable[[], None] | None) -> Iterator[None]:
-    """Let the first Ctrl-C call `stop`: Flower would wait for its ServerApp."""
-    if stop is None or threading.current_thread() is not threading.main_thread():
+def _stopping_on_interrupt() -> Iterator[None]:
+    """Let the first Ctrl-C stop the runs in this process: Flower would wait for the end of its ServerApp."""
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
     before = signal.getsignal(signal.SIGINT)
 
     def handle(number: int, frame: Any) -> None:
         signal.signal(signal.SIGINT, before)
-        stop()
+        pools = list(opened)
+        for pool in pools:
+            pool.stopped = True
+        if not pools:
+            raise KeyboardInterrupt
 
     signal.signal(signal.SIGINT, handle)
     try:

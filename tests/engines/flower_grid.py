@@ -8,10 +8,24 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from typing import Any
 
-from flwr.app import Context, Message, RecordDict
+import pytest
+from flwr.app import Array, Context, Message, RecordDict
 from flwr.app.error import Error
 from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.supercore.task_identity import TaskIdentity
+
+
+@pytest.fixture(autouse=True)
+def arrays_are_read_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`np.load` parses headers with `ast.literal_eval`, which threads of Python 3.11 must not do at the same time."""
+    lock, read = threading.Lock(), Array.numpy
+
+    def numpy(self: Any) -> Any:
+        with lock:
+            return read(self)
+
+    monkeypatch.setattr(Array, "numpy", numpy)
+
 
 RUN = 7
 GONE, CRASHED, RAISED = 5, 8, 2

@@ -49,7 +49,7 @@ def test_a_simulated_app_learns_as_in_the_simulator_and_leaves_nothing_behind(
 ) -> None:
     from flwr.serverapp import ServerApp
 
-    before, addresses, out = children(), list[str](), str(tmp_path / "run")
+    before, variables, addresses, out = children(), dict(os.environ), list[str](), str(tmp_path / "run")
     inner, server = tg.flower.server_app(SPEC, rounds=60, out=out), ServerApp()
 
     @server.main()
@@ -61,6 +61,7 @@ def test_a_simulated_app_learns_as_in_the_simulator_and_leaves_nothing_behind(
     assert len(addresses) > 2
     assert set(addresses) == {"127.0.0.1"}
     wait_for(lambda: not children() - before)
+    assert dict(os.environ) == variables
     loss = json.loads((tmp_path / "run/summary.json").read_text())["loss"]
     method, task = method_and_task()
     fleet = tg.Fleet(groups=(tg.Group("all", 6, tg.Uniform(0.5, 1.5)),))

@@ -23,7 +23,7 @@ pytest.importorskip("flwr")
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from tests.engines.flower_grid import Grid
+from tests.engines.flower_grid import Grid, arrays_are_read_one_at_a_time  # noqa: F401
 
 TEMPLATE = Path(__file__).parent / "flower_template"
 GUIDE = Path(__file__).parents[2] / "docs/flower.md"
@@ -118,15 +118,27 @@ def moved(arrays: dict[str, np.ndarray]) -> dict[str, Any]:
     return {"arrays": record(arrays), "metrics": MetricRecord({"loss": 0.5, "num-examples": 4})}
 
 
-def start(client: Any, method: tg.Method, **options: Any) -> Any:
+def raising(arrays: dict[str, np.ndarray]) -> dict[str, Any]:
+    raise ValueError("out of cheese\nand wine.")
+
+
+def returning(squares: dict[str, Any] | None = None, **changed: Any) -> Callable[[dict[str, np.ndarray]], Any]:
+    """A train function whose reply has other arrays, and squares."""
+    return lambda arrays: {"arrays": record(arrays | changed)} | ({"squares": record(squares)} if squares else {})
+
+
+def start(client: Any, method: tg.Method, *, start: dict[str, Any] | None = None, **options: Any) -> Any:
     grid = Grid(client, range(3))
+    arguments = {"initial_arrays": record(START), "num_rounds": 4} | (start or {})
     try:
-        return tg.flower.AsyncStrategy(method, **options).start(grid, record(START), 4)
+        return tg.flower.AsyncStrategy(method, **options).start(grid, **arguments)
     finally:
         grid.close()
 
 
 FEDAVG = tg.fedavg(buffer=2, local_epochs=1, mode="client")
+SAMPLES = tg.fedavg(buffer=2, local_epochs=1, weight_by="samples")
+DC = tg.clip2(lr=1.0, clip=0.1, buffer=2, local_epochs=1, compensate=True)
 
 
 def test_only_the_difference_of_weights_is_needed(tmp_path: Path) -> None:
@@ -147,18 +159,32 @@ def test_only_the_difference_of_weights_is_needed(tmp_path: Path) -> None:
     [
         (lambda arrays: {}, {}, "it must have one ArrayRecord with the trained weights, got none."),
         (lambda arrays: {"arrays": record({"w": arrays["w"]})}, {}, "got none for 'count' in place of shape"),
+        (raising, {}, r"failed: the ClientApp raised an error: ValueError: out of cheese and wine\.$"),
+        (returning(w=np.ones(3)), {}, r"got shape \[3\] for 'w' in place of shape"),
+        (returning(w=np.ones((2, 2), int)), {}, "of type int64 for 'w' in place of float64"),
+        (returning(count=np.array([1j])), {}, "of type complex128 for 'count' in place of int64"),
+        (returning({"module.w": np.ones((2, 2))}), {"method": DC}, "squares .* for 'module.w' in place of none"),
         (
-            lambda arrays: {"arrays": record(arrays | {"w": np.ones(3)})},
-            {},
-            r"got shape \[3\] for 'w' in place of shape",
+            returning({"w": np.ones(4)}),
+            {"method": DC},
+            r"squares .* got shape \[4\] for 'w' in place of shape \[2, 2\]",
         ),
-        (moved, {"method": tg.clip2(lr=1.0, clip=0.1, buffer=2, local_epochs=1, compensate=True)}, "tg.flower.squares"),
+        (moved, {"method": DC}, r'Add {"squares": tg.flower.squares\(moves\)} to the reply, or leave out'),
+        (moved, {"method": SAMPLES}, r"AsyncStrategy\(samples=\[...\]\)"),
+        (moved, {"method": SAMPLES, "samples": ["a", 1, 1]}, "`samples of client 0` must be a whole number"),
+        (moved, {"method": tg.fedavg(local_lr=0.1, buffer=2, local_epochs=1)}, "Leave out `local_lr`"),
+        (moved, {"buffers": "("}, r"`buffers` must be a regular expression, got '\(': missing"),
+        (moved, {"start": {"train_config": {"lr": None}}}, "`train_config` cannot be sent: TypeError"),
+        (moved, {"start": {"evaluate_config": {"lr": 1}}}, "`evaluate_config` must be empty, because clients are not"),
+        (moved, {"start": {"initial_arrays": [1]}}, "`initial_arrays` must be an ArrayRecord, got list."),
         (
             moved,
-            {"method": tg.fedavg(buffer=2, local_epochs=1, weight_by="samples")},
-            r"AsyncStrategy\(samples=\[...\]\)",
+            {"start": {"initial_arrays": record({"w": np.array([1j])})}},
+            "be real numbers, got complex128 for 'w'",
         ),
-        (moved, {"method": tg.fedavg(local_lr=0.1, buffer=2, local_epochs=1)}, "Leave out `local_lr`"),
+        (moved, {"start": {"timeout": 0}}, "`timeout` must be a finite number, above 0, got 0."),
+        (moved, {"start": {"num_round": 1}}, "start has no argument `num_round`. Did you mean 'num_rounds'"),
+        (moved, {"start": {"resume": True}}, "`resume` needs `out`, the directory of the run's record, got 'none'."),
         (moved, {"engine": {"wire": "int8"}}, "`wire` must be float32 for a ClientApp of your own, got 'int8'."),
         (moved, {"engine": {"patients": 3}}, "has no argument `patients`. Did you mean 'patience'"),
     ],
@@ -167,6 +193,15 @@ def test_what_does_not_fit_is_said_in_one_sentence(reply: Any, options: dict[str
     given = {"method": FEDAVG, "clients": 3} | options
     with pytest.raises(tg.TardygradError, match=text):
         start(client_of(reply), **given)
+
+
+@pytest.mark.parametrize("kind", ["float16", "float64", ">f4"])
+def test_weights_may_have_another_precision_and_byte_order(kind: str) -> None:
+    def as_kind(arrays: dict[str, np.ndarray]) -> dict[str, Any]:
+        return {"arrays": record(arrays | {"w": (arrays["w"] + 1).astype(kind)})}
+
+    result = start(client_of(as_kind), FEDAVG, clients=3, start={"timeout": 60})
+    assert np.array_equal(result.arrays["w"].numpy(), np.full((2, 2), 5.0))
 
 
 def test_samples_weight_the_updates() -> None:

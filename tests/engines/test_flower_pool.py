@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import signal
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import pytest
 import torch
 from torch import nn
@@ -22,7 +25,7 @@ from tardygrad.engines.flower import pool as flower_pool
 from tests.engines.contract import CLIENTS, PoolContract
 
 pytest.importorskip("flwr")
-from tests.engines.flower_grid import CRASHED, Grid
+from tests.engines.flower_grid import CRASHED, Grid, arrays_are_read_one_at_a_time  # noqa: F401
 
 NOISE = tg.Noise(kind="student", tail=1.5, scale=0.1)
 
@@ -250,6 +253,94 @@ def test_an_error_of_flower_ends_the_run(task: Any, code: int, text: str) -> Non
             pool.next()
 
 
+class Copies:
+    """A ClientApp of which every message gets a copy, as in a simulation."""
+
+    def __init__(self, app: Any) -> None:
+        self.pickled = cloudpickle.dumps(app)
+
+    def __call__(self, message: Any, context: Any) -> Any:
+        return cloudpickle.loads(self.pickled)(message, context)
+
+
+NODES_OF_TASKS: list[int] = []
+
+
+def counted_task(context: Any) -> Any:
+    NODES_OF_TASKS.append(context.node_id)
+    return tg.tasks.quadratic(clients=CLIENTS, dimension=4, heterogeneity=1.0, noise=NOISE)
+
+
+def test_a_process_makes_the_task_of_a_node_once(task: Any) -> None:
+    NODES_OF_TASKS.clear()
+    with opened(task, METHOD, Grid(Copies(tg.flower.client_app(counted_task)))) as pool:
+        tg.train(METHOD, task, pool, rounds=9)
+    assert sorted(NODES_OF_TASKS) == sorted(set(NODES_OF_TASKS))
+
+
+def own_task() -> Any:
+    return tg.tasks.quadratic(clients=CLIENTS, dimension=4)
+
+
+@pytest.mark.parametrize("trust", [[], ["tests"]])
+def test_nodes_call_only_functions_that_their_app_trusts(trust: list[str]) -> None:
+    task = tg.make(own_task)
+    with opened(task, METHOD, Grid(tg.flower.client_app(trust=trust))) as pool:
+        pool.submit(jobs(task)[0])
+        if trust:
+            assert kinds([pool.next()]) == [("Update", 0)]
+            return
+        text = r"got 'tests.engines.test_flower_pool:own_task'. Write client_app\(trust=\['tests'\]\)"
+        with pytest.raises(tg.WorkFailed, match=text):
+            pool.next()
+
+
+def test_a_node_that_joins_late_and_cannot_take_part_does_not_end_the_run(
+    task: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    grid = Grid(tg.flower.client_app(), range(5))
+    with opened(task, METHOD, grid, wait=0.1) as pool:
+        grid.add(6)  # of six
+        run = tg.begin(METHOD, task, pool, rounds=10**6)
+        for row in run.go():
+            if "got 6 and 6 from node" in capsys.readouterr().err:
+                grid.add(5)
+            if 5 in row["clients"]:
+                break
+    assert len([one for one in grid.sent if one.metadata.message_type.startswith("query")]) == 7
+
+
+def test_ctrl_c_and_the_end_of_flower_stop_runs_and_those_that_wait_for_nodes(
+    task: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with opened(task, METHOD) as pool:
+        run = tg.begin(METHOD, task, pool, rounds=10**6, out=tmp_path / "run")
+        with tg.flower._stopping_on_interrupt():
+            signal.raise_signal(signal.SIGINT)
+        list(run.go())
+        assert (run.status, signal.getsignal(signal.SIGINT)) == ("stopped", before)
+    with pytest.raises(KeyboardInterrupt), tg.flower._stopping_on_interrupt():
+        signal.raise_signal(signal.SIGINT)
+    with subprocess.Popen(["true"]) as ended:
+        ended.wait()
+    monkeypatch.setattr("sys.argv", ["flwr-simulation", "--parent-pid", str(ended.pid)])
+    with pytest.raises(tg.Interrupted):
+        tg.flower.FlowerPool(task, METHOD, grid=Grid(None, [])).__enter__()
+
+
+def test_telemetry_is_off_even_if_flower_was_imported_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    from flwr.supercore import telemetry
+
+    from tardygrad.engines.flower.connection import flwr
+
+    monkeypatch.setattr(telemetry, "FLWR_TELEMETRY_ENABLED", "1")
+    monkeypatch.delenv("FLWR_TELEMETRY_ENABLED", raising=False)
+    flwr.cache_clear()
+    flwr()
+    assert telemetry.FLWR_TELEMETRY_ENABLED == "0"
+
+
 def test_wrong_uses_are_refused_in_one_sentence(task: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     grid, pool = Grid(None, []), tg.flower.FlowerPool
     nameless = replace(METHOD, buffer=3)
@@ -259,6 +350,7 @@ def test_wrong_uses_are_refused_in_one_sentence(task: Any, monkeypatch: pytest.M
         (lambda: pool(task, METHOD, grid=grid).submit(jobs(task)[0]), "use a FlowerPool inside its `with` block."),
         (lambda: pool(task, nameless, grid=grid), "a method must say how it was made, so that nodes can make it too"),
         (lambda: pool(task, METHOD, grid=grid, ttl=0.0), "`ttl` must be a finite number, above 0, got 0.0."),
+        (lambda: tg.flower.client_app(trust="tests"), "`trust` must be a list of packages, got 'tests'."),
         (lambda: tg.flower.client_app(3), "`make_task` must be a function of Flower's context, got 3."),
         (
             lambda: tg.flower.server_app(3),

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
+from uuid import uuid4
 
 import torch
 
@@ -28,16 +29,21 @@ ERRORS_LOST = "the node has lost the client's compression errors"
 """The error message after which a client counts as lost, and begins again without them."""
 
 
+_tasks: dict[str, dict[tuple[int, str], Task]] = {}
+"""The tasks that this process has made for an app, by node and recipe; the app cannot keep them, because a simulation
+sends a copy of it with every message."""
+
+
 class ClientWork:
     """Answers the messages of a server.
 
     Args:
         make_task: makes the task on a node; None makes the server's task again, from its recipe.
+        trusted: packages whose functions the server may name as the makers of task and method.
     """
 
-    def __init__(self, make_task: MakeTask | None) -> None:
-        self._make_task = make_task
-        self._tasks: dict[tuple[int, str], Task] = {}  # a process makes a task once for each node and recipe
+    def __init__(self, make_task: MakeTask | None, trusted: Collection[str]) -> None:
+        self._make_task, self._trusted, self._name = make_task, trusted, uuid4().hex
 
     def query(self, content: Any, context: Any) -> Any:
         """Which clients a node serves: those whose number modulo `num-partitions` is its `partition-id`."""
@@ -51,7 +57,7 @@ class ClientWork:
         try:
             use_threads()
             torch.set_num_threads(int(content["job"]["threads"]))  # a replay needs as many for the same bits
-            method: Method = records.make_again(str(content["job"]["method"]), "method")
+            method: Method = records.make_again(str(content["job"]["method"]), "method", self._trusted)
             return _work(content, context, self._task(content, context), method)
         except WorkFailed as error:
             return records.error_content(str(error))
@@ -61,18 +67,21 @@ class ClientWork:
     def _task(self, content: Any, context: Any) -> Task:
         recipe, expected = str(content["job"]["task"]), str(content["job"]["facts"])
         key = (int(context.node_id), "") if self._make_task else (0, recipe)
-        if key not in self._tasks:
+        if self._name not in _tasks:
+            _tasks.clear()  # those of another app
+        tasks = _tasks.setdefault(self._name, {})
+        if key not in tasks:
             if self._make_task:
                 task = self._make_task(context)
                 check_task(task)
             elif recipe:
-                task = records.make_again(recipe, "task")
+                task = records.make_again(recipe, "task", self._trusted)
             else:
                 fix = "Pass a function to client_app that makes the task."
                 raise WorkFailed(f"the server's task does not say how it was made. {fix}")
             check_same(task, json.loads(expected))
-            self._tasks[key] = task
-        return self._tasks[key]
+            tasks[key] = task
+        return tasks[key]
 
 
 def _work(content: Any, context: Any, task: Task, method: Method) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -28,15 +29,18 @@ FAILED = {
 def flwr() -> Any:
     """What this engine uses of Flower; raises `Invalid` if it is not installed.
 
-    Flower reports its use to its makers, unless this variable is 0 when it is imported.
+    Flower reports its use to its makers unless this variable is 0. It reads the variable when it is imported, which may
+    have been earlier, so its constant is set too.
     """
-    os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
+    enabled = os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
     try:
         from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
         from flwr.clientapp import ClientApp
         from flwr.serverapp import ServerApp
+        from flwr.supercore import telemetry
     except ImportError as error:
-        raise Invalid("a FlowerPool needs Flower. Install it: pip install 'tardygrad[flower]'") from error
+        raise Invalid("tardygrad.flower needs Flower. Install it: pip install 'tardygrad[flower]'") from error
+    telemetry.FLWR_TELEMETRY_ENABLED = enabled
     return SimpleNamespace(
         Array=Array, ArrayRecord=ArrayRecord, ConfigRecord=ConfigRecord, MetricRecord=MetricRecord,
         Message=Message, RecordDict=RecordDict, ClientApp=ClientApp, ServerApp=ServerApp,
@@ -44,12 +48,34 @@ def flwr() -> Any:
 
 
 def run_simulation(*apps: Any, nodes: int, backend: dict[str, Any]) -> None:
-    """Run a ServerApp and a ClientApp in Flower's simulation."""
+    """Run a ServerApp and a ClientApp in Flower's simulation.
+
+    Flower sets environment variables, such as PYTHONPATH for Ray's workers: they are restored at the end.
+    """
+    flwr()
+    before = dict(os.environ)
     try:
         from flwr.simulation import run_simulation
-    except ImportError as error:
-        raise Invalid("a simulation needs Flower. Install it: pip install 'tardygrad[flower]'") from error
-    run_simulation(*apps, num_supernodes=nodes, backend_config=backend)
+
+        run_simulation(*apps, num_supernodes=nodes, backend_config=backend)
+    finally:
+        for name in [name for name in os.environ if name not in before]:
+            del os.environ[name]
+        os.environ.update({name: value for name, value in before.items() if os.environ.get(name) != value})
+
+
+def starter_has_ended() -> bool:
+    """Whether the process of Flower that has started this one is gone, such as after Ctrl-C on a SuperLink.
+
+    Flower watches it too, but cannot interrupt the main thread of a simulation, which waits for its workers.
+    """
+    if "--parent-pid" not in sys.argv[:-1]:
+        return False
+    try:
+        os.kill(int(sys.argv[sys.argv.index("--parent-pid") + 1]), 0)
+    except (ProcessLookupError, ValueError):
+        return True
+    return False
 
 
 class Reply(NamedTuple):
@@ -64,8 +90,19 @@ class Reply(NamedTuple):
     def error(self) -> str:
         """What went wrong, in words."""
         text = (LOST | FAILED).get(-1 if self.code is None else self.code, f"Flower's error {self.code}")
-        lines = [line.strip() for line in self.reason.splitlines() if line.strip()]
-        return f"{text}: {lines[-1]}" if lines and self.code not in LOST else text
+        return f"{text}: {_own_words(self.reason)}" if self.reason and self.code not in LOST else text
+
+
+def _own_words(reason: str) -> str:
+    """The type and message of the ClientApp's own error, without what Flower and Ray add to it.
+
+    >>> _own_words("<class 'builtins.KeyError'>:<'lr'>")
+    'KeyError: lr'
+    """
+    kind, _, text = reason.removeprefix("<class '").removesuffix("'>").rpartition("'>:<'")
+    _, wrapped, message = text.rpartition("Exception ClientAppException occurred. Message: ")
+    words = message if wrapped or not kind else f"{kind.rpartition('.')[2]}: {text}"
+    return " ".join(words.split())[:300].rstrip(".")
 
 
 class Link:

@@ -47,6 +47,7 @@ class Nodes:
     def __init__(self, link: Link, clients: int, handshake: str) -> None:
         self._link, self._clients, self._handshake = link, clients, handshake
         self._known: dict[int, Node] = {}  # all nodes that have answered
+        self._unfit: set[int] = set()  # those whose answer was an error
         self._online: set[int] = set()
         self._of: dict[int, int] = {}  # client → its node
         self.asked: dict[str, int] = {}  # id of a question → the node
@@ -62,17 +63,18 @@ class Nodes:
         if (now := time.monotonic()) - self._listed < NODES_EVERY:
             return
         self._listed, self._online = now, self._link.nodes()
-        for node in sorted(self._online - self._known.keys() - set(self.asked.values())):
+        for node in sorted(self._online - self._known.keys() - self._unfit - set(self.asked.values())):
             if not self._handshake:
                 self._known[node] = Node(node)
             elif message := self._link.send(flwr().RecordDict({}), node, self._handshake):
                 self.asked[message] = node
 
     def answered(self, reply: Reply) -> None:
-        """A new node has said which clients it serves."""
+        """A new node has said which clients it serves; raises an error if it cannot take part."""
         node = self.asked.pop(reply.message_id)
         if reply.code in LOST:
             return  # it is asked again when it is back
+        self._unfit.add(node)
         if reply.code is not None:
             fix = "Its ClientApp must be one of tardygrad.flower.client_app; for one of your own use AsyncStrategy."
             raise WorkFailed(f"node {node} cannot take part: {reply.error}. {fix}")
@@ -81,6 +83,7 @@ class Nodes:
         if partition is not None and not (0 <= partition < partitions and partitions >= 1):
             rule = "`partition-id` of a node must be at least 0 and below `num-partitions`"
             raise Invalid(f"{rule}, got {partition} and {partitions} from node {node}.")
+        self._unfit.remove(node)
         self._known[node] = Node(node, partition, partitions, str(facts["host"]))
 
     def find(self, client: int, stuck: Collection[int] = ()) -> Node | None:

@@ -7,11 +7,13 @@ loss of its client. A node does one job at a time, as Flower's SuperNodes do.
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
+from weakref import WeakSet
 
 from tardygrad.core.messages import Job, Joined, Lost, Message, Vector
 from tardygrad.core.method import Method, check_method
@@ -20,7 +22,7 @@ from tardygrad.core.task import Task, check_task
 from tardygrad.core.vectors import LocalVectors, VectorStore
 from tardygrad.engines.deadlines import Deadlines, Losses
 from tardygrad.engines.flower.client import ERRORS_LOST
-from tardygrad.engines.flower.connection import LOST, Link, Reply
+from tardygrad.engines.flower.connection import LOST, Link, Reply, starter_has_ended
 from tardygrad.engines.flower.nodes import TIMEOUT, Node, Nodes
 from tardygrad.engines.flower.records import JobMessages
 from tardygrad.engines.flower.weights import WeightMessages, WeightsTask
@@ -35,6 +37,9 @@ from tardygrad.errors import (
     check_number,
     checked_call,
 )
+
+opened: WeakSet[FlowerPool] = WeakSet()
+"""The pools that are in use in this process, which Ctrl-C stops."""
 
 POLLS = 0.02, 0.5
 """The shortest and the longest time between two questions for replies, in seconds; it grows while none arrive."""
@@ -111,7 +116,8 @@ class FlowerPool(Pool):
         self.absent: set[int] = set()  # clients that are lost until they have a node
         self.last: dict[int, int] = {}  # client → its last job, if its node has its compression errors
         self._began: float | None = None
-        self._interrupted, self._last_answer, self._pause = False, 0.0, POLLS[0]
+        self.stopped = False  # for good: by Ctrl-C, or because Flower has ended
+        self._interrupted, self._entered, self._last_answer, self._pause = False, False, 0.0, POLLS[0]
 
     @property
     def now(self) -> float:
@@ -134,9 +140,7 @@ class FlowerPool(Pool):
 
     def next(self) -> Message | None:
         while True:
-            if self._interrupted:
-                self._interrupted = False
-                raise Interrupted("interrupted while waiting for a message.")
+            self._check_interrupt()
             self._check()
             self.deadlines.check_end(self.now)
             if self.ready:
@@ -155,6 +159,12 @@ class FlowerPool(Pool):
     def interrupt(self, on: bool = True) -> None:
         """Make the present or next call of `next` raise `Interrupted`, or withdraw that; callable from any thread."""
         self._interrupted = on
+
+    def _check_interrupt(self) -> None:
+        self.stopped = self.stopped or starter_has_ended()
+        if self._interrupted or self.stopped:
+            self._interrupted = False
+            raise Interrupted("interrupted while waiting for a message.")
 
     def _check(self) -> None:
         if self._began is None:
@@ -195,13 +205,17 @@ class FlowerPool(Pool):
             self._pause = POLLS[0]
         failed: TardygradError | None = None
         for reply in replies:
+            joins = reply.message_id in self.nodes.asked
             try:
-                if reply.message_id in self.nodes.asked:
+                if joins:
                     self.nodes.answered(reply)
                 elif reply.message_id in self.running:
                     self._finish(reply)
             except TardygradError as error:
-                failed = failed or error  # after the other replies, which Flower gives only once
+                if joins and self._entered:  # the run goes on without it
+                    print(f"warning: {error}", file=sys.stderr)
+                else:
+                    failed = failed or error  # after the other replies, which Flower gives only once
         if failed:
             raise failed
         if not replies:
@@ -303,8 +317,21 @@ class FlowerPool(Pool):
         return f"{len(without)} of {self.task.clients} clients have no node: {first}. {fix}"
 
     def __enter__(self) -> Self:
-        began = self._began = self._last_answer = time.monotonic()
+        opened.add(self)
+        try:
+            self._wait_for_nodes()
+        except BaseException:
+            self.close()
+            raise
+        self._began = self._last_answer = time.monotonic()
+        self._entered = True
+        return self
+
+    def _wait_for_nodes(self) -> None:
+        """Wait until every client has a node, at most `wait` seconds if there is any node."""
+        began = self._began = time.monotonic()
         while missing := self.missing():
+            self._check_interrupt()
             waited = time.monotonic() - began
             if self.nodes.here and waited > self.wait:
                 break
@@ -312,11 +339,9 @@ class FlowerPool(Pool):
                 raise WorkFailed(f"no node has answered for {waited:.0f} s. {missing}")
             self.nodes.refresh()
             self._collect()
-        self._began = self._last_answer = time.monotonic()
-        return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        if kind is None:
+        if kind is None and not self.stopped:
             self._drain()
         self.close()
 
@@ -329,6 +354,7 @@ class FlowerPool(Pool):
                 self._collect()
 
     def close(self) -> None:
+        opened.discard(self)
         self._began = None
         for state in (self.running, self.waiting, self.ready, self.absent, self.last):
             state.clear()

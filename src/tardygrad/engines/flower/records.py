@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -84,9 +85,18 @@ def written_recipe(made: object) -> str:
         return ""
 
 
-def make_again(text: str, what: str) -> Any:
-    """The object that `written_recipe` describes."""
+def make_again(text: str, what: str, trusted: Collection[str] = ()) -> Any:
+    """The object that `written_recipe` describes.
+
+    Args:
+        trusted: packages whose functions the recipe may name, besides the tasks and methods of tardygrad.
+    """
     table = json.loads(text)
+    for name in own_code.names(table):
+        package = re.split("[.:]", name)[0]
+        if not name.startswith(("tardygrad.methods.", "tardygrad.tasks.")) and package not in trusted:
+            rule = "a node calls only tasks and methods of tardygrad, and functions of packages that its app trusts"
+            raise Invalid(f"{rule}, got {name!r}. Write client_app(trust=[{package!r}]) if it may call that package")
     function = own_code.find(table["kind"], what)
     given = arguments(parameters(function), table["arguments"], what)
     return remember(call(function, given, what), Recipe(function, given))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from tardygrad.core.own_loop import OwnLoop, Trained, own_update
 from tardygrad.core.task import sample_counts
 from tardygrad.engines.flower.connection import flwr
 from tardygrad.engines.flower.records import Arrays, array_record, arrays_of, count_bytes
-from tardygrad.errors import Invalid
+from tardygrad.errors import Invalid, first_line, is_number
 from tardygrad.tasks.trainer_task import SquaredMoves
 from tardygrad.tasks.views import trainable
 
@@ -57,10 +57,20 @@ class WeightsTask(OwnLoop):
     ) -> None:
         self.clients, self.config, self._evaluate, self._samples = clients, dict(config), evaluate, samples
         self._like = {name: (array.shape, array.dtype) for name, array in arrays.items()}
+        try:
+            flwr().ConfigRecord(self.config)
+        except (TypeError, ValueError) as error:
+            raise Invalid(f"`train_config` cannot be sent: {first_line(error)}.") from error
+        try:
+            is_buffer = re.compile(buffers).search
+        except re.error as error:
+            raise Invalid(f"`buffers` must be a regular expression, got {buffers!r}: {error}.") from error
         self._parts: dict[str, list[str]] = {"x": [], "floats": [], "ints": []}
         for name, array in arrays.items():
-            floating = np.issubdtype(array.dtype, np.floating)
-            self._parts["ints" if not floating else "floats" if re.search(buffers, name) else "x"].append(name)
+            if array.dtype.kind not in "fiub":
+                raise Invalid(f"the initial weights must be real numbers, got {array.dtype} for {name!r}.")
+            part = "ints" if array.dtype.kind != "f" else "floats" if is_buffer(name) else "x"
+            self._parts[part].append(name)
         self.round: Callable[[], int] = int  # of the run, for evaluations
         self._x, self._buffers = self.flattened(arrays)
         self.parameters = len(self._x)
@@ -72,12 +82,7 @@ class WeightsTask(OwnLoop):
 
     def flattened(self, arrays: Arrays) -> tuple[Vector, ModuleBuffers | None]:
         """Weights as a vector and the buffers that go with it; raises `Invalid` unless they are those of the model."""
-        for name in self._like.keys() | arrays.keys():
-            if name not in arrays or name not in self._like or arrays[name].shape != self._like[name][0]:
-                got = f"shape {list(arrays[name].shape)}" if name in arrays else "none"
-                wanted = f"shape {list(self._like[name][0])}" if name in self._like else "none"
-                rule = "weights must have the arrays of the initial ones"
-                raise Invalid(f"{rule}, got {got} for {name!r} in place of {wanted}.")
+        self._check(arrays, self._like, "weights must have the arrays of the initial ones")
         names = self._parts
         floats, ints = _flat(arrays, names["floats"]), _flat(arrays, names["ints"], torch.int64)
         buffers = ModuleBuffers(floats, ints) if names["floats"] or names["ints"] else None
@@ -85,8 +90,20 @@ class WeightsTask(OwnLoop):
 
     def squares(self, arrays: Arrays) -> Vector:
         """The sums of squared moves in the order of the vector; parameters that did not move may be left out."""
-        whole = {name: arrays.get(name, np.zeros(self._like[name][0], np.float32)) for name in self._parts["x"]}
+        whole = {name: np.zeros(self._like[name][0], np.float32) for name in self._parts["x"]} | dict(arrays)
+        self._check(whole, self._parts["x"], "squares must be those of the weights")
         return _flat(whole, self._parts["x"])
+
+    def _check(self, arrays: Arrays, names: Collection[str], rule: str) -> None:
+        """Raise `Invalid` unless the arrays have these names, and the shapes of the initial weights."""
+        for name in [*names, *arrays]:
+            got = f"shape {list(arrays[name].shape)}" if name in arrays else "none"
+            wanted = f"shape {list(self._like[name][0])}" if name in names else "none"
+            if got != wanted:
+                raise Invalid(f"{rule}, got {got} for {name!r} in place of {wanted}.")
+            dtype, like = arrays[name].dtype, self._like[name][1]
+            if dtype.kind not in ("f" if like.kind == "f" else "iub"):
+                raise Invalid(f"{rule}, got numbers of type {dtype} for {name!r} in place of {like}.")
 
     def arrays(self, x: Vector, buffers: ModuleBuffers | None) -> dict[str, np.ndarray]:
         """The inverse of `flattened`."""
@@ -119,7 +136,8 @@ class WeightsTask(OwnLoop):
         if self._samples is None or client >= len(self._samples):
             fix = f"Pass the number of training rows of all {self.clients} clients: AsyncStrategy(samples=[...])."
             raise Invalid(f'weight_by="samples" needs the samples of client {client}. {fix}')
-        return int(self._samples[client])
+        count = self._samples[client]
+        return int(count) if is_number(count) else count  # which the caller checks
 
     def train(self, job: Job) -> Trained:
         raise Invalid(WeightMessages.no_replay)
@@ -132,7 +150,8 @@ class WeightsTask(OwnLoop):
 
 
 def _flat(arrays: Arrays, names: list[str], dtype: torch.dtype = torch.float32) -> Tensor:
-    pieces = [torch.as_tensor(np.ascontiguousarray(arrays[name])).reshape(-1).to(dtype) for name in names]
+    native = [np.ascontiguousarray(arrays[name], arrays[name].dtype.newbyteorder("=")) for name in names]
+    pieces = [torch.as_tensor(array).reshape(-1).to(dtype) for array in native]
     return torch.cat(pieces) if pieces else torch.empty(0, dtype=dtype)
 
 
@@ -175,14 +194,16 @@ class WeightMessages:
             return f"{failed}: it must have one ArrayRecord with the trained weights, got {list(records) or 'none'}."
         metrics = {name: value for record in content.metric_records.values() for name, value in record.items()}
         loss, steps = metrics.get("train_loss", metrics.get("loss", math.nan)), metrics.get("steps", job.steps or 0)
+        if self._method.compensate and not squares:
+            fix = 'Add {"squares": tg.flower.squares(moves)} to the reply, or leave out `compensate`.'
+            return f"{failed}: delay compensation needs the squares of the client's moves. {fix}"
         try:
             x, buffers = self._task.flattened(arrays_of(weights[0]))
             total = self._task.squares(squares) if squares else None
             trained = Trained(x, float(loss), int(steps), total, buffers)
             update = own_update(job, Returned(trained), self._method)
         except Invalid as error:
-            fix = " Add it to the reply: tg.flower.squares(...)." if self._method.compensate and not squares else ""
-            return f"{failed}: {error}{fix}"
+            return f"{failed}: {error}"
         down = count_bytes(weights)
         return update._replace(down=down, up=count_bytes(records.values()), worker=worker)
 

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -93,23 +94,31 @@ tg.flower.simulate(server, tg.flower.client_app(mods=[slow]), nodes=6, cpus=2, c
 """
 
 
+def running_with(variable: str) -> list[int]:
+    """The processes that have an environment variable of a test."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            found += [process.pid] if variable in process.environ() and is_running(process.pid) else []
+    return found
+
+
 @pytest.mark.parametrize("how", ["stop", "fail"])
 def test_a_simulation_that_is_stopped_or_fails_leaves_no_process_behind(tmp_path: Path, how: str) -> None:
-    out = tmp_path / "run"
-    with Program(PROGRAM, str(out), how, env=dict(os.environ) | {"PYTHONPATH": str(ROOT)}) as program:
+    out, mark = tmp_path / "run", f"TARDYGRAD_TEST_{os.getpid()}_{how}"
+    with Program(PROGRAM, str(out), how, env=dict(os.environ) | {"PYTHONPATH": str(ROOT), mark: "1"}) as program:
         if how == "stop":
             wait_for(lambda: list(out.glob("checkpoints/*")))
-            started = {one.pid for one in psutil.Process(program.pid).children(recursive=True)}
-            assert started
+            assert len(running_with(mark)) > 2
             program.send_signal(signal.SIGINT)
         printed, errors = program.communicate(timeout=120)
+    wait_for(lambda: not running_with(mark))
     if how == "fail":
-        assert "the ClientApp raised an error" in errors
+        assert "cannot take part: the ClientApp raised an error: out of cheese.\n" in errors
         assert program.returncode
         return
     assert program.returncode == 0, errors
     assert "stopped after" in printed
-    wait_for(lambda: not any(map(is_running, started)))
     assert any(row["event"] == "arrival" and row["worker"] for row in read_lines(out / "events.jsonl"))
 
 

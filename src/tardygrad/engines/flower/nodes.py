@@ -76,8 +76,8 @@ class Nodes:
             return  # it is asked again when it is back
         self._unfit.add(node)
         if reply.code is not None:
-            fix = "Its ClientApp must be one of tardygrad.flower.client_app; for one of your own use AsyncStrategy."
-            raise WorkFailed(f"node {node} cannot take part: {reply.error}. {fix}")
+            fix = " Use tardygrad.flower.client_app, or AsyncStrategy for a ClientApp of your own."
+            raise WorkFailed(f"node {node} cannot take part: {reply.error}.{fix if 'query' in reply.error else ''}")
         facts = reply.content["node"]
         partition, partitions = facts.get("partition-id"), facts.get("num-partitions", self._clients)
         if partition is not None and not (0 <= partition < partitions and partitions >= 1):

@@ -138,3 +138,35 @@ def test_an_error_names_the_clients() -> None:
 
     with pytest.raises(tg.WorkFailed, match=r"client 1, job 0, from round 0; client .* failed: RuntimeError: out of"):
         tg.simulate(method(), task(loss=loss), FLEET, rounds=5, batch=3, evaluate_every=0)
+
+
+@pytest.mark.parametrize("engine", [{"workers": 2}, {"batch": 3}], ids=str)
+def test_the_look_ahead_ends_a_little_after_the_present(engine: Any) -> None:
+    with tg.SimPool(task(), method(), FLEET, rounds=10**9, **engine) as pool:
+        run = tg.begin(method(), task(), pool, rounds=10**9, evaluate_every=0)
+        for row in run.go():
+            if row["round"] == 3:
+                run.stop()
+        ahead = pool._prefetcher or pool._batcher
+        assert ahead is not None
+        assert ahead.lookahead is not None
+        assert 3 <= ahead.lookahead._server.round < 3 + sim.WINDOW
+    assert run.server.round == 3
+
+
+@pytest.mark.parametrize("window", [0, 2, 5])
+def test_batches_are_the_same_after_a_resume_where_jobs_outlast_the_look_ahead(
+    window: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sim, "WINDOW", window)
+    settings: Any = {"rounds": 20, "evaluate_every": 0, "checkpoint_every": 1}
+    whole = tg.simulate(method(), task(), FLEET, batch=3, **settings)
+    run = tg.begin(
+        method(), task(), tg.SimPool(task(), method(), FLEET, batch=3, rounds=20), out=tmp_path / "run", **settings
+    )
+    for row in run.go():
+        if row["round"] == 11:
+            run.stop()
+    again = tg.resume(tmp_path / "run", method(), task(), tg.SimPool(task(), method(), FLEET, batch=3, rounds=20))
+    list(again.go())
+    assert torch.equal(again.x, whole.x)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from heapq import heapify, heappop, heappush, nsmallest
 from itertools import islice
 from typing import cast
@@ -24,6 +24,7 @@ from tardygrad.fleet import Fleet
 from tardygrad.tasks.clock import Clock
 
 RESULTS_PER_PROCESS = 8  # that may wait in memory until they are due
+WINDOW = 1000  # rounds that a job may be in flight to be computed before it is due
 
 
 class SimPool(Pool):
@@ -84,7 +85,7 @@ class SimPool(Pool):
         self._asleep = self._attendance.asleep()  # when the run begins
         self._repeats: dict[tuple[int, int], Update] = {}  # delivered once, and to be delivered again
         self._nights = 0  # entries about sleep since anything else happened
-        self._rounds = self._total_rounds  # to find the jobs that are needed; None once they are found
+        self._rounds = self._total_rounds  # for the look-ahead; None once there is one
         if ahead := self._prefetcher or self._batcher:
             ahead.clear()
 
@@ -106,7 +107,7 @@ class SimPool(Pool):
 
     def submit(self, job: Job) -> None:
         if self._rounds is not None:
-            self._find_needed(job.seed)
+            self._look_ahead(job.seed)
         self._attendance.submitted()
         client, serial = job.client, job.serial
         due = self._round_trips.due(client, serial, job.seed, job.steps or job.epochs, self.now)
@@ -170,10 +171,10 @@ class SimPool(Pool):
         if ahead := self._prefetcher or self._batcher:
             ahead.drop(client)
 
-    def _find_needed(self, seed: int) -> None:
-        """Find the jobs that a run of a known length needs, once."""
+    def _look_ahead(self, seed: int) -> None:
+        """Prepare to compute ahead what a run of a known length needs, once."""
         if self._rounds is not None and (ahead := self._prefetcher or self._batcher):
-            ahead.needed = needed(self.task, self.method, self.fleet, self._rounds, seed)
+            ahead.lookahead = Lookahead(self.task, self.method, self.fleet, self._rounds, seed)
         self._rounds = None
 
     def _result(self, job: Job) -> Update:
@@ -214,8 +215,9 @@ class SimPool(Pool):
         deliveries = Counter((client, serial) for _, client, serial in pending.due)
         second = {job_id for job_id in self._duplicated if deliveries[job_id] == 1}
         self._repeats = {job_id: update for job_id, update in done.items() if job_id in second}
-        if pending.jobs:
-            self._find_needed(pending.jobs[0].seed)
+        if self._batcher and pending.jobs:  # the batches must be the same, and so must the look-ahead from round 0
+            self._look_ahead(pending.jobs[0].seed)
+        self._rounds = None
         if self._batcher:
             self._batcher.done = {job_id: update for job_id, update in done.items() if job_id not in self._repeats}
         for time, client, serial in dict.fromkeys(pending.due):
@@ -242,11 +244,11 @@ class Prefetcher:
         self.todo: list[tuple[float, int, int, Job]] = []
         self.done: dict[tuple[int, int], Update | WorkFailed] = {}
         self.scheduled: set[tuple[int, int]] = set()  # jobs in `todo`, in a process or in `done`
-        self.needed: set[tuple[int, int]] | None = None  # None: unknown
+        self.lookahead: Lookahead | None = None  # None: every job may be needed
 
     def add(self, due: float, job: Job) -> None:
         """Add a job, and start it if a process is free."""
-        if self.needed is None or (job.client, job.serial) in self.needed:
+        if self.lookahead is None or self.lookahead.arrives(job):
             self.scheduled.add((job.client, job.serial))
             heappush(self.todo, (due, job.client, job.serial, job))
         self._feed()
@@ -254,8 +256,9 @@ class Prefetcher:
     def result(self, job: Job) -> Update:
         """The result of a job that is due now."""
         job_id = (job.client, job.serial)
-        if job_id not in self.scheduled:  # an update was refused, so `needed` is no longer right
-            self.needed = None
+        if job_id not in self.scheduled:
+            if self.lookahead and self.lookahead.is_over:  # an update was refused: it is no longer right
+                self.lookahead = None
             self.scheduled.add(job_id)
             self.processes.give(job)
         while job_id not in self.done:
@@ -299,7 +302,7 @@ class Batcher:
     def clear(self) -> None:
         """Forget all jobs."""
         self.done: dict[tuple[int, int], Update] = {}
-        self.needed: set[tuple[int, int]] | None = None  # None: unknown
+        self.lookahead: Lookahead | None = None  # None: every job may be needed
 
     def result(self, job: Job, due: list[tuple[float, int, int, Job | None]]) -> Update:
         """The result of a job that is due now, given the calendar of those due later."""
@@ -317,24 +320,50 @@ class Batcher:
 
     def _wanted(self, job: Job) -> bool:
         """Whether a job must still be computed."""
-        job_id = (job.client, job.serial)
-        return job_id not in self.done and (self.needed is None or job_id in self.needed)
+        if (job.client, job.serial) in self.done:
+            return False
+        return self.lookahead is None or self.lookahead.arrives(job)
 
 
-def needed(task: Task, method: Method, fleet: Fleet, rounds: int, seed: int) -> set[tuple[int, int]]:
-    """The jobs that arrive in a run of `rounds` if nothing is refused, found by a run without training.
+class Lookahead:
+    """Says which jobs of a run arrive if nothing is refused, by a run without training that is a little ahead of it.
 
     Not by `drive`, which imports the engines and raises an error if the run starves.
     """
-    clock: Task = Clock(task.clients, task.parameters)
-    server = serve(method, clock.init(seed), clients=task.clients, seed=seed, samples=[1] * task.clients)
-    pool = SimPool(clock, method, fleet)
-    arrived = set()
-    for job in server.dispatch(pool.features.asleep):
-        pool.submit(job)
-    while server.round < rounds and (message := pool.next()) is not None:
+
+    def __init__(self, task: Task, method: Method, fleet: Fleet, rounds: int, seed: int) -> None:
+        clock: Task = Clock(task.clients, task.parameters)
+        self._server = serve(method, clock.init(seed), clients=task.clients, seed=seed, samples=[1] * task.clients)
+        self._pool, self._rounds = SimPool(clock, method, fleet), rounds
+        self.is_over = False  # whether it knows the whole run
+        self._known: defaultdict[int, dict[int, tuple[int, float]]] = defaultdict(dict)  # rounds when sent and arrived
+        self._submit(self._server.dispatch(self._pool.features.asleep))
+
+    def arrives(self, job: Job) -> bool:
+        """Whether a job arrives before the run's end, at most `WINDOW` rounds after it was sent."""
+        jobs = self._known[job.client]
+        for serial in [serial for serial in jobs if serial < job.serial]:
+            del jobs[serial]
+        sent, arrived = jobs.get(job.serial, (self._rounds, math.inf))
+        while arrived == math.inf and self._server.round < sent + WINDOW and self._advance():
+            sent, arrived = jobs.get(job.serial, (self._rounds, math.inf))
+        return arrived < sent + WINDOW
+
+    def _advance(self) -> bool:
+        """Handle the next message; False at the end of the run."""
+        message = self._pool.next() if self._server.round < self._rounds else None
+        if message is None:
+            self.is_over = True
+            return False
         if isinstance(message, Update):
-            arrived.add((message.client, message.serial))
-        for job in server.receive(message, pool.now).jobs:
-            pool.submit(job)
-    return arrived
+            jobs = self._known[message.client]
+            sent, arrived = jobs.get(message.serial, (0, 0))
+            if arrived == math.inf:  # else it is delivered for the second time
+                jobs[message.serial] = sent, self._server.round
+        self._submit(self._server.receive(message, self._pool.now).jobs)
+        return True
+
+    def _submit(self, jobs: list[Job]) -> None:
+        for job in jobs:
+            self._known[job.client][job.serial] = self._server.round, math.inf
+            self._pool.submit(job)

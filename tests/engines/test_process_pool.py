@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing as mp
 import os
 import signal
 import subprocess
@@ -16,6 +17,8 @@ import torch
 
 import tardygrad as tg
 from tardygrad.engines.sim import process_pool as crew
+from tardygrad.runs.record import lock
+from tests.forkserver import Program
 
 FLEET = tg.Fleet.paper(clients=12).crash(client=3, at=7.0, back=20.0).crash(client=0, at=4.0)
 
@@ -265,3 +268,57 @@ def test_processes_refuse_a_task_on_a_gpu() -> None:
     one.device = torch.device("cuda")  # type: ignore[attr-defined]
     with pytest.raises(tg.Invalid, match=r"`workers` above 1 compute on CPUs, got a task on cuda. Use workers=1."):
         tg.SimPool(one, method(), FLEET, workers=2)
+
+
+def test_a_process_that_was_stopped_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crew, "STOPPED", 0.05)
+    whole = tg.simulate(method(), task(), FLEET, rounds=20)
+    with tg.SimPool(task(), method(), FLEET, workers=2, rounds=20) as pool:
+        run = tg.begin(method(), task(), pool, rounds=20)
+        for row in run.go():
+            if row["round"] == 5:
+                assert pool._prefetcher is not None
+                victim = pool._prefetcher.processes.processes[0].process
+                assert victim.pid is not None
+                os.kill(victim.pid, signal.SIGSTOP)
+    assert victim.exitcode == -signal.SIGKILL
+    assert torch.equal(run.x, whole.x)
+
+
+def test_a_daemon_cannot_have_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(mp.current_process()._config, "daemon", True)  # type: ignore[attr-defined]
+    with pytest.raises(
+        tg.Invalid, match="`workers` above 1 needs a process that may start others, and this one is a d"
+    ):
+        tg.SimPool(task(), method(), FLEET, workers=2)
+
+
+HEIR = """
+    import os, signal, sys, time
+    import tardygrad as tg
+    from tests.engines.test_process_pool import FLEET, method, task
+
+    class Slow(type(task())):
+        def gradient(self, *given):
+            if given[1].client == 5:
+                print("at work", flush=True)
+                time.sleep(600)
+            return super().gradient(*given)
+
+    slow = Slow(task().h, task().c, None)
+    pool = tg.SimPool(slow, method(), FLEET, workers=2)
+    run = tg.begin(method(), slow, pool, rounds=9, out=sys.argv[1])
+    for worker in pool._prefetcher.processes.processes:
+        os.kill(worker.process.pid, signal.SIGKILL)  # its heir is forked while the record is locked
+    list(run.go())
+"""
+
+
+def test_a_job_does_not_hold_the_lock_of_a_record_whose_run_was_killed(tmp_path: Path) -> None:
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    with Program(textwrap.dedent(HEIR), str(tmp_path / "run"), env=environment) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "at work\n"
+        process.kill()
+        process.wait()
+        lock(tmp_path / "run", "the run in", tries=100).close()

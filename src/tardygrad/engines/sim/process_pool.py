@@ -28,6 +28,7 @@ from tardygrad.engines.pool import perform
 from tardygrad.errors import Invalid, WorkFailed
 
 RETRIES = 5  # how often a job is repeated after its process died, before the run fails
+STOPPED = 5.0  # seconds without an answer after which processes that were stopped are replaced
 
 
 class PoolProcess:
@@ -86,6 +87,9 @@ class ProcessPool:
     def __init__(self, task: Task, method: Method, workers: int) -> None:
         if "fork" not in mp.get_all_start_methods():
             raise Invalid(f"`workers` above 1 needs a system that can fork, got {workers}. Use workers=1.")
+        if mp.current_process().daemon:
+            rule = "`workers` above 1 needs a process that may start others, and this one is a daemon"
+            raise Invalid(f"{rule}, got {workers}. Use workers=1, or start this process with daemon=False.")
         self._context = mp.get_context("fork")
         if (device := getattr(task, "device", torch.device("cpu"))).type != "cpu":
             raise Invalid(f"`workers` above 1 compute on CPUs, got a task on {device}. Use workers=1.")
@@ -131,7 +135,11 @@ class ProcessPool:
         """The jobs finished or failed since the last call; waits for one if there is none."""
         done: list[tuple[Job, Update | WorkFailed]] = []
         while not done and (pipes := {worker.pipe: worker for worker in self.processes if worker.jobs}):
-            for pipe in wait(list(pipes)):
+            ready = wait(list(pipes), timeout=STOPPED)
+            for worker in () if ready else pipes.values():
+                if _is_stopped(worker.process):
+                    worker.process.kill()
+            for pipe in ready:
                 worker = pipes[pipe]  # type: ignore[index]
                 try:
                     answer = worker.pipe.recv()
@@ -173,6 +181,15 @@ class ProcessPool:
         self.processes = []
 
 
+def _is_stopped(process: ForkProcess) -> bool:
+    """Whether someone has stopped a process (SIGSTOP), where the system tells."""
+    try:
+        with open(f"/proc/{process.pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0] == b"T"
+    except OSError:
+        return False
+
+
 def model_slots(workers: int) -> int:
     """The most start vectors in shared memory: two for each process, and one for a job that is due at once."""
     return 2 * workers + 1
@@ -194,8 +211,7 @@ def set_up_child_process() -> None:
 
 def _process_main(pipe: Connection, others: list[Connection], models: SharedModels, task: Task, method: Method) -> None:
     """The loop of a process: jobs in, updates out, until the pipe closes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    set_up_child_process()
     mp.current_process().daemon = False  # a daemon may not start the processes of a DataLoader
     for other in others:
         other.close()

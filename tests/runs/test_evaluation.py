@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -262,14 +263,31 @@ def test_the_last_score_of_a_run_that_was_made_longer_is_of_its_own_round_in_the
     assert [one["steps"] for one in scores] == steps
 
 
-@pytest.mark.parametrize("name", ["round", "time", "event", "seconds"])
+@pytest.mark.parametrize("name", ["round", "time", "event", "seconds", "check"])
 def test_a_score_cannot_have_the_name_of_another_key(name: str, tmp_path: Path) -> None:
     chosen = task()
     chosen.evaluate = lambda *_: {name: 1.0}  # type: ignore[method-assign]
-    with pytest.raises(tg.Invalid, match=f"a score must not be named event, time, round, seconds, got '{name}'"):
+    with pytest.raises(tg.Invalid, match=f"a score must not be named event, time, round, seconds, check, got '{name}'"):
         tg.simulate(METHOD, chosen, FLEET, rounds=2, out=tmp_path / "run")
     assert not [line for line in read_lines(tmp_path / "run/events.jsonl") if line["event"] == "evaluation"]
     beside = Beside()
     beside.answer = lambda *_, wait: ({name: 1.0}, 0.0)  # type: ignore[method-assign]
     with pytest.raises(tg.Invalid, match=f"got '{name}'"):
         gone(going(None, beside))
+
+
+@pytest.mark.parametrize("value", [np.float32(0.5), torch.tensor(0.5), np.int64(1), torch.tensor([0.25])], ids=repr)
+def test_scores_of_numpy_and_torch_are_recorded_as_numbers(value: Any, tmp_path: Path) -> None:
+    chosen = task()
+    chosen.evaluate = lambda *_: {"loss": value}  # type: ignore[method-assign]
+    run = tg.simulate(METHOD, chosen, FLEET, rounds=2, out=tmp_path / "run")
+    scores = [line["loss"] for line in read_lines(tmp_path / "run/events.jsonl") if line["event"] == "evaluation"]
+    assert scores == [run.metrics[-1]["test_loss"]] == [float(value)]
+
+
+@pytest.mark.parametrize("scores", [{"loss": "low"}, {"loss": torch.zeros(2)}, {"loss": None}, 0.5], ids=repr)
+def test_a_score_that_is_no_number_is_refused(scores: Any) -> None:
+    chosen = task()
+    chosen.evaluate = lambda *_: scores  # type: ignore[method-assign]
+    with pytest.raises(tg.Invalid, match="`evaluate` must return"):
+        tg.simulate(METHOD, chosen, FLEET, rounds=2)

@@ -167,7 +167,7 @@ def ids_of(task: Task) -> tuple[str, ...] | None:
     return None if ids is None else tuple(map(str, ids))
 
 
-SCORE_NAMES_IN_USE = ("event", "time", "round", "seconds")
+SCORE_NAMES_IN_USE = ("event", "time", "round", "seconds", "check")
 """Keys of an evaluation in a record, beside which its scores are written."""
 
 

@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from tardygrad.core.messages import ModuleBuffers, Vector
-from tardygrad.core.task import EvaluatesClients, Task, check_score_names
+from tardygrad.core.task import EvaluatesClients, Task
 from tardygrad.engines.pool import Evaluator, Features
 from tardygrad.errors import Invalid, WorkFailed, described_error
 from tardygrad.runs.events import ClientEvaluation
 from tardygrad.runs.record import Row
+from tardygrad.tasks.scores import checked
 
 Model = tuple[Vector, ModuleBuffers | None]
 Answer = tuple[dict[str, float], float]
@@ -54,7 +55,7 @@ class ClientEvaluations:
     def _client(self, client: int, model: Model) -> dict[str, float]:
         assert isinstance(self.task, EvaluatesClients)
         try:
-            return self.task.evaluate_client(client, *model)
+            return checked(self.task.evaluate_client(client, *model), "evaluate_client")
         except Invalid:
             raise
         except (Exception, SystemExit) as error:
@@ -88,8 +89,7 @@ class Scores:
         if model is not None:
             began = time.perf_counter()
             try:
-                scores = self.task.evaluate(*model)
-                check_score_names(scores)
+                scores = checked(self.task.evaluate(*model), "evaluate")
             except Invalid:
                 raise
             except (Exception, SystemExit) as error:
@@ -125,9 +125,8 @@ class Scores:
             return False
         answer = self.evaluator.answer(self._request, wait=wait)
         if answer is not None:
-            check_score_names(answer[0])
             round = next(iter(self.models))
-            self.done[round], self._request = answer, None
+            self.done[round], self._request = (checked(answer[0], "evaluate"), answer[1]), None
             del self.models[round]
         return answer is not None
 

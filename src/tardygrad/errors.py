@@ -116,11 +116,23 @@ def first_line(error: BaseException) -> str:
     return shortened(": ".join([type(error).__name__, *lines[:1]]), 300).rstrip(".")
 
 
-def check_integer(name: str, value: object, least: int = 1, most: float = math.inf) -> None:
+COUNTABLE = 2**53
+"""The largest number to which floats can count."""
+
+
+def check_integer(name: str, value: object, least: int = 1, most: float = COUNTABLE) -> None:
     """Raise `Invalid` unless `value` is an integer from `least` to `most`; booleans are not integers."""
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        rule = f", {least} or more" if most == math.inf else f" from {least} to {most:,}"
-        raise Invalid(f"`{name}` must be a whole number{rule}, got {value!r}.")
+        too_many = most == COUNTABLE and isinstance(value, int) and value > most
+        rule = f" from {least} to {most:,}" if too_many or most < COUNTABLE else f", {least} or more"
+        raise Invalid(f"`{name}` must be a whole number{rule}, got {_shown(value)}.")
+
+
+def _shown(value: object) -> str:
+    try:
+        return _SHORT.repr(value)
+    except ValueError:  # Python writes no numbers of more than 4,300 digits
+        return f"a {type(value).__name__} that is too long to write"
 
 
 def check_number(name: str, value: object, least: float = 0.0, *, above: bool = False) -> None:
@@ -197,7 +209,7 @@ def _checked(name: str, hint: Any, value: object) -> object:
         words = [word for option in options if get_origin(option) is Literal for word in get_args(option)]
         classes = [option.__name__ for option in classes_in(options).values()]
         fix = f" Use {classes[0]}(...)." if classes else nearest(str(found.value), words)
-        raise Invalid(f"`{found.name}` must be {rule(found.hint)}, got {_SHORT.repr(found.value)}.{fix}") from found
+        raise Invalid(f"`{found.name}` must be {rule(found.hint)}, got {_shown(found.value)}.{fix}") from found
 
 
 @cache

@@ -110,7 +110,7 @@ def test_threads_really_work_side_by_side_and_the_record_replays() -> None:
 
 
 def test_workers_must_be_check_integer() -> None:
-    with pytest.raises(tg.Invalid, match="`workers` must be a whole number, 1 or more, got 0"):
+    with pytest.raises(tg.Invalid, match="`workers` must be a whole number from 1 to 1,024, got 0"):
         tg.ThreadPool(small_task(), METHOD, workers=0)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from tardygrad.cli.output import as_objects, counted, say, show, show_json, show_table
+from tardygrad.engines.sim.process_pool import process_count
 from tardygrad.engines.threads import torch_threads
 from tardygrad.errors import Invalid, nearest
 from tardygrad.runs.run import plural
@@ -248,8 +248,7 @@ def _run(store: Store, wanted: Callable[[], list[Run]], jobs: int, what: str = "
     """Do the missing runs, and those that become known by their results; on Ctrl-C, print how to continue."""
     try:
         while runs := store.missing(wanted()):
-            processes = jobs or len(os.sched_getaffinity(0))
-            for _ in counted(store.run_missing(runs, processes), total=len(runs), what=what):
+            for _ in counted(store.run_missing(runs, process_count("jobs", jobs)), total=len(runs), what=what):
                 pass
     except KeyboardInterrupt:
         say(f"stopped; finished runs are stored in {store.folder}: continue with the same command")

@@ -48,7 +48,7 @@ class Privacy:
         if not (is_number(self.delta) and 0 < self.delta < 1):
             raise Invalid(f"`delta` must be above 0 and below 1, such as 1e-5, got {self.delta!r}.")
         if self.noise_seed is not None:
-            check_integer("noise_seed", self.noise_seed, 0)
+            check_integer("noise_seed", self.noise_seed, 0, math.inf)
 
 
 class RoundNoise(NamedTuple):

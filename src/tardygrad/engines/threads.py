@@ -21,6 +21,8 @@ from tardygrad.core.vectors import LocalVectors, VectorStore
 from tardygrad.engines.pool import Features, Pending, Pool, perform
 from tardygrad.errors import Interrupted, TimeUp, check_integer, checked_call
 
+MOST_THREADS = 1024
+
 
 class ThreadPool(Pool):
     """Jobs on threads. Updates arrive in the order in which jobs finish; `tardygrad.replay` repeats that order.
@@ -32,7 +34,7 @@ class ThreadPool(Pool):
     @remembers_call
     @checked_call
     def __init__(self, task: Task, method: Method, *, workers: int = 2) -> None:
-        check_integer("workers", workers)
+        check_integer("workers", workers, 1, MOST_THREADS)
         check_method(method)
         check_task(task)
         self.task, self.method, self.workers = task, method, workers

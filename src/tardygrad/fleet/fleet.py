@@ -18,6 +18,8 @@ from tardygrad.fleet.traces import AvailabilityFile, Columns, listed, read_devic
 
 E = TypeVar("E", Crash, Slow, Available, Fault)
 
+MOST_CLIENTS = 10**8
+
 Stragglers = Literal["mild", "large"]
 """The paper's two fleets: slow clients take 5 to 8 seconds, or 20 to 40."""
 
@@ -98,6 +100,8 @@ class Fleet:
         clients = self.clients
         if clients < 1:
             raise Invalid("a fleet needs at least one client, got none.")
+        if clients > MOST_CLIENTS:
+            raise Invalid(f"a fleet has at most {MOST_CLIENTS:,} clients, each takes a kilobyte; got {clients:,}.")
         if not 0 <= self.server_time < math.inf:
             raise Invalid(f"`server_time` must be finite and 0 or more, got {self.server_time:g}.")
         events: list[Crash | Slow | Available | Fault] = [*self.crashes, *self.slow, *self.available, *self.faults]

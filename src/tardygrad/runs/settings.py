@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any, TypedDict, cast
 
-from tardygrad.errors import Invalid, check_integer, check_number
+from tardygrad.errors import COUNTABLE, Invalid, check_integer, check_number
 
 MINIMUM = {"rounds": 1, "seed": 0, "evaluate_every": 0, "checkpoint_every": 1, "tail_every": 0, "evaluate_clients": 0}
 """The smallest allowed value of each integer setting."""
@@ -60,6 +61,6 @@ def check_settings(settings: dict[str, Any]) -> None:
         )
     for name, least in MINIMUM.items():
         if name != "rounds" or settings[name] is not None:
-            check_integer(name, settings[name], least)
+            check_integer(name, settings[name], least, math.inf if name == "seed" else COUNTABLE)
     if settings["until"] is not None:
         check_number("until", settings["until"], above=True)

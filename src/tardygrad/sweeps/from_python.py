@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -229,7 +230,7 @@ def seed_list(seeds: int | Sequence[int]) -> list[int]:
     if not given or len(set(given)) < len(given):
         raise Invalid(f"`seeds` must be a number, or one or more different seeds, got {seeds!r}.")
     for seed in given:
-        check_integer("seeds", seed, 0)
+        check_integer("seeds", seed, 0, math.inf)
     return given
 
 

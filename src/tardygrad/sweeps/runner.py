@@ -7,7 +7,6 @@ has, the lock that they inherited keeps other processes out.
 from __future__ import annotations
 
 import multiprocessing as mp
-import os
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -20,8 +19,8 @@ from typing import Any
 import optuna
 import torch
 
-from tardygrad.engines.sim.process_pool import set_up_child_process
-from tardygrad.errors import Invalid, check_integer
+from tardygrad.engines.sim.process_pool import process_count, set_up_child_process
+from tardygrad.errors import Invalid
 from tardygrad.runs.record import Row, exclusive, read_json, require_new, write_json
 from tardygrad.runs.run import versions
 from tardygrad.runs.signature import shown
@@ -51,9 +50,8 @@ class Runner:
     """
 
     def __init__(self, folder: Path, config: Config, source: Source, jobs: int = 1) -> None:
-        check_integer("jobs", jobs, 0)
         self.folder, self.config, self.source = folder, config, source
-        self.jobs = jobs or len(os.sched_getaffinity(0))
+        self.jobs = process_count("jobs", jobs)
         self.done = 0  # trials, earlier sessions included
         self._workers: list[Worker] = []
         self._deaths: Counter[int] = Counter()

@@ -29,6 +29,7 @@ from tardygrad.engines.ray.places import exists, requirements
 from tardygrad.engines.ray.server_shards import ServerShard
 from tardygrad.engines.ray.worker import WorkerProcess
 from tardygrad.engines.ray.workers import Worker
+from tardygrad.engines.sim.process_pool import process_count
 from tardygrad.engines.wire import Wire
 from tardygrad.errors import Invalid, WorkFailed, check_choice, check_number, first_line, is_number
 
@@ -87,6 +88,7 @@ class Session:
             raise Invalid(f"task and method must be picklable to be sent: {first_line(error)}.") from error
         if not self.ray.is_initialized():
             if self.address is None:
+                process_count("workers", workers)
                 size = object_store(self.task, self.method, workers=workers, payload=len(payload))
                 start(self.ray, cpus=workers, gpus=self.gpus > 0, store=size)
             else:

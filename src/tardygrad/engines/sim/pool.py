@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections import Counter, defaultdict
 from heapq import heapify, heappop, heappush, nsmallest
 from itertools import islice
@@ -18,7 +17,7 @@ from tardygrad.core.task import Task
 from tardygrad.core.vectors import LocalVectors, VectorStore
 from tardygrad.engines.fleet_clock import CHANGES, DROPS, LOST, SLEEP, Entry, corrupt, matched, round_trips
 from tardygrad.engines.pool import Features, Pending, Pool, perform, perform_together
-from tardygrad.engines.sim.process_pool import ProcessPool
+from tardygrad.engines.sim.process_pool import ProcessPool, process_count
 from tardygrad.errors import Invalid, TimeUp, WorkFailed, check_integer, checked_call
 from tardygrad.fleet import Fleet
 from tardygrad.tasks.clock import Clock
@@ -56,7 +55,7 @@ class SimPool(Pool):
         batch: int = 1,
         rounds: int | None = None,
     ) -> None:
-        check_integer("workers", workers, 0)
+        workers = process_count("workers", workers)
         check_integer("batch", batch)
         fleet = matched(fleet, task)
         self.task, self.method, self.fleet = task, method, fleet
@@ -65,7 +64,6 @@ class SimPool(Pool):
         self._total_rounds = rounds
         self._begin()
         self._corrupted, self._duplicated = fleet.sending("nan"), fleet.sending("twice")
-        workers = workers or len(os.sched_getaffinity(0))
         self.parallel = max(workers, batch)
         if batch > 1 and workers > 1:
             raise Invalid(f"`batch` above 1 needs workers=1, got batch={batch} with workers={workers}.")

@@ -25,8 +25,10 @@ from tardygrad.core.messages import NOTHING, Job, ModuleBuffers, Update, as_vect
 from tardygrad.core.method import Method
 from tardygrad.core.task import Task
 from tardygrad.engines.pool import perform
-from tardygrad.errors import Invalid, WorkFailed
+from tardygrad.errors import Invalid, WorkFailed, check_integer
 
+PROCESSES_PER_CORE = 16  # more would only take memory and time from each other
+VECTORS_PER_PROCESS = 6  # at least: two start vectors, and the local x, gradient, clipped gradient and move of a job
 RETRIES = 5  # how often a job is repeated after its process died, before the run fails
 STOPPED = 5.0  # seconds without an answer after which processes that were stopped are replaced
 
@@ -93,6 +95,7 @@ class ProcessPool:
         self._context = mp.get_context("fork")
         if (device := getattr(task, "device", torch.device("cpu"))).type != "cpu":
             raise Invalid(f"`workers` above 1 compute on CPUs, got a task on {device}. Use workers=1.")
+        _check_memory(task, workers)
         self.task, self.method = task, method
         self.models = SharedModels(task.parameters, task.init_module_buffers(), model_slots(workers))
         self.deaths: dict[tuple[int, int], int] = {}
@@ -188,6 +191,32 @@ def _is_stopped(process: ForkProcess) -> bool:
             return file.read().rpartition(b")")[2].split()[0] == b"T"
     except OSError:
         return False
+
+
+def process_count(name: str, wanted: int) -> int:
+    """A number of processes, or one for every core if it is 0; raises `Invalid` for more than a machine can run.
+
+    Args:
+        name: of the argument.
+    """
+    check_integer(name, wanted, 0)
+    cores = len(os.sched_getaffinity(0))
+    if wanted > (most := PROCESSES_PER_CORE * cores):
+        rule = (
+            f"`{name}` must be at most {most:,}, {PROCESSES_PER_CORE} for each core that this process may use ({cores})"
+        )
+        raise Invalid(f"{rule}, got {wanted:,}. Use {cores}.")
+    return wanted or cores
+
+
+def _check_memory(task: Task, workers: int) -> None:
+    """Raise `Invalid` if the vectors of all processes cannot be in memory."""
+    has = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    each = 4 * task.parameters * VECTORS_PER_PROCESS
+    if workers * each > has:
+        needs = f"{VECTORS_PER_PROCESS} vectors of {task.parameters:,} numbers, {each / 1e9:.3g} GB"
+        rule = f"`workers` must be at most {has // each}: each needs {needs}, and this machine has {has / 1e9:.3g} GB"
+        raise Invalid(f"{rule}, got {workers:,}.")
 
 
 def model_slots(workers: int) -> int:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -239,3 +241,70 @@ def test_the_docs_name_every_key_of_a_record(tmp_path: Path) -> None:
     assert kinds == {"dispatch", "arrival", "refusal", "loss", "join", "advance", "evaluation"}
     rows = [*events, *read_lines(tmp_path / "run/metrics.jsonl"), read_json(tmp_path / "run/summary.json")]
     assert not {key for row in rows for key in [*row, *kinds] if f"`{key}`" not in docs} - {"accuracy"}
+
+
+def test_a_run_whose_folder_is_deleted_fails_and_creates_no_other(tmp_path: Path) -> None:
+    run = tg.begin(METHOD, task(), tg.SimPool(task(), METHOD, FLEET), rounds=30, out=tmp_path / "run")
+    going = run.go()
+    next(going)
+    shutil.rmtree(tmp_path / "run")
+    with pytest.raises(tg.RecordError, match="was deleted while the run wrote to it"):
+        list(going)
+    assert run.status == "failed"
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_needs_a_folder_with_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(tg.Invalid, match=r"`out` must be a directory, got ''\. Use out='\.'"):
+        tg.simulate(METHOD, task(), FLEET, rounds=2, out="")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_a_kill_left_before_the_run_began_can_be_used(tmp_path: Path) -> None:
+    (tmp_path / "run/checkpoints").mkdir(parents=True)
+    (tmp_path / "run/spec.json.draft").write_text("{")
+    assert run_in(tmp_path / "run").status == "finished"
+
+
+def test_a_kill_before_any_call_of_the_system_leaves_a_folder_to_begin_or_to_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first calls of a run, up to its first event."""
+
+    class Killed(BaseException):
+        pass
+
+    calls = {Path: ["mkdir", "open", "replace"], os: ["fsync"]}
+    for number in range(20):
+        left = number
+
+        def counted(call: Any) -> Any:
+            def instead(*given: Any, **named: Any) -> Any:
+                nonlocal left
+                left -= 1
+                if left < 0:
+                    raise Killed
+                return call(*given, **named)
+
+            return instead
+
+        path = tmp_path / str(number)
+        going = tg.begin(METHOD, task(), tg.SimPool(task(), METHOD, FLEET), rounds=2, out=path).go()
+        with monkeypatch.context() as patched:
+            for where, names in calls.items():
+                for name in names:
+                    patched.setattr(where, name, counted(getattr(where, name)))
+            try:
+                next(going)
+            except Killed:
+                pass
+            else:
+                break  # it made its first round without such a call
+        with suppress(tg.Invalid):
+            assert run_in(path, rounds=2).status == "finished"
+            continue
+        again = tg.resume(path, METHOD, task(), tg.SimPool(task(), METHOD, FLEET))
+        list(again.go())
+        assert again.status == "finished"
+    assert 3 < number < 19

@@ -69,9 +69,9 @@ class Record:
             if new:
                 require_new(path)  # again: another process may have written there before it was locked
             with writing(path):
-                (path / "checkpoints").mkdir(exist_ok=True)
                 if spec is not None:
-                    write_json(path / "spec.json", spec)
+                    write_json(path / "spec.json", spec)  # first: it makes the folder that of a run
+                (path / "checkpoints").mkdir(exist_ok=True)
                 for name in LINES:
                     self._files.append((path / name).open("a", encoding="utf-8"))
         except BaseException:
@@ -102,7 +102,10 @@ class Record:
         with writing(self.path):
             for file in self._files:
                 file.flush()
-            sizes = [os.fstat(file.fileno()).st_size for file in self._files]
+            stats = [os.fstat(file.fileno()) for file in self._files]
+        if not all(stat.st_nlink for stat in stats):
+            raise RecordError(f"the record in {str(self.path)!r} was deleted while the run wrote to it.")
+        sizes = [stat.st_size for stat in stats]
         return {name: End(*end) for name, *end in zip(LINES, sizes, self._checks, strict=True)}
 
     def sync(self) -> None:
@@ -175,7 +178,8 @@ def writing(path: Path) -> Iterator[None]:
 
 def require_new(path: Path) -> Path:
     """Return the path if a new run may be written there, else raise `Invalid`."""
-    if any((path / name).exists() for name in ("spec.json", "metrics.jsonl", "checkpoints", "summary.json")):
+    remains = (path / name for name in ("spec.json", "metrics.jsonl", "summary.json"))
+    if any(file.exists() for file in remains) or any((path / "checkpoints").glob("*")):
         raise Invalid(f"the directory {str(path)!r} already holds a run. Resume it, or choose another one.")
     check_directory(path)
     return path

@@ -47,6 +47,8 @@ def with_defaults(settings: Settings) -> Settings:
     """Add the defaults to the settings of a run; raise `Invalid` if one is wrong or missing."""
     full: dict[str, Any] = {"rounds": None, "until": None, **DEFAULTS, **settings}
     check_settings(full)
+    if full.get("out") == "":
+        raise Invalid("`out` must be a directory, got ''. Use out='.' for the current one, or leave it out.")
     if isinstance(full.get("out"), str | Path):
         full["out"] = Path(full["out"]).absolute()  # the user's code may change the current directory
     return cast(Settings, full)

@@ -1013,3 +1013,25 @@ def test_random_scripts_reach_what_they_are_meant_to() -> None:
         assert witness.server.round > 50
         assert witness.rejoined
         assert mode == "sync" or max(witness.xs[-1]) != 0
+
+
+def test_a_model_that_is_changed_in_place_between_two_messages_ends_the_run() -> None:
+    task = tg.tasks.quadratic(clients=3, dimension=4, heterogeneity=1.0)
+    method = tg.sgdclip(local_lr=0.1, local_clip=1.0, lr=1.0, buffer=2, local_steps=2, mode="client")
+    run = tg.begin(method, task, tg.Fleet.paper(clients=3), rounds=9)
+    going = run.go()
+    next(going)
+    run.x.mul_(0.5)
+    with pytest.raises(tg.Invalid, match=r"the model must not be changed in place .* Use x\.clone\(\)"):
+        next(going)
+
+
+@pytest.mark.parametrize("wrong", [0.0, False, "0", None, []], ids=repr)
+def test_a_message_that_names_no_job_is_refused_and_no_client_gets_its_name(wrong: Any) -> None:
+    server, jobs = start(method_of("client"))
+    for name in ((wrong, 0), (0, wrong)):
+        refused = tg.Refused(*name, 0, "wrong shape")
+        assert server.receive(tg.Update(*name, 0, torch.ones(D))) == Reply(refused, [])
+        assert server.receive(refused) == Reply(refused, [])
+    assert server.roster.jobs.keys() == jobs.keys()
+    assert all(type(client) is int for client in server.roster.jobs)

@@ -82,6 +82,8 @@ class Roster:
 
     def is_current(self, client: int, serial: int) -> bool:
         """Whether this job is at work. A client has one job at a time, the last that it was given."""
+        if type(client) is not int or type(serial) is not int:
+            return False  # 0.0 and False are equal to 0, but name no job
         return client in self.jobs and serial == self.serials[client] - 1
 
     def mismatch(self, client: int, serial: int, s: int) -> Literal["finished job", "unknown job"] | None:

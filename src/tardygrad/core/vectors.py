@@ -13,6 +13,7 @@ from tardygrad.core.messages import ModuleBuffers, Parts, Reason, Update, Vector
 from tardygrad.core.method import Method
 from tardygrad.core.privacy import BLOCK, RoundNoise
 from tardygrad.core.transforms import State, Step
+from tardygrad.errors import Invalid
 
 
 class VectorStore(Protocol):
@@ -67,12 +68,16 @@ class LocalVectors:
     """A `VectorStore` in the memory of this process."""
 
     def __init__(self, method: Method, x: Vector) -> None:
-        self.method, self.x = method, x.detach().clone()
+        self.method = method
+        self._set(x.detach().clone())
         self.sum: Vector | None = None
         self.scratch: Vector | None = None  # memory of the last sum, to be reused by the next
         self.state = method.outer.init(self.x)
         self.past: dict[int, Vector] = {}
         self.expected_state = admission.expected_state(method)
+
+    def _set(self, x: Vector) -> None:
+        self.x, self._version = x, x._version  # torch counts the changes in place
 
     @property
     def start(self) -> Vector:
@@ -94,6 +99,8 @@ class LocalVectors:
         return [float(torch.dot(block, block)) for block in blocks]
 
     def fold(self, update: Update, weight: float) -> None:
+        if self.x._version != self._version:
+            raise Invalid("the model must not be changed in place while a run goes on. Use x.clone().")
         if weight:
             self.sum = algorithm.fold(self.sum, self._contribution(update, weight), self.x, self.scratch)
         elif self.sum is None:  # 0 · NaN is not 0
@@ -110,7 +117,8 @@ class LocalVectors:
         outer, step = self.method.outer, Step(t, delays, self.x)
         outcome, self.state = algorithm.finish(self.x, self.sum, denominator, outer, self.state, step)
         reusable = kernels.fits(self.x) and outer.form(t)  # otherwise the outer step's state may refer to the sum
-        self.x, self.sum, self.scratch = outcome.x, None, self.sum if reusable else None
+        self._set(outcome.x)
+        self.sum, self.scratch = None, self.sum if reusable else None
         return outcome
 
     def hold(self, s: int) -> None:
@@ -123,4 +131,5 @@ class LocalVectors:
         return bool(self.x.isfinite().all())
 
     def put(self, x: Vector, total: Vector | None, state: State, past: dict[int, Vector]) -> None:
-        self.x, self.sum, self.state, self.past = x, total, state, past
+        self._set(x)
+        self.sum, self.state, self.past = total, state, past

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tardygrad.errors import Invalid
+from tardygrad.report import live
 from tardygrad.report.live import serve
 from tests.report.records import record
 
@@ -163,3 +164,44 @@ def test_a_port_in_use_is_refused(run: Path) -> None:
 def test_a_port_that_cannot_be_is_refused(run: Path) -> None:
     with pytest.raises(Invalid, match="--port must be a free port, got 70000"):
         serve([str(run)], 70_000)
+
+
+def test_connections_that_say_nothing_neither_stay_nor_keep_others_out(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "CONNECTIONS", 5)
+    with serve([str(run)], 0) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        port, before = int(server.server_address[1]), threading.active_count()
+        silent = [socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(40)]
+        for connection in silent[::2]:
+            connection.sendall(b"GET / HTTP/1.1\r\nHost: ")
+        assert ask(port, "/state")[0] == 200
+        assert all(connection.recv(1) == b"" for connection in silent[:34])  # closed by the server
+        assert threading.active_count() <= before + 6
+        for connection in silent:
+            connection.close()
+        server.shutdown()
+        thread.join()
+
+
+def test_a_connection_that_says_nothing_times_out(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "TIMEOUT", 0.05)
+    with serve([str(run)], 0) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        with socket.create_connection(("127.0.0.1", int(server.server_address[1])), timeout=30) as silent:
+            assert silent.recv(1) == b""
+        server.shutdown()
+        thread.join()
+
+
+def test_no_room_for_a_connection_is_waited_for(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr(live.time, "sleep", pauses.append)
+    with serve([str(run)], 0) as server:
+        server.socket.close()  # so that accept fails
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            server.get_request()
+    assert pauses == [live.PAUSE]

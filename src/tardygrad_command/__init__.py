@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
+import os
 import re
 import signal
 import sys
@@ -19,12 +21,17 @@ if TYPE_CHECKING:
     import click
 
 
+WRONG_PATH = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP)
+"""Errors of the system about a path that the user gave."""
+
+
 def main(argv: list[str] | None = None) -> NoReturn:
     """Run the command line.
 
     Exit codes: 0 success; 1 the run failed, or a replay differs; 2 invalid input; 130 and 143 stopped by Ctrl-C and
     SIGTERM.
     """
+    _prepare_streams()
     with quiet_interrupt():
         import click
 
@@ -44,10 +51,28 @@ def main(argv: list[str] | None = None) -> NoReturn:
         sys.stdout = io.StringIO()  # so that Python does not complain when it ends
         sys.exit(1)
     except OSError as error:
-        _fail(f"{error.filename or 'the system'}: {error.strerror or error}.", 1, given)
+        _fail(
+            f"{error.filename or 'the system'}: {error.strerror or error}.",
+            2 if error.errno in WRONG_PATH else 1,
+            given,
+        )
     except (KeyboardInterrupt, click.Abort) as error:
         _fail("stopped; nothing new was recorded.", 128 + (*error.args, signal.SIGINT)[0], given)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _prepare_streams() -> None:
+    """Let output never fail: a question mark stands for what the encoding lacks, and closed streams are replaced.
+
+    A closed stream's number would go to the next file that is opened, and what libraries print would land in it.
+    """
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(number, True)
+    os.close(number)
+    sys.stdout, sys.stderr = sys.stdout or io.StringIO(), sys.stderr or io.StringIO()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="replace")
 
 
 @contextmanager

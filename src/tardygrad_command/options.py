@@ -66,6 +66,8 @@ def command(app: typer.Typer, module: str) -> Callable[[type[Options]], type[Opt
         name = options.__name__.lower()
 
         def call(**given: Any) -> None:
+            if given.get("out") == "":
+                raise Failure("--out must be a path, got ''. Leave it out for the default.", 2)
             with quiet_interrupt():
                 code = getattr(importlib.import_module(f"tardygrad.cli.{module}"), name)
                 from tardygrad import errors

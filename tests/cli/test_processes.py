@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pty
@@ -151,3 +152,33 @@ def test_progress_is_shown_on_a_terminal_only(tardygrad: Command) -> None:
     assert out.startswith("{")
     for words in (b"/200", b"test loss", b"loss"):
         assert words in shown
+
+
+@pytest.mark.parametrize("argv", ["specs", "run small.toml run.rounds=2 --out été", "theory --tail 1.5 --rounds 100"])
+def test_what_the_terminals_encoding_lacks_is_a_question_mark(
+    argv: str, tardygrad: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="ascii") for _ in range(2))
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setattr(sys, "stderr", err)
+    assert tardygrad(*argv.split()).code == 0
+    out.flush()
+    assert b"?" in out.buffer.getvalue()  # type: ignore[attr-defined]
+
+
+CLOSED = """
+import os, sys
+from tardygrad_command import _prepare_streams
+_prepare_streams()
+print("lost", file=sys.stderr)
+with open(sys.argv[1], "w") as file:
+    os.write(2, b"what a library prints")
+    os.write(file.fileno(), b"a line")
+"""
+
+
+@pytest.mark.parametrize("closing", ["2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_are_not_replaced_by_files(closing: str, tmp_path: Path) -> None:
+    command = ["/bin/sh", "-c", f'exec "$0" -c "$1" "$2" {closing}', sys.executable, CLOSED, str(tmp_path / "file")]
+    subprocess.run(command, check=True, timeout=60)
+    assert (tmp_path / "file").read_text() == "a line"

@@ -11,7 +11,7 @@ from tardygrad.cli.output import cell, round_progress, say, show, show_json, sho
 from tardygrad.cli.session import Signals
 from tardygrad.engines.threads import torch_threads
 from tardygrad.runs import run as runs
-from tardygrad.runs.record import new_run_dir, replace
+from tardygrad.runs.record import new_run_dir, replace, require_new
 from tardygrad.runs.settings import Settings
 from tardygrad.spec import spec
 from tardygrad_command import commands
@@ -39,7 +39,9 @@ def demo(options: commands.Demo) -> None:
     from tardygrad.report.build import build
     from tardygrad.report.theme import write
 
-    folder = Path(options.out) if options.out else new_run_dir("demo")
+    folder = require_new(Path(options.out)) if options.out else new_run_dir("demo")
+    for label in METHODS:
+        require_new(_path(folder, label))
     done: dict[str, runs.Run] = {}
     for label, changes in METHODS.items():
         done[label] = _run(label, folder, [*changes, f"run.rounds={options.rounds}", f"run.evaluate_every={EVERY}"])
@@ -59,12 +61,16 @@ def demo(options: commands.Demo) -> None:
     show(f"{NOTE}\nfigure  {picture}\nreport  {page}")
 
 
+def _path(folder: Path, label: str) -> Path:
+    return folder / label.lower().replace("²", "2")
+
+
 def _run(label: str, folder: Path, changes: list[str]) -> runs.Run:
     loaded = spec.load("digits", changes)
     with torch_threads(loaded.run.threads):
         built = loaded.build()
         with built.pool() as pool:
-            out = folder / label.lower().replace("²", "2")
+            out = _path(folder, label)
             settings: Settings = {**loaded.run.settings(), "out": out}
             run = runs.begin(built.method, built.task, pool, spec=loaded.resolved(), **settings)
             say(f"{label}: {run.server.method}")

@@ -247,12 +247,11 @@ class RayPool(Pool):
 
     def _finish(self, ref: Any) -> None:
         """Handle the answer of a job, or the death of its worker."""
-        running, update = self.running.pop(ref), None
+        running = self.running.pop(ref)
         job = running.job
         try:
             header = self._ray.get(ref)
-            if not isinstance(header, str):
-                update = self._received(header, running)
+            message = self._received(header, running) if isinstance(header, Update) else header
         except self._ray.exceptions.RayError as error:
             if self.shards:
                 self.shards.check()  # raises if a shard has died, and not the worker
@@ -263,16 +262,16 @@ class RayPool(Pool):
         self.workers.release(running.worker)
         if running.ignored:
             return
-        if update is None:
-            raise WorkFailed(header)
-        if isinstance(update.state, StateReference):
-            self.holders[update.state.worker] = running.worker
+        if isinstance(message, str):
+            raise WorkFailed(message)
+        if isinstance(message, Update) and isinstance(message.state, StateReference):
+            self.holders[message.state.worker] = running.worker
         if running.kill_at is None and self.wire != "float32":
             self.errors[job.client] = running.residuals_ref[0], running.worker
         self.deadlines.took(job.client, time.monotonic() - running.began)
         self.losses.pop(job.client, None)
         for _ in range(2 if (job.client, job.serial) in self.fleet_clock.duplicated else 1):
-            self._queue(Ready(running.due, update))
+            self._queue(Ready(running.due, message))
 
     def _received(self, header: Update, running: RunningJob) -> Update:
         header = header._replace(worker=running.worker.label, node=running.worker.node)

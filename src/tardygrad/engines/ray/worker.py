@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.dlpack import from_dlpack
 
 from tardygrad.core import admission
-from tardygrad.core.messages import NOTHING, Job, StateReference, Update
+from tardygrad.core.messages import NOTHING, Job, Refused, StateReference, Update
 from tardygrad.core.transforms import State
 from tardygrad.engines.fleet_clock import corrupt
 from tardygrad.engines.pool import pack, perform
@@ -63,6 +63,7 @@ class WorkerProcess:
         self.load_error = ""
         try:
             self.task, self.method = loads(payload)
+            self.expected_state = admission.expected_state(self.method)
             if device:
                 self.task = self.task.to(device)
         except BaseException as error:  # own code may raise anything, and Ray would cut the text
@@ -85,18 +86,20 @@ class WorkerProcess:
             slices: x_s, in one or more slices.
 
         Returns:
-            The update without its vectors, or an error message; the parts of the vectors, one for each server shard;
-            and, if the wire compresses, the new compression errors.
+            The update without its vectors, an error message, or the refusal of an update that does not fit the model;
+            the parts of the vectors, one for each server shard; and, if the wire compresses, the compression errors.
         """
         began = time.monotonic()
         x = torch.cat(self._tensors(slices)) if len(slices) > 1 else self._tensors(slices[0])
         full_job: Job = self._tensors(job)._replace(x=x, state=self._last_state(job))
+        nothing = [None] * (len(self.shard_bounds) - 1) + [errors] * (self.wire != "float32")
         try:
-            update = self._hold_state(perform(full_job, self.task, self.method))
+            update = perform(full_job, self.task, self.method)
         except (WorkFailed, KeyboardInterrupt) as error:  # only its own code interrupts a worker
-            text = str(error) or f"the work of {job} failed: {described_error(error)}"
-            return text, *[None] * (len(self.shard_bounds) - 1), *[None] * (self.wire != "float32")
-        update = corrupt(update) if corrupted else update
+            return str(error) or f"the work of {job} failed: {described_error(error)}", *nothing
+        if not admission.fits(update, x, full_job.module_buffers, self.method, self.expected_state):
+            return Refused(job.client, job.serial, job.round, "wrong shape"), *nothing  # it cannot be cut into parts
+        update = corrupt(self._hold_state(update)) if corrupted else self._hold_state(update)
         packed, left = pack(update, self._tensors(errors or {}), self.wire)
         parts: list[dict[str, Any]] = [
             {name: one.between(a, b).arrays() for name, one in packed.items()} for a, b in pairwise(self.shard_bounds)

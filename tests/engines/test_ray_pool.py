@@ -23,6 +23,7 @@ import torch
 
 import tardygrad as tg
 from tardygrad.core.messages import Job
+from tardygrad.core.own_loop import OwnLoop, Trained
 from tardygrad.engines.deadlines import LOSSES
 from tardygrad.engines.pool import Pending
 from tardygrad.engines.ray import connection as joining
@@ -394,6 +395,23 @@ def test_a_task_that_workers_cannot_take_ends_the_run(scene: Scene) -> None:
         wait_for(lambda: pool._collect(0.1))
 
 
+def test_an_update_that_does_not_fit_the_model_is_refused_and_its_client_named(scene: Scene) -> None:
+    plain = tg.tasks.quadratic(clients=3, dimension=4, heterogeneity=1.0)
+
+    class Odd(OwnLoop, type(plain)):  # type: ignore[misc]
+        def train(self, job: Job) -> Trained:
+            x = job.x + 1.0
+            return Trained([x, x.double(), x.repeat(2, 1)][job.client])
+
+    task, method = Odd(plain.h, plain.c, None), tg.fedavg(buffer=1, local_steps=1, mode="client")
+    with tg.RayPool(task, method, workers=1, evaluate="between", wire="int8") as pool:
+        for client in range(3):
+            pool.submit(Job(client, 0, 0, task.init(0), 1, None, 0))
+        messages = [pool.next() for _ in range(3)]
+        assert isinstance(messages[0], tg.Update)
+        assert messages[1:] == [tg.Refused(client, 0, 0, "wrong shape") for client in (1, 2)]
+
+
 DRIVER = """
 import os, psutil, signal, torch
 torch.set_num_threads(1)
@@ -422,6 +440,25 @@ def test_a_killed_driver_leaves_no_process_and_a_dead_worker_no_words() -> None:
     assert len(processes) >= 3  # the head, the raylet and a worker
     assert (rounds, lost) == (5, 1)
     wait_for(lambda: not any(psutil.pid_exists(one) for one in processes))
+
+
+AGENT = """
+import psutil, time, torch
+torch.set_num_threads(1)
+import tardygrad as tg
+task = tg.tasks.quadratic(clients=2, dimension=4)
+method = tg.clip2(local_lr=0.1, local_clip=1.0, lr=1.0, clip=0.5, buffer=1, local_steps=2, mode="client")
+with tg.RayPool(task, method, workers=1, evaluate="between") as pool:
+    next(one for one in psutil.Process().children(recursive=True) if "Agent" in one.name()).kill()
+    time.sleep(600)
+"""
+
+
+def test_a_driver_that_ray_ends_says_what_happened_and_how_to_go_on() -> None:
+    with Program(AGENT) as driver:
+        _, printed = driver.communicate(timeout=600)
+    assert driver.returncode
+    assert printed.splitlines()[-1] == joining.NOTICE
 
 
 # ------------------------------------------------------------------------------------------------- without a cluster

@@ -9,6 +9,7 @@ import shutil
 import signal
 import socket
 import struct
+import subprocess
 import sys
 import threading
 import time
@@ -44,6 +45,11 @@ STOP_TIMEOUT = 5.0
 
 LOAD_TIMEOUT = 3600.0
 """The same, while workers are loading the task."""
+
+NOTICE = (
+    "error: this process was killed, or Ray ended it because one of Ray's own processes on this machine has died. "
+    "A recorded run continues from its last checkpoint: tardygrad resume RUN, or tg.resume"
+)
 
 
 def ray_module() -> Any:
@@ -188,7 +194,8 @@ def _set_variable(stack: ExitStack, name: str, value: str) -> None:
 
 class Monitor:
     """Checks that Ray is alive. Call `check` often, and before every call of Ray: Ray exits a process that calls it
-    after the raylet of this machine has died, and every process once the head has been gone for a minute.
+    after the raylet of this machine has died, and every process once the head has been gone for a minute. That can also
+    happen between two checks, and none of this process's code runs then: a shell waits beside it to print `NOTICE`.
 
     Args:
         started: whether Ray was started here, so that its session folder is deleted at the end.
@@ -205,6 +212,8 @@ class Monitor:
         host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
         self._head = host.strip("[]"), int(port)
         self._last_check = self._last_answer = time.monotonic()
+        command = ["/bin/sh", "-c", 'read line || printf "%s\\n" "$0" >&2', NOTICE]
+        self._shell = subprocess.Popen(command, stdin=subprocess.PIPE)  # reads a line, or the end of this process
 
     def check(self) -> None:
         if self._process is not None and select.select([self._process], [], [], 0)[0]:
@@ -220,6 +229,7 @@ class Monitor:
 
     def close(self) -> None:
         """Stop monitoring. Delete the session folder if Ray was started here; if work failed, its logs are kept."""
+        self._shell.communicate(b"\n")
         if self._process is not None:
             os.close(self._process)
         if self._folder and not self._ray.is_initialized() and not isinstance(sys.exception(), WorkFailed):

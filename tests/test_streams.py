@@ -16,6 +16,7 @@ from scipy import stats
 
 from tardygrad import streams
 from tardygrad.core.messages import Job
+from tardygrad.errors import Invalid
 
 LIGHT = settings(deadline=None, max_examples=60, derandomize=True)
 names = st.tuples(
@@ -48,6 +49,12 @@ def test_no_two_jobs_of_a_large_run_share_a_key() -> None:
 def test_the_order_and_the_number_of_the_numbers_count() -> None:
     keys = {streams.key(0, "p", *numbers) for numbers in [(), (0,), (0, 0), (1, 2), (2, 1), (1,), (1, 2, 0), (3,)]}
     assert len(keys) == 8
+
+
+def test_a_seed_is_not_negative() -> None:
+    for draw in (streams.key, streams.uniform, streams.generator):
+        with pytest.raises(Invalid, match="`seed` must be a whole number, 0 or more, got -1"):
+            draw(-1, "runtime")
 
 
 def test_keys_do_not_depend_on_what_was_drawn_before() -> None:

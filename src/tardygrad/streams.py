@@ -11,12 +11,16 @@ from hashlib import blake2b
 
 import numpy as np
 
+from tardygrad.errors import Invalid
+
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / the golden ratio: SplitMix64's increment
 
 
 @lru_cache(maxsize=1024)
 def _root(seed: int, purpose: str) -> int:
+    if seed < 0:
+        raise Invalid(f"`seed` must be a whole number, 0 or more, got {seed}.")
     return int.from_bytes(blake2b(f"{seed}:{purpose}".encode(), digest_size=8).digest(), "big")
 
 

@@ -184,8 +184,10 @@ def checked_call(make: Callable[P, R]) -> Callable[P, R]:
         given = {*by_position[: len(args)], *kwargs}
         if missing := [f"`{one}`" for one in required if one not in given]:
             raise Invalid(f"{name} needs {', '.join(missing)}.")
-        by_order: Any = [_checked(key, known.get(key), value) for key, value in zip(by_position, args, strict=False)]
-        by_name: Any = {key: _checked(key, known[key], value) for key, value in kwargs.items()}
+        by_order: Any = [
+            checked_value(key, known.get(key), value) for key, value in zip(by_position, args, strict=False)
+        ]
+        by_name: Any = {key: checked_value(key, known[key], value) for key, value in kwargs.items()}
         return make(*by_order, **by_name)
 
     return call
@@ -200,7 +202,7 @@ def checked_class(made: C) -> C:
     return made
 
 
-def _checked(name: str, hint: Any, value: object) -> object:
+def checked_value(name: str, hint: Any, value: object) -> object:
     """The value of an argument; raises `Invalid` if it is of another type than its hint."""
     try:
         return value if hint is None else conform(hint, value, name)

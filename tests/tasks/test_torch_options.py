@@ -123,6 +123,11 @@ def test_a_task_can_be_moved():
         task.to("gpu")
 
 
+def test_a_device_that_does_not_compute_is_refused():
+    with pytest.raises(Invalid, match=r"`device` must be one that computes, got 'meta'\. Use 'cpu'"):
+        make(device="meta")
+
+
 @pytest.mark.parametrize("device", ["gpu", "cuda:99", "meta?"])
 def test_a_device_that_is_not_there_is_refused(device):
     with pytest.raises(Invalid) as caught:

@@ -104,6 +104,8 @@ class ModuleTask:
         self._factory = None if isinstance(module, nn.Module) else module
         given = module if isinstance(module, nn.Module) else self._make(0)
         check(given)  # before the copy, in which parameters no longer share memory
+        if device == "meta":
+            raise Invalid("`device` must be one that computes, got 'meta'. Use 'cpu'.")
         self._template = copied(given, share_frozen=device == "cpu")
         self._move_to(device)
         floats, ints = buffers(self._template)

@@ -89,7 +89,7 @@ OVERRIDES = {
     "a number for groups": ("fleet={kind='groups', groups=3}", "`fleet.groups` must be a list, each item a table"),
     "a number for a group": ("fleet={kind='groups', groups=[3]}", "`fleet.groups[0]` must be a table, got 3."),
     "a trace that is not there": ("fleet={kind='trace', path='no.csv'}", "must be a readable CSV file, got 'no.csv'"),
-    "no workers": ("engine={kind='threads', workers=0}", "`workers` must be a whole number, 1 or more, got 0."),
+    "no workers": ("engine={kind='threads', workers=0}", "`workers` must be a whole number from 1 to 1,024, got 0."),
     "an empty shard": ("task={kind='logistic', clients=8, samples=4}", "every client needs at least one row"),
     "heads that do not divide": ("task={kind='digits', clients=8, heads=5}", "`heads` must divide `dim` (32), got 5."),
     "an unknown task of GLUE": ("task={kind='glue', clients=8, name='ret'}", "sst2, mrpc, cola, stsb, got 'ret'."),
@@ -149,6 +149,32 @@ def test_what_is_no_file_is_answered_in_one_line(tardygrad: Command) -> None:
         "[red]": "got '[red]'",
     }.items():
         _refused(tardygrad("run", argument, "--out", "out"), fragment)
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["run", "small.toml", "--out", "x" * 300],
+        ["run", "small.toml", "--out", "small.toml/run"],
+        ["run", "small.toml", "--out", ""],
+        ["run", "x" * 300],
+        ["resume", "x" * 300],
+        ["replay", "small.toml/run"],
+        ["report", "small.toml"],
+        ["report", "run", "--out", "small.toml/page.html"],
+        ["export", "run", "--out", "small.toml"],
+        ["doctor", "x/" * 3000],
+        ["sweep", "small.toml", "--out", "small.toml"],
+        ["demo", "--out", "small.toml"],
+    ],
+    ids=lambda argv: " ".join(argv)[:40],
+)
+def test_a_path_that_cannot_be_is_answered_in_one_line(argv: list[str], tardygrad: Command) -> None:
+    if "run" in argv[1:2]:
+        assert tardygrad("run", "small.toml", "run.rounds=1", "--out", "run").code == 0
+    code, _, err = tardygrad(*argv)
+    assert code == 2
+    assert err.splitlines()[-1].startswith("error: ")
 
 
 def test_a_spec_without_permission_is_answered_in_one_line(tardygrad: Command, monkeypatch: pytest.MonkeyPatch) -> None:

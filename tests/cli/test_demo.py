@@ -26,6 +26,15 @@ def test_the_demo_prints_a_table_and_writes_figures_and_records(tardygrad: Comma
     assert made >= {"test-loss.png", "report.html", "sync-clip2", "sgdclip"}
 
 
+@pytest.mark.parametrize("taken", ["here/spec.json", "here/clip2/metrics.jsonl"])
+def test_a_demo_is_not_written_into_the_folder_of_a_run(taken: str, tardygrad: Command) -> None:
+    Path(taken).parent.mkdir(parents=True)
+    Path(taken).touch()
+    code, _, err = tardygrad("demo", "--rounds", "1", "--out", "here")
+    assert (code, err.count("\n")) == (2, 1)
+    assert f"the directory '{Path(taken).parent}' already holds a run" in err
+
+
 @pytest.mark.parametrize(("accuracies", "when"), [([0.5, 0.9, 0.8], 2.0), ([0.5, 0.89], None), ([], None)])
 def test_the_time_to_the_goal_is_that_of_the_first_round_that_reached_it(accuracies: list[float], when: Any) -> None:
     class Done:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from tardygrad.errors import Invalid, RecordError
 from tardygrad.runs.events import Advance, Arrival, Dispatch, read_events
-from tardygrad.runs.record import Row, read_json, read_lines, reading_record
+from tardygrad.runs.record import Row, read_json, read_lines, reading_record, write_error
 
 METRICS = {
     "round": "int",
@@ -90,7 +90,7 @@ def export(runs: Sequence[Path], folder: Path, formats: Iterable[str], *, force:
             for path, _ in written:
                 Path(drafts, path.name).replace(path)
     except OSError as error:
-        raise RecordError(f"cannot write to {str(folder)!r}: {error.strerror or error}.") from error
+        raise write_error(folder, error) from error
     return written
 
 

@@ -12,6 +12,7 @@ lengths in its checkpoint. Other files are replaced atomically. Lines and JSON f
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import math
@@ -214,8 +215,10 @@ def check_directory(path: Path) -> None:
         raise Invalid(f"{rule} ({error.strerror or error}). Choose another one.") from error
 
 
-def write_error(path: Path, error: OSError) -> RecordError:
-    """The error for a failed write."""
+def write_error(path: Path, error: OSError) -> RecordError | Invalid:
+    """The error for a failed write; `Invalid` if there can be no such directory."""
+    if error.errno in (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EEXIST):
+        return Invalid(f"{str(path)!r} cannot be a directory: {error.strerror}. Choose another one.")
     fix = "Free some space, or choose another directory."
     if any((path / "checkpoints").glob("*")):
         fix = "The last complete checkpoint is untouched: free some space and resume."

@@ -215,3 +215,21 @@ def test_a_record_without_events_is_damaged(last: str, run_dir: Path) -> None:
     (run_dir / last).touch()
     with pytest.raises(tg.RecordError, match=r"is damaged: events\.jsonl is missing"):
         read_history(run_dir)
+
+
+@pytest.mark.parametrize(
+    ("changed", "text"),
+    [
+        ({"task": lambda: tg.tasks.quadratic(clients=6, dimension=20, condition=3.0)}, "`condition` is 10.0, got 3.0"),
+        ({"task": lambda: tg.tasks.quadratic(clients=6, dimension=20, seed=1)}, "the task must .* `seed` is 0, got 1"),
+        (
+            {"fleet": lambda: tg.Fleet.paper(clients=6, stragglers="mild")},
+            "the fleet must .* `stragglers` is 'large', got 'mild'",
+        ),
+    ],
+)
+def test_resume_checks_task_and_fleet(changed: dict[str, Callable[[], Any]], text: str, run_dir: Path) -> None:
+    made: dict[str, Any] = {"task": task, "fleet": fleet} | changed
+    objects = {name: make() for name, make in made.items()}
+    with pytest.raises(tg.Invalid, match=text):
+        tg.resume(run_dir, method(), objects["task"], tg.SimPool(objects["task"], method(), objects["fleet"]))

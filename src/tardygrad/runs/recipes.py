@@ -18,8 +18,8 @@ from tardygrad.errors import Invalid, shortened
 from tardygrad.fleet import Fleet
 from tardygrad.runs.kinds import FROM_OTHER_TABLES, KINDS, keys_of
 from tardygrad.runs.own_code import is_own
-from tardygrad.runs.record import Row
-from tardygrad.runs.signature import arguments
+from tardygrad.runs.record import Row, to_json_value
+from tardygrad.runs.signature import arguments, shown
 from tardygrad.tasks.data.seeding import call_seeded
 
 R = TypeVar("R")
@@ -74,6 +74,18 @@ def spec_of(method: Method, task: Task, pool: Pool, run: Row) -> Row:
     settings = {key: value for key, value in run.items() if key != "out"}
     tables["run"] = settings | {"threads": torch.get_num_threads(), "track": []}
     return {"spec": None, "described": tables, "missing": missing} if missing else {"spec": tables}
+
+
+def check_objects(recorded: Row, method: Method, task: Task, pool: Pool, path: Path) -> None:
+    """Raise `Invalid` if a task or a fleet is not that of a record, as far as both say how they were made."""
+    described = spec_of(method, task, pool, {})
+    ours, theirs = (row.get("spec") or row.get("described") or {} for row in (described, recorded))
+    for name in ("task", "fleet"):
+        now, was = to_json_value(ours.get(name) or {}), theirs.get(name) or {}
+        for key in now if now.get("kind") == was.get("kind") else ():
+            if key in was and was[key] != now[key]:
+                rule = f"the {name} must be that of the run in {str(path)!r}"
+                raise Invalid(f"{rule}, whose `{key}` is {shown(was[key])}, got {shown(now[key])}.")
 
 
 def _table(name: str, made: object) -> Row:

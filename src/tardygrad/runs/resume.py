@@ -13,6 +13,7 @@ from tardygrad.errors import Invalid, RecordError, checked_call
 from tardygrad.fleet import Fleet
 from tardygrad.runs import checkpoint, events
 from tardygrad.runs.describe import check_ids
+from tardygrad.runs.recipes import check_objects
 from tardygrad.runs.record import LINES, End, read_json, reading_record
 from tardygrad.runs.run import Run, simulated
 from tardygrad.runs.settings import NAMES, Settings, with_defaults
@@ -47,6 +48,7 @@ def resume(
         pool = simulated(method, task, pool, settings)
         if (engine := features_of(pool).checkpoint) is None:
             raise Invalid(f"cannot resume: {type(pool).__name__} does not support checkpoints.")
+        check_objects(spec_json, method, task, pool, where)
         run = Run(method, task, pool, settings)
         run.path = where
         saved = checkpoint.read(where / "checkpoints", where)

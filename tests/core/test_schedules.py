@@ -156,3 +156,8 @@ def test_any_function_is_a_schedule_of_rounds_that_count_from_1() -> None:
         task = tg.tasks.quadratic(clients=2, dimension=3)
         ends.append(tg.simulate(method, task, tg.Fleet.paper(clients=2), rounds=3).x)
     assert torch.allclose(*ends)
+
+
+def test_a_function_that_is_no_schedule_is_refused() -> None:
+    with pytest.raises(tg.Invalid, match=r"`lr` must be a number or a function of the round, got <built-in .*no len"):
+        lift("lr", len)  # type: ignore[arg-type]

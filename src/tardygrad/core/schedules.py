@@ -91,7 +91,10 @@ def lift(name: str, value: float | Schedule, *, finite: bool = True) -> Schedule
         schedule = value if callable(value) else Constant(float(value))
     except OverflowError as error:
         raise Invalid(f"`{name}` must fit in a float, got a number of {len(str(value))} digits.") from error
-    first = schedule(1)
+    try:
+        first = schedule(1)
+    except Exception as error:
+        raise Invalid(f"`{name}` must be a number or a function of the round, got {value!r}: {error}.") from error
     if not is_number(first):
         raise Invalid(f"`{name}` must be a schedule that gives numbers, got {first!r} for round 1.")
     if math.isnan(first) or first < 0 or (finite and math.isinf(first)):

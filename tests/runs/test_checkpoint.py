@@ -355,3 +355,24 @@ def test_a_run_that_is_stopped_before_it_begins_makes_no_round(tmp_path: Path) -
         assert list(run.go()) == []
     assert (run.status, run.server.round) == ("stopped", 0)
     assert gone_on(tmp_path / "run").server.round == 5
+
+
+def test_checkpoints_that_are_replaced_while_they_are_read_are_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tg.simulate(
+        tg.sgdclip(local_lr=0.1, local_clip=1.0, lr=1.0, buffer=1, local_steps=1, mode="client"),
+        tg.tasks.quadratic(clients=2, dimension=3), tg.Fleet.paper(clients=2), rounds=2, out=tmp_path / "run",
+    )  # fmt: skip
+    folder, once = tmp_path / "run/checkpoints", checkpoint._read
+
+    def replaced(path: Path) -> checkpoint.Checkpoint:
+        if path.name == "00000001":
+            path.rename(folder / "00000002")
+        return once(path)
+
+    monkeypatch.setattr(checkpoint, "_read", replaced)
+    assert [path.name for path in folder.iterdir()] == ["00000001"]
+    saved = checkpoint.read(folder)
+    assert saved is not None
+    assert saved.state["round"] == 2

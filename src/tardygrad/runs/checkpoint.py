@@ -191,8 +191,8 @@ def read(folder: Path, record: Path | None = None) -> Checkpoint | None:
     Args:
         record: the run's directory; skips checkpoints whose part of its events or metrics is damaged.
     """
-    damaged = []
-    for path in reversed(_complete(folder)):
+    listed, damaged = _complete(folder), []
+    for path in reversed(listed):
         try:
             saved = _read(path)
             if record:
@@ -200,6 +200,8 @@ def read(folder: Path, record: Path | None = None) -> Checkpoint | None:
             return saved
         except Exception as error:
             damaged.append(f"{path.name}: {str(error).rstrip('.')}")
+    if damaged and listed != _complete(folder):  # a run that goes on has replaced them
+        return read(folder, record)
     if damaged:
         raise RecordError(f"no checkpoint in {str(folder)!r} can be used ({'; '.join(damaged)}).")
     return None

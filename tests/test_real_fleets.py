@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import tardygrad as tg
 from tardygrad.engines.fleet_clock import FleetClock, RoundTrips, Spells, matched
@@ -261,7 +262,7 @@ def test_windows_of_a_file_in_a_spec_are_copied_into_the_record(tmp_path: Path) 
     (tmp_path / "hours.csv").unlink()
     assert spec.parse(resolved).build().fleet == fleet
     written(tmp_path / "hours.csv", "device,from,to\n8,0,10\n")
-    with pytest.raises(tg.Invalid, match=r"windows must be of clients that the task has, '0', .* got those of '8'"):
+    with pytest.raises(tg.Invalid, match=r"events must be of clients that the task has, '0', .* got those of '8'"):
         spec.load(tmp_path / "own.toml").build()
     written(tmp_path / "hours.csv", "device,to\n8,0\n")
     with pytest.raises(
@@ -317,3 +318,20 @@ def test_hours_that_end_before_they_begin_are_refused(hours: str, tmp_path: Path
     (tmp_path / "hours.csv").write_text(f"client,start,end\n0,1,2\n0,{hours}\n", encoding="utf-8")
     with pytest.raises(tg.Invalid, match="a window must have 0 <= start < end"):
         tg.Fleet.paper(clients=1).with_availability(AvailabilityFile(str(tmp_path / "hours.csv")))
+
+
+def test_events_may_name_their_clients() -> None:
+    def fleet(a: int | str, b: int | str) -> tg.Fleet:
+        plain = tg.Fleet.paper(clients=3).crash(client=b, at=1.0).slowed(client=a, at=0.0, until=2.0, factor=3.0)
+        return plain.during([(0.0, 5.0)], client=a).faulty(client=b, job=0, sends="nan").paused(client=b, at=1, until=2)
+
+    assert fleet("x", "y").numbered(["y", "z", "x"]) == fleet(2, 0)
+    with pytest.raises(
+        tg.Invalid, match=r"events must be of clients that the task has, 'a', 'b', 'x', got those of 'y'"
+    ):
+        fleet("x", "y").numbered(["a", "b", "x"])
+    data = {name: [(torch.ones(1), torch.ones(1))] for name in ("a", "b", "c")}
+    task = tg.TorchTask(torch.nn.Linear(1, 1), data=data, loss=torch.nn.functional.mse_loss)
+    method = tg.fedbuff(local_lr=0.1, buffer=1, local_steps=1)
+    run = tg.simulate(method, task, tg.Fleet.paper(clients=3).crash(client="b", at=0.5), rounds=3, evaluate_every=0)
+    assert run.summary().lost == 1

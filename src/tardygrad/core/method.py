@@ -97,6 +97,9 @@ class Method:
     """A method: an inner step, an outer step, and what is done with late updates.
 
     Args:
+        name: of the method.
+        inner: turns a gradient into a local move.
+        outer: turns the mean contribution of a round into a global move.
         buffer: number of updates M that make a round.
         local_steps: local work K as a number of steps.
         local_epochs: local work K as passes over the client's data; set this or `local_steps`.
@@ -110,6 +113,13 @@ class Method:
         weight_by: "samples" weights each update by its client's number of training samples over the mean of all
             clients; a synchronous round divides by the sum of these weights, as FedAvg does. None weights all alike.
         privacy: clip every contribution and add noise to every round, such as {clip = 0.1, noise_multiplier = 1.0}.
+        weight: of an update by its delay; None is always 1.
+        denominator: what the sum of a round's contributions is divided by.
+        compensate: subtract the curvature times the drift of the model from an update (DC).
+        curvature: that of the compensation, if it is not the paper's.
+        pull: move towards the client's model instead of adding its update, as FedAsync does.
+        pace: less work for slower clients (DyLU); None is the same for all.
+        regions: two levels of servers (HALoS); None is one.
     """
 
     name: str

@@ -41,14 +41,14 @@ class Attendance:
         }
         self._away: dict[int, list[Crash]] = {}
         for away in fleet.absences:
-            self._away.setdefault(away.client, []).append(away)
+            self._away.setdefault(int(away.client), []).append(away)
         self._woken: set[int] | None = None  # clients that have woken up since only sleep is left; None: it is not
 
     def calendar(self) -> list[Entry]:
         """The entries at the beginning of a run: a heap."""
-        absences = [away for client in self._away.values() for away in client]
-        entries = [(away.at, away.client, LOST) for away in absences]
-        entries += [(away.back, away.client, JOINED) for away in absences if away.back is not None]
+        absences = [(client, away) for client, crashes in self._away.items() for away in crashes]
+        entries = [(away.at, client, LOST) for client, away in absences]
+        entries += [(away.back, client, JOINED) for client, away in absences if away.back is not None]
         entries += [entry for client in self.available for entry in self._next(client, 0.0)]
         heapify(entries)
         return entries
@@ -232,7 +232,7 @@ class RoundTrips:
         self._slow: dict[int, list[Slow]] = {}
         for spell in fleet.slow:
             for client in fleet.members(spell.group) if spell.client is None else [spell.client]:
-                self._slow.setdefault(client, []).append(spell)
+                self._slow.setdefault(int(client), []).append(spell)
         self._laws = fleet.slow_spells
         self._spells: dict[int, list[Spells]] = {}  # by seed
         self._shared: dict[int, list[int]] = {}  # client to the spells of its group, by number

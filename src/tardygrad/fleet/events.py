@@ -20,9 +20,9 @@ GOLDEN = (math.sqrt(5) - 1) / 2
 @checked_class
 @dataclass(frozen=True)
 class Crash:
-    """The client is lost at time `at`, and comes back at time `back`, or never."""
+    """The client, given by its number or name, is lost at time `at`, and comes back at time `back`, or never."""
 
-    client: int
+    client: int | str
     at: float
     back: float | None = None
 
@@ -34,12 +34,13 @@ class Crash:
 @checked_class
 @dataclass(frozen=True)
 class Slow:
-    """A client, or every client of a group, computes `factor` times slower from `at` until `until`.
+    """A client, given by its number or name, or every client of a group, computes `factor` times slower from `at` until
+    `until`.
 
     A factor of inf is a pause.
     """
 
-    client: int | None = None
+    client: int | str | None = None
     at: float = 0.0
     until: float = math.inf
     factor: float = math.inf
@@ -153,7 +154,7 @@ class Available:
 class Fault:
     """The client's job number `job`, counted from 0, returns NaN, or returns twice."""
 
-    client: int
+    client: int | str
     job: int
     sends: Sends
 

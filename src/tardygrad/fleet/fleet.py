@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -191,24 +191,37 @@ class Fleet:
         return fleet.numbered(self.ids) if self.ids else fleet
 
     def numbered(self, ids: Sequence[str] | None) -> Fleet:
-        """The same fleet, with windows by the numbers of clients rather than by their names.
+        """The same fleet, with windows and other events by the numbers of clients rather than by their names.
 
         Args:
             ids: the names of the clients, in order; None: their numbers, or else, if every client has windows by
                 another name, these names in the order of the windows.
         """
-        named = {one.client: one for one in self.available if isinstance(one.client, str)}
+        events: list[Crash | Slow | Available | Fault] = [*self.crashes, *self.slow, *self.available, *self.faults]
+        named = list(dict.fromkeys(one.client for one in events if isinstance(one.client, str)))
         if not named:
             return self
-        if ids is None and len(named) == self.clients and not any(map(str.isdecimal, named)):
-            ids = list(named)
-        names = ids or [str(number) for number in range(self.clients)]
-        if unknown := [name for name in named if name not in names]:
-            rule = f"windows must be of clients that the task has, {listed(names)}"
+        windows = [one.client for one in self.available if isinstance(one.client, str)]
+        if ids is None and len(windows) == self.clients and not any(map(str.isdecimal, windows)):
+            ids = windows
+        numbers = {name: number for number, name in enumerate(ids or map(str, range(self.clients)))}
+        if unknown := [name for name in named if name not in numbers]:
+            rule = f"windows and other events must be of clients that the task has, {listed(list(numbers))}"
             raise Invalid(f"{rule}, got those of {listed(unknown)}.")
-        numbers = [one for one in self.available if isinstance(one.client, int)]
-        found = [replace(named[name], client=number) for number, name in enumerate(names) if name in named]
-        return replace(self, available=(*numbers, *found))
+        in_order = sorted(self.available, key=lambda one: numbers[one.client] if isinstance(one.client, str) else -1)
+        fleet = replace(self, available=tuple(in_order))
+        return fleet._renumbered(lambda client: numbers[client] if isinstance(client, str) else client)
+
+    def _renumbered(self, number: Callable[[int | str], int | str]) -> Fleet:
+        """The same fleet, with other numbers of clients in its events."""
+
+        def moved(events: tuple[E, ...]) -> tuple[E, ...]:
+            return tuple(one if one.client is None else replace(one, client=number(one.client)) for one in events)
+
+        return replace(
+            self, crashes=moved(self.crashes), slow=moved(self.slow), available=moved(self.available),
+            faults=moved(self.faults),
+        )  # fmt: skip
 
     def in_order_of(self, ids: Sequence[str]) -> Fleet:
         """The same fleet without names, its clients in the order of these names."""
@@ -223,13 +236,8 @@ class Fleet:
         each = [replace(group, clients=1) for group in self.groups for _ in range(group.clients)]
         by_number = sorted(zip(new, each, strict=True), key=lambda pair: pair[0])
 
-        def moved(events: tuple[E, ...]) -> tuple[E, ...]:
-            return tuple(replace(one, client=new[one.client]) if isinstance(one.client, int) else one for one in events)
-
-        return replace(
-            self, groups=tuple(group for _, group in by_number), crashes=moved(self.crashes), slow=moved(self.slow),
-            available=moved(self.available), faults=moved(self.faults), ids=(),
-        )  # fmt: skip
+        fleet = self._renumbered(lambda client: new[client] if isinstance(client, int) else client)
+        return replace(fleet, groups=tuple(group for _, group in by_number), ids=())
 
     @property
     def clients(self) -> int:
@@ -281,10 +289,10 @@ class Fleet:
 
     def sending(self, kind: Sends) -> frozenset[tuple[int, int]]:
         """The jobs (client, serial) with this kind of fault."""
-        return frozenset((fault.client, fault.job) for fault in self.faults if fault.sends == kind)
+        return frozenset((int(fault.client), fault.job) for fault in self.faults if fault.sends == kind)
 
     @checked_call
-    def crash(self, *, client: int, at: float, back: float | None = None) -> Fleet:
+    def crash(self, *, client: int | str, at: float, back: float | None = None) -> Fleet:
         """The same fleet, with another crash."""
         return replace(self, crashes=(*self.crashes, Crash(client, at, back)))
 
@@ -292,7 +300,7 @@ class Fleet:
     def slowed(
         self,
         *,
-        client: int | None = None,
+        client: int | str | None = None,
         group: str | None = None,
         at: float,
         until: float = math.inf,
@@ -339,7 +347,7 @@ class Fleet:
         return replace(self, dropout=dropout)
 
     @checked_call
-    def paused(self, *, client: int, at: float, until: float) -> Fleet:
+    def paused(self, *, client: int | str, at: float, until: float) -> Fleet:
         """The same fleet, with another pause."""
         return replace(self, slow=(*self.slow, Slow(client, at, until)))
 
@@ -348,7 +356,7 @@ class Fleet:
         self,
         windows: Sequence[tuple[float, float]],
         *,
-        client: int,
+        client: int | str,
         period: float | None = None,
         at_end: AtEnd | None = None,
     ) -> Fleet:
@@ -356,7 +364,7 @@ class Fleet:
         return replace(self, available=(*self.available, Available(client, tuple(windows), period, at_end)))
 
     @checked_call
-    def faulty(self, *, client: int, job: int, sends: Sends) -> Fleet:
+    def faulty(self, *, client: int | str, job: int, sends: Sends) -> Fleet:
         """The same fleet, with another job that returns NaN, or returns twice."""
         return replace(self, faults=(*self.faults, Fault(client, job, sends)))
 

@@ -84,7 +84,7 @@ class Workers:
                 raise WorkFailed(f"a worker could not start: {cause}.") from error
             if self.deaths > MAX_DEATHS:
                 rule = f"{self.deaths} workers in a row ended while they loaded the task"
-                raise WorkFailed(f"{rule}: {first_line(error)}. Does its code exit, or need more memory?") from error
+                raise WorkFailed(f"{rule}: {first_line(error)}. Its code may exit, or need more memory.") from error
             self.replace(worker)
             return
         if load_error:

@@ -324,7 +324,7 @@ def test_a_driver_that_is_killed_3_times_loses_few_rounds_each_time_and_nothing_
         assert torch.equal(tg.replay(again).x, again.x)
         fates(events(Path(f"copy{number}")))
         length = endless if number < 2 else f"run.rounds={last}"
-        process = command("resume", "run", length, before=HALF_WRITTEN if number == 1 else "")
+        process = command("resume", "run", length, "--trust", before=HALF_WRITTEN if number == 1 else "")
         if number != 0:  # the next is killed before it can say anything
             says(process, f", from round {begins}, recording in run")
     _, said = process.communicate(timeout=300)

@@ -70,7 +70,9 @@ def test_a_simulated_app_learns_as_in_the_simulator_and_leaves_nothing_behind(
     assert tardygrad("replay", out).out == "the same bits after 60 rounds\n"
     assert tardygrad("plan", out, "--fit", out).code == 0
     assert tardygrad("doctor", out).code == 0
-    assert "Start the app with flwr run" in tardygrad("resume", out, "run.rounds=30").err
+    assert "Start the app with flwr run, and with resume=true" in tardygrad("resume", out, "run.rounds=30").err
+    (tmp_path / "run/summary.json").unlink()
+    assert f"flwr run APP --run-config 'out=\"{out}\" resume=true'" in tardygrad("replay", out).err
 
 
 PROGRAM = """

@@ -50,7 +50,10 @@ def trust_option(tables: Any) -> str:
 
 
 def resume_command(folder: str | Path, tables: Any) -> str:
-    """The command that continues a run, given the tables of its spec."""
+    """The command that continues a run, given the tables of its spec; Flower itself starts the runs of its apps."""
+    if tables and tables.get("engine", {}).get("kind") == "flower":
+        config = f'out="{Path(folder).absolute()}" resume=true'
+        return f"flwr run APP --run-config {shlex.quote(config)}"
     return f"tardygrad resume {shlex.quote(str(folder))}{trust_option(tables)}"
 
 

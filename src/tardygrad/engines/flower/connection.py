@@ -116,7 +116,7 @@ class Link:
     def __init__(self, grid: Any, ttl: float) -> None:
         if grid is None or not all(callable(getattr(grid, name, None)) for name in ("push_messages", "pull_messages")):
             got = "none" if grid is None else repr(type(grid).__name__)
-            fix = "Start the app with flwr run (docs/flower.md)."
+            fix = "Start the app with flwr run, and with resume=true to continue a run (docs/flower.md)."
             raise Invalid(f"a FlowerPool needs the grid of a running Flower app, got {got}. {fix}")
         self._grid, self._ttl = grid, ttl
 

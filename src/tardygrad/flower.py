@@ -46,17 +46,15 @@ def client_app(make_task: MakeTask | None = None, *, mods: Sequence[Any] = (), t
     """A Flower ClientApp that does the jobs of a `server_app`.
 
     Args:
-        make_task: makes the task on a node: a function of Flower's `Context` there, called once in a process (in a
-            deployment Flower starts one for each job). None makes the server's task again, from its constructor's name
-            and arguments.
+        make_task: makes the task on a node, from Flower's `Context` there. A process calls it once for each node; in a
+            deployment Flower starts a process for each job. None makes the server's task again, from its constructor's
+            name and arguments.
         mods: of Flower, around each job.
         trust: packages with functions of your own that make the task or the method, such as ["my_package"]. The server
             names the function, and nodes call only those of tardygrad and of these packages.
     """
     if make_task is not None and not callable(make_task):
         raise Invalid(f"`make_task` must be a function of Flower's context, got {make_task!r}.")
-    if isinstance(trust, str):
-        raise Invalid(f"`trust` must be a list of packages, got {trust!r}. Use trust=[{trust!r}].")
     work = ClientWork(make_task, tuple(trust))
     return connection.client_app({JobMessages.kind: work.train, JobMessages.handshake: work.query}, list(mods))
 
@@ -111,14 +109,14 @@ class _Serving:
         name, tables = ("flower", self._source) if isinstance(self._source, dict) else read_source(self._source)[:2]
         return specs.parse(self._overridden(tables, config), name, trust=True)
 
-    def _built(self, made: Any, config: Row) -> specs.Built:
-        if not (isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], Method)):
-            raise Invalid(f"the function of a server_app must return a method and a task, got {made!r}.")
+    def _built(self, returned: Any, config: Row) -> specs.Built:
+        if not (isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[0], Method)):
+            raise Invalid(f"the function of a server_app must return a method and a task, got {returned!r}.")
         tables = self._overridden({"run": {}}, config)
         for table in tables.keys() - {"engine", "run"}:
             rule = "keys of the run config that belong to a spec need one"
             raise Invalid(f"{rule}, and a function makes method and task, got [{table}].")
-        return specs.with_tables(*made, tables)
+        return specs.with_tables(*returned, tables)
 
     def _overridden(self, tables: Table, config: Row) -> Table:
         """The tables of a spec with this engine, and with what settings and run config override."""

@@ -353,7 +353,7 @@ def test_wrong_uses_are_refused_in_one_sentence(task: Any, monkeypatch: pytest.M
         (lambda: pool(task, METHOD, grid=grid).submit(jobs(task)[0]), "use a FlowerPool inside its `with` block."),
         (lambda: pool(task, nameless, grid=grid), "a method must say how it was made, so that nodes can make it too"),
         (lambda: pool(task, METHOD, grid=grid, ttl=0.0), "`ttl` must be a finite number, above 0, got 0.0."),
-        (lambda: tg.flower.client_app(trust="tests"), "`trust` must be a list of packages, got 'tests'."),
+        (lambda: tg.flower.client_app(trust="tests"), "`trust` must be a list, got 'tests'."),
         (lambda: tg.flower.client_app(3), "`make_task` must be a function of Flower's context, got 3."),
         (
             lambda: tg.flower.server_app(3),

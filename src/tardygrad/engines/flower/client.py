@@ -111,7 +111,10 @@ class Memory:
         self.name = f"{context.run_id}.{context.node_id}"  # in references to the states that the node holds
 
     def residuals(self, client: int, last: int) -> Residuals | None:
-        """A client's compression errors after its job `last`, none if that is −1; None if the node has lost them."""
+        """The compression errors of a client after its job `last`; None if the node has lost them.
+
+        No errors count if `last` is −1.
+        """
         if last < 0:
             return {}
         mark = self._state.get(f"tardygrad.mark.{client}")

@@ -49,12 +49,12 @@ class Nodes:
         self._known: dict[int, Node] = {}  # all nodes that have answered
         self._unfit: set[int] = set()  # those whose answer was an error
         self._online: set[int] = set()
-        self._of: dict[int, int] = {}  # client → its node
+        self._node_of: dict[int, int] = {}  # client → its node
         self.asked: dict[str, int] = {}  # id of a question → the node
         self._listed = -math.inf
 
     @property
-    def here(self) -> list[Node]:
+    def available(self) -> list[Node]:
         """The nodes that can work now, by id."""
         return [self._known[node] for node in sorted(self._online) if node in self._known]
 
@@ -92,8 +92,8 @@ class Nodes:
         Args:
             stuck: nodes that are online but do not answer.
         """
-        able = {node.id: node for node in self.here if node.id not in stuck}
-        if (own := able.get(self._of.get(client, 0))) and own.serves(client):
+        able = {node.id: node for node in self.available if node.id not in stuck}
+        if (own := able.get(self._node_of.get(client, 0))) and own.serves(client):
             return own
         serving = [node for node in able.values() if node.serves(client)]
         if not serving:
@@ -102,9 +102,9 @@ class Nodes:
                 node.partition, node.partitions = client, self._clients
         if not serving:
             return None
-        loads = list(self._of.values())
+        loads = list(self._node_of.values())
         node = min(serving, key=lambda node: (loads.count(node.id), node.id))
-        self._of[client] = node.id
+        self._node_of[client] = node.id
         return node
 
     def gone(self, node: int) -> None:

@@ -42,7 +42,7 @@ opened: WeakSet[FlowerPool] = WeakSet()
 """The pools that are in use in this process, which Ctrl-C stops."""
 
 POLLS = 0.02, 0.5
-"""The shortest and the longest time between two questions for replies, in seconds; it grows while none arrive."""
+"""Seconds between two requests for replies: the fewest, and the most after requests without any."""
 
 
 @dataclass(eq=False)
@@ -67,9 +67,9 @@ def _messages(task: Task, method: Method, wire: Wire) -> JobMessages | WeightMes
 class FlowerPool(Pool):
     """Jobs on the nodes of a Flower app, in a `with` statement in its ServerApp's main function.
 
-    If a node is gone or its ClientApp crashes, only its job is lost: the job's client is lost, and joins again when the
-    node is back or another one serves the client. The same happens if a job takes too long; the client then joins again
-    when the late update arrives, which the server refuses.
+    If a node is gone or its ClientApp crashes, the run goes on: the job and its client are lost, and the client joins
+    again when the node is back or another one serves it. The same happens if a job takes too long. When its late update
+    arrives, the server refuses the update and the client joins again.
 
     Args:
         grid: the `Grid` that Flower passes to the main function.
@@ -127,7 +127,7 @@ class FlowerPool(Pool):
     def features(self) -> Features:
         return Features(
             checkpoint=self, interrupt=self.interrupt, deadline=self.deadlines.set_end, vectors=self.vectors,
-            wire=self.wire, method=self.method, parallel=len(self.nodes.here) or None, opens_data=False,
+            wire=self.wire, method=self.method, parallel=len(self.nodes.available) or None, opens_data=False,
             status=self.missing, startup="waiting for Flower's nodes", no_replay=self.messages.no_replay,
         )  # fmt: skip
 
@@ -333,7 +333,7 @@ class FlowerPool(Pool):
         while missing := self.missing():
             self._check_interrupt()
             waited = time.monotonic() - began
-            if self.nodes.here and waited > self.wait:
+            if self.nodes.available and waited > self.wait:
                 break
             if waited > max(TIMEOUT, self.wait):
                 raise WorkFailed(f"no node has answered for {waited:.0f} s. {missing}")

@@ -37,7 +37,7 @@ def array_record(arrays: Arrays) -> Any:
 
 
 def arrays_of(record: Any) -> dict[str, np.ndarray]:
-    """The arrays of an ArrayRecord; none of None."""
+    """The arrays of an ArrayRecord by name; empty if there is no record."""
     return {name: array.numpy() for name, array in record.items()} if record is not None else {}
 
 
@@ -70,12 +70,12 @@ def unpacked(arrays: Arrays) -> dict[str, Tensor]:
     """The inverse of `packed_arrays`, as the vectors themselves."""
     names = dict.fromkeys(name.partition(".")[0] for name in arrays)
     parts = {name: [arrays[f"{name}.{p}"] for p in ("numbers", "scales") if f"{name}.{p}" in arrays] for name in names}
-    return {name: unpack(Packed.of(given)) for name, given in parts.items()}
+    return {name: unpack(Packed.of(pieces)) for name, pieces in parts.items()}
 
 
-def written_recipe(made: object) -> str:
+def written_recipe(subject: object) -> str:
     """How an object was made, in JSON; empty if that is not known or cannot be written."""
-    recipe = recipe_of(made)
+    recipe = recipe_of(subject)
     if recipe is None:
         return ""
     try:

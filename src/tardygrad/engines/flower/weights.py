@@ -156,7 +156,7 @@ def _flat(arrays: Arrays, names: list[str], dtype: torch.dtype = torch.float32) 
 
 
 class Returned(OwnLoop):
-    """What a client has made of a job's weights."""
+    """A training loop that has already run, on a client: its result came with the reply."""
 
     def __init__(self, trained: Trained) -> None:
         self._trained = trained

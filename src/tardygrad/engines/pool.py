@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -103,6 +104,11 @@ class Pool(ABC):
 
     resume_keys: ClassVar[tuple[str, ...]] = ()
     """Keys of a spec's [engine] that may change when a run is resumed."""
+
+    @classmethod
+    def resume_command(cls, folder: str, options: str) -> str:
+        """The command that continues a run in a folder; `options` go behind the folder."""
+        return f"tardygrad resume {shlex.quote(folder)}{options}"
 
     @property
     @abstractmethod

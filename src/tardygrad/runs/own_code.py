@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tardygrad.core.recipe import unnamed_arguments
+from tardygrad.engines.pool import Pool
 from tardygrad.errors import Invalid, described_error, nearest
 
 
@@ -50,11 +51,11 @@ def trust_option(tables: Any) -> str:
 
 
 def resume_command(folder: str | Path, tables: Any) -> str:
-    """The command that continues a run, given the tables of its spec; Flower itself starts the runs of its apps."""
-    if tables and tables.get("engine", {}).get("kind") == "flower":
-        config = f'out="{Path(folder).absolute()}" resume=true'
-        return f"flwr run APP --run-config {shlex.quote(config)}"
-    return f"tardygrad resume {shlex.quote(str(folder))}{trust_option(tables)}"
+    """The command that continues a run, given the tables of its spec."""
+    from tardygrad.runs.kinds import ENGINES  # here, because engines import this file
+
+    engine = ENGINES.get((tables or {}).get("engine", {}).get("kind"), Pool)
+    return engine.resume_command(str(folder), trust_option(tables))
 
 
 def check_trust(tables: Any, where: str) -> None:

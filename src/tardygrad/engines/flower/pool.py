@@ -7,11 +7,13 @@ loss of its client. A node does one job at a time, as Flower's SuperNodes do.
 from __future__ import annotations
 
 import math
+import shlex
 import sys
 import time
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Self
 from weakref import WeakSet
 
@@ -118,6 +120,12 @@ class FlowerPool(Pool):
         self._began: float | None = None
         self.stopped = False  # for good: by Ctrl-C, or because Flower has ended
         self._interrupted, self._entered, self._last_answer, self._pause = False, False, 0.0, POLLS[0]
+
+    @classmethod
+    def resume_command(cls, folder: str, options: str) -> str:
+        """The command of Flower, which starts the runs of its apps itself."""
+        config = f'out="{Path(folder).absolute()}" resume=true'
+        return f"flwr run APP --run-config {shlex.quote(config)}"
 
     @property
     def now(self) -> float:

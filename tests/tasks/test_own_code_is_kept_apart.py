@@ -241,7 +241,27 @@ def test_functions_over_a_module_work_on_its_copies() -> None:
 OUTSIDE = nn.Linear(3, 2)
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit")
+class Centers(nn.Linear):
+    """Its forward pass changes a buffer that is not persistent, so that no update has it."""
+
+    def __init__(self) -> None:
+        super().__init__(3, 2)
+        self.register_buffer("center", torch.zeros(3), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.center.add_(0.1 * x.mean(0))
+        return super().forward(x - self.center)
+
+
+class NoLength:
+    def __getitem__(self, row: int) -> Any:
+        return X[row], Y[row]
+
+
+UNEQUAL = [{"x": X[0], "labels": Y[0]}, {"x": X[1], "extra": X[1], "labels": Y[1]}]
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit", "ignore:.*weight_norm")
 @pytest.mark.parametrize(
     ("make", "text"),
     [
@@ -262,6 +282,10 @@ OUTSIDE = nn.Linear(3, 2)
             lambda: delta(task(data=[[{"input": X[0], "user": 1, "labels": Y[0]}]] * 2)),
             r"are arguments of Pair.forward \(x\), got `input`. Remove that column",
         ),
+        (lambda: delta(task(Centers())), "the loss must not change frozen parameters, .* got `center`. Keep what"),
+        (lambda: task(test=NoLength()), "`test` must have a length, got none in NoLength"),
+        (lambda: delta(task(data=[UNEQUAL[::-1]] * 2)), "the rows of a batch must have the same structure"),
+        (lambda: task(nn.utils.weight_norm(nn.Linear(3, 2))), "a module must be one that can be copied: RuntimeError"),
         (lambda: task(client_test={1: (X, Y), "1": (X, Y)}), "`client_test` must be distinct as text, got 1, '1'"),
         (lambda: Places(task(), {0: "a", "0": "b"}), "`place` must be different clients, got 0, '0'"),
     ],
@@ -269,6 +293,12 @@ OUTSIDE = nn.Linear(3, 2)
 def test_what_would_train_or_test_something_else_is_refused(make: Any, text: str) -> None:
     with pytest.raises(tg.Invalid, match=text):
         make()
+
+
+def test_a_tuple_of_rows_is_a_test_set() -> None:
+    rows = tuple(zip(X, Y, strict=True))
+    own = task(test=rows, data=[rows] * 2)
+    assert own.evaluate(own.init(0), None) == pytest.approx(own.evaluate_client(0, own.init(0), None))
 
 
 def test_a_split_dataset_shows_its_sizes() -> None:

@@ -20,7 +20,7 @@ from torch.nn.parameter import is_lazy
 
 from tardygrad.core.messages import ModuleBuffers, Vector
 from tardygrad.core.transforms import ParameterGroup
-from tardygrad.errors import Invalid
+from tardygrad.errors import Invalid, first_line
 
 _GENERATOR = threading.RLock()  # all threads share torch's global generator; own functions may nest `keyed`
 
@@ -50,7 +50,9 @@ class Views:
         self.gradients = [p.grad for p in self.parameters]
         self.hooks = self._hooks()
         self.floats, self.ints = ([_owner(self.module, name) for name in group] for group in buffers(self.module))
-        self.frozen = {name: p for name, p in self.module.named_parameters() if not p.requires_grad}
+        persistent = self.module.state_dict().keys()
+        self.frozen: dict[str, Tensor] = {n: p for n, p in self.module.named_parameters() if not p.requires_grad}
+        self.frozen |= {name: buffer for name, buffer in self.module.named_buffers() if name not in persistent}
         self.versions = [p._version for p in self.frozen.values()]
         self.x: Vector | None = None
         self.pointer = 0
@@ -93,10 +95,10 @@ class Views:
             p.grad.zero_()  # type: ignore[union-attr]
 
     def check_frozen(self, who: str) -> None:
-        """Raise `Invalid` if a frozen parameter has changed: all jobs of a process share it."""
+        """Raise `Invalid` if a frozen parameter or another constant has changed, which later jobs would see."""
         for (name, p), version in zip(self.frozen.items(), self.versions, strict=True):
             if p._version != version:
-                fix = "Keep what changes in a buffer, or train the parameter."
+                fix = "Keep what changes in a persistent buffer, or train the parameter."
                 raise Invalid(f"{who} must not change frozen parameters, which all jobs share, got `{name}`. {fix}")
 
     def check_reached(self, loss: Tensor) -> None:
@@ -175,7 +177,11 @@ def copied(module: nn.Module, *, share_frozen: bool = False) -> nn.Module:
     """
     frozen = [p for p in module.parameters() if not p.requires_grad] if share_frozen else []
     copies: dict[int, Any] = {id(p): p for p in frozen}
-    clone = copy.deepcopy(module, copies)
+    try:
+        clone = copy.deepcopy(module, copies)
+    except RuntimeError as error:
+        fix = "Replace torch.nn.utils.weight_norm, for example, by torch.nn.utils.parametrizations.weight_norm."
+        raise Invalid(f"a module must be one that can be copied: {first_line(error)}. {fix}") from error
     for part in clone.modules():
         vars(part).update({name: _rebound(value, copies) for name, value in vars(part).items() if callable(value)})
     if _ties(clone) != _ties(module):

@@ -271,7 +271,7 @@ def _collated(rows: list[Any], collate: Collate) -> Any:
     """A batch of rows."""
     try:
         return collate(rows)
-    except (RuntimeError, TypeError) as error:
+    except (RuntimeError, TypeError, KeyError) as error:
         if collate is not default_collate:
             raise
         fix = "Give the task collate=..., which makes a batch of a list of rows, for example by padding."

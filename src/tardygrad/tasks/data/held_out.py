@@ -132,10 +132,12 @@ class HeldOut:
             raise Invalid(f"{rule}, got {type(data).__name__}.")
         if isinstance(data, Sized) and not length(data, "`test`"):
             raise Invalid(f"`test` must have at least one row, got none in {type(data).__name__}.")
+        if not isinstance(data, Sized | Iterable):
+            raise Invalid(f"`test` must have a length, got none in {type(data).__name__}. Give it `__len__`.")
         if isinstance(data, Iterator):
             fix = "Use a list of rows, a DataLoader, or an object whose `__iter__` starts again."
             raise Invalid(f"`test` is read in every evaluation, got {type(data).__name__}, which is read once. {fix}")
-        return data
+        return list(data) if isinstance(data, tuple) else data  # of rows
 
 
 class ClientTests:

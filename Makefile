@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench tables reproduce baselines clean
+.PHONY: help demo test hostile check format bench tables reproduce baselines clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 20
@@ -22,6 +22,9 @@ demo: .venv/installed  ## compare five methods on real images and a slow fleet: 
 test: .venv/developed  ## run all tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
+hostile: .venv/developed  ## attack records, runs, command lines, arguments and workers; print a table of what came of it
+	$(BIN)/python -m tests.hostile
+
 check: .venv/developed  ## check style, types and layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -35,6 +38,7 @@ format: .venv/developed  ## format the code
 bench: .venv/developed  ## measure speed: command line, simulator, kernels, Ray, Flower
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/clock.py
+	$(BIN)/python benchmarks/checksums.py
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/simulator.py
 	$(BIN)/python benchmarks/data_loading.py

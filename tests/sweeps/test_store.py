@@ -16,7 +16,7 @@ from tardygrad.reproduce.trials import Trial
 from tardygrad.runs.record import exclusive
 from tardygrad.spec import spec
 from tardygrad.sweeps import store
-from tardygrad.sweeps.store import Run, Store
+from tardygrad.sweeps.store import Store
 from tests.forkserver import Program
 
 TRIAL = Trial("Clip²", rounds=10).at(lr=1.0, clip=0.003)
@@ -73,9 +73,8 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
         list(Store(tmp_path).run_missing([RUN], jobs=1))
 
 
-def die(path: Path, run: Run) -> Path:
+def die(*_: object) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
-    return path
 
 
 def test_a_process_that_dies_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,8 @@ import torch
 import tardygrad as tg
 from tardygrad.core.messages import Advanced
 from tardygrad.runs import checkpoint
-from tardygrad.runs.record import read_lines
+from tardygrad.runs.history import read_history
+from tardygrad.runs.record import read_json, read_lines
 from tests.forkserver import Program
 
 ROUNDS = 60
@@ -91,6 +92,9 @@ def test_a_finished_run_can_be_prolonged(tmp_path: Path) -> None:
     for _ in longer.go():
         pass
     assert torch.equal(longer.x, whole.x)
+    spec_json = read_json(tmp_path / "run/spec.json")
+    assert [spec_json["run"]["rounds"], spec_json["spec"]["run"]["rounds"]] == [ROUNDS, ROUNDS]
+    assert read_history(tmp_path / "run").requested == ROUNDS
 
 
 def test_buffers_and_batchnorm_survive_a_checkpoint(tmp_path: Path) -> None:

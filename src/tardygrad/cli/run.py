@@ -63,10 +63,7 @@ def resume(options: commands.Resume) -> None:
         resumed = resume_run(folder, built.method, built.task, pool, rounds=rounds, until=until or math.inf)
         done = resumed.server.round
         if options.overrides:
-            resumed.spec_json = recorded | {
-                "spec": loaded.resolved(),
-                "run": recorded["run"] | {"rounds": rounds, "until": until},
-            }
+            resumed.spec_json = (resumed.spec_json or recorded) | {"spec": loaded.resolved()}
         start = f"from round {done}, recording in {folder}"
         say(f"{resumed.server.method} on {loaded.task.kind}, {start}\n{memory}{worker_shortage(resumed, loaded)}")
         run_to_end(resumed, loaded, folder, json=options.json)

@@ -16,7 +16,7 @@ from tardygrad.runs.describe import check_ids
 from tardygrad.runs.recipes import check_objects
 from tardygrad.runs.record import LINES, End, read_json, reading_record
 from tardygrad.runs.run import Run, simulated
-from tardygrad.runs.settings import NAMES, Settings, with_defaults
+from tardygrad.runs.settings import NAMES, Settings, change_run, with_defaults
 from tardygrad.runs.summary import plural, read_metrics, read_summary
 
 
@@ -51,6 +51,9 @@ def resume(
         check_objects(spec_json, method, task, pool, where)
         run = Run(method, task, pool, settings)
         run.path = where
+        if longer := {name: recorded.get(name) for name in given if recorded.get(name) != spec_json["run"].get(name)}:
+            change_run(spec_json, longer)
+            run.spec_json = spec_json
         saved = checkpoint.read(where / "checkpoints", where)
         if saved is None:
             done = sum(1 for _ in read_metrics(where / "metrics.jsonl")) if (where / "metrics.jsonl").exists() else 0

@@ -42,7 +42,7 @@ from tardygrad.runs.model_card import training_facts
 from tardygrad.runs.preconditions import check_run
 from tardygrad.runs.recipes import spec_of
 from tardygrad.runs.record import End, Record, Row, replace, require_new
-from tardygrad.runs.settings import Settings, with_defaults
+from tardygrad.runs.settings import Settings, change_run, with_defaults
 from tardygrad.runs.summary import MODEL, summarize, write_summary
 from tardygrad.runs.summary import Summary as Summary
 from tardygrad.runs.summary import plural as plural
@@ -171,10 +171,8 @@ class Run:
     def limit(self, until: float) -> None:
         """Shorten a run that has not started: it ends after `until` seconds of the engine's clock at the latest."""
         self.settings["until"] = until = min(until, self.settings["until"] or until)
-        spec_json = self.spec_json or {}
-        for tables in (spec_json.get("spec"), spec_json.get("described")):
-            if tables:
-                tables["run"]["until"] = until
+        if self.spec_json:
+            change_run(self.spec_json, {"until": until})
 
     def stop(self) -> None:
         """End with a checkpoint: at once if the pool can be interrupted, else at the next message."""

@@ -66,3 +66,10 @@ def check_settings(settings: dict[str, Any]) -> None:
             check_integer(name, settings[name], least, math.inf if name == "seed" else COUNTABLE)
     if settings["until"] is not None:
         check_number("until", settings["until"], above=True)
+
+
+def change_run(spec_json: dict[str, Any], changes: dict[str, Any]) -> None:
+    """Change settings of the run wherever spec.json has them."""
+    for tables in (spec_json, spec_json.get("spec"), spec_json.get("described")):
+        if tables:
+            tables["run"] |= changes

@@ -6,11 +6,13 @@ import math
 import os
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from scipy import stats
 
 import tardygrad as tg
@@ -185,6 +187,18 @@ def test_methods_functions_and_tuned_settings_are_compared_over_the_same_seeds(t
     again = tg.compare({"a": tuned, "b": tuned}, seeds=2)
     assert "seed 0 was also used for tuning, which flatters tuned methods" in str(again)
     assert "such as seeds=range(1, 3)" in str(again)
+
+
+def test_tasks_that_look_alike_are_told_apart_by_the_scores_of_their_first_models() -> None:
+    def run_of(label: int, seed: int) -> tg.Run:
+        rows = torch.arange(24.0).reshape(6, 4), torch.full((6,), label)
+        loss = torch.nn.functional.cross_entropy
+        task = tg.TorchTask(lambda: torch.nn.Linear(4, 2), data=tg.shard(rows, clients=6), loss=loss, test=rows)
+        return tg.begin(method(), task, FLEET, rounds=2, seed=seed)
+
+    found = tg.compare({"zeros": partial(run_of, 0), "ones": partial(run_of, 1)}, seeds=2)
+    assert "the runs of a seed differ in the scores of x_0 too" in found.notes()
+    assert "scores of x_0" not in str(tg.compare({"a": partial(run_of, 0), "b": partial(run_of, 0)}, seeds=2))
 
 
 @pytest.mark.parametrize(

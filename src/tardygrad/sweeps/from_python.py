@@ -81,15 +81,18 @@ class MadeRuns:
             run = self.make({key: value for key, value in params.items() if key != "seed"}, seed)
         except (Diverged, Starved) as error:  # in a function that runs to the end
             return _ended(seed, error)
-        row = score_run(run, start_scores(run.task, seed), score=self.score, budget=config.budget, stop=stop)
-        return row | {"facts": _facts(run)}
+        start = start_scores(run.task, seed)
+        row = score_run(run, start, score=self.score, budget=config.budget, stop=stop)
+        return row | {"facts": _facts(run, start)}
 
 
-def _facts(run: Run) -> Row:
-    """What a run ran on: its clock, whether its fleet is random, and a hash for every key of its task and its fleet."""
+def _facts(run: Run, start: Row) -> Row:
+    """What a run ran on: its clock, whether its fleet is random, and hashes of each key of its task and its fleet, and
+    of the scores of x_0: these tell tasks apart whose objects look alike."""
     recorded = run.spec_json or {}
     tables = recorded.get("spec") or recorded.get("described") or {}
     keys = {f"{name}.{key}": value for name in ("task", "fleet") for key, value in tables.get(name, {}).items()}
+    keys["the scores of x_0"] = {name: f"{value:.6g}" for name, value in start.items()}
     return {
         "simulated": run.pool.features.virtual_clock,
         "random_fleet": recorded.get("random_fleet"),

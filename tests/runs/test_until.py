@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import tardygrad as tg
+from tardygrad.runs.history import read_history
 from tardygrad.runs.record import read_lines
 from tests.cli.conftest import Command
 from tests.cli.conftest import tardygrad as tardygrad
@@ -132,3 +133,9 @@ def test_the_command_line_has_it_too(tardygrad: Command) -> None:
     assert tardygrad("resume", "runs/small-1", "run.until=3").code == 2
     missing = tardygrad("run", "small.toml", "run.rounds=")
     assert (missing.code, "a run needs `rounds`" in missing.err) == (2, True)
+
+
+def test_a_clock_may_run_for_longer_than_the_earth_has_been_there(tmp_path: Path) -> None:
+    slow = tg.Fleet((tg.Group("slow", 6, tg.Trace((1e18,))),))
+    tg.simulate(METHOD, task(), slow, rounds=3, out=tmp_path / "run")
+    assert read_history(tmp_path / "run").time >= 1e18

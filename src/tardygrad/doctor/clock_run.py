@@ -23,6 +23,7 @@ from tardygrad.fleet import Fleet
 from tardygrad.runs.loop import Event, clock_only, drive
 
 UPDATES, ROUNDS = (4_000, 20_000), 5_000  # limits of one simulation, which keep it below a second
+PERIOD = 100_000  # most updates, if clients sleep and it takes so many to see them all awake and asleep
 STALENESS = 0.15  # how much a lag of one more step slows progress
 CLEAR = 1.2  # a change is clearly better from this gain on
 FRESH = 2.0  # a lag that training usually stands with the learning rates of a run without delays
@@ -112,14 +113,19 @@ class BusyTime:
 def run_clock(method: Method, fleet: Fleet, *, rounds: int, parameters: int = 0, seed: int = 0) -> ClockResult:
     """Simulate up to `rounds` rounds of the method on the fleet, fewer if those are enough.
 
+    If clients sleep, a simulation that is cut short ends after whole periods of their windows, if it can: by day and by
+    night the fleet is another one.
+
     Raises:
         Starved: the buffer could not be filled.
     """
-    rounds = max(min(rounds, ROUNDS, updates_to_simulate(fleet) // method.buffer), 1)
+    updates, in_period = updates_to_simulate(fleet), updates_in_period(fleet)
+    most = max(min(rounds, updates if in_period else ROUNDS, updates // method.buffer), 1)
+    whole = max(updates // in_period, 1) * fleet.period if in_period and most < rounds else math.inf
     server, pool = clock_only(method, fleet, parameters=parameters, seed=seed)
     busy_time, delays, refused = BusyTime(), list[int](), 0
     step = squares = lag = 0.0  # sums over all rounds of Σ w, Σ w² and Σ w p
-    for event in drive(server, pool, rounds):
+    for event in drive(server, pool, most):
         busy_time.add(event)
         refused += isinstance(event.happened, Refused)
         if isinstance(event.happened, Advanced):
@@ -128,7 +134,10 @@ def run_clock(method: Method, fleet: Fleet, *, rounds: int, parameters: int = 0,
             weights = [w / divisor for w in event.happened.weights]
             step, squares = step + sum(weights), squares + sum(w * w for w in weights)
             lag += sum(w * p for w, p in zip(weights, event.happened.delays, strict=True))
-    time, lag = pool.now, lag / rounds
+            if event.time >= whole:
+                break
+    rounds, time = server.round, pool.now
+    lag /= rounds
     averaged = step / squares if squares else 1.0
     return ClockResult(
         rounds=rounds,
@@ -145,17 +154,32 @@ def run_clock(method: Method, fleet: Fleet, *, rounds: int, parameters: int = 0,
 
 
 def updates_to_simulate(fleet: Fleet) -> int:
-    """The number of updates to simulate: the slowest client finishes a few jobs, within limits.
+    """The number of updates to simulate: the slowest client finishes a few jobs, and a period ends, within limits.
 
     >>> updates_to_simulate(Fleet.paper(clients=400))
     10680
     """
-    return int(min(max(updates_until_slowest(fleet), UPDATES[0]), UPDATES[1]))
+    usual = min(max(updates_until_slowest(fleet), UPDATES[0]), UPDATES[1])
+    return math.ceil(max(usual, min(1.5 * updates_in_period(fleet), PERIOD)))  # more than in one: it may end asleep
+
+
+def updates_in_period(fleet: Fleet) -> float:
+    """The number of updates in a period of the fleet's windows, if all clients work while they are awake; 0 without."""
+    always = fleet.clients - len(fleet.available)
+    awake = sum(one.open_seconds / (one.period or fleet.period) for one in fleet.available)
+    return fleet.period * _rate(fleet) * (awake + always) / fleet.clients if fleet.period else 0.0
 
 
 def updates_until_slowest(fleet: Fleet) -> float:
     """The number of updates until the slowest client has finished a few jobs."""
-    known = [(group.clients, max(group.runtime.draw(0.5, 0), 1e-9)) for group in fleet.groups if group.clients]
-    slowest = max(median for _, median in known)
-    rate = sum(clients / median for clients, median in known)
-    return SLOW_JOBS * slowest * rate
+    return SLOW_JOBS * max(median for _, median in _medians(fleet)) * _rate(fleet)
+
+
+def _rate(fleet: Fleet) -> float:
+    """Updates per second if all clients work."""
+    return sum(clients / median for clients, median in _medians(fleet))
+
+
+def _medians(fleet: Fleet) -> list[tuple[int, float]]:
+    """The number of clients and the median runtime of each group."""
+    return [(group.clients, max(group.runtime.draw(0.5, 0), 1e-9)) for group in fleet.groups if group.clients]

@@ -249,6 +249,12 @@ class Fleet:
         return {one.client: one for one in self.available if isinstance(one.client, int)}
 
     @property
+    def period(self) -> float:
+        """Seconds after which all clients have been awake and asleep as often as they will be; 0 if none sleeps."""
+        edges = [edge for one in self.available for window in one.windows for edge in window if edge < math.inf]
+        return max((one.period or max(edges) for one in self.available), default=0.0)
+
+    @property
     def classes(self) -> tuple[str, ...]:
         """The class of each client."""
         return tuple(group.name for group in self.groups for _ in range(group.clients))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -63,6 +64,17 @@ def test_a_simulation_is_bounded_however_long_the_run() -> None:
     assert run_clock(clip2(buffer=6), fleet(), rounds=10**9).rounds == UPDATES[0] // 6
     assert updates_to_simulate(fleet(slow=300.0)) == pytest.approx(3 * 300 * 11, rel=0.01)
     assert updates_to_simulate(fleet(slow=1e9)) == UPDATES[1]
+
+
+def test_a_simulation_that_is_cut_short_covers_whole_days_of_a_fleet_that_sleeps() -> None:
+    """Twelve clients of about 1 s that are awake for the first 500 of 1,000 s, in which they send 6,000 updates."""
+    day = fleet().diurnal(period=1000, awake=0.5, spread=0)
+    for mode, buffer in (("client", 1), ("client", 6), ("sync", 12)):
+        found = run_clock(clip2(mode=mode, buffer=buffer), day, rounds=10**9)
+        assert found.time == pytest.approx(1000, rel=0.003)
+    assert run_clock(clip2(), day, rounds=100).rounds == 100, "a short run is simulated as it is"
+    once = fleet().during([(0, 100), (300, math.inf)], client=0)
+    assert (once.period, fleet().period) == (300, 0)
 
 
 @pytest.mark.parametrize("clients", [1, 2, 5, 12, 40, 1000])
@@ -143,6 +155,24 @@ def test_six_clients_of_which_one_is_slow_get_the_advice_that_is_fastest_in_trut
         assert seconds(ranking.best.method) <= seconds(once_excluded)
         assert changes(ranking.best.method, now)[0] == "method.mode=client"
         assert f"times as fast as the best synchronous setting ({ranking.sync.seconds:.0f} s)" in ranking.answer()
+
+
+@pytest.mark.parametrize(
+    ("ends", "target"),
+    [
+        ([0.3, 0.25, 0.2, 0.15, 0.1], 1.0 - 0.98 * 0.8),  # falls to the end: 98 % of the way to the median
+        ([0.2, 0.1, 0.3, 0.15, 0.2], 0.3),  # goes up and down: what it falls back to
+        ([0.2, 0.1, 0.9, 0.15, 0.2], 0.6),  # but at least half of the way
+    ],
+)
+def test_the_default_target_is_a_score_that_the_current_setting_holds(
+    ends: list[float], target: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = tg.tasks.quadratic(clients=6, dimension=2)
+    losses = iter([1.0, *ends])
+    monkeypatch.setattr(type(task), "evaluate", lambda *_: {"loss": next(losses)})
+    race = Race(clip2(buffer=2), SIX, Training(task), rounds=20, seed=0)
+    assert race.goal.target == pytest.approx(target)
 
 
 def test_with_steps_too_large_for_any_delay_the_answer_is_to_stay_synchronous() -> None:

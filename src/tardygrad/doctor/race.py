@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
 
@@ -28,8 +29,9 @@ CLOSE = 2.0  # a setting is repeated with other seeds if it needs at most this m
 FINALISTS = 8  # most settings that are repeated
 STAGES = 3  # the better half is repeated again, then the better half of that
 PATIENCE = 2  # the other seeds have this many times as long as the first
-LAST = 5  # evaluations in the last quarter of the current setting's rounds; their median is its score
+LAST = 5  # evaluations in the last fifth of the current setting's rounds; their median is its score
 GAIN = 0.98  # of the current setting's gain in score: the target, if none is given
+HELD = 0.5  # or what is left of it when the score gets worse between two of these evaluations, but no less than this
 
 
 class Training(NamedTuple):
@@ -37,7 +39,8 @@ class Training(NamedTuple):
 
     Args:
         target: the test accuracy to reach, or the test loss if the task has no accuracy; None is 98 % of the way from
-            x_0's score to that of the current setting at its end (a median: one evaluation may be good by chance).
+            x_0's score to that of the current setting at its end; or, if its score goes up and down at the end, the
+            worst that it falls back to: the time to a score that it does not hold would measure luck.
         seeds: runs of each setting that comes close to the best; with more than one, the best of these get up to three
             times as many.
     """
@@ -222,10 +225,14 @@ class Race:
             try:
                 trained = rounds_of(method, task, self.fleet, seed=seed, rounds=rounds)
                 servers = (server for _, server in trained if server.round in last)
-                end = median(task.evaluate(server.x, server.module_buffers)[score] for server in servers)
+                ends = [task.evaluate(server.x, server.module_buffers)[score] for server in servers]
             except (Diverged, Starved) as error:
                 raise Invalid(f"--train needs a --target, because the current setting fails: {error}") from error
-            goal = Goal(score, start[score] + GAIN * (end - start[score]), start[score])
+            end, begin = median(ends), start[score]
+            goal = Goal(score, begin + GAIN * (end - begin), begin)
+            setbacks = [value for before, value in pairwise(ends) if goal.cost(value) > goal.cost(before)]
+            held = min(begin + HELD * (end - begin), max(setbacks, key=goal.cost, default=end), key=goal.cost)
+            goal = goal._replace(target=max(goal.target, held, key=goal.cost))
             if goal.cost(end) >= goal.cost(start[score]):
                 got = f"{start[score]:.4g} at x_0 and {end:.4g} after {rounds} rounds"
                 raise Invalid(

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tardygrad.runs.record import read_json, read_lines, write_json
+
 Table = dict[str, Any]
 Rng = np.random.Generator
 
@@ -146,6 +148,12 @@ def local_rate_high(rng: Rng, seed: int) -> Table:
     return quadratic(rng, seed, method=how)
 
 
+def local_rate_high_clipped(rng: Rng, seed: int) -> Table:
+    """The clients' clips keep the model finite; its score stays at chance."""
+    clip = float(rng.choice([0.1, 1.0]))
+    return digits(rng, seed, method={"local_lr": rng.uniform(30, 60), "local_clip": clip})
+
+
 def late_blow_up(rng: Rng, seed: int) -> Table:
     """Stable without delays, but not with them."""
     groups = even(int(rng.integers(14, 20)))
@@ -234,6 +242,18 @@ def refuses_most_downplayed(rng: Rng, seed: int) -> Table:
     return quadratic(rng, seed, groups, method=how)
 
 
+def server_busy(rng: Rng, seed: int) -> Table:
+    """Updates arrive faster than the server can take them."""
+    return quadratic(rng, seed, even(12), fleet={"server_time": rng.uniform(0.15, 0.4)}, method={"lr": 0.3})
+
+
+def overfitted(rng: Rng, seed: int) -> Table:
+    """Few rows and many features: the training loss goes to 0, and the test loss rises."""
+    task = {"samples": int(rng.integers(120, 180)), "dimension": 60}
+    how = {"lr": rng.uniform(0.7, 1.5), "local_lr": 0.1}
+    return logistic(rng, seed, task=task, method=how, run={"rounds": 200})
+
+
 def sync_links(rng: Rng, seed: int) -> Table:
     """Two clients behind slow links; rounds wait for them."""
     groups = even(8)
@@ -253,14 +273,13 @@ def slow_machine(rng: Rng, seed: int) -> Table:
 
 def on_three_machines(path: Path) -> None:
     """Make the record one of a cluster: clients 0–2, 3–5 and 6–8 have worked on machines of their own."""
-    facts = json.loads((path / "spec.json").read_text())
-    (path / "spec.json").write_text(json.dumps(facts | {"classes": []}))
+    write_json(path / "spec.json", read_json(path / "spec.json") | {"classes": []})
+    write_json(path / "summary.json", read_json(path / "summary.json") | {"checks": {}})
     lines = []
-    for line in (path / "events.jsonl").read_text().splitlines():
-        row = json.loads(line)
+    for row in read_lines(path / "events.jsonl"):
         if row["event"] == "arrival":
             row |= {"node": f"node-{row['client'] // 3}", "worker": f"w{row['client']}"}
-        lines.append(json.dumps(row) + "\n")
+        lines.append(json.dumps(row) + "\n")  # without checksums, as older versions wrote them
     (path / "events.jsonl").write_text("".join(lines))
 
 
@@ -322,6 +341,7 @@ CASES = (
     Case("lr too high, clipped", ("divergence", "progress"), rate_high_clipped, ("delays", "idle")),
     Case("lr too high, logistic", ("divergence", "progress"), rate_high_logistic, ("delays",)),
     Case("local_lr too high", ("divergence",), local_rate_high, ("delays", "refusals")),
+    Case("local_lr too high, clipped", ("divergence", "progress"), local_rate_high_clipped, ("delays",)),
     Case("late updates blow up", ("divergence", "delays"), late_blow_up),
     Case("compensation blows up", ("divergence",), compensated_blow_up, ("delays",)),
     Case("lr too low", ("progress",), rate_low),
@@ -339,6 +359,8 @@ CASES = (
     Case("max_delay refuses slow clients", ("refusals", "starvation"), too_stale),
     Case("max_delay refuses most", ("refusals", "starvation"), refuses_most),
     Case("max_delay refuses most, downplayed", ("refusals", "starvation"), refuses_most_downplayed),
+    Case("server is the bottleneck", ("server",), server_busy, ("delays",)),
+    Case("overfitting", ("overfitting",), overfitted),
     Case("work that hardly counts", ("dead weight",), dead_weight, ("delays",)),
     Case("slow machine", ("machines",), slow_machine, change=on_three_machines),
     Case("killed before the first round", ("no rounds",), no_rounds, change=killed_early),

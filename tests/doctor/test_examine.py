@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import tardygrad as tg
-from tardygrad.doctor.convergence_checks import divergence, onset
+from tardygrad.doctor.convergence_checks import divergence, onset, overfitting, tails
 from tardygrad.doctor.delay_checks import delays
 from tardygrad.doctor.examine import Examined, examine, in_order
 from tardygrad.doctor.finding import NOT_SIMULATED, Finding
@@ -19,6 +19,7 @@ from tardygrad.doctor.trend import loss_at_start
 from tardygrad.doctor.try_change import try_change
 from tardygrad.doctor.what_if import WhatIf
 from tardygrad.errors import RecordError
+from tardygrad.runs.events import Evaluation
 from tardygrad.runs.history import Rounds
 from tardygrad.runs.history import read_history as read
 from tardygrad.spec import spec
@@ -222,10 +223,53 @@ def test_a_loss_that_heavy_tails_threw_up_is_not_blamed_on_the_rate(tmp_path: Pa
     assert (found.severity, found.advice, found.overrides) == ("severe", None, ())
 
 
+def test_a_server_that_cannot_keep_up_is_the_bottleneck(tmp_path: Path) -> None:
+    """Twelve clients of 1 s send 12 updates per second; the server takes 5. Nothing that clients do helps."""
+    slow = replace(fleet(), server_time=0.2)
+    seen = examine(record(tmp_path / "run", clip2(mode="sync", buffer=12), slow, rounds=20))
+    assert "server" not in causes(seen), "it waits for the clients in every round"
+    seen = examine(record(tmp_path / "busy", clip2(), slow))
+    found = next(one for one in seen.findings if one.cause == "server")
+    assert (found.severity, found.overrides) == ("warning", ())
+    assert found.says.startswith("the server is busy 99% of the time: it spends 0.2 s on each update")
+    assert "server" not in examine(record(tmp_path / "free", clip2(), fleet())).checks
+
+
+@pytest.mark.parametrize("accuracy", [[0.5, 0.6, 0.7], [0.7, 0.6, 0.5]])
+def test_a_test_loss_that_rises_while_the_training_loss_falls_is_overfitting(
+    accuracy: list[float], tmp_path: Path
+) -> None:
+    history = read(record(tmp_path / "run", clip2(), fleet(), rounds=60))
+    loss = np.where(np.arange(20) < 5, 1.0, 0.9 + 0.02 * np.arange(20))
+    scores = [{"loss": value, "accuracy": accuracy[min(i // 5, 2)]} for i, value in enumerate(loss.tolist())]
+    tested = replace(history, evaluations=[Evaluation(3.0 * i, 3 * i + 3, each, None) for i, each in enumerate(scores)])
+    found = overfitting(tested, WhatIf(tested))
+    assert found
+    assert found.severity == ("note" if accuracy[-1] > accuracy[0] else "warning")
+    assert "the test loss rose from 1 in round" in found.says
+    rising = replace(tested, rounds=replace(tested.rounds, loss=tested.rounds.loss[::-1].copy()))
+    assert overfitting(rising, WhatIf(rising)) is None, "the training loss rises too: that is no overfitting"
+
+
+@pytest.mark.parametrize("harmed", [True, False])
+def test_a_clip_is_advised_only_to_a_run_that_noise_has_harmed(harmed: bool, tmp_path: Path) -> None:
+    path = _run(tmp_path / "run", planted({"kind": "sgdclip", "local_clip": "inf", "lr": 1.0}, rounds=60))
+    history = read(path)
+    norms, loss = history.rounds.norms.copy(), loss_at_start(history) * np.geomspace(1.0, 0.01, 60)
+    norms[30, 0] = 1e4
+    loss[45:] *= 20 if harmed else 1
+    thrown = replace(history, rounds=replace(history.rounds, loss=loss, norms=norms))
+    found = tails(thrown, WhatIf(thrown))
+    assert found
+    assert (found.severity, bool(found.overrides), bool(found.advice)) == ("warning", harmed, harmed)
+    assert found.says.endswith("So far the loss has recovered.") == (not harmed)
+
+
 def test_a_rate_that_diverges_slowly_is_found_before_the_model_is_lost(tmp_path: Path) -> None:
     seen = examine(record(tmp_path / "run", sgdclip(lr=30.0, local_clip=np.inf, buffer=12), fleet(), rounds=40))
     assert seen.status == "finished"
     assert (seen.findings[0].severity, seen.findings[0].cause) == ("severe", "divergence")
+    assert "tail" not in causes(seen), "the last updates are long because all of them grow"
 
 
 @pytest.mark.parametrize(
@@ -237,6 +281,17 @@ def test_a_rate_of_50_that_clips_keep_finite_is_told_to_shrink(kind: spec.Table,
     path = _run(tmp_path / "run", tables | {"run": tables["run"] | {"evaluate_every": 2}})
     found = next(one for one in examine(path).findings if one.cause == "divergence")
     assert (found.severity, float(found.overrides[0].removeprefix("method.lr=")) <= 5) == ("severe", True)
+    assert not try_change(read(path), found.overrides).worse
+
+
+def test_local_steps_that_blow_up_are_found_though_the_training_loss_falls(tmp_path: Path) -> None:
+    """The loss of a job is the mean over its steps: it begins at 100 and falls, and the accuracy stays at 10 %."""
+    tables = planted({"kind": "sgdclip", "local_clip": 1.0, "local_lr": 50.0, "lr": 1.0, "local_steps": 3}, rounds=24)
+    digits = {"kind": "digits", "clients": 16, "model": "mlp", "dim": 16, "depth": 1}
+    path = _run(tmp_path / "run", tables | {"task": digits, "run": tables["run"] | {"evaluate_every": 2}})
+    found = next(one for one in examine(path).findings if one.cause == "progress")
+    assert (found.severity, found.overrides) == ("severe", ["method.local_lr=0.5"])
+    assert "the model has learned nothing: test accuracy 0." in found.says
     assert not try_change(read(path), found.overrides).worse
 
 
@@ -470,8 +525,8 @@ def advance(**facts: Any) -> str:
         advance(delays=[1]),
         advance(clients=[0, 77]),
         advance(norms=["x", 1]),
-        '{"event":"join","time":1e30,"client":0,"round":0}',
-        '{"event":"join","time":1000000000000000000000000000000,"client":0,"round":0}',
+        '{"event":"join","time":1e101,"client":0,"round":0}',
+        f'{{"event":"join","time":{10**101},"client":0,"round":0}}',
         '{"event":"join","time":1e308,"client":0,"round":0}',
         '{"event":"join","time":-1,"client":0,"round":0}',
         advance(delays=[1, 99]),

@@ -19,6 +19,7 @@ MACHINE = 1.5  # a machine is slow if its local steps take this many times as lo
 IDLE, MOST_IDLE = 0.2, 0.5  # a smaller share of idle time is normal; a larger one is a waste, if it can be avoided
 MANY = 0.05  # a smaller share of refused updates is normal
 FASTER = 1.5  # a setting that is faster by this factor is worth a warning
+BUSY = 0.9  # a server that works for a larger share of the time is the bottleneck
 GONE = 100  # a client that misses this many rounds with its first job is not just slow
 
 
@@ -159,7 +160,7 @@ def idle(history: History, what_if: WhatIf) -> Finding | None:
     if share < IDLE:
         return None
     says = f"clients are idle {share:.0%} of the time."
-    if not trend(history).falls:  # what the other checks say comes first
+    if not trend(history).falls or server_busy(history) > BUSY:  # what the other checks say comes first
         return Finding("note", "idle", says, numbers={"idle": share})
     better = what_if.better
     numbers = {"idle": share, "then": better.then._asdict() if better else None}
@@ -180,6 +181,33 @@ def idle(history: History, what_if: WhatIf) -> Finding | None:
     advice = f"use {' '.join(better.overrides)}: {name}"
     severity: Severity = "warning" if share > MOST_IDLE or better.gain > FASTER else "note"
     return Finding(severity, "idle", says, advice, str(better), numbers, better.overrides)
+
+
+def server_bound(history: History, what_if: WhatIf) -> Finding | None:
+    """Updates wait in line, because the server needs its time for each of them."""
+    if (busy := server_busy(history)) < BUSY:
+        return None
+    seconds = server_time(history)
+    says = (
+        f"the server is busy {busy:.0%} of the time: it spends {seconds:.3g} s on each update, so updates wait in line "
+    )
+    says += "and get late, and more or faster clients would not speed the run up."
+    steps = "method.local_epochs" if history.setting("local_epochs") else "method.local_steps"
+    advice = f"send fewer updates with more work in each ({steps}), or let fewer clients work (method.concurrency)"
+    return Finding("warning", "server", says, advice, numbers={"busy": busy, "seconds": seconds})
+
+
+def server_time(history: History) -> float:
+    """Simulated seconds that the server spends on an update; 0 if they are not known."""
+    fleet = (history.spec or history.described).get("fleet") or {}
+    seconds = fleet.get("server_time") if history.simulated else 0.0
+    return float(seconds) if isinstance(seconds, int | float) else 0.0
+
+
+def server_busy(history: History) -> float:
+    """The share of the time in which the server was busy with updates."""
+    updates = history.taken + history.refused.total()
+    return min(server_time(history) * updates / history.time, 1.0) if history.time > 0 else 0.0
 
 
 def dead_weight(history: History, what_if: WhatIf) -> Finding | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tardygrad.doctor.client_checks import overflows
 from tardygrad.doctor.delay_checks import client_list
 from tardygrad.doctor.finding import NOT_SIMULATED, Finding
-from tardygrad.doctor.trend import FALLS, RISES, larger, trend
+from tardygrad.doctor.trend import FALLS, RISES, larger, loss_at_start, slope, trend
 from tardygrad.doctor.what_if import WhatIf
 from tardygrad.runs.events import Tail
 from tardygrad.runs.history import History, printable
@@ -23,6 +23,11 @@ OUT = 10.0  # a value this many times above the lowest so far is out of bounds
 ALWAYS = 0.95  # a clip that changes more than this share of the coordinates always binds
 TENTH = 10.0  # divisor of a learning rate if the growth of the moves does not say how much too large it is
 SPIKE = 20.0  # an update this many times as long as the median of its time is a sign of a heavy tail
+EVALUATED = 5  # fewer evaluations do not show that a score stays as it is
+LEARNED = 0.1  # a smaller gain in test accuracy, or share of the test loss, may be chance
+MORE = 0.02  # of test accuracy: a smaller gain does not count
+RISEN = 1.1  # a test loss that is this many times its lowest value has risen, if the trend is clear
+LOST = 0.1  # a run that has lost a larger share of its gain has not recovered
 NEAR = 50  # updates before and after, whose median is the usual length
 
 
@@ -73,7 +78,7 @@ def divergence(history: History, what_if: WhatIf) -> Finding | None:
         whose = client_list(history, sorted(set(clients)))
         says += f"round used updates of {whose} with delays up to {max(late_by)} (the run's median is "
         says += f"{np.median(rounds.delays):g})."
-    if not known and _unclipped_spikes(history):  # the noise threw the model about: smaller steps are no cure
+    if _unclipped_spikes(history):  # the noise threw the model about: smaller steps are no cure
         return Finding("severe", "divergence", says, numbers=numbers)
     return _rate_finding("severe", says, _smaller(history, numbers["growth"], late / early), numbers)
 
@@ -152,7 +157,7 @@ def progress(history: History, what_if: WhatIf) -> Finding | None:
     if history.status == "diverged" or found.short or not 0 < late <= RISES * early or _unclipped_spikes(history):
         return None
     if not found.slow and late <= FALLS * early:
-        return None
+        return _at_chance(history, what_if)
     numbers: Row = {"first": early, "last": late}
     change = f"from {early:.4g} to {late:.4g} in {plural(len(history.rounds), 'round')}"
     clips = {"clip": _binds(history.rounds.clipped), "local_clip": _binds(history.rounds.local_clipped)}
@@ -168,6 +173,60 @@ def progress(history: History, what_if: WhatIf) -> Finding | None:
     advice = f"use {size} steps: {' '.join(overrides)} as a first try" if overrides else None
     says = f"the training loss {'falls steadily, but too slowly' if found.slow else 'did not fall'}: {change}{why}."
     return Finding("warning", cause, says, advice, NOT_SIMULATED if overrides else None, numbers, overrides)
+
+
+def _at_chance(history: History, what_if: WhatIf) -> Finding | None:
+    """The test scores are no better than those of x_0, because the local steps are much too large.
+
+    The training loss falls all the same: that of a job is the mean over its local steps, so it begins far above x_0's.
+    """
+    scores: dict[str, list[float]] = {}
+    for event in history.evaluations:
+        for name in ("accuracy", "loss"):
+            if (value := event.scores.get(name)) is not None and math.isfinite(value):
+                scores.setdefault(name, []).append(value)
+    last = {name: float(np.median(values[-max(len(values) // 4, 1) :])) for name, values in scores.items()}
+    first = {name: values[0] for name, values in scores.items() if len(values) >= EVALUATED}
+    if not first or _gains(first, last) or _gains(start := what_if.start_scores, last):
+        return None
+    if not (begins := loss_at_start(history)) > RISES * start.get("loss", math.inf):
+        return None
+    shown = " and ".join(f"test {name} {last[name]:.3g} (x_0: {start[name]:.3g})" for name in last if name in start)
+    says = (
+        f"the model has learned nothing: {shown}. The local steps are too large: the mean loss during the first jobs "
+    )
+    says += f"is {begins:.3g}."
+    overrides = scaled(history, ("local_lr",), 1 / TENTH**2)
+    return _rate_finding("severe", says, overrides, {"first": dict(start), "last": last})._replace(cause="progress")
+
+
+def _gains(before: Mapping[str, float], after: Mapping[str, float]) -> bool:
+    """Whether a test score has become better: the accuracy by ten points, or the loss by a tenth."""
+    accuracy = after.get("accuracy", 0.0) > before.get("accuracy", 0.0) + LEARNED
+    return accuracy or after.get("loss", math.inf) < (1 - LEARNED) * before.get("loss", -math.inf)
+
+
+def overfitting(history: History, what_if: WhatIf) -> Finding | None:
+    """The test loss rises while the training loss falls."""
+    scores = [(event.round, event.scores.get("loss")) for event in history.evaluations]
+    tested = [(number, loss) for number, loss in scores if loss is not None and math.isfinite(loss)]
+    best, least = min(tested, key=lambda pair: pair[1], default=(0, math.nan))
+    rounds, losses = np.array([pair for pair in tested if pair[0] >= best]).T if tested else (np.empty(0), np.empty(0))
+    trained = history.rounds.loss[max(best - 1, 0) :]
+    trained = trained[np.isfinite(trained)]
+    if not (slope(rounds, losses) > 0 and slope(np.arange(len(trained)), trained) < 0 and losses[-1] > RISEN * least):
+        return None
+    says = (
+        f"the test loss rose from {least:.4g} in round {best} to {losses[-1]:.4g}, while the training loss fell: the "
+    )
+    says += "model fits the training data ever better, and other data worse."
+    correct = {event.round: event.scores.get("accuracy") or 0.0 for event in history.evaluations}
+    numbers = {"round": best, "least": least, "last": float(losses[-1])}
+    if (last := correct[max(correct)]) > correct[best] + MORE:
+        accuracy = f"{says} The test accuracy has risen all the same, to {last:.1%}."
+        return Finding("note", "overfitting", accuracy, numbers=numbers)
+    advice = f"end the run near round {best}, or regularise: weight decay, augmentation, a smaller model"
+    return Finding("warning", "overfitting", says, advice, numbers=numbers)
 
 
 def _overshoots(history: History, loss: float) -> bool:
@@ -294,24 +353,41 @@ def _unclipped_spikes(history: History) -> bool:
 
 
 def _spike(history: History) -> float:
-    """The largest ratio of ‖δ‖ to the usual length: the larger of the medians of the updates before and after it."""
+    """The largest ratio of ‖δ‖ to the usual length: the larger of the medians of the updates before and after it.
+
+    The last updates have none after them: they may be so long because all updates grow.
+    """
     norms = history.rounds.norms.ravel()
     norms = norms[np.isfinite(norms)]
     if len(norms) < 2 * NEAR or history.status == "diverged" or overflows(history):
         return 0.0
-    medians = np.median(np.lib.stride_tricks.sliding_window_view(np.pad(norms, NEAR, mode="reflect"), NEAR), axis=1)
-    usual = np.maximum(medians[: len(norms)], medians[-len(norms) :])
-    return float((norms[usual > 0] / usual[usual > 0]).max(initial=0.0))
+    padded = np.pad(norms, (NEAR, 0), mode="reflect")
+    medians = np.median(np.lib.stride_tricks.sliding_window_view(padded, NEAR), axis=1)
+    followed = norms[:-NEAR]
+    usual = np.maximum(medians[: len(followed)], medians[-len(followed) :])
+    return float((followed[usual > 0] / usual[usual > 0]).max(initial=0.0))
 
 
 def _unclipped(history: History, says: str, numbers: Row) -> Finding:
-    """Advise a clip: three times a typical coordinate of the first gradients, or their length."""
+    """Warn of noise that nothing clips; if the run has suffered from it, advise a clip.
+
+    That is the typical length of the first gradients: it cuts off no coordinate of such a gradient. A run that has come
+    through may not be faster with it.
+    """
     norms, local_lr = history.rounds.norms[: max(len(history.rounds) // 10, 1)], history.setting("local_lr")
     steps = history.setting("local_steps") or 1
+    if not _suffers(history):
+        return Finding("warning", "tail", f"{says} So far the loss has recovered.", numbers=numbers)
     overrides: list[str] = []
     if isinstance(local_lr, int | float) and local_lr > 0 and "local_clip" in (history.method_settings or {}):
-        length = float(np.nanmedian(norms)) / (local_lr * steps)
-        clip = length if _norm(history, local=True) == "l2" else 3 * length / math.sqrt(history.parameters or 1)
+        clip = float(np.nanmedian(norms)) / (local_lr * steps)
         overrides = [f"method.local_clip={clip:.2g}"] if 0 < clip < math.inf else []
     advice = f"use {overrides[0]}" if overrides else "use a method that clips, such as method.kind=sgdclip"
     return Finding("warning", "tail", says, advice, NOT_SIMULATED if overrides else None, numbers, overrides)
+
+
+def _suffers(history: History) -> bool:
+    """Whether the training loss does not fall, or has lost more than a tenth of what it had gained."""
+    found = trend(history)
+    lost = found.last - found.least > LOST * (found.first - found.least)
+    return history.status in ("diverged", "starved") or not found.falls or lost

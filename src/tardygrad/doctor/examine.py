@@ -30,11 +30,13 @@ CHECKS: dict[str, Check] = {
     "delays": delay_checks.delays,
     "tail": convergence_checks.tails,
     "progress": convergence_checks.progress,
+    "overfitting": convergence_checks.overfitting,
     "outer clip": convergence_checks.outer_clip,
     "local clip": convergence_checks.local_clip,
     "refusals": client_checks.refusals,
     "losses": client_checks.losses,
     "idle": client_checks.idle,
+    "server": client_checks.server_bound,
     "dead weight": client_checks.dead_weight,
     "machines": client_checks.slow_machine,
     "events": client_checks.unknown_events,
@@ -89,6 +91,8 @@ def examine(path: Path, *, probed: bool = False, trust: bool = False) -> Examine
         found += [finding for check in CHECKS.values() if (finding := check(history, what_if))]
     skipped = convergence_checks.skipped_checks(history) | (set() if history.unknown else {"events"})
     skipped |= set() if len(history.machines) > 1 else {"machines"}
+    skipped |= set() if client_checks.server_time(history) else {"server"}
+    skipped |= set() if history.evaluations else {"overfitting"}
     skipped |= set() if history.status == "failed" else {"failure"}
     checks = [name for name in CHECKS if name not in skipped] + ["noise"] * probed
     facts = (str(path), history.method, history.state, len(history.rounds), history.time)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,13 +89,20 @@ def trend_of(loss: NDArray[np.float64], start: float = math.nan) -> Trend:
         return Trend(math.nan, math.nan, math.nan, 0.0, steady=False, short=True)
     tenths = [float(np.median(part)) for part in np.array_split(known, min(len(known) // 2, 10))]
     logs, short = np.log(known[known > 0]), len(known) < SHORT
-    slope, steady = 0.0, False
+    whole, steady = 0.0, False
     if len(logs) >= SHORT:
-        whole = stats.linregress(np.arange(len(logs)), logs)
+        whole = slope(np.arange(len(logs)), logs)
         first, second = (stats.linregress(np.arange(len(half)), half).slope for half in np.array_split(logs, 2))
-        slope = float(whole.slope) if whole.pvalue < SURE else 0.0
-        steady = slope < 0 and first < 0 and second <= STEADY * first
-    return Trend(start if math.isfinite(start) else tenths[0], tenths[-1], min(tenths), slope, bool(steady), short)
+        steady = whole < 0 and first < 0 and second <= STEADY * first
+    return Trend(start if math.isfinite(start) else tenths[0], tenths[-1], min(tenths), whole, bool(steady), short)
+
+
+def slope(x: NDArray[Any], y: NDArray[np.float64]) -> float:
+    """The slope of a line through points; 0 if it cannot be told from 0, or there are too few."""
+    if len(x) < FEW or np.ptp(x) == 0:
+        return 0.0
+    line = stats.linregress(x, y)
+    return float(line.slope) if line.pvalue < SURE else 0.0
 
 
 def larger(found: Trend, delay: float) -> float:

@@ -68,12 +68,12 @@ class TriedChange(NamedTuple):
 
     def __str__(self) -> str:
         goal, target = self.goal, self.goal.shown(self.goal.cost)
-        run = "did not keep it" if goal.time == math.inf else f"needed {goal.time:.4g} s"
+        run = "; the run did not hold it" if goal.time == math.inf else f"; the run needed {goal.time:.4g} s"
         if self.time is None:
-            scores = f"{goal.shown(self.cost)} by then, the run {goal.shown(self.before)}"
-            text = f"{target} not reached in {self.until:.4g} s, the run {run} ({scores})"
+            text = f"does not reach {target} in {self.until:.4g} s{run}. At that time it has {goal.shown(self.cost)}"
+            text += f", the run had {goal.shown(self.before)}"
         else:
-            text = f"{target} after {self.time:.4g} s, the run {run}"
+            text = f"reaches {target} after {self.time:.4g} s{run}"
             if goal.time < math.inf and self.faster:
                 same = 1 / SAME <= self.faster <= SAME
                 text += ": about the same" if same else f": {self.faster:.2g} times as fast"

@@ -7,6 +7,7 @@ delay.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import NamedTuple
@@ -69,7 +70,7 @@ class WhatIf:
     """
 
     def __init__(self, history: History, *, trust: bool = False) -> None:
-        self.history = history
+        self.history, self.trust = history, trust
         self.method = method_of(history, trust=trust)
 
     @cached_property
@@ -79,6 +80,16 @@ class WhatIf:
             return fit_fleet(self.history).fleet
         except Invalid:
             return None
+
+    @cached_property
+    def start_scores(self) -> Mapping[str, float]:
+        """The test scores of x_0; none if the task has none, or cannot be built."""
+        try:
+            recorded = spec.parse(self.history.spec or {}, trust=self.trust)
+            task = recorded.build().task
+            return task.evaluate(task.init(recorded.run.seed), task.init_module_buffers())
+        except (Invalid, OSError):
+            return {}
 
     @cached_property
     def now(self) -> ClockResult | None:

@@ -11,7 +11,7 @@ import pytest
 
 from tardygrad.errors import Invalid
 from tardygrad.report.build import build
-from tardygrad.report.latex import SPECIAL, SYMBOLS, escape, latex_table
+from tardygrad.report.latex import FIT, SPECIAL, SYMBOLS, escape, latex_table
 from tardygrad.sweeps.comparison import Comparison, Contender
 from tardygrad.sweeps.result import SweepResult
 from tests.report.records import EVIL, ODD, record
@@ -32,14 +32,15 @@ def test_a_table_has_rules_a_caption_and_bold_cells() -> None:
         r"  \centering",
         r"  \caption{50\% \& more}",
         r"  \label{tab:a}",
-        r"  \begin{tabular}{lrr}",
+        r"  \smallskip",
+        rf"  {FIT}{{\begin{{tabular}}{{lrr}}",
         r"    \toprule",
         r"    method & score & speed-up \\",
         r"    \midrule",
         r"    Clip$^2$ & \textbf{92.9\% $\pm$ 0.6\%} & -- \\",
         r"    mine\_2 & 8\% & 1.5$\times$ \\",
         r"    \bottomrule",
-        r"  \end{tabular}",
+        r"  \end{tabular}}",
         r"\end{table}",
     ]
 
@@ -74,7 +75,7 @@ def test_pdflatex_compiles_every_kind_of_table(tmp_path: Path) -> None:
     )
     sweep = swept([trial(i, HOSTILE, 0.1 * i, 0.1, 0.5) for i in range(1, 4)], goal=HOSTILE)
     tables = [runs, compared.to_latex(), SweepResult(sweep, make_run, [0]).to_latex(caption=HOSTILE)]
-    head = "\\documentclass{article}\n\\usepackage{booktabs}\n\\begin{document}\n"
+    head = "\\documentclass{article}\n\\usepackage{booktabs,graphicx}\n\\begin{document}\n"
     (tmp_path / "paper.tex").write_text(head + "\n".join(tables) + "\\end{document}\n", "utf-8")
     done = subprocess.run(
         [pdflatex, "-halt-on-error", "-interaction=nonstopmode", "paper.tex"],

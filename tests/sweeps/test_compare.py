@@ -81,6 +81,7 @@ def test_the_table_says_what_it_knows_and_no_more(monkeypatch: pytest.MonkeyPatc
     assert "time" not in str(table(target=None)).splitlines()[0]
     latex = table().to_latex(label="tab:x")
     assert r"Clip$^2$\_50\% & \textbf{95.0 $\pm$ 3.4} & +3.4 $\pm$ 1.9" in latex
+    assert r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{\begin{tabular}{lrrrrrrr}" in latex
     assert all(word in latex for word in (r"\toprule", r"\midrule", r"\bottomrule", r"\label{tab:x}"))
     assert "<td>Clip²_50%</td><td style='text-align: right'>95.0 ± 3.4</td>" in table()._repr_html_()
     frame = table().to_pandas().set_index("method")
@@ -199,6 +200,14 @@ def test_tasks_that_look_alike_are_told_apart_by_the_scores_of_their_first_model
     found = tg.compare({"zeros": partial(run_of, 0), "ones": partial(run_of, 1)}, seeds=2)
     assert "the runs of a seed differ in the scores of x_0 too" in found.notes()
     assert "scores of x_0" not in str(tg.compare({"a": partial(run_of, 0), "b": partial(run_of, 0)}, seeds=2))
+
+
+def test_any_text_on_a_line_may_name_a_method(tmp_path: Path) -> None:
+    names = ["<script>alert(1)</script>", "[red]%(seed)s {0} \\input{x}", "../..", "a" * 300]
+    found = tg.compare(dict.fromkeys(names, method()), seeds=1, task=TASK, fleet=FLEET, rounds=2, out=tmp_path / "out")
+    assert [row[0] for row in found.table().rows] == names
+    assert "<script>" not in found._repr_html_()
+    assert names[1] in str(read_comparison(tmp_path / "out"))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,7 @@
-"""Tables in LaTeX, with the rules of the package booktabs. They compile with pdflatex, whatever is in them."""
+"""Tables in LaTeX, with the rules of the package booktabs, and no wider than the text.
+
+They compile with pdflatex, whatever is in them.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +27,7 @@ GREEK = [
     "pi", "rho", "sigma", "tau", "upsilon", "phi", "chi", "psi", "omega", "Gamma", "Delta", "Theta", "Lambda", "Xi",
     "Pi", "Sigma", "Upsilon", "Phi", "Psi", "Omega",
 ]  # fmt: skip
+FIT = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}"  # shrinks a table that is too wide
 LETTERS = "ßæøœłıÆØŒŁ"  # that pdflatex knows, besides those with the accents
 ACCENTS = "\u0300\u0301\u0302\u0303\u0304\u0306\u0307\u0308\u030a\u030b\u030c\u0327"
 
@@ -64,7 +68,7 @@ def latex_table(
     label: str = "",
     bold: Collection[tuple[int, int]] = (),
 ) -> str:
-    r"""A table for a paper that has `\usepackage{booktabs}`. All text is escaped.
+    r"""A table for a paper that has `\usepackage{booktabs,graphicx}`. All text is escaped.
 
     Args:
         caption: what the table shows.
@@ -85,18 +89,19 @@ def latex_table(
     head = line([escape(heading) for heading in headings])
     return "\n".join(
         [
-            r"% needs \usepackage{booktabs}",
+            r"% needs \usepackage{booktabs,graphicx}",
             r"\begin{table}",
             r"  \centering",
             *([rf"  \caption{{{escape(caption)}}}"] if caption else []),
             *([rf"  \label{{{label}}}"] if label else []),
-            rf"  \begin{{tabular}}{{{columns}}}",
+            r"  \smallskip",
+            rf"  {FIT}{{\begin{{tabular}}{{{columns}}}",
             r"    \toprule",
             head,
             r"    \midrule",
             *body,
             r"    \bottomrule",
-            r"  \end{tabular}",
+            r"  \end{tabular}}",
             r"\end{table}",
             "",
         ]

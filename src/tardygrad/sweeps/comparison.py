@@ -70,7 +70,7 @@ class Comparison:
         self.time_differences = self._paired("to_target") if len(self._clocks()) < 2 else {}
 
     def to_latex(self, *, caption: str | None = None, label: str = "tab:comparison") -> str:
-        """The table in LaTeX, for the package booktabs; the best mean score is bold.
+        """The table in LaTeX, for the packages booktabs and graphicx; the best mean score is bold.
 
         Args:
             caption: None explains what the table shows.

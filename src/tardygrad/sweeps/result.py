@@ -60,7 +60,7 @@ class SweepResult:
         )
 
     def to_latex(self, *, caption: str | None = None, label: str = "tab:sweep") -> str:
-        """The table in LaTeX, for the package booktabs.
+        """The table in LaTeX, for the packages booktabs and graphicx.
 
         Args:
             caption: None explains what the table shows.

@@ -3,7 +3,7 @@
 For each case of doctor_cases.py and each seed: run the spec, examine the record, and compare the alarms (severe
 findings and warnings) with what was planted. Then follow every piece of advice that has overrides, one at a time: run
 the changed spec, and compare the time to the last score of the run. An advice is harmful if the changed run needs more
-than 5 % longer, or does not get there. The seeds are not those that the doctor was developed with (below 510).
+than 5 % longer, or does not get there. The seeds are not those that the doctor was developed with (below 520).
 
     python benchmarks/doctor.py [--seeds 510 511 512 513 514] [--only NAME] [--jobs 1] [--verbose]
 """

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import tardygrad as tg
-from tardygrad.doctor.convergence_checks import divergence, onset, overfitting, tails
+from tardygrad.doctor.convergence_checks import divergence, onset, overfitting, progress, tails
 from tardygrad.doctor.delay_checks import delays
 from tardygrad.doctor.examine import Examined, examine, in_order
 from tardygrad.doctor.finding import NOT_SIMULATED, Finding
@@ -293,6 +293,16 @@ def test_local_steps_that_blow_up_are_found_though_the_training_loss_falls(tmp_p
     assert (found.severity, found.overrides) == ("severe", ["method.local_lr=0.5"])
     assert "the model has learned nothing: test accuracy 0." in found.says
     assert not try_change(read(path), found.overrides).worse
+
+
+def test_larger_steps_are_not_advised_to_a_run_whose_steps_are_long(tmp_path: Path) -> None:
+    """Both runs fall slowly; the moves of one would have lowered the loss far more, straight downhill."""
+    history = read(_run(tmp_path / "run", planted({"kind": "sgdclip", "local_clip": 1.0, "lr": 0.001}, rounds=40)))
+    loss = loss_at_start(history) * np.geomspace(1.0, 0.7, 40)
+    for factor, advised in ((1.0, True), (1e6, False)):
+        changed = replace(history.rounds, loss=loss, move=factor * history.rounds.move)
+        found = progress(replace(history, rounds=changed), WhatIf(history))
+        assert bool(found and found.advice and "larger steps" in found.advice) == advised
 
 
 def test_steps_that_overshoot_are_told_from_steps_that_are_too_short(tmp_path: Path) -> None:

@@ -156,22 +156,23 @@ def progress(history: History, what_if: WhatIf) -> Finding | None:
     early, late = found.first, found.last
     if history.status == "diverged" or found.short or not 0 < late <= RISES * early or _unclipped_spikes(history):
         return None
-    if not found.slow and late <= FALLS * early:
+    slow = found.slow and not _overshoots(history, early - late)  # else larger steps would not be faster
+    if not slow and late <= FALLS * early:
         return _at_chance(history, what_if)
     numbers: Row = {"first": early, "last": late}
     change = f"from {early:.4g} to {late:.4g} in {plural(len(history.rounds), 'round')}"
     clips = {"clip": _binds(history.rounds.clipped), "local_clip": _binds(history.rounds.local_clipped)}
     keys = [key for key, binds in clips.items() if binds] or ["lr", "local_lr"]
     cause, why, size, overrides = "progress", "", "larger", list[str]()
-    if not found.slow and (late > early / FALLS or found.slope > 0 or _overshoots(history, late)):
+    if not slow and (late > early / FALLS or found.slope > 0 or _overshoots(history, late)):
         size, overrides, why = "smaller", _smaller(history), ", though the steps are long enough: they overshoot"
     elif keys[0] in clips:
         cause = {"clip": "outer clip", "local_clip": "local clip"}[keys[0]]
         why = f", and method.{keys[0]} changes almost everything: it may be too small"
-    if found.slow and (factor := larger(found, float(history.rounds.delays.mean()))) >= 2:
+    if slow and (factor := larger(found, float(history.rounds.delays.mean()))) >= 2:
         overrides = scaled(history, keys, factor)
     advice = f"use {size} steps: {' '.join(overrides)} as a first try" if overrides else None
-    says = f"the training loss {'falls steadily, but too slowly' if found.slow else 'did not fall'}: {change}{why}."
+    says = f"the training loss {'falls steadily, but too slowly' if slow else 'did not fall'}: {change}{why}."
     return Finding("warning", cause, says, advice, NOT_SIMULATED if overrides else None, numbers, overrides)
 
 
@@ -230,7 +231,7 @@ def overfitting(history: History, what_if: WhatIf) -> Finding | None:
 
 
 def _overshoots(history: History, loss: float) -> bool:
-    """Whether the moves were long enough to lower the loss many times over, if they had gone downhill.
+    """Whether the moves were long enough to lower the loss by many times this much, if they had gone downhill.
 
     To first order, a move lowers the loss by its length times that of the gradient, ‖δ‖/(η_ℓ K) or more.
     """

@@ -63,7 +63,7 @@ WRONG: dict[type, list[Any]] = {
     int: ["1", 1.5, True, [1], object()],
     float: ["1", True, [1.0], 10**400, object()],
     str: [3, ["a"], object()],
-    tuple: [3, "x", ("x",), [object()]],
+    tuple: [3, "x", ("x",), [object()], np.array("x")],
 }
 
 

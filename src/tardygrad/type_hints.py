@@ -92,7 +92,7 @@ def _is(option: Any, value: Any) -> bool:
     if origin in (list, dict, Mapping):
         return isinstance(value, origin)
     if origin in (Sequence, Iterable):
-        return hasattr(value, "__iter__") and not isinstance(value, str | Mapping)
+        return _iterates(value) and not isinstance(value, str | Mapping)
     if getattr(option, "_is_protocol", False):
         if not option._is_runtime_protocol or any(isinstance(member, property) for member in vars(option).values()):
             return not isinstance(value, bool | int | float | str | None)  # to look for properties may compute them
@@ -100,6 +100,15 @@ def _is(option: Any, value: Any) -> bool:
     if origin is tuple:
         return False  # `conform` has looked at it
     return option is Any or not isinstance(option, type) or isinstance(value, option)
+
+
+def _iterates(value: Any) -> bool:
+    """Whether a value has items; an array without dimensions has the method for it, and none."""
+    try:
+        iter(value)
+    except TypeError:
+        return False
+    return True
 
 
 def _fits(number: Any) -> bool:

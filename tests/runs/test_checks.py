@@ -13,6 +13,7 @@ import torch
 
 import tardygrad as tg
 from tardygrad.runs.checks import LENGTH, checked_line
+from tardygrad.runs.export import export
 from tardygrad.runs.history import read_history
 from tardygrad.runs.record import LINES, End, read_json, read_lines, verified_ends, write_json
 from tardygrad.runs.summary import read_metrics
@@ -108,6 +109,8 @@ def test_a_record_that_lost_its_end_is_damaged(name: str, run_dir: Path) -> None
     (run_dir / name).write_bytes(b"")
     with pytest.raises(tg.RecordError, match="lines at its end were changed or are missing"):
         read_history(run_dir)
+    with pytest.raises(tg.RecordError, match="lines at its end were changed or are missing"):
+        export([run_dir], run_dir / "export", ["csv"])
 
 
 @pytest.mark.parametrize("damage", DAMAGE)

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from tardygrad.errors import Invalid, RecordError
 from tardygrad.runs.events import Advance, Arrival, Dispatch, read_events
 from tardygrad.runs.record import Row, read_json, read_lines, reading_record, write_error
+from tardygrad.runs.summary import read_summary_row
 
 METRICS = {
     "round": "int",
@@ -74,6 +75,9 @@ def export(runs: Sequence[Path], folder: Path, formats: Iterable[str], *, force:
         formats: of `FORMATS`.
         force: replace existing files.
     """
+    for run in runs:
+        if (run / "summary.json").exists():
+            read_summary_row(run)  # raises an error if lines at the end of the record are missing
     sheets = _sheets(runs)
     files = [(sheet, kind, folder / f"{sheet.name}.{kind}") for kind in formats for sheet in sheets]
     for _, _, path in files:

@@ -83,9 +83,18 @@ def check_objects(recorded: Row, method: Method, task: Task, pool: Pool, path: P
     for name in ("task", "fleet"):
         now, was = to_json_value(ours.get(name) or {}), theirs.get(name) or {}
         for key in now if now.get("kind") == was.get("kind") else ():
-            if key in was and was[key] != now[key]:
+            if key in was and _differ(was[key], now[key]):
                 rule = f"the {name} must be that of the run in {str(path)!r}"
                 raise Invalid(f"{rule}, whose `{key}` is {shown(was[key])}, got {shown(now[key])}.")
+
+
+def _differ(was: Any, now: Any) -> bool:
+    """Whether two values differ, except for keys that only one of them has: versions have different ones."""
+    if isinstance(was, dict) and isinstance(now, dict):
+        return any(_differ(was[key], now[key]) for key in was.keys() & now.keys())
+    if isinstance(was, list) and isinstance(now, list):
+        return len(was) != len(now) or any(map(_differ, was, now))
+    return bool(was != now)
 
 
 def _table(name: str, made: object) -> Row:

@@ -181,6 +181,17 @@ def test_a_damaged_model_is_refused_and_resume_restores_it(tardygrad: Command) -
     assert "the same bits" in tardygrad("replay", "here").out
 
 
+@pytest.mark.parametrize("name", LINES)
+def test_resume_makes_the_damaged_lines_of_a_finished_run_again(name: str, tardygrad: Command) -> None:
+    tardygrad("run", "small.toml", "--out", "here")
+    path = Path("here", name)
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(changed(lines, len(lines) - 2)))
+    assert tardygrad("resume", "here").code == 0
+    assert len(path.read_bytes().splitlines()) == len(lines)
+    assert tardygrad("report", "here").code == 0
+
+
 def test_a_json_file_may_be_formatted_anew(tmp_path: Path) -> None:
     write_json(tmp_path / "a.json", {"b": [1.5, None], "a": "Σ"})
     (tmp_path / "a.json").write_text(json.dumps(json.loads((tmp_path / "a.json").read_text()), sort_keys=True))

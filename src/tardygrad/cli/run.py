@@ -15,9 +15,10 @@ from tardygrad.core.messages import ModuleBuffers, Vector
 from tardygrad.core.task import Task
 from tardygrad.errors import Invalid, RecordError
 from tardygrad.runs import run as runs
+from tardygrad.runs.checks import checked_prefix
 from tardygrad.runs.own_code import check_cluster, check_trust
 from tardygrad.runs.recipes import why_no_spec
-from tardygrad.runs.record import Row, new_run_dir, read_json, reading_record, require_new
+from tardygrad.runs.record import LINES, Row, new_run_dir, read_json, reading_record, require_new
 from tardygrad.runs.resume import resume as resume_run
 from tardygrad.runs.summary import MODEL, read_model, read_summary
 from tardygrad.runs.track import check
@@ -85,7 +86,7 @@ def run_dir(folder: str) -> Path:
 
 
 def finished_summary(path: Path, until: float | None, wanted: RunTable) -> runs.Summary | None:
-    """The summary of a run that has nothing more to do; None if it has, or if its results are missing or damaged.
+    """The summary of a run that has nothing more to do; None if it has, or if it is damaged.
 
     Args:
         until: when the recorded run's time was up.
@@ -96,7 +97,9 @@ def finished_summary(path: Path, until: float | None, wanted: RunTable) -> runs.
             summary = read_summary(path)
             str(summary)
             read_model(path)
-    except (Invalid, RecordError):
+            for name in LINES:
+                checked_prefix(path / name, (path / name).stat().st_size)
+    except (Invalid, RecordError, OSError):
         return None
     is_complete = summary.rounds == wanted.rounds or (until is not None and wanted.until == until)
     return summary if summary.status == "finished" and is_complete else None

@@ -36,6 +36,7 @@ class Lesson:
     rounds: int  # T
     method: Settings  # that all methods share
     folders: dict[str, str] = field(default_factory=dict)  # settings of the task that are folders below --data
+    grids: dict[str, dict[str, Settings]] = field(default_factory=dict)  # of methods that need others here
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,11 @@ class Plan:
             claims=raw["claim"],
         )
 
+    def method(self, line: Line) -> MethodGrid:
+        """The method of a line, with the grid of its lesson."""
+        others = self.lessons[line.lesson].grids.get(line.method)
+        return MethodGrid(line.method, **others) if others else self.methods[line.method]
+
     def quick(self, lesson: str) -> Plan:
         """One lesson, the slower fleet and one seed, with the settings of the whole plan."""
         cells = self.parts["cells"]
@@ -174,7 +180,7 @@ class Regime:
         rungs = self._trials(line)
         if len(rungs) <= len(self.plan.rungs):
             return None
-        grid = self.plan.methods[line.method].grid
+        grid = self.plan.method(line).grid
         return {name: rungs[-1][0].spec["method"][name] for name in grid}
 
     def every_choice(self) -> dict[str, Settings]:
@@ -188,7 +194,7 @@ class Regime:
         A rung keeps the better half of the trials of the one before; those that did not finish rank last.
         """
         cell = line._replace(stragglers="large")
-        points = self.plan.methods[line.method].points()
+        points = self.plan.method(line).points()
         rungs = []
         for rounds in self.plan.rungs:
             trials = [
@@ -206,7 +212,7 @@ class Regime:
         return [*rungs, best]
 
     def _run(self, line: Line, settings: Settings, seed: int, change: Settings) -> Run:
-        lesson, method = self.plan.lessons[line.lesson], self.plan.methods[line.method]
+        lesson, method = self.plan.lessons[line.lesson], self.plan.method(line)
         shared = {"buffer": 4} if "period" not in method.settings else {}  # DN makes a round of every update
         rounds = lesson.rounds if shared else 4 * lesson.rounds
         tables: Settings = {

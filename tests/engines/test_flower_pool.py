@@ -153,12 +153,26 @@ def test_any_federation_can_serve_all_clients(task: Any, partitions: list[int | 
     of = 2 if len(partitions) == 2 else 6
     with opened(task, METHOD, Grid(tg.flower.client_app(), partitions, of=of)) as pool:
         assert pool.features.parallel == len(partitions)
-        run, served = tg.begin(METHOD, task, pool, rounds=10**6), set[int]()
+        run, served = tg.begin(METHOD, task, pool, rounds=300), set[int]()
         for row in run.go():
             served |= set(row["clients"])
             if served == set(range(6)):
                 run.stop()
+    assert served == set(range(6))
     assert torch.equal(tg.replay(run).x, run.x)
+
+
+def test_a_node_without_a_partition_makes_way_for_one_with_it(task: Any) -> None:
+    grid = Grid(tg.flower.client_app(), [None] * 3)
+    with opened(task, METHOD, grid, wait=0.1) as pool:  # they work for clients 0, 1 and 2
+        for partition in (0, 3, 5):
+            grid.add(partition)
+        run, served = tg.begin(METHOD, task, pool, rounds=300), set[int]()
+        for row in run.go():
+            served |= set(row["clients"])
+            if served == set(range(6)):
+                run.stop()
+    assert served == set(range(6))
 
 
 def test_a_start_vector_is_written_once_for_all_jobs_of_a_round(task: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import threading
 from collections.abc import Callable, Collection
 from typing import Any
 from uuid import uuid4
@@ -29,6 +30,7 @@ ERRORS_LOST = "the node has lost the client's compression errors"
 """The error message after which a client counts as lost, and begins again without them."""
 
 
+_lock = threading.Lock()
 _tasks: dict[str, dict[tuple[int, str], Task]] = {}
 """The tasks that this process has made for an app, by node and recipe; the app cannot keep them, because a simulation
 sends a copy of it with every message."""
@@ -67,9 +69,10 @@ class ClientWork:
     def _task(self, content: Any, context: Any) -> Task:
         recipe, expected = str(content["job"]["task"]), str(content["job"]["facts"])
         key = (int(context.node_id), "") if self._make_task else (0, recipe)
-        if self._name not in _tasks:
-            _tasks.clear()  # those of another app
-        tasks = _tasks.setdefault(self._name, {})
+        with _lock:
+            if self._name not in _tasks:
+                _tasks.clear()  # those of another app
+            tasks = _tasks.setdefault(self._name, {})
         if key not in tasks:
             if self._make_task:
                 task = self._make_task(context)

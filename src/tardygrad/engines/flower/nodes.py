@@ -30,6 +30,7 @@ class Node:
     partition: int | None = None  # None: that of the first client without a node
     partitions: int = 0
     host: str = ""
+    lent: bool = False  # to a client without a node; the node itself has no partition
 
     def serves(self, client: int) -> bool:
         """Whether a client's data is on this node."""
@@ -84,7 +85,10 @@ class Nodes:
             rule = "`partition-id` of a node must be at least 0 and below `num-partitions`"
             raise Invalid(f"{rule}, got {partition} and {partitions} from node {node}.")
         self._unfit.remove(node)
-        self._known[node] = Node(node, partition, partitions, str(facts["host"]))
+        self._known[node] = new = Node(node, partition, partitions, str(facts["host"]))
+        for other in self._known.values():
+            if other.lent and other.partition is not None and new.serves(other.partition):
+                other.partition, other.lent = None, False  # free for a client without a node
 
     def find(self, client: int, stuck: Collection[int] = ()) -> Node | None:
         """The node of a client; None if there is none.
@@ -99,7 +103,7 @@ class Nodes:
         if not serving:
             serving = [node for node in able.values() if node.partition is None][:1]
             for node in serving:
-                node.partition, node.partitions = client, self._clients
+                node.partition, node.partitions, node.lent = client, self._clients, True
         if not serving:
             return None
         loads = list(self._node_of.values())

@@ -33,8 +33,9 @@ def checked_line(line: str, before: int) -> tuple[str, int]:
         line: a JSON object that is not empty, in ASCII.
         before: the checksum of the line before; 0: it is the first.
     """
-    check = crc32(line[:-1].encode(), before)
-    return f'{line[:-1]},"{KEY}":"{check:08x}"}}\n', check
+    content = line[:-1]
+    check = crc32(content.encode(), before)
+    return f'{content},"{KEY}":"{check:08x}"}}\n', check
 
 
 def check_of(line: bytes) -> int | None:

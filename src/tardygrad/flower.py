@@ -179,7 +179,8 @@ class AsyncStrategy:
         method: without local steps (`local_lr`), which the ClientApp makes.
         clients: their number; None: the nodes that are online at the start.
         samples: number of training rows of each client, for a method with `weight_by="samples"`.
-        buffers: a pattern of the names of arrays that are statistics, such as BatchNorm's: averaged and not optimized.
+        module_buffers: a regular expression for the names of arrays that are averaged and not optimized, such as the
+            statistics of BatchNorm.
         engine: other arguments of the `FlowerPool`, such as {"patience": inf}.
         settings: of the run, such as `out`, the directory of its record; see `Settings`.
     """
@@ -191,14 +192,14 @@ class AsyncStrategy:
         *,
         clients: int | None = None,
         samples: Sequence[int] | None = None,
-        buffers: str = BUFFERS,
+        module_buffers: str = BUFFERS,
         engine: Mapping[str, Any] | None = None,
         **settings: Unpack[Settings],
     ) -> None:
         check_method(method)
         if clients is not None:
             check_integer("clients", clients)
-        self._method, self._clients, self._samples, self._buffers = method, clients, samples, buffers
+        self._method, self._clients, self._samples, self._buffers = method, clients, samples, module_buffers
         self._engine, self._settings = dict(engine or {}), settings
         self.run: runs.Run | None = None
 

@@ -114,8 +114,8 @@ class _Serving:
             raise Invalid(f"the function of a server_app must return a method and a task, got {returned!r}.")
         tables = self._overridden({"run": {}}, config)
         for table in tables.keys() - {"engine", "run"}:
-            rule = "keys of the run config that belong to a spec need one"
-            raise Invalid(f"{rule}, and a function makes method and task, got [{table}].")
+            rule = "the run config can override task and method only of a spec"
+            raise Invalid(f"{rule}, and server_app was given a function, got `{table}.…`.")
         return specs.with_tables(*returned, tables)
 
     def _overridden(self, tables: Table, config: Row) -> Table:

@@ -193,9 +193,9 @@ def test_a_check_that_needs_a_spec_is_not_said_to_be_made_without_one(tmp_path: 
 def test_what_was_noted_is_not_said_to_be_clean(tmp_path: Path) -> None:
     seen = examine(record(tmp_path / "run", clip2(), fleet().crash(client=3, at=5.0, back=9.0), noise=NOISE))
     assert seen.healthy
-    assert "losses" in causes(seen)
-    assert "losses" in seen.checks
-    assert "losses" not in seen.clean
+    assert "lost clients" in causes(seen)
+    assert "lost clients" in seen.checks
+    assert "lost clients" not in seen.clean
     assert "divergence" in seen.clean
 
 
@@ -422,7 +422,7 @@ def test_refusals_are_counted_and_whose_they_are(tmp_path: Path) -> None:
 def test_losses_are_noted(tmp_path: Path) -> None:
     crashed = fleet().crash(client=3, at=5.0, back=9.0)
     seen = examine(record(tmp_path / "run", clip2(), crashed, noise=NOISE))
-    lost = next(one for one in seen.findings if one.cause == "losses")
+    lost = next(one for one in seen.findings if one.cause == "lost clients")
     assert (lost.severity, lost.numbers) == ("note", {"clients": {3: 1}, "share": pytest.approx(1 / 600, rel=0.2)})
 
 

@@ -126,7 +126,7 @@ def refusals(history: History, what_if: WhatIf) -> Finding | None:
     )
 
 
-def losses(history: History, what_if: WhatIf) -> Finding | None:
+def lost_clients(history: History, what_if: WhatIf) -> Finding | None:
     """Clients were lost, together with their jobs."""
     lost = {number: client.losses for number, client in enumerate(history.by_client) if client.losses}
     if not lost or history.status == "starved":
@@ -136,7 +136,7 @@ def losses(history: History, what_if: WhatIf) -> Finding | None:
     says = f"{client_list(history, list(lost))} {'was' if len(lost) == 1 else 'were'} lost {plural(times, 'time')}"
     says += f" ({share:.1%} of all jobs) and {_back(len(lost), away)}."
     many = share > 0.1 or away > 0.1 * history.clients
-    return Finding("warning" if many else "note", "losses", says, numbers={"clients": lost, "share": share})
+    return Finding("warning" if many else "note", "lost clients", says, numbers={"clients": lost, "share": share})
 
 
 def _back(lost: int, away: int) -> str:

@@ -34,7 +34,7 @@ CHECKS: dict[str, Check] = {
     "outer clip": convergence_checks.outer_clip,
     "local clip": convergence_checks.local_clip,
     "refusals": client_checks.refusals,
-    "losses": client_checks.losses,
+    "lost clients": client_checks.lost_clients,
     "idle": client_checks.idle,
     "server": client_checks.server_bound,
     "dead weight": client_checks.dead_weight,
@@ -72,8 +72,8 @@ def examine(path: Path, *, probed: bool = False, trust: bool = False) -> Examine
 
     Args:
         probed: also build the task and measure the noise of its gradients.
-        trust: whether to import code that the record names; only probing needs it. Without the code of a method, some
-            advice has no numbers.
+        trust: whether to import code that the record names, to probe and to score x_0. Without the code of a method,
+            some advice has no numbers.
     """
     history, found = read_history(path), list[Finding]()
     if probed:

@@ -47,7 +47,9 @@ class ClientFit(NamedTuple):
     runtime: Runtime
     source: Source
     lost: float | None  # share of its jobs that were lost with it; None if it had no jobs
-    at_least: bool  # its runtime is a lower bound because at least half of its jobs never came back
+    at_least: (
+        bool  # its runtime is a lower bound because half of its jobs or more are out for longer than any that came back
+    )
 
 
 class FittedFleet(NamedTuple):

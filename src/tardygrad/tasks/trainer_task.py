@@ -51,7 +51,7 @@ class LocalResult:
 
     Args:
         loss: the mean loss of its steps.
-        steps: how many it made; 0 is `job.steps`.
+        steps: how many it made; 0: those that `squares` has counted, else `job.steps`.
         squares: the squares of its moves, for methods that compensate.
     """
 

@@ -1,4 +1,5 @@
-"""A module on flat vectors: its parameters, gradients and buffers are views of them, so nothing is copied.
+"""A module on flat vectors: its parameters, gradients and buffers are views of them; only those
+in bfloat16 are copied.
 
 `check` rejects modules that cannot be bound to vectors without changing their results; `Views` is one thread's copy.
 """
@@ -99,7 +100,9 @@ class Views:
         for (name, p), version in zip(self.frozen.items(), self.versions, strict=True):
             if p._version != version:
                 fix = "Keep what changes in a persistent buffer, or train the parameter."
-                raise Invalid(f"{who} must not change frozen parameters, which all jobs share, got `{name}`. {fix}")
+                raise Invalid(
+                    f"{who} must not change frozen parameters or constants, which all jobs share, got `{name}`. {fix}"
+                )
 
     def check_reached(self, loss: Tensor) -> None:
         """Raise `Invalid` if the loss depends on another module's parameter in place of one of this module."""

@@ -118,7 +118,7 @@ class Nodes:
 
 
 def count_nodes(link: Link, least: int) -> int:
-    """How many nodes are online once there are at least so many, and for a second no more."""
+    """Wait until at least `least` nodes are online and their number has not changed for a second; return it."""
     began, last, since = time.monotonic(), 0, time.monotonic()
     while last < least or time.monotonic() - since < NODES_EVERY:
         if (count := len(link.nodes())) != last:

@@ -204,7 +204,7 @@ class WeightMessages:
             update = own_update(job, Returned(trained), self._method)
         except Invalid as error:
             return f"{failed}: {error}"
-        down = count_bytes(weights)
+        down = count_bytes(weights)  # the message had arrays of the same size
         return update._replace(down=down, up=count_bytes(records.values()), worker=worker)
 
 

@@ -240,7 +240,7 @@ class AsyncStrategy:
             config=train_config or {},
             evaluate=evaluate_fn,
             samples=self._samples,
-            buffers=self._buffers,
+            module_buffers=self._buffers,
         )
         settings: Any = {"evaluate_every": 10 if evaluate_fn else 0} | self._settings
         settings |= {} if num_rounds is None else {"rounds": num_rounds}

@@ -173,7 +173,7 @@ def test_only_the_difference_of_weights_is_needed(tmp_path: Path) -> None:
         (moved, {"method": SAMPLES}, r"AsyncStrategy\(samples=\[...\]\)"),
         (moved, {"method": SAMPLES, "samples": ["a", 1, 1]}, "`samples of client 0` must be a whole number"),
         (moved, {"method": tg.fedavg(local_lr=0.1, buffer=2, local_epochs=1)}, "Leave out `local_lr`"),
-        (moved, {"buffers": "("}, r"`buffers` must be a regular expression, got '\(': missing"),
+        (moved, {"module_buffers": "("}, r"`module_buffers` must be a regular expression, got '\(': missing"),
         (moved, {"start": {"train_config": {"lr": None}}}, "`train_config` cannot be sent: TypeError"),
         (moved, {"start": {"evaluate_config": {"lr": 1}}}, "`evaluate_config` must be empty, because clients are not"),
         (moved, {"start": {"initial_arrays": [1]}}, "`initial_arrays` must be an ArrayRecord, got list."),

@@ -99,10 +99,8 @@ class Views:
         """Raise `Invalid` if a frozen parameter or another constant has changed, which later jobs would see."""
         for (name, p), version in zip(self.frozen.items(), self.versions, strict=True):
             if p._version != version:
-                fix = "Keep what changes in a persistent buffer, or train the parameter."
-                raise Invalid(
-                    f"{who} must not change frozen parameters or constants, which all jobs share, got `{name}`. {fix}"
-                )
+                rule = f"{who} must not change frozen parameters or constants, which all jobs share"
+                raise Invalid(f"{rule}, got `{name}`. Keep it in a persistent buffer, or train the parameter.")
 
     def check_reached(self, loss: Tensor) -> None:
         """Raise `Invalid` if the loss depends on another module's parameter in place of one of this module."""

@@ -42,7 +42,7 @@ class WeightsTask(OwnLoop):
         config: sent with every job, such as {"lr": 0.1}.
         evaluate: evaluates weights on the server; None: no evaluations.
         samples: number of training rows of each client, for `weight_by="samples"`.
-        buffers: a pattern of the names of arrays that are not optimized but averaged.
+        module_buffers: a regular expression for the names of arrays that are not optimized but averaged.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class WeightsTask(OwnLoop):
         config: Mapping[str, Any],
         evaluate: Evaluate | None = None,
         samples: Sequence[int] | None = None,
-        buffers: str = BUFFERS,
+        module_buffers: str = BUFFERS,
     ) -> None:
         self.clients, self.config, self._evaluate, self._samples = clients, dict(config), evaluate, samples
         self._like = {name: (array.shape, array.dtype) for name, array in arrays.items()}
@@ -62,9 +62,9 @@ class WeightsTask(OwnLoop):
         except (TypeError, ValueError) as error:
             raise Invalid(f"`train_config` cannot be sent: {first_line(error)}.") from error
         try:
-            is_buffer = re.compile(buffers).search
+            is_buffer = re.compile(module_buffers).search
         except re.error as error:
-            raise Invalid(f"`buffers` must be a regular expression, got {buffers!r}: {error}.") from error
+            raise Invalid(f"`module_buffers` must be a regular expression, got {module_buffers!r}: {error}.") from error
         self._parts: dict[str, list[str]] = {"x": [], "floats": [], "ints": []}
         for name, array in arrays.items():
             if array.dtype.kind not in "fiub":

@@ -283,7 +283,10 @@ UNEQUAL = [{"x": X[0], "labels": Y[0]}, {"x": X[1], "extra": X[1], "labels": Y[1
             lambda: delta(task(data=[[{"input": X[0], "user": 1, "labels": Y[0]}]] * 2)),
             r"are arguments of Pair.forward \(x\), got `input`. Remove that column",
         ),
-        (lambda: delta(task(Centers())), "the loss must not change frozen parameters or constants, .* got `center`. Keep it"),
+        (
+            lambda: delta(task(Centers())),
+            "the loss must not change frozen parameters or constants, .* got `center`. Keep it",
+        ),
         (lambda: task(test=NoLength()), "`test` must have a length, got none in NoLength"),
         (lambda: delta(task(data=[UNEQUAL[::-1]] * 2)), "the rows of a batch must have the same structure"),
         (lambda: task(nn.utils.weight_norm(nn.Linear(3, 2))), "a module must be one that can be copied: RuntimeError"),

@@ -83,16 +83,16 @@ def _clip2(mode: str, buffer: int, **more: Any) -> tg.Method:
 
 
 def test_a_weighted_run_is_resumed_and_replayed_to_the_same_bits(tmp_path: Path) -> None:
-    method, own, fleet = fedavg("client", 3, weight_by="samples"), task(), fleet_of(1.0, 1.1, 1.2, 1.3)
+    method, own = fedavg("client", 3, weight_by="samples"), task()
     whole = run(method, own, rounds=9)
-    part = tg.begin(method, own, tg.SimPool(own, method, whole.pool.features.fleet), rounds=9, evaluate_every=0,
-                    out=tmp_path / "run")  # fmt: skip
+    fleet: Any = whole.pool.features.fleet
+    part = tg.begin(method, own, fleet, rounds=9, evaluate_every=0, out=tmp_path / "run")
     for row in part.go():
         if row["round"] == 4:
             part.stop()
     with pytest.raises(tg.RecordError, match="belongs to another run"):
-        tg.resume(tmp_path / "run", fedavg("client", 3), own, tg.SimPool(own, fedavg("client", 3), fleet))
-    again = tg.resume(tmp_path / "run", method, own, tg.SimPool(own, method, whole.pool.features.fleet))
+        tg.resume(tmp_path / "run", fedavg("client", 3), own, fleet)
+    again = tg.resume(tmp_path / "run", method, own, fleet)
     for _ in again.go():
         pass
     assert torch.equal(again.x, whole.x)

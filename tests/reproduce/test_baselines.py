@@ -30,7 +30,7 @@ from tests.tasks.picture_files import GRAY, striped, write_idx
 SPACE = {"lr": FloatDistribution(0.01, 10.0, log=True), "momentum": FloatDistribution(0.0, 0.95)}
 
 
-def made_up(path: Path, run: Run) -> Path:
+def made_up(path: Path, run: Run, records: bool) -> Path:
     """A run that takes no time: the nearer its rate to 1 the better, and diverged beyond 8."""
     method, seed = run.spec["method"], run.spec["run"]["seed"]
     rate = method["lr"]

@@ -82,19 +82,21 @@ def check_objects(recorded: Row, method: Method, task: Task, pool: Pool, path: P
     ours, theirs = (row.get("spec") or row.get("described") or {} for row in (described, recorded))
     for name in ("task", "fleet"):
         now, was = to_json_value(ours.get(name) or {}), theirs.get(name) or {}
-        for key in now if now.get("kind") == was.get("kind") else ():
-            if key in was and _differ(was[key], now[key]):
-                rule = f"the {name} must be that of the run in {str(path)!r}"
-                raise Invalid(f"{rule}, whose `{key}` is {shown(was[key])}, got {shown(now[key])}.")
+        if now.get("kind") == was.get("kind") and (found := _difference(was, now)):
+            key, old, new = found
+            rule = f"the {name} must be that of the run in {str(path)!r}"
+            raise Invalid(f"{rule}, whose `{key}` is {shown(old)}, got {shown(new)}.")
 
 
-def _differ(was: Any, now: Any) -> bool:
-    """Whether two values differ, except for keys that only one of them has: versions have different ones."""
+def _difference(was: Any, now: Any, key: str = "") -> tuple[str, Any, Any] | None:
+    """The first place where two values differ, and both; keys that only one has do not count, as versions add keys."""
     if isinstance(was, dict) and isinstance(now, dict):
-        return any(_differ(was[key], now[key]) for key in was.keys() & now.keys())
-    if isinstance(was, list) and isinstance(now, list):
-        return len(was) != len(now) or any(map(_differ, was, now))
-    return bool(was != now)
+        pairs = [(f"{key}.{name}".lstrip("."), was[name], now[name]) for name in now if name in was]
+    elif isinstance(was, list) and isinstance(now, list) and len(was) == len(now):
+        pairs = [(f"{key}[{number}]", *both) for number, both in enumerate(zip(was, now, strict=True))]
+    else:
+        return (key, was, now) if was != now else None
+    return next((found for place, *both in pairs if (found := _difference(*both, place))), None)
 
 
 def _table(name: str, made: object) -> Row:

@@ -90,13 +90,14 @@ def check_objects(recorded: Row, method: Method, task: Task, pool: Pool, path: P
 
 def _difference(was: Any, now: Any, key: str = "") -> tuple[str, Any, Any] | None:
     """The first place where two values differ, and both; keys that only one has do not count, as versions add keys."""
+    pairs: list[tuple[str, Any, Any]]
     if isinstance(was, dict) and isinstance(now, dict):
         pairs = [(f"{key}.{name}".lstrip("."), was[name], now[name]) for name in now if name in was]
     elif isinstance(was, list) and isinstance(now, list) and len(was) == len(now):
-        pairs = [(f"{key}[{number}]", *both) for number, both in enumerate(zip(was, now, strict=True))]
+        pairs = [(f"{key}[{number}]", old, new) for number, (old, new) in enumerate(zip(was, now, strict=True))]
     else:
         return (key, was, now) if was != now else None
-    return next((found for place, *both in pairs if (found := _difference(*both, place))), None)
+    return next((found for place, old, new in pairs if (found := _difference(old, new, place))), None)
 
 
 def _table(name: str, made: object) -> Row:

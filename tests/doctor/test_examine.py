@@ -117,7 +117,7 @@ def planted(method: dict[str, object], *, slow: float = 2.0, rounds: int = 150, 
 
 
 def test_clients_that_are_always_too_stale_are_told_as_refused(tmp_path: Path) -> None:
-    path = record(tmp_path / "run", clip2(buffer=1, max_delay=20), fleet(slow=10.0), rounds=600)
+    path = record(tmp_path / "run", clip2(buffer=1, max_delay=20), fleet(slow=10.0), rounds=250)
     silent = next(one for one in examine(path).findings if one.cause == "starvation")
     assert "1 of 12 clients never contributed: client 11 (far) refused." in silent.says
 
@@ -412,7 +412,7 @@ def test_clients_that_never_contribute_are_named(tmp_path: Path) -> None:
 
 
 def test_refusals_are_counted_and_whose_they_are(tmp_path: Path) -> None:
-    seen = examine(record(tmp_path / "run", clip2(buffer=1, max_delay=14), fleet(slow=5.0), rounds=400))
+    seen = examine(record(tmp_path / "run", clip2(buffer=1, max_delay=14), fleet(slow=5.0), rounds=150))
     refused = next(one for one in seen.findings if one.cause == "refusals")
     numbers = refused.numbers or {}
     assert numbers["clients"][0] == 11

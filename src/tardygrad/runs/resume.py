@@ -38,8 +38,8 @@ def resume(
         until: seconds of the engine's clock, to make the run longer; inf: no limit.
     """
     where = Path(path)
-    if not isinstance(pool, Fleet):
-        features_of(pool)  # raises `Invalid` if it is no pool
+    if type(pool) is not Fleet:
+        features_of(cast(Pool, pool))  # raises `Invalid` if it is no pool
     with reading_record(where):
         spec_json = read_json(where / "spec.json")
         check_ids(spec_json.get("ids"), ids_of(task), where)

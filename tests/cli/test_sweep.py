@@ -99,7 +99,6 @@ def test_a_sweep_that_is_killed_twice_makes_every_trial_exactly_once(tardygrad: 
         assert set(before) <= set(after)
         assert len(after) == number
         before = after
-    assert "running" in {trial.state for trial in read("parts").trials}
     assert tardygrad("sweep", "parts", "--jobs", "2").code == 0
     assert set(before) <= set(_finished())
     trials = read("parts").trials

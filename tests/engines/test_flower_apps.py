@@ -137,7 +137,7 @@ def test_a_deployed_app_survives_the_death_of_a_node_and_replays_to_the_same_bit
         for partition in range(3):
             federation.add(partition, of=3)
         config = {"clients": 3, "out": str(out), "run__rounds": 8, "engine__wire": "int8", "engine__grace": 8.0}
-        run = federation.run(ROOT / "examples/flower_async", **config, engine__patience=2.0, engine__drain=0.5)
+        run = federation.run(ROOT / "examples/flower_async", **config, engine__patience=2.0, engine__drain=5.0)
         wait_for(lambda: federation.log("node-1").count("Receiving: train") == 2)
         federation.kill("node-1")
         federation.add(1, of=3)

@@ -148,17 +148,23 @@ def test_without_any_answer_the_run_fails(task: Any, monkeypatch: pytest.MonkeyP
         tg.flower.FlowerPool(task, METHOD, grid=Grid(None, []), wait=0.1).__enter__()
 
 
+def run_until_all_are_served(task: Any, pool: Any) -> tg.Run:
+    """A run that stops as soon as every client has contributed."""
+    run, served = tg.begin(METHOD, task, pool, rounds=300), set[int]()
+    for row in run.go():
+        served |= set(row["clients"])
+        if served == set(range(6)):
+            run.stop()
+    assert served == set(range(6))
+    return run
+
+
 @pytest.mark.parametrize("partitions", [[0, 1], [None] * 6, [5, None, 3, 0, None, None]])
 def test_any_federation_can_serve_all_clients(task: Any, partitions: list[int | None]) -> None:
     of = 2 if len(partitions) == 2 else 6
     with opened(task, METHOD, Grid(tg.flower.client_app(), partitions, of=of)) as pool:
         assert pool.features.parallel == len(partitions)
-        run, served = tg.begin(METHOD, task, pool, rounds=300), set[int]()
-        for row in run.go():
-            served |= set(row["clients"])
-            if served == set(range(6)):
-                run.stop()
-    assert served == set(range(6))
+        run = run_until_all_are_served(task, pool)
     assert torch.equal(tg.replay(run).x, run.x)
 
 
@@ -167,12 +173,7 @@ def test_a_node_without_a_partition_makes_way_for_one_with_it(task: Any) -> None
     with opened(task, METHOD, grid, wait=0.1) as pool:  # they work for clients 0, 1 and 2
         for partition in (0, 3, 5):
             grid.add(partition)
-        run, served = tg.begin(METHOD, task, pool, rounds=300), set[int]()
-        for row in run.go():
-            served |= set(row["clients"])
-            if served == set(range(6)):
-                run.stop()
-    assert served == set(range(6))
+        run_until_all_are_served(task, pool)
 
 
 def test_a_start_vector_is_written_once_for_all_jobs_of_a_round(task: Any) -> None:

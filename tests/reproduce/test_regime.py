@@ -186,5 +186,7 @@ def test_the_command_runs_what_is_missing_once_and_writes_the_page(tmp_path, mon
     assert not list(Path("runs").glob("*/model.safetensors"))
     reproduce.regime(options._replace(read=True))
     assert capsys.readouterr().out == first.out
+    with pytest.raises(Invalid, match="--quick needs the settings that the whole plan has chosen"):
+        reproduce.regime(options._replace(quick=True))
     with pytest.raises(Invalid, match="needs --data FOLDER"):
         reproduce.regime(options._replace(data=None))

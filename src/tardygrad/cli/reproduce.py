@@ -157,6 +157,10 @@ def regime(options: commands.Regime) -> None:
     if data is None and not options.read:
         raise Invalid("`reproduce regime` needs --data FOLDER, a folder that contains glue/, or --read.")
     settings = shipped_choices() if options.quick else {}
+    if options.quick and not settings:
+        raise Invalid(
+            "--quick needs the settings that the whole plan has chosen, and it has not been run yet. Leave it out."
+        )
     runs = Regime(chosen, Store(Path(options.out), records=True), data, settings)
     if not options.read:
         _run(runs.store, runs.wanted, options.jobs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import product
 from statistics import mean
 from typing import Literal, NamedTuple
@@ -19,7 +19,7 @@ class Judgement(NamedTuple):
     """A verdict, and the numbers that decide it."""
 
     verdict: Verdict
-    reasons: list[str] = []  # noqa: RUF012
+    reasons: Sequence[str] = ()
 
 
 class Missing(Exception):

@@ -45,11 +45,11 @@ def make(function: Callable[..., R], /, **arguments: Any) -> R:
     if not callable(function):
         raise Invalid(f"`make` needs a function and its arguments, got {function!r}. Use make(function, key=value).")
     recipe = Recipe(function, copied(arguments))
-    made = remember(call_seeded(function, arguments), recipe)
-    if recipe_of(made) is None:
+    component = remember(call_seeded(function, arguments), recipe)
+    if recipe_of(component) is None:
         rule = "`make` needs a function that returns a task, a method, a fleet or a pool"
-        raise Invalid(f"{rule}, got a {type(made).__name__}, which cannot have attributes.")
-    return made
+        raise Invalid(f"{rule}, got a {type(component).__name__}, which cannot have attributes.")
+    return component
 
 
 def spec_of(method: Method, task: Task, pool: Pool, run: Row) -> Row:

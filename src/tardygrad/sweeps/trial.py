@@ -87,8 +87,8 @@ def run_seed(
     with built.pool() as pool:
         settings: Settings = {**spec.run.settings(), "seed": seed}
         if out is not None:
-            settings |= {"out": str(out)}
-        run = begin(built.method, built.task, pool, spec=spec.resolved(), **settings)
+            settings |= {"out": out}
+        run = begin(built.method, built.task, pool, spec=spec.resolved() if out else None, **settings)
         return score_run(run, tasks.start(spec, seed), score=score, budget=budget, stop=stop)
 
 

@@ -11,6 +11,7 @@ import typer
 
 from tardygrad_command import reproduce
 from tardygrad_command.options import (
+    JOBS,
     JSON,
     MAX_MEMORY,
     OVERRIDES,
@@ -61,6 +62,8 @@ class Demo(NamedTuple):
 
     out: str | None = option(None, "Where to record; the default is runs/demo-NUMBER.", "DIR", "--out", "-o")
     rounds: int = option(280, "Rounds of each method.", min=1)
+    jobs: int = JOBS
+    open: bool = flag("--open", "Open the report in a browser.")
     json: bool = JSON
 
 

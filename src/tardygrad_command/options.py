@@ -32,6 +32,7 @@ def argument(metavar: str) -> Any:
 
 SPEC, RUN, RUNS = argument("SPEC"), argument("RUN"), argument("RUN...")
 MAX_MEMORY = option(None, "Do not start if the run's vectors need more than this, e.g. 8GB.", "SIZE")
+JOBS = option(0, "Runs at once; 0 is one per core.", min=0)
 TRUST = flag("--trust", "Import the functions that the record names, and join its cluster; read them first.")
 JSON = flag("--json", "Print the result as JSON.")
 

@@ -6,12 +6,11 @@ from typing import NamedTuple
 
 import typer
 
-from tardygrad_command.options import JSON, command, flag, option
+from tardygrad_command.options import JOBS, JSON, command, flag, option
 
 app = typer.Typer(name="reproduce", help="Reproduce the paper's results.", no_args_is_help=True)
 
 PAGE = option(None, "Markdown page to write the result into, with pictures beside it.", "FILE")
-JOBS = option(0, "Runs at once; 0 is one per core.", min=0)
 READ = flag("--read", "Do not run anything; build the tables from stored runs.")
 
 

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
+from rich.console import Console
 
-from tardygrad.cli import demo
-from tardygrad.runs.run import Run
+from tardygrad.cli import demo, side_by_side
+from tardygrad.cli.demo_screen import RunsTable
+from tardygrad.runs.record import Row
+from tardygrad.runs.summary import Summary, read_summary
 from tardygrad.spec import spec
 from tests.cli.conftest import Command
 
@@ -37,17 +47,84 @@ def test_a_demo_is_not_written_into_the_folder_of_a_run(taken: str, tardygrad: C
 
 @pytest.mark.parametrize(("accuracies", "when"), [([0.5, 0.9, 0.8], 2.0), ([0.5, 0.89], None), ([], None)])
 def test_the_time_to_the_goal_is_that_of_the_first_round_that_reached_it(accuracies: list[float], when: Any) -> None:
-    class Done:
-        metrics = [{"time": float(i), "test_accuracy": one} for i, one in enumerate(accuracies, 1)] + [{"time": 9.0}]
+    metrics: list[Row] = [{"time": float(i), "test_accuracy": one} for i, one in enumerate(accuracies, 1)]
+    values: dict[str, Any] = dict.fromkeys(Summary._fields, 0) | {"time": 3.0}
+    assert demo._row("Clip²", [*metrics, {"time": 9.0}], Summary(**values), 6.0)["time_to_goal"] == when
 
-        def summary(self) -> Any:
-            return type(
-                "Summary",
-                (),
-                dict.fromkeys(("accuracy", "loss", "delay_mean", "delay_max", "seconds"), 0) | {"time": 3.0},
-            )
 
-    assert demo._row("Clip²", cast(Run, Done()), 6.0)["time_to_goal"] == when
+@pytest.mark.parametrize(
+    ("ours", "sync", "said"),
+    [
+        (31.0, 1230.0, "Clip²) reached 90% 40 times sooner than synchronous training with the same settings: after 31"),
+        (31.0, None, "Clip²) reached 90% after 31 simulated seconds; synchronous training with the same settings did"),
+        (None, None, "did not reach 90% in so few rounds"),
+    ],
+)
+def test_the_demo_says_in_one_sentence_what_waiting_costs(ours: Any, sync: Any, said: str) -> None:
+    rows = [{"method": "Clip²", "time_to_goal": ours}, {"method": "sync-Clip²", "time_to_goal": sync}]
+    assert said in demo.sentence(rows)
+
+
+def test_runs_side_by_side_have_the_bits_of_runs_one_after_the_other(tardygrad: Command) -> None:
+    for folder, jobs in (("one", 1), ("two", 2)):
+        code, out, err = tardygrad("demo", "--rounds", "2", "--jobs", str(jobs), "--out", folder, "--json")
+        assert code == 0, err
+        assert {row["method"] for row in json.loads(out)["methods"]} == set(demo.METHODS)
+        assert all(f"{label}: finished after 2 rounds" in err for label in demo.METHODS)
+    for name in ("model.safetensors", "metrics.jsonl"):
+        for path in Path("one").glob(f"*/{name}"):
+            assert path.read_bytes() == Path("two", *path.parts[1:]).read_bytes(), path
+    assert len(list(Path("one").glob("*/model.safetensors"))) == len(demo.METHODS)
+
+
+def test_ctrl_c_leaves_runs_that_can_be_resumed(tardygrad: Command) -> None:
+    start = "from tardygrad_command import main; main()"
+    command = [sys.executable, "-c", start, "demo", "--jobs", "2", "--out", "here"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+        runs = [Path("here", name) for name in ("sync-clip2", "clip2")]
+        while not all((run / "metrics.jsonl").exists() for run in runs):
+            assert process.poll() is None
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all processes
+        _, err = process.communicate()
+    assert process.returncode == 130
+    assert err.count("continue with: tardygrad resume here/") == 2
+    assert {path.name for path in Path("here").iterdir()} == {"sync-clip2", "clip2"}
+    rounds = read_summary(runs[1]).rounds + 1
+    code, out, _ = tardygrad("resume", str(runs[1]), f"run.rounds={rounds}")
+    assert (code, f"finished after {rounds} rounds" in out) == (0, True)
+
+
+def test_a_process_that_dies_or_fails_is_named(tardygrad: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(side_by_side.runs, "begin", lambda *_, **__: os._exit(7))
+    code, _, err = tardygrad("demo", "--rounds", "1", "--out", "here")
+    assert (code, "the process of sync-Clip² died (exit code 7)" in err) == (1, True)
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device", "here/clip2")
+
+    monkeypatch.setattr(side_by_side.runs, "begin", fail)
+    code, _, err = tardygrad("demo", "--rounds", "1", "--out", "there")
+    assert (code, err.splitlines()[-1]) == (1, "error: here/clip2: No space left on device.")
+
+
+def test_open_opens_the_report(tardygrad: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr(demo.typer, "launch", opened.append)
+    code, *_ = tardygrad("demo", "--rounds", "1", "--out", "here", "--open")
+    assert (code, opened) == (0, [str(Path("here/report.html"))])
+
+
+def test_the_live_table_shows_every_run() -> None:
+    console = Console(record=True, width=80, force_terminal=True, file=io.StringIO())
+    table = RunsTable(["a", "b"], 4, "title", console=console)
+    for round in (1, 2):
+        table.add("a", {"round": round, "time": 1000.0 * round, "test_accuracy": 0.5})
+    console.print(*table.get_renderables())
+    title, _, heads, first, second, *_ = console.export_text().splitlines()
+    assert (title.strip(), heads.split()[:2]) == ("title", ["method", "progress"])
+    assert first.split()[2:5] == ["2/4", "50.0%", "2,000"]
+    assert (second.split()[0], second.split()[-1]) == ("b", "waiting")
 
 
 def test_the_cast_plays_the_shipped_spec() -> None:

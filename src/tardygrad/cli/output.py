@@ -120,13 +120,14 @@ def progress(
         task = bar.add_task("", total=total, rate="")
         bar.update(task, completed=done)
         for item in items:
-            rate = _rate(bar.tasks[0].speed or 0.0)
+            speed = rate(bar.tasks[0].speed or 0.0)
             bar.update(task, completed=count(item) if count else None, advance=None if count else 1)
-            bar.update(task, description=describe(item), rate=rate)
+            bar.update(task, description=describe(item), rate=speed)
             yield item
 
 
-def _rate(speed: float) -> str:
+def rate(speed: float) -> str:
+    """Items per second or per minute."""
     return f"{speed:.3g}/s" if speed >= 1 else f"{60 * speed:.3g}/min" if speed else ""
 
 
@@ -138,7 +139,7 @@ def _notebook_progress(
     for number, item in enumerate(items, 1):
         speed = number / max(time.monotonic() - began, 1e-9)
         left = timedelta(seconds=round(max(total - done - number, 0) / speed))
-        sys.stderr.write(f"\r{what} {done + number:g}/{total:g}  {describe(item)}  {_rate(speed)}  {left} left   ")
+        sys.stderr.write(f"\r{what} {done + number:g}/{total:g}  {describe(item)}  {rate(speed)}  {left} left   ")
         sys.stderr.flush()
         yield item
     sys.stderr.write("\n")

@@ -200,7 +200,7 @@ def process_count(name: str, wanted: int) -> int:
         name: of the argument.
     """
     check_integer(name, wanted, 0)
-    cores = len(os.sched_getaffinity(0))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1  # none on macOS
     if wanted > (most := PROCESSES_PER_CORE * cores):
         rule = (
             f"`{name}` must be at most {most:,}, {PROCESSES_PER_CORE} for each core that this process may use ({cores})"

@@ -1,0 +1,122 @@
+"""Several runs at once, each in a process of its own with as many threads of torch as its spec says: the same bits as
+one after the other."""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+from collections import deque
+from collections.abc import Generator, Mapping
+from contextlib import suppress
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkProcess
+from pathlib import Path
+from typing import NamedTuple
+
+from tardygrad.engines.sim.process_pool import process_count, set_up_child_process
+from tardygrad.engines.threads import torch_threads
+from tardygrad.errors import TardygradError, WorkFailed
+from tardygrad.runs import run as runs
+from tardygrad.runs.record import Row
+from tardygrad.runs.settings import Settings
+from tardygrad.runs.summary import Summary
+from tardygrad.spec.spec import Spec
+
+
+class RunProcess(NamedTuple):
+    """A run and its process."""
+
+    label: str
+    process: ForkProcess
+    pipe: Connection
+
+
+class SideBySide:
+    """Runs in processes: iterate over `go()`, which yields the rows and at last the summary of each run.
+
+    Args:
+        specs: by the runs' labels.
+        folder: the directory in which each run has one of its own, named by `path`.
+        jobs: processes at once; 0 is one for every core this process may use.
+    """
+
+    def __init__(self, specs: Mapping[str, Spec], folder: Path, jobs: int = 0) -> None:
+        self.specs, self.folder = specs, folder
+        self.jobs = process_count("jobs", jobs)
+        self._waiting = deque(specs)
+        self._running: list[RunProcess] = []
+        self._stop = False
+
+    def path(self, label: str) -> Path:
+        """The directory of a run."""
+        return self.folder / label.lower().replace("²", "2")
+
+    def stop(self) -> None:
+        """End every run after its current round, with a checkpoint; start no others."""
+        self._stop = True
+
+    def go(self) -> Generator[tuple[str, Row | Summary], None, None]:
+        try:
+            while self._start():
+                if self._stop:
+                    for run in self._running:
+                        with suppress(OSError):  # it has just ended
+                            run.pipe.send(None)
+                yield from self._collect()
+        finally:
+            for run in self._running:
+                run.process.kill()
+                run.process.join()
+                run.pipe.close()
+            self._running = []
+
+    def _start(self) -> bool:
+        """Start runs while there are free processes; whether any is running."""
+        while self._waiting and len(self._running) < self.jobs and not self._stop:
+            label = self._waiting.popleft()
+            context = mp.get_context("fork")
+            ours, theirs = context.Pipe()
+            work = (theirs, self.specs[label], self.path(label))
+            process = context.Process(target=_work, args=work, daemon=True)
+            process.start()
+            theirs.close()
+            self._running.append(RunProcess(label, process, ours))
+        return bool(self._running)
+
+    def _collect(self) -> Generator[tuple[str, Row | Summary], None, None]:
+        """The messages that arrive within half a second."""
+        running = {run.pipe: run for run in self._running}
+        for pipe in wait(list(running), 0.5):
+            run = running[pipe]  # type: ignore[index]
+            try:
+                message = run.pipe.recv()
+            except (EOFError, OSError) as error:
+                run.process.join()
+                code = run.process.exitcode
+                reason = f"the process of {run.label} died (exit code {code}). Is there enough memory? Try fewer jobs"
+                raise WorkFailed(f"{reason}, or continue with: tardygrad resume {self.path(run.label)}") from error
+            if isinstance(message, Exception):
+                raise message
+            if isinstance(message, Summary):
+                self._running.remove(run)
+                run.process.join()
+                run.pipe.close()
+            yield run.label, message
+
+
+def _work(pipe: Connection, spec: Spec, out: Path) -> None:
+    """The process of a run: it sends every row, then the summary or an error, and stops if it receives anything."""
+    set_up_child_process()
+    try:
+        with torch_threads(spec.run.threads):
+            built = spec.build()
+            with built.pool() as pool:
+                settings: Settings = {**spec.run.settings(), "out": out}
+                run = runs.begin(built.method, built.task, pool, spec=spec.resolved(), **settings)
+                for row in run.go():
+                    pipe.send(row)
+                    if pipe.poll():
+                        run.stop()
+        pipe.send(run.summary())
+    except (TardygradError, OSError) as error:
+        error.__cause__ = None  # which may not be picklable
+        pipe.send(error)

@@ -57,7 +57,7 @@ class ModuleBuffers(NamedTuple):
     """A model's buffers, such as BatchNorm's statistics, which the algorithm does not optimize."""
 
     floats: Tensor  # averaged over the M updates of a round
-    ints: Tensor  # those of the last update of a round
+    ints: Tensor  # averaged too, and rounded
 
     def clone(self) -> ModuleBuffers:
         """A copy that may be changed in place."""
@@ -68,7 +68,9 @@ class ModuleBuffers(NamedTuple):
         """Merge the buffers of a round's updates."""
         given = [each for each in updates if each]
         floats = torch.stack([each.floats.double() for each in given]).mean(0)  # a sum in float32 may overflow
-        return ModuleBuffers(floats.float(), given[-1].ints)
+        ints = torch.stack([each.ints for each in given])
+        least = ints.amin(0)  # float64 is exact for the differences, if not for the numbers themselves
+        return ModuleBuffers(floats.float(), least + (ints - least).double().mean(0).round().to(ints.dtype))
 
 
 class Job(NamedTuple):

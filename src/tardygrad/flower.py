@@ -7,25 +7,26 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, Unpack, cast
+from typing import Any, Literal, NamedTuple, Unpack, cast
 
 from tardygrad.core.method import Method, check_method
 from tardygrad.core.task import Task
 from tardygrad.engines.flower import connection
-from tardygrad.engines.flower.client import ClientWork, MakeTask
+from tardygrad.engines.flower.client import ClientWork, MakeTask, node_content
 from tardygrad.engines.flower.nodes import count_nodes
 from tardygrad.engines.flower.pool import FlowerPool as FlowerPool
 from tardygrad.engines.flower.pool import opened
-from tardygrad.engines.flower.records import JobMessages, array_record, arrays_of
+from tardygrad.engines.flower.records import HANDSHAKE, JobMessages, array_record, arrays_of
 from tardygrad.engines.flower.weights import BUFFERS, Evaluate, WeightsTask, squares_record
 from tardygrad.engines.ray.connection import local_settings, ray_module
 from tardygrad.engines.threads import torch_threads
-from tardygrad.errors import Invalid, check_integer, check_number, checked_call
+from tardygrad.errors import Invalid, check_integer, check_number, checked_call, first_line
 from tardygrad.runs import run as runs
 from tardygrad.runs.record import Row, new_run_dir, read_json
 from tardygrad.runs.resume import resume as resume_run
@@ -55,6 +56,12 @@ def client_app(make_task: MakeTask | None = None, *, mods: Sequence[Any] = (), t
     """
     if make_task is not None and not callable(make_task):
         raise Invalid(f"`make_task` must be a function of Flower's context, got {make_task!r}.")
+    for mod in mods:
+        if not callable(mod):
+            raise Invalid(f"`mods` must be a list of functions, got {mod!r}.")
+    for package in trust:
+        if not isinstance(package, str):
+            raise Invalid(f"`trust` must be a list of packages' names, got {package!r}.")
     work = ClientWork(make_task, tuple(trust))
     return connection.client_app({JobMessages.kind: work.train, JobMessages.handshake: work.query}, list(mods))
 
@@ -88,7 +95,9 @@ class _Serving:
 
     def main(self, grid: Any, context: Any) -> None:
         config = dict(context.run_config)
-        out, resume = config.get("out") or self._out, bool(config.get("resume"))
+        out, resume = config.get("out") or self._out, config.get("resume", False)
+        if not isinstance(resume, bool):
+            raise Invalid(f"`resume` in the run config must be true or false, got {resume!r}.")
         own = {key: value for key, value in config.items() if key.partition(".")[0] in TABLES and "." in key}
         spec, name = None, "flower"
         if callable(self._source):
@@ -111,7 +120,9 @@ class _Serving:
 
     def _built(self, returned: Any, config: Row) -> specs.Built:
         if not (isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[0], Method)):
-            raise Invalid(f"the function of a server_app must return a method and a task, got {returned!r}.")
+            parts = returned if isinstance(returned, tuple) else (returned,)
+            got = ", ".join(type(part).__name__ for part in parts)
+            raise Invalid(f"the function of a server_app must return a method and a task, got {got}.")
         tables = self._overridden({"run": {}}, config)
         for table in tables.keys() - {"engine", "run"}:
             rule = "the run config can override task and method only of a spec"
@@ -120,9 +131,13 @@ class _Serving:
 
     def _overridden(self, tables: Table, config: Row) -> Table:
         """The tables of a spec with this engine, and with what settings and run config override."""
-        tables = json.loads(json.dumps(tables)) | {"engine": {"kind": "flower"}}
+        tables = json.loads(json.dumps(tables))
+        if tables.get("engine", {}).get("kind") != "flower":
+            tables["engine"] = {"kind": "flower"}
         for key, value in (self._settings | config).items():
             specs.override(tables, f"{key}=" if value == "" else f"{key}={json.dumps(value)}")
+        if (kind := tables["engine"].get("kind")) != "flower":
+            raise Invalid(f"`engine.kind` of a Flower app must be flower, got {kind!r}. Leave it out.")
         return tables
 
 
@@ -201,6 +216,9 @@ class AsyncStrategy:
             check_integer("clients", clients)
         self._method, self._clients, self._samples, self._buffers = method, clients, samples, module_buffers
         self._engine, self._settings = dict(engine or {}), settings
+        for name in ("task", "method", "grid"):
+            if name in self._engine:
+                raise Invalid(f"`engine` must have only settings of a FlowerPool, such as `patience`, got `{name}`.")
         self.run: runs.Run | None = None
 
     @checked_call
@@ -229,8 +247,11 @@ class AsyncStrategy:
         if evaluate_config:
             fix = "Leave it out, and evaluate on the server (evaluate_fn)."
             raise Invalid(f"`evaluate_config` must be empty, because clients are not evaluated. {fix}")
-        if not callable(getattr(initial_arrays, "items", None)):
-            raise Invalid(f"`initial_arrays` must be an ArrayRecord, got {type(initial_arrays).__name__}.")
+        if not isinstance(initial_arrays, connection.flwr().ArrayRecord):
+            fix = "Use ArrayRecord(model.state_dict())."
+            raise Invalid(f"`initial_arrays` must be an ArrayRecord, got {type(initial_arrays).__name__}. {fix}")
+        if evaluate_fn is not None and not callable(evaluate_fn):
+            raise Invalid(f"`evaluate_fn` must be a function of a round and an ArrayRecord, got {evaluate_fn!r}.")
         if timeout is not None:
             check_number("timeout", timeout, above=True)
         engine = self._engine | ({} if timeout is None else {"ttl": timeout})
@@ -266,7 +287,31 @@ def squares(moves: SquaredMoves) -> Any:
     Args:
         moves: a `SquaredMoves` of the module, whose `add` was called after each optimizer step.
     """
+    if not isinstance(moves, SquaredMoves):
+        raise Invalid(f"`squares` needs the tg.SquaredMoves(model) of a train function, got {type(moves).__name__}.")
     return squares_record(moves)
+
+
+@checked_call
+def identify(app: Any) -> None:
+    """Let a ClientApp of your own tell the server the `partition-id` of its node: client i is the node with i.
+
+    A method that treats clients differently needs it: one with `weight_by`, `privacy` or `regions`.
+
+    Args:
+        app: the ClientApp.
+    """
+    _check_app("app", app, "ClientApp")
+    try:
+        connection.answer(app, HANDSHAKE, lambda content, context: node_content(context, own_data=True))
+    except ValueError as error:
+        rule = "`identify` needs a ClientApp with @app.train(), which was not identified before"
+        raise Invalid(f"{rule}, got one that refuses: {first_line(error)}.") from error
+
+
+def _check_app(name: str, app: Any, kind: Literal["ServerApp", "ClientApp"]) -> None:
+    if not isinstance(app, vars(connection.flwr())[kind]):
+        raise Invalid(f"`{name}` must be a {kind} of Flower, got {type(app).__name__}.")
 
 
 @checked_call
@@ -283,6 +328,15 @@ def simulate(server: Any, client: Any, *, nodes: int, cpus: int | None = None, c
         cpus_per_node: CPUs that a job takes; as many jobs run at once as fit, up to the number of CPUs + 4.
     """
     check_integer("nodes", nodes)
+    if cpus is not None:
+        check_integer("cpus", cpus)
+    check_number("cpus_per_node", cpus_per_node, above=True)
+    if cpus_per_node > (most := cpus or os.cpu_count() or 1):
+        raise Invalid(
+            f"`cpus_per_node` must be at most the CPUs that Ray has, {most}, got {cpus_per_node:g}. Set `cpus`."
+        )
+    _check_app("server", server, "ServerApp")
+    _check_app("client", client, "ClientApp")
     ray = ray_module()
     options: dict[str, Any] = {"address": "local", "_node_ip_address": "127.0.0.1", "include_dashboard": False}
     options |= {"logging_level": "ERROR", "log_to_driver": False} | ({"num_cpus": cpus} if cpus else {})

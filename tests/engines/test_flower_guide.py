@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 import re
 import shutil
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,9 +17,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import tardygrad as tg
+from tardygrad.engines.flower import pool as flower_pool
 from tardygrad.engines.flower.records import array_record
+from tardygrad.runs.record import read_lines
 
 pytest.importorskip("flwr")
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
@@ -114,7 +119,7 @@ START = {"w": np.ones((2, 2), np.float64), "count": np.array([3]), "running_mean
 
 
 def moved(arrays: dict[str, np.ndarray]) -> dict[str, Any]:
-    arrays = {name: array + 1 for name, array in arrays.items()}
+    arrays = {name: np.asarray(array + 1) for name, array in arrays.items()}
     return {"arrays": record(arrays), "metrics": MetricRecord({"loss": 0.5, "num-examples": 4})}
 
 
@@ -127,8 +132,12 @@ def returning(squares: dict[str, Any] | None = None, **changed: Any) -> Callable
     return lambda arrays: {"arrays": record(arrays | changed)} | ({"squares": record(squares)} if squares else {})
 
 
+def with_metrics(**metrics: Any) -> Callable[[dict[str, np.ndarray]], Any]:
+    return lambda arrays: {"arrays": record(arrays), "metrics": MetricRecord(metrics)}
+
+
 def start(client: Any, method: tg.Method, *, start: dict[str, Any] | None = None, **options: Any) -> Any:
-    grid = Grid(client, range(3))
+    grid = Grid(client, range(3), of=3)
     arguments = {"initial_arrays": record(START), "num_rounds": 4} | (start or {})
     try:
         return tg.flower.AsyncStrategy(method, **options).start(grid, **arguments)
@@ -170,13 +179,22 @@ def test_only_the_difference_of_weights_is_needed(tmp_path: Path) -> None:
             r"squares .* got shape \[4\] for 'w' in place of shape \[2, 2\]",
         ),
         (moved, {"method": DC}, r'Add {"squares": tg.flower.squares\(moves\)} to the reply, or leave out'),
-        (moved, {"method": SAMPLES}, r"AsyncStrategy\(samples=\[...\]\)"),
+        (moved, {"method": SAMPLES}, r"got none. Pass them: AsyncStrategy\(method, samples=\[...\]\)"),
         (moved, {"method": SAMPLES, "samples": ["a", 1, 1]}, "`samples of client 0` must be a whole number"),
         (moved, {"method": tg.fedavg(local_lr=0.1, buffer=2, local_epochs=1)}, "Leave out `local_lr`"),
         (moved, {"module_buffers": "("}, r"`module_buffers` must be a regular expression, got '\(': missing"),
         (moved, {"start": {"train_config": {"lr": None}}}, "`train_config` cannot be sent: TypeError"),
         (moved, {"start": {"evaluate_config": {"lr": 1}}}, "`evaluate_config` must be empty, because clients are not"),
-        (moved, {"start": {"initial_arrays": [1]}}, "`initial_arrays` must be an ArrayRecord, got list."),
+        (moved, {"method": SAMPLES, "samples": [1, 1, 1, 1]}, "rows of each of the 3 clients, got 4. Pass them:"),
+        (ClientApp(), {}, r"No train function .* Write its train function with @app.train\(\)\.$"),
+        (ClientApp(client_fn=lambda context: None), {}, "It has a client_fn, as in older versions of Flower: write"),
+        (with_metrics(steps=[1, 2]), {}, "loss and `steps` in its metrics must be numbers, got nan and .1, 2."),
+        (moved, {"start": {"initial_arrays": [1]}}, "an ArrayRecord, got list. Use ArrayRecord"),
+        (moved, {"start": {"initial_arrays": record({"w": np.array([math.nan])})}}, "initial weights must be finite"),
+        (moved, {"start": {"initial_arrays": record({"n": np.array([1])})}}, "have floating-point arrays, got .'n'."),
+        (moved, {"start": {"evaluate_fn": 3}}, "`evaluate_fn` must be a function of a round and an ArrayRecord, got 3"),
+        (moved, {"start": {"evaluate_fn": lambda t, x: 0.5}}, "must return a MetricRecord of numbers, got 0.5"),
+        (moved, {"engine": {"grid": 3}}, "`engine` must have only settings of a FlowerPool, such as .*, got `grid`."),
         (
             moved,
             {"start": {"initial_arrays": record({"w": np.array([1j])})}},
@@ -192,7 +210,7 @@ def test_only_the_difference_of_weights_is_needed(tmp_path: Path) -> None:
 def test_what_does_not_fit_is_said_in_one_sentence(reply: Any, options: dict[str, Any], text: str) -> None:
     given = {"method": FEDAVG, "clients": 3} | options
     with pytest.raises(tg.TardygradError, match=text):
-        start(client_of(reply), **given)
+        start(reply if isinstance(reply, ClientApp) else client_of(reply), **given)
 
 
 @pytest.mark.parametrize("kind", ["float16", "float64", ">f4"])
@@ -204,10 +222,133 @@ def test_weights_may_have_another_precision_and_byte_order(kind: str) -> None:
     assert np.array_equal(result.arrays["w"].numpy(), np.full((2, 2), 5.0))
 
 
-def test_samples_weight_the_updates() -> None:
-    method = tg.fedavg(buffer=3, local_epochs=1, mode="sync", weight_by="samples")
-    result = start(client_of(moved), method, samples=[1, 2, 3])
-    assert np.allclose(result.arrays["w"].numpy(), 5.0)
+def by_partition(*, identified: bool = True) -> Any:
+    """A ClientApp that moves the weights by 10 to the power of its node's partition."""
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Any, context: Any) -> Any:
+        move = 10.0 ** context.node_config.get("partition-id", 0)
+        arrays = {name: array.numpy() + move for name, array in message.content["arrays"].items()}
+        return Message(RecordDict({"arrays": record(arrays)}), reply_to=message)
+
+    if identified:
+        tg.flower.identify(app)
+    return app
+
+
+PRIVACY = tg.Privacy(clip=1.0, noise_multiplier=1.0)
+SYNC = tg.fedavg(buffer=3, local_epochs=1, mode="sync", weight_by="samples")
+PRIVATE = tg.fedavg(buffer=2, local_epochs=1, mode="client", privacy=PRIVACY)
+PLAIN = {"w": np.zeros(2, np.float32)}
+
+
+def test_clients_are_those_of_the_partitions_in_any_order_of_nodes_and_after_a_resume(tmp_path: Path) -> None:
+    strategy = tg.flower.AsyncStrategy(SYNC, samples=[1, 2, 3])
+    grid = Grid(by_partition(), [2, 0, 1], of=3)
+    found = strategy.start(grid, record(PLAIN), num_rounds=1)
+    grid.close()
+    assert np.allclose(found.arrays["w"].numpy(), (1 * 1 + 2 * 10 + 3 * 100) / 6)
+    strategy = tg.flower.AsyncStrategy(PRIVATE, clients=3, out=tmp_path / "run", checkpoint_every=1)
+    done = 0
+    for rounds, order in ((4, [2, 0, 1]), (8, [1, 2, 0])):
+        grid = Grid(by_partition(), order, of=3)
+        partitions = {str(node): one.node_config["partition-id"] for node, one in grid.contexts.items()}
+        strategy.start(grid, record(PLAIN), num_rounds=rounds, resume=rounds > 4)
+        grid.close()
+        arrivals = [row for row in read_lines(tmp_path / "run/events.jsonl") if row["event"] == "arrival"]
+        assert {(row["client"], partitions[row["worker"]]) for row in arrivals[done:]} == {(0, 0), (1, 1), (2, 2)}
+        done = len(arrivals)
+
+
+@pytest.mark.parametrize(
+    ("app", "partitions", "of", "text"),
+    [
+        (
+            by_partition(identified=False),
+            [0, 1, 2],
+            3,
+            r"1007 cannot .*: `privacy` needs .* Call tg.flower.identify\(app\) in its ClientApp.",
+        ),
+        (
+            by_partition(),
+            [None],
+            3,
+            "node 1007 cannot take part: `privacy` needs to know whose data it has. Start it with",
+        ),
+        (by_partition(), [0], 6, r"the number of clients, 3, got 6. Start it with num-partitions=3, or pass clients=6"),
+    ],
+)
+def test_nodes_whose_data_is_unknown_are_refused_if_that_matters(
+    app: Any, partitions: list[int | None], of: int, text: str
+) -> None:
+    grid = Grid(app, partitions, of=of)
+    with pytest.raises(tg.WorkFailed, match=text):
+        tg.flower.AsyncStrategy(PRIVATE, clients=3).start(grid, record(PLAIN), num_rounds=1)
+    grid.close()
+
+
+def test_a_nodes_own_task_needs_its_partition_if_the_method_treats_clients_differently() -> None:
+    task = tg.tasks.quadratic(clients=2, dimension=2)
+    grid = Grid(tg.flower.client_app(lambda context: task), [None, None])
+    method = tg.fedavg(local_lr=0.1, buffer=2, local_steps=1, privacy=PRIVACY)
+    with pytest.raises(tg.WorkFailed, match=r"part: `privacy` needs to know whose data it has\. Start it"):
+        tg.flower.FlowerPool(task, method, grid=grid).__enter__()
+    grid.close()
+
+
+def test_a_node_that_does_not_reply_or_returns_nan_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(flower_pool, "SILENCE", 0.2)
+    app, silent = ClientApp(), threading.Event()
+
+    @app.train()
+    def train(message: Any, context: Any) -> Any:
+        if context.node_config["partition-id"] == 0:
+            silent.wait(30)
+        spoilt = math.nan if context.node_config["partition-id"] == 1 else 0.0
+        arrays = {name: array.numpy() + spoilt for name, array in message.content["arrays"].items()}
+        return Message(RecordDict({"arrays": record(arrays)}), reply_to=message)
+
+    grid = Grid(app, range(3), of=3)
+    method = tg.fedavg(buffer=1, local_epochs=1, mode="client")
+    strategy, printed = tg.flower.AsyncStrategy(method, clients=3, until=30.0), ""
+
+    def evaluate(t: int, arrays: Any) -> None:
+        nonlocal printed
+        printed += capsys.readouterr().err
+        if "no reply" in printed and "NaN" in printed:
+            strategy.stop()
+            silent.set()
+
+    strategy._settings["evaluate_every"] = 1
+    strategy.start(grid, record(PLAIN), evaluate_fn=evaluate)
+    grid.close()
+    assert (
+        printed.count("no reply from node 1007 for 0.2 s. If its jobs are shorter, its train function returns no") == 1
+    )
+    assert (
+        printed.count("node 1014 returned NaN or infinity, which the server does not use. Use a smaller learning") == 1
+    )
+
+
+def test_the_recorded_model_loads_into_the_users_module(tmp_path: Path) -> None:
+    def net() -> Any:
+        return torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 1).double())
+
+    result = start(
+        client_of(moved),
+        FEDAVG,
+        clients=3,
+        out=tmp_path / "run",
+        start={"initial_arrays": ArrayRecord(net().state_dict())},
+    )
+    module, weights = net(), load_file(tmp_path / "run/model.safetensors")
+    module.load_state_dict(weights)
+    assert weights.keys() == result.arrays.keys()
+    assert all(np.array_equal(weights[name].numpy(), result.arrays[name].numpy()) for name in weights)
+    assert int(module[1].num_batches_tracked) > 0
 
 
 def test_array_records_of_flower_are_read(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import cloudpickle
@@ -247,7 +248,7 @@ def other_size(context: Any) -> Any:
         (lambda: tg.flower.client_app(lambda context: 3), "a task must have clients, "),
         (
             lambda: app_with({}),
-            r"cannot take part: the ClientApp raised an error: .*No query .*Use tardygrad.flower.client_app, or",
+            r"cannot take part: its ClientApp is not one of tardygrad. Use tardygrad.flower.client_app, or",
         ),
     ],
 )
@@ -266,7 +267,7 @@ def test_an_error_of_flower_ends_the_run(task: Any, code: int, text: str) -> Non
         pool.submit(jobs(task)[0])
         grid.fail(message_of(pool, 0), code)
         with pytest.raises(
-            tg.WorkFailed, match=f"the work of client 0, job 0, from round 0 failed: .*{text}.*: reason"
+            tg.WorkFailed, match=rf"the work of client 0, job 0, from round 0 on node \d+ failed: .*{text}.*: reason"
         ):
             pool.next()
 
@@ -359,6 +360,15 @@ def test_telemetry_is_off_even_if_flower_was_imported_before(monkeypatch: pytest
     assert telemetry.FLWR_TELEMETRY_ENABLED == "0"
 
 
+def simulate(**changed: Any) -> None:
+    apps = {"server": tg.flower.server_app("digits"), "client": tg.flower.client_app()}
+    tg.flower.simulate(**(apps | {"nodes": 2} | changed))
+
+
+def serve(config: dict[str, Any], source: Any = "digits") -> None:
+    tg.flower.server_app(source)(Grid(None, []), SimpleNamespace(run_config=config))  # type: ignore[arg-type]
+
+
 def test_wrong_uses_are_refused_in_one_sentence(task: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     grid, pool = Grid(None, []), tg.flower.FlowerPool
     nameless = replace(METHOD, buffer=3)
@@ -374,7 +384,19 @@ def test_wrong_uses_are_refused_in_one_sentence(task: Any, monkeypatch: pytest.M
             lambda: tg.flower.server_app(3),
             "`server_app` needs a spec or a function that returns method and task, got 3.",
         ),
+        (lambda: tg.flower.client_app(mods=["a"]), "`mods` must be a list of functions, got 'a'."),
+        (lambda: tg.flower.client_app(trust=[3]), "`trust` must be a list of packages' names, got 3."),
         (lambda: tg.flower.simulate(None, None, nodes=0), "`nodes` must be a whole number, 1 or more, got 0."),
+        (lambda: simulate(cpus=0), "`cpus` must be a whole number, 1 or more, got 0."),
+        (lambda: simulate(cpus=2, cpus_per_node=4.0), "must be at most the CPUs that Ray has, 2, got 4. Set `cpus`."),
+        (lambda: simulate(server=3), "`server` must be a ServerApp of Flower, got int."),
+        (lambda: simulate(client=tg.flower.server_app("digits")), "must be a ClientApp of Flower, got ServerApp."),
+        (lambda: tg.flower.identify(3), "`app` must be a ClientApp of Flower, got int."),
+        (lambda: tg.flower.identify(tg.flower.client_app()), "which was not identified before, got one that refuses"),
+        (lambda: tg.flower.squares(3), "`squares` needs the tg.SquaredMoves(model) of a train function, got int."),
+        (lambda: serve({"engine.kind": "ray"}), "`engine.kind` of a Flower app must be flower, got 'ray'."),
+        (lambda: serve({"resume": "false"}), "`resume` in the run config must be true or false, got 'false'."),
+        (lambda: serve({}, lambda context: (task, METHOD)), "return a method and a task, got Quadratic, Method."),
     ]
     for call, text in calls:
         with pytest.raises(tg.Invalid, match=re.escape(text)):

@@ -66,6 +66,14 @@ class HasModule(Protocol):
 
 
 @runtime_checkable
+class HasStateDict(Protocol):
+    """A task that names the parts of its vector and buffers, for the model in a run's record."""
+
+    def state_dict(self, x: Vector, module_buffers: ModuleBuffers | None) -> dict[str, Tensor]:
+        """The model as tensors by name."""
+
+
+@runtime_checkable
 class HasFrozen(Protocol):
     """A task with parts that are not in the vector and never change; all processes of a run must have the same."""
 

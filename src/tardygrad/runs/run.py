@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any, Unpack, cast
 
 from safetensors.torch import save
+from torch import Tensor
 
 from tardygrad.core.hierarchy import serve
 from tardygrad.core.messages import Advanced, ModuleBuffers, Parts, Taken, Update, Vector, as_vector
 from tardygrad.core.method import Method
-from tardygrad.core.task import Task, ids_of, sample_counts, start_vector
+from tardygrad.core.task import HasStateDict, Task, ids_of, sample_counts, start_vector
 from tardygrad.engines.pool import Pool
 from tardygrad.engines.sim.pool import SimPool
 from tardygrad.errors import (
@@ -286,11 +287,16 @@ class Run:
         if self._saver:
             self._saver.finish()
         if self.record:
-            buffers = self.server.module_buffers
-            tensors = {"x": self.server.x, **(buffers._asdict() if buffers else {})}
-            model = save({name: tensor.cpu() for name, tensor in tensors.items()})
+            model = save({name: tensor.cpu().contiguous() for name, tensor in self._tensors().items()})
             replace(self.record.path / MODEL, model)
             self._write_summary({MODEL: checksum(model)})
+
+    def _tensors(self) -> dict[str, Tensor]:
+        """The model in the record: by name if the task has names, else as the vector and the buffers."""
+        x, buffers = self.server.x, self.server.module_buffers
+        if isinstance(self.task, HasStateDict):
+            return self.task.state_dict(x, buffers)
+        return {"x": x, **(buffers._asdict() if buffers else {})}
 
     def _write_summary(self, checks: dict[str, str] | None = None) -> None:
         self.seconds = self._spent()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import threading
 from collections.abc import Callable, Collection
@@ -48,11 +47,8 @@ class ClientWork:
         self._make_task, self._trusted, self._name = make_task, trusted, uuid4().hex
 
     def query(self, content: Any, context: Any) -> Any:
-        """Which clients a node serves: those whose number modulo `num-partitions` is its `partition-id`."""
-        node = context.node_config
-        known = {name: int(node[name]) for name in ("partition-id", "num-partitions") if name in node}
-        facts = {"host": socket.gethostname(), "process": os.getpid()}
-        return flwr().RecordDict({"node": flwr().ConfigRecord(known | facts)})
+        """Which clients a node serves."""
+        return node_content(context, own_data=self._make_task is not None)
 
     def train(self, content: Any, context: Any) -> Any:
         """Do a job."""
@@ -85,6 +81,18 @@ class ClientWork:
             check_same(task, json.loads(expected))
             tasks[key] = task
         return tasks[key]
+
+
+def node_content(context: Any, *, own_data: bool) -> Any:
+    """The reply of a node that says which clients it serves: those whose number modulo n is p.
+
+    Args:
+        own_data: whether the node decides whose data it uses, and not the job.
+    """
+    node = context.node_config
+    known = {name: int(node[name]) for name in ("partition-id", "num-partitions") if name in node}
+    facts = {"host": socket.gethostname(), "own-data": own_data}
+    return flwr().RecordDict({"node": flwr().ConfigRecord(known | facts)})
 
 
 def _work(content: Any, context: Any, task: Task, method: Method) -> Any:

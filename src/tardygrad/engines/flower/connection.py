@@ -25,6 +25,13 @@ FAILED = {
 """Errors after which the run fails, because they would occur again."""
 
 
+FIXES = {
+    "No train function": "Write its train function with @app.train()",
+    "fitins.parameters": "It has a client_fn, as in older versions of Flower: write a train function with @app.train()",
+}
+"""What to do about errors of a ClientApp, by a part of their text."""
+
+
 @cache
 def flwr() -> Any:
     """What this engine uses of Flower; raises `Invalid` if it is not installed.
@@ -47,7 +54,7 @@ def flwr() -> Any:
     )  # fmt: skip
 
 
-def run_simulation(*apps: Any, nodes: int, backend: dict[str, Any]) -> None:
+def run_simulation(server: Any, client: Any, *, nodes: int, backend: dict[str, Any]) -> None:
     """Run a ServerApp and a ClientApp in Flower's simulation.
 
     Flower sets environment variables, such as PYTHONPATH for Ray's workers: they are restored at the end.
@@ -57,7 +64,7 @@ def run_simulation(*apps: Any, nodes: int, backend: dict[str, Any]) -> None:
     try:
         from flwr.simulation import run_simulation
 
-        run_simulation(*apps, num_supernodes=nodes, backend_config=backend)
+        run_simulation(server, replying(client), num_supernodes=nodes, backend_config=backend)
     finally:
         for name in [name for name in os.environ if name not in before]:
             del os.environ[name]
@@ -90,7 +97,8 @@ class Reply(NamedTuple):
     def error(self) -> str:
         """What went wrong, in words."""
         text = (LOST | FAILED).get(-1 if self.code is None else self.code, f"Flower's error {self.code}")
-        return f"{text}: {_own_words(self.reason)}" if self.reason and self.code not in LOST else text
+        fix = next((f". {fix}" for part, fix in FIXES.items() if part in self.reason), "")
+        return f"{text}: {_own_words(self.reason)}{fix}" if self.reason and self.code not in LOST else text
 
 
 def _own_words(reason: str) -> str:
@@ -165,9 +173,30 @@ def client_app(handlers: dict[str, Handler], mods: list[Any]) -> Any:
     """A ClientApp that answers messages of the types "category.action"."""
     app = flwr().ClientApp(mods=mods)
     for kind, handler in handlers.items():
-        category, action = kind.split(".")
-        getattr(app, category)(action)(_answering(handler))
+        answer(app, kind, handler)
     return app
+
+
+def answer(app: Any, kind: str, handler: Handler) -> None:
+    """Let a ClientApp answer messages of the type "category.action"."""
+    category, action = kind.split(".")
+    getattr(app, category)(action)(_answering(handler))
+
+
+def replying(app: Any) -> Any:
+    """The same ClientApp, but a function that returns no message raises an error: Flower would send no reply."""
+    flower = flwr()
+
+    class Replying(flower.ClientApp):  # type: ignore[name-defined,misc]
+        def __call__(self, message: Any, context: Any) -> Any:
+            reply = app(message, context)
+            if not isinstance(reply, flower.Message):
+                kind, got = message.metadata.message_type, type(reply).__name__
+                fix = "End it with `return Message(content=content, reply_to=msg)`"
+                raise TypeError(f"the {kind} function of a ClientApp must return a Message, got {got}. {fix}")
+            return reply
+
+    return Replying()
 
 
 def _answering(handler: Handler) -> Handler:

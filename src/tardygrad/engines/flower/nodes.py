@@ -2,15 +2,16 @@
 
 Node ids are random, so a new node is asked for its `partition-id` p and `num-partitions` n: it serves the clients whose
 number is p modulo n. A node without them, and every node of an app that is not asked, gets the first client that has no
-node. A client stays with its node until that is gone.
+node, unless the method needs to know whose data a node has. A client stays with its node until that is gone.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 from tardygrad.engines.flower.connection import LOST, Link, Reply, flwr
 from tardygrad.errors import Invalid, WorkFailed
@@ -20,6 +21,16 @@ NODES_EVERY = 1.0
 
 TIMEOUT = 120.0
 """Seconds without any node, or without an answer of one, after which a run fails."""
+
+
+class Messages(Protocol):
+    """What the messages of an app say about its nodes."""
+
+    handshake: str  # the type of the message that asks a node which clients it serves; "" does not ask
+    no_answer: str  # why a node whose ClientApp does not know that message cannot take part
+
+    def unfit(self, facts: Mapping[str, Any]) -> str:
+        """Why a node with this answer cannot take part; empty if it can."""
 
 
 @dataclass
@@ -42,11 +53,11 @@ class Nodes:
 
     Args:
         clients: their number.
-        handshake: the type of the message that asks a node which clients it serves; "" does not ask.
+        messages: say what a node is asked, and which answers do.
     """
 
-    def __init__(self, link: Link, clients: int, handshake: str) -> None:
-        self._link, self._clients, self._handshake = link, clients, handshake
+    def __init__(self, link: Link, clients: int, messages: Messages) -> None:
+        self._link, self._clients, self._messages = link, clients, messages
         self._known: dict[int, Node] = {}  # all nodes that have answered
         self._unfit: set[int] = set()  # those whose answer was an error
         self._online: set[int] = set()
@@ -65,9 +76,9 @@ class Nodes:
             return
         self._listed, self._online = now, self._link.nodes()
         for node in sorted(self._online - self._known.keys() - self._unfit - set(self.asked.values())):
-            if not self._handshake:
+            if not self._messages.handshake:
                 self._known[node] = Node(node)
-            elif message := self._link.send(flwr().RecordDict({}), node, self._handshake):
+            elif message := self._link.send(flwr().RecordDict({}), node, self._messages.handshake):
                 self.asked[message] = node
 
     def answered(self, reply: Reply) -> None:
@@ -77,9 +88,11 @@ class Nodes:
             return  # it is asked again when it is back
         self._unfit.add(node)
         if reply.code is not None:
-            fix = " Use tardygrad.flower.client_app, or AsyncStrategy for a ClientApp of your own."
-            raise WorkFailed(f"node {node} cannot take part: {reply.error}.{fix if 'query' in reply.error else ''}")
+            why = self._messages.no_answer if "No query function" in reply.error else f"{reply.error}."
+            raise WorkFailed(f"node {node} cannot take part: {why}")
         facts = reply.content["node"]
+        if reason := self._messages.unfit(facts):
+            raise WorkFailed(f"node {node} cannot take part: {reason}")
         partition, partitions = facts.get("partition-id"), facts.get("num-partitions", self._clients)
         if partition is not None and not (0 <= partition < partitions and partitions >= 1):
             rule = "`partition-id` of a node must be at least 0 and below `num-partitions`"

@@ -43,6 +43,9 @@ from tardygrad.errors import (
 opened: WeakSet[FlowerPool] = WeakSet()
 """The pools that are in use in this process, which Ctrl-C stops."""
 
+SILENCE = 60.0
+"""Seconds without a reply to a node's first job after which there is a warning."""
+
 POLLS = 0.02, 0.5
 """Seconds between two requests for replies: the fewest, and the most after requests without any."""
 
@@ -111,12 +114,13 @@ class FlowerPool(Pool):
         self.deadlines, self.losses = Deadlines(patience, grace), Losses()
         self.link = Link(grid, ttl)
         self.messages = _messages(task, method, wire)
-        self.nodes = Nodes(self.link, task.clients, self.messages.handshake)
+        self.nodes = Nodes(self.link, task.clients, self.messages)
         self.waiting: deque[Job] = deque()
         self.running: dict[str, RunningJob] = {}  # by the ids of their messages
         self.ready: deque[Message] = deque()
         self.absent: set[int] = set()  # clients that are lost until they have a node
         self.last: dict[int, int] = {}  # client → its last job, if its node has its compression errors
+        self._heard: set[int] = set()  # nodes that have replied to a job
         self._began: float | None = None
         self.stopped = False  # for good: by Ctrl-C, or because Flower has ended
         self._interrupted, self._entered, self._last_answer, self._pause = False, False, 0.0, POLLS[0]
@@ -157,6 +161,7 @@ class FlowerPool(Pool):
                 return None
             self._collect()
             self._time_out()
+            self._warn_of_silence()
             self._rejoin()
             self._start_jobs()
             if any(not one.late for one in self.running.values()) or self.ready:
@@ -234,6 +239,7 @@ class FlowerPool(Pool):
         """Handle the reply to a job, or Flower's report that there will be none."""
         running = self.running.pop(reply.message_id)
         job = running.job
+        self._heard.add(running.node.id)
         if reply.code == 5:
             self.nodes.gone(running.node.id)
         if running.ignored:
@@ -243,11 +249,12 @@ class FlowerPool(Pool):
                 self._lose(job, reply.error)
             return
         if reply.code is not None:
-            raise WorkFailed(f"the work of {job} failed: {reply.error}.")
+            raise WorkFailed(f"the work of {job} on node {running.node.id} failed: {reply.error}.")
         try:
             update = self.messages.update(job, reply.content, str(running.node.id))
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
-            raise WorkFailed(f"the reply to {job} is not as expected: {type(error).__name__}: {error}.") from error
+            text = f"the reply of node {running.node.id} to {job} is not as expected"
+            raise WorkFailed(f"{text}: {type(error).__name__}: {error}.") from error
         if update == ERRORS_LOST:
             if not running.late:
                 self._lose(job, ERRORS_LOST)
@@ -288,6 +295,15 @@ class FlowerPool(Pool):
             if not (running.late or running.ignored) and now - running.began > limit:
                 running.late = True
                 self._lose(running.job, f"it took longer than {limit:.3g} s")
+
+    def _warn_of_silence(self) -> None:
+        """Warn if a node does not reply to its first job, if that may never happen."""
+        since = time.monotonic() - SILENCE
+        silent = {one.node.id for one in self.running.values() if one.began < since} - self._heard
+        if self.messages.no_reply and silent:
+            self._heard |= silent  # warn once
+            names = f"node{'s' * (len(silent) > 1)} {', '.join(map(str, sorted(silent)))}"
+            print(f"warning: no reply from {names} for {SILENCE:g} s. {self.messages.no_reply}", file=sys.stderr)
 
     def pending(self) -> Pending:
         """The clients with jobs in flight: these jobs are lost when the run is resumed."""

@@ -102,14 +102,31 @@ def make_again(text: str, what: str, trusted: Collection[str] = ()) -> Any:
     return remember(call(function, given, what), Recipe(function, given))
 
 
+GIVE_PARTITION = "Start it with --node-config 'partition-id=0 num-partitions=3', each node with another partition-id."
+HANDSHAKE = "query.tardygrad"
+"""The type of the message that asks a node which clients it serves."""
+
+
+def needs_identity(method: Method) -> str:
+    """The setting of a method for which it matters whose data a node has; empty if there is none."""
+    settings = {"weight_by": method.weight_by, "privacy": method.privacy, "regions": method.regions}
+    return next((f"`{name}`" for name, value in settings.items() if value), "")
+
+
 class JobMessages:
     """The messages between a server and the ClientApps of `tardygrad.flower.client_app`."""
 
     kind = "train.tardygrad"
-    handshake = "query.tardygrad"
+    handshake = HANDSHAKE
+    no_answer = (
+        "its ClientApp is not one of tardygrad. "
+        "Use tardygrad.flower.client_app, or AsyncStrategy for a ClientApp of your own."
+    )
     no_replay = ""
+    no_reply = ""  # these ClientApps always reply
 
     def __init__(self, task: Task, method: Method, wire: Wire) -> None:
+        self._identity = needs_identity(method)
         self.wire, self._starts = wire, WeakTensorKeyDictionary()  # x_s → its record, which all jobs of a round share
         self._common = {
             "task": written_recipe(task),
@@ -121,6 +138,12 @@ class JobMessages:
         if not self._common["method"]:
             fix = "Make it by one of tardygrad's constructors, or by tardygrad.make(FUNCTION, KEY=VALUE, ...)."
             raise Invalid(f"a method must say how it was made, so that nodes can make it too, got {method}. {fix}")
+
+    def unfit(self, facts: Mapping[str, Any]) -> str:
+        """Why a node cannot take part; empty if it can."""
+        if not self._identity or not facts["own-data"] or "partition-id" in facts:
+            return ""
+        return f"{self._identity} needs to know whose data it has. {GIVE_PARTITION}"
 
     def content(self, job: Job, last: int) -> Any:
         """The message of a job.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -16,13 +17,22 @@ import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from tardygrad.core import admission
 from tardygrad.core.messages import Job, ModuleBuffers, Update, Vector, as_vector
 from tardygrad.core.method import Method
 from tardygrad.core.own_loop import OwnLoop, Trained, own_update
 from tardygrad.core.task import sample_counts
 from tardygrad.engines.flower.connection import flwr
-from tardygrad.engines.flower.records import Arrays, array_record, arrays_of, count_bytes
-from tardygrad.errors import Invalid, first_line, is_number
+from tardygrad.engines.flower.records import (
+    GIVE_PARTITION,
+    HANDSHAKE,
+    Arrays,
+    array_record,
+    arrays_of,
+    count_bytes,
+    needs_identity,
+)
+from tardygrad.errors import Invalid, first_line, is_number, shortened
 from tardygrad.tasks.trainer_task import SquaredMoves
 from tardygrad.tasks.views import trainable
 
@@ -76,6 +86,8 @@ class WeightsTask(OwnLoop):
         self.parameters = len(self._x)
         if not self.parameters:
             raise Invalid(f"the initial weights must have floating-point arrays, got {list(self._like) or 'none'}.")
+        if not self._x.isfinite().all():
+            raise Invalid("the initial weights must be finite, got NaN or infinity.")
 
     def __repr__(self) -> str:
         return f"WeightsTask(parameters={self.parameters}, clients={self.clients})"
@@ -105,6 +117,10 @@ class WeightsTask(OwnLoop):
             if dtype.kind not in ("f" if like.kind == "f" else "iub"):
                 raise Invalid(f"{rule}, got numbers of type {dtype} for {name!r} in place of {like}.")
 
+    def state_dict(self, x: Vector, module_buffers: ModuleBuffers | None) -> dict[str, Tensor]:
+        """The weights by name, as in the state dict of the user's module."""
+        return {name: torch.from_numpy(array) for name, array in self.arrays(x, module_buffers).items()}
+
     def arrays(self, x: Vector, buffers: ModuleBuffers | None) -> dict[str, np.ndarray]:
         """The inverse of `flattened`."""
         flat = {"x": x} | (buffers._asdict() if buffers else {})
@@ -130,12 +146,16 @@ class WeightsTask(OwnLoop):
     def evaluate(self, x: Vector, module_buffers: ModuleBuffers | None) -> dict[str, float]:
         assert self._evaluate
         scores = self._evaluate(self.round(), array_record(self.arrays(x, module_buffers))) or {}
+        numbers = isinstance(scores, Mapping | flwr().MetricRecord) and all(map(is_number, scores.values()))
+        if not numbers:
+            raise Invalid(f"`evaluate_fn` must return a MetricRecord of numbers, got {shortened(repr(scores), 80)}.")
         return {name: float(value) for name, value in scores.items()}
 
     def samples(self, client: int) -> int:
-        if self._samples is None or client >= len(self._samples):
-            fix = f"Pass the number of training rows of all {self.clients} clients: AsyncStrategy(samples=[...])."
-            raise Invalid(f'weight_by="samples" needs the samples of client {client}. {fix}')
+        if self._samples is None or len(self._samples) != self.clients:
+            got = "none" if self._samples is None else len(self._samples)
+            rule = f'weight_by="samples" needs the number of training rows of each of the {self.clients} clients'
+            raise Invalid(f"{rule}, got {got}. Pass them: AsyncStrategy(method, samples=[...]).")
         count = self._samples[client]
         return int(count) if is_number(count) else count  # which the caller checks
 
@@ -169,12 +189,29 @@ class WeightMessages:
     """The messages between a server and a ClientApp whose train function takes and returns weights."""
 
     kind = "train"
-    handshake = ""  # such an app answers no questions
     no_replay = "only the clients' own ClientApp can do the jobs of this run again"
+    no_reply = (
+        "If its jobs are shorter, its train function returns no Message, which Flower drops without an error: "
+        "end it with `return Message(content=content, reply_to=msg)`."
+    )
 
     def __init__(self, task: WeightsTask, method: Method) -> None:
         self._task, self._method, self._starts = task, method, WeakTensorKeyDictionary()
+        self._identity, self._spoilt = needs_identity(method), set[str]()
+        self.handshake = HANDSHAKE if self._identity else ""  # a stock ClientApp would answer with an error
+        fix = "Call tg.flower.identify(app) in its ClientApp."
+        self.no_answer = f"{self._identity} needs to know whose data it has. {fix}"
         sample_counts(task, method.weight_by)
+
+    def unfit(self, facts: Mapping[str, Any]) -> str:
+        """Why a node cannot take part; empty if it can."""
+        if "partition-id" not in facts:
+            return f"{self._identity} needs to know whose data it has. {GIVE_PARTITION}"
+        clients, partitions = self._task.clients, facts.get("num-partitions", self._task.clients)
+        if partitions == clients:
+            return ""
+        fix = f"Start it with num-partitions={clients}, or pass clients={partitions} to AsyncStrategy."
+        return f"`num-partitions` must be the number of clients, {clients}, got {partitions}. {fix}"
 
     def content(self, job: Job, last: int) -> Any:
         """The message of a job, as Flower's strategies write it."""
@@ -187,13 +224,16 @@ class WeightMessages:
 
     def update(self, job: Job, content: Any, worker: str) -> Update | str:
         """The update in a reply, or an error message."""
-        records, failed = content.array_records, f"the reply to {job} cannot be used"
+        records, failed = content.array_records, f"the reply of node {worker} to {job} cannot be used"
         squares = arrays_of(records.get("squares"))
         weights = [record for name, record in records.items() if name != "squares"]
         if len(weights) != 1:
             return f"{failed}: it must have one ArrayRecord with the trained weights, got {list(records) or 'none'}."
         metrics = {name: value for record in content.metric_records.values() for name, value in record.items()}
         loss, steps = metrics.get("train_loss", metrics.get("loss", math.nan)), metrics.get("steps", job.steps or 0)
+        if not (is_number(loss) and is_number(steps)):
+            got = f"{loss!r} and {steps!r}"
+            return f"{failed}: the training loss and `steps` in its metrics must be numbers, got {got}."
         if self._method.compensate and not squares:
             fix = 'Add {"squares": tg.flower.squares(moves)} to the reply, or leave out `compensate`.'
             return f"{failed}: delay compensation needs the squares of the client's moves. {fix}"
@@ -204,6 +244,13 @@ class WeightMessages:
             update = own_update(job, Returned(trained), self._method)
         except Invalid as error:
             return f"{failed}: {error}"
+        if worker not in self._spoilt and not admission.finite(update):
+            self._spoilt.add(worker)
+            fix = "Use a smaller learning rate of the clients, or check its data."
+            print(
+                f"warning: node {worker} returned NaN or infinity, which the server does not use. {fix}",
+                file=sys.stderr,
+            )
         down = count_bytes(weights)  # the message had arrays of the same size
         return update._replace(down=down, up=count_bytes(records.values()), worker=worker)
 

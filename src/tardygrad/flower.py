@@ -38,6 +38,9 @@ from tardygrad.spec.kinds import TABLES
 from tardygrad.spec.sources import read_source
 from tardygrad.tasks.trainer_task import SquaredMoves
 
+ENGINE = {"kind": "flower"}
+"""The table [engine] of a spec for these apps; that of another kind of engine is not used."""
+
 Make = Callable[[Any], tuple[Method, Task]]
 """Flower's `Context` of the server to a method and a task."""
 
@@ -132,12 +135,14 @@ class _Serving:
     def _overridden(self, tables: Table, config: Row) -> Table:
         """The tables of a spec with this engine, and with what settings and run config override."""
         tables = json.loads(json.dumps(tables))
-        if tables.get("engine", {}).get("kind") != "flower":
-            tables["engine"] = {"kind": "flower"}
+        if not ENGINE.items() <= tables.get("engine", {}).items():
+            tables["engine"] = dict(ENGINE)
         for key, value in (self._settings | config).items():
             specs.override(tables, f"{key}=" if value == "" else f"{key}={json.dumps(value)}")
-        if (kind := tables["engine"].get("kind")) != "flower":
-            raise Invalid(f"`engine.kind` of a Flower app must be flower, got {kind!r}. Leave it out.")
+        if not ENGINE.items() <= tables["engine"].items():
+            raise Invalid(
+                f"`engine.kind` of a Flower app must be flower, got {tables['engine'].get('kind')!r}. Leave it out."
+            )
         return tables
 
 

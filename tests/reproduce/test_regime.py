@@ -10,7 +10,7 @@ import pytest
 from tardygrad.cli import reproduce
 from tardygrad.errors import Invalid
 from tardygrad.reproduce import regime as regime_module
-from tardygrad.reproduce.regime import Line, Plan, Regime, plan
+from tardygrad.reproduce.regime import Line, Plan, Regime, plan, shipped_runs
 from tardygrad.reproduce.regime_claims import judge
 from tardygrad.reproduce.regime_page import text
 from tardygrad.spec.spec import parse
@@ -26,6 +26,7 @@ task = {kind = "digits", model = "mlp", dim = 8, validation_rows = 100}
 clients = 10
 rounds = 6
 method = {local_steps = 1}
+seconds = {update = 0.5, evaluation = 2.0}
 [method.SGDClip]
 settings = {kind = "sgdclip", local_clip = 0.1}
 grid = {local_lr = [0.1, 0.3], lr = [0.5, 1.0]}
@@ -171,9 +172,12 @@ def test_the_command_runs_what_is_missing_once_and_writes_the_page(tmp_path, mon
     monkeypatch.setattr(regime_module, "plan", lambda: Plan.read(SMALL))
     monkeypatch.chdir(tmp_path)
     given = {"quick": False, "only": None, "data": ".", "out": "runs", "page": "docs/regime.md", "jobs": 1}
-    options = commands.Regime(**given, read=False, json=True)
+    options = commands.Regime(**given, plan=False, save="runs.jsonl", read=False, json=True)
     reproduce.regime(options)
     first = capsys.readouterr()
+    grids, results = 18, 14  # as above
+    every = grids + grids // 2 + results
+    assert f"{every} of {every} runs done, about 0.0 CPU hours left" in first.err
     assert json.loads(first.out)["5"]["verdict"] in ("reproduced", "in part", "not reproduced")
     page = Path("docs/regime.md").read_text()
     assert "| large | client | Clip², M = 1 |" in page
@@ -186,7 +190,26 @@ def test_the_command_runs_what_is_missing_once_and_writes_the_page(tmp_path, mon
     assert not list(Path("runs").glob("*/model.safetensors"))
     reproduce.regime(options._replace(read=True))
     assert capsys.readouterr().out == first.out
+    rows = [json.loads(row) for row in Path("runs.jsonl").read_text().splitlines()]
+    assert len(rows) == every
+    monkeypatch.setattr(regime_module, "shipped_runs", lambda: rows)
+    reproduce.regime(options._replace(out="empty", save="again.jsonl"))  # on another machine
+    assert capsys.readouterr().out == first.out
+    assert not list(Path("empty").glob("sst2*"))
+    assert Path("again.jsonl").read_text() == Path("runs.jsonl").read_text()
+    reproduce.regime(options._replace(out="empty", plan=True))
+    *_, whole = json.loads(capsys.readouterr().out)["progress"]
+    assert (whole["runs"], whole["done"], whole["left"]) == (every, every, 0.0)
     with pytest.raises(Invalid, match="--quick needs the settings that the whole plan has chosen"):
         reproduce.regime(options._replace(quick=True))
     with pytest.raises(Invalid, match="needs --data FOLDER"):
         reproduce.regime(options._replace(data=None))
+
+
+def test_the_runs_that_are_shipped_are_named_after_their_settings() -> None:
+    store = Store(Path())
+    for row in shipped_runs():
+        name = row["name"].rpartition("-")[0]
+        assert store.path(Run(name, row["spec"])).stem == row["name"]
+        assert row["versions"]["threads"] == "1"
+        assert not {"data", "cache", "pretrained"} & row["spec"]["task"].keys()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -141,8 +142,9 @@ def regime(options: commands.Regime) -> None:
     """Run what is missing of the paper's regime, and print the verdicts and tables."""
     from tardygrad.reproduce import regime_page
     from tardygrad.reproduce.page import split_page, write_section
-    from tardygrad.reproduce.regime import Regime, plan, shipped_choices
+    from tardygrad.reproduce.regime import Regime, plan, shipped_choices, shipped_runs, write_summaries
     from tardygrad.reproduce.regime_claims import judge
+    from tardygrad.reproduce.regime_progress import HEADINGS, progress
     from tardygrad.runs.record import write_json
     from tardygrad.sweeps.store import Store
 
@@ -154,17 +156,32 @@ def regime(options: commands.Regime) -> None:
         split_page(Path(page), "regime")  # fail before hours of work
     chosen = whole.quick("sst2") if options.quick else whole.only(options.only or list(whole.parts))
     data = Path(options.data) if options.data else None
-    if data is None and not options.read:
+    if data is None and not (options.read or options.plan):
         raise Invalid("`reproduce regime` needs --data FOLDER, a folder that contains glue/, or --read.")
     settings = shipped_choices() if options.quick else {}
     if options.quick and not settings:
         raise Invalid(
             "--quick needs the settings that the whole plan has chosen, and it has not been run yet. Leave it out."
         )
-    runs = Regime(chosen, Store(Path(options.out), records=True), data, settings)
+    store = Store(Path(options.out), records=True, summaries=[] if options.quick else shipped_runs())
+    runs = Regime(chosen, store, data, settings)
+    if options.plan:
+        rows = progress(runs)
+        if options.json:
+            show_json({"progress": [row._asdict() for row in rows]})
+        else:
+            show_table((*HEADINGS[:2], *_right(HEADINGS[2:])), (row.row() for row in rows))
+        return
     if not options.read:
-        _run(runs.store, runs.wanted, options.jobs)
-    write_json(Path(options.out) / "choices.json", runs.every_choice())
+        finished = store.run_wanted(runs.wanted, process_count("jobs", options.jobs))
+        with _continuable(store):
+            for path in finished:
+                everything = progress(runs)[-1]
+                left = f"{everything.left / 3600:.1f} CPU hours left"
+                say(f"{path.stem}: {everything.done} of {everything.runs} runs done, about {left}")
+        write_json(store.folder / "choices.json", runs.every_choice())
+    if options.save:
+        write_summaries(Path(options.save), runs.summaries())
     if page:
         regime_page.write_pictures(runs, Path(page).parent)
         command = f"tardygrad reproduce regime{' --quick' * options.quick}"
@@ -249,11 +266,18 @@ def _check_only(only: Sequence[int | str] | None, known: Sequence[int | str], pa
 
 
 def _run(store: Store, wanted: Callable[[], list[Run]], jobs: int, what: str = "runs") -> None:
-    """Do the missing runs, and those that become known by their results; on Ctrl-C, print how to continue."""
-    try:
+    """Do the missing runs, and those that become known by their results."""
+    with _continuable(store):
         while runs := store.missing(wanted()):
             for _ in counted(store.run_missing(runs, process_count("jobs", jobs)), total=len(runs), what=what):
                 pass
+
+
+@contextmanager
+def _continuable(store: Store) -> Iterator[None]:
+    """On Ctrl-C, print how to continue."""
+    try:
+        yield
     except KeyboardInterrupt:
         say(f"stopped; finished runs are stored in {store.folder}: continue with the same command")
         raise typer.Exit(130) from None

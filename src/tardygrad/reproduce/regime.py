@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tardygrad.errors import Invalid
+from tardygrad.runs.record import replace as write_bytes
 from tardygrad.sweeps.store import Result, Run, Store
 
 Settings = dict[str, Any]
@@ -35,6 +36,7 @@ class Lesson:
     clients: int  # N
     rounds: int  # T
     method: Settings  # that all methods share
+    seconds: dict[str, float]  # CPU seconds of an `update` and of an `evaluation`, measured with one thread
     folders: dict[str, str] = field(default_factory=dict)  # settings of the task that are folders below --data
     grids: dict[str, dict[str, Settings]] = field(default_factory=dict)  # of methods that need others here
 
@@ -118,6 +120,12 @@ class Plan:
         others = self.lessons[line.lesson].grids.get(line.method)
         return MethodGrid(line.method, **others) if others else self.methods[line.method]
 
+    def lines(self) -> list[Line]:
+        """Every line in the order of the runs: those of the first lesson come first, and of the slower fleet."""
+        every = [line for part in self.parts.values() for line in part.lines()]
+        lessons, fleets = list(self.lessons), ("large", "mild")
+        return sorted(every, key=lambda line: (lessons.index(line.lesson), fleets.index(line.stragglers)))
+
     def quick(self, lesson: str) -> Plan:
         """One lesson, the slower fleet and one seed, with the settings of the whole plan."""
         cells = self.parts["cells"]
@@ -141,6 +149,17 @@ def shipped_choices() -> dict[str, Settings]:
     return json.loads(text)  # type: ignore[no-any-return]
 
 
+def shipped_runs() -> list[Settings]:
+    """The finished runs that come with the package, as `Store.summary` has them."""
+    text = files("tardygrad.reproduce").joinpath("regime_runs.jsonl").read_text(encoding="utf-8")
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def write_summaries(path: Path, rows: Iterable[Settings]) -> None:
+    """Write finished runs to a file, one JSON object per line."""
+    write_bytes(path, "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows).encode())
+
+
 class Regime:
     """A plan and its results.
 
@@ -153,11 +172,16 @@ class Regime:
         self.plan, self.store, self.data, self.known = plan, store, data, chosen
 
     def wanted(self) -> list[Run]:
-        """The runs known so far; when all of them are done, there may be more."""
-        runs = []
-        for part in self.plan.parts.values():
-            for line in part.lines():
-                runs += self.runs(line) or self._trials(line)[-1]
+        """The runs known so far, in their order; when they are done, there may be more."""
+        return self.unique(run for line in self.plan.lines() for run in self.runs(line) or self._trials(line)[-1])
+
+    def steps(self, line: Line) -> list[Run]:
+        """The trials and runs of a line that are known so far, done or not."""
+        trials = [] if _key(line) in self.known else self._trials(line)[: len(self.plan.rungs)]
+        return self.unique([run for rung in trials for run in rung] + self.runs(line))
+
+    def unique(self, runs: Iterable[Run]) -> list[Run]:
+        """The runs without repetitions."""
         return list({self.store.path(run): run for run in runs}.values())
 
     def runs(self, line: Line) -> list[Run]:
@@ -185,15 +209,20 @@ class Regime:
 
     def every_choice(self) -> dict[str, Settings]:
         """The settings chosen so far, by lesson, mode and method."""
-        lines = [line for part in self.plan.parts.values() for line in part.lines()]
+        lines = self.plan.lines()
         return {_key(line): settings for line in lines if (settings := self.chosen(line)) is not None}
+
+    def summaries(self) -> list[Settings]:
+        """The finished runs, as `Store.summary` has them."""
+        runs = self.unique(run for line in self.plan.lines() for run in self.steps(line))
+        return [self.store.summary(run) for run in runs if self.store.result(run)]
 
     def _trials(self, line: Line) -> list[list[Run]]:
         """The trials of each rung, and, if those of all rungs are done, the best one.
 
         A rung keeps the better half of the trials of the one before; those that did not finish rank last.
         """
-        cell = line._replace(stragglers="large")
+        cell = line._replace(stragglers="large", mode=_tuned_mode(line))
         points = self.plan.method(line).points()
         rungs = []
         for rounds in self.plan.rungs:
@@ -231,7 +260,7 @@ class Regime:
             else:
                 tables[table][name] = value
         length = tables["run"]["rounds"]
-        every = length if "task.score_on" in change else max(length // 6, 1)
+        every = length if "task.score_on" in change else max(length // 5, 1)
         tables["run"] |= {"evaluate_every": every, "checkpoint_every": length}
         return Run("-".join((line.lesson, line.mode, line.method, line.stragglers, f"seed{seed}")), tables)
 
@@ -244,8 +273,13 @@ class Regime:
         return {name: str(path.resolve()) for name, path in found.items()}
 
 
+def _tuned_mode(line: Line) -> str:
+    """Settings are chosen with waiting and without, in the client-centric mode."""
+    return "sync" if line.mode == "sync" else "client"
+
+
 def _key(line: Line) -> str:
-    return f"{line.lesson}, {line.mode}, {line.method}"
+    return f"{line.lesson}, {_tuned_mode(line)}, {line.method}"
 
 
 def _merit(result: Result) -> tuple[float, float]:

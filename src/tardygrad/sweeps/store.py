@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import multiprocessing as mp
 import shutil
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from functools import cache
@@ -23,7 +23,7 @@ from pydantic import TypeAdapter
 
 from tardygrad.engines.sim.process_pool import set_up_child_process
 from tardygrad.errors import RecordError
-from tardygrad.runs.record import exclusive, read_json, write_json
+from tardygrad.runs.record import Row, exclusive, read_json, write_json
 from tardygrad.runs.run import versions
 from tardygrad.runs.summary import MODEL
 from tardygrad.spec.spec import parse
@@ -50,6 +50,7 @@ class Result(NamedTuple):
     curve: list[tuple[int, float, float | None, float | None]]  # round, time, test loss, accuracy
     clipped: float  # share of the coordinates of Δ_t, mean over rounds
     local_clipped: float  # share of the coordinates of gradients
+    delay: float | None = None  # mean over updates; None in files of earlier versions
 
 
 class Store:
@@ -57,11 +58,13 @@ class Store:
 
     Args:
         records: also keep the record of each run, without its model, in a folder of the same name, for `report`.
+        summaries: runs that were finished elsewhere, as `summary` returns them.
     """
 
-    def __init__(self, folder: Path, *, records: bool = False) -> None:
+    def __init__(self, folder: Path, *, records: bool = False, summaries: Iterable[Row] = ()) -> None:
         self.folder, self.records = folder, records
         self.tasks = TaskCache()
+        self._summaries = {row["name"]: row for row in summaries}
         self._known: dict[Path, Result] = {}
 
     def result(self, run: Run) -> Result | None:
@@ -69,11 +72,22 @@ class Store:
         path = self.path(run)
         if path not in self._known:
             with suppress(ValueError, RecordError, KeyError, TypeError):
-                row = read_json(path)["result"]
-                result = _adapter().validate_python({key: row[key] for key in Result._fields})
+                row = self._read(path)["result"]
+                result = _adapter().validate_python({key: row[key] for key in Result._fields if key in row})
                 curve = [(*point[:3], _percent(point[3])) for point in result.curve if point[0] > 0]
                 self._known[path] = result._replace(accuracy=_percent(result.accuracy), curve=curve)
         return self._known.get(path)
+
+    def summary(self, run: Run) -> Row:
+        """A finished run as a small JSON object: its name, settings without folders, versions and result."""
+        path = self.path(run)
+        row = self._read(path)
+        task = {key: value for key, value in run.spec["task"].items() if key not in _PLACES}
+        settings = {"spec": {**run.spec, "task": task}, "versions": row["versions"]}
+        return {"name": path.stem, **settings, "result": row["result"]}
+
+    def _read(self, path: Path) -> Row:
+        return self._summaries[path.stem] if path.stem in self._summaries else read_json(path)
 
     def path(self, run: Run) -> Path:
         """The file of a run's result."""
@@ -87,12 +101,25 @@ class Store:
 
     def run_missing(self, runs: Iterable[Run], jobs: int) -> Iterator[Path]:
         """Run the missing ones in `jobs` processes and yield each file when it is written."""
+        wanted = list(runs)
+        return self.run_wanted(lambda: wanted, jobs)
+
+    def run_wanted(self, wanted: Callable[[], Iterable[Run]], jobs: int) -> Iterator[Path]:
+        """As `run_missing`, but what is missing is asked again after every run; the first of these starts next."""
         context = mp.get_context("fork")  # so that the processes share the task if it is built already
         with exclusive(self.folder), ProcessPoolExecutor(jobs, context, _begin, (self.tasks,)) as pool:
+            running: dict[Future[Path], Path] = {}
             try:
-                futures = [pool.submit(_run, self.path(run), run, self.records) for run in self.missing(runs)]
-                for future in as_completed(futures):
-                    yield future.result()
+                while True:
+                    waiting = [run for run in self.missing(wanted()) if self.path(run) not in running.values()]
+                    for run in waiting[: jobs - len(running)]:
+                        path = self.path(run)
+                        running[pool.submit(_run, path, run, self.records)] = path
+                    if not running:
+                        return
+                    for future in wait(running, return_when=FIRST_COMPLETED).done:
+                        del running[future]
+                        yield future.result()
             except BrokenProcessPool as error:
                 raise RecordError("a process died; is there enough memory? Continue with the same command.") from error
             finally:

@@ -144,6 +144,7 @@ def score_run(run: Run, start: Row, *, score: str, budget: float | None, stop: S
         "to_target": rows[-1]["time"] if ended == "reached" else None,
         "clipped": mean(row["clipped"] for row in rows) if rows else 0.0,
         "local_clipped": mean(row["local_clipped"] for row in rows) if rows else 0.0,
+        "delay": mean(delays) if (delays := [delay for row in rows for delay in row["delays"]]) else None,
         "curve": curve,
         "seconds": run.seconds,
     }

@@ -1,0 +1,63 @@
+"""How much of the plan of the paper's regime is done, and how many hours the rest takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from tardygrad.reproduce.regime import Lesson, Line, Regime
+from tardygrad.sweeps.store import Result, Run, Store
+
+HEADINGS = ("lesson", "part", "runs", "done", "CPU hours", "left")
+
+
+class Progress(NamedTuple):
+    """The runs of a part and a lesson; a run that several parts share counts for the first."""
+
+    lesson: str
+    part: str
+    runs: int
+    done: int
+    seconds: float  # of all runs, by the measured times of regime.toml
+    left: float
+
+    def row(self) -> tuple[str, ...]:
+        """The row of a table."""
+        hours = (f"{seconds / 3600:.1f}" for seconds in (self.seconds, self.left))
+        return self.lesson, self.part, str(self.runs), str(self.done), *hours
+
+
+class _Finished(Store):
+    """A store that claims to have every run, so that all runs of a plan can be counted."""
+
+    def result(self, run: Run) -> Result:
+        return Result("finished", 0.0, 0.0, 0.0, [], 0.0, 0.0)
+
+
+def progress(regime: Regime) -> list[Progress]:
+    """What is done of each part and lesson, and in the last row of all."""
+    whole = Regime(regime.plan, _Finished(regime.store.folder), chosen=regime.known)
+    groups: dict[tuple[str, str], list[Line]] = {}
+    for line in regime.plan.lines():
+        groups.setdefault((line.lesson, line.part), []).append(line)
+    rows, counted, finished = [], set[Path](), set[Path]()
+    for (name, part), lines in groups.items():
+        lesson = regime.plan.lessons[name]
+        runs = [run for line in lines for run in whole.steps(line)]
+        every = {path: run for run in runs if (path := whole.store.path(run)) not in counted}
+        steps = [run for line in lines for run in regime.steps(line) if regime.store.result(run)]
+        done = {path: run for run in steps if (path := regime.store.path(run)) not in finished}
+        counted |= every.keys()
+        finished |= done.keys()
+        total, used = (sum(cpu_seconds(run, lesson) for run in some.values()) for some in (every, done))
+        rows.append(Progress(name, part, len(every), len(done), total, total - used))
+    numbers = (sum(column) for column in zip(*(row[2:] for row in rows), strict=True))
+    return [*rows, Progress("all", "", *numbers)]  # type: ignore[arg-type]
+
+
+def cpu_seconds(run: Run, lesson: Lesson) -> float:
+    """The CPU seconds that a run takes, by the measured times of its lesson."""
+    method, length = run.spec["method"], run.spec["run"]
+    epochs = method.get("local_epochs", 1) * method.get("buffer", 1)
+    rounds = length["rounds"] * epochs * lesson.seconds["update"]
+    return float(rounds + length["rounds"] / length["evaluate_every"] * lesson.seconds["evaluation"])

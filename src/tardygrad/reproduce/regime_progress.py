@@ -52,7 +52,7 @@ def progress(regime: Regime) -> list[Progress]:
         total, used = (sum(cpu_seconds(run, lesson) for run in some.values()) for some in (every, done))
         rows.append(Progress(name, part, len(every), len(done), total, total - used))
     numbers = (sum(column) for column in zip(*(row[2:] for row in rows), strict=True))
-    return [*rows, Progress("all", "", *numbers)]  # type: ignore[arg-type]
+    return [*rows, Progress("all", "", *numbers)]
 
 
 def cpu_seconds(run: Run, lesson: Lesson) -> float:

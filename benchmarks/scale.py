@@ -9,7 +9,7 @@ A server's seconds for an update are the longer of the time to check and add it 
 shards, each on its own machine, take 1/S of that. It keeps up while it is busy at most --load of the time.
 
     python benchmarks/scale.py [--clients 1000] [--parameters 1e9] [--unit 60] [--link 1.25] [--card 12.5] [--load 0.7]
-        [--results benchmarks/results/ray_throughput.json] [--page docs/scale.md]
+        [--results docs/benchmarks/ray_throughput.json] [--page docs/scale.md]
 
 With --page, the blocks of that page with these titles are written anew.
 """
@@ -35,7 +35,7 @@ from tardygrad.engines.wire import BLOCK, Wire, send
 from tardygrad.fleet import Link, Uniform
 from tardygrad.runs.memory import Meter, size
 
-RESULTS = Path(__file__).parent / "results" / "ray_throughput.json"
+RESULTS = Path(__file__).parents[1] / "docs/benchmarks/ray_throughput.json"
 SLOW = 0.125  # GB/s, for the table of links
 JOBS = 40  # of each client, on the clock
 

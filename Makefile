@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test hostile check format bench tables reproduce baselines clean
+.PHONY: help demo test docs hostile check format bench tables reproduce baselines clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 20
@@ -21,6 +21,9 @@ demo: .venv/installed  ## compare five methods on real images and a slow fleet: 
 
 test: .venv/developed  ## run all tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+docs: .venv/developed  ## build the documentation site: build/docs/index.html
+	$(BIN)/python -m sphinx -b html -q -n -W --keep-going docs build/docs
 
 hostile: .venv/developed  ## attack records, runs, command lines, arguments and workers; print a table of what came of it
 	$(BIN)/python -m tests.hostile
@@ -48,7 +51,7 @@ bench: .venv/developed  ## measure speed: command line, simulator, kernels, Ray,
 	$(BIN)/python benchmarks/ray_states.py
 	$(BIN)/python benchmarks/flower.py
 
-tables: .venv/developed  ## write the tables of README.md and docs/ from signatures and docstrings
+tables: .venv/developed  ## write tables of docs/ and the pages of methods, from signatures and docstrings
 	$(BIN)/python tools/tables.py
 
 reproduce: .venv/installed  ## reproduce the paper's clock, its Figure 1 and its claims: docs/reproduction.md, in 15 minutes

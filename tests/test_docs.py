@@ -25,7 +25,7 @@ from tardygrad_command import main
 from tardygrad_command.commands import app
 
 ROOT = Path(__file__).parent.parent
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 NEEDS = {
     "distributed_worker": "ray", "lora": "peft", "lora_on_ray": "peft", "on_ray": "ray", "own_trainer": "accelerate"
@@ -101,14 +101,19 @@ def test_python_in_the_docs_is_that_of_an_example(page: Path) -> None:
     assert not [block.text for block in blocks(page) if block.language == "python" and block.text.strip() not in known]
 
 
-def test_the_readme_shows_what_the_quickstart_prints() -> None:
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 150
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/first-run.md"])
+def test_a_page_shows_what_the_quickstart_prints(page: str) -> None:
     said = (ROOT / "examples/quickstart.py").read_text("utf-8").partition(PRINTS)[2]
     printed = "".join(line.removeprefix("# ") for line in said.splitlines(keepends=True))
-    assert printed in [block.text for block in blocks(ROOT / "README.md")]
+    assert printed in [block.text for block in blocks(ROOT / page)]
 
 
-def test_the_readme_names_the_methods_of_the_demo() -> None:
-    (table,) = [block.text for block in blocks(ROOT / "README.md") if block.text.startswith("method ")]
+def test_the_docs_show_what_the_demo_prints() -> None:
+    (table,) = [block.text for block in blocks(ROOT / "docs/first-run.md") if block.text.startswith("method ")]
     assert [line.split()[0] for line in table.splitlines()[1:-1]] == list(demo.METHODS)
     assert table.splitlines()[-1] == demo.NOTE
 

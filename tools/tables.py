@@ -1,4 +1,4 @@
-"""Write the tables of README.md and docs/ from signatures and docstrings: `make tables`. A test compares.
+"""Write tables of docs/ and the pages of methods, from signatures and docstrings: `make tables`. A test compares.
 
 A page has a table between `<!-- table: NAME -->` and `<!-- end of table -->`.
 """
@@ -8,10 +8,13 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
+import pkgutil
 import re
 from collections import defaultdict
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import typer
@@ -28,6 +31,9 @@ from tardygrad_command.commands import app
 
 ROOT = Path(__file__).parent.parent
 MARKED = re.compile(r"(<!-- table: ([\w ]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
+LABELS = {"When to use": "When to use it", "Differs from the paper in": "Differences from the paper"}
+API = ("tardygrad", "tardygrad.optim", "tardygrad.theory")  # where the names of docs/api.md are
+SHARED = ("buffer", "mode", *MethodSettings.__annotations__)
 COMMON = {"method": described(Method), "fleet": described(Fleet)}  # the keys of every kind
 for _, method in FLEET_KEYS.values():
     COMMON["fleet"] |= described(method)
@@ -52,7 +58,7 @@ def commands() -> str:
                 for one in each.params
                 if one.required and one.opts[0][0] == "-"
             ]
-            more = f" ([more](docs/{name}.md))" if (ROOT / f"docs/{name}.md").exists() else ""
+            more = f" ([more]({name}.md))" if (ROOT / f"docs/{name}.md").exists() else ""
             usage = " ".join([path, name, *arguments, *required])
             yield f"`{usage}`", each.help.partition("\n")[0].rstrip(".") + more
 
@@ -68,7 +74,7 @@ def methods() -> str:
         authors, paper = re.match(r"(.*?(?:\w{2,}|et al))\. (.*)", reference).groups()  # type: ignore[union-attr]
         first, *others = authors.removesuffix(" et al").split(", ")
         etal = " et al." if others or authors.endswith("et al") else ""
-        rows.append((name, f"`{kind}`", text, f"{first}{etal}: {paper.rstrip('.')}"))
+        rows.append((f"[{name}](methods/{kind}.md)", f"`{kind}`", text, f"{first}{etal}: {paper.rstrip('.')}"))
     return table(("method", "constructor", "what it does", "paper"), rows)
 
 
@@ -87,8 +93,7 @@ def kinds(name: str) -> str:
     if name == "fleet":
         common = {key: parameter for key, parameter in spec.keys_of(name, Fleet).items() if key != "groups"}
     elif name == "method":
-        shared = {"buffer", "mode", *MethodSettings.__annotations__}
-        common = {key: parameter for key, parameter in parameters(Method).items() if key in shared}
+        common = {key: parameter for key, parameter in parameters(Method).items() if key in SHARED}
     groups: dict[str, list[str]] = defaultdict(list)
     for kind, make in spec.KINDS[name].items():
         own = {k: p for k, p in spec.keys_of(name, make).items() if k not in common or p.default != common[k].default}
@@ -149,6 +154,86 @@ def _title(make: Make) -> tuple[str, str]:
     raise ValueError(f"{make} needs a docstring that begins with `Name: what it does.`")
 
 
+def method_page(kind: str, make: Make) -> str:
+    """The page of a method, from the docstrings of its module and of its constructor."""
+    name, text = _title(make)
+    _, reference, *paragraphs = (inspect.getdoc(inspect.getmodule(make)) or "").split("\n\n")
+    equations = dedent("\n\n".join(each for each in paragraphs if each.startswith(" ")))
+    labelled = {label: text for label, colon, text in (each.partition(": ") for each in paragraphs) if colon}
+    notes = [each for each in paragraphs if each[0] != " " and each.partition(": ")[0] not in LABELS]
+    known = spec.keys_of("method", make)
+    (example,) = re.findall(r"^>>> .*(?:\n.+)*", inspect.getdoc(make) or "", re.MULTILINE)
+    return "\n".join(
+        [
+            f"# {name}\n\n<!-- Written by `make tables` from the docstrings. -->\n",
+            f'{_sentence(text)} In Python it is `tg.{kind}(…)`, in a spec `method.kind = "{kind}"`.\n',
+            f"> {' '.join(reference.split())}\n",
+            f"## The update\n\n```text\n{equations}\n```\n",
+            "[Notation](../algorithm.md#notation) explains the symbols.\n",
+            *map(_markdown, notes),
+            *(f"## {heading}\n\n{_sentence(_markdown(labelled[label]))}" for label, heading in LABELS.items()),
+            f"## Example\n\n```pycon\n>>> import tardygrad as tg\n{example.replace(f'{kind}(', f'tg.{kind}(')}\n```\n",
+            f"## Settings\n\n{_settings(make, {k: p for k, p in known.items() if k not in SHARED})}",
+            f"Every method has these too:\n\n{_settings(make, {key: known[key] for key in SHARED})}",
+        ]
+    )
+
+
+def api_pages() -> dict[Path, str]:
+    """A page for each section of docs/api.md, with the docstrings of its names."""
+    pages = {}
+    for section in (ROOT / "docs/api.md").read_text("utf-8").split("\n## ")[1:-1]:
+        title = section.partition("\n")[0]
+        directives = []
+        for name in re.findall(r"^\| `([\w.]+)", section, re.MULTILINE):
+            path, value = _resolved(name)
+            if inspect.isclass(value):
+                directives.append(f".. autoclass:: {path}\n   :members:\n")
+            elif inspect.isfunction(value):
+                directives.append(f".. autofunction:: {path}\n")
+        text = "\n".join(directives)
+        note = "<!-- Written by `make tables` from docs/api.md. -->"
+        page = ROOT / "docs/api" / f"{title.lower().replace(' ', '-')}.md"
+        pages[page] = f"# {title}: docstrings\n\n{note}\n\n```{{eval-rst}}\n{text}```\n"
+    return pages
+
+
+def _resolved(name: str) -> tuple[str, object]:
+    """The path of a name of docs/api.md, and what it is."""
+    for parent in API:
+        with suppress(AttributeError, ImportError):
+            return f"{parent}.{name}", pkgutil.resolve_name(f"{parent}.{name}")
+    raise ValueError(f"docs/api.md has a name that does not exist: {name}")
+
+
+def _settings(make: Make, known: Parameters) -> str:
+    """Settings with their defaults, meanings and types."""
+    texts = described(make)
+    rows = [
+        (
+            f"`{key}`",
+            "required" if parameter.default is inspect.Parameter.empty else _shown(parameter) or "none",
+            texts[key].rstrip("."),
+            rule(parameter.annotation),
+        )
+        for key, parameter in known.items()
+    ]
+    return table(("setting", "default, as in a spec", "meaning", "value in Python"), rows)
+
+
+def _markdown(paragraph: str) -> str:
+    """A paragraph of a docstring; its indented lines become a block, and its pages links."""
+    lines = paragraph.splitlines()
+    text = " ".join(line for line in lines if not line.startswith(" "))
+    block = dedent("\n".join(line for line in lines if line.startswith(" ")))
+    return re.sub(r"docs/(\w+)\.md", r"[\1](../\1.md)", text) + f"\n\n```text\n{block}\n```" * bool(block) + "\n"
+
+
+def _sentence(text: str) -> str:
+    """A text with a capital letter and a full stop."""
+    return text[0].upper() + text[1:] + "." * (text.rstrip()[-1] not in ".`")
+
+
 TABLES = {"commands": commands, "methods": methods, "constructors": constructors, "run": run}
 
 
@@ -166,8 +251,10 @@ def fill(text: str) -> str:
 
 def files() -> dict[Path, str]:
     """What every file with generated text should contain."""
-    pages = [ROOT / "README.md", ROOT / "docs/cli.md", ROOT / "docs/api.md"]
+    pages = [ROOT / "docs" / page for page in ("api.md", "cli.md", "methods.md")]
     known = {ROOT / "src/tardygrad_command/spec_keys.json": json.dumps(spec.all_keys(), indent=1) + "\n"}
+    known |= {ROOT / f"docs/methods/{kind}.md": method_page(kind, make) for kind, make in spec.KINDS["method"].items()}
+    known |= api_pages()
     return known | {page: fill(page.read_text("utf-8")) for page in pages}
 
 

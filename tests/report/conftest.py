@@ -1,30 +1,11 @@
-"""A real browser, if there is one: a page is opened, and whatever it asks for or complains of is kept."""
+"""A page is opened in a real browser, and whatever it asks for or complains of is kept."""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
-    """Chromium, as the system has it."""
-    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if chromium is None:
-        pytest.skip("there is no chromium on this machine")
-    with api.sync_playwright() as playwright:
-        running = playwright.chromium.launch(
-            executable_path=chromium, args=[*FLAGS, "--disable-sync", "--no-first-run"]
-        )
-        yield running
-        running.close()
-
 
 Open = Callable[..., Any]
 

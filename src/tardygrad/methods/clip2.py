@@ -7,6 +7,10 @@ J. Sun, D. Yao, X. Gong, T. Rabbani, M. Zaheer, T. Li. Asynchronous Heavy-Tailed
              x_t = x_{t−1} + η_t · Clip(ũ_t, (1/M) Σ_i δ_i / p_{t,i})                       downplay (SD)
              x_t = x_{t−1} + η_t · Clip(ũ_t, (1/M) Σ_i [δ_i − A_i ⊙ (x_{t−1} − x_s)])       compensate (DC)
 
+When to use: stragglers and heavy-tailed gradients together, which is what it is proved for. There are two thresholds to
+tune, and the server keeps no state. If some updates are very late, set downplay=True, with a larger `lr`.
+compensate=True sends a second vector with every update, and changes little while the model moves little.
+
 Differs from the paper in: nothing by default; the clipped gradient may go into any optimizer of `torch.optim`;
 SD with DC together, (δ_i − A_i ⊙ drift_i)/p_{t,i}, is offered as an experiment.
 The outer clip can only bind if η_ℓ · K · u > ũ; a run reports the share of coordinates that it changed.

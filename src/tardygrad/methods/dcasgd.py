@@ -11,6 +11,9 @@ Compensation. ICML 2017.
 In the terms of `Server`: DC with A = (λ/η_ℓ) (η_ℓ g)²; the paper on Clip² has λ = η_ℓ. MS_i is the client's own.
 With K > 1 local steps g² is (δ/η_ℓ)² (source="delta", as in the authors' system) or Σ_k g_k² (source="steps").
 
+When to use: workers that send every gradient (K = 1, M = 1) and are about equally fast, so that delays are about the
+number of workers. The first-order correction is meant for a small drift.
+
 Differs from the paper in: local steps may be clipped; M and K may be more than 1.
 """
 

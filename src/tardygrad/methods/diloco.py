@@ -6,6 +6,9 @@ Distributed Low-Communication Training of Language Models. 2023, arXiv:2311.0810
     client   AdamW for K steps from x_s, its moments kept from job to job;   δ_i = x_{i,K} − x_s
     server   Δ_t = (1/M) Σ_i δ_i,   m_t = β m_{t−1} + Δ_t,   x_t = x_{t−1} + η · (Δ_t + β m_t)
 
+When to use: a few equally fast workers behind slow links, each of which trains for hundreds of steps between two
+exchanges.
+
 Differs from the paper in: it is written from the paper, not from its code; weight decay is the same for all parameters,
 because the model is one vector; local steps may be clipped (the paper clips the gradient's length: norm="l2"); it runs
 asynchronously too.

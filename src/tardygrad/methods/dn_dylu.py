@@ -13,6 +13,9 @@ for Language Modeling. 2024, arXiv:2401.09135.
 The scale of η: an arrival moves x by η/N of its δ, so N arrivals together make one Nesterov step of rate η on their
 mean. If a paper gives a rate per arrival, η is N times that rate.
 
+When to use: language models on a few workers of different speeds, with many local steps each. A slow worker makes fewer
+steps, so its updates are hardly late.
+
 Differs from the paper in: plain local steps by default, which may be clipped, in place of AdamW (optimizer="AdamW",
 keep=True) and its schedules, as in the comparison of the paper on Clip²; K_i is at least 1 (`least`), and K until a
 client has been measured; speeds are averages over a client's jobs, each from dispatch to arrival, messages and queues

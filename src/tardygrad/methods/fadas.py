@@ -9,6 +9,9 @@ Y. Wang, S. Wang, S. Lu, J. Chen. FADAS: Towards Federated Adaptive Asynchronous
              x_t = x_{t−1} + η_t / (1 − β₁^t) · m_t / (√v̂_t / √(1 − β₂^t) + ε)          bias_correction
              x_t = x_{t−1} + η_t · m_t / (√v̂_t + ε)                                     without
 
+When to use: models that train well with Adam, on clients of different speeds. The server keeps three vectors of the
+model's size, the clients none. Updates later than `tau_c` rounds slow down the rounds that they are in.
+
 Differs from the paper in: the defaults are those of its authors' code, whose rate for late rounds and bias correction
 are not in the text (lr_rule="paper", bias_correction=False is the text, in which the rate falls only if s_t > 1/η); no
 weight decay; local steps may be clipped. The paper gives free slots to random idle clients: set mode="server",

@@ -9,6 +9,9 @@ Optimization. ICLR 2021.
              v_t = v_{t−1} − (1 − β₂) Δ_t² sign(v_{t−1} − Δ_t²)                   FedYogi
              x_t = x_{t−1} + η · m_t / (√v_t + τ)
 
+When to use: rounds of equally fast clients, on models whose coordinates have gradients of very different size, such as
+embeddings of text. Yogi forgets large gradients more slowly than Adam.
+
 Differs from the paper in: all clients have the same weight, however much data they have; local steps may be clipped;
 both run asynchronously too. The paper requires v_0 ≥ τ²; it is τ² here.
 """

@@ -12,6 +12,9 @@ In the terms of `Server`: x_t = x_{t−1} + a_t · (δ_i − (x_{t−1} − x_s)
 Other implementations differ; their variants are options: FedLab's hinge (`Hinge(jump=True)`); plato's mixing weight,
 which every update multiplies by S, so that it tends to 0 (mixing="compound").
 
+When to use: the simplest asynchronous server, one round for every update and no buffer to choose. With many clients at
+work, delays are as long as the number of clients: then take `fedbuff`.
+
 Differs from the paper in: local steps may be clipped; with M > 1 the mean of M updates pulls the model.
 """
 

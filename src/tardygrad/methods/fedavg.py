@@ -6,6 +6,9 @@ from Decentralized Data. AISTATS 2017.
     client   x_{i,k} = x_{i,k−1} − η_ℓ · g_{i,k},   δ_i = x_{i,K} − x_s
     server   x_t = x_{t−1} + η · (1/M) Σ_i δ_i,   η = 1
 
+When to use: as the baseline, and for clients that are equally fast. A synchronous round waits for the slowest of its M
+clients.
+
 Differs from the paper in: all clients have the same weight, however much data they have; local steps may be clipped,
 and use any optimizer; it runs asynchronously too.
 """

@@ -6,6 +6,9 @@ Classification. 2019, arXiv:1909.06335.
     client   x_{i,k} = x_{i,k−1} − η_ℓ · g_{i,k},   δ_i = x_{i,K} − x_s
     server   m_t = β m_{t−1} + (1/M) Σ_i δ_i,   x_t = x_{t−1} + η · m_t
 
+When to use: as FedAvg, where clients' data differ so much that the directions of rounds disagree; momentum averages
+them.
+
 Differs from the paper in: all clients have the same weight, however much data they have; local steps may be clipped; it
 runs asynchronously too. The text has no η (η = 1, the default).
 """

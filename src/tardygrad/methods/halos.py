@@ -11,6 +11,9 @@ Training. ICML 2025.
 
 See `tardygrad.core.hierarchy` for the two levels, and `dn_dylu` for DN's step and the scale of η: N arrivals together.
 
+When to use: workers in several regions, with fast links inside a region and slow links between regions. In one data
+centre, `dn_dylu` does the same with one server.
+
 Differs from the paper in: weight decay is the same for all parameters, because the model is one vector; rates may
 follow any `Schedule`, read at the region's round; rounds are those of all regions together.
 """

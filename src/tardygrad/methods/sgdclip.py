@@ -7,6 +7,8 @@ J. Sun, D. Yao, X. Gong, T. Rabbani, M. Zaheer, T. Li. Asynchronous Heavy-Tailed
              x_t = x_{t−1} + η_t · (1/M) Σ_i δ_i / p_{t,i}                        downplay (SD)
              x_t = x_{t−1} + η_t · (1/M) Σ_i [δ_i − A_i ⊙ (x_{t−1} − x_s)]        compensate (DC)
 
+When to use: as Clip², with one threshold fewer to tune. The clients' steps are bounded, the server's step is not.
+
 Differs from the paper in: nothing by default; the clipped gradient may go into any optimizer of `torch.optim`;
 DC with this outer step is in the paper's sweep though not in its listing, and SD
 with DC together, (δ_i − A_i ⊙ drift_i)/p_{t,i}, is offered as an experiment.

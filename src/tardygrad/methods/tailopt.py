@@ -12,6 +12,9 @@ S. H. Lee, M. Zaheer, T. Li. Efficient Distributed Optimization under Heavy-Tail
 Members are named outer-inner: Avg-L2Clip, Avg-BiClip, RMSProp-BiClip, …; Bi²Clip is BiClip-BiClip, Adam² Adam-Adam.
 Avg-SGD is FedAvg, Adam-SGD nearly FedAdam. SGDClip is Avg-BiClip, Clip² is Bi²Clip with d = 0.
 
+When to use: synchronous rounds under heavy-tailed gradients without Adam's state at the clients (inner "biclip"), or to
+vary the step of the clients and the step of the server independently.
+
 Differs from the paper in: it is written from the paper, not from its code; any setting may follow a schedule (`Power`);
 the inner Adam is torch's, with bias correction, and starts again with every job; a round may take M of N clients, and
 runs may be asynchronous. We do not know the paper's own settings.

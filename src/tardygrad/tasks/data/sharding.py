@@ -98,12 +98,12 @@ def shard(
 ) -> Shards | Datasets:
     """Split data over clients; no row goes to two clients.
 
-    iid        random rows. Balanced: sizes differ by at most one. Otherwise sizes follow log-normal(0, 1) shares.
-    dirichlet  by label. Balanced: equal sizes, a mix of labels drawn per client (Hsu et al. 2019); the last clients of
-               a random order take what is left. Otherwise each label's rows are split by shares drawn per label
-               (Yurochkin et al. 2019), and sizes vary too.
-    label      few labels per client, each label at equally many clients (McMahan et al. 2017). Balanced: equal sizes,
-               so some rows stay unused. Otherwise all rows of a label are used.
+        iid        random rows. Balanced: sizes differ by at most one. Otherwise sizes follow log-normal(0, 1) shares.
+        dirichlet  by label. Balanced: equal sizes, a mix of labels drawn per client (Hsu et al. 2019); the last clients
+                   of a random order take what is left. Otherwise each label's rows are split by shares drawn per label
+                   (Yurochkin et al. 2019), and sizes vary too.
+        label      few labels per client, each label at equally many clients (McMahan et al. 2017). Balanced: equal
+                   sizes, so some rows stay unused. Otherwise all rows of a label are used.
 
     Args:
         data: tensors (inputs..., target), which stay in memory; or a dataset with a length and rows of any structure,

@@ -1,5 +1,6 @@
 """A Flower federation on loopback: a SuperLink and SuperNodes as processes of their own, and apps that run on it.
 
+With TLS and authenticated nodes, as the README of examples/flower_async starts it.
 Flower starts a process for every message, each of which would import torch: here they are forks of one that has.
 """
 
@@ -7,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import time
@@ -64,16 +66,23 @@ def wait_for(holds: Callable[[], Any], seconds: float = 120.0) -> Any:
     return value
 
 
+def certificates() -> str:
+    """The commands of the example's README that make the certificates."""
+    blocks = re.findall(r"```sh\n(.*?)```", (ROOT / "examples/flower_async/README.md").read_text(), re.DOTALL)
+    return "\n".join(
+        line for block in blocks if "openssl" in block for line in block.splitlines() if "node-" not in line
+    )
+
+
 class Federation:
     """A SuperLink, and SuperNodes that come and go.
 
     Args:
         folder: where Flower and the ServerApp write.
-        simulation: whether the SuperLink simulates its nodes.
     """
 
-    def __init__(self, folder: Path, *, simulation: bool = False) -> None:
-        self.folder, self.simulation, self.port = folder, simulation, free_port()
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.port, self._keys = folder, free_port(), 0
         self.bin = folder / "bin"
         self.env = dict(os.environ) | {
             "PATH": os.pathsep.join([str(self.bin), os.environ["PATH"]]),
@@ -94,13 +103,16 @@ class Federation:
         self._server, self._stop_server = forkserver.start(*MODULES, env=self.env)
         for name, function in COMMANDS.items():
             forkserver.stand_in(self.bin / name, self._server, function)
-        address = f"127.0.0.1:{self.port}"
+        subprocess.run(["bash", "-ec", certificates()], cwd=self.folder, check=True, capture_output=True)
+        address, root = f"127.0.0.1:{self.port}", self.folder / "ca.crt"
         (home / "config.toml").write_text(
-            f'[superlink]\ndefault = "here"\n\n[superlink.here]\naddress = "{address}"\ninsecure = true\n'
+            f'[superlink]\ndefault = "here"\n\n[superlink.here]\naddress = "{address}"\nroot-certificates = "{root}"\n'
         )
-        options = ["--simulation"] if self.simulation else []
-        options += ["--host", "127.0.0.1", "--port", str(self.port), "--disable-runtime-dependency-installation"]
-        self._start("superlink", "flower-superlink", "--insecure", *options)
+        self._start(
+            "superlink", "flower-superlink", "--host", "127.0.0.1", "--port", str(self.port),
+            "--ssl-ca-certfile", "ca.crt", "--ssl-certfile", "server.pem", "--ssl-keyfile", "server.key",
+            "--enable-supernode-auth", "--disable-runtime-dependency-installation",
+        )  # fmt: skip
         wait_for(self._answers)
         return self
 
@@ -120,11 +132,16 @@ class Federation:
         return True
 
     def add(self, partition: int, of: int) -> None:
-        """Start a SuperNode."""
-        config = f"partition-id={partition} num-partitions={of}"
+        """Register a SuperNode and start it."""
+        config, key = f"partition-id={partition} num-partitions={of}", f"key-{self._keys}"
+        self._keys += 1
+        command = ["ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-f", key]
+        subprocess.run(command, cwd=self.folder, check=True)
+        self.flwr("supernode", "register", f"{key}.pub", "here")
         self._start(
-            f"node-{partition}", "flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{self.port}",
-            "--host", "127.0.0.1", "--port", str(free_port()), "--node-config", config,
+            f"node-{partition}", "flower-supernode", "--root-certificates", "ca.crt",
+            "--superlink", f"127.0.0.1:{self.port}", "--host", "127.0.0.1", "--port", str(free_port()),
+            "--auth-supernode-private-key", key, "--node-config", config,
         )  # fmt: skip
 
     def kill(self, name: str) -> None:

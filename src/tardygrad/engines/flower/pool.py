@@ -43,7 +43,7 @@ from tardygrad.errors import (
 opened: WeakSet[FlowerPool] = WeakSet()
 """The pools that are in use in this process, which Ctrl-C stops."""
 
-SILENCE = 60.0
+SILENCE = 120.0
 """Seconds without a reply to a node's first job after which there is a warning."""
 
 POLLS = 0.02, 0.5

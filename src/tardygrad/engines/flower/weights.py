@@ -191,7 +191,7 @@ class WeightMessages:
     kind = "train"
     no_replay = "only the clients' own ClientApp can do the jobs of this run again"
     no_reply = (
-        "If its jobs are shorter, its train function returns no Message, which Flower drops without an error: "
+        "If jobs are shorter, the train function returns no Message, which Flower drops without an error: "
         "end it with `return Message(content=content, reply_to=msg)`."
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +13,11 @@ import tardygrad as tg
 from tardygrad import streams
 from tardygrad.doctor.clock_run import run_clock
 from tardygrad.doctor.fit_runtimes import fit_distribution, fit_fleet
+from tardygrad.doctor.what_if import WhatIf
 from tardygrad.fleet import Runtime
 from tardygrad.runs.history import History
 from tardygrad.runs.history import read_history as read
+from tardygrad.spec.spec import parse
 from tests.doctor.planted import clip2, fleet, record
 
 LAWS = (
@@ -156,3 +159,41 @@ def test_losses_are_counted(tmp_path: Path) -> None:
 def test_a_record_without_a_job_cannot_be_fitted(tmp_path: Path) -> None:
     with pytest.raises(tg.Invalid, match=r"--fit needs a run with at least one finished job, got .* with none"):
         fit_fleet(made_up(tmp_path, [], []))
+
+
+class Two:
+    """A runtime that no record can name."""
+
+    def draw(self, u: float, serial: int) -> float:
+        return 2.0 + u
+
+
+def test_clients_sleep_in_a_fitted_fleet_as_they_did_in_the_run(tmp_path: Path) -> None:
+    """A synchronous run of two clients hardly feels that most clients are asleep, but an asynchronous one would."""
+    groups = tuple(tg.Group("own", 1, tg.Uniform(1.0 + k, 1.2 + k)) for k in range(6))
+    planted = tg.Fleet(groups, at_window_end="cancel", ids=("5", "3", "4", "0", "1", "2"))
+    for client in range(5):
+        planted = planted.during([(10 * client, 10 * client + 20)], client=client, period=60)
+    wait, go = clip2(buffer=2, mode="sync"), clip2(buffer=1, mode="client")
+    history = read(record(tmp_path / "run", wait, planted, rounds=150))
+    fitted = fit_fleet(history).fleet
+    assert fitted.windows[5].windows == ((0.0, 20.0),)
+    assert fitted.windows[0].windows == ((30.0, 50.0),)
+    assert fitted.at_window_end == "cancel"
+    assert 2 not in fitted.windows
+    truth = run_clock(go, read_back(history), rounds=300, seed=5)
+    assert run_clock(go, fitted, rounds=300, seed=5).time == pytest.approx(truth.time, rel=0.05)
+    awake = run_clock(go, replace(fitted, available=()), rounds=300, seed=5)
+    assert awake.time < 0.6 * truth.time
+
+    unnamed = replace(fleet(3), groups=(tg.Group("own", 3, Two()),)).during([(0, 5)], client=0, period=10)
+    history = read(record(tmp_path / "unnamed", wait, unnamed, rounds=20))
+    with pytest.raises(tg.Invalid, match=r"a fit needs to know when clients are awake, got a record of sleeping"):
+        fit_fleet(history)
+    assert WhatIf(history).fleet is None  # so the doctor does not advise
+
+
+def read_back(history: History) -> tg.Fleet:
+    fleet = parse(history.spec or {}).build().fleet
+    assert fleet is not None
+    return fleet

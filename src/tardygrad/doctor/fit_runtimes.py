@@ -1,4 +1,4 @@
-"""Fit a fleet to a record: the distribution of every client's runtimes.
+"""Fit a fleet to a record: the distribution of every client's runtimes. Windows of availability are those of its spec.
 
 A job's time goes from dispatch to arrival, so it includes messages and queues, and a fitted fleet has no links. For a
 job that never came back only a lower bound is known: it is replaced by the median of the client's longer times, or kept
@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import Any, Literal, NamedTuple
 
@@ -19,10 +20,11 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from tardygrad.core.recipe import parameters, written_arguments
+from tardygrad.engines.fleet_clock import in_order
 from tardygrad.errors import Invalid
 from tardygrad.fleet import Exponential, Fleet, Group, Integer, LogNormal, Pareto, Runtime, Trace, Uniform
 from tardygrad.runs.history import History
-from tardygrad.spec.spec import Spec
+from tardygrad.spec.spec import Spec, build_fleet
 from tardygrad.spec.toml import document, inline
 
 ENOUGH = 5  # a client with this many jobs gets its own distribution
@@ -74,7 +76,22 @@ def fit_fleet(history: History, scale: float = 1.0) -> FittedFleet:
         lost = client.losses / len(client.jobs) if client.jobs else None
         found.append(ClientFit(number, name, len(client.seconds), runtime, source, lost, at_least))
     alike = groupby(found, key=lambda each: (each.name + AT_LEAST * each.at_least, each.runtime))
-    return FittedFleet(Fleet(tuple(Group(name, len(list(same)), runtime) for (name, runtime), same in alike)), found)
+    groups = tuple(Group(name, len(list(same)), runtime) for (name, runtime), same in alike)
+    return FittedFleet(replace(_recorded_windows(history), groups=groups), found)
+
+
+def _recorded_windows(history: History) -> Fleet:
+    """A fleet with the windows of the record's spec, and nothing else of it; raises `Invalid` if they are not known."""
+    if not any(client.asleep for client in history.by_client):
+        return Fleet((Group("any", history.clients, Uniform(0.0, 0.0)),))
+    table = (history.spec or history.described).get("fleet")
+    if not isinstance(table, dict) or table.get("kind") not in ("groups", "paper"):
+        raise Invalid("a fit needs to know when clients are awake, got a record of sleeping clients without a [fleet].")
+    if isinstance(groups := table.get("groups"), list):  # their runtimes may be code of the user
+        instant = {"runtime": {"kind": "uniform", "low": 0, "high": 0}}
+        table = table | {"groups": [group | instant if isinstance(group, dict) else group for group in groups]}
+    fleet = in_order(build_fleet(table | {"availability": None}), history.ids or None, history.clients)
+    return Fleet(fleet.groups, available=fleet.available, at_window_end=fleet.at_window_end)
 
 
 def fit_distribution(times: Sequence[float] | NDArray[np.float64], *, several: bool = False) -> Runtime:
@@ -174,14 +191,21 @@ def _alike(a: Any, b: Any) -> Any:
 
 
 def fitted_spec(spec: Spec, fleet: Fleet, *, as_json: bool) -> str:
-    """The spec in JSON, or in TOML with a line for every group of clients."""
-    fields = {name: field for name, field in parameters(Group).items() if name != "link"}  # fitted fleets have none
-    groups = [written_arguments(fields, {name: getattr(group, name) for name in fields}) for group in fleet.groups]
+    """The spec in JSON, or in TOML with a line for every group of clients and for the windows of every client."""
+    fields = parameters(Fleet)
+    keys = ["groups"] + ["available", "at_window_end"] * bool(fleet.available)  # all that a fitted fleet has
+    table = {"kind": "groups", **written_arguments(fields, {key: getattr(fleet, key) for key in keys})}
+    for group in table["groups"]:
+        del group["link"]  # measured times include the messages
     tables = spec.resolved()
     if as_json:
-        written = tables | {"fleet": {"kind": "groups", "groups": groups}}
-        return json.dumps(written, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    lines = "".join(f"    {inline(group)},\n" for group in groups)
-    fitted = f'[fleet]\nkind = "groups"\ngroups = [\n{lines}]'
+        return json.dumps(tables | {"fleet": table}, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    lines = (f"{key} = {_lines(value) if isinstance(value, list) else inline(value)}" for key, value in table.items())
     tables["method"] = {key: math.inf if value == "inf" else value for key, value in tables["method"].items()}
-    return "\n\n".join([*(document({name: tables[name]}) for name in tables if name != "fleet"), fitted]) + "\n"
+    others = (document({name: tables[name]}) for name in tables if name != "fleet")
+    return "\n\n".join([*others, "\n".join(["[fleet]", *lines])]) + "\n"
+
+
+def _lines(items: list[Any]) -> str:
+    lines = [f"    {inline(item)}," for item in items]
+    return "\n".join(["[", *lines, "]"])

@@ -301,19 +301,19 @@ def corrupt(update: Update) -> Update:
 
 
 def matched(fleet: Fleet, task: Task) -> Fleet:
-    """The fleet with its clients in the order of the task's, if it names them; raises `Invalid` if the names differ.
+    """The fleet with its clients in the order of the task's, if it names them; raises `Invalid` if the names differ."""
+    return in_order(fleet, ids_of(task), task.clients) if isinstance(fleet, Fleet) else fleet
 
-    If the task's clients have only numbers, so must those of the fleet, or they keep their order.
-    """
-    if not isinstance(fleet, Fleet):
-        return fleet
-    ids = ids_of(task)
+
+def in_order(fleet: Fleet, ids: Sequence[str] | None, clients: int) -> Fleet:
+    """The same for the ids of a task's clients; None: they have only numbers, so the fleet's ids must be numbers too,
+    or its clients keep their order."""
     if not fleet.ids:
         return fleet.numbered(ids)
     fleet = fleet.numbered(fleet.ids)
     if ids is None and not all(map(str.isdecimal, fleet.ids)):
         return replace(fleet, ids=())
-    return fleet.in_order_of(ids or tuple(map(str, range(task.clients))))
+    return fleet.in_order_of(ids or tuple(map(str, range(clients))))
 
 
 def round_trips(task: Task, method: Method, fleet: Fleet) -> RoundTrips:

@@ -196,6 +196,11 @@ def build_method(table: Table) -> Method:
     return _made(_checked("method", table), "method", Method)
 
 
+def build_fleet(table: Table) -> Fleet:
+    """The fleet of a table [fleet]; imports the functions that it names."""
+    return _fleet(_checked("fleet", table))
+
+
 def resume_keys(tables: Mapping[str, Any]) -> list[str]:
     """The keys that may change when a run is resumed: its length, trackers, and what the engine allows."""
     engine = ENGINES.get(tables.get("engine", {}).get("kind", "sim"), Pool)  # Pool: one of the user's own

@@ -61,7 +61,10 @@ def show_table(columns: Iterable[str], rows: Iterable[Iterable[str]], title: str
         column.overflow = "fold"
     for row in rows:
         table.add_row(*map(escape, row))
-    Output(highlight=False, width=None if sys.stdout.isatty() else 120).print(table)
+    console = Output(highlight=False, width=None if sys.stdout.isatty() else 120)
+    with console.capture() as lines:
+        console.print(table)
+    show("\n".join(line.rstrip() for line in lines.get().splitlines()))  # rich fills the last column with spaces
 
 
 def cell(value: float | None, form: str, missing: str = "–") -> str:

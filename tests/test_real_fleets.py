@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -117,7 +118,7 @@ def test_a_slow_down_is_of_a_client_or_of_a_group_that_exists() -> None:
         Slow(0, 1.0, 2.0, 2.0, "phone")
     with pytest.raises(tg.Invalid, match="`group` must be one of phone, rack, got 'phones'"):
         TWO.slowed(group="phones", at=0, factor=2)
-    with pytest.raises(tg.Invalid, match="SlowSpells needs every > 0, lasts > 0 and factor > 0"):
+    with pytest.raises(tg.Invalid, match="SlowSpells needs 0 < every < inf, 0 < lasts < inf and factor > 0"):
         TWO.slow_at_times(group="phone", every=0, lasts=1, factor=2)
 
 
@@ -131,7 +132,7 @@ def test_a_diurnal_pattern_has_the_share_awake_at_any_time_of_the_day() -> None:
     together = TWO.diurnal(period=100, awake=0.3, spread=0.0, group="rack", at_end="cancel")
     assert together.available == tuple(Available(c, ((0.0, 30.0),), 100, "cancel") for c in range(10, 20))
     assert Diurnal(awake=1.0).windows(7) == ((0.0, 86_400.0),)
-    with pytest.raises(tg.Invalid, match="Diurnal needs period > 0, 0 < awake <= 1 and 0 <= spread <= 1"):
+    with pytest.raises(tg.Invalid, match="Diurnal needs 0 < period < inf, 0 < awake <= 1 and 0 <= spread <= 1"):
         Diurnal(awake=0.0)
 
 
@@ -144,7 +145,7 @@ def test_the_bandwidth_of_each_message_varies_around_that_of_the_link() -> None:
     times = sorted(trips.due(0, serial, 0, None, 0.0) - 2.0 for serial in range(2001))
     assert times[1000] == pytest.approx(10.0, rel=0.05)  # the median
     assert times[1683] / times[1000] == pytest.approx(math.exp(0.5), rel=0.06)  # one sigma
-    with pytest.raises(tg.Invalid, match="Link needs sigma >= 0"):
+    with pytest.raises(tg.Invalid, match="Link needs 0 <= sigma < inf"):
         tg.Link(sigma=-1)
 
 
@@ -265,10 +266,13 @@ def test_windows_of_a_file_in_a_spec_are_copied_into_the_record(tmp_path: Path) 
     with pytest.raises(tg.Invalid, match=r"events must be of clients that the task has, '0', .* got those of '8'"):
         spec.load(tmp_path / "own.toml").build()
     written(tmp_path / "hours.csv", "device,to\n8,0\n")
-    with pytest.raises(
-        tg.Invalid, match=r"cannot be read \('from'\)\. Give it the columns device,from,to with seconds"
-    ):
+    wrong = "no column 'from', only 'device', 'to'). Give it the columns device, from, to ("
+    with pytest.raises(tg.Invalid, match=re.escape(wrong)):
         spec.load(tmp_path / "own.toml")
+    for rows, wrong in (("", "it has no rows"), ("8,5,2\n", "0 <= start < end < inf, got 5 to 2 of client '8'")):
+        written(tmp_path / "hours.csv", f"device,from,to\n{rows}")
+        with pytest.raises(tg.Invalid, match=re.escape(wrong)):
+            spec.load(tmp_path / "own.toml")
 
 
 @pytest.mark.parametrize(

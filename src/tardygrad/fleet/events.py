@@ -28,7 +28,7 @@ class Crash:
 
     def __post_init__(self) -> None:
         valid = 0 <= self.at < math.inf and (self.back is None or self.at < self.back < math.inf)
-        check_rule(valid, self, "0 <= at < back")
+        check_rule(valid, self, "0 <= at < back < inf")
 
 
 @checked_class
@@ -66,7 +66,7 @@ class SlowSpells:
 
     def __post_init__(self) -> None:
         valid = 0 < self.every < math.inf and 0 < self.lasts < math.inf and self.factor > 0
-        check_rule(valid, self, "every > 0, lasts > 0 and factor > 0")
+        check_rule(valid, self, "0 < every < inf, 0 < lasts < inf and factor > 0")
 
 
 @checked_class
@@ -86,7 +86,7 @@ class Diurnal:
 
     def __post_init__(self) -> None:
         valid = 0 < self.period < math.inf and 0 < self.awake <= 1 and 0 <= self.spread <= 1
-        check_rule(valid, self, "period > 0, 0 < awake <= 1 and 0 <= spread <= 1")
+        check_rule(valid, self, "0 < period < inf, 0 < awake <= 1 and 0 <= spread <= 1")
 
     def windows(self, number: int) -> tuple[tuple[float, float], ...]:
         """The windows of a client, by its number among those of the fleet."""
@@ -117,7 +117,7 @@ class Available:
     def __post_init__(self) -> None:
         edges = [edge for window in self.windows for edge in window]
         valid = bool(edges) and edges[0] >= 0 and all(a < b for a, b in pairwise(edges))
-        check_rule(valid, self, "windows (start, end) in ascending order")
+        check_rule(valid, self, "at least one window (start, end), in ascending order")
         period_valid = self.period is None or edges[-1] <= self.period < math.inf
         check_rule(period_valid, self, "a finite period, at least the end of the last window")
         check_rule(all(b - a >= 1e-3 for a, b in self.windows), self, "windows of at least a millisecond")

@@ -39,8 +39,8 @@ class Link:
 
     def __post_init__(self) -> None:
         valid = 0 <= self.latency < math.inf and self.down > 0 and self.up > 0
-        check_rule(valid, self, "latency >= 0, down > 0, up > 0")
-        check_rule(0 <= self.sigma < math.inf, self, "sigma >= 0")
+        check_rule(valid, self, "0 <= latency < inf, down > 0, up > 0")
+        check_rule(0 <= self.sigma < math.inf, self, "0 <= sigma < inf")
 
 
 @checked_class

@@ -30,7 +30,7 @@ class Uniform:
     high: float
 
     def __post_init__(self) -> None:
-        check_rule(0 <= self.low <= self.high < math.inf, self, "0 <= low <= high")
+        check_rule(0 <= self.low <= self.high < math.inf, self, "0 <= low <= high < inf")
 
     def draw(self, u: float, serial: int) -> float:
         return self.low + u * (self.high - self.low)
@@ -60,7 +60,9 @@ class LogNormal:
     sigma: float
 
     def __post_init__(self) -> None:
-        check_rule(0 < self.median < math.inf and 0 <= self.sigma < math.inf, self, "median > 0 and sigma >= 0")
+        check_rule(
+            0 < self.median < math.inf and 0 <= self.sigma < math.inf, self, "0 < median < inf and 0 <= sigma < inf"
+        )
 
     def draw(self, u: float, serial: int) -> float:
         return capped_exp(math.log(self.median) + self.sigma * NormalDist().inv_cdf(max(u, 2.0**-53)))
@@ -74,7 +76,7 @@ class Exponential:
     mean: float
 
     def __post_init__(self) -> None:
-        check_rule(0 < self.mean < math.inf, self, "mean > 0")
+        check_rule(0 < self.mean < math.inf, self, "0 < mean < inf")
 
     def draw(self, u: float, serial: int) -> float:
         return -self.mean * math.log1p(-u)
@@ -89,7 +91,9 @@ class Pareto:
     tail: float
 
     def __post_init__(self) -> None:
-        check_rule(0 < self.minimum < math.inf and 0 < self.tail < math.inf, self, "minimum > 0 and tail > 0")
+        check_rule(
+            0 < self.minimum < math.inf and 0 < self.tail < math.inf, self, "0 < minimum < inf and 0 < tail < inf"
+        )
 
     def draw(self, u: float, serial: int) -> float:
         return capped_exp(math.log(self.minimum) - math.log1p(-u) / self.tail)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -59,45 +60,52 @@ class AvailabilityFile:
 def read_devices(path: Path, columns: Columns, samples: int | None) -> dict[str, Device]:
     """The clients of a file by name: in the order of numbers if the names are 0 to N − 1, else as the file has them."""
     devices: dict[str, Device] = {}
-    try:
+    with _reading(path, columns.client, columns.seconds):
         for row in _rows(path, columns.client):
-            name = str(row[columns.client])
+            name = str(_cell(row, columns.client))
             device = devices.setdefault(name, Device(str(row.get(columns.group) or "traced")))
             if columns.seconds not in row and columns.computation in row:
                 device.seconds.append(_computation(row[columns.computation], samples))
             else:
-                device.seconds.append(float(row[columns.seconds]))
+                device.seconds.append(float(_cell(row, columns.seconds)))
+            if not 0 <= device.seconds[-1] < math.inf:
+                raise ValueError(f"a time must be finite and not negative, got {device.seconds[-1]} of client {name!r}")
             if row.get(columns.communication) not in (None, ""):
                 device.speed = float(row[columns.communication]) * KILOBIT
-    except (KeyError, TypeError, ValueError, csv.Error) as error:
-        if isinstance(error, Invalid):
-            raise
-        fix = f"Give it the columns {columns.client},{columns.seconds} with a number of seconds in each row."
-        raise Invalid(f"the trace {str(path)!r} cannot be read ({error}). {fix}") from error
     return {name: devices[name] for name in _ordered(list(devices))}
 
 
 def read_windows(file: AvailabilityFile) -> dict[str, tuple[Windows, float | None]]:
     """The windows of each client of a file, and their period if the file has one."""
+    path = Path(file.path)
     found: dict[str, tuple[list[tuple[float, float]], float | None]] = {}
-    try:
-        for row in _rows(Path(file.path), file.client):
-            windows, period = found.get(str(row[file.client]), ([], None))
+    with _reading(path, file.client, file.start, file.end):
+        for row in _rows(path, file.client):
+            name = str(_cell(row, file.client))
+            windows, period = found.get(name, ([], None))
             if "active" in row:  # FedScale's
                 windows += [(float(a), float(b)) for a, b in zip(row["active"], row["inactive"], strict=True)]
                 period = float(row["finish_time"])
             else:
-                windows.append((float(row[file.start]), float(row[file.end])))
-            found[str(row[file.client])] = windows, period
-        merged = {name: (_merged(windows), period) for name, (windows, period) in found.items()}
-    except (KeyError, TypeError, ValueError, csv.Error) as error:
-        if isinstance(error, Invalid):
-            raise
-        fix = f"Give it the columns {file.client},{file.start},{file.end} with seconds in each row."
-        raise Invalid(f"the windows in {str(file.path)!r} cannot be read ({error}). {fix}") from error
+                windows.append((float(_cell(row, file.start)), float(_cell(row, file.end))))
+            found[name] = windows, period
+        merged = {name: (_merged(name, windows), period) for name, (windows, period) in found.items()}
     if empty := [name for name, (windows, _) in merged.items() if not windows]:
-        raise Invalid(f"every client of {str(file.path)!r} needs a window of a millisecond, got none for {empty[0]!r}.")
+        raise Invalid(f"every client of {file.path!r} needs a window of a millisecond, got none for {empty[0]!r}.")
     return {name: merged[name] for name in _ordered(list(merged))}
+
+
+@contextmanager
+def _reading(path: Path, *columns: str) -> Iterator[None]:
+    """Raise `Invalid` with the columns that a file needs, if it cannot be read."""
+    try:
+        yield
+    except Invalid:
+        raise
+    except (KeyError, TypeError, ValueError, csv.Error) as error:
+        reason = f"no {error}" if isinstance(error, KeyError) else error
+        fix = f"Give it the columns {', '.join(columns)} (in seconds), or name the columns that it has."
+        raise Invalid(f"{str(path)!r} cannot be read ({reason}). {fix}") from error
 
 
 def listed(names: Sequence[str]) -> str:
@@ -106,18 +114,26 @@ def listed(names: Sequence[str]) -> str:
 
 
 def _rows(path: Path, client: str) -> list[dict[str, Any]]:
-    """The rows of a file; those of a JSON table get their names in the column `client`."""
+    """The rows of a file, at least one; those of a JSON table get their names in the column `client`."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            if path.suffix != ".json":
-                return list(csv.DictReader(file))
-            content = json.load(file)
+            content = json.load(file) if path.suffix == ".json" else list(csv.DictReader(file))
     except OSError as error:
-        raise Invalid(f"a trace must be a readable CSV file, got {str(path)!r}: {error.strerror}.") from error
+        raise Invalid(f"a trace must be a readable CSV or JSON file, got {str(path)!r}: {error.strerror}.") from error
     rows = [{client: name} | row for name, row in content.items()] if isinstance(content, dict) else content
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise ValueError("it must be a list of tables, or a table of tables by client")
+    if not rows:
+        raise ValueError("it has no rows")
     return rows
+
+
+def _cell(row: dict[str, Any], column: str) -> Any:
+    if column not in row:
+        raise ValueError(f"it has no column {column!r}, only {listed([str(name) for name in row])}")
+    if row[column] in (None, ""):
+        raise ValueError(f"a row has no {column!r}")
+    return row[column]
 
 
 def _computation(milliseconds: Any, samples: int | None) -> float:
@@ -132,12 +148,13 @@ def _ordered(names: list[str]) -> list[str]:
     return sorted(names, key=numbers.__getitem__) if {*numbers.values()} == {*range(len(names))} else names
 
 
-def _merged(windows: list[tuple[float, float]]) -> Windows:
-    """Windows in order, overlapping ones as one."""
+def _merged(client: str, windows: list[tuple[float, float]]) -> Windows:
+    """A client's windows in order, overlapping ones as one."""
     merged: list[tuple[float, float]] = []
     for start, end in sorted(windows):
         if not 0 <= start < end < math.inf:
-            raise ValueError(f"a window must have 0 <= start < end, got {start:g} to {end:g}")
+            rule = "a window must have 0 <= start < end < inf"
+            raise ValueError(f"{rule}, got {start:g} to {end:g} of client {client!r}")
         if merged and start <= merged[-1][1]:
             merged[-1] = (merged[-1][0], max(merged[-1][1], end))
         elif end - start >= SHORTEST:

@@ -197,7 +197,7 @@ class AsyncStrategy:
 
     Args:
         method: without local steps (`local_lr`), which the ClientApp makes.
-        clients: their number; None: the nodes that are online at the start.
+        clients: their number; None: the nodes that are online at the start, or as before if the run is resumed.
         samples: number of training rows of each client, for a method with `weight_by="samples"`.
         module_buffers: a regular expression for the names of arrays that are averaged and not optimized, such as the
             statistics of BatchNorm.
@@ -260,9 +260,10 @@ class AsyncStrategy:
         if timeout is not None:
             check_number("timeout", timeout, above=True)
         engine = self._engine | ({} if timeout is None else {"ttl": timeout})
+        out = _recorded(self._settings.get("out")) if resume else None
         task = WeightsTask(
             arrays_of(initial_arrays),
-            clients=self._clients or count_nodes(connection.Link(grid, 1.0), self._method.buffer),
+            clients=self._clients or self._count(grid, out),
             config=train_config or {},
             evaluate=evaluate_fn,
             samples=self._samples,
@@ -271,14 +272,20 @@ class AsyncStrategy:
         settings: Any = {"evaluate_every": 10 if evaluate_fn else 0} | self._settings
         settings |= {} if num_rounds is None else {"rounds": num_rounds}
         with FlowerPool(task, self._method, grid=grid, **engine) as pool:
-            if resume:
+            if out:
                 length = {name: settings.get(name) for name in ("rounds", "until")}
-                run = resume_run(_recorded(settings.get("out")), self._method, task, pool, **length)
+                run = resume_run(out, self._method, task, pool, **length)
             else:
                 run = runs.begin(self._method, task, pool, **settings)
             self.run, task.round = run, lambda: run.server.round
             _go(run, ())
         return AsyncResult(array_record(task.arrays(run.x, run.module_buffers)), run)
+
+    def _count(self, grid: Any, resumed: Path | None) -> int:
+        """The number of clients: that of the resumed run, or of the nodes that are online."""
+        link = connection.Link(grid, 1.0)
+        recorded = read_json(resumed / "spec.json").get("clients") if resumed else None
+        return int(recorded or count_nodes(link, self._method.buffer))
 
     def stop(self) -> None:
         """Stop the run with a checkpoint; callable from any thread."""

@@ -23,6 +23,7 @@ import tardygrad as tg
 from tardygrad.engines.flower import pool as flower_pool
 from tardygrad.engines.flower.records import array_record
 from tardygrad.runs.record import read_lines
+from tests.cli.conftest import Command
 
 pytest.importorskip("flwr")
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
@@ -255,6 +256,8 @@ def test_clients_are_those_of_the_partitions_in_any_order_of_nodes_and_after_a_r
         grid = Grid(by_partition(), order, of=3)
         partitions = {str(node): one.node_config["partition-id"] for node, one in grid.contexts.items()}
         strategy.start(grid, record(PLAIN), num_rounds=rounds, resume=rounds > 4)
+        with pytest.raises(tg.Invalid, match=r"the task must be that of the run in .* 1 arrays"):
+            strategy.start(grid, record({"v": PLAIN["w"]}), num_rounds=9, resume=True)
         grid.close()
         arrivals = [row for row in read_lines(tmp_path / "run/events.jsonl") if row["event"] == "arrival"]
         assert {(row["client"], partitions[row["worker"]]) for row in arrivals[done:]} == {(0, 0), (1, 1), (2, 2)}
@@ -331,7 +334,7 @@ def test_a_node_that_does_not_reply_or_returns_nan_is_named(
     )
 
 
-def test_the_recorded_model_loads_into_the_users_module(tmp_path: Path) -> None:
+def test_the_recorded_model_loads_into_the_users_module(tmp_path: Path, tardygrad: Command) -> None:
     def net() -> Any:
         return torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 1).double())
 
@@ -347,6 +350,9 @@ def test_the_recorded_model_loads_into_the_users_module(tmp_path: Path) -> None:
     assert weights.keys() == result.arrays.keys()
     assert all(np.array_equal(weights[name].numpy(), result.arrays[name].numpy()) for name in weights)
     assert int(module[1].num_batches_tracked) > 0
+    for command in (["replay"], ["resume"], ["export", "--hf", str(tmp_path / "hf")]):
+        assert "only the clients' own ClientApp can do the jobs" in tardygrad(*command, str(tmp_path / "run")).err
+    assert tardygrad("export", str(tmp_path / "run")).code == 0
 
 
 def test_array_records_of_flower_are_read(tmp_path: Path) -> None:

@@ -112,6 +112,9 @@ def _table(name: str, made: object) -> Row:
 def why_no_spec(recorded: Row) -> str:
     """Why a record has no spec that a command could use, for an error message, and what to do about it."""
     reasons = recorded.get("missing") or ["it has no spec"]
+    if no_replay := recorded.get("no_replay"):
+        fix = "Continue it in the program that started it, with resume=True. Its final model is in model.safetensors."
+        return f"cannot be started by a command: {no_replay}. {fix}"
     fix = (
         "Next time make such objects by tardygrad.make(FUNCTION, KEY=VALUE, ...), with a function of a module. In "
         "Python: run = tardygrad.resume(path, method, task, pool); iterate over run.go() to continue it; "

@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import torch
@@ -90,7 +91,8 @@ class WeightsTask(OwnLoop):
             raise Invalid("the initial weights must be finite, got NaN or infinity.")
 
     def __repr__(self) -> str:
-        return f"WeightsTask(parameters={self.parameters}, clients={self.clients})"
+        arrays = f"{len(self._like)} arrays {crc32(repr(self._like).encode()):08x}"
+        return f"WeightsTask(parameters={self.parameters} in {arrays}, clients={self.clients})"
 
     def flattened(self, arrays: Arrays) -> tuple[Vector, ModuleBuffers | None]:
         """Weights as a vector and the buffers that go with it; raises `Invalid` unless they are those of the model."""

@@ -24,8 +24,8 @@ from tardygrad.core.recipe import Make, Parameters, parameters, written
 from tardygrad.errors import described
 from tardygrad.fleet import Fleet
 from tardygrad.methods.constructor import MethodSettings
-from tardygrad.runs.kinds import FLEET_KEYS
 from tardygrad.spec import kinds as spec
+from tardygrad.spec.schema import described_keys
 from tardygrad.type_hints import rule
 from tardygrad_command.commands import app
 
@@ -34,9 +34,6 @@ MARKED = re.compile(r"(<!-- table: ([\w ]+) -->\n).*?(<!-- end of table -->)", r
 LABELS = {"When to use": "When to use it", "Differs from the paper in": "Differences from the paper"}
 API = ("tardygrad", "tardygrad.optim", "tardygrad.theory")  # where the names of docs/api.md are
 SHARED = ("buffer", "mode", *MethodSettings.__annotations__)
-COMMON = {"method": described(Method), "fleet": described(Fleet)}  # the keys of every kind
-for _, method in FLEET_KEYS.values():
-    COMMON["fleet"] |= described(method)
 
 
 def table(headings: tuple[str, ...], rows: Iterable[Iterable[str]]) -> str:
@@ -107,7 +104,7 @@ def keys(name: str) -> str:
     makes: dict[str, Make] = spec.KINDS.get(name, {"run": spec.RunTable})
     meanings: dict[str, dict[tuple[str, str], list[str]]] = defaultdict(lambda: defaultdict(list))
     for kind, make in makes.items():
-        texts = COMMON.get(name, {}) | described(make)
+        texts = described_keys(name, make)
         for key, parameter in spec.keys_of(name, make).items():
             meanings[key][rule(parameter.annotation, toml=True), texts[key].rstrip(".")].append(kind)
     rows = []

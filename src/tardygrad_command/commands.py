@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sys
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
 import typer
 
-from tardygrad_command import reproduce
+from tardygrad_command import quiet_interrupt, reproduce
+from tardygrad_command.completion import complete_spec, shipped_specs
 from tardygrad_command.options import (
     JOBS,
     JSON,
@@ -29,7 +28,6 @@ app = typer.Typer(
     name="tardygrad",
     help="Asynchronous training in PyTorch that survives stragglers and heavy-tailed gradients.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -235,7 +233,7 @@ class Tail(NamedTuple):
     SPEC_OR_RUN is a spec as for `tardygrad run`, or the directory of a run, to examine its final model.
     """
 
-    source: str = argument("SPEC_OR_RUN")
+    source: str = argument("SPEC_OR_RUN", complete_spec)
     overrides: list[str] = OVERRIDES
     at: Literal["model", "init"] | None = option(
         None, "Model to examine: model (final; the default for a finished run) or init (x_0)."
@@ -272,12 +270,16 @@ class Theory(NamedTuple):
 
 
 @app.command()
-def specs(json: bool = JSON) -> None:
+def specs(json: bool = JSON, schema: bool = flag("--schema", "Print the JSON schema of specs, for editors.")) -> None:
     """List the specs that come with tardygrad."""
-    found = find_spec("tardygrad")  # finds the package without importing it
-    folders = found.submodule_search_locations if found else None
-    files = sorted(Path((folders or ["."])[0], "specs").glob("*.toml"))
-    texts = {file.stem: file.read_text("utf-8").partition("\n")[0].removeprefix("#").strip() for file in files}
+    if schema:
+        from json import dumps
+
+        with quiet_interrupt():
+            from tardygrad.spec.schema import schema as spec_schema
+        typer.echo(dumps(spec_schema(), allow_nan=False, ensure_ascii=False, indent=1))
+        return
+    texts = shipped_specs()
     if json:
         from json import dumps
 

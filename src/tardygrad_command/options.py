@@ -11,6 +11,7 @@ from typing import Any, TypeVar, get_type_hints
 import typer
 
 from tardygrad_command import quiet_interrupt
+from tardygrad_command.completion import complete_override, complete_spec
 
 Options = TypeVar("Options", bound=tuple[Any, ...])
 
@@ -25,12 +26,12 @@ def flag(name: str, help: str) -> Any:
     return typer.Option(False, name, help=help)
 
 
-def argument(metavar: str) -> Any:
-    """A required argument."""
-    return typer.Argument(..., metavar=metavar)
+def argument(metavar: str, autocompletion: Callable[[str], list[str]] | None = None) -> Any:
+    """A required argument; without an autocompletion, the shell completes files."""
+    return typer.Argument(..., metavar=metavar, autocompletion=autocompletion)
 
 
-SPEC, RUN, RUNS = argument("SPEC"), argument("RUN"), argument("RUN...")
+SPEC, RUN, RUNS = argument("SPEC", complete_spec), argument("RUN"), argument("RUN...")
 MAX_MEMORY = option(None, "Do not start if the run's vectors need more than this, e.g. 8GB.", "SIZE")
 JOBS = option(0, "Runs at once; 0 is one per core.", min=0)
 TRUST = flag("--trust", "Import the functions that the record names, and join its cluster; read them first.")
@@ -54,7 +55,13 @@ def _without_spaces(overrides: list[str]) -> list[str]:
     return overrides
 
 
-OVERRIDES = typer.Argument([], metavar="[TABLE.KEY=VALUE]...", show_default=False, callback=_without_spaces)
+OVERRIDES = typer.Argument(
+    [],
+    metavar="[TABLE.KEY=VALUE]...",
+    show_default=False,
+    callback=_without_spaces,
+    autocompletion=complete_override,
+)
 
 
 def command(app: typer.Typer, module: str) -> Callable[[type[Options]], type[Options]]:

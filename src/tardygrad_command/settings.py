@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection
 from itertools import pairwise
-from pathlib import Path
+
+from tardygrad_command.completion import spec_keys
 
 COMMANDS = ("run", "resume", "plan", "sweep", "tail")  # those that take overrides
 
@@ -22,8 +22,7 @@ def as_override(option: str, argv: list[str], command: str) -> str:
     after = [value for word, value in pairwise([*argv, "VALUE"]) if word == option]
     joined = [word.partition("=")[2] for word in argv if word.startswith(f"{option}=")]
     value = (after + joined)[0]
-    known = json.loads(Path(__file__).with_name("spec_keys.json").read_text("utf-8"))  # written by `make tables`
-    tables = [home for home, keys in known.items() if name in keys and table in ("", home)]
+    tables = [home for home, keys in spec_keys().items() if name in keys and table in ("", home)]
     return " or ".join(f"`{home}.{name}={value}`" for home in tables)
 
 

@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test docs hostile check format bench tables reproduce baselines clean
+.PHONY: help demo test docs hostile check format bench build notebooks tables reproduce baselines clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 20
@@ -50,6 +50,14 @@ bench: .venv/developed  ## measure speed: command line, simulator, kernels, Ray,
 	$(BIN)/python benchmarks/ray_stragglers.py
 	$(BIN)/python benchmarks/ray_states.py
 	$(BIN)/python benchmarks/flower.py
+
+build: .venv/developed  ## build the sdist and the wheel into dist/ and check them
+	rm -rf dist build/lib build/bdist.*
+	$(BIN)/python -m build
+	$(BIN)/python -m twine check --strict dist/*
+
+notebooks: .venv/developed  ## run the notebooks and store what they show
+	$(BIN)/python tools/notebooks.py
 
 tables: .venv/developed  ## write tables of docs/ and the pages of methods, from signatures and docstrings
 	$(BIN)/python tools/tables.py

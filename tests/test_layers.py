@@ -11,7 +11,7 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src/tardygrad"
 LAYERS = [
-    {"errors", "type_hints"},
+    {"errors", "type_hints", "html_tables"},
     {"streams"},
     {"core"},
     {"methods", "theory", "optim", "fleet", "tasks", "tail"},

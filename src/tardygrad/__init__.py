@@ -73,6 +73,7 @@ from tardygrad.methods.tailopt import tailopt as tailopt
 from tardygrad.runs.accountant import Accountant as Accountant
 from tardygrad.runs.loop import Event as Event
 from tardygrad.runs.loop import drive as drive
+from tardygrad.runs.progress import progress as progress
 from tardygrad.runs.recipes import make as make
 from tardygrad.runs.replay import replay as replay
 from tardygrad.runs.resume import resume as resume

@@ -83,7 +83,10 @@ def test_the_table_says_what_it_knows_and_no_more(monkeypatch: pytest.MonkeyPatc
     assert r"Clip$^2$\_50\% & \textbf{95.0 $\pm$ 3.4} & +3.4 $\pm$ 1.9" in latex
     assert r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{\begin{tabular}{lrrrrrrr}" in latex
     assert all(word in latex for word in (r"\toprule", r"\midrule", r"\bottomrule", r"\label{tab:x}"))
-    assert "<td>Clip²_50%</td><td style='text-align: right'>95.0 ± 3.4</td>" in table()._repr_html_()
+    assert (
+        "<td style='text-align: left'>Clip²_50%</td><td style='text-align: right'>95.0 ± 3.4</td>"
+        in table()._repr_html_()
+    )
     frame = table().to_pandas().set_index("method")
     assert frame.loc["FedBuff", "reached"] == 3
     assert math.isnan(frame.loc["FedBuff", "time_to_target"])

@@ -64,7 +64,7 @@ def test_a_sweep_scores_settings_as_runs_of_ones_own_would(tmp_path: Path, tardy
     frame = found.to_pandas()
     assert list(frame["lr"]) == [0.1, 0.1, 1.0, 1.0]
     assert f"lr={best[0]:g} local_lr={best[1]:g}" in str(found)
-    assert "<td>make_run</td>" in found._repr_html_()
+    assert "<td style='text-align: left'>make_run</td>" in found._repr_html_()
 
     shown = tardygrad("sweep", str(tmp_path / "sweep"))
     assert (shown.code, "make_run     4/4" in shown.out) == (0, True)

@@ -59,7 +59,9 @@ def demo(options: commands.Demo) -> None:
         show_json(facts | {"methods": rows})
     else:
         show_results(rows, GOAL)
-        show(f"{NOTE}\n{result}\nfigure  {picture}\nreport  {page}")
+        show(NOTE)
+        show(typer.style(result, bold=True))
+        show(f"figure  {picture}\nreport  {page}")
     if options.open:
         typer.launch(str(page))
 

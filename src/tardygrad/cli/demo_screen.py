@@ -13,11 +13,12 @@ from rich.progress_bar import ProgressBar
 from rich.table import Column, Table
 from rich.text import Text
 
-from tardygrad.cli.output import Output, cell, rate, say
+from tardygrad.cli.output import Output, cell, say
+from tardygrad.runs.progress import rate
 from tardygrad.runs.record import Row
 from tardygrad.runs.summary import Summary
 
-BAR = 18  # characters
+BAR, RESULT_BAR = 18, 10  # characters
 Messages = Iterable[tuple[str, Row | Summary]]
 
 
@@ -114,7 +115,7 @@ def _short(seconds: float | None) -> str:
 def show_results(rows: list[dict[str, Any]], goal: float) -> None:
     """Print the results; on a terminal with bars as long as the time to the goal."""
     heads = [
-        Column("method"),
+        Column("method", no_wrap=True),
         Column("test accuracy", justify="right"),
         Column(f"time to {goal:.0%} (s)", justify="right"),
         Column("simulated time (s)", justify="right"),
@@ -127,10 +128,10 @@ def show_results(rows: list[dict[str, Any]], goal: float) -> None:
     longest = max((row["time_to_goal"] or 0.0 for row in rows), default=0.0)
     if terminal:
         table.columns[0].style = "bold"
-        table.add_column("")
+        table.add_column("", style="magenta", no_wrap=True)
     for row in rows:
         time = row["time_to_goal"]
-        bar = ProgressBar(longest, time or 0.0, BAR, style="", complete_style="magenta", finished_style="magenta")
+        bar = "━" * max(1, round(RESULT_BAR * time / longest)) if time else ""
         table.add_row(
             row["method"],
             cell(row["accuracy"], ".1%"),
@@ -139,6 +140,6 @@ def show_results(rows: list[dict[str, Any]], goal: float) -> None:
             f"{row['speed_up']:.0f}x",
             f"{row['delay_mean']:.1f}",
             str(row["delay_max"]),
-            *([bar] if terminal and longest else []),
+            *([bar] if terminal else []),
         )
     Output(highlight=False, width=None if terminal else 120).print(table)

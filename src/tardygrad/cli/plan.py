@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tardygrad.cli.output import as_objects, cell, counted, progress, show_json, show_table
+from tardygrad.cli.output import as_objects, cell, counted, show_json, show_table
 from tardygrad.core.hierarchy import ServerLike
 from tardygrad.core.messages import Advanced, Lost, Taken, Update
 from tardygrad.doctor.clock_run import BusyTime
@@ -18,6 +18,7 @@ from tardygrad.fleet import Fleet
 from tardygrad.runs.accountant import Accountant, guarantee
 from tardygrad.runs.loop import Event, clock_only, drive
 from tardygrad.runs.memory import Memory, read_size, size
+from tardygrad.runs.progress import progress_bar
 from tardygrad.runs.run import plural
 from tardygrad.spec import spec
 from tardygrad_command import commands
@@ -107,7 +108,7 @@ def clock_events(built: spec.Built, server: ServerLike, pool: Pool) -> Iterator[
         yield from counted(drive(server, pool, rounds), total=updates, what="updates")
         return
     events = drive(server, pool, rounds, until=until)
-    for event in progress(events, lambda event: "", what="second", total=until, count=lambda event: event.time):
+    for event in progress_bar(events, lambda event: "", what="second", total=until, count=lambda event: event.time):
         if server.round * buffer > MAX_UPDATES:
             raise Invalid(f"{rule}, got more in {event.time:g} s. Use a smaller run.until.")
         yield event

@@ -9,7 +9,7 @@ import torch
 import typer
 from torch import Tensor
 
-from tardygrad.cli.output import round_progress, show, show_json
+from tardygrad.cli.output import show, show_json
 from tardygrad.cli.run import final_model, recorded_spec, run_dir
 from tardygrad.engines.scripted import ScriptedPool, asleep_at_start, check_replayable
 from tardygrad.engines.threads import torch_threads
@@ -17,6 +17,7 @@ from tardygrad.errors import Diverged, Invalid, RecordError
 from tardygrad.runs import run as runs
 from tardygrad.runs.events import read_checked, script_line
 from tardygrad.runs.own_code import resume_command
+from tardygrad.runs.progress import round_progress
 from tardygrad.runs.record import Row, read_json, reading_record
 from tardygrad.runs.replay import restore_noise
 from tardygrad_command import commands

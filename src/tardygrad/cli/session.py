@@ -12,13 +12,14 @@ from types import FrameType
 
 import typer
 
-from tardygrad.cli.output import round_progress, say, show, show_json, waiting
+from tardygrad.cli.output import say, show, show_json, waiting
 from tardygrad.engines.pool import Pool
 from tardygrad.engines.threads import torch_threads
 from tardygrad.errors import WorkFailed
 from tardygrad.runs.memory import read_size
 from tardygrad.runs.own_code import resume_command
 from tardygrad.runs.preconditions import check_run
+from tardygrad.runs.progress import progress
 from tardygrad.runs.run import Run, Summary, plural
 from tardygrad.runs.track import tracked
 from tardygrad.spec.spec import Built, Spec
@@ -114,9 +115,7 @@ def run_to_end(run: Run, loaded: Spec, out: str, *, json: bool) -> None:
     track, resume = loaded.run.track, resume_command(out, loaded.resolved())
     try:
         with Signals(run.stop) as signals:
-            rows = tracked(run, track) if track else run.go()
-            rounds, until = run.settings["rounds"], run.settings["until"]
-            for _ in round_progress(rows, done=run.server.round, rounds=rounds, until=until):
+            for _ in progress(run, tracked(run, track) if track else None):
                 pass
     except WorkFailed as error:
         raise WorkFailed(f"{str(error).rstrip('.')}. Continue with: {resume}") from error

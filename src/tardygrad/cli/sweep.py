@@ -6,10 +6,11 @@ from pathlib import Path
 
 import typer
 
-from tardygrad.cli.output import as_objects, progress, say, show, show_json, show_table, waiting
+from tardygrad.cli.output import as_objects, say, show, show_json, show_table, waiting
 from tardygrad.cli.session import Signals
 from tardygrad.engines.threads import torch_threads
 from tardygrad.errors import Invalid
+from tardygrad.runs.progress import progress_bar
 from tardygrad.runs.record import Row, new_run_dir
 from tardygrad.runs.run import plural
 from tardygrad.sweeps import GroupSummary, Sweep, groups, read, remark
@@ -50,7 +51,7 @@ def sweep(options: commands.Sweep) -> None:
         runner = Runner(folder, config, tasks, options.jobs)
         describe = best_so_far(config, before or ())
         with Signals(runner.stop) as signals:
-            for _ in progress(runner.go(), describe, what="trial", total=config.trials, done=done):
+            for _ in progress_bar(runner.go(), describe, what="trial", total=config.trials, done=done):
                 pass
     _show(read(folder), folder, json=options.json)
     if signals.received is not None:

@@ -13,8 +13,10 @@ from torch import Tensor
 
 from tardygrad.core.dylu import Pace
 from tardygrad.core.privacy import Privacy
+from tardygrad.core.recipe import recipe_of
 from tardygrad.core.transforms import State, Step, Transform
 from tardygrad.errors import Invalid, check_choice, check_integer, check_number, is_number
+from tardygrad.html_tables import fact_table
 
 Mode = Literal["sync", "server", "client"]
 """Which clients work when: synchronous rounds, server-centric, client-centric."""
@@ -215,6 +217,10 @@ class Method:
             sizes = self.regions.sizes
             notes.append(f", {sizes if isinstance(sizes, int) else len(sizes)} regions")
         return f"{self.name} ({mode}, M={self.buffer}, {work}{''.join(notes)})"
+
+    def _repr_html_(self) -> str:
+        recipe = recipe_of(self)
+        return fact_table(str(self), {} if recipe is None else recipe.arguments)
 
 
 def check_method(method: object) -> None:

@@ -14,6 +14,7 @@ from tardygrad.core.recipe import remembers_call
 from tardygrad.errors import Invalid, check_integer, checked_call, checked_class, nearest
 from tardygrad.fleet.events import Available, Crash, Diurnal, Fault, Sends, Slow, SlowSpells
 from tardygrad.fleet.runtimes import Distribution, Integer, Runtime, Trace, Uniform, check_rule, is_random
+from tardygrad.fleet.table import fleet_table
 from tardygrad.fleet.traces import AvailabilityFile, Columns, listed, read_devices, read_windows
 
 E = TypeVar("E", Crash, Slow, Available, Fault)
@@ -292,6 +293,9 @@ class Fleet:
         groups = [group for group in self.groups if group.clients]
         varies = any(is_random(group.runtime) or group.link.sigma > 0 for group in groups)
         return varies or any(self.dropouts) or bool(self.slow_spells)
+
+    def _repr_html_(self) -> str:
+        return fleet_table(self)
 
     def sending(self, kind: Sends) -> frozenset[tuple[int, int]]:
         """The jobs (client, serial) with this kind of fault."""

@@ -31,6 +31,7 @@ from tardygrad.errors import (
     shortened,
 )
 from tardygrad.fleet import Fleet
+from tardygrad.html_tables import fact_table
 from tardygrad.runs import checkpoint, events
 from tardygrad.runs.accountant import Accountant
 from tardygrad.runs.checks import checksum
@@ -93,6 +94,20 @@ class Run:
     def __repr__(self) -> str:
         of = "" if self.settings["rounds"] is None else f" of {self.settings['rounds']}"
         return f"Run({self.server.method}: {self.status}, round {self.server.round}{of})"
+
+    def _repr_html_(self) -> str:
+        summary = self.summary()
+        scores = {"accuracy": summary.accuracy, "loss": summary.loss, **summary.scores}
+        facts = {
+            "status": f"{summary.status}{f': {summary.reason}' if summary.reason else ''}",
+            "rounds": f"{summary.rounds:,}",
+            "clock": f"{summary.time:,.4g} {'simulated ' * self.pool.features.virtual_clock}seconds",
+            **{f"test {name}": f"{value:.4g}" for name, value in scores.items() if value is not None},
+            "delay": f"{summary.delay_mean:.1f} on average, {summary.delay_max} at most",
+            "updates": f"{summary.updates:,}, {sum(summary.refused.values()):,} refused, {summary.lost:,} lost",
+            **({} if self.path is None else {"record": self.path}),
+        }
+        return fact_table(summary.method, facts)
 
     @property
     def x(self) -> Vector:

@@ -17,6 +17,7 @@ import numpy as np
 
 from tardygrad.core.method import without_addresses
 from tardygrad.errors import Diverged, Invalid, Starved, WorkFailed, check_integer, checked_call
+from tardygrad.runs.progress import progress_bar
 from tardygrad.runs.record import Row
 from tardygrad.runs.run import Run
 from tardygrad.runs.signature import shown
@@ -203,7 +204,6 @@ def run_sweep(config: Config, source: MadeRuns, *, jobs: int, out: str | Path | 
     Args:
         what: to call a trial.
     """
-    from tardygrad.cli.output import progress
     from tardygrad.cli.session import Signals
     from tardygrad.sweeps.runner import Runner, best_so_far
 
@@ -213,7 +213,7 @@ def run_sweep(config: Config, source: MadeRuns, *, jobs: int, out: str | Path | 
         done = sum(trial.status is not None for trial in before)
         runner, describe = Runner(folder, config, source, jobs), best_so_far(config, before)
         with Signals(runner.stop) as signals:
-            for _ in progress(runner.go(), describe, what=what, total=config.trials, done=done):
+            for _ in progress_bar(runner.go(), describe, what=what, total=config.trials, done=done):
                 pass
         if signals.received is not None:
             fix = "Nothing is stored without out=..." if out is None else "The same call continues"

@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from tardygrad.errors import Invalid
+from tardygrad.html_tables import html_table
 from tardygrad.report.blocks import numeric_columns
 from tardygrad.report.latex import latex_table
 from tardygrad.runs.record import Row
@@ -44,15 +45,9 @@ class ResultTable(NamedTuple):
 
     def html(self) -> str:
         """The table for a notebook."""
-        kinds = [" style='text-align: right'" * right for right in numeric_columns(self.rows, len(self.headings))]
-
-        def row(tag: str, cells: Sequence[str]) -> str:
-            inner = "".join(f"<{tag}{kind}>{escape(cell)}</{tag}>" for cell, kind in zip(cells, kinds, strict=True))
-            return f"<tr>{inner}</tr>"
-
-        body = "".join(row("td", cells) for cells in self.rows)
+        right = numeric_columns(self.rows, len(self.headings))
         below = "".join(f"<p>{escape(note)}</p>" for note in self.notes)
-        return f"<table><thead>{row('th', self.headings)}</thead><tbody>{body}</tbody></table>{below}"
+        return html_table(self.headings, self.rows, right=right) + below
 
     def latex(self, caption: str | None, label: str) -> str:
         """The table in LaTeX; without a caption, the notes are its caption."""

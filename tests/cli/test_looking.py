@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import io
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -45,6 +46,18 @@ def test_idle_is_never_below_nothing(tardygrad: Command) -> None:
     trace = ["fleet={kind='trace', path='times.csv'}", "task.clients=3", "run.rounds=400"]
     assert tardygrad("plan", "small.toml", *trace, "--json").json["idle"] == 0.0
     assert "idle   0.0% of 3 clients' time" in tardygrad("plan", "small.toml", *trace).out
+
+
+def test_sleep_is_not_idleness(tardygrad: Command) -> None:
+    """One of two clients works, the other is asleep half of the time and has a job otherwise."""
+    groups = "fleet={kind='groups', groups=[{name='a', clients=2, runtime={kind='trace', seconds=[1]}}]}"
+    nights = "fleet.available=[{client=0, windows=[[0, 2]], period=4}]"
+    how = ["plan", "small.toml", groups, nights, "task.clients=", "method.buffer=1", "run.rounds=60"]
+    plan = tardygrad(*how, "--json").json
+    assert (plan["idle"], plan["asleep"]) == (0.0, pytest.approx(0.25, abs=0.02))
+    out = tardygrad(*how).out
+    assert re.search(r"^asleep +2\d\.\d% of 2 clients' time\nidle +0\.0% of the rest$", out, re.MULTILINE)
+    assert all(line == line.rstrip() for line in out.splitlines())
 
 
 def test_an_update_that_comes_twice_leaves_nobody_idle(tardygrad: Command) -> None:

@@ -54,7 +54,8 @@ class Plan(NamedTuple):
     time: float
     rounds_per_second: float | None  # None: no time passed
     delay: Delays
-    idle: float  # 1 − client-seconds with a job out / (clients · time)
+    idle: float  # share of the clients' time awake that they have no job
+    asleep: float  # share of the clients' time
     lost: int
     classes: dict[str, Share]
     memory: Memory
@@ -143,6 +144,7 @@ def simulated(built: spec.Built, fleet: Fleet) -> Plan:
         rounds_per_second=rounds / time if time else None,
         delay=_delays([delay for each in delays.values() for delay in each]),
         idle=busy_time.idle(fleet.clients, time),
+        asleep=busy_time.sleep(time) / (fleet.clients * time) if time else 0.0,
         lost=lost,
         classes=_shares(fleet, delays),
         memory=meter.memory if built.engine.simulated else built.memory(),
@@ -170,7 +172,8 @@ def _show(plan: Plan) -> None:
     facts = {
         "time": f"{plan.time:.6g} s for {plural(plan.rounds, 'round')}{rate}",
         "delay": f"mean {delay.mean:.3g}, median {delay.median:g}, p90 {delay.p90:g}, max {delay.max}",
-        "idle": f"{plan.idle:.1%} of {plan.clients} clients' time",
+        "asleep": f"{plan.asleep:.1%} of {plan.clients} clients' time" if plan.asleep else "",
+        "idle": f"{plan.idle:.1%} of " + ("the rest" if plan.asleep else f"{plan.clients} clients' time"),
         "model": plural(plan.parameters, "parameter"),
         "lost": f"{plan.lost} (a client lost twice counts twice)" if plan.lost else "",
         "privacy": f"{guarantee(plan.epsilon, plan.delta)} for each client" if plan.delta else "",

@@ -103,10 +103,14 @@ class BusyTime:
                 self.out[message.client] = *self.out[message.client][:2], now
         self.out |= {job.client: (job.serial, job.round, now) for job in jobs}
 
+    def sleep(self, time: float) -> float:
+        """The seconds that clients have been asleep, all together."""
+        return self.slept + sum(time - since for since in self.asleep.values())
+
     def idle(self, clients: int, time: float) -> float:
         """The share of the clients' time without a job, not counting sleep."""
         busy = self.busy + sum(max(time - since, 0.0) for *_, since in self.out.values())
-        awake = clients * time - self.slept - sum(time - since for since in self.asleep.values())
+        awake = clients * time - self.sleep(time)
         return max(1.0 - busy / awake, 0.0) if awake > 0 else 0.0  # rounding may give more than 1
 
 

@@ -292,9 +292,8 @@ def test_a_broken_trace_file_is_named_with_the_cause_and_the_fix(tmp_path: Path,
     with pytest.raises(tg.Invalid, match=re.escape(cause)) as caught:
         Fleet.trace(path)
     assert str(caught.value).startswith(f"{str(path)!r} cannot be read (")
-    assert str(caught.value).endswith(
-        "Each row needs the columns client, seconds, with numbers of seconds; their names are arguments."
-    )
+    fix = "Give it the columns client, seconds (in seconds), or name the columns that it has."
+    assert str(caught.value).endswith(fix)
 
 
 def test_a_missing_trace_file_is_named(tmp_path: Path) -> None:

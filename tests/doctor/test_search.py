@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -255,3 +256,21 @@ def test_the_picture_names_the_bound_only_where_something_is_beyond_it(bound: fl
     ]
     assert drawn["shape"]["legend"] == named
     assert drawn["color"]["legend"]["symbolType"] == "stroke", "no mode looks like a mark of the bound"
+
+
+def test_a_limit_that_changes_nothing_is_not_another_setting() -> None:
+    """Half of the clients are awake at a time, so a limit of half of them is no limit."""
+    groups = (tg.Group("day", 4, tg.Uniform(1.0, 2.0)), tg.Group("night", 4, tg.Uniform(1.0, 2.0)))
+    asleep = tg.Fleet(groups, at_window_end="cancel")
+    for client in range(8):
+        asleep = asleep.during([(0, 50) if client < 4 else (50, 100)], client=client, period=100)
+    ranking = rank_settings(clip2(buffer=2, mode="sync"), asleep, rounds=100)
+    assert {each.method.concurrency for each in ranking.settings if each.method.mode == "client"} == {None, 2}
+    assert len({(each.method.mode, each.method.buffer, each.clock) for each in ranking.settings}) == len(
+        ranking.settings
+    )
+
+
+def test_an_equal_time_is_not_once_as_fast() -> None:
+    alone = rank_settings(clip2(buffer=1), tg.Fleet((tg.Group("one", 1, tg.Uniform(1.0, 2.0)),)), rounds=20).answer()
+    assert re.fullmatch(r"keep client-centric.* rounds, as fast as the best synchronous setting \([\d.]+ s\)", alone)

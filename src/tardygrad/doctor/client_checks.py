@@ -223,8 +223,9 @@ def dead_weight(history: History, what_if: WhatIf) -> Finding | None:
     if share < 0.05:
         return None
     says = f"{client_list(history, slow.tolist())} did {share:.0%} of the work (in seconds), "
-    says += f"but {'has' if len(slow) == 1 else 'have'} only {weight[slow].sum():.2%} of the weight. The run would be "
-    says += f"about as fast without {'it' if len(slow) == 1 else 'them'}, but would not see their data."
+    has, them, their = ("has", "it", "its") if len(slow) == 1 else ("have", "them", "their")
+    says += f"but {has} only {weight[slow].sum():.2%} of the weight. The run would be about as fast without {them}, "
+    says += f"but would not see {their} data."
     numbers = {"clients": slow.tolist(), "work": share, "weight": float(weight[slow].sum())}
     return Finding("warning" if share > 0.25 else "note", "dead weight", says, numbers=numbers)
 

@@ -13,25 +13,22 @@ from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
 
-from tardygrad.core.hierarchy import ServerLike, serve
-from tardygrad.core.messages import Advanced
 from tardygrad.core.method import Method
 from tardygrad.core.own_loop import check_local_work
-from tardygrad.core.task import MayLackTest, Task, sample_counts
-from tardygrad.engines.sim.pool import SimPool
+from tardygrad.core.task import MayLackTest, Task
 from tardygrad.errors import Diverged, Invalid, Starved, check_number
 from tardygrad.fleet import Fleet
-from tardygrad.runs.loop import drive
+from tardygrad.runs.loop import trained_rounds
 
 PRECISION = 0.02  # of times to the target: a run is evaluated whenever its time has grown by this share
 SHORTEST = 8  # the first runs have an eighth of the time
 CLOSE = 2.0  # a setting is repeated with other seeds if it needs at most this many times the best time
 FINALISTS = 8  # most settings that are repeated
 STAGES = 3  # the better half is repeated again, then the better half of that
-PATIENCE = 2  # the other seeds have this many times as long as the first
+REPEAT_TIME = 2  # a run with another seed may take this many times as long as the first
 LAST = 5  # evaluations in the last fifth of the current setting's rounds; their median is its score
 GAIN = 0.98  # of the current setting's gain in score: the target, if none is given
-HELD = 0.5  # or what is left of it when the score gets worse between two of these evaluations, but no less than this
+LEAST_GAIN = 0.5  # of the same, if the score goes up and down at the end, so that the target is a worse one
 
 
 class Training(NamedTuple):
@@ -113,23 +110,6 @@ class Trained(NamedTuple):
         return (2.0, -last.until, math.inf if last.value is None else goal.cost(last.value))
 
 
-def rounds_of(
-    method: Method, task: Task, fleet: Fleet, *, seed: int, rounds: int | None = None, until: float | None = None
-) -> Iterator[tuple[float, ServerLike]]:
-    """Train on the simulated clock, without a record; yields the time and the server after every round.
-
-    Raises:
-        Diverged, Starved: as `drive`.
-    """
-    x, buffers = task.init(seed), task.init_module_buffers()
-    counts = sample_counts(task, method.weight_by)
-    server = serve(method, x, clients=task.clients, seed=seed, module_buffers=buffers, samples=counts)
-    with SimPool(task, method, fleet) as pool:
-        for event in drive(server, pool, rounds, until=until):
-            if isinstance(event.happened, Advanced):
-                yield event.time, server
-
-
 class Race:
     """Runs settings against each other.
 
@@ -150,7 +130,7 @@ class Race:
         goal, done = self.goal, 0
         value, due = goal.start, 0.0
         try:
-            for now, server in rounds_of(method, self.task, self.fleet, seed=seed, until=until):
+            for now, server in trained_rounds(method, self.task, self.fleet, seed=seed, until=until):
                 done = server.round
                 if now >= due:
                     value = self.task.evaluate(server.x, server.module_buffers)[goal.score]
@@ -207,7 +187,7 @@ class Race:
             for number in field:
                 trials = list(results[number].trials)
                 for seed in range(first + len(trials), first + stage * len(self.seeds)):
-                    trials.append(self.run(settings[number], seed, PATIENCE * horizon))
+                    trials.append(self.run(settings[number], seed, REPEAT_TIME * horizon))
                     yield trials[-1]
                 results[number] = Trained(tuple(trials), dropped=stage < self.stages)
             field = sorted(field, key=lambda number: results[number].time)[: max(len(field) // 2, 1)]
@@ -223,7 +203,7 @@ class Race:
         if target is None:
             last = {rounds - rounds * part // (4 * LAST) for part in range(LAST)}
             try:
-                trained = rounds_of(method, task, self.fleet, seed=seed, rounds=rounds)
+                trained = trained_rounds(method, task, self.fleet, seed=seed, rounds=rounds)
                 servers = (server for _, server in trained if server.round in last)
                 ends = [task.evaluate(server.x, server.module_buffers)[score] for server in servers]
             except (Diverged, Starved) as error:
@@ -231,7 +211,7 @@ class Race:
             end, begin = median(ends), start[score]
             goal = Goal(score, begin + GAIN * (end - begin), begin)
             setbacks = [value for before, value in pairwise(ends) if goal.cost(value) > goal.cost(before)]
-            held = min(begin + HELD * (end - begin), max(setbacks, key=goal.cost, default=end), key=goal.cost)
+            held = min(begin + LEAST_GAIN * (end - begin), max(setbacks, key=goal.cost, default=end), key=goal.cost)
             goal = goal._replace(target=max(goal.target, held, key=goal.cost))
             if goal.cost(end) >= goal.cost(start[score]):
                 got = f"{start[score]:.4g} at x_0 and {end:.4g} after {rounds} rounds"

@@ -37,9 +37,19 @@ class Candidate(NamedTuple):
     excluded: str | None = None  # why it is ruled out
     current: bool = False  # the method's own setting
     warning: str | None = None  # why it may disappoint; it keeps its rank
-    seconds: float = math.inf  # to rank by: predicted for the run's work or, if trained, measured to the target
-    rounds: int = 0  # in that time
-    trained: Trained | None = None
+    predicted_seconds: float = math.inf  # for the work of the current setting's run
+    predicted_rounds: int = 0  # in that time
+    trained: Trained | None = None  # its real runs to the target
+
+    @property
+    def seconds(self) -> float:
+        """What it is ranked by: the time of its real runs to the target, if it has any, or else the predicted time."""
+        return self.trained.time if self.trained else self.predicted_seconds
+
+    @property
+    def rounds(self) -> int:
+        """The number of rounds in that time."""
+        return self.trained.rounds if self.trained else self.predicted_rounds
 
     @property
     def name(self) -> str:
@@ -128,8 +138,9 @@ class Ranking(NamedTuple):
         if (ratio := self.faster(other)) is None:
             until = max(trial.until for trial in other.trained.trials) if other.trained else 0.0
             return f"; {name} takes more than {_seconds(until)}"
-        times = f"{ratio:,.0f}" if ratio >= 100 else f"{ratio:.2g}"
-        return f"{join}{times} times as fast as {name} ({_seconds(other.seconds)})"
+        number = f"{ratio:,.0f}" if ratio >= 100 else f"{ratio:.2g}"
+        times = "" if number == "1" else f"{number} times "
+        return f"{join}{times}as fast as {name} ({_seconds(other.seconds)})"
 
 
 def _seconds(seconds: float) -> str:
@@ -212,12 +223,15 @@ def rank_settings(
     clocks = list(watch(simulated, len(tries), "settings"))
     unit = next((clock for clock in clocks if isinstance(clock, ClockResult)), None)
     work = unit.effective / unit.rounds * rounds if unit else 0.0
-    found = [
-        Candidate(each, None, clock, each is method)
-        if isinstance(clock, str)
-        else _candidate(each, clock, work, current=each is method, max_delay=max_delay, tolerated=tolerated)
-        for each, clock in zip(tries, clocks, strict=True)
-    ]
+    found: list[Candidate] = []
+    known = set()  # if at most half of the clients are awake at a time, a limit of half of them changes nothing
+    for each, clock in zip(tries, clocks, strict=True):
+        current = each is method
+        if isinstance(clock, str):
+            found.append(Candidate(each, None, clock, current))
+        elif (each.mode, each.buffer, clock) not in known:
+            known.add((each.mode, each.buffer, clock))
+            found.append(_candidate(each, clock, work, current=current, max_delay=max_delay, tolerated=tolerated))
     found.sort(key=lambda each: (each.excluded is not None, each.seconds, each.method.buffer))
     ranking = Ranking(found, cautious=cautious)
     return ranking if training is None or unit is None else _trained(ranking, fleet, training, rounds, seed, watch)
@@ -242,9 +256,7 @@ def _candidate(
     excluded, warning = (
         f"its largest delay is above {most:.4g}" if clock.delay_max > most else None for most in (max_delay, tolerated)
     )
-    return Candidate(
-        method, clock, excluded, current, warning, seconds=rounds * clock.per_round, rounds=max(round(rounds), 1)
-    )
+    return Candidate(method, clock, excluded, current, warning, rounds * clock.per_round, max(round(rounds), 1))
 
 
 def _trained(ranking: Ranking, fleet: Fleet, training: Training, rounds: int, seed: int, watch: Watch) -> Ranking:
@@ -262,8 +274,7 @@ def _trained(ranking: Ranking, fleet: Fleet, training: Training, rounds: int, se
         for _ in watch(runs, race.most_runs(len(group)), f"{what} runs"):
             pass
         for number in sorted(results, key=lambda number: results[number].standing(race.goal)):
-            trained = results[number]
-            done.append(group[number]._replace(trained=trained, seconds=trained.time, rounds=trained.rounds))
+            done.append(group[number]._replace(trained=results[number]))
     done.sort(key=lambda each: (math.isinf(each.seconds), bool(each.trained and each.trained.dropped), each.seconds))
     return Ranking([*done, *(each for each in ranking.settings if each.excluded)], race.goal)
 

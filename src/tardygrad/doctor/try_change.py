@@ -13,10 +13,10 @@ from time import perf_counter
 from typing import NamedTuple
 
 from tardygrad.doctor.fit_runtimes import fit_fleet
-from tardygrad.doctor.race import rounds_of
 from tardygrad.errors import Diverged, Invalid, Starved
 from tardygrad.fleet import Fleet
 from tardygrad.runs.history import History
+from tardygrad.runs.loop import trained_rounds
 from tardygrad.runs.recipes import why_no_spec
 from tardygrad.runs.record import read_json
 from tardygrad.spec import spec
@@ -151,7 +151,7 @@ def _simulated(
         raise Invalid("--try needs a run with a [fleet], or one with finished jobs to fit a fleet to.")
     curve, due, score, began, now = Curve(), 0.0, "loss", perf_counter(), 0.0
     try:
-        for now, server in rounds_of(built.method, task, fleet, seed=seed, until=until):
+        for now, server in trained_rounds(built.method, task, fleet, seed=seed, until=until):
             if perf_counter() - began > SECONDS:
                 break
             if now >= due:

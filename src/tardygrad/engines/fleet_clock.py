@@ -42,7 +42,9 @@ class Attendance:
         self._away: dict[int, list[Crash]] = {}
         for away in fleet.absences:
             self._away.setdefault(int(away.client), []).append(away)
-        self._woken: set[int] | None = None  # clients that have woken up since only sleep is left; None: it is not
+        self._woken: set[int] | None = (
+            None  # clients that have woken up since only sleep is left; None: more than that is left
+        )
 
     def calendar(self) -> list[Entry]:
         """The entries at the beginning of a run: a heap."""
@@ -110,10 +112,11 @@ class Attendance:
     def is_over(self, calendar: Collection[tuple[float, int, int, *tuple[object, ...]]]) -> bool:
         """Whether no client will get a job again: only sleep is left in the calendar, and every client in it has woken
         up since and got none."""
-        if any(entry[2] not in SLEEP for entry in calendar):
+        if any(code not in SLEEP for _, _, code, *_ in calendar):
             return False
-        self._woken = self._woken or set()
-        return all(entry[1] in self._woken for entry in calendar)
+        if self._woken is None:
+            self._woken = set()  # from now on, `message` adds the clients that wake up
+        return {client for _, client, *_ in calendar} <= self._woken
 
     def skipped(self, entry: Entry, until: float) -> Entry:
         """An entry about sleep, moved by whole periods to the last two before a time, if it is earlier."""

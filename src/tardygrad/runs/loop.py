@@ -10,6 +10,7 @@ from typing import NamedTuple
 from tardygrad.core.hierarchy import ServerLike, serve
 from tardygrad.core.messages import Advanced, Asleep, Awake, Happened, Job, Joined, Lost, Message, Refused, Taken
 from tardygrad.core.method import Method
+from tardygrad.core.task import Task, sample_counts
 from tardygrad.engines.pool import Pool, features_of
 from tardygrad.engines.sim.pool import SimPool
 from tardygrad.engines.threads import use_threads
@@ -115,6 +116,23 @@ def clock_only(method: Method, fleet: Fleet, *, parameters: int = 0, seed: int =
     task = clock(clients=fleet.clients, parameters=parameters)
     server = serve(method, task.init(seed), clients=fleet.clients, seed=seed, samples=[1] * fleet.clients)
     return server, SimPool(task, method, fleet)
+
+
+def trained_rounds(
+    method: Method, task: Task, fleet: Fleet, *, seed: int, rounds: int | None = None, until: float | None = None
+) -> Iterator[tuple[float, ServerLike]]:
+    """Train on the simulator without a record; yields the time and the server after every round.
+
+    Raises:
+        Diverged, Starved: as `drive`.
+    """
+    x, buffers = task.init(seed), task.init_module_buffers()
+    counts = sample_counts(task, method.weight_by)
+    server = serve(method, x, clients=task.clients, seed=seed, module_buffers=buffers, samples=counts)
+    with SimPool(task, method, fleet) as pool:
+        for event in drive(server, pool, rounds, until=until):
+            if isinstance(event.happened, Advanced):
+                yield event.time, server
 
 
 def _time(pool: Pool, before: float) -> float:

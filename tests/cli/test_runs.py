@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from tardygrad.core.task import Task
 from tardygrad.engines.pool import perform
 from tardygrad.errors import Invalid, WorkFailed
 from tardygrad.runs.record import read_json, read_lines, write_json
+from tardygrad.runs.resume import resume
 from tardygrad.spec.spec import load
 from tardygrad.tasks.clock import Clock
 from tests.cli.conftest import Command, Result
@@ -167,8 +169,49 @@ def test_a_longer_run_is_a_resumed_one(tardygrad: Command) -> None:
     result = tardygrad("resume", "parts", "run.rounds=30", "--json")
     assert (result.code, result.json["rounds"], result.json["updates"]) == (0, 30, 60)
     assert Path("parts/model.safetensors").read_bytes() == Path("whole/model.safetensors").read_bytes()
+    built = load("parts").build()
+    assert built.fleet is not None
+    other = replace(built.fleet, groups=(*built.fleet.groups[:-1], replace(built.fleet.groups[-1], dropout=0.1)))
+    with pytest.raises(
+        Invalid, match=r"the fleet must be that of the run in 'parts', whose `groups\[\d\]\.dropout` is"
+    ):
+        resume("parts", built.method, built.task, other, rounds=30)
     recorded = json.loads(Path("parts/spec.json").read_text())
     assert recorded["run"]["rounds"] == recorded["spec"]["run"]["rounds"] == 30
+
+
+ONE_GROUP = "fleet={kind='groups', groups=[{name='a', clients=8, runtime={kind='uniform', low=1, high=2}}]}"
+
+
+@pytest.mark.parametrize(
+    "fleet",
+    [
+        ["fleet={kind='trace', path='times.csv'}"],
+        [ONE_GROUP, "fleet.link={down=1e3, up=500, sigma=0.3}"],
+        [ONE_GROUP, "fleet.diurnal={period=10, awake=0.5, at_end='cancel'}"],
+        [ONE_GROUP, "fleet.availability={path='hours.csv', period=9}"],
+        [ONE_GROUP, "fleet.available=[{client='3', windows=[[0, 4]], period=9}]"],
+    ],
+    ids=["trace", "link", "diurnal", "hours", "named"],
+)
+def test_a_run_on_any_fleet_can_be_resumed(fleet: list[str], tardygrad: Command) -> None:
+    """The record has the fleet as its spec says it, and the engine has it by the numbers of the task's clients."""
+    Path("times.csv").write_text(
+        "client,seconds\n" + "".join(f"{client},{1 + client}\n" for client in range(7, -1, -1))
+    )
+    Path("hours.csv").write_text("client,start,end\n5,0,6\n2,3,8\n")
+    tardygrad("run", "small.toml", *fleet, "run.rounds=20", "--out", "whole")
+    tardygrad("run", "small.toml", *fleet, "--out", "parts")
+    resumed = tardygrad("resume", "parts", "run.rounds=20")
+    assert resumed.code == 0, resumed.err
+    assert Path("parts/model.safetensors").read_bytes() == Path("whole/model.safetensors").read_bytes()
+    built = load("parts").build()
+    assert built.fleet is not None
+    other = replace(built.fleet, groups=(*built.fleet.groups[:-1], replace(built.fleet.groups[-1], dropout=0.1)))
+    with pytest.raises(
+        Invalid, match=r"the fleet must be that of the run in 'parts', whose `groups\[\d\]\.dropout` is"
+    ):
+        resume("parts", built.method, built.task, other, rounds=30)
 
 
 def test_resuming_a_finished_run_changes_nothing(tardygrad: Command) -> None:

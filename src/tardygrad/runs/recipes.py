@@ -11,13 +11,14 @@ import torch
 from tardygrad.core.method import Method
 from tardygrad.core.recipe import Recipe, copied, parameters, recipe_of, remember, written_arguments
 from tardygrad.core.task import Task
+from tardygrad.engines.fleet_clock import matched
 from tardygrad.engines.pool import Pool
 from tardygrad.engines.ray.places import by_id
 from tardygrad.engines.ray.pool import RayPool
 from tardygrad.errors import Invalid, shortened
 from tardygrad.fleet import Fleet
-from tardygrad.runs.kinds import FROM_OTHER_TABLES, KINDS, keys_of
-from tardygrad.runs.own_code import is_own
+from tardygrad.runs.kinds import FLEET_KEYS, FROM_OTHER_TABLES, KINDS, keys_of
+from tardygrad.runs.own_code import is_own, names
 from tardygrad.runs.record import Row, to_json_value
 from tardygrad.runs.signature import arguments, shown
 from tardygrad.tasks.data.seeding import call_seeded
@@ -82,10 +83,29 @@ def check_objects(recorded: Row, method: Method, task: Task, pool: Pool, path: P
     ours, theirs = (row.get("spec") or row.get("described") or {} for row in (described, recorded))
     for name in ("task", "fleet"):
         now, was = to_json_value(ours.get(name) or {}), theirs.get(name) or {}
+        if name == "fleet" and was.get("kind") == "groups":
+            was = _expanded_fleet(was, task)
         if now.get("kind") == was.get("kind") and (found := _difference(was, now)):
             key, old, new = found
             rule = f"the {name} must be that of the run in {str(path)!r}"
             raise Invalid(f"{rule}, whose `{key}` is {shown(old)}, got {shown(new)}.")
+
+
+def _expanded_fleet(table: Row, task: Task) -> Row:
+    """A recorded [fleet] of groups as `_table` writes it: its links and days applied, its clients in the order of the
+    task's. Empty if it cannot be made, or only with code that the record names."""
+    if any(names(table)):
+        return {}
+    try:
+        given = arguments(keys_of("fleet", Fleet), {key: table[key] for key in table if key != "kind"}, "fleet")
+        extras = {key: given.pop(key, None) for key in FLEET_KEYS}
+        fleet = Fleet(**given)
+        for key, value in extras.items():
+            fleet = fleet if value is None else FLEET_KEYS[key][1](fleet, value)
+        expanded: Row = to_json_value(_table("fleet", matched(fleet, task)))
+    except Invalid:
+        return {}
+    return expanded
 
 
 def _difference(was: Any, now: Any, key: str = "") -> tuple[str, Any, Any] | None:

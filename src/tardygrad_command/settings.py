@@ -21,7 +21,7 @@ def as_override(option: str, argv: list[str], command: str) -> str:
     table, _, name = option.lstrip("-").replace("-", "_").rpartition(".")
     after = [value for word, value in pairwise([*argv, "VALUE"]) if word == option]
     joined = [word.partition("=")[2] for word in argv if word.startswith(f"{option}=")]
-    value = (after + joined)[0]
+    value = (after + joined + ["VALUE"])[0]  # -inf is read as -i -n -f
     tables = [home for home, keys in spec_keys().items() if name in keys and table in ("", home)]
     return " or ".join(f"`{home}.{name}={value}`" for home in tables)
 

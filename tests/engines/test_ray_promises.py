@@ -620,7 +620,7 @@ def test_states_on_workers_begin_anew_after_a_death_and_a_resume_and_replay_to_t
     assert set(firsts.values()) == {True}
     assert sum("state_lost" in row for row in after) == len(firsts)
     assert torch.equal(tg.replay(run).x, run.x)
-    run.script = [line[:3] for line in run.script]
+    run.path, run._script = None, [line[:3] for line in run.script]
     assert not torch.equal(tg.replay(run).x, run.x)
 
 

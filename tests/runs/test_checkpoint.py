@@ -10,15 +10,18 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 import tardygrad as tg
 from tardygrad.engines.pool import Pending
-from tardygrad.runs import checkpoint
+from tardygrad.runs import checkpoint, packing
 from tardygrad.runs.checkpoint import Checkpoint
 from tardygrad.runs.record import read_json, read_lines, to_json_value
 from tests.forkserver import Program
@@ -188,14 +191,14 @@ def test_a_checkpoint_of_an_older_format_is_one_sentence(tmp_path: Path) -> None
     checkpoint.save(path / "checkpoints", Checkpoint(saved.tensors, old | {"format": 2}))
     with pytest.raises(tg.RecordError) as caught:
         resumed(path)
-    assert str(caught.value) == "the checkpoint has format 2, and this version reads 3 and 4."
+    assert str(caught.value) == "the checkpoint has format 2, and this version reads 3, 4 and 5."
 
 
 def test_the_format_of_a_checkpoint_is_covered_by_its_checksum(tmp_path: Path) -> None:
     path = finished(tmp_path / "run")
     for folder in (path / "checkpoints").iterdir():
         text = (folder / "state.json").read_text()
-        (folder / "state.json").write_text(text.replace('"format": 4', '"format": 3', 1))
+        (folder / "state.json").write_text(text.replace('"format": 5', '"format": 3', 1))
     with pytest.raises(tg.RecordError, match=r"no checkpoint in .* can be used .*its checksum is wrong"):
         resumed(path)
 
@@ -376,3 +379,53 @@ def test_checkpoints_that_are_replaced_while_they_are_read_are_read_again(
     saved = checkpoint.read(folder)
     assert saved is not None
     assert saved.state["round"] == 2
+
+
+DATA = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.tuples(inner, inner) | st.dictionaries(st.integers(), inner),
+)
+
+
+@given(DATA | st.lists(st.tuples(st.floats(), st.integers())))
+def test_packed_data_is_unpacked_as_it_was(value: Any) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packing, "LONG", 2)
+        tensors: dict[str, torch.Tensor] = {}
+        text = json.dumps(packing.pack(value, tensors), allow_nan=False)
+    back = packing.unpack(json.loads(text), tensors)
+    assert repr(back) == repr(value)  # of NaN, -0.0, tuples and lists too
+
+
+def test_long_lists_of_jobs_are_stored_as_arrays_and_share_their_vectors() -> None:
+    models = [torch.zeros(3), torch.ones(3)]
+    jobs = [tg.Job(client, 2 * client, client % 2, models[client % 2], 4, None, 0) for client in range(packing.LONG)]
+    tensors: dict[str, torch.Tensor] = {}
+    packed = packing.pack({"jobs": jobs, "round_of": {job.client: job.round for job in jobs}}, tensors)
+    assert len(json.dumps(packed)) < 500
+    assert sum(tensor.dtype == torch.float32 for tensor in tensors.values()) == 2
+    back = packing.unpack(packed, tensors)
+    assert back["round_of"] == {job.client: job.round for job in jobs}
+    assert [job._replace(x=None) for job in back["jobs"]] == [job._replace(x=None) for job in jobs]
+    assert all(job.x is models[job.round] for job in back["jobs"])
+    older = {name: column for name, column in packed["jobs"]["$rows"][1].items() if name != "state"}
+    assert packing.unpack({"$rows": ["$Job", older]}, tensors)[5].state is None
+
+
+@pytest.mark.parametrize("compensate", [False, True])
+def test_a_run_with_many_clients_resumes_to_the_same_bits(
+    compensate: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packing, "LONG", 2)
+    method = replace(METHOD, compensate=compensate)
+    settings: Any = {"checkpoint_every": 3, "evaluate_every": 0}
+    fleet = tg.Fleet.paper(clients=CLIENTS, stragglers="large")
+    whole = tg.simulate(method, task(), fleet, rounds=20, **settings)
+    tg.simulate(method, task(), fleet, rounds=9, out=tmp_path / "run", **settings)
+    assert "$rows" in next((tmp_path / "run/checkpoints").glob("*/state.json")).read_text()
+    run = tg.resume(tmp_path / "run", method, task(), fleet, rounds=20)
+    for _ in run.go():
+        pass
+    assert torch.equal(run.x, whole.x)
+    assert run.script == whole.script
+    assert torch.equal(tg.replay(run).x, whole.x)

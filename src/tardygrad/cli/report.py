@@ -11,6 +11,7 @@ import typer
 
 from tardygrad.cli.output import counted, say, show, show_json, waiting
 from tardygrad.errors import Invalid
+from tardygrad.runs.record import make_directory
 from tardygrad_command import commands
 
 
@@ -27,15 +28,15 @@ def report(options: commands.Report) -> None:
         raise Invalid(f"--latex must be a file that ends in .tex, got {latex!r}.")
     with waiting("reading the record"):
         content = build(options.runs, title=options.title, baseline=options.baseline, target=options.target)
-        page.parent.mkdir(parents=True, exist_ok=True)
+        make_directory(page.parent)
         put(page, content.html().encode())
     lines, written = [*content.results, f"report  {page}"], list[Path]()
     if latex is not None:
-        Path(latex).parent.mkdir(parents=True, exist_ok=True)
+        make_directory(Path(latex).parent)
         put(Path(latex), "\n".join(content.tables).encode())
         lines.append(f"latex  {latex}")
     if figures is not None:
-        Path(figures).mkdir(parents=True, exist_ok=True)
+        make_directory(Path(figures))
         with waiting("laying out the figures"):
             drawn = list(content.paper_figures())
         for figure in counted(drawn, total=len(drawn), what="figures"):

@@ -14,7 +14,7 @@ from zlib import crc32
 import altair as alt
 
 from tardygrad.report.blocks import LegendEntry
-from tardygrad.runs.record import Row, replace, to_json_value
+from tardygrad.runs.record import Row, make_directory, replace, to_json_value
 
 COLOURS = {
     "sync-Clip²": "#000000",
@@ -180,6 +180,6 @@ def rendered(chart: Any, suffix: str, *, scale: float = 2.0) -> bytes:
 
 def write(chart: Any, path: Path) -> Path:
     """Write the chart to a .png, .pdf or .svg file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_directory(path.parent)
     replace(path, rendered(chart, path.suffix))
     return path

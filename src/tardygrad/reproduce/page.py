@@ -7,7 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from tardygrad.errors import Invalid
-from tardygrad.runs.record import replace, write_error
+from tardygrad.runs.record import make_directory, replace, write_error
 
 
 def write_section(page: Path, name: str, write: Callable[[str], str]) -> None:
@@ -20,7 +20,7 @@ def write_section(page: Path, name: str, write: Callable[[str], str]) -> None:
     begin, end = marks(name)
     content = write(text)
     try:
-        page.parent.mkdir(parents=True, exist_ok=True)
+        make_directory(page.parent)
     except OSError as error:
         raise write_error(page.parent, error) from error
     replace(page, f"{before}{begin}\n\n{content.strip()}\n\n{end}{after}".encode())

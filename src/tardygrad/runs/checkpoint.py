@@ -1,17 +1,15 @@
 """Checkpoints: the whole state of a run between two messages, as safetensors and JSON.
 
 A checkpoint is a directory that appears complete or not at all: it is written under another name and then renamed. The
-last two are kept. Checksums detect damage; if the newest checkpoint is damaged, the one before is read. Each tensor is
-written once, however often the state refers to it: jobs at work share their round's x. A run on a real clock does not
-wait for the disk: `Saver` writes the captured state in the background.
+last two are kept. Checksums detect damage; if the newest checkpoint is damaged, the one before is read. A run on a real
+clock does not wait for the disk: `Saver` writes the captured state in the background.
 
-The server and the engine define their own state; this file only writes and reads nested data.
+The server and the engine define their own state; `packing` turns it into JSON and tensors.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 import shutil
@@ -23,21 +21,19 @@ from typing import Any, NamedTuple
 from safetensors.torch import load, save_file
 from torch import Tensor
 
-from tardygrad.core.hierarchy import RegionMessage, ServerLike
-from tardygrad.core.messages import Job, ModuleBuffers, StateReference, Taken, Update, as_vector
+from tardygrad.core.hierarchy import ServerLike
+from tardygrad.core.messages import Job, as_vector
 from tardygrad.core.method import without_addresses
 from tardygrad.engines.pool import Pending
 from tardygrad.errors import Invalid, RecordError, is_out_of_memory
 from tardygrad.runs import checkpoint_format_3
 from tardygrad.runs.checks import checksum
 from tardygrad.runs.evaluation import Scores
+from tardygrad.runs.packing import pack, unpack
 from tardygrad.runs.record import to_json_value, verified_ends, write_error
 
 KEEP = 2  # checkpoints
-FORMATS = (3, 4)  # that can be read; new checkpoints have the last
-TYPES: dict[str, Any] = {
-    f"${kind.__name__}": kind for kind in (Job, ModuleBuffers, Pending, RegionMessage, StateReference, Taken, Update)
-}
+FORMATS = (3, 4, 5)  # that can be read; new checkpoints have the last; 4 has no arrays of numbers or rows
 
 
 class Checkpoint(NamedTuple):
@@ -49,53 +45,6 @@ class Checkpoint(NamedTuple):
     def part(self, name: str) -> Any:
         """A part of the state, unpacked."""
         return unpack(self.state[name], self.tensors)
-
-
-def pack(value: Any, tensors: dict[str, Tensor]) -> Any:
-    """Turn nested data into JSON; its tensors are added to `tensors`, each once, and referred to by name.
-
-    >>> pack({"jobs": {3: (0, math.nan)}}, {})
-    {'jobs': {'$items': [[3, {'$tuple': [0, {'$float': 'nan'}]}]]}}
-    """
-    names: dict[int, str] = {id(tensor): name for name, tensor in tensors.items()}
-
-    def packed(value: Any) -> Any:
-        if isinstance(value, Tensor):
-            name = names.setdefault(id(value), str(len(names)))
-            tensors[name] = value
-            return {"$tensor": name}
-        if isinstance(value, float) and not math.isfinite(value):
-            return {"$float": repr(value)}
-        if (kind := f"${type(value).__name__}") in TYPES:
-            return {kind: {name: packed(item) for name, item in value._asdict().items()}}
-        if isinstance(value, tuple):
-            return {"$tuple": [packed(item) for item in value]}
-        if isinstance(value, dict) and all(isinstance(name, str) for name in value):
-            return {name: packed(item) for name, item in value.items()}
-        if isinstance(value, dict):
-            return {"$items": [[packed(name), packed(item)] for name, item in value.items()]}
-        return [packed(item) for item in value] if isinstance(value, Sequence) and not isinstance(value, str) else value
-
-    return packed(value)
-
-
-def unpack(value: Any, tensors: dict[str, Tensor]) -> Any:
-    """The inverse of `pack`."""
-    if isinstance(value, list):
-        return [unpack(item, tensors) for item in value]
-    if not isinstance(value, dict):
-        return value
-    kind, content = next(iter(value.items()), ("", None))
-    if not kind.startswith("$"):
-        return {name: unpack(item, tensors) for name, item in value.items()}
-    if kind in TYPES:
-        return TYPES[kind](**unpack(content, tensors))
-    if kind == "$tensor":
-        return tensors[str(content)]
-    if kind == "$float":
-        return float(str(content))
-    items = unpack(content, tensors)
-    return tuple(items) if kind == "$tuple" else dict(items)
 
 
 def capture(
@@ -117,7 +66,7 @@ def apply(checkpoint: Checkpoint, server: ServerLike) -> Pending:
     """Restore the state of a new server; returns the state of its engine."""
     packed, tensors = checkpoint.state, checkpoint.tensors
     if packed.get("format") not in FORMATS:
-        known = " and ".join(map(str, FORMATS))
+        known = f"{', '.join(map(str, FORMATS[:-1]))} and {FORMATS[-1]}"
         raise RecordError(f"the checkpoint has format {packed.get('format')}, and this version reads {known}.")
     expected = {"method": _identity(server), **_rules(server), "clients": server.clients, "seed": server.seed}
     for name, ours in expected.items():

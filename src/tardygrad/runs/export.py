@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from tardygrad.errors import Invalid, RecordError
 from tardygrad.runs.events import Advance, Arrival, Dispatch, read_events
-from tardygrad.runs.record import Row, read_json, read_lines, reading_record, write_error
+from tardygrad.runs.record import Row, make_directory, read_json, read_lines, reading_record, write_error
 from tardygrad.runs.summary import read_summary_row
 
 METRICS = {
@@ -85,7 +85,7 @@ def export(runs: Sequence[Path], folder: Path, formats: Iterable[str], *, force:
             raise Invalid(f"{str(path)!r} already exists. Add --force, or choose another --out.")
     written = []
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_directory(folder)
         with TemporaryDirectory(prefix=".export-", dir=folder) as drafts:
             for sheet, kind, path in files:
                 columns = ({"run": "text"} if len(runs) > 1 else {}) | sheet.columns

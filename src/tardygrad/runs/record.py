@@ -31,6 +31,7 @@ from tardygrad.runs.checks import LineChecks, checked_line, checked_prefix, with
 Row = dict[str, Any]
 """One line of a record."""
 LINES = ("events.jsonl", "metrics.jsonl")
+LEVELS = 255  # of a path; Python's functions for folders call themselves for each
 
 
 class End(NamedTuple):
@@ -133,7 +134,7 @@ class Record:
 def lock(folder: Path, what: str, tries: int = 1) -> TextIO:
     """Create a folder if necessary, and lock it for this process; retries after a tenth of a second."""
     with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+        make_directory(folder)
         file = (folder / ".lock").open("w")
     while True:
         try:
@@ -199,6 +200,13 @@ def new_run_dir(name: str, runs: Path = Path("runs")) -> Path:
     except OSError as error:
         raise write_error(runs, error) from error
     raise AssertionError  # count never ends
+
+
+def make_directory(path: Path) -> None:
+    """Create a directory and its parents, unless it exists; raises `Invalid` if the path has too many levels."""
+    if len(path.parts) > LEVELS:
+        raise Invalid(f"a path may have at most {LEVELS} levels, got {len(path.parts):,}. Choose a shorter one.")
+    path.mkdir(parents=True, exist_ok=True)
 
 
 def check_directory(path: Path) -> None:

@@ -81,7 +81,7 @@ class Run:
         self.discarded: list[Sequence[int]] = []  # clients of private rounds that were made after it, and are lost
         self.record: Record | None = None
         self.metrics: list[Row] = []
-        self.script: list[tuple[Any, ...]] = []  # for a `ScriptedPool`
+        self._script: list[tuple[Any, ...]] = []  # without a record, whose events have it
         self.counts: Counter[str] = Counter()  # of the events, by kind
         self.refused: Counter[str] = Counter()  # updates, by reason
         self.status = "new"  # then running, then finished, stopped, starved, diverged or failed
@@ -118,6 +118,17 @@ class Run:
     def module_buffers(self) -> ModuleBuffers | None:
         """The buffers that go with it, if the model has any."""
         return self.server.module_buffers
+
+    @property
+    def script(self) -> list[tuple[Any, ...]]:
+        """The order of messages, for a `ScriptedPool`; read from the record, if there is one."""
+        if self.path is None:
+            return self._script
+        if self.status == "running" and self.record:
+            self.record.ends()  # writes what is still in memory
+        path = (self.record.path if self.record else self.path) / "events.jsonl"
+        length = self.ends["events.jsonl"].length if self.ends and not self.record else None  # of a resumed run
+        return [line for event in events.read_events(path, length) if (line := events.script_line(event))]
 
     def facts(self) -> str:
         """Markdown about the training, for the model card that `save_pretrained` of a task writes."""
@@ -220,7 +231,7 @@ class Run:
             self.record.write_event(events.to_row(event), durable=durable)
 
     def _remember(self, event: RunEvent) -> None:
-        """Keep what the summary and a replay need."""
+        """Keep what the summary needs, and without a record what a replay needs."""
         self.counts[events.kind_of(event)] += 1
         if isinstance(event, events.Refusal):
             self.refused[event.reason] += 1
@@ -228,8 +239,8 @@ class Run:
             self.client_evaluation = event
         if self.accountant:
             self.accountant.add(*events.released(event))
-        if line := events.script_line(event):
-            self.script.append(line)
+        if self.path is None and (line := events.script_line(event)):
+            self._script.append(line)
 
     def _find_discarded(self) -> None:
         """Find the private rounds after the checkpoint that the run will not repeat, because its clock is real."""

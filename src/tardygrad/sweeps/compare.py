@@ -11,7 +11,7 @@ from tardygrad.core.method import Method, without_addresses
 from tardygrad.core.task import Task
 from tardygrad.errors import Invalid, WorkFailed, check_number, checked_call, is_number
 from tardygrad.fleet import Fleet
-from tardygrad.runs.record import Row, read_json, reading_record, require_new, write_json
+from tardygrad.runs.record import Row, make_directory, read_json, reading_record, require_new, write_json
 from tardygrad.runs.run import Run, begin
 from tardygrad.runs.summary import lower_is_better
 from tardygrad.sweeps.comparison import Comparison, Contender, SeedResult
@@ -100,7 +100,7 @@ def compare(
     if out is not None:
         if (Path(out) / "sweep.json").exists():
             check_same(Path(out), config)
-        require_new(Path(out)).mkdir(parents=True, exist_ok=True)
+        make_directory(require_new(Path(out)))
         write_json(Path(out) / FILE, view)
     found = run_sweep(config, source, jobs=jobs, out=out, what="run")
     for trial in found.trials:

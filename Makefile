@@ -26,7 +26,7 @@ docs: .venv/developed  ## build the documentation site: build/docs/index.html
 	$(BIN)/python -m sphinx -b html -q -n -W --keep-going docs build/docs
 
 hostile: .venv/developed  ## attack records, runs, command lines, arguments and workers; print a table of what came of it
-	$(BIN)/python -m tests.hostile
+	$(BIN)/python -m tests.hostile --page docs/benchmarks/hostile.md
 
 check: .venv/developed  ## check style, types and layers
 	$(BIN)/ruff check .

@@ -219,6 +219,15 @@ def test_a_setting_given_as_an_option_is_answered_with_the_override(given: list[
         option = given[0].partition("=")[0]
         _refused(tardygrad(verb, "small.toml", *given), f"`{option}` is not an option; set it as `run.rounds=100`.")
     _refused(tardygrad("specs", "--rounds", "100"), "No such option")
+    _refused(tardygrad("plan", "--help", "0x10", "-inf"), "No such option: -i")
+
+
+def test_a_path_of_thousands_of_levels_is_refused(tardygrad: Command) -> None:
+    deep = "x/" * 2000
+    tardygrad("run", "small.toml", "run.rounds=2", "--out", "run")
+    for argv in (["run", "small.toml", "--out", deep], ["export", "run", "--out", deep],
+                 ["report", "run", "--out", f"{deep}page.html"], ["report", "run", "--figures", deep]):  # fmt: skip
+        _refused(tardygrad(*argv), "a path may have at most 255 levels")
 
 
 def test_errors_are_json_if_that_was_asked_for(tardygrad: Command) -> None:

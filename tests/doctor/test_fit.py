@@ -11,6 +11,7 @@ import pytest
 
 import tardygrad as tg
 from tardygrad import streams
+from tardygrad.doctor import fit_runtimes
 from tardygrad.doctor.clock_run import run_clock
 from tardygrad.doctor.fit_runtimes import fit_distribution, fit_fleet
 from tardygrad.doctor.what_if import WhatIf
@@ -120,6 +121,21 @@ def test_a_client_with_few_jobs_is_pooled(tmp_path: Path) -> None:
     few = fit_fleet(made_up(tmp_path, MANY, [50.0])).clients[1].runtime
     assert isinstance(few, tg.LogNormal)
     assert (few.median, 0.01 < few.sigma < 0.2) == (50.0, True)
+
+
+def test_many_clients_of_similar_speed_share_a_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fit_runtimes, "MANY", 8)
+    fits, fit = list[int](), fit_runtimes.fit_distribution
+    monkeypatch.setattr(fit_runtimes, "fit_distribution", lambda x, **how: (fits.append(len(x)), fit(x, **how))[1])
+    times = [[1.5 + 0.01 * client] * 6 for client in range(20)] + [[30.0, 31.0, 33.0], [30.5, 32.0], [0.0], []]
+    for classes in ([("all", 24)], [(f"c{number}", 1) for number in range(24)]):
+        monkeypatch.setattr(fit_runtimes, "CLASSES", len(classes) if len(classes) == 1 else 5)
+        found = fit_fleet(made_up(tmp_path, *times, classes=classes))
+        assert [one.source for one in found.clients] == [*["neighbours"] * 22, "few", "everyone"]
+        assert fits == [120, 5, 126]
+        assert len({one.runtime for one in found.clients[:20]}) == 1
+        assert found.clients[20].runtime.draw(0.5, 0) == pytest.approx(31.0, rel=0.1)
+        fits.clear()
 
 
 def test_a_job_that_never_came_back_took_at_least_as_long_as_it_was_out(tmp_path: Path) -> None:

@@ -1,43 +1,80 @@
-"""`make hostile`: many attacks of every kind, and a table of what came of them."""
+"""`make hostile`: many attacks of every kind, and a table of what came of them.
+
+With --page, the rows of the attacks that were made are written into that page, which keeps the others.
+"""
 
 from __future__ import annotations
 
 import argparse
+import os
+import re
 import sys
 import tempfile
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
-from tests.hostile import arguments, commands, damage, kills, workers
-from tests.hostile.verdicts import FAULTS, HEAD, Tally
+from tests.hostile import arguments, commands, damage, disks, kills, pages, workers
+from tests.hostile.verdicts import COLUMNS, FAULTS, HEAD, Tally
+
+TRIES = {
+    "corruptions": 1000, "kills": 100, "commands": 1000, "calls": 300, "disks": 50, "requests": 1000,
+    "worker_kills": 30, "worker_stops": 10,
+}  # fmt: skip
+ATTACKS: dict[str, Callable[[Path, int, int], Tally]] = {
+    "corruptions": damage.attack, "kills": kills.attack, "commands": commands.attack, "calls": arguments.attack,
+    "disks": disks.attack, "requests": pages.attack,
+}  # fmt: skip
+PAGE = f"""# Attacks
+
+Made by `make hostile`; `python -m tests.hostile --kills 100 --page docs/benchmarks/hostile.md` makes one row. A try is
+right if its result is that of a run or a record that was left alone, and refused if it ends with one sentence. The last
+three columns count faults.
+
+| attack | {" | ".join(COLUMNS)} | seed | made |
+| --- | {" | ".join(["---:"] * (len(COLUMNS) + 1))} | --- |
+"""
 
 
 def main() -> int:
     ask = argparse.ArgumentParser(description=__doc__)
-    ask.add_argument("--corruptions", type=int, default=1000)
-    ask.add_argument("--kills", type=int, default=100)
-    ask.add_argument("--commands", type=int, default=1000)
-    ask.add_argument("--calls", type=int, default=300)
-    ask.add_argument("--worker-kills", type=int, default=30)
-    ask.add_argument("--worker-stops", type=int, default=10)
+    for name, tries in TRIES.items():
+        ask.add_argument(f"--{name.replace('_', '-')}", type=int, help=f"tries; {tries} unless a count is given")
     ask.add_argument("--seed", type=int, default=0)
+    ask.add_argument("--page", type=Path)
     given = ask.parse_args()
+    counts = {name: getattr(given, name) for name in TRIES}
+    counts = TRIES if set(counts.values()) == {None} else {name: tries or 0 for name, tries in counts.items()}
+    parts = [partial(_one, attack, counts[name], given.seed) for name, attack in ATTACKS.items() if counts[name]]
+    if counts["worker_kills"] or counts["worker_stops"]:
+        parts.append(lambda folder: workers.attack(folder, counts["worker_kills"], counts["worker_stops"], given.seed))
     tallies: list[Tally] = []
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
         print(HEAD, flush=True)
-        for attack, tries in ((damage.attack, given.corruptions), (kills.attack, given.kills),
-                              (commands.attack, given.commands), (arguments.attack, given.calls)):  # fmt: skip
-            if tries:
-                tallies.append(attack(folder / attack.__module__, tries, given.seed))
-                print(tallies[-1], flush=True)
-        if given.worker_kills or given.worker_stops:
-            for tally in workers.attack(folder / "workers", given.worker_kills, given.worker_stops, given.seed):
+        for number, part in enumerate(parts):
+            for tally in part(Path(name, str(number))):
                 tallies.append(tally)
                 print(tally, flush=True)
+                if given.page:
+                    _write(given.page, tally, given.seed)
     for tally in tallies:
         for fault in tally.faults:
             print(f"\n{tally.name}: {fault}", file=sys.stderr)
     return int(any(tally.counts[fault] for tally in tallies for fault in FAULTS))
+
+
+def _one(attack: Callable[[Path, int, int], Tally], tries: int, seed: int, folder: Path) -> list[Tally]:
+    return [attack(folder, tries, seed)]
+
+
+def _write(page: Path, tally: Tally, seed: int) -> None:
+    """Put a row into a page, in place of an earlier one of the same attack."""
+    text = page.read_text("utf-8") if page.exists() else PAGE
+    made = f"{datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} cores"
+    row = f"| {tally.name} | {' | '.join(f'{number:,}' for number in tally.numbers)} | {seed} | {made} |\n"
+    old = re.compile(rf"^\| {re.escape(tally.name)} \|.*\n", re.MULTILINE)
+    page.write_text(old.sub(lambda _: row, text) if old.search(text) else text + row, "utf-8")
 
 
 if __name__ == "__main__":

@@ -7,12 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.hostile import arguments, commands, damage, kills
+from tests.hostile import arguments, commands, damage, disks, kills, pages
 from tests.hostile.verdicts import Tally
 
 
 @pytest.mark.parametrize(
-    ("attack", "tries"), [(damage.attack, 30), (kills.attack, 3), (commands.attack, 40), (arguments.attack, 100)]
+    ("attack", "tries"),
+    [
+        (damage.attack, 30),
+        (kills.attack, 3),
+        (commands.attack, 40),
+        (arguments.attack, 100),
+        (disks.attack, 3),
+        (pages.attack, 60),
+    ],
 )
 def test_every_attack_ends_with_the_right_result_or_a_refusal(
     attack: Callable[[Path, int], Tally], tries: int, tmp_path: Path

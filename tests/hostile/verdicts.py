@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from tardygrad_command import main
 
 FAULTS = ("wrong", "hung", "traceback")
+COLUMNS = ("tries", "right", "refused", *FAULTS)
 CPU_SECONDS = 60.0  # of this process, after which an attack counts as hung
 
 
@@ -32,12 +33,16 @@ class Tally:
         if verdict in FAULTS:
             self.faults.append(f"{verdict}: {attack}: {detail.strip()}")
 
+    @property
+    def numbers(self) -> list[int]:
+        """Of all tries, and of each verdict."""
+        return [self.counts.total(), *(self.counts[name] for name in COLUMNS[1:])]
+
     def __str__(self) -> str:
-        numbers = [self.counts.total(), *(self.counts[name] for name in ("right", "refused", *FAULTS))]
-        return f"{self.name:<16}" + "".join(f"{number:>11,}" for number in numbers)
+        return f"{self.name:<16}" + "".join(f"{number:>11,}" for number in self.numbers)
 
 
-HEAD = f"{'':<16}" + "".join(f"{name:>11}" for name in ("tries", "right", "refused", *FAULTS))
+HEAD = f"{'':<16}" + "".join(f"{name:>11}" for name in COLUMNS)
 
 
 @contextmanager

@@ -34,6 +34,7 @@ WHOLE = 10**6  # seconds: larger integers are treated as real numbers
 UNLIKELY = 0.01  # a distribution is rejected if its test (Kolmogorov-Smirnov or chi-square) has a smaller p-value
 LONGEST = 200  # most times in a trace
 POOL = 5000  # most times of several clients together
+MANY, CLASSES = 1000, 50  # with more clients, similar ones share a distribution; with more classes, across classes
 AT_LEAST = " (at least)"  # suffix of the name of a group whose runtime is a lower bound
 
 Source = Literal["own", "class", "neighbours", "few", "everyone"]
@@ -157,12 +158,24 @@ class _Measured:
         self.many, self.classes = np.array([len(each) for each in self.times]), np.array(history.classes)
         self.medians = np.array([np.median(each) if len(each) else math.nan for each in self.times])
         self.everyone = self._pool(np.ones(len(self.times), dtype=bool))
-        self.of_class = {name: self._pool(self.classes == name) for name in dict.fromkeys(history.classes)}
+        names, numbers = np.unique(self.classes, return_inverse=True)
+        self.shared: dict[int, tuple[Runtime, Source, bool]] = {}  # if there are many clients, by `kind`
+        self.of_class: dict[str, NDArray[np.float64]] = {}
+        if len(self.times) > MANY:
+            none = np.where(np.isnan(self.medians), -3000.0, -2000.0)  # without times, or of 0 s
+            speed = np.log2(self.medians, where=self.medians > 0, out=none)
+            self.kind = np.floor(2 * speed).astype(np.int64) * CLASSES + (numbers if len(names) <= CLASSES else 0)
+        else:
+            self.of_class = {str(name): self._pool(self.classes == name) for name in names}
         logs = [np.log(each).std(ddof=1) for each in self.times if len(each) >= ENOUGH and each.min() > 0]
         self.spread = float(np.median(logs)) if logs else 0.0  # of a typical client's log times
 
     def runtime(self, client: int) -> tuple[Runtime, Source, bool]:
         """The runtime of its own jobs, of its class or of similar clients; and whether it is a lower bound."""
+        if len(self.times) > MANY:
+            if (kind := int(self.kind[client])) not in self.shared:
+                self.shared[kind] = self._shared(self.kind == kind)
+            return self.shared[kind]
         if self.many[client] >= ENOUGH:
             return fit_distribution(self.times[client]), "own", self.bounded(client)
         middle, like = self.medians[client], self.classes == self.classes[client]
@@ -176,6 +189,17 @@ class _Measured:
             return fit_distribution(pool, several=True), "neighbours", self.bounded(near)
         few: Runtime = LogNormal(float(middle), self.spread) if middle > 0 else Uniform(0.0, 0.0)
         return few, "few", self.bounded(client)
+
+    def _shared(self, those: NDArray[np.bool_]) -> tuple[Runtime, Source, bool]:
+        """One runtime for these clients, whose medians are similar: a fit for each of many takes minutes."""
+        pool = self._pool(those)
+        if not len(pool):
+            return fit_distribution(self.everyone, several=True), "everyone", False
+        if len(pool) >= ENOUGH:
+            return fit_distribution(pool, several=True), "neighbours", self.bounded(those)
+        middle = float(np.median(pool))
+        few: Runtime = LogNormal(middle, self.spread) if middle > 0 else Uniform(0.0, 0.0)
+        return few, "few", self.bounded(those)
 
     def bounded(self, those: NDArray[np.bool_] | int) -> bool:
         """Whether at least half of their times, and so the median, are lower bounds."""

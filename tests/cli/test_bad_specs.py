@@ -219,7 +219,7 @@ def test_a_setting_given_as_an_option_is_answered_with_the_override(given: list[
         option = given[0].partition("=")[0]
         _refused(tardygrad(verb, "small.toml", *given), f"`{option}` is not an option; set it as `run.rounds=100`.")
     _refused(tardygrad("specs", "--rounds", "100"), "No such option")
-    _refused(tardygrad("plan", "--help", "0x10", "-inf"), "No such option: -i")
+    _refused(tardygrad("plan", "--help", "0x10", "-inf"), "No such option '-i'")
 
 
 def test_a_path_of_thousands_of_levels_is_refused(tardygrad: Command) -> None:

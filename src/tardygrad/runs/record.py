@@ -204,13 +204,18 @@ def new_run_dir(name: str, runs: Path = Path("runs")) -> Path:
 
 def make_directory(path: Path) -> None:
     """Create a directory and its parents, unless it exists; raises `Invalid` if the path has too many levels."""
+    _check_levels(path)
+    path.mkdir(parents=True, exist_ok=True)
+
+
+def _check_levels(path: Path) -> None:
     if len(path.parts) > LEVELS:
         raise Invalid(f"a path may have at most {LEVELS} levels, got {len(path.parts):,}. Choose a shorter one.")
-    path.mkdir(parents=True, exist_ok=True)
 
 
 def check_directory(path: Path) -> None:
     """Raise `Invalid` unless a directory can be written; if it does not exist, unless it can be created."""
+    _check_levels(path)
     found = next(place for place in (path, *path.parents) if place.exists() or place.is_symlink())
     if not found.is_dir():
         kind = "a file" if found.exists() else "a symbolic link to nothing"

@@ -49,6 +49,14 @@ fleets = ["large"]
 modes = ["client"]
 methods = ["SGDClip", "Clip²"]
 changes = [{label = "M = 1", "method.buffer" = 1, "run.rounds" = 24}]
+[part.tails]
+title = "Tails"
+lessons = ["sst2"]
+fleets = ["large"]
+modes = ["client"]
+methods = ["Clip²"]
+seeds = [1]
+tails = [0, 3, 6]
 [claim.5]
 says = "At M = 1 SGDClip collapses, and Clip² holds."
 rule = ""
@@ -70,7 +78,7 @@ class Scripted(Store):
         return Result("finished", score, 0.0, time, [(1, time, 0.0, score)], 0.0, 0.0)
 
     def path(self, run: Run) -> Path:
-        return Path(json.dumps(run.spec))
+        return Path(json.dumps((run.spec, run.tails)))
 
     def finish(self, runs: list[Run]) -> int:
         fresh = {self.path(run) for run in runs} - self.done
@@ -93,7 +101,7 @@ def test_settings_are_chosen_by_halving_on_validation_rows_and_reported_on_test_
         results = [run.spec for run in wanted if run.spec["run"]["seed"] > 0]
         assert not any("score_on" in spec["task"] for spec in results)
     grids = 4 + 4 + 4 + 4 + 2  # SGDClip and Clip² twice, SD-SGDClip only without waiting
-    assert counts == [grids, grids // 2, 5 * 2 + 2 * 2]
+    assert counts == [grids, grids // 2, 5 * 2 + 2 * 2 + 1]
     assert regime.chosen(lines("cells", method="SGDClip")) == {"local_lr": 0.3, "lr": 1.0}
     (one, _) = regime.runs(lines("buffers", method="SGDClip", change="M = 1"))
     assert (one.spec["method"]["buffer"], one.spec["run"]["rounds"], one.spec["method"]["lr"]) == (1, 24, 1.0)
@@ -175,7 +183,7 @@ def test_the_command_runs_what_is_missing_once_and_writes_the_page(tmp_path, mon
     options = commands.Regime(**given, plan=False, save="runs.jsonl", read=False, json=True)
     reproduce.regime(options)
     first = capsys.readouterr()
-    grids, results = 18, 14  # as above
+    grids, results = 18, 15  # as above
     every = grids + grids // 2 + results
     assert f"{every} of {every} runs done, about 0.0 CPU hours left" in first.err
     assert json.loads(first.out)["5"]["verdict"] in ("reproduced", "in part", "not reproduced")
@@ -183,6 +191,8 @@ def test_the_command_runs_what_is_missing_once_and_writes_the_page(tmp_path, mon
     assert "| large | client | Clip², M = 1 |" in page
     assert "not run" not in page
     assert Path("docs/images/regime-sst2.svg").exists()
+    assert all(f"| client-centric | {number} | " in page for number in (0, 3, 6))
+    assert "round 6" in Path("docs/images/regime-tails-sst2.svg").read_text()
     choices = json.loads(Path("runs/choices.json").read_text())
     assert set(choices["sst2, sync, Clip²"]) == {"local_lr", "clip"}
     records = [path for path in Path("runs").iterdir() if path.is_dir()]

@@ -76,6 +76,7 @@ class Part:
     modes: list[str]
     methods: list[str]
     seeds: list[int]
+    tails: list[int] = field(default_factory=list)  # rounds after which the tails of gradients are measured
     changes: dict[str, Settings] = field(default_factory=lambda: {"": {}})  # by label; keys are dotted
 
     def lines(self) -> Iterator[Line]:
@@ -190,7 +191,8 @@ class Regime:
         if settings is None:
             return []
         part = self.plan.parts[line.part]
-        return [self._run(line, settings, seed, part.changes[line.change]) for seed in part.seeds]
+        runs = [self._run(line, settings, seed, part.changes[line.change]) for seed in part.seeds]
+        return [run._replace(name=f"tails-{run.name}", tails=part.tails) for run in runs] if part.tails else runs
 
     def results(self, line: Line) -> dict[int, Result]:
         """The results of a line by seed, as far as they are there."""

@@ -8,10 +8,13 @@ from typing import Any
 import altair as alt
 
 from tardygrad.report import theme
+from tardygrad.reproduce import regime_tails as tails
 from tardygrad.reproduce.page import table
 from tardygrad.reproduce.paper import LABELS, published_rows
 from tardygrad.reproduce.regime import Line, Part, Regime
 from tardygrad.reproduce.regime_claims import judge
+from tardygrad.reproduce.regime_progress import HEADINGS as PROGRESS
+from tardygrad.reproduce.regime_progress import progress
 from tardygrad.sweeps.statistics import estimate
 
 HEADINGS = ("stragglers", "mode", "method", "settings", "accuracy (%)", "paper (%)", "time (s)", "clipped: Δ, g")
@@ -45,8 +48,10 @@ def text(regime: Regime, command: str) -> str:
         ),
         f"Each method has six settings to choose from, tried with seed {plan.tuning_seed} on validation rows that "
         f"nobody trains on, for {' and '.join(map(str, plan.rungs))} rounds; after the first of these the better half "
-        "is kept. Shown is the test accuracy after the last round: mean ± 95 % confidence interval (Student's t) over "
-        "the seeds.",
+        "is kept. They are chosen twice, with waiting and without it (client-centric), on the fleet with large "
+        "stragglers. Shown is the test accuracy after the last round: mean ± 95 % confidence interval (Student's t) "
+        "over the seeds.",
+        _done(regime),
         table(("claim", "verdict", "numbers"), rows),
         *(f"![Test accuracy against simulated time, {name}]({picture(name)})" for name in _pictured(regime)),
         *(_part(regime, part) for part in plan.parts.values()),
@@ -54,10 +59,26 @@ def text(regime: Regime, command: str) -> str:
     return "\n\n".join(parts)
 
 
+def _done(regime: Regime) -> str:
+    """How much of the plan is done."""
+    rows = progress(regime)
+    whole = rows[-1]
+    if whole.done == whole.runs:
+        return f"All {whole.runs} runs of the plan are done."
+    left = f"the rest takes about {whole.left / 3600:.0f} hours of one core"
+    sentence = f"**{whole.done} of {whole.runs} runs of the plan are done**, and {left}."
+    rule = "A verdict needs all runs that its rule names."
+    return f"{sentence} {rule}\n\n{table(PROGRESS, (row.row() for row in rows))}"
+
+
 def write_pictures(regime: Regime, folder: Path) -> None:
     """Draw the lessons whose lines are done."""
     for lesson in _pictured(regime):
         theme.write(_curves(regime, lesson), folder / picture(lesson))
+    for part in regime.plan.parts.values():
+        for lesson in part.lessons:
+            if points := tails.points(regime, part, lesson):
+                theme.write(tails.chart(points), folder / tails.picture(lesson))
 
 
 def _pictured(regime: Regime) -> list[str]:
@@ -74,6 +95,7 @@ def _part(regime: Regime, part: Part) -> str:
     for lesson in part.lessons:
         rows = [row(regime, line) for line in part.lines() if line.lesson == lesson]
         found += [f"### {regime.plan.lessons[lesson].title}", table(HEADINGS, rows)]
+        found += tails.section(regime, part, lesson)
     return "\n\n".join(found)
 
 

@@ -11,6 +11,9 @@ from tardygrad.sweeps.store import Result, Run, Store
 HEADINGS = ("lesson", "part", "runs", "done", "CPU hours", "left")
 
 
+_UPDATES_PER_TAIL = 32  # a measurement takes 128 gradients, an update 4
+
+
 class Progress(NamedTuple):
     """The runs of a part and a lesson; a run that several parts share counts for the first."""
 
@@ -59,5 +62,6 @@ def cpu_seconds(run: Run, lesson: Lesson) -> float:
     """The CPU seconds that a run takes, by the measured times of its lesson."""
     method, length = run.spec["method"], run.spec["run"]
     epochs = method.get("local_epochs", 1) * method.get("buffer", 1)
-    rounds = length["rounds"] * epochs * lesson.seconds["update"]
-    return float(rounds + length["rounds"] / length["evaluate_every"] * lesson.seconds["evaluation"])
+    updates = length["rounds"] * epochs + _UPDATES_PER_TAIL * len(run.tails)
+    evaluations = length["rounds"] / length["evaluate_every"]
+    return float(updates * lesson.seconds["update"] + evaluations * lesson.seconds["evaluation"])

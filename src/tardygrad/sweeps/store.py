@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import multiprocessing as mp
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
@@ -24,10 +24,12 @@ from pydantic import TypeAdapter
 from tardygrad.engines.sim.process_pool import set_up_child_process
 from tardygrad.errors import RecordError
 from tardygrad.runs.record import Row, exclusive, read_json, write_json
+from tardygrad.runs.run import Run as TaskRun
 from tardygrad.runs.run import versions
 from tardygrad.runs.summary import MODEL
 from tardygrad.spec.spec import parse
-from tardygrad.sweeps.trial import TaskCache, run_seed
+from tardygrad.sweeps.trial import TaskCache, ignore, run_seed
+from tardygrad.tail.probe import probe
 
 _PLACES = ("data", "cache", "pretrained")  # keys of a task that say where files are, which changes no result
 
@@ -38,6 +40,20 @@ class Run(NamedTuple):
     name: str
     spec: dict[str, Any]
     score: str = "accuracy"
+    tails: Sequence[int] = ()  # rounds after which the tails of its gradients are measured; `name` must mention it
+
+
+class LayerTail(NamedTuple):
+    """The tail of a layer's gradients after a round."""
+
+    round: int
+    layer: str  # "all": of the whole model
+    index: float | None
+    low: float | None
+    high: float | None
+    verdict: str
+    scaled: float | None  # the index of each coordinate's noise divided by its own scale
+    scaled_verdict: str | None
 
 
 class Result(NamedTuple):
@@ -51,6 +67,7 @@ class Result(NamedTuple):
     clipped: float  # share of the coordinates of Δ_t, mean over rounds
     local_clipped: float  # share of the coordinates of gradients
     delay: float | None = None  # mean over updates; None in files of earlier versions
+    tails: Sequence[LayerTail] = ()  # at `Run.tails`
 
 
 class Store:
@@ -160,10 +177,30 @@ def _run(path: Path, run: Run, records: bool) -> Path:
     spec, record = parse(run.spec, path.stem), path.with_suffix("")
     if records:
         shutil.rmtree(record, ignore_errors=True)  # of a run that was stopped
-    result = run_seed(spec, _tasks, spec.run.seed, score=run.score, out=record if records else None)
+    tails = list[LayerTail]()
+
+    def measure(current: TaskRun) -> None:
+        if current.server.round in run.tails:
+            tails.extend(layer_tails(current))
+
+    settings: dict[str, Any] = {"score": run.score, "out": record if records else None}
+    result = run_seed(spec, _tasks, spec.run.seed, **settings, watch=measure if run.tails else ignore)
+    if run.tails:
+        result["tails"] = [row._asdict() for row in tails]
     if records:
         shutil.rmtree(record / "checkpoints", ignore_errors=True)
         (record / MODEL).unlink(missing_ok=True)
     del result["seconds"]  # the only part that differs when the run is repeated
     write_json(path, {"spec": spec.resolved(), "run": spec.run.settings(), "versions": versions(), "result": result})
     return path
+
+
+def layer_tails(run: TaskRun) -> list[LayerTail]:
+    """The tails of the gradients at a run's model."""
+    found = probe(run.task, run.x, module_buffers=run.module_buffers)
+    rows = []
+    for layer in (found.whole, *found.layers):
+        if tail := layer.tail:
+            scaled = (layer.scaled.index, layer.scaled.verdict) if layer.scaled else (None, None)
+            rows.append(LayerTail(run.server.round, layer.name, tail.index, tail.low, tail.high, tail.verdict, *scaled))
+    return rows

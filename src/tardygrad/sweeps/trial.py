@@ -28,6 +28,14 @@ def never(row: Row) -> None:
     """A `Stop` that ends no run."""
 
 
+Watch = Callable[[Run], None]
+"""Called with a run before its first round and after every round."""
+
+
+def ignore(run: Run) -> None:
+    """A `Watch` that does nothing."""
+
+
 class Source(Protocol):
     """Where the runs of a sweep come from."""
 
@@ -74,6 +82,7 @@ def run_seed(
     score: str = "accuracy",
     budget: float | None = None,
     stop: Stop = never,
+    watch: Watch = ignore,
     out: Path | None = None,
 ) -> Row:
     """Run a spec with one seed, to its end or to where it diverges, and return what to store of it.
@@ -89,10 +98,12 @@ def run_seed(
         if out is not None:
             settings |= {"out": out}
         run = begin(built.method, built.task, pool, spec=spec.resolved() if out else None, **settings)
-        return score_run(run, tasks.start(spec, seed), score=score, budget=budget, stop=stop)
+        return score_run(run, tasks.start(spec, seed), score=score, budget=budget, stop=stop, watch=watch)
 
 
-def score_run(run: Run, start: Row, *, score: str, budget: float | None, stop: Stop = never) -> Row:
+def score_run(
+    run: Run, start: Row, *, score: str, budget: float | None, stop: Stop = never, watch: Watch = ignore
+) -> Row:
     """Run to the end, or to where the run diverges, and return what to store of it.
 
     Args:
@@ -107,9 +118,11 @@ def score_run(run: Run, start: Row, *, score: str, budget: float | None, stop: S
     ended = None
     if run.status == "new" and budget is not None:
         run.limit(budget)
+    watch(run)
     rounds = run.go() if run.status == "new" else (row for row in run.metrics)
     try:
         for row in rounds:
+            watch(run)
             if row["time"] > (math.inf if budget is None else budget):  # the run has ended, and went on after that
                 break
             rows.append(row)

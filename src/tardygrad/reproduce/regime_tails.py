@@ -1,0 +1,95 @@
+"""Are the gradients heavy-tailed in the paper's regime? A table and a picture, layer by layer, as tuning goes on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import altair as alt
+
+from tardygrad.report import theme
+from tardygrad.reproduce.page import table
+from tardygrad.reproduce.regime import Part, Regime
+from tardygrad.runs.record import Row, to_json_value
+
+_MODES = {"sync": "synchronous", "server": "server-centric", "client": "client-centric"}
+_HIGHEST = 6.0  # the largest index of the picture; a larger one says no more than that the tail is light
+
+
+def picture(lesson: str) -> str:
+    """The path of a lesson's picture, from the page."""
+    return f"images/regime-tails-{lesson}.svg"
+
+
+def points(regime: Regime, part: Part, lesson: str) -> list[Row]:
+    """The measured tails of a part and a lesson: a row for each run, round and layer."""
+    return [
+        {"mode": _MODES[line.mode], "method": line.method, **tail._asdict()}
+        for line in part.lines()
+        if part.tails and line.lesson == lesson
+        for result in regime.results(line).values()
+        for tail in result.tails
+    ]
+
+
+def section(regime: Regime, part: Part, lesson: str) -> list[str]:
+    """The picture and the table of a part and a lesson; nothing before they are measured."""
+    found = points(regime, part, lesson)
+    if not found:
+        return []
+    rows = []
+    for mode, round in dict.fromkeys((row["mode"], row["round"]) for row in found):
+        whole, *layers = [row for row in found if (row["mode"], row["round"]) == (mode, round)]
+        counts = Counter(row["verdict"] for row in layers)
+        verdicts = ", ".join(f"{number} {verdict}" for verdict, number in counts.most_common())
+        rows.append((mode, str(round), _index(whole), _scaled(whole), verdicts))
+    return [
+        f"![Tail index of each layer's gradient noise at the start, in the middle and at the end]({picture(lesson)})",
+        "The noise is heavy-tailed with infinite variance, as the paper assumes, where the tail index is below 2. "
+        "`scaled` is the index of each coordinate's noise divided by its own scale ([how it is measured](tail.md)).",
+        table(("mode", "round", "index of all", "scaled", "layers"), rows),
+    ]
+
+
+def _index(row: Row) -> str:
+    if row["index"] is None:
+        return str(row["verdict"])
+    return f"{row['index']:.2f} ± {(row['high'] - row['low']) / 2:.2f}, {row['verdict']}"
+
+
+def _scaled(row: Row) -> str:
+    return "" if row["scaled"] is None else f"{row['scaled']:.2f}, {row['scaled_verdict']}"
+
+
+def chart(found: list[Row]) -> Any:
+    """The tail index of every layer, from the input to the output; a side for each mode, a colour for each round."""
+    layers = list(dict.fromkeys(row["layer"] for row in found if row["layer"] != "all"))
+    rounds = sorted({row["round"] for row in found})
+    rows = [
+        {**row, "index": min(row["index"], _HIGHEST), "after": f"round {row['round']}"}
+        for row in found
+        if row["layer"] != "all" and row["index"] is not None
+    ]
+    names = [f"round {number}" for number in rounds]
+    shapes = alt.Scale(domain=names, range=["circle", "square", "triangle-up"][: len(names)])
+    colours = alt.Scale(domain=names, range=[theme.ORANGE, theme.BLUE, theme.BLACK][: len(names)])
+    legend = alt.Legend(title=None, orient="top", labelFontSize=12)
+    dots = (
+        alt.Chart({"values": to_json_value(rows)})
+        .mark_point(size=45, filled=True, opacity=0.9)
+        .encode(
+            x=alt.X("index:Q", title="tail index α of the noise", scale=alt.Scale(domain=[1, _HIGHEST])),
+            y=alt.Y("layer:N", sort=layers, title="layer, from input to output", axis=alt.Axis(labelLimit=330)),
+            color=alt.Color("after:N", scale=colours, legend=legend),
+            shape=alt.Shape("after:N", scale=shapes, legend=legend),
+        )
+    )
+    limit = alt.Chart({"values": [{"index": 2.0}]}).mark_rule(color=theme.RED, strokeDash=[4, 3]).encode(x="index:Q")
+    modes = list(dict.fromkeys(row["mode"] for row in found))
+    sides = [
+        (dots.transform_filter(alt.datum.mode == mode) + limit).properties(
+            title=f"{mode} (dashed: infinite variance to its left)", width=330, height=alt.Step(12)
+        )
+        for mode in modes
+    ]
+    return theme.image_style(alt.hconcat(*sides))

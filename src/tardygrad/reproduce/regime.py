@@ -38,6 +38,7 @@ class Lesson:
     method: Settings  # that all methods share
     seconds: dict[str, float]  # CPU seconds of an `update` and of an `evaluation`, measured with one thread
     folders: dict[str, str] = field(default_factory=dict)  # settings of the task that are folders below --data
+    rungs: list[int] = field(default_factory=list)  # rounds of its trials; none: those of the plan
     grids: dict[str, dict[str, Settings]] = field(default_factory=dict)  # of methods that need others here
 
 
@@ -116,6 +117,10 @@ class Plan:
             claims=raw["claim"],
         )
 
+    def rungs_of(self, line: Line) -> list[int]:
+        """The rounds of the trials of a line's lesson."""
+        return self.lessons[line.lesson].rungs or self.rungs
+
     def method(self, line: Line) -> MethodGrid:
         """The method of a line, with the grid of its lesson."""
         others = self.lessons[line.lesson].grids.get(line.method)
@@ -178,7 +183,7 @@ class Regime:
 
     def steps(self, line: Line) -> list[Run]:
         """The trials and runs of a line that are known so far, done or not."""
-        trials = [] if _key(line) in self.known else self._trials(line)[: len(self.plan.rungs)]
+        trials = [] if _key(line) in self.known else self._trials(line)[: len(self.plan.rungs_of(line))]
         return self.unique([run for rung in trials for run in rung] + self.runs(line))
 
     def unique(self, runs: Iterable[Run]) -> list[Run]:
@@ -204,7 +209,7 @@ class Regime:
         if (key := _key(line)) in self.known:
             return self.known[key]
         rungs = self._trials(line)
-        if len(rungs) <= len(self.plan.rungs):
+        if len(rungs) <= len(self.plan.rungs_of(line)):
             return None
         grid = self.plan.method(line).grid
         return {name: rungs[-1][0].spec["method"][name] for name in grid}
@@ -227,7 +232,7 @@ class Regime:
         cell = line._replace(stragglers="large", mode=_tuned_mode(line))
         points = self.plan.method(line).points()
         rungs = []
-        for rounds in self.plan.rungs:
+        for rounds in self.plan.rungs_of(line):
             trials = [
                 self._run(cell, point, self.plan.tuning_seed, {"run.rounds": rounds, "task.score_on": "validation"})
                 for point in points
@@ -236,7 +241,7 @@ class Regime:
             results = [result for run in trials if (result := self.store.result(run))]
             if len(results) < len(trials):
                 return rungs
-            keep = 1 if rounds == self.plan.rungs[-1] else (len(points) + 1) // 2
+            keep = 1 if rounds == self.plan.rungs_of(line)[-1] else (len(points) + 1) // 2
             order = sorted(range(len(points)), key=lambda number: _merit(results[number]), reverse=True)[:keep]
             points = [points[number] for number in order]
             best = [trials[number] for number in order]

@@ -11,7 +11,7 @@ from tardygrad.report import theme
 from tardygrad.reproduce import regime_tails as tails
 from tardygrad.reproduce.page import table
 from tardygrad.reproduce.paper import LABELS, published_rows
-from tardygrad.reproduce.regime import Line, Part, Regime
+from tardygrad.reproduce.regime import Line, Part, Plan, Regime
 from tardygrad.reproduce.regime_claims import judge
 from tardygrad.reproduce.regime_progress import HEADINGS as PROGRESS
 from tardygrad.reproduce.regime_progress import progress
@@ -39,16 +39,10 @@ def text(regime: Regime, command: str) -> str:
     ]
     parts = [
         f"Made by `{command}`. Every client trains all parameters of a pretrained model.",
-        table(
-            ("lesson", "", "N", "T"),
-            (
-                (name, plan.lessons[name].title, str(plan.lessons[name].clients), str(plan.lessons[name].rounds))
-                for name in lessons
-            ),
-        ),
+        table(("lesson", "", "N", "T", "rounds of trials"), (_lesson(plan, name) for name in lessons)),
         f"Each method has six settings to choose from, tried with seed {plan.tuning_seed} on validation rows that "
-        f"nobody trains on, for {' and '.join(map(str, plan.rungs))} rounds; after the first of these the better half "
-        "is kept. They are chosen twice, with waiting and without it (client-centric), on the fleet with large "
+        "nobody trains on; the better half of the first trials is run again for more rounds, and the best of these "
+        "is taken. Settings are chosen twice, with waiting and without it (client-centric), on the fleet with large "
         "stragglers. Shown is the test accuracy after the last round: mean ± 95 % confidence interval (Student's t) "
         "over the seeds.",
         _done(regime),
@@ -57,6 +51,12 @@ def text(regime: Regime, command: str) -> str:
         *(_part(regime, part) for part in plan.parts.values()),
     ]
     return "\n\n".join(parts)
+
+
+def _lesson(plan: Plan, name: str) -> tuple[str, ...]:
+    lesson = plan.lessons[name]
+    rungs = ", ".join(map(str, lesson.rungs or plan.rungs))
+    return name, lesson.title, str(lesson.clients), str(lesson.rounds), rungs
 
 
 def _done(regime: Regime) -> str:

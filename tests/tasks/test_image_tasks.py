@@ -143,6 +143,19 @@ def test_precision_and_device_are_passed_on(gray):
         fashion(clients=2, data=gray, device="gpu")
 
 
+def test_channels_last_changes_the_layout_in_memory_and_nothing_else(color):
+    plain, innermost = (cifar10(clients=2, data=color, model="cnn", channels_last=last) for last in (False, True))
+    x, seen = plain.init(0), []
+    for task in (plain, innermost):
+        network = task.module(x)
+        network.normalize.register_forward_hook(lambda *given: seen.append(given[-1]))
+        network(task.test[0][:8])
+    assert torch.equal(*seen)
+    assert [images.is_contiguous(memory_format=torch.channels_last) for images in seen] == [False, True]
+    first, other = (task.evaluate(x, None) for task in (plain, innermost))
+    assert first["loss"] == pytest.approx(other["loss"], rel=1e-5)
+
+
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
@@ -179,6 +192,10 @@ def test_precision_and_device_are_passed_on(gray):
         (
             {"model": "tinyvit", "pretrained": "x", "augment": True},
             "`augment` must be false with train='head', whose features are computed once, got true.",
+        ),
+        (
+            {"model": "tinyvit", "pretrained": "x", "train": "last-1", "channels_last": True},
+            "`channels_last` of a pretrained network needs train='all', got train='last-1'. Leave out `channels_last`.",
         ),
         (
             {"model": "tinyvit", "pretrained": "x", "resize": 60},

@@ -31,6 +31,7 @@ from tardygrad.spec.spec import parse
 from tardygrad.sweeps.trial import TaskCache, ignore, run_seed
 from tardygrad.tail.probe import probe
 
+_LATER = (("channels_last", False),)  # settings of tasks that are younger than stored results, whose hash lacks them
 _PLACES = ("data", "cache", "pretrained")  # keys of a task that say where files are, which changes no result
 
 
@@ -147,7 +148,7 @@ class Store:
 def _decisive(text: str) -> dict[str, Any]:
     """The part of a spec that decides the result, defaults filled in."""
     tables = parse(json.loads(text)).resolved()
-    task = {key: value for key, value in tables["task"].items() if key not in _PLACES}
+    task = {key: value for key, value in tables["task"].items() if key not in _PLACES and (key, value) not in _LATER}
     run = {key: tables["run"][key] for key in ("rounds", "seed", "evaluate_every")}
     if tables["run"]["until"] is not None:  # else the hash is that of earlier versions
         run["until"] = tables["run"]["until"]

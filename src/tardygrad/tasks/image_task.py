@@ -71,6 +71,7 @@ class Source(NamedTuple):
         cache: str | None = None,
         device: str = "cpu",
         autocast: bool = False,
+        channels_last: bool = False,
         seed: int = 0,
         **split: Unpack[SplitSettings],
     ) -> TorchTask:
@@ -96,20 +97,21 @@ class Source(NamedTuple):
             resize: side in pixels of a pretrained network's input; None is 64 for TinyViT, and the model's own for
                 "transformers".
             cache: the folder for decoded images and features; None is ~/.cache/tardygrad.
+            channels_last: let images in memory have the channels innermost, in which convolutions are faster.
             seed: draws the split and `train_rows`; x_0 depends on the seed of the run.
         """
         sizes = {"clients": clients, "dim": dim, "train_rows": train_rows, "test_rows": test_rows, "resize": resize}
         for name, value in sizes.items():
             if value is not None:
                 check_integer(name, value)
-        _check_model(model, pretrained, train, resize, augment)
+        _check_model(model, pretrained, train, resize, augment, channels_last)
         if model == "vit":
             check_sizes(dim=dim, depth=depth, heads=heads, patch=patch, shape=self.shape)
         raw, raw_test = images(self._find(data), self.shape, cache=cache)
         raw, raw_test = _sample("train_rows", raw, train_rows, seed), _sample("test_rows", raw_test, test_rows, 0)
         rows: tuple[Tensor, ...] = raw
         test: tuple[Tensor, ...] = raw_test
-        normalize = Normalize(self.mean, self.std)
+        normalize = Normalize(self.mean, self.std, channels_last=channels_last)
         module: Callable[[], nn.Module]
         uncut: Callable[[], nn.Module] | None = None
         if model == "vit":
@@ -127,7 +129,7 @@ class Source(NamedTuple):
                 network = (model, folder, resize, str(train))
                 if train != "all" and not augment:
                     rows, test = ((*(layer_inputs(*network, x, device, cache) or (x,)), y) for x, y in (raw, raw_test))
-                module = partial(tuned, *network, self.shape, CLASSES)
+                module = partial(tuned, *network, self.shape, CLASSES, channels_last=channels_last)
                 if rows[0].is_floating_point():  # layer inputs instead of pixels
                     module, uncut = partial(module, cut=True), module
         rows, test = set_apart(rows, test, validation_rows, score_on)
@@ -159,7 +161,9 @@ class Source(NamedTuple):
         return self.folder
 
 
-def _check_model(model: Model, pretrained: str | None, train: str | None, resize: int | None, augment: bool) -> None:
+def _check_model(
+    model: Model, pretrained: str | None, train: str | None, resize: int | None, augment: bool, channels_last: bool
+) -> None:
     """Check the settings of pretrained networks before anything is read."""
     check_choice("model", model, Model)
     if model in ("vit", "cnn"):
@@ -174,6 +178,9 @@ def _check_model(model: Model, pretrained: str | None, train: str | None, resize
     check_train(train or "head")
     if augment and train in (None, "head"):
         raise Invalid("`augment` must be false with train='head', whose features are computed once, got true.")
+    if channels_last and train != "all":
+        rule = "`channels_last` of a pretrained network needs train='all'"
+        raise Invalid(f"{rule}, got train={train or 'head'!r}. Leave out `channels_last`.")
     if model == "tinyvit" and resize and resize % 16:
         raise Invalid(f"`resize` must be a multiple of 16 for TinyViT, got {resize}. Use 64.")
 

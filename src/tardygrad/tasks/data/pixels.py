@@ -22,20 +22,23 @@ class Normalize(nn.Module):
     Args:
         mean: per channel, of pixels in [0, 1].
         std: per channel, of pixels in [0, 1].
+        channels_last: whether the output's memory has the channels innermost, in which convolutions are faster.
 
     >>> Normalize([0.5], [0.25])(torch.tensor([[[[0, 255]]]], dtype=torch.uint8))
     tensor([[[[-2.,  2.]]]])
     """
 
-    def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
+    def __init__(self, mean: Sequence[float], std: Sequence[float], *, channels_last: bool = False) -> None:
         super().__init__()
+        self.channels_last = channels_last
         self.mean: Tensor
         self.scale: Tensor
         self.register_buffer("mean", 255.0 * torch.tensor(mean).view(-1, 1, 1), persistent=False)
         self.register_buffer("scale", 1.0 / (255.0 * torch.tensor(std).view(-1, 1, 1)), persistent=False)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        return (pixels - self.mean) * self.scale
+        images = (pixels - self.mean) * self.scale
+        return images.contiguous(memory_format=torch.channels_last) if self.channels_last else images
 
 
 def crop_and_flip(images: Tensor, rng: np.random.Generator) -> Tensor:

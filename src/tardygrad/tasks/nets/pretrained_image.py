@@ -103,9 +103,11 @@ def tuned(
     classes: int,
     *,
     cut: bool = False,
+    channels_last: bool = False,
 ) -> Tuned:
     """A network to fine-tune: the backbone, whole or `cut` to its trained layers, and a head from torch's generator."""
     module, prepared = backbone(family, folder, side)
+    prepared.normalize.channels_last = channels_last
     trainable_layers.freeze(module, train)
     with torch.no_grad():
         width = module.eval()(prepared(torch.zeros(1, *shape))).shape[1]

@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test docs hostile check format bench build notebooks tables reproduce baselines clean
+.PHONY: help demo test docs hostile check format bench build notebooks tables pictures reproduce baselines clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 20
@@ -61,6 +61,9 @@ notebooks: .venv/developed  ## run the notebooks and store what they show
 
 tables: .venv/developed  ## write tables of docs/ and the pages of methods, from signatures and docstrings
 	$(BIN)/python tools/tables.py
+
+pictures: .venv/developed  ## draw the pictures of docs/glossary.md
+	$(BIN)/python tools/pictures.py
 
 reproduce: .venv/installed  ## reproduce the paper's clock, its Figure 1 and its claims: docs/reproduction.md, in 15 minutes
 	$(BIN)/tardygrad reproduce clock --page docs/reproduction.md

@@ -15,15 +15,17 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from textwrap import dedent
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import typer
+from pydantic import TypeAdapter
 
 from tardygrad.core.method import Method
 from tardygrad.core.recipe import Make, Parameters, parameters, written
 from tardygrad.errors import described
 from tardygrad.fleet import Fleet
 from tardygrad.methods.constructor import MethodSettings
+from tardygrad.runs import events
 from tardygrad.spec import kinds as spec
 from tardygrad.spec.schema import described_keys
 from tardygrad.type_hints import rule
@@ -195,6 +197,25 @@ def api_pages() -> dict[Path, str]:
     return pages
 
 
+def events_schema() -> str:
+    """A JSON schema of the lines of events.jsonl, from the types of the events."""
+    lines = []
+    for event, kind in events.KINDS.items():
+        hints = get_type_hints(kind)
+        scores = hints.pop("scores", None)  # of an evaluation: in a line they are keys beside the others
+        fields = {field: TypeAdapter(hint).json_schema() for field, hint in hints.items()}
+        lines.append(
+            {
+                "description": inspect.getdoc(kind),
+                "properties": {"event": {"const": event}, **fields, "check": {"type": "string"}},
+                "required": ["event", *(field for field in fields if type(None) not in get_args(hints[field]))],
+                "additionalProperties": {"type": ["number", "null"]} if scores else False,
+            }
+        )
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "A line of events.jsonl"}
+    return json.dumps(head | {"type": "object", "oneOf": lines}, indent=1) + "\n"
+
+
 def _resolved(name: str) -> tuple[str, object]:
     """The path of a name of docs/api.md, and what it is."""
     for parent in API:
@@ -251,7 +272,7 @@ def files() -> dict[Path, str]:
     pages = [ROOT / "docs" / page for page in ("api.md", "cli.md", "methods.md")]
     known = {ROOT / "src/tardygrad_command/spec_keys.json": json.dumps(spec.all_keys(), indent=1) + "\n"}
     known |= {ROOT / f"docs/methods/{kind}.md": method_page(kind, make) for kind, make in spec.KINDS["method"].items()}
-    known |= api_pages()
+    known |= {ROOT / "docs/events.schema.json": events_schema()} | api_pages()
     return known | {page: fill(page.read_text("utf-8")) for page in pages}
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from jsonschema import Draft202012Validator
 from safetensors.torch import load_file
 
 import tardygrad as tg
@@ -235,12 +236,25 @@ def test_the_docs_name_every_key_of_a_record(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"local_lr": 0.1, "local_clip": 1.0, "lr": 1.0, "buffer": 2, "local_steps": 2}
     method = tg.sgdclip(**settings, mode="client", max_delay=3)
     tg.simulate(method, tg.tasks.logistic(clients=8), fleet, rounds=40, out=tmp_path / "run")
-    docs = (Path(__file__).parents[2] / "docs/cli.md").read_text("utf-8").partition("# Records")[2]
+    docs = (Path(__file__).parents[2] / "docs/records.md").read_text("utf-8")
     events = list(read_lines(tmp_path / "run/events.jsonl"))
     kinds = {row["event"] for row in events}
     assert kinds == {"dispatch", "arrival", "refusal", "loss", "join", "advance", "evaluation"}
     rows = [*events, *read_lines(tmp_path / "run/metrics.jsonl"), read_json(tmp_path / "run/summary.json")]
     assert not {key for row in rows for key in [*row, *kinds] if f"`{key}`" not in docs} - {"accuracy"}
+
+
+def test_events_follow_their_schema() -> None:
+    root = Path(__file__).parents[2]
+    schema = Draft202012Validator(read_json(root / "docs/events.schema.json"))
+    recorded = sorted((root / "tests/recorded").rglob("events.jsonl"))
+    assert recorded
+    for path in recorded:
+        for row in read_lines(path):
+            schema.validate(row)
+    advance = {"event": "advance", "time": 1.0, "round": 1}
+    assert not schema.is_valid(advance)
+    assert not schema.is_valid({"event": "wake", "time": 1.0, "client": 2, "round": "3"})
 
 
 def test_a_run_whose_folder_is_deleted_fails_and_creates_no_other(tmp_path: Path) -> None:

@@ -48,16 +48,21 @@ class Timeline(NamedTuple):
     mode: Mode
     bars: list[Bar]
     models: list[Moment]
+    seconds: tuple[float, ...]  # of a job of each client
 
 
-def timeline(mode: Mode) -> Timeline:
-    """Simulate the clock of three clients; the task has no parameters."""
+def timeline(mode: Mode, seconds: tuple[float, ...] = SECONDS) -> Timeline:
+    """Simulate the clock of a few clients; the task has no parameters.
+
+    Args:
+        seconds: the duration of a job of each client.
+    """
     method = sgdclip(local_lr=0.0, local_clip=0.0, lr=0.0, buffer=BUFFER, local_steps=STEPS, mode=mode)
-    fleet = Fleet(tuple(Group(f"client {i}", 1, Trace((seconds,))) for i, seconds in enumerate(SECONDS, 1)))
+    fleet = Fleet(tuple(Group(f"client {i}", 1, Trace((each,))) for i, each in enumerate(seconds, 1)))
     bars: list[Bar] = []
     models: list[Moment] = []
     begun: dict[int, tuple[float, int]] = {}
-    waits: dict[int, float] = {}
+    waits = dict.fromkeys(range(len(seconds)), 0.0)
     for now, message, happened, jobs in drive(*clock_only(method, fleet)):
         if now >= END:
             break
@@ -74,7 +79,7 @@ def timeline(mode: Mode) -> Timeline:
             begun[job.client] = now, job.round
     bars += [Bar(client, since, END, s) for client, (since, s) in begun.items()]
     bars += [Bar(client, since, END, None) for client, since in waits.items() if since < END]
-    return Timeline(mode, bars, models)
+    return Timeline(mode, bars, models, seconds)
 
 
 def markdown() -> str:
@@ -94,24 +99,25 @@ def figure() -> Any:
         "A bar is a job of K steps from the model named in it, p its delay; dashed: the server makes the next model."
     )
     title = alt.TitleParams(caption, anchor="start", fontSize=12, fontWeight="normal", offset=14)
-    sides = alt.hconcat(*(_side(timeline(mode)) for mode in MODES), title=title, padding=12)
+    sides = alt.hconcat(*(panel(timeline(mode)) for mode in MODES), title=title, padding=12)
     return image_style(sides, frame=None)
 
 
-def _side(side: Timeline) -> Any:
-    names = [f"client {i}" for i in range(1, len(SECONDS) + 1)]
+def panel(side: Timeline, title: str = "") -> Any:
+    """The bars of one mode."""
+    names = [f"client {i}" for i in range(1, len(side.seconds) + 1)]
     bars = [
         {"client": names[client], "begin": begin, "end": end, "does": "waits" if s is None else "works"}
-        | {"from": "" if s is None else f"x{_below(s)}", "delay": "" if p is None else f"p = {p}"}
+        | {"from": "" if s is None else f"x{below(s)}", "delay": "" if p is None else f"p = {p}"}
         for client, begin, end, s, p in side.bars
     ]
     steps = [
         {"client": names[client], "time": at}
         for client, begin, end, s, _ in side.bars
         for k in range(1, STEPS)
-        if s is not None and (at := begin + k * SECONDS[client] / STEPS) < end
+        if s is not None and (at := begin + k * side.seconds[client] / STEPS) < end
     ]
-    models = [{"time": moment.time, "model": f"x{_below(moment.round)}"} for moment in side.models]
+    models = [{"time": moment.time, "model": f"x{below(moment.round)}"} for moment in side.models]
     time = alt.X("begin:Q", title="time (seconds)", scale=alt.Scale(domain=[0, END], nice=False))
     client = alt.Y("client:N", title=None, sort=names, scale=alt.Scale(paddingInner=0.45))
     colour = alt.Color(
@@ -133,15 +139,17 @@ def _side(side: Timeline) -> Any:
     layers = alt.layer(work, ticks, rules, start, late, labels)
     return layers.properties(
         width=460,
-        height=200,
-        title=alt.TitleParams(f"{MODES[side.mode]}: N = 3, M = {BUFFER}, K = {STEPS}", anchor="start", offset=22),
+        height=200 * len(names) / 3,
+        title=alt.TitleParams(
+            title or f"{MODES[side.mode]}: N = {len(names)}, M = {BUFFER}, K = {STEPS}", anchor="start", offset=22
+        ),
     )
 
 
-def _below(number: int) -> str:
+def below(number: int) -> str:
     """A number as a subscript.
 
-    >>> _below(12)
+    >>> below(12)
     '₁₂'
     """
     return str(number).translate(str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉"))

@@ -1,0 +1,70 @@
+"""Three methods on your own data: tuned with the same budget, compared over five seeds at equal time."""
+
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+
+import tardygrad as tg
+
+rows, classes = load_digits(return_X_y=True)  # put your own data here: a row of numbers and a class for each example
+inputs, labels = torch.tensor(rows, dtype=torch.float32), torch.tensor(classes)
+inputs = (inputs - inputs.mean(0)) / (inputs.std(0) + 1e-6)
+order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
+train, test = order[:-400], order[-400:]
+
+
+def network():
+    return nn.Sequential(nn.Linear(inputs.shape[1], 32), nn.ReLU(), nn.Linear(32, int(labels.max()) + 1))
+
+
+task = tg.TorchTask(
+    network,
+    loss=nn.functional.cross_entropy,
+    data=tg.shard((inputs[train], labels[train]), clients=20, concentration=0.3),  # clients with different classes
+    test=(inputs[test], labels[test]),
+    batch_size=16,
+)
+fleet = tg.Fleet.paper(clients=20, stragglers="mild")
+shared = {"buffer": 4, "local_steps": 5}
+
+
+def begin(method, seed):
+    return tg.begin(method, task, fleet, until=40, evaluate_every=5, seed=seed)  # 40 simulated seconds for everyone
+
+
+def fedavg(local_lr, lr, seed):
+    return begin(tg.fedavg(local_lr=local_lr, lr=lr, **shared), seed)
+
+
+def fedbuff(local_lr, lr, seed):
+    return begin(tg.fedbuff(local_lr=local_lr, lr=lr, **shared), seed)
+
+
+def clip2(local_lr, clip, seed):
+    settings = {"local_clip": 0.1, "lr": 1.0, "mode": "client", "downplay": True}
+    return begin(tg.clip2(local_lr=local_lr, clip=clip, **settings, **shared), seed)
+
+
+rates = {"local_lr": [0.1, 0.3], "lr": [0.3, 1.0]}
+tuned = {
+    "FedAvg": tg.sweep(fedavg, rates),
+    "FedBuff": tg.sweep(fedbuff, rates),
+    "SD-Clip²": tg.sweep(clip2, {"local_lr": [0.1, 0.3], "clip": [0.01, 0.03]}),
+}
+for name, result in tuned.items():
+    print(name, result.best)
+print(tg.compare(tuned, seeds=range(1, 6), target=0.8))  # seed 0 was used for tuning
+
+# It prints:
+#
+# FedAvg {'local_lr': 0.3, 'lr': 1.0}
+# FedBuff {'local_lr': 0.3, 'lr': 1.0}
+# SD-Clip² {'local_lr': 0.3, 'clip': 0.01}
+# method    accuracy (%)  difference      p  time to target (s)  difference (s)  p  workable
+# FedAvg         78 ± 13           –      –      3 of 5 reached               –  –       25%
+# FedBuff   94.50 ± 0.38    +16 ± 13  0.052           7.6 ± 1.1               –  –       75%
+# SD-Clip²    92.3 ± 1.6    +14 ± 12  0.052          13.0 ± 1.8               –  –       50%
+# test accuracy after the last round, over 5 seeds: mean ± 95% confidence interval (Student's t)
+# differences from FedAvg, paired by seed; p: two-sided paired t-test, adjusted by Holm's method within its column
+# time to target: simulated seconds to the first evaluation that reaches a test accuracy of 80.0%
+# no mean time and no test where some runs did not reach the target

@@ -58,7 +58,7 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def wait_for(holds: Callable[[], Any], seconds: float = 120.0) -> Any:
+def wait_for(holds: Callable[[], Any], seconds: float = 300.0) -> Any:
     until = time.monotonic() + seconds
     while not (value := holds()):
         assert time.monotonic() < until

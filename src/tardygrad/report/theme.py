@@ -37,6 +37,7 @@ COLOURS = {
 BLACK, BLUE, ORANGE, RED, GREY = "#000000", "#0072B2", "#E69F00", "#D55E00", "#808080"
 CLASS_COLOURS = ("#56B4E9", ORANGE, "#009E73", "#CC79A7", BLUE, RED, "#999933", GREY)  # of the clients' classes
 INK = "currentColor"  # on a page, text and lines take the colour of the style sheet; in image files it is black
+DISTINCT = 6  # the first colours are the easiest to tell apart: methods without a colour of their own get these first
 DASHES = ((6, 3), (2, 2), (8, 3, 2, 3))
 
 
@@ -52,18 +53,19 @@ def strokes(labels: Iterable[str]) -> list[Stroke]:
 
     A label that is not in `COLOURS` has a colour that depends on its name, the same on all pages, unless it is taken.
 
-    >>> [first, other, again] = strokes(["Clip²", "mine", "Clip²"])
+    >>> [first, other, again] = strokes(["Clip²", "ours", "Clip²"])
     >>> first.colour == again.colour != other.colour, first.dash, again.dash
     (True, (1, 0), (6, 3))
-    >>> strokes(["mine"])[0].colour == other.colour == strokes(["sync-mine"])[0].colour
+    >>> strokes(["ours"])[0].colour == other.colour == strokes(["sync-ours"])[0].colour
     True
     """
     known, palette = list(labels), list(COLOURS.values())
     chosen = {label: COLOURS[label] for label in known if label in COLOURS}
     for label in known:
         if label not in chosen:
-            start = crc32(label.removeprefix("sync-").encode("utf-8", "replace")) % len(palette)
-            chosen[label] = min(palette[start:] + palette[:start], key=[*chosen.values()].count)
+            start = crc32(label.removeprefix("sync-").encode("utf-8", "replace")) % DISTINCT
+            in_turn = palette[start:DISTINCT] + palette[:start] + palette[DISTINCT:]
+            chosen[label] = min(in_turn, key=[*chosen.values()].count)
     found: list[Stroke] = []
     for label in known:
         repeats = sum(stroke.colour == chosen[label] for stroke in found)

@@ -44,6 +44,12 @@ class Forward:
         if isinstance(loss, type) or not (loss is None or callable(loss)):
             got = f"the class {loss.__name__}. Use {loss.__name__}()." if isinstance(loss, type) else f"{loss!r}."
             raise Invalid(f"`loss` must be a function of (output, target) or of (module, batch), got {got}")
+        if isinstance(loss, nn.Module) and (own := [n for n, p in loss.named_parameters() if p.requires_grad]):
+            rule = "`loss` must have no parameters of its own, which nothing would train"
+            fix = (
+                "Make it a part of the module, and use a loss of (module, batch); or freeze it: requires_grad_(False)."
+            )
+            raise Invalid(f"{rule}, got `{own[0]}` in {type(loss).__name__}. {fix}")
         self.loss = loss
         self.takes_module = loss is not None and first_parameter(loss) in ("module", "model")
 

@@ -21,6 +21,8 @@ from tardygrad.tasks.data.client_data import Collate
 from tardygrad.tasks.data.held_out import ClientTests, HeldOut
 from tardygrad.tasks.data.seeding import seeded
 from tardygrad.tasks.forward import Forward, Loss, to_device
+from tardygrad.tasks.modes import has_own_modes, start_training
+from tardygrad.tasks.original_module import checked_once
 from tardygrad.tasks.pretrained import save
 from tardygrad.tasks.scores import Metrics, Scores, check_scores, checked
 from tardygrad.tasks.torch_settings import settings_restored
@@ -88,7 +90,7 @@ class ModuleTask:
         check_integer("evaluate_batch", evaluate_batch)
         check_choice("module_buffers", module_buffers, Literal["average", "refuse"])
         self.loss, self.forward, self.test, self.autocast = loss, Forward(loss), test, autocast
-        self.scores, self._evaluate, self._uncut = scores, evaluate, uncut
+        self._uncut = uncut
         for name, function in (("evaluate", evaluate), ("collate", collate)):
             if not (function is None or callable(function)):
                 raise Invalid(f"`{name}` must be a function, got {function!r}.")
@@ -98,15 +100,24 @@ class ModuleTask:
         if scores is not None and self.forward.takes_module:
             rule = "`scores` need outputs and targets, which a loss of (module, batch) does not name"
             raise Invalid(f"{rule}. Use a loss of (output, target), or evaluate=... in place of `scores`.")
-        self._held_out = None if test is None else HeldOut(test, evaluate_batch, collate)
-        self._evaluate_batch, self._collate = evaluate_batch, collate
-        self._client_tests = None if client_test is None else ClientTests(client_test, self.clients, self.ids)
         self._factory = None if isinstance(module, nn.Module) else module
+        original = module if isinstance(module, nn.Module) else None
+        self._evaluate: Evaluate | None = checked_once(evaluate, "evaluate", original)
+        self.scores: Scores | Mapping[str, Any] | None = checked_once(scores, "scores", original)
+        self._collate: Collate | None = checked_once(collate, "collate", original)
+        self._held_out = None if test is None else HeldOut(test, evaluate_batch, self._collate)
+        self._evaluate_batch = evaluate_batch
+        self._client_tests = None if client_test is None else ClientTests(client_test, self.clients, self.ids)
         given = module if isinstance(module, nn.Module) else self._make(0)
         check(given)  # before the copy, in which parameters no longer share memory
         if device == "meta":
             raise Invalid("`device` must be one that computes, got 'meta'. Use 'cpu'.")
-        self._template = copied(given, share_frozen=device == "cpu")
+        self._own_modes = has_own_modes(given)
+        shared = device == "cpu" and (given.training or not self._own_modes)  # else `train` may change what is shared
+        self._template = copied(given, share_frozen=shared)
+        start_training(self._template)
+        # whether evaluations share frozen parameters, since `eval()` does not change them; None: not known yet
+        self._evaluation_shares = None if self._own_modes else True
         self._move_to(device)
         floats, ints = buffers(self._template)
         if module_buffers == "refuse" and (floats or ints):
@@ -180,12 +191,15 @@ class ModuleTask:
 
     def module(self, x: Vector, module_buffers: ModuleBuffers | None = None) -> nn.Module:
         """A copy of the network with the parameters x, in evaluation mode."""
+        return self._network(x, module_buffers).eval()
+
+    def _network(self, x: Vector, module_buffers: ModuleBuffers | None) -> nn.Module:
         views = self._views()
         if self._uncut is not None:
             with keyed(0):  # its initial weights are overwritten
                 views = Views(self._uncut().to(self.device))
         own = ModuleBuffers(*(flat.to(self.device, copy=True) for flat in module_buffers)) if module_buffers else None
-        views.bind(x.to(self.device), own, training=False)
+        views.bind(x.to(self.device), own, training=True)
         network = copied(views.module)
         for name, buffer in chain.from_iterable(group.items() for group in buffers(network)):
             path, _, leaf = name.rpartition(".")
@@ -210,7 +224,7 @@ class ModuleTask:
             facts: Markdown for the model card, such as `run.facts()`.
             overwrite: whether the folder may have files; those of an earlier export are removed, others stay.
         """
-        module = self.module(x, module_buffers)
+        module = self._network(x, module_buffers)  # in training mode: `eval` may merge adapters
         return save(module, Path(folder), tokenizer=self.tokenizer, facts=facts, overwrite=overwrite)
 
     @torch.no_grad()
@@ -250,10 +264,13 @@ class ModuleTask:
     def _scores_on(
         self, test: Any, held_out: HeldOut | None, x: Vector, module_buffers: ModuleBuffers | None
     ) -> dict[str, float]:
-        # what an own evaluation does to the module must not outlive it
-        views = Views(self._template) if self._evaluate else self._views()
+        # what an own evaluation or an own `eval()` does to the module must not outlive it
+        fresh = self._evaluate is not None or self._own_modes
+        views = Views(self._template, share_frozen=self._evaluation_shares is True) if fresh else self._views()
         own = module_buffers.clone() if module_buffers else None
-        views.bind(x.clone() if self._evaluate else x, own, training=False)
+        views.bind(x.clone() if fresh else x, own, training=False)
+        if self._evaluation_shares is None:
+            self._evaluation_shares = self._frozen_fingerprints(views.module) == self._frozen_fingerprints()
         tensors = (held_out.tensors if held_out else None) or ()
         versions = [tensor._version for tensor in tensors]
         if self._evaluate is not None:
@@ -267,6 +284,8 @@ class ModuleTask:
                 with self._precision():
                     metrics.add(batch, self.forward(views.module, batch), rows)
             scores = metrics.compute()
+            views.check_frozen("an evaluation")
+            views.restores = views.restores or views.attributes.changed() is not None
         if versions != [tensor._version for tensor in tensors]:
             fix = "Use an operation that is not in place, such as relu(x) in place of relu_(x)."
             raise Invalid(f"an evaluation must not change the test set, got another one after it. {fix}")
@@ -282,8 +301,8 @@ class ModuleTask:
                 fix = "Work on copy.deepcopy(module), keep what changes in a buffer, or train the parameter."
                 raise Invalid(f"{who} must not change frozen parameters, which all jobs share, got `{name}`. {fix}")
 
-    def _frozen_fingerprints(self) -> dict[str, tuple[Any, ...]]:
-        return {name: fingerprint(self._template.get_parameter(name)) for name in self._frozen}
+    def _frozen_fingerprints(self, module: nn.Module | None = None) -> dict[str, tuple[Any, ...]]:
+        return {name: fingerprint((module or self._template).get_parameter(name)) for name in self._frozen}
 
     def _make(self, seed: int) -> nn.Module:
         with keyed(streams.key(seed, "init")):
@@ -298,6 +317,6 @@ class ModuleTask:
     def _views(self) -> Views:
         """The calling thread's copy of the module."""
         if not hasattr(self._local, "views"):
-            self._local.views = Views(self._template)
+            self._local.views = Views(self._template, self.loss if isinstance(self.loss, nn.Module) else None)
         views: Views = self._local.views
         return views

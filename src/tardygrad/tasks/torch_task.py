@@ -14,7 +14,7 @@ from torch.func import functional_call, grad_and_value, vmap
 from tardygrad import streams
 from tardygrad.core.messages import Job, ModuleBuffers, Vector
 from tardygrad.core.task import GradientRequest, HasGroups
-from tardygrad.errors import Invalid, check_integer, checked_call
+from tardygrad.errors import Invalid, check_integer, checked_call, first_line
 from tardygrad.tasks.data.client_data import (
     Collate,
     Datasets,
@@ -30,11 +30,15 @@ from tardygrad.tasks.data.sharding import Shards
 from tardygrad.tasks.forward import Loss, to_device
 from tardygrad.tasks.module_task import Evaluate, ModuleTask
 from tardygrad.tasks.noise import Noise
+from tardygrad.tasks.original_module import checked_once
 from tardygrad.tasks.scores import Scores
 from tardygrad.tasks.views import Views, buffers, groups_of, keyed, restore, trainable
 
 Augment = Callable[[Tensor, np.random.Generator], Tensor]
 """(first input of a training batch, the step's generator) to the augmented input."""
+
+ONE_BY_ONE = "Compute them one by one: batch=1."
+SAME_GRADIENT = 0.05  # share of its length by which a gradient may differ if it is computed with others, in bfloat16
 
 
 class Batch(NamedTuple):
@@ -129,7 +133,9 @@ class TorchTask(ModuleTask, HasGroups):
             raise Invalid(f"`clients` is only for `data` that is a function, got clients={clients!r}. Leave it out.")
         self.data = data if isinstance(data, Shards | Datasets) else client_data(data, clients)
         self.clients, self.ids = self.data.clients, self.data.ids
-        self.noise, self.augment = noise, augment
+        original = module if isinstance(module, nn.Module) else None
+        collate = checked_once(collate, "collate", original)
+        self.noise, self.augment = noise, checked_once(augment, "augment", original)
         self.counts = checked_counts(samples, self.clients)
         self.loading = Loading(batch_size, accumulate, drop_last, num_workers, pin_memory, collate)
         self._may_repeat_tensors = collate is not None or isinstance(self.data, OwnBatches)  # in the next job
@@ -194,6 +200,8 @@ class TorchTask(ModuleTask, HasGroups):
         views = self._views()
         views.bind(x, module_buffers, training=True)
         views.clear_gradient()
+        views.passes += 1
+        repeated = self._repeatable(batch, module_buffers) if views.passes & (views.passes - 1) == 0 else None
         values, parts = [], len(batch.data)
         for part, data in enumerate(batch.data):
             key = batch.key if part == 0 else streams.key(batch.key, "accumulate", part)
@@ -208,9 +216,33 @@ class TorchTask(ModuleTask, HasGroups):
         views.check_frozen("the loss")
         views.collect_gradient()
         views.write_back(module_buffers)
+        if repeated and (name := views.attributes.changed()):
+            views.restores = True
+            self._check_repeats(views, x, *repeated, name)
+            views.bind(x, module_buffers, training=True)
         if batch.noise is not None:
             views.g += batch.noise.to(self.device)
         return torch.stack(values).sum() if parts > 1 else values[0], views.g
+
+    def _repeatable(self, batch: Batch, module_buffers: ModuleBuffers | None) -> tuple[Batch, ModuleBuffers | None]:
+        """Copies of what a step may change."""
+        first = to_device(batch.data[0], self.device, copy=True)
+        return batch._replace(data=(first,)), module_buffers.clone() if module_buffers else None
+
+    def _check_repeats(
+        self, views: Views, x: Vector, batch: Batch, module_buffers: ModuleBuffers | None, name: str
+    ) -> None:
+        """Raise `Invalid` if a step depends on what the step before it has left in a plain attribute."""
+        losses: list[Tensor] = []
+        for restored in (True, False):
+            own, start = self._repeatable(batch, module_buffers)
+            views.restores = restored
+            views.bind(x, start, training=True)
+            losses.append(self._loss(views, own.data[0], batch.key, x, start).detach())
+        views.restores = True
+        if not torch.allclose(losses[0], losses[1], rtol=1e-6, atol=0.0, equal_nan=True):
+            rule = "a forward pass must not depend on what an earlier one left in an attribute, which a replay lacks"
+            raise Invalid(f"{rule}, got `{name}`. Keep it in a persistent buffer: register_buffer.")
 
     def _loss(self, views: Views, data: Any, key: int, x: Vector, module_buffers: ModuleBuffers | None) -> Tensor:
         """The loss of one batch; random numbers of the module and the loss come from `key`.
@@ -266,33 +298,60 @@ class TorchTask(ModuleTask, HasGroups):
         plain = isinstance(self.data, Shards) and self.loss is not None and not self.forward.takes_module
         if not plain or self.loading.accumulate > 1:
             rule = "jobs are computed together only with tensors as data, a loss of (output, target) and accumulate=1"
-            raise Invalid(f"{rule}. Compute them one by one: batch=1.")
-        if self.draws_globally or any(buffers(self._template)):
-            what = "draws random numbers (dropout)" if self.draws_globally else "keeps buffers (BatchNorm)"
-            raise Invalid(f"jobs can be computed together only by a module without state, got one that {what}.")
+            raise Invalid(f"{rule}. {ONE_BY_ONE}")
+        self._check_together()
         answers: list[tuple[Tensor, Vector] | None] = [None] * len(requests)
         same_size: dict[int, list[int]] = {}
         for i, (_, batch, _) in enumerate(requests):
             same_size.setdefault(len(batch.data[0][-1]), []).append(i)
         for places in same_size.values():
-            values, gradients = self._vmapped([requests[i][0] for i in places], [requests[i][1] for i in places])
+            values, gradients = self._together([requests[i][0] for i in places], [requests[i][1] for i in places])
             for i, value, g in zip(places, values, gradients, strict=True):
                 noise = requests[i][1].noise
                 answers[i] = value, g if noise is None else g + noise.to(self.device)
         return [answer for answer in answers if answer is not None]
 
-    def _vmapped(self, xs: list[Vector], batches: list[Batch]) -> tuple[Tensor, Tensor]:
-        module, count = self._views().module.train(), len(xs)
-        names = trainable(module)
+    def _together(self, xs: list[Vector], batches: list[Batch]) -> tuple[Tensor, Tensor]:
+        """Losses and gradients; the first time, the first one is computed alone too, with all checks."""
+        views = self._views()
+        if alone := not views.probed:
+            own, _ = self._repeatable(batches[0], None)
+            expected = self.gradient(xs[0], own._replace(noise=None), None)[1].clone()
+            self._check_together()
+        else:
+            views.bind(xs[0], None, training=True)
+        try:
+            values, gradients = self._vmapped(views.module, xs, batches)
+        except RuntimeError as error:
+            why = f"torch.func cannot: {first_line(error)}"
+            raise Invalid(f"jobs cannot be computed together by this module, {why}. {ONE_BY_ONE}") from error
+        views.check_frozen("the loss")
+        if alone and (gradients[0] - expected).norm() > SAME_GRADIENT * expected.norm():
+            raise Invalid(
+                f"jobs computed together must have the gradients that they have alone, got others. {ONE_BY_ONE}"
+            )
+        return values, gradients
+
+    def _check_together(self) -> None:
+        """Raise `Invalid` if the module has state or draws random numbers."""
+        draws = self.draws_globally or self._draws_from_others
+        if draws or any(buffers(self._template)) or self._views().restores:
+            what = "draws random numbers (dropout)" if draws else "keeps buffers (BatchNorm)"
+            what = "changes its attributes" if self._views().restores else what
+            raise Invalid(f"jobs can be computed together only by a module without state, got one that {what}.")
+
+    def _vmapped(self, module: nn.Module, xs: list[Vector], batches: list[Batch]) -> tuple[Tensor, Tensor]:
+        names, count = trainable(module), len(xs)
         parts = torch.split(torch.stack(xs), [p.numel() for p in names.values()], 1)
         weights = {name: part.view(count, *p.shape) for (name, p), part in zip(names.items(), parts, strict=True)}
         rows = [self._augmented(batch.data[0], batch.key) for batch in batches]
-        *inputs, target = (torch.stack(each) for each in zip(*rows, strict=True))
+        stacked = tuple(torch.stack(each) for each in zip(*rows, strict=True))
 
-        def loss(weights: dict[str, Tensor], target: Tensor, *inputs: Tensor) -> Tensor:
+        def loss(weights: dict[str, Tensor], batch: tuple[Tensor, ...]) -> Tensor:
             with self._precision():
-                return self.loss(functional_call(module, weights, inputs), target)  # type: ignore[misc]
+                network: Any = lambda *inputs: functional_call(module, weights, inputs)  # noqa: E731
+                return self.forward(network, batch).loss.reshape(())
 
         grads: dict[str, Tensor]
-        grads, values = vmap(grad_and_value(loss))(weights, target, *inputs)
+        grads, values = vmap(grad_and_value(loss))(weights, stacked)
         return values, torch.cat([grads[name].reshape(count, -1) for name in names], 1)

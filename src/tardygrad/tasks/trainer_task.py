@@ -18,6 +18,7 @@ from tardygrad.tasks.data.client_data import Collate, checked_counts, count_clie
 from tardygrad.tasks.data.seeding import seeded
 from tardygrad.tasks.forward import Loss
 from tardygrad.tasks.module_task import Evaluate, ModuleTask
+from tardygrad.tasks.original_module import checked_once
 from tardygrad.tasks.scores import Scores
 from tardygrad.tasks.views import Views, flat_buffers, flatten, trainable
 
@@ -112,7 +113,7 @@ class TrainerTask(ModuleTask, OwnLoop):
     ) -> None:
         if not callable(train):
             raise Invalid(f"`train` must be a function of (module, job), got {train!r}.")
-        self._train = train
+        self._train: Train = checked_once(train, "train", module if isinstance(module, nn.Module) else None)
         self.clients, self.ids = count_clients(clients)
         self.counts = checked_counts(samples, self.clients)
         super().__init__(

@@ -22,23 +22,29 @@ from torch.nn.parameter import is_lazy
 from tardygrad.core.messages import ModuleBuffers, Vector
 from tardygrad.core.transforms import ParameterGroup
 from tardygrad.errors import Invalid, first_line
+from tardygrad.tasks.modes import start_training
+from tardygrad.tasks.plain_attributes import PlainAttributes
 
 _GENERATOR = threading.RLock()  # all threads share torch's global generator; own functions may nest `keyed`
 
 
 class Views:
-    """A deep copy of `template`, bound to the last x it was given."""
+    """A deep copy of `template`, bound to the last x it was given.
 
-    def __init__(self, template: nn.Module) -> None:
+    Args:
+        loss: the loss, if it is a module; threads share it.
+        share_frozen: whether copy and template share the frozen parameters.
+    """
+
+    def __init__(self, template: nn.Module, loss: nn.Module | None = None, *, share_frozen: bool = True) -> None:
         keep_freed_memory()
-        self.module = copied(template, share_frozen=True)
+        self.module = copied(template, share_frozen=share_frozen)
         names = trainable(self.module)
         self.parameters = list(names.values())
         self.owners = [_owner(self.module, name) for name in names]
         self.modules = list(self.module.modules())
-        if not self.module.training:  # as `from_pretrained` of transformers returns it
-            self.module.train()
-        self.modes = [module.training for module in self.modules]  # a part may be in evaluation mode on purpose
+        start_training(self.module)
+        self.modes = [module.training for module in self.modules]
         self.sizes = [p.numel() for p in self.parameters]
         self.g = torch.zeros(sum(self.sizes), device=self.parameters[0].device)
         self.narrow = []  # parameters in bfloat16, whose values and gradients are copied
@@ -54,18 +60,31 @@ class Views:
         persistent = self.module.state_dict().keys()
         self.frozen: dict[str, Tensor] = {n: p for n, p in self.module.named_parameters() if not p.requires_grad}
         self.frozen |= {name: buffer for name, buffer in self.module.named_buffers() if name not in persistent}
+        self.attributes = PlainAttributes({"": self.module} | ({"loss": loss} if loss is not None else {}))
+        bound = {id(tensor) for tensor in (*self.module.parameters(), *self.module.buffers())}
+        self.frozen |= {name: tensor for name, tensor in self.attributes.tensors() if id(tensor) not in bound}
+        self.frozen |= {f"loss.{name}": buffer for name, buffer in loss.named_buffers()} if loss is not None else {}
+        self.frozen = {name: tensor for name, tensor in self.frozen.items() if not tensor.is_inference()}
         self.versions = [p._version for p in self.frozen.values()]
         self.x: Vector | None = None
         self.pointer = 0
         self.probed = False
+        self.passes = 0
+        self.restores = False  # whether forward passes change plain attributes, which every step then finds unchanged
 
     def bind(self, x: Vector, module_buffers: ModuleBuffers | None, *, training: bool) -> None:
-        """Make the parameters views of x and the buffers views of `module_buffers`."""
-        if self.module.training and not training:
-            self.module.eval()
-        elif training and not self.module.training:
+        """Make the parameters views of x and the buffers views of `module_buffers`, and set the mode."""
+        if training and not self.module.training:
             for module, mode in zip(self.modules, self.modes, strict=True):
                 module.training = mode
+        self._bind(x, module_buffers)
+        if self.module.training and not training:
+            self.module.eval()  # after x is bound: it may merge adapters
+            self.versions = [p._version for p in self.frozen.values()]
+        if self.restores:
+            self.attributes.restore()
+
+    def _bind(self, x: Vector, module_buffers: ModuleBuffers | None) -> None:
         if x is not self.x or x.data_ptr() != self.pointer:
             if x.shape != self.g.shape or x.dtype != torch.float32:
                 raise Invalid(
@@ -114,12 +133,16 @@ class Views:
                 reached[id(leaf)] = leaf
         missing = [(owner, leaf, p) for p, (owner, leaf) in zip(self.parameters, self.owners, strict=True)]
         missing = [one for one in missing if reached.pop(id(one[2]), None) is None]
-        others = {leaf.shape for leaf in reached.values() if isinstance(leaf, nn.Parameter)}
+        others = [leaf for leaf in reached.values() if isinstance(leaf, nn.Parameter)]
         for owner, leaf, p in missing:
-            if p.shape in others:
+            if any(p.shape == other.shape for other in others):
                 rule = "the loss must use the module that the task trains, a copy of the one it was given"
                 got = f"`{leaf}` of another {type(owner).__name__}"
                 raise Invalid(f"{rule}, got {got}. Let functions take the module as an argument, or be its methods.")
+        if others:
+            rule = "the loss must depend on no parameter that is not the module's, since nothing would train it"
+            fix = "Make it a part of the module (of a list, an nn.ModuleList), or freeze it: requires_grad_(False)."
+            raise Invalid(f"{rule}, got one of shape {list(others[0].shape)}. {fix}")
 
     def check_unchanged(self, who: str) -> None:
         """Raise `Invalid` if user code has left the module changed, which would affect later steps and jobs."""

@@ -144,7 +144,7 @@ class Sweep(NamedTuple):
     trials: int | None = option(None, "Trials of random and tpe; the default is 64.", min=1)
     seeds: int | None = option(None, "Runs of each trial; the default is 1.", min=1)
     best: str | None = option(
-        None, "What to rank trials by: accuracy, loss or time; the default is accuracy if the task has one.", "WHAT"
+        None, "What to rank trials by: a test score, or time; the default is accuracy if the task has one.", "WHAT"
     )
     budget: float | None = option(None, "Simulated time after which each run ends.", "SECONDS")
     target: float | None = option(None, "Score at which a run ends; for --best time.")

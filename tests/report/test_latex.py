@@ -71,7 +71,13 @@ def test_pdflatex_compiles_every_kind_of_table(tmp_path: Path) -> None:
     scores: list[list[float | None]] = [[0.9, 0.8], [0.7, 0.9], [0.5, 0.5], [None, 0.5]]
     contenders = [Contender(f"{i} {HOSTILE}", results(s, [1.0, 2.0]), 0.5, {}) for i, s in enumerate(scores)]
     compared = Comparison(
-        contenders, score="my_score", reference=contenders[0].name, target=0.5, confidence=0.95, notes=[HOSTILE]
+        contenders,
+        score="my_score",
+        higher=True,
+        reference=contenders[0].name,
+        target=0.5,
+        confidence=0.95,
+        notes=[HOSTILE],
     )
     sweep = swept([trial(i, HOSTILE, 0.1 * i, 0.1, 0.5) for i in range(1, 4)], goal=HOSTILE)
     tables = [runs, compared.to_latex(), SweepResult(sweep, make_run, [0]).to_latex(caption=HOSTILE)]

@@ -47,7 +47,9 @@ def table(target: float | None = 0.9) -> Comparison:
         Contender("FedBuff", results([*C], [3.0, None, 4.0, 5.0, None]), 0.5, {}),
         Contender("SGD", results([None, 0.5, 0.5, None, 0.5], [None] * 5), None, {}),
     ]
-    return Comparison(contenders, score="accuracy", reference="FedAvg", target=target, confidence=0.95, notes=[])
+    return Comparison(
+        contenders, score="accuracy", higher=True, reference="FedAvg", target=target, confidence=0.95, notes=[]
+    )
 
 
 def test_the_statistics_are_those_of_scipy_and_of_a_computation_by_hand() -> None:
@@ -98,7 +100,15 @@ def test_the_table_says_what_it_knows_and_no_more(monkeypatch: pytest.MonkeyPatc
 
 def compared(score: str = "accuracy", **runs: list[SeedResult]) -> Comparison:
     contenders = [Contender(name, own, None, {}) for name, own in runs.items()]
-    return Comparison(contenders, score=score, reference=next(iter(runs)), target=0.5, confidence=0.95, notes=[])
+    return Comparison(
+        contenders,
+        score=score,
+        higher=score != "loss",
+        reference=next(iter(runs)),
+        target=0.5,
+        confidence=0.95,
+        notes=[],
+    )
 
 
 @pytest.mark.parametrize(

@@ -153,7 +153,12 @@ def unevaluated(lr: float, seed: int) -> tg.Run:
         (make_run, {"seed": [1]}, {}, "`seed` is not a setting to sweep"),
         (make_run, {"lr": [0.1]}, {"seeds": [1, 1]}, "`seeds` must be a number, or one or more different seeds"),
         (make_run, {"lr": [0.1]}, {"target": 0.5, "best": "loss"}, "with a target, the best settings are those"),
-        (make_run, {"lr": [0.1]}, {"best": "accuracy"}, "needs a task that has one. Use best='loss'"),
+        (
+            make_run,
+            {"lr": [0.1]},
+            {"best": "accuracy"},
+            "`best` must be a test score of the task, one of",
+        ),
         (make_run, {"lr": [0.1]}, {"target": 1e6}, "x_0 already has a test loss of"),
         (lambda lr, seed: None, {"lr": [0.1]}, {}, "the function must return a run, .* got NoneType"),
         (

@@ -180,15 +180,18 @@ def test_the_workable_share_by_hand() -> None:
     trials = [made(0.9), made(0.83), made(0.81), made(0.1), made(None, "diverged"), made(None, "failed")]
     trials += [made(None, "pruned")._replace(state="pruned"), made(0.9, start=0.89)]
     told = [True, True, False, False, False, None, None, True]  # 0.1 + 0.9 × 0.8 = 0.82
-    assert [trial.workable for trial in judged(trials, "accuracy", 0.9, target=False)] == told
-    found = Sweep("made", {}, "test accuracy", "accuracy", 8, judged(trials, "accuracy", 0.9, target=False), {})
+    assert [trial.workable for trial in judged(trials, "accuracy", 0.9, higher=True, target=False)] == told
+    found = Sweep(
+        "made", {}, "test accuracy", "accuracy", 8, judged(trials, "accuracy", 0.9, higher=True, target=False), {}
+    )
     (group,) = groups(found)
     assert (group.workable, group.judged, group.share) == (3, 6, 0.5)
-    nothing = judged([made(0.1), made(0.05)], "accuracy", 0.9, target=False)
+    nothing = judged([made(0.1), made(0.05)], "accuracy", 0.9, higher=True, target=False)
     assert [trial.workable for trial in nothing] == [False, False]  # nobody learned anything
     losses = [made(None)._replace(loss=loss, start={"loss": 2.0}) for loss in (0.5, 0.65, 0.66, 3.0)]
-    assert [trial.workable for trial in judged(losses, "loss", 0.9, target=False)] == [True, True, False, False]
-    reached = judged([made(0.9, value=7.0), made(0.9)], "accuracy", 0.9, target=True)
+    found_losses = judged(losses, "loss", 0.9, higher=False, target=False)
+    assert [trial.workable for trial in found_losses] == [True, True, False, False]
+    reached = judged([made(0.9, value=7.0), made(0.9)], "accuracy", 0.9, higher=True, target=True)
     assert [trial.workable for trial in reached] == [True, False]
 
 
@@ -537,8 +540,8 @@ def test_a_study_without_content_is_damaged(small: str, ended: Ended) -> None:
         ({"over": ["method.lr={lo=0}"], "sampler": "tpe"}, "got `lo` for `method.lr`. Did you mean 'low'?"),
         ({"over": ["method.buffer={low=2, high=64}"], "sampler": "tpe"}, "`buffer` must be between 1 and the number"),
         ({"sampler": "best"}, "`sampler` must be one of grid, random, tpe, got 'best'"),
-        ({"best": "speed"}, "`best` must be one of accuracy, loss, time, got 'speed'"),
-        ({"best": "accuracy"}, "`best` = accuracy needs a task that has one, got quadratic"),
+        ({"best": "speed"}, "`best` must be a test score of the task, one of loss, distance, or time, got 'speed'"),
+        ({"best": "accuracy"}, "`best` must be a test score of the task, one of loss, distance, or time, got"),
         ({"best": "time"}, "--best time and --target must be used together"),
         ({"best": "time", "target": math.nan}, "`target` must be a finite number, got nan"),
         ({"best": "time", "target": -math.inf}, "`target` must be a finite number, got -inf"),

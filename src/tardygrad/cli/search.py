@@ -24,6 +24,7 @@ from tardygrad.engines.threads import torch_threads
 from tardygrad.errors import Invalid, Starved
 from tardygrad.fleet import Fleet
 from tardygrad.report import theme
+from tardygrad.runs.directions import Directions
 from tardygrad.runs.events import Tail
 from tardygrad.runs.history import History, printable, read_history
 from tardygrad.runs.loop import clock_only
@@ -67,6 +68,7 @@ def find(spec: Spec, built: Built, options: commands.Plan) -> None:
         raise Invalid(f"{rule}. Search with a part of the fleet.")
     rounds = _rounds(built, fleet)
     tolerance = _tolerance(spec, built.method, rounds, tails)
+    directions = Directions.for_task(built.task, spec.run.settings())
     with torch_threads(spec.run.threads):
         ranking = rank_settings(
             built.method,
@@ -74,7 +76,7 @@ def find(spec: Spec, built: Built, options: commands.Plan) -> None:
             rounds=rounds,
             parameters=0 if fitted else built.task.parameters,  # measured times include the messages
             seed=built.run.seed,
-            training=Training(built.task, options.target, options.seeds or 3) if options.train else None,
+            training=Training(built.task, options.target, options.seeds or 3, directions) if options.train else None,
             fixed=[key for key in KEYS if key not in parameters(spec.method.make)],
             max_delay=math.inf if options.max_delay is None else options.max_delay,
             tolerated=tolerance.delay,

@@ -106,6 +106,14 @@ class EvaluatesClients(Protocol):
 
 
 @runtime_checkable
+class KnowsDirections(Protocol):
+    """A task that knows of some scores whether high values are good."""
+
+    def higher_is_better(self) -> dict[str, bool]:
+        """Whether they are, by the score's name."""
+
+
+@runtime_checkable
 class CountsSamples(Protocol):
     """A task that knows how many training samples its clients have, for `weight_by="samples"`."""
 

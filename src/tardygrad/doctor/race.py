@@ -18,6 +18,7 @@ from tardygrad.core.own_loop import check_local_work
 from tardygrad.core.task import MayLackTest, Task
 from tardygrad.errors import Diverged, Invalid, Starved, check_number
 from tardygrad.fleet import Fleet
+from tardygrad.runs.directions import Directions
 from tardygrad.runs.loop import trained_rounds
 
 PRECISION = 0.02  # of times to the target: a run is evaluated whenever its time has grown by this share
@@ -45,22 +46,24 @@ class Training(NamedTuple):
     task: Task
     target: float | None = None
     seeds: int = 3
+    directions: Directions = Directions()
 
 
 class Goal(NamedTuple):
     """The test score to reach."""
 
-    score: str  # "accuracy", or "loss" if the task has no accuracy
+    score: str
     target: float
     start: float  # the score of x_0
+    lower: bool  # whether a low value is good
 
     def reached(self, value: float) -> bool:
         """Whether a score is at least as good as the target."""
-        return value >= self.target if self.score == "accuracy" else value <= self.target
+        return self.cost(value) <= self.cost(self.target)
 
     def cost(self, value: float) -> float:
         """The score as a number of which less is better."""
-        return -value if self.score == "accuracy" else value
+        return value if self.lower else -value
 
     def __str__(self) -> str:
         return f"test {self.score} {self.target:.4g}"
@@ -120,7 +123,7 @@ class Race:
     """
 
     def __init__(self, method: Method, fleet: Fleet, training: Training, *, rounds: int, seed: int) -> None:
-        self.task, self.fleet = training.task, fleet
+        self.task, self.fleet, self.directions = training.task, fleet, training.directions
         self.seeds = range(seed, seed + training.seeds)
         check_local_work(self.task, method)
         self.goal = self._goal(method, rounds, training.target)
@@ -197,9 +200,10 @@ class Race:
         task, seed = self.task, self.seeds[0]
         x, buffers = task.init(seed), task.init_module_buffers()
         start = {} if isinstance(task, MayLackTest) and not task.can_evaluate else task.evaluate(x, buffers)
-        score = "accuracy" if "accuracy" in start else "loss"
-        if score not in start:
+        score = self.directions.main(start)
+        if score is None:
             raise Invalid("--train needs a task with test scores, and this one has none. Give it a test set.")
+        lower = self.directions.lower(score)
         if target is None:
             last = {rounds - rounds * part // (4 * LAST) for part in range(LAST)}
             try:
@@ -209,7 +213,7 @@ class Race:
             except (Diverged, Starved) as error:
                 raise Invalid(f"--train needs a --target, because the current setting fails: {error}") from error
             end, begin = median(ends), start[score]
-            goal = Goal(score, begin + GAIN * (end - begin), begin)
+            goal = Goal(score, begin + GAIN * (end - begin), begin, lower)
             setbacks = [value for before, value in pairwise(ends) if goal.cost(value) > goal.cost(before)]
             held = min(begin + LEAST_GAIN * (end - begin), max(setbacks, key=goal.cost, default=end), key=goal.cost)
             goal = goal._replace(target=max(goal.target, held, key=goal.cost))
@@ -219,13 +223,13 @@ class Race:
                     f"--train needs a --target, because the current setting does not learn: its {score} is {got}."
                 )
             return goal
-        goal = Goal(score, target, start[score])
+        goal = Goal(score, target, start[score], lower)
         check_number("target", target, -math.inf)
         if score == "accuracy" and not 0 < target <= 1:
             fix = f" Did you mean {target / 100:g}?" if 1 < target <= 100 else ""
             raise Invalid(f"a target accuracy must be above 0 and at most 1, got {target!r}.{fix}")
         if goal.reached(goal.start):
-            way = "higher" if score == "accuracy" else "lower"
+            way = "lower" if lower else "higher"
             rule = f"x_0 already has a test {score} of {goal.start:.4g}, got the target {target:g}"
             raise Invalid(f"{rule}. Use a {way} target.")
         return goal

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from tardygrad.doctor.fit_runtimes import fit_fleet
 from tardygrad.errors import Diverged, Invalid, Starved
 from tardygrad.fleet import Fleet
+from tardygrad.runs.directions import Directions
 from tardygrad.runs.history import History
 from tardygrad.runs.loop import trained_rounds
 from tardygrad.runs.recipes import why_no_spec
@@ -28,19 +29,21 @@ LAST = 5  # evaluations whose median is the last score, if they are no more than
 SAME = 1.05  # times that differ by a smaller factor are about the same
 
 Curve = list[tuple[float, float]]
-"""Evaluations: the time, and a number of which less is better: the loss, or minus the accuracy."""
+"""Evaluations: the time, and a number of which less is better: the score, or minus the score."""
 
 
 class LastScore(NamedTuple):
     """A score to reach, and when the recorded setting reached it."""
 
-    score: str  # "accuracy", or "loss" if the task has no accuracy
-    cost: float  # the loss, or minus the accuracy
+    score: str
+    lower: bool  # whether a low value is good
+    cost: float  # the score, or minus the score
     time: float  # inf: the run diverged, starved or learned nothing, so its last score is no result
 
     def shown(self, cost: float) -> str:
         """A score as text."""
-        number = f"{-cost:.1%}" if self.score == "accuracy" else f"{cost:.4g}"
+        value = cost if self.lower else -cost
+        number = f"{value:.1%}" if self.score == "accuracy" else f"{value:.4g}"
         return f"test {self.score} {number}" if math.isfinite(cost) else "no finite score"
 
 
@@ -92,7 +95,7 @@ def try_change(history: History, overrides: Sequence[str], *, trust: bool = Fals
         score, curve, _ = _simulated(recorded, fleet, until=history.time)
     task = recorded.build().task
     start = task.evaluate(task.init(recorded.run.seed), task.init_module_buffers()).get(score)
-    goal = goal_of(history, score, [(0.0, cost_of(start, score)), *curve])
+    goal = goal_of(history, score, [(0.0, cost_of(start, score, history.directions)), *curve])
     last = min(goal.time, history.time)
     tables = recorded.resolved()
     for text in overrides:
@@ -114,15 +117,15 @@ def try_change(history: History, overrides: Sequence[str], *, trust: bool = Fals
 def recorded_curve(history: History) -> tuple[str, Curve]:
     """The score that counts, and its recorded values."""
     scores = [(event.time, event.scores) for event in history.evaluations]
-    name = "accuracy" if any("accuracy" in values for _, values in scores) else "loss"
-    return name, [(time, cost_of(values.get(name), name)) for time, values in scores]
+    name = history.directions.main(dict.fromkeys(name for _, values in scores for name in values)) or "loss"
+    return name, [(time, cost_of(values.get(name), name, history.directions)) for time, values in scores]
 
 
-def cost_of(value: float | None, score: str) -> float:
+def cost_of(value: float | None, score: str, directions: Directions) -> float:
     """A score as a number of which less is better; inf if it is not finite."""
     if value is None or not math.isfinite(value):
         return math.inf
-    return -value if score == "accuracy" else value
+    return directions.cost(score, value)
 
 
 def goal_of(history: History, score: str, curve: Curve) -> LastScore:
@@ -133,11 +136,12 @@ def goal_of(history: History, score: str, curve: Curve) -> LastScore:
     finite = [(time, cost) for time, cost in curve if math.isfinite(cost)]
     if not finite:
         raise Invalid("--try needs a task with test scores. Give it a test set.")
+    lower = history.directions.lower(score)
     first, best = finite[0][1], min(cost for _, cost in finite)
     last = median(cost for _, cost in curve[-max(min(LAST, len(curve) // 4), 1) :])
     if history.status in ("diverged", "starved") or not last <= best + 0.1 * (first - best) or last >= first:
-        return LastScore(score, best, math.inf)
-    return LastScore(score, last, next(time for time, cost in finite if cost <= last))
+        return LastScore(score, lower, best, math.inf)
+    return LastScore(score, lower, last, next(time for time, cost in finite if cost <= last))
 
 
 def _simulated(
@@ -146,6 +150,7 @@ def _simulated(
     """Train on the simulator up to a time or a goal; evaluates `EVALUATIONS` times up to the time `every`."""
     built = loaded.build()
     task, seed = built.task, loaded.run.seed
+    directions = Directions.for_task(task, loaded.run.settings())
     fleet = fleet or built.fleet
     if fleet is None:
         raise Invalid("--try needs a run with a [fleet], or one with finished jobs to fit a fleet to.")
@@ -156,8 +161,8 @@ def _simulated(
                 break
             if now >= due:
                 values = task.evaluate(server.x, server.module_buffers)
-                score = "accuracy" if "accuracy" in values else "loss"
-                curve.append((now, cost_of(values.get(score), score)))
+                score = directions.main(values) or "loss"
+                curve.append((now, cost_of(values.get(score), score, directions)))
                 due = now + (every or until) / EVALUATIONS
                 if goal and curve[-1][1] <= goal.cost:
                     break

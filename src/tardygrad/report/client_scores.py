@@ -14,7 +14,6 @@ from tardygrad.report.figure import WIDTH, figure, named_data, percent
 from tardygrad.report.loader import POINTS, RunView, finite
 from tardygrad.report.theme import BLUE, INK, class_colours, class_legend, tips
 from tardygrad.runs.events import ClientEvaluation
-from tardygrad.runs.summary import lower_is_better
 
 NAMED = 10  # worst clients that are listed
 QUANTILES = (0.1, 0.5, 0.9)
@@ -29,7 +28,8 @@ def distribution(run: RunView) -> Iterator[Figure | Table]:
     values = np.array(last.by_client[name], dtype=float)
     known = np.flatnonzero(np.isfinite(values))
     order = known[np.argsort(values[known], kind="stable")]
-    order = order[::-1] if lower_is_better(name) else order  # the worst first
+    lower = run.history.directions.lower(name)
+    order = order[::-1] if lower else order  # the worst first
     drawn = sample([*enumerate(order.tolist(), 1)], POINTS)
     rows = [{**_client(run, client), "rank": rank, "value": finite(values[client])} for rank, client in drawn.items]
     quantiles = _quantiles(values[known])
@@ -51,7 +51,7 @@ def distribution(run: RunView) -> Iterator[Figure | Table]:
         )
     )
     rules = named_data("levels").mark_rule(color=INK, strokeDash=[4, 3], opacity=0.6, aria=False).encode(y=y)
-    side = 12 if lower_is_better(name) else -6  # of the lines: where the points of the worst clients are not
+    side = 12 if lower else -6  # of the lines: where the points of the worst clients are not
     words = named_data("levels").mark_text(align="left", dx=4, dy=side, color=INK, aria=False)
     words = words.encode(x=x, y=y, text="what:N")
     chart = alt.layer(rules, points, words).properties(width=WIDTH, height=260)
@@ -84,7 +84,7 @@ def over_rounds(run: RunView) -> Iterator[Figure]:
         values = np.array(evaluation.by_client.get(name or "", ()), dtype=float)
         if len(known := values[np.isfinite(values)]):
             low, middle, high = (finite(level) for _, level in _quantiles(known))
-            worst = finite(known.max() if lower_is_better(name or "") else known.min())
+            worst = finite(known.max() if run.history.directions.lower(name or "") else known.min())
             rows.append({"round": evaluation.round, "low": low, "middle": middle, "high": high, "worst": worst})
     if name is None or len(rows) < 2:
         return

@@ -11,11 +11,19 @@ import numpy as np
 
 from tardygrad.errors import Invalid, nearest
 from tardygrad.report.blocks import Block, Note, Table
-from tardygrad.report.groups import SeedGroup, Spread, same_arrivals, score_names, seconds_of, spread_of, tasks
+from tardygrad.report.groups import (
+    SeedGroup,
+    Spread,
+    directions_of,
+    same_arrivals,
+    score_names,
+    seconds_of,
+    spread_of,
+    tasks,
+)
 from tardygrad.report.latex import latex_table
 from tardygrad.report.loader import RunView
 from tardygrad.runs.run import plural
-from tardygrad.runs.summary import lower_is_better
 
 LISTED = 4  # most names in a sentence
 USELESS = ("diverged", "starved", "failed")  # statuses of runs whose last score is no result
@@ -26,11 +34,12 @@ class Target(NamedTuple):
 
     name: str  # of the score
     value: float
+    lower: bool  # whether a low value is good
     given: bool  # by the user
 
     def reached(self, value: float | None) -> bool:
         """Whether a score is good enough."""
-        return value is not None and (value <= self.value if lower_is_better(self.name) else value >= self.value)
+        return value is not None and (value <= self.value if self.lower else value >= self.value)
 
     @property
     def text(self) -> str:
@@ -88,28 +97,29 @@ def target_of(groups: list[SeedGroup], base: SeedGroup, given: float | None) -> 
 
     That is the score which every run of the group reached: the best of all runs may be one lucky seed's.
     """
-    name = next(iter(score_names(groups)), None)
+    name, directions = next(iter(score_names(groups)), None), directions_of(groups)
     if name is None:
         return None
+    lower = directions.lower(name)
     if given is not None:
         if name == "accuracy" and not 0 < given <= 1:
             fix = f"Did you mean {given / 100:g}?" if 1 < given <= 100 else "Use for example 0.9."
             raise Invalid(f"--target is an accuracy, above 0 and at most 1, got {given:g}. {fix}")
         if not math.isfinite(given):
             raise Invalid(f"--target must be a finite {name}, got {given:g}. Use for example 0.5.")
-        return Target(name, given, given=True)
+        return Target(name, given, lower, given=True)
 
     def known(run: RunView) -> list[float]:
         scores = [row["scores"].get(name) for row in run.scores.items]
         return [score for score in scores if score is not None]
 
-    best, worst = (min, max) if lower_is_better(name) else (max, min)
+    best, worst = (min, max) if lower else (max, min)
     reached = [[best(scores) for run in group.runs if (scores := known(run))] for group in groups]
     starts = [scores[0] for run in base.runs if (scores := known(run))]
     if not starts:
         return None
     start, end = mean(starts), best(worst(scores) for scores in reached if scores)
-    return Target(name, start + 0.9 * (end - start), given=False)
+    return Target(name, start + 0.9 * (end - start), lower, given=False)
 
 
 def baseline_of(groups: list[SeedGroup], given: str | None) -> SeedGroup:
@@ -177,10 +187,12 @@ def comparison_blocks(compared: ComparedRuns) -> Iterator[Block]:
     if len(runs) > len(groups):
         notes.append("Runs that differ only in their seed share a row: mean ± standard deviation.")
     if target:
-        better = "less" if lower_is_better(target.name) else "more"
+        better = "less" if target.lower else "more"
         way = f": 90% of the way from the first score of {base.name} to the best that all runs of a method reached"
         origin = "" if target.given else way
         notes.append(f"The target is a test {target.name} of {target.text} or {better}{origin}.")
+        if note := directions_of(groups).note(target.name):
+            notes.append(f"{note[0].upper()}{note[1:]}.")
     others = [outcome for outcome in found if outcome.group is not base]
     ways = {"to the target": any(outcome.speedup for outcome in others)}
     ways["for all rounds"] = any(outcome.round_speedup for outcome in others)
@@ -264,14 +276,13 @@ def page_table(compared: ComparedRuns) -> Table:
 
 def paper_table(compared: ComparedRuns) -> str:
     """The comparison as a LaTeX table: scores, time to the target and speed-up, the best of each in bold."""
-    target, names = compared.target, score_names(compared.groups)
+    target, names, directions = compared.target, score_names(compared.groups), directions_of(compared.groups)
     heads = ["method", *(f"test {name}" for name in names)]
     heads += [f"{compared.seconds} to {target.text}", "speed-up"] if target else []
     rows, columns = list[list[str]](), list[list[float | None]]()
     for outcome in compared.outcomes:
         scores = [outcome.scores.get(name) for name in names]
-        signs = [-1 if lower_is_better(name) else 1 for name in names]
-        own = [score and sign * score.mean for score, sign in zip(scores, signs, strict=True)]
+        own = [score and -directions.cost(name, score.mean) for name, score in zip(names, scores, strict=True)]
         reached = outcome.reached
         columns.append([*own, *([reached and -reached, outcome.speedup] if target else [])])
         rows.append([outcome.group.name, *(score_text(outcome, name) for name in names)])

@@ -15,6 +15,7 @@ from tardygrad.core.method import without_addresses
 from tardygrad.report.downsample import Sample
 from tardygrad.report.loader import RunView, finite
 from tardygrad.report.settings import differing_settings
+from tardygrad.runs.directions import Directions
 from tardygrad.runs.history import printable
 from tardygrad.runs.record import Row
 from tardygrad.sweeps.statistics import ALL_EQUAL
@@ -168,12 +169,18 @@ def tasks(groups: list[SeedGroup]) -> list[str]:
     return list(found)
 
 
+def directions_of(groups: list[SeedGroup]) -> Directions:
+    """Which scores of the runs are good when they are low."""
+    return Directions.of(*(run.history.run for group in groups for run in group.runs))
+
+
 def score_names(groups: list[SeedGroup]) -> list[str]:
-    """The scores that were evaluated, accuracy and loss first."""
+    """The scores that were evaluated, the one by which models are compared first."""
     found = dict.fromkeys(
         name for group in groups for run in group.runs for row in run.scores.items for name in row["scores"]
     )
-    return sorted(found, key=lambda name: {"accuracy": 0, "loss": 1}.get(name, 2))[:SCORES]
+    main = directions_of(groups).main(found)
+    return sorted(found, key=lambda name: {main: -1, "accuracy": 0, "loss": 1}.get(name, 2))[:SCORES]
 
 
 def mean_curve(group: SeedGroup, axis: str, rows: Rows, value: Value) -> list[Row]:

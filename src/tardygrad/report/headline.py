@@ -7,7 +7,6 @@ from tardygrad.report.groups import seconds_of, tasks
 from tardygrad.report.loader import RunView
 from tardygrad.runs.history import UNFINISHED, printable
 from tardygrad.runs.run import plural
-from tardygrad.runs.summary import lower_is_better
 from tardygrad.sweeps import Sweep, groups
 from tardygrad.sweeps.statistics import ALL_EQUAL
 from tardygrad.sweeps.trials import best_of
@@ -29,7 +28,7 @@ def headline(compared: ComparedRuns) -> str:
         return f"{so_far}no method has a test {target.name} in all its runs."
     if len(compared.groups) == 1:
         return f"{so_far}{_without_rivals(compared, sound[0], target)}."
-    best = (min if lower_is_better(target.name) else max)(sound, key=lambda each: each.scores[target.name].mean)
+    best = (min if target.lower else max)(sound, key=lambda each: each.scores[target.name].mean)
     score = score_text(best, target.name).removesuffix(ALL_EQUAL)
     first = f"{best.group.name} ends with the best test {target.name}, {score}"
     return f"{so_far}{first}{_tied(best, sound, target)}{_fastest(compared, best, target)}; {_seeds(compared)}."
@@ -56,7 +55,7 @@ def _last_score(run: RunView) -> str | None:
     if not run.scores.items:
         return None
     scores = {name: value for name, value in run.scores.items[-1]["scores"].items() if value is not None}
-    name = min(scores, key=lambda name: {"accuracy": 0, "loss": 1}.get(name, 2), default=None)
+    name = run.history.directions.main(scores)
     if name is None:
         return None
     return f"{name} of {scores[name]:.1%}" if name == "accuracy" else f"{name} of {scores[name]:.4g}"
@@ -123,7 +122,7 @@ def _seeds(compared: ComparedRuns) -> str:
 
 def sweep_headline(sweep: Sweep) -> str:
     """The result of a sweep in one sentence."""
-    done, best = sum(trial.status is not None for trial in sweep.trials), best_of(sweep.trials, sweep.best)
+    done, best = sum(trial.status is not None for trial in sweep.trials), best_of(sweep)
     trials = plural(sweep.total, "trial") if done == sweep.total else f"{done} of {plural(sweep.total, 'trial')} so far"
     if best is None or best.value is None:
         return f"{trials}, none with a {printable(sweep.goal)}."

@@ -42,7 +42,7 @@ def history(sweep: Sweep) -> Iterator[Figure]:
     scored, unscored = ([row for row in rows if (row["score"] is None) is none] for none in (False, True))
     if len(scored) < 2:
         return
-    highest, best = sweep.best == "accuracy", list[Row]()
+    highest, best = sweep.higher, list[Row]()
     for row in scored:
         if not best or (row["score"] > best[-1]["score"] if highest else row["score"] < best[-1]["score"]):
             best.append({"trial": row["trial"], "score": row["score"]})
@@ -184,12 +184,12 @@ def _unscored(sweep: Sweep, rows: list[Row], height: int) -> Any:
     seen = [end for end in SHAPES if end in {row["end"] for row in rows}]
     scale = alt.Scale(domain=seen, range=[SHAPES[end] for end in seen])
     marks = named_data("lost").mark_point(size=45, strokeWidth=1.4, aria=False)
-    worst = alt.value(height if sweep.best == "accuracy" else 0)
+    worst = alt.value(height if sweep.higher else 0)
     return marks.encode(y=worst, shape=alt.Shape("end:N", title=None, scale=scale))
 
 
 def _unscored_note(sweep: Sweep, rows: list[Row]) -> str:
-    edge = "bottom" if sweep.best == "accuracy" else "top"
+    edge = "bottom" if sweep.higher else "top"
     return f" Trials without a score are at the {edge}." if rows else ""
 
 
@@ -353,7 +353,7 @@ def _score_scale(sweep: Sweep) -> Any:
     """Colours of scores: brighter is better."""
     scores = sorted(score for trial in _done(sweep) if (score := finite(trial.value)) is not None)
     low, high = (scores[0], scores[-1]) if scores else (0.0, 1.0)
-    minimize = sweep.best != "accuracy"
+    minimize = not sweep.higher
     log = minimize and low > 0 and high > 20 * low
     return alt.Scale(type="log" if log else "linear", scheme="viridis", domain=[low, high], reverse=minimize)
 

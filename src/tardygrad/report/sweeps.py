@@ -18,6 +18,7 @@ from tardygrad.runs.record import Row
 from tardygrad.runs.run import plural
 from tardygrad.sweeps import Sweep, groups, remark
 from tardygrad.sweeps.config import command, overrides
+from tardygrad.sweeps.result import direction_note
 
 TOP = 10  # trials in the table of the best
 
@@ -45,17 +46,18 @@ def _progress(sweep: Sweep) -> str:
     done = f"{states.count('finished') + states.count('pruned')} of {plural(sweep.total, 'trial')} are done{pruned}."
     warning = remark(sweep)
     note = f" Note: {printable(warning, 300)}." if warning else ""
-    return f"{done} The best is chosen by {printable(sweep.goal)}.{note}"
+    return f"{done} The best is chosen by {printable(sweep.goal)}{direction_note(sweep)}.{note}"
 
 
 def _best(sweep: Sweep) -> Table:
     """The best trial of every group."""
-    has_column = sweep.goal in ("test accuracy", "test loss")
-    goal = () if has_column else (printable(sweep.goal),)
+    name = "accuracy" if sweep.score in ("loss", "time") else sweep.score
+    score, shown = f"test {printable(name.replace('_', ' '))}", _share if name == "accuracy" else _number
+    goal = () if sweep.goal in (score, "test loss") else (printable(sweep.goal),)
     found = groups(sweep)
     others = [name for name in ("pruned", "other") if any(getattr(group, name) for group in found)]
     counted = ("workable", "trials", "diverged", *others)
-    heads = ("group", *goal, "test accuracy", "test loss", *counted, _seconds(sweep), "settings")
+    heads = ("group", *goal, score, "test loss", *counted, _seconds(sweep), "settings")
     target = finite(sweep.config.get("target"))
     rows: list[tuple[str, ...]] = []
     for group in found:
@@ -67,7 +69,7 @@ def _best(sweep: Sweep) -> Table:
             none = "none" if sweep.best != "time" or target is None or not group.done else f"none reached {target:g}"
             rows.append((name, *("–" for _ in goal), "–", "–", *counts, "–", none))
             continue
-        scores = (_share(best.accuracy), _number(best.loss), *counts, _number(best.time))
+        scores = (shown(best.accuracy), _number(best.loss), *counts, _number(best.time))
         settings = ", ".join(f"{printable(key)}={short(value)}" for key, value in best.params.items())
         rows.append((name, *(_number(best.value) for _ in goal), *scores, settings))
     return Table(heads, rows)
@@ -82,7 +84,7 @@ def _seconds(sweep: Sweep) -> str:
 def _top(sweep: Sweep) -> Iterator[Block]:
     """The best trials of all groups with exact settings, and the command that runs the best one."""
     valued = [(trial.value, trial) for trial in sweep.trials if trial.value is not None and trial.state == "finished"]
-    sign = -1.0 if sweep.best == "accuracy" else 1.0
+    sign = -1.0 if sweep.higher else 1.0
     ranked = [trial for _, trial in sorted(valued, key=lambda pair: sign * pair[0])][:TOP]
     if not ranked:
         return

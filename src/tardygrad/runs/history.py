@@ -24,6 +24,7 @@ from tardygrad.runs import events
 from tardygrad.runs.checks import last_check
 from tardygrad.runs.client_history import ClientHistory as ClientHistory
 from tardygrad.runs.client_history import Job as Job
+from tardygrad.runs.directions import Directions
 from tardygrad.runs.events import Arrival, ClientEvaluation, ClientEvent, Evaluation, RunEvent, Tail, read_events
 from tardygrad.runs.kinds import is_simulated
 from tardygrad.runs.machines import Machine, MachineTimes
@@ -156,6 +157,11 @@ class History:
         """How many rounds the run should have, if the record says so."""
         rounds = self.run.get("rounds")
         return rounds if isinstance(rounds, int) else None
+
+    @property
+    def directions(self) -> Directions:
+        """Which scores are good when they are low."""
+        return Directions.of(self.run)
 
     @property
     def method_settings(self) -> Row | None:

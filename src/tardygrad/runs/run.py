@@ -37,6 +37,7 @@ from tardygrad.runs.accountant import Accountant
 from tardygrad.runs.checks import checksum
 from tardygrad.runs.describe import label as label
 from tardygrad.runs.describe import versions as versions
+from tardygrad.runs.directions import Directions
 from tardygrad.runs.evaluation import ClientEvaluations, Scores
 from tardygrad.runs.events import RunEvent
 from tardygrad.runs.loop import Event, drive
@@ -375,6 +376,8 @@ def begin(
         pool: an engine, or a fleet to simulate.
     """
     full = with_defaults(settings)
+    directions = Directions.for_task(task, full)
+    full |= {"lower_is_better": [*directions.lower_is_better], "higher_is_better": [*directions.higher_is_better]}
     out = full.pop("out", None)
     pool = simulated(method, task, pool, full)
     run = Run(method, task, pool, full)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypedDict, cast
 
 from tardygrad.errors import COUNTABLE, Invalid, check_integer, check_number
+from tardygrad.runs.directions import Directions
 
 MINIMUM = {"rounds": 1, "seed": 0, "evaluate_every": 0, "checkpoint_every": 1, "tail_every": 0, "evaluate_clients": 0}
 """The smallest allowed value of each integer setting."""
@@ -14,7 +16,7 @@ MINIMUM = {"rounds": 1, "seed": 0, "evaluate_every": 0, "checkpoint_every": 1, "
 DEFAULTS = {"seed": 0, "evaluate_every": 10, "checkpoint_every": 10, "tail_every": 0, "evaluate_clients": 0}
 """The value of each integer setting that is not given."""
 
-NAMES = (*MINIMUM, "until")
+NAMES = (*MINIMUM, "until", "lower_is_better", "higher_is_better")
 """The settings that a record holds."""
 
 
@@ -31,6 +33,8 @@ class Settings(TypedDict, total=False):
         tail_every: rounds between estimates of the updates' tail index; 0, the default, is never.
         evaluate_clients: rounds between evaluations on each client's own data; 0, the default, is never, else the last
             round always is evaluated.
+        lower_is_better: scores of which a low value is good, if their names do not say it.
+        higher_is_better: scores of which a high value is good, if their names say otherwise.
     """
 
     rounds: int | None
@@ -41,11 +45,15 @@ class Settings(TypedDict, total=False):
     checkpoint_every: int
     tail_every: int
     evaluate_clients: int
+    lower_is_better: Sequence[str]
+    higher_is_better: Sequence[str]
 
 
 def with_defaults(settings: Settings) -> Settings:
     """Add the defaults to the settings of a run; raise `Invalid` if one is wrong or missing."""
     full: dict[str, Any] = {"rounds": None, "until": None, **DEFAULTS, **settings}
+    for name in Directions._fields:
+        full[name] = [full[name]] if isinstance(full.get(name), str) else list(full.get(name, ()))
     check_settings(full)
     if full.get("out") == "":
         raise Invalid("`out` must be a directory, got ''. Use out='.' for the current one, or leave it out.")
@@ -66,6 +74,8 @@ def check_settings(settings: dict[str, Any]) -> None:
             check_integer(name, settings[name], least, math.inf if name == "seed" else COUNTABLE)
     if settings["until"] is not None:
         check_number("until", settings["until"], above=True)
+    if both := set(settings["lower_is_better"]) & set(settings["higher_is_better"]):
+        raise Invalid(f"a score is better when lower or when higher, got {min(both)!r} in both lists.")
 
 
 def change_run(spec_json: dict[str, Any], changes: dict[str, Any]) -> None:

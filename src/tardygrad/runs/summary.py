@@ -11,6 +11,7 @@ import numpy as np
 from tardygrad.errors import RecordError
 from tardygrad.runs.accountant import guarantee
 from tardygrad.runs.checks import checksum, last_check
+from tardygrad.runs.directions import Directions
 from tardygrad.runs.events import ClientEvaluation
 from tardygrad.runs.record import LINES, Record, Row, read_json, read_lines, write_json
 
@@ -101,7 +102,7 @@ def summarize(run: Run) -> Summary:
         local_steps=sum(row["steps"] for row in metrics),
         snapshots=max((row["snapshots"] for row in metrics), default=0),
         seconds=run.seconds,
-        clients=spreads_of(run.client_evaluation) if run.client_evaluation else None,
+        clients=spreads_of(run.client_evaluation, Directions.of(run.settings)) if run.client_evaluation else None,
         clients_on=run.client_evaluation.on if run.client_evaluation else None,
         epsilon=run.accountant.epsilon if run.accountant else None,
         delta=run.accountant.privacy.delta if run.accountant else None,
@@ -165,26 +166,17 @@ def run_length(settings: Mapping[str, Any], status: str, rounds: int, last: floa
     return max(float(until), last)
 
 
-def spreads_of(evaluation: ClientEvaluation) -> dict[str, Spread]:
+def spreads_of(evaluation: ClientEvaluation, directions: Directions) -> dict[str, Spread]:
     """Each score of an evaluation over the clients that have it."""
     found = {}
     for name, values in evaluation.by_client.items():
         known = np.sort([value for value in values if value is not None and np.isfinite(value)])
         if len(known):
             tenth = max(round(len(known) / 10), 1)
-            worst = known[-tenth:] if lower_is_better(name) else known[:tenth]
+            worst = known[-tenth:] if directions.lower(name) else known[:tenth]
             spread = {"mean": known.mean(), "worst_tenth": worst.mean(), "deviation": known.std()}
             found[name] = {key: float(value) for key, value in spread.items()}
     return found
-
-
-def lower_is_better(score: str) -> bool:
-    """Whether a low value of a score is a good one.
-
-    >>> lower_is_better("loss"), lower_is_better("accuracy")
-    (True, False)
-    """
-    return any(word in score.lower() for word in ("loss", "perplexity", "distance", "error", "mse", "mae"))
 
 
 def _warning(run: Run) -> str | None:

@@ -28,6 +28,8 @@ class RunTable:
         evaluate_clients: rounds between evaluations on each client's own data; 0 is never, otherwise the last round is
             always evaluated.
         tail_every: rounds between estimates of the tail of the updates; 0 is never.
+        lower_is_better: scores of which a low value is good, if their names do not say it.
+        higher_is_better: scores of which a high value is good, if their names say otherwise.
         threads: threads of torch; one is fastest for small models, and another number may change a run's bits.
         track: experiment trackers that get every round.
     """
@@ -39,6 +41,8 @@ class RunTable:
     checkpoint_every: int = DEFAULTS["checkpoint_every"]
     evaluate_clients: int = DEFAULTS["evaluate_clients"]
     tail_every: int = DEFAULTS["tail_every"]
+    lower_is_better: tuple[str, ...] = ()
+    higher_is_better: tuple[str, ...] = ()
     threads: int = 1
     track: tuple[TrackerName, ...] = ()
 

@@ -11,9 +11,9 @@ from tardygrad.core.method import Method, without_addresses
 from tardygrad.core.task import Task
 from tardygrad.errors import Invalid, WorkFailed, check_number, checked_call, is_number
 from tardygrad.fleet import Fleet
+from tardygrad.runs.directions import Directions
 from tardygrad.runs.record import Row, make_directory, read_json, reading_record, require_new, write_json
 from tardygrad.runs.run import Run, begin
-from tardygrad.runs.summary import lower_is_better
 from tardygrad.sweeps.comparison import Comparison, Contender, SeedResult
 from tardygrad.sweeps.from_python import MadeRuns, check_call, check_folder, run_sweep, seed_list
 from tardygrad.sweeps.result import SweepResult
@@ -37,6 +37,7 @@ def compare(
     fleet: Fleet | None = None,
     rounds: int | None = None,
     evaluate_every: int | None = None,
+    lower_is_better: Sequence[str] = (),
     jobs: int = 1,
     out: str | Path | None = None,
 ) -> Comparison:
@@ -53,10 +54,11 @@ def compare(
         seeds: how many, from 0, or which; use others than for tuning.
         target: a test score; its time is that of the first evaluation that reaches it.
         reference: the name of the method that the others are compared with; by default the first.
-        score: the test score to compare; by default accuracy if the task has one, else loss.
+        score: the test score to compare; by default accuracy if the task has one, else loss, else the first.
         budget: simulated seconds after which every run ends, with a last evaluation.
         confidence: of the intervals.
         task, fleet, rounds, evaluate_every: of the runs of methods; as for `tg.simulate`.
+        lower_is_better: scores of which a low value is good, if their names and the runs do not say it.
         jobs: processes; 0 is one for every core.
         out: a folder for the results, for `tardygrad report` and to continue a comparison; None stores nothing.
     """
@@ -77,25 +79,28 @@ def compare(
     if not (is_number(confidence) and 0 < confidence < 1):
         raise Invalid(f"`confidence` must be between 0 and 1, got {confidence!r}.")
     source = MadeRuns(lambda method, seed: functions[method](seed=seed), numbers)
-    scores = source.first_scores({METHOD: name} for name in functions)
-    score = score or ("accuracy" if "accuracy" in scores else "loss")
+    scores, directions = source.first_scores({METHOD: name} for name in functions)
+    directions = Directions.of({"lower_is_better": list(lower_is_better)}, directions._asdict())
+    score = score or directions.main(scores)
+    if score is None:
+        raise Invalid("`compare` needs a task with test scores, got one without any. Give it a test set.")
     if score not in scores:
         raise Invalid(f"`score` must be a test score of the task, one of {', '.join(scores)}, got {score!r}.")
     source.score = "accuracy" if score == "loss" else score
-    kind: Any = "loss" if lower_is_better(score) else "accuracy"
+    higher = not directions.lower(score)
     compared = settings | {"score": source.score} | _described(contenders, task, fleet)
     config = Config(
         name="compare", factory="compare",
         spec={"run": {"seed": numbers[0], "seeds": numbers, "threads": 1, "compared": compared}},
         space={METHOD: list(functions), "seed": numbers}, sampler="grid", trials=len(functions) * len(numbers), seeds=1,
-        best=kind, score=kind, target=None, budget=budget, prune=False, workable=0.9,
+        best=score, score=score, higher=higher, target=None, budget=budget, prune=False, workable=0.9,
     )  # fmt: skip
     tuned = {name: one for name, one in contenders.items() if isinstance(one, SweepResult)}
     view: Row = {
-        "score": score, "reference": reference, "target": target, "confidence": confidence,
+        "score": score, "higher": higher, "reference": reference, "target": target, "confidence": confidence,
         "workable": {name: one.workable for name, one in tuned.items()},
         "settings": {name: one.best for name, one in tuned.items()},
-        "notes": _notes(tuned.values(), numbers),
+        "notes": [*_notes(tuned.values(), numbers), *filter(None, [directions.note(score)])],
     }  # fmt: skip
     if out is not None:
         if (Path(out) / "sweep.json").exists():
@@ -129,19 +134,21 @@ def _comparison(found: Sweep, view: Row) -> Comparison:
     Args:
         view: the content of the file `FILE`: what to show of the runs.
     """
+    higher = bool(view.get("higher", not Directions().lower(view["score"])))  # earlier versions do not say it
     by_method: dict[str, list[SeedResult]] = {name: [] for name in found.space[METHOD]}
     for trial in found.trials:
-        by_method[trial.params[METHOD]].append(_seed_result(trial, view["score"], view["target"]))
+        by_method[trial.params[METHOD]].append(_seed_result(trial, view["score"], view["target"], higher))
     workable, settings = dict(view["workable"]), dict(view["settings"])
     return Comparison(
         [Contender(name, runs, workable.get(name), settings.get(name, {})) for name, runs in by_method.items()],
         **{name: view[name] for name in ("score", "reference", "target", "confidence", "notes")},
+        higher=higher,
     )
 
 
-def _seed_result(trial: Trial, score: str, target: float | None) -> SeedResult:
+def _seed_result(trial: Trial, score: str, target: float | None, higher: bool) -> SeedResult:
     """The result of a run from what is stored of it."""
-    column, sign = 2 if score == "loss" else 3, -1.0 if lower_is_better(score) else 1.0
+    column, sign = 2 if score == "loss" else 3, 1.0 if higher else -1.0
     if not trial.seeds:  # not run yet, or failed
         return SeedResult(trial.params["seed"], trial.status or "waiting", None, None, 0.0, [], {})
     (row,) = trial.seeds

@@ -6,7 +6,6 @@ import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tardygrad.runs.summary import lower_is_better
 from tardygrad.sweeps.result_table import ResultTable, data_frame
 from tardygrad.sweeps.statistics import ALL_EQUAL, Estimate, estimate, holm, paired
 
@@ -46,6 +45,7 @@ class Comparison:
     Attributes:
         contenders: the methods and their runs.
         score: the test score that is compared.
+        higher: whether a high value of it is good.
         reference: the name of the method that the others are compared with.
         scores, times: by method, the mean final score and the mean time to the target, with their intervals; None if a
             run has none.
@@ -57,12 +57,13 @@ class Comparison:
         contenders: list[Contender],
         *,
         score: str,
+        higher: bool,
         reference: str,
         target: float | None,
         confidence: float,
         notes: list[str],
     ) -> None:
-        self.contenders, self.score, self.reference = contenders, score, reference
+        self.contenders, self.score, self.higher, self.reference = contenders, score, higher, reference
         self.target, self.confidence, self._warnings = target, confidence, notes
         self.scores = {method.name: self._estimate([run.score for run in method.runs]) for method in contenders}
         self.times = {method.name: self._estimate([run.to_target for run in method.runs]) for method in contenders}
@@ -170,7 +171,8 @@ class Comparison:
         return self.table().html()
 
     def _score_note(self, number: int) -> str:
-        score = f"test {_words(self.score)} after the last round"
+        way = "" if self.score in ("accuracy", "loss") else f" ({'higher' if self.higher else 'lower'} is better)"
+        score = f"test {_words(self.score)}{way} after the last round"
         interval = f"mean ± {100 * self.confidence:g}% confidence interval (Student's t)"
         return f"{score}, {_seeds(number)}: {'no interval, no test' if number == 1 else interval}"
 
@@ -235,7 +237,7 @@ class Comparison:
     def _best(self) -> set[tuple[int, int]]:
         """The cells with the best mean score."""
         known = {i: found.mean for i, method in enumerate(self.contenders) if (found := self.scores[method.name])}
-        best = (min if lower_is_better(self.score) else max)(known.values(), default=None)
+        best = (max if self.higher else min)(known.values(), default=None)
         return {(i, 1) for i, mean in known.items() if mean == best}
 
     @property

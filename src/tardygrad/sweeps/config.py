@@ -19,6 +19,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from tardygrad.core.hierarchy import serve
 from tardygrad.errors import Invalid, check_choice, check_integer, check_number, is_number, nearest
+from tardygrad.runs.directions import Directions
 from tardygrad.runs.own_code import check_cluster, check_trust
 from tardygrad.runs.record import Row, read_json, reading_record
 from tardygrad.runs.run import label
@@ -30,7 +31,6 @@ from tardygrad.spec.toml import inline
 from tardygrad.sweeps.trial import TaskCache
 
 Sampler = Literal["grid", "random", "tpe"]
-Best = Literal["accuracy", "loss", "time"]
 Range = Annotated[dict[Literal["low", "high", "log"], float | bool], Field(min_length=3)]
 
 _RATES = [0.1, 0.01, 0.001, 0.0001]
@@ -53,12 +53,13 @@ class Config:
     sampler: Sampler
     trials: int
     seeds: int  # per trial: run.seed, run.seed + 1, ...
-    best: Best
-    score: Literal["accuracy", "loss"]  # used for targets and `workable`: accuracy if the task has one
+    best: str  # a test score, or time
+    score: str  # the test score of targets and `workable`
     target: float | None
     budget: float | None  # in simulated seconds
     prune: bool
     workable: float
+    higher: bool = False  # whether a high value of the score is good
     factory: str | None = None  # name of the function that makes the runs of a sweep in Python; None: the spec
     trust: bool = False  # whether to import the functions that it names; not in `sweep.json`
 
@@ -103,7 +104,7 @@ class Config:
 
     def direction(self) -> Literal["maximize", "minimize"]:
         """Optuna's direction of the search."""
-        return "maximize" if self.best == "accuracy" else "minimize"
+        return "maximize" if self.best != "time" and self.higher else "minimize"
 
 
 def configure(
@@ -114,7 +115,7 @@ def configure(
     sampler: Sampler = "grid",
     trials: int | None = None,
     seeds: int = 1,
-    best: Best | None = None,
+    best: str | None = None,
     budget: float | None = None,
     target: float | None = None,
     prune: bool = False,
@@ -129,9 +130,9 @@ def configure(
         over: keys to sweep, as `method.buffer=[4, 10]`, or for samplers also `method.lr={low=0.001, high=1, log=true}`;
             rates and thresholds that are left out take the paper's values.
         trials: number of points that random and tpe draw; 64 by default.
-        best: accuracy if the task has one, else loss; time needs a target.
+        best: a test score; by default accuracy if the task has one, else loss; time needs a target.
         budget: simulated seconds after which a run ends, with a last evaluation.
-        target: an accuracy if the task has one, else a loss; a run that reaches it ends.
+        target: a value of the test score; a run that reaches it ends.
         prune: end runs early whose test loss falls behind (successive halving).
         workable: a trial is workable if it covers this share of the way from x_0's score to the best one.
         trust: whether to import code that a recorded run names.
@@ -154,12 +155,21 @@ def configure(
         _check(config.at(params))
     tasks = build_task(config)
     scores = tasks.start(config.at(config.first()), base.run.seed)
-    score: Literal["accuracy", "loss"] = "accuracy" if "accuracy" in scores else "loss"
-    if best == "accuracy" and score == "loss":
-        raise Invalid(f"`best` = accuracy needs a task that has one, got {base.task.kind}. Use --best loss.")
+    directions = Directions.for_task(tasks.task(config.at(config.first())), base.run.settings())
+    score, higher = chosen_score(None if best == "time" else best, scores, directions)
     if target is not None:
-        check_target(target, score, scores[score])
-    return Config(**given, best=best or score, score=score), tasks
+        check_target(target, score, scores[score], higher=higher)
+    return Config(**given, best=best or score, score=score, higher=higher), tasks
+
+
+def chosen_score(best: str | None, scores: Row, directions: Directions) -> tuple[str, bool]:
+    """The score to optimize, and whether a high value of it is good."""
+    score = best or directions.main(scores)
+    if score is None:
+        raise Invalid("a sweep compares test scores, and this task has none. Give it a test set.")
+    if score not in scores:
+        raise Invalid(f"`best` must be a test score of the task, one of {', '.join(scores)}, or time, got {score!r}.")
+    return score, not directions.lower(score)
 
 
 def _base(source: str | Path, changes: Sequence[str], *, trust: bool) -> Spec:
@@ -175,11 +185,10 @@ def _base(source: str | Path, changes: Sequence[str], *, trust: bool) -> Spec:
 
 
 def check_settings(
-    sampler: Sampler, best: Best | None, budget: float | None, target: float | None, workable: float
+    sampler: Sampler, best: str | None, budget: float | None, target: float | None, workable: float
 ) -> None:
     """Raise `Invalid` if a setting of a sweep is wrong."""
     check_choice("sampler", sampler, Sampler)
-    check_choice("best", best or "loss", Best)
     if not (is_number(workable) and 0 < workable <= 1):
         raise Invalid(f"`workable` must be above 0 and at most 1, got {workable!r}.")
     if budget is not None:
@@ -201,13 +210,13 @@ def number_of_trials(space: Row, sampler: Sampler, trials: int | None) -> int:
     return count
 
 
-def check_target(target: float, score: str, start: float) -> None:
+def check_target(target: float, score: str, start: float, *, higher: bool) -> None:
     """Raise `Invalid` for a target that is impossible or that x_0 already meets."""
     if score == "accuracy" and not 0 < target <= 1:
         fix = f" Did you mean {target / 100:g}?" if 1 < target <= 100 else ""
         raise Invalid(f"a target accuracy must be above 0 and at most 1, got {target!r}.{fix}")
-    if start >= target if score == "accuracy" else start <= target:
-        way = "higher" if score == "accuracy" else "lower"
+    if start >= target if higher else start <= target:
+        way = "higher" if higher else "lower"
         raise Invalid(f"x_0 already has a test {score} of {start:.4g}, got the target {target:g}. Use a {way} target.")
 
 
@@ -239,6 +248,7 @@ def saved_config(folder: Path, *, trust: bool = False) -> Config:
 def read_config(row: Row, folder: Path) -> Config:
     """The content of a folder's `sweep.json`, with every type checked."""
     given = {key: value for key, value in row.items() if key not in ("versions", "trust")}
+    given.setdefault("higher", given.get("score") == "accuracy")  # sweeps of earlier versions
     with reading_record(folder):
         try:
             TypeAdapter(Config).validate_json(json.dumps(given), strict=True)

@@ -17,6 +17,7 @@ import numpy as np
 
 from tardygrad.core.method import without_addresses
 from tardygrad.errors import Diverged, Invalid, Starved, WorkFailed, check_integer, checked_call
+from tardygrad.runs.directions import Directions
 from tardygrad.runs.progress import progress_bar
 from tardygrad.runs.record import Row
 from tardygrad.runs.run import Run
@@ -63,8 +64,11 @@ class MadeRuns:
             raise Invalid(f"a run must be new or have ended, got one that is {run.status}.")
         return run
 
-    def first_scores(self, points: Iterable[Row]) -> Row:
-        """The scores of x_0 in the first run that can be made; one that has ended is kept for its trial."""
+    def first_scores(self, points: Iterable[Row]) -> tuple[Row, Directions]:
+        """The scores of x_0 in the first run that can be made, and which of them are good when they are low.
+
+        A run that has ended is kept for its trial.
+        """
         for params in points:
             try:
                 run = self.make(params, self.seeds[0])
@@ -72,7 +76,7 @@ class MadeRuns:
                 continue
             if run.status != "new":
                 self._known = params, self.seeds[0], run
-            return start_scores(run.task, self.seeds[0])
+            return start_scores(run.task, self.seeds[0]), Directions.of(run.settings)
         raise Invalid("every run of the space diverges or starves. Use smaller rates, or clip.")
 
     def run_seed(self, config: Config, params: Row, number: int, stop: Stop) -> Row:
@@ -109,7 +113,7 @@ def _ended(seed: int, error: Diverged | Starved) -> Row:
     nothing = dict.fromkeys(("accuracy", "loss", "to_target"), None)
     zero = dict.fromkeys(("time", "clipped", "local_clipped", "seconds"), 0.0)
     empty: Row = {"scores": {}, "facts": {}, "curve": []}
-    return {**status, **nothing, **zero, **empty, "start": {"loss": None}, "rounds": 0}
+    return {**status, **nothing, **zero, **empty, "start": {}, "rounds": 0}
 
 
 @checked_call
@@ -138,10 +142,11 @@ def sweep(
         space: for each argument a list of values or a range, or {"low": 0.001, "high": 1.0, "log": True}.
         seeds: how many, from 0, or which; a trial's numbers are means over them.
         budget: simulated seconds after which a run ends, with a last evaluation.
-        target: an accuracy if the task has one, else a loss: the best settings reach it in the least simulated time.
+        target: a value of the test score: the best settings reach it in the least simulated time.
         sampler: "grid", "random" or "tpe"; by default tpe if the space has a low and a high, else grid.
         trials: number of points that random and tpe draw; 64 by default.
-        best: what to optimize, "accuracy" or "loss"; by default accuracy if the task has one.
+        best: the test score to optimize; by default accuracy if the task has one, else loss. Of scores with names that
+            do not say it, runs say whether low values are good: `lower_is_better`.
         workable: a trial is workable if it covers this share of the way from x_0's score to the best one.
         jobs: processes; 0 is one for every core.
         out: the folder of the sweep, for `tardygrad report` and to continue it; None stores nothing.
@@ -167,7 +172,15 @@ def configure(
     workable: float,
 ) -> tuple[Config, MadeRuns]:
     """Check the settings of a sweep and make its first run; the arguments are those of `sweep`."""
-    from tardygrad.sweeps.config import Config, check_settings, check_target, check_values, corners, number_of_trials
+    from tardygrad.sweeps.config import (
+        Config,
+        check_settings,
+        check_target,
+        check_values,
+        chosen_score,
+        corners,
+        number_of_trials,
+    )
 
     if not isinstance(space, Mapping) or not space:
         raise Invalid(f'`space` must be a dict such as {{"lr": [0.1, 1.0]}}, got {shown(space)}.')
@@ -189,13 +202,12 @@ def configure(
         target=target, budget=budget, prune=False, workable=workable,
     )  # fmt: skip
     source = MadeRuns(make_run, seeds)
-    scores = source.first_scores(config.grid() if sampler == "grid" else corners(config))
-    score: Any = "accuracy" if "accuracy" in scores else "loss"
-    if best == "accuracy" and score == "loss":
-        raise Invalid("best='accuracy' needs a task that has one. Use best='loss'.")
+    scores, directions = source.first_scores(config.grid() if sampler == "grid" else corners(config))
+    score, higher = chosen_score(best, scores, directions)
+    source.score = "accuracy" if score == "loss" else score
     if target is not None:
-        check_target(target, score, scores[score])
-    return replace(config, score=score, best="time" if target is not None else best or score), source
+        check_target(target, score, scores[score], higher=higher)
+    return replace(config, score=score, higher=higher, best="time" if target is not None else score), source
 
 
 def run_sweep(config: Config, source: MadeRuns, *, jobs: int, out: str | Path | None, what: str = "trial") -> Sweep:

@@ -51,13 +51,14 @@ class SweepResult:
 
     def to_pandas(self) -> Any:
         """A data frame with a row for each trial: its settings, status and scores. Needs pandas."""
-        names = ("status", "value", "workable", "accuracy", "loss", "time")
-        return data_frame(
-            [
-                {"trial": trial.number, **arguments(trial.params), **{name: getattr(trial, name) for name in names}}
-                for trial in self.trials
-            ]
-        )
+        names = {name: name for name in ("status", "value", "workable", "accuracy", "loss", "time")}
+        if self.sweep.score not in ("accuracy", "loss"):
+            names["accuracy"] = self.sweep.score
+        rows = []
+        for trial in self.trials:
+            facts = {shown: getattr(trial, name) for name, shown in names.items()}
+            rows.append({"trial": trial.number, **arguments(trial.params), **facts})
+        return data_frame(rows)
 
     def to_latex(self, *, caption: str | None = None, label: str = "tab:sweep") -> str:
         """The table in LaTeX, for the packages booktabs and graphicx.
@@ -76,7 +77,7 @@ class SweepResult:
         return sweep_table(self.sweep).html()
 
     def _best(self) -> Trial:
-        best = best_of(self.trials, self.sweep.best)
+        best = best_of(self.sweep)
         if best is None:
             counts = ", ".join(f"{number} {status}" for status, number in _statuses(self.trials).items())
             raise Invalid(f"the sweep has no best settings, because no trial has a value ({counts}). Change the space.")
@@ -104,8 +105,15 @@ def sweep_table(sweep: Sweep) -> ResultTable:
         workable = "–" if group.share is None else f"{group.workable}/{group.judged} {group.share:6.1%}"
         rows.append([group.name, *counts, workable, _value(group, sweep), _setting(group.best)])
     warning = remark(sweep)
-    notes = [*([warning] if warning else []), f"best by {sweep.goal}"]
+    notes = [*([warning] if warning else []), f"best by {sweep.goal}{direction_note(sweep)}"]
     return ResultTable(["group", "trials", *counted, "workable", "best", "with"], rows, notes)
+
+
+def direction_note(sweep: Sweep) -> str:
+    """Which values of the score are good, where that is not obvious."""
+    if sweep.best == "time" or sweep.score in ("accuracy", "loss"):
+        return ""
+    return f" ({'higher' if sweep.higher else 'lower'} is better)"
 
 
 def _value(group: GroupSummary, sweep: Sweep) -> str:

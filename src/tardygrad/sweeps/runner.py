@@ -6,6 +6,7 @@ has, the lock that they inherited keeps other processes out.
 
 from __future__ import annotations
 
+import math
 import multiprocessing as mp
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -141,7 +142,7 @@ def best_so_far(config: Config, before: Iterable[Trial]) -> Callable[[Row], str]
     Args:
         before: trials of earlier sessions.
     """
-    pick = max if config.best == "accuracy" else min
+    pick = max if config.direction() == "maximize" else min
     values = [trial.value for trial in before if trial.value is not None]
 
     def describe(result: Row) -> str:
@@ -177,22 +178,31 @@ def run_trial(config: Config, source: Source, params: Row, prune: Callable[[int,
     """Run a point with every seed.
 
     Args:
-        prune: whether a run that has come to this round with this test loss should end.
+        prune: whether a run that has come to this round with this test loss, or cost, should end.
     """
 
     def stop(row: Row) -> str | None:
         if config.target is not None:
             score = row[f"test_{config.score}"]
-            if score is not None and (score >= config.target if config.score == "accuracy" else score <= config.target):
+            if score is not None and (score >= config.target if config.higher else score <= config.target):
                 return "reached"
-        return "pruned" if config.prune and prune(row["round"], row["test_loss"]) else None
+        return "pruned" if config.prune and prune(row["round"], _cost(config, row)) else None
 
     seeds = [source.run_seed(config, params, number, stop) for number in range(config.seeds)]
-    key = {"time": "to_target"}.get(config.best, config.best)
+    key = {"time": "to_target", "loss": "loss"}.get(config.best, "accuracy")
     values: list[Any] = [row[key] if row["status"] == "finished" else None for row in seeds]
     worst = next((row for row in seeds if row["status"] != "finished"), seeds[0])
     value = None if None in values else mean(map(float, values))
     return {"status": worst["status"], "reason": worst["reason"], "value": value, "seeds": seeds}
+
+
+def _cost(config: Config, row: Row) -> float:
+    """The test loss, or if there is none, the score as a number of which less is better."""
+    if "test_loss" in row or not config.higher:
+        cost = row.get("test_loss", row.get(f"test_{config.score}"))
+    else:
+        cost = None if (score := row[f"test_{config.score}"]) is None else -score
+    return math.inf if cost is None else cost
 
 
 @contextmanager

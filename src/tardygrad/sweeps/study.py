@@ -127,16 +127,20 @@ class Study:
         }
 
     @quiet()
-    def prune(self, trial: optuna.trial.Trial, round: int, loss: float) -> bool:
-        """Whether a trial's test loss has fallen behind that of other trials after the same number of rounds."""
-        loss = loss if math.isfinite(loss) else math.inf
-        trial.report(-loss if self.config.best == "accuracy" else loss, round)
+    def prune(self, trial: optuna.trial.Trial, round: int, cost: float) -> bool:
+        """Whether a trial has fallen behind other trials after the same number of rounds, in the loss if there is one.
+
+        Args:
+            cost: the test loss, or a number of which less is better.
+        """
+        cost = cost if math.isfinite(cost) else math.inf
+        trial.report(-cost if self.config.direction() == "maximize" else cost, round)
         return trial.should_prune()
 
     @quiet()
     def tell(self, trial: optuna.trial.Trial, result: Row) -> None:
         """Store the result of a trial; without a value it ranks last."""
-        last = -math.inf if self.config.best == "accuracy" else math.inf
+        last = -math.inf if self.config.direction() == "maximize" else math.inf
         value = last if result["value"] is None else result["value"]
         trial.set_user_attr("result", result)
         state = {"failed": TrialState.FAIL, "pruned": TrialState.PRUNED}.get(result["status"], TrialState.COMPLETE)

@@ -66,7 +66,8 @@ class TaskCache:
 
     def run_seed(self, config: Config, params: Row, number: int, stop: Stop) -> Row:
         spec = config.at(params)
-        return run_seed(spec, self, spec.run.seed + number, budget=config.budget, stop=stop)
+        score = "accuracy" if config.score == "loss" else config.score
+        return run_seed(spec, self, spec.run.seed + number, score=score, budget=config.budget, stop=stop)
 
 
 def start_scores(task: Task, seed: int) -> Row:
@@ -114,7 +115,7 @@ def score_run(
     """
     rows = list[Row]()
     scored = {f"test_{name}": value for name, value in start.items()}
-    curve = [(0, 0.0, start["loss"], start.get(score))]
+    curve = [(0, 0.0, start.get("loss"), start.get(score))]
     ended = None
     if run.status == "new" and budget is not None:
         run.limit(budget)
@@ -126,9 +127,9 @@ def score_run(
             if row["time"] > (math.inf if budget is None else budget):  # the run has ended, and went on after that
                 break
             rows.append(row)
-            if "test_loss" in row:
+            if any(name.startswith("test_") for name in row):
                 scored = row
-                curve.append((row["round"], row["time"], row["test_loss"], row.get(f"test_{score}")))
+                curve.append((row["round"], row["time"], row.get("test_loss"), row.get(f"test_{score}")))
                 if ended := stop(row):
                     break
         else:
@@ -139,7 +140,7 @@ def score_run(
         rounds.close()
     complete = ended in (None, "reached")
     scores = {name.removeprefix("test_"): value for name, value in scored.items() if name.startswith("test_")}
-    loss, accuracy = scores.pop("loss"), scores.pop(score, None)
+    loss, accuracy = scores.pop("loss", None), scores.pop(score, None)
     time = rows[-1]["time"] if rows else 0.0
     if ended is None:
         last = run.metrics[-1]["time"] if run.metrics else 0.0

@@ -39,17 +39,21 @@ class Trial(NamedTuple):
     state: State
     params: dict[str, Any]  # key of the spec, such as method.lr, to its value
     group: str  # the method's label and other swept words, such as "SD-SGDClip, large"
-    start: Row  # the scores of x_0: loss, and accuracy where the task has one
+    start: Row  # the scores of x_0: loss, accuracy and the sweep's own, where the task has them
     seeds: list[Row]  # a row each: seed, status, scores, time, curve of (round, time, loss, accuracy), ...
     status: str | None = None  # finished, diverged, starved, pruned or failed; None: not yet
     reason: str | None = None  # why it is not finished
     value: float | None = None  # the sweep's objective; None ranks last
     workable: bool | None = None  # None: not finished, or pruned
-    accuracy: float | None = None
+    accuracy: float | None = None  # or another score, if the sweep's is neither accuracy nor loss
     loss: float | None = None
     time: float | None = None  # simulated seconds
     clipped: float | None = None  # share of the coordinates of Δ_t, mean over rounds
     local_clipped: float | None = None  # share of those of gradients
+
+    def score(self, name: str) -> float | None:
+        """The sweep's score: the loss, or the one that is stored as the accuracy."""
+        return self.loss if name == "loss" else self.accuracy
 
 
 class Sweep(NamedTuple):
@@ -58,10 +62,20 @@ class Sweep(NamedTuple):
     name: str
     space: dict[str, Any]  # key of the spec to a list of values, or to a range (low, high, log)
     goal: str  # the objective in words, such as "test accuracy"
-    best: str  # accuracy, loss or time
+    best: str  # the score, or time
     total: int  # planned trials
     trials: list[Trial]  # ordered by number; those of random and tpe appear when they are drawn
     config: Row  # the whole sweep.json
+
+    @property
+    def score(self) -> str:
+        """The test score of targets and `workable`."""
+        return str(self.config.get("score", self.best))
+
+    @property
+    def higher(self) -> bool:
+        """Whether a high value of what the best trial is best in is good."""
+        return self.best != "time" and bool(self.config.get("higher", self.best == "accuracy"))
 
 
 class GroupSummary(NamedTuple):
@@ -95,7 +109,13 @@ def read(folder: str | Path) -> Sweep:
             goal=goal(config),
             best=config["best"],
             total=config["trials"],
-            trials=judged(trials, config["score"], config["workable"], target=config["target"] is not None),
+            trials=judged(
+                trials,
+                config["score"],
+                config["workable"],
+                higher=bool(config.get("higher", config["score"] == "accuracy")),
+                target=config["target"] is not None,
+            ),
             config=config,
         )
 
@@ -105,37 +125,38 @@ def goal(config: Row) -> str:
     if config["best"] == "time":
         return f"simulated seconds to a test {config['score']} of {config['target']:g}"
     at = "" if config["budget"] is None else f" after {config['budget']:g} simulated seconds"
-    return f"test {config['best']}{at}"
+    return f"test {config['best'].replace('_', ' ')}{at}"
 
 
-def judged(trials: list[Trial], score: str, share: float, *, target: bool) -> list[Trial]:
+def judged(trials: list[Trial], score: str, share: float, *, higher: bool, target: bool) -> list[Trial]:
     """The trials with `workable` filled in.
 
-    A trial is workable if every seed finished and its score (accuracy or loss) covers at least that share of the way
+    A trial is workable if every seed finished and its score covers at least that share of the way
     from x_0's score to the best of all trials; with a target, if every seed reached it.
     """
-    scores = [getattr(trial, score) for trial in trials if trial.status == "finished"]
-    best = (max if score == "accuracy" else min)((value for value in scores if value is not None), default=None)
+    scores = [trial.score(score) for trial in trials if trial.status == "finished"]
+    best = (max if higher else min)((value for value in scores if value is not None), default=None)
 
     def workable(trial: Trial) -> bool | None:
         if trial.state != "finished" or trial.status == "failed":
             return None
-        ours, start = getattr(trial, score), trial.start.get(score)
+        ours, start = trial.score(score), trial.start.get(score)
         if trial.status != "finished" or ours is None or start is None or best is None:
             return False
         if target:
             return trial.value is not None
         way = best - start
-        learned = way > 0 if score == "accuracy" else way < 0
+        learned = way > 0 if higher else way < 0
         return learned and bool((ours - start) / way >= share)
 
     return [trial._replace(workable=workable(trial)) for trial in trials]
 
 
-def best_of(trials: Iterable[Trial], best: str) -> Trial | None:
-    """The trial with the best value; the first of equals."""
-    valued = [trial for trial in trials if trial.value is not None and trial.state == "finished"]
-    sign = -1.0 if best == "accuracy" else 1.0
+def best_of(sweep: Sweep, trials: Iterable[Trial] | None = None) -> Trial | None:
+    """The trial with the best value, among all or some trials of a sweep; the first of equals."""
+    among = sweep.trials if trials is None else trials
+    valued = [trial for trial in among if trial.value is not None and trial.state == "finished"]
+    sign = -1.0 if sweep.higher else 1.0
     return min(valued, key=lambda trial: sign * (trial.value or 0.0), default=None)
 
 
@@ -151,18 +172,18 @@ def groups(sweep: Sweep) -> list[GroupSummary]:
         finished, diverged, pruned = (statuses.count(status) for status in ("finished", "diverged", "pruned"))
         share = workable / len(judged) if judged and not sweep.config.get("prune") else None
         ended = (finished, diverged, pruned, len(done) - finished - diverged - pruned)
-        best = best_of(trials, sweep.best)
+        best = best_of(sweep, trials)
         found.append(GroupSummary(name, len(trials), len(done), *ended, workable, len(judged), share, best))
     return found
 
 
 def remark(sweep: Sweep) -> str | None:
     """A warning about the best trial of a finished sweep: it is no better than x_0, or at the edge of the space."""
-    best = best_of(sweep.trials, sweep.best)
+    best = best_of(sweep)
     if sum(trial.status is not None for trial in sweep.trials) < sweep.total:
         return None
     known = sweep.best != "time" and any(sweep.best in trial.start for trial in sweep.trials)
-    if known and not any(_beats(trial, sweep.best) for trial in sweep.trials):
+    if known and not any(_beats(trial, sweep) for trial in sweep.trials):
         return "no trial is better than x_0"
     equals = [trial for trial in sweep.trials if best and trial.state == "finished" and trial.value == best.value]
     edges = [
@@ -174,9 +195,9 @@ def remark(sweep: Sweep) -> str | None:
     return f"best at the edge of {names}: better settings may lie beyond"
 
 
-def _beats(trial: Trial, best: str) -> bool:
-    ours, start = getattr(trial, best), trial.start.get(best)
-    return None not in (ours, start) and bool(ours > start if best == "accuracy" else ours < start)
+def _beats(trial: Trial, sweep: Sweep) -> bool:
+    ours, start = trial.score(sweep.best), trial.start.get(sweep.best)
+    return ours is not None and start is not None and bool(ours > start if sweep.higher else ours < start)
 
 
 def _edge(trial: Trial, key: str, values: Any) -> bool:

@@ -236,6 +236,12 @@ class ModuleTask:
             test = self._held_out.data if self._held_out else None
             return self._scores_on(test, self._held_out, x, module_buffers)
 
+    def higher_is_better(self) -> dict[str, bool]:
+        """What the metrics in `scores` say of themselves, as those of torchmetrics do."""
+        metrics = self.scores.items() if isinstance(self.scores, Mapping) else ()
+        known = {name: getattr(metric, "higher_is_better", None) for name, metric in metrics}
+        return {name: higher for name, higher in known.items() if isinstance(higher, bool)}
+
     def evaluates_on(self) -> str:
         """Which rows of a client `evaluate_client` uses: "test" or "training"."""
         if self._client_tests is None:

@@ -31,6 +31,11 @@ def sgdclip(**changes: Any) -> tg.Method:
     return tg.sgdclip(**how | {"mode": "client"} | changes)
 
 
+def own_sgdclip(strength: float = 1.0) -> tg.Method:
+    """A function as users write them, with a key of its own for the clip."""
+    return sgdclip(local_clip=strength)
+
+
 def record(path: Path, method: tg.Method, fleet: tg.Fleet, *, rounds: int = 100, **task: Any) -> Path:
     """Run a method on a quadratic, to whatever end, and keep the record."""
     learnt = tg.tasks.quadratic(clients=fleet.clients, dimension=10, **task)

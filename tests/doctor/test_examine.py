@@ -23,7 +23,7 @@ from tardygrad.runs.events import Evaluation
 from tardygrad.runs.history import Rounds
 from tardygrad.runs.history import read_history as read
 from tardygrad.spec import spec
-from tests.doctor.planted import clip2, fleet, record, sgdclip
+from tests.doctor.planted import clip2, fleet, own_sgdclip, record, sgdclip
 from tests.records import without_checks
 from tests.report.records import record as made_up
 
@@ -39,6 +39,36 @@ def test_a_healthy_run_is_healthy(tmp_path: Path) -> None:
     assert seen.healthy
     assert causes(seen, "severe", "warning") == []
     assert (seen.status, seen.rounds) == ("finished", 100)
+
+
+def test_the_settings_of_a_method_of_ones_own_are_seen(tmp_path: Path) -> None:
+    heavy: dict[str, Any] = {"noise": tg.Noise("student", 1.1, 1.0)}
+    for name, strength in (("clipped", 1.0), ("loose", 1e9), ("unclipped", float("inf"))):
+        own = record(tmp_path / f"own-{name}", tg.make(own_sgdclip, strength=strength), fleet(), **heavy)
+        ready = record(tmp_path / f"ready-{name}", sgdclip(local_clip=strength), fleet(), **heavy)
+        seen, expected = (examine(path) for path in (own, ready))
+        assert read(own).setting("local_clip") == read(ready).setting("local_clip")
+        assert causes(seen) == causes(expected)
+        assert [one.says for one in seen.findings] == [one.says for one in expected.findings]
+        assert not any("local_clip=" in text for one in seen.findings for text in one.overrides or ())
+    hidden = replace(read(own), ready_method=None)  # the function returns a method of which nothing is known
+    assert tails(hidden, WhatIf(hidden)) is None
+    assert not hidden.knows_method
+
+
+@pytest.mark.parametrize(
+    ("method", "why"),
+    [
+        (clip2(lr=0.0), "the server's step turns every round into nothing"),
+        (clip2(local_lr=0.0), "every update is zero"),
+    ],
+)
+def test_a_model_that_never_moved_is_not_healthy(tmp_path: Path, method: tg.Method, why: str) -> None:
+    for rounds in (3, 100):
+        seen = examine(record(tmp_path / str(rounds), method, fleet(), rounds=rounds, noise=NOISE))
+        assert not seen.healthy
+        assert seen.findings[0].cause == "progress"
+        assert f"the model never moved: it is x_0 after {rounds} rounds, because {why}" in seen.findings[0].says
 
 
 def test_delays_beyond_the_theory_are_noted_and_warned_of_only_if_the_loss_does_not_fall(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def task(name: str) -> tg.TorchTask:
 
 
 def method(lr: float) -> tg.Method:
-    return tg.clip2(local_lr=0.1, local_clip=10.0, lr=lr, clip=10.0, buffer=2, local_steps=2)
+    return tg.clip2(local_lr=0.3, local_clip=10.0, lr=lr, clip=10.0, buffer=2, local_steps=2)
 
 
 CONTENDERS = {"slow": method(0.001), "fast": method(1.0)}

@@ -13,7 +13,7 @@ import sys
 import types
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, is_dataclass, replace
 from enum import Enum
 from functools import cache, wraps
 from typing import Any, ParamSpec, TypeVar, get_args, get_origin, get_type_hints
@@ -43,10 +43,12 @@ class Recipe:
     Args:
         function: the function or class.
         arguments: its arguments by name, without defaults.
+        inner: of the object that the function returned, if another call made it.
     """
 
     function: Make
     arguments: dict[str, Any]
+    inner: Recipe | None = None
 
     @property
     def name(self) -> str:
@@ -74,6 +76,9 @@ def recipe_of(made: object) -> Recipe | None:
 
 def remember(made: R, recipe: Recipe | None) -> R:
     """Attach a recipe to an object that can have attributes, also to a frozen dataclass; None removes it."""
+    before = recipe_of(made)
+    if recipe is not None and before is not None and before.function != recipe.function:
+        recipe = replace(recipe, inner=before)
     with suppress(AttributeError, TypeError):
         object.__setattr__(made, "_recipe", recipe)
     return made

@@ -90,6 +90,7 @@ def _starved(history: History) -> Finding:
         overrides = ["method.max_delay="]
     elif lost and left and history.rounds.buffer > left and len(history.rounds):
         overrides = [f"method.buffer={left}"]
+    overrides = [text for text in overrides if history.can_set(text.partition("=")[0].removeprefix("method."))]
     if overrides and history.method_settings is not None:
         advice = f"use {overrides[0]}" + (" or less, or restart the lost clients" if lost else "")
     expected = "the buffer can be filled" if overrides else None

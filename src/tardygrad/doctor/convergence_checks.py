@@ -32,8 +32,8 @@ NEAR = 50  # updates before and after, whose median is the usual length
 
 
 def skipped_checks(history: History) -> set[str]:
-    """Checks that need settings of the method, if the record of a run started in Python does not have them."""
-    if history.method_settings is not None:
+    """Checks that need settings of the method, if the record does not have them: in Python, or of your own."""
+    if history.knows_method:
         return set()
     return {"local clip"} if _clip2(history) else {"local clip", "outer clip"}
 
@@ -137,7 +137,7 @@ def _smaller(history: History, growth: float | None = None, rise: float = 1.0) -
 def scaled(history: History, keys: Sequence[str], factor: float) -> list[str]:
     """The override that multiplies the first of these settings that the method has by a factor."""
     for key in keys:
-        value = history.setting(key)
+        value = (history.method_settings or {}).get(key)  # a function of the user's own may not take those of `setting`
         scale = (
             {name: value[name] for name in ("value", "peak", "floor") if name in value}
             if isinstance(value, dict)
@@ -151,7 +151,9 @@ def scaled(history: History, keys: Sequence[str], factor: float) -> list[str]:
 
 
 def progress(history: History, what_if: WhatIf) -> Finding | None:
-    """The training loss does not fall, or too slowly."""
+    """The model does not move, or the training loss does not fall, or too slowly."""
+    if still := _never_moved(history):
+        return still
     found = trend(history)
     early, late = found.first, found.last
     if history.status == "diverged" or found.short or not 0 < late <= RISES * early or _unclipped_spikes(history):
@@ -174,6 +176,22 @@ def progress(history: History, what_if: WhatIf) -> Finding | None:
     advice = f"use {size} steps: {' '.join(overrides)} as a first try" if overrides else None
     says = f"the training loss {'falls steadily, but too slowly' if slow else 'did not fall'}: {change}{why}."
     return Finding("warning", cause, says, advice, NOT_SIMULATED if overrides else None, numbers, overrides)
+
+
+def _never_moved(history: History) -> Finding | None:
+    """The model is still x_0, though clients have trained."""
+    rounds = history.rounds
+    trained = bool(rounds.steps.any() or np.isfinite(rounds.loss).any())
+    if not len(rounds) or not trained or not (rounds.move == 0).all():
+        return None
+    says = f"the model never moved: it is x_0 after {plural(len(rounds), 'round')}, because "
+    if (rounds.norms == 0).all():
+        says += "every update is zero."
+        advice = "check that the loss depends on trainable parameters, and that the local learning rate is not 0"
+    else:
+        says += "the server's step turns every round into nothing."
+        advice = "check the server's learning rate and its clip, which must not be 0"
+    return Finding("severe", "progress", says, advice, numbers={"rounds": len(rounds)})
 
 
 def _at_chance(history: History, what_if: WhatIf) -> Finding | None:
@@ -257,7 +275,7 @@ def _binds(shares: NDArray[np.float64]) -> bool:
 def outer_clip(history: History, what_if: WhatIf) -> Finding | None:
     """The server's clip never or always binds."""
     clip = history.setting("clip")
-    has = clip is not None and clip != "inf" if history.method_settings is not None else _clip2(history)
+    has = clip is not None and clip != "inf" if history.knows_method else _clip2(history)
     value = f" ũ = {clip:g}" if isinstance(clip, int | float) else ""
     above = {"l2": "no Δ was longer", "coordinate": "no coordinate of Δ was larger"}.get(_norm(history) or "")
     equals = " This run equals SGDClip." if _clip2(history) else ""
@@ -309,7 +327,7 @@ def _clip_finding(history: History, shares: NDArray[np.float64], cause: str, nev
 
 def _norm(history: History, *, local: bool = False) -> str | None:
     """What is clipped, the length ("l2") or coordinates; None if it is not known."""
-    if history.method_settings is None:
+    if not history.knows_method:
         return None
     whole = history.setting("norm") == "l2" or (local and history.setting("inner") == "l2clip")
     return "l2" if whole else "coordinate"
@@ -345,7 +363,7 @@ def tail_finding(history: History, tail: Tail, whose: str) -> Finding:
 
 def _clips(history: History) -> bool:
     """Whether the clients clip, as far as is known."""
-    return history.method_settings is None or history.setting("local_clip") not in (None, "inf")
+    return not history.knows_method or history.setting("local_clip") not in (None, "inf")
 
 
 def _unclipped_spikes(history: History) -> bool:

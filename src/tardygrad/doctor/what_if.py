@@ -159,7 +159,8 @@ def _within(one: float, other: float, factor: float) -> bool:
 
 def method_of(history: History, *, trust: bool) -> Method | None:
     """The method of a record. If its settings are not known: one with the same clock, if its description tells."""
-    if history.method_settings and (method := _built(history.method_settings, trust=trust)):
+    settings = history.ready_method or history.method_settings
+    if settings and (method := _built(settings, trust=trust)):
         return method
     described = re.search(r" \((synchronous|server-centric|client-centric), M=(\d{1,9}), ", history.method)
     if described is None or int(described[2]) > history.clients:

@@ -11,13 +11,12 @@ import fcntl
 import math
 from array import array
 from collections import Counter, defaultdict
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tardygrad.errors import RecordError
 from tardygrad.runs import events
@@ -28,46 +27,16 @@ from tardygrad.runs.directions import Directions
 from tardygrad.runs.events import Arrival, ClientEvaluation, ClientEvent, Evaluation, RunEvent, Tail, read_events
 from tardygrad.runs.kinds import is_simulated
 from tardygrad.runs.machines import Machine, MachineTimes
-from tardygrad.runs.own_code import resume_command
+from tardygrad.runs.own_code import is_own, resume_command
 from tardygrad.runs.record import Row, read_json, reading_record
+from tardygrad.runs.rounds import COLUMNS, COUNTS, PER_UPDATE
+from tardygrad.runs.rounds import Rounds as Rounds
 from tardygrad.runs.summary import MODEL, read_model, read_summary_row, run_length
 
 MAX_CLIENTS = 10**6  # largest number of clients
 LARGEST = 1e100  # largest number of a round, and largest time in seconds
 NAME = 32  # most characters of a client's id that are shown
 UNFINISHED = "not ended"  # the status of a run whose record does not say how it ended
-
-
-@dataclass(frozen=True)
-class Rounds:
-    """The rounds as arrays: T × M numbers of the updates, and T numbers of the rounds."""
-
-    clients: NDArray[np.int64]
-    delays: NDArray[np.int64]
-    weights: NDArray[np.float64]  # NaN: an older record
-    norms: NDArray[np.float64]
-    time: NDArray[np.float64]
-    norm: NDArray[np.float64]
-    move: NDArray[np.float64]
-    clipped: NDArray[np.float64]
-    local_clipped: NDArray[np.float64]
-    loss: NDArray[np.float64]
-    seconds: NDArray[np.float64]  # NaN: an older record
-    epsilon: NDArray[np.float64]  # spent so far; NaN: infinite, or the method is not private
-    steps: NDArray[np.int64]
-    snapshots: NDArray[np.int64]
-
-    def __len__(self) -> int:
-        return len(self.time)
-
-    @property
-    def buffer(self) -> int:
-        """M."""
-        return int(self.delays.shape[1])
-
-
-COLUMNS = tuple(column.name for column in fields(Rounds))
-PER_UPDATE, COUNTS = COLUMNS[:4], ("clients", "delays", "steps", "snapshots")
 
 
 @dataclass(frozen=True)
@@ -79,6 +48,7 @@ class History:
     method: str
     spec: Row | None  # None: started in Python, with objects that cannot be made again
     described: Row  # what is known of their settings, in tables and texts
+    ready_method: Row | None  # the table [method] of the ready method that a function of the user's returned
     run: Row  # its settings
     versions: dict[str, str]
     parameters: int | None
@@ -169,9 +139,20 @@ class History:
         method = (self.spec or self.described).get("method")
         return method if isinstance(method, dict) and "kind" in method else None
 
+    @property
+    def knows_method(self) -> bool:
+        """Whether the record says what the method does: a function of the user's may hide it."""
+        own = self.method_settings is not None and is_own(self.method_settings.get("kind"))
+        return self.ready_method is not None or (self.method_settings is not None and not own)
+
+    def can_set(self, key: str) -> bool:
+        """Whether an override can change a setting of the method; a function of the user's has keys of its own."""
+        table = self.method_settings or {}
+        return key in table or not is_own(table.get("kind"))
+
     def setting(self, key: str) -> Any:
-        """The value of a key of the spec's [method]; None if it is not known."""
-        return (self.method_settings or {}).get(key)
+        """The value of a setting of the method; None if it is not known."""
+        return (self.ready_method or self.method_settings or {}).get(key)
 
 
 def read_history(path: Path) -> History:
@@ -215,6 +196,7 @@ def read_history(path: Path) -> History:
             method=printable(recorded["method"], 200),
             spec=spec,
             described=dict(recorded.get("described") or {}),
+            ready_method=recorded["ready_method"] if isinstance(recorded.get("ready_method"), dict) else None,
             run=run,
             versions={printable(name): printable(value) for name, value in versions.items()},
             parameters=None if recorded.get("parameters") is None else read_count(recorded["parameters"]),

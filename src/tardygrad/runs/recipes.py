@@ -77,6 +77,17 @@ def spec_of(method: Method, task: Task, pool: Pool, run: Row) -> Row:
     return {"spec": None, "described": tables, "missing": missing} if missing else {"spec": tables}
 
 
+def ready_method(method: Method) -> Row | None:
+    """The table of the ready method that a function of the user's returned; None if it returned another one."""
+    recipe = recipe_of(method)
+    while recipe is not None and recipe.function not in KINDS["method"].values():
+        recipe = recipe.inner
+    try:
+        return None if recipe is None or recipe is recipe_of(method) else table_of("method", recipe)
+    except Invalid:
+        return None
+
+
 def check_objects(recorded: Row, method: Method, task: Task, pool: Pool, path: Path) -> None:
     """Raise `Invalid` if a task or a fleet is not that of a record, as far as both say how they were made."""
     described = spec_of(method, task, pool, {})

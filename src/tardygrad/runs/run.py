@@ -43,7 +43,7 @@ from tardygrad.runs.events import RunEvent
 from tardygrad.runs.loop import Event, drive
 from tardygrad.runs.model_card import training_facts
 from tardygrad.runs.preconditions import check_run
-from tardygrad.runs.recipes import spec_of
+from tardygrad.runs.recipes import ready_method, spec_of
 from tardygrad.runs.record import End, Record, Row, replace, require_new
 from tardygrad.runs.settings import Settings, change_run, with_defaults
 from tardygrad.runs.summary import MODEL, summarize, write_summary
@@ -385,6 +385,7 @@ def begin(
     run.spec_json = {
         **({"spec": spec} if spec else spec_of(method, task, pool, cast(Row, full))),
         "method": str(method),
+        **({"ready_method": ready} if (ready := ready_method(method)) else {}),
         "label": label(method),
         "clients": task.clients,
         "parameters": task.parameters,

@@ -59,6 +59,8 @@ def distribution(run: RunView) -> Iterator[Figure | Table]:
         f"The model of round {last.round:,}, evaluated on the {last.on} data of each of {len(known):,} clients.",
         "Dashed lines are quantiles over the clients.",
     ]
+    if note := run.history.directions.note(name):
+        notes.append(f"{note[0].upper()}{note[1:]}.")
     if drawn.step > 1:
         notes.append(f"One client in {drawn.step} is drawn.")
     if missing := len(values) - len(known):

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple, Self
 
 from tardygrad.core.task import KnowsDirections
 
+LOWER = "run.lower_is_better"  # the key that says it
+
 _LOWER = """
 
     loss error err perplexity ppl distance divergence deviance mse mae mape smape rmse rmsle msle nmse nrmse wer
@@ -74,7 +76,7 @@ class Directions(NamedTuple):
         """What to tell a user about a score of which nothing is known."""
         if self.known(score):
             return None
-        return f'higher {score} is taken to be better; if lower is, set run.lower_is_better=["{score}"]'
+        return f'higher {score} is taken to be better; if lower is, set {LOWER}=["{score}"]'
 
     def main(self, scores: Iterable[str]) -> str | None:
         """The score by which models are compared: accuracy, loss, the first whose direction is known, or the first."""

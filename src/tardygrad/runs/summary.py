@@ -66,7 +66,9 @@ class Summary(NamedTuple):
             lines.append(f"test{others.removeprefix(',')}{when}")
         for name, spread in (self.clients or {}).items():
             numbers = {key: f"{v:.1%}" if name == "accuracy" else f"{v:.4g}" for key, v in spread.items()}
-            rest = ", ".join(f"{key.replace('_', ' ')} {number}" for key, number in numbers.items())
+            end = "lowest" if spread["worst_tenth"] < spread["mean"] else "highest"
+            ends = {} if Directions().known(name) else {"worst_tenth": f" (the {end})"}
+            rest = ", ".join(f"{key.replace('_', ' ')}{ends.get(key, '')} {n}" for key, n in numbers.items())
             lines.append(f"clients' {name.replace('_', ' ')} on their {self.clients_on} data: {rest}")
         arrived = f"{plural(self.updates, 'update')}, {self.lost} lost"
         lines.append(f"delay mean {self.delay_mean:.1f}, largest {self.delay_max}; {arrived}")

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tardygrad.errors import Invalid
+from tardygrad.runs.directions import LOWER, Directions
 from tardygrad.runs.record import Row
 from tardygrad.runs.run import Run
 from tardygrad.sweeps.result_table import ResultTable, data_frame
@@ -113,7 +114,8 @@ def direction_note(sweep: Sweep) -> str:
     """Which values of the score are good, where that is not obvious."""
     if sweep.best == "time" or sweep.score in ("accuracy", "loss"):
         return ""
-    return f" ({'higher' if sweep.higher else 'lower'} is better)"
+    unsure = "" if Directions().known(sweep.score) or not sweep.higher else f", unless {LOWER} says otherwise"
+    return f" ({'higher' if sweep.higher else 'lower'} is better{unsure})"
 
 
 def _value(group: GroupSummary, sweep: Sweep) -> str:

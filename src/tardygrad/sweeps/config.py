@@ -257,6 +257,9 @@ def read_config(row: Row, folder: Path) -> Config:
             raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
         if (given["best"] == "time") != (given["target"] is not None):
             raise ValueError(f"best: {given['best']} with the target {given['target']}")
+        pair = given["best"], given["score"]
+        if given["best"] not in ("time", given["score"]) and pair != ("loss", "accuracy"):  # of earlier versions
+            raise ValueError(f"best: {pair[0]} with the score {pair[1]}")
         return Config(**given)
 
 

@@ -117,6 +117,6 @@ def test_metrics_say_themselves_which_values_are_good() -> None:
         scores=metrics,
     )  # fmt: skip
     run = tg.begin(method(1.0), own, FLEET, rounds=1)
-    assert run.settings["lower_is_better"] == ["drift"]
+    assert run.settings["lower_is_better"] == ("drift",)
     again = tg.begin(method(1.0), own, FLEET, rounds=1, higher_is_better=["drift"])
-    assert (again.settings["lower_is_better"], again.settings["higher_is_better"]) == ([], ["drift"])
+    assert (again.settings["lower_is_better"], again.settings["higher_is_better"]) == ((), ("drift",))

@@ -376,8 +376,7 @@ def begin(
         pool: an engine, or a fleet to simulate.
     """
     full = with_defaults(settings)
-    directions = Directions.for_task(task, full)
-    full |= {"lower_is_better": [*directions.lower_is_better], "higher_is_better": [*directions.higher_is_better]}
+    full["lower_is_better"], full["higher_is_better"] = Directions.for_task(task, full)
     out = full.pop("out", None)
     pool = simulated(method, task, pool, full)
     run = Run(method, task, pool, full)

@@ -53,7 +53,7 @@ def with_defaults(settings: Settings) -> Settings:
     """Add the defaults to the settings of a run; raise `Invalid` if one is wrong or missing."""
     full: dict[str, Any] = {"rounds": None, "until": None, **DEFAULTS, **settings}
     for name in Directions._fields:
-        full[name] = [full[name]] if isinstance(full.get(name), str) else list(full.get(name, ()))
+        full[name] = (full[name],) if isinstance(full.get(name), str) else tuple(full.get(name, ()))
     check_settings(full)
     if full.get("out") == "":
         raise Invalid("`out` must be a directory, got ''. Use out='.' for the current one, or leave it out.")

@@ -49,7 +49,7 @@ class LayerTail(NamedTuple):
 
     round: int
     layer: str  # "all": of the whole model
-    index: float | None
+    index: float | None  # type: ignore[assignment]  # hides tuple.index
     low: float | None
     high: float | None
     verdict: str

@@ -114,8 +114,13 @@ def test_a_page_shows_what_the_quickstart_prints(page: str) -> None:
 
 def test_the_docs_show_what_the_demo_prints() -> None:
     (table,) = [block.text for block in blocks(ROOT / "docs/first-run.md") if block.text.startswith("method ")]
-    assert [line.split()[0] for line in table.splitlines()[1:-1]] == list(demo.METHODS)
-    assert table.splitlines()[-1] == demo.NOTE
+    _, *lines, note, result = table.splitlines()
+    assert [line.split()[0] for line in lines] == list(demo.METHODS)
+    assert note == demo.NOTE
+    times = [float(line.split()[2].replace(",", "")) for line in lines]
+    assert result == demo.sentence(
+        [{"method": label, "time_to_goal": time} for label, time in zip(demo.METHODS, times, strict=True)]
+    )
 
 
 def commands(text: str) -> Iterator[tuple[str, str]]:

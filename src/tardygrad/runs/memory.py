@@ -17,7 +17,6 @@ Data, activations, Python and torch are not counted.
 from __future__ import annotations
 
 import math
-import os
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -34,7 +33,7 @@ from tardygrad.core.method import Method
 from tardygrad.core.task import HasModule, Task
 from tardygrad.core.transforms import Step, Transform
 from tardygrad.engines.sim.pool import RESULTS_PER_PROCESS
-from tardygrad.engines.sim.process_pool import model_slots
+from tardygrad.engines.sim.process_pool import model_slots, usable_cores
 from tardygrad.errors import Invalid, Starved
 from tardygrad.fleet import Fleet
 from tardygrad.runs.loop import Event, clock_only, drive
@@ -112,7 +111,7 @@ class Meter:
         self.model, self.update = x + module_buffers, x * (1 + dc) + module_buffers + inner * bool(method.keep)
         self.own = (1 + regions) * x + self.model + self.states + module + copied + module_work
         self.step = (ROUND + dc) * x + outer  # the old state is kept until the round is complete
-        processes = processes or len(os.sched_getaffinity(0))
+        processes = processes or usable_cores()
         self.apart = processes > 1 or threads > 0  # whether jobs are computed while the server completes a round
         self.batched = batch > 1
         if processes > 1:  # `ahead`: the largest number of updates that are computed before they are due

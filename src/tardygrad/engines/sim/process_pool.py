@@ -193,6 +193,11 @@ def _is_stopped(process: ForkProcess) -> bool:
         return False
 
 
+def usable_cores() -> int:
+    """The number of cores that this process may use; on systems that do not tell, such as macOS, all."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def process_count(name: str, wanted: int) -> int:
     """A number of processes, or one for every core if it is 0; raises `Invalid` for more than a machine can run.
 
@@ -200,7 +205,7 @@ def process_count(name: str, wanted: int) -> int:
         name: of the argument.
     """
     check_integer(name, wanted, 0)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1  # none on macOS
+    cores = usable_cores()
     if wanted > (most := PROCESSES_PER_CORE * cores):
         rule = (
             f"`{name}` must be at most {most:,}, {PROCESSES_PER_CORE} for each core that this process may use ({cores})"

@@ -23,7 +23,7 @@ NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:e-?\d+)?")
 def executed(notebook: Any) -> Any:
     """The notebook with the outputs of a new kernel, without what changes from run to run."""
     with TemporaryDirectory() as folder:
-        NotebookClient(notebook, timeout=200, coalesce_streams=True, resources={"metadata": {"path": folder}}).execute()
+        NotebookClient(notebook, timeout=600, coalesce_streams=True, resources={"metadata": {"path": folder}}).execute()
     for cell in notebook.cells:
         cell.metadata = {}
         if cell.cell_type == "code":

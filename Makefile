@@ -2,7 +2,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test docs hostile check format bench build notebooks tables pictures reproduce baselines clean
+.PHONY: help verified lock audit demo test docs hostile check format bench build notebooks tables pictures reproduce \
+	baselines clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 20
@@ -15,6 +16,21 @@ help:  ## list the targets
 .venv/developed: .venv/installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,data,hf,privacy,ray,flower]'
 	touch $@
+
+verified:  ## install what the demo needs, every file checked against the hashes in requirements.lock
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch .venv/installed
+
+lock: .venv/developed  ## write requirements.lock: the demo's packages at the versions of constraints.txt, with hashes
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt uv
+	echo 'setuptools>=77' | $(BIN)/uv pip compile pyproject.toml - -c constraints.txt --generate-hashes --universal \
+		--no-annotate --custom-compile-command 'make lock' --quiet --output-file requirements.lock
+
+audit: .venv/developed  ## look for known vulnerabilities of the packages in requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt uv
+	$(BIN)/uv tool run pip-audit --strict --disable-pip --require-hashes --requirement requirements.lock
 
 demo: .venv/installed  ## compare five methods on real images and a slow fleet: a table, a figure and a report
 	$(BIN)/tardygrad demo
@@ -42,6 +58,7 @@ bench: .venv/developed  ## measure speed: command line, simulator, kernels, Ray,
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/clock.py
 	$(BIN)/python benchmarks/checksums.py
+	$(BIN)/python benchmarks/checkpoints.py
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/simulator.py
 	$(BIN)/python benchmarks/data_loading.py

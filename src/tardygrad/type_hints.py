@@ -154,4 +154,7 @@ def _rule(option: Any, options: tuple[Any, ...], *, toml: bool) -> str:
     if origin in (Mapping, Sequence, Iterable):
         return "a dict" if origin is Mapping else "a list"
     names = [each.__name__ for each in options if isinstance(each, type) and each not in _IN_PYTHON]
-    return f"one of {', '.join(names)}" if len(names) > 1 else f"a {getattr(origin or option, '__name__', option)}"
+    if len(names) > 1:
+        return f"one of {', '.join(names)}"
+    name = str(getattr(origin or option, "__name__", option))
+    return f"{'an' if name[0] in 'AEIOU' else 'a'} {name}"

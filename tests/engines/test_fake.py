@@ -280,6 +280,7 @@ def test_swapped_and_missing_arguments_are_named() -> None:
             "resume has no argument `round`. Did",
         ),
         (lambda: tg.serve(METHOD, here.init(0), client=3, seed=0), "serve has no argument `client`. Did you mean"),
+        (lambda: tg.ScriptedPool(3, here, METHOD), r"`script` must be a list of lines such as .*, got 3\."),
         (lambda: tg.replay("runs/mine"), "`replay` needs a Run, got 'runs/mine'. Pass the run that `resume` returns"),
     ]
     for call, text in calls:

@@ -65,6 +65,8 @@ class ScriptedPool(Pool):
         wire: Wire = "float32",
         asleep: tuple[int, ...] = (),
     ) -> None:
+        if not isinstance(script, Iterable):
+            raise Invalid(f"`script` must be a list of lines such as ('arrive', 3), got {script!r}.")
         self.asleep, self.script = asleep_at_start(script) if isinstance(script, Sequence) else (asleep, iter(script))
         self.task, self.method = task, method
         self.jobs: dict[int, Job] = {}

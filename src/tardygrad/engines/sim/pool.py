@@ -11,9 +11,9 @@ from typing import cast
 from tardygrad.core.batching import Batched
 from tardygrad.core.hierarchy import serve
 from tardygrad.core.messages import Asleep, Job, Lost, Message, Update, Vector
-from tardygrad.core.method import Method
+from tardygrad.core.method import Method, check_method
 from tardygrad.core.recipe import remembers_call
-from tardygrad.core.task import Task
+from tardygrad.core.task import Task, check_task
 from tardygrad.core.vectors import LocalVectors, VectorStore
 from tardygrad.engines.fleet_clock import CHANGES, DROPS, LOST, SLEEP, Entry, corrupt, matched, round_trips
 from tardygrad.engines.pool import Features, Pending, Pool, perform, perform_together
@@ -57,6 +57,8 @@ class SimPool(Pool):
     ) -> None:
         workers = process_count("workers", workers)
         check_integer("batch", batch)
+        check_method(method)
+        check_task(task)
         fleet = matched(fleet, task)
         self.task, self.method, self.fleet = task, method, fleet
         self._prefetcher: Prefetcher | None = None

@@ -38,6 +38,8 @@ def main(argv: list[str] | None = None) -> NoReturn:
         from tardygrad_command.commands import app
         from tardygrad_command.options import Failure
     given = sys.argv[1:] if argv is None else argv
+    if unusable := [word for word in given if not _is_text(word)]:
+        _fail(f"an argument must have no NUL and no half of a surrogate, got {unusable[0]!r}.", 2, given)
     try:
         code = app(given, prog_name="tardygrad", standalone_mode=False)
     except Failure as error:
@@ -59,6 +61,14 @@ def main(argv: list[str] | None = None) -> NoReturn:
     except (KeyboardInterrupt, click.Abort) as error:
         _fail("stopped; nothing new was recorded.", 128 + (*error.args, signal.SIGINT)[0], given)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _is_text(word: str) -> bool:
+    """Whether the system can take a word as a path."""
+    try:
+        return b"\0" not in os.fsencode(word)
+    except UnicodeEncodeError:
+        return False
 
 
 def _prepare_streams() -> None:

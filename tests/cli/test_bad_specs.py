@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+import tardygrad as tg
+from tardygrad.runs.record import read_json
 from tests.cli.conftest import SMALL, Command, Result
 
 GROUPS = "fleet={kind='groups', groups=[{name='a', clients=8, runtime=%s}]}"
@@ -220,6 +222,23 @@ def test_a_setting_given_as_an_option_is_answered_with_the_override(given: list[
         _refused(tardygrad(verb, "small.toml", *given), f"`{option}` is not an option; set it as `run.rounds=100`.")
     _refused(tardygrad("specs", "--rounds", "100"), "No such option")
     _refused(tardygrad("plan", "--help", "0x10", "-inf"), "No such option '-i'")
+
+
+@pytest.mark.parametrize("word", ["a\0b", "\ud800"])
+def test_words_that_no_path_can_have_are_refused(word: str, tardygrad: Command) -> None:
+    for argv in (["run", "small.toml", "--out", word], ["resume", word], ["run", word]):
+        _refused(tardygrad(*argv), "an argument must have no NUL and no half of a surrogate")
+    method = tg.fedasync(local_lr=0.1, local_steps=1)
+    task, fleet = tg.tasks.quadratic(clients=2, dimension=2), tg.Fleet.paper(clients=2)
+    for call in (lambda: tg.simulate(method, task, fleet, rounds=1, out=word), lambda: read_json(Path(word))):
+        with pytest.raises(tg.Invalid, match="a path must have no NUL and no half of a surrogate, got "):
+            call()
+
+
+def test_a_directory_in_place_of_a_figure_is_refused(tardygrad: Command) -> None:
+    Path("folder.svg").mkdir()
+    _refused(tardygrad("reproduce", "timeline", "--out", "folder.svg"), "must be a file, and is a directory")
+    assert list(Path().glob("*.draft")) == []
 
 
 def test_a_path_of_thousands_of_levels_is_refused(tardygrad: Command) -> None:

@@ -180,6 +180,7 @@ def writing(path: Path) -> Iterator[None]:
 
 def require_new(path: Path) -> Path:
     """Return the path if a new run may be written there, else raise `Invalid`."""
+    _check_path(path)
     remains = (path / name for name in ("spec.json", "metrics.jsonl", "summary.json"))
     if any(file.exists() for file in remains) or any((path / "checkpoints").glob("*")):
         raise Invalid(f"the directory {str(path)!r} already holds a run. Resume it, or choose another one.")
@@ -204,18 +205,24 @@ def new_run_dir(name: str, runs: Path = Path("runs")) -> Path:
 
 def make_directory(path: Path) -> None:
     """Create a directory and its parents, unless it exists; raises `Invalid` if the path has too many levels."""
-    _check_levels(path)
+    _check_path(path)
     path.mkdir(parents=True, exist_ok=True)
 
 
-def _check_levels(path: Path) -> None:
+def _check_path(path: Path) -> None:
+    try:
+        valid = b"\0" not in os.fsencode(path)
+    except UnicodeEncodeError:
+        valid = False
+    if not valid:
+        raise Invalid(f"a path must have no NUL and no half of a surrogate, got {str(path)!r}.")
     if len(path.parts) > LEVELS:
         raise Invalid(f"a path may have at most {LEVELS} levels, got {len(path.parts):,}. Choose a shorter one.")
 
 
 def check_directory(path: Path) -> None:
     """Raise `Invalid` unless a directory can be written; if it does not exist, unless it can be created."""
-    _check_levels(path)
+    _check_path(path)
     found = next(place for place in (path, *path.parents) if place.exists() or place.is_symlink())
     if not found.is_dir():
         kind = "a file" if found.exists() else "a symbolic link to nothing"
@@ -253,6 +260,9 @@ def replace(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         draft.replace(path)
+    except IsADirectoryError as error:
+        draft.unlink(missing_ok=True)
+        raise Invalid(f"{str(path)!r} must be a file, and is a directory. Choose another name.") from error
     except OSError as error:
         draft.unlink(missing_ok=True)
         raise write_error(path.parent, error) from error
@@ -260,10 +270,13 @@ def replace(path: Path, content: bytes) -> None:
 
 def read_json(path: Path) -> Row:
     """Read a JSON file of a record."""
+    _check_path(path)
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        content = path.read_bytes()
     except OSError as error:
         raise _unreadable(path, error) from error
+    try:
+        value = json.loads(content.decode())
     except (ValueError, RecursionError) as error:
         raise RecordError(f"{str(path)!r} is damaged: {error}.") from error
     if not isinstance(value, dict):

@@ -52,9 +52,9 @@ def section(regime: Regime, part: Part, lesson: str) -> list[str]:
 
 
 def _index(row: Row) -> str:
-    if row["index"] is None:
+    if row["alpha"] is None:
         return str(row["verdict"])
-    return f"{row['index']:.2f} ± {(row['high'] - row['low']) / 2:.2f}, {row['verdict']}"
+    return f"{row['alpha']:.2f} ± {(row['high'] - row['low']) / 2:.2f}, {row['verdict']}"
 
 
 def _scaled(row: Row) -> str:
@@ -66,9 +66,9 @@ def chart(found: list[Row]) -> Any:
     layers = list(dict.fromkeys(row["layer"] for row in found if row["layer"] != "all"))
     rounds = sorted({row["round"] for row in found})
     rows = [
-        {**row, "index": min(row["index"], _HIGHEST), "after": f"round {row['round']}"}
+        {**row, "alpha": min(row["alpha"], _HIGHEST), "after": f"round {row['round']}"}
         for row in found
-        if row["layer"] != "all" and row["index"] is not None
+        if row["layer"] != "all" and row["alpha"] is not None
     ]
     names = [f"round {number}" for number in rounds]
     shapes = alt.Scale(domain=names, range=["circle", "square", "triangle-up"][: len(names)])
@@ -78,13 +78,13 @@ def chart(found: list[Row]) -> Any:
         alt.Chart({"values": to_json_value(rows)})
         .mark_point(size=45, filled=True, opacity=0.9)
         .encode(
-            x=alt.X("index:Q", title="tail index α of the noise", scale=alt.Scale(domain=[1, _HIGHEST])),
+            x=alt.X("alpha:Q", title="tail index α of the noise", scale=alt.Scale(domain=[1, _HIGHEST])),
             y=alt.Y("layer:N", sort=layers, title="layer, from input to output", axis=alt.Axis(labelLimit=330)),
             color=alt.Color("after:N", scale=colours, legend=legend),
             shape=alt.Shape("after:N", scale=shapes, legend=legend),
         )
     )
-    limit = alt.Chart({"values": [{"index": 2.0}]}).mark_rule(color=theme.RED, strokeDash=[4, 3]).encode(x="index:Q")
+    limit = alt.Chart({"values": [{"alpha": 2.0}]}).mark_rule(color=theme.RED, strokeDash=[4, 3]).encode(x="alpha:Q")
     modes = list(dict.fromkeys(row["mode"] for row in found))
     sides = [
         (dots.transform_filter(alt.datum.mode == mode) + limit).properties(

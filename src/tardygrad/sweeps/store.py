@@ -49,11 +49,11 @@ class LayerTail(NamedTuple):
 
     round: int
     layer: str  # "all": of the whole model
-    index: float | None  # type: ignore[assignment]  # hides tuple.index
+    alpha: float | None  # the tail index
     low: float | None
     high: float | None
     verdict: str
-    scaled: float | None  # the index of each coordinate's noise divided by its own scale
+    scaled: float | None  # that of each coordinate's noise divided by its own scale
     scaled_verdict: str | None
 
 

@@ -75,7 +75,7 @@ class Regime(NamedTuple):
     quick: bool = flag("--quick", "One task, one fleet and one seed, with settings chosen before: in half an hour.")
     plan: bool = flag("--plan", "Only print how many runs there are, how many are done, and the hours left.")
     only: list[str] | None = option(None, "Run only this part; repeatable. Not with --page.", "NAME")
-    data: str | None = option(None, "Folder that contains glue/.", "DIR")
+    data: str | None = option(None, "Folder that contains glue/, cifar10/ and tinyvit5m_mobilesam/.", "DIR")
     save: str | None = option(None, "Write a summary of every finished run to this file, one per line.", "FILE")
     out: str = option("runs/regime", "Where finished runs are stored.", "DIR", "--out", "-o")
     page: str | None = PAGE

@@ -190,6 +190,7 @@ def test_the_command_runs_what_is_missing_once_and_writes_the_page(tmp_path, mon
     page = Path("docs/regime.md").read_text()
     assert "| large | client | Clip², M = 1 |" in page
     assert "not run" not in page
+    assert "| sst2, sync, Clip² | local_lr 0.3, clip 0.01 | 2 | " in page  # a trial
     assert Path("docs/images/regime-sst2.svg").exists()
     assert all(f"| client-centric | {number} | " in page for number in (0, 3, 6))
     assert "round 6" in Path("docs/images/regime-tails-sst2.svg").read_text()

@@ -183,8 +183,12 @@ class Regime:
 
     def steps(self, line: Line) -> list[Run]:
         """The trials and runs of a line that are known so far, done or not."""
-        trials = [] if _key(line) in self.known else self._trials(line)[: len(self.plan.rungs_of(line))]
-        return self.unique([run for rung in trials for run in rung] + self.runs(line))
+        return self.unique(self.trials(line) + self.runs(line))
+
+    def trials(self, line: Line) -> list[Run]:
+        """The trials of a line's lesson, mode and method that are known so far, done or not."""
+        rungs = [] if key(line) in self.known else self._trials(line)[: len(self.plan.rungs_of(line))]
+        return [run for rung in rungs for run in rung]
 
     def unique(self, runs: Iterable[Run]) -> list[Run]:
         """The runs without repetitions."""
@@ -206,8 +210,8 @@ class Regime:
 
     def chosen(self, line: Line) -> Settings | None:
         """The best settings of a line's lesson, mode and method; None while trials are missing."""
-        if (key := _key(line)) in self.known:
-            return self.known[key]
+        if (known := self.known.get(key(line))) is not None:
+            return known
         rungs = self._trials(line)
         if len(rungs) <= len(self.plan.rungs_of(line)):
             return None
@@ -217,7 +221,7 @@ class Regime:
     def every_choice(self) -> dict[str, Settings]:
         """The settings chosen so far, by lesson, mode and method."""
         lines = self.plan.lines()
-        return {_key(line): settings for line in lines if (settings := self.chosen(line)) is not None}
+        return {key(line): settings for line in lines if (settings := self.chosen(line)) is not None}
 
     def summaries(self) -> list[Settings]:
         """The finished runs, as `Store.summary` has them."""
@@ -242,7 +246,7 @@ class Regime:
             if len(results) < len(trials):
                 return rungs
             keep = 1 if rounds == self.plan.rungs_of(line)[-1] else (len(points) + 1) // 2
-            order = sorted(range(len(points)), key=lambda number: _merit(results[number]), reverse=True)[:keep]
+            order = sorted(range(len(points)), key=lambda number: merit(results[number]), reverse=True)[:keep]
             points = [points[number] for number in order]
             best = [trials[number] for number in order]
         return [*rungs, best]
@@ -258,11 +262,11 @@ class Regime:
             "engine": {"kind": "sim"},
             "run": {"rounds": rounds, "seed": seed},
         }
-        for key, value in deepcopy(change).items():
-            table, _, name = key.rpartition(".")
+        for path, value in deepcopy(change).items():
+            table, _, name = path.rpartition(".")
             if not table:
                 tables[name] = value
-            elif key == "run.rounds" and not shared:
+            elif path == "run.rounds" and not shared:
                 tables["run"]["rounds"] = 4 * value
             else:
                 tables[table][name] = value
@@ -285,12 +289,13 @@ def _tuned_mode(line: Line) -> str:
     return "sync" if line.mode == "sync" else "client"
 
 
-def _key(line: Line) -> str:
+def key(line: Line) -> str:
+    """What settings are chosen for: a lesson, a mode and a method."""
     return f"{line.lesson}, {_tuned_mode(line)}, {line.method}"
 
 
-def _merit(result: Result) -> tuple[float, float]:
-    """The score, then the loss, on validation rows."""
+def merit(result: Result) -> tuple[float, float]:
+    """What trials are ranked by: the score, then the loss, on validation rows."""
     if result.accuracy is None:
         return -inf, -inf
     return result.accuracy, -inf if result.loss is None else -result.loss

@@ -11,7 +11,7 @@ from tardygrad.report import theme
 from tardygrad.reproduce import regime_tails as tails
 from tardygrad.reproduce.page import table
 from tardygrad.reproduce.paper import LABELS, published_rows
-from tardygrad.reproduce.regime import Line, Part, Plan, Regime
+from tardygrad.reproduce.regime import Line, Part, Plan, Regime, key, merit
 from tardygrad.reproduce.regime_claims import judge
 from tardygrad.reproduce.regime_progress import HEADINGS as PROGRESS
 from tardygrad.reproduce.regime_progress import progress
@@ -49,8 +49,24 @@ def text(regime: Regime, command: str) -> str:
         table(("claim", "verdict", "numbers"), rows),
         *(f"![Test accuracy against simulated time, {name}]({picture(name)})" for name in _pictured(regime)),
         *(_part(regime, part) for part in plan.parts.values()),
+        *_trials(regime),
     ]
     return "\n\n".join(parts)
+
+
+def _trials(regime: Regime) -> list[str]:
+    """The finished trials; those of a method in the order of their rounds, the best first."""
+    rows = []
+    for name, line in {key(line): line for line in regime.plan.lines()}.items():
+        done = [(run, result) for run in regime.trials(line) if (result := regime.store.result(run))]
+        done.sort(key=lambda trial: merit(trial[1]), reverse=True)
+        for run, result in sorted(done, key=lambda trial: int(trial[0].spec["run"]["rounds"])):
+            tried = ", ".join(f"{each} {run.spec['method'][each]:g}" for each in regime.plan.method(line).grid)
+            score = "" if result.accuracy is None else f"{result.accuracy:.1f}"
+            loss = "" if result.loss is None else f"{result.loss:.3f}"
+            rows.append((name, tried, str(run.spec["run"]["rounds"]), score or result.status, loss))
+    headings = ("lesson, mode, method", "settings", "rounds", "validation accuracy (%)", "loss")
+    return ["## Trials", table(headings, rows)] if rows else []
 
 
 def _lesson(plan: Plan, name: str) -> tuple[str, ...]:

@@ -74,12 +74,13 @@ def chart(found: list[Row]) -> Any:
     shapes = alt.Scale(domain=names, range=["circle", "square", "triangle-up"][: len(names)])
     colours = alt.Scale(domain=names, range=[theme.ORANGE, theme.BLUE, theme.BLACK][: len(names)])
     legend = alt.Legend(title=None, orient="top", labelFontSize=12)
+    above = alt.Axis(labelLimit=330, titleAngle=0, titleAlign="right", titleX=-8, titleY=-8)
     dots = (
         alt.Chart({"values": to_json_value(rows)})
         .mark_point(size=45, filled=True, opacity=0.9)
         .encode(
-            x=alt.X("alpha:Q", title="tail index α of the noise", scale=alt.Scale(domain=[1, _HIGHEST])),
-            y=alt.Y("layer:N", sort=layers, title="layer, from input to output", axis=alt.Axis(labelLimit=330)),
+            x=alt.X("alpha:Q", title="tail index α of the noise", scale=alt.Scale(domain=[0.5, _HIGHEST])),
+            y=alt.Y("layer:N", sort=layers, title="layer, from input to output", axis=above),
             color=alt.Color("after:N", scale=colours, legend=legend),
             shape=alt.Shape("after:N", scale=shapes, legend=legend),
         )

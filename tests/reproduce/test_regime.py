@@ -194,8 +194,6 @@ def test_the_command_runs_what_is_missing_once_and_writes_the_page(tmp_path, mon
     assert Path("docs/images/regime-sst2.svg").exists()
     assert all(f"| client-centric | {number} | " in page for number in (0, 3, 6))
     assert "round 6" in Path("docs/images/regime-tails-sst2.svg").read_text()
-    choices = json.loads(Path("runs/choices.json").read_text())
-    assert set(choices["sst2, sync, Clip²"]) == {"local_lr", "clip"}
     records = [path for path in Path("runs").iterdir() if path.is_dir()]
     assert len(records) == len(list(Path("runs").glob("*-*.json")))
     assert not list(Path("runs").glob("*/model.safetensors"))
@@ -211,8 +209,12 @@ def test_the_command_runs_what_is_missing_once_and_writes_the_page(tmp_path, mon
     reproduce.regime(options._replace(out="empty", plan=True))
     *_, whole = json.loads(capsys.readouterr().out)["progress"]
     assert (whole["runs"], whole["done"], whole["left"]) == (every, every, 0.0)
-    with pytest.raises(Invalid, match="--quick needs the settings that the whole plan has chosen"):
-        reproduce.regime(options._replace(quick=True))
+    reproduce.regime(options._replace(quick=True, out="quick", save=None, page=None))
+    assert set(json.loads(capsys.readouterr().out)) == {"5"}
+    assert len(list(Path("quick").glob("sst2-*.json"))) == 5  # cells with one seed, and no trials
+    monkeypatch.setattr(regime_module, "shipped_runs", list)
+    with pytest.raises(Invalid, match="--quick needs settings that the whole plan has chosen, and those of sst2, cl"):
+        reproduce.regime(options._replace(quick=True, out="none"))
     with pytest.raises(Invalid, match="needs --data FOLDER"):
         reproduce.regime(options._replace(data=None))
 

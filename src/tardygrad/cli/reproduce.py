@@ -142,10 +142,9 @@ def regime(options: commands.Regime) -> None:
     """Run what is missing of the paper's regime, and print the verdicts and tables."""
     from tardygrad.reproduce import regime_page
     from tardygrad.reproduce.page import split_page, write_section
-    from tardygrad.reproduce.regime import Regime, plan, shipped_choices, shipped_runs, write_summaries
+    from tardygrad.reproduce.regime import Regime, key, plan, shipped_runs, write_summaries
     from tardygrad.reproduce.regime_claims import judge
     from tardygrad.reproduce.regime_progress import HEADINGS, progress
-    from tardygrad.runs.record import write_json
     from tardygrad.sweeps.store import Store
 
     whole, page = plan(), options.page
@@ -157,13 +156,14 @@ def regime(options: commands.Regime) -> None:
     chosen = whole.quick("sst2") if options.quick else whole.only(options.only or list(whole.parts))
     data = Path(options.data) if options.data else None
     if data is None and not (options.read or options.plan):
-        raise Invalid("`reproduce regime` needs --data FOLDER, a folder that contains glue/, or --read.")
-    settings = shipped_choices() if options.quick else {}
-    if options.quick and not settings:
-        raise Invalid(
-            "--quick needs the settings that the whole plan has chosen, and it has not been run yet. Leave it out."
-        )
-    store = Store(Path(options.out), records=True, summaries=[] if options.quick else shipped_runs())
+        raise Invalid("`reproduce regime` needs --data FOLDER, a folder that contains glue/, or --read or --plan.")
+    store, settings = Store(Path(options.out), records=True, summaries=shipped_runs()), {}
+    if options.quick:
+        settings = Regime(whole, store).every_choice()
+        if missing := {name for line in chosen.lines() if (name := key(line)) not in settings}:
+            rule = "--quick needs settings that the whole plan has chosen"
+            raise Invalid(f"{rule}, and those of {', '.join(sorted(missing))} are not chosen yet. Leave it out.")
+        store = Store(Path(options.out), records=True)  # which repeats the runs that come with the package
     runs = Regime(chosen, store, data, settings)
     if options.plan:
         rows = progress(runs)
@@ -179,7 +179,6 @@ def regime(options: commands.Regime) -> None:
                 everything = progress(runs)[-1]
                 left = f"{everything.left / 3600:.1f} CPU hours left"
                 say(f"{path.stem}: {everything.done} of {everything.runs} runs done, about {left}")
-        write_json(store.folder / "choices.json", runs.every_choice())
     if options.save:
         write_summaries(Path(options.save), runs.summaries())
     if page:

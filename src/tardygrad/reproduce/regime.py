@@ -149,12 +149,6 @@ def plan() -> Plan:
     return Plan.read(files("tardygrad.reproduce").joinpath("regime.toml").read_text(encoding="utf-8"))
 
 
-def shipped_choices() -> dict[str, Settings]:
-    """The settings that the whole plan has chosen, by lesson, mode and method."""
-    text = files("tardygrad.reproduce").joinpath("regime_choices.json").read_text(encoding="utf-8")
-    return json.loads(text)  # type: ignore[no-any-return]
-
-
 def shipped_runs() -> list[Settings]:
     """The finished runs that come with the package, as `Store.summary` has them."""
     text = files("tardygrad.reproduce").joinpath("regime_runs.jsonl").read_text(encoding="utf-8")

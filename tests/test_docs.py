@@ -21,6 +21,7 @@ import typer
 from tardygrad.cli import demo
 from tardygrad.spec import spec
 from tardygrad.spec.kinds import keys_of
+from tardygrad.spec.sources import shipped
 from tardygrad_command import main
 from tardygrad_command.commands import app
 
@@ -175,6 +176,25 @@ def test_commands_that_the_docs_mention_exist(page: Path) -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
     for extra in re.findall(r"pip install .*\.\[([a-z]+)\]", text):
         assert extra in extras
+
+
+def shell_commands(page: Path) -> Iterator[list[str]]:
+    """The words of every tardygrad command in the shell blocks of a page."""
+    for block in blocks(page):
+        for line in block.text.replace("\\\n", " ").splitlines() if block.language == "sh" else ():
+            if line.startswith("tardygrad "):
+                yield shlex.split(line, comments=True)[1:]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if "```sh" in page.read_text("utf-8")], ids=name)
+def test_commands_in_shell_blocks_have_valid_options_and_keys(page: Path) -> None:
+    for words in shell_commands(page):
+        known = verbs()
+        verb = next(verb for verb in known if words[: len(verb.split())] == verb.split())
+        given = words[len(verb.split()) :]
+        parsed = known[verb].make_context(verb, given).params  # it runs nothing
+        if verb in ("run", "plan", "sweep") and parsed["source"] in shipped():
+            spec.load(parsed["source"], parsed["overrides"])
 
 
 def test_every_key_of_a_spec_is_in_the_cli_docs() -> None:

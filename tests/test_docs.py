@@ -8,6 +8,7 @@ import re
 import resource
 import runpy
 import shlex
+import textwrap
 import tomllib
 from collections.abc import Iterator
 from itertools import zip_longest
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
+import numpy as np
 import pytest
 import typer
 
@@ -122,6 +124,15 @@ def test_the_docs_show_what_the_demo_prints() -> None:
     assert result == demo.sentence(
         [{"method": label, "time_to_goal": time} for label, time in zip(demo.METHODS, times, strict=True)]
     )
+
+
+def test_the_tutorial_reads_a_csv_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.csv").write_text("length,width,kind\n1.5,2,red\n3,4.5,white\n", "utf-8")
+    (snippet,) = re.findall(r"```py\n(.*?)```", (ROOT / "docs/compare.md").read_text("utf-8"), re.DOTALL)
+    names: dict[str, Any] = {"np": np}
+    exec(textwrap.dedent(snippet), names)  # noqa: S102
+    assert (names["rows"].tolist(), names["answers"].tolist()) == ([[1.5, 2.0], [3.0, 4.5]], ["red", "white"])
 
 
 def commands(text: str) -> Iterator[tuple[str, str]]:

@@ -45,6 +45,8 @@ def test_runs_methods_and_fleets_are_tables_in_a_notebook() -> None:
     assert "Fleet of 4 clients, crashes 1" in fleet.crash(client=0, at=1e6)._repr_html_()
     assert "&lt;slow&gt;" in fleet._repr_html_()
     assert "<slow>" not in fleet._repr_html_()
+    assert "Link(" not in fleet._repr_html_()
+    assert "Link(latency=2" in fleet.linked(tg.Link(latency=2))._repr_html_()
     many = tg.Fleet(tuple(tg.Group(f"phone {i}", 1, tg.Uniform(1, 2)) for i in range(100)))
     assert many._repr_html_().count("<tr>") == 22
     assert "… and 80 more" in many._repr_html_()

@@ -72,7 +72,7 @@ def spec_of(method: Method, task: Task, pool: Pool, run: Row) -> Row:
             text = shortened(str(made), DESCRIPTION)
             tables[name] = {"described": text}
             missing.append(f"its {name} ({text}) cannot be made again: {error}")
-    settings = {key: value for key, value in run.items() if key != "out"}
+    settings = {key: list(value) if isinstance(value, tuple) else value for key, value in run.items() if key != "out"}
     tables["run"] = settings | {"threads": torch.get_num_threads(), "track": []}
     return {"spec": None, "described": tables, "missing": missing} if missing else {"spec": tables}
 

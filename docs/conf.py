@@ -12,6 +12,7 @@ release = metadata.version("tardygrad")
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 myst_heading_anchors = 4
+smartquotes = False  # quotes in text are often those of code
 nitpick_ignore_regex = [("py:.*", ".*")]  # types in signatures, most of them other packages'; links are still checked
 
 autodoc_member_order = "bysource"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -94,7 +95,7 @@ def check_objects(recorded: Row, method: Method, task: Task, pool: Pool, path: P
     ours, theirs = (row.get("spec") or row.get("described") or {} for row in (described, recorded))
     for name in ("task", "fleet"):
         now, was = to_json_value(ours.get(name) or {}), theirs.get(name) or {}
-        if name == "fleet" and was.get("kind") == "groups":
+        if name == "fleet" and now.get("kind") == "groups" and was.get("kind") in KINDS["fleet"]:
             was = _expanded_fleet(was, task)
         if now.get("kind") == was.get("kind") and (found := _difference(was, now)):
             key, old, new = found
@@ -103,14 +104,17 @@ def check_objects(recorded: Row, method: Method, task: Task, pool: Pool, path: P
 
 
 def _expanded_fleet(table: Row, task: Task) -> Row:
-    """A recorded [fleet] of groups as `_table` writes it: its links and days applied, its clients in the order of the
+    """A recorded [fleet] as `_table` writes its groups: with links and days applied, and clients in the order of the
     task's. Empty if it cannot be made, or only with code that the record names."""
     if any(names(table)):
         return {}
     try:
-        given = arguments(keys_of("fleet", Fleet), {key: table[key] for key in table if key != "kind"}, "fleet")
+        make = KINDS["fleet"][table["kind"]]
+        given = arguments(keys_of("fleet", make), {key: table[key] for key in table if key != "kind"}, "fleet")
         extras = {key: given.pop(key, None) for key in FLEET_KEYS}
-        fleet = Fleet(**given)
+        fleet = make(**{key: given.pop(key) for key in parameters(make)})
+        fields = parameters(Fleet)
+        fleet = replace(fleet, **{key: value for key, value in given.items() if value != fields[key].default})
         for key, value in extras.items():
             fleet = fleet if value is None else FLEET_KEYS[key][1](fleet, value)
         expanded: Row = to_json_value(_table("fleet", matched(fleet, task)))

@@ -151,8 +151,15 @@ def freezes(module: Any) -> None:
     module.head.weight.requires_grad_(False)
 
 
-def hooks(module: Any) -> None:
-    module.head.register_forward_hook(lambda *args: None)
+def hooks_once() -> Callable[[Any], None]:
+    """As a loss does that keeps, somewhere else, that it has installed its hook."""
+    installed: list[Any] = []
+
+    def hooks(module: Any) -> None:
+        if not installed:
+            installed.append(module.head.register_forward_hook(lambda *args: None))
+
+    return hooks
 
 
 def replaces(module: Any) -> None:
@@ -169,7 +176,7 @@ def replaces(module: Any) -> None:
         (replaces, "must leave parameters and their gradients in place"),
         (freezes, "must not freeze parameters"),
         (lambda module: module.head.eval(), "in the mode, training or evaluation, that it had"),
-        (hooks, "must not leave hooks"),
+        (hooks_once(), "must not leave hooks"),
     ],
 )
 def test_a_loss_leaves_the_module_as_it_was(change: Callable[[Any], Any], text: str) -> None:

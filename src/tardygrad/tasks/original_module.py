@@ -14,7 +14,7 @@ from itertools import islice
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
@@ -23,6 +23,7 @@ from tardygrad.errors import Invalid
 MOST_ITEMS = 100  # of a list or dict, in which a module is looked for
 _HARMLESS = {"__get__", "__deepcopy__", "__hash__", "__repr__", "numel", "size", "dim", "element_size"}
 """Functions of torch that read no values of a tensor, or copy it on purpose."""
+_OVERWRITES = {Tensor.copy_, Tensor.data.__set__}  # type: ignore[attr-defined]
 
 
 class FirstCallChecked:
@@ -49,6 +50,8 @@ class _Refused(TorchFunctionMode):
         self.name, self.parameters = name, {id(p): n for n, p in module.named_parameters() if p.requires_grad}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _OVERWRITES:  # as `load_state_dict` does: then the values are those that the function chose
+            self.parameters.pop(id(args[0]), None)
         if getattr(func, "__name__", "") not in _HARMLESS:
             for value in tree_leaves((args, kwargs)):
                 if id(value) in self.parameters:

@@ -1,4 +1,4 @@
-"""What a forward pass changes of a module besides parameters and persistent buffers: plain attributes and constants.
+"""What a forward pass changes of a module besides parameters and persistent buffers: plain attributes, constants, hooks.
 
 They are in no message and no checkpoint, so a step that depended on them would differ in a replay.
 """
@@ -6,7 +6,7 @@ They are in no message and no checkpoint, so a step that depended on them would 
 from __future__ import annotations
 
 import copy
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,8 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-_OF_ALL_MODULES = vars(nn.Module()).keys()
-_CONTAINERS = (list, dict, set, deque)
+_HOOKS = {name for name in vars(nn.Module()) if name.startswith(("_forward_hooks", "_forward_pre_hooks"))}
+_OF_ALL_MODULES = vars(nn.Module()).keys() - _HOOKS
+_CONTAINERS = (list, dict, OrderedDict, set, deque)
 _LARGEST_ARRAY = 2**20  # bytes; the content of a larger NumPy array is not compared
 
 
@@ -32,10 +33,15 @@ class PlainAttributes:
             for name, module in modules.items()
             for path, part in module.named_modules()
         ]
+        self._persistent = {  # those that a pass registers later are in no message
+            (id(part), name)
+            for _, part in self._parts
+            for name in part._buffers.keys() - part._non_persistent_buffers_set
+        }
         self._values = [
             (table, name, value, copy.copy(value) if type(value) in _CONTAINERS else None)
             for _, part in self._parts
-            for table, name, value in _attributes(part)
+            for table, name, value in self._attributes(part)
         ]
         self._names = {(id(table), name) for table, name, *_ in self._values}
         self._marks = self._marked()
@@ -43,7 +49,7 @@ class PlainAttributes:
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """The tensors among them, also those in lists and dicts."""
         for path, part in self._parts:
-            for _, name, value in _attributes(part):
+            for _, name, value in self._attributes(part):
                 inside = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
                 yield from ((f"{path}.{name}".strip("."), t) for t in (value, *inside) if isinstance(t, Tensor))
 
@@ -55,42 +61,50 @@ class PlainAttributes:
     def restore(self) -> None:
         """Set those back that were set to something else; lists, dicts and sets get their items back."""
         for _, part in self._parts:
-            for table, name, _ in list(_attributes(part)):
+            for table, name, _ in list(self._attributes(part)):
                 if (id(table), name) not in self._names:
                     del table[name]
         for table, name, value, items in self._values:
             if table.get(name, table) is not value:
                 table[name] = value
-            if items is not None:
+            if items is not None and (items or value):
                 value.clear()
                 value.extend(items) if isinstance(value, list | deque) else value.update(items)
+
+    def hooks(self) -> int:
+        """The number of hooks on forward passes."""
+        return sum(len(part._forward_hooks) + len(part._forward_pre_hooks) for _, part in self._parts)
 
     def _marked(self) -> dict[str, Any]:
         """What tells whether an attribute has changed, by name."""
         return {
             f"{path}.{name}".strip("."): _mark(value)
             for path, part in self._parts
-            for _, name, value in _attributes(part)
+            for _, name, value in self._attributes(part)
         }
 
-
-def _attributes(part: nn.Module) -> Iterator[tuple[dict[str, Any], str, Any]]:
-    """(table, name, value) of what a module has besides trainable parameters and persistent buffers."""
-    own, constant = vars(part), part._non_persistent_buffers_set
-    yield from ((own, name, value) for name, value in own.items() if name not in _OF_ALL_MODULES)
-    yield from ((part._buffers, name, value) for name, value in part._buffers.items() if name in constant)
-    yield from ((part._modules, name, value) for name, value in part._modules.items())
-    frozen = ((name, p) for name, p in part._parameters.items() if p is not None and not p.requires_grad)
-    yield from ((part._parameters, name, p) for name, p in frozen)
+    def _attributes(self, part: nn.Module) -> Iterator[tuple[dict[str, Any], str, Any]]:
+        """(table, name, value) of what a module has besides trainable parameters and its first persistent buffers."""
+        own = vars(part)
+        yield from ((own, name, value) for name, value in own.items() if name not in _OF_ALL_MODULES)
+        others = ((name, value) for name, value in part._buffers.items() if (id(part), name) not in self._persistent)
+        yield from ((part._buffers, name, value) for name, value in others)
+        yield from ((part._modules, name, value) for name, value in part._modules.items())
+        frozen = ((name, p) for name, p in part._parameters.items() if p is not None and not p.requires_grad)
+        yield from ((part._parameters, name, p) for name, p in frozen)
 
 
 def _mark(value: Any, depth: int = 2) -> Any:
     """What differs after a change of a value: its identity, and its content where that can be compared."""
     if value is None or isinstance(value, int | float | str | bytes):
         return repr(value)  # in which nan is like nan
+    if isinstance(value, nn.Parameter) and value.requires_grad:
+        return id(value)  # its values are those of x
     if isinstance(value, Tensor):
-        strided = value.layout == torch.strided and not value.is_meta and not value.is_inference()
-        return (id(value), value._version, value.data_ptr()) if strided else id(value)
+        try:
+            return id(value), value._version, value.data_ptr()
+        except RuntimeError:  # sparse, made in inference mode, or of torch.func
+            return id(value)
     if isinstance(value, np.ndarray):
         return id(value), value.tobytes() if value.nbytes <= _LARGEST_ARRAY and value.dtype != object else None
     if isinstance(value, torch.Generator):

@@ -234,15 +234,19 @@ class TorchTask(ModuleTask, HasGroups):
     ) -> None:
         """Raise `Invalid` if a step depends on what the step before it has left in a plain attribute."""
         losses: list[Tensor] = []
+        hooks = views.attributes.hooks()
         for restored in (True, False):
             own, start = self._repeatable(batch, module_buffers)
             views.restores = restored
             views.bind(x, start, training=True)
             losses.append(self._loss(views, own.data[0], batch.key, x, start).detach())
+            if restored and views.attributes.hooks() != hooks:  # those that a pass leaves are removed before the next
+                raise Invalid("the loss must not leave hooks on the module: call remove() on their handles.")
         views.restores = True
         if not torch.allclose(losses[0], losses[1], rtol=1e-6, atol=0.0, equal_nan=True):
             rule = "a forward pass must not depend on what an earlier one left in an attribute, which a replay lacks"
-            raise Invalid(f"{rule}, got `{name}`. Keep it in a persistent buffer: register_buffer.")
+            fix = "Keep it in a persistent buffer (register_buffer); draw random numbers from torch's global generator."
+            raise Invalid(f"{rule}, got `{name}`. {fix}")
 
     def _loss(self, views: Views, data: Any, key: int, x: Vector, module_buffers: ModuleBuffers | None) -> Tensor:
         """The loss of one batch; random numbers of the module and the loss come from `key`.
@@ -326,6 +330,10 @@ class TorchTask(ModuleTask, HasGroups):
             why = f"torch.func cannot: {first_line(error)}"
             raise Invalid(f"jobs cannot be computed together by this module, {why}. {ONE_BY_ONE}") from error
         views.check_frozen("the loss")
+        if alone:
+            views.restores_together = views.attributes.changed() is not None
+        if views.restores_together:
+            views.attributes.restore()
         if alone and (gradients[0] - expected).norm() > SAME_GRADIENT * expected.norm():
             raise Invalid(
                 f"jobs computed together must have the gradients that they have alone, got others. {ONE_BY_ONE}"
@@ -338,7 +346,8 @@ class TorchTask(ModuleTask, HasGroups):
         if draws or any(buffers(self._template)) or self._views().restores:
             what = "draws random numbers (dropout)" if draws else "keeps buffers (BatchNorm)"
             what = "changes its attributes" if self._views().restores else what
-            raise Invalid(f"jobs can be computed together only by a module without state, got one that {what}.")
+            rule = "jobs can be computed together only by a module without state"
+            raise Invalid(f"{rule}, got one that {what}. {ONE_BY_ONE}")
 
     def _vmapped(self, module: nn.Module, xs: list[Vector], batches: list[Batch]) -> tuple[Tensor, Tensor]:
         names, count = trainable(module), len(xs)

@@ -55,7 +55,6 @@ class Views:
                 p.grad = torch.zeros_like(p)
                 self.narrow.append((p, part.view(p.shape)))
         self.gradients = [p.grad for p in self.parameters]
-        self.hooks = self._hooks()
         self.floats, self.ints = ([_owner(self.module, name) for name in group] for group in buffers(self.module))
         persistent = self.module.state_dict().keys()
         self.frozen: dict[str, Tensor] = {n: p for n, p in self.module.named_parameters() if not p.requires_grad}
@@ -70,6 +69,7 @@ class Views:
         self.pointer = 0
         self.probed = False
         self.passes = 0
+        self.restores_together = False  # whether torch.func leaves its tensors in attributes, as in those of an LSTM
         self.restores = False  # whether forward passes change plain attributes, which every step then finds unchanged
 
     def bind(self, x: Vector, module_buffers: ModuleBuffers | None, *, training: bool) -> None:
@@ -119,7 +119,10 @@ class Views:
         for (name, p), version in zip(self.frozen.items(), self.versions, strict=True):
             if p._version != version:
                 rule = f"{who} must not change frozen parameters or constants, which all jobs share"
-                raise Invalid(f"{rule}, got `{name}`. Keep it in a persistent buffer, or train the parameter.")
+                fix = "Keep it in a persistent buffer, or train the parameter."
+                if name.startswith("loss."):
+                    fix = "Make the loss a part of the module, and use a loss of (module, batch)."
+                raise Invalid(f"{rule}, got `{name}`. {fix}")
 
     def check_reached(self, loss: Tensor) -> None:
         """Raise `Invalid` if the loss depends on another module's parameter in place of one of this module."""
@@ -156,11 +159,6 @@ class Views:
             raise Invalid(
                 f"{who} must leave every part of the module in the mode, training or evaluation, that it had."
             )
-        if self._hooks() != self.hooks:
-            raise Invalid(f"{who} must not leave hooks on the module: call remove() on their handles.")
-
-    def _hooks(self) -> int:
-        return sum(len(module._forward_hooks) + len(module._forward_pre_hooks) for module in self.modules)
 
     def collect_gradient(self) -> None:
         """Copy the gradients that are not views of the vector into it."""

@@ -333,6 +333,12 @@ def test_larger_steps_are_not_advised_to_a_run_whose_steps_are_long(tmp_path: Pa
         changed = replace(history.rounds, loss=loss, move=factor * history.rounds.move)
         found = progress(replace(history, rounds=changed), WhatIf(history))
         assert bool(found and found.advice and "larger steps" in found.advice) == advised
+    courses = {"fell only a little": np.geomspace(1.0, 0.95, 40) ** np.linspace(2, 1, 40), "did not fall": np.ones(40)}
+    for course, shape in courses.items():
+        flat = replace(history.rounds, loss=loss_at_start(history) * shape)
+        found = progress(replace(history, rounds=flat), WhatIf(history))
+        assert found
+        assert f"the training loss {course}: from " in found.says
 
 
 def test_steps_that_overshoot_are_told_from_steps_that_are_too_short(tmp_path: Path) -> None:

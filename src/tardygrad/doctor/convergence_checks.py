@@ -174,7 +174,8 @@ def progress(history: History, what_if: WhatIf) -> Finding | None:
     if slow and (factor := larger(found, float(history.rounds.delays.mean()))) >= 2:
         overrides = scaled(history, keys, factor)
     advice = f"use {size} steps: {' '.join(overrides)} as a first try" if overrides else None
-    says = f"the training loss {'falls steadily, but too slowly' if slow else 'did not fall'}: {change}{why}."
+    course = "falls steadily, but too slowly" if slow else "fell only a little" if found.falls else "did not fall"
+    says = f"the training loss {course}: {change}{why}."
     return Finding("warning", cause, says, advice, NOT_SIMULATED if overrides else None, numbers, overrides)
 
 

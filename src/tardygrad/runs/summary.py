@@ -33,7 +33,7 @@ class Summary(NamedTuple):
     rounds: int
     time: float  # of the last round, in seconds of the engine's clock
     score_round: int | None  # the last round that was evaluated; loss, accuracy and scores are its
-    loss: float | None  # on the test set
+    loss: float | None  # on the test set; None if there is none, and in a record also if it is not finite
     accuracy: float | None
     best_accuracy: float | None
     scores: dict[str, float | None]  # other scores of the task, such as f1 or pearson
@@ -53,17 +53,13 @@ class Summary(NamedTuple):
     def __str__(self) -> str:
         lines = [self.method, f"{self.status} after {plural(self.rounds, 'round')}, {self.time:g} s on the clock"]
         lines += [self.reason] if self.reason else []
-        loss = "not finite" if self.loss is None else f"{self.loss:.4g}"
-        accuracy = "" if self.accuracy is None else f"test accuracy {self.accuracy:.1%}, "
         when = "" if self.score_round == self.rounds else f" (of round {self.score_round})"
-        others = "".join(
-            f", {name.replace('_', ' ')} {'not finite' if value is None else f'{value:.4g}'}"
-            for name, value in self.scores.items()
-        )
-        if accuracy or self.loss is not None:
-            lines.append(f"{accuracy}test loss {loss}{others}{when}")
-        elif others:
-            lines.append(f"test{others.removeprefix(',')}{when}")
+        scores = [f"test accuracy {self.accuracy:.1%}"] if self.accuracy is not None else []
+        scores += [f"test loss {self.loss:.4g}"] if self.loss is not None else []
+        for name, value in self.scores.items():
+            number = "not finite" if value is None else f"{value:.4g}"
+            scores.append(f"{'' if scores else 'test '}{name.replace('_', ' ')} {number}")
+        lines += [f"{', '.join(scores)}{when}"] if scores else []
         for name, spread in (self.clients or {}).items():
             numbers = {key: f"{v:.1%}" if name == "accuracy" else f"{v:.4g}" for key, v in spread.items()}
             end = "lowest" if spread["worst_tenth"] < spread["mean"] else "highest"

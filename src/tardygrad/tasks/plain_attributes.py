@@ -1,4 +1,4 @@
-"""What a forward pass changes of a module besides parameters and persistent buffers: plain attributes, constants, hooks.
+"""What a forward pass changes of a module besides parameters and persistent buffers: attributes, constants, hooks.
 
 They are in no message and no checkpoint, so a step that depended on them would differ in a replay.
 """

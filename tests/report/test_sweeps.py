@@ -58,8 +58,8 @@ def test_a_sweep_has_its_tables_and_figures(sweep: Sweep) -> None:
     parts = sweep_sections(sweep, "mine", 2)
     assert [figure.key for figure in figures(parts)] == ["workable-2", "history-2", "settings-2", "parallel-2"]
     table, top = tables(sweep)
-    assert list(table.headings[:6]) == ["group", "test accuracy", "test loss", "workable", "trials", "diverged"]
-    assert [(row[0], *row[3:6]) for row in table.rows] == [
+    assert list(table.headings[:5]) == ["group", "test loss", "workable", "trials", "diverged"]
+    assert [(row[0], *row[2:5]) for row in table.rows] == [
         (label, "4 of 12 (33%)", "12 of 12", "4") for label in LABELS
     ]
     assert "method.lr=0.1, method.local_lr=0.01" in table.rows[0][-1]
@@ -70,6 +70,27 @@ def test_a_sweep_has_its_tables_and_figures(sweep: Sweep) -> None:
     assert (timed.headings[1], timed.rows[0][1]) == ("time to 0.9", "0.11")
 
 
+@pytest.mark.parametrize(
+    ("best", "score", "has", "columns"),
+    [
+        ("loss", "loss", {"loss": 1.0}, {"test loss": "0.11"}),
+        ("loss", "loss", {"loss": 1.0, "accuracy": 0.5}, {"test loss": "0.11", "test accuracy": "50.0%"}),
+        ("accuracy", "accuracy", {"loss": 1.0, "accuracy": 0.11}, {"test accuracy": "11.0%", "test loss": "1"}),
+        ("own_score", "own_score", {"accuracy": 0.11}, {"test own score": "0.11"}),
+        ("time", "own_score", {"accuracy": 2.0}, {"seconds to 1": "0.11", "test own score": "2"}),
+    ],
+)
+def test_tables_have_the_scores_that_trials_have_and_no_empty_columns(
+    best: str, score: str, has: dict[str, float], columns: dict[str, str]
+) -> None:
+    goal = "seconds to 1" if best == "time" else f"test {best.replace('_', ' ')}"
+    found = swept([trial(0, "one", 0.1, 0.01, 0.5, **has)], goal=goal, best=best, config={"score": score})
+    for table, first in zip(tables(found), ("group", "trial"), strict=True):
+        names = [first, *columns, "workable" if first == "group" else "seconds"]
+        assert list(table.headings[: len(names)]) == names
+        assert table.rows[0][1 : 1 + len(columns)] == tuple(columns.values())
+
+
 def test_pruned_trials_are_told_apart_and_leave_no_workable_share(sweep: Sweep) -> None:
     pruned = [one._replace(state="pruned", status="pruned", value=None, workable=None) for one in sweep.trials[:3]]
     cut = swept([*pruned, *sweep.trials[3:]], config={"prune": True})
@@ -77,8 +98,8 @@ def test_pruned_trials_are_told_apart_and_leave_no_workable_share(sweep: Sweep) 
     assert isinstance(said, str)
     assert said.startswith("24 of 24 trials are done, 3 of them pruned.")
     assert isinstance(table, Table)
-    assert table.headings[3:7] == ("workable", "trials", "diverged", "pruned")
-    assert [(row[3], row[6]) for row in table.rows] == [("–", "3"), ("–", "0")]
+    assert table.headings[2:6] == ("workable", "trials", "diverged", "pruned")
+    assert [(row[2], row[5]) for row in table.rows] == [("–", "3"), ("–", "0")]
     assert "workable" not in drawn(cut)
 
 

@@ -256,8 +256,11 @@ def test_a_stored_comparison_is_shown_as_one(tmp_path: Path, tardygrad: Command)
     assert (shown.code, shown.out) == (0, f"{found}\nreport with: tardygrad report {tmp_path / 'out'}\n")
     report = build([str(tmp_path / "out")])
     assert report.results == [f"{found.result()}."]
-    assert [section.title for section in report.sections] == ["Comparison out"]
+    assert [section.title for section in report.sections] == ["Results"]
     assert report.title == "Comparison out"
+    titled = build([str(tmp_path / "out")], title="mine")
+    assert (titled.title, [section.title for section in titled.sections]) == ("mine", ["Comparison out"])
+    assert titled.results == [f"Comparison out: {found.result()}."]
     (figure,) = figures(report.sections)
     assert {row["method"] for row in figure.chart["datasets"]["rows"]} == {"tuned", "plain_50%"}
     assert [each.name for each in report.paper_figures()] == ["compared-one-column", "compared-two-columns"]

@@ -69,22 +69,21 @@ def build(
         tables.append(paper_table(compared))
         drawings.append(partial(paper_figures, compared))
     comparisons = [path for path in sweep_dirs if is_comparison(path)]
+    alone = len(sweep_dirs) == 1 and not runs and not title  # the title has its name
     for number, path in enumerate(comparisons, 1):
-        stored, name = read_comparison(path), printable(path.resolve().name)
-        results.append(f"Comparison {name}: {stored_headline(stored)}")
+        stored, name = read_comparison(path), "" if alone else printable(path.resolve().name)
+        results.append(f"Comparison {name}: {stored_headline(stored)}" if name else stored_headline(stored))
         sections.append(stored_section(stored, name, number))
         tables.append(stored.to_latex(label=f"tab:compared-{number}"))
         drawings.append(partial(stored_figures, stored, number))
     sweeps = [path for path in sweep_dirs if path not in comparisons]
     for number, path in enumerate(sweeps, 1):
-        sweep, name = read_sweep(path), printable(path.resolve().name)
+        sweep, name = read_sweep(path), "" if alone else printable(path.resolve().name)
         own = sweep_sections(sweep, name, number)
-        results.append(f"Sweep {name}: {sweep_headline(sweep)}")
+        results.append(f"Sweep {name}: {sweep_headline(sweep)}" if name else sweep_headline(sweep))
         sections += own
         tables.append(sweep_table(sweep).latex(None, f"tab:sweep-{number}"))
         drawings.append(partial(sweep_figures, own))
-    if len(results) == 1 and not runs:  # the title has the name
-        results = [results[0].partition(": ")[2]]
     heading = printable(title, 200) if title else _title(runs, {"comparison": comparisons, "sweep": sweeps})
     return Report(heading, results, sections, runs, tables, lambda: chain.from_iterable(draw() for draw in drawings))
 

@@ -23,12 +23,12 @@ def stored_section(compared: Comparison, name: str, number: int) -> Section:
     """The section of a comparison, finished or not.
 
     Args:
-        name: the name of its folder.
+        name: the name of its folder; empty if the page has it as its title.
         number: its number among several, from 1.
     """
     suffix = "" if number == 1 else f"-{number}"
     blocks = with_suffix(list(_blocks(compared)), suffix)
-    return Section(f"compared{suffix}", f"Comparison {name}", blocks)
+    return Section(f"compared{suffix}", f"Comparison {name}" if name else "Results", blocks)
 
 
 def _blocks(compared: Comparison) -> Iterator[Block]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import altair as alt
 
@@ -16,7 +17,7 @@ from tardygrad.runs.history import printable
 from tardygrad.runs.kinds import is_simulated
 from tardygrad.runs.record import Row
 from tardygrad.runs.run import plural
-from tardygrad.sweeps import Sweep, groups, remark
+from tardygrad.sweeps import Sweep, Trial, groups, remark
 from tardygrad.sweeps.config import command, overrides
 from tardygrad.sweeps.result import direction_note
 
@@ -27,16 +28,19 @@ def sweep_sections(sweep: Sweep, name: str, number: int) -> list[Section]:
     """The sections of a sweep, finished or not.
 
     Args:
-        name: the name of its folder.
+        name: the name of its folder; empty if the page has it as its title.
         number: its number among several, from 1.
     """
     suffix = "" if number == 1 else f"-{number}"
+    titles = ("Best settings", "Scores by setting")
+    if name:
+        titles = (f"Sweep {name}: best settings", f"Sweep {name}: scores by setting")
     best = [_progress(sweep), _best(sweep), *_top(sweep), *_workable(sweep)]
     charts = [*history(sweep), *importance(sweep), *sweep_charts(sweep)]
     scores = with_suffix(charts, suffix) or ["No trial has finished yet."]
     return [
-        Section(f"sweep{suffix}", f"Sweep {name}: best settings", with_suffix(best, suffix)),
-        Section(f"space{suffix}", f"Sweep {name}: scores by setting", scores),
+        Section(f"sweep{suffix}", titles[0], with_suffix(best, suffix)),
+        Section(f"space{suffix}", titles[1], scores),
     ]
 
 
@@ -49,29 +53,43 @@ def _progress(sweep: Sweep) -> str:
     return f"{done} The best is chosen by {printable(sweep.goal)}{direction_note(sweep)}.{note}"
 
 
+class Column(NamedTuple):
+    """A score of trials in a table."""
+
+    heading: str
+    cell: Callable[[Trial | None], str]
+
+
+def _scores(sweep: Sweep) -> list[Column]:
+    """What the sweep optimizes, and the other scores that its trials have."""
+    name = "accuracy" if sweep.score in ("loss", "time") else sweep.score
+    columns = [Column(printable(sweep.goal), lambda trial: _shown(sweep.best)(trial and trial.value))]
+    if sweep.best != name and any(trial.accuracy is not None for trial in sweep.trials):
+        heading = f"test {printable(name.replace('_', ' '))}"
+        columns.append(Column(heading, lambda trial: _shown(name)(trial and trial.accuracy)))
+    if sweep.best != "loss" and any(trial.loss is not None for trial in sweep.trials):
+        columns.append(Column("test loss", lambda trial: _number(trial and trial.loss)))
+    return columns
+
+
 def _best(sweep: Sweep) -> Table:
     """The best trial of every group."""
-    name = "accuracy" if sweep.score in ("loss", "time") else sweep.score
-    score, shown = f"test {printable(name.replace('_', ' '))}", _share if name == "accuracy" else _number
-    goal = () if sweep.goal in (score, "test loss") else (printable(sweep.goal),)
-    found = groups(sweep)
+    scores, found = _scores(sweep), groups(sweep)
     others = [name for name in ("pruned", "other") if any(getattr(group, name) for group in found)]
     counted = ("workable", "trials", "diverged", *others)
-    heads = ("group", *goal, score, "test loss", *counted, _seconds(sweep), "settings")
+    heads = ("group", *(column.heading for column in scores), *counted, _seconds(sweep), "settings")
     target = finite(sweep.config.get("target"))
     rows: list[tuple[str, ...]] = []
     for group in found:
         share = "–" if group.share is None else f"{group.workable} of {group.judged} ({group.share:.0%})"
         ends = (str(group.diverged), *(str(getattr(group, name)) for name in others))
         counts = (share, f"{group.done} of {group.trials}", *ends)
-        name, best = printable(group.name), group.best
-        if best is None:
-            none = "none" if sweep.best != "time" or target is None or not group.done else f"none reached {target:g}"
-            rows.append((name, *("–" for _ in goal), "–", "–", *counts, "–", none))
-            continue
-        scores = (shown(best.accuracy), _number(best.loss), *counts, _number(best.time))
-        settings = ", ".join(f"{printable(key)}={short(value)}" for key, value in best.params.items())
-        rows.append((name, *(_number(best.value) for _ in goal), *scores, settings))
+        best = group.best
+        settings = "none" if sweep.best != "time" or target is None or not group.done else f"none reached {target:g}"
+        if best:
+            settings = ", ".join(f"{printable(key)}={short(value)}" for key, value in best.params.items())
+        cells = (column.cell(best) for column in scores)
+        rows.append((printable(group.name), *cells, *counts, _number(best and best.time), settings))
     return Table(heads, rows)
 
 
@@ -88,23 +106,21 @@ def _top(sweep: Sweep) -> Iterator[Block]:
     ranked = [trial for _, trial in sorted(valued, key=lambda pair: sign * pair[0])][:TOP]
     if not ranked:
         return
-    shown = _share if sweep.best == "accuracy" else _number
-    with_loss = sweep.best != "loss"  # which would be the same column twice
+    scores = _scores(sweep)
     several = len({trial.group for trial in sweep.trials}) > 1
     yield f"The best {'trials' if len(ranked) > 1 else 'trial'}{' of all groups' * several}:"
     rows = [
         (
             str(trial.number),
             *[printable(trial.group)] * several,
-            shown(trial.value),
-            *([_number(trial.loss)] if with_loss else []),
+            *(column.cell(trial) for column in scores),
             _number(trial.time),
             printable(" ".join(overrides(trial.params)), 400),
         )
         for trial in ranked
     ]
-    score = (printable(sweep.goal), *["test loss"] * with_loss)
-    yield Table(("trial", *["group"] * several, *score, _seconds(sweep), "settings"), rows)
+    heads = (column.heading for column in scores)
+    yield Table(("trial", *["group"] * several, *heads, _seconds(sweep), "settings"), rows)
     best = ranked[0]
     if factory := sweep.config.get("factory"):
         arguments = ", ".join(f"{key}={value!r}" for key, value in best.params.items())
@@ -114,6 +130,10 @@ def _top(sweep: Sweep) -> Iterator[Block]:
     else:
         intro = f"To run trial {best.number} again, use the sweep's spec and overrides with `tardygrad run` and add:"
         yield Code(intro, printable(shlex.join(overrides(best.params)), 2000))
+
+
+def _shown(score: str) -> Callable[[float | None], str]:
+    return _share if score == "accuracy" else _number
 
 
 def _share(value: float | None) -> str:

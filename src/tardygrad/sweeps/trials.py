@@ -123,7 +123,7 @@ def read(folder: str | Path) -> Sweep:
 def goal(config: Row) -> str:
     """The objective in words."""
     if config["best"] == "time":
-        return f"simulated seconds to a test {config['score']} of {config['target']:g}"
+        return f"simulated seconds to a test {config['score'].replace('_', ' ')} of {config['target']:g}"
     at = "" if config["budget"] is None else f" after {config['budget']:g} simulated seconds"
     return f"test {config['best'].replace('_', ' ')}{at}"
 

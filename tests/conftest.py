@@ -4,6 +4,7 @@ One thread, because small models are quicker so, and other work on the machine c
 """
 
 import gc
+import math
 import shutil
 from collections.abc import Iterator
 from typing import Any
@@ -19,7 +20,10 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("dist", "no") == "no":  # a process that runs tests, and does not only start those that do
         import torch
 
+        from tardygrad.runs import progress
+
         torch.set_num_threads(1)
+        progress.PAUSE = math.inf  # under load a test may take longer, and its output has no lines of progress
 
 
 def pytest_collection_finish() -> None:

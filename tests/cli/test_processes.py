@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from tardygrad.cli.session import Signals
+from tardygrad.runs import progress
 from tests.cli.conftest import Command
 from tests.forkserver import Program
 
@@ -136,7 +138,24 @@ def test_a_closed_pipe_is_quiet(tardygrad: Command) -> None:
     assert err == ""
 
 
-def test_progress_is_shown_on_a_terminal_only(tardygrad: Command) -> None:
+def test_a_log_gets_a_line_of_progress_now_and_then(tardygrad: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands = {
+        "run small.toml run.rounds=3": r"round {}/3  \S+ s  loss \S+(  test loss \S+)?",
+        "run small.toml run.rounds= run.until=9": r"second {}/9  \S+ s  loss \S+(  test loss \S+)?",
+        "plan small.toml --search": r"settings {}/\d+",
+    }
+    for command, line in commands.items():
+        assert "left" not in tardygrad(*command.split()).err
+        with monkeypatch.context() as patch:
+            patch.setattr(progress, "PAUSE", 0.0)
+            code, out, err = tardygrad(*command.split(), *["--json"] * command.startswith("plan"))
+        lines = [text for text in err.splitlines() if text.endswith(" left")]
+        assert (code, len(lines) > 2, "left" in out) == (0, True, False)
+        for text in lines:
+            assert re.fullmatch(line.format(r"[\d.]+") + r"  \S+/\w+  \d+:\d\d:\d\d left", text)
+
+
+def test_a_terminal_gets_a_progress_bar(tardygrad: Command) -> None:
     master, terminal = pty.openpty()
     process = _start("run", "small.toml", "run.rounds=200", "task.dimension=3000", "--json", stderr=terminal)
     os.close(terminal)

@@ -94,10 +94,7 @@ def waiting(what: str) -> Iterator[None]:
 
 
 def counted(items: Iterable[Item], *, total: int, what: str) -> Iterator[Item]:
-    """Pass the items on, with a progress bar if stderr is a terminal."""
-    if not sys.stderr.isatty():
-        yield from items
-        return
-    from rich.progress import track
+    """Pass the items on, and show how many of them are done."""
+    from tardygrad.runs.progress import progress_bar
 
-    yield from track(items, description=what, total=total, console=Console(stderr=True), transient=True)
+    return progress_bar(items, lambda item: "", what=what, total=total)

@@ -1,4 +1,4 @@
-"""Progress bars on stderr, on a terminal or in a notebook; elsewhere nothing is shown."""
+"""Progress on stderr: a bar on a terminal, a line in a notebook; elsewhere, as in a log, a line now and then."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
-from typing import TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
-from tardygrad.runs.record import Row
-from tardygrad.runs.run import Run
+if TYPE_CHECKING:  # it needs PyTorch, which is slow to import
+    from tardygrad.runs.record import Row
+    from tardygrad.runs.run import Run
 
 Item = TypeVar("Item")
+
+PAUSE = 20.0  # seconds until the first line of a log and between two, or a tenth of the time so far if that is more
 
 
 def progress(run: Run, rows: Iterable[Row] | None = None) -> Iterator[Row]:
@@ -35,9 +38,9 @@ def progress_bar(
     done: float = 0,
     count: Callable[[Item], float] | None = None,
 ) -> Iterator[Item]:
-    """Pass the items on, with a progress bar and a description of the last item if stderr is a terminal.
+    """Pass the items on, and show how many there were, with a description of the last one.
 
-    In a notebook it is a line that is written again and again.
+    On a terminal it is a bar, in a notebook a line that is written again and again, elsewhere a new line now and then.
 
     Args:
         done: items completed before.
@@ -46,7 +49,8 @@ def progress_bar(
     from rich.console import Console
 
     if not sys.stderr.isatty():
-        yield from items if not Console().is_jupyter else _notebook_progress(items, describe, what, total, done)
+        lines = _notebook_progress if Console().is_jupyter else _log_progress
+        yield from lines(items, _Line(describe, what, total, done, count))
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -67,18 +71,50 @@ def rate(speed: float) -> str:
     return f"{speed:.3g}/s" if speed >= 1 else f"{60 * speed:.3g}/min" if speed else ""
 
 
-def _notebook_progress(
-    items: Iterable[Item], describe: Callable[[Item], str], what: str, total: float, done: float
-) -> Iterator[Item]:
-    """Pass the items on, and say on one line how many are done, how fast, and how long the rest will take."""
-    began = time.monotonic()
-    for number, item in enumerate(items, 1):
-        speed = number / max(time.monotonic() - began, 1e-9)
-        left = timedelta(seconds=round(max(total - done - number, 0) / speed))
-        sys.stderr.write(f"\r{what} {done + number:g}/{total:g}  {describe(item)}  {rate(speed)}  {left} left   ")
+class _Line(Generic[Item]):
+    """Says in one line how many items are done, how fast, and how long the rest will take."""
+
+    def __init__(
+        self,
+        describe: Callable[[Item], str],
+        what: str,
+        total: float,
+        done: float,
+        count: Callable[[Item], float] | None,
+    ) -> None:
+        self.describe, self.what, self.total, self.count = describe, what, total, count
+        self.before, self.done, self.began = done, done, time.monotonic()
+
+    def add(self, item: Item) -> None:
+        self.done = self.count(item) if self.count else self.done + 1
+
+    def text(self, item: Item) -> str:
+        speed = (self.done - self.before) / max(time.monotonic() - self.began, 1e-9)
+        left = f"{timedelta(seconds=round(max(self.total - self.done, 0) / speed))} left" if speed > 0 else ""
+        words = (f"{self.what} {self.done:.6g}/{self.total:.6g}", self.describe(item).strip(), rate(speed), left)
+        return "  ".join(filter(None, words))
+
+
+def _notebook_progress(items: Iterable[Item], line: _Line[Item]) -> Iterator[Item]:
+    """Pass the items on, and write the line again after each."""
+    for item in items:
+        line.add(item)
+        sys.stderr.write(f"\r{line.text(item)}   ")
         sys.stderr.flush()
         yield item
     sys.stderr.write("\n")
+
+
+def _log_progress(items: Iterable[Item], line: _Line[Item]) -> Iterator[Item]:
+    """Pass the items on, and write a new line now and then."""
+    due = line.began + PAUSE
+    for item in items:
+        line.add(item)
+        if (now := time.monotonic()) >= due:
+            sys.stderr.write(f"{line.text(item)}\n")
+            sys.stderr.flush()
+            due = now + max(PAUSE, (now - line.began) / 10)
+        yield item
 
 
 def round_progress(rows: Iterable[Row], *, done: int, rounds: int | None, until: float | None = None) -> Iterator[Row]:

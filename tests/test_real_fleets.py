@@ -16,6 +16,7 @@ import torch
 import tardygrad as tg
 from tardygrad.engines.fleet_clock import FleetClock, RoundTrips, Spells, matched
 from tardygrad.fleet import AvailabilityFile, Available, Diurnal, Slow, SlowSpells
+from tardygrad.runs.history import read_history
 from tardygrad.runs.loop import clock_only
 from tardygrad.spec import spec
 from tests.test_fleet import arrivals, fleet_of, history, method_of, simulated
@@ -226,6 +227,28 @@ def test_names_are_matched_with_those_of_the_tasks_clients(tmp_path: Path) -> No
     assert found.crashes[0].client == 1
     with pytest.raises(tg.Invalid, match="got 'd' of the task missing in the fleet and 'b' of the fleet missing in"):
         matched(fleet, Named("c", "d", "a"))  # type: ignore[arg-type]
+
+
+def test_names_of_any_characters_are_those_of_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = ["tab\tid", "esc\x1b[31m", "new\nline", "nb\u00a0space", "<b>"]
+    rows = "".join(f'"{name}",{1 + number},"cl\tass"\n' for number, name in enumerate(names))
+    (tmp_path / "times.csv").write_text("client,seconds,class\n" + rows, "utf-8")
+    given = ["fleet={kind='trace', path='times.csv'}", "task.clients=", "method.buffer=2", "run.rounds=4"]
+    recorded = spec.load("quadratic", given)
+    built = recorded.build()
+    run = tg.begin(built.method, built.task, built.fleet, rounds=4, out=tmp_path / "run")
+    for _ in run.go():
+        pass
+    again = spec.parse(json.loads(json.dumps(recorded.resolved())))
+    assert again.build().fleet == built.fleet
+    found = read_history(tmp_path / "run")
+    assert found.ids == tuple(names)
+    assert found.names == ("tab id", "esc [31m", "new line", "nb space", "<b>")
+    again_run = tg.resume(
+        tmp_path / "run", built.method, built.task, tg.SimPool(built.task, built.method, built.fleet), rounds=6
+    )
+    assert [row["round"] for row in again_run.go()] == [5, 6]
 
 
 def test_times_are_drawn_by_the_seed_or_used_in_order(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from tardygrad.engines.pool import Pool
 from tardygrad.errors import Invalid
 from tardygrad.fleet import Fleet
 from tardygrad.runs.accountant import Accountant, guarantee
+from tardygrad.runs.history import printable
 from tardygrad.runs.loop import Event, clock_only, drive
 from tardygrad.runs.memory import Memory, read_size, size
 from tardygrad.runs.progress import progress_bar
@@ -179,10 +180,10 @@ def _show(plan: Plan) -> None:
         "privacy": f"{guarantee(plan.epsilon, plan.delta)} for each client" if plan.delta else "",
     }
     show_table(("", ""), (fact for fact in facts.items() if fact[1]), plan.method, header=False)
-    classes = (
-        (name, str(share.clients), str(share.updates), f"{share.share:.1%}", cell(share.delay, ".3g", missing=""))
-        for name, share in plan.classes.items()
-    )
+    classes = []
+    for name, share in plan.classes.items():
+        delay = cell(share.delay, ".3g", missing="")
+        classes.append((printable(name, 40), str(share.clients), str(share.updates), f"{share.share:.1%}", delay))
     show_table(("class", "clients>", "updates>", "share>", "mean delay>"), classes)
     parts = plan.memory.parts.items()
     rows = [(name, cell(number, "d", missing=""), size(total)) for name, (number, total) in parts if total]

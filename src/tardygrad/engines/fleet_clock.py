@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from statistics import NormalDist
 
@@ -315,7 +314,7 @@ def in_order(fleet: Fleet, ids: Sequence[str] | None, clients: int) -> Fleet:
         return fleet.numbered(ids)
     fleet = fleet.numbered(fleet.ids)
     if ids is None and not all(map(str.isdecimal, fleet.ids)):
-        return replace(fleet, ids=())
+        return fleet
     return fleet.in_order_of(ids or tuple(map(str, range(clients))))
 
 

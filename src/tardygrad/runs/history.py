@@ -171,7 +171,7 @@ def read_history(path: Path) -> History:
         spec, versions = recorded.get("spec"), dict(recorded.get("versions") or {})
         if spec is not None and not all(isinstance(table, dict) for table in spec.values()):
             raise TypeError("a spec is made of tables")
-        ids = tuple(map(str, recorded.get("ids") or ()))
+        ids = tuple(map(str, recorded.get("ids") or _fleet_names(spec or recorded.get("described") or {})))
         clients = sum(number for _, number in classes) or len(ids)
         clients = clients or read_count((spec or {}).get("task", {}).get("clients") or 0)
         if ids and len(ids) != clients:
@@ -233,6 +233,13 @@ def is_locked(path: Path) -> bool | None:
         return True
     except OSError:
         return None
+
+
+def _fleet_names(spec: Row) -> list[str]:
+    """The names in a trace, where the task's clients have none; names that are numbers say which clients they are."""
+    fleet = spec.get("fleet")
+    names = list(map(str, fleet.get("ids") or ())) if isinstance(fleet, dict) else []
+    return [] if all(map(str.isdecimal, names)) else names
 
 
 def printable(value: Any, limit: int = 80) -> str:

@@ -13,6 +13,7 @@ inf                              inf; in JSON "inf"
 from __future__ import annotations
 
 import math
+import re
 import reprlib
 from collections.abc import Iterable, Mapping
 from contextlib import chdir
@@ -30,6 +31,9 @@ from tardygrad.type_hints import classes_in, conform, item_hints, rule, union_me
 
 Table = dict[str, Any]
 """A table, as TOML or JSON gives it."""
+
+NAMES = re.compile(r"fleet\.(ids\[\d+\]|groups\[\d+\]\.name)")
+"""Keys with names from files of others, which may have any characters; all that is printed or drawn is cleaned."""
 
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 80
@@ -88,7 +92,7 @@ def choose(kinds: Mapping[str, Make], table: Table, where: str) -> tuple[str, Ma
 def read(hint: Any, value: Any, where: str) -> Any:
     """Convert a value of a table to a type hint, or raise `Invalid`."""
     options = union_members(hint)
-    if isinstance(value, str) and not value.isprintable():
+    if isinstance(value, str) and not value.isprintable() and not NAMES.fullmatch(where):
         raise Invalid(f"`{where}` must be printable text, got {value!a}.")
     if hint is Any:
         return value

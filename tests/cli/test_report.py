@@ -83,7 +83,7 @@ def test_the_sweeps_in_a_folder_are_told_of_too(tardygrad: Command) -> None:
     assert tardygrad("report", "runs/one", "--out", "one.html").code == 0
     alone = Path("one.html").read_text("utf-8")
     headings = re.findall(r"<h[12][^>]*>(.*?)</h", alone.partition("</main>")[0])
-    assert headings == ["Sweep one", "Best settings", "Scores by setting"]
+    assert headings == ["Sweep one", "Best settings", "All trials"]
     for option in ("--target", "--baseline"):
         code, _, err = tardygrad("report", "runs/one", option, "0.5")
         assert (code, f"{option} applies to runs, got" in err, "Leave it out." in err) == (2, True, True)

@@ -182,8 +182,8 @@ def _show(plan: Plan) -> None:
     show_table(("", ""), (fact for fact in facts.items() if fact[1]), plan.method, header=False)
     classes = []
     for name, share in plan.classes.items():
-        delay = cell(share.delay, ".3g", missing="")
-        classes.append((printable(name, 40), str(share.clients), str(share.updates), f"{share.share:.1%}", delay))
+        mean_delay = cell(share.delay, ".3g", missing="")
+        classes.append((printable(name, 40), str(share.clients), str(share.updates), f"{share.share:.1%}", mean_delay))
     show_table(("class", "clients>", "updates>", "share>", "mean delay>"), classes)
     parts = plan.memory.parts.items()
     rows = [(name, cell(number, "d", missing=""), size(total)) for name, (number, total) in parts if total]

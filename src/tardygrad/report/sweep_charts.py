@@ -48,9 +48,9 @@ def history(sweep: Sweep) -> Iterator[Figure]:
             best.append({"trial": row["trial"], "score": row["score"]})
     best.append({"trial": rows[-1]["trial"], "score": best[-1]["score"]})
     legend, goal, height = _legend(trials), printable(sweep.goal), 220
-    x = alt.X(
-        "trial:Q", title="trial", scale=alt.Scale(nice=False, zero=False, padding=8), axis=alt.Axis(tickMinStep=1)
-    )
+    few = [row["trial"] for row in rows] if len(rows) <= 10 else alt.Undefined  # there Vega would tick at halves
+    axis = alt.Axis(format=",d", tickMinStep=1, values=few)
+    x = alt.X("trial:Q", title="trial", scale=alt.Scale(nice=False, zero=False, padding=8), axis=axis)
     y = alt.Y("score:Q", title=goal, scale=_level_scale(sweep), axis=_level_axis(sweep))
     style = {
         "color": legend_colours("group:N", legend),

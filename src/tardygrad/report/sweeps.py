@@ -32,9 +32,9 @@ def sweep_sections(sweep: Sweep, name: str, number: int) -> list[Section]:
         number: its number among several, from 1.
     """
     suffix = "" if number == 1 else f"-{number}"
-    titles = ("Best settings", "Scores by setting")
+    titles = ("Best settings", "All trials")
     if name:
-        titles = (f"Sweep {name}: best settings", f"Sweep {name}: scores by setting")
+        titles = (f"Sweep {name}: best settings", f"Sweep {name}: all trials")
     best = [_progress(sweep), _best(sweep), *_top(sweep), *_workable(sweep)]
     charts = [*history(sweep), *importance(sweep), *sweep_charts(sweep)]
     scores = with_suffix(charts, suffix) or ["No trial has finished yet."]

@@ -7,9 +7,9 @@ from torch import nn
 
 import tardygrad as tg
 
-rows, answers = load_digits(return_X_y=True)  # put your own data here: numbers, and a class, for each example
-classes, numbers = np.unique(answers, return_inverse=True)
-inputs, labels = torch.tensor(rows, dtype=torch.float32), torch.tensor(numbers)
+features, targets = load_digits(return_X_y=True)  # put your own data here: features and a class for each example
+classes, numbers = np.unique(targets, return_inverse=True)  # classes as numbers from 0
+inputs, labels = torch.tensor(features, dtype=torch.float32), torch.tensor(numbers)
 inputs = (inputs - inputs.mean(0)) / (inputs.std(0) + 1e-6)
 order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
 test, train = order[: len(order) // 5], order[len(order) // 5 :]

@@ -132,7 +132,7 @@ def test_the_tutorial_reads_a_csv_file(tmp_path: Path, monkeypatch: pytest.Monke
     (snippet,) = re.findall(r"```py\n(.*?)```", (ROOT / "docs/compare.md").read_text("utf-8"), re.DOTALL)
     names: dict[str, Any] = {"np": np}
     exec(textwrap.dedent(snippet), names)  # noqa: S102
-    assert (names["rows"].tolist(), names["answers"].tolist()) == ([[1.5, 2.0], [3.0, 4.5]], ["red", "white"])
+    assert (names["features"].tolist(), names["targets"].tolist()) == ([[1.5, 2.0], [3.0, 4.5]], ["red", "white"])
 
 
 def commands(text: str) -> Iterator[tuple[str, str]]:

@@ -517,3 +517,11 @@ def test_strokes_are_distinct_and_a_methods_own() -> None:
     found = strokes(labels)
     assert len(set(found)) == len(found)
     assert found[0] == strokes(["SGDClip", "x", "Clip²"])[2]
+
+
+@pytest.mark.parametrize(("clip", "bounded"), [(1.0, True), ("inf", False)])
+def test_the_tail_of_updates_says_whether_clips_bound_them(clip: float | str, bounded: bool, tmp_path: Path) -> None:
+    method = {"kind": "clip2", "lr": 1.0, "local_clip": clip}
+    path = record(tmp_path / "run", rounds=60, spec={"task": {"kind": "quadratic"}, "method": method, "run": {}})
+    (figure,) = [figure for figure in figures(build([str(path)]).sections) if figure.key == "tail"]
+    assert ("Local clipping bounds updates" in figure.caption) is bounded

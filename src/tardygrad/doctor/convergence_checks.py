@@ -355,21 +355,16 @@ def tail_finding(history: History, tail: Tail, whose: str) -> Finding:
     sure = f" ({tail.low:.3g} to {tail.high:.3g})" if all(isinstance(end, int | float) for end in band) else ""
     says = f"the tail index of {whose} is {tail.index:.3g}{sure}: {printable(tail.verdict)}."
     numbers = {"index": tail.index, "low": tail.low, "high": tail.high, "verdict": tail.verdict}
-    if "infinite" in str(tail.verdict) and not _clips(history):
+    if "infinite" in str(tail.verdict) and not history.clients_clip:
         return _unclipped(
             history, f"{says} The clients do not clip: with such noise no learning rate is safe.", numbers
         )
     return Finding("note", "tail", says, numbers=numbers)
 
 
-def _clips(history: History) -> bool:
-    """Whether the clients clip, as far as is known."""
-    return not history.knows_method or history.setting("local_clip") not in (None, "inf")
-
-
 def _unclipped_spikes(history: History) -> bool:
     """Whether some updates are much longer than usual, and the clients do not clip."""
-    return not _clips(history) and _spike(history) > SPIKE
+    return not history.clients_clip and _spike(history) > SPIKE
 
 
 def _spike(history: History) -> float:

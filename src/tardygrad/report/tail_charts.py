@@ -38,9 +38,10 @@ def tail(run: RunView) -> Iterator[Figure]:
     ).properties(width=PANEL + 120, height=260)
     caption = (
         f"Hill's estimate of the tail index of ‖δ‖ from the {number:,} largest values is {tail:.2f} ± {error:.2f} "
-        "(dashed). A smaller index means a heavier tail; below 2 the variance is infinite. These are updates after "
-        "local clipping, which bounds them, so they say little about the noise of the gradients."
+        "(dashed). A smaller index means a heavier tail; below 2 the variance is infinite."
     )
+    if run.history.clients_clip:
+        caption += " Local clipping bounds updates, so they say little about the noise of the gradients."
     data = {"rows": [{"norm": norm, "share": beyond} for norm, beyond in points], "fit": fit}
     table = Table(("‖δ‖", "share of larger updates"), points)
     yield figure("tail", "Tail of the updates", caption, chart, data, table)

@@ -145,6 +145,11 @@ class History:
         own = self.method_settings is not None and is_own(self.method_settings.get("kind"))
         return self.ready_method is not None or (self.method_settings is not None and not own)
 
+    @property
+    def clients_clip(self) -> bool:
+        """Whether the clients clip, as far as is known."""
+        return not self.knows_method or self.setting("local_clip") not in (None, "inf")
+
     def can_set(self, key: str) -> bool:
         """Whether an override can change a setting of the method; a function of the user's has keys of its own."""
         table = self.method_settings or {}

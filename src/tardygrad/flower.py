@@ -32,6 +32,7 @@ from tardygrad.runs.record import Row, new_run_dir, read_json
 from tardygrad.runs.resume import resume as resume_run
 from tardygrad.runs.settings import Settings
 from tardygrad.runs.signature import Table
+from tardygrad.runs.summary import plural
 from tardygrad.runs.track import tracked
 from tardygrad.spec import spec as specs
 from tardygrad.spec.kinds import TABLES
@@ -114,7 +115,6 @@ class _Serving:
             else:
                 given: Any = built.run.settings() | {"out": out or new_run_dir(name)}
                 run = runs.begin(built.method, built.task, pool, spec=spec, **given)
-            print(f"{built.method}, recording in {run.path}", flush=True)
             _go(run, built.run.track)
 
     def _loaded(self, config: Row) -> specs.Spec:
@@ -173,7 +173,9 @@ def _recorded(out: str | Path | None) -> Path:
 
 
 def _go(run: runs.Run, track: Sequence[Any]) -> None:
-    """Run to the end, and print scores and the summary."""
+    """Run to the end; print what runs, scores and the summary."""
+    recorded = f", recording in {run.path}" if run.path else ""
+    print(f"{run.server.method} on {plural(run.task.clients, 'client')}{recorded}", flush=True)
     for row in tracked(run, list(track)) if track else run.go():
         scores = {name.removeprefix("test_"): value for name, value in row.items() if name.startswith("test_")}
         if scores:
@@ -187,6 +189,9 @@ class AsyncResult(NamedTuple):
 
     arrays: Any  # the final weights, an ArrayRecord
     run: runs.Run
+
+    def __repr__(self) -> str:
+        return f"AsyncResult(arrays={list(self.arrays)}, run={self.run})"  # without the bytes of the arrays
 
 
 class AsyncStrategy:

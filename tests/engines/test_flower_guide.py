@@ -9,6 +9,7 @@ import re
 import shutil
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +22,7 @@ from safetensors.torch import load_file
 
 import tardygrad as tg
 from tardygrad.engines.flower import pool as flower_pool
+from tardygrad.engines.flower.connection import replying
 from tardygrad.engines.flower.records import array_record
 from tardygrad.runs.record import read_lines
 from tests.cli.conftest import Command
@@ -160,6 +162,7 @@ def test_only_the_difference_of_weights_is_needed(tmp_path: Path) -> None:
     assert np.array_equal(weights["w"], np.full((2, 2), 5.0))  # every round moves all by one
     assert weights["count"] > 3
     assert result.run.metrics[-1]["loss"] == 0.5
+    assert repr(result) == f"AsyncResult(arrays={list(START)}, run={result.run})"  # not the bytes
     with pytest.raises(tg.Invalid, match="the run cannot be replayed: only the clients' own ClientApp can do the jobs"):
         tg.replay(result.run)
 
@@ -182,6 +185,8 @@ def test_only_the_difference_of_weights_is_needed(tmp_path: Path) -> None:
         (moved, {"method": DC}, r'Add {"squares": tg.flower.squares\(moves\)} to the reply, or leave out'),
         (moved, {"method": SAMPLES}, r"got none. Pass them: AsyncStrategy\(method, samples=\[...\]\)"),
         (moved, {"method": SAMPLES, "samples": ["a", 1, 1]}, "`samples of client 0` must be a whole number"),
+        (moved, {"method": SAMPLES, "samples": [1, math.nan, 1]}, "`samples of client 1` must be .* got nan"),
+        (moved, {"method": SAMPLES, "samples": [1, 1, 2.5]}, "`samples of client 2` must be .* got 2.5"),
         (moved, {"method": tg.fedavg(local_lr=0.1, buffer=2, local_epochs=1)}, "Leave out `local_lr`"),
         (moved, {"module_buffers": "("}, r"`module_buffers` must be a regular expression, got '\(': missing"),
         (moved, {"start": {"train_config": {"lr": None}}}, "`train_config` cannot be sent: TypeError"),
@@ -189,7 +194,10 @@ def test_only_the_difference_of_weights_is_needed(tmp_path: Path) -> None:
         (moved, {"method": SAMPLES, "samples": [1, 1, 1, 1]}, "rows of each of the 3 clients, got 4. Pass them:"),
         (ClientApp(), {}, r"No train function .* Write its train function with @app.train\(\)\.$"),
         (ClientApp(client_fn=lambda context: None), {}, "It has a client_fn, as in older versions of Flower: write"),
-        (with_metrics(steps=[1, 2]), {}, "loss and `steps` in its metrics must be numbers, got nan and .1, 2."),
+        (with_metrics(loss=[1, 2]), {}, "the training loss in its metrics must be a number, got .1, 2."),
+        (with_metrics(steps=math.inf), {}, r"`steps` must be a whole number, 0 or more, got inf\."),
+        (with_metrics(steps=-3), {}, r"`steps` must be a whole number, 0 or more, got -3\."),
+        (with_metrics(steps=2.5), {}, r"`steps` must be a whole number, 0 or more, got 2.5\."),
         (moved, {"start": {"initial_arrays": [1]}}, "an ArrayRecord, got list. Use ArrayRecord"),
         (moved, {"start": {"initial_arrays": record({"w": np.array([math.nan])})}}, "initial weights must be finite"),
         (moved, {"start": {"initial_arrays": record({"n": np.array([1])})}}, "have floating-point arrays, got .'n'."),
@@ -256,7 +264,7 @@ def test_clients_are_those_of_the_partitions_in_any_order_of_nodes_and_after_a_r
         grid = Grid(by_partition(), order, of=3)
         partitions = {str(node): one.node_config["partition-id"] for node, one in grid.contexts.items()}
         strategy.start(grid, record(PLAIN), num_rounds=rounds, resume=rounds > 4)
-        with pytest.raises(tg.Invalid, match=r"the task must be that of the run in .* 1 arrays"):
+        with pytest.raises(tg.Invalid, match=r"the task must be that of the run in .*, which is .* 1 arrays"):
             strategy.start(grid, record({"v": PLAIN["w"]}), num_rounds=9, resume=True)
         grid.close()
         arrivals = [row for row in read_lines(tmp_path / "run/events.jsonl") if row["event"] == "arrival"]
@@ -298,6 +306,44 @@ def test_a_nodes_own_task_needs_its_partition_if_the_method_treats_clients_diffe
     with pytest.raises(tg.WorkFailed, match=r"part: `privacy` needs to know whose data it has\. Start it"):
         tg.flower.FlowerPool(task, method, grid=grid).__enter__()
     grid.close()
+
+
+def test_an_error_on_a_node_that_has_worked_loses_the_job_only(capsys: pytest.CaptureFixture[str]) -> None:
+    jobs: Counter[int] = Counter()
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Any, context: Any) -> Any:
+        jobs[partition := int(context.node_config["partition-id"])] += 1
+        if partition == 1 and (jobs[1] % 2 == 0 or jobs[1] > 6):  # every second time, then always
+            raise OSError("disk is full")
+        return Message(RecordDict({"arrays": message.content["arrays"]}), reply_to=message)
+
+    grid = Grid(app, [0, 1, 2], of=3)
+    method = tg.fedavg(buffer=1, local_epochs=1, mode="client")
+    with pytest.raises(tg.WorkFailed, match=r"lost 10 times in a row, the ClientApp raised an error: OSError: disk is"):
+        tg.flower.AsyncStrategy(method, clients=3).start(grid, record(PLAIN), num_rounds=10_000)
+    grid.close()
+    output = capsys.readouterr()
+    assert output.err.count("on node 1014 is lost: the ClientApp raised an error: OSError: disk is full. Later") == 1
+    assert output.out.startswith("FedAvg (client-centric, M=1, K=1 epoch) on 3 clients\n")
+
+
+def test_a_run_that_begins_without_some_clients_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    grid = Grid(by_partition(), [0, 1, 1], of=3)
+    strategy = tg.flower.AsyncStrategy(PRIVATE, clients=3, engine={"wait": 0.0, "drain": 0.0})
+    result = strategy.start(grid, record(PLAIN), num_rounds=2)
+    grid.close()
+    assert result.run.status == "finished"
+    assert "warning: the run begins without some clients. 1 of 3 clients have no node: 2. " in capsys.readouterr().err
+
+
+def test_a_simulated_app_that_cannot_say_its_partition_answers_so() -> None:
+    app = replying(by_partition(identified=False))  # without a traceback in Flower's log
+    grid = Grid(app, [0], of=3)
+    reply = app(Message(RecordDict(), 1007, "query.tardygrad"), grid.contexts[1007])
+    grid.close()
+    assert (reply.error.code, "No query function" in reply.error.reason) == (2, True)
 
 
 def test_a_node_that_does_not_reply_or_returns_nan_is_named(

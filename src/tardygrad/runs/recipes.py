@@ -100,7 +100,8 @@ def check_objects(recorded: Row, method: Method, task: Task, pool: Pool, path: P
         if now.get("kind") == was.get("kind") and (found := _difference(was, now)):
             key, old, new = found
             rule = f"the {name} must be that of the run in {str(path)!r}"
-            raise Invalid(f"{rule}, whose `{key}` is {shown(old)}, got {shown(new)}.")
+            which = "which" if key == "described" else f"whose `{key}`"
+            raise Invalid(f"{rule}, {which} is {shown(old)}, got {shown(new)}.")
 
 
 def _expanded_fleet(table: Row, task: Task) -> Row:

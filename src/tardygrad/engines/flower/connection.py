@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -15,14 +16,17 @@ from tardygrad.errors import Invalid, TardygradError, WorkFailed, first_line
 LOST = {3: "its message has expired", 4: "its reply has expired", 5: "its node is gone", 8: "its ClientApp has crashed"}
 """Errors of Flower by their codes, after which only the job is lost."""
 
+RAISED = 2
+"""Flower's code for an error that the ClientApp raised."""
+
 FAILED = {
     0: "an error that Flower does not know; in a simulation, an actor that has died fails all later jobs",
     1: "the ClientApp cannot be loaded",
-    2: "the ClientApp raised an error",
+    RAISED: "the ClientApp raised an error",
     6: "a mod of the ClientApp refused it",
     7: "the node does not trust the app",
 }
-"""Errors after which the run fails, because they would occur again."""
+"""Errors after which the run fails, because they would occur again; what was raised may not, on a node that has worked."""
 
 
 FIXES = {
@@ -41,7 +45,7 @@ def flwr() -> Any:
     """
     enabled = os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
     try:
-        from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+        from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
         from flwr.clientapp import ClientApp
         from flwr.serverapp import ServerApp
         from flwr.supercore import telemetry
@@ -50,7 +54,7 @@ def flwr() -> Any:
     telemetry.FLWR_TELEMETRY_ENABLED = enabled
     return SimpleNamespace(
         Array=Array, ArrayRecord=ArrayRecord, ConfigRecord=ConfigRecord, MetricRecord=MetricRecord,
-        Message=Message, RecordDict=RecordDict, ClientApp=ClientApp, ServerApp=ServerApp,
+        Error=Error, Message=Message, RecordDict=RecordDict, ClientApp=ClientApp, ServerApp=ServerApp,
     )  # fmt: skip
 
 
@@ -64,11 +68,18 @@ def run_simulation(server: Any, client: Any, *, nodes: int, backend: dict[str, A
     try:
         from flwr.simulation import run_simulation
 
+        logging.getLogger("flwr").addFilter(_is_news)
         run_simulation(server, replying(client), num_supernodes=nodes, backend_config=backend)
     finally:
+        logging.getLogger("flwr").removeFilter(_is_news)
         for name in [name for name in os.environ if name not in before]:
             del os.environ[name]
         os.environ.update({name: value for name, value in before.items() if os.environ.get(name) != value})
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Whether a line of Flower's log is for the user, who did not call the deprecated function."""
+    return "`run_simulation` function is deprecated" not in record.getMessage()
 
 
 def starter_has_ended() -> bool:
@@ -184,12 +195,20 @@ def answer(app: Any, kind: str, handler: Handler) -> None:
 
 
 def replying(app: Any) -> Any:
-    """The same ClientApp, but a function that returns no message raises an error: Flower would send no reply."""
+    """The same ClientApp, but a function that returns no message raises an error: Flower would send no reply.
+
+    A question that it does not know is answered with an error: Flower would log a traceback for each node.
+    """
     flower = flwr()
 
     class Replying(flower.ClientApp):  # type: ignore[name-defined,misc]
         def __call__(self, message: Any, context: Any) -> Any:
-            reply = app(message, context)
+            try:
+                reply = app(message, context)
+            except ValueError as error:
+                if "No query function" not in str(error):
+                    raise
+                return flower.Message(flower.Error(RAISED, str(error)), reply_to=message)
             if not isinstance(reply, flower.Message):
                 kind, got = message.metadata.message_type, type(reply).__name__
                 fix = "End it with `return Message(content=content, reply_to=msg)`"

@@ -24,7 +24,7 @@ from tardygrad.core.task import Task, check_task
 from tardygrad.core.vectors import LocalVectors, VectorStore
 from tardygrad.engines.deadlines import Deadlines, Losses
 from tardygrad.engines.flower.client import ERRORS_LOST
-from tardygrad.engines.flower.connection import LOST, Link, Reply, starter_has_ended
+from tardygrad.engines.flower.connection import LOST, RAISED, Link, Reply, starter_has_ended
 from tardygrad.engines.flower.nodes import TIMEOUT, Node, Nodes
 from tardygrad.engines.flower.records import JobMessages
 from tardygrad.engines.flower.weights import WeightMessages, WeightsTask
@@ -121,6 +121,8 @@ class FlowerPool(Pool):
         self.absent: set[int] = set()  # clients that are lost until they have a node
         self.last: dict[int, int] = {}  # client → its last job, if its node has its compression errors
         self._heard: set[int] = set()  # nodes that have replied to a job
+        self._worked: set[int] = set()  # nodes that have sent an update
+        self._flaky: set[int] = set()  # those of them that have raised an error
         self._began: float | None = None
         self.stopped = False  # for good: by Ctrl-C, or because Flower has ended
         self._interrupted, self._entered, self._last_answer, self._pause = False, False, 0.0, POLLS[0]
@@ -244,7 +246,7 @@ class FlowerPool(Pool):
             self.nodes.gone(running.node.id)
         if running.ignored:
             return
-        if reply.code in LOST:
+        if reply.code in LOST or self._may_work_again(running, reply):
             if not running.late:
                 self._lose(job, reply.error)
             return
@@ -261,11 +263,23 @@ class FlowerPool(Pool):
             return
         if isinstance(update, str):
             raise WorkFailed(update)
+        self._worked.add(running.node.id)
         self.deadlines.took(job.client, time.monotonic() - running.began)
         if not running.late:
             self.losses.pop(job.client, None)
             self.last |= {job.client: job.serial} if self.wire != "float32" else {}
         self.ready.append(update)
+
+    def _may_work_again(self, running: RunningJob, reply: Reply) -> bool:
+        """Whether an error was raised on a node that has worked before; warns at the first one of a node."""
+        node = running.node.id
+        if reply.code != RAISED or node not in self._worked:
+            return False
+        if node not in self._flaky:
+            self._flaky.add(node)
+            text = f"the work of {running.job} on node {node} is lost: {reply.error}"
+            print(f"warning: {text}. Later errors of this node are not printed.", file=sys.stderr)
+        return True
 
     def _lose(self, job: Job, why: str) -> None:
         """Lose a job whose node is gone, whose ClientApp has crashed, or which has timed out."""
@@ -358,6 +372,7 @@ class FlowerPool(Pool):
             self._check_interrupt()
             waited = time.monotonic() - began
             if self.nodes.available and waited > self.wait:
+                print(f"warning: the run begins without some clients. {missing}", file=sys.stderr)
                 break
             if waited > max(TIMEOUT, self.wait):
                 raise WorkFailed(f"no node has answered for {waited:.0f} s. {missing}")

@@ -33,7 +33,7 @@ from tardygrad.engines.flower.records import (
     count_bytes,
     needs_identity,
 )
-from tardygrad.errors import Invalid, first_line, is_number, shortened
+from tardygrad.errors import Invalid, check_integer, first_line, is_number, shortened
 from tardygrad.tasks.trainer_task import SquaredMoves
 from tardygrad.tasks.views import trainable
 
@@ -158,8 +158,7 @@ class WeightsTask(OwnLoop):
             got = "none" if self._samples is None else len(self._samples)
             rule = f'weight_by="samples" needs the number of training rows of each of the {self.clients} clients'
             raise Invalid(f"{rule}, got {got}. Pass them: AsyncStrategy(method, samples=[...]).")
-        count = self._samples[client]
-        return int(count) if is_number(count) else count  # which the caller checks
+        return _whole(self._samples[client])
 
     def train(self, job: Job) -> Trained:
         raise Invalid(WeightMessages.no_replay)
@@ -169,6 +168,11 @@ class WeightsTask(OwnLoop):
 
     def gradient(self, x: Any, batch: Any, module_buffers: Any) -> Any:
         raise Invalid(WeightMessages.no_replay)
+
+
+def _whole(value: Any) -> Any:
+    """A whole number as an int, such as 3.0 or one of NumPy; any other value as it is, for the check that follows."""
+    return int(value) if is_number(value) and math.isfinite(value) and value == int(value) else value
 
 
 def _flat(arrays: Arrays, names: list[str], dtype: torch.dtype = torch.float32) -> Tensor:
@@ -232,17 +236,18 @@ class WeightMessages:
         if len(weights) != 1:
             return f"{failed}: it must have one ArrayRecord with the trained weights, got {list(records) or 'none'}."
         metrics = {name: value for record in content.metric_records.values() for name, value in record.items()}
-        loss, steps = metrics.get("train_loss", metrics.get("loss", math.nan)), metrics.get("steps", job.steps or 0)
-        if not (is_number(loss) and is_number(steps)):
-            got = f"{loss!r} and {steps!r}"
-            return f"{failed}: the training loss and `steps` in its metrics must be numbers, got {got}."
+        loss = metrics.get("train_loss", metrics.get("loss", math.nan))
+        steps = _whole(metrics.get("steps", job.steps or 0))
+        if not is_number(loss):
+            return f"{failed}: the training loss in its metrics must be a number, got {shortened(repr(loss), 80)}."
         if self._method.compensate and not squares:
             fix = 'Add {"squares": tg.flower.squares(moves)} to the reply, or leave out `compensate`.'
             return f"{failed}: delay compensation needs the squares of the client's moves. {fix}"
         try:
+            check_integer("steps", steps, 0)
             x, buffers = self._task.flattened(arrays_of(weights[0]))
             total = self._task.squares(squares) if squares else None
-            trained = Trained(x, float(loss), int(steps), total, buffers)
+            trained = Trained(x, float(loss), steps, total, buffers)
             update = own_update(job, Returned(trained), self._method)
         except Invalid as error:
             return f"{failed}: {error}"

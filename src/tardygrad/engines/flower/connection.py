@@ -26,7 +26,7 @@ FAILED = {
     6: "a mod of the ClientApp refused it",
     7: "the node does not trust the app",
 }
-"""Errors after which the run fails, because they would occur again; what was raised may not, on a node that has worked."""
+"""Errors after which the run fails, because they would occur again; `RAISED` only until the node has sent an update."""
 
 
 FIXES = {

@@ -14,13 +14,18 @@ import numpy as np
 import pytest
 
 import tardygrad as tg
+from tardygrad.engines.flower.connection import replying
 from tardygrad.engines.flower.records import array_record
 from tardygrad.runs.record import read_lines
 from tests.cli.conftest import Command
 from tests.forkserver import Program
 
 pytest.importorskip("flwr")
+from flwr.app import Message, RecordDict
+from flwr.clientapp import ClientApp
+
 from tests.engines.flower_deployment import ROOT, Federation, addresses_of, is_running, psutil, wait_for
+from tests.engines.flower_grid import Grid
 
 pytestmark = [
     pytest.mark.usefixtures("forked_ray_workers"),
@@ -111,6 +116,13 @@ def running_with(variable: str) -> list[int]:
     return found
 
 
+def test_a_simulated_app_that_does_not_know_a_question_answers_without_a_traceback() -> None:
+    grid = Grid(app := replying(ClientApp()), [0])
+    reply = app(Message(RecordDict(), 1007, "query.tardygrad"), grid.contexts[1007])
+    grid.close()
+    assert (reply.error.code, "No query function" in reply.error.reason) == (2, True)
+
+
 def test_a_simulation_that_is_stopped_leaves_no_process_behind(tmp_path: Path) -> None:
     out, mark = tmp_path / "run", f"TARDYGRAD_TEST_{os.getpid()}"
     with Program(PROGRAM, str(out), env=dict(os.environ) | {"PYTHONPATH": str(ROOT), mark: "1"}) as program:
@@ -121,6 +133,7 @@ def test_a_simulation_that_is_stopped_leaves_no_process_behind(tmp_path: Path) -
     wait_for(lambda: not running_with(mark))
     assert program.returncode == 0, errors
     assert "stopped after" in printed
+    assert "deprecated" not in errors  # Flower's function, which the user did not call
     assert any(row["event"] == "arrival" and row["worker"] for row in read_lines(out / "events.jsonl"))
 
 

@@ -22,7 +22,6 @@ from safetensors.torch import load_file
 
 import tardygrad as tg
 from tardygrad.engines.flower import pool as flower_pool
-from tardygrad.engines.flower.connection import replying
 from tardygrad.engines.flower.records import array_record
 from tardygrad.runs.record import read_lines
 from tests.cli.conftest import Command
@@ -246,6 +245,13 @@ def by_partition(*, identified: bool = True) -> Any:
     return app
 
 
+def other_query() -> Any:
+    """A ClientApp that answers the server's question with something else."""
+    app = by_partition(identified=False)
+    app.query("tardygrad")(lambda message, context: Message(RecordDict(), reply_to=message))
+    return app
+
+
 PRIVACY = tg.Privacy(clip=1.0, noise_multiplier=1.0)
 SYNC = tg.fedavg(buffer=3, local_epochs=1, mode="sync", weight_by="samples")
 PRIVATE = tg.fedavg(buffer=2, local_epochs=1, mode="client", privacy=PRIVACY)
@@ -287,11 +293,18 @@ def test_clients_are_those_of_the_partitions_in_any_order_of_nodes_and_after_a_r
             3,
             "node 1007 cannot take part: `privacy` needs to know whose data it has. Start it with",
         ),
+        (
+            by_partition(),
+            [1.5],
+            3,
+            r"1007 cannot take part: .*`partition-id` of a node must be a whole number, got 1\.5\.$",
+        ),
+        (other_query(), [0], 3, r"1007 cannot take part: `privacy` needs .* Call tg.flower.identify\(app\)"),
         (by_partition(), [0], 6, r"the number of clients, 3, got 6. Start it with num-partitions=3, or pass clients=6"),
     ],
 )
 def test_nodes_whose_data_is_unknown_are_refused_if_that_matters(
-    app: Any, partitions: list[int | None], of: int, text: str
+    app: Any, partitions: list[Any], of: int, text: str
 ) -> None:
     grid = Grid(app, partitions, of=of)
     with pytest.raises(tg.WorkFailed, match=text):
@@ -336,14 +349,6 @@ def test_a_run_that_begins_without_some_clients_says_so(capsys: pytest.CaptureFi
     grid.close()
     assert result.run.status == "finished"
     assert "warning: the run begins without some clients. 1 of 3 clients have no node: 2. " in capsys.readouterr().err
-
-
-def test_a_simulated_app_that_cannot_say_its_partition_answers_so() -> None:
-    app = replying(by_partition(identified=False))  # without a traceback in Flower's log
-    grid = Grid(app, [0], of=3)
-    reply = app(Message(RecordDict(), 1007, "query.tardygrad"), grid.contexts[1007])
-    grid.close()
-    assert (reply.error.code, "No query function" in reply.error.reason) == (2, True)
 
 
 def test_a_node_that_does_not_reply_or_returns_nan_is_named(

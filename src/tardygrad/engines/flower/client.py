@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import threading
 from collections.abc import Callable, Collection
@@ -20,7 +21,7 @@ from tardygrad.engines.flower.connection import flwr
 from tardygrad.engines.pool import Residuals, pack, perform
 from tardygrad.engines.same_task import check_same
 from tardygrad.engines.threads import use_threads
-from tardygrad.errors import TardygradError, WorkFailed, first_line
+from tardygrad.errors import Invalid, TardygradError, WorkFailed, first_line
 
 MakeTask = Callable[[Any], Task]
 """Flower's `Context` of a node to the task, with the data of the clients that the node serves."""
@@ -90,9 +91,13 @@ def node_content(context: Any, *, own_data: bool) -> Any:
         own_data: whether the node decides whose data it uses, and not the job.
     """
     node = context.node_config
-    known = {name: int(node[name]) for name in ("partition-id", "num-partitions") if name in node}
+    known = {name: str(node[name]) for name in ("partition-id", "num-partitions") if name in node}
+    for name, text in known.items():
+        if not re.fullmatch(r"-?\d+(\.0)?", text):
+            raise Invalid(f"`{name}` of a node must be a whole number, got {text}")
+    numbers = {name: int(text.removesuffix(".0")) for name, text in known.items()}
     facts = {"host": socket.gethostname(), "own-data": own_data}
-    return flwr().RecordDict({"node": flwr().ConfigRecord(known | facts)})
+    return flwr().RecordDict({"node": flwr().ConfigRecord(numbers | facts)})
 
 
 def _work(content: Any, context: Any, task: Task, method: Method) -> Any:

@@ -87,10 +87,11 @@ class Nodes:
         if reply.code in LOST:
             return  # it is asked again when it is back
         self._unfit.add(node)
-        if reply.code is not None:
-            why = self._messages.no_answer if "No query function" in reply.error else f"{reply.error}."
+        facts = reply.content.get("node") if reply.code is None else None
+        if facts is None:
+            unknown = reply.code is None or "No query function" in reply.error
+            why = self._messages.no_answer if unknown else f"{reply.error}."
             raise WorkFailed(f"node {node} cannot take part: {why}")
-        facts = reply.content["node"]
         if reason := self._messages.unfit(facts):
             raise WorkFailed(f"node {node} cannot take part: {reason}")
         partition, partitions = facts.get("partition-id"), facts.get("num-partitions", self._clients)

@@ -158,7 +158,8 @@ class WeightsTask(OwnLoop):
             got = "none" if self._samples is None else len(self._samples)
             rule = f'weight_by="samples" needs the number of training rows of each of the {self.clients} clients'
             raise Invalid(f"{rule}, got {got}. Pass them: AsyncStrategy(method, samples=[...]).")
-        return _whole(self._samples[client])
+        count: int = _whole(self._samples[client])
+        return count
 
     def train(self, job: Job) -> Trained:
         raise Invalid(WeightMessages.no_replay)

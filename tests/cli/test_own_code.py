@@ -312,6 +312,7 @@ def test_a_sweep_works_for_own_tasks_without_clients_and_with_own_loops(here: Pa
     )
     sweep = ("sweep", "own.toml", "--over", "method.rate=[0.1, 0.2]", "run.rounds=2")
     assert tardygrad(*sweep).code == 0
+    assert tardygrad(*sweep, "fleet={kind='paper', clients=6}").code == 0  # not the 40 that the fleet has by default
     loop = ["task.kind=mine:loop", "method={kind='sgdclip', lr=1.0, buffer=2, local_steps=2}"]
     code, _, err = tardygrad("sweep", "own.toml", *loop, "--over", "method.lr=[0.5, 1.0]", "run.rounds=2", "--json")
     assert (code, "2 trials" in err) == (0, True), err

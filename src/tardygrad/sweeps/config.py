@@ -145,7 +145,7 @@ def configure(
     space = _space(base, changes, over, sampler)
     count = number_of_trials(space, sampler, trials)
     tables = base.resolved()
-    if tables.get("fleet", {}).get("kind") == "paper":
+    if tables.get("fleet", {}).get("kind") == "paper" and "clients" in tables["task"]:
         del tables["fleet"]["clients"]  # those of [task], which may be swept
     given: Row = {"sampler": sampler, "trials": count, "seeds": seeds, "target": target, "budget": budget}
     given |= {"name": base.name, "spec": tables, "space": space, "prune": prune, "workable": workable}

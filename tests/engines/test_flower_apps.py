@@ -133,7 +133,7 @@ def test_a_simulation_that_is_stopped_leaves_no_process_behind(tmp_path: Path) -
     wait_for(lambda: not running_with(mark))
     assert program.returncode == 0, errors
     assert "stopped after" in printed
-    assert "deprecated" not in errors  # Flower's function, which the user did not call
+    assert "run_simulation" not in errors  # which Flower deprecates, and the user did not call
     assert any(row["event"] == "arrival" and row["worker"] for row in read_lines(out / "events.jsonl"))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 import re
@@ -16,6 +17,7 @@ import torch
 import tardygrad as tg
 from tardygrad.engines.fleet_clock import FleetClock, RoundTrips, Spells, matched
 from tardygrad.fleet import AvailabilityFile, Available, Diurnal, Slow, SlowSpells
+from tardygrad.runs.export import export
 from tardygrad.runs.history import read_history
 from tardygrad.runs.loop import clock_only
 from tardygrad.spec import spec
@@ -244,6 +246,10 @@ def test_names_of_any_characters_are_those_of_a_record(tmp_path: Path, monkeypat
     assert again.build().fleet == built.fleet
     found = read_history(tmp_path / "run")
     assert found.ids == tuple(names)
+    export([tmp_path / "run"], tmp_path / "tables", ["csv"])
+    with (tmp_path / "tables/updates.csv").open(newline="", encoding="utf-8") as file:
+        updates = list(csv.DictReader(file))
+    assert {row["id"] for row in updates} == {names[int(row["client"])] for row in updates}
     assert found.names == ("tab id", "esc [31m", "new line", "nb space", "<b>")
     again_run = tg.resume(
         tmp_path / "run", built.method, built.task, tg.SimPool(built.task, built.method, built.fleet), rounds=6

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from tardygrad.errors import Invalid, RecordError
 from tardygrad.runs.events import Advance, Arrival, Dispatch, read_events
+from tardygrad.runs.history import client_ids
 from tardygrad.runs.record import Row, make_directory, read_json, read_lines, reading_record, write_error
 from tardygrad.runs.summary import read_summary_row
 
@@ -192,9 +193,9 @@ def _classes(path: Path) -> Classes:
     return Classes([str(name) for name, _ in found], list(accumulate(int(clients) for _, clients in found)))
 
 
-def _ids(path: Path) -> list[str]:
+def _ids(path: Path) -> tuple[str, ...]:
     """The clients' ids; empty if they have none."""
-    return list(map(str, read_json(path / "spec.json").get("ids") or ()))
+    return client_ids(read_json(path / "spec.json"))
 
 
 def cell(value: Any) -> Any:

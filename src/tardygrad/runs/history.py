@@ -176,7 +176,7 @@ def read_history(path: Path) -> History:
         spec, versions = recorded.get("spec"), dict(recorded.get("versions") or {})
         if spec is not None and not all(isinstance(table, dict) for table in spec.values()):
             raise TypeError("a spec is made of tables")
-        ids = tuple(map(str, recorded.get("ids") or _fleet_names(spec or recorded.get("described") or {})))
+        ids = client_ids(recorded)
         clients = sum(number for _, number in classes) or len(ids)
         clients = clients or read_count((spec or {}).get("task", {}).get("clients") or 0)
         if ids and len(ids) != clients:
@@ -240,11 +240,11 @@ def is_locked(path: Path) -> bool | None:
         return None
 
 
-def _fleet_names(spec: Row) -> list[str]:
-    """The names in a trace, where the task's clients have none; names that are numbers say which clients they are."""
-    fleet = spec.get("fleet")
-    names = list(map(str, fleet.get("ids") or ())) if isinstance(fleet, dict) else []
-    return [] if all(map(str.isdecimal, names)) else names
+def client_ids(recorded: Row) -> tuple[str, ...]:
+    """The ids of the clients in a spec.json, or else the names in its trace; names that are numbers are no ids."""
+    fleet = (recorded.get("spec") or recorded.get("described") or {}).get("fleet")
+    names = tuple(map(str, fleet.get("ids") or ())) if isinstance(fleet, dict) else ()
+    return tuple(map(str, recorded.get("ids") or ())) or (() if all(map(str.isdecimal, names)) else names)
 
 
 def printable(value: Any, limit: int = 80) -> str:

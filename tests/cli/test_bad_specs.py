@@ -147,7 +147,7 @@ def test_what_is_no_file_is_answered_in_one_line(tardygrad: Command) -> None:
         "folder": "a spec must be a file or the directory of a run, got 'folder'.",
         "list.json": "a spec must consist of tables, got [1, 2]",
         "broken.json": "a spec must be valid JSON",
-        "a\0b": "a spec must be a file",
+        "a\0b": "an argument must have no NUL",
         "[red]": "got '[red]'",
     }.items():
         _refused(tardygrad("run", argument, "--out", "out"), fragment)

@@ -183,7 +183,7 @@ def test_what_the_terminals_encoding_lacks_is_a_question_mark(
     assert tardygrad(*argv.split()).code == 0
     out.flush()
     written = out.buffer.getvalue()  # type: ignore[attr-defined]
-    assert b"?" in written or "²".encode() in written  # click writes UTF-8 whatever the encoding says
+    assert b"?" in written or not written.isascii()  # click writes UTF-8 whatever the encoding says
 
 
 CLOSED = """

@@ -67,11 +67,12 @@ def test_copies_have_the_recipe_and_changed_objects_have_none() -> None:
     assert recipe_of(tg.tasks.logistic(clients=2).to("cpu")) is None
 
 
-def test_make_remembers_the_outermost_function() -> None:
+def test_make_remembers_the_outermost_function_and_the_one_that_it_called() -> None:
     def mine(clients: int) -> object:
         return tg.tasks.quadratic(clients=clients)
 
-    assert recipe_of(tg.make(mine, clients=3)) == Recipe(mine, {"clients": 3})
+    inner = Recipe(tg.tasks.quadratic, {"clients": 3})
+    assert recipe_of(tg.make(mine, clients=3)) == Recipe(mine, {"clients": 3}, inner=inner)
     with pytest.raises(tg.Invalid, match="`make` needs a function and its arguments, got 3"):
         tg.make(3)  # type: ignore[arg-type]
     with pytest.raises(tg.Invalid, match="got a Point, which cannot have attributes"):

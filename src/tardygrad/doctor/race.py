@@ -203,7 +203,7 @@ class Race:
         score = self.directions.main(start)
         if score is None:
             raise Invalid("--train needs a task with test scores, and this one has none. Give it a test set.")
-        lower = self.directions.lower(score)
+        lower = self.directions.prefers_lower(score)
         if target is None:
             last = {rounds - rounds * part // (4 * LAST) for part in range(LAST)}
             try:

@@ -136,7 +136,7 @@ def goal_of(history: History, score: str, curve: Curve) -> LastScore:
     finite = [(time, cost) for time, cost in curve if math.isfinite(cost)]
     if not finite:
         raise Invalid("--try needs a task with test scores. Give it a test set.")
-    lower = history.directions.lower(score)
+    lower = history.directions.prefers_lower(score)
     first, best = finite[0][1], min(cost for _, cost in finite)
     last = median(cost for _, cost in curve[-max(min(LAST, len(curve) // 4), 1) :])
     if history.status in ("diverged", "starved") or not last <= best + 0.1 * (first - best) or last >= first:

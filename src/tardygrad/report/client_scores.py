@@ -28,7 +28,7 @@ def distribution(run: RunView) -> Iterator[Figure | Table]:
     values = np.array(last.by_client[name], dtype=float)
     known = np.flatnonzero(np.isfinite(values))
     order = known[np.argsort(values[known], kind="stable")]
-    lower = run.history.directions.lower(name)
+    lower = run.history.directions.prefers_lower(name)
     order = order[::-1] if lower else order  # the worst first
     drawn = sample([*enumerate(order.tolist(), 1)], POINTS)
     rows = [{**_client(run, client), "rank": rank, "value": finite(values[client])} for rank, client in drawn.items]
@@ -86,7 +86,7 @@ def over_rounds(run: RunView) -> Iterator[Figure]:
         values = np.array(evaluation.by_client.get(name or "", ()), dtype=float)
         if len(known := values[np.isfinite(values)]):
             low, middle, high = (finite(level) for _, level in _quantiles(known))
-            worst = finite(known.max() if run.history.directions.lower(name or "") else known.min())
+            worst = finite(known.max() if run.history.directions.prefers_lower(name or "") else known.min())
             rows.append({"round": evaluation.round, "low": low, "middle": middle, "high": high, "worst": worst})
     if name is None or len(rows) < 2:
         return

@@ -100,7 +100,7 @@ def target_of(groups: list[SeedGroup], base: SeedGroup, given: float | None) -> 
     name, directions = next(iter(score_names(groups)), None), directions_of(groups)
     if name is None:
         return None
-    lower = directions.lower(name)
+    lower = directions.prefers_lower(name)
     if given is not None:
         if name == "accuracy" and not 0 < given <= 1:
             fix = f"Did you mean {given / 100:g}?" if 1 < given <= 100 else "Use for example 0.9."

@@ -171,7 +171,7 @@ def spreads_of(evaluation: ClientEvaluation, directions: Directions) -> dict[str
         known = np.sort([value for value in values if value is not None and np.isfinite(value)])
         if len(known):
             tenth = max(round(len(known) / 10), 1)
-            worst = known[-tenth:] if directions.lower(name) else known[:tenth]
+            worst = known[-tenth:] if directions.prefers_lower(name) else known[:tenth]
             spread = {"mean": known.mean(), "worst_tenth": worst.mean(), "deviation": known.std()}
             found[name] = {key: float(value) for key, value in spread.items()}
     return found

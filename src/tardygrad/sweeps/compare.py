@@ -87,7 +87,7 @@ def compare(
     if score not in scores:
         raise Invalid(f"`score` must be a test score of the task, one of {', '.join(scores)}, got {score!r}.")
     source.score = "accuracy" if score == "loss" else score
-    higher = not directions.lower(score)
+    higher = not directions.prefers_lower(score)
     compared = settings | {"score": source.score} | _described(contenders, task, fleet)
     config = Config(
         name="compare", factory="compare",
@@ -134,7 +134,7 @@ def _comparison(found: Sweep, view: Row) -> Comparison:
     Args:
         view: the content of the file `FILE`: what to show of the runs.
     """
-    higher = bool(view.get("higher", not Directions().lower(view["score"])))  # earlier versions do not say it
+    higher = bool(view.get("higher", not Directions().prefers_lower(view["score"])))  # earlier versions do not say it
     by_method: dict[str, list[SeedResult]] = {name: [] for name in found.space[METHOD]}
     for trial in found.trials:
         by_method[trial.params[METHOD]].append(_seed_result(trial, view["score"], view["target"], higher))

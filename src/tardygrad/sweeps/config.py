@@ -169,7 +169,7 @@ def chosen_score(best: str | None, scores: Row, directions: Directions) -> tuple
         raise Invalid("a sweep compares test scores, and this task has none. Give it a test set.")
     if score not in scores:
         raise Invalid(f"`best` must be a test score of the task, one of {', '.join(scores)}, or time, got {score!r}.")
-    return score, not directions.lower(score)
+    return score, not directions.prefers_lower(score)
 
 
 def _base(source: str | Path, changes: Sequence[str], *, trust: bool) -> Spec:

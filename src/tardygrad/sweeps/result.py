@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tardygrad.errors import Invalid
-from tardygrad.runs.directions import LOWER, Directions
+from tardygrad.runs.directions import LOWER_KEY, Directions
 from tardygrad.runs.record import Row
 from tardygrad.runs.run import Run
 from tardygrad.sweeps.result_table import ResultTable, data_frame
@@ -114,7 +114,7 @@ def direction_note(sweep: Sweep) -> str:
     """Which values of the score are good, where that is not obvious."""
     if sweep.best == "time" or sweep.score in ("accuracy", "loss"):
         return ""
-    unsure = "" if Directions().known(sweep.score) or not sweep.higher else f", unless {LOWER} says otherwise"
+    unsure = "" if Directions().known(sweep.score) or not sweep.higher else f", unless {LOWER_KEY} says otherwise"
     return f" ({'higher' if sweep.higher else 'lower'} is better{unsure})"
 
 

@@ -21,11 +21,11 @@ from tardygrad.tasks.data.client_data import Collate
 from tardygrad.tasks.data.held_out import ClientTests, HeldOut
 from tardygrad.tasks.data.seeding import seeded
 from tardygrad.tasks.forward import Forward, Loss, to_device
-from tardygrad.tasks.modes import has_own_modes, start_training
 from tardygrad.tasks.original_module import checked_once
 from tardygrad.tasks.pretrained import save
 from tardygrad.tasks.scores import Metrics, Scores, check_scores, checked
 from tardygrad.tasks.torch_settings import settings_restored
+from tardygrad.tasks.train_mode import overrides_train_or_eval, start_training
 from tardygrad.tasks.views import (
     Views,
     buffers,
@@ -112,12 +112,13 @@ class ModuleTask:
         check(given)  # before the copy, in which parameters no longer share memory
         if device == "meta":
             raise Invalid("`device` must be one that computes, got 'meta'. Use 'cpu'.")
-        self._own_modes = has_own_modes(given)
-        shared = device == "cpu" and (given.training or not self._own_modes)  # else `train` may change what is shared
+        self._overrides_modes = overrides_train_or_eval(given)
+        # otherwise `train` may change frozen parameters that are shared
+        shared = device == "cpu" and (given.training or not self._overrides_modes)
         self._template = copied(given, share_frozen=shared)
         start_training(self._template)
         # whether evaluations share frozen parameters, since `eval()` does not change them; None: not known yet
-        self._evaluation_shares = None if self._own_modes else True
+        self._evaluation_shares = None if self._overrides_modes else True
         self._move_to(device)
         floats, ints = buffers(self._template)
         if module_buffers == "refuse" and (floats or ints):
@@ -271,7 +272,7 @@ class ModuleTask:
         self, test: Any, held_out: HeldOut | None, x: Vector, module_buffers: ModuleBuffers | None
     ) -> dict[str, float]:
         # what an own evaluation or an own `eval()` does to the module must not outlive it
-        fresh = self._evaluate is not None or self._own_modes
+        fresh = self._evaluate is not None or self._overrides_modes
         views = Views(self._template, share_frozen=self._evaluation_shares is True) if fresh else self._views()
         own = module_buffers.clone() if module_buffers else None
         views.bind(x.clone() if fresh else x, own, training=False)

@@ -22,8 +22,8 @@ from torch.nn.parameter import is_lazy
 from tardygrad.core.messages import ModuleBuffers, Vector
 from tardygrad.core.transforms import ParameterGroup
 from tardygrad.errors import Invalid, first_line
-from tardygrad.tasks.modes import start_training
 from tardygrad.tasks.plain_attributes import PlainAttributes
+from tardygrad.tasks.train_mode import start_training
 
 _GENERATOR = threading.RLock()  # all threads share torch's global generator; own functions may nest `keyed`
 

@@ -21,7 +21,7 @@ from tardygrad.engines.flower import connection
 from tardygrad.engines.flower.client import ClientWork, MakeTask, node_content
 from tardygrad.engines.flower.nodes import count_nodes
 from tardygrad.engines.flower.pool import FlowerPool as FlowerPool
-from tardygrad.engines.flower.pool import opened
+from tardygrad.engines.flower.pool import open_pools
 from tardygrad.engines.flower.records import HANDSHAKE, JobMessages, array_record, arrays_of
 from tardygrad.engines.flower.weights import BUFFERS, Evaluate, WeightsTask, squares_record
 from tardygrad.engines.ray.connection import local_settings, ray_module
@@ -40,10 +40,10 @@ from tardygrad.spec.sources import read_source
 from tardygrad.tasks.trainer_task import SquaredMoves
 
 ENGINE = {"kind": "flower"}
-"""The table [engine] of a spec for these apps; that of another kind of engine is not used."""
+"""The table [engine] of a spec for these apps; it replaces that of any other kind of engine."""
 
 Make = Callable[[Any], tuple[Method, Task]]
-"""Flower's `Context` of the server to a method and a task."""
+"""Takes Flower's `Context` of the server; returns a method and a task."""
 
 
 @checked_call
@@ -54,7 +54,7 @@ def client_app(make_task: MakeTask | None = None, *, mods: Sequence[Any] = (), t
         make_task: makes the task on a node, from Flower's `Context` there. A process calls it once for each node; in a
             deployment Flower starts a process for each job. None makes the server's task again, from its constructor's
             name and arguments.
-        mods: of Flower, around each job.
+        mods: Flower's mods, applied to each job.
         trust: packages with functions of your own that make the task or the method, such as ["my_package"]. The server
             names the function, and nodes call only those of tardygrad and of these packages.
     """
@@ -84,13 +84,13 @@ def server_app(source: str | Path | Table | Make, **settings: Unpack[Settings]) 
     """
     if not callable(source) and not isinstance(source, str | Path | dict):
         raise Invalid(f"`server_app` needs a spec or a function that returns method and task, got {source!r}.")
-    serving = _Serving(source, cast(Row, settings))
+    serving = _ServerMain(source, cast(Row, settings))
     app = connection.flwr().ServerApp()
     app.main()(serving.main)
     return app
 
 
-class _Serving:
+class _ServerMain:
     """The main function of a ServerApp."""
 
     def __init__(self, source: Any, settings: Row) -> None:
@@ -202,7 +202,7 @@ class AsyncStrategy:
 
     Args:
         method: without local steps (`local_lr`), which the ClientApp makes.
-        clients: their number; None: the nodes that are online at the start, or as before if the run is resumed.
+        clients: their number; None: that of the nodes online at the start, or, for a resumed run, of its record.
         samples: number of training rows of each client, for a method with `weight_by="samples"`.
         module_buffers: a regular expression for the names of arrays that are averaged and not optimized, such as the
             statistics of BatchNorm.
@@ -247,7 +247,7 @@ class AsyncStrategy:
         """Run to the end. The arguments are those of `start` of Flower's strategies.
 
         Args:
-            num_rounds: number of server updates; None: as the settings say.
+            num_rounds: number of rounds; None: as the settings say.
             timeout: seconds after which a job without a reply is lost: `ttl` of the `FlowerPool`.
             train_config: sent with every job, with `server-round` added.
             evaluate_config: must be empty, because clients are not evaluated.
@@ -311,9 +311,9 @@ def squares(moves: SquaredMoves) -> Any:
 
 @checked_call
 def identify(app: Any) -> None:
-    """Let a ClientApp of your own tell the server the `partition-id` of its node: client i is the node with i.
+    """Let a ClientApp of your own tell the server the `partition-id` of its node, which is the client's number.
 
-    A method that treats clients differently needs it: one with `weight_by`, `privacy` or `regions`.
+    Methods with `weight_by`, `privacy` or `regions` need it, because it matters to them whose data a node has.
 
     Args:
         app: the ClientApp.
@@ -341,7 +341,7 @@ def simulate(server: Any, client: Any, *, nodes: int, cpus: int | None = None, c
         server: a ServerApp.
         client: a ClientApp.
         nodes: number of simulated nodes.
-        cpus: that Ray may schedule; None: those of this machine.
+        cpus: number of CPUs that Ray may use; None: those of this machine.
         cpus_per_node: CPUs that a job takes; as many jobs run at once as fit, up to the number of CPUs + 4.
     """
     check_integer("nodes", nodes)
@@ -372,7 +372,7 @@ def _stopping_on_interrupt() -> Iterator[None]:
 
     def handle(number: int, frame: Any) -> None:
         signal.signal(signal.SIGINT, before)
-        pools = list(opened)
+        pools = list(open_pools)
         for pool in pools:
             pool.stopped = True
         if not pools:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from tardygrad.cli import demo, side_by_side
+from tardygrad.cli import demo, parallel_runs
 from tardygrad.cli.demo_screen import RunsTable
 from tardygrad.runs.record import Row
 from tardygrad.runs.summary import Summary, read_summary
@@ -96,14 +96,14 @@ def test_ctrl_c_leaves_runs_that_can_be_resumed(tardygrad: Command) -> None:
 
 
 def test_a_process_that_dies_or_fails_is_named(tardygrad: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(side_by_side.runs, "begin", lambda *_, **__: os._exit(7))
+    monkeypatch.setattr(parallel_runs.runs, "begin", lambda *_, **__: os._exit(7))
     code, _, err = tardygrad("demo", "--rounds", "1", "--out", "here")
     assert (code, "the process of sync-Clip² died (exit code 7)" in err) == (1, True)
 
     def fail(*_: Any, **__: Any) -> None:
         raise OSError(28, "No space left on device", "here/clip2")
 
-    monkeypatch.setattr(side_by_side.runs, "begin", fail)
+    monkeypatch.setattr(parallel_runs.runs, "begin", fail)
     code, _, err = tardygrad("demo", "--rounds", "1", "--out", "there")
     assert (code, err.splitlines()[-1]) == (1, "error: here/clip2: No space left on device.")
 

@@ -9,8 +9,8 @@ import typer
 
 from tardygrad.cli.demo_screen import follow, show_results
 from tardygrad.cli.output import say, show, show_json, waiting
+from tardygrad.cli.parallel_runs import ParallelRuns
 from tardygrad.cli.session import Signals
-from tardygrad.cli.side_by_side import SideBySide
 from tardygrad.runs.record import Row, new_run_dir, replace, require_new
 from tardygrad.runs.summary import Summary
 from tardygrad.spec import spec
@@ -43,15 +43,15 @@ def demo(options: commands.Demo) -> None:
     folder = require_new(Path(options.out)) if options.out else new_run_dir("demo")
     length = [f"run.rounds={options.rounds}", f"run.evaluate_every={EVERY}"]
     specs = {label: spec.load("digits", [*changes, *length]) for label, changes in METHODS.items()}
-    side_by_side = SideBySide(specs, folder, options.jobs)
+    parallel_runs = ParallelRuns(specs, folder, options.jobs)
     for label in METHODS:
-        require_new(side_by_side.path(label))
-    metrics, summaries = _run(side_by_side, options.rounds)
+        require_new(parallel_runs.path(label))
+    metrics, summaries = _run(parallel_runs, options.rounds)
     sync = summaries["sync-Clip²"].time
     rows = [_row(label, metrics[label], summaries[label], sync) for label in METHODS]
     picture, page = write(loss_curves(metrics), folder / "test-loss.png"), folder / "report.html"
     with waiting("writing the report"):
-        paths = [str(side_by_side.path(label)) for label in METHODS]
+        paths = [str(parallel_runs.path(label)) for label in METHODS]
         replace(page, build(paths, title="Demo", baseline="sync-Clip²", target=GOAL).html().encode())
     result = sentence(rows)
     if options.json:
@@ -66,12 +66,12 @@ def demo(options: commands.Demo) -> None:
         typer.launch(str(page))
 
 
-def _run(side_by_side: SideBySide, rounds: int) -> tuple[dict[str, list[Row]], dict[str, Summary]]:
+def _run(parallel_runs: ParallelRuns, rounds: int) -> tuple[dict[str, list[Row]], dict[str, Summary]]:
     """Run all; the metrics and the summary of each run."""
     metrics: dict[str, list[Row]] = {label: [] for label in METHODS}
     summaries: dict[str, Summary] = {}
-    with Signals(side_by_side.stop) as signals:
-        for label, message in follow(side_by_side.go(), METHODS, rounds, TITLE):
+    with Signals(parallel_runs.stop) as signals:
+        for label, message in follow(parallel_runs.go(), METHODS, rounds, TITLE):
             if isinstance(message, Summary):
                 summaries[label] = message
             else:
@@ -79,7 +79,7 @@ def _run(side_by_side: SideBySide, rounds: int) -> tuple[dict[str, list[Row]], d
     if signals.received is not None:
         for label, summary in summaries.items():
             if summary.status == "stopped":
-                path = side_by_side.path(label)
+                path = parallel_runs.path(label)
                 say(f"{label} stopped at round {summary.rounds}; continue with: tardygrad resume {path}")
         raise typer.Exit(128 + signals.received)
     return metrics, summaries

@@ -1,4 +1,4 @@
-"""What a node does with a message: makes the task, does the job, and remembers what must stay with the client."""
+"""What a node does with a message: make the task, do the job, and remember what must stay with the client."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from tardygrad.engines.threads import use_threads
 from tardygrad.errors import Invalid, TardygradError, WorkFailed, first_line
 
 MakeTask = Callable[[Any], Task]
-"""Flower's `Context` of a node to the task, with the data of the clients that the node serves."""
+"""Takes Flower's `Context` of a node; returns the task, with the data of the clients that the node serves."""
 
 ERRORS_LOST = "the node has lost the client's compression errors"
-"""The error message after which a client counts as lost, and begins again without them."""
+"""The error message after which a client counts as lost, and starts again with errors of zero."""
 
 
 _lock = threading.Lock()
@@ -127,10 +127,7 @@ class Memory:
         self.name = f"{context.run_id}.{context.node_id}"  # in references to the states that the node holds
 
     def residuals(self, client: int, last: int) -> Residuals | None:
-        """The compression errors of a client after its job `last`; None if the node has lost them.
-
-        No errors count if `last` is −1.
-        """
+        """The compression errors of a client after its job `last` (−1: none yet); None if the node has lost them."""
         if last < 0:
             return {}
         mark = self._state.get(f"tardygrad.mark.{client}")
@@ -145,9 +142,9 @@ class Memory:
         self._state[f"tardygrad.errors.{job.client}"] = records.array_record(records.numpy_of(residuals))
 
     def with_state(self, job: Job) -> Job:
-        """A job with its inner state, if the node holds it; the states of other jobs of the client are dropped.
+        """The job with the optimizer state that it starts from, if the node holds it.
 
-        The state before the job is still needed if the server refuses the job's update.
+        That state stays on the node, in case the server refuses the job's update; all others of the client are dropped.
         """
         if not isinstance(job.state, StateReference):
             return job
@@ -158,7 +155,7 @@ class Memory:
         return job if held is None else job._replace(state=records.tensors_of(held))
 
     def hold_state(self, update: Update) -> Update:
-        """Hold the inner state of an update, and send a reference to it instead.
+        """Keep the optimizer state of an update on the node, and send a reference to it instead.
 
         A state that is not finite is sent, so that the server refuses the update.
         """

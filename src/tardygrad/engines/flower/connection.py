@@ -68,22 +68,22 @@ def run_simulation(server: Any, client: Any, *, nodes: int, backend: dict[str, A
     try:
         from flwr.simulation import run_simulation
 
-        logging.getLogger("flwr").addFilter(_is_news)
-        run_simulation(server, replying(client), num_supernodes=nodes, backend_config=backend)
+        logging.getLogger("flwr").addFilter(_concerns_user)
+        run_simulation(server, requiring_replies(client), num_supernodes=nodes, backend_config=backend)
     finally:
-        logging.getLogger("flwr").removeFilter(_is_news)
+        logging.getLogger("flwr").removeFilter(_concerns_user)
         for name in [name for name in os.environ if name not in before]:
             del os.environ[name]
         os.environ.update({name: value for name, value in before.items() if os.environ.get(name) != value})
 
 
-def _is_news(record: logging.LogRecord) -> bool:
-    """Whether a line of Flower's log is for the user, who did not call the deprecated function."""
+def _concerns_user(record: logging.LogRecord) -> bool:
+    """Whether a line of Flower's log is for the user: not the warning about a deprecated function that we call."""
     return "`run_simulation` function is deprecated" not in record.getMessage()
 
 
-def starter_has_ended() -> bool:
-    """Whether the process of Flower that has started this one is gone, such as after Ctrl-C on a SuperLink.
+def parent_has_ended() -> bool:
+    """Whether the process of Flower that started this one is gone, such as after Ctrl-C on a SuperLink.
 
     Flower watches it too, but cannot interrupt the main thread of a simulation, which waits for its workers.
     """
@@ -99,7 +99,7 @@ def starter_has_ended() -> bool:
 class Reply(NamedTuple):
     """The answer to a message."""
 
-    message_id: str  # of the message; errors may come from another node than the message went to
+    message_id: str  # of the message that it answers; an error may come from another node than the message went to
     content: Any = None  # a RecordDict, unless there is an error
     code: int | None = None  # of the error
     reason: str = ""
@@ -109,13 +109,13 @@ class Reply(NamedTuple):
         """What went wrong, in words."""
         text = (LOST | FAILED).get(-1 if self.code is None else self.code, f"Flower's error {self.code}")
         fix = next((f". {fix}" for part, fix in FIXES.items() if part in self.reason), "")
-        return f"{text}: {_own_words(self.reason)}{fix}" if self.reason and self.code not in LOST else text
+        return f"{text}: {_error_text(self.reason)}{fix}" if self.reason and self.code not in LOST else text
 
 
-def _own_words(reason: str) -> str:
-    """The type and message of the ClientApp's own error, without what Flower and Ray add to it.
+def _error_text(reason: str) -> str:
+    """The type and message of the ClientApp's error, without what Flower and Ray add to it.
 
-    >>> _own_words("<class 'builtins.KeyError'>:<'lr'>")
+    >>> _error_text("<class 'builtins.KeyError'>:<'lr'>")
     'KeyError: lr'
     """
     kind, _, text = reason.removeprefix("<class '").removesuffix("'>").rpartition("'>:<'")
@@ -141,12 +141,12 @@ class Link:
 
     def nodes(self) -> set[int]:
         """The ids of the nodes that are online."""
-        with _reported("list its nodes"):
+        with _failures_reported("list its nodes"):
             return {int(node) for node in self._grid.get_node_ids()}
 
     def send(self, content: Any, node: int, kind: str, group: str = "") -> str | None:
         """Send a message to a node; returns its id, or None if the node is gone."""
-        with _reported("take a message"):
+        with _failures_reported("take a message"):
             message = flwr().Message(content, node, kind, ttl=self._ttl, group_id=group)
             sent = list(self._grid.push_messages([message]))
         return str(sent[0]) if sent and sent[0] else None
@@ -155,7 +155,7 @@ class Link:
         """The replies to these messages that have arrived."""
         if not (ids := list(message_ids)):
             return []
-        with _reported("give its replies"):
+        with _failures_reported("give its replies"):
             return [_reply(message) for message in self._grid.pull_messages(ids)]
 
 
@@ -167,7 +167,7 @@ def _reply(message: Any) -> Reply:
 
 
 @contextmanager
-def _reported(what: str) -> Iterator[None]:
+def _failures_reported(what: str) -> Iterator[None]:
     try:
         yield
     except TardygradError:
@@ -177,11 +177,11 @@ def _reported(what: str) -> Iterator[None]:
 
 
 Handler = Callable[[Any, Any], Any]
-"""(content, context) to content: how a ClientApp of ours answers a message."""
+"""Takes the content of a message and Flower's `Context`; returns the content of the reply."""
 
 
 def client_app(handlers: dict[str, Handler], mods: list[Any]) -> Any:
-    """A ClientApp that answers messages of the types "category.action"."""
+    """A ClientApp that answers messages with these handlers, by the messages' types: "category.action"."""
     app = flwr().ClientApp(mods=mods)
     for kind, handler in handlers.items():
         answer(app, kind, handler)
@@ -191,17 +191,17 @@ def client_app(handlers: dict[str, Handler], mods: list[Any]) -> Any:
 def answer(app: Any, kind: str, handler: Handler) -> None:
     """Let a ClientApp answer messages of the type "category.action"."""
     category, action = kind.split(".")
-    getattr(app, category)(action)(_answering(handler))
+    getattr(app, category)(action)(_as_flower_handler(handler))
 
 
-def replying(app: Any) -> Any:
-    """The same ClientApp, but a function that returns no message raises an error: Flower would send no reply.
+def requiring_replies(app: Any) -> Any:
+    """The same ClientApp, but a function that returns no Message raises an error: Flower would silently not reply.
 
-    A question that it does not know is answered with an error: Flower would log a traceback for each node.
+    A query without a handler is answered with an error: Flower would log a traceback for each node.
     """
     flower = flwr()
 
-    class Replying(flower.ClientApp):  # type: ignore[name-defined,misc]
+    class RequiringReplies(flower.ClientApp):  # type: ignore[name-defined,misc]
         def __call__(self, message: Any, context: Any) -> Any:
             try:
                 reply = app(message, context)
@@ -215,10 +215,10 @@ def replying(app: Any) -> Any:
                 raise TypeError(f"the {kind} function of a ClientApp must return a Message, got {got}. {fix}")
             return reply
 
-    return Replying()
+    return RequiringReplies()
 
 
-def _answering(handler: Handler) -> Handler:
+def _as_flower_handler(handler: Handler) -> Handler:
     def answer(message: Any, context: Any) -> Any:
         return flwr().Message(handler(message.content, context), reply_to=message)
 

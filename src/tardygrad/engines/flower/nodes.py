@@ -1,8 +1,8 @@
 """The nodes of a Flower federation, and which of them works for which client.
 
 Node ids are random, so a new node is asked for its `partition-id` p and `num-partitions` n: it serves the clients whose
-number is p modulo n. A node without them, and every node of an app that is not asked, gets the first client that has no
-node, unless the method needs to know whose data a node has. A client stays with its node until that is gone.
+number is p modulo n. A node that has none or is not asked gets the first client that has no node, unless the method
+needs to know whose data a node has. A client stays with its node until that is gone.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class Node:
     """A node, and the clients that it serves."""
 
     id: int
-    partition: int | None = None  # None: that of the first client without a node
+    partition: int | None = None  # None: the node has none, and is free for the first client without a node
     partitions: int = 0
     host: str = ""
-    lent: bool = False  # to a client without a node; the node itself has no partition
+    assigned: bool = False  # whether the partition is that of such a client, and not the node's own
 
     def serves(self, client: int) -> bool:
         """Whether a client's data is on this node."""
@@ -53,7 +53,7 @@ class Nodes:
 
     Args:
         clients: their number.
-        messages: say what a node is asked, and which answers do.
+        messages: what to ask a node, and which answers let it take part.
     """
 
     def __init__(self, link: Link, clients: int, messages: Messages) -> None:
@@ -82,7 +82,7 @@ class Nodes:
                 self.asked[message] = node
 
     def answered(self, reply: Reply) -> None:
-        """A new node has said which clients it serves; raises an error if it cannot take part."""
+        """Handle a new node's answer to which clients it serves; raises an error if it cannot take part."""
         node = self.asked.pop(reply.message_id)
         if reply.code in LOST:
             return  # it is asked again when it is back
@@ -101,8 +101,8 @@ class Nodes:
         self._unfit.remove(node)
         self._known[node] = new = Node(node, partition, partitions, str(facts["host"]))
         for other in self._known.values():
-            if other.lent and other.partition is not None and new.serves(other.partition):
-                other.partition, other.lent = None, False  # free for a client without a node
+            if other.assigned and other.partition is not None and new.serves(other.partition):
+                other.partition, other.assigned = None, False  # free for another client
 
     def find(self, client: int, stuck: Collection[int] = ()) -> Node | None:
         """The node of a client; None if there is none.
@@ -117,7 +117,7 @@ class Nodes:
         if not serving:
             serving = [node for node in able.values() if node.partition is None][:1]
             for node in serving:
-                node.partition, node.partitions, node.lent = client, self._clients, True
+                node.partition, node.partitions, node.assigned = client, self._clients, True
         if not serving:
             return None
         loads = list(self._node_of.values())

@@ -24,7 +24,7 @@ from tardygrad.core.task import Task, check_task
 from tardygrad.core.vectors import LocalVectors, VectorStore
 from tardygrad.engines.deadlines import Deadlines, Losses
 from tardygrad.engines.flower.client import ERRORS_LOST
-from tardygrad.engines.flower.connection import LOST, RAISED, Link, Reply, starter_has_ended
+from tardygrad.engines.flower.connection import LOST, RAISED, Link, Reply, parent_has_ended
 from tardygrad.engines.flower.nodes import TIMEOUT, Node, Nodes
 from tardygrad.engines.flower.records import JobMessages
 from tardygrad.engines.flower.weights import WeightMessages, WeightsTask
@@ -40,14 +40,14 @@ from tardygrad.errors import (
     checked_call,
 )
 
-opened: WeakSet[FlowerPool] = WeakSet()
-"""The pools that are in use in this process, which Ctrl-C stops."""
+open_pools: WeakSet[FlowerPool] = WeakSet()
+"""The pools in use in this process; Ctrl-C stops them."""
 
 SILENCE = 120.0
 """Seconds without a reply to a node's first job after which there is a warning."""
 
 POLLS = 0.02, 0.5
-"""Seconds between two requests for replies: the fewest, and the most after requests without any."""
+"""Seconds between two requests for replies: at first, and at most, after many requests without a reply."""
 
 
 @dataclass(eq=False)
@@ -120,7 +120,7 @@ class FlowerPool(Pool):
         self.ready: deque[Message] = deque()
         self.absent: set[int] = set()  # clients that are lost until they have a node
         self.last: dict[int, int] = {}  # client → its last job, if its node has its compression errors
-        self._heard: set[int] = set()  # nodes that have replied to a job
+        self._replied: set[int] = set()  # nodes that have replied to a job
         self._worked: set[int] = set()  # nodes that have sent an update
         self._flaky: set[int] = set()  # those of them that have raised an error
         self._began: float | None = None
@@ -176,7 +176,7 @@ class FlowerPool(Pool):
         self._interrupted = on
 
     def _check_interrupt(self) -> None:
-        self.stopped = self.stopped or starter_has_ended()
+        self.stopped = self.stopped or parent_has_ended()
         if self._interrupted or self.stopped:
             self._interrupted = False
             raise Interrupted("interrupted while waiting for a message.")
@@ -241,7 +241,7 @@ class FlowerPool(Pool):
         """Handle the reply to a job, or Flower's report that there will be none."""
         running = self.running.pop(reply.message_id)
         job = running.job
-        self._heard.add(running.node.id)
+        self._replied.add(running.node.id)
         if reply.code == 5:
             self.nodes.gone(running.node.id)
         if running.ignored:
@@ -311,11 +311,11 @@ class FlowerPool(Pool):
                 self._lose(running.job, f"it took longer than {limit:.3g} s")
 
     def _warn_of_silence(self) -> None:
-        """Warn if a node does not reply to its first job, if that may never happen."""
+        """Warn about nodes that have not replied to their first job, if their ClientApp may never reply."""
         since = time.monotonic() - SILENCE
-        silent = {one.node.id for one in self.running.values() if one.began < since} - self._heard
+        silent = {one.node.id for one in self.running.values() if one.began < since} - self._replied
         if self.messages.no_reply and silent:
-            self._heard |= silent  # warn once
+            self._replied |= silent  # warn once
             names = f"node{'s' * (len(silent) > 1)} {', '.join(map(str, sorted(silent)))}"
             print(f"warning: no reply from {names} for {SILENCE:g} s. {self.messages.no_reply}", file=sys.stderr)
 
@@ -334,10 +334,10 @@ class FlowerPool(Pool):
 
     def vectors(self, method: Method, x: Vector) -> VectorStore:
         """Create the store of a server's vectors, at the beginning of a run; updates for an earlier run are ignored."""
-        self._forget()
+        self._reset()
         return LocalVectors(method, x)
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         """Prepare for a new run."""
         for running in self.running.values():
             running.ignored = True
@@ -355,7 +355,7 @@ class FlowerPool(Pool):
         return f"{len(without)} of {self.task.clients} clients have no node: {first}. {fix}"
 
     def __enter__(self) -> Self:
-        opened.add(self)
+        open_pools.add(self)
         try:
             self._wait_for_nodes()
         except BaseException:
@@ -385,15 +385,15 @@ class FlowerPool(Pool):
         self.close()
 
     def _drain(self) -> None:
-        """Wait for jobs under way, whose updates no one needs."""
-        self._forget()
+        """Wait for jobs under way, so that they do not block their nodes in the next run; ignore their updates."""
+        self._reset()
         until, self.deadlines.end = time.monotonic() + self.drain, math.inf
         while self.running and time.monotonic() < until:
             with suppress(TardygradError):
                 self._collect()
 
     def close(self) -> None:
-        opened.discard(self)
+        open_pools.discard(self)
         self._began = None
         for state in (self.running, self.waiting, self.ready, self.absent, self.last):
             state.clear()

@@ -41,7 +41,7 @@ BUFFERS = r"running_mean$|running_var$|num_batches_tracked$"
 """Names of arrays that are statistics of a module, such as BatchNorm's."""
 
 Evaluate = Callable[[int, Any], Any]
-"""(round, ArrayRecord) to a MetricRecord or None: Flower's `evaluate_fn`."""
+"""Flower's `evaluate_fn`: takes the round and an ArrayRecord; returns a MetricRecord or None."""
 
 
 class WeightsTask(OwnLoop):
@@ -67,7 +67,7 @@ class WeightsTask(OwnLoop):
         module_buffers: str = BUFFERS,
     ) -> None:
         self.clients, self.config, self._evaluate, self._samples = clients, dict(config), evaluate, samples
-        self._like = {name: (array.shape, array.dtype) for name, array in arrays.items()}
+        self._layout = {name: (array.shape, array.dtype) for name, array in arrays.items()}
         try:
             flwr().ConfigRecord(self.config)
         except (TypeError, ValueError) as error:
@@ -86,17 +86,17 @@ class WeightsTask(OwnLoop):
         self._x, self._buffers = self.flattened(arrays)
         self.parameters = len(self._x)
         if not self.parameters:
-            raise Invalid(f"the initial weights must have floating-point arrays, got {list(self._like) or 'none'}.")
+            raise Invalid(f"the initial weights must have floating-point arrays, got {list(self._layout) or 'none'}.")
         if not self._x.isfinite().all():
             raise Invalid("the initial weights must be finite, got NaN or infinity.")
 
     def __repr__(self) -> str:
-        arrays = f"{len(self._like)} arrays {crc32(repr(self._like).encode()):08x}"
+        arrays = f"{len(self._layout)} arrays {crc32(repr(self._layout).encode()):08x}"
         return f"WeightsTask(parameters={self.parameters} in {arrays}, clients={self.clients})"
 
     def flattened(self, arrays: Arrays) -> tuple[Vector, ModuleBuffers | None]:
         """Weights as a vector and the buffers that go with it; raises `Invalid` unless they are those of the model."""
-        self._check(arrays, self._like, "weights must have the arrays of the initial ones")
+        self._check(arrays, self._layout, "weights must have the arrays of the initial ones")
         names = self._parts
         floats, ints = _flat(arrays, names["floats"]), _flat(arrays, names["ints"], torch.int64)
         buffers = ModuleBuffers(floats, ints) if names["floats"] or names["ints"] else None
@@ -104,7 +104,7 @@ class WeightsTask(OwnLoop):
 
     def squares(self, arrays: Arrays) -> Vector:
         """The sums of squared moves in the order of the vector; parameters that did not move may be left out."""
-        whole = {name: np.zeros(self._like[name][0], np.float32) for name in self._parts["x"]} | dict(arrays)
+        whole = {name: np.zeros(self._layout[name][0], np.float32) for name in self._parts["x"]} | dict(arrays)
         self._check(whole, self._parts["x"], "squares must be those of the weights")
         return _flat(whole, self._parts["x"])
 
@@ -112,10 +112,10 @@ class WeightsTask(OwnLoop):
         """Raise `Invalid` unless the arrays have these names, and the shapes of the initial weights."""
         for name in [*names, *arrays]:
             got = f"shape {list(arrays[name].shape)}" if name in arrays else "none"
-            wanted = f"shape {list(self._like[name][0])}" if name in names else "none"
+            wanted = f"shape {list(self._layout[name][0])}" if name in names else "none"
             if got != wanted:
                 raise Invalid(f"{rule}, got {got} for {name!r} in place of {wanted}.")
-            dtype, like = arrays[name].dtype, self._like[name][1]
+            dtype, like = arrays[name].dtype, self._layout[name][1]
             if dtype.kind not in ("f" if like.kind == "f" else "iub"):
                 raise Invalid(f"{rule}, got numbers of type {dtype} for {name!r} in place of {like}.")
 
@@ -129,11 +129,11 @@ class WeightsTask(OwnLoop):
         found: dict[str, np.ndarray] = {}
         for part, vector in flat.items():
             names = self._parts[part]
-            sizes = [math.prod(self._like[name][0]) for name in names]
+            sizes = [math.prod(self._layout[name][0]) for name in names]
             for name, piece in zip(names, torch.split(vector.cpu(), sizes), strict=True):
-                shape, dtype = self._like[name]
+                shape, dtype = self._layout[name]
                 found[name] = piece.numpy().reshape(shape).astype(dtype, copy=False)
-        return {name: found[name] for name in self._like}
+        return {name: found[name] for name in self._layout}
 
     def init(self, seed: int) -> Vector:
         return self._x.clone()
@@ -183,7 +183,7 @@ def _flat(arrays: Arrays, names: list[str], dtype: torch.dtype = torch.float32) 
 
 
 class Returned(OwnLoop):
-    """A training loop that has already run, on a client: its result came with the reply."""
+    """A training loop that has already run on a client; its result came with the reply."""
 
     def __init__(self, trained: Trained) -> None:
         self._trained = trained
@@ -204,7 +204,7 @@ class WeightMessages:
 
     def __init__(self, task: WeightsTask, method: Method) -> None:
         self._task, self._method, self._starts = task, method, WeakTensorKeyDictionary()
-        self._identity, self._spoilt = needs_identity(method), set[str]()
+        self._identity, self._warned = needs_identity(method), set[str]()
         self.handshake = HANDSHAKE if self._identity else ""  # a stock ClientApp would answer with an error
         fix = "Call tg.flower.identify(app) in its ClientApp."
         self.no_answer = f"{self._identity} needs to know whose data it has. {fix}"
@@ -252,8 +252,8 @@ class WeightMessages:
             update = own_update(job, Returned(trained), self._method)
         except Invalid as error:
             return f"{failed}: {error}"
-        if worker not in self._spoilt and not admission.finite(update):
-            self._spoilt.add(worker)
+        if worker not in self._warned and not admission.finite(update):
+            self._warned.add(worker)
             fix = "Use a smaller learning rate of the clients, or check its data."
             print(
                 f"warning: node {worker} returned NaN or infinity, which the server does not use. {fix}",

@@ -1,5 +1,7 @@
-"""Several runs at once, each in a process of its own with as many threads of torch as its spec says: the same bits as
-one after the other."""
+"""Several runs at once, each in its own process, with the same bits as one after the other.
+
+Each process has as many threads of torch as its run's spec says.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +32,12 @@ class RunProcess(NamedTuple):
     pipe: Connection
 
 
-class SideBySide:
-    """Runs in processes: iterate over `go()`, which yields the rows and at last the summary of each run.
+class ParallelRuns:
+    """Runs in processes: iterate over `go()`, which yields each row of each run, and its summary when it ends.
 
     Args:
-        specs: by the runs' labels.
-        folder: the directory in which each run has one of its own, named by `path`.
+        specs: the spec of each run, by its label.
+        folder: the directory that contains those of the runs; see `path`.
         jobs: processes at once; 0 is one for every core this process may use.
     """
 
@@ -59,7 +61,7 @@ class SideBySide:
             while self._start():
                 if self._stop:
                     for run in self._running:
-                        with suppress(OSError):  # it has just ended
+                        with suppress(OSError):  # the run has just ended
                             run.pipe.send(None)
                 yield from self._collect()
         finally:
@@ -70,13 +72,13 @@ class SideBySide:
             self._running = []
 
     def _start(self) -> bool:
-        """Start runs while there are free processes; whether any is running."""
+        """Start runs while fewer than `jobs` are running; return whether any is running."""
         while self._waiting and len(self._running) < self.jobs and not self._stop:
             label = self._waiting.popleft()
             context = mp.get_context("fork")
             ours, theirs = context.Pipe()
-            work = (theirs, self.specs[label], self.path(label))
-            process = context.Process(target=_work, args=work, daemon=True)
+            arguments = (theirs, self.specs[label], self.path(label))
+            process = context.Process(target=_run_in_child, args=arguments, daemon=True)
             process.start()
             theirs.close()
             self._running.append(RunProcess(label, process, ours))
@@ -103,8 +105,8 @@ class SideBySide:
             yield run.label, message
 
 
-def _work(pipe: Connection, spec: Spec, out: Path) -> None:
-    """The process of a run: it sends every row, then the summary or an error, and stops if it receives anything."""
+def _run_in_child(pipe: Connection, spec: Spec, out: Path) -> None:
+    """Run in a child process: send every row, then the summary or an error; stop the run if anything is received."""
     set_up_child_process()
     try:
         with torch_threads(spec.run.threads):

@@ -1,7 +1,8 @@
-"""The paper's own regime: all parameters of pretrained transformers are tuned, on a fleet, by every method.
+"""The paper's own regime: every method fine-tunes all parameters of pretrained transformers, on a fleet.
 
-What is run, how settings are chosen and the rules of the verdicts are in regime.toml, which is older than the results.
-Settings are chosen by successive halving on validation rows with a seed of its own, and reported on test rows.
+What is run, how settings are chosen and the rules of the verdicts are in regime.toml, which was written before the
+results. Settings are chosen by successive halving, on validation rows and with a seed that is used for nothing else;
+results are on test rows.
 """
 
 from __future__ import annotations
@@ -23,23 +24,23 @@ from tardygrad.runs.record import replace as write_bytes
 from tardygrad.sweeps.store import Result, Run, Store
 
 Settings = dict[str, Any]
-_STALE = ("SD-", "DC-")  # methods that differ from others only where updates are stale
+_ONLY_IF_LATE = ("SD-", "DC-")  # prefixes of methods that differ from the others only if updates are late
 
 
 @dataclass(frozen=True)
 class Lesson:
-    """What is learnt: a task with a pretrained model."""
+    """A task with a pretrained model, and how long it is trained."""
 
     name: str
     title: str
     task: Settings
     clients: int  # N
     rounds: int  # T
-    method: Settings  # that all methods share
+    method: Settings  # those that all methods share
     seconds: dict[str, float]  # CPU seconds of an `update` and of an `evaluation`, measured with one thread
     folders: dict[str, str] = field(default_factory=dict)  # settings of the task that are folders below --data
-    rungs: list[int] = field(default_factory=list)  # rounds of its trials; none: those of the plan
-    grids: dict[str, dict[str, Settings]] = field(default_factory=dict)  # of methods that need others here
+    rungs: list[int] = field(default_factory=list)  # rounds of its trials; empty: those of the plan
+    grids: dict[str, dict[str, Settings]] = field(default_factory=dict)  # of methods with another grid for this lesson
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class Line(NamedTuple):
     stragglers: str
     mode: str
     method: str
-    change: str = ""  # its label
+    change: str = ""  # label of the change
 
 
 @dataclass(frozen=True)
@@ -81,11 +82,11 @@ class Part:
     changes: dict[str, Settings] = field(default_factory=lambda: {"": {}})  # by label; keys are dotted
 
     def lines(self) -> Iterator[Line]:
-        """Every line; without stale updates a method is run without its SD and DC."""
+        """Every line. SD and DC do nothing in synchronous rounds, so these variants are left out there."""
         for lesson, fleet, mode, method, change in product(
             self.lessons, self.fleets, self.modes, self.methods, self.changes
         ):
-            if mode != "sync" or not method.startswith(_STALE):
+            if mode != "sync" or not method.startswith(_ONLY_IF_LATE):
                 yield Line(self.name, lesson, fleet, mode, method, change)
 
 
@@ -127,7 +128,7 @@ class Plan:
         return MethodGrid(line.method, **others) if others else self.methods[line.method]
 
     def lines(self) -> list[Line]:
-        """Every line in the order of the runs: those of the first lesson come first, and of the slower fleet."""
+        """Every line in the order of the runs: by lesson, and within a lesson the slower fleet first."""
         every = [line for part in self.parts.values() for line in part.lines()]
         lessons, fleets = list(self.lessons), ("large", "mild")
         return sorted(every, key=lambda line: (lessons.index(line.lesson), fleets.index(line.stragglers)))
@@ -165,14 +166,14 @@ class Regime:
 
     Args:
         data: the folder with the lessons' data; None: only stored runs are read.
-        chosen: settings by lesson, mode and method that are not to be chosen anew.
+        chosen: settings that are chosen already, by lesson, mode and method.
     """
 
     def __init__(self, plan: Plan, store: Store, data: Path | None = None, chosen: Mapping[str, Settings] = {}) -> None:
         self.plan, self.store, self.data, self.known = plan, store, data, chosen
 
     def wanted(self) -> list[Run]:
-        """The runs known so far, in their order; when they are done, there may be more."""
+        """The runs known so far, in order; their results decide which others follow."""
         return self.unique(run for line in self.plan.lines() for run in self.runs(line) or self._trials(line)[-1])
 
     def steps(self, line: Line) -> list[Run]:
@@ -198,7 +199,7 @@ class Regime:
         return [run._replace(name=f"tails-{run.name}", tails=part.tails) for run in runs] if part.tails else runs
 
     def results(self, line: Line) -> dict[int, Result]:
-        """The results of a line by seed, as far as they are there."""
+        """The results of a line's finished runs, by seed."""
         found = {run.spec["run"]["seed"]: self.store.result(run) for run in self.runs(line)}
         return {seed: result for seed, result in found.items() if result}
 
@@ -223,7 +224,7 @@ class Regime:
         return [self.store.summary(run) for run in runs if self.store.result(run)]
 
     def _trials(self, line: Line) -> list[list[Run]]:
-        """The trials of each rung, and, if those of all rungs are done, the best one.
+        """The trials of each rung, and, once all rungs are done, a last list with the best trial.
 
         A rung keeps the better half of the trials of the one before; those that did not finish rank last.
         """
@@ -279,12 +280,12 @@ class Regime:
 
 
 def _tuned_mode(line: Line) -> str:
-    """Settings are chosen with waiting and without, in the client-centric mode."""
+    """The mode in which a line's settings are chosen: sync for itself, client-centric for both asynchronous modes."""
     return "sync" if line.mode == "sync" else "client"
 
 
 def key(line: Line) -> str:
-    """What settings are chosen for: a lesson, a mode and a method."""
+    """The lesson, mode and method that a line's settings are chosen for."""
     return f"{line.lesson}, {_tuned_mode(line)}, {line.method}"
 
 

@@ -62,8 +62,8 @@ class Scores:
         return mean(self.by_seed(line).values())
 
     def time(self, line: Line) -> float:
-        """The length of a run, mean over seeds."""
-        self.by_seed(line)
+        """The simulated length of a run, mean over seeds."""
+        self.by_seed(line)  # raises `Missing`
         return mean(result.time for result in self.regime.results(line).values())
 
     def cells(self) -> list[tuple[str, str]]:
@@ -96,7 +96,7 @@ def _no_waiting(scores: Scores) -> Judgement:
 
 
 def _published_speedup(lesson: str, fleet: str) -> float:
-    """How many times sooner the paper's asynchronous runs end, mean over methods."""
+    """The mean time of the paper's synchronous runs, divided by that of its asynchronous runs."""
     rows = [row for row in published_rows("tables.csv") if (row["data"], row["stragglers"]) == (lesson, fleet)]
     sync, fast = (
         [float(row["runtime"]) for row in rows if (row["mode"] == "sync") is waits] for waits in (True, False)
@@ -105,7 +105,7 @@ def _published_speedup(lesson: str, fleet: str) -> float:
 
 
 def _ahead(better: str, worse: str) -> Callable[[Scores], Judgement]:
-    """The rule of claims that compare two methods without waiting."""
+    """The rule of claims that compare two methods in the asynchronous modes."""
 
     def rule(scores: Scores) -> Judgement:
         differences, ahead, reasons = [], [], []

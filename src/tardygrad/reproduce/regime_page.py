@@ -40,11 +40,11 @@ def text(regime: Regime, command: str) -> str:
     parts = [
         f"Made by `{command}`. Every client trains all parameters of a pretrained model.",
         table(("lesson", "", "N", "T", "rounds of trials"), (_lesson(plan, name) for name in lessons)),
-        f"Each method has six settings to choose from, tried with seed {plan.tuning_seed} on validation rows that "
-        "nobody trains on; the better half of the first trials is run again for more rounds, and the best of these "
-        "is taken. Settings are chosen twice, with waiting and without it (client-centric), on the fleet with large "
-        "stragglers. Shown is the test accuracy after the last round: mean ± 95 % confidence interval (Student's t) "
-        "over the seeds.",
+        f"Each method has six settings to choose from, tried with seed {plan.tuning_seed} on validation rows that no "
+        "client trains on. The better half of the first trials is run again for more rounds, and the best of these is "
+        "taken. Settings are chosen on the fleet with large stragglers, once for synchronous rounds and once for both "
+        "asynchronous modes (in client-centric runs). The tables show the test accuracy after the last round: mean ± "
+        "95 % confidence interval (Student's t) over the seeds.",
         _done(regime),
         table(("claim", "verdict", "numbers"), rows),
         *(f"![Test accuracy against simulated time, {name}]({picture(name)})" for name in _pictured(regime)),
@@ -162,10 +162,10 @@ def _curves(regime: Regime, lesson: str) -> Any:
         y=alt.Y("score:Q", title="test accuracy (%)", scale=alt.Scale(zero=False)),
         strokeDash=alt.StrokeDash("mode:N", scale=dashes, legend=None),
     )
-    sides = [
+    panels = [
         chart.transform_filter(alt.datum.fleet == fleet).properties(
             title=f"{lesson}, {fleet} stragglers, client-centric (dashed: synchronous)"
         )
         for fleet in regime.plan.parts["cells"].fleets
     ]
-    return theme.image_style(alt.hconcat(*sides))
+    return theme.image_style(alt.hconcat(*panels))

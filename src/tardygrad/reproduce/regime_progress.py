@@ -1,4 +1,4 @@
-"""How much of the plan of the paper's regime is done, and how many hours the rest takes."""
+"""How much of the plan for the paper's regime is done, and how many CPU hours the rest takes."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _UPDATES_PER_TAIL = 32  # a measurement takes 128 gradients, an update 4
 
 
 class Progress(NamedTuple):
-    """The runs of a part and a lesson; a run that several parts share counts for the first."""
+    """How many runs of a part and a lesson are done; a run that several parts share counts only for the first."""
 
     lesson: str
     part: str
     runs: int
     done: int
-    seconds: float  # of all runs, by the measured times of regime.toml
-    left: float
+    seconds: float  # CPU seconds of all runs, by the measured times of regime.toml
+    left: float  # CPU seconds of those that are not done
 
     def row(self) -> tuple[str, ...]:
         """The row of a table."""
@@ -31,14 +31,14 @@ class Progress(NamedTuple):
 
 
 class _Finished(Store):
-    """A store that claims to have every run, so that all runs of a plan can be counted."""
+    """A store that pretends to have every run, so that all runs of a plan can be listed and counted."""
 
     def result(self, run: Run) -> Result:
         return Result("finished", 0.0, 0.0, 0.0, [], 0.0, 0.0)
 
 
 def progress(regime: Regime) -> list[Progress]:
-    """What is done of each part and lesson, and in the last row of all."""
+    """The progress of each part and lesson, and of everything in the last row."""
     whole = Regime(regime.plan, _Finished(regime.store.folder), chosen=regime.known)
     groups: dict[tuple[str, str], list[Line]] = {}
     for line in regime.plan.lines():

@@ -1,4 +1,4 @@
-"""Are the gradients heavy-tailed in the paper's regime? A table and a picture, layer by layer, as tuning goes on."""
+"""Are gradients heavy-tailed in the paper's regime? A table and a picture, layer by layer, during training."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tardygrad.reproduce.regime import Part, Regime
 from tardygrad.runs.record import Row, to_json_value
 
 _MODES = {"sync": "synchronous", "server": "server-centric", "client": "client-centric"}
-_HIGHEST = 6.0  # the largest index of the picture; a larger one says no more than that the tail is light
+_HIGHEST = 6.0  # larger tail indices are drawn here: all of them mean a light tail
 
 
 def picture(lesson: str) -> str:
@@ -62,7 +62,7 @@ def _scaled(row: Row) -> str:
 
 
 def chart(found: list[Row]) -> Any:
-    """The tail index of every layer, from the input to the output; a side for each mode, a colour for each round."""
+    """The tail index of every layer, from input to output: a panel for each mode, a colour for each round."""
     layers = list(dict.fromkeys(row["layer"] for row in found if row["layer"] != "all"))
     rounds = sorted({row["round"] for row in found})
     rows = [
@@ -87,10 +87,10 @@ def chart(found: list[Row]) -> Any:
     )
     limit = alt.Chart({"values": [{"alpha": 2.0}]}).mark_rule(color=theme.RED, strokeDash=[4, 3]).encode(x="alpha:Q")
     modes = list(dict.fromkeys(row["mode"] for row in found))
-    sides = [
+    panels = [
         (dots.transform_filter(alt.datum.mode == mode) + limit).properties(
             title=f"{mode} (dashed: infinite variance to its left)", width=330, height=alt.Step(12)
         )
         for mode in modes
     ]
-    return theme.image_style(alt.hconcat(*sides))
+    return theme.image_style(alt.hconcat(*panels))

@@ -1,18 +1,16 @@
 # A worker of a Ray cluster: `docker build -t tardygrad-worker .`, then on every machine
 #   docker run --network=host --shm-size=8g tardygrad-worker --address=HEAD:6379
 # and on the head `ray start --head`. Driver and workers need the same Python and the same versions of constraints.txt.
-# For GPUs, give the index of PyTorch for your CUDA as --build-arg TORCH_INDEX=..., and run with --gpus=all.
+# For a build of PyTorch without CUDA, or for another CUDA, give PyTorch's own package index for it as
+# --build-arg PIP_EXTRA_INDEX_URL=..., which pip reads. For GPUs, run with --gpus=all.
 FROM python:3.11-slim-bookworm
-ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
+ARG PIP_EXTRA_INDEX_URL
 
 RUN useradd --create-home --uid 1000 worker
 WORKDIR /home/worker/tardygrad
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY src ./src
-# hadolint ignore=DL3013
-RUN torch="$(grep -E '^torch==' constraints.txt)" \
-    && python -m pip install --no-cache-dir --index-url "$TORCH_INDEX" "$torch" \
-    && python -m pip install --no-cache-dir -c constraints.txt '.[ray,fast,hf]'
+RUN python -m pip install --no-cache-dir -c constraints.txt '.[ray,fast,hf]'
 
 USER 1000
 WORKDIR /home/worker

@@ -97,7 +97,7 @@ class Source(NamedTuple):
             resize: side in pixels of a pretrained network's input; None is 64 for TinyViT, and the model's own for
                 "transformers".
             cache: the folder for decoded images and features; None is ~/.cache/tardygrad.
-            channels_last: let images in memory have the channels innermost, in which convolutions are faster.
+            channels_last: let images in memory have the channels innermost, in which some convolutions are faster.
             seed: draws the split and `train_rows`; x_0 depends on the seed of the run.
         """
         sizes = {"clients": clients, "dim": dim, "train_rows": train_rows, "test_rows": test_rows, "resize": resize}

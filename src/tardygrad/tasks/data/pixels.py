@@ -22,7 +22,7 @@ class Normalize(nn.Module):
     Args:
         mean: per channel, of pixels in [0, 1].
         std: per channel, of pixels in [0, 1].
-        channels_last: whether the output's memory has the channels innermost, in which convolutions are faster.
+        channels_last: whether the output's memory has the channels innermost, in which some convolutions are faster.
 
     >>> Normalize([0.5], [0.25])(torch.tensor([[[[0, 255]]]], dtype=torch.uint8))
     tensor([[[[-2.,  2.]]]])

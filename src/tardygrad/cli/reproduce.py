@@ -162,7 +162,7 @@ def regime(options: commands.Regime) -> None:
         settings = Regime(whole, store).every_choice()
         if missing := {name for line in chosen.lines() if (name := key(line)) not in settings}:
             rule = "--quick needs settings that the whole plan has chosen"
-            raise Invalid(f"{rule}, and those of {', '.join(sorted(missing))} are not chosen yet. Leave it out.")
+            raise Invalid(f"{rule}, and those of {'; '.join(sorted(missing))} are not chosen yet. Leave it out.")
         store = Store(Path(options.out), records=True)  # which repeats the runs that come with the package
     runs = Regime(chosen, store, data, settings)
     if options.plan:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from importlib import metadata
+import tomllib
+from pathlib import Path
 
 project = "tardygrad"
 author = "the authors of tardygrad"
 copyright = "the authors of tardygrad, Apache-2.0"
-release = metadata.version("tardygrad")
+release = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text("utf-8"))["project"]["version"]
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 myst_heading_anchors = 4

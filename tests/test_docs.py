@@ -18,8 +18,10 @@ from typing import Any, NamedTuple
 import click
 import numpy as np
 import pytest
+import torch
 import typer
 
+import tardygrad as tg
 from tardygrad.cli import demo
 from tardygrad.spec import spec
 from tardygrad.spec.kinds import keys_of
@@ -127,12 +129,25 @@ def test_the_docs_show_what_the_demo_prints() -> None:
 
 
 def test_the_tutorial_reads_a_csv_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its snippets: a file whose last column is the class, numbers as targets, and clients by a column."""
     monkeypatch.chdir(tmp_path)
+    snippets = re.findall(r"```py\n(.*?)```", (ROOT / "docs/compare.md").read_text("utf-8"), re.DOTALL)
+    classes, numbers, clients = map(textwrap.dedent, snippets)
+    names: dict[str, Any] = {"np": np, "torch": torch, "nn": torch.nn, "tg": tg, "train": torch.tensor([2, 0])}
+
     Path("mine.csv").write_text("length,width,kind\n1.5,2,red\n3,4.5,white\n", "utf-8")
-    (snippet,) = re.findall(r"```py\n(.*?)```", (ROOT / "docs/compare.md").read_text("utf-8"), re.DOTALL)
-    names: dict[str, Any] = {"np": np}
-    exec(textwrap.dedent(snippet), names)  # noqa: S102
+    exec(classes, names)  # noqa: S102
     assert (names["features"].tolist(), names["targets"].tolist()) == ([[1.5, 2.0], [3.0, 4.5]], ["red", "white"])
+
+    Path("mine.csv").write_text("length,width,mass\n1.5,2,7\n3,4.5,8\n1,1,9\n", "utf-8")
+    exec(classes + numbers, names)  # noqa: S102
+    assert names["network"]()(names["inputs"]).shape == names["labels"].shape
+
+    names["table"] = np.array([["oslo", "1.5", "red"], ["rome", "3", "white"], ["lima", "1", "red"]])
+    exec(clients, names)  # noqa: S102
+    assert (names["features"].tolist(), names["fleet"].clients) == ([[1.5], [3.0], [1.0]], 2)
+    task = tg.TorchTask(torch.nn.Linear(2, 2), loss=torch.nn.functional.cross_entropy, data=names["data"])
+    assert task.ids == ("lima", "oslo")
 
 
 def commands(text: str) -> Iterator[tuple[str, str]]:

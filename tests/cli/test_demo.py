@@ -97,7 +97,7 @@ def test_ctrl_c_leaves_runs_that_can_be_resumed(tardygrad: Command) -> None:
 
 def test_a_process_that_dies_or_fails_is_named(tardygrad: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parallel_runs.runs, "begin", lambda *_, **__: os._exit(7))
-    code, _, err = tardygrad("demo", "--rounds", "1", "--out", "here")
+    code, _, err = tardygrad("demo", "--rounds", "1", "--out", "here", "--jobs", "1")
     assert (code, "the process of sync-Clip² died (exit code 7)" in err) == (1, True)
 
     def fail(*_: Any, **__: Any) -> None:

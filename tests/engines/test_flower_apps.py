@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import tardygrad as tg
-from tardygrad.engines.flower.connection import replying
+from tardygrad.engines.flower.connection import requiring_replies
 from tardygrad.engines.flower.records import array_record
 from tardygrad.runs.record import read_lines
 from tests.cli.conftest import Command
@@ -117,7 +117,7 @@ def running_with(variable: str) -> list[int]:
 
 
 def test_a_simulated_app_that_does_not_know_a_question_answers_without_a_traceback() -> None:
-    grid = Grid(app := replying(ClientApp()), [0])
+    grid = Grid(app := requiring_replies(ClientApp()), [0])
     reply = app(Message(RecordDict(), 1007, "query.tardygrad"), grid.contexts[1007])
     grid.close()
     assert (reply.error.code, "No query function" in reply.error.reason) == (2, True)

@@ -82,7 +82,7 @@ def plain_bfloat16(monkeypatch):
 
 
 @pytest.mark.usefixtures("plain_bfloat16")
-def test_autocast_computes_in_bfloat16_and_keeps_float32_vectors():
+def test_autocast_computes_in_bfloat16_and_keeps_float32_vectors(monkeypatch):
     plain, cast = make(), make(autocast=True)
     one = job(plain)
     batch = next(plain.batches(one))
@@ -94,9 +94,15 @@ def test_autocast_computes_in_bfloat16_and_keeps_float32_vectors():
     a, b = plain.evaluate(one.x, None), cast.evaluate(one.x, None)
     assert a["loss"] != b["loss"]
     assert a["loss"] == pytest.approx(b["loss"], rel=0.02)
-    dtypes = []
-    cast._views().module.head.register_forward_hook(lambda _, inputs, output: dtypes.append(output.dtype))
-    update = work(one, cast, METHOD)
+    dtypes, forward = [], nn.Linear.forward
+
+    def recorded(layer, inputs):
+        dtypes.append((output := forward(layer, inputs)).dtype)
+        return output
+
+    with monkeypatch.context() as patch:
+        patch.setattr(nn.Linear, "forward", recorded)
+        update = work(one, cast, METHOD)
     assert update.delta.dtype == torch.float32
     assert set(dtypes) == {torch.bfloat16}
     assert torch.equal(update.delta, work(one, copy.deepcopy(cast), METHOD).delta)

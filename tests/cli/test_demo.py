@@ -16,7 +16,7 @@ import pytest
 from rich.console import Console
 
 from tardygrad.cli import demo, parallel_runs
-from tardygrad.cli.demo_screen import RunsTable
+from tardygrad.cli.demo_screen import RunsTable, show_results
 from tardygrad.runs.record import Row
 from tardygrad.runs.summary import Summary, read_summary
 from tardygrad.spec import spec
@@ -43,6 +43,15 @@ def test_a_demo_is_not_written_into_the_folder_of_a_run(taken: str, tardygrad: C
     code, _, err = tardygrad("demo", "--rounds", "1", "--out", "here")
     assert (code, err.count("\n")) == (2, 1)
     assert f"the directory '{Path(taken).parent}' already holds a run" in err
+
+
+def test_a_demo_overwrites_no_report(tardygrad: Command) -> None:
+    report = Path("here/report.html")
+    report.parent.mkdir()
+    report.write_text("mine", "utf-8")
+    code, _, err = tardygrad("demo", "--rounds", "1", "--out", "here")
+    assert (code, err) == (2, f"error: the demo would overwrite '{report}'. Choose another directory for --out.\n")
+    assert (report.read_text("utf-8"), list(report.parent.iterdir())) == ("mine", [report])
 
 
 @pytest.mark.parametrize(("accuracies", "when"), [([0.5, 0.9, 0.8], 2.0), ([0.5, 0.89], None), ([], None)])
@@ -79,17 +88,17 @@ def test_runs_side_by_side_have_the_bits_of_runs_one_after_the_other(tardygrad: 
 
 def test_ctrl_c_leaves_runs_that_can_be_resumed(tardygrad: Command) -> None:
     start = "from tardygrad_command import main; main()"
-    command = [sys.executable, "-c", start, "demo", "--jobs", "2", "--out", "here"]
+    command = [sys.executable, "-c", start, "demo", "--jobs", "2", "--out", "over here"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
-        runs = [Path("here", name) for name in ("sync-clip2", "clip2")]
+        runs = [Path("over here", name) for name in ("sync-clip2", "clip2")]
         while not all((run / "metrics.jsonl").exists() for run in runs):
             assert process.poll() is None
             time.sleep(0.05)
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all processes
         _, err = process.communicate()
     assert process.returncode == 130
-    assert err.count("continue with: tardygrad resume here/") == 2
-    assert {path.name for path in Path("here").iterdir()} == {"sync-clip2", "clip2"}
+    assert err.count("continue with: tardygrad resume 'over here/") == 2
+    assert {path.name for path in Path("over here").iterdir()} == {"sync-clip2", "clip2"}
     rounds = read_summary(runs[1]).rounds + 1
     code, out, _ = tardygrad("resume", str(runs[1]), f"run.rounds={rounds}")
     assert (code, f"finished after {rounds} rounds" in out) == (0, True)
@@ -125,6 +134,20 @@ def test_the_live_table_shows_every_run() -> None:
     assert (title.strip(), heads.split()[:2]) == ("title", ["method", "progress"])
     assert first.split()[2:5] == ["2/4", "50.0%", "2,000"]
     assert (second.split()[0], second.split()[-1]) == ("b", "waiting")
+
+
+def test_a_narrow_terminal_shows_whole_words(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    console = Console(record=True, width=60, force_terminal=True, file=io.StringIO())
+    console.print(*RunsTable(["sync-Clip²"], 280, "title", console=console).get_renderables())
+    assert console.export_text().splitlines()[2].split() == ["method", "progress", "round", "accuracy", "time", "left"]
+    row = {"method": "sync-Clip²", "accuracy": 0.972, "time_to_goal": 1230.0, "time": 7048.0, "speed_up": 1.0}
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    show_results([row | {"delay_mean": 1.0, "delay_max": 1}], 0.9)
+    printed = capsys.readouterr().out
+    assert ("…" in printed, "97.2%" in printed, "speed-up" in printed) == (False, True, True)
 
 
 def test_the_cast_plays_the_shipped_spec() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from tardygrad.cli.demo_screen import follow, show_results
 from tardygrad.cli.output import say, show, show_json, waiting
 from tardygrad.cli.parallel_runs import ParallelRuns
 from tardygrad.cli.session import Signals
+from tardygrad.errors import Invalid
 from tardygrad.runs.record import Row, new_run_dir, replace, require_new
 from tardygrad.runs.summary import Summary
 from tardygrad.spec import spec
@@ -46,10 +48,14 @@ def demo(options: commands.Demo) -> None:
     parallel_runs = ParallelRuns(specs, folder, options.jobs)
     for label in METHODS:
         require_new(parallel_runs.path(label))
+    picture, page = folder / "test-loss.png", folder / "report.html"
+    for file in (picture, page):
+        if file.exists():
+            raise Invalid(f"the demo would overwrite {str(file)!r}. Choose another directory for --out.")
     metrics, summaries = _run(parallel_runs, options.rounds)
     sync = summaries["sync-Clip²"].time
     rows = [_row(label, metrics[label], summaries[label], sync) for label in METHODS]
-    picture, page = write(loss_curves(metrics), folder / "test-loss.png"), folder / "report.html"
+    write(loss_curves(metrics), picture)
     with waiting("writing the report"):
         paths = [str(parallel_runs.path(label)) for label in METHODS]
         replace(page, build(paths, title="Demo", baseline="sync-Clip²", target=GOAL).html().encode())
@@ -79,7 +85,7 @@ def _run(parallel_runs: ParallelRuns, rounds: int) -> tuple[dict[str, list[Row]]
     if signals.received is not None:
         for label, summary in summaries.items():
             if summary.status == "stopped":
-                path = parallel_runs.path(label)
+                path = shlex.quote(str(parallel_runs.path(label)))
                 say(f"{label} stopped at round {summary.rounds}; continue with: tardygrad resume {path}")
         raise typer.Exit(128 + signals.received)
     return metrics, summaries

@@ -19,6 +19,7 @@ from tardygrad.runs.record import Row
 from tardygrad.runs.summary import Summary
 
 BAR, RESULT_BAR = 18, 10  # characters
+WIDE = 80  # columns of a terminal that has room for everything
 Messages = Iterable[tuple[str, Row | Summary]]
 
 
@@ -67,13 +68,16 @@ class RunsTable(Progress):
             return TextColumn(text, markup=False, style=style, justify=justify, table_column=column)
 
         self.title = title
+        details = [
+            fields("simulated s", "{task.fields[time]}", style="magenta"),
+            fields("rate", "{task.fields[rate]}"),
+        ]
         super().__init__(
             fields("method", "{task.description}", "left", "bold"),
             Bar(table_column=Column("progress")),
             fields("round", "{task.completed:.0f}/{task.total:.0f}"),
             fields("accuracy", "{task.fields[accuracy]}", style="cyan"),
-            fields("simulated s", "{task.fields[time]}", style="magenta"),
-            fields("rate", "{task.fields[rate]}"),
+            *(details if console.width >= WIDE else []),
             Left(table_column=Column("time left", justify="right", no_wrap=True)),
             console=console,
             transient=True,
@@ -113,7 +117,7 @@ def _short(seconds: float | None) -> str:
 
 
 def show_results(rows: list[dict[str, Any]], goal: float) -> None:
-    """Print the results; on a terminal with bars as long as the time to the goal."""
+    """Print the results; on a terminal with bars of the times to the goal, on a narrow one without bars and delays."""
     heads = [
         Column("method", no_wrap=True),
         Column("test accuracy", justify="right"),
@@ -124,15 +128,19 @@ def show_results(rows: list[dict[str, Any]], goal: float) -> None:
         Column("max delay", justify="right"),
     ]
     terminal = sys.stdout.isatty()
-    table = Table(*heads, box=None, pad_edge=False, header_style="dim" if terminal else "")
+    output = Output(highlight=False, width=None if terminal else 120)
+    wide = output.width >= WIDE
+    shown = len(heads) if wide else 5
+    table = Table(*heads[:shown], box=None, pad_edge=False, header_style="dim" if terminal else "")
     longest = max((row["time_to_goal"] or 0.0 for row in rows), default=0.0)
     if terminal:
         table.columns[0].style = "bold"
+    if terminal and wide:
         table.add_column("", style="magenta", no_wrap=True)
     for row in rows:
         time = row["time_to_goal"]
         bar = "━" * max(1, round(RESULT_BAR * time / longest)) if time else ""
-        table.add_row(
+        cells = [
             row["method"],
             cell(row["accuracy"], ".1%"),
             cell(time, ",.0f"),
@@ -140,6 +148,6 @@ def show_results(rows: list[dict[str, Any]], goal: float) -> None:
             f"{row['speed_up']:.0f}x",
             f"{row['delay_mean']:.1f}",
             str(row["delay_max"]),
-            *([bar] if terminal else []),
-        )
-    Output(highlight=False, width=None if terminal else 120).print(table)
+        ]
+        table.add_row(*cells[:shown], *([bar] if terminal and wide else []))
+    output.print(table)

@@ -7,7 +7,8 @@ from torch import nn
 
 import tardygrad as tg
 
-features, targets = load_digits(return_X_y=True)  # put your own data here: features and a class for each example
+# put your own data here: features and a class for each example
+features, targets = load_digits(return_X_y=True)
 classes, numbers = np.unique(targets, return_inverse=True)  # classes as numbers from 0
 inputs, labels = torch.tensor(features, dtype=torch.float32), torch.tensor(numbers)
 inputs = (inputs - inputs.mean(0)) / (inputs.std(0) + 1e-6)
@@ -22,7 +23,8 @@ def network():
 task = tg.TorchTask(
     network,
     loss=nn.functional.cross_entropy,
-    data=tg.shard((inputs[train], labels[train]), clients=20, concentration=0.3),  # clients with different classes
+    # clients with different classes
+    data=tg.shard((inputs[train], labels[train]), clients=20, concentration=0.3),
     test=(inputs[test], labels[test]),
     batch_size=16,
 )
@@ -31,7 +33,8 @@ shared = {"buffer": 4, "local_steps": 5}
 
 
 def begin(method, seed):
-    return tg.begin(method, task, fleet, until=40, evaluate_every=5, seed=seed)  # 40 simulated seconds for everyone
+    # 40 simulated seconds for everyone
+    return tg.begin(method, task, fleet, until=40, evaluate_every=5, seed=seed)
 
 
 def fedavg(local_lr, lr, seed):

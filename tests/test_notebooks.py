@@ -69,3 +69,5 @@ def test_a_run_shows_its_progress_in_a_notebook(
     line = capsys.readouterr().err.rpartition("\r")[2]
     assert line.startswith("round 3/3 ")
     assert "left" in line
+    with pytest.raises(tg.Invalid, match=r"progress needs a run, as from tg\.begin\(\.\.\.\), got Method\."):
+        tg.progress(method)  # type: ignore[arg-type]

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from tardygrad.errors import Invalid
+
 if TYPE_CHECKING:  # it needs PyTorch, which is slow to import
     from tardygrad.runs.record import Row
     from tardygrad.runs.run import Run
@@ -25,8 +27,12 @@ def progress(run: Run, rows: Iterable[Row] | None = None) -> Iterator[Row]:
     Args:
         rows: what to iterate over instead of `run.go()`, such as `tracked(run, ["tensorboard"])`.
     """
+    from tardygrad.runs.run import Run
+
+    if not isinstance(run, Run):
+        raise Invalid(f"progress needs a run, as from tg.begin(...), got {type(run).__name__}.")
     settings, rows = run.settings, run.go() if rows is None else rows
-    yield from round_progress(rows, done=run.server.round, rounds=settings["rounds"], until=settings["until"])
+    return round_progress(rows, done=run.server.round, rounds=settings["rounds"], until=settings["until"])
 
 
 def progress_bar(

@@ -348,7 +348,9 @@ def test_a_run_that_begins_without_some_clients_says_so(capsys: pytest.CaptureFi
     result = strategy.start(grid, record(PLAIN), num_rounds=2)
     grid.close()
     assert result.run.status == "finished"
-    assert "warning: the run begins without some clients. 1 of 3 clients have no node: 2. " in capsys.readouterr().err
+    # without waiting, node 1 may not have answered yet
+    warning = r"warning: the run begins without some clients\. (1|2) of 3 clients have no node: (1, )?2\. "
+    assert re.search(warning, capsys.readouterr().err)
 
 
 def test_a_node_that_does_not_reply_or_returns_nan_is_named(

@@ -16,6 +16,8 @@ from tardygrad_command import main
 from tests.report.conftest import Open
 from tests.report.records import EVIL, ODD, events, record, write
 
+expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect
+
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
@@ -118,7 +120,7 @@ def test_the_keyboard_reaches_everything_in_order_and_opens_the_charts_of_single
     assert reached[:4] == ["Skip to the report", "Dark colours", "Comparison", "Learning"]
     page.focus("#run-1 > summary")
     page.keyboard.press("Enter")
-    page.wait_for_function("[...document.querySelectorAll('#run-1 .chart')].every(one => one.querySelector('svg'))")
+    expect(page.locator("#run-1 .chart:not(:has(svg))")).to_have_count(0)
     assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
     assert all(drawn(page, "#run-1").values())
     assert set(drawn(page)) > set(before)
@@ -131,12 +133,13 @@ def test_an_entry_of_a_legend_highlights_its_line_whatever_its_name(pages: dict[
     page = opened(pages["several"].as_uri())
     button = page.locator("#chart-score-1").locator("xpath=..").locator(".legend button").first
     lines = "[...document.querySelectorAll('#chart-score-1 .mark-line path')].map(path => path.getAttribute('opacity'))"
+    faded = page.locator("#chart-score-1 .mark-line path[opacity='0.12']")
     before = page.evaluate(lines)
     button.click()
-    page.wait_for_function(f"{lines}.includes('0.12')")
+    expect(faded).not_to_have_count(0)
     assert button.get_attribute("aria-pressed") == "true"
     button.click()
-    page.wait_for_function(f"!{lines}.includes('0.12')")
+    expect(faded).to_have_count(0)
     assert page.evaluate(lines) == before
 
 

@@ -71,6 +71,22 @@ def test_clients_have_spans_of_the_text_or_any_rows(rhyme):
     assert len(lm(clients=3, text=rhyme, test_rows=2, **SMALL).test[0]) == 2
 
 
+def test_the_last_training_rows_can_be_set_apart(rhyme):
+    whole = lm(clients=3, text=rhyme, **SMALL)
+    apart = {"text": rhyme, "clients": 3, "validation_rows": 20, **SMALL}
+    chosen, reported = (lm(score_on=on, **apart) for on in ("validation", "test"))
+    assert torch.equal(chosen.test[0], whole.data.data[0][-20:])
+    assert torch.equal(chosen.test[1], whole.data.data[1][-20:])
+    assert torch.equal(reported.test[0], whole.test[0])
+    for task in (chosen, reported):
+        assert torch.equal(task.data.data[0], whole.data.data[0][:-20])
+        assert sum(map(len, task.data.rows)) == len(whole.data.data[0]) - 20
+    with pytest.raises(Invalid, match="for 3 clients, 9999 validation rows and a context of 16, got"):
+        lm(**(apart | {"validation_rows": 9999}))
+    with pytest.raises(Invalid, match="needs validation_rows="):
+        lm(clients=3, text=rhyme, score_on="validation", **SMALL)
+
+
 def test_a_place_sees_the_past_only():
     module = GPT(vocabulary=11, context=8, dim=12, depth=2, heads=3)
     tokens = torch.arange(8)[None] % 11

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from tardygrad.core.messages import ModuleBuffers, Vector
 from tardygrad.core.recipe import remembers_call
 from tardygrad.errors import Invalid, check_choice, check_integer, checked_call, passes_to
+from tardygrad.tasks.data.held_out import ScoreOn, set_apart
 from tardygrad.tasks.data.sharding import Shards, shard
 from tardygrad.tasks.data.text import Pairs, pairs, read, split
 from tardygrad.tasks.nets.gpt import GPT
@@ -65,6 +66,8 @@ def lm(
     batch_size: int = 16,
     how: Literal["spans", "iid"] = "spans",
     test_rows: int | None = None,
+    validation_rows: int = 0,
+    score_on: ScoreOn = "test",
     noise: Noise | None = None,
     device: str = "cpu",
     autocast: bool = False,
@@ -84,6 +87,8 @@ def lm(
         heads: attention heads of the transformer; must divide `dim`.
         how: "spans" gives each client a contiguous span of the text, so that clients differ; "iid" random rows.
         test_rows: how many rows of the test set to use, from its start; None is all.
+        validation_rows: how many training rows to set apart, the last ones before the test set.
+        score_on: evaluate on the "test" rows, or on the "validation" rows, to choose settings by.
         cache: the folder for byte pairs; None is ~/.cache/tardygrad.
         seed: draws the "iid" split; x_0 depends on the seed of the run.
 
@@ -94,6 +99,7 @@ def lm(
         check_integer(name, value)
     if test_rows is not None:
         check_integer("test_rows", test_rows)
+    check_integer("validation_rows", validation_rows, 0)
     if dim % heads:
         raise Invalid(f"`heads` must divide `dim` ({dim}), got {heads}.")
     check_choice("tokens", tokens, Literal["byte", "bpe"])
@@ -104,13 +110,16 @@ def lm(
     tokenizer = pairs(train, vocabulary, cache) if tokens == "bpe" and train else None
     encode = tokenizer.encode if tokenizer else _bytes
     encoded = encode(train), encode(test)
-    train_rows, all_test_rows = (_windows(sequence, context) for sequence in encoded)
-    if len(train_rows[0]) < clients or not len(all_test_rows[0]):
-        need = math.ceil(max(clients * context + 1, 9 * (context + 1)) / 0.9)
+    all_train_rows, all_test_rows = (_windows(sequence, context) for sequence in encoded)
+    if len(all_train_rows[0]) < clients + validation_rows or not len(all_test_rows[0]):
+        need = math.ceil(max((clients + validation_rows) * context + 1, 9 * (context + 1)) / 0.9)
+        apart = f", {validation_rows} validation rows" if validation_rows else ""
         raise Invalid(
-            f"a text must have about {need} tokens for {clients} clients and a context of {context}, "
+            f"a text must have about {need} tokens for {clients} clients{apart} and a context of {context}, "
             f"got {sum(map(len, encoded))}. Use a longer text, a smaller context or fewer clients."
         )
+    test_part = tuple(tensor[:test_rows] for tensor in all_test_rows)
+    train_rows, scored = set_apart(all_train_rows, test_part, validation_rows, score_on, shuffle=False)
     spans = tuple(torch.from_numpy(part) for part in np.array_split(np.arange(len(train_rows[0])), clients))
     return LM(
         tokenizer,
@@ -119,7 +128,7 @@ def lm(
         partial(GPT, vocabulary=vocabulary if tokenizer else 256, context=context, dim=dim, depth=depth, heads=heads),
         loss=_token_loss,
         data=Shards(train_rows, spans) if how == "spans" else shard(train_rows, clients=clients, seed=seed),
-        test=tuple(tensor[:test_rows] for tensor in all_test_rows),
+        test=scored,
         batch_size=batch_size,
         noise=noise,
         evaluate_batch=64,

@@ -22,7 +22,12 @@ ScoreOn = Literal["test", "validation"]
 
 
 def set_apart(
-    train: tuple[Tensor, ...], test: tuple[Tensor, ...], validation_rows: int, score_on: ScoreOn
+    train: tuple[Tensor, ...],
+    test: tuple[Tensor, ...],
+    validation_rows: int,
+    score_on: ScoreOn,
+    *,
+    shuffle: bool = True,
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
     """The rows to train on, and those to evaluate on.
 
@@ -34,6 +39,7 @@ def set_apart(
         test: the test rows.
         validation_rows: how many training rows to set apart.
         score_on: which of the two to evaluate on.
+        shuffle: set random rows apart; False takes the last ones, for rows of a text, whose neighbours tell of them.
     """
     check_choice("score_on", score_on, ScoreOn)
     check_integer("validation_rows", validation_rows, 0)
@@ -44,7 +50,9 @@ def set_apart(
         raise Invalid("score_on='validation' needs validation_rows=..., got 0.")
     if not validation_rows:
         return train, test
-    order = torch.from_numpy(streams.generator(0, "validation rows").permutation(count))
+    order = torch.arange(count).flip(0)
+    if shuffle:
+        order = torch.from_numpy(streams.generator(0, "validation rows").permutation(count))
     apart, rest = (rows.sort().values for rows in (order[:validation_rows], order[validation_rows:]))
     chosen = tuple(tensor[apart] for tensor in train) if score_on == "validation" else test
     return tuple(tensor[rest] for tensor in train), chosen

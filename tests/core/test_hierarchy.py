@@ -13,7 +13,7 @@ import tardygrad as tg
 from tardygrad.core.hierarchy import HierarchicalServer
 from tardygrad.core.method import Regions
 from tardygrad.core.transforms import scale
-from tardygrad.runs import checkpoint, memory, packing
+from tardygrad.runs import checkpoint, memory
 from tardygrad.tasks import clock
 from tests.runs.test_resume import fleet
 
@@ -181,7 +181,7 @@ def test_a_checkpoint_holds_every_message_and_reference() -> None:
         _, (jobs[client],) = server.receive(tg.Update(client, job.serial, job.round, torch.ones(2)), float(now))
     pending = tg.SimPool(tg.tasks.quadratic(clients=4, dimension=2), method(exchange=3.0), tg.Fleet.paper(clients=4))
     saved = checkpoint.capture(server, pending.pending())
-    state = packing.unpack(saved.state["server"], saved.tensors)
+    state = saved.part("server", server.clients)
     assert [(*entry[:3], entry[3].up) for entry in state["transit"]] == [(4.0, 0, 1, True), (5.0, 1, 2, True)]
     fresh = served(method(exchange=3.0), torch.zeros(2), 4)
     checkpoint.apply(saved, fresh)

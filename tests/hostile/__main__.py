@@ -15,22 +15,22 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from tests.hostile import arguments, commands, damage, disks, kills, pages, workers
+from tests.hostile import arguments, commands, damage, disks, forgeries, kills, pages, workers
 from tests.hostile.verdicts import COLUMNS, FAULTS, HEAD, Tally
 
 TRIES = {
-    "corruptions": 1000, "kills": 100, "commands": 1000, "calls": 300, "disks": 50, "requests": 1000,
-    "worker_kills": 30, "worker_stops": 10,
+    "corruptions": 1000, "forgeries": 1000, "kills": 100, "commands": 1000, "calls": 300, "disks": 50,
+    "requests": 1000, "worker_kills": 30, "worker_stops": 10,
 }  # fmt: skip
 ATTACKS: dict[str, Callable[[Path, int, int], Tally]] = {
-    "corruptions": damage.attack, "kills": kills.attack, "commands": commands.attack, "calls": arguments.attack,
-    "disks": disks.attack, "requests": pages.attack,
+    "corruptions": damage.attack, "forgeries": forgeries.attack, "kills": kills.attack, "commands": commands.attack,
+    "calls": arguments.attack, "disks": disks.attack, "requests": pages.attack,
 }  # fmt: skip
 PAGE = f"""# Attacks
 
 Made by `make hostile`; `python -m tests.hostile --kills 100 --page docs/benchmarks/hostile.md` makes one row. A try is
-right if its result is that of a run or a record that was left alone, and refused if it ends with one sentence. The last
-three columns count faults.
+right if its result is that of a run or a record that was left alone, and refused if it ends with one sentence. A
+forgery, which has right checksums, is right if its run ends. The last three columns count faults.
 
 | attack | {" | ".join(COLUMNS)} | seed | made |
 | --- | {" | ".join(["---:"] * (len(COLUMNS) + 1))} | --- |

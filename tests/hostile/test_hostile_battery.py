@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.hostile import arguments, commands, damage, disks, kills, pages
+from tests.hostile import arguments, commands, damage, disks, forgeries, kills, pages
 from tests.hostile.verdicts import Tally
 
 
@@ -15,6 +15,7 @@ from tests.hostile.verdicts import Tally
     ("attack", "tries"),
     [
         (damage.attack, 30),
+        (forgeries.attack, 60),
         (kills.attack, 3),
         (commands.attack, 40),
         (arguments.attack, 100),

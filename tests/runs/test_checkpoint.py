@@ -393,7 +393,7 @@ def test_packed_data_is_unpacked_as_it_was(value: Any) -> None:
         patch.setattr(packing, "LONG", 2)
         tensors: dict[str, torch.Tensor] = {}
         text = json.dumps(packing.pack(value, tensors), allow_nan=False)
-    back = packing.unpack(json.loads(text), tensors)
+    back = packing.unpack(json.loads(text), tensors, CLIENTS)
     assert repr(back) == repr(value)  # of NaN, -0.0, tuples and lists too
 
 
@@ -404,12 +404,66 @@ def test_long_lists_of_jobs_are_stored_as_arrays_and_share_their_vectors() -> No
     packed = packing.pack({"jobs": jobs, "round_of": {job.client: job.round for job in jobs}}, tensors)
     assert len(json.dumps(packed)) < 500
     assert sum(tensor.dtype == torch.float32 for tensor in tensors.values()) == 2
-    back = packing.unpack(packed, tensors)
+    back = packing.unpack(packed, tensors, CLIENTS)
     assert back["round_of"] == {job.client: job.round for job in jobs}
     assert [job._replace(x=None) for job in back["jobs"]] == [job._replace(x=None) for job in jobs]
     assert all(job.x is models[job.round] for job in back["jobs"])
     older = {name: column for name, column in packed["jobs"]["$rows"][1].items() if name != "state"}
-    assert packing.unpack({"$rows": ["$Job", older]}, tensors)[5].state is None
+    assert packing.unpack({"$rows": ["$Job", older]}, tensors, CLIENTS)[5].state is None
+
+
+MILLION: Any = {"$repeat": [10**6, 0]}
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"$repeat": [10**15, 0]},
+        [MILLION] * 11,
+        {"$choice": [{"$repeat": [10**15, 0]}, [1]]},
+        {"$rows": ["$tuple", [MILLION] * 6]},
+        {"$rows": ["$tuple", {"$repeat": [1000, MILLION]}]},  # columns that share their memory, as rows cannot
+        [{"$array": "long"}] * 11,
+    ],
+)
+def test_a_forged_checkpoint_cannot_ask_for_any_amount_of_memory(forged: Any) -> None:
+    rule = "the lists of a checkpoint of 4 clients may have at most 10,000,400 items, got at least 1"
+    with pytest.raises(tg.RecordError, match=f"^{rule}.* start a new run.$"):
+        packing.unpack(forged, {"long": torch.zeros(10**6, dtype=torch.int64)}, CLIENTS)
+    assert len(packing.unpack([MILLION] * 11, {}, 10**5)) == 11
+
+
+@pytest.mark.parametrize("count", [-1, True, 1.5, "3", None])
+def test_a_count_that_is_no_whole_number_is_refused(count: Any) -> None:
+    with pytest.raises(tg.RecordError, match=f"must be a whole number, 0 or more, got {count!r}."):
+        packing.unpack({"$repeat": [count, 0]}, {}, CLIENTS)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda state: state["pending"]["$Pending"].update(jobs={"$repeat": [10**15, 0]}), "may have at most 10,000,4"),
+        (lambda state: state["pending"]["$Pending"].update(jobs={"$array": "0"}), "`jobs` cannot be that of this run"),
+        (lambda state: state["pending"]["$Pending"].update(now="x"), "`pending` cannot be that of this run"),
+        (lambda state: state["server"]["roster"].update(waiting=[4]), "`clients` cannot be that of this run"),
+        (lambda state: state["server"]["roster"].update(serials=[0]), "`serials` cannot be that of this run"),
+        (lambda state: state["server"].update(outer={"clipped": 1}), "`outer` cannot be that of this run"),
+        (lambda state: state.update(tail=7, seconds=[]), "`tail` cannot be that of this run"),
+        (lambda state: state.update(tail=json.loads("[" * 900 + "]" * 900)), "RecursionError"),
+    ],
+)
+def test_a_forged_checkpoint_is_refused_before_the_run_goes_on(change: Any, message: str, tmp_path: Path) -> None:
+    """Its checksums are right."""
+    fleet = tg.Fleet.paper(clients=CLIENTS)
+    tg.simulate(METHOD, task(), fleet, rounds=4, checkpoint_every=4, out=tmp_path / "run")
+    folder = tmp_path / "run/checkpoints"
+    saved = checkpoint.read(folder)
+    assert saved is not None
+    saved.tensors["0"] = torch.zeros(40)
+    change(saved.state)
+    checkpoint.save(folder, saved)
+    with pytest.raises(tg.RecordError, match=message):
+        tg.resume(tmp_path / "run", METHOD, task(), fleet, rounds=8)
 
 
 @pytest.mark.parametrize("compensate", [False, True])

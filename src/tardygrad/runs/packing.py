@@ -19,8 +19,10 @@ from torch import Tensor
 from tardygrad.core.hierarchy import RegionMessage
 from tardygrad.core.messages import Job, ModuleBuffers, StateReference, Taken, Update
 from tardygrad.engines.pool import Pending
+from tardygrad.errors import RecordError
 
 LONG = 1000  # items of a list that is stored as arrays, if it can be
+ITEMS, ITEMS_PER_CLIENT = 10_000_000, 100  # that the lists of a checkpoint may have; a run needs about 30 per client
 TYPES: dict[str, Any] = {
     f"${kind.__name__}": kind for kind in (Job, ModuleBuffers, Pending, RegionMessage, StateReference, Taken, Update)
 }
@@ -88,37 +90,63 @@ def pack(value: Any, tensors: dict[str, Tensor]) -> Any:
     return packed(value)
 
 
-def unpack(value: Any, tensors: dict[str, Tensor]) -> Any:
-    """The inverse of `pack`."""
-    if isinstance(value, list):
-        return [unpack(item, tensors) for item in value]
-    if not isinstance(value, dict):
-        return value
-    content: Any
-    kind, content = next(iter(value.items()), ("", None))
-    if not kind.startswith("$"):
-        return {name: unpack(item, tensors) for name, item in value.items()}
-    if kind in TYPES:
-        return TYPES[kind](**unpack(content, tensors))
-    match kind:
-        case "$tensor":
-            return tensors[str(content)]
-        case "$float":
-            return float(str(content))
-        case "$array":
-            return tensors[str(content)].tolist()
-        case "$repeat":
-            return [unpack(content[1], tensors)] * content[0]
-        case "$choice":
-            chosen, items = unpack(content, tensors)
-            return [items[number] for number in chosen]
-        case "$rows":
-            name, columns = content[0], unpack(content[1], tensors)
-            if name == "$tuple":
-                return list(zip(*columns, strict=True))
-            rows = zip(*columns.values(), strict=True)
-            if tuple(columns) == TYPES[name]._fields:
-                return list(starmap(TYPES[name], rows))
-            return [TYPES[name](**dict(zip(columns, row, strict=True))) for row in rows]  # of another version
-    items = unpack(content, tensors)
-    return tuple(items) if kind == "$tuple" else dict(items)
+def unpack(value: Any, tensors: dict[str, Tensor], clients: int) -> Any:
+    """The inverse of `pack`; raises `RecordError` if arrays and repeated items make more than any run needs.
+
+    Args:
+        clients: of the run.
+    """
+    most = items_left = ITEMS + ITEMS_PER_CLIENT * clients
+
+    def limited(length: object) -> None:
+        """Count the items of a list before it is made: a few bytes can ask for any number of them."""
+        nonlocal items_left
+        if type(length) is not int or length < 0:
+            raise RecordError(f"the length of a checkpoint's list must be a whole number, 0 or more, got {length!r}.")
+        items_left -= length
+        if items_left < 0:
+            rule = f"the lists of a checkpoint of {clients:,} clients may have at most {most:,} items"
+            fix = "It was not written by tardygrad: resume from an older one, or start a new run."
+            raise RecordError(f"{rule}, got at least {most - items_left:,}. {fix}")
+
+    def unpacked(value: Any) -> Any:
+        if isinstance(value, list):
+            return [unpacked(item) for item in value]
+        if not isinstance(value, dict):
+            return value
+        content: Any
+        kind, content = next(iter(value.items()), ("", None))
+        if not kind.startswith("$"):
+            return {name: unpacked(item) for name, item in value.items()}
+        if kind in TYPES:
+            return TYPES[kind](**unpacked(content))
+        match kind:
+            case "$tensor":
+                return tensors[str(content)]
+            case "$float":
+                return float(str(content))
+            case "$array":
+                (length,) = tensors[str(content)].shape
+                limited(length)
+                return tensors[str(content)].tolist()
+            case "$repeat":
+                length, item = content
+                limited(length)
+                return [unpacked(item)] * length
+            case "$choice":
+                chosen, items = unpacked(content)
+                return [items[number] for number in chosen]
+            case "$rows":
+                name, columns = content[0], unpacked(content[1])
+                lists = columns if name == "$tuple" else list(columns.values())
+                limited(sum(map(len, lists)))  # again: lists that were repeated share their memory, rows do not
+                rows = zip(*lists, strict=True)
+                if name == "$tuple":
+                    return list(rows)
+                if tuple(columns) == TYPES[name]._fields:
+                    return list(starmap(TYPES[name], rows))
+                return [TYPES[name](**dict(zip(columns, row, strict=True))) for row in rows]  # of another version
+        items = unpacked(content)
+        return tuple(items) if kind == "$tuple" else dict(items)
+
+    return unpacked(value)

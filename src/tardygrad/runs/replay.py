@@ -39,6 +39,6 @@ def restore_noise(server: ServerLike, folder: Path) -> None:
     if saved is None:
         fix = "They have the key of its noise."
         raise Invalid(f"a replay of a private run needs its checkpoints, got none in {str(folder)!r}. {fix}")
-    state = saved.part("server")
+    state = saved.part("server", server.clients)
     for level, own in zip(server.levels, state.get("levels", [state]), strict=True):
         level.privacy.key = own["privacy"]["key"] if own["privacy"] else level.privacy.key

@@ -12,6 +12,7 @@ from tardygrad.engines.pool import Pool, features_of
 from tardygrad.errors import Invalid, RecordError, checked_call
 from tardygrad.fleet import Fleet
 from tardygrad.runs import checkpoint, events
+from tardygrad.runs.checkpoint_checks import check_rest
 from tardygrad.runs.describe import check_ids
 from tardygrad.runs.recipes import check_objects
 from tardygrad.runs.record import LINES, End, read_json, reading_record
@@ -80,9 +81,10 @@ def resume(
             raise Invalid(f"{rule}, got {settings['until']:g}.")
         run.status = "stopped" if run._may_continue() else "finished"
         engine.restore(pending)
-        run.tail.collected = saved.part("tail")
-        run.scores.restore(saved.part("rows"), saved.part("unscored"))
-        run.seconds = saved.state["seconds"]
+        tail, rows, unscored = (saved.part(name, task.clients) for name in ("tail", "rows", "unscored"))
+        check_rest(tail, rows, saved.state["seconds"])
+        run.tail.collected, run.seconds = tail, saved.state["seconds"]
+        run.scores.restore(rows, unscored)
         run.metrics = list(read_metrics(where / "metrics.jsonl", run.ends["metrics.jsonl"].length))
         for event in events.read_events(where / "events.jsonl", run.ends["events.jsonl"].length):
             run._remember(event)

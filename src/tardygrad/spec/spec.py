@@ -203,7 +203,7 @@ def build_fleet(table: Table) -> Fleet:
 
 def resume_keys(tables: Mapping[str, Any]) -> list[str]:
     """The keys that may change when a run is resumed: its length, trackers, and what the engine allows."""
-    engine = ENGINES.get(tables.get("engine", {}).get("kind", "sim"), Pool)  # Pool: one of the user's own
+    engine = ENGINES.get(str(tables.get("engine", {}).get("kind", "sim")), Pool)  # Pool: one of the user's own
     return ["run.rounds", "run.until", "run.track", *(f"engine.{key}" for key in engine.resume_keys)]
 
 

@@ -11,6 +11,8 @@ from tardygrad_command.options import JOBS, JSON, command, flag, option
 app = typer.Typer(name="reproduce", help="Reproduce the paper's results.", no_args_is_help=True)
 
 PAGE = option(None, "Markdown page to write the result into, with pictures beside it.", "FILE")
+PLAN = flag("--plan", "Only print how many runs there are, how many are done, and the hours left.")
+SAVE = option(None, "Write a summary of every finished run to this file, one per line.", "FILE")
 READ = flag("--read", "Do not run anything; build the tables from stored runs.")
 
 
@@ -73,10 +75,10 @@ class Regime(NamedTuple):
     """
 
     quick: bool = flag("--quick", "One task, one fleet and one seed, with settings chosen before: in half an hour.")
-    plan: bool = flag("--plan", "Only print how many runs there are, how many are done, and the hours left.")
+    plan: bool = PLAN
     only: list[str] | None = option(None, "Run only this part; repeatable. Not with --page.", "NAME")
     data: str | None = option(None, "Folder that contains glue/, cifar10/ and tinyvit5m_mobilesam/.", "DIR")
-    save: str | None = option(None, "Write a summary of every finished run to this file, one per line.", "FILE")
+    save: str | None = SAVE
     out: str = option("runs/regime", "Where finished runs are stored.", "DIR", "--out", "-o")
     page: str | None = PAGE
     jobs: int = JOBS
@@ -86,15 +88,17 @@ class Regime(NamedTuple):
 
 @command(app, "reproduce")
 class Baselines(NamedTuple):
-    """Compare the methods, each tuned with the same number of trials.
+    """Compare the methods, each tuned with the same number of trials on validation rows.
 
-    If stopped, continue with the same command.
+    It takes hours. If stopped, continue with the same command.
     """
 
-    only: list[str] | None = option(None, "Run only this method; repeatable. Not with --page.", "METHOD")
-    trials: int = option(20, "Settings to try for each method on each fleet.", min=1)
-    seeds: int = option(3, "Runs of each method's best setting.", min=1)
+    plan: bool = PLAN
+    only: list[str] | None = option(None, "Run only this lesson or method; repeatable. Not with --page.", "NAME")
+    trials: int | None = option(None, "Settings to try for each method on each fleet, in place of the plan's.", min=1)
+    seeds: int | None = option(None, "Runs of each method's best setting, in place of the plan's.", min=1)
     data: str | None = option(None, "Folder that contains fashion/, if no system package provides it.", "DIR")
+    save: str | None = SAVE
     out: str = option("runs/baselines", "Where trials and finished runs are stored.", "DIR", "--out", "-o")
     page: str | None = PAGE
     jobs: int = JOBS

@@ -1,44 +1,113 @@
-"""`reproduce baselines`: everyone tuned alike, by trials that nothing repeats and no timing changes."""
+"""`reproduce baselines`: everyone is tuned alike on validation rows, by trials that no timing changes."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice
+from math import inf
 from pathlib import Path
 from typing import Any
 
 import pytest
-from optuna.distributions import FloatDistribution
-from optuna.trial import FrozenTrial
 
 from tardygrad.errors import RecordError
-from tardygrad.reproduce import baseline_specs, baselines
-from tardygrad.reproduce.baseline_page import picture, text, verdicts
-from tardygrad.reproduce.baseline_specs import BASELINES, CLIPPED, LESSONS, BaselineTrial
-from tardygrad.reproduce.baselines import BaselineLine, Comparison, finished, marked, upcoming
+from tardygrad.reproduce import baseline_plan, summaries
+from tardygrad.reproduce.baseline_page import BaselineTable, picture, text
+from tardygrad.reproduce.baseline_plan import Cell, Plan, plan
+from tardygrad.reproduce.baselines import BaselineLine, Comparison, Tuning
 from tardygrad.reproduce.page import marks
-from tardygrad.reproduce.trials import FLEETS, TUNING
+from tardygrad.reproduce.summaries import shipped_runs
 from tardygrad.runs.record import exclusive, write_json
-from tardygrad.spec import spec
+from tardygrad.spec.spec import parse
 from tardygrad.sweeps import store
-from tardygrad.sweeps.store import Run
-from tardygrad.tasks.image_task import FASHION
+from tardygrad.sweeps.store import Run, Store
 from tests.cli.conftest import Command, tardygrad  # noqa: F401
 from tests.tasks.picture_files import GRAY, striped, write_idx
 
-SPACE = {"lr": FloatDistribution(0.01, 10.0, log=True), "momentum": FloatDistribution(0.0, 0.95)}
+SMALL = """
+tuning_seed = 0
+seeds = [1, 2]
+random = 4
+batch = 2
+[ranges]
+lr = {low = 0.01, high = 10.0}
+local_lr = {low = 0.1, high = 0.5}
+momentum = {low = 0.0, high = 0.9, log = false}
+[fleet.mild]
+kind = "paper"
+stragglers = "mild"
+[fleet.large]
+kind = "paper"
+stragglers = "large"
+[lesson.digits]
+title = "digits"
+task = {kind = "digits", clients = 8, model = "mlp", dim = 4, validation_rows = 100}
+fleets = ["mild", "large"]
+methods = ["sync", "plain", "clipped"]
+updates = 16
+method = {local_steps = 1}
+trials = 7
+evaluations = 2
+score = "accuracy"
+worst = 0.0
+target = 80.0
+seconds = 36.0
+[lesson.fashion]
+title = "clothes"
+task = {kind = "fashion", clients = 8, model = "cnn", dim = 1, batch_size = 4, test_rows = 20}
+fleets = ["large"]
+updates = 16
+method = {local_steps = 1}
+chosen_for = "digits"
+evaluations = 2
+score = "accuracy"
+worst = 0.0
+target = 80.0
+seconds = 36.0
+[lesson.text]
+title = "text"
+task = {kind = "digits", clients = 8, model = "mlp", dim = 8, validation_rows = 100}
+fleets = ["mild"]
+methods = ["plain", "clipped"]
+updates = 16
+method = {local_steps = 1}
+kinds = {sgdclip = {buffer = 4}}
+trials = 3
+evaluations = 2
+score = "loss"
+worst = 5.0
+target = 2.2
+seconds = 36.0
+ranges = {lr = {low = 0.1, high = 100.0}}
+[method.sync]
+label = "sync-SGD"
+settings = {kind = "sgdclip", mode = "sync", buffer = 2, local_clip = "inf"}
+search = ["local_lr", "lr"]
+[method.plain]
+label = "SGD"
+settings = {kind = "sgdclip", mode = "client", buffer = 2, local_clip = "inf"}
+search = ["local_lr", "lr"]
+[method.clipped]
+label = "DN, clipped"
+settings = {kind = "dn_dylu", mode = "client", period = 2, local_clip = 0.1}
+search = ["local_lr", "lr", "momentum"]
+ranges = {local_lr = {low = 0.2, high = 1.0}}
+[comparison]
+"with clips" = [["plain", "clipped"]]
+"""
 
 
 def made_up(path: Path, run: Run, records: bool) -> Path:
     """A run that takes no time: the nearer its rate to 1 the better, and diverged beyond 8."""
-    method, seed = run.spec["method"], run.spec["run"]["seed"]
-    rate = method["lr"]
-    score = None if rate > 8 else (95.0 - 10 * abs(1 - rate) - seed + method.get("local_clip", 0.0)) / 100
+    spec = run.spec
+    rate, seed, on_test = spec["method"]["lr"], spec["run"]["seed"], "score_on" not in spec["task"]
+    score = None if rate > 8 else 0.95 - abs(1 - rate) / 10 - seed / 100 - on_test / 10
+    curve = [[1, 35.0, 3.0, score and score - 0.1], [2, 70.0, rate + seed, score]]
     result = {"status": "diverged" if score is None else "finished", "accuracy": score, "time": 70.0 + seed}
-    curve = [[280, 35.0, 1.0, score and score - 0.1], [280, 70.0, 1.0, score]]
-    rest = {"loss": 1.0, "curve": curve, "clipped": 0.1, "local_clipped": 0.2}
-    write_json(path, {"spec": run.spec, "result": {**result, **rest}})
+    rest = {"loss": None if score is None else rate + seed, "curve": curve, "clipped": 0.1, "local_clipped": 0.2}
+    write_json(path, {"spec": spec, "versions": {"threads": "1"}, "result": {**result, **rest}})
     return path
 
 
@@ -47,136 +116,186 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "_run", made_up)
 
 
-def comparison(folder: Path, trials: int = 12, *names: str, seeds: int = 2) -> Comparison:
-    return Comparison(folder, list(names or ("clip2", "fadas", "fadas-clipped")), trials, seeds, fashion=True)
+def comparison(folder: Path, **changes: Any) -> Comparison:
+    return Comparison(replace(Plan.read(SMALL), **changes), Store(folder))
 
 
-def run_all(one: Comparison, jobs: int = 1) -> Iterator[Path]:
-    while runs := one.store.missing(one.wanted()):
-        yield from one.store.run_missing(runs, jobs)
+def run_all(some: Comparison, jobs: int = 1) -> Iterator[Path]:
+    return some.store.run_wanted(some.wanted, jobs)
 
 
-def points(one: Comparison) -> list[list[tuple[dict[str, float], float | None]]]:
-    return [[(trial.params, trial.value) for trial in trials] for trials in one.tuned().values()]
+def points(some: Comparison) -> list[list[tuple[dict[str, float], float | None]]]:
+    cells = [cell for cell in some.plan.cells() if cell == some.plan.tuned(cell)]
+    return [[(trial.params, trial.value) for trial in some.tuning(cell).tuned] for cell in cells]
 
 
-@pytest.mark.parametrize("name", BASELINES)
-def test_every_contender_is_a_spec_with_as_many_updates_of_as_many_steps(name: str) -> None:
-    ranges: Any = BASELINES[name].space
-    for point in ({key: one.low for key, one in ranges.items()}, {key: one.high for key, one in ranges.items()}):
-        read = spec.parse(BaselineTrial(name, "mild").at(point).run(3).spec)
-        built = read.build()
-        assert built.run.rounds is not None
-        assert built.method.buffer * built.run.rounds == 1120
-        assert (built.method.local_steps, read.run.seed) == (5, 3)
-        assert read.run.rounds % read.run.evaluate_every == 0
+CELLS = [cell for cell in plan().cells() if cell.fleet != "mild"]
 
 
-def test_rates_have_the_same_ranges_for_everyone() -> None:
-    for rate in ("local_lr", "lr"):
-        assert len({repr(one.space[rate]) for one in BASELINES.values() if rate in one.space}) == 1
-    assert all("local_lr" in one.space for one in BASELINES.values())
+@pytest.mark.parametrize("cell", CELLS, ids=str)
+def test_every_method_is_a_spec_with_as_many_updates_of_as_many_steps(cell: Cell) -> None:
+    lesson, space = plan().lessons[cell.lesson], plan().space(cell)
+    for point in (plan().lowest(cell), {name: range.high for name, range in space.items()}):
+        trial, run = (parse(plan().run(cell, point, seed).spec) for seed in (0, 3))
+        method = run.build_method()
+        assert run.run.rounds is not None
+        assert method.buffer * run.run.rounds == lesson.updates
+        assert (method.local_steps, run.run.seed) == (lesson.method["local_steps"], 3)
+        assert run.run.rounds == lesson.evaluations * run.run.evaluate_every
+        assert (trial.run.rounds, trial.run.evaluate_every) == (run.run.rounds, run.run.rounds)
+        apart = [each.task.arguments["score_on"] for each in (trial, run)]
+        assert apart == ["validation", "test"] or lesson.name == "fashion"
+        assert trial.task.arguments["validation_rows"] == run.task.arguments["validation_rows"]
 
 
-def test_what_was_published_without_clipping_is_there_with_and_without() -> None:
-    for clipped, plain in CLIPPED.items():
-        one, other = BASELINES[clipped], BASELINES[plain]
-        assert other.method.get("local_clip", math.inf) == math.inf
-        assert "local_clip" not in (*other.space, *one.method)
-        assert {key: one.space[key] for key in other.space} == other.space
-        assert one.space.keys() - other.space.keys() == {"local_clip"}
+def test_the_plan_is_the_one_that_was_promised() -> None:
+    assert plan().lessons["digits"].trials == 40
+    assert plan().lessons["lm"].updates >= 5000
+    assert set(plan().seeds) & {plan().tuning_seed} == set()
+    for lesson in plan().lessons.values():
+        assert bool(lesson.trials) == bool(lesson.task.get("validation_rows")) == (not lesson.chosen_for)
+        assert len(set(lesson.methods)) == len(lesson.methods)
+    named = {name for pairs in plan().comparisons.values() for pair in pairs for name in pair}
+    assert named <= set(plan().lessons["digits"].methods)
+
+
+def test_ranges_are_the_same_for_everyone_but_adamw_and_the_adaptive_server() -> None:
+    for name, method in plan().methods.items():
+        expected = {"lr"} if "fadas" in name else {"local_lr"} if name.endswith(("adamw", "diloco")) else set()
+        assert set(method.ranges) == expected or name == "dn-dylu-adamw-clipped"
+        for key, own in method.ranges.items():
+            common = plan().ranges[key]
+            assert own["high"] / own["low"] == pytest.approx(common["high"] / common["low"], rel=0.2), "as many decades"
+
+
+def test_local_clipping_is_all_that_its_comparison_changes() -> None:
+    for plain, clipped in plan().comparisons["with local clipping"]:
+        ours, theirs = (plan().methods[name] for name in (clipped, plain))
+        assert ours.search == [*theirs.search, "local_clip"]
+        assert ours.ranges == theirs.ranges
+        assert ours.settings == {key: value for key, value in theirs.settings.items() if key != "local_clip"}
+        cell = Cell("digits", "mild", plain)
+        build = parse(plan().run(cell, plan().lowest(cell), 1).spec)
+        assert build.method.arguments["local_clip"] == inf
+
+
+@pytest.mark.parametrize(
+    ("method", "published"),
+    [
+        ("fedbuff", {"mode": "client", "dispatch": "random"}),
+        ("fadas", {"mode": "server", "dispatch": "random", "lr_rule": "code"}),
+        ("dn-dylu-adamw", {"optimizer": "AdamW", "keep": True, "local_clip": inf}),
+        ("halos-adamw", {"optimizer": "AdamW", "keep": True, "local_clip": 1.0, "norm": "l2", "options": None}),
+    ],
+)
+def test_methods_are_as_published(method: str, published: dict[str, Any]) -> None:
+    for cell in CELLS:
+        if cell.method == method:
+            spec = parse(plan().run(cell, plan().lowest(cell), 1).spec)
+            found = spec.method.arguments
+            assert {name: found[name] for name in published} == published
+            if "dispatch" in published:
+                assert found["concurrency"] == spec.task.arguments["clients"] // 2
 
 
 def test_a_setting_near_the_end_of_its_range_is_named_where_the_range_could_be_wider() -> None:
-    one = BaselineTrial("dn-dylu", "mild").at({"local_lr": 0.1, "lr": 9.9, "period": 4, "momentum": 0.0})
-    assert one.edges() == ["lr", "period"]
+    cell = Cell("digits", "mild", "dn-dylu")
+    assert plan().edges(cell, {"local_lr": 0.1, "lr": 29.0, "period": 4, "momentum": 0.0}) == ["lr", "period"]
 
 
-def searched(trials: int, told: list[FrozenTrial] | None = None, cut: Callable[[int], int] = lambda n: n) -> Any:
-    told = [] if told is None else told
-    while found := upcoming(SPACE, told, trials):
-        for point in found[: max(cut(len(found)), 1)]:
-            told.append(finished(SPACE, point, -abs(point["lr"] - 1)))
-    return told
+def searched(trials: int, best: float = 1.0) -> list[dict[str, float]]:
+    """The points of a tuning whose best rate is `best`; the results of a batch come in two halves."""
+    small = Plan.read(SMALL).resized(trials, None)
+    tuning = Tuning(small, Cell("digits", "mild", "plain"))
+    while tuning.batch:
+        first = tuning.batch[0]
+        tuning.advance(lambda point, first=first: 0.0 if point == first else None)  # type: ignore[misc]
+        tuning.advance(lambda point: -abs(point["lr"] - best))
+    return [trial.params for trial in tuning.tuned]
 
 
-def test_a_trials_point_does_not_depend_on_where_it_was_stopped_or_how_many_are_asked() -> None:
-    whole = [one.params for one in searched(23)]
-    assert len({str(one) for one in whole}) == 23
-    assert [one.params for one in searched(23, cut=lambda n: n // 2)] == whole
-    assert [one.params for one in searched(23, searched(12))] == whole
-    assert [one.params for one in searched(12)] == whole[:12]
-
-
-def test_trials_after_the_random_ones_learn_from_those_before_their_batch() -> None:
-    told = searched(baselines.RANDOM)
-    ahead = upcoming(SPACE, told, 99)
-    assert len(ahead) == baselines.BATCH
-    other = [finished(SPACE, one.params, abs(one.params["lr"] - 1)) for one in told]
-    assert upcoming(SPACE, other, 99) != ahead
-    begun = [*told, finished(SPACE, ahead[0], -1.0)]
-    assert upcoming(SPACE, begun, 99) == ahead[1:], "the batch does not see its own"
-
-
-def test_the_best_trial_is_the_first_of_the_highest() -> None:
-    told = [finished(SPACE, {"lr": lr, "momentum": 0.5}, value) for lr, value in ((1, 0), (2, 9), (3, 9), (4, 0))]
-    assert baselines.best(told)["lr"] == 2
+def test_a_point_follows_from_its_number_and_the_results_before_its_batch() -> None:
+    whole = searched(9)
+    assert len({str(point) for point in whole}) == 9
+    assert searched(9) == whole
+    assert searched(5) == whole[:5]
+    other = searched(9, best=0.01)
+    assert other[:4] == whole[:4], "random"
+    assert other[4:6] != whole[4:6], "TPE's"
 
 
 @pytest.mark.usefixtures("quick")
-def test_everyone_is_tuned_and_then_run_with_other_seeds(tmp_path: Path) -> None:
-    one = comparison(tmp_path)
-    assert one.missing_count() == 3 * 2 * 12 + 3 * 3 * 2
-    assert sum(1 for _ in run_all(one, jobs=2)) == 3 * 2 * 12 + 3 * 3 * 2
-    mild, large, fashion = one.tables()
-    assert [line.trial.name for line in mild] == ["clip2", "fadas", "fadas-clipped"]
-    assert [(line.trial.lesson, line.trial.stragglers) for line in fashion] == [("fashion", "large")] * 3
-    assert [line.trial.given for line in fashion] == [line.trial.given for line in large]
-    for line, told in zip(mild, one.tuned().values(), strict=False):
-        top = max(told, key=lambda trial: trial.value)
-        assert (line.trial.settings, len(told)) == (top.params, 12)
-        assert line.accuracy == pytest.approx(top.value - 1.5), "seeds 1 and 2, not 0"
+def test_everyone_is_tuned_on_validation_rows_and_run_on_test_rows_with_other_seeds(tmp_path: Path) -> None:
+    some = comparison(tmp_path)
+    digits, clothes, texts = 3 * (7 + 2), 3 * 2, 2 * (3 + 2)
+    assert [row.runs for row in some.progress()] == [digits, digits, clothes, texts, 2 * digits + clothes + texts]
+    assert (some.progress()[-1].done, some.progress()[0].left) == (0, digits * 36)
+    assert sum(1 for _ in run_all(some, jobs=2)) == some.progress()[-1].runs == some.progress()[-1].done
+    assert {row.left for row in some.progress()} == {0}
+    mild, large, fashion, loss = some.tables()
+    assert [line.cell.method for line in mild] == ["sync", "plain", "clipped"]
+    assert [line.settings for line in fashion] == [line.settings for line in large]
+    for line in mild:
+        trials = some.tuning(line.cell).tuned
+        top = max(trials, key=lambda trial: trial.value)
+        assert (line.settings, len(trials)) == (top.params, 7)
+        assert line.score == pytest.approx(top.value - 10 - 1.5), "test rows, seeds 1 and 2"
         assert line.time == pytest.approx(71.5)
         assert (line.reached, line.reach) in ((2, 70.0), (1, None), (0, None))
-    assert any(trial.value == 0.0 for told in one.tuned().values() for trial in told), "a run that diverged"
-    assert (one.missing(), one.missing_count()) == ({}, 0)
-    before = points(one)
+        assert line.at(50.0) == pytest.approx(line.score - 10)
+        assert line.at(10.0) is None
+    values = [trial.value for line in [*mild, *large] for trial in some.tuning(line.cell).tuned]
+    assert min(values) == 0.0, "a run that diverged"
+    for line in loss:
+        trials = some.tuning(line.cell).tuned
+        assert line.settings["lr"] == min(trial.params["lr"] for trial in trials), "a loss is minimised"
+        assert {-5.0, *(-trial.params["lr"] for trial in trials)} >= {trial.value for trial in trials}
+        assert (line.score, line.curves[0]) == (
+            line.settings["lr"] + 1.5,
+            [(35.0, 3.0), (70.0, line.settings["lr"] + 1)],
+        )
+    before = points(some)
     assert comparison(tmp_path).wanted() == []
     assert points(comparison(tmp_path)) == before
-    assert comparison(tmp_path, 13, seeds=3).missing() == {
-        (12, 2): [f"{name} ({fleet})" for fleet in FLEETS for name in ("clip2", "fadas", "fadas-clipped")]
-    }
-    assert points(comparison(tmp_path, 5)) == [told[:5] for told in before], "fewer trials are the first of them"
+    fewer = Comparison(Plan.read(SMALL).resized(3, 1), Store(tmp_path))
+    assert points(fewer) == [trials[:3] for trials in before], "the first of them"
 
 
 @pytest.mark.usefixtures("quick")
 def test_stopped_anywhere_it_goes_on_to_the_same_trials(tmp_path: Path) -> None:
-    list(run_all(comparison(tmp_path / "whole", 12, "clip2"), jobs=2))
-    for stop in (7, 8, 10):
-        going = run_all(comparison(tmp_path / "torn", 12, "clip2"), jobs=2)
+    list(run_all(comparison(tmp_path / "whole"), jobs=2))
+    for stop in (3, 5, 10):
+        going = run_all(comparison(tmp_path / "torn"), jobs=2)
         list(islice(going, stop))
         going.close()
-    some = comparison(tmp_path / "torn", 12, "clip2")
-    mild = next(iter(some.tuned()))
-    for number in (2, 11):
-        some.store.path(mild.at(some.tuned()[mild][number].params).run(TUNING)).unlink()
-    torn = comparison(tmp_path / "torn", 12, "clip2")
-    assert len(torn.tuned()[mild]) == 2, "the trials before the first missing run"
+    stored = sorted((tmp_path / "torn").glob("digits*seed0*.json"))
+    stored[2].unlink()
+    torn, whole = comparison(tmp_path / "torn"), comparison(tmp_path / "whole")
     list(run_all(torn))
-    whole = comparison(tmp_path / "whole", 12, "clip2")
     assert (points(torn), torn.tables()) == (points(whole), whole.tables())
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_changed_experiment_takes_no_old_trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    list(run_all(comparison(tmp_path, 3, "clip2")))
-    assert [len(told) for told in comparison(tmp_path, 3, "clip2").tuned().values()] == [3, 3]
-    wider = BASELINES["clip2"]._replace(space={**BASELINES["clip2"].space, "lr": SPACE["lr"]})
-    with monkeypatch.context() as other:
-        other.setitem(BASELINES, "clip2", wider)
-        assert [len(told) for told in comparison(tmp_path, 3, "clip2").tuned().values()] == [0, 0]
-    monkeypatch.setattr(baseline_specs, "ROUNDS", 10)
-    assert [len(told) for told in comparison(tmp_path, 3, "clip2").tuned().values()] == [0, 0]
+def test_finished_runs_are_found_elsewhere_by_their_summaries(tmp_path: Path) -> None:
+    here = comparison(tmp_path / "here")
+    list(islice(run_all(here), 30))
+    summaries.write_summaries(tmp_path / "runs.jsonl", here.summaries())
+    rows = [json.loads(row) for row in (tmp_path / "runs.jsonl").read_text().splitlines()]
+    assert len(rows) == here.progress()[-1].done == 30
+    there = Comparison(here.plan, Store(tmp_path / "there", summaries=rows))
+    assert there.progress() == here.progress()
+    list(run_all(there))
+    assert len(list((tmp_path / "there").glob("*-*.json"))) == there.progress()[-1].runs - 30
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_changed_experiment_takes_no_old_trials(tmp_path: Path) -> None:
+    list(run_all(comparison(tmp_path)))
+    same = comparison(tmp_path)
+    wider = comparison(tmp_path, ranges={**same.plan.ranges, "lr": {"low": 0.02, "high": 10.0}})
+    longer = {**same.plan.lessons, "digits": replace(same.plan.lessons["digits"], updates=32)}
+    for other in (wider, comparison(tmp_path, lessons=longer)):
+        assert [len(trials) for trials in points(other)][:6] == [0] * 6
 
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:
@@ -184,130 +303,145 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
         list(run_all(comparison(tmp_path)))
 
 
-def line(
-    name: str, accuracy: float, spread: float | None = 0.5, reach: float | None = 30.0, reached: int = 2
-) -> BaselineLine:
-    return BaselineLine(BaselineTrial(name, "large").lowest(), accuracy, spread, 77.0, reached, reach)
+def lines(
+    *scores: float, spread: float | None = 0.5, lesson: str = "digits", fleet: str = "large"
+) -> list[BaselineLine]:
+    small = Plan.read(SMALL)
+    names = small.lessons[lesson].methods
+    found = []
+    for i, (name, score) in enumerate(zip(names, scores, strict=True)):
+        cell = Cell(lesson, fleet, name)
+        reach = None if i else 30.0
+        curve = [(35.0, score - 1), (70.0 + i, score)]
+        found.append(BaselineLine(cell, small.lowest(cell), ["lr"], score, spread, 70.0 + i, i, reach, [curve] * 2))
+    return Comparison(small, Store(Path("nowhere"))).marked(found)
 
 
 def test_the_best_is_marked_and_what_is_within_its_spread_is_tied() -> None:
-    lines = [line("clip2", 94.4), line("fadas", 94.9), line("fadas-clipped", 94.3), line("dn-dylu", 80.0, 40.0)]
-    assert [one.mark for one in marked(lines)] == ["tied", "best", "", ""]
-    assert marked([]) == []
-    assert verdicts(marked(lines)) == [
-        "best: FADAS (94.9 ± 0.5); within its spread: Clip² (94.4 ± 0.5)",
-        "with local clipping: FADAS 94.9 → 94.3",
+    accurate = lines(94.4, 94.9, 80.0)
+    assert [line.mark for line in accurate] == ["tied", "best", ""]
+    assert BaselineTable(Plan.read(SMALL), accurate).sentences() == [
+        "best: SGD (94.9 ± 0.5); within its spread: sync-SGD (94.4 ± 0.5)",
+        "without waiting: SGD 94.9 ± 0.5 in 71 s; with it: sync-SGD 94.4 ± 0.5 in 70 s, 1.0 times as long",
+        "with clips, 0 of 1 are better: DN, clipped 94.9 → 80.0",
     ]
-    assert verdicts(marked(lines[:1])) == ["best: Clip² (94.4 ± 0.5); within its spread: none"]
+    low = lines(2.25, 2.0, lesson="text", fleet="mild", spread=0.1)
+    assert [line.mark for line in low] == ["", "best"]
+    assert BaselineTable(Plan.read(SMALL), low).sentences() == [
+        "best: DN, clipped (2.000 ± 0.100); within its spread: none",
+        "with clips, 1 of 1 are better: DN, clipped 2.250 → 2.000",
+    ]
+    single = lines(94.9, 94.9, 94.9, spread=None)
+    assert [line.mark for line in single] == ["best", "", ""], "a single seed ties with nobody"
+    assert BaselineTable(Plan.read(SMALL), single).sentences()[0] == "best: sync-SGD (94.9)"
 
 
-def test_a_single_seed_has_no_spread_and_ties_with_nobody(tmp_path: Path) -> None:
-    lines = marked([line(name, 94.9, None) for name in ("clip2", "fadas")])
-    assert [one.mark for one in lines] == ["best", ""]
-    assert verdicts(lines) == ["best: Clip² (94.9)"]
-    page = text(comparison(tmp_path, seeds=1), [lines], "the command")
-    assert "The tables show the best setting with seed 1 only" in page
-    assert "±" not in page
-    assert picture([lines]).to_dict()
-
-
-def test_the_page_says_what_was_searched_and_the_picture_shows_everyone(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("quick")
+def test_the_page_says_what_was_searched_and_what_is_missing(tmp_path: Path) -> None:
     import vl_convert
 
-    lines = marked([line(name, 60.0 + i, reach=None if i else 30.0, reached=i) for i, name in enumerate(BASELINES)])
-    page = text(comparison(tmp_path), [lines, lines, []], "the command", "no images.")
-    for name, one in BASELINES.items():
-        assert f"| {one.label} | local_lr 0.003 to 1, " in page
-        assert f"| {one.label} | {60 + list(BASELINES).index(name)}.0 ± 0.5 |" in page
+    some = comparison(tmp_path)
+    page = text(some, "the command", "no images.")
     assert page.startswith("Made by `the command`.")
-    assert page.endswith("Fashion-MNIST was not run: no images.")
-    assert "| 77 | 30 | local_lr 0.003, " in page
-    assert "| 77 | 1 of 2 seeds | local_lr 0.003, " in page
-    drawn: Any = vl_convert.vegalite_to_svg(picture([lines, lines, []]).to_json())
-    for one in BASELINES.values():
-        assert f">{one.label}<" in drawn
-    assert drawn.count(">digits, large stragglers<") == 2
+    assert "**0 of 70 runs of the plan are done**" in page
+    assert "Fashion-MNIST was not run: no images." in page
+    assert (
+        "| DN, clipped | local_lr 0.2 to 1, lr 0.01 to 10, momentum 0 to 0.9 | local_steps=1, kind='dn_dylu', " in page
+    )
+    list(islice(run_all(some), 40))
+    page = text(some, "the command")
+    assert "## Digits, mild" in page
+    assert "## Text, mild" not in page
+    list(run_all(some))
+    page = text(some, "the command")
+    assert "All 70 runs of the plan are done." in page
+    assert "| text | text | 16 | 1 | 3 on each fleet | 0.1 |" in page
+    assert "| fashion | clothes | 16 | 1 | those of digits | 0.1 |" in page
+    drawn: Any = [picture(BaselineTable(some.plan, each)) for each in some.tables()]
+    assert all(">DN, clipped<" in vl_convert.vegalite_to_svg(chart.to_json()) for chart in drawn)
+    table = BaselineTable(some.plan, some.tables()[-1])
+    assert table.headings()[:5] == ("method", "test loss (nats per token)", "perplexity", "", "at 72 s")
 
 
 @pytest.fixture
 def small(tardygrad: Command, monkeypatch: pytest.MonkeyPatch) -> Command:  # noqa: F811
-    """The command with two methods, ten rounds and no images of clothes."""
-    kept = {name: BASELINES[name] for name in ("clip2", "fadas")}
-    for module in (baseline_specs, baselines):
-        monkeypatch.setattr(module, "BASELINES", kept)
-    monkeypatch.setattr(baseline_specs, "ROUNDS", 10)
-    monkeypatch.setitem(spec.KINDS["task"], "fashion", FASHION._replace(folder=None).task)
-    return lambda *argv: tardygrad("reproduce", "baselines", "--trials", "2", "--seeds", "1", *argv)
+    """The command with a small plan."""
+    monkeypatch.setattr(baseline_plan, "plan", lambda: Plan.read(SMALL))
+    return lambda *argv: tardygrad("reproduce", "baselines", *argv)
 
 
 @pytest.mark.usefixtures("quick")
 def test_the_command_runs_reads_and_writes_a_page(small: Command) -> None:
-    done = small("--jobs", "2")
+    before = small("--read")
+    assert (before.code, before.out, before.err) == (0, "", "no method has all its runs yet; see --plan\n")
+    done = small("--jobs", "2", "--save", "runs.jsonl")
     assert done.code == 0
-    assert done.err.startswith("fashion is skipped: in [task]: Fashion-MNIST needs its images, got no `data`.")
-    assert done.err.endswith("\n12 runs to do, stored in runs/baselines\n")
-    assert done.out.count("best: ") == 2
-    assert "±" not in done.out
-    assert "digits, large stragglers" in done.out
-    assert len(list(Path("runs/baselines").glob("*.json"))) == 2 * 2 * (2 + 1)
-    told = small("--read", "--json")
-    assert (told.code, told.err) == (0, "")
-    lines = told.json["lines"]
-    assert {one["spread"] for one in lines} == {None}
-    more = small("--read", "--trials", "20", "--seeds", "3", "--only", "clip2")
-    assert (more.code, more.err.count("\n")) == (2, 1)
-    assert "wanted 20 trials and 3 seeds, found 2 and 1 of clip2 (mild), clip2 (large). Leave" in more.err
-    assert [(one["stragglers"], one["name"]) for one in lines] == [
-        (fleet, name) for fleet in FLEETS for name in ("clip2", "fadas")
+    skipped, *progress = done.err.splitlines()
+    assert skipped.startswith("fashion is skipped: in [task]: Fashion-MNIST needs its images, got no `data`.")
+    assert progress[-1].endswith(": 64 of 70 runs done, about 0.1 CPU hours left")
+    assert done.out.count("best: ") == 3
+    assert len(list(Path("runs/baselines").glob("*.json"))) == len(Path("runs.jsonl").read_text().splitlines()) == 64
+    shown = small("--read", "--json").json["lines"]
+    assert [(line["lesson"], line["fleet"], line["method"]) for line in shown][2:4] == [
+        ("digits", "mild", "clipped"),
+        ("digits", "large", "sync"),
     ]
-    assert lines[0]["settings"].keys() == BASELINES["clip2"].space.keys()
-    again = small("--page", "docs/page.md")
-    assert (again.code, "to make" in again.err) == (0, False)
+    assert shown[0]["settings"].keys() == {"local_lr", "lr"}
+    left = small("--plan", "--json").json["progress"]
+    assert [(row["runs"], row["done"]) for row in left] == [(27, 27), (27, 27), (6, 0), (10, 10), (70, 64)]
+    assert small("--plan", "--only", "text").out.splitlines()[-1].split() == ["all", "10", "10", "0.1", "0.0"]
+    assert small("--page", "docs/page.md", "--trials", "4").code == 0
     page = Path("docs/page.md").read_text("utf-8")
-    assert page.startswith(f"# Baselines\n\n{marks('baselines')[0]}\n\nMade by `tardygrad reproduce baselines")
+    assert page.startswith(
+        f"# Baselines\n\n{marks('baselines')[0]}\n\nMade by `tardygrad reproduce baselines --trials 4`."
+    )
     assert "Fashion-MNIST was not run: in [task]" in page
-    assert Path("docs/images/baselines.svg").read_bytes().startswith(b"<svg")
+    assert Path("docs/images/baselines-digits-mild.svg").read_bytes().startswith(b"<svg")
 
 
 def test_ctrl_c_says_how_to_go_on(small: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     def stopped(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(store.Store, "run_missing", stopped)
+    monkeypatch.setattr(store.Store, "run_wanted", stopped)
     code, out, err = small()
     assert (code, out) == (130, "")
     assert err.endswith("stopped; finished runs are stored in runs/baselines: continue with the same command\n")
 
 
 def test_images_of_clothes_are_learnt_with_the_setting_for_digits(small: Command) -> None:
-    write_idx(Path("mine/fashion"), striped(400, GRAY), striped(2000, GRAY), packed=False)
-    done = small("--only", "fadas", "--trials", "1", "--data", "mine", "--json")
-    assert (done.code, done.err) == (0, "5 runs to do, stored in runs/baselines\n")
+    write_idx(Path("mine/fashion"), striped(40, GRAY), striped(20, GRAY), packed=False)
+    argv = ("--only", "fashion", "--only", "plain", "--trials", "1", "--seeds", "1")
+    done = small(*argv, "--data", "mine", "--json", "--jobs", "1")
+    assert (done.code, "skipped" in done.err) == (0, False), done.err
     mild, large, fashion = done.json["lines"]
-    assert [(one["lesson"], one["stragglers"]) for one in (mild, large, fashion)] == [
+    assert [(line["lesson"], line["fleet"]) for line in (mild, large, fashion)] == [
         ("digits", "mild"),
         ("digits", "large"),
         ("fashion", "large"),
     ]
     assert fashion["settings"] == large["settings"]
-    assert all(0 < one["accuracy"] < 100 and one["time"] > 0 for one in (mild, large, fashion))
-    assert small("--only", "fadas", "--trials", "1", "--read", "--json").json["lines"][2] == fashion
+    assert all(0 <= line["score"] < 100 and line["time"] > 0 for line in (mild, large, fashion))
+    assert small(*argv, "--read", "--json").json["lines"][2] == fashion, "where the images are is no part of a result"
 
 
 @pytest.mark.parametrize(
-    ("argv", "said"),
+    ("argv", "sentence"),
     [
-        (["--only", "clip"], "--only must be one of clip2, fadas, got 'clip'. Did you mean 'clip2'?"),
-        (["--only", "fadas", "--page", "page.md"], "--page needs all methods, got --only. Leave out one of"),
-        (["--read"], "wanted 2 trials and 1 seed, found 0 and 0 of clip2 (mild), fadas (mild), "),
+        (["--only", "clippe"], "--only must be one of digits, fashion, text, sync, plain, clipped, got 'clippe'. Did"),
+        (["--only", "text", "--only", "sync"], "--only must name methods of its lessons, got text, sync. Leave one"),
+        (
+            ["--only", "plain", "--page", "page.md"],
+            "--page needs all lessons and methods, got --only. Leave out one of",
+        ),
         (["--trials", "0"], "Invalid value for '--trials'"),
         (["--seeds", "0"], "Invalid value for '--seeds'"),
     ],
 )
-def test_broken_rules_are_said_in_a_line(small: Command, argv: list[str], said: str) -> None:
+def test_broken_rules_are_said_in_a_line(small: Command, argv: list[str], sentence: str) -> None:
     code, out, err = small(*argv)
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert said in err
+    assert sentence in err
     assert not Path("runs").exists()
 
 
@@ -319,11 +453,11 @@ def test_a_page_without_a_place_is_left_alone_before_anything_is_run(small: Comm
     assert not Path("runs").exists()
 
 
-def test_where_the_images_are_is_no_part_of_a_result(tmp_path: Path) -> None:
-    here = BaselineTrial("clip2", "large", lesson="fashion").lowest()
-    there = BaselineTrial("clip2", "large", lesson="fashion", data="elsewhere").lowest()
-    some = store.Store(tmp_path)
-    assert some.path(here.run(TUNING)) == some.path(there.run(TUNING))
-    assert some.path(here.run(TUNING)) != some.path(BaselineTrial("clip2", "large").lowest().run(TUNING))
-    assert there.run(1).spec["task"]["data"] == "elsewhere"
-    assert LESSONS["fashion"].task["noise"] == LESSONS["digits"].task["noise"]
+@pytest.mark.parametrize("name", ["baseline_runs.jsonl", "regime_runs.jsonl"])
+def test_the_runs_that_are_shipped_are_named_after_their_settings(name: str) -> None:
+    some = Store(Path())
+    for row in shipped_runs(name):
+        given = row["name"].rpartition("-")[0]
+        assert some.path(Run(given, row["spec"])).stem == row["name"]
+        assert row["versions"]["threads"] == "1"
+        assert not {"data", "cache", "pretrained"} & row["spec"]["task"].keys()

@@ -10,7 +10,8 @@ import pytest
 from tardygrad.cli import reproduce
 from tardygrad.errors import Invalid
 from tardygrad.reproduce import regime as regime_module
-from tardygrad.reproduce.regime import Line, Plan, Regime, plan, shipped_runs
+from tardygrad.reproduce import summaries
+from tardygrad.reproduce.regime import Line, Plan, Regime, plan
 from tardygrad.reproduce.regime_claims import judge
 from tardygrad.reproduce.regime_page import text
 from tardygrad.spec.spec import parse
@@ -201,7 +202,7 @@ def test_the_command_runs_what_is_missing_once_and_writes_the_page(tmp_path, mon
     assert capsys.readouterr().out == first.out
     rows = [json.loads(row) for row in Path("runs.jsonl").read_text().splitlines()]
     assert len(rows) == every
-    monkeypatch.setattr(regime_module, "shipped_runs", lambda: rows)
+    monkeypatch.setattr(summaries, "shipped_runs", lambda name: rows)
     reproduce.regime(options._replace(out="empty", save="again.jsonl"))  # on another machine
     assert capsys.readouterr().out == first.out
     assert not list(Path("empty").glob("sst2*"))
@@ -212,17 +213,8 @@ def test_the_command_runs_what_is_missing_once_and_writes_the_page(tmp_path, mon
     reproduce.regime(options._replace(quick=True, out="quick", save=None, page=None))
     assert set(json.loads(capsys.readouterr().out)) == {"5"}
     assert len(list(Path("quick").glob("sst2-*.json"))) == 5  # cells with one seed, and no trials
-    monkeypatch.setattr(regime_module, "shipped_runs", list)
+    monkeypatch.setattr(summaries, "shipped_runs", lambda name: [])
     with pytest.raises(Invalid, match="--quick needs settings that the whole plan has chosen, and those of sst2, cl"):
         reproduce.regime(options._replace(quick=True, out="none"))
     with pytest.raises(Invalid, match="needs --data FOLDER"):
         reproduce.regime(options._replace(data=None))
-
-
-def test_the_runs_that_are_shipped_are_named_after_their_settings() -> None:
-    store = Store(Path())
-    for row in shipped_runs():
-        name = row["name"].rpartition("-")[0]
-        assert store.path(Run(name, row["spec"])).stem == row["name"]
-        assert row["versions"]["threads"] == "1"
-        assert not {"data", "cache", "pretrained"} & row["spec"]["task"].keys()

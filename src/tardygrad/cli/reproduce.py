@@ -14,10 +14,10 @@ from tardygrad.cli.output import as_objects, counted, say, show, show_json, show
 from tardygrad.engines.sim.process_pool import process_count
 from tardygrad.engines.threads import torch_threads
 from tardygrad.errors import Invalid, nearest
-from tardygrad.runs.run import plural
 from tardygrad_command import reproduce as commands
 
 if TYPE_CHECKING:
+    from tardygrad.reproduce.progress import Progress
     from tardygrad.sweeps.store import Run, Store
 
 
@@ -142,9 +142,10 @@ def regime(options: commands.Regime) -> None:
     """Run what is missing of the paper's regime, and print the verdicts and tables."""
     from tardygrad.reproduce import regime_page
     from tardygrad.reproduce.page import split_page, write_section
-    from tardygrad.reproduce.regime import Regime, key, plan, shipped_runs, write_summaries
+    from tardygrad.reproduce.regime import Regime, key, plan
     from tardygrad.reproduce.regime_claims import judge
-    from tardygrad.reproduce.regime_progress import HEADINGS, progress
+    from tardygrad.reproduce.regime_progress import progress
+    from tardygrad.reproduce.summaries import shipped_runs, write_summaries
     from tardygrad.sweeps.store import Store
 
     whole, page = plan(), options.page
@@ -157,7 +158,7 @@ def regime(options: commands.Regime) -> None:
     data = Path(options.data) if options.data else None
     if data is None and not (options.read or options.plan):
         raise Invalid("`reproduce regime` needs --data FOLDER, a folder that contains glue/, or --read or --plan.")
-    store, settings = Store(Path(options.out), records=True, summaries=shipped_runs()), {}
+    store, settings = Store(Path(options.out), records=True, summaries=shipped_runs("regime_runs.jsonl")), {}
     if options.quick:
         settings = Regime(whole, store).every_choice()
         if missing := {name for line in chosen.lines() if (name := key(line)) not in settings}:
@@ -166,19 +167,10 @@ def regime(options: commands.Regime) -> None:
         store = Store(Path(options.out), records=True)  # which repeats the runs that come with the package
     runs = Regime(chosen, store, data, settings)
     if options.plan:
-        rows = progress(runs)
-        if options.json:
-            show_json({"progress": [row._asdict() for row in rows]})
-        else:
-            show_table((*HEADINGS[:2], *_right(HEADINGS[2:])), (row.row() for row in rows))
+        _show_progress(progress(runs), json=options.json)
         return
     if not options.read:
-        finished = store.run_wanted(runs.wanted, process_count("jobs", options.jobs))
-        with _continuable(store):
-            for path in finished:
-                everything = progress(runs)[-1]
-                left = f"{everything.left / 3600:.1f} CPU hours left"
-                say(f"{path.stem}: {everything.done} of {everything.runs} runs done, about {left}")
+        _run_plan(store, runs.wanted, lambda: progress(runs), options.jobs)
     if options.save:
         write_summaries(Path(options.save), runs.summaries())
     if page:
@@ -201,58 +193,86 @@ def regime(options: commands.Regime) -> None:
 
 
 def baselines(options: commands.Baselines) -> None:
-    """Tune and run the missing methods and print the tables."""
-    from tardygrad.report.theme import write
-    from tardygrad.reproduce.baseline_page import PICTURE, headings, name, picture, row, text, verdicts
-    from tardygrad.reproduce.baseline_specs import BASELINES
+    """Tune and run what is missing of the baselines, and print the tables."""
+    from tardygrad.reproduce import baseline_page
+    from tardygrad.reproduce.baseline_plan import plan
     from tardygrad.reproduce.baselines import Comparison
     from tardygrad.reproduce.page import split_page, write_section
+    from tardygrad.reproduce.summaries import shipped_runs, write_summaries
+    from tardygrad.sweeps.store import Store
 
-    only, page, out, trials, seeds = options.only, options.page, options.out, options.trials, options.seeds
-    _check_only(only, list(BASELINES), page, "methods")
+    whole, page = plan(), options.page
+    _check_only(options.only, [*whole.lessons, *whole.methods], page, "lessons and methods")
     if page:
         split_page(Path(page), "baselines")  # fail before hours of work
-    names = [name for name in BASELINES if name in (only or BASELINES)]
-    skipped, where = ("", None) if options.read else _fashion(options.data)
-    comparison = Comparison(Path(out), names, trials, seeds, fashion=not skipped, data=where)
-    if not options.read:
-        if count := comparison.missing_count():
-            say(f"{plural(count, 'run')} to do, stored in {out}")
-        _run(comparison.store, comparison.wanted, options.jobs)
-    if missing := comparison.missing():
-        found = "; ".join(f"{done[0]} and {done[1]} of {', '.join(which)}" for done, which in missing.items())
-        needed = f"wanted {plural(trials, 'trial')} and {plural(seeds, 'seed')}, found {found}"
-        raise Invalid(f"--read needs every run to be stored in {out!r}: {needed}. Leave out --read to run them.")
-    tables = comparison.tables()
-    if page:
-        write(picture(tables), Path(page).parent / PICTURE)
-        command = f"tardygrad reproduce baselines --trials {trials} --seeds {seeds}"
-        write_section(Path(page), "baselines", lambda _: text(comparison, tables, command, skipped))
-    if options.json:
-        rows = [line.plain() for lines in tables for line in lines]
-        show_json({"trials": trials, "seeds": seeds, "skipped": skipped or None, "lines": rows})
+    chosen = whole.only(options.only or []).resized(options.trials, options.seeds)
+    store = Store(Path(options.out), summaries=shipped_runs("baseline_runs.jsonl"))
+    trains = "fashion" in chosen.lessons and not (options.read or options.plan)
+    skipped, where = _fashion(options.data) if trains else ("", None)
+    comparison = Comparison(chosen, store, {"fashion": where} if where else {}, ["fashion"] if skipped else [])
+    if options.plan:
+        _show_progress(comparison.progress(), json=options.json)
         return
-    for lines in filter(None, tables):
-        method, accuracy, mark, time, reach, settings, _ = headings(lines[0])
-        columns = (method, f"{accuracy}>", mark, f"{time}>", f"{reach}>", settings)
-        show_table(columns, (row(line, seeds)[:6] for line in lines), name(lines[0]))
-        show("\n".join([*verdicts(lines), ""]))
+    if not options.read:
+        _run_plan(store, comparison.wanted, comparison.progress, options.jobs)
+    if options.save:
+        write_summaries(Path(options.save), comparison.summaries())
+    if page:
+        given = {"trials": options.trials, "seeds": options.seeds}
+        command = "".join(f" --{name} {value}" for name, value in given.items() if value is not None)
+        baseline_page.write_pictures(comparison, Path(page).parent)
+        text = baseline_page.text(comparison, f"tardygrad reproduce baselines{command}", skipped)
+        write_section(Path(page), "baselines", lambda _: text)
+    tables = comparison.tables()
+    if options.json:
+        show_json({"skipped": skipped or None, "lines": [line.plain() for lines in tables for line in lines]})
+        return
+    for lines in tables:
+        table = baseline_page.BaselineTable(chosen, lines)
+        method, *numbers, settings, _ = table.headings()
+        show_table((method, *_right(numbers), settings), (table.row(line)[:-1] for line in lines), table.name)
+        show("\n".join([*table.sentences(), ""]))
+    if not tables:
+        say("no method has all its runs yet; see --plan")
 
 
 def _fashion(data: str | None) -> tuple[str, str | None]:
     """Why Fashion-MNIST cannot be run (empty if it can), and the folder of its images; None: the task finds them."""
-    from tardygrad.reproduce.baseline_specs import BaselineTrial
-    from tardygrad.spec import spec
+    from tardygrad.reproduce.baseline_plan import plan
+    from tardygrad.spec.spec import parse
 
     folder = Path(data) / "fashion" if data else None
     where = str(folder.resolve()) if folder and folder.is_dir() else None
+    whole = plan()
+    cell = next(cell for cell in whole.cells() if cell.lesson == "fashion")
     try:
         with torch_threads(1):
-            spec.parse(BaselineTrial("clip2", "large", lesson="fashion", data=where).lowest().run(0).spec).build()
+            parse(whole.run(cell, whole.lowest(cell), whole.seeds[0], data=where).spec).build()
     except Invalid as error:
         say(f"fashion is skipped: {error}")
         return str(error), None
     return "", where
+
+
+def _show_progress(rows: Sequence[Progress], *, json: bool) -> None:
+    """Print how much of a plan is done."""
+    from tardygrad.reproduce.progress import HEADINGS
+
+    if json:
+        show_json({"progress": [row._asdict() for row in rows]})
+    else:
+        show_table((*HEADINGS[:2], *_right(HEADINGS[2:])), (row.row() for row in rows))
+
+
+def _run_plan(
+    store: Store, wanted: Callable[[], list[Run]], progress: Callable[[], Sequence[Progress]], jobs: int
+) -> None:
+    """Do the missing runs of a plan, and print after each how much is left."""
+    with _continuable(store):
+        for path in store.run_wanted(wanted, process_count("jobs", jobs)):
+            everything = progress()[-1]
+            left = f"{everything.left / 3600:.1f} CPU hours left"
+            say(f"{path.stem}: {everything.done} of {everything.runs} runs done, about {left}")
 
 
 def _check_only(only: Sequence[int | str] | None, known: Sequence[int | str], page: str | None, what: str) -> None:

@@ -1,141 +1,184 @@
-"""The tables of the baselines as Markdown, and their chart."""
+"""The tables of the baselines as Markdown, the sentences about them, and their pictures."""
 
 from __future__ import annotations
 
+from math import exp
+from pathlib import Path
 from typing import Any
 
 import altair as alt
 
-from tardygrad.report.theme import image_style
+from tardygrad.report import theme
 from tardygrad.reproduce.accuracy_plot import AccuracyPlot, accuracy_row
-from tardygrad.reproduce.baseline_specs import BASELINES, CLIPPED, LESSONS
-from tardygrad.reproduce.baselines import BATCH, RANDOM, BaselineLine, Comparison
+from tardygrad.reproduce.baseline_plan import Cell, Lesson, Plan
+from tardygrad.reproduce.baselines import BaselineLine, Comparison
 from tardygrad.reproduce.page import table
-from tardygrad.reproduce.trials import BUFFER, LOCAL_STEPS, ROUNDS, TASK, TASK_TEXT, TUNING
-from tardygrad.runs.run import plural
+from tardygrad.reproduce.progress import progress_text
 
-PICTURE = "images/baselines.svg"
-
-
-def headings(line: BaselineLine) -> tuple[str, ...]:
-    """The headings of a table, given one of its lines."""
-    to = f"to {LESSONS[line.trial.lesson].target:g} % (s)"
-    return ("method", "accuracy (%)", "", "to the end (s)", to, "settings", "near an end of its range")
+Lines = list[BaselineLine]
+_SCORES = {"accuracy": "test accuracy (%)", "loss": "test loss (nats per token)"}
 
 
-def row(line: BaselineLine, seeds: int) -> tuple[str, ...]:
-    """The row of a line."""
-    partly = f"{line.reached} of {seeds} seeds" if line.reached else "never"
-    return (
-        line.trial.label,
-        score(line),
-        line.mark,
-        f"{line.time:,.0f}",
-        partly if line.reach is None else f"{line.reach:,.0f}",
-        ", ".join(f"{key} {value:g}" for key, value in line.trial.given),
-        ", ".join(line.trial.edges()),
-    )
+class BaselineTable:
+    """A table: the lines of a lesson and a fleet, some of which may be missing."""
+
+    def __init__(self, plan: Plan, lines: Lines) -> None:
+        self.plan, self.lines = plan, lines
+        self.lesson: Lesson = plan.lessons[lines[0].cell.lesson]
+        self.name = f"{self.lesson.name}, {lines[0].cell.fleet}"
+        self.first = min(line.time for line in lines)  # when the first method has ended
+
+    def headings(self) -> tuple[str, ...]:
+        """The headings of the columns."""
+        lesson = self.lesson
+        to = f"to {lesson.target:g}{' %' * (lesson.score == 'accuracy')} (s)"
+        score = (_SCORES[lesson.score], *(["perplexity"] if lesson.score == "loss" else []))
+        return ("method", *score, "", f"at {self.first:,.0f} s", "to the end (s)", to, "settings", "near an end")
+
+    def row(self, line: BaselineLine) -> tuple[str, ...]:
+        """The row of a line."""
+        partly = f"{line.reached} of {len(self.plan.seeds)} seeds" if line.reached else "never"
+        early = line.at(self.first)
+        return (
+            self.label(line.cell),
+            self.score(line),
+            *([f"{exp(line.score):.2f}"] if self.lesson.score == "loss" else []),
+            line.mark,
+            "" if early is None else self.number(early),
+            f"{line.time:,.0f}",
+            partly if line.reach is None else f"{line.reach:,.0f}",
+            ", ".join(f"{key} {value:g}" for key, value in line.settings.items()),
+            ", ".join(line.edges),
+        )
+
+    def label(self, cell: Cell) -> str:
+        """The name of a method."""
+        return self.plan.methods[cell.method].label
+
+    def number(self, score: float) -> str:
+        """A score as text."""
+        return f"{score:.3f}" if self.lesson.score == "loss" else f"{score:.1f}"
+
+    def score(self, line: BaselineLine) -> str:
+        """The score with its spread, if it has one."""
+        return self.number(line.score) + ("" if line.spread is None else f" ± {self.number(line.spread)}")
+
+    def sentences(self) -> list[str]:
+        """The best methods, what not waiting costs and saves, and the comparisons of the plan."""
+        best = next(line for line in self.lines if line.mark == "best")
+        tied = ", ".join(f"{self.label(line.cell)} ({self.score(line)})" for line in self.lines if line.mark == "tied")
+        found = [f"best: {self.label(best.cell)} ({self.score(best)})"]
+        if best.spread is not None:
+            found[0] += f"; within its spread: {tied or 'none'}"
+        sync, fast = (self._best(waits=waits) for waits in (True, False))
+        if sync and fast:
+            found.append(
+                f"without waiting: {self.label(fast.cell)} {self.score(fast)} in {fast.time:,.0f} s; with it: "
+                f"{self.label(sync.cell)} {self.score(sync)} in {sync.time:,.0f} s, "
+                f"{sync.time / fast.time:.1f} times as long"
+            )
+        for title, names in self.plan.comparisons.items():
+            by = {line.cell.method: line for line in self.lines}
+            pairs = [(by[one], by[other]) for one, other in names if one in by and other in by]
+            better = sum(self.lesson.merit(other.score) > self.lesson.merit(one.score) for one, other in pairs)
+            scores = (f"{self.label(b.cell)} {self.number(a.score)} → {self.number(b.score)}" for a, b in pairs)
+            found += [f"{title}, {better} of {len(pairs)} are better: {'; '.join(scores)}"] if pairs else []
+        return found
+
+    def _best(self, *, waits: bool) -> BaselineLine | None:
+        lines = [line for line in self.lines if self.plan.methods[line.cell.method].waits is waits]
+        return max(lines, key=lambda line: self.lesson.merit(line.score), default=None)
 
 
-def score(line: BaselineLine) -> str:
-    """The accuracy with its spread, if it has one."""
-    return f"{line.accuracy:.1f}" + ("" if line.spread is None else f" ± {line.spread:.1f}")
-
-
-def name(line: BaselineLine) -> str:
-    """The title of a table, given one of its lines."""
-    return f"{line.trial.lesson}, {line.trial.stragglers} stragglers"
-
-
-def verdicts(lines: list[BaselineLine]) -> list[str]:
-    """The best methods, and what local clipping does for those published without it."""
-    top = next(line for line in lines if line.mark == "best")
-    tied = ", ".join(f"{line.trial.label} ({score(line)})" for line in lines if line.mark == "tied")
-    by = {line.trial.name: line for line in lines}
-    pairs = [(by[plain], by[clipped]) for clipped, plain in CLIPPED.items() if plain in by and clipped in by]
-    helped = ", ".join(f"{a.trial.label} {a.accuracy:.1f} → {b.accuracy:.1f}" for a, b in pairs)
-    return [
-        f"best: {top.trial.label} ({score(top)})"
-        + (f"; within its spread: {tied or 'none'}" if top.spread is not None else ""),
-        *([f"with local clipping: {helped}"] if helped else []),
-    ]
-
-
-def text(comparison: Comparison, tables: list[list[BaselineLine]], command: str, skipped: str = "") -> str:
+def text(comparison: Comparison, command: str, skipped: str = "") -> str:
     """The section of a page."""
-    seeds = comparison.seeds
+    plan, progress = comparison.plan, comparison.progress()
     parts = [
-        f"Made by `{command}`. {TASK_TEXT}, and the paper's fleets of {TASK['clients']} clients. "
-        f"Every method gets {ROUNDS * BUFFER:,} client updates of K = {LOCAL_STEPS} local "
-        f"steps each: {ROUNDS} rounds with M = {BUFFER}, or one round per update for methods without a buffer.",
-        f"Every method is tuned with {plural(comparison.trials, 'trial')} on each fleet: {RANDOM} random ones, then "
-        f"Optuna's TPE in batches of {BATCH}. A trial is scored by the test accuracy after the last round on seed "
-        f"{TUNING}, or 0 if it diverged. {_shown(seeds)}",
-        "The search spaces; rates have the same ranges for all methods, and ranges are logarithmic except those of "
-        "momenta, blends and exponents:",
+        f"Made by `{command}`.",
         table(
-            ("method", "searched", "given"),
+            ("lesson", "", "client updates", "K", "trials", "CPU hours"),
             (
-                (
-                    baseline.label,
-                    ", ".join(f"{key} {range.low:g} to {range.high:g}" for key, range in baseline.space.items()),
-                    ", ".join(f"{key}={value!r}" for key, value in baseline.method.items()),
-                )
-                for baseline in BASELINES.values()
+                _lesson(lesson, [row.seconds for row in progress if row.lesson == lesson.name])
+                for lesson in plan.lessons.values()
             ),
         ),
-        f"![Test accuracies, mean and standard deviation]({PICTURE})",
+        f"Every method is tuned on each fleet: {plan.random} random trials, then Optuna's TPE in batches of "
+        f"{plan.batch}. A trial is scored after its last round, with seed {plan.tuning_seed}, on validation rows that "
+        "nobody trains on. The tables show the best setting on the test rows with the seeds "
+        f"{', '.join(map(str, plan.seeds))}: mean ± standard deviation, and simulated seconds. A method is *tied* if "
+        "it is behind the best by no more than the best's standard deviation. *At … s* is the score when the first "
+        "method of the table has ended. *Near an end*: settings in the outermost twentieths of their range.",
+        progress_text(progress, "A method is in a table when all its runs are done, and compared with those in it."),
+        *([f"Fashion-MNIST was not run: {skipped}"] if skipped else []),
     ]
-    for lines in filter(None, tables):
+    for lines in comparison.tables():
+        each = BaselineTable(plan, lines)
         parts += [
-            f"## {name(lines[0]).capitalize()}",
-            *([_transferred()] if lines[0].trial.lesson == "fashion" else []),
-            "\n".join(f"- {sentence}" for sentence in verdicts(lines)),
-            table(headings(lines[0]), (row(line, len(seeds)) for line in lines)),
+            f"## {each.name.capitalize()}",
+            f"![{_SCORES[each.lesson.score].capitalize()}]({picture_path(each)})",
+            "\n".join(f"- {sentence}" for sentence in each.sentences()),
+            table(each.headings(), map(each.row, lines)),
         ]
-    return "\n\n".join([*parts, *([f"Fashion-MNIST was not run: {skipped}"] if skipped else [])])
+    for lesson in plan.lessons.values():
+        if lesson.trials:
+            cells = [cell for cell in plan.cells() if (cell.lesson, cell.fleet) == (lesson.name, lesson.fleets[0])]
+            rows = (_searched(plan, cell) for cell in cells)
+            parts += [f"## Searched: {lesson.name}", table(("method", "searched", "given"), rows)]
+    return "\n\n".join(parts)
 
 
-def _shown(seeds: range) -> str:
-    if len(seeds) == 1:
-        return (
-            f"The tables show the best setting with seed {seeds[0]} only, so there is no spread, and simulated seconds."
-        )
-    return (
-        f"The tables show the best setting's mean ± standard deviation over the seeds {seeds[0]} to {seeds[-1]}, and "
-        "simulated seconds. A method is *tied* if it is behind the best by no more than the best's spread."
-    )
+def _lesson(lesson: Lesson, seconds: list[float]) -> tuple[str, ...]:
+    trials = f"those of {lesson.chosen_for}" if lesson.chosen_for else f"{lesson.trials} on each fleet"
+    steps = f"{lesson.method['local_steps']}"
+    return lesson.name, lesson.title, f"{lesson.updates:,}", steps, trials, f"{sum(seconds) / 3600:.1f}"
 
 
-def _transferred() -> str:
-    task = LESSONS["fashion"].task
-    return (
-        f"Each method uses its best setting for digits and large stragglers, without tuning: {task['model']} of width "
-        f"{task['dim']}, batches of {task['batch_size']}, the same noise, {task['test_rows']:,} test images."
-    )
+def _searched(plan: Plan, cell: Cell) -> tuple[str, ...]:
+    given = plan.run(cell, {}, plan.tuning_seed).spec["method"]
+    ranges = ", ".join(f"{key} {range.low:g} to {range.high:g}" for key, range in plan.space(cell).items())
+    return plan.methods[cell.method].label, ranges, ", ".join(f"{key}={value!r}" for key, value in given.items())
 
 
-def picture(tables: list[list[BaselineLine]]) -> Any:
-    """Accuracies with their spread; hollow dots mark added local clipping."""
-    full = list(filter(None, tables))
-    least = 10 * int(max(min(line.accuracy - (line.spread or 0.0) for lines in full for line in lines), 0.0) / 10)
-    sides = alt.hconcat(*(_side(lines, least, first=not i) for i, lines in enumerate(full)))
-    return image_style(sides)
+def picture_path(table: BaselineTable) -> str:
+    """The path of a table's picture, from the page."""
+    return f"images/baselines-{table.name.replace(', ', '-')}.svg"
 
 
-def _side(lines: list[BaselineLine], least: int, *, first: bool) -> Any:
+def write_pictures(comparison: Comparison, folder: Path) -> None:
+    """Draw every table."""
+    for lines in comparison.tables():
+        each = BaselineTable(comparison.plan, lines)
+        theme.write(picture(each), folder / picture_path(each))
+
+
+def picture(table: BaselineTable) -> Any:
+    """Accuracies with their spread, or losses against simulated time."""
+    chart = _curves(table) if table.lesson.score == "loss" else _dots(table)
+    return theme.image_style(chart.properties(title=table.name))
+
+
+def _dots(table: BaselineTable) -> Any:
+    """A dot for each method; variants of a method have one colour, and hollow dots local clipping."""
+    least = 10 * int(max(min(line.score - (line.spread or 0.0) for line in table.lines), 0.0) / 10)
     rows = [
-        accuracy_row(line.trial.label, _own(line).label, line.accuracy, line.spread)
-        | {"fill": "as published" if _own(line).label == line.trial.label else "clipped"}
-        for line in lines
+        accuracy_row(table.label(line.cell), table.label(line.cell).partition(",")[0], line.score, line.spread)
+        | {"fill": "clipped" if "clipped" in line.cell.method else ""}
+        for line in table.lines
     ]
-    plot = AccuracyPlot(rows, "test accuracy (%)", least, names=first)
+    plot = AccuracyPlot(rows, _SCORES["accuracy"], least)
     hollow = alt.condition(alt.datum.fill == "clipped", alt.value("white"), plot.colour)
     dots = plot.base.mark_point(size=80, strokeWidth=2, opacity=1)
     dots = dots.encode(x=plot.x("accuracy"), fill=hollow, color=plot.colour)
-    return (plot.bars + dots).properties(width=260, height=24 * len(rows), title=name(lines[0]))
+    return (plot.bars + dots).properties(width=380, height=24 * len(rows))
 
 
-def _own(line: BaselineLine) -> Any:
-    """The baseline without added local clipping."""
-    return BASELINES[CLIPPED.get(line.trial.name, line.trial.name)]
+def _curves(table: BaselineTable) -> Any:
+    points = [
+        {"method": table.label(line.cell), "time": time, "score": score}
+        for line in table.lines
+        for time, score in line.curves[0]
+    ]
+    return theme.method_lines(points, [table.label(line.cell) for line in table.lines]).encode(
+        x=alt.X("time:Q", title="simulated time (seconds)", scale=alt.Scale(type="log", nice=False)),
+        y=alt.Y("score:Q", title=_SCORES["loss"], scale=alt.Scale(zero=False)),
+    )

@@ -1,164 +1,214 @@
-"""The baselines: every method tuned with the same number of trials on one seed, then run with other seeds.
+"""The baselines: every method tuned with the same number of trials on validation rows, then run with other seeds.
 
-The value of a trial is the test accuracy after the last round, 0 if the run diverged. The first trials are random, the
-others TPE's, in batches. A trial's point follows from its number and the results of the trials before its batch, so it
-is the same for any number of processes, and the finished runs alone tell how far the tuning is. With its best setting
-on the large fleet a method also learns Fashion-MNIST, where nothing is tuned.
+The first trials are random, the others TPE's, in batches. A trial's point follows from its number and the results of
+the trials before its batch, so it is the same for any number of processes, and the finished runs alone tell how far
+the tuning is.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-from itertools import takewhile
-from pathlib import Path
+from collections.abc import Callable, Iterable
+from itertools import groupby
 from statistics import mean
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from optuna.samplers import TPESampler
 from optuna.trial import FrozenTrial, create_trial
 
 from tardygrad import streams
-from tardygrad.reproduce.baseline_specs import BASELINES, LESSONS, BaselineTrial, Point
-from tardygrad.reproduce.trials import FLEETS, TUNING, mean_spread
+from tardygrad.reproduce.baseline_plan import Cell, Lesson, Plan, Point
+from tardygrad.reproduce.progress import Progress, with_total
+from tardygrad.reproduce.trials import mean_spread
+from tardygrad.runs.record import Row
 from tardygrad.sweeps.store import Run, Store
-from tardygrad.sweeps.study import Space, draw, quiet
+from tardygrad.sweeps.study import draw, quiet
 
-RANDOM, BATCH = 10, 5
-"""The number of random trials, and the size of each batch after them."""
+Curve = list[tuple[float, float]]
+"""Simulated seconds and scores."""
+
+Mark = Literal["best", "tied", ""]
 
 
 class BaselineLine(NamedTuple):
-    """A baseline over its seeds: a line of a table."""
+    """A method over its seeds: a line of a table."""
 
-    trial: BaselineTrial
-    accuracy: float  # in per cent, mean; a run that did not finish counts as 0
+    cell: Cell
+    settings: Point
+    edges: list[str]  # settings near an end of their range
+    score: float  # mean
     spread: float | None  # standard deviation; None: a single seed
     time: float  # simulated seconds to the end, mean
     reached: int  # seeds that reached the lesson's target
     reach: float | None  # simulated seconds until then, mean; None if a seed did not
-    mark: Literal["best", "tied", ""] = ""
+    curves: list[Curve]  # of each seed
+    mark: Mark = ""
 
-    def plain(self) -> dict[str, Any]:
+    def at(self, time: float) -> float | None:
+        """The score at the last evaluation until then, mean over seeds; None if a seed has none."""
+        until = [[score for moment, score in curve if moment <= time] for curve in self.curves]
+        return mean(scores[-1] for scores in until) if all(until) else None
+
+    def plain(self) -> Row:
         """The same as JSON."""
-        trial, numbers = self.trial, self._asdict()
-        del numbers["trial"]
-        name = {"lesson": trial.lesson, "stragglers": trial.stragglers, "name": trial.name, "method": trial.label}
-        return {**name, "settings": trial.settings, "edges": trial.edges(), **numbers}
+        numbers = self._asdict()
+        del numbers["cell"]
+        return {**self.cell._asdict(), **numbers}
+
+
+class Tuning:
+    """The trials of a cell: those of finished batches, and the points of the current batch."""
+
+    def __init__(self, plan: Plan, cell: Cell) -> None:
+        self.plan, self.space, self.trials = plan, plan.space(cell), plan.lessons[cell.lesson].trials
+        self.tuned: list[FrozenTrial] = []
+        self.batch = self._draw()
+
+    def advance(self, value: Callable[[Point], float | None]) -> None:
+        """Take the results of finished batches, and draw the next one."""
+        while self.batch:
+            values = [value(point) for point in self.batch]
+            if None in values:
+                break
+            for point, number in zip(self.batch, values, strict=True):
+                self.tuned.append(create_trial(params=point, distributions=dict(self.space), value=number))
+            self.batch = self._draw()
+
+    def best(self) -> Point | None:
+        """The point with the highest value, the first of equals; None while trials are missing."""
+        if self.batch:
+            return None
+        return max(self.tuned, key=lambda trial: trial.value or 0.0).params
+
+    def _draw(self) -> list[Point]:
+        """The points of the next batch; none when all trials are done."""
+        known = len(self.tuned)
+        end = min(known + (self.plan.batch if known else self.plan.random), self.trials)
+        with quiet():
+            return [self._point(number) for number in range(known, end)]
+
+    def _point(self, number: int) -> Point:
+        """A point with three significant digits, so that a table shows exactly what was run."""
+        seed = streams.key(self.plan.tuning_seed, "baselines", number) % 2**32
+        sampler = TPESampler(n_startup_trials=self.plan.random, seed=seed)
+        drawn = draw(self.space, self.tuned, sampler, "maximize")
+        return {key: float(f"{value:.3g}") if isinstance(value, float) else value for key, value in drawn.items()}
 
 
 class Comparison:
-    """Baselines and the store of their runs.
+    """A plan and its results.
 
     Args:
-        fashion: whether to learn Fashion-MNIST too.
-        data: the folder of its images; None: the task finds them.
+        folders: the data of lessons that need a folder.
+        skip: lessons that cannot be run here; their stored runs are read.
     """
 
     def __init__(
-        self, folder: Path, names: list[str], trials: int, seeds: int, *, fashion: bool, data: str | None = None
+        self, plan: Plan, store: Store, folders: dict[str, str] | None = None, skip: Iterable[str] = ()
     ) -> None:
-        self.trials, self.seeds = trials, range(1, seeds + 1)
-        self.fashion, self.data = fashion, data
-        self.store = Store(folder)
-        self._tuned: dict[BaselineTrial, list[FrozenTrial]] = {
-            BaselineTrial(name, fleet): [] for fleet in FLEETS for name in names
-        }
+        self.plan, self.store, self.folders, self.skip = plan, store, folders or {}, set(skip)
+        self._tunings: dict[Cell, Tuning] = {}
+        self._runs: dict[tuple[Cell, tuple[float, ...], int], Run] = {}
 
     def wanted(self) -> list[Run]:
-        """The missing runs known so far: those of the next trials; when all are tuned, those of the best settings."""
-        points = [point for trial, tuned in self.tuned().items() for point in self._next(trial, tuned)]
-        return [point.run(TUNING) for point in points] or self.store.missing(self._final_runs())
+        """The missing runs known so far; their results decide which others follow."""
+        cells = [cell for cell in self.plan.cells() if cell.lesson not in self.skip]
+        return self.store.missing(run for cell in cells for run in [*self._batch(cell), *self.runs(cell)])
 
-    def _final_runs(self) -> list[Run]:
-        return [trial.run(seed) for trial in self.chosen() for seed in self.seeds]
+    def runs(self, cell: Cell) -> list[Run]:
+        """The runs of a cell that are reported, one for each seed; none while its setting is not chosen."""
+        point = self.tuning(cell).best()
+        return [] if point is None else [self._run(cell, point, seed) for seed in self.plan.seeds]
 
-    def tuned(self) -> dict[BaselineTrial, list[FrozenTrial]]:
-        """The finished tuning trials of every baseline."""
-        for trial, tuned in self._tuned.items():
-            space = BASELINES[trial.name].space
-            while points := self._next(trial, tuned):
-                results = [(point.settings, self.store.result(point.run(TUNING))) for point in points]
-                done = list(takewhile(lambda pair: pair[1] is not None, results))
-                tuned += [finished(space, point, (result and result.accuracy) or 0.0) for point, result in done]
-                if len(done) < len(points):
-                    break
-        return self._tuned
+    def tuning(self, cell: Cell) -> Tuning:
+        """The trials by which the setting of a cell is chosen."""
+        cell = self.plan.tuned(cell)
+        if cell not in self._tunings:
+            self._tunings[cell] = Tuning(self.plan, cell)
+        lesson, tuning = self.plan.lessons[cell.lesson], self._tunings[cell]
 
-    def _next(self, trial: BaselineTrial, tuned: list[FrozenTrial]) -> list[BaselineTrial]:
-        return [trial.at(point) for point in upcoming(BASELINES[trial.name].space, tuned, self.trials)]
+        def value(point: Point) -> float | None:
+            result = self.store.result(self._trial(cell, point))
+            return lesson.merit(lesson.result(result)) if result else None
 
-    def chosen(self) -> list[BaselineTrial]:
-        """Every tuned baseline with its best setting, first on digits, then on Fashion-MNIST."""
-        tuned = [trial.at(best(trials)) for trial, trials in self.tuned().items() if len(trials) == self.trials]
-        large = [replace(trial, lesson="fashion", data=self.data) for trial in tuned if trial.stragglers == "large"]
-        return tuned + large * self.fashion
+        tuning.advance(value)
+        return tuning
+
+    def _batch(self, cell: Cell) -> list[Run]:
+        """The trials of a cell's current batch; none for a cell that is not tuned itself."""
+        return [self._trial(cell, point) for point in self.tuning(cell).batch] if cell == self.plan.tuned(cell) else []
+
+    def _trial(self, cell: Cell, point: Point) -> Run:
+        return self._run(cell, point, self.plan.tuning_seed)
+
+    def _run(self, cell: Cell, point: Point, seed: int) -> Run:
+        key = (cell, tuple(point.values()), seed)
+        if key not in self._runs:
+            self._runs[key] = self.plan.run(cell, point, seed, data=self.folders.get(cell.lesson))
+        return self._runs[key]
+
+    def summaries(self) -> list[Row]:
+        """The finished runs, as `Store.summary` has them."""
+        runs = []
+        for cell in self.plan.cells():
+            if cell == self.plan.tuned(cell):
+                runs += [self._trial(cell, trial.params) for trial in self.tuning(cell).tuned]
+            runs += [*self._batch(cell), *self.runs(cell)]
+        return [self.store.summary(run) for run in runs if self.store.result(run)]
+
+    def progress(self) -> list[Progress]:
+        """The progress of each lesson and fleet, and of everything in the last row."""
+        rows = []
+        for (name, fleet), group in groupby(self.plan.cells(), key=lambda cell: cell[:2]):
+            lesson, cells = self.plan.lessons[name], list(group)
+            tuned = sum(len(self.tuning(cell).tuned) for cell in cells) if lesson.trials else 0
+            known = [run for cell in cells for run in [*self._batch(cell), *self.runs(cell)]]
+            left = len(cells) * (lesson.trials + len(self.plan.seeds)) - tuned
+            done = len(known) - len(self.store.missing(known))
+            times = ((tuned + left) * lesson.seconds, (left - done) * lesson.seconds)
+            rows.append(Progress(name, fleet, tuned + left, tuned + done, *times))
+        return with_total(rows)
 
     def tables(self) -> list[list[BaselineLine]]:
-        """A table per fleet and one for Fashion-MNIST, with the baselines that have all their runs."""
-        chosen = self.chosen()
-        keys = [("digits", fleet) for fleet in FLEETS] + [("fashion", "large")] * self.fashion
-        rows = [[trial for trial in chosen if (trial.lesson, trial.stragglers) == key] for key in keys]
-        return [marked([line for trial in trials if (line := self._line(trial))]) for trials in rows]
+        """A table for each lesson and fleet, with the methods that have all their runs; none without any."""
+        groups = groupby(self.plan.cells(), key=lambda cell: cell[:2])
+        tables = ([line for cell in cells if (line := self.line(cell))] for _, cells in groups)
+        return [self.marked(lines) for lines in tables if lines]
 
-    def missing_count(self) -> int:
-        """The number of missing runs, those that are not known yet included."""
-        tuned, final = self.tuned(), self._final_runs()
-        baselines = len(tuned) + self.fashion * len(tuned) // len(FLEETS)
-        done = sum(map(len, tuned.values())) + len(final) - len(self.store.missing(final))
-        return len(tuned) * self.trials + baselines * len(self.seeds) - done
-
-    def missing(self) -> dict[tuple[int, int], list[str]]:
-        """The baselines on digits that lack runs, by the trials and seeds they have."""
-        found: dict[tuple[int, int], list[str]] = {}
-        for trial, tuned in self.tuned().items():
-            final = [trial.at(best(tuned)).run(seed) for seed in self.seeds] if tuned else []
-            done = (len(tuned), len(final) - len(self.store.missing(final)))
-            if done != (self.trials, len(self.seeds)):
-                found.setdefault(done, []).append(f"{trial.name} ({trial.stragglers})")
-        return found
-
-    def _line(self, trial: BaselineTrial) -> BaselineLine | None:
-        results = [result for seed in self.seeds if (result := self.store.result(trial.run(seed)))]
-        if len(results) < len(self.seeds):
+    def line(self, cell: Cell) -> BaselineLine | None:
+        """The line of a cell; None while runs are missing."""
+        runs, lesson = self.runs(cell), self.plan.lessons[cell.lesson]
+        results = [result for run in runs if (result := self.store.result(run))]
+        point = self.tuning(cell).best()
+        if point is None or len(results) < len(runs):
             return None
-        accuracy, spread = mean_spread([result.accuracy or 0.0 for result in results])
-        target = LESSONS[trial.lesson].target
-        curves = [[time for _, time, _, score in result.curve if (score or 0.0) >= target] for result in results]
-        times = [times[0] for times in curves if times]
-        reach = mean(times) if len(times) == len(results) else None
-        return BaselineLine(trial, accuracy, spread, mean(result.time for result in results), len(times), reach)
+        score, spread = mean_spread([lesson.result(result) for result in results])
+        curves = [[(time, lesson.scored(*scores)) for _, time, *scores in result.curve] for result in results]
+        times = [time for curve in curves if (time := _first(curve, lesson)) is not None]
+        return BaselineLine(
+            cell=cell,
+            settings=point,
+            edges=self.plan.edges(self.plan.tuned(cell), point),
+            score=score,
+            spread=spread,
+            time=mean(result.time for result in results),
+            reached=len(times),
+            reach=mean(times) if len(times) == len(results) else None,
+            curves=curves,
+        )
+
+    def marked(self, lines: list[BaselineLine]) -> list[BaselineLine]:
+        """The lines with the best score marked as best, and those within its spread as tied."""
+        lesson = self.plan.lessons[lines[0].cell.lesson]
+        best = max(lines, key=lambda line: lesson.merit(line.score))
+
+        def mark(line: BaselineLine) -> Mark:
+            behind = lesson.merit(best.score) - lesson.merit(line.score)
+            return "best" if line is best else "tied" if best.spread is not None and behind <= best.spread else ""
+
+        return [line._replace(mark=mark(line)) for line in lines]
 
 
-def upcoming(space: Space, tuned: list[FrozenTrial], trials: int) -> list[Point]:
-    """The points of the rest of the current batch; none when all trials are done."""
-    first = len(tuned)
-    known = 0 if first < RANDOM else first - (first - RANDOM) % BATCH  # trials before the batch
-    end = known + (BATCH if known else RANDOM)
-    with quiet():
-        return [_draw(space, tuned[:known], number) for number in range(first, min(end, trials))]
-
-
-def _draw(space: Space, known: list[FrozenTrial], number: int) -> Point:
-    """A point with three significant digits, so that a table shows exactly what was run."""
-    sampler = TPESampler(n_startup_trials=RANDOM, seed=streams.key(TUNING, "baselines", number) % 2**32)
-    drawn = draw(space, known, sampler, "maximize")
-    return {key: float(f"{value:.3g}") if isinstance(value, float) else value for key, value in drawn.items()}
-
-
-def finished(space: Space, point: Point, value: float) -> FrozenTrial:
-    """A finished tuning trial."""
-    return create_trial(params=point, distributions=dict(space), value=value)
-
-
-def best(tuned: list[FrozenTrial]) -> Point:
-    """The point with the highest value, the first of equals."""
-    return max(tuned, key=lambda trial: trial.value or 0.0).params
-
-
-def marked(lines: list[BaselineLine]) -> list[BaselineLine]:
-    """The lines with the highest accuracy marked as best, and those within its spread as tied."""
-    if not lines:
-        return []
-    top = max(lines, key=lambda line: line.accuracy)
-    near = [line for line in lines if top.spread is not None and line.accuracy >= top.accuracy - top.spread]
-    return [line._replace(mark="best" if line is top else "tied" if line in near else "") for line in lines]
+def _first(curve: Curve, lesson: Lesson) -> float | None:
+    """When a curve reaches the lesson's target; None if it does not."""
+    good = (time for time, score in curve if lesson.merit(score) >= lesson.merit(lesson.target))
+    return next(good, None)

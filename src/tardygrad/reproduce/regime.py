@@ -7,7 +7,6 @@ results are on test rows.
 
 from __future__ import annotations
 
-import json
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
@@ -20,7 +19,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tardygrad.errors import Invalid
-from tardygrad.runs.record import replace as write_bytes
 from tardygrad.sweeps.store import Result, Run, Store
 
 Settings = dict[str, Any]
@@ -148,17 +146,6 @@ class Plan:
 def plan() -> Plan:
     """The plan of the paper's regime."""
     return Plan.read(files("tardygrad.reproduce").joinpath("regime.toml").read_text(encoding="utf-8"))
-
-
-def shipped_runs() -> list[Settings]:
-    """The finished runs that come with the package, as `Store.summary` has them."""
-    text = files("tardygrad.reproduce").joinpath("regime_runs.jsonl").read_text(encoding="utf-8")
-    return [json.loads(line) for line in text.splitlines()]
-
-
-def write_summaries(path: Path, rows: Iterable[Settings]) -> None:
-    """Write finished runs to a file, one JSON object per line."""
-    write_bytes(path, "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows).encode())
 
 
 class Regime:

@@ -11,9 +11,9 @@ from tardygrad.report import theme
 from tardygrad.reproduce import regime_tails as tails
 from tardygrad.reproduce.page import table
 from tardygrad.reproduce.paper import LABELS, published_rows
+from tardygrad.reproduce.progress import progress_text
 from tardygrad.reproduce.regime import Line, Part, Plan, Regime, key, merit
 from tardygrad.reproduce.regime_claims import judge
-from tardygrad.reproduce.regime_progress import HEADINGS as PROGRESS
 from tardygrad.reproduce.regime_progress import progress
 from tardygrad.sweeps.statistics import estimate
 
@@ -45,7 +45,7 @@ def text(regime: Regime, command: str) -> str:
         "taken. Settings are chosen on the fleet with large stragglers, once for synchronous rounds and once for both "
         "asynchronous modes (in client-centric runs). The tables show the test accuracy after the last round: mean ± "
         "95 % confidence interval (Student's t) over the seeds.",
-        _done(regime),
+        progress_text(progress(regime), "A verdict needs all runs that its rule names."),
         table(("claim", "verdict", "numbers"), rows),
         *(f"![Test accuracy against simulated time, {name}]({picture(name)})" for name in _pictured(regime)),
         *(_part(regime, part) for part in plan.parts.values()),
@@ -73,18 +73,6 @@ def _lesson(plan: Plan, name: str) -> tuple[str, ...]:
     lesson = plan.lessons[name]
     rungs = ", ".join(map(str, lesson.rungs or plan.rungs))
     return name, lesson.title, str(lesson.clients), str(lesson.rounds), rungs
-
-
-def _done(regime: Regime) -> str:
-    """How much of the plan is done."""
-    rows = progress(regime)
-    whole = rows[-1]
-    if whole.done == whole.runs:
-        return f"All {whole.runs} runs of the plan are done."
-    left = f"the rest takes about {whole.left / 3600:.0f} hours of one core"
-    sentence = f"**{whole.done} of {whole.runs} runs of the plan are done**, and {left}."
-    rule = "A verdict needs all runs that its rule names."
-    return f"{sentence} {rule}\n\n{table(PROGRESS, (row.row() for row in rows))}"
 
 
 def write_pictures(regime: Regime, folder: Path) -> None:

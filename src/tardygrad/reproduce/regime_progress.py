@@ -3,31 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
 
+from tardygrad.reproduce.progress import Progress, with_total
 from tardygrad.reproduce.regime import Lesson, Line, Regime
 from tardygrad.sweeps.store import Result, Run, Store
 
-HEADINGS = ("lesson", "part", "runs", "done", "CPU hours", "left")
-
-
 _UPDATES_PER_TAIL = 32  # a measurement takes 128 gradients, an update 4
-
-
-class Progress(NamedTuple):
-    """How many runs of a part and a lesson are done; a run that several parts share counts only for the first."""
-
-    lesson: str
-    part: str
-    runs: int
-    done: int
-    seconds: float  # CPU seconds of all runs, by the measured times of regime.toml
-    left: float  # CPU seconds of those that are not done
-
-    def row(self) -> tuple[str, ...]:
-        """The row of a table."""
-        hours = (f"{seconds / 3600:.1f}" for seconds in (self.seconds, self.left))
-        return self.lesson, self.part, str(self.runs), str(self.done), *hours
 
 
 class _Finished(Store):
@@ -38,7 +19,10 @@ class _Finished(Store):
 
 
 def progress(regime: Regime) -> list[Progress]:
-    """The progress of each part and lesson, and of everything in the last row."""
+    """The progress of each part and lesson, and of everything in the last row.
+
+    A run that several parts share counts only for the first.
+    """
     whole = Regime(regime.plan, _Finished(regime.store.folder), chosen=regime.known)
     groups: dict[tuple[str, str], list[Line]] = {}
     for line in regime.plan.lines():
@@ -54,8 +38,7 @@ def progress(regime: Regime) -> list[Progress]:
         finished |= done.keys()
         total, used = (sum(cpu_seconds(run, lesson) for run in some.values()) for some in (every, done))
         rows.append(Progress(name, part, len(every), len(done), total, total - used))
-    numbers = (sum(column) for column in zip(*(row[2:] for row in rows), strict=True))
-    return [*rows, Progress("all", "", *numbers)]
+    return with_total(rows)
 
 
 def cpu_seconds(run: Run, lesson: Lesson) -> float:

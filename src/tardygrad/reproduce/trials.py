@@ -79,22 +79,15 @@ class Trial:
             method["local_clip"] = LOCAL_CLIP
         if kind["kind"] != "dn_dylu":
             method["buffer"] = self.buffer
-        return claim_run(self.label, self.stragglers, method, TASK, self.rounds, seed)
-
-
-def claim_run(
-    label: str, stragglers: Stragglers, method: dict[str, Any], task: dict[str, Any], rounds: int, seed: int
-) -> Run:
-    """A run on one of the paper's fleets; a method whose every arrival is a round gets M times the rounds."""
-    often = 1 if "buffer" in method else BUFFER
-    tables = {
-        "task": task,
-        "fleet": {"kind": "paper", "stragglers": stragglers},
-        "method": method,
-        "engine": {"kind": "sim", "batch": TASK["clients"]},  # a third faster, with other last bits
-        "run": {"rounds": rounds * often, "evaluate_every": 10 * often, "seed": seed},
-    }
-    return Run(f"{label}-{stragglers}", tables)
+        often = 1 if "buffer" in method else BUFFER  # a method whose every arrival is a round gets M times the rounds
+        tables = {
+            "task": TASK,
+            "fleet": {"kind": "paper", "stragglers": self.stragglers},
+            "method": method,
+            "engine": {"kind": "sim", "batch": TASK["clients"]},  # a third faster, with other last bits
+            "run": {"rounds": self.rounds * often, "evaluate_every": 10 * often, "seed": seed},
+        }
+        return Run(f"{self.label}-{self.stragglers}", tables)
 
 
 ResultOf = Callable[[Trial, int], Result | None]

@@ -1,0 +1,211 @@
+"""The plan of the baselines: lessons, methods, search spaces and rules, read from baselines.toml.
+
+All methods of a lesson get the same number of client updates, of trials and of seeds, and every searched setting has
+the same range for all of them, unless baselines.toml says why not.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib.resources import files
+from math import log
+from typing import Any, Literal, NamedTuple
+
+from optuna.distributions import FloatDistribution, IntDistribution
+
+from tardygrad.errors import Invalid
+from tardygrad.spec.spec import override
+from tardygrad.sweeps.store import Result, Run
+from tardygrad.sweeps.study import distribution
+
+Settings = dict[str, Any]
+Range = FloatDistribution | IntDistribution
+Point = dict[str, float]
+"""A value for every searched setting."""
+
+
+class Cell(NamedTuple):
+    """A method on a lesson and a fleet: what is tuned, and a line of a table."""
+
+    lesson: str
+    fleet: str
+    method: str
+
+    def __str__(self) -> str:
+        return "-".join(self)
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """A task, the fleets on which it is learnt, and how it is scored."""
+
+    name: str
+    title: str
+    task: Settings
+    fleets: list[str]
+    updates: int  # of all clients together
+    method: Settings  # the settings that all methods share
+    evaluations: int  # of a run that is reported; a trial is evaluated once
+    score: Literal["accuracy", "loss"]  # in per cent, or in nats
+    worst: float  # the score of a run that did not finish
+    target: float  # the score to which the time is measured
+    seconds: float  # CPU seconds of a run, measured with one thread
+    methods: list[str] = field(default_factory=list)
+    trials: int = 0  # of each method on each fleet
+    chosen_for: str = ""  # the lesson whose settings are taken, if there are no trials
+    kinds: dict[str, Settings] = field(default_factory=dict)  # given settings of some kinds of methods
+    ranges: dict[str, Settings] = field(default_factory=dict)  # in place of those of the plan
+
+    def scored(self, loss: float | None, accuracy: float | None) -> float:
+        """The score of an evaluation; without one the worst."""
+        number = loss if self.score == "loss" else accuracy
+        return self.worst if number is None else number
+
+    def result(self, result: Result) -> float:
+        """The score after the last round."""
+        return self.scored(result.loss, result.accuracy)
+
+    def merit(self, score: float) -> float:
+        """What is maximised."""
+        return -score if self.score == "loss" else score
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A method and the settings that are searched."""
+
+    label: str
+    settings: Settings  # those that are given
+    search: list[str]  # a name may be dotted, such as `weight.exponent`
+    ranges: dict[str, Settings] = field(default_factory=dict)  # in place of those of lessons and of the plan
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is synchronous."""
+        return bool(self.settings["mode"] == "sync")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that is tuned and run."""
+
+    tuning_seed: int
+    seeds: list[int]  # of the results
+    random: int  # trials before those of TPE
+    batch: int  # trials that TPE draws at a time
+    ranges: dict[str, Settings]
+    fleets: dict[str, Settings]
+    lessons: dict[str, Lesson]
+    methods: dict[str, Baseline]
+    comparisons: dict[str, list[tuple[str, str]]]  # pairs of methods, by what the second one has
+
+    @classmethod
+    def read(cls, text: str) -> Plan:
+        """A plan from TOML."""
+        raw = tomllib.loads(text)
+        lessons = {name: Lesson(name, **table) for name, table in raw["lesson"].items()}
+        for name, lesson in lessons.items():
+            if lesson.chosen_for:
+                lessons[name] = replace(lesson, methods=lessons[lesson.chosen_for].methods)
+        return cls(
+            **{name: raw[name] for name in ("tuning_seed", "seeds", "random", "batch", "ranges")},
+            fleets=raw["fleet"],
+            lessons=lessons,
+            methods={name: Baseline(**table) for name, table in raw["method"].items()},
+            comparisons={title: [tuple(pair) for pair in pairs] for title, pairs in raw["comparison"].items()},
+        )
+
+    def only(self, names: list[str]) -> Plan:
+        """The plan with these lessons, these methods, or these methods of these lessons.
+
+        A lesson comes with the one whose settings it takes.
+        """
+        lessons = set(names) & self.lessons.keys() or set(self.lessons)
+        lessons |= {self.lessons[name].chosen_for for name in lessons}
+        methods = set(names) & self.methods.keys() or set(self.methods)
+        chosen = {
+            name: replace(lesson, methods=[method for method in lesson.methods if method in methods])
+            for name, lesson in self.lessons.items()
+            if name in lessons
+        }
+        if not any(lesson.methods for lesson in chosen.values()):
+            raise Invalid(f"--only must name methods of its lessons, got {', '.join(names)}. Leave one of them out.")
+        return replace(self, lessons=chosen)
+
+    def resized(self, trials: int | None, seeds: int | None) -> Plan:
+        """The plan with another number of trials or seeds."""
+        lessons = {
+            name: lesson if trials is None or not lesson.trials else replace(lesson, trials=trials)
+            for name, lesson in self.lessons.items()
+        }
+        return replace(self, lessons=lessons, seeds=self.seeds if seeds is None else list(range(1, seeds + 1)))
+
+    def cells(self) -> Iterator[Cell]:
+        """Every method on every lesson and fleet."""
+        for lesson in self.lessons.values():
+            for fleet in lesson.fleets:
+                for method in lesson.methods:
+                    yield Cell(lesson.name, fleet, method)
+
+    def tuned(self, cell: Cell) -> Cell:
+        """The cell whose trials decide the setting of this one."""
+        return cell._replace(lesson=self.lessons[cell.lesson].chosen_for or cell.lesson)
+
+    def space(self, cell: Cell) -> dict[str, Range]:
+        """The search space of a cell."""
+        method = self.methods[cell.method]
+        ranges = {**self.ranges, **self.lessons[cell.lesson].ranges, **method.ranges}
+        return {name: _range(ranges[name]) for name in method.search}
+
+    def lowest(self, cell: Cell) -> Point:
+        """The point with the lowest value of every setting."""
+        return {name: range.low for name, range in self.space(cell).items()}
+
+    def edges(self, cell: Cell, point: Point) -> list[str]:
+        """The settings in the first or last twentieth of a logarithmic range, which could be made wider."""
+        return [name for name, range in self.space(cell).items() if _outer(point[name], range)]
+
+    def run(self, cell: Cell, point: Point, seed: int, *, data: str | None = None) -> Run:
+        """The run of a cell's method at a point: a trial with the tuning seed, and else one that is reported.
+
+        Args:
+            data: the folder of the lesson's data.
+        """
+        lesson, given = self.lessons[cell.lesson], deepcopy(self.methods[cell.method].settings)
+        method = {**lesson.method, **given, **lesson.kinds.get(given["kind"], {})}
+        rounds, trial = lesson.updates // method.get("buffer", 1), seed == self.tuning_seed
+        task = lesson.task | ({} if data is None else {"data": data}) | ({"score_on": "validation"} if trial else {})
+        tables = {
+            "task": task,
+            "fleet": self.fleets[cell.fleet],
+            "method": method,
+            "engine": {"kind": "sim", "batch": lesson.task["clients"]},  # faster, with other last bits
+            "run": {
+                "rounds": rounds,
+                "evaluate_every": rounds if trial else rounds // lesson.evaluations,
+                "seed": seed,
+            },
+        }
+        for name, value in point.items():
+            override(tables, f"method.{name}={value!r}")
+        return Run(f"{cell}-seed{seed}", tables)
+
+
+@cache
+def plan() -> Plan:
+    """The plan of the baselines."""
+    return Plan.read(files("tardygrad.reproduce").joinpath("baselines.toml").read_text(encoding="utf-8"))
+
+
+def _range(table: Settings) -> Range:
+    found = distribution({"log": True, **table})
+    assert isinstance(found, FloatDistribution | IntDistribution)
+    return found
+
+
+def _outer(value: float, range: Range) -> bool:
+    return range.log and not 0.05 <= log(value / range.low) / log(range.high / range.low) <= 0.95

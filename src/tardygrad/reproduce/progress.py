@@ -1,0 +1,48 @@
+"""How much of a plan is done, and how many CPU hours the rest takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from tardygrad.reproduce.page import table
+
+HEADINGS = ("lesson", "part", "runs", "done", "CPU hours", "left")
+
+
+class Progress(NamedTuple):
+    """How many runs of a part and a lesson are done."""
+
+    lesson: str
+    part: str
+    runs: int
+    done: int
+    seconds: float  # CPU seconds of all runs, by the times that were measured for the plan
+    left: float  # CPU seconds of those that are not done
+
+    def row(self) -> tuple[str, ...]:
+        """The row of a table."""
+        hours = (f"{seconds / 3600:.1f}" for seconds in (self.seconds, self.left))
+        return self.lesson, self.part, str(self.runs), str(self.done), *hours
+
+
+def with_total(rows: Iterable[Progress]) -> list[Progress]:
+    """The rows, and one of everything at the end."""
+    every = list(rows)
+    numbers = (sum(column) for column in zip(*(row[2:] for row in every), strict=True))
+    return [*every, Progress("all", "", *numbers)]
+
+
+def progress_text(rows: list[Progress], rule: str) -> str:
+    """How much of a plan is done, as Markdown.
+
+    Args:
+        rows: those of `with_total`.
+        rule: what to say of results while runs are missing.
+    """
+    whole = rows[-1]
+    if whole.done == whole.runs:
+        return f"All {whole.runs} runs of the plan are done."
+    left = f"the rest takes about {whole.left / 3600:.0f} hours of one core"
+    sentence = f"**{whole.done} of {whole.runs} runs of the plan are done**, and {left}."
+    return f"{sentence} {rule}\n\n{table(HEADINGS, (row.row() for row in rows))}"

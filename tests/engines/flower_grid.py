@@ -15,8 +15,7 @@ from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.supercore.task_identity import TaskIdentity
 
 
-@pytest.fixture(autouse=True)
-def arrays_are_read_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def read_arrays_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """`np.load` parses headers with `ast.literal_eval`, which threads of Python 3.11 must not do at the same time."""
     lock, read = threading.Lock(), Array.numpy
 
@@ -25,6 +24,9 @@ def arrays_are_read_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
             return read(self)
 
     monkeypatch.setattr(Array, "numpy", numpy)
+
+
+arrays_are_read_one_at_a_time = pytest.fixture(autouse=True)(read_arrays_one_at_a_time)
 
 
 RUN = 7

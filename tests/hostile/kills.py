@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import time
+import tomllib
 from contextlib import chdir
 from pathlib import Path
 from random import Random
+from subprocess import TimeoutExpired
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
+
+import tardygrad as tg
+from tardygrad.spec.spec import override
 from tests.cli.conftest import SMALL
 from tests.forkserver import Program
-from tests.hostile.verdicts import Tally, command
+from tests.hostile.verdicts import Ended, Tally, command
 
 ENGINES: dict[str, list[str]] = {
     "sim": [],
     "processes": ["engine.kind=sim", "engine.workers=2"],
     "threads": ["engine.kind=threads"],
-}
-RAY = ["engine.kind=ray", "engine.workers=2"]  # takes seconds to start
-RAY_EVERY = 25  # tries
+    "ray": ["engine.kind=ray", "engine.workers=2"],
+    "flower": [],
+}  # five, and the methods are 18: they have no common factor, so that every method meets every engine
+VIRTUAL_CLOCK = ("sim", "processes")  # on the others, the order of arrivals is not known before
 PLAIN = ["method.clip=", "method.local_clip=", "method.local_lr=0.01"]  # smaller steps, without clips
 SYNC = [*PLAIN, "method.mode="]
 METHODS: dict[str, list[str]] = {
@@ -41,6 +50,7 @@ METHODS: dict[str, list[str]] = {
     "halos": ["method.kind=halos", *SYNC, "method.regions=2"],
 }
 RUN = "from tardygrad_command import main; main()"
+SERVE = "import sys; from tests.hostile.kills import serve_flower; serve_flower(*sys.argv[1:])"
 SETTINGS = ["task.dimension=300", "run.rounds=60", "run.checkpoint_every=4", "run.evaluate_every=20"]
 SECONDS = 120.0  # after which a process counts as hung
 
@@ -54,46 +64,69 @@ def attack(folder: Path, tries: int, seed: int = 0) -> Tally:
     with chdir(folder):
         for number in range(tries):
             engine, method = list(ENGINES)[number % len(ENGINES)], list(METHODS)[number % len(METHODS)]
-            if number % RAY_EVERY == RAY_EVERY - 1:
-                engine = "ray"
-            given = ["small.toml", *SETTINGS, *METHODS[method], *ENGINES.get(engine, RAY)]
-            real_clock = engine in ("threads", "ray")  # the order of arrivals is not known before
-            if (engine, method) not in whole and not real_clock:
+            given = ["small.toml", *SETTINGS, *METHODS[method], *ENGINES[engine]]
+            if (engine, method) not in whole and engine in VIRTUAL_CLOCK:
                 alone = command("run", *given, "--out", f"whole-{engine}-{method}")
                 if alone.code:
                     tally.add("wrong", f"{engine} {method}", alone.err)
                     continue
                 whole[engine, method] = Path(f"whole-{engine}-{method}/model.safetensors").read_bytes()
             out, what = f"run-{number}", f"{engine} {method}, kill {number}"
-            arguments = ["run", *given, "--out", out]
-            hung = False
+            begin, go_on = ["run", *given, "--out", out], ["resume", out]
+            if engine == "flower":
+                begin, go_on = ([word, out, *given] for word in ("run", "resume"))
+            arguments, hung = begin, False
             for _ in range(random.randint(1, 3)):
-                hung = hung or not _killed(arguments, Path(out), random.randrange(40))
-                if Path(out, "spec.json").exists():
-                    arguments = ["resume", out]
-            ended = command(*arguments)
+                hung = hung or not _killed(SERVE if engine == "flower" else RUN, arguments, Path(out), random)
+                arguments = go_on if Path(out, "spec.json").exists() else begin
+            ended = _ended(SERVE, arguments) if engine == "flower" else command(*arguments)
             if ended.fault or hung:
                 tally.add(ended.fault or "hung", what, ended.err[-600:])
             elif ended.code:
                 tally.add("wrong", what, ended.err)
-            elif real_clock:
-                again = command("replay", out)
-                tally.add("wrong" if again.code else "right", what, again.err)
-            else:
+            elif engine in VIRTUAL_CLOCK:
                 same = Path(out, "model.safetensors").read_bytes() == whole[engine, method]
                 tally.add("right" if same else "wrong", what, "other bits")
+            else:
+                again = command("replay", out)
+                tally.add("wrong" if again.code else "right", what, again.err)
     return tally
 
 
-def _killed(argv: list[str], out: Path, rounds: int) -> bool:
-    """Kill a command when its run has made so many more rounds, or ended; returns whether it came so far."""
-    before, until = _rounds(out), time.monotonic() + SECONDS
-    with Program(RUN, *argv) as process:
-        while process.poll() is None and _rounds(out) < before + rounds:
+def serve_flower(begin_or_resume: str, out: str, source: str, *overrides: str) -> None:
+    """A Flower app in this process: a ServerApp, and a ClientApp on nodes that are threads."""
+    from tests.engines.flower_grid import Grid, read_arrays_one_at_a_time
+
+    read_arrays_one_at_a_time(pytest.MonkeyPatch())
+    tables = tomllib.loads(Path(source).read_text())
+    for text in overrides:
+        override(tables, text)
+    clients = tables["task"]["clients"]
+    grid = Grid(tg.flower.client_app(), range(clients), of=clients)
+    context: Any = SimpleNamespace(run_config={"out": out, "resume": begin_or_resume == "resume"})
+    tg.flower.server_app(tables)(grid, context)
+    grid.close()
+
+
+def _killed(code: str, argv: list[str], out: Path, random: Random) -> bool:
+    """Kill a program when its run has made some more rounds, or ended; returns whether it came so far."""
+    rounds, until = _rounds(out) + random.randrange(40), time.monotonic() + SECONDS
+    with Program(code, *argv) as process:
+        while process.poll() is None and _rounds(out) < rounds:
             if time.monotonic() > until:
                 return False
             time.sleep(0.001)
     return True
+
+
+def _ended(code: str, argv: list[str]) -> Ended:
+    """How a program ended."""
+    with Program(code, *argv) as process:
+        try:
+            printed, errors = process.communicate(SECONDS)
+        except TimeoutExpired:
+            return Ended(None, "", "", "hung")
+    return Ended(process.returncode, printed, errors, "traceback" if "Traceback" in errors else "")
 
 
 def _rounds(out: Path) -> int:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 import tomllib
-from contextlib import chdir
+from contextlib import ExitStack, chdir
 from pathlib import Path
 from random import Random
-from subprocess import TimeoutExpired
+from threading import Timer
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +16,7 @@ import pytest
 import tardygrad as tg
 from tardygrad.spec.spec import override
 from tests.cli.conftest import SMALL
+from tests.engines.ray_head import started_head
 from tests.forkserver import Program
 from tests.hostile.verdicts import Ended, Tally, command
 
@@ -26,6 +27,7 @@ ENGINES: dict[str, list[str]] = {
     "ray": ["engine.kind=ray", "engine.workers=2"],
     "flower": [],
 }  # five, and the methods are 18: they have no common factor, so that every method meets every engine
+OWN_RAY_EVERY = 25  # tries; the others on Ray join a cluster, which takes fewer seconds than to start one
 VIRTUAL_CLOCK = ("sim", "processes")  # on the others, the order of arrivals is not known before
 PLAIN = ["method.clip=", "method.local_clip=", "method.local_lr=0.01"]  # smaller steps, without clips
 SYNC = [*PLAIN, "method.mode="]
@@ -52,7 +54,7 @@ METHODS: dict[str, list[str]] = {
 RUN = "from tardygrad_command import main; main()"
 SERVE = "import sys; from tests.hostile.kills import serve_flower; serve_flower(*sys.argv[1:])"
 SETTINGS = ["task.dimension=300", "run.rounds=60", "run.checkpoint_every=4", "run.evaluate_every=20"]
-SECONDS = 120.0  # after which a process counts as hung
+SECONDS = 300.0  # after which a process counts as hung
 
 
 def attack(folder: Path, tries: int, seed: int = 0) -> Tally:
@@ -61,10 +63,15 @@ def attack(folder: Path, tries: int, seed: int = 0) -> Tally:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "small.toml").write_text(SMALL)
     whole: dict[tuple[str, str], bytes] = {}
-    with chdir(folder):
+    head: Any = None
+    with chdir(folder), ExitStack() as stack:
         for number in range(tries):
             engine, method = list(ENGINES)[number % len(ENGINES)], list(METHODS)[number % len(METHODS)]
-            given = ["small.toml", *SETTINGS, *METHODS[method], *ENGINES[engine]]
+            address: list[str] = []  # also of a resume, which joins no cluster that only the record names
+            if engine == "ray" and number % OWN_RAY_EVERY >= len(ENGINES):
+                head = head or stack.enter_context(started_head())
+                address = [f"engine.address={head.address}"]
+            given = ["small.toml", *SETTINGS, *METHODS[method], *ENGINES[engine], *address]
             if (engine, method) not in whole and engine in VIRTUAL_CLOCK:
                 alone = command("run", *given, "--out", f"whole-{engine}-{method}")
                 if alone.code:
@@ -72,14 +79,14 @@ def attack(folder: Path, tries: int, seed: int = 0) -> Tally:
                     continue
                 whole[engine, method] = Path(f"whole-{engine}-{method}/model.safetensors").read_bytes()
             out, what = f"run-{number}", f"{engine} {method}, kill {number}"
-            begin, go_on = ["run", *given, "--out", out], ["resume", out]
+            begin, go_on = ["run", *given, "--out", out], ["resume", out, *address]
             if engine == "flower":
                 begin, go_on = ([word, out, *given] for word in ("run", "resume"))
             arguments, hung = begin, False
             for _ in range(random.randint(1, 3)):
                 hung = hung or not _killed(SERVE if engine == "flower" else RUN, arguments, Path(out), random)
                 arguments = go_on if Path(out, "spec.json").exists() else begin
-            ended = _ended(SERVE, arguments) if engine == "flower" else command(*arguments)
+            ended = _ended(SERVE if engine == "flower" else RUN, arguments)
             if ended.fault or hung:
                 tally.add(ended.fault or "hung", what, ended.err[-600:])
             elif ended.code:
@@ -120,13 +127,15 @@ def _killed(code: str, argv: list[str], out: Path, random: Random) -> bool:
 
 
 def _ended(code: str, argv: list[str]) -> Ended:
-    """How a program ended."""
+    """How a program ended; one that hangs is killed."""
     with Program(code, *argv) as process:
-        try:
-            printed, errors = process.communicate(SECONDS)
-        except TimeoutExpired:
-            return Ended(None, "", "", "hung")
-    return Ended(process.returncode, printed, errors, "traceback" if "Traceback" in errors else "")
+        timer = Timer(SECONDS, process.kill)
+        timer.start()
+        printed, errors = process.communicate()
+        hung = not timer.is_alive()
+        timer.cancel()
+    fault = "hung" if hung else "traceback" if "Traceback" in errors else ""
+    return Ended(process.returncode, printed, errors, fault)
 
 
 def _rounds(out: Path) -> int:

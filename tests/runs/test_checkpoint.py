@@ -443,12 +443,12 @@ def test_a_count_that_is_no_whole_number_is_refused(count: Any) -> None:
     ("change", "message"),
     [
         (lambda state: state["pending"]["$Pending"].update(jobs={"$repeat": [10**15, 0]}), "may have at most 10,000,4"),
-        (lambda state: state["pending"]["$Pending"].update(jobs={"$array": "0"}), "`jobs` cannot be that of this run"),
-        (lambda state: state["pending"]["$Pending"].update(now="x"), "`pending` cannot be that of this run"),
-        (lambda state: state["server"]["roster"].update(waiting=[4]), "`clients` cannot be that of this run"),
-        (lambda state: state["server"]["roster"].update(serials=[0]), "`serials` cannot be that of this run"),
-        (lambda state: state["server"].update(outer={"clipped": 1}), "`outer` cannot be that of this run"),
-        (lambda state: state.update(tail=7, seconds=[]), "`tail` cannot be that of this run"),
+        (lambda state: state["pending"]["$Pending"].update(jobs={"$array": "0"}), "`jobs` must have the types"),
+        (lambda state: state["pending"]["$Pending"].update(now="x"), "`pending` must have the types"),
+        (lambda state: state["server"]["roster"].update(waiting=[4]), "`clients` must have the types"),
+        (lambda state: state["server"]["roster"].update(serials=[0]), "`serials` must have the types"),
+        (lambda state: state["server"].update(outer={"clipped": 1}), "`outer` must have the types"),
+        (lambda state: state.update(tail=7, seconds=[]), "`tail` must have the types"),
         (lambda state: state.update(tail=json.loads("[" * 900 + "]" * 900)), "RecursionError"),
     ],
 )

@@ -27,7 +27,7 @@ from tardygrad.core.method import without_addresses
 from tardygrad.engines.pool import Pending
 from tardygrad.errors import Invalid, RecordError, is_out_of_memory
 from tardygrad.runs import checkpoint_format_3
-from tardygrad.runs.checkpoint_checks import check_types
+from tardygrad.runs.checkpoint_checks import check_state, levels_of
 from tardygrad.runs.checks import checksum
 from tardygrad.runs.evaluation import Scores
 from tardygrad.runs.packing import pack, unpack
@@ -44,7 +44,7 @@ class Checkpoint(NamedTuple):
     state: dict[str, Any]
 
     def part(self, name: str, clients: int) -> Any:
-        """A part of the state, unpacked; the number of clients limits its size."""
+        """A part of the state, unpacked; its lists are limited by the number of clients (see `unpack`)."""
         return unpack(self.state[name], self.tensors, clients)
 
 
@@ -79,11 +79,11 @@ def apply(checkpoint: Checkpoint, server: ServerLike) -> Pending:
         state, pending = checkpoint_format_3.server_state(tensors, packed, server.method)
     else:
         state, pending = (checkpoint.part(name, server.clients) for name in ("server", "pending"))
-    x: Tensor = state["levels"][0]["x"] if server.method.regions else state["x"]
+    x: Tensor = levels_of(state, server)[0]["x"]
     if x.shape != server.x.shape:
         sizes = f"{x.numel()} parameters, not {server.x.numel()}"
         raise RecordError(f"the checkpoint belongs to another model: it has {sizes}.")
-    check_types(state, pending, server)
+    check_state(state, pending, server)
     server.restore(state, {job.round: as_vector(job.x) for job in pending.jobs})
     return pending
 

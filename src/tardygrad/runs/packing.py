@@ -21,8 +21,10 @@ from tardygrad.core.messages import Job, ModuleBuffers, StateReference, Taken, U
 from tardygrad.engines.pool import Pending
 from tardygrad.errors import RecordError
 
-LONG = 1000  # items of a list that is stored as arrays, if it can be
-ITEMS, ITEMS_PER_CLIENT = 10_000_000, 100  # that the lists of a checkpoint may have; a run needs about 30 per client
+LONG = 1000  # a list with this many items is stored as arrays, if their types allow it
+ITEMS, ITEMS_PER_CLIENT = 10_000_000, 100  # limit for the lists in one part of a checkpoint; a run needs about 30
+FORGED = "It was not written by tardygrad: remove its folder to resume from the one before, or start a new run."
+"""The end of an error message about a checkpoint whose checksums are right."""
 TYPES: dict[str, Any] = {
     f"${kind.__name__}": kind for kind in (Job, ModuleBuffers, Pending, RegionMessage, StateReference, Taken, Update)
 }
@@ -64,7 +66,7 @@ def pack(value: Any, tensors: dict[str, Tensor]) -> Any:
         return as_arrays(items) or [packed(item) for item in items]
 
     def as_arrays(items: Sequence[Any]) -> dict[str, Any] | None:
-        """A long list whose items have one type; None if it is none."""
+        """The arrays of a long list whose items have one type; None for any other list."""
         if len(items) < LONG or len(kinds := set(map(type, items))) > 1:
             return None
         first: Any = items[0]
@@ -79,8 +81,8 @@ def pack(value: Any, tensors: dict[str, Tensor]) -> Any:
         if kind is Tensor:
             numbers: dict[int, int] = {}
             chosen = [numbers.setdefault(id(item), len(numbers)) for item in items]
-            each = dict(zip(chosen, items, strict=True)).values()
-            return {"$choice": [packed(chosen), [packed(item) for item in each]]}
+            distinct = dict(zip(chosen, items, strict=True)).values()
+            return {"$choice": [packed(chosen), [packed(item) for item in distinct]]}
         if f"${kind.__name__}" in TYPES or (kind is tuple and first and len(set(map(len, items))) == 1):
             name = "$tuple" if kind is tuple else f"${kind.__name__}"
             columns = [packed(list(map(itemgetter(index), items))) for index in range(len(first))]
@@ -91,23 +93,23 @@ def pack(value: Any, tensors: dict[str, Tensor]) -> Any:
 
 
 def unpack(value: Any, tensors: dict[str, Tensor], clients: int) -> Any:
-    """The inverse of `pack`; raises `RecordError` if arrays and repeated items make more than any run needs.
+    """The inverse of `pack`; raises `RecordError` if its lists have more items than a run needs.
 
     Args:
-        clients: of the run.
+        clients: of the run; each allows `ITEMS_PER_CLIENT` more items.
     """
     most = items_left = ITEMS + ITEMS_PER_CLIENT * clients
 
-    def limited(length: object) -> None:
-        """Count the items of a list before it is made: a few bytes can ask for any number of them."""
+    def reserve(length: object) -> None:
+        """Count the items of a list before it is created: a few bytes can ask for any number of them."""
         nonlocal items_left
         if type(length) is not int or length < 0:
-            raise RecordError(f"the length of a checkpoint's list must be a whole number, 0 or more, got {length!r}.")
+            rule = "the length of a checkpoint's list must be a whole number, 0 or more"
+            raise RecordError(f"{rule}, got {length!r}. {FORGED}")
         items_left -= length
         if items_left < 0:
             rule = f"the lists of a checkpoint of {clients:,} clients may have at most {most:,} items"
-            fix = "It was not written by tardygrad: resume from an older one, or start a new run."
-            raise RecordError(f"{rule}, got at least {most - items_left:,}. {fix}")
+            raise RecordError(f"{rule}, got at least {most - items_left:,}. {FORGED}")
 
     def unpacked(value: Any) -> Any:
         if isinstance(value, list):
@@ -127,11 +129,11 @@ def unpack(value: Any, tensors: dict[str, Tensor], clients: int) -> Any:
                 return float(str(content))
             case "$array":
                 (length,) = tensors[str(content)].shape
-                limited(length)
+                reserve(length)
                 return tensors[str(content)].tolist()
             case "$repeat":
                 length, item = content
-                limited(length)
+                reserve(length)
                 return [unpacked(item)] * length
             case "$choice":
                 chosen, items = unpacked(content)
@@ -139,7 +141,7 @@ def unpack(value: Any, tensors: dict[str, Tensor], clients: int) -> Any:
             case "$rows":
                 name, columns = content[0], unpacked(content[1])
                 lists = columns if name == "$tuple" else list(columns.values())
-                limited(sum(map(len, lists)))  # again: lists that were repeated share their memory, rows do not
+                reserve(sum(map(len, lists)))  # again: a repeated column is one object, and its rows are many
                 rows = zip(*lists, strict=True)
                 if name == "$tuple":
                     return list(rows)

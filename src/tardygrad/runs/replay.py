@@ -9,6 +9,7 @@ from tardygrad.core.hierarchy import ServerLike
 from tardygrad.engines.scripted import ScriptedPool, check_replayable
 from tardygrad.errors import Diverged, Invalid, checked_call
 from tardygrad.runs import checkpoint
+from tardygrad.runs.checkpoint_checks import levels_of
 from tardygrad.runs.run import Run, begin
 
 
@@ -40,5 +41,5 @@ def restore_noise(server: ServerLike, folder: Path) -> None:
         fix = "They have the key of its noise."
         raise Invalid(f"a replay of a private run needs its checkpoints, got none in {str(folder)!r}. {fix}")
     state = saved.part("server", server.clients)
-    for level, own in zip(server.levels, state.get("levels", [state]), strict=True):
+    for level, own in zip(server.levels, levels_of(state, server), strict=True):
         level.privacy.key = own["privacy"]["key"] if own["privacy"] else level.privacy.key

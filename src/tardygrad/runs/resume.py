@@ -12,7 +12,7 @@ from tardygrad.engines.pool import Pool, features_of
 from tardygrad.errors import Invalid, RecordError, checked_call
 from tardygrad.fleet import Fleet
 from tardygrad.runs import checkpoint, events
-from tardygrad.runs.checkpoint_checks import check_rest
+from tardygrad.runs.checkpoint_checks import check_run_parts
 from tardygrad.runs.describe import check_ids
 from tardygrad.runs.recipes import check_objects
 from tardygrad.runs.record import LINES, End, read_json, reading_record
@@ -82,7 +82,7 @@ def resume(
         run.status = "stopped" if run._may_continue() else "finished"
         engine.restore(pending)
         tail, rows, unscored = (saved.part(name, task.clients) for name in ("tail", "rows", "unscored"))
-        check_rest(tail, rows, saved.state["seconds"])
+        check_run_parts(tail, rows, saved.state["seconds"])
         run.tail.collected, run.seconds = tail, saved.state["seconds"]
         run.scores.restore(rows, unscored)
         run.metrics = list(read_metrics(where / "metrics.jsonl", run.ends["metrics.jsonl"].length))

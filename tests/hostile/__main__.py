@@ -28,9 +28,11 @@ ATTACKS: dict[str, Callable[[Path, int, int], Tally]] = {
 }  # fmt: skip
 PAGE = f"""# Attacks
 
-Made by `make hostile`; `python -m tests.hostile --kills 100 --page docs/benchmarks/hostile.md` makes one row. A try is
-right if its result is that of a run or a record that was left alone, and refused if it ends with one sentence. A
-forgery, which has right checksums, is right if its run ends. The last three columns count faults.
+`make hostile` writes this page; `python -m tests.hostile --kills 100 --page docs/benchmarks/hostile.md` writes one row.
+A try is *refused* if it ends with one sentence (a request: without a page), and *right* if it ends without an error.
+After damage, kills and full disks the result must also be that of a run that was not attacked or, where the clock is
+real, that of a replay of its record. A run that a full disk has ended must then continue to that result. The last three
+columns count faults.
 
 | attack | {" | ".join(COLUMNS)} | seed | made |
 | --- | {" | ".join(["---:"] * (len(COLUMNS) + 1))} | --- |

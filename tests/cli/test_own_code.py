@@ -273,6 +273,8 @@ def test_a_records_cluster_is_joined_only_if_it_is_trusted(tardygrad: Command) -
             server.accept()
     assert tardygrad("plan", "run").code == 0  # joins nothing
     assert own_code.resume_command("run", record["spec"]) == "tardygrad resume run --trust"
+    for odd in (None, [], {"engine": 3}, {"engine": {"kind": {}}}):
+        assert own_code.resume_command("run", odd) == "tardygrad resume run"
     assert own_code.cluster({"engine": {"address": "auto"}}) is None
 
 

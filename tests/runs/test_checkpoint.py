@@ -445,6 +445,8 @@ def test_a_count_that_is_no_whole_number_is_refused(count: Any) -> None:
         (lambda state: state["pending"]["$Pending"].update(jobs={"$repeat": [10**15, 0]}), "may have at most 10,000,4"),
         (lambda state: state["pending"]["$Pending"].update(jobs={"$array": "0"}), "`jobs` must have the types"),
         (lambda state: state["pending"]["$Pending"].update(now="x"), "`pending` must have the types"),
+        (lambda state: state["pending"]["$Pending"].update(jobs=[]), "`due` has an entry without a job"),
+        (lambda state: state["pending"]["$Pending"]["due"].append({"$tuple": [9.0, 0, -4]}), "an entry without a job"),
         (lambda state: state["server"]["roster"].update(waiting=[4]), "`clients` must have the types"),
         (lambda state: state["server"]["roster"].update(serials=[0]), "`serials` must have the types"),
         (lambda state: state["server"].update(outer={"clipped": 1}), "`outer` must have the types"),

@@ -84,6 +84,10 @@ class Attendance:
         gone = any(away.at <= time and away.back is None for away in self._away.get(client, ()))
         return self._next(client, time) if code in SLEEP and not gone else []
 
+    def knows(self, client: int, code: int) -> bool:
+        """Whether an entry of a client that is no job's can have this code."""
+        return code in (DROPS, LOST, JOINED) or (code in SLEEP and client in self.available)
+
     def message(self, entry: Entry) -> Message:
         """What an entry without a job tells the server."""
         time, client, code = entry

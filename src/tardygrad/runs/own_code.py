@@ -40,9 +40,14 @@ def names(tables: Any) -> Iterator[str]:
 
 def cluster(tables: Any) -> str | None:
     """The address of a cluster that a spec joins; None: none, or the one that this machine knows ("auto")."""
-    engine = tables.get("engine") if isinstance(tables, dict) else None
-    address = engine.get("address") if isinstance(engine, dict) else None
+    address = _engine(tables).get("address")
     return None if address == "auto" else address
+
+
+def _engine(tables: Any) -> dict[str, Any]:
+    """The table [engine] of a spec; empty if the spec has none."""
+    engine = tables.get("engine") if isinstance(tables, dict) else None
+    return engine if isinstance(engine, dict) else {}
 
 
 def trust_option(tables: Any) -> str:
@@ -54,7 +59,8 @@ def resume_command(folder: str | Path, tables: Any) -> str:
     """The command that continues a run, given the tables of its spec."""
     from tardygrad.runs.kinds import ENGINES  # here, because engines import this file
 
-    engine = ENGINES.get((tables or {}).get("engine", {}).get("kind"), Pool)
+    kind = _engine(tables).get("kind")
+    engine = next((pool for name, pool in ENGINES.items() if name == kind), Pool)
     return engine.resume_command(str(folder), trust_option(tables))
 
 

@@ -102,7 +102,7 @@ def shortened(text: str, most: int) -> str:
     >>> shortened("abcdef", 4)
     'abc…'
     """
-    text = text.encode("utf-8", "backslashreplace").decode()  # half a surrogate pair, as in names of files
+    text = text.encode("utf-8", "backslashreplace").decode()  # lone surrogates, as in names of files
     return text if len(text) <= most else text[: most - 1] + "…"
 
 

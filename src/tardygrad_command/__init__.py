@@ -39,7 +39,7 @@ def main(argv: list[str] | None = None) -> NoReturn:
         from tardygrad_command.options import Failure
     given = sys.argv[1:] if argv is None else argv
     if unusable := [word for word in given if not _is_text(word)]:
-        _fail(f"an argument must have no NUL and no half of a surrogate, got {unusable[0]!r}.", 2, given)
+        _fail(f"an argument must have no NUL and no lone surrogate, got {unusable[0]!r}.", 2, given)
     try:
         code = app(given, prog_name="tardygrad", standalone_mode=False)
     except Failure as error:

@@ -227,11 +227,11 @@ def test_a_setting_given_as_an_option_is_answered_with_the_override(given: list[
 @pytest.mark.parametrize("word", ["a\0b", "\ud800"])
 def test_words_that_no_path_can_have_are_refused(word: str, tardygrad: Command) -> None:
     for argv in (["run", "small.toml", "--out", word], ["resume", word], ["run", word]):
-        _refused(tardygrad(*argv), "an argument must have no NUL and no half of a surrogate")
+        _refused(tardygrad(*argv), "an argument must have no NUL and no lone surrogate")
     method = tg.fedasync(local_lr=0.1, local_steps=1)
     task, fleet = tg.tasks.quadratic(clients=2, dimension=2), tg.Fleet.paper(clients=2)
     for call in (lambda: tg.simulate(method, task, fleet, rounds=1, out=word), lambda: read_json(Path(word))):
-        with pytest.raises(tg.Invalid, match="a path must have no NUL and no half of a surrogate, got "):
+        with pytest.raises(tg.Invalid, match="a path must have no NUL and no lone surrogate, got "):
             call()
 
 

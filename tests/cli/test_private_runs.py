@@ -49,7 +49,7 @@ def test_a_private_record_is_replayed_with_the_key_in_its_checkpoints(tardygrad:
     shutil.rmtree("run/checkpoints")
     failed = tardygrad("replay", "run")
     assert failed.code == 2
-    assert "a replay of a private run needs its checkpoints, got none in 'run'. They have the key" in failed.err
+    assert "which has the key of its noise, got none in 'run'. Restore one" in failed.err
 
 
 def test_without_opacus_a_private_run_says_what_to_install_and_does_not_begin(

@@ -73,6 +73,6 @@ def test_ids_with_the_same_beginning_are_told_apart(run: Path) -> None:
 
 
 def test_ids_must_be_unicode(tmp_path: Path) -> None:
-    with pytest.raises(tg.Invalid, match=r"must be Unicode text, got 'a\\ud800' with half a surrogate pair"):
+    with pytest.raises(tg.Invalid, match=r"must be Unicode text, got 'a\\ud800' with a lone surrogate"):
         tg.simulate(METHOD, task(("a\ud800", "b", "c", "d")), FLEET, rounds=2, evaluate_every=0, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -208,7 +208,7 @@ def test_when_every_checkpoint_is_damaged_it_says_so(tmp_path: Path) -> None:
 
 def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
     path = finished(tmp_path / "run")
-    with pytest.raises(tg.RecordError, match=r"belongs to another run: its method is M=\d, not M=4\.$"):
+    with pytest.raises(tg.RecordError, match=r"belongs to another run: its method is M=\d, not M=4\. Resume with"):
         resumed(path, buffer=4)
 
 

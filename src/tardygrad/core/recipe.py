@@ -205,5 +205,5 @@ def _written_own(value: Any, where: str) -> dict[str, Any]:
 
 
 def is_unicode(text: str) -> bool:
-    """Whether a text can be written to a file: it has no half of a surrogate pair."""
+    """Whether a text can be written to a file: it has no lone surrogate."""
     return not any("\ud800" <= character <= "\udfff" for character in text)

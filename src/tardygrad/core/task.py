@@ -179,7 +179,7 @@ def ids_of(task: Task) -> tuple[str, ...] | None:
         raise Invalid(f"`ids` of a task must name each of its {task.clients} clients, got {len(ids)} ids.")
     for name in ids or ():
         if not is_unicode(str(name)):
-            raise Invalid(f"ids of clients must be Unicode text, got {str(name)!a} with half a surrogate pair.")
+            raise Invalid(f"ids of clients must be Unicode text, got {str(name)!a} with a lone surrogate.")
     return None if ids is None else tuple(map(str, ids))
 
 

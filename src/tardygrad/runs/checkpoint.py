@@ -67,13 +67,15 @@ def apply(checkpoint: Checkpoint, server: ServerLike) -> Pending:
     """Restore the state of a new server; returns the state of its engine."""
     packed, tensors = checkpoint.state, checkpoint.tensors
     if packed.get("format") not in FORMATS:
+        fix = "Use the version of tardygrad that wrote it."
         known = f"{', '.join(map(str, FORMATS[:-1]))} and {FORMATS[-1]}"
-        raise RecordError(f"the checkpoint has format {packed.get('format')}, and this version reads {known}.")
+        raise RecordError(f"the checkpoint has format {packed.get('format')}, and this version reads {known}. {fix}")
     expected = {"method": _identity(server), **_rules(server), "clients": server.clients, "seed": server.seed}
     for name, ours in expected.items():
         if packed.get(name, ours) != ours:  # older ones do not have the rules
             theirs, ours = _differences(str(packed[name]), str(ours))
-            raise RecordError(f"the checkpoint belongs to another run: its {name} is {theirs}, not {ours}.")
+            fix = f"Resume with the {name} of that run, or start a new one."
+            raise RecordError(f"the checkpoint belongs to another run: its {name} is {theirs}, not {ours}. {fix}")
     state: dict[str, Any]
     if packed["format"] == 3:
         state, pending = checkpoint_format_3.server_state(tensors, packed, server.method)
@@ -82,7 +84,8 @@ def apply(checkpoint: Checkpoint, server: ServerLike) -> Pending:
     x: Tensor = levels_of(state, server)[0]["x"]
     if x.shape != server.x.shape:
         sizes = f"{x.numel()} parameters, not {server.x.numel()}"
-        raise RecordError(f"the checkpoint belongs to another model: it has {sizes}.")
+        fix = "Resume with the task of that run, or start a new one."
+        raise RecordError(f"the checkpoint belongs to another model: it has {sizes}. {fix}")
     check_state(state, pending, server)
     server.restore(state, {job.round: as_vector(job.x) for job in pending.jobs})
     return pending
@@ -151,10 +154,11 @@ def read(folder: Path, record: Path | None = None) -> Checkpoint | None:
             return saved
         except Exception as error:
             damaged.append(f"{path.name}: {str(error).rstrip('.')}")
-    if damaged and listed != _complete(folder):  # a run that goes on has replaced them
+    if damaged and listed != _complete(folder):  # a run that is going on has replaced them
         return read(folder, record)
     if damaged:
-        raise RecordError(f"no checkpoint in {str(folder)!r} can be used ({'; '.join(damaged)}).")
+        reasons, fix = "; ".join(damaged), "Restore one from a copy, or start a new run."
+        raise RecordError(f"no checkpoint in {str(folder)!r} can be used ({reasons}). {fix}")
     return None
 
 

@@ -18,7 +18,8 @@ from zlib import crc32
 from tardygrad.errors import RecordError
 
 KEY = "check"
-LENGTH = len(',"check":"01234567"}\n')
+START, END = f',"{KEY}":"'.encode(), b'"}\n'  # around the checksum of a line
+LENGTH = len(START) + 8 + len(END)
 
 
 def checksum(content: bytes) -> str:
@@ -41,7 +42,7 @@ def checked_line(line: str, before: int) -> tuple[str, int]:
 def check_of(line: bytes) -> int | None:
     """The checksum that a line carries; None if it has none."""
     end = line[-LENGTH:]
-    return int(end[-11:-3], 16) if end.startswith(b',"check":"') and end.endswith(b'"}\n') else None
+    return int(end[len(START) : -len(END)], 16) if end.startswith(START) and end.endswith(END) else None
 
 
 class LineChecks:

@@ -26,12 +26,12 @@ from tempfile import TemporaryFile
 from typing import Any, NamedTuple, TextIO
 
 from tardygrad.errors import Invalid, RecordError
-from tardygrad.runs.checks import LineChecks, checked_line, checked_prefix, with_check, without_check
+from tardygrad.runs.checks import KEY, LineChecks, checked_line, checked_prefix, with_check, without_check
 
 Row = dict[str, Any]
 """One line of a record."""
 LINES = ("events.jsonl", "metrics.jsonl")
-LEVELS = 255  # of a path; Python's functions for folders call themselves for each
+LEVELS = 255  # most parts of a path: Python's functions for folders recurse, once for each
 
 
 class End(NamedTuple):
@@ -144,7 +144,8 @@ def lock(folder: Path, what: str, tries: int = 1) -> TextIO:
             tries -= 1
             if not tries:
                 file.close()
-                raise RecordError(f"{what} {str(folder)!r} is in use by another process.") from error
+                fix = "Wait until that has ended."
+                raise RecordError(f"{what} {str(folder)!r} is in use by another process. {fix}") from error
         time.sleep(0.1)
 
 
@@ -215,7 +216,7 @@ def _check_path(path: Path) -> None:
     except UnicodeEncodeError:
         valid = False
     if not valid:
-        raise Invalid(f"a path must have no NUL and no half of a surrogate, got {str(path)!r}.")
+        raise Invalid(f"a path must have no NUL and no lone surrogate, got {str(path)!r}. Choose another one.")
     if len(path.parts) > LEVELS:
         raise Invalid(f"a path may have at most {LEVELS} levels, got {len(path.parts):,}. Choose a shorter one.")
 
@@ -299,7 +300,7 @@ def read_lines(path: Path, length: int | None = None) -> Iterator[Row]:
                     raise RecordError(f"line {number} of {str(path)!r} is damaged: {error}.") from error
                 if not isinstance(row, dict):
                     raise RecordError(f"line {number} of {str(path)!r} is damaged: it holds no JSON object.")
-                row.pop("check", None)
+                row.pop(KEY, None)
                 yield row
     except OSError as error:
         raise _unreadable(path, error) from error

@@ -38,8 +38,8 @@ def restore_noise(server: ServerLike, folder: Path) -> None:
         return
     saved = checkpoint.read(folder / "checkpoints", folder)
     if saved is None:
-        fix = "They have the key of its noise."
-        raise Invalid(f"a replay of a private run needs its checkpoints, got none in {str(folder)!r}. {fix}")
+        rule = "a replay of a private run needs a checkpoint, which has the key of its noise"
+        raise Invalid(f"{rule}, got none in {str(folder)!r}. Restore one from a copy.")
     state = saved.part("server", server.clients)
     for level, own in zip(server.levels, levels_of(state, server), strict=True):
         level.privacy.key = own["privacy"]["key"] if own["privacy"] else level.privacy.key

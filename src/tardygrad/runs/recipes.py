@@ -64,13 +64,13 @@ def spec_of(method: Method, task: Task, pool: Pool, run: Row) -> Row:
     objects = {"task": task, "fleet": fleet, "method": method, "engine": pool}
     tables: Row = {}
     missing = []
-    for name, made in objects.items():
-        if made is None:
+    for name, component in objects.items():
+        if component is None:
             continue
         try:
-            tables[name] = _table(name, made)
+            tables[name] = _table_of(name, component)
         except Invalid as error:
-            text = shortened(str(made), DESCRIPTION)
+            text = shortened(str(component), DESCRIPTION)
             tables[name] = {"described": text}
             missing.append(f"its {name} ({text}) cannot be made again: {error}")
     settings = {key: list(value) if isinstance(value, tuple) else value for key, value in run.items() if key != "out"}
@@ -84,7 +84,7 @@ def ready_method(method: Method) -> Row | None:
     while recipe is not None and recipe.function not in KINDS["method"].values():
         recipe = recipe.inner
     try:
-        return None if recipe is None or recipe is recipe_of(method) else table_of("method", recipe)
+        return None if recipe is None or recipe is recipe_of(method) else recipe_table("method", recipe)
     except Invalid:
         return None
 
@@ -105,8 +105,10 @@ def check_objects(recorded: Row, method: Method, task: Task, pool: Pool, path: P
 
 
 def _expanded_fleet(table: Row, task: Task) -> Row:
-    """A recorded [fleet] as `_table` writes its groups: with links and days applied, and clients in the order of the
-    task's. Empty if it cannot be made, or only with code that the record names."""
+    """A recorded [fleet] as its groups: with links and days applied, and clients in the order of the task's.
+
+    Empty if the fleet cannot be made, or only with code that the record names.
+    """
     if any(names(table)):
         return {}
     try:
@@ -118,7 +120,7 @@ def _expanded_fleet(table: Row, task: Task) -> Row:
         fleet = replace(fleet, **{key: value for key, value in given.items() if value != fields[key].default})
         for key, value in extras.items():
             fleet = fleet if value is None else FLEET_KEYS[key][1](fleet, value)
-        expanded: Row = to_json_value(_table("fleet", matched(fleet, task)))
+        expanded: Row = to_json_value(_table_of("fleet", matched(fleet, task)))
     except Invalid:
         return {}
     return expanded
@@ -136,13 +138,14 @@ def _difference(was: Any, now: Any, key: str = "") -> tuple[str, Any, Any] | Non
     return next((found for place, old, new in pairs if (found := _difference(old, new, place))), None)
 
 
-def _table(name: str, made: object) -> Row:
+def _table_of(name: str, component: object) -> Row:
+    """The table of an object; a fleet without a recipe is written field by field."""
     try:
-        return table_of(name, recipe_of(made))
+        return recipe_table(name, recipe_of(component))
     except Invalid:
-        if not isinstance(made, Fleet):
+        if not isinstance(component, Fleet):
             raise
-    return table_of(name, Recipe(Fleet, {key: getattr(made, key) for key in parameters(Fleet)}))  # all that it is
+    return recipe_table(name, Recipe(Fleet, {key: getattr(component, key) for key in parameters(Fleet)}))
 
 
 def why_no_spec(recorded: Row) -> str:
@@ -159,7 +162,7 @@ def why_no_spec(recorded: Row) -> str:
     return f"was started in Python, and {'; '.join(map(str, reasons))}. {fix}"
 
 
-def table_of(table: str, recipe: Recipe | None) -> Row:
+def recipe_table(table: str, recipe: Recipe | None) -> Row:
     """The table of a spec that makes an object again.
 
     Raises:
@@ -193,7 +196,12 @@ def anchor(task: Row, folder: Path) -> None:
     """
     if is_own(task.get("kind")):
         return
-    words = {"data": ("hub", "python"), "pretrained": (), "text": ("python",), "tokenizer": ("byte",)}  # no paths
+    words = {
+        "data": ("hub", "python"),
+        "pretrained": (),
+        "text": ("python",),
+        "tokenizer": ("byte",),
+    }  # that are no paths
     if task.get("kind") in ("causal_lm", "glue"):
         words["model"] = ()  # for other kinds it is no path
     for key, known in words.items():

@@ -8,7 +8,7 @@ from typing import cast
 
 from tardygrad.core.method import Method
 from tardygrad.core.task import Task, ids_of
-from tardygrad.engines.pool import Pool, features_of
+from tardygrad.engines.pool import Checkpointing, Pool, features_of
 from tardygrad.errors import Invalid, RecordError, checked_call
 from tardygrad.fleet import Fleet
 from tardygrad.runs import checkpoint, events
@@ -59,34 +59,45 @@ def resume(
             run.spec_json = spec_json
         saved = checkpoint.read(where / "checkpoints", where)
         if saved is None:
-            done = sum(1 for _ in read_metrics(where / "metrics.jsonl")) if (where / "metrics.jsonl").exists() else 0
-            status = read_summary(where).status if (where / "summary.json").exists() else "failed"
-            if done > settings["checkpoint_every"] or status != "failed":
-                raise RecordError(f"the run in {path!s} made {plural(done, 'round')}, but its checkpoints are missing.")
+            _check_barely_begun(where, settings)
             run.ends = dict.fromkeys(LINES, End(0, 0))
-            run._find_discarded()
-            return run
-        run.ends, run.from_checkpoint = saved.state["ends"], checkpoint.newest(where / "checkpoints")
-        pending = checkpoint.apply(saved, run.server)
-        if not run.server.x.isfinite().all():
-            after = f"after {plural(run.server.round, 'round')}"
-            raise Invalid(
-                f"a run that diverged cannot be resumed: the model in {str(where)!r} is not finite {after}. "
-                "Start a new run with a smaller lr, or clip."
-            )
-        if (done := run.server.round) > (settings["rounds"] or done):
-            raise Invalid(f"`rounds` must be at least the rounds already made ({done}), got {settings['rounds']}.")
-        if pending.now > (settings["until"] or pending.now) and pool.features.virtual_clock:
-            rule = f"`until` must be at least the seconds already simulated ({pending.now:g})"
-            raise Invalid(f"{rule}, got {settings['until']:g}.")
-        run.status = "stopped" if run._may_continue() else "finished"
-        engine.restore(pending)
-        tail, rows, unscored = (saved.part(name, task.clients) for name in ("tail", "rows", "unscored"))
-        check_run_parts(tail, rows, saved.state["seconds"])
-        run.tail.collected, run.seconds = tail, saved.state["seconds"]
-        run.scores.restore(rows, unscored)
-        run.metrics = list(read_metrics(where / "metrics.jsonl", run.ends["metrics.jsonl"].length))
-        for event in events.read_events(where / "events.jsonl", run.ends["events.jsonl"].length):
-            run._remember(event)
+        else:
+            run.ends, run.from_checkpoint = saved.state["ends"], checkpoint.newest(where / "checkpoints")
+            _restore(run, saved, engine, where)
         run._find_discarded()
     return run
+
+
+def _check_barely_begun(folder: Path, settings: Settings) -> None:
+    """Raise `RecordError` if a run without a checkpoint came so far that it must have had one."""
+    done = sum(1 for _ in read_metrics(folder / "metrics.jsonl")) if (folder / "metrics.jsonl").exists() else 0
+    status = read_summary(folder).status if (folder / "summary.json").exists() else "failed"
+    if done > settings["checkpoint_every"] or status != "failed":
+        rule = f"the run in {str(folder)!r} made {plural(done, 'round')}, but its checkpoints are missing"
+        raise RecordError(f"{rule}. Restore them from a copy, or start a new run.")
+
+
+def _restore(run: Run, saved: checkpoint.Checkpoint, engine: Checkpointing, folder: Path) -> None:
+    """Give a new run, its server and its engine the state of a checkpoint, and the run its earlier metrics."""
+    settings, ends = run.settings, saved.state["ends"]
+    pending = checkpoint.apply(saved, run.server)
+    if not run.server.x.isfinite().all():
+        after = f"after {plural(run.server.round, 'round')}"
+        raise Invalid(
+            f"a run that diverged cannot be resumed: the model in {str(folder)!r} is not finite {after}. "
+            "Start a new run with a smaller lr, or clip."
+        )
+    if (done := run.server.round) > (settings["rounds"] or done):
+        raise Invalid(f"`rounds` must be at least the rounds already made ({done}), got {settings['rounds']}.")
+    if pending.now > (settings["until"] or pending.now) and run.pool.features.virtual_clock:
+        rule = f"`until` must be at least the seconds already simulated ({pending.now:g})"
+        raise Invalid(f"{rule}, got {settings['until']:g}.")
+    run.status = "stopped" if run._may_continue() else "finished"
+    engine.restore(pending)
+    tail, rows, unscored = (saved.part(name, run.task.clients) for name in ("tail", "rows", "unscored"))
+    check_run_parts(tail, rows, saved.state["seconds"])
+    run.tail.collected, run.seconds = tail, saved.state["seconds"]
+    run.scores.restore(rows, unscored)
+    run.metrics = list(read_metrics(folder / "metrics.jsonl", ends["metrics.jsonl"].length))
+    for event in events.read_events(folder / "events.jsonl", ends["events.jsonl"].length):
+        run._remember(event)

@@ -60,7 +60,7 @@ task = {kind = "fashion", clients = 8, model = "cnn", dim = 1, batch_size = 4, t
 fleets = ["large"]
 updates = 16
 method = {local_steps = 1}
-chosen_for = "digits"
+settings_from = "digits"
 evaluations = 2
 score = "accuracy"
 worst = 0.0
@@ -125,8 +125,8 @@ def run_all(some: Comparison, jobs: int = 1) -> Iterator[Path]:
 
 
 def points(some: Comparison) -> list[list[tuple[dict[str, float], float | None]]]:
-    cells = [cell for cell in some.plan.cells() if cell == some.plan.tuned(cell)]
-    return [[(trial.params, trial.value) for trial in some.tuning(cell).tuned] for cell in cells]
+    cells = [cell for cell in some.plan.cells() if cell == some.plan.tuned_cell(cell)]
+    return [[(trial.params, trial.value) for trial in some.tuning(cell).finished] for cell in cells]
 
 
 CELLS = [cell for cell in plan().cells() if cell.fleet != "mild"]
@@ -153,7 +153,7 @@ def test_the_plan_is_the_one_that_was_promised() -> None:
     assert plan().lessons["lm"].updates >= 5000
     assert set(plan().seeds) & {plan().tuning_seed} == set()
     for lesson in plan().lessons.values():
-        assert bool(lesson.trials) == bool(lesson.task.get("validation_rows")) == (not lesson.chosen_for)
+        assert bool(lesson.trials) == bool(lesson.task.get("validation_rows")) == (not lesson.settings_from)
         assert len(set(lesson.methods)) == len(lesson.methods)
     named = {name for pairs in plan().comparisons.values() for pair in pairs for name in pair}
     assert named <= set(plan().lessons["digits"].methods)
@@ -211,7 +211,7 @@ def searched(trials: int, best: float = 1.0) -> list[dict[str, float]]:
         first = tuning.batch[0]
         tuning.advance(lambda point, first=first: 0.0 if point == first else None)  # type: ignore[misc]
         tuning.advance(lambda point: -abs(point["lr"] - best))
-    return [trial.params for trial in tuning.tuned]
+    return [trial.params for trial in tuning.finished]
 
 
 def test_a_point_follows_from_its_number_and_the_results_before_its_batch() -> None:
@@ -236,18 +236,18 @@ def test_everyone_is_tuned_on_validation_rows_and_run_on_test_rows_with_other_se
     assert [line.cell.method for line in mild] == ["sync", "plain", "clipped"]
     assert [line.settings for line in fashion] == [line.settings for line in large]
     for line in mild:
-        trials = some.tuning(line.cell).tuned
+        trials = some.tuning(line.cell).finished
         top = max(trials, key=lambda trial: trial.value)
         assert (line.settings, len(trials)) == (top.params, 7)
         assert line.score == pytest.approx(top.value - 10 - 1.5), "test rows, seeds 1 and 2"
         assert line.time == pytest.approx(71.5)
         assert (line.reached, line.reach) in ((2, 70.0), (1, None), (0, None))
-        assert line.at(50.0) == pytest.approx(line.score - 10)
-        assert line.at(10.0) is None
-    values = [trial.value for line in [*mild, *large] for trial in some.tuning(line.cell).tuned]
+        assert line.score_at(50.0) == pytest.approx(line.score - 10)
+        assert line.score_at(10.0) is None
+    values = [trial.value for line in [*mild, *large] for trial in some.tuning(line.cell).finished]
     assert min(values) == 0.0, "a run that diverged"
     for line in loss:
-        trials = some.tuning(line.cell).tuned
+        trials = some.tuning(line.cell).finished
         assert line.settings["lr"] == min(trial.params["lr"] for trial in trials), "a loss is minimised"
         assert {-5.0, *(-trial.params["lr"] for trial in trials)} >= {trial.value for trial in trials}
         assert (line.score, line.curves[0]) == (
@@ -322,7 +322,7 @@ def test_the_best_is_marked_and_what_is_within_its_spread_is_tied() -> None:
     assert [line.mark for line in accurate] == ["tied", "best", ""]
     assert BaselineTable(Plan.read(SMALL), accurate).sentences() == [
         "best: SGD (94.9 ± 0.5); within its spread: sync-SGD (94.4 ± 0.5)",
-        "without waiting: SGD 94.9 ± 0.5 in 71 s; with it: sync-SGD 94.4 ± 0.5 in 70 s, 1.0 times as long",
+        "without waiting: SGD 94.9 ± 0.5 in 71 s; with waiting: sync-SGD 94.4 ± 0.5 in 70 s, 1.0 times as long",
         "with clips, 0 of 1 are better: DN, clipped 94.9 → 80.0",
     ]
     low = lines(2.25, 2.0, lesson="text", fleet="mild", spread=0.1)

@@ -26,19 +26,19 @@ class BaselineTable:
         self.plan, self.lines = plan, lines
         self.lesson: Lesson = plan.lessons[lines[0].cell.lesson]
         self.name = f"{self.lesson.name}, {lines[0].cell.fleet}"
-        self.first = min(line.time for line in lines)  # when the first method has ended
+        self.first_end = min(line.time for line in lines)  # when the first method has ended
 
     def headings(self) -> tuple[str, ...]:
         """The headings of the columns."""
         lesson = self.lesson
         to = f"to {lesson.target:g}{' %' * (lesson.score == 'accuracy')} (s)"
         score = (_SCORES[lesson.score], *(["perplexity"] if lesson.score == "loss" else []))
-        return ("method", *score, "", f"at {self.first:,.0f} s", "to the end (s)", to, "settings", "near an end")
+        return ("method", *score, "", f"at {self.first_end:,.0f} s", "to the end (s)", to, "settings", "near an end")
 
     def row(self, line: BaselineLine) -> tuple[str, ...]:
         """The row of a line."""
         partly = f"{line.reached} of {len(self.plan.seeds)} seeds" if line.reached else "never"
-        early = line.at(self.first)
+        early = line.score_at(self.first_end)
         return (
             self.label(line.cell),
             self.score(line),
@@ -73,7 +73,7 @@ class BaselineTable:
         sync, fast = (self._best(waits=waits) for waits in (True, False))
         if sync and fast:
             found.append(
-                f"without waiting: {self.label(fast.cell)} {self.score(fast)} in {fast.time:,.0f} s; with it: "
+                f"without waiting: {self.label(fast.cell)} {self.score(fast)} in {fast.time:,.0f} s; with waiting: "
                 f"{self.label(sync.cell)} {self.score(sync)} in {sync.time:,.0f} s, "
                 f"{sync.time / fast.time:.1f} times as long"
             )
@@ -107,7 +107,7 @@ def text(comparison: Comparison, command: str, skipped: str = "") -> str:
         "nobody trains on. The tables show the best setting on the test rows with the seeds "
         f"{', '.join(map(str, plan.seeds))}: mean ± standard deviation, and simulated seconds. A method is *tied* if "
         "it is behind the best by no more than the best's standard deviation. *At … s* is the score when the first "
-        "method of the table has ended. *Near an end*: settings in the outermost twentieths of their range.",
+        "method of the table has ended. *Near an end*: settings in the first or last twentieth of a logarithmic range.",
         progress_text(progress, "A method is in a table when all its runs are done, and compared with those in it."),
         *([f"Fashion-MNIST was not run: {skipped}"] if skipped else []),
     ]
@@ -128,7 +128,7 @@ def text(comparison: Comparison, command: str, skipped: str = "") -> str:
 
 
 def _lesson(lesson: Lesson, seconds: list[float]) -> tuple[str, ...]:
-    trials = f"those of {lesson.chosen_for}" if lesson.chosen_for else f"{lesson.trials} on each fleet"
+    trials = f"those of {lesson.settings_from}" if lesson.settings_from else f"{lesson.trials} on each fleet"
     steps = f"{lesson.method['local_steps']}"
     return lesson.name, lesson.title, f"{lesson.updates:,}", steps, trials, f"{sum(seconds) / 3600:.1f}"
 

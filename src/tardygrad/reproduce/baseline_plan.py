@@ -56,21 +56,21 @@ class Lesson:
     seconds: float  # CPU seconds of a run, measured with one thread
     methods: list[str] = field(default_factory=list)
     trials: int = 0  # of each method on each fleet
-    chosen_for: str = ""  # the lesson whose settings are taken, if there are no trials
+    settings_from: str = ""  # another lesson, whose chosen settings are taken; this one has no trials
     kinds: dict[str, Settings] = field(default_factory=dict)  # given settings of some kinds of methods
     ranges: dict[str, Settings] = field(default_factory=dict)  # in place of those of the plan
 
-    def scored(self, loss: float | None, accuracy: float | None) -> float:
-        """The score of an evaluation; without one the worst."""
+    def score_of(self, loss: float | None, accuracy: float | None) -> float:
+        """The score of an evaluation; the worst one if the evaluation has none."""
         number = loss if self.score == "loss" else accuracy
         return self.worst if number is None else number
 
-    def result(self, result: Result) -> float:
+    def final_score(self, result: Result) -> float:
         """The score after the last round."""
-        return self.scored(result.loss, result.accuracy)
+        return self.score_of(result.loss, result.accuracy)
 
     def merit(self, score: float) -> float:
-        """What is maximised."""
+        """What tuning maximises: the score, or the negative loss."""
         return -score if self.score == "loss" else score
 
 
@@ -109,8 +109,8 @@ class Plan:
         raw = tomllib.loads(text)
         lessons = {name: Lesson(name, **table) for name, table in raw["lesson"].items()}
         for name, lesson in lessons.items():
-            if lesson.chosen_for:
-                lessons[name] = replace(lesson, methods=lessons[lesson.chosen_for].methods)
+            if lesson.settings_from:
+                lessons[name] = replace(lesson, methods=lessons[lesson.settings_from].methods)
         return cls(
             **{name: raw[name] for name in ("tuning_seed", "seeds", "random", "batch", "ranges")},
             fleets=raw["fleet"],
@@ -125,7 +125,7 @@ class Plan:
         A lesson comes with the one whose settings it takes.
         """
         lessons = set(names) & self.lessons.keys() or set(self.lessons)
-        lessons |= {self.lessons[name].chosen_for for name in lessons}
+        lessons |= {self.lessons[name].settings_from for name in lessons}
         methods = set(names) & self.methods.keys() or set(self.methods)
         chosen = {
             name: replace(lesson, methods=[method for method in lesson.methods if method in methods])
@@ -151,9 +151,9 @@ class Plan:
                 for method in lesson.methods:
                     yield Cell(lesson.name, fleet, method)
 
-    def tuned(self, cell: Cell) -> Cell:
+    def tuned_cell(self, cell: Cell) -> Cell:
         """The cell whose trials decide the setting of this one."""
-        return cell._replace(lesson=self.lessons[cell.lesson].chosen_for or cell.lesson)
+        return cell._replace(lesson=self.lessons[cell.lesson].settings_from or cell.lesson)
 
     def space(self, cell: Cell) -> dict[str, Range]:
         """The search space of a cell."""
@@ -167,7 +167,7 @@ class Plan:
 
     def edges(self, cell: Cell, point: Point) -> list[str]:
         """The settings in the first or last twentieth of a logarithmic range, which could be made wider."""
-        return [name for name, range in self.space(cell).items() if _outer(point[name], range)]
+        return [name for name, range in self.space(cell).items() if _is_near_end(point[name], range)]
 
     def run(self, cell: Cell, point: Point, seed: int, *, data: str | None = None) -> Run:
         """The run of a cell's method at a point: a trial with the tuning seed, and else one that is reported.
@@ -207,5 +207,5 @@ def _range(table: Settings) -> Range:
     return found
 
 
-def _outer(value: float, range: Range) -> bool:
+def _is_near_end(value: float, range: Range) -> bool:
     return range.log and not 0.05 <= log(value / range.low) / log(range.high / range.low) <= 0.95

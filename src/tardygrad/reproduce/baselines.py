@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from itertools import groupby
+from math import inf
 from statistics import mean
 from typing import Literal, NamedTuple
 
@@ -34,7 +35,7 @@ class BaselineLine(NamedTuple):
 
     cell: Cell
     settings: Point
-    edges: list[str]  # settings near an end of their range
+    edges: list[str]  # settings near an end of a logarithmic range
     score: float  # mean
     spread: float | None  # standard deviation; None: a single seed
     time: float  # simulated seconds to the end, mean
@@ -43,7 +44,7 @@ class BaselineLine(NamedTuple):
     curves: list[Curve]  # of each seed
     mark: Mark = ""
 
-    def at(self, time: float) -> float | None:
+    def score_at(self, time: float) -> float | None:
         """The score at the last evaluation until then, mean over seeds; None if a seed has none."""
         until = [[score for moment, score in curve if moment <= time] for curve in self.curves]
         return mean(scores[-1] for scores in until) if all(until) else None
@@ -60,7 +61,7 @@ class Tuning:
 
     def __init__(self, plan: Plan, cell: Cell) -> None:
         self.plan, self.space, self.trials = plan, plan.space(cell), plan.lessons[cell.lesson].trials
-        self.tuned: list[FrozenTrial] = []
+        self.finished: list[FrozenTrial] = []
         self.batch = self._draw()
 
     def advance(self, value: Callable[[Point], float | None]) -> None:
@@ -70,18 +71,18 @@ class Tuning:
             if None in values:
                 break
             for point, number in zip(self.batch, values, strict=True):
-                self.tuned.append(create_trial(params=point, distributions=dict(self.space), value=number))
+                self.finished.append(create_trial(params=point, distributions=dict(self.space), value=number))
             self.batch = self._draw()
 
     def best(self) -> Point | None:
         """The point with the highest value, the first of equals; None while trials are missing."""
         if self.batch:
             return None
-        return max(self.tuned, key=lambda trial: trial.value or 0.0).params
+        return max(self.finished, key=lambda trial: -inf if trial.value is None else trial.value).params
 
     def _draw(self) -> list[Point]:
         """The points of the next batch; none when all trials are done."""
-        known = len(self.tuned)
+        known = len(self.finished)
         end = min(known + (self.plan.batch if known else self.plan.random), self.trials)
         with quiet():
             return [self._point(number) for number in range(known, end)]
@@ -90,7 +91,7 @@ class Tuning:
         """A point with three significant digits, so that a table shows exactly what was run."""
         seed = streams.key(self.plan.tuning_seed, "baselines", number) % 2**32
         sampler = TPESampler(n_startup_trials=self.plan.random, seed=seed)
-        drawn = draw(self.space, self.tuned, sampler, "maximize")
+        drawn = draw(self.space, self.finished, sampler, "maximize")
         return {key: float(f"{value:.3g}") if isinstance(value, float) else value for key, value in drawn.items()}
 
 
@@ -120,22 +121,26 @@ class Comparison:
         return [] if point is None else [self._run(cell, point, seed) for seed in self.plan.seeds]
 
     def tuning(self, cell: Cell) -> Tuning:
-        """The trials by which the setting of a cell is chosen."""
-        cell = self.plan.tuned(cell)
+        """The trials by which the setting of a cell is chosen, with all results in the store."""
+        cell = self.plan.tuned_cell(cell)
         if cell not in self._tunings:
             self._tunings[cell] = Tuning(self.plan, cell)
         lesson, tuning = self.plan.lessons[cell.lesson], self._tunings[cell]
 
         def value(point: Point) -> float | None:
             result = self.store.result(self._trial(cell, point))
-            return lesson.merit(lesson.result(result)) if result else None
+            return lesson.merit(lesson.final_score(result)) if result else None
 
         tuning.advance(value)
         return tuning
 
     def _batch(self, cell: Cell) -> list[Run]:
         """The trials of a cell's current batch; none for a cell that is not tuned itself."""
-        return [self._trial(cell, point) for point in self.tuning(cell).batch] if cell == self.plan.tuned(cell) else []
+        return (
+            [self._trial(cell, point) for point in self.tuning(cell).batch]
+            if cell == self.plan.tuned_cell(cell)
+            else []
+        )
 
     def _trial(self, cell: Cell, point: Point) -> Run:
         return self._run(cell, point, self.plan.tuning_seed)
@@ -150,8 +155,8 @@ class Comparison:
         """The finished runs, as `Store.summary` has them."""
         runs = []
         for cell in self.plan.cells():
-            if cell == self.plan.tuned(cell):
-                runs += [self._trial(cell, trial.params) for trial in self.tuning(cell).tuned]
+            if cell == self.plan.tuned_cell(cell):
+                runs += [self._trial(cell, trial.params) for trial in self.tuning(cell).finished]
             runs += [*self._batch(cell), *self.runs(cell)]
         return [self.store.summary(run) for run in runs if self.store.result(run)]
 
@@ -160,12 +165,11 @@ class Comparison:
         rows = []
         for (name, fleet), group in groupby(self.plan.cells(), key=lambda cell: cell[:2]):
             lesson, cells = self.plan.lessons[name], list(group)
-            tuned = sum(len(self.tuning(cell).tuned) for cell in cells) if lesson.trials else 0
+            tuned = sum(len(self.tuning(cell).finished) for cell in cells) if lesson.trials else 0
             known = [run for cell in cells for run in [*self._batch(cell), *self.runs(cell)]]
-            left = len(cells) * (lesson.trials + len(self.plan.seeds)) - tuned
-            done = len(known) - len(self.store.missing(known))
-            times = ((tuned + left) * lesson.seconds, (left - done) * lesson.seconds)
-            rows.append(Progress(name, fleet, tuned + left, tuned + done, *times))
+            runs = len(cells) * (lesson.trials + len(self.plan.seeds))
+            done = tuned + len(known) - len(self.store.missing(known))
+            rows.append(Progress(name, fleet, runs, done, runs * lesson.seconds, (runs - done) * lesson.seconds))
         return with_total(rows)
 
     def tables(self) -> list[list[BaselineLine]]:
@@ -181,13 +185,13 @@ class Comparison:
         point = self.tuning(cell).best()
         if point is None or len(results) < len(runs):
             return None
-        score, spread = mean_spread([lesson.result(result) for result in results])
-        curves = [[(time, lesson.scored(*scores)) for _, time, *scores in result.curve] for result in results]
-        times = [time for curve in curves if (time := _first(curve, lesson)) is not None]
+        score, spread = mean_spread([lesson.final_score(result) for result in results])
+        curves = [[(time, lesson.score_of(*scores)) for _, time, *scores in result.curve] for result in results]
+        times = [time for curve in curves if (time := _time_to_target(curve, lesson)) is not None]
         return BaselineLine(
             cell=cell,
             settings=point,
-            edges=self.plan.edges(self.plan.tuned(cell), point),
+            edges=self.plan.edges(self.plan.tuned_cell(cell), point),
             score=score,
             spread=spread,
             time=mean(result.time for result in results),
@@ -208,7 +212,7 @@ class Comparison:
         return [line._replace(mark=mark(line)) for line in lines]
 
 
-def _first(curve: Curve, lesson: Lesson) -> float | None:
+def _time_to_target(curve: Curve, lesson: Lesson) -> float | None:
     """When a curve reaches the lesson's target; None if it does not."""
     good = (time for time, score in curve if lesson.merit(score) >= lesson.merit(lesson.target))
     return next(good, None)

@@ -72,12 +72,12 @@ READERS = {
 }
 
 
-def make_records(folder: Path) -> dict[str, Path]:
+def make_records(folder: Path, *overrides: str) -> dict[str, Path]:
     """A finished run, and one that was killed after a checkpoint."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "small.toml").write_text(SMALL)
     with chdir(folder):
-        assert command("run", "small.toml", "--out", "whole/run").code == 0
+        assert command("run", "small.toml", *overrides, "--out", "whole/run").code == 0
     shutil.copytree(folder / "whole", folder / "killed")
     for name in ("summary.json", "model.safetensors", "checkpoints/00000003"):
         path = folder / "killed/run" / name

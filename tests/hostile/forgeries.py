@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import resource
 import shutil
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from safetensors.torch import load_file, save_file
 
 from tardygrad.runs.checks import checksum, with_check
 from tests.hostile.damage import make_records
+from tests.hostile.kills import METHODS
 from tests.hostile.verdicts import Tally, command
 
 MEMORY = 4 * 2**30  # bytes that a command may ask for in addition
@@ -35,11 +37,14 @@ SHAPES = [(0,), (1,), (3, 0), (HUGE, 0), (20, 1), (21,), ()]
 def attack(folder: Path, tries: int, seed: int = 0) -> Tally:
     """Replace one value of a checkpoint or a spec by a strange one, compute the checksums anew, and resume the run."""
     random, tally = Random(seed), Tally("forgeries")
-    record = make_records(folder / "records")["killed"]
+    records: dict[str, Path] = {}
     for number in range(tries):
-        work = folder / f"try-{number}"
-        shutil.copytree(record, work)
+        work, method = folder / f"try-{number}", random.choice(list(METHODS))
+        if method not in records:
+            records[method] = make_records(folder / "records" / method, *METHODS[method])["killed"]
+        shutil.copytree(records[method], work)
         what = random.choice([_forge_state, _forge_state, _forge_tensor, _forge_spec])(random, work / "run")
+        what = f"{method}: {what}"
         with chdir(work), _limited_memory():
             ended = command(random.choice(["resume", "resume", "replay"]), "run")
         shutil.rmtree(work)
@@ -73,7 +78,10 @@ def _places(value: Any, path: str = "") -> Iterator[tuple[Any, Any, str]]:
 
 
 def _replace(random: Random, value: Any) -> str:
-    container, key, path = random.choice(list(_places(value)))
+    places: dict[str, list[tuple[Any, Any, str]]] = {}
+    for place in _places(value):  # as many tries for the fields of one server as for those of many jobs
+        places.setdefault(re.sub(r"\d+", "", place[2]), []).append(place)
+    container, key, path = random.choice(random.choice(list(places.values())))
     strange = random.choice(STRANGE)
     container[key] = strange
     return f"{path} = {strange!r:.100}"

@@ -451,6 +451,10 @@ def test_a_count_that_is_no_whole_number_is_refused(count: Any) -> None:
         (lambda state: state["server"]["roster"].update(waiting=[4]), "`clients` must have the types"),
         (lambda state: state["server"]["roster"].update(serials=[0]), "`serials` must have the types"),
         (lambda state: state["server"].update(outer={"clipped": 1}), "`outer` must have the types"),
+        (lambda state: state["server"].update(client_states=""), "`client_states` must have the types"),
+        (lambda state: state["server"].update(module_buffers=7), "`module_buffers` must have the types"),
+        (lambda state: state["server"].update(privacy={"$tensor": "0"}), "`privacy` must have the types"),
+        (lambda state: state["server"]["roster"].update(asleep=[4]), "`clients` must have the types"),
         (lambda state: state.update(tail=7, seconds=[]), "`tail` must have the types"),
         (lambda state: state.update(tail=json.loads("[" * 900 + "]" * 900)), "RecursionError"),
     ],
@@ -467,6 +471,43 @@ def test_a_forged_checkpoint_is_refused_before_the_run_goes_on(change: Any, mess
     checkpoint.save(folder, saved)
     with pytest.raises(tg.RecordError, match=message):
         tg.resume(tmp_path / "run", METHOD, task(), fleet, rounds=8)
+
+
+RATES: Any = {"local_lr": 0.01, "lr": 1.0, "local_steps": 2, "buffer": 2}
+KEPT = tg.clip2(local_clip=1.0, clip=1.0, **RATES, optimizer="AdamW", keep=True)
+PRIVATE = tg.clip2(local_clip=1.0, clip=1.0, **RATES, privacy=tg.Privacy(clip=1.0, noise_multiplier=1.0))
+
+
+@pytest.mark.parametrize(
+    ("method", "change", "wrong"),
+    [
+        (tg.fadas(tau_c=2, **RATES), lambda server: server["outer"].pop("v_max"), "outer"),
+        (tg.fadas(tau_c=2, **RATES), lambda server: server["outer"].update(m={"$tensor": "short"}), "outer"),
+        (KEPT, lambda server: server["client_states"]["$items"][0][1].popitem(), "client_states"),
+        (KEPT, lambda server: server["client_states"]["$items"][0][1].update(x={"$tensor": "0"}), "client_states"),
+        (KEPT, lambda server: server["client_states"]["$items"][0].__setitem__(0, 9), "client_states"),
+        (tg.dn_dylu(period=3, **RATES), lambda server: server["speeds"]["given"]["$items"][0].pop(), ""),
+        (tg.dn_dylu(period=3, **RATES), lambda server: server["speeds"]["of"]["$items"].append([0, "x"]), "speeds"),
+        (PRIVATE, lambda server: server.update(privacy=None), ""),
+        (PRIVATE, lambda server: server["privacy"].update(key="none"), "privacy"),
+        (tg.halos(regions=2, **RATES), lambda server: server.update(synced=[0]), "synced"),
+        (tg.halos(regions=2, **RATES), lambda server: server["references"].pop(), "references"),
+        (tg.halos(regions=2, **RATES), lambda server: server.update(transit=[{"$tuple": [0.0]}]), "transit"),
+        (tg.halos(regions=2, **RATES), lambda server: server["levels"][1].update(client_states=[]), "client_states"),
+    ],
+)
+def test_a_forged_state_of_any_method_is_refused(method: Any, change: Any, wrong: str, tmp_path: Path) -> None:
+    fleet = tg.Fleet.paper(clients=CLIENTS)
+    tg.simulate(method, task(), fleet, rounds=4, checkpoint_every=4, out=tmp_path / "run")
+    folder = tmp_path / "run/checkpoints"
+    saved = checkpoint.read(folder)
+    assert saved is not None
+    saved.tensors["short"] = torch.zeros(3)
+    change(saved.state["server"])
+    checkpoint.save(folder, saved)
+    rule = f"`{wrong}` must have the types" if wrong else "is damaged"
+    with pytest.raises(tg.RecordError, match=rule):
+        tg.resume(tmp_path / "run", method, task(), fleet, rounds=8)
 
 
 @pytest.mark.parametrize("compensate", [False, True])

@@ -107,7 +107,7 @@ def finished_summary(path: Path, until: float | None, wanted: RunTable) -> runs.
 
 def recorded_spec(folder: str, recorded: Row, overrides: list[str], *, trust: bool) -> spec.Spec:
     """The spec of a recorded run; overrides may change what `spec.resume_keys` lists."""
-    if not recorded.keys() >= {"spec", "run", "versions"}:
+    if not all(isinstance(recorded.get(name), dict) for name in ("run", "versions")) or "spec" not in recorded:
         raise RecordError(f"the record in {folder!r} is damaged: its spec.json is incomplete.")
     tables = recorded["spec"]
     if tables is None:

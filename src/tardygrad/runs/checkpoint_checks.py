@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator
 from operator import itemgetter
 from typing import Any
 
 from torch import Tensor
 
-from tardygrad.core.hierarchy import ServerLike
-from tardygrad.core.messages import Job, Taken, Update
+from tardygrad.core.admission import StateShape, expected_state
+from tardygrad.core.algorithm import Server
+from tardygrad.core.hierarchy import HierarchicalServer, RegionMessage, ServerLike
+from tardygrad.core.messages import Job, ModuleBuffers, StateReference, Taken, Update
 from tardygrad.engines.pool import Pending
 from tardygrad.errors import RecordError
 from tardygrad.runs.packing import FORGED
@@ -18,8 +21,10 @@ from tardygrad.runs.packing import FORGED
 def check_state(state: Any, pending: Any, server: ServerLike) -> None:
     """Raise `RecordError` unless a server and its engine can continue from a state."""
     for level, saved in zip(server.levels, levels_of(state, server), strict=True):
-        _require(_level_rules(saved, level.roster.clients, level.x))
-    _require(_engine_rules(pending, server.clients, server.x))
+        _require(_level_rules(saved, level))
+    if isinstance(server, HierarchicalServer):
+        _require(_region_rules(state, server))
+    _require(_engine_rules(pending, server))
 
 
 def check_run_parts(tail: Any, rows: Any, seconds: Any) -> None:
@@ -38,21 +43,53 @@ def _require(rules: Iterator[tuple[str, bool]]) -> None:
         raise RecordError(f"the checkpoint's `{wrong}` must have the types and sizes of its run. {FORGED}")
 
 
-def _level_rules(state: Any, clients: int, x: Tensor) -> Iterator[tuple[str, bool]]:
-    roster = state["roster"]
-    idle, waiting, jobs, serials = (roster[name] for name in ("idle", "waiting", "jobs", "serials"))
+def _level_rules(state: Any, level: Server) -> Iterator[tuple[str, bool]]:
+    roster, clients, x = state["roster"], level.roster.clients, level.x
+    jobs, serials = roster["jobs"], roster["serials"]
     yield "round", _are([state["round"], roster["sent"]], int)
     yield "x", _are_like(x, [state["x"]])
     yield "sum", state["sum"] is None or _are_like(x, [state["sum"]])
     yield "outer", isinstance(state["outer"], dict) and _are(state["outer"].values(), Tensor)
+    yield "outer", all(_are_like(v, [state["outer"].get(name)]) for name, v in level.vectors.state.items())
     yield "buffer", isinstance(state["buffer"], list) and _are(state["buffer"], Taken)
+    updates, delays, norms, weights = (_column(state["buffer"], place) for place in range(4))
+    yield "buffer", _are(updates, Update) and _are(delays, int) and _are([*norms, *weights], float, int)
+    yield "buffer", all(_are_module_buffers(update.module_buffers, level.module_buffers) for update in updates)
+    yield "module_buffers", _are_module_buffers(state["module_buffers"], level.module_buffers)
+    states, expected = state["client_states"], expected_state(level.method)
+    yield "client_states", isinstance(states, dict) and _are_clients(states, clients)
+    yield "client_states", all(_is_client_state(each, x, expected) for each in states.values())
     yield "jobs", isinstance(jobs, dict) and _are(jobs.values(), int)
     yield "serials", isinstance(serials, list) and _are(serials, int) and len(serials) == clients
-    yield "clients", isinstance(idle, list) and isinstance(waiting, list)
-    yield "clients", all(_are_clients(some, clients) for some in (jobs, idle, waiting))
+    lists = [roster[name] for name in ("idle", "waiting", "asleep", "suspended") if name in roster]
+    yield "clients", _are(lists, list) and all(_are_clients(some, clients) for some in (jobs, *lists))
+    if level.speeds:
+        speeds, last = state["speeds"]["of"], state["speeds"]["given"]
+        yield "speeds", isinstance(speeds, dict) and isinstance(last, dict) and _are_clients([*speeds, *last], clients)
+        yield "speeds", _are(last.values(), tuple) and set(map(len, last.values())) <= {2}
+        yield "speeds", _are(_column(last.values(), 0), int)
+        yield "speeds", _are([*speeds.values(), *_column(last.values(), 1)], float, int)
+    if level.privacy.privacy:
+        key, history = state["privacy"]["key"], state["privacy"]["history"]
+        yield "privacy", _are([key, history], str) and re.fullmatch("[0-9a-f]{64}", key) is not None
+    else:
+        yield "privacy", state.get("privacy") is None
 
 
-def _engine_rules(pending: Any, clients: int, x: Tensor) -> Iterator[tuple[str, bool]]:
+def _region_rules(state: Any, server: HierarchicalServer) -> Iterator[tuple[str, bool]]:
+    regions, x, transit = len(server.regions), server.x, state["transit"]
+    yield "references", len(state["references"]) == regions and _are_like(x, state["references"])
+    yield "synced", len(state["synced"]) == regions and _are([*state["synced"], state["posted"]], int)
+    yield "transit", isinstance(transit, list) and _are(transit, tuple) and set(map(len, transit)) <= {4}
+    times, receivers, numbers, messages = (_column(transit, place) for place in range(4))
+    yield "transit", _are(messages, RegionMessage) and _are(times, float, int) and _are([*receivers, *numbers], int)
+    due, members, _, vectors, buffers = (_column(messages, place) for place in range(5))
+    yield "transit", _are(due, float, int) and _are_clients(members, regions) and _are_like(x, vectors)
+    yield "transit", all(_are_module_buffers(each, server.module_buffers) for each in buffers)
+
+
+def _engine_rules(pending: Any, server: ServerLike) -> Iterator[tuple[str, bool]]:
+    clients, x, expected = server.clients, server.x, expected_state(server.method)
     yield "pending", isinstance(pending, Pending) and _are([pending.now], float, int)
     jobs, due, done = pending.jobs, pending.due, pending.done
     yield "jobs", isinstance(jobs, list) and _are(jobs, Job)
@@ -62,6 +99,10 @@ def _engine_rules(pending: Any, clients: int, x: Tensor) -> Iterator[tuple[str, 
         members, serials, rounds, vectors = (_column(items, place) for place in range(4))
         yield name, _are_clients(members, clients) and _are(serials, int) and _are(rounds, int)
         yield name, _are_like(x, {id(vector): vector for vector in vectors}.values())
+    steps, epochs, seeds, buffers, states = (_column(jobs, place) for place in range(4, 9))
+    yield "jobs", _are([*steps, *epochs], int, type(None)) and _are(seeds, int)
+    yield "jobs", all(_are_module_buffers(b, server.module_buffers) for b in {id(b): b for b in buffers}.values())
+    yield "jobs", all(each is None or _is_client_state(each, x, expected) for each in states)
     times, members, serials = (_column(due, place) for place in range(3))
     yield "due", _are(times, float, int) and _are_clients(members, clients) and _are(serials, int)
 
@@ -87,3 +128,17 @@ def _are_clients(values: Collection[Any], clients: int) -> bool:
 
 def _are_like(x: Tensor, values: Collection[Any]) -> bool:
     return _are(values, Tensor) and all(v.shape == x.shape and v.dtype == x.dtype for v in values)
+
+
+def _are_module_buffers(value: Any, own: ModuleBuffers | None) -> bool:
+    if own is None or not isinstance(value, ModuleBuffers):
+        return value is own
+    return _are_like(own.floats, [value.floats]) and _are_like(own.ints, [value.ints])
+
+
+def _is_client_state(state: Any, x: Tensor, expected: StateShape) -> bool:
+    """Whether a client of this method can leave a state for its next job."""
+    without_steps = {name for name in expected if not name.startswith("inner.")}  # if the client has made no step
+    if not isinstance(state, dict) or state.keys() not in (expected.keys(), without_steps):
+        return isinstance(state, StateReference) and tuple(map(type, state)) == (str, int)
+    return all(_are_like(x if (like := expected[name]) is None else like, [v]) for name, v in state.items())

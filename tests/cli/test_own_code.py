@@ -223,11 +223,32 @@ def test_a_records_own_code_is_imported_only_if_it_is_trusted(here: Path, tardyg
     ):
         code, _, err = tardygrad(verb, "run", *options)
         assert (code, "is imported only if you trust it, got 'mine:task'" in err.replace("\n", " ")) == (2, True), verb
+        assert "mine.py. Read its code" in " ".join(err.split()), err  # where it would be imported from
     assert tardygrad("doctor", "run").code == 0
     assert tardygrad("report", "run").code == 0
-    assert "tardygrad run run --trust" in next(Path().rglob("*.html")).read_text("utf-8")
+    page = next(Path().rglob("*.html")).read_text("utf-8")
+    assert "tardygrad run run" in page
+    assert "--trust" not in page
     assert tardygrad("export", "run").code == 0
     assert not Path("imported").exists()
+
+
+def test_the_refusal_of_code_says_where_it_is_and_imports_none_of_it(here: Path) -> None:
+    Path("parent").mkdir()
+    Path("parent/__init__.py").write_text("raise SystemExit('imported')")
+    for name, place in {
+        "parent.part:task": f" in {Path('parent').absolute()}",
+        "tardygrad.tasks:vision": f" in {Path(own_code.__file__).parents[1]}",
+        "nowhere:task": "",
+        ":": "",
+        "\0/..:x": "",
+        "sys:exit": " in built-in",
+    }.items():
+        with pytest.raises(tg.Invalid) as refused:
+            own_code.check_trust({"kind": name}, "run")
+        assert str(refused.value).endswith(f", got {name!r}{place}. Read its code, then add --trust.")
+    assert str(Path.cwd()) not in sys.path
+    assert "parent" not in sys.modules
 
 
 def test_a_directory_is_a_record_whatever_its_spec_looks_like(here: Path, tardygrad: Command) -> None:
@@ -272,9 +293,10 @@ def test_a_records_cluster_is_joined_only_if_it_is_trusted(tardygrad: Command) -
         with pytest.raises(BlockingIOError):
             server.accept()
     assert tardygrad("plan", "run").code == 0  # joins nothing
-    assert own_code.resume_command("run", record["spec"]) == "tardygrad resume run --trust"
+    assert own_code.resume_command("run", record["spec"]) == "tardygrad resume run"
     for odd in (None, [], {"engine": 3}, {"engine": {"kind": {}}}):
         assert own_code.resume_command("run", odd) == "tardygrad resume run"
+    assert own_code.trust_option(record["spec"]) == " --trust"
     assert own_code.cluster({"engine": {"address": "auto"}}) is None
 
 

@@ -281,5 +281,5 @@ def test_a_killed_run_is_told_from_a_running_one_and_offers_to_be_continued(tmp_
     assert (killed.state, killed.resume_hint) == ("killed", again)
     assert live.status([read(path)]) == f"The run was killed. Continue it with `{again}`."
     own = replace(killed, spec={"task": {"kind": "mine:task"}})
-    assert own.resume_hint == f"{again} --trust"
+    assert own.resume_hint == again
     assert "in Python" in (replace(killed, spec=None).resume_hint or "")

@@ -9,7 +9,6 @@ from tardygrad.cli.output import as_objects, counted, show, show_json, show_tabl
 from tardygrad.cli.run import run_dir
 from tardygrad.engines.threads import torch_threads
 from tardygrad.runs.history import read_history
-from tardygrad.runs.own_code import trust_option
 from tardygrad.runs.run import plural
 from tardygrad_command import commands
 
@@ -48,8 +47,7 @@ def doctor(options: commands.Doctor) -> None:
         show("nothing to try: no finding suggests a change of settings")
     good = [change for change in changes if change not in trials or not trials[change].worse]
     if good:
-        trust = trust_option(read_history(path).spec)
-        show(f"change the run: tardygrad run {shlex.join([options.folder, *good[0]])}{trust}")
+        show(f"change the run: tardygrad run {shlex.join([options.folder, *good[0]])}")
     if seen.resume:
         show(f"continue the run: {seen.resume}")
 

@@ -17,7 +17,7 @@ from tardygrad.engines.pool import Pool
 from tardygrad.engines.threads import torch_threads
 from tardygrad.errors import WorkFailed
 from tardygrad.runs.memory import read_size
-from tardygrad.runs.own_code import resume_command
+from tardygrad.runs.own_code import resume_command, trust_option
 from tardygrad.runs.preconditions import check_run
 from tardygrad.runs.progress import progress
 from tardygrad.runs.run import Run, Summary, plural
@@ -112,7 +112,8 @@ class Signals:
 
 def run_to_end(run: Run, loaded: Spec, out: str, *, json: bool) -> None:
     """Run until the end or a signal, with progress and the spec's trackers, and print the summary."""
-    track, resume = loaded.run.track, resume_command(out, loaded.resolved())
+    track, tables = loaded.run.track, loaded.resolved()
+    resume = resume_command(out, tables, trust_option(tables))
     try:
         with Signals(run.stop) as signals:
             for _ in progress(run, tracked(run, track) if track else None):

@@ -11,7 +11,6 @@ from tardygrad.doctor.finding import Finding, Severity
 from tardygrad.doctor.trend import skewed, trend
 from tardygrad.doctor.what_if import WhatIf
 from tardygrad.runs.history import History
-from tardygrad.runs.own_code import trust_option
 from tardygrad.runs.run import plural
 
 SLOW = 0.1  # a client hardly counts if its share of the weight is below this fraction of its share of the work
@@ -166,7 +165,6 @@ def idle(history: History, what_if: WhatIf) -> Finding | None:
     better = what_if.better
     numbers = {"idle": share, "then": better.then._asdict() if better else None}
     measure = f"tardygrad plan {history.path} --fit {history.path} --train" if history.spec else None
-    measure = measure and measure + trust_option(history.spec)
     if better is None:
         known = what_if.ranking is not None
         says += " No mode and M that was tried is clearly faster." if known else " This fleet cannot be simulated."

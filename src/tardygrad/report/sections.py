@@ -13,7 +13,6 @@ from tardygrad.report.groups import SeedGroup, score_names, seconds_of
 from tardygrad.report.loader import RunView, finite
 from tardygrad.report.machines import machines
 from tardygrad.runs.history import UNFINISHED, History, printable
-from tardygrad.runs.own_code import trust_option
 from tardygrad.runs.run import plural
 
 DETAILED = 12  # runs of a comparison that are also shown one by one
@@ -141,11 +140,6 @@ def _status(history: History) -> str:
     return f"{UNFINISHED}: still running, or killed" if history.state == UNFINISHED else history.state
 
 
-def _named(history: History) -> str:
-    """A run as an argument of a command."""
-    return shlex.quote(printable(history.path, 1000)) + trust_option(history.spec)
-
-
 def _memory(history: History) -> str:
     most = history.rounds.snapshots.max(initial=0)
     if history.parameters is None:
@@ -161,7 +155,7 @@ def _settings(run: RunView) -> Iterator[Block]:
         yield "This run was started in Python, with objects that have no recipe. Run the same program to repeat it."
         yield Code("What is known of its settings:", run.toml)
     else:
-        yield Code("Repeat the run:", f"tardygrad run {_named(run.history)}")
+        yield Code("Repeat the run:", f"tardygrad run {shlex.quote(printable(run.history.path, 1000))}")
         yield Code("Its spec, with all defaults:", run.toml)
     if run.history.versions:
         yield Table(("package", "version"), list(run.history.versions.items()))

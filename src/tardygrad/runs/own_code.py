@@ -13,6 +13,7 @@ import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import chdir
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -51,24 +52,37 @@ def _engine(tables: Any) -> dict[str, Any]:
 
 
 def trust_option(tables: Any) -> str:
-    """What a suggested command needs after the name of a record."""
+    """What the next command needs after the name of a record whose code and cluster this one has used."""
     return " --trust" if any(names(tables)) or cluster(tables) else ""
 
 
-def resume_command(folder: str | Path, tables: Any) -> str:
-    """The command that continues a run, given the tables of its spec."""
+def resume_command(folder: str | Path, tables: Any, options: str = "") -> str:
+    """The command that continues a run, given the tables of its spec.
+
+    It has no --trust unless `options` has: who pastes the command is first told which code to read.
+    """
     from tardygrad.runs.kinds import ENGINES  # here, because engines import this file
 
     kind = _engine(tables).get("kind")
     engine = next((pool for name, pool in ENGINES.items() if name == kind), Pool)
-    return engine.resume_command(str(folder), trust_option(tables))
+    return engine.resume_command(str(folder), options)
 
 
 def check_trust(tables: Any, where: str) -> None:
     """Raise `Invalid` if the spec of a record names code."""
     for name in names(tables):
         rule = f"a function that {where!r} names is imported only if you trust it"
-        raise Invalid(f"{rule}, got {name!r}. Read its code, then add --trust.")
+        raise Invalid(f"{rule}, got {name!r}{_place(name)}. Read its code, then add --trust.")
+
+
+def _place(name: str) -> str:
+    """Where the module of a function, or the package that it is in, would be imported from; empty if not known."""
+    top = name.partition(":")[0].partition(".")[0]  # to find a module inside a package, Python imports the package
+    loaded = sys.modules.get(top)
+    spec = loaded.__spec__ if loaded else PathFinder.find_spec(top, [str(Path.cwd()), *sys.path])
+    if spec is None:
+        return ""
+    return f" in {next(iter(spec.submodule_search_locations or ()), spec.origin)}"
 
 
 def check_cluster(tables: Any, where: str) -> None:

@@ -1,6 +1,6 @@
-"""`make hostile`: many attacks of every kind, and a table of what came of them.
+"""`make hostile`: many attacks of every kind, and a table of their results.
 
-With --page, the rows of the attacks that were made are written into that page, which keeps the others.
+With --page, the row of each attack that was run is written into that page; the other rows stay.
 """
 
 from __future__ import annotations
@@ -40,17 +40,21 @@ columns count faults.
 
 
 def main() -> int:
-    ask = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__)
     for name, tries in TRIES.items():
-        ask.add_argument(f"--{name.replace('_', '-')}", type=int, help=f"tries; {tries} unless a count is given")
-    ask.add_argument("--seed", type=int, default=0)
-    ask.add_argument("--page", type=Path)
-    given = ask.parse_args()
-    counts = {name: getattr(given, name) for name in TRIES}
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int, help=f"tries; {tries} unless a count is given")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--page", type=Path)
+    options = parser.parse_args()
+    counts = {name: getattr(options, name) for name in TRIES}
     counts = TRIES if set(counts.values()) == {None} else {name: tries or 0 for name, tries in counts.items()}
-    parts = [partial(_one, attack, counts[name], given.seed) for name, attack in ATTACKS.items() if counts[name]]
+    parts = [
+        partial(_in_a_list, attack, counts[name], options.seed) for name, attack in ATTACKS.items() if counts[name]
+    ]
     if counts["worker_kills"] or counts["worker_stops"]:
-        parts.append(lambda folder: workers.attack(folder, counts["worker_kills"], counts["worker_stops"], given.seed))
+        parts.append(
+            lambda folder: workers.attack(folder, counts["worker_kills"], counts["worker_stops"], options.seed)
+        )
     tallies: list[Tally] = []
     with tempfile.TemporaryDirectory() as name:
         print(HEAD, flush=True)
@@ -58,23 +62,23 @@ def main() -> int:
             for tally in part(Path(name, str(number))):
                 tallies.append(tally)
                 print(tally, flush=True)
-                if given.page:
-                    _write(given.page, tally, given.seed)
+                if options.page:
+                    _write(options.page, tally, options.seed)
     for tally in tallies:
         for fault in tally.faults:
             print(f"\n{tally.name}: {fault}", file=sys.stderr)
     return int(any(tally.counts[fault] for tally in tallies for fault in FAULTS))
 
 
-def _one(attack: Callable[[Path, int, int], Tally], tries: int, seed: int, folder: Path) -> list[Tally]:
+def _in_a_list(attack: Callable[[Path, int, int], Tally], tries: int, seed: int, folder: Path) -> list[Tally]:
     return [attack(folder, tries, seed)]
 
 
 def _write(page: Path, tally: Tally, seed: int) -> None:
     """Put a row into a page, in place of an earlier one of the same attack."""
     text = page.read_text("utf-8") if page.exists() else PAGE
-    made = f"{datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} cores"
-    row = f"| {tally.name} | {' | '.join(f'{number:,}' for number in tally.numbers)} | {seed} | {made} |\n"
+    when = f"{datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} cores"
+    row = f"| {tally.name} | {' | '.join(f'{number:,}' for number in tally.numbers)} | {seed} | {when} |\n"
     old = re.compile(rf"^\| {re.escape(tally.name)} \|.*\n", re.MULTILINE)
     page.write_text(old.sub(lambda _: row, text) if old.search(text) else text + row, "utf-8")
 

@@ -42,8 +42,8 @@ def attack(folder: Path, tries: int, seed: int = 0) -> Tally:
         what = f"{getattr(make, '__qualname__', make)}({name}={value!r:.80})"
         try:
             with limited():
-                made = make(**good | {name: value})
-                str(made), repr(made)
+                result = make(**good | {name: value})
+                str(result), repr(result)
         except tg.TardygradError as error:
             tally.add("refused" if len(str(error).splitlines()) == 1 else "wrong", what, str(error))
         except Hung:

@@ -47,15 +47,7 @@ def attack(folder: Path, tries: int, seed: int = 0) -> Tally:
         for _ in range(tries):
             argv = _argv(random)
             ended = command(*argv)
-            what = " ".join(map(repr, argv))[:300]
-            if ended.fault:
-                tally.add(ended.fault, what, ended.err[-600:])
-            elif ended.code == 0:
-                tally.add("right", what)
-            elif ended.refused:
-                tally.add("refused", what)
-            else:
-                tally.add("wrong", what, f"exit code {ended.code}, {ended.err}")
+            tally.add(ended.verdict, " ".join(map(repr, argv))[:300], ended.detail)
     return tally
 
 

@@ -93,8 +93,8 @@ def answers(folder: Path, reader: str) -> tuple[object, ...]:
     if reader == "resume" and ended.code == 0:
         written = [(folder / "run" / name).read_bytes() for name in ("model.safetensors", "metrics.jsonl")]
     elif ended.code == 0:
-        made = sorted(path for path in (folder / "tables").rglob("*") if path.is_file())
-        written = [path.read_bytes() for path in (*made, *folder.glob("page.html"))]
+        tables = sorted(path for path in (folder / "tables").rglob("*") if path.is_file())
+        written = [path.read_bytes() for path in (*tables, *folder.glob("page.html"))]
     out = "" if reader == "resume" else ended.out  # whose summary says how long it took
     return ended, out, written
 
@@ -117,16 +117,12 @@ def attack(folder: Path, tries: int, seed: int = 0) -> Tally:
         ended, *found = answers(work, reader)
         shutil.rmtree(work)
         what = f"{reader} a {record} run: {name} of {path}"
-        if ended.fault:
-            tally.add(ended.fault, what, ended.err[-600:])
-        elif ended.code == 0:
-            same = found == list(right[record, reader][1:]) or damaged == content
-            earlier = record == "killed" and content.startswith(damaged[: damaged.rfind(b"\n") + 1])  # killed earlier
-            tally.add("right" if same or earlier else "wrong", what, "another answer")
-        elif ended.refused:
-            tally.add("refused", what)
+        same = found == list(right[record, reader][1:]) or damaged == content
+        earlier = record == "killed" and content.startswith(damaged[: damaged.rfind(b"\n") + 1])  # killed earlier
+        if ended.verdict == "right" and not (same or earlier):
+            tally.add("wrong", what, "another answer")
         else:
-            tally.add("wrong", what, f"exit code {ended.code}, {ended.err}")
+            tally.add(ended.verdict, what, ended.detail)
     return tally
 
 

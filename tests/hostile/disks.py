@@ -7,9 +7,8 @@ from pathlib import Path
 from random import Random
 
 from tests.cli.conftest import SMALL
-from tests.forkserver import Program
-from tests.hostile.kills import SECONDS
-from tests.hostile.verdicts import Ended, Tally, command
+from tests.hostile.kills import run_to_end
+from tests.hostile.verdicts import FAULTS, Tally, command
 
 FULL = """import resource, sys
 size = int(sys.argv.pop(1))
@@ -31,16 +30,11 @@ def attack(folder: Path, tries: int, seed: int = 0) -> Tally:
             out, size = f"run-{number}", random.randrange(LARGEST)
             arguments = ["run", "small.toml", *SETTINGS, "--out", out]
             what = f"files of at most {size:,} bytes"
-            with Program(FULL, str(size), *arguments) as process:
-                printed, errors = process.communicate(SECONDS)
-            ended = Ended(process.returncode, printed, errors)
-            if "Traceback" in errors:
-                tally.add("traceback", what, errors[-600:])
-            elif ended.code and not ended.refused:
-                tally.add("wrong", what, f"exit code {ended.code}, {errors}")
-            else:
-                again = command("resume", out) if Path(out, "spec.json").exists() else command(*arguments)
-                same = again.code == 0 and Path(out, "model.safetensors").read_bytes() == whole
-                verdict = "refused" if ended.code else "right"
-                tally.add(again.fault or (verdict if same else "wrong"), what, again.err[-600:])
+            ended = run_to_end(FULL, str(size), *arguments)
+            if ended.verdict in FAULTS:
+                tally.add(ended.verdict, what, ended.detail)
+                continue
+            again = command("resume", out) if Path(out, "spec.json").exists() else command(*arguments)
+            same = again.code == 0 and Path(out, "model.safetensors").read_bytes() == whole
+            tally.add(again.fault or (ended.verdict if same else "wrong"), what, again.detail)
     return tally

@@ -48,12 +48,7 @@ def attack(folder: Path, tries: int, seed: int = 0) -> Tally:
         with chdir(work), _limited_memory():
             ended = command(random.choice(["resume", "resume", "replay"]), "run")
         shutil.rmtree(work)
-        if ended.fault:
-            tally.add(ended.fault, what, ended.err[-900:])
-        elif ended.code and not ended.refused:
-            tally.add("wrong", what, f"exit code {ended.code}, {ended.err}")
-        else:
-            tally.add("refused" if ended.code else "right", what)
+        tally.add(ended.verdict, what, ended.detail)
     return tally
 
 

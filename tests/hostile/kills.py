@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import tomllib
 from contextlib import ExitStack, chdir
+from math import gcd
 from pathlib import Path
 from random import Random
 from threading import Timer
@@ -26,9 +27,9 @@ ENGINES: dict[str, list[str]] = {
     "threads": ["engine.kind=threads"],
     "ray": ["engine.kind=ray", "engine.workers=2"],
     "flower": [],
-}  # five, and the methods are 18: they have no common factor, so that every method meets every engine
-OWN_RAY_EVERY = 25  # tries; the others on Ray join a cluster, which takes fewer seconds than to start one
-VIRTUAL_CLOCK = ("sim", "processes")  # on the others, the order of arrivals is not known before
+}
+OWN_RAY_EVERY = 25  # in so many tries, one run on Ray starts Ray itself; the others join a cluster, which is faster
+VIRTUAL_CLOCK = ("sim", "processes")  # on the others, the order of arrivals is not known in advance
 PLAIN = ["method.clip=", "method.local_clip=", "method.local_lr=0.01"]  # smaller steps, without clips
 SYNC = [*PLAIN, "method.mode="]
 METHODS: dict[str, list[str]] = {
@@ -51,6 +52,7 @@ METHODS: dict[str, list[str]] = {
     "diloco": ["method.kind=diloco", *SYNC],
     "halos": ["method.kind=halos", *SYNC, "method.regions=2"],
 }
+assert gcd(len(ENGINES), len(METHODS)) == 1  # so that every method meets every engine
 RUN = "from tardygrad_command import main; main()"
 SERVE = "import sys; from tests.hostile.kills import serve_flower; serve_flower(*sys.argv[1:])"
 SETTINGS = ["task.dimension=300", "run.rounds=60", "run.checkpoint_every=4", "run.evaluate_every=20"]
@@ -78,19 +80,13 @@ def attack(folder: Path, tries: int, seed: int = 0) -> Tally:
                     tally.add("wrong", f"{engine} {method}", alone.err)
                     continue
                 whole[engine, method] = Path(f"whole-{engine}-{method}/model.safetensors").read_bytes()
-            out, what = f"run-{number}", f"{engine} {method}, kill {number}"
+            out, what, code = f"run-{number}", f"{engine} {method}, kill {number}", RUN
             begin, go_on = ["run", *given, "--out", out], ["resume", out, *address]
             if engine == "flower":
-                begin, go_on = ([word, out, *given] for word in ("run", "resume"))
-            arguments, hung = begin, False
-            for _ in range(random.randint(1, 3)):
-                hung = hung or not _killed(SERVE if engine == "flower" else RUN, arguments, Path(out), random)
-                arguments = go_on if Path(out, "spec.json").exists() else begin
-            ended = _ended(SERVE if engine == "flower" else RUN, arguments)
-            if ended.fault or hung:
-                tally.add(ended.fault or "hung", what, ended.err[-600:])
-            elif ended.code:
-                tally.add("wrong", what, ended.err)
+                code, begin, go_on = SERVE, ["run", out, *given], ["resume", out, *given]
+            ended = _killed_and_resumed(code, begin, go_on, Path(out), random)
+            if ended.fault or ended.code:
+                tally.add(ended.fault or "wrong", what, ended.detail)
             elif engine in VIRTUAL_CLOCK:
                 same = Path(out, "model.safetensors").read_bytes() == whole[engine, method]
                 tally.add("right" if same else "wrong", what, "other bits")
@@ -98,6 +94,16 @@ def attack(folder: Path, tries: int, seed: int = 0) -> Tally:
                 again = command("replay", out)
                 tally.add("wrong" if again.code else "right", what, again.err)
     return tally
+
+
+def _killed_and_resumed(code: str, begin: list[str], go_on: list[str], out: Path, random: Random) -> Ended:
+    """How a run ends that was killed up to three times before."""
+    arguments, hung = begin, False
+    for _ in range(random.randint(1, 3)):
+        hung = hung or not _killed(code, arguments, out, random)
+        arguments = go_on if (out / "spec.json").exists() else begin
+    ended = run_to_end(code, *arguments)
+    return ended._replace(fault="hung") if hung and not ended.fault else ended
 
 
 def serve_flower(begin_or_resume: str, out: str, source: str, *overrides: str) -> None:
@@ -116,7 +122,7 @@ def serve_flower(begin_or_resume: str, out: str, source: str, *overrides: str) -
 
 
 def _killed(code: str, argv: list[str], out: Path, random: Random) -> bool:
-    """Kill a program when its run has made some more rounds, or ended; returns whether it came so far."""
+    """Kill a program when its run has made some more rounds, or ended; returns False if it hung before."""
     rounds, until = _rounds(out) + random.randrange(40), time.monotonic() + SECONDS
     with Program(code, *argv) as process:
         while process.poll() is None and _rounds(out) < rounds:
@@ -126,7 +132,7 @@ def _killed(code: str, argv: list[str], out: Path, random: Random) -> bool:
     return True
 
 
-def _ended(code: str, argv: list[str]) -> Ended:
+def run_to_end(code: str, *argv: str) -> Ended:
     """How a program ended; one that hangs is killed."""
     with Program(code, *argv) as process:
         timer = Timer(SECONDS, process.kill)

@@ -75,6 +75,16 @@ class Ended(NamedTuple):
         line = (self.err.splitlines() or self.out.splitlines() or [""])[-1]
         return self.code in (1, 2) and line.startswith(("error: ", '{"error": '))
 
+    @property
+    def verdict(self) -> str:
+        """Its fault, or else what its exit code and its last line say."""
+        return self.fault or ("right" if self.code == 0 else "refused" if self.refused else "wrong")
+
+    @property
+    def detail(self) -> str:
+        """What to print if the verdict is a fault."""
+        return f"exit code {self.code}, {self.err[-900:]}"
+
 
 def command(*argv: str) -> Ended:
     """Call the command line in this process."""

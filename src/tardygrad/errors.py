@@ -116,6 +116,11 @@ def first_line(error: BaseException) -> str:
     return shortened(": ".join([type(error).__name__, *lines[:1]]), 300).rstrip(".")
 
 
+FIX_CHECKPOINT = (
+    "Resume with the objects of its run, remove its folder to resume from the one before, or start a new run."
+)
+"""What to do about a checkpoint with right checksums that does not fit: it is forged, or the objects are others."""
+
 COUNTABLE = 2**53
 """The largest number to which floats can count."""
 

@@ -14,8 +14,7 @@ from tardygrad.core.algorithm import Server
 from tardygrad.core.hierarchy import HierarchicalServer, RegionMessage, ServerLike
 from tardygrad.core.messages import Job, ModuleBuffers, StateReference, Taken, Update
 from tardygrad.engines.pool import Pending
-from tardygrad.errors import RecordError
-from tardygrad.runs.packing import FORGED
+from tardygrad.errors import FIX_CHECKPOINT, RecordError
 
 
 def check_state(state: Any, pending: Any, server: ServerLike) -> None:
@@ -40,7 +39,7 @@ def levels_of(state: Any, server: ServerLike) -> list[Any]:
 def _require(rules: Iterator[tuple[str, bool]]) -> None:
     """Raise `RecordError` at the first rule that does not hold: those after it rely on it."""
     if wrong := next((name for name, holds in rules if not holds), None):
-        raise RecordError(f"the checkpoint's `{wrong}` must have the types and sizes of its run. {FORGED}")
+        raise RecordError(f"the checkpoint's `{wrong}` must have the types and sizes of its run. {FIX_CHECKPOINT}")
 
 
 def _level_rules(state: Any, level: Server) -> Iterator[tuple[str, bool]]:
@@ -53,22 +52,22 @@ def _level_rules(state: Any, level: Server) -> Iterator[tuple[str, bool]]:
     yield "outer", all(_are_like(v, [state["outer"].get(name)]) for name, v in level.vectors.state.items())
     yield "buffer", isinstance(state["buffer"], list) and _are(state["buffer"], Taken)
     updates, delays, norms, weights = (_column(state["buffer"], place) for place in range(4))
-    yield "buffer", _are(updates, Update) and _are(delays, int) and _are([*norms, *weights], float, int)
+    yield "buffer", _are(updates, Update) and _are(delays, int) and _are_numbers([*norms, *weights])
     yield "buffer", all(_are_module_buffers(update.module_buffers, level.module_buffers) for update in updates)
     yield "module_buffers", _are_module_buffers(state["module_buffers"], level.module_buffers)
     states, expected = state["client_states"], expected_state(level.method)
-    yield "client_states", isinstance(states, dict) and _are_clients(states, clients)
+    yield "client_states", isinstance(states, dict) and _are_indices(states, clients)
     yield "client_states", all(_is_client_state(each, x, expected) for each in states.values())
     yield "jobs", isinstance(jobs, dict) and _are(jobs.values(), int)
     yield "serials", isinstance(serials, list) and _are(serials, int) and len(serials) == clients
     lists = [roster[name] for name in ("idle", "waiting", "asleep", "suspended") if name in roster]
-    yield "clients", _are(lists, list) and all(_are_clients(some, clients) for some in (jobs, *lists))
+    yield "clients", _are(lists, list) and all(_are_indices(some, clients) for some in (jobs, *lists))
     if level.speeds:
         speeds, last = state["speeds"]["of"], state["speeds"]["given"]
-        yield "speeds", isinstance(speeds, dict) and isinstance(last, dict) and _are_clients([*speeds, *last], clients)
+        yield "speeds", isinstance(speeds, dict) and isinstance(last, dict) and _are_indices([*speeds, *last], clients)
         yield "speeds", _are(last.values(), tuple) and set(map(len, last.values())) <= {2}
         yield "speeds", _are(_column(last.values(), 0), int)
-        yield "speeds", _are([*speeds.values(), *_column(last.values(), 1)], float, int)
+        yield "speeds", _are_numbers([*speeds.values(), *_column(last.values(), 1)])
     if level.privacy.privacy:
         key, history = state["privacy"]["key"], state["privacy"]["history"]
         yield "privacy", _are([key, history], str) and re.fullmatch("[0-9a-f]{64}", key) is not None
@@ -82,35 +81,35 @@ def _region_rules(state: Any, server: HierarchicalServer) -> Iterator[tuple[str,
     yield "synced", len(state["synced"]) == regions and _are([*state["synced"], state["posted"]], int)
     yield "transit", isinstance(transit, list) and _are(transit, tuple) and set(map(len, transit)) <= {4}
     times, receivers, numbers, messages = (_column(transit, place) for place in range(4))
-    yield "transit", _are(messages, RegionMessage) and _are(times, float, int) and _are([*receivers, *numbers], int)
+    yield "transit", _are(messages, RegionMessage) and _are_numbers(times) and _are([*receivers, *numbers], int)
     due, members, _, vectors, buffers = (_column(messages, place) for place in range(5))
-    yield "transit", _are(due, float, int) and _are_clients(members, regions) and _are_like(x, vectors)
+    yield "transit", _are_numbers(due) and _are_indices(members, regions) and _are_like(x, vectors)
     yield "transit", all(_are_module_buffers(each, server.module_buffers) for each in buffers)
 
 
 def _engine_rules(pending: Any, server: ServerLike) -> Iterator[tuple[str, bool]]:
     clients, x, expected = server.clients, server.x, expected_state(server.method)
-    yield "pending", isinstance(pending, Pending) and _are([pending.now], float, int)
+    yield "pending", isinstance(pending, Pending) and _are_numbers([pending.now])
     jobs, due, done = pending.jobs, pending.due, pending.done
     yield "jobs", isinstance(jobs, list) and _are(jobs, Job)
     yield "due", isinstance(due, list) and _are(due, tuple) and set(map(len, due)) <= {3}
     yield "done", isinstance(done, tuple) and _are(done, Update)
     for name, items in (("jobs", jobs), ("done", done)):
         members, serials, rounds, vectors = (_column(items, place) for place in range(4))
-        yield name, _are_clients(members, clients) and _are(serials, int) and _are(rounds, int)
+        yield name, _are_indices(members, clients) and _are(serials, int) and _are(rounds, int)
         yield name, _are_like(x, {id(vector): vector for vector in vectors}.values())
     steps, epochs, seeds, buffers, states = (_column(jobs, place) for place in range(4, 9))
     yield "jobs", _are([*steps, *epochs], int, type(None)) and _are(seeds, int)
     yield "jobs", all(_are_module_buffers(b, server.module_buffers) for b in {id(b): b for b in buffers}.values())
     yield "jobs", all(each is None or _is_client_state(each, x, expected) for each in states)
     times, members, serials = (_column(due, place) for place in range(3))
-    yield "due", _are(times, float, int) and _are_clients(members, clients) and _are(serials, int)
+    yield "due", _are_numbers(times) and _are_indices(members, clients) and _are(serials, int)
 
 
 def _run_rules(tail: Any, rows: Any, seconds: Any) -> Iterator[tuple[str, bool]]:
     yield "tail", isinstance(tail, list) and _are(tail, Tensor)
     yield "rows", isinstance(rows, list) and _are(rows, dict)
-    yield "seconds", _are([seconds], float, int)
+    yield "seconds", _are_numbers([seconds])
 
 
 def _column(rows: Collection[Any], place: int) -> list[Any]:
@@ -122,8 +121,12 @@ def _are(values: Collection[Any], *kinds: type) -> bool:
     return set(map(type, values)) <= set(kinds)
 
 
-def _are_clients(values: Collection[Any], clients: int) -> bool:
-    return _are(values, int) and (not values or 0 <= min(values) <= max(values) < clients)
+def _are_numbers(values: Collection[Any]) -> bool:
+    return _are(values, float, int)
+
+
+def _are_indices(values: Collection[Any], length: int) -> bool:
+    return _are(values, int) and (not values or 0 <= min(values) <= max(values) < length)
 
 
 def _are_like(x: Tensor, values: Collection[Any]) -> bool:

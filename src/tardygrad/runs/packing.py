@@ -19,12 +19,10 @@ from torch import Tensor
 from tardygrad.core.hierarchy import RegionMessage
 from tardygrad.core.messages import Job, ModuleBuffers, StateReference, Taken, Update
 from tardygrad.engines.pool import Pending
-from tardygrad.errors import RecordError
+from tardygrad.errors import FIX_CHECKPOINT, RecordError
 
 LONG = 1000  # a list with this many items is stored as arrays, if their types allow it
 ITEMS, ITEMS_PER_CLIENT = 10_000_000, 100  # limit for the lists in one part of a checkpoint; a run needs about 30
-FORGED = "It was not written by tardygrad: remove its folder to resume from the one before, or start a new run."
-"""The end of an error message about a checkpoint whose checksums are right."""
 TYPES: dict[str, Any] = {
     f"${kind.__name__}": kind for kind in (Job, ModuleBuffers, Pending, RegionMessage, StateReference, Taken, Update)
 }
@@ -105,11 +103,11 @@ def unpack(value: Any, tensors: dict[str, Tensor], clients: int) -> Any:
         nonlocal items_left
         if type(length) is not int or length < 0:
             rule = "the length of a checkpoint's list must be a whole number, 0 or more"
-            raise RecordError(f"{rule}, got {length!r}. {FORGED}")
+            raise RecordError(f"{rule}, got {length!r}. {FIX_CHECKPOINT}")
         items_left -= length
         if items_left < 0:
             rule = f"the lists of a checkpoint of {clients:,} clients may have at most {most:,} items"
-            raise RecordError(f"{rule}, got at least {most - items_left:,}. {FORGED}")
+            raise RecordError(f"{rule}, got at least {most - items_left:,}. {FIX_CHECKPOINT}")
 
     def unpacked(value: Any) -> Any:
         if isinstance(value, list):

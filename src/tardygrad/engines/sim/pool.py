@@ -18,7 +18,7 @@ from tardygrad.core.vectors import LocalVectors, VectorStore
 from tardygrad.engines.fleet_clock import CHANGES, DROPS, LOST, SLEEP, Entry, corrupt, matched, round_trips
 from tardygrad.engines.pool import Features, Pending, Pool, perform, perform_together
 from tardygrad.engines.sim.process_pool import ProcessPool, process_count
-from tardygrad.errors import Invalid, RecordError, TimeUp, WorkFailed, check_integer, checked_call
+from tardygrad.errors import FIX_CHECKPOINT, Invalid, RecordError, TimeUp, WorkFailed, check_integer, checked_call
 from tardygrad.fleet import Fleet
 from tardygrad.tasks.clock import Clock
 
@@ -211,8 +211,9 @@ class SimPool(Pool):
         jobs = {(job.client, job.serial): job for job in pending.jobs}
         self.due = [(time, client, serial, jobs.get((client, serial))) for time, client, serial in calendar]
         if any(not (job or self._attendance.knows(client, code)) for _, client, code, job in self.due):
-            fix = "Remove its folder to resume from the one before, or start a new run."
-            raise RecordError(f"the checkpoint's `due` has an entry without a job. {fix}")
+            raise RecordError(
+                f"every entry of the checkpoint's `due` must have a job or a known code. {FIX_CHECKPOINT}"
+            )
         heapify(self.due)
         done = {(update.client, update.serial): update for update in pending.done}
         deliveries = Counter((client, serial) for _, client, serial in pending.due)

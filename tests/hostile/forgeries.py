@@ -54,7 +54,7 @@ def attack(folder: Path, tries: int, seed: int = 0) -> Tally:
 
 @contextmanager
 def _limited_memory() -> Iterator[None]:
-    """Let this process ask for so many bytes more and no more, whatever the machine has."""
+    """Limit the memory that this process may ask for in addition, whatever the machine has."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + MEMORY, hard))

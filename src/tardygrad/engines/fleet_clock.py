@@ -85,7 +85,7 @@ class Attendance:
         return self._next(client, time) if code in SLEEP and not gone else []
 
     def knows(self, client: int, code: int) -> bool:
-        """Whether an entry of a client that is no job's can have this code."""
+        """Whether an entry of this client can have this code without a job."""
         return code in (DROPS, LOST, JOINED) or (code in SLEEP and client in self.available)
 
     def message(self, entry: Entry) -> Message:

@@ -93,9 +93,8 @@ def test_damaged_lines_are_found_and_named(name: str, damage: Callable[..., list
         path.write_bytes(b"".join(damage(lines, number)))
         with pytest.raises(tg.RecordError, match=r"line \d+ of .* is damaged: its checksum is wrong"):
             list(read_lines(path))
-        if name == "events.jsonl":
-            with pytest.raises(tg.RecordError, match="checksum is wrong"):
-                read_history(run_dir)
+        with pytest.raises(tg.RecordError, match=rf"{name}' is damaged: .*\. Restore it .*tardygrad resume {run_dir}"):
+            read_history(run_dir)
         path.write_bytes(b"".join(lines))
     read_history(run_dir)
 
@@ -190,6 +189,20 @@ def test_resume_makes_the_damaged_lines_of_a_finished_run_again(name: str, tardy
     assert tardygrad("resume", "here").code == 0
     assert len(path.read_bytes().splitlines()) == len(lines)
     assert tardygrad("report", "here").code == 0
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_every_command_that_reads_a_record_names_an_edited_line(name: str, tardygrad: Command) -> None:
+    tardygrad("run", "small.toml", "--out", "here")
+    path = Path("here", name)
+    path.write_bytes(b"".join(changed(path.read_bytes().splitlines(keepends=True), 3)))
+    for killed in (False, True):
+        if killed:
+            Path("here/summary.json").unlink()
+        for command in ("report", "doctor", *(() if killed else ("replay",))):
+            code, _, err = tardygrad(command, "here")
+            assert (code, f"line 4 of 'here/{name}' is damaged: its checksum is wrong" in err) == (1, True), command
+            assert err.endswith("tardygrad resume here\n")
 
 
 def test_a_json_file_may_be_formatted_anew(tmp_path: Path) -> None:

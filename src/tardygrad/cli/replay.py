@@ -15,6 +15,7 @@ from tardygrad.engines.scripted import ScriptedPool, asleep_at_start, check_repl
 from tardygrad.engines.threads import torch_threads
 from tardygrad.errors import Diverged, Invalid, RecordError
 from tardygrad.runs import run as runs
+from tardygrad.runs.checks import check_lines
 from tardygrad.runs.events import read_checked, script_line
 from tardygrad.runs.own_code import resume_command
 from tardygrad.runs.progress import round_progress
@@ -32,6 +33,7 @@ def replay(options: commands.Replay) -> None:
         fix = f"Continue it with: {resume_command(folder, recorded.get('spec'))}"
         raise Invalid(f"a replay needs a finished run, got {folder!r}. {fix}")
     model, rounds = final_model(path)
+    check_lines(path / "metrics.jsonl")
     if rounds < 1:
         raise Invalid(f"a replay needs a run with at least one round, got {folder!r} with none.")
     loaded = recorded_spec(folder, recorded, [], trust=options.trust)

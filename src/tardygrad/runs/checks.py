@@ -10,6 +10,7 @@ Files of older versions have none; a file that such a version began has them fro
 from __future__ import annotations
 
 import json
+import shlex
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -62,8 +63,39 @@ class LineChecks:
             return
         self.last = crc32(line[:-LENGTH], self.last or 0)
         if stored != self.last:
-            why = "it was changed, or lines before it were changed, lost, repeated or moved"
-            raise RecordError(f"line {number} of {str(self.path)!r} is damaged: its checksum is wrong ({why}).")
+            why = "its checksum is wrong (it was changed, or lines before it were changed, lost, repeated or moved)"
+            raise damaged_line(self.path, number, why)
+
+
+def damaged_line(path: Path, number: int, why: str) -> RecordError:
+    """The error for a line of a record, with what to do about it."""
+    return RecordError(f"line {number} of {str(path)!r} is damaged: {why}. {go_back(path.parent)}")
+
+
+def go_back(folder: Path) -> str:
+    """What to do about a record whose lines are damaged."""
+    return f"Restore it from a copy, or let the run go back before the damage: tardygrad resume {quoted(folder)}"
+
+
+def start_again(folder: Path) -> str:
+    """What to do about a record that cannot be continued."""
+    return f"Restore it from a copy, or start again: tardygrad run {quoted(folder)} --out NEW"
+
+
+def quoted(folder: Path) -> str:
+    """A folder as a command takes it."""
+    return shlex.quote(str(folder))
+
+
+def check_lines(path: Path) -> None:
+    """Verify a file of lines, without a torn last line; one that is not there has none."""
+    if not path.exists():
+        return
+    checks = LineChecks(path)
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if line.endswith(b"\n"):
+                checks.verify(line, number)
 
 
 def checked_prefix(path: Path, length: int) -> int | None:
@@ -75,7 +107,7 @@ def checked_prefix(path: Path, length: int) -> int | None:
                 break
             end += len(line)
             if end > length or not line.endswith(b"\n"):
-                raise RecordError(f"line {number} of {str(path)!r} is damaged: it does not end where it was written.")
+                raise damaged_line(path, number, "it does not end where it was written")
             checks.verify(line, number)
     if end < length:
         raise RecordError(f"{str(path)!r} is shorter than its checkpoint says: the record is damaged.")

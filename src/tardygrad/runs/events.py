@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from tardygrad.core.messages import Advanced, Asleep, Joined, Lost, Refused, Update
 from tardygrad.core.task import SCORE_NAMES_IN_USE
 from tardygrad.errors import Invalid, RecordError
+from tardygrad.runs.checks import damaged_line
 from tardygrad.runs.loop import Event
 from tardygrad.runs.record import Row, read_lines
 from tardygrad.tail.estimate import Tail as Estimate
@@ -275,7 +276,7 @@ def read_events(path: Path, length: int | None = None) -> Iterator[RunEvent]:
             event = reader(row)
         except (KeyError, TypeError) as error:
             missing = f"it has no `{error.args[0]}`" if isinstance(error, KeyError) else "`event` must be text"
-            raise RecordError(f"line {number} of {str(path)!r} is damaged: {missing}.") from error
+            raise damaged_line(path, number, missing) from error
         yield event
     if not number and length is None and metrics.exists() and metrics.stat().st_size:
         raise RecordError(f"{str(path)!r} is empty, but {metrics.name} has rounds: the record is damaged.")

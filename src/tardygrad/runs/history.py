@@ -20,7 +20,7 @@ import numpy as np
 
 from tardygrad.errors import RecordError
 from tardygrad.runs import events
-from tardygrad.runs.checks import last_check
+from tardygrad.runs.checks import check_lines, last_check
 from tardygrad.runs.client_history import ClientHistory as ClientHistory
 from tardygrad.runs.client_history import Job as Job
 from tardygrad.runs.directions import Directions
@@ -185,6 +185,7 @@ def read_history(path: Path) -> History:
         if begun:
             for event in read_events(path / "events.jsonl"):
                 reader.add(event)
+        check_lines(path / "metrics.jsonl")
         run = dict(recorded.get("run") or {})
         if run.get("until") is not None:
             run["until"] = _time(run["until"])

@@ -26,7 +26,7 @@ from tempfile import TemporaryFile
 from typing import Any, NamedTuple, TextIO
 
 from tardygrad.errors import Invalid, RecordError
-from tardygrad.runs.checks import KEY, LineChecks, checked_line, checked_prefix, with_check, without_check
+from tardygrad.runs.checks import KEY, LineChecks, checked_line, checked_prefix, damaged_line, with_check, without_check
 
 Row = dict[str, Any]
 """One line of a record."""
@@ -297,9 +297,9 @@ def read_lines(path: Path, length: int | None = None) -> Iterator[Row]:
                 try:
                     row = json.loads(line.decode())
                 except (ValueError, RecursionError) as error:
-                    raise RecordError(f"line {number} of {str(path)!r} is damaged: {error}.") from error
+                    raise damaged_line(path, number, "it is no JSON") from error
                 if not isinstance(row, dict):
-                    raise RecordError(f"line {number} of {str(path)!r} is damaged: it holds no JSON object.")
+                    raise damaged_line(path, number, "it holds no JSON object")
                 row.pop(KEY, None)
                 yield row
     except OSError as error:

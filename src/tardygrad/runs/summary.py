@@ -10,7 +10,7 @@ import numpy as np
 
 from tardygrad.errors import RecordError
 from tardygrad.runs.accountant import guarantee
-from tardygrad.runs.checks import checksum, last_check
+from tardygrad.runs.checks import checksum, damaged_line, go_back, last_check
 from tardygrad.runs.directions import Directions
 from tardygrad.runs.events import ClientEvaluation
 from tardygrad.runs.record import LINES, Record, Row, read_json, read_lines, write_json
@@ -126,7 +126,8 @@ def read_summary_row(folder: Path) -> Row:
     checks = row.get("checks", {})
     for name in LINES:
         if name in checks and checks[name] != (last_check(folder / name) or f"{0:08x}"):
-            raise RecordError(f"{str(folder / name)!r} is damaged: lines at its end were changed or are missing.")
+            why = "lines at its end were changed or are missing"
+            raise RecordError(f"{str(folder / name)!r} is damaged: {why}. {go_back(folder)}")
     return row
 
 
@@ -147,7 +148,7 @@ def read_metrics(path: Path, length: int | None = None) -> Iterator[Row]:
     """The rows of metrics.jsonl, with the keys that a summary needs; see `read_lines`."""
     for number, row in enumerate(read_lines(path, length), 1):
         if missing := {"time", "round", "delays", "steps", "snapshots"} - row.keys():
-            raise RecordError(f"line {number} of {str(path)!r} is damaged: it has no `{min(missing)}`.")
+            raise damaged_line(path, number, f"it has no `{min(missing)}`")
         yield row
 
 

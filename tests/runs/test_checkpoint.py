@@ -200,7 +200,9 @@ def test_the_format_of_a_checkpoint_is_covered_by_its_checksum(tmp_path: Path) -
     for folder in (path / "checkpoints").iterdir():
         text = (folder / "state.json").read_text()
         (folder / "state.json").write_text(text.replace('"format": 5', '"format": 3', 1))
-    with pytest.raises(tg.RecordError, match=r"no checkpoint in .* can be used .*its checksum is wrong"):
+    with pytest.raises(
+        tg.RecordError, match=r"no checkpoint in .* can be used: .*state.json' is damaged: its checksum is wrong"
+    ):
         resumed(path)
 
 

@@ -113,7 +113,9 @@ def test_a_record_that_lost_its_end_is_damaged(name: str, run_dir: Path) -> None
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_resume_goes_back_to_a_checkpoint_before_the_damage(damage: Callable[..., list[bytes]], run_dir: Path) -> None:
+def test_resume_goes_back_to_a_checkpoint_before_the_damage(
+    damage: Callable[..., list[bytes]], run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = resumed(run_dir, rounds=16)
     for _ in run.go():
         pass
@@ -128,6 +130,10 @@ def test_resume_goes_back_to_a_checkpoint_before_the_damage(damage: Callable[...
     path.write_bytes(b"".join(lines))  # checkpoints are at rounds 12 and 16
     again = resumed(run_dir, rounds=20)
     assert again.server.round == 12
+    err = capsys.readouterr().err
+    assert err.startswith("warning: the newest checkpoint cannot be used: line ")
+    assert f"of '{path}' is damaged: its checksum is wrong" in err
+    assert err.endswith(f". The run goes on from round 12, and {len(lines) - 12} rounds will be computed again.\n")
     for _ in again.go():
         pass
     assert torch.equal(again.x, tg.simulate(method(), task(), fleet(), rounds=20).x)
@@ -138,8 +144,13 @@ def test_resume_goes_back_to_a_checkpoint_before_the_damage(damage: Callable[...
 def test_resume_refuses_a_record_that_is_damaged_before_all_checkpoints(run_dir: Path) -> None:
     path = run_dir / "events.jsonl"
     path.write_bytes(b"".join(repeated(path.read_bytes().splitlines(keepends=True), 2)))
-    with pytest.raises(tg.RecordError, match=r"no checkpoint in .* can be used .*line 4 of .* its checksum is wrong"):
+    with pytest.raises(
+        tg.RecordError, match=r"no checkpoint in .* can be used: line 4 of .* its checksum is wrong"
+    ) as caught:
         resumed(run_dir)
+    assert str(caught.value).count("line 4 of") == 1  # both checkpoints have the same reason
+    assert str(caught.value).endswith(f"Restore it from a copy, or start again: tardygrad run {run_dir} --out NEW")
+    assert "tardygrad resume" not in str(caught.value)
 
 
 def test_lines_of_another_run_are_not_those_of_the_checkpoint(tmp_path: Path) -> None:

@@ -187,12 +187,18 @@ def resumed(path: Path, **how: Any) -> tg.Run:
     return tg.resume(path, method(**how), task(), tg.SimPool(task(), method(**how), fleet()))
 
 
-def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = finished(tmp_path / "run")
     old, new = sorted((path / "checkpoints").iterdir())
     (new / "tensors.safetensors").write_bytes(b"\0" * 100)
     run = resumed(path)
     assert run.server.round == json.loads((old / "state.json").read_text())["state"]["round"] < 30
+    lost = 30 - run.server.round
+    assert capsys.readouterr().err == (
+        f"warning: the newest checkpoint cannot be used: '{new}/tensors.safetensors' is damaged: "
+        "its checksum is wrong. "
+        f"The run goes on from round {run.server.round}, and {lost} rounds will be computed again.\n"
+    )
     for _ in run.go():
         pass
     assert torch.equal(run.x, tg.simulate(method(), task(), fleet(), rounds=30).x)
@@ -202,8 +208,13 @@ def test_when_every_checkpoint_is_damaged_it_says_so(tmp_path: Path) -> None:
     path = finished(tmp_path / "run")
     for state in path.glob("checkpoints/*/state.json"):
         state.write_text("{")
-    with pytest.raises(tg.RecordError, match=r"no checkpoint in .* can be used"):
+    with pytest.raises(tg.RecordError) as caught:
         resumed(path)
+    files = "; ".join(f"'{path}/checkpoints/{name}/state.json' is damaged" for name in ("00000006", "00000005"))
+    assert str(caught.value) == (
+        f"no checkpoint in '{path}/checkpoints' can be used: {files}. "
+        f"Restore it from a copy, or start again: tardygrad run {path} --out NEW"
+    )
 
 
 def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:

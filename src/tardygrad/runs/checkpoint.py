@@ -28,7 +28,7 @@ from tardygrad.engines.pool import Pending
 from tardygrad.errors import Invalid, RecordError, is_out_of_memory
 from tardygrad.runs import checkpoint_format_3
 from tardygrad.runs.checkpoint_checks import check_state, levels_of
-from tardygrad.runs.checks import checksum
+from tardygrad.runs.checks import checksum, go_back, start_again
 from tardygrad.runs.evaluation import Scores
 from tardygrad.runs.packing import pack, unpack
 from tardygrad.runs.record import to_json_value, verified_ends, write_error
@@ -42,6 +42,7 @@ class Checkpoint(NamedTuple):
 
     tensors: dict[str, Tensor]
     state: dict[str, Any]
+    damaged: tuple[str, ...] = ()  # why newer ones could not be read
 
     def part(self, name: str, clients: int) -> Any:
         """A part of the state, unpacked; its lists are limited by the number of clients (see `unpack`)."""
@@ -145,21 +146,31 @@ def read(folder: Path, record: Path | None = None) -> Checkpoint | None:
     Args:
         record: the run's directory; skips checkpoints whose part of its events or metrics is damaged.
     """
-    listed, damaged = _complete(folder), []
+    listed, damaged = _complete(folder), list[str]()
     for path in reversed(listed):
         try:
             saved = _read(path)
             if record:
                 saved.state["ends"] = verified_ends(record, saved.state)
-            return saved
+            return saved._replace(damaged=tuple(damaged))
         except Exception as error:
-            damaged.append(f"{path.name}: {str(error).rstrip('.')}")
+            if (reason := _reason(path, error)) not in damaged:
+                damaged.append(reason)
     if damaged and listed != _complete(folder):  # a run that is going on has replaced them
         return read(folder, record)
     if damaged:
-        reasons, fix = "; ".join(damaged), "Restore one from a copy, or start a new run."
-        raise RecordError(f"no checkpoint in {str(folder)!r} can be used ({reasons}). {fix}")
+        reasons = "; ".join(damaged)
+        raise RecordError(f"no checkpoint in {str(folder)!r} can be used: {reasons}. {start_again(folder.parent)}")
     return None
+
+
+def _reason(path: Path, error: Exception) -> str:
+    """Why a checkpoint cannot be used, with the name of the file."""
+    if isinstance(error, RecordError):
+        return str(error).partition(f". {go_back(path.parents[1])}")[0].rstrip(".")
+    if isinstance(error, OSError):
+        return f"{str(error.filename or path)!r} cannot be read ({error.strerror})"
+    return f"{str(path / 'state.json')!r} is damaged"
 
 
 def _read(path: Path) -> Checkpoint:
@@ -172,8 +183,10 @@ def _read(path: Path) -> Checkpoint:
         version, sums, state = document["format"], document["checksums"], document["state"]
         raw = text.partition('}, "state": ')[2][:-1]  # as written: a changed digit may parse to the same number
         expected = {"state": checksum(raw.encode())}
-    if sums != expected | {"tensors": checksum(content)} or state.get("format", version) != version:
-        raise ValueError("its checksum is wrong")
+    if sums.get("tensors") != checksum(content):
+        raise RecordError(f"{str(path / 'tensors.safetensors')!r} is damaged: its checksum is wrong.")
+    if sums != expected | {"tensors": sums["tensors"]} or state.get("format", version) != version:
+        raise RecordError(f"{str(path / 'state.json')!r} is damaged: its checksum is wrong.")
     tensors = load(content)
     if version == 3:
         state |= pack(checkpoint_format_3.run_state(tensors, state), tensors)

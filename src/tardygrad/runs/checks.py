@@ -77,9 +77,9 @@ def go_back(folder: Path) -> str:
     return f"Restore it from a copy, or let the run go back before the damage: tardygrad resume {quoted(folder)}"
 
 
-def start_again(folder: Path) -> str:
+def start_again(folder: Path, what: str = "it") -> str:
     """What to do about a record that cannot be continued."""
-    return f"Restore it from a copy, or start again: tardygrad run {quoted(folder)} --out NEW"
+    return f"Restore {what} from a copy, or start again: tardygrad run {quoted(folder)} --out NEW"
 
 
 def quoted(folder: Path) -> str:

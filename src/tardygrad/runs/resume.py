@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from pathlib import Path
 from typing import cast
 
@@ -13,6 +14,7 @@ from tardygrad.errors import Invalid, RecordError, checked_call
 from tardygrad.fleet import Fleet
 from tardygrad.runs import checkpoint, events
 from tardygrad.runs.checkpoint_checks import check_run_parts
+from tardygrad.runs.checks import start_again
 from tardygrad.runs.describe import check_ids
 from tardygrad.runs.recipes import check_objects
 from tardygrad.runs.record import LINES, End, read_json, reading_record
@@ -65,7 +67,18 @@ def resume(
             run.ends, run.from_checkpoint = saved.state["ends"], checkpoint.newest(where / "checkpoints")
             _restore(run, saved, engine, where)
         run._find_discarded()
+    if saved and saved.damaged:
+        _warn(run, saved.damaged[0])
     return run
+
+
+def _warn(run: Run, reason: str) -> None:
+    """Say that a run goes back further than to its newest checkpoint."""
+    with (cast(Path, run.path) / "metrics.jsonl").open("rb") as file:
+        lost = max(sum(1 for _ in file) - run.server.round, 0)
+    again = f", and {plural(lost, 'round')} will be computed again" if lost else ""
+    rule = f"the newest checkpoint cannot be used: {reason}"
+    print(f"warning: {rule}. The run goes on from round {run.server.round}{again}.", file=sys.stderr)
 
 
 def _check_barely_begun(folder: Path, settings: Settings) -> None:
@@ -74,7 +87,7 @@ def _check_barely_begun(folder: Path, settings: Settings) -> None:
     status = read_summary(folder).status if (folder / "summary.json").exists() else "failed"
     if done > settings["checkpoint_every"] or status != "failed":
         rule = f"the run in {str(folder)!r} made {plural(done, 'round')}, but its checkpoints are missing"
-        raise RecordError(f"{rule}. Restore them from a copy, or start a new run.")
+        raise RecordError(f"{rule}. {start_again(folder, 'them')}")
 
 
 def _restore(run: Run, saved: checkpoint.Checkpoint, engine: Checkpointing, folder: Path) -> None:

@@ -82,8 +82,8 @@ def test_the_second_signal_kills() -> None:
 
 def test_a_run_in_use_is_not_touched(begun: Program, tardygrad: Command) -> None:
     code, _, err = tardygrad("resume", "parts")
-    assert code == 1
-    assert err.splitlines()[-1].endswith("parts' is in use by another process. Wait until that has ended.")
+    fix = "Wait until that has ended, or watch it with: tardygrad watch parts"
+    assert (code, err) == (1, f"error: the run in 'parts' is in use by another process. {fix}\n")
 
 
 def test_a_stopped_run_says_which_round_its_score_is_of(tardygrad: Command) -> None:

@@ -191,6 +191,38 @@ def test_a_damaged_model_is_refused_and_resume_restores_it(tardygrad: Command) -
     assert "the same bits" in tardygrad("replay", "here").out
 
 
+def test_a_damaged_summary_is_refused_and_resume_writes_it_again(tardygrad: Command) -> None:
+    tardygrad("run", "small.toml", "--out", "here")
+    path = Path("here/summary.json")
+    right = json.loads(path.read_text())
+    for damaged in ("{", path.read_text().replace('"lost": 0', '"lost": 1')):
+        path.write_text(damaged)
+        for command in ("replay", "report", "doctor"):
+            code, _, err = tardygrad(command, "here")
+            assert (code, err.endswith("Write it again: tardygrad resume here\n")) == (1, True), err
+        assert tardygrad("resume", "here").code == 0
+        again = json.loads(path.read_text())
+        assert {**again, "seconds": 0, "check": ""} == {**right, "seconds": 0, "check": ""}
+
+
+def test_a_spec_whose_checksum_was_removed_may_have_been_edited(tardygrad: Command) -> None:
+    tardygrad("run", "small.toml", "--out", "here")
+    path = Path("here/spec.json")
+    path.write_text(path.read_text().replace('"seed": 0', '"seed": 1'))
+    err = tardygrad("doctor", "here").err
+    assert err.endswith("The record was made with the old values: for other settings, start a new run.\n")
+    spec = json.loads(path.read_text())
+    del spec["check"]
+    path.write_text(json.dumps(spec))
+    note = "'here/spec.json' has no checksum: it may have been edited since the run."
+    assert read_history(Path("here")).unchecked_spec == note
+    assert note in tardygrad("doctor", "here").err
+    replayed = tardygrad("replay", "here")
+    assert (replayed.code, note in replayed.err) == (1, True)
+    assert tardygrad("report", "here", "--out", "page.html").code == 0
+    assert "has no checksum: it may have been edited since the run" in Path("page.html").read_text()
+
+
 @pytest.mark.parametrize("name", LINES)
 def test_resume_makes_the_damaged_lines_of_a_finished_run_again(name: str, tardygrad: Command) -> None:
     tardygrad("run", "small.toml", "--out", "here")

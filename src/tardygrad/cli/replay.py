@@ -9,13 +9,13 @@ import torch
 import typer
 from torch import Tensor
 
-from tardygrad.cli.output import show, show_json
+from tardygrad.cli.output import say, show, show_json
 from tardygrad.cli.run import final_model, recorded_spec, run_dir
 from tardygrad.engines.scripted import ScriptedPool, asleep_at_start, check_replayable
 from tardygrad.engines.threads import torch_threads
 from tardygrad.errors import Diverged, Invalid, RecordError
 from tardygrad.runs import run as runs
-from tardygrad.runs.checks import check_lines
+from tardygrad.runs.checks import check_lines, unchecked_spec
 from tardygrad.runs.events import read_checked, script_line
 from tardygrad.runs.own_code import resume_command
 from tardygrad.runs.progress import round_progress
@@ -67,6 +67,8 @@ def replay(options: commands.Replay) -> None:
             f"not the same bits after {runs.plural(rounds, 'round')}: the models differ by up to {difference:.3g}{why}"
         )
     if not same:
+        if note := unchecked_spec(path):
+            say(f"warning: {note}")
         raise typer.Exit(1)
 
 

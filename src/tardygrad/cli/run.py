@@ -18,7 +18,7 @@ from tardygrad.runs import run as runs
 from tardygrad.runs.checks import checked_prefix
 from tardygrad.runs.own_code import check_cluster, check_trust
 from tardygrad.runs.recipes import why_no_spec
-from tardygrad.runs.record import LINES, Row, new_run_dir, read_json, reading_record, require_new
+from tardygrad.runs.record import LINES, Row, lock_run, new_run_dir, read_json, reading_record, require_new
 from tardygrad.runs.resume import resume as resume_run
 from tardygrad.runs.summary import MODEL, read_model, read_summary
 from tardygrad.runs.track import check
@@ -59,6 +59,7 @@ def resume(options: commands.Resume) -> None:
         say(f"the run in {folder} has finished its {what}; add {more} for more")
         print_summary(summary, folder, json=options.json)
         return
+    lock_run(Path(folder)).close()  # before anything is announced
     with started_engine(loaded, options.max_memory) as (built, pool, memory):
         rounds, until = loaded.run.rounds, loaded.run.until
         resumed = resume_run(folder, built.method, built.task, pool, rounds=rounds, until=until or math.inf)

@@ -18,6 +18,7 @@ from tardygrad.fleet import Fleet
 from tardygrad.runs.directions import Directions
 from tardygrad.runs.history import History
 from tardygrad.runs.loop import trained_rounds
+from tardygrad.runs.own_code import check_trust
 from tardygrad.runs.recipes import why_no_spec
 from tardygrad.runs.record import read_json
 from tardygrad.spec import spec
@@ -88,6 +89,8 @@ def try_change(history: History, overrides: Sequence[str], *, trust: bool = Fals
     if history.spec is None:
         why = why_no_spec(read_json(history.path / "spec.json"))
         raise Invalid(f"--try needs a run with a spec, and the one in {str(history.path)!r} {why}")
+    if not trust:
+        check_trust(history.spec, str(history.path))
     recorded = spec.parse(history.spec, trust=trust)
     fleet = None if recorded.engine.simulated else fit_fleet(history).fleet
     score, curve = recorded_curve(history)

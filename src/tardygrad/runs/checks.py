@@ -20,6 +20,7 @@ from tardygrad.errors import RecordError
 
 KEY = "check"
 START, END = f',"{KEY}":"'.encode(), b'"}\n'  # around the checksum of a line
+RESTORE = "Restore it from a copy."
 LENGTH = len(START) + 8 + len(END)
 
 
@@ -127,15 +128,26 @@ def with_check(value: dict[str, Any]) -> dict[str, Any]:
     return value | {KEY: checksum(_canonical(value))}
 
 
-def without_check(value: dict[str, Any], path: Path) -> dict[str, Any]:
-    """The content of a JSON object; raises `RecordError` if its checksum is wrong."""
+def without_check(value: dict[str, Any], path: Path, fix: str = "") -> dict[str, Any]:
+    """The content of a JSON object; raises `RecordError` if its checksum is wrong, and says what to do."""
     stored = value.pop(KEY, None)
     if stored is not None and stored != checksum(_canonical(value)):
-        fix = f"Restore it; if the change is meant, remove its key `{KEY}`."
+        edit = f"Restore it; if the change is meant, remove its key `{KEY}`"
+        fix = fix or f"{edit}. The record was made with the old values: for other settings, start a new run."
         raise RecordError(
             f"{str(path)!r} is damaged: its checksum is wrong, so it was changed after it was written. {fix}"
         )
     return value
+
+
+def unchecked_spec(folder: Path) -> str | None:
+    """A sentence about a spec.json whose checksum was removed; None if it has one, or if no line of its record has."""
+    path, lines = folder / "spec.json", folder / "events.jsonl"
+    if KEY in json.loads(path.read_bytes()) or not lines.exists():
+        return None
+    with lines.open("rb") as file:
+        first = file.readline()
+    return None if check_of(first) is None else f"{str(path)!r} has no checksum: it may have been edited since the run."
 
 
 def _canonical(value: dict[str, Any]) -> bytes:

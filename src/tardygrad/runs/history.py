@@ -20,7 +20,7 @@ import numpy as np
 
 from tardygrad.errors import RecordError
 from tardygrad.runs import events
-from tardygrad.runs.checks import check_lines, last_check
+from tardygrad.runs.checks import check_lines, last_check, unchecked_spec
 from tardygrad.runs.client_history import ClientHistory as ClientHistory
 from tardygrad.runs.client_history import Job as Job
 from tardygrad.runs.directions import Directions
@@ -68,6 +68,7 @@ class History:
     tails: list[Tail]
     unknown: Counter[str]  # events of kinds that this version does not know
     checked: bool  # whether its lines have checksums; those of older versions have none
+    unchecked_spec: str | None  # a sentence, if the checksum of its spec.json was removed
     random_fleet: bool | None  # whether the times of arrivals depend on the seed; None: an older record, or no fleet
 
     @property
@@ -222,6 +223,7 @@ def read_history(path: Path) -> History:
             tails=reader.tails,
             unknown=reader.unknown,
             checked=begun and last_check(path / "events.jsonl") is not None,
+            unchecked_spec=unchecked_spec(path),
             random_fleet=recorded["random_fleet"] if isinstance(recorded.get("random_fleet"), bool) else None,
         )
 

@@ -26,7 +26,17 @@ from tempfile import TemporaryFile
 from typing import Any, NamedTuple, TextIO
 
 from tardygrad.errors import Invalid, RecordError
-from tardygrad.runs.checks import KEY, LineChecks, checked_line, checked_prefix, damaged_line, with_check, without_check
+from tardygrad.runs.checks import (
+    KEY,
+    RESTORE,
+    LineChecks,
+    checked_line,
+    checked_prefix,
+    damaged_line,
+    quoted,
+    with_check,
+    without_check,
+)
 
 Row = dict[str, Any]
 """One line of a record."""
@@ -62,9 +72,9 @@ class Record:
     """
 
     def __init__(self, path: Path, spec: Row | None = None, *, new: bool = True) -> None:
-        path = path.absolute()  # the user's code may change the current directory
+        given, path = path, path.absolute()  # the user's code may change the current directory
         self.path = require_new(path) if new else path
-        self._lock = lock(path, "the run in", tries=3)  # a reader may hold it for an instant
+        self._lock = lock_run(given)
         self._files: list[TextIO] = []
         self._checks = [0, 0]  # of the last line of each file
         try:
@@ -131,7 +141,13 @@ class Record:
                 stack.callback(file.close)
 
 
-def lock(folder: Path, what: str, tries: int = 1) -> TextIO:
+def lock_run(folder: Path) -> TextIO:
+    """Lock the folder of a run for this process."""
+    fix = f"Wait until that has ended, or watch it with: tardygrad watch {quoted(folder)}"
+    return lock(folder, "the run in", tries=3, fix=fix)  # a reader may hold it for an instant
+
+
+def lock(folder: Path, what: str, tries: int = 1, fix: str = "Wait until that has ended.") -> TextIO:
     """Create a folder if necessary, and lock it for this process; retries after a tenth of a second."""
     with writing(folder):
         make_directory(folder)
@@ -144,7 +160,6 @@ def lock(folder: Path, what: str, tries: int = 1) -> TextIO:
             tries -= 1
             if not tries:
                 file.close()
-                fix = "Wait until that has ended."
                 raise RecordError(f"{what} {str(folder)!r} is in use by another process. {fix}") from error
         time.sleep(0.1)
 
@@ -269,8 +284,12 @@ def replace(path: Path, content: bytes) -> None:
         raise write_error(path.parent, error) from error
 
 
-def read_json(path: Path) -> Row:
-    """Read a JSON file of a record."""
+def read_json(path: Path, fix: str = "") -> Row:
+    """Read a JSON file of a record.
+
+    Args:
+        fix: what to do if it is damaged.
+    """
     _check_path(path)
     try:
         content = path.read_bytes()
@@ -279,10 +298,10 @@ def read_json(path: Path) -> Row:
     try:
         value = json.loads(content.decode())
     except (ValueError, RecursionError) as error:
-        raise RecordError(f"{str(path)!r} is damaged: {error}.") from error
+        raise RecordError(f"{str(path)!r} is damaged: {error}. {fix or RESTORE}") from error
     if not isinstance(value, dict):
-        raise RecordError(f"{str(path)!r} is damaged: it holds no JSON object.")
-    return without_check(value, path)
+        raise RecordError(f"{str(path)!r} is damaged: it holds no JSON object. {fix or RESTORE}")
+    return without_check(value, path, fix)
 
 
 def read_lines(path: Path, length: int | None = None) -> Iterator[Row]:

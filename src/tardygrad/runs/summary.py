@@ -10,7 +10,7 @@ import numpy as np
 
 from tardygrad.errors import RecordError
 from tardygrad.runs.accountant import guarantee
-from tardygrad.runs.checks import checksum, damaged_line, go_back, last_check
+from tardygrad.runs.checks import checksum, damaged_line, go_back, last_check, quoted
 from tardygrad.runs.directions import Directions
 from tardygrad.runs.events import ClientEvaluation
 from tardygrad.runs.record import LINES, Record, Row, read_json, read_lines, write_json
@@ -122,7 +122,7 @@ def read_summary(folder: Path) -> Summary:
 
 def read_summary_row(folder: Path) -> Row:
     """The content of summary.json; raises `RecordError` if events or metrics do not end as they did with it."""
-    row = read_json(folder / "summary.json")
+    row = _read_file(folder)
     checks = row.get("checks", {})
     for name in LINES:
         if name in checks and checks[name] != (last_check(folder / name) or f"{0:08x}"):
@@ -131,13 +131,17 @@ def read_summary_row(folder: Path) -> Row:
     return row
 
 
+def _read_file(folder: Path) -> Row:
+    return read_json(folder / "summary.json", f"Write it again: tardygrad resume {quoted(folder)}")
+
+
 def read_model(folder: Path) -> bytes:
     """The content of a run's model.safetensors; raises `RecordError` if it is damaged."""
     try:
         content = (folder / MODEL).read_bytes()
     except OSError as error:
         raise RecordError(f"{str(folder / MODEL)!r} cannot be read: {error.strerror}.") from error
-    check = read_json(folder / "summary.json").get("checks", {}).get(MODEL)
+    check = _read_file(folder).get("checks", {}).get(MODEL)
     if check not in (None, checksum(content)):
         fix = "Restore it from the last checkpoint: tardygrad resume"
         raise RecordError(f"{str(folder / MODEL)!r} is damaged: its checksum is wrong. {fix} {folder}")

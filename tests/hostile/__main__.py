@@ -1,6 +1,7 @@
 """`make hostile`: many attacks of every kind, and a table of their results.
 
-With --page, the row of each attack that was run is written into that page; the other rows stay.
+If any count is given, attacks without one are left out. With --page, the row of each attack that was run is
+written into that page; the other rows stay.
 """
 
 from __future__ import annotations
@@ -31,8 +32,17 @@ PAGE = f"""# Attacks
 `make hostile` writes this page; `python -m tests.hostile --kills 100 --page docs/benchmarks/hostile.md` writes one row.
 A try is *refused* if it ends with one sentence (a request: without a page), and *right* if it ends without an error.
 After damage, kills and full disks the result must also be that of a run that was not attacked or, where the clock is
-real, that of a replay of its record. A run that a full disk has ended must then continue to that result. The last three
-columns count faults.
+real, that of a replay of its record. A run that a full disk has ended must then continue to that result. The columns
+*wrong*, *hung* and *traceback* count faults.
+
+- corruptions: records with changed, cut or missing files
+- forgeries: checkpoints and specs with strange values and right checksums
+- kills: runs that are killed and resumed
+- worker kills, worker stops: workers on Ray that are killed, or stopped (SIGSTOP)
+- full disks: runs whose files cannot grow beyond some size
+- command lines: commands with strange values
+- calls in Python: calls with a strange argument
+- requests: HTTP requests to `tardygrad watch`
 
 | attack | {" | ".join(COLUMNS)} | seed | made |
 | --- | {" | ".join(["---:"] * (len(COLUMNS) + 1))} | --- |
@@ -42,9 +52,9 @@ columns count faults.
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     for name, tries in TRIES.items():
-        parser.add_argument(f"--{name.replace('_', '-')}", type=int, help=f"tries; {tries} unless a count is given")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--page", type=Path)
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int, help=f"tries ({tries})")
+    parser.add_argument("--seed", type=int, default=0, help="of the random choices (0)")
+    parser.add_argument("--page", type=Path, help="a Markdown page to write the rows into")
     options = parser.parse_args()
     counts = {name: getattr(options, name) for name in TRIES}
     counts = TRIES if set(counts.values()) == {None} else {name: tries or 0 for name, tries in counts.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import math
 import shlex
 from itertools import product
@@ -123,6 +124,21 @@ def test_the_best_trial_comes_with_the_command_that_runs_it(tmp_path: Path) -> N
     foreign = found._replace(config={**found.config, "name": "mine"})
     (code,) = [block for block in sweep_sections(foreign, "mine", 1)[0].blocks if isinstance(block, Code)]
     assert shlex.split(code.text) == overrides(best.params)
+
+
+def test_a_sweep_that_was_interrupted_comes_with_the_command_that_continues_it(sweep: Sweep, tmp_path: Path) -> None:
+    def continued(found: Sweep) -> list[str]:
+        blocks = sweep_sections(found, "mine", 1, folder)[0].blocks
+        return [block.text for block in blocks if isinstance(block, Code) and block.text.startswith("tardygrad sweep")]
+
+    folder = tmp_path / "a sweep"
+    folder.mkdir()
+    cut = sweep._replace(total=30)
+    with (folder / ".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert continued(cut) == []  # it is running
+    assert continued(cut) == [f"tardygrad sweep '{folder}'"]
+    assert continued(sweep) == continued(cut._replace(config={**cut.config, "factory": "f"})) == []
 
 
 def test_no_two_trials_share_a_cell(sweep: Sweep) -> None:

@@ -79,7 +79,7 @@ def build(
     sweeps = [path for path in sweep_dirs if path not in comparisons]
     for number, path in enumerate(sweeps, 1):
         sweep, name = read_sweep(path), "" if alone else printable(path.resolve().name)
-        own = sweep_sections(sweep, name, number)
+        own = sweep_sections(sweep, name, number, path)
         results.append(f"Sweep {name}: {sweep_headline(sweep)}" if name else sweep_headline(sweep))
         sections += own
         tables.append(sweep_table(sweep).latex(None, f"tab:sweep-{number}"))

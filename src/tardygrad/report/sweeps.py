@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import altair as alt
@@ -13,7 +14,7 @@ from tardygrad.report.figure import WIDTH, figure, named_data, percent
 from tardygrad.report.loader import finite
 from tardygrad.report.sweep_charts import group_legend, history, importance, short, sweep_charts
 from tardygrad.report.theme import INK, legend_colours, tips
-from tardygrad.runs.history import printable
+from tardygrad.runs.history import is_locked, printable
 from tardygrad.runs.kinds import is_simulated
 from tardygrad.runs.record import Row
 from tardygrad.runs.run import plural
@@ -24,18 +25,19 @@ from tardygrad.sweeps.result import direction_note
 TOP = 10  # trials in the table of the best
 
 
-def sweep_sections(sweep: Sweep, name: str, number: int) -> list[Section]:
+def sweep_sections(sweep: Sweep, name: str, number: int, folder: Path | None = None) -> list[Section]:
     """The sections of a sweep, finished or not.
 
     Args:
         name: the name of its folder; empty if the page has it as its title.
         number: its number among several, from 1.
+        folder: where it is, for the command that continues it.
     """
     suffix = "" if number == 1 else f"-{number}"
     titles = ("Best settings", "All trials")
     if name:
         titles = (f"Sweep {name}: best settings", f"Sweep {name}: all trials")
-    best = [_progress(sweep), _best(sweep), *_top(sweep), *_workable(sweep)]
+    best = [_progress(sweep), *_resume(sweep, folder), _best(sweep), *_top(sweep), *_workable(sweep)]
     charts = [*history(sweep), *importance(sweep), *sweep_charts(sweep)]
     scores = with_suffix(charts, suffix) or ["No trial has finished yet."]
     return [
@@ -51,6 +53,13 @@ def _progress(sweep: Sweep) -> str:
     warning = remark(sweep)
     note = f" Note: {printable(warning, 300)}." if warning else ""
     return f"{done} The best is chosen by {printable(sweep.goal)}{direction_note(sweep)}.{note}"
+
+
+def _resume(sweep: Sweep, folder: Path | None) -> Iterator[Code]:
+    """The command that continues a sweep which has trials to go and is not running."""
+    left = sweep.total - sum(trial.status is not None for trial in sweep.trials)
+    if folder and left and not sweep.config.get("factory") and is_locked(folder) is False:
+        yield Code("Continue the sweep:", f"tardygrad sweep {shlex.quote(printable(folder, 1000))}")
 
 
 class Column(NamedTuple):

@@ -18,8 +18,10 @@ import torch
 
 import tardygrad as tg
 from tardygrad.core.recipe import recipe_of
+from tardygrad.doctor.try_change import try_change
 from tardygrad.engines.ray.payload import RemoteTask
 from tardygrad.runs import own_code
+from tardygrad.runs.history import read_history
 from tardygrad.runs.record import read_json
 from tardygrad.spec import spec
 from tests.cli.conftest import Command
@@ -224,6 +226,8 @@ def test_a_records_own_code_is_imported_only_if_it_is_trusted(here: Path, tardyg
         code, _, err = tardygrad(verb, "run", *options)
         assert (code, "is imported only if you trust it, got 'mine:task'" in err.replace("\n", " ")) == (2, True), verb
         assert "mine.py. Read its code" in " ".join(err.split()), err  # where it would be imported from
+    with pytest.raises(tg.Invalid, match="a function that 'run' names is imported only if you trust it"):
+        try_change(read_history(Path("run")), ["method.lr=1"])
     assert tardygrad("doctor", "run").code == 0
     assert tardygrad("report", "run").code == 0
     page = next(Path().rglob("*.html")).read_text("utf-8")

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tardygrad.sweeps import read
+from tardygrad.sweeps.trials import FIX
 from tests.cli.conftest import Command
 from tests.forkserver import Program
 
@@ -234,12 +235,12 @@ def test_a_damaged_sweep_is_one_line_and_exit_code_1(tardygrad: Command) -> None
     for command in ("sweep", "report"):
         code, out, err = tardygrad(command, "here")
         assert (code, out) == (1, "")
-        assert err == "error: the record in 'here' is damaged (trial 0: params or group).\n"
+        assert err == f"error: the study in 'here/study.db' is damaged: a trial in it is not complete. {FIX}\n"
     Path("here/study.db").write_bytes(b"")
     for command in ("sweep", "report"):
         code, out, err = tardygrad(command, "here")
         assert (code, out) == (1, "")
-        assert err == "error: the study in 'here/study.db' is damaged (no such table: trials).\n"
+        assert err == f"error: the study in 'here/study.db' is damaged (no such table: trials). {FIX}\n"
 
 
 def test_a_bar_is_shown_on_a_terminal(tardygrad: Command) -> None:

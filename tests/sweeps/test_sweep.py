@@ -408,7 +408,9 @@ def test_a_damaged_sweep_says_so(small: str, ended: Ended) -> None:
     ended(RATES)
     with sqlite3.connect("here/study.db") as db:
         db.execute("UPDATE trial_user_attributes SET value_json = '{}' WHERE key = 'result'")
-    with pytest.raises(RecordError, match="the record in 'here' is damaged"):
+    with pytest.raises(
+        RecordError, match=r"the study in 'here/study\.db' is damaged: a trial in it is not complete\. Restore it"
+    ):
         read("here")
     Path("here/study.db").write_bytes(b"no database at all, but long enough to be looked at" * 100)
     with pytest.raises(RecordError, match=r"the study in '.*' is damaged \(file is not a database\)"):
@@ -502,7 +504,9 @@ def test_a_trial_that_cannot_be_right_is_damaged(small: str, ended: Ended, damag
         assert db.execute(damage).rowcount == 1 or damage.startswith("DELETE")
     study = Path("here/study.db").read_bytes()
     for look in (lambda: read("here"), lambda: sweep(small, FEW, over=ONE, out="here")):
-        with pytest.raises(RecordError, match=r"^the record in 'here' is damaged \(.+\)\.$"):
+        with pytest.raises(
+            RecordError, match=r"^the study in 'here/study\.db' is damaged: a trial in it is not complete"
+        ):
             look()
     assert Path("here/study.db").read_bytes() == study
 
@@ -514,7 +518,7 @@ def test_a_study_without_content_is_damaged(small: str, ended: Ended) -> None:
     with pytest.raises(RecordError, match=r"^the record in 'here' is damaged \(KeyError: .+\)\.$"):
         sweep(small, FEW, over=ONE, out="here")
     Path("here/study.db").write_bytes(b"")
-    with pytest.raises(RecordError, match=r"^the study in '.*' is damaged \(no such table: trials\)\.$"):
+    with pytest.raises(RecordError, match=r"^the study in '.*' is damaged \(no such table: trials\)\. Restore it"):
         sweep(small, FEW, over=ONE, out="here")
     assert Path("here/study.db").read_bytes() == b""
 

@@ -29,6 +29,7 @@ STATES: dict[str, State] = {
 }
 """Optuna's states and ours."""
 
+FIX = "Restore it from a copy, or start the sweep again in another folder."
 _STATUSES = ("finished", "diverged", "starved", "pruned", "failed")
 
 
@@ -102,7 +103,7 @@ def read(folder: str | Path) -> Sweep:
     config = read_json(path / "sweep.json")
     read_config(config, path)  # checks it
     with reading_record(path):
-        trials = [_trial(number, STATES[state], attrs) for number, state, attrs in _rows(path / "study.db")]
+        trials = _trials(path / "study.db")
         return Sweep(
             name=config["name"],
             space=config["space"],
@@ -209,6 +210,13 @@ def _edge(trial: Trial, key: str, values: Any) -> bool:
     return trial.params.get(key) in (min(numbers), *([max(numbers)] if "inf" not in ends else []))
 
 
+def _trials(path: Path) -> list[Trial]:
+    try:
+        return [_trial(number, STATES[state], attrs) for number, state, attrs in _rows(path)]
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        raise RecordError(f"the study in {str(path)!r} is damaged: a trial in it is not complete. {FIX}") from error
+
+
 def _rows(path: Path) -> list[tuple[int, str, Row]]:
     """Number, state and attributes of every trial."""
     if not path.exists():  # it is created when everything is ready
@@ -221,7 +229,7 @@ def _rows(path: Path) -> list[tuple[int, str, Row]]:
                 "ORDER BY number"
             ).fetchall()
     except sqlite3.Error as error:
-        raise RecordError(f"the study in {str(path)!r} is damaged ({error}).") from error
+        raise RecordError(f"the study in {str(path)!r} is damaged ({error}). {FIX}") from error
     found: dict[int, tuple[int, str, Row]] = {}
     for number, state, key, value in rows:
         found.setdefault(number, (number, state, {}))[2][key] = json.loads(value or "null")

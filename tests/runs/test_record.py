@@ -139,12 +139,25 @@ def test_numbers_that_are_not_finite_become_null() -> None:
     json.dumps(to_json_value({"a": math.nan}), allow_nan=False)
 
 
-def test_a_full_disk_is_a_clear_error(tmp_path: Path) -> None:
-    path = tmp_path / "run"
-    path.mkdir()
-    (path / "events.jsonl").symlink_to("/dev/full")  # every write to it fails as on a full disk
+def test_a_full_disk_is_a_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tardygrad.runs.record.LINES", ("/dev/full", "metrics.jsonl"))  # writes to it fail
     with pytest.raises(tg.RecordError, match=r"No space left on device\. Free some space, or choose another"):
-        run_in(path, checkpoint_every=1)
+        run_in(tmp_path / "run", checkpoint_every=1)
+
+
+@pytest.mark.parametrize(
+    "name", [".lock", "events.jsonl", "summary.json.draft", "model.safetensors.draft", "checkpoints/00000009"]
+)
+def test_links_in_a_record_are_refused_before_anything_is_written(name: str, tmp_path: Path) -> None:
+    path, other = tmp_path / "run", tmp_path / "other"
+    run_in(path, rounds=4, checkpoint_every=2)
+    (path / name).touch()
+    (path / name).rename(other)
+    (path / name).symlink_to(other)
+    before = other.read_bytes()
+    with pytest.raises(tg.Invalid, match=rf"must not contain symbolic links, got '.*{name}'\. Replace the link"):
+        list(tg.resume(path, METHOD, task(), FLEET, rounds=8).go())
+    assert other.read_bytes() == before
 
 
 @pytest.fixture

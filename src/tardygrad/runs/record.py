@@ -151,6 +151,7 @@ def lock(folder: Path, what: str, tries: int = 1, fix: str = "Wait until that ha
     """Create a folder if necessary, and lock it for this process; retries after a tenth of a second."""
     with writing(folder):
         make_directory(folder)
+        _refuse_links(folder)
         file = (folder / ".lock").open("w")
     while True:
         try:
@@ -162,6 +163,14 @@ def lock(folder: Path, what: str, tries: int = 1, fix: str = "Wait until that ha
                 file.close()
                 raise RecordError(f"{what} {str(folder)!r} is in use by another process. {fix}") from error
         time.sleep(0.1)
+
+
+def _refuse_links(folder: Path) -> None:
+    """Raise `Invalid` if what is written into a folder could end up elsewhere."""
+    for path in (*folder.iterdir(), *folder.glob("checkpoints/*"), *folder.glob("checkpoints/*/*")):
+        if path.is_symlink():
+            rule, fix = "must not contain symbolic links", "Replace the link by what it points to, or remove it."
+            raise Invalid(f"the folder of a run or of results {rule}, got {str(path)!r}. {fix}")
 
 
 def exclusive(folder: Path, what: str = "the folder of results") -> TextIO:

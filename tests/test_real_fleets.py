@@ -38,8 +38,11 @@ class Coin:
 
 
 class Bad:
-    def draw(self, u: float, serial: int) -> float:
-        return -1.0
+    def __init__(self, seconds: Any) -> None:
+        self.seconds = seconds
+
+    def draw(self, u: float, serial: int) -> Any:
+        return self.seconds
 
 
 def counts(fleet: tg.Fleet, messages: int = 2000) -> tuple[int, int]:
@@ -184,8 +187,10 @@ def test_an_own_distribution_works_in_python_in_specs_and_in_records(tmp_path: P
     assert spec.load(tmp_path / "run", trust=True).build().fleet == fleet
     with pytest.raises(tg.Invalid, match=r"only if you trust it, got 'tests\.test_real_fleets:Coin'"):
         spec.load(tmp_path / "run")
-    with pytest.raises(tg.Invalid, match="`draw` of a runtime must return seconds, 0 or more, got -1"):
-        simulated(tg.Fleet((tg.Group("bad", 1, Bad()),)))
+    for wrong in (-1.0, [1.0], 10**400):
+        rule = f"`draw` of a runtime must return seconds, 0 or more, got {re.escape(str(wrong))}"
+        with pytest.raises(tg.Invalid, match=rule):
+            simulated(tg.Fleet((tg.Group("bad", 1, Bad(wrong)),)))
 
 
 # Traces.

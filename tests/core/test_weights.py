@@ -116,3 +116,23 @@ def test_a_spec_may_name_a_weight_by_its_kind_alone() -> None:
         "run": {"rounds": 1},
     }
     assert spec.parse(tables).build().method.weight == tg.Hinge()
+
+
+@pytest.mark.parametrize(
+    ("weight", "message"),
+    [
+        (
+            len,
+            "must be a function of the delay, such as Hinge.., got <built-in function len>: object of",
+        ),
+        (lambda delay: "x", "must give finite numbers, got 'x' for the delay 1"),
+        (lambda delay: True, "must give finite numbers, got True for the delay 1"),
+        (lambda delay: math.nan, "must give finite numbers, got nan for the delay 1"),
+        (lambda delay: 1.0 if delay < 3 else None, r"must give finite numbers, got None for the delay \d+\. Return a"),
+    ],
+)
+def test_a_weight_that_is_no_finite_number_is_refused(weight: Any, message: str) -> None:
+    task, fleet = tg.tasks.quadratic(clients=4, dimension=3), tg.Fleet.paper(clients=4, stragglers="large")
+    rates: Any = {"local_lr": 0.1, "lr": 1.0, "buffer": 2, "local_steps": 2}
+    with pytest.raises(tg.Invalid, match=f"^`weight` {message}"):
+        tg.simulate(tg.fedbuff(**rates, weight=weight), task, fleet, rounds=20)

@@ -252,8 +252,7 @@ class Server:
             return norm
         if self.method.max_delay is not None and delay > self.method.max_delay:
             return "too stale"
-        weight = self.method.weight(delay) if self.method.weight else 1.0
-        return Taken(update, delay, norm, weight * self.shares.of(update.client))
+        return Taken(update, delay, norm, self.method.weight_of(delay) * self.shares.of(update.client))
 
     def take(self, taken: Taken) -> None:
         """Add an admitted update to the round's sum; its client is then free, or waits for the round to end."""

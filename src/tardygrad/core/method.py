@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -169,6 +170,13 @@ class Method:
             object.__setattr__(self, "keep", False)  # a default of its constructor: there is no state to keep
         if self.weight is not None and not callable(self.weight):
             raise Invalid(f"`weight` must be a function of the delay, such as Hinge(), got {self.weight!r}.")
+        try:
+            self.weight_of(1)
+        except Invalid:
+            raise
+        except Exception as error:
+            rule = f"`weight` must be a function of the delay, such as Hinge(), got {self.weight!r}"
+            raise Invalid(f"{rule}: {error}.") from error
         if self.compensate and self.pull:
             raise Invalid("`compensate` and `pull` cannot both be True.")
         if self.regions and (self.compensate or self.pull):
@@ -192,6 +200,16 @@ class Method:
     def has_local_steps(self) -> bool:
         """Whether the method makes the local steps; otherwise the task's own training loop does."""
         return self.inner.can_step
+
+    def weight_of(self, delay: int) -> float:
+        """The weight of an update with a delay."""
+        if self.weight is None:
+            return 1.0
+        weight = self.weight(delay)
+        if not (is_number(weight) and math.isfinite(weight)):
+            fix = "Return a float, such as 1 / delay."
+            raise Invalid(f"`weight` must give finite numbers, got {weight!r} for the delay {delay}. {fix}")
+        return weight
 
     def divisor(self, weights: Sequence[float], shares: Sequence[float] | None = None) -> float:
         """The divisor of a round's sum of contributions, given their weights.

@@ -207,7 +207,7 @@ def _draw_of(runtime: Runtime) -> Callable[[float, int], float]:
 
     def draw(u: float, serial: int) -> float:
         seconds = runtime.draw(u, serial)
-        if not is_number(seconds) or not seconds >= 0:
+        if not is_number(seconds) or not seconds >= 0 or torch.finfo(torch.float64).max < seconds < math.inf:
             rule = f"`draw` of a runtime must return seconds, 0 or more, got {seconds!r}"
             raise Invalid(f"{rule} from {runtime!r}.")
         return float(seconds)

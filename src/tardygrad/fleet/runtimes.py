@@ -129,4 +129,4 @@ Distribution = Uniform | Integer | LogNormal | Exponential | Pareto | Trace
 
 def is_random(runtime: Runtime) -> bool:
     """Whether a runtime depends on the random number."""
-    return len({runtime.draw(u, 0) for u in (0.0, 0.03, 0.2, 0.5, 0.7, 0.96)}) > 1
+    return len({repr(runtime.draw(u, 0)) for u in (0.0, 0.03, 0.2, 0.5, 0.7, 0.96)}) > 1

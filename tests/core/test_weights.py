@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -128,6 +130,7 @@ def test_a_spec_may_name_a_weight_by_its_kind_alone() -> None:
         (lambda delay: "x", "must give finite numbers, got 'x' for the delay 1"),
         (lambda delay: True, "must give finite numbers, got True for the delay 1"),
         (lambda delay: math.nan, "must give finite numbers, got nan for the delay 1"),
+        (lambda delay: 10**400, "must give finite numbers, got 1000"),
         (lambda delay: 1.0 if delay < 3 else None, r"must give finite numbers, got None for the delay \d+\. Return a"),
     ],
 )
@@ -136,3 +139,9 @@ def test_a_weight_that_is_no_finite_number_is_refused(weight: Any, message: str)
     rates: Any = {"local_lr": 0.1, "lr": 1.0, "buffer": 2, "local_steps": 2}
     with pytest.raises(tg.Invalid, match=f"^`weight` {message}"):
         tg.simulate(tg.fedbuff(**rates, weight=weight), task, fleet, rounds=20)
+
+
+def test_a_weight_may_be_a_number_of_numpy(tmp_path: Path) -> None:
+    task, fleet = tg.tasks.quadratic(clients=4, dimension=3), tg.Fleet.paper(clients=4)
+    method = tg.fedbuff(local_lr=0.1, buffer=2, local_steps=2, weight=lambda delay: np.float32(1 / delay))
+    assert tg.simulate(method, task, fleet, rounds=4, out=tmp_path / "run").status == "finished"

@@ -512,6 +512,25 @@ def test_a_forged_state_of_any_method_is_refused(method: Any, change: Any, wrong
         tg.resume(tmp_path / "run", method, task(), fleet, rounds=8)
 
 
+def test_an_outer_step_may_change_the_shapes_and_types_of_its_state(tmp_path: Path) -> None:
+    def init(x: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"norms": torch.zeros(0), "count": torch.tensor(0), "mean": torch.zeros_like(x), "first": x}
+
+    def update(direction: torch.Tensor, state: Any, step: Any) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        norms = torch.cat([state["norms"], direction.norm()[None]])
+        mean = 0.9 * state["mean"].double() + direction
+        return 0.1 * mean.float(), {"norms": norms, "count": state["count"] * 0.9 + 1, "mean": mean}
+
+    method = replace(METHOD, outer=tg.Transform(init, update))
+    fleet = tg.Fleet.paper(clients=CLIENTS)
+    whole = tg.simulate(method, task(), fleet, rounds=8)
+    tg.simulate(method, task(), fleet, rounds=4, checkpoint_every=4, out=tmp_path / "run")
+    run = tg.resume(tmp_path / "run", method, task(), fleet, rounds=8)
+    for _ in run.go():
+        pass
+    assert torch.equal(run.x, whole.x)
+
+
 @pytest.mark.parametrize("compensate", [False, True])
 def test_a_run_with_many_clients_resumes_to_the_same_bits(
     compensate: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

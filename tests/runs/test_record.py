@@ -146,11 +146,13 @@ def test_a_full_disk_is_a_clear_error(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(
-    "name", [".lock", "events.jsonl", "summary.json.draft", "model.safetensors.draft", "checkpoints/00000009"]
+    "name",
+    [".lock", "events.jsonl", "summary.json.draft", "model.safetensors.draft", "checkpoints/9", "track/wandb.draft"],
 )
 def test_links_in_a_record_are_refused_before_anything_is_written(name: str, tmp_path: Path) -> None:
     path, other = tmp_path / "run", tmp_path / "other"
     run_in(path, rounds=4, checkpoint_every=2)
+    (path / name).parent.mkdir(exist_ok=True)
     (path / name).touch()
     (path / name).rename(other)
     (path / name).symlink_to(other)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -206,10 +207,11 @@ class Method:
         if self.weight is None:
             return 1.0
         weight = self.weight(delay)
-        if not (is_number(weight) and math.isfinite(weight)):
+        huge = isinstance(weight, int) and abs(weight) > sys.float_info.max
+        if huge or not is_number(weight) or not math.isfinite(weight):
             fix = "Return a float, such as 1 / delay."
             raise Invalid(f"`weight` must give finite numbers, got {weight!r} for the delay {delay}. {fix}")
-        return weight
+        return weight if isinstance(weight, int | float) else float(weight)
 
     def divisor(self, weights: Sequence[float], shares: Sequence[float] | None = None) -> float:
         """The divisor of a round's sum of contributions, given their weights.

@@ -7,12 +7,14 @@ from collections.abc import Collection, Iterator
 from operator import itemgetter
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from tardygrad.core.admission import StateShape, expected_state
 from tardygrad.core.algorithm import Server
 from tardygrad.core.hierarchy import HierarchicalServer, RegionMessage, ServerLike
 from tardygrad.core.messages import Job, ModuleBuffers, StateReference, Taken, Update
+from tardygrad.core.transforms import Step, Transform
 from tardygrad.engines.pool import Pending
 from tardygrad.errors import FIX_CHECKPOINT, RecordError
 
@@ -49,7 +51,8 @@ def _level_rules(state: Any, level: Server) -> Iterator[tuple[str, bool]]:
     yield "x", _are_like(x, [state["x"]])
     yield "sum", state["sum"] is None or _are_like(x, [state["sum"]])
     yield "outer", isinstance(state["outer"], dict) and _are(state["outer"].values(), Tensor)
-    yield "outer", all(_are_like(v, [state["outer"].get(name)]) for name, v in level.vectors.state.items())
+    outer, fixed = level.vectors.state, _fixed_entries(level.method.outer)
+    yield "outer", all(_are_like(outer[name], [state["outer"].get(name)]) for name in fixed & outer.keys())
     yield "buffer", isinstance(state["buffer"], list) and _are(state["buffer"], Taken)
     updates, delays, norms, weights = (_column(state["buffer"], place) for place in range(4))
     yield "buffer", _are(updates, Update) and _are(delays, int) and _are_numbers([*norms, *weights])
@@ -110,6 +113,21 @@ def _run_rules(tail: Any, rows: Any, seconds: Any) -> Iterator[tuple[str, bool]]
     yield "tail", isinstance(tail, list) and _are(tail, Tensor)
     yield "rows", isinstance(rows, list) and _are(rows, dict)
     yield "seconds", _are_numbers([seconds])
+
+
+def _fixed_entries(transform: Transform) -> set[str]:
+    """The entries of a state that keep shape and type in two steps; an own outer step may change the others."""
+    x = torch.zeros(2)
+    first = state = transform.init(x)
+    fixed = set(first)
+    try:
+        with torch.random.fork_rng(devices=()):
+            for number in (1, 2):
+                state = transform.update(x, state, Step(number, (1,), x))[1]
+                fixed = {name for name in fixed if _are_like(first[name], [state.get(name)])}
+    except Exception:  # a step for vectors of this model only
+        return set()
+    return fixed
 
 
 def _column(rows: Collection[Any], place: int) -> list[Any]:

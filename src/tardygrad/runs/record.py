@@ -167,7 +167,8 @@ def lock(folder: Path, what: str, tries: int = 1, fix: str = "Wait until that ha
 
 def _refuse_links(folder: Path) -> None:
     """Raise `Invalid` if what is written into a folder could end up elsewhere."""
-    for path in (*folder.iterdir(), *folder.glob("checkpoints/*"), *folder.glob("checkpoints/*/*")):
+    patterns = ("*", "track/*", "checkpoints/*", "checkpoints/*/*")
+    for path in (path for pattern in patterns for path in folder.glob(pattern)):
         if path.is_symlink():
             rule, fix = "must not contain symbolic links", "Replace the link by what it points to, or remove it."
             raise Invalid(f"the folder of a run or of results {rule}, got {str(path)!r}. {fix}")

@@ -462,17 +462,20 @@ def test_a_count_that_is_no_whole_number_is_refused(count: Any) -> None:
     ],
 )
 def test_a_forged_checkpoint_is_refused_before_the_run_goes_on(change: Any, message: str, tmp_path: Path) -> None:
-    """Its checksums are right."""
+    resume_forged(METHOD, change, message, tmp_path / "run")
+
+
+def resume_forged(method: Any, change: Any, message: str, path: Path) -> None:
+    """Change the state in a run's checkpoint, whose checksums are right again, and see that it is refused."""
     fleet = tg.Fleet.paper(clients=CLIENTS)
-    tg.simulate(METHOD, task(), fleet, rounds=4, checkpoint_every=4, out=tmp_path / "run")
-    folder = tmp_path / "run/checkpoints"
-    saved = checkpoint.read(folder)
+    tg.simulate(method, task(), fleet, rounds=4, checkpoint_every=4, out=path)
+    saved = checkpoint.read(path / "checkpoints")
     assert saved is not None
-    saved.tensors["0"] = torch.zeros(40)
+    saved.tensors.update({"0": torch.zeros(40), "short": torch.zeros(3)})
     change(saved.state)
-    checkpoint.save(folder, saved)
+    checkpoint.save(path / "checkpoints", saved)
     with pytest.raises(tg.RecordError, match=message):
-        tg.resume(tmp_path / "run", METHOD, task(), fleet, rounds=8)
+        tg.resume(path, method, task(), fleet, rounds=8)
 
 
 RATES: Any = {"local_lr": 0.01, "lr": 1.0, "local_steps": 2, "buffer": 2}
@@ -499,17 +502,8 @@ PRIVATE = tg.clip2(local_clip=1.0, clip=1.0, **RATES, privacy=tg.Privacy(clip=1.
     ],
 )
 def test_a_forged_state_of_any_method_is_refused(method: Any, change: Any, wrong: str, tmp_path: Path) -> None:
-    fleet = tg.Fleet.paper(clients=CLIENTS)
-    tg.simulate(method, task(), fleet, rounds=4, checkpoint_every=4, out=tmp_path / "run")
-    folder = tmp_path / "run/checkpoints"
-    saved = checkpoint.read(folder)
-    assert saved is not None
-    saved.tensors["short"] = torch.zeros(3)
-    change(saved.state["server"])
-    checkpoint.save(folder, saved)
     rule = f"`{wrong}` must have the types" if wrong else "is damaged"
-    with pytest.raises(tg.RecordError, match=rule):
-        tg.resume(tmp_path / "run", method, task(), fleet, rounds=8)
+    resume_forged(method, lambda state: change(state["server"]), rule, tmp_path / "run")
 
 
 def test_an_outer_step_may_change_the_shapes_and_types_of_its_state(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from tardygrad.errors import Invalid
 from tardygrad.reproduce import regime as regime_module
 from tardygrad.reproduce import summaries
 from tardygrad.reproduce.regime import Line, Plan, Regime, plan
+from tardygrad.reproduce.regime_beside import paper_numbers, small_numbers
 from tardygrad.reproduce.regime_claims import judge
 from tardygrad.reproduce.regime_page import text
 from tardygrad.spec.spec import parse
@@ -143,7 +144,7 @@ def scores(given: dict[tuple[str, ...], float]):
     [
         ({}, {"1": "reproduced", "2": "not reproduced", "3": "not reproduced", "4": "not reproduced"}),
         ({("sgdclip",): 70.0, ("dc-clip2",): 81.0}, {"2": "reproduced", "3": "reproduced", "4": "reproduced"}),
-        ({("sst2", "clip2"): 60.0, ("cola", "clip2"): 80.5, ("mrpc", "clip2"): 80.5}, {"2": "in part"}),
+        ({("sst2", "clip2"): 60.0, ("stsb", "clip2"): 80.5, ("qqp", "clip2"): 80.5}, {"2": "in part"}),
         ({("fadas",): 79.0, ("dn_dylu",): 79.0}, {"6": "reproduced"}),
         ({("fadas",): 80.5, ("dn_dylu",): 79.0, ("sd-clip2",): 81.0}, {"6": "in part"}),
         ({("fadas",): 82.0}, {"6": "not reproduced"}),
@@ -159,6 +160,63 @@ def test_the_rules_of_the_plan(given, verdicts) -> None:
     assert found["5"].verdict == found["7"].verdict == "not run"
 
 
+RESULTS = """## `fashion`
+
+| stragglers | mode | method | ours | paper | ours (s) |
+| --- | --- | --- | --- | --- | --- |
+| mild | sync | SGDClip | 70.0 | 98.6 | 1,000 |
+| mild | sync | Clip² | 72.0 ± 0.3 | 98.4 | 1,000 |
+| mild | client | SGDClip | 69.0 | 98.6 | 50 |
+| mild | client | Clip² | 71.5 ± 0.4 | 98.6 | 50 |
+| mild | client | SD-SGDClip | 68.5 | 98.6 | 50 |
+| mild | client | DC-Clip² | 71.5 | 98.6 | 50 |
+
+| method | trials |
+| --- | --- |
+| SGDClip | 4 |
+"""
+CLAIMS = """### Claim 4
+
+| method | mode | stragglers | M | settings | accuracy (%) |
+| --- | --- | --- | --- | --- | --- |
+| SGDClip | server | mild | 1 | lr 1 | 9.0 ± 1.3 |
+| SGDClip | server | large | 1 | lr 1 | 8.0 ± 1.3 |
+| Clip² | server | large | 1 | lr 1 | 83.0 ± 1.3 |
+| SGDClip | server | large | 1 | lr 0.1 | 80.0 ± 1.3 |
+"""
+
+
+def test_small_networks_are_read_from_the_pages_beside(tmp_path) -> None:
+    assert small_numbers(tmp_path) == {}
+    (tmp_path / "results.md").write_text(RESULTS)
+    (tmp_path / "reproduction.md").write_text(CLAIMS)
+    assert small_numbers(tmp_path) == {
+        "1": "best without waiting − best synchronous: -0.5 points on average, within a point in 1 of 1; "
+        "20 to 20 times sooner",
+        "2": "Clip² − SGDClip: +2.50 points, ahead in 1 of 1 cells",
+        "3": "SD-SGDClip − SGDClip: -0.50 points, ahead in 0 of 1 cells",
+        "4": "DC-Clip² − Clip²: +0.00 points, ahead in 0 of 1 cells",
+        "5": "SGDClip 8.0, Clip² 83.0 (digits)",
+    }
+
+
+def test_the_paper_s_tables_are_summed_up_by_the_same_rules() -> None:
+    found = paper_numbers(["sst2"])  # differences 0.57, 0.12, 0, 1.35
+    assert found["2"].startswith("Clip² − SGDClip: +0.51 points, ahead in 3 of 4 cells<br>all of GLUE: Clip² − SGDClip")
+    assert found["5"] == "from M = 4 to M = 1: SGDClip 97.7 → 10.3, Clip² 98.2 → 97.5 (CIFAR-10)"
+    assert "FADAS 94.3, DN+DyLU 97.5" in found["6"]
+
+
+def test_the_page_has_verdicts_for_each_lesson_alone_and_for_quick(tmp_path) -> None:
+    store = Scripted(scores({("sst2", "clip2"): 82.0}))
+    regime = Regime(plan().only(["cells"]), store)
+    while store.finish(regime.wanted()):
+        pass
+    page = text(regime, "tardygrad reproduce regime", tmp_path)
+    assert "| claim | sst2 | stsb | qqp | `--quick` |" in page
+    assert "| 2 | reproduced | not reproduced | not reproduced | reproduced |" in page
+
+
 def test_every_run_of_the_plan_is_a_spec_that_can_be_read() -> None:
     store = Scripted(lambda spec: 80.0)
     regime = Regime(plan(), store)
@@ -172,7 +230,7 @@ def test_every_run_of_the_plan_is_a_spec_that_can_be_read() -> None:
         parse(regime.runs(line)[0].spec)
     grids = {name: len(method.points()) for name, method in plan().methods.items()}
     assert set(grids.values()) == {6}
-    assert "| 5. " in text(regime, "tardygrad reproduce regime")
+    assert "| 5. " in text(regime, "tardygrad reproduce regime", Path("docs"))
 
 
 def test_the_command_runs_what_is_missing_once_and_writes_the_page(tmp_path, monkeypatch, capsys) -> None:

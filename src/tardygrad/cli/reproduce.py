@@ -154,7 +154,7 @@ def regime(options: commands.Regime) -> None:
         raise Invalid("--quick is a part of its own, got --only. Leave out one of the two options.")
     if page:
         split_page(Path(page), "regime")  # fail before hours of work
-    chosen = whole.quick("sst2") if options.quick else whole.only(options.only or list(whole.parts))
+    chosen = whole.quick() if options.quick else whole.only(options.only or list(whole.parts))
     data = Path(options.data) if options.data else None
     if data is None and not (options.read or options.plan):
         raise Invalid("`reproduce regime` needs --data FOLDER, a folder that contains glue/, or --read or --plan.")
@@ -176,7 +176,7 @@ def regime(options: commands.Regime) -> None:
     if page:
         regime_page.write_pictures(runs, Path(page).parent)
         command = f"tardygrad reproduce regime{' --quick' * options.quick}"
-        write_section(Path(page), "regime", lambda _: regime_page.text(runs, command))
+        write_section(Path(page), "regime", lambda _: regime_page.text(runs, command, Path(page).parent))
     verdicts = judge(runs)
     if options.json:
         show_json({number: found._asdict() for number, found in verdicts.items()})

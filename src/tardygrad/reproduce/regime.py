@@ -39,6 +39,7 @@ class Lesson:
     folders: dict[str, str] = field(default_factory=dict)  # settings of the task that are folders below --data
     rungs: list[int] = field(default_factory=list)  # rounds of its trials; empty: those of the plan
     grids: dict[str, dict[str, Settings]] = field(default_factory=dict)  # of methods with another grid for this lesson
+    score: str = "accuracy"  # which of the task's scores is shown
 
 
 @dataclass(frozen=True)
@@ -131,11 +132,16 @@ class Plan:
         lessons, fleets = list(self.lessons), ("large", "mild")
         return sorted(every, key=lambda line: (lessons.index(line.lesson), fleets.index(line.stragglers)))
 
-    def quick(self, lesson: str) -> Plan:
-        """One lesson, the slower fleet and one seed, with the settings of the whole plan."""
+    def quick(self) -> Plan:
+        """The first lesson, the slower fleet and one seed, with the settings of the whole plan."""
         cells = self.parts["cells"]
-        part = Part(cells.name, cells.title, [lesson], ["large"], cells.modes, cells.methods, cells.seeds[:1])
+        part = replace(cells, lessons=cells.lessons[:1], fleets=["large"], seeds=cells.seeds[:1])
         return replace(self, parts={"cells": part})
+
+    def only_lesson(self, lesson: str) -> Plan:
+        """The parts of one lesson."""
+        parts = {name: replace(part, lessons=[lesson]) for name, part in self.parts.items() if lesson in part.lessons}
+        return replace(self, parts=parts)
 
     def only(self, parts: list[str]) -> Plan:
         """The plan with these parts."""
@@ -175,6 +181,10 @@ class Regime:
     def unique(self, runs: Iterable[Run]) -> list[Run]:
         """The runs without repetitions."""
         return list({self.store.path(run): run for run in runs}.values())
+
+    def of(self, plan: Plan) -> Regime:
+        """The results of another plan, with the settings that this one has chosen."""
+        return Regime(plan, self.store, self.data, self.every_choice())
 
     def runs(self, line: Line) -> list[Run]:
         """The runs of a line, one for each seed; none while its settings are not chosen."""
@@ -255,7 +265,8 @@ class Regime:
         length = tables["run"]["rounds"]
         every = length if "task.score_on" in change else max(length // 5, 1)
         tables["run"] |= {"evaluate_every": every, "checkpoint_every": length}
-        return Run("-".join((line.lesson, line.mode, line.method, line.stragglers, f"seed{seed}")), tables)
+        name = "-".join((line.lesson, line.mode, line.method, line.stragglers, f"seed{seed}"))
+        return Run(name, tables, lesson.score)
 
     def _folders(self, lesson: Lesson) -> Settings:
         if self.data is None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import altair as alt
@@ -13,11 +15,13 @@ from tardygrad.reproduce.page import table
 from tardygrad.reproduce.paper import LABELS, published_rows
 from tardygrad.reproduce.progress import progress_text
 from tardygrad.reproduce.regime import Line, Part, Plan, Regime, key, merit
+from tardygrad.reproduce.regime_beside import paper_numbers, small_numbers
 from tardygrad.reproduce.regime_claims import judge
 from tardygrad.reproduce.regime_progress import progress
 from tardygrad.sweeps.statistics import estimate
+from tardygrad.sweeps.store import Result
 
-HEADINGS = ("stragglers", "mode", "method", "settings", "accuracy (%)", "paper (%)", "time (s)", "clipped: Δ, g")
+HEADINGS = ("stragglers", "mode", "method", "settings", "score (%)", "paper (%)", "time (s)", "clipped: Δ, g")
 CURVES = ("SGDClip", "Clip²")
 """The methods of the picture, synchronous and client-centric."""
 
@@ -27,15 +31,11 @@ def picture(lesson: str) -> str:
     return f"images/regime-{lesson}.svg"
 
 
-def text(regime: Regime, command: str) -> str:
-    """The section of the page."""
+def text(regime: Regime, command: str, folder: Path) -> str:
+    """The section of the page; what small networks show is read from other pages in its folder."""
     plan = regime.plan
     lessons = [
         name for name, lesson in plan.lessons.items() if any(name in part.lessons for part in plan.parts.values())
-    ]
-    rows = [
-        (f"{number}. {plan.claims[number]['says']}", f"**{found.verdict}**", "<br>".join(found.reasons))
-        for number, found in judge(regime).items()
     ]
     parts = [
         f"Made by `{command}`. Every client trains all parameters of a pretrained model.",
@@ -43,15 +43,52 @@ def text(regime: Regime, command: str) -> str:
         f"Each method has six settings to choose from, tried with seed {plan.tuning_seed} on validation rows that no "
         "client trains on. The better half of the first trials is run again for more rounds, and the best of these is "
         "taken. Settings are chosen on the fleet with large stragglers, once for synchronous rounds and once for both "
-        "asynchronous modes (in client-centric runs). The tables show the test accuracy after the last round: mean ± "
-        "95 % confidence interval (Student's t) over the seeds.",
+        "asynchronous modes (in client-centric runs). The tables show the score on test rows after the last round: "
+        "mean ± 95 % confidence interval (Student's t) over the seeds. It is the accuracy; for STS-B, Pearson's "
+        "correlation.",
         progress_text(progress(regime), "A verdict needs all runs that its rule names."),
-        table(("claim", "verdict", "numbers"), rows),
-        *(f"![Test accuracy against simulated time, {name}]({picture(name)})" for name in _pictured(regime)),
+        *_verdicts(regime, folder),
+        *(f"![Test score against simulated time, {name}]({picture(name)})" for name in _pictured(regime)),
         *(_part(regime, part) for part in plan.parts.values()),
         *_trials(regime),
     ]
     return "\n\n".join(parts)
+
+
+def _verdicts(regime: Regime, folder: Path) -> list[str]:
+    """The verdicts, beside the paper's numbers and those of small networks; then those of each lesson alone."""
+    plan, cells = regime.plan, regime.plan.parts.get("cells")
+    lessons = cells.lessons if cells else []
+    paper, small = paper_numbers(lessons) if lessons else {}, small_numbers(folder)
+    rows = [
+        (
+            f"{number}. {plan.claims[number]['says']}",
+            f"**{found.verdict}**",
+            "<br>".join(found.reasons),
+            small.get(number, ""),
+            paper.get(number, ""),
+        )
+        for number, found in judge(regime).items()
+    ]
+    parts = [
+        table(("claim", "verdict", "here", "small networks", "the paper"), rows),
+        "Columns: the verdict by the rule below and the numbers that decide it; the same comparison in networks from "
+        "scratch and heads on frozen features ([tables](results.md), [claims](reproduction.md)); and in the paper's "
+        "own tables.",
+    ]
+    if not cells:
+        return parts
+    alone = {lesson: judge(regime.of(plan.only_lesson(lesson))) for lesson in lessons}
+    alone["`--quick`"] = judge(regime.of(plan.quick()))
+    compared = [number for number in plan.claims if number in ("1", "2", "3", "4")]
+    parts += [
+        "The verdicts if a rule is applied to one lesson alone, and to the runs of `--quick` (one lesson, one fleet, "
+        "one seed):",
+        table(("claim", *alone), ((number, *(each[number].verdict for each in alone.values())) for number in compared)),
+        "The rules, written before the runs:",
+        "\n".join(f"{number}. {plan.claims[number]['rule']}" for number in plan.claims),
+    ]
+    return parts
 
 
 def _trials(regime: Regime) -> list[str]:
@@ -65,7 +102,7 @@ def _trials(regime: Regime) -> list[str]:
             score = "" if result.accuracy is None else f"{result.accuracy:.1f}"
             loss = "" if result.loss is None else f"{result.loss:.3f}"
             rows.append((name, tried, str(run.spec["run"]["rounds"]), score or result.status, loss))
-    headings = ("lesson, mode, method", "settings", "rounds", "validation accuracy (%)", "loss")
+    headings = ("lesson, mode, method", "settings", "rounds", "validation score (%)", "loss")
     return ["## Trials", table(headings, rows)] if rows else []
 
 
@@ -76,7 +113,7 @@ def _lesson(plan: Plan, name: str) -> tuple[str, ...]:
 
 
 def write_pictures(regime: Regime, folder: Path) -> None:
-    """Draw the lessons whose lines are done."""
+    """Draw the lessons whose lines are done, and the tails of gradients."""
     for lesson in _pictured(regime):
         theme.write(_curves(regime, lesson), folder / picture(lesson))
     for part in regime.plan.parts.values():
@@ -137,17 +174,26 @@ def _published(line: Line) -> str:
     return ""
 
 
+def _mean_curve(results: Iterable[Result]) -> list[tuple[float, float]]:
+    """Simulated time and score after each evaluated round, means over the seeds that reached it."""
+    rounds: dict[int, list[tuple[float, float]]] = {}
+    for result in results:
+        for number, time, _, score in result.curve:
+            if score is not None:
+                rounds.setdefault(number, []).append((time, score))
+    return [(mean(time for time, _ in seeds), mean(score for _, score in seeds)) for _, seeds in sorted(rounds.items())]
+
+
 def _curves(regime: Regime, lesson: str) -> Any:
     points = [
         {"method": line.method, "mode": line.mode, "fleet": line.stragglers, "time": time, "score": score}
         for line in _shown(regime, lesson)
-        for _, time, _, score in next(iter(regime.results(line).values())).curve
-        if score is not None
+        for time, score in _mean_curve(regime.results(line).values())
     ]
     dashes = alt.Scale(domain=["client", "sync"], range=[[1, 0], [4, 2]])
     chart = theme.method_lines(points, list(CURVES)).encode(
         x=alt.X("time:Q", title="simulated time (seconds)", scale=alt.Scale(type="log", nice=False)),
-        y=alt.Y("score:Q", title="test accuracy (%)", scale=alt.Scale(zero=False)),
+        y=alt.Y("score:Q", title="test score (%), mean over seeds", scale=alt.Scale(zero=False)),
         strokeDash=alt.StrokeDash("mode:N", scale=dashes, legend=None),
     )
     panels = [

@@ -1,0 +1,148 @@
+"""What the paper and small networks show for each claim of the paper's regime, beside the verdicts.
+
+The paper's numbers come with the package. Those of small networks are read from the pages beside the one that is
+written: results.md, made by `reproduce tables`, and reproduction.md, made by `reproduce claims`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from statistics import mean
+from typing import NamedTuple
+
+from tardygrad.reproduce.paper import LABELS, published_rows
+
+Rows = list[dict[str, str]]
+_ASYNCHRONOUS = ("server", "client")
+
+
+class Cell(NamedTuple):
+    """A line of a table: a method on some data and a fleet, with its score in per cent and its simulated seconds."""
+
+    data: str
+    stragglers: str
+    mode: str
+    method: str
+    score: float
+    time: float
+
+
+def paper_numbers(lessons: Sequence[str]) -> dict[str, str]:
+    """What the paper's tables show, by number of the claim; for claims 1 to 4 on these lessons and on all of GLUE."""
+    every = list(_published_cells())
+    same = _on_cells([cell for cell in every if cell.data in lessons])
+    whole = _on_cells([cell for cell in every if cell.data != "cifar10"])
+    found = {number: f"{text}<br>all of GLUE: {whole[number]}" for number, text in same.items()}
+    return found | {"5": _published_one_update(every), "6": _published_relatives(every)}
+
+
+def small_numbers(folder: Path) -> dict[str, str]:
+    """What small networks show, by number of the claim, on the pages of a folder."""
+    ours, claims = (_tables(folder / name) for name in ("results.md", "reproduction.md"))
+    found = _on_cells([cell for name, rows in ours.items() for cell in _own_cells(name, rows)])
+    for number, heading, wanted in (("5", "Claim 4", _one_update), ("6", "Claim 7", _as_published)):
+        if heading in claims:
+            found[number] = f"{_methods(claims[heading], wanted)} (digits)"
+    return found
+
+
+def _on_cells(cells: list[Cell]) -> dict[str, str]:
+    """The numbers of claims 1 to 4."""
+    if not cells:
+        return {}
+    pairs = {"2": ("Clip²", "SGDClip"), "3": ("SD-SGDClip", "SGDClip"), "4": ("DC-Clip²", "Clip²")}
+    return {"1": _no_waiting(cells), **{number: _ahead(cells, *pair) for number, pair in pairs.items()}}
+
+
+def _no_waiting(cells: list[Cell]) -> str:
+    gaps, times = [], []
+    for data, fleet in dict.fromkeys((cell.data, cell.stragglers) for cell in cells):
+        here = [cell for cell in cells if (cell.data, cell.stragglers) == (data, fleet)]
+        sync, fast = ([cell for cell in here if (cell.mode == "sync") is waits] for waits in (True, False))
+        gaps.append(max(cell.score for cell in fast) - max(cell.score for cell in sync))
+        times.append(mean(cell.time for cell in sync) / mean(cell.time for cell in fast))
+    close = sum(gap >= -1 for gap in gaps)
+    return (
+        f"best without waiting − best synchronous: {mean(gaps):+.1f} points on average, within a point in {close} of "
+        f"{len(gaps)}; {min(times):.0f} to {max(times):.0f} times sooner"
+    )
+
+
+def _ahead(cells: list[Cell], better: str, worse: str) -> str:
+    scores: dict[tuple[str, ...], float] = {cell[:4]: cell.score for cell in cells if cell.mode in _ASYNCHRONOUS}
+    pairs = [score - scores[*place, worse] for (*place, method), score in scores.items() if method == better]
+    ahead = sum(difference > 0 for difference in pairs)
+    return f"{better} − {worse}: {mean(pairs):+.2f} points, ahead in {ahead} of {len(pairs)} cells"
+
+
+def _published_cells() -> Iterator[Cell]:
+    for row in published_rows("tables.csv"):
+        place = row["data"], row["stragglers"], row["mode"], LABELS[row["method"]]
+        yield Cell(*place, float(row["score"]), float(row["runtime"]))
+
+
+def _published_one_update(cells: list[Cell]) -> str:
+    alone = {
+        LABELS[row["method"]]: float(row["accuracy"])
+        for row in published_rows("buffers.csv")
+        if (row["mode"], row["stragglers"], row["M"]) == ("server", "large", "1")
+    }
+    four = {cell.method: cell.score for cell in cells if cell[:3] == ("cifar10", "large", "server")}
+    losses = [f"{method} {four[method]:.1f} → {alone[method]:.1f}" for method in ("SGDClip", "Clip²")]
+    return f"from M = 4 to M = 1: {', '.join(losses)} (CIFAR-10)"
+
+
+def _published_relatives(cells: list[Cell]) -> str:
+    ours = {cell.method: cell.score for cell in cells if cell[:3] == ("cifar10", "large", "client")}
+    theirs = {row["method"]: row["accuracy"] for row in published_rows("baselines.csv") if row["stragglers"] == "large"}
+    clips = [f"{method} {ours[method]:.1f}" for method in ("Clip²", "SD-Clip²", "DC-Clip²")]
+    return f"{', '.join([*clips, *(f'{method} {score}' for method, score in theirs.items())])} (CIFAR-10)"
+
+
+def _tables(page: Path) -> dict[str, Rows]:
+    """The rows of the tables below each heading of a page, by column; none if there is no page."""
+    if not page.exists():
+        return {}
+    found: dict[str, Rows] = {}
+    heading, columns = "", list[str]()
+    for line in page.read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")] if line.startswith("|") else []
+        if line.startswith("#"):
+            heading = line.strip("#` ")
+        elif not cells:
+            columns = []
+        elif not columns:
+            columns = cells
+        elif set(line) - set("|- "):
+            found.setdefault(heading, []).append(dict(zip(columns, cells, strict=False)))
+    return found
+
+
+def _own_cells(name: str, rows: Rows) -> Iterator[Cell]:
+    for row in rows:
+        if "ours (s)" in row:
+            score, time = _number(row["ours"]), _number(row["ours (s)"])
+            yield Cell(name, row["stragglers"], row["mode"], row["method"], score, time)
+
+
+def _one_update(row: dict[str, str]) -> bool:
+    return row["M"] == "1" and row["method"] in ("SGDClip", "Clip²")
+
+
+def _as_published(row: dict[str, str]) -> bool:
+    return "clipped" not in row["method"]
+
+
+def _methods(rows: Rows, wanted: Callable[[dict[str, str]], bool]) -> str:
+    """The accuracies of wanted lines with large stragglers; of several lines of a method, the first."""
+    found: dict[str, float] = {}
+    for row in rows:
+        if row["stragglers"] == "large" and wanted(row):
+            found.setdefault(row["method"], _number(row["accuracy (%)"]))
+    return ", ".join(f"{method} {score:.1f}" for method, score in found.items())
+
+
+def _number(cell: str) -> float:
+    """The number of a cell, without its spread."""
+    return float(cell.partition(" ±")[0].replace(",", ""))

@@ -34,7 +34,7 @@ class Lesson:
     task: Settings
     clients: int  # N
     rounds: int  # T
-    method: Settings  # those that all methods share
+    method: Settings  # those that all methods share, unless a method has its own `local_steps`
     seconds: dict[str, float]  # CPU seconds of an `update` and of an `evaluation`, measured with one thread
     folders: dict[str, str] = field(default_factory=dict)  # settings of the task that are folders below --data
     rungs: list[int] = field(default_factory=list)  # rounds of its trials; empty: those of the plan
@@ -247,10 +247,11 @@ class Regime:
         lesson, method = self.plan.lessons[line.lesson], self.plan.method(line)
         shared = {"buffer": 4} if "period" not in method.settings else {}  # DN makes a round of every update
         rounds = lesson.rounds if shared else 4 * lesson.rounds
+        local = {} if "local_steps" in method.settings else lesson.method
         tables: Settings = {
             "task": {"clients": lesson.clients, **lesson.task, **self._folders(lesson)},
             "fleet": {"kind": "paper", "stragglers": line.stragglers},
-            "method": {**method.settings, **lesson.method, **shared, **settings, "mode": line.mode},
+            "method": {**method.settings, **local, **shared, **settings, "mode": line.mode},
             "engine": {"kind": "sim"},
             "run": {"rounds": rounds, "seed": seed},
         }

@@ -44,7 +44,7 @@ def progress(regime: Regime) -> list[Progress]:
 def cpu_seconds(run: Run, lesson: Lesson) -> float:
     """The CPU seconds that a run takes, by the measured times of its lesson."""
     method, length = run.spec["method"], run.spec["run"]
-    epochs = method.get("local_epochs", 1) * method.get("buffer", 1)
+    epochs = method.get("local_epochs", 1) * method.get("buffer", 1)  # 4 local steps are an epoch
     updates = length["rounds"] * epochs + _UPDATES_PER_TAIL * len(run.tails)
     evaluations = length["rounds"] / length["evaluate_every"]
     return float(updates * lesson.seconds["update"] + evaluations * lesson.seconds["evaluation"])

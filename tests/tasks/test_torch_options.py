@@ -1,6 +1,7 @@
 """What a TorchTask can be asked for besides: augmented batches, bfloat16, a device."""
 
 import copy
+import shutil
 
 import pytest
 import torch
@@ -139,3 +140,48 @@ def test_a_device_that_is_not_there_is_refused(device):
     with pytest.raises(Invalid) as caught:
         make(device=device)
     assert str(caught.value) == f"`device` must be one that torch can use here, got {device!r}. Use 'cpu'."
+
+
+class Perceptron(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(5, 3)
+
+    def forward(self, rows):
+        return self.layer(rows).tanh()
+
+
+def small(**settings):
+    torch.manual_seed(0)
+    held = torch.rand(40, 5), torch.arange(40) % 3
+    data = shard(held, clients=2)
+    return TorchTask(Perceptron(), loss=F.cross_entropy, data=data, test=held, batch_size=8, **settings)
+
+
+@pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile needs a C++ compiler")
+def test_a_compiled_module_has_the_same_gradients(monkeypatch, tmp_path):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    plain, compiled = small(), small(compile=True)
+    one = job(plain)
+    for batch in plain.batches(one):  # the last one is smaller
+        (value, g), (other, h) = (task.gradient(one.x, batch, None) for task in (plain, compiled))
+        assert float(other) == pytest.approx(float(value), rel=1e-5)
+        assert torch.allclose(g, h, rtol=1e-4, atol=1e-6)
+    assert compiled.evaluate(one.x, None) == pytest.approx(plain.evaluate(one.x, None), rel=1e-5)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0
+    assert torch.equal(work(one, compiled, METHOD).delta, work(one, copy.deepcopy(compiled), METHOD).delta)
+    with pytest.raises(Invalid, match=r"accumulate=1 and compile=False\. Compute them one by one"):
+        compiled.gradients([(one.x, batch, None)])
+
+
+def test_a_module_that_cannot_be_compiled_runs_uncompiled_and_says_why(monkeypatch, tmp_path):
+    from torch._inductor import config
+
+    monkeypatch.setattr(config.cpp, "cxx", ("no-such-compiler",))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    torch.compiler.reset()
+    plain, compiled = small(), small(compile=True)
+    one = job(plain)
+    with pytest.warns(UserWarning, match=r"Perceptron cannot be compiled here and runs uncompiled \(InductorError: "):
+        update = work(one, compiled, METHOD)
+    assert torch.equal(update.delta, work(one, plain, METHOD).delta)

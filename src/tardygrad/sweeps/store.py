@@ -31,7 +31,8 @@ from tardygrad.spec.spec import parse
 from tardygrad.sweeps.trial import TaskCache, ignore, run_seed
 from tardygrad.tail.probe import probe
 
-_LATER = (("channels_last", False),)  # settings of tasks that are younger than stored results, whose hash lacks them
+# settings of tasks that were added after results were stored, whose hash lacks them
+_LATER = (("channels_last", False), ("compile", False))
 _PLACES = ("data", "cache", "pretrained")  # keys of a task that say where files are, which changes no result
 
 

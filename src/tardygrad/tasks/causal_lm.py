@@ -50,6 +50,7 @@ def causal_lm(
     noise: Noise | None = None,
     device: str = "cpu",
     autocast: bool = False,
+    compile: bool = False,
     cache: str | None = None,
     seed: int = 0,
     **split: Unpack[SplitSettings],
@@ -114,6 +115,7 @@ def causal_lm(
         noise=noise,
         device=device,
         autocast=autocast,
+        compile=compile,
     )
 
 

@@ -61,6 +61,7 @@ def glue(
     noise: Noise | None = None,
     device: str = "cpu",
     autocast: bool = False,
+    compile: bool = False,
     cache: str | None = None,
     seed: int = 0,
     **split: Unpack[SplitSettings],
@@ -127,6 +128,7 @@ def glue(
         evaluate_batch=64,
         device=device,
         autocast=autocast,
+        compile=compile,
         uncut=uncut,
     )
     task.tokenizer = None if train == "head" else pretrained_text.Tokenizer(folder)

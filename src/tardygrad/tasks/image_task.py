@@ -71,6 +71,7 @@ class Source(NamedTuple):
         cache: str | None = None,
         device: str = "cpu",
         autocast: bool = False,
+        compile: bool = False,
         channels_last: bool = False,
         seed: int = 0,
         **split: Unpack[SplitSettings],
@@ -144,6 +145,7 @@ class Source(NamedTuple):
             augment=crop_and_flip if augment else None,
             device=device,
             autocast=autocast,
+            compile=compile,
             uncut=uncut,
         )
 

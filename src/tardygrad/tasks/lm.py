@@ -71,6 +71,7 @@ def lm(
     noise: Noise | None = None,
     device: str = "cpu",
     autocast: bool = False,
+    compile: bool = False,
     cache: str | None = None,
     seed: int = 0,
 ) -> LM:
@@ -134,6 +135,7 @@ def lm(
         evaluate_batch=64,
         device=device,
         autocast=autocast,
+        compile=compile,
     )
 
 

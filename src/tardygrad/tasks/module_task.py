@@ -65,6 +65,7 @@ class ModuleTask:
         device: the torch device of data, vectors and module.
         autocast: run forward passes in bfloat16 where torch considers it safe; vectors stay float32.
         uncut: creates the whole network if `module` is only its last layers; None if it is complete.
+        compile: compile the module by torch.compile, at the first step of each process or thread.
     """
 
     clients: int
@@ -86,11 +87,12 @@ class ModuleTask:
         device: str,
         autocast: bool,
         uncut: Callable[[], nn.Module] | None,
+        compile: bool = False,
     ) -> None:
         check_integer("evaluate_batch", evaluate_batch)
         check_choice("module_buffers", module_buffers, Literal["average", "refuse"])
         self.loss, self.forward, self.test, self.autocast = loss, Forward(loss), test, autocast
-        self._uncut = uncut
+        self._uncut, self.compile = uncut, compile
         for name, function in (("evaluate", evaluate), ("collate", collate)):
             if not (function is None or callable(function)):
                 raise Invalid(f"`{name}` must be a function, got {function!r}.")
@@ -324,6 +326,7 @@ class ModuleTask:
     def _views(self) -> Views:
         """The calling thread's copy of the module."""
         if not hasattr(self._local, "views"):
-            self._local.views = Views(self._template, self.loss if isinstance(self.loss, nn.Module) else None)
+            loss = self.loss if isinstance(self.loss, nn.Module) else None
+            self._local.views = Views(self._template, loss, compiled=self.compile)
         views: Views = self._local.views
         return views

@@ -89,6 +89,8 @@ class TorchTask(ModuleTask, HasGroups):
             with options of their own, such as weight_decay=0.
         device: the torch device of data, vectors and module.
         autocast: run forward passes in bfloat16 where torch considers it safe; vectors stay float32.
+        compile: compile the module by torch.compile, at the first step of each process or thread; if its forward pass cannot be
+            compiled, a warning says why, and it runs uncompiled.
         uncut: creates the whole network if `module` is only its last layers; None if it is complete.
         samples: number of training rows of each client, for `weight_by="samples"` of a method; None counts them.
 
@@ -123,6 +125,7 @@ class TorchTask(ModuleTask, HasGroups):
         parameter_groups: Callable[[nn.Module], Sequence[Mapping[str, Any]]] | None = None,
         device: str = "cpu",
         autocast: bool = False,
+        compile: bool = False,
         uncut: Callable[[], nn.Module] | None = None,
         samples: Sequence[int] | None = None,
     ) -> None:
@@ -143,7 +146,7 @@ class TorchTask(ModuleTask, HasGroups):
         super().__init__(
             module, loss=loss, test=test, evaluate=evaluate, evaluate_batch=evaluate_batch, client_test=client_test,
             scores=scores, module_buffers=module_buffers, collate=collate, device=device, autocast=autocast,
-            uncut=uncut,
+            uncut=uncut, compile=compile,
         )  # fmt: skip
         self._draws_from_others = False  # from the generators of NumPy and Python
         self.groups = groups_of(self._template, parameter_groups) if parameter_groups else ()
@@ -300,8 +303,11 @@ class TorchTask(ModuleTask, HasGroups):
     def gradients(self, requests: Sequence[GradientRequest]) -> list[tuple[Tensor, Vector]]:
         """`gradient` of each (x, ξ); batches of equal shapes are computed together by torch.func."""
         plain = isinstance(self.data, Shards) and self.loss is not None and not self.forward.takes_module
-        if not plain or self.loading.accumulate > 1:
-            rule = "jobs are computed together only with tensors as data, a loss of (output, target) and accumulate=1"
+        if not plain or self.loading.accumulate > 1 or self.compile:
+            rule = (
+                "jobs are computed together only with tensors as data, a loss of (output, target), accumulate=1 and "
+                "compile=False"
+            )
             raise Invalid(f"{rule}. {ONE_BY_ONE}")
         self._check_together()
         answers: list[tuple[Tensor, Vector] | None] = [None] * len(requests)

@@ -22,6 +22,7 @@ from torch.nn.parameter import is_lazy
 from tardygrad.core.messages import ModuleBuffers, Vector
 from tardygrad.core.transforms import ParameterGroup
 from tardygrad.errors import Invalid, first_line
+from tardygrad.tasks.compiled import compile_in_place
 from tardygrad.tasks.plain_attributes import PlainAttributes
 from tardygrad.tasks.train_mode import start_training
 
@@ -34,11 +35,21 @@ class Views:
     Args:
         loss: the loss, if it is a module; threads share it.
         share_frozen: whether copy and template share the frozen parameters.
+        compiled: whether the copy is compiled by torch.compile.
     """
 
-    def __init__(self, template: nn.Module, loss: nn.Module | None = None, *, share_frozen: bool = True) -> None:
+    def __init__(
+        self,
+        template: nn.Module,
+        loss: nn.Module | None = None,
+        *,
+        share_frozen: bool = True,
+        compiled: bool = False,
+    ) -> None:
         keep_freed_memory()
         self.module = copied(template, share_frozen=share_frozen)
+        if compiled:
+            compile_in_place(self.module)
         names = trainable(self.module)
         self.parameters = list(names.values())
         self.owners = [_owner(self.module, name) for name in names]

@@ -129,12 +129,13 @@ def test_the_verdict_on_m_1(sgdclip: float, clip2: float, verdict: str) -> None:
 
 
 def scores(given: dict[tuple[str, ...], float]):
-    """A rule for a store: the accuracy by lesson, mode and method kind, 80 if it has none."""
+    """A rule for a store: the accuracy by lesson, mode and method kind, 80 if it has none, mean over seeds 1 to 3."""
 
     def score(spec) -> float:
         method = spec["method"]
         name = f"{'sd-' * bool(method.get('downplay'))}{'dc-' * bool(method.get('compensate'))}{method['kind']}"
-        return given.get((spec["task"]["name"], name), given.get((name,), 80.0)) + 0.1 * spec["run"]["seed"]
+        spread = 0.125 * len(name) * (spec["run"]["seed"] - 2)
+        return given.get((spec["task"]["name"], name), given.get((name,), 80.0)) + spread
 
     return score
 
@@ -191,18 +192,20 @@ def test_small_networks_are_read_from_the_pages_beside(tmp_path) -> None:
     (tmp_path / "results.md").write_text(RESULTS)
     (tmp_path / "reproduction.md").write_text(CLAIMS)
     assert small_numbers(tmp_path) == {
-        "1": "best without waiting − best synchronous: -0.5 points on average, within a point in 1 of 1; "
+        "1": "best without waiting − best synchronous: -0.5 points on average, at most a point behind in 1 of 1; "
         "20 to 20 times sooner",
-        "2": "Clip² − SGDClip: +2.50 points, ahead in 1 of 1 cells",
-        "3": "SD-SGDClip − SGDClip: -0.50 points, ahead in 0 of 1 cells",
-        "4": "DC-Clip² − Clip²: +0.00 points, ahead in 0 of 1 cells",
-        "5": "SGDClip 8.0, Clip² 83.0 (digits)",
+        "2": "Clip² − SGDClip: +2.50 points, ahead in 1 of 1 cells, equal in 0",
+        "3": "SD-SGDClip − SGDClip: -0.50 points, ahead in 0 of 1 cells, equal in 0",
+        "4": "DC-Clip² − Clip²: +0.00 points, ahead in 0 of 1 cells, equal in 1",
+        "5": "SGDClip (lr 1) 8.0, Clip² 83.0, SGDClip (lr 0.1) 80.0 ([claim 4](reproduction.md#claim-4) of digits)",
     }
 
 
 def test_the_paper_s_tables_are_summed_up_by_the_same_rules() -> None:
     found = paper_numbers(["sst2"])  # differences 0.57, 0.12, 0, 1.35
-    assert found["2"].startswith("Clip² − SGDClip: +0.51 points, ahead in 3 of 4 cells<br>all of GLUE: Clip² − SGDClip")
+    assert found["2"].startswith(
+        "Clip² − SGDClip: +0.51 points, ahead in 3 of 4 cells, equal in 1<br>all of GLUE: Clip² − SGDClip"
+    )
     assert found["5"] == "from M = 4 to M = 1: SGDClip 97.7 → 10.3, Clip² 98.2 → 97.5 (CIFAR-10)"
     assert "FADAS 94.3, DN+DyLU 97.5" in found["6"]
 
@@ -214,7 +217,7 @@ def test_the_page_has_verdicts_for_each_lesson_alone_and_for_quick(tmp_path) -> 
         pass
     page = text(regime, "tardygrad reproduce regime", tmp_path)
     assert "| claim | sst2 | stsb | qqp | `--quick` |" in page
-    assert "| 2 | reproduced | not reproduced | not reproduced | reproduced |" in page
+    assert "| 2 | reproduced | not reproduced | not reproduced | in part |" in page  # of equal differences
 
 
 def test_every_run_of_the_plan_is_a_spec_that_can_be_read() -> None:

@@ -183,7 +183,7 @@ def regime(options: commands.Regime) -> None:
         return
     for part in chosen.parts.values():
         for lesson in part.lessons:
-            lines = [line for line in part.lines() if line.lesson == lesson]
+            lines = [line for line in regime_page.with_unchanged(part) if line.lesson == lesson]
             columns = (*regime_page.HEADINGS[:4], *_right(regime_page.HEADINGS[4:]))
             show_table(columns, (regime_page.row(runs, line) for line in lines), f"{part.name}, {lesson}")
     for number, found in verdicts.items():

@@ -6,12 +6,14 @@ written: results.md, made by `reproduce tables`, and reproduction.md, made by `r
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import mean
 from typing import NamedTuple
 
 from tardygrad.reproduce.paper import LABELS, published_rows
+from tardygrad.reproduce.regime_claims import standing
 
 Rows = list[dict[str, str]]
 _ASYNCHRONOUS = ("server", "client")
@@ -43,7 +45,8 @@ def small_numbers(folder: Path) -> dict[str, str]:
     found = _on_cells([cell for name, rows in ours.items() for cell in _own_cells(name, rows)])
     for number, heading, wanted in (("5", "Claim 4", _one_update), ("6", "Claim 7", _as_published)):
         if heading in claims:
-            found[number] = f"{_methods(claims[heading], wanted)} (digits)"
+            place = f"[{heading.lower()}](reproduction.md#{heading.lower().replace(' ', '-')}) of digits"
+            found[number] = f"{_methods(claims[heading], wanted)} ({place})"
     return found
 
 
@@ -64,16 +67,15 @@ def _no_waiting(cells: list[Cell]) -> str:
         times.append(mean(cell.time for cell in sync) / mean(cell.time for cell in fast))
     close = sum(gap >= -1 for gap in gaps)
     return (
-        f"best without waiting − best synchronous: {mean(gaps):+.1f} points on average, within a point in {close} of "
-        f"{len(gaps)}; {min(times):.0f} to {max(times):.0f} times sooner"
+        f"best without waiting − best synchronous: {mean(gaps):+.1f} points on average, at most a point behind in "
+        f"{close} of {len(gaps)}; {min(times):.0f} to {max(times):.0f} times sooner"
     )
 
 
 def _ahead(cells: list[Cell], better: str, worse: str) -> str:
     scores: dict[tuple[str, ...], float] = {cell[:4]: cell.score for cell in cells if cell.mode in _ASYNCHRONOUS}
     pairs = [score - scores[*place, worse] for (*place, method), score in scores.items() if method == better]
-    ahead = sum(difference > 0 for difference in pairs)
-    return f"{better} − {worse}: {mean(pairs):+.2f} points, ahead in {ahead} of {len(pairs)} cells"
+    return f"{better} − {worse}: {mean(pairs):+.2f} points, {standing(pairs)}"
 
 
 def _published_cells() -> Iterator[Cell]:
@@ -121,7 +123,7 @@ def _tables(page: Path) -> dict[str, Rows]:
 
 def _own_cells(name: str, rows: Rows) -> Iterator[Cell]:
     for row in rows:
-        if "ours (s)" in row:
+        if row.get("ours (s)"):
             score, time = _number(row["ours"]), _number(row["ours (s)"])
             yield Cell(name, row["stragglers"], row["mode"], row["method"], score, time)
 
@@ -135,12 +137,11 @@ def _as_published(row: dict[str, str]) -> bool:
 
 
 def _methods(rows: Rows, wanted: Callable[[dict[str, str]], bool]) -> str:
-    """The accuracies of wanted lines with large stragglers; of several lines of a method, the first."""
-    found: dict[str, float] = {}
-    for row in rows:
-        if row["stragglers"] == "large" and wanted(row):
-            found.setdefault(row["method"], _number(row["accuracy (%)"]))
-    return ", ".join(f"{method} {score:.1f}" for method, score in found.items())
+    """The accuracies of wanted lines with large stragglers, with their settings if a method has several lines."""
+    shown = [row for row in rows if row["stragglers"] == "large" and wanted(row)]
+    lines = Counter(row["method"] for row in shown)
+    names = [f"{row['method']} ({row['settings']})" if lines[row["method"]] > 1 else row["method"] for row in shown]
+    return ", ".join(f"{name} {_number(row['accuracy (%)']):.1f}" for name, row in zip(names, shown, strict=True))
 
 
 def _number(cell: str) -> float:

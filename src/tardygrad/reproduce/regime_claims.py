@@ -108,31 +108,40 @@ def _ahead(better: str, worse: str) -> Callable[[Scores], Judgement]:
     """The rule of claims that compare two methods in the asynchronous modes."""
 
     def rule(scores: Scores) -> Judgement:
-        differences, ahead, reasons = [], [], []
+        differences, cells, reasons = list[float](), [], []
         for (lesson, fleet), mode in product(scores.cells(), _ASYNCHRONOUS):
             ours, theirs = (scores.by_seed(Line("cells", lesson, fleet, mode, method)) for method in (better, worse))
             pairs = [ours[seed] - theirs[seed] for seed in ours]
             differences += pairs
-            ahead.append(mean(pairs) > 0)
+            cells.append(mean(pairs))
             reasons.append(f"{lesson}, {fleet}, {mode}-centric: {mean(pairs):+.1f} points")
         found = estimate(differences)
-        width = found.half_width or 0.0
-        reasons.insert(
-            0,
-            f"{better} − {worse}: {found.mean:+.2f} ± {width:.2f} points, ahead in {sum(ahead)} of {len(ahead)} cells",
-        )
-        if found.mean - width > 0:
+        width = "" if found.half_width is None else f" ± {found.half_width:.2f}"
+        reasons.insert(0, f"{better} − {worse}: {found.mean:+.2f}{width} points, {standing(cells)}")
+        if found.half_width is not None and found.mean > found.half_width:
             return Judgement("reproduced", reasons)
-        return Judgement("in part" if sum(ahead) >= 2 / 3 * len(ahead) else "not reproduced", reasons)
+        ahead = sum(difference > 0 for difference in cells)
+        return Judgement("in part" if ahead >= 2 / 3 * len(cells) else "not reproduced", reasons)
 
     return rule
+
+
+def standing(differences: Sequence[float]) -> str:
+    """In how many cells a method is ahead of another.
+
+    >>> standing([0.3, 0.0, -0.1, 0.2])
+    'ahead in 2 of 4 cells, equal in 1'
+    """
+    ahead = sum(difference > 0 for difference in differences)
+    return f"ahead in {ahead} of {len(differences)} cells, equal in {sum(each == 0 for each in differences)}"
 
 
 def _one_update(scores: Scores) -> Judgement:
     losses = {}
     for method in ("SGDClip", "Clip²"):
-        many = scores.mean(Line("cells", "sst2", "large", "client", method))
-        losses[method] = many - scores.mean(Line("buffers", "sst2", "large", "client", method, "M = 1"))
+        four = scores.by_seed(Line("cells", "sst2", "large", "client", method))
+        one = scores.by_seed(Line("buffers", "sst2", "large", "client", method, "M = 1"))
+        losses[method] = mean(four[seed] - score for seed, score in one.items())
     reasons = [f"{method} loses {points:.1f} points from M = 4 to M = 1" for method, points in losses.items()]
     plain, clipped = losses["SGDClip"], losses["Clip²"]
     if plain >= 15 and clipped <= 5:

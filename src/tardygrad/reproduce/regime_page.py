@@ -21,7 +21,17 @@ from tardygrad.reproduce.regime_progress import progress
 from tardygrad.sweeps.statistics import estimate
 from tardygrad.sweeps.store import Result
 
-HEADINGS = ("stragglers", "mode", "method", "settings", "score (%)", "paper (%)", "time (s)", "clipped: Δ, g")
+HEADINGS = (
+    "stragglers",
+    "mode",
+    "method",
+    "settings",
+    "seeds",
+    "score (%)",
+    "paper (%)",
+    "simulated time (s)",
+    "clipped: Δ, g",
+)
 CURVES = ("SGDClip", "Clip²")
 """The methods of the picture, synchronous and client-centric."""
 
@@ -39,12 +49,12 @@ def text(regime: Regime, command: str, folder: Path) -> str:
     ]
     parts = [
         f"Made by `{command}`. Every client trains all parameters of a pretrained model.",
-        table(("lesson", "", "N", "T", "rounds of trials"), (_lesson(plan, name) for name in lessons)),
-        f"Each method has six settings to choose from, tried with seed {plan.tuning_seed} on validation rows that no "
-        "client trains on. The better half of the first trials is run again for more rounds, and the best of these is "
-        "taken. Settings are chosen on the fleet with large stragglers, once for synchronous rounds and once for both "
-        "asynchronous modes (in client-centric runs). The tables show the score on test rows after the last round: "
-        "mean ± 95 % confidence interval (Student's t) over the seeds. It is the accuracy; for STS-B, Pearson's "
+        table(("lesson", "task and model", "N", "T", "rounds of trials"), (_lesson(plan, name) for name in lessons)),
+        f"M = 4. Each method has six settings to choose from, tried with seed {plan.tuning_seed} on validation rows "
+        "that no client trains on. The better half of the first trials is run again for more rounds, and the best of "
+        "these is taken. Settings are chosen on the fleet with large stragglers, once for synchronous rounds and once "
+        "for both asynchronous modes (in client-centric runs). The tables show the score on test rows after the last "
+        "round: mean ± 95 % confidence interval (Student's t) over the seeds. It is the accuracy; for STS-B, Pearson's "
         "correlation.",
         progress_text(progress(regime), "A verdict needs all runs that its rule names."),
         *_verdicts(regime, folder),
@@ -57,9 +67,8 @@ def text(regime: Regime, command: str, folder: Path) -> str:
 
 def _verdicts(regime: Regime, folder: Path) -> list[str]:
     """The verdicts, beside the paper's numbers and those of small networks; then those of each lesson alone."""
-    plan, cells = regime.plan, regime.plan.parts.get("cells")
-    lessons = cells.lessons if cells else []
-    paper, small = paper_numbers(lessons) if lessons else {}, small_numbers(folder)
+    plan, lessons = regime.plan, regime.plan.parts["cells"].lessons
+    paper, small = paper_numbers(lessons), small_numbers(folder)
     rows = [
         (
             f"{number}. {plan.claims[number]['says']}",
@@ -70,25 +79,20 @@ def _verdicts(regime: Regime, folder: Path) -> list[str]:
         )
         for number, found in judge(regime).items()
     ]
-    parts = [
-        table(("claim", "verdict", "here", "small networks", "the paper"), rows),
-        "Columns: the verdict by the rule below and the numbers that decide it; the same comparison in networks from "
-        "scratch and heads on frozen features ([tables](results.md), [claims](reproduction.md)); and in the paper's "
-        "own tables.",
-    ]
-    if not cells:
-        return parts
     alone = {lesson: judge(regime.of(plan.only_lesson(lesson))) for lesson in lessons}
     alone["`--quick`"] = judge(regime.of(plan.quick()))
     compared = [number for number in plan.claims if number in ("1", "2", "3", "4")]
-    parts += [
+    return [
+        table(("claim", "verdict", "here", "small networks", "the paper"), rows),
+        "Columns: the verdict by the rule below and the numbers that decide it; a similar comparison in networks from "
+        "scratch and heads on frozen features, with settings chosen on test rows ([tables](results.md), "
+        "[claims](reproduction.md)); and in the paper's own tables.",
         "The verdicts if a rule is applied to one lesson alone, and to the runs of `--quick` (one lesson, one fleet, "
         "one seed):",
         table(("claim", *alone), ((number, *(each[number].verdict for each in alone.values())) for number in compared)),
-        "The rules, written before the runs:",
+        "The rules:",
         "\n".join(f"{number}. {plan.claims[number]['rule']}" for number in plan.claims),
     ]
-    return parts
 
 
 def _trials(regime: Regime) -> list[str]:
@@ -113,7 +117,7 @@ def _lesson(plan: Plan, name: str) -> tuple[str, ...]:
 
 
 def write_pictures(regime: Regime, folder: Path) -> None:
-    """Draw the lessons whose lines are done, and the tails of gradients."""
+    """Draw the lessons whose lines are done with every seed, and the tails of gradients."""
     for lesson in _pictured(regime):
         theme.write(_curves(regime, lesson), folder / picture(lesson))
     for part in regime.plan.parts.values():
@@ -123,7 +127,12 @@ def write_pictures(regime: Regime, folder: Path) -> None:
 
 
 def _pictured(regime: Regime) -> list[str]:
-    return [lesson for lesson in regime.plan.parts["cells"].lessons if all(map(regime.results, _shown(regime, lesson)))]
+    cells = regime.plan.parts["cells"]
+    return [
+        lesson
+        for lesson in cells.lessons
+        if all(len(regime.results(line)) == len(cells.seeds) for line in _shown(regime, lesson))
+    ]
 
 
 def _shown(regime: Regime, lesson: str) -> list[Line]:
@@ -134,30 +143,41 @@ def _shown(regime: Regime, lesson: str) -> list[Line]:
 def _part(regime: Regime, part: Part) -> str:
     found = [f"## {part.title}"]
     for lesson in part.lessons:
-        rows = [row(regime, line) for line in part.lines() if line.lesson == lesson]
+        rows = [row(regime, line) for line in with_unchanged(part) if line.lesson == lesson]
         found += [f"### {regime.plan.lessons[lesson].title}", table(HEADINGS, rows)]
         found += tails.section(regime, part, lesson)
     return "\n\n".join(found)
+
+
+def with_unchanged(part: Part) -> list[Line]:
+    """The lines of a part; before those with changes to a line of the part `cells`, that line."""
+    lines = [(line, line._replace(part="cells", change="") if line.change else line) for line in part.lines()]
+    return list(dict.fromkeys(each for line, unchanged in lines for each in (unchanged, line)))
 
 
 def row(regime: Regime, line: Line) -> tuple[str, ...]:
     """The row of a line."""
     method = f"{line.method}, {line.change}" if line.change else line.method
     theirs = "" if line.change else _published(line)
+    fleet = "own fleet" if "fleet" in regime.plan.parts[line.part].changes.get(line.change, {}) else line.stragglers
     results = list(regime.results(line).values())
     if not results:
-        return line.stragglers, line.mode, method, "", "not run", theirs, "", ""
-    settings = ", ".join(f"{name} {value:g}" for name, value in (regime.chosen(line) or {}).items())
+        return fleet, line.mode, method, "", "", "not run", theirs, "", ""
+    used = regime.runs(line)[0].spec["method"]
+    settings = ", ".join(f"{name} {used[name]:g}" for name in regime.plan.method(line).grid)
+    failed = sum(result.accuracy is None for result in results)
     found = estimate([result.accuracy or 0.0 for result in results])
     width = "" if found.half_width is None else f" ± {found.half_width:.1f}"
+    width = f"{width} ({failed} did not finish)" if failed else width
     times, outer, local = (
         sum(getattr(result, name) for result in results) / len(results) for name in ("time", "clipped", "local_clipped")
     )
     return (
-        line.stragglers,
+        fleet,
         line.mode,
         method,
         settings,
+        str(len(results)),
         f"{found.mean:.1f}{width}",
         theirs,
         f"{times:,.0f}",

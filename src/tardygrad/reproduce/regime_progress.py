@@ -14,8 +14,12 @@ _UPDATES_PER_TAIL = 32  # a measurement takes 128 gradients, an update 4
 class _Finished(Store):
     """A store that pretends to have every run, so that all runs of a plan can be listed and counted."""
 
+    def __init__(self, store: Store) -> None:
+        super().__init__(store.folder)
+        self.store = store
+
     def result(self, run: Run) -> Result:
-        return Result("finished", 0.0, 0.0, 0.0, [], 0.0, 0.0)
+        return self.store.result(run) or Result("finished", 0.0, 0.0, 0.0, [], 0.0, 0.0)
 
 
 def progress(regime: Regime) -> list[Progress]:
@@ -23,7 +27,7 @@ def progress(regime: Regime) -> list[Progress]:
 
     A run that several parts share counts only for the first.
     """
-    whole = Regime(regime.plan, _Finished(regime.store.folder), chosen=regime.known)
+    whole = Regime(regime.plan, _Finished(regime.store), chosen=regime.known)
     groups: dict[tuple[str, str], list[Line]] = {}
     for line in regime.plan.lines():
         groups.setdefault((line.lesson, line.part), []).append(line)

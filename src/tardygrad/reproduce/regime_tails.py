@@ -45,9 +45,9 @@ def section(regime: Regime, part: Part, lesson: str) -> list[str]:
         rows.append((mode, str(round), _index(whole), _scaled(whole), verdicts))
     return [
         f"![Tail index of each layer's gradient noise at the start, in the middle and at the end]({picture(lesson)})",
-        "The noise is heavy-tailed with infinite variance, as the paper assumes, where the tail index is below 2. "
-        "`scaled` is the index of each coordinate's noise divided by its own scale ([how it is measured](tail.md)).",
-        table(("mode", "round", "index of all", "scaled", "layers"), rows),
+        "Where the tail index is below 2, the noise has infinite variance, as the paper assumes; a verdict takes the "
+        "error of the index into account ([how it is measured](tail.md)).",
+        table(("mode", "round", "whole model", "each coordinate divided by its scale", "layers"), rows),
     ]
 
 
@@ -79,7 +79,9 @@ def chart(found: list[Row]) -> Any:
         alt.Chart({"values": to_json_value(rows)})
         .mark_point(size=45, filled=True, opacity=0.9)
         .encode(
-            x=alt.X("alpha:Q", title="tail index α of the noise", scale=alt.Scale(domain=[0.5, _HIGHEST])),
+            x=alt.X(
+                "alpha:Q", title="tail index α of the noise (6: 6 or more)", scale=alt.Scale(domain=[0.5, _HIGHEST])
+            ),
             y=alt.Y("layer:N", sort=layers, title="layer, from input to output", axis=above),
             color=alt.Color("after:N", scale=colours, legend=legend),
             shape=alt.Shape("after:N", scale=shapes, legend=legend),

@@ -89,8 +89,8 @@ class TorchTask(ModuleTask, HasGroups):
             with options of their own, such as weight_decay=0.
         device: the torch device of data, vectors and module.
         autocast: run forward passes in bfloat16 where torch considers it safe; vectors stay float32.
-        compile: compile the module by torch.compile, at the first step of each process or thread; if its forward pass cannot be
-            compiled, a warning says why, and it runs uncompiled.
+        compile: compile the module by torch.compile, at the first step of each process or thread; if its forward pass
+            cannot be compiled, a warning says why, and it runs uncompiled.
         uncut: creates the whole network if `module` is only its last layers; None if it is complete.
         samples: number of training rows of each client, for `weight_by="samples"` of a method; None counts them.
 

@@ -19,6 +19,7 @@ from tardygrad.spec.spec import parse
 from tardygrad.sweeps.store import Result, Run, Store
 
 SMALL = """
+buffer = 4
 tuning_seed = 0
 seeds = [1, 2]
 rungs = [2, 4]
@@ -50,7 +51,7 @@ lessons = ["sst2"]
 fleets = ["large"]
 modes = ["client"]
 methods = ["SGDClip", "Clip²"]
-changes = [{label = "M = 1", "method.buffer" = 1, "run.rounds" = 24}]
+changes = [{label = "M = 1", "method.buffer" = 1}]
 [part.tails]
 title = "Tails"
 lessons = ["sst2"]

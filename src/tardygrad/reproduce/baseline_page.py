@@ -103,8 +103,8 @@ def text(comparison: Comparison, command: str, skipped: str = "") -> str:
             ),
         ),
         f"Every method is tuned on each fleet of a lesson that has trials: {plan.random} random ones, then Optuna's "
-        f"TPE in batches of {plan.batch}. A trial is scored after its last round, with seed {plan.tuning_seed}, on validation rows that "
-        "nobody trains on. The tables show the best setting on the test rows with the seeds "
+        f"TPE in batches of {plan.batch}. A trial is scored after its last round, with seed {plan.tuning_seed}, on "
+        "validation rows that nobody trains on. The tables show the best setting on the test rows with the seeds "
         f"{', '.join(map(str, plan.seeds))}: mean ± standard deviation, and simulated seconds. A method is *tied* if "
         "it is behind the best by no more than the best's standard deviation. *At … s* is the score when the first "
         "method of the table has ended. *Near an end*: settings in the first or last twentieth of a logarithmic range.",

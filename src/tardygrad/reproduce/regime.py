@@ -38,7 +38,7 @@ class Lesson:
     seconds: dict[str, float]  # CPU seconds of an `update` and of an `evaluation`, measured with one thread
     folders: dict[str, str] = field(default_factory=dict)  # settings of the task that are folders below --data
     rungs: list[int] = field(default_factory=list)  # rounds of its trials; empty: those of the plan
-    grids: dict[str, dict[str, Settings]] = field(default_factory=dict)  # of methods with another grid for this lesson
+    grids: dict[str, Settings] = field(default_factory=dict)  # of methods with another grid for this lesson
     score: str = "accuracy"  # which of the task's scores is shown
 
 
@@ -49,6 +49,7 @@ class MethodGrid:
     name: str
     settings: Settings
     grid: dict[str, list[float]]
+    buffered: bool = True  # False: every update is a round
 
     def points(self) -> list[Settings]:
         """Every point of the grid."""
@@ -93,6 +94,7 @@ class Part:
 class Plan:
     """Everything that is run."""
 
+    buffer: int  # M
     tuning_seed: int
     rungs: list[int]  # rounds
     lessons: dict[str, Lesson]
@@ -109,6 +111,7 @@ class Plan:
             changes = {change.pop("label"): change for change in table.pop("changes", [])} or {"": {}}
             parts[name] = Part(name=name, changes=changes, **{"seeds": raw["seeds"]} | table)
         return cls(
+            buffer=raw["buffer"],
             tuning_seed=raw["tuning_seed"],
             rungs=raw["rungs"],
             lessons={name: Lesson(name, **table) for name, table in raw["lesson"].items()},
@@ -154,6 +157,13 @@ def plan() -> Plan:
     return Plan.read(files("tardygrad.reproduce").joinpath("regime.toml").read_text(encoding="utf-8"))
 
 
+class _Trials(NamedTuple):
+    """The trials of a method, by rung, and the best point of its grid; None while trials are missing."""
+
+    rungs: list[list[Run]]
+    best: Settings | None = None
+
+
 class Regime:
     """A plan and its results.
 
@@ -163,11 +173,11 @@ class Regime:
     """
 
     def __init__(self, plan: Plan, store: Store, data: Path | None = None, chosen: Mapping[str, Settings] = {}) -> None:
-        self.plan, self.store, self.data, self.known = plan, store, data, chosen
+        self.plan, self.store, self.data, self.given = plan, store, data, chosen
 
     def wanted(self) -> list[Run]:
         """The runs known so far, in order; their results decide which others follow."""
-        return self.unique(run for line in self.plan.lines() for run in self.runs(line) or self._trials(line)[-1])
+        return self.unique(run for line in self.plan.lines() for run in self.runs(line) or self._trials(line).rungs[-1])
 
     def steps(self, line: Line) -> list[Run]:
         """The trials and runs of a line that are known so far, done or not."""
@@ -175,15 +185,15 @@ class Regime:
 
     def trials(self, line: Line) -> list[Run]:
         """The trials of a line's lesson, mode and method that are known so far, done or not."""
-        rungs = [] if key(line) in self.known else self._trials(line)[: len(self.plan.rungs_of(line))]
+        rungs = [] if key(line) in self.given else self._trials(line).rungs
         return [run for rung in rungs for run in rung]
 
     def unique(self, runs: Iterable[Run]) -> list[Run]:
         """The runs without repetitions."""
         return list({self.store.path(run): run for run in runs}.values())
 
-    def of(self, plan: Plan) -> Regime:
-        """The results of another plan, with the settings that this one has chosen."""
+    def with_plan(self, plan: Plan) -> Regime:
+        """The same results for another plan, with the settings that this one has chosen."""
         return Regime(plan, self.store, self.data, self.every_choice())
 
     def runs(self, line: Line) -> list[Run]:
@@ -202,13 +212,7 @@ class Regime:
 
     def chosen(self, line: Line) -> Settings | None:
         """The best settings of a line's lesson, mode and method; None while trials are missing."""
-        if (known := self.known.get(key(line))) is not None:
-            return known
-        rungs = self._trials(line)
-        if len(rungs) <= len(self.plan.rungs_of(line)):
-            return None
-        grid = self.plan.method(line).grid
-        return {name: rungs[-1][0].spec["method"][name] for name in grid}
+        return self.given.get(key(line)) or self._trials(line).best
 
     def every_choice(self) -> dict[str, Settings]:
         """The settings chosen so far, by lesson, mode and method."""
@@ -220,14 +224,11 @@ class Regime:
         runs = self.unique(run for line in self.plan.lines() for run in self.steps(line))
         return [self.store.summary(run) for run in runs if self.store.result(run)]
 
-    def _trials(self, line: Line) -> list[list[Run]]:
-        """The trials of each rung, and, once all rungs are done, a last list with the best trial.
-
-        A rung keeps the better half of the trials of the one before; those that did not finish rank last.
-        """
+    def _trials(self, line: Line) -> _Trials:
+        """A rung keeps the better half of the trials of the one before; those that did not finish rank last."""
         cell = line._replace(stragglers="large", mode=_tuned_mode(line))
         points = self.plan.method(line).points()
-        rungs = []
+        rungs = list[list[Run]]()
         for rounds in self.plan.rungs_of(line):
             trials = [
                 self._run(cell, point, self.plan.tuning_seed, {"run.rounds": rounds, "task.score_on": "validation"})
@@ -236,36 +237,28 @@ class Regime:
             rungs.append(trials)
             results = [result for run in trials if (result := self.store.result(run))]
             if len(results) < len(trials):
-                return rungs
-            keep = 1 if rounds == self.plan.rungs_of(line)[-1] else (len(points) + 1) // 2
-            order = sorted(range(len(points)), key=lambda number: merit(results[number]), reverse=True)[:keep]
-            points = [points[number] for number in order]
-            best = [trials[number] for number in order]
-        return [*rungs, best]
+                return _Trials(rungs)
+            order = sorted(range(len(points)), key=lambda number: merit(results[number]), reverse=True)
+            points = [points[number] for number in order[: (len(points) + 1) // 2]]
+        return _Trials(rungs, points[0])
 
     def _run(self, line: Line, settings: Settings, seed: int, change: Settings) -> Run:
         lesson, method = self.plan.lessons[line.lesson], self.plan.method(line)
-        shared = {"buffer": 4} if "period" not in method.settings else {}  # DN makes a round of every update
-        rounds = lesson.rounds if shared else 4 * lesson.rounds
+        buffer = {"buffer": self.plan.buffer} if method.buffered else {}
         local = {} if "local_steps" in method.settings else lesson.method
         tables: Settings = {
             "task": {"clients": lesson.clients, **lesson.task, **self._folders(lesson)},
             "fleet": {"kind": "paper", "stragglers": line.stragglers},
-            "method": {**method.settings, **local, **shared, **settings, "mode": line.mode},
+            "method": {**method.settings, **local, **buffer, **settings, "mode": line.mode},
             "engine": {"kind": "sim"},
-            "run": {"rounds": rounds, "seed": seed},
+            "run": {"rounds": lesson.rounds, "seed": seed},
         }
         for path, value in deepcopy(change).items():
             table, _, name = path.rpartition(".")
-            if not table:
-                tables[name] = value
-            elif path == "run.rounds" and not shared:
-                tables["run"]["rounds"] = 4 * value
-            else:
-                tables[table][name] = value
-        length = tables["run"]["rounds"]
+            (tables[table] if table else tables)[name] = value
+        length = self.plan.buffer * tables["run"]["rounds"] // tables["method"].get("buffer", 1)
         every = length if "task.score_on" in change else max(length // 5, 1)
-        tables["run"] |= {"evaluate_every": every, "checkpoint_every": length}
+        tables["run"] |= {"rounds": length, "evaluate_every": every, "checkpoint_every": length}
         name = "-".join((line.lesson, line.mode, line.method, line.stragglers, f"seed{seed}"))
         return Run(name, tables, lesson.score)
 

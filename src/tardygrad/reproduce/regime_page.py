@@ -79,8 +79,8 @@ def _verdicts(regime: Regime, folder: Path) -> list[str]:
         )
         for number, found in judge(regime).items()
     ]
-    alone = {lesson: judge(regime.of(plan.only_lesson(lesson))) for lesson in lessons}
-    alone["`--quick`"] = judge(regime.of(plan.quick()))
+    alone = {lesson: judge(regime.with_plan(plan.only_lesson(lesson))) for lesson in lessons}
+    alone["`--quick`"] = judge(regime.with_plan(plan.quick()))
     compared = [number for number in plan.claims if number in ("1", "2", "3", "4")]
     return [
         table(("claim", "verdict", "here", "small networks", "the paper"), rows),

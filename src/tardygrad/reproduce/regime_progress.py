@@ -27,7 +27,7 @@ def progress(regime: Regime) -> list[Progress]:
 
     A run that several parts share counts only for the first.
     """
-    whole = Regime(regime.plan, _Finished(regime.store), chosen=regime.known)
+    whole = Regime(regime.plan, _Finished(regime.store), chosen=regime.given)
     groups: dict[tuple[str, str], list[Line]] = {}
     for line in regime.plan.lines():
         groups.setdefault((line.lesson, line.part), []).append(line)

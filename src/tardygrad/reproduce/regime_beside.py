@@ -10,29 +10,16 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import mean
-from typing import NamedTuple
 
-from tardygrad.reproduce.paper import LABELS, published_rows
-from tardygrad.reproduce.regime_claims import standing
+from tardygrad.reproduce.paper import LABELS, Cell, published_cells, published_rows
+from tardygrad.reproduce.regime_claims import ASYNCHRONOUS, speedup, standing
 
 Rows = list[dict[str, str]]
-_ASYNCHRONOUS = ("server", "client")
-
-
-class Cell(NamedTuple):
-    """A line of a table: a method on some data and a fleet, with its score in per cent and its simulated seconds."""
-
-    data: str
-    stragglers: str
-    mode: str
-    method: str
-    score: float
-    time: float
 
 
 def paper_numbers(lessons: Sequence[str]) -> dict[str, str]:
     """What the paper's tables show, by number of the claim; for claims 1 to 4 on these lessons and on all of GLUE."""
-    every = list(_published_cells())
+    every = published_cells()
     same = _on_cells([cell for cell in every if cell.data in lessons])
     whole = _on_cells([cell for cell in every if cell.data != "cifar10"])
     found = {number: f"{text}<br>all of GLUE: {whole[number]}" for number, text in same.items()}
@@ -64,7 +51,7 @@ def _no_waiting(cells: list[Cell]) -> str:
         here = [cell for cell in cells if (cell.data, cell.stragglers) == (data, fleet)]
         sync, fast = ([cell for cell in here if (cell.mode == "sync") is waits] for waits in (True, False))
         gaps.append(max(cell.score for cell in fast) - max(cell.score for cell in sync))
-        times.append(mean(cell.time for cell in sync) / mean(cell.time for cell in fast))
+        times.append(speedup(here))
     close = sum(gap >= -1 for gap in gaps)
     return (
         f"best without waiting − best synchronous: {mean(gaps):+.1f} points on average, at most a point behind in "
@@ -73,18 +60,12 @@ def _no_waiting(cells: list[Cell]) -> str:
 
 
 def _ahead(cells: list[Cell], better: str, worse: str) -> str:
-    scores: dict[tuple[str, ...], float] = {cell[:4]: cell.score for cell in cells if cell.mode in _ASYNCHRONOUS}
+    scores: dict[tuple[str, ...], float] = {cell[:4]: cell.score for cell in cells if cell.mode in ASYNCHRONOUS}
     pairs = [score - scores[*place, worse] for (*place, method), score in scores.items() if method == better]
     return f"{better} − {worse}: {mean(pairs):+.2f} points, {standing(pairs)}"
 
 
-def _published_cells() -> Iterator[Cell]:
-    for row in published_rows("tables.csv"):
-        place = row["data"], row["stragglers"], row["mode"], LABELS[row["method"]]
-        yield Cell(*place, float(row["score"]), float(row["runtime"]))
-
-
-def _published_one_update(cells: list[Cell]) -> str:
+def _published_one_update(cells: Sequence[Cell]) -> str:
     alone = {
         LABELS[row["method"]]: float(row["accuracy"])
         for row in published_rows("buffers.csv")
@@ -95,7 +76,7 @@ def _published_one_update(cells: list[Cell]) -> str:
     return f"from M = 4 to M = 1: {', '.join(losses)} (CIFAR-10)"
 
 
-def _published_relatives(cells: list[Cell]) -> str:
+def _published_relatives(cells: Sequence[Cell]) -> str:
     ours = {cell.method: cell.score for cell in cells if cell[:3] == ("cifar10", "large", "client")}
     theirs = {row["method"]: row["accuracy"] for row in published_rows("baselines.csv") if row["stragglers"] == "large"}
     clips = [f"{method} {ours[method]:.1f}" for method in ("Clip²", "SD-Clip²", "DC-Clip²")]

@@ -7,12 +7,12 @@ from itertools import product
 from statistics import mean
 from typing import Literal, NamedTuple
 
-from tardygrad.reproduce.paper import published_rows
+from tardygrad.reproduce.paper import Cell, published_cells
 from tardygrad.reproduce.regime import Line, Part, Regime
 from tardygrad.sweeps.statistics import estimate
 
 Verdict = Literal["reproduced", "in part", "not reproduced", "not run"]
-_ASYNCHRONOUS = ("server", "client")
+ASYNCHRONOUS = ("server", "client")
 
 
 class Judgement(NamedTuple):
@@ -84,9 +84,9 @@ class Scores:
 def _no_waiting(scores: Scores) -> Judgement:
     holds, reasons = [], []
     for lesson, fleet in scores.cells():
-        sync, fast = (scores.best(lesson, fleet, modes) for modes in (["sync"], _ASYNCHRONOUS))
+        sync, fast = (scores.best(lesson, fleet, modes) for modes in (["sync"], ASYNCHRONOUS))
         gap, times = scores.mean(fast) - scores.mean(sync), scores.time(sync) / scores.time(fast)
-        paper = _published_speedup(lesson, fleet)
+        paper = speedup([cell for cell in published_cells() if cell[:2] == (lesson, fleet)])
         holds.append(gap >= -1.0 and times >= paper / 2)
         reasons.append(
             f"{lesson}, {fleet}: {fast.method} ({fast.mode}-centric) {gap:+.1f} points against {sync.method}, "
@@ -95,12 +95,9 @@ def _no_waiting(scores: Scores) -> Judgement:
     return Judgement(_share(holds, 5 / 6, 1 / 2), reasons)
 
 
-def _published_speedup(lesson: str, fleet: str) -> float:
-    """The mean time of the paper's synchronous runs, divided by that of its asynchronous runs."""
-    rows = [row for row in published_rows("tables.csv") if (row["data"], row["stragglers"]) == (lesson, fleet)]
-    sync, fast = (
-        [float(row["runtime"]) for row in rows if (row["mode"] == "sync") is waits] for waits in (True, False)
-    )
+def speedup(cells: Sequence[Cell]) -> float:
+    """The mean time of synchronous runs, divided by that of asynchronous runs."""
+    sync, fast = ([cell.time for cell in cells if (cell.mode == "sync") is waits] for waits in (True, False))
     return mean(sync) / mean(fast)
 
 
@@ -109,7 +106,7 @@ def _ahead(better: str, worse: str) -> Callable[[Scores], Judgement]:
 
     def rule(scores: Scores) -> Judgement:
         differences, cells, reasons = list[float](), [], []
-        for (lesson, fleet), mode in product(scores.cells(), _ASYNCHRONOUS):
+        for (lesson, fleet), mode in product(scores.cells(), ASYNCHRONOUS):
             ours, theirs = (scores.by_seed(Line("cells", lesson, fleet, mode, method)) for method in (better, worse))
             pairs = [ours[seed] - theirs[seed] for seed in ours]
             differences += pairs

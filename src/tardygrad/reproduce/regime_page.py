@@ -12,7 +12,7 @@ import altair as alt
 from tardygrad.report import theme
 from tardygrad.reproduce import regime_tails as tails
 from tardygrad.reproduce.page import table
-from tardygrad.reproduce.paper import LABELS, published_rows
+from tardygrad.reproduce.paper import published_cells
 from tardygrad.reproduce.progress import progress_text
 from tardygrad.reproduce.regime import Line, Part, Plan, Regime, key, merit
 from tardygrad.reproduce.regime_beside import paper_numbers, small_numbers
@@ -188,10 +188,7 @@ def row(regime: Regime, line: Line) -> tuple[str, ...]:
 def _published(line: Line) -> str:
     """The paper's accuracy of the same cell."""
     wanted = (line.lesson, line.stragglers, line.mode, line.method)
-    for each in published_rows("tables.csv"):
-        if (each["data"], each["stragglers"], each["mode"], LABELS[each["method"]]) == wanted:
-            return f"{float(each['score']):.1f}"
-    return ""
+    return next((f"{cell.score:.1f}" for cell in published_cells() if cell[:4] == wanted), "")
 
 
 def _mean_curve(results: Iterable[Result]) -> list[tuple[float, float]]:

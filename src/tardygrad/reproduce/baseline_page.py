@@ -152,9 +152,10 @@ def write_pictures(comparison: Comparison, folder: Path) -> None:
 
 
 def picture(table: BaselineTable) -> Any:
-    """Accuracies with their spread, or losses against simulated time."""
-    chart = _curves(table) if table.lesson.score == "loss" else _dots(table)
-    return theme.image_style(chart.properties(title=table.name))
+    """Accuracies with their spread, or losses against simulated time with the first seed."""
+    if table.lesson.score == "loss":
+        return theme.image_style(_curves(table).properties(title=f"{table.name}, seed {table.plan.seeds[0]}"))
+    return theme.image_style(_dots(table).properties(title=table.name))
 
 
 def _dots(table: BaselineTable) -> Any:

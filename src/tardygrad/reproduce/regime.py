@@ -126,8 +126,7 @@ class Plan:
 
     def method(self, line: Line) -> MethodGrid:
         """The method of a line, with the grid of its lesson."""
-        others = self.lessons[line.lesson].grids.get(line.method)
-        return MethodGrid(line.method, **others) if others else self.methods[line.method]
+        return replace(self.methods[line.method], **self.lessons[line.lesson].grids.get(line.method, {}))
 
     def lines(self) -> list[Line]:
         """Every line in the order of the runs: by lesson, and within a lesson the slower fleet first."""

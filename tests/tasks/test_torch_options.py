@@ -177,11 +177,13 @@ def test_a_compiled_module_has_the_same_gradients(monkeypatch, tmp_path):
 def test_a_module_that_cannot_be_compiled_runs_uncompiled_and_says_why(monkeypatch, tmp_path):
     from torch._inductor import config
 
-    monkeypatch.setattr(config.cpp, "cxx", ("no-such-compiler",))
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     torch.compiler.reset()
     plain, compiled = small(), small(compile=True)
     one = job(plain)
-    with pytest.warns(UserWarning, match=r"Perceptron cannot be compiled here and runs uncompiled \(InductorError: "):
+    with (
+        config.patch({"cpp.cxx": ("no-such-compiler",)}),
+        pytest.warns(UserWarning, match=r"Perceptron cannot be compiled here and runs uncompiled \(InductorError: "),
+    ):
         update = work(one, compiled, METHOD)
     assert torch.equal(update.delta, work(one, plain, METHOD).delta)

@@ -1,8 +1,9 @@
 """What makes a local step faster? Gradients per second of processor time, by option, beside the plain loop.
 
 - MiniLM on SST-2, batches of 16 sentences: plain pads every row to 64 tokens; then rows padded to the longest of their
-  batch, as the task does; batches of rows of similar length (`group_by_length`); these in bfloat16 (`autocast`); the
-  last two layers on cached inputs (`train`); and all layers compiled (`compile`). The first steps include compiling.
+  batch, as the task does; batches of rows of similar length (`group_by_length`); these in bfloat16 (`autocast`), and
+  with attention by matrix products (`attention`); the last two layers on cached inputs (`train`); and all layers
+  compiled (`compile`). The first steps include compiling.
 - TinyViT on CIFAR-10, batches of 16 images of 32 × 32 pixels: plain trains all of it; then with `channels_last`, and
   the last stage on cached inputs.
 - A CNN on the same images: plain, and with `channels_last`.
@@ -73,12 +74,13 @@ def rate(step: Step, seconds: float) -> float:
 
 def text(folder: Path, *, compiled: bool) -> dict[str, Step]:
     settings: Any = {"clients": 10, "name": "sst2", "data": str(folder / "glue"), "rows": 640, "test_rows": 10}
-    task, grouped, cast, last = (
+    task, grouped, cast, eager, last = (
         tasks.glue(**settings, max_length=64, **more)
         for more in (
             {},
             {"group_by_length": True},
             {"group_by_length": True, "autocast": True},
+            {"group_by_length": True, "autocast": True, "attention": "eager"},
             {"group_by_length": True, "train": "last-2"},
         )
     )
@@ -93,6 +95,7 @@ def text(folder: Path, *, compiled: bool) -> dict[str, Step]:
         "padded to the batch's longest": by_task(task),
         "group_by_length": by_task(grouped),
         "group_by_length, autocast": by_task(cast),
+        "these and attention = 'eager'": by_task(eager),
         'group_by_length, train = "last-2"': by_task(last),
     }
     if compiled:

@@ -101,6 +101,17 @@ def test_it_learns_from_a_folder_with_a_model(here: Path, pretrained: Path, lora
     assert not torch.equal(ours.init(1), ours.init(2)) if lora else torch.equal(ours.init(1), ours.init(2))
 
 
+@pytest.mark.parametrize("fresh", [True, False])
+def test_attention_can_be_computed_by_matrix_products(here: Path, pretrained: Path, fresh: bool) -> None:
+    source: dict[str, Any] = {} if fresh else {"config": None, "model": str(pretrained)}
+    found = []
+    for attention in ("sdpa", "eager"):
+        ours = task(here, clients=2, attention=attention, **source)
+        assert ours.module(ours.init(0)).config._attn_implementation == attention
+        found.append(ours.evaluate(ours.init(0), None)["loss"])
+    assert found[0] == pytest.approx(found[1], rel=1e-5)
+
+
 def test_files_of_every_kind_give_the_same_rows(here: Path) -> None:
     texts = ["a cat sat on a mat", "so did the dog"]
     tokens = byte_tokenizer()(texts)["input_ids"]

@@ -251,6 +251,17 @@ def test_the_first_layers_of_a_model_make_a_smaller_one(small):
     assert all(torch.equal(ours[name], theirs[name]) for name in ours if "classifier" not in name)
 
 
+def test_attention_by_matrix_products_has_the_same_gradients(small):
+    fused, eager = small(attention="sdpa"), small(attention="eager")
+    kinds = [task.module(task.init(0)).model.config._attn_implementation for task in (fused, eager)]
+    assert kinds == ["sdpa", "eager"]
+    one = job(fused)
+    batch = next(iter(fused.batches(one)))
+    (loss, g), (other, h) = (task.gradient(one.x, batch, None) for task in (fused, eager))
+    torch.testing.assert_close(loss, other)
+    torch.testing.assert_close(g, h, rtol=1e-3, atol=1e-6)
+
+
 def test_the_split_is_that_of_shard(small):
     task = small(how="label", labels_per_client=1, clients=2, train="head")
     labels = task.data.data[-1]
@@ -367,6 +378,7 @@ def test_loading_is_silent(small, capfd):
         ({"train": "last-3"}, "train='last-N' must have N from 1 to the network's 2 layers, got 'last-3'."),
         ({"layers": 3}, "`layers` must be at most the model's 2, got 3."),
         ({"layers": 1, "train": "head"}, "`layers` needs train='all', got train='head'. Leave out one of the two."),
+        ({"attention": "flash"}, "`attention` must be one of eager, sdpa or None, got 'flash'."),
         ({"validation_rows": 40}, "`validation_rows` must leave rows to train on, got 40 of 40."),
         ({"score_on": "validation"}, "score_on='validation' needs validation_rows=..., got 0."),
         ({"max_length": 65}, "`max_length` must be at most the model's limit (64 tokens), got 65."),

@@ -32,7 +32,7 @@ from tardygrad.sweeps.trial import TaskCache, ignore, run_seed
 from tardygrad.tail.probe import probe
 
 # settings of tasks that were added after results were stored, whose hash lacks them
-_LATER = (("channels_last", False), ("compile", False))
+_LATER = (("channels_last", False), ("compile", False), ("attention", None))
 _PLACES = ("data", "cache", "pretrained")  # keys of a task that say where files are, which changes no result
 
 

@@ -10,7 +10,7 @@ import torch
 from tardygrad.core.recipe import remembers_call
 from tardygrad.errors import Invalid, check_choice, check_integer, check_number, checked_call, passes_to
 from tardygrad.tasks.data.cache import Key
-from tardygrad.tasks.data.hub import find_model
+from tardygrad.tasks.data.hub import Attention, find_model
 from tardygrad.tasks.data.sharding import SplitSettings, shard
 from tardygrad.tasks.data.token_rows import Columns, Pad, split_rows, token_rows
 from tardygrad.tasks.nets.causal_model import CausalModel, Lora, byte_tokenizer, configuration, tokenizer_of
@@ -39,6 +39,7 @@ def causal_lm(
     tokenizer: str | None = None,
     lora: Lora | None = None,
     dtype: Literal["float32", "bfloat16"] = "float32",
+    attention: Attention | None = None,
     column: str = "text",
     by: str | None = None,
     labels: str | None = None,
@@ -70,6 +71,8 @@ def causal_lm(
         tokenizer: a tokenizer's folder, or "byte"; None is the model's own, and "byte" for a fresh model.
         lora: train adapters: {r = 8, alpha = 32, target = ["q_proj", "v_proj"], dropout = 0}; None trains everything.
         dtype: number format of the weights; adapters are always float32.
+        attention: how attention is computed: "sdpa" by torch's fused function, or "eager" by matrix products, which is
+            faster with `autocast` on a CPU; None is the model's default.
         column: the column with the text.
         by: what tells clients apart: "file", or a column such as "user"; None splits the rows.
         labels: the column with the labels of how="dirichlet" and how="label".
@@ -101,7 +104,7 @@ def causal_lm(
     _check_tokens(rows, sizes.vocab_size)
     train, test = split_rows(rows, clients, columns, (test_share, test_rows), seed, **split)
     name = str(folder.resolve()) if folder and Path(str(model)).is_dir() else model
-    network = CausalModel(source, lora, getattr(torch, dtype), name)
+    network = CausalModel(source, lora, getattr(torch, dtype), name, attention)
     padding = None if encoder is None else encoder.pad_token_id
     return CausalLM(
         encoder,

@@ -18,6 +18,7 @@ from tardygrad.core.recipe import remembers_call
 from tardygrad.errors import Invalid, check_integer, checked_call, passes_to
 from tardygrad.tasks.data.glue import FORMS, Name, Rows, load
 from tardygrad.tasks.data.held_out import ScoreOn, set_apart
+from tardygrad.tasks.data.hub import Attention
 from tardygrad.tasks.data.sharding import Shards, SplitSettings, shard
 from tardygrad.tasks.nets import pretrained_text
 from tardygrad.tasks.nets.trainable_layers import check_train
@@ -51,6 +52,7 @@ def glue(
     model: str | None = None,
     train: str = "all",
     layers: int | None = None,
+    attention: Attention | None = None,
     max_length: int = 128,
     batch_size: int = 16,
     group_by_length: bool = False,
@@ -79,6 +81,8 @@ def glue(
         train: which part to train: "all", the "last-N" layers and the head, or only a linear "head" on the mean of the
             last layer's states. Outputs of frozen layers are computed once and kept on disk.
         layers: keep only the model's first layers, this many, if all of it is trained; None keeps all.
+        attention: how attention is computed: "sdpa" by torch's fused function, or "eager" by matrix products, which is
+            faster with `autocast` on a CPU; None is the model's default.
         max_length: the most tokens of a sentence or a pair; longer ones are truncated.
         group_by_length: make batches of rows of similar length, which need less padding, in random order.
         rows: how many rows to train on, or "all"; None is 5,000 for MNLI, QNLI, QQP and SST-2, as in the paper, and all
@@ -105,7 +109,9 @@ def glue(
     inputs, test = (_inputs(name, each, folder, train, max_length, device, cache) for each in (train_set, test_set))
     inputs, test = set_apart(inputs, test, validation_rows, score_on)
     scored = test_set if score_on == "test" else train_set
-    module: Any = partial(pretrained_text.classifier, str(folder), classes or 1, train, layers=layers)
+    module: Any = partial(
+        pretrained_text.classifier, str(folder), classes or 1, train, layers=layers, attention=attention
+    )
     uncut: Any = None
     if train == "head":
         module = partial(pretrained_text.Head, inputs[0].shape[1], classes or 1)

@@ -6,10 +6,13 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from tardygrad.errors import Invalid
 from tardygrad.tasks.data.files import optional
+
+Attention = Literal["eager", "sdpa"]
+"""How transformers computes attention: by matrix products, or by torch's scaled_dot_product_attention."""
 
 NEED = "pretrained models need transformers"
 

@@ -17,7 +17,7 @@ from torch import nn
 
 from tardygrad.errors import Invalid, check_integer, check_number, nearest
 from tardygrad.tasks.data.files import optional
-from tardygrad.tasks.data.hub import load, quiet
+from tardygrad.tasks.data.hub import Attention, load, quiet
 from tardygrad.tasks.views import copied
 
 _RULE = "`model` must be a causal language model"
@@ -60,12 +60,18 @@ class CausalModel:
         lora: adapters to train; None trains everything.
         dtype: of the weights; adapters are float32.
         name: of a pretrained network: its folder, or its name on the hub; saved adapters refer to it.
+        attention: how attention is computed; None is the network's default.
     """
 
     def __init__(
-        self, source: Path | Mapping[str, Any], lora: Lora | None, dtype: torch.dtype, name: str | None = None
+        self,
+        source: Path | Mapping[str, Any],
+        lora: Lora | None,
+        dtype: torch.dtype,
+        name: str | None = None,
+        attention: Attention | None = None,
     ) -> None:
-        self.source, self.lora, self.dtype, self.name = source, lora, dtype, name
+        self.source, self.lora, self.dtype, self.name, self.attention = source, lora, dtype, name, attention
         self._base: nn.Module | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -81,12 +87,13 @@ class CausalModel:
     def _load(self) -> nn.Module:
         with quiet() as transformers:
             kind = transformers.AutoModelForCausalLM
+            given = {"attn_implementation": self.attention} if self.attention else {}
             if isinstance(self.source, Path):
-                model = load(kind, self.source, _RULE, dtype=self.dtype, use_safetensors=True)
+                model = load(kind, self.source, _RULE, dtype=self.dtype, use_safetensors=True, **given)
             else:
                 settings = configuration(self.source)
                 with _checked_settings():
-                    model = kind.from_config(settings, trust_remote_code=False).to(self.dtype)
+                    model = kind.from_config(settings, trust_remote_code=False, **given).to(self.dtype)
         if model.loss_type is None:  # as for GPT-2; transformers then takes this loss too, with a warning
             model.loss_type = "ForCausalLM"
         model.name_or_path = self.name or ""

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from tardygrad.errors import Invalid
 from tardygrad.tasks.data.cache import Key, Tensors, cached
 from tardygrad.tasks.data.files import not_installed
-from tardygrad.tasks.data.hub import NEED, find_model, load, quiet
+from tardygrad.tasks.data.hub import NEED, Attention, find_model, load, quiet
 from tardygrad.tasks.nets import trainable_layers
 from tardygrad.tasks.views import keyed
 
@@ -76,7 +76,15 @@ class Tokenizer:
             load(transformers.AutoTokenizer, self.folder, _RULE).save_pretrained(folder)
 
 
-def classifier(folder: str, outputs: int, train: str, *, layers: int | None = None, cut: bool = False) -> Classifier:
+def classifier(
+    folder: str,
+    outputs: int,
+    train: str,
+    *,
+    layers: int | None = None,
+    attention: Attention | None = None,
+    cut: bool = False,
+) -> Classifier:
     """Load a model with `outputs` logits; a head that is not in the folder is drawn from torch's generator.
 
     Args:
@@ -84,9 +92,10 @@ def classifier(folder: str, outputs: int, train: str, *, layers: int | None = No
         outputs: number of logits.
         train: "all", or the "last-N" layers.
         layers: keep only the first ones; None keeps all.
+        attention: how attention is computed; None is the model's default.
         cut: whether to keep only the trained layers.
     """
-    settings = dict(_PLAIN)
+    settings = _PLAIN | ({"attn_implementation": attention} if attention else {})
     with quiet() as transformers:
         if layers is not None:
             depth = load(transformers.AutoConfig, folder, _RULE).num_hidden_layers

@@ -74,7 +74,9 @@ class Regime(NamedTuple):
     It takes many hours. If stopped, continue with the same command.
     """
 
-    quick: bool = flag("--quick", "One task, one fleet and one seed, with settings chosen before: in half an hour.")
+    quick: bool = flag(
+        "--quick", "Repeat stored runs of one task with one seed, in half an hour, and judge the task with them."
+    )
     plan: bool = PLAN
     only: list[str] | None = option(None, "Run only this part; repeatable. Not with --page.", "NAME")
     data: str | None = option(None, "Folder that contains glue/, cifar10/ and tinyvit5m_mobilesam/.", "DIR")

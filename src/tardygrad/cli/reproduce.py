@@ -18,6 +18,7 @@ from tardygrad_command import reproduce as commands
 
 if TYPE_CHECKING:
     from tardygrad.reproduce.progress import Progress
+    from tardygrad.reproduce.regime_repeat import Repetition
     from tardygrad.sweeps.store import Run, Store
 
 
@@ -142,30 +143,31 @@ def regime(options: commands.Regime) -> None:
     """Run what is missing of the paper's regime, and print the verdicts and tables."""
     from tardygrad.reproduce import regime_page
     from tardygrad.reproduce.page import split_page, write_section
-    from tardygrad.reproduce.regime import Regime, key, plan
+    from tardygrad.reproduce.regime import Regime, plan
     from tardygrad.reproduce.regime_claims import judge
     from tardygrad.reproduce.regime_progress import progress
+    from tardygrad.reproduce.regime_repeat import Repetition
     from tardygrad.reproduce.summaries import shipped_runs, write_summaries
     from tardygrad.sweeps.store import Store
 
     whole, page = plan(), options.page
     _check_only(options.only, list(whole.parts), page, "parts")
-    if options.only and options.quick:
-        raise Invalid("--quick is a part of its own, got --only. Leave out one of the two options.")
+    if options.quick:
+        for name, value in {"only": options.only, "page": page, "save": options.save}.items():
+            if value:
+                raise Invalid(f"--quick has its own runs and no page, got --{name}. Leave out one of the two options.")
     if page:
         split_page(Path(page), "regime")  # fail before hours of work
-    chosen = whole.quick() if options.quick else whole.only(options.only or list(whole.parts))
     data = Path(options.data) if options.data else None
     if data is None and not (options.read or options.plan):
         raise Invalid("`reproduce regime` needs --data FOLDER, a folder that contains glue/, or --read or --plan.")
-    store, settings = Store(Path(options.out), records=True, summaries=shipped_runs("regime_runs.jsonl")), {}
+    shipped = shipped_runs("regime_runs.jsonl")
     if options.quick:
-        settings = Regime(whole, store).every_choice()
-        if missing := {name for line in chosen.lines() if (name := key(line)) not in settings}:
-            rule = "--quick needs settings that the whole plan has chosen"
-            raise Invalid(f"{rule}, and those of {'; '.join(sorted(missing))} are not chosen yet. Leave it out.")
-        store = Store(Path(options.out), records=True)  # which repeats the runs that come with the package
-    runs = Regime(chosen, store, data, settings)
+        _repeat_regime(options, Repetition(whole, shipped, Path(options.out), data))
+        return
+    chosen = whole.only(options.only or list(whole.parts))
+    store = Store(Path(options.out), records=True, summaries=shipped)
+    runs = Regime(chosen, store, data)
     if options.plan:
         _show_progress(progress(runs), json=options.json)
         return
@@ -175,7 +177,7 @@ def regime(options: commands.Regime) -> None:
         write_summaries(Path(options.save), runs.summaries())
     if page:
         regime_page.write_pictures(runs, Path(page).parent)
-        command = f"tardygrad reproduce regime{' --quick' * options.quick}"
+        command = "tardygrad reproduce regime"
         write_section(Path(page), "regime", lambda _: regime_page.text(runs, command, Path(page).parent))
     verdicts = judge(runs)
     if options.json:
@@ -190,6 +192,37 @@ def regime(options: commands.Regime) -> None:
         show(f"{number}. {chosen.claims[number]['says']}\n   {found.verdict}")
         for reason in found.reasons:
             show(f"     {reason}")
+
+
+def _repeat_regime(options: commands.Regime, repetition: Repetition) -> None:
+    """Repeat stored runs, compare them with the stored ones, and judge their lesson."""
+    from tardygrad.reproduce.regime_progress import progress
+
+    runs = repetition.runs
+    if options.plan:
+        _show_progress(progress(runs), json=options.json)
+        return
+    if not options.read:
+        _run_plan(repetition.store, runs.wanted, lambda: progress(runs), options.jobs)
+    scores, verdicts = repetition.scores(), repetition.verdicts()
+    if options.json:
+        claims = {number: after._asdict() | {"stored": before.verdict} for number, (before, after) in verdicts.items()}
+        show_json({"lesson": repetition.lesson, "runs": as_objects(scores), "claims": claims})
+        return
+    columns = ("mode", "method", "seed>", "stored (%)>", "repeated (%)>")
+    rows = ((run.mode, run.method, str(run.seed), _score(run.stored), _score(run.repeated)) for run in scores)
+    show_table(columns, rows, f"Repeated runs of {repetition.lesson}, large stragglers")
+    same = sum(run.stored == run.repeated for run in scores)
+    show(f"{same} of {len(scores)} have the stored score.\n")
+    show(f"Verdicts for {repetition.lesson} alone, with these runs in place of the stored ones:")
+    for number, (before, after) in verdicts.items():
+        show(f"{number}. {runs.plan.claims[number]['says']}\n   {after.verdict} (stored runs: {before.verdict})")
+        for reason in after.reasons:
+            show(f"     {reason}")
+
+
+def _score(score: float | None) -> str:
+    return "did not finish" if score is None else f"{score:.2f}"
 
 
 def baselines(options: commands.Baselines) -> None:

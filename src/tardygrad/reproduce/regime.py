@@ -135,7 +135,7 @@ class Plan:
         return sorted(every, key=lambda line: (lessons.index(line.lesson), fleets.index(line.stragglers)))
 
     def quick(self) -> Plan:
-        """The first lesson, the slower fleet and one seed, with the settings of the whole plan."""
+        """The cells of the first lesson on the slower fleet, with one seed."""
         cells = self.parts["cells"]
         part = replace(cells, lessons=cells.lessons[:1], fleets=["large"], seeds=cells.seeds[:1])
         return replace(self, parts={"cells": part})

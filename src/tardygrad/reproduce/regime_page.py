@@ -80,15 +80,13 @@ def _verdicts(regime: Regime, folder: Path) -> list[str]:
         for number, found in judge(regime).items()
     ]
     alone = {lesson: judge(regime.with_plan(plan.only_lesson(lesson))) for lesson in lessons}
-    alone["`--quick`"] = judge(regime.with_plan(plan.quick()))
     compared = [number for number in plan.claims if number in ("1", "2", "3", "4")]
     return [
         table(("claim", "verdict", "here", "small networks", "the paper"), rows),
         "Columns: the verdict by the rule below and the numbers that decide it; a similar comparison in networks from "
         "scratch and heads on frozen features, with settings chosen on test rows ([tables](results.md), "
         "[claims](reproduction.md)); and in the paper's own tables.",
-        "The verdicts if a rule is applied to one lesson alone, and to the runs of `--quick` (one lesson, one fleet, "
-        "one seed):",
+        "The verdicts if a rule is applied to one lesson alone:",
         table(("claim", *alone), ((number, *(each[number].verdict for each in alone.values())) for number in compared)),
         "The rules:",
         "\n".join(f"{number}. {plan.claims[number]['rule']}" for number in plan.claims),

@@ -1,0 +1,63 @@
+"""Repeat a few stored runs of the paper's regime, and judge their lesson with the new ones: `--quick`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from tardygrad.errors import Invalid
+from tardygrad.reproduce.regime import Line, Plan, Regime, key
+from tardygrad.reproduce.regime_claims import Judgement, judge
+from tardygrad.runs.record import Row
+from tardygrad.sweeps.store import Store
+
+
+class RepeatedRun(NamedTuple):
+    """The scores of a run, in per cent; None: did not finish."""
+
+    mode: str
+    method: str
+    seed: int
+    stored: float | None
+    repeated: float | None
+
+
+class Repetition:
+    """The runs of `Plan.quick`, done once more.
+
+    Args:
+        shipped: the stored runs, as `Store.summary` has them.
+        folder: where the repeated runs are stored.
+        data: the folder with the lesson's data.
+    """
+
+    def __init__(self, plan: Plan, shipped: Sequence[Row], folder: Path, data: Path | None) -> None:
+        self.lesson = plan.parts["cells"].lessons[0]
+        known = Store(folder / "stored", summaries=shipped)  # without the repeated ones in `folder`
+        chosen = Regime(plan, known).every_choice()
+        quick, alone = plan.quick(), plan.only_lesson(self.lesson)
+        if missing := {name for line in quick.lines() if (name := key(line)) not in chosen}:
+            rule = "--quick needs settings that the whole plan has chosen"
+            raise Invalid(f"{rule}, and those of {'; '.join(sorted(missing))} are not chosen yet. Leave it out.")
+        repeats = {known.path(run).stem for run in Regime(quick, known, chosen=chosen).wanted()}
+        self.store = Store(folder, records=True, summaries=[row for row in shipped if row["name"] not in repeats])
+        self.runs = Regime(quick, self.store, data, chosen)
+        self._before, self._after = Regime(alone, known, chosen=chosen), Regime(alone, self.store, data, chosen)
+
+    def scores(self) -> list[RepeatedRun]:
+        """The runs that were repeated, beside the stored ones."""
+        return [
+            RepeatedRun(line.mode, line.method, seed, self._score(line, seed), result.accuracy)
+            for line in self.runs.plan.lines()
+            for seed, result in self.runs.results(line).items()
+        ]
+
+    def _score(self, line: Line, seed: int) -> float | None:
+        stored = self._before.results(line).get(seed)
+        return stored.accuracy if stored else None
+
+    def verdicts(self) -> dict[str, tuple[Judgement, Judgement]]:
+        """The verdicts for the lesson, by claim: of the stored runs, and with the repeated ones in their place."""
+        before, after = judge(self._before), judge(self._after)
+        return {number: (before[number], after[number]) for number in before}

@@ -14,7 +14,7 @@ from tardygrad.reproduce import summaries
 from tardygrad.reproduce.regime import Line, Plan, Regime, plan
 from tardygrad.reproduce.regime_beside import paper_numbers, small_numbers
 from tardygrad.reproduce.regime_claims import judge
-from tardygrad.reproduce.regime_page import text
+from tardygrad.reproduce.regime_page import tables, verdicts
 from tardygrad.runs.record import read_json, write_json
 from tardygrad.spec.spec import parse
 from tardygrad.sweeps.store import Result, Run, Store
@@ -143,7 +143,7 @@ def scores(given: dict[tuple[str, ...], float]):
 
 
 @pytest.mark.parametrize(
-    ("given", "verdicts"),
+    ("given", "expected"),
     [
         ({}, {"1": "reproduced", "2": "not reproduced", "3": "not reproduced", "4": "not reproduced"}),
         ({("sgdclip",): 70.0, ("dc-clip2",): 81.0}, {"2": "reproduced", "3": "reproduced", "4": "reproduced"}),
@@ -153,13 +153,13 @@ def scores(given: dict[tuple[str, ...], float]):
         ({("fadas",): 82.0}, {"6": "not reproduced"}),
     ],
 )
-def test_the_rules_of_the_plan(given, verdicts) -> None:
+def test_the_rules_of_the_plan(given, expected) -> None:
     store = Scripted(scores(given))
     regime = Regime(plan().only(["cells", "relatives"]), store)
     while store.finish(regime.wanted()):
         pass
     found = judge(regime)
-    assert {number: found[number].verdict for number in verdicts} == verdicts
+    assert {number: found[number].verdict for number in expected} == expected
     assert found["5"].verdict == found["7"].verdict == "not run"
 
 
@@ -212,12 +212,12 @@ def test_the_paper_s_tables_are_summed_up_by_the_same_rules() -> None:
     assert "FADAS 94.3, DN+DyLU 97.5" in found["6"]
 
 
-def test_the_page_has_verdicts_for_each_lesson_alone(tmp_path) -> None:
+def test_the_page_has_verdicts_for_each_lesson_alone() -> None:
     store = Scripted(scores({("sst2", "clip2"): 82.0}))
     regime = Regime(plan().only(["cells"]), store)
     while store.finish(regime.wanted()):
         pass
-    page = text(regime, "tardygrad reproduce regime", tmp_path)
+    page = tables(regime, "tardygrad reproduce regime")
     assert "| claim | sst2 | stsb | qqp |" in page
     assert "| 2 | reproduced | not reproduced | not reproduced |" in page
 
@@ -235,7 +235,7 @@ def test_every_run_of_the_plan_is_a_spec_that_can_be_read() -> None:
         parse(regime.runs(line)[0].spec)
     grids = {name: len(method.points()) for name, method in plan().methods.items()}
     assert set(grids.values()) == {6}
-    assert "| 5. " in text(regime, "tardygrad reproduce regime", Path("docs"))
+    assert "| 5. " in verdicts(regime, Path("docs"))
 
 
 def test_the_command_runs_what_is_missing_once_and_writes_the_page(tmp_path, monkeypatch, capsys) -> None:

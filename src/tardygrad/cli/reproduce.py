@@ -18,6 +18,7 @@ from tardygrad_command import reproduce as commands
 
 if TYPE_CHECKING:
     from tardygrad.reproduce.progress import Progress
+    from tardygrad.reproduce.regime_claims import Judgement
     from tardygrad.reproduce.regime_repeat import Repetition
     from tardygrad.sweeps.store import Run, Store
 
@@ -157,7 +158,8 @@ def regime(options: commands.Regime) -> None:
             if value:
                 raise Invalid(f"--quick has its own runs and no page, got --{name}. Leave out one of the two options.")
     if page:
-        split_page(Path(page), "regime")  # fail before hours of work
+        for section in ("regime verdicts", "regime tables"):
+            split_page(Path(page), section)  # fail before hours of work
     data = Path(options.data) if options.data else None
     if data is None and not (options.read or options.plan):
         raise Invalid("`reproduce regime` needs --data FOLDER, a folder that contains glue/, or --read or --plan.")
@@ -176,9 +178,10 @@ def regime(options: commands.Regime) -> None:
     if options.save:
         write_summaries(Path(options.save), runs.summaries())
     if page:
-        regime_page.write_pictures(runs, Path(page).parent)
-        command = "tardygrad reproduce regime"
-        write_section(Path(page), "regime", lambda _: regime_page.text(runs, command, Path(page).parent))
+        folder = Path(page).parent
+        regime_page.write_pictures(runs, folder)
+        write_section(Path(page), "regime verdicts", lambda _: regime_page.verdicts(runs, folder))
+        write_section(Path(page), "regime tables", lambda _: regime_page.tables(runs, "tardygrad reproduce regime"))
     verdicts = judge(runs)
     if options.json:
         show_json({number: found._asdict() for number, found in verdicts.items()})
@@ -190,8 +193,7 @@ def regime(options: commands.Regime) -> None:
             show_table(columns, (regime_page.row(runs, line) for line in lines), f"{part.name}, {lesson}")
     for number, found in verdicts.items():
         show(f"{number}. {chosen.claims[number]['says']}\n   {found.verdict}")
-        for reason in found.reasons:
-            show(f"     {reason}")
+        _show_numbers(found)
 
 
 def _repeat_regime(options: commands.Regime, repetition: Repetition) -> None:
@@ -217,8 +219,12 @@ def _repeat_regime(options: commands.Regime, repetition: Repetition) -> None:
     show(f"Verdicts for {repetition.lesson} alone, with these runs in place of the stored ones:")
     for number, (before, after) in verdicts.items():
         show(f"{number}. {runs.plan.claims[number]['says']}\n   {after.verdict} (stored runs: {before.verdict})")
-        for reason in after.reasons:
-            show(f"     {reason}")
+        _show_numbers(after)
+
+
+def _show_numbers(judgement: Judgement) -> None:
+    for line in filter(None, (judgement.numbers, *judgement.details)):
+        show(f"     {line}")
 
 
 def _score(score: float | None) -> str:

@@ -13,7 +13,7 @@ from tardygrad.reproduce.accuracy_plot import AccuracyPlot, accuracy_row
 from tardygrad.reproduce.baseline_plan import Cell, Lesson, Plan
 from tardygrad.reproduce.baselines import BaselineLine, Comparison
 from tardygrad.reproduce.page import table
-from tardygrad.reproduce.progress import progress_text
+from tardygrad.reproduce.progress import progress_table, progress_text
 
 Lines = list[BaselineLine]
 _SCORES = {"accuracy": "test accuracy (%)", "loss": "test loss (nats per token)"}
@@ -109,6 +109,7 @@ def text(comparison: Comparison, command: str, skipped: str = "") -> str:
         "it is behind the best by no more than the best's standard deviation. *At … s* is the score when the first "
         "method of the table has ended. *Near an end*: settings in the first or last twentieth of a logarithmic range.",
         progress_text(progress, "A method is in a table when all its runs are done, and compared with those in it."),
+        progress_table(progress),
         *([f"Fashion-MNIST was not run: {skipped}"] if skipped else []),
     ]
     for lines in comparison.tables():

@@ -14,7 +14,7 @@ def write_section(page: Path, name: str, write: Callable[[str], str]) -> None:
     """Replace the text between the marks of a page with `write(text)`; a file that does not exist is created.
 
     Args:
-        name: the command of `tardygrad reproduce`, which names the marks.
+        name: of the section; its first word is the command of `tardygrad reproduce`.
     """
     before, text, after = split_page(page, name)
     begin, end = marks(name)
@@ -42,16 +42,21 @@ def split_page(page: Path, name: str) -> tuple[str, str, str]:
 
 
 def new_page(name: str) -> str:
-    """A page with marks for these results; clock, timeline and claims share one."""
-    titles = {"tables": "# Results", "baselines": "# Baselines", "regime": "# The paper's own regime"}
-    if title := titles.get(name):
-        return "\n".join((title, "", *marks(name), ""))
+    """A page with marks for this section and those that share the page; one for clock, timeline and claims."""
+    pages = {
+        "# Results": ["tables"],
+        "# Baselines": ["baselines"],
+        "# The paper's own regime": ["regime verdicts", "regime tables"],
+    }
+    for title, sections in pages.items():
+        if name in sections:
+            return "\n".join((title, "", *(f"{mark}\n" for section in sections for mark in marks(section))))
     return files("tardygrad.reproduce").joinpath("page.md").read_text(encoding="utf-8")
 
 
 def marks(name: str) -> tuple[str, str]:
     """The marks before and after the results on a page."""
-    return f"<!-- {name}: made by `tardygrad reproduce {name}` -->", f"<!-- end of {name} -->"
+    return f"<!-- {name}: made by `tardygrad reproduce {name.split()[0]}` -->", f"<!-- end of {name} -->"
 
 
 def table(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> str:

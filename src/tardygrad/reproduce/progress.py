@@ -34,7 +34,7 @@ def with_total(rows: Iterable[Progress]) -> list[Progress]:
 
 
 def progress_text(rows: list[Progress], rule: str) -> str:
-    """How much of a plan is done, as Markdown.
+    """How much of a plan is done, in a sentence or two.
 
     Args:
         rows: those of `with_total`.
@@ -44,5 +44,9 @@ def progress_text(rows: list[Progress], rule: str) -> str:
     if whole.done == whole.runs:
         return f"All {whole.runs} runs of the plan are done."
     left = f"the rest takes about {whole.left / 3600:.0f} hours of one core"
-    sentence = f"**{whole.done} of {whole.runs} runs of the plan are done**, and {left}."
-    return f"{sentence} {rule}\n\n{table(HEADINGS, (row.row() for row in rows))}"
+    return f"**{whole.done} of {whole.runs} runs of the plan are done**, and {left}. {rule}"
+
+
+def progress_table(rows: list[Progress]) -> str:
+    """How much of each part of a plan is done, as Markdown."""
+    return table(HEADINGS, (row.row() for row in rows))

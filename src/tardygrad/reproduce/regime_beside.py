@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import mean
 
 from tardygrad.reproduce.paper import LABELS, Cell, published_cells, published_rows
-from tardygrad.reproduce.regime_claims import ASYNCHRONOUS, speedup, standing
+from tardygrad.reproduce.regime_claims import ASYNCHRONOUS, cost_of_not_waiting, speedup, standing
 
 Rows = list[dict[str, str]]
 
@@ -52,11 +52,7 @@ def _no_waiting(cells: list[Cell]) -> str:
         sync, fast = ([cell for cell in here if (cell.mode == "sync") is waits] for waits in (True, False))
         gaps.append(max(cell.score for cell in fast) - max(cell.score for cell in sync))
         times.append(speedup(here))
-    close = sum(gap >= -1 for gap in gaps)
-    return (
-        f"best without waiting − best synchronous: {mean(gaps):+.1f} points on average, at most a point behind in "
-        f"{close} of {len(gaps)}; {min(times):.0f} to {max(times):.0f} times sooner"
-    )
+    return cost_of_not_waiting(gaps, times)
 
 
 def _ahead(cells: list[Cell], better: str, worse: str) -> str:

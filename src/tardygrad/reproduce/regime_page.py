@@ -13,7 +13,7 @@ from tardygrad.report import theme
 from tardygrad.reproduce import regime_tails as tails
 from tardygrad.reproduce.page import table
 from tardygrad.reproduce.paper import published_cells
-from tardygrad.reproduce.progress import progress_text
+from tardygrad.reproduce.progress import progress_table, progress_text
 from tardygrad.reproduce.regime import Line, Part, Plan, Regime, key, merit
 from tardygrad.reproduce.regime_beside import paper_numbers, small_numbers
 from tardygrad.reproduce.regime_claims import judge
@@ -41,13 +41,39 @@ def picture(lesson: str) -> str:
     return f"images/regime-{lesson}.svg"
 
 
-def text(regime: Regime, command: str, folder: Path) -> str:
-    """The section of the page; what small networks show is read from other pages in its folder."""
+def verdicts(regime: Regime, folder: Path) -> str:
+    """The section with the verdicts; what small networks show is read from other pages in its folder."""
+    plan = regime.plan
+    paper, small = paper_numbers(plan.parts["cells"].lessons), small_numbers(folder)
+    rows = [
+        (
+            f"{number}. {plan.claims[number]['says']}",
+            f"**{found.verdict}**",
+            found.numbers,
+            small.get(number, ""),
+            paper.get(number, ""),
+        )
+        for number, found in judge(regime).items()
+    ]
+    parts = [
+        progress_text(progress(regime), "A verdict needs all runs that its rule names."),
+        table(("claim", "verdict", "here", "small networks", "the paper"), rows),
+        "Columns: the verdict by its [rule](#the-rules-and-what-decides-them), and the numbers that decide it; a "
+        "similar comparison in networks from scratch and heads on frozen features, with settings chosen on test rows "
+        "([tables](results.md), [claims](reproduction.md)); and in the paper's own tables.",
+        *(_figure(lesson) for lesson in _pictured(regime)[:1]),
+    ]
+    return "\n\n".join(parts)
+
+
+def tables(regime: Regime, command: str) -> str:
+    """The section with everything that was run."""
     plan = regime.plan
     lessons = [
         name for name, lesson in plan.lessons.items() if any(name in part.lessons for part in plan.parts.values())
     ]
     parts = [
+        "## What was run",
         f"Made by `{command}`. Every client trains all parameters of a pretrained model.",
         table(("lesson", "task and model", "N", "T", "rounds of trials"), (_lesson(plan, name) for name in lessons)),
         f"M = 4. Each method has six settings to choose from, tried with seed {plan.tuning_seed} on validation rows "
@@ -56,40 +82,35 @@ def text(regime: Regime, command: str, folder: Path) -> str:
         "for both asynchronous modes (in client-centric runs). The tables show the score on test rows after the last "
         "round: mean ± 95 % confidence interval (Student's t) over the seeds. It is the accuracy; for STS-B, Pearson's "
         "correlation.",
-        progress_text(progress(regime), "A verdict needs all runs that its rule names."),
-        *_verdicts(regime, folder),
-        *(f"![Test score against simulated time, {name}]({picture(name)})" for name in _pictured(regime)),
+        progress_table(progress(regime)),
+        *_rules(regime),
+        *(_figure(lesson) for lesson in _pictured(regime)[1:]),
         *(_part(regime, part) for part in plan.parts.values()),
         *_trials(regime),
     ]
     return "\n\n".join(parts)
 
 
-def _verdicts(regime: Regime, folder: Path) -> list[str]:
-    """The verdicts, beside the paper's numbers and those of small networks; then those of each lesson alone."""
+def _figure(lesson: str) -> str:
+    return f"![Test score against simulated time, {lesson}]({picture(lesson)})"
+
+
+def _rules(regime: Regime) -> list[str]:
+    """The rule of each claim, the numbers of each cell, and the verdicts of each lesson alone."""
     plan, lessons = regime.plan, regime.plan.parts["cells"].lessons
-    paper, small = paper_numbers(lessons), small_numbers(folder)
-    rows = [
-        (
-            f"{number}. {plan.claims[number]['says']}",
-            f"**{found.verdict}**",
-            "<br>".join(found.reasons),
-            small.get(number, ""),
-            paper.get(number, ""),
-        )
-        for number, found in judge(regime).items()
-    ]
     alone = {lesson: judge(regime.with_plan(plan.only_lesson(lesson))) for lesson in lessons}
     compared = [number for number in plan.claims if number in ("1", "2", "3", "4")]
+    details = [
+        "\n".join((f"Claim {number}:\n", *(f"- {line}" for line in found.details)))
+        for number, found in judge(regime).items()
+        if found.details
+    ]
     return [
-        table(("claim", "verdict", "here", "small networks", "the paper"), rows),
-        "Columns: the verdict by the rule below and the numbers that decide it; a similar comparison in networks from "
-        "scratch and heads on frozen features, with settings chosen on test rows ([tables](results.md), "
-        "[claims](reproduction.md)); and in the paper's own tables.",
+        "## The rules, and what decides them",
+        "\n".join(f"{number}. {plan.claims[number]['rule']}" for number in plan.claims),
+        *details,
         "The verdicts if a rule is applied to one lesson alone:",
         table(("claim", *alone), ((number, *(each[number].verdict for each in alone.values())) for number in compared)),
-        "The rules:",
-        "\n".join(f"{number}. {plan.claims[number]['rule']}" for number in plan.claims),
     ]
 
 

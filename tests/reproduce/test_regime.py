@@ -222,6 +222,23 @@ def test_the_page_has_verdicts_for_each_lesson_alone() -> None:
     assert "| 2 | reproduced | not reproduced | not reproduced |" in page
 
 
+def test_the_page_says_how_much_compensation_changes() -> None:
+    def score(spec) -> float:
+        return 80.0 + 2.5 * (bool(spec["method"].get("compensate")) and spec["method"]["local_lr"] == 8.0)
+
+    store = Scripted(score)
+    regime = Regime(plan().only_lesson("sst2").only(["cells", "curvature"]), store)
+    while store.finish(regime.wanted()):
+        pass
+    cells, curvature = 2 * 2 * 3, 2 * 2  # fleets, modes and seeds; changes and seeds
+    expected = f"In {cells + curvature} pairs of runs, in all tables of this page, only the compensation differs. "
+    expected += (
+        f"It changes the score by +0.0 to +2.5 points, +0.31 on average, and not at all in {cells + 2}. By a point "
+    )
+    expected += "or more: sst2 large client M = 1, η_ℓ = 8, ũ = 0.003, seed 1: +2.5; sst2 large client"
+    assert expected in tables(regime, "")
+
+
 def test_every_run_of_the_plan_is_a_spec_that_can_be_read() -> None:
     store = Scripted(lambda spec: 80.0)
     regime = Regime(plan(), store)
@@ -256,6 +273,7 @@ def test_the_command_runs_what_is_missing_once_and_writes_the_page(tmp_path, mon
     assert "not run" not in page
     assert "| sst2, sync, Clip² | local_lr 0.3, clip 0.01 | 2 | " in page  # a trial
     assert Path("docs/images/regime-sst2.svg").exists()
+    assert "M, updates per round" in Path("docs/images/regime-buffers.svg").read_text()
     assert all(f"| client-centric | {number} | " in page for number in (0, 3, 6))
     assert "round 6" in Path("docs/images/regime-tails-sst2.svg").read_text()
     records = [path for path in Path("runs").iterdir() if path.is_dir()]

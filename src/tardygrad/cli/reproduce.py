@@ -142,7 +142,7 @@ def tables(options: commands.Tables) -> None:
 
 def regime(options: commands.Regime) -> None:
     """Run what is missing of the paper's regime, and print the verdicts and tables."""
-    from tardygrad.reproduce import regime_page
+    from tardygrad.reproduce import regime_charts, regime_page
     from tardygrad.reproduce.page import split_page, write_section
     from tardygrad.reproduce.regime import Regime, plan
     from tardygrad.reproduce.regime_claims import judge
@@ -179,7 +179,7 @@ def regime(options: commands.Regime) -> None:
         write_summaries(Path(options.save), runs.summaries())
     if page:
         folder = Path(page).parent
-        regime_page.write_pictures(runs, folder)
+        regime_charts.write_pictures(runs, folder)
         write_section(Path(page), "regime verdicts", lambda _: regime_page.verdicts(runs, folder))
         write_section(Path(page), "regime tables", lambda _: regime_page.tables(runs, "tardygrad reproduce regime"))
     verdicts = judge(runs)
@@ -188,7 +188,7 @@ def regime(options: commands.Regime) -> None:
         return
     for part in chosen.parts.values():
         for lesson in part.lessons:
-            lines = [line for line in regime_page.with_unchanged(part) if line.lesson == lesson]
+            lines = [line for line in part.with_unchanged() if line.lesson == lesson]
             columns = (*regime_page.HEADINGS[:4], *_right(regime_page.HEADINGS[4:]))
             show_table(columns, (regime_page.row(runs, line) for line in lines), f"{part.name}, {lesson}")
     for number, found in verdicts.items():

@@ -89,6 +89,11 @@ class Part:
             if mode != "sync" or not method.startswith(_ONLY_IF_LATE):
                 yield Line(self.name, lesson, fleet, mode, method, change)
 
+    def with_unchanged(self) -> list[Line]:
+        """The lines; before those that change a line of the part `cells`, that line."""
+        lines = [(line, line._replace(part="cells", change="") if line.change else line) for line in self.lines()]
+        return list(dict.fromkeys(each for line, unchanged in lines for each in (unchanged, line)))
+
 
 @dataclass(frozen=True)
 class Plan:

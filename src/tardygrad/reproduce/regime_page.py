@@ -1,25 +1,21 @@
-"""The results in the paper's own regime as Markdown, with a picture of accuracies against simulated time."""
+"""The results in the paper's own regime as Markdown."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
 from pathlib import Path
 from statistics import mean
-from typing import Any
 
-import altair as alt
-
-from tardygrad.report import theme
+from tardygrad.reproduce import regime_charts as charts
 from tardygrad.reproduce import regime_tails as tails
 from tardygrad.reproduce.page import table
 from tardygrad.reproduce.paper import published_cells
 from tardygrad.reproduce.progress import progress_table, progress_text
-from tardygrad.reproduce.regime import Line, Part, Plan, Regime, key, merit
+from tardygrad.reproduce.regime import Line, Part, Plan, Regime, Settings, key, merit
 from tardygrad.reproduce.regime_beside import paper_numbers, small_numbers
 from tardygrad.reproduce.regime_claims import judge
 from tardygrad.reproduce.regime_progress import progress
 from tardygrad.sweeps.statistics import estimate
-from tardygrad.sweeps.store import Result
 
 HEADINGS = (
     "stragglers",
@@ -32,13 +28,6 @@ HEADINGS = (
     "simulated time (s)",
     "clipped: Δ, g",
 )
-CURVES = ("SGDClip", "Clip²")
-"""The methods of the picture, synchronous and client-centric."""
-
-
-def picture(lesson: str) -> str:
-    """The path of a lesson's picture, from the page."""
-    return f"images/regime-{lesson}.svg"
 
 
 def verdicts(regime: Regime, folder: Path) -> str:
@@ -61,7 +50,7 @@ def verdicts(regime: Regime, folder: Path) -> str:
         "Columns: the verdict by its [rule](#the-rules-and-what-decides-them), and the numbers that decide it; a "
         "similar comparison in networks from scratch and heads on frozen features, with settings chosen on test rows "
         "([tables](results.md), [claims](reproduction.md)); and in the paper's own tables.",
-        *(_figure(lesson) for lesson in _pictured(regime)[:1]),
+        *(_figure(lesson) for lesson in charts.pictured(regime)[:1]),
     ]
     return "\n\n".join(parts)
 
@@ -84,7 +73,7 @@ def tables(regime: Regime, command: str) -> str:
         "correlation.",
         progress_table(progress(regime)),
         *_rules(regime),
-        *(_figure(lesson) for lesson in _pictured(regime)[1:]),
+        *(_figure(lesson) for lesson in charts.pictured(regime)[1:]),
         *(_part(regime, part) for part in plan.parts.values()),
         *_trials(regime),
     ]
@@ -92,7 +81,7 @@ def tables(regime: Regime, command: str) -> str:
 
 
 def _figure(lesson: str) -> str:
-    return f"![Test score against simulated time, {lesson}]({picture(lesson)})"
+    return f"![Test score against simulated time, {lesson}]({charts.curves_path(lesson)})"
 
 
 def _rules(regime: Regime) -> list[str]:
@@ -135,43 +124,50 @@ def _lesson(plan: Plan, name: str) -> tuple[str, ...]:
     return name, lesson.title, str(lesson.clients), str(lesson.rounds), rungs
 
 
-def write_pictures(regime: Regime, folder: Path) -> None:
-    """Draw the lessons whose lines are done with every seed, and the tails of gradients."""
-    for lesson in _pictured(regime):
-        theme.write(_curves(regime, lesson), folder / picture(lesson))
-    for part in regime.plan.parts.values():
-        for lesson in part.lessons:
-            if points := tails.points(regime, part, lesson):
-                theme.write(tails.chart(points), folder / tails.picture(lesson))
-
-
-def _pictured(regime: Regime) -> list[str]:
-    cells = regime.plan.parts["cells"]
-    return [
-        lesson
-        for lesson in cells.lessons
-        if all(len(regime.results(line)) == len(cells.seeds) for line in _shown(regime, lesson))
-    ]
-
-
-def _shown(regime: Regime, lesson: str) -> list[Line]:
-    lines = regime.plan.parts["cells"].lines()
-    return [line for line in lines if line.lesson == lesson and line.mode != "server" and line.method in CURVES]
-
-
 def _part(regime: Regime, part: Part) -> str:
     found = [f"## {part.title}"]
+    if part.name in charts.AXES and charts.effects(regime, part):
+        found.append(f"![Test score of each method: {part.title.lower()}]({charts.effects_path(part)})")
     for lesson in part.lessons:
-        rows = [row(regime, line) for line in with_unchanged(part) if line.lesson == lesson]
+        rows = [row(regime, line) for line in part.with_unchanged() if line.lesson == lesson]
         found += [f"### {regime.plan.lessons[lesson].title}", table(HEADINGS, rows)]
         found += tails.section(regime, part, lesson)
+    if part.name == "curvature":
+        found += _compensation(regime)
     return "\n\n".join(found)
 
 
-def with_unchanged(part: Part) -> list[Line]:
-    """The lines of a part; before those with changes to a line of the part `cells`, that line."""
-    lines = [(line, line._replace(part="cells", change="") if line.change else line) for line in part.lines()]
-    return list(dict.fromkeys(each for line, unchanged in lines for each in (unchanged, line)))
+def _compensation(regime: Regime) -> list[str]:
+    """How much DC changes the scores of Clip², over all pairs of runs that differ in nothing else."""
+    pairs = {}
+    for part in regime.plan.parts.values():
+        for line in part.lines():
+            if line.method == "DC-Clip²":
+                plain, name = line._replace(method="Clip²"), " ".join((line.lesson, *line[2:4], line.change)).strip()
+                scores = {
+                    _without_compensation(run.spec): result.accuracy or 0.0
+                    for run in regime.runs(plain)
+                    if (result := regime.store.result(run))
+                }
+                for run in regime.runs(line):
+                    result, same = regime.store.result(run), _without_compensation(run.spec)
+                    if result and same in scores:
+                        pairs[name, run.spec["run"]["seed"]] = (result.accuracy or 0.0) - scores[same]
+    if not pairs:
+        return []
+    every = list(pairs.values())
+    changed = [f"{name}, seed {seed}: {points:+.1f}" for (name, seed), points in pairs.items() if abs(points) >= 1]
+    more = f"By a point or more: {'; '.join(changed)}." if changed else "It is a point or more in none of them."
+    return [
+        f"In {len(every)} pairs of runs, in all tables of this page, only the compensation differs. It changes the "
+        f"score by {min(every):+.1f} to {max(every):+.1f} points, {mean(every):+.2f} on average, and not at all in "
+        f"{every.count(0.0)}. {more}"
+    ]
+
+
+def _without_compensation(spec: Settings) -> str:
+    method = {name: value for name, value in spec["method"].items() if name != "compensate"}
+    return json.dumps({**spec, "method": method}, sort_keys=True)
 
 
 def row(regime: Regime, line: Line) -> tuple[str, ...]:
@@ -208,34 +204,3 @@ def _published(line: Line) -> str:
     """The paper's accuracy of the same cell."""
     wanted = (line.lesson, line.stragglers, line.mode, line.method)
     return next((f"{cell.score:.1f}" for cell in published_cells() if cell[:4] == wanted), "")
-
-
-def _mean_curve(results: Iterable[Result]) -> list[tuple[float, float]]:
-    """Simulated time and score after each evaluated round, means over the seeds that reached it."""
-    rounds: dict[int, list[tuple[float, float]]] = {}
-    for result in results:
-        for number, time, _, score in result.curve:
-            if score is not None:
-                rounds.setdefault(number, []).append((time, score))
-    return [(mean(time for time, _ in seeds), mean(score for _, score in seeds)) for _, seeds in sorted(rounds.items())]
-
-
-def _curves(regime: Regime, lesson: str) -> Any:
-    points = [
-        {"method": line.method, "mode": line.mode, "fleet": line.stragglers, "time": time, "score": score}
-        for line in _shown(regime, lesson)
-        for time, score in _mean_curve(regime.results(line).values())
-    ]
-    dashes = alt.Scale(domain=["client", "sync"], range=[[1, 0], [4, 2]])
-    chart = theme.method_lines(points, list(CURVES)).encode(
-        x=alt.X("time:Q", title="simulated time (seconds)", scale=alt.Scale(type="log", nice=False)),
-        y=alt.Y("score:Q", title="test score (%), mean over seeds", scale=alt.Scale(zero=False)),
-        strokeDash=alt.StrokeDash("mode:N", scale=dashes, legend=None),
-    )
-    panels = [
-        chart.transform_filter(alt.datum.fleet == fleet).properties(
-            title=f"{lesson}, {fleet} stragglers, client-centric (dashed: synchronous)"
-        )
-        for fleet in regime.plan.parts["cells"].fleets
-    ]
-    return theme.image_style(alt.hconcat(*panels))

@@ -1,0 +1,132 @@
+"""Pictures of the paper's regime: scores against simulated time, and against what a part of the plan changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from statistics import mean
+from typing import Any, NamedTuple
+
+import altair as alt
+
+from tardygrad.report import theme
+from tardygrad.reproduce import regime_tails as tails
+from tardygrad.reproduce.regime import Line, Part, Regime
+from tardygrad.runs.record import Row
+from tardygrad.sweeps.store import Result
+
+CURVES = ("SGDClip", "Clip²")
+"""The methods in pictures of scores against time, synchronous and client-centric."""
+_SCORE = "test score (%), mean over seeds"
+
+
+class Axis(NamedTuple):
+    """What a part of the plan changes: the title of an axis, and its value in a spec; None: not on this axis."""
+
+    title: str
+    value: Callable[[dict[str, Any]], float | None]
+
+
+def _slowness(spec: dict[str, Any]) -> float | None:
+    if spec["fleet"]["kind"] != "groups":
+        return None
+    fast, slow = (group["runtime"]["low"] for group in spec["fleet"]["groups"])
+    return float(slow / fast)
+
+
+AXES = {
+    "buffers": Axis("M, updates per round", lambda spec: float(spec["method"]["buffer"])),
+    "slowness": Axis("how many times as slow the stragglers are", _slowness),
+    "rates": Axis("local rate η_ℓ", lambda spec: float(spec["method"]["local_lr"])),
+}
+
+
+def curves_path(lesson: str) -> str:
+    """The path of a lesson's picture, from the page."""
+    return f"images/regime-{lesson}.svg"
+
+
+def effects_path(part: Part) -> str:
+    """The path of a part's picture, from the page."""
+    return f"images/regime-{part.name}.svg"
+
+
+def write_pictures(regime: Regime, folder: Path) -> None:
+    """Draw the lessons whose lines are done with every seed, what parts change, and the tails of gradients."""
+    for lesson in pictured(regime):
+        theme.write(_curves(regime, lesson), folder / curves_path(lesson))
+    for part in regime.plan.parts.values():
+        if part.name in AXES and (found := effects(regime, part)):
+            theme.write(_effects_chart(part, found), folder / effects_path(part))
+        for lesson in part.lessons:
+            if points := tails.points(regime, part, lesson):
+                theme.write(tails.chart(points), folder / tails.picture(lesson))
+
+
+def pictured(regime: Regime) -> list[str]:
+    """The lessons whose curves are done with every seed."""
+    cells = regime.plan.parts["cells"]
+    return [
+        lesson
+        for lesson in cells.lessons
+        if all(len(regime.results(line)) == len(cells.seeds) for line in _shown(regime, lesson))
+    ]
+
+
+def _shown(regime: Regime, lesson: str) -> list[Line]:
+    lines = regime.plan.parts["cells"].lines()
+    return [line for line in lines if line.lesson == lesson and line.mode != "server" and line.method in CURVES]
+
+
+def effects(regime: Regime, part: Part) -> list[Row]:
+    """The mean score of each line with what the part changes, for the seeds of the part; empty until all are done."""
+    if any(len(regime.results(line)) < len(part.seeds) for line in part.lines()):
+        return []
+    rows = []
+    for line in part.with_unchanged():
+        value = AXES[part.name].value(regime.runs(line)[0].spec)
+        scores = [result.accuracy or 0.0 for seed, result in regime.results(line).items() if seed in part.seeds]
+        if value is not None and scores:
+            rows.append({"method": line.method, "value": value, "score": mean(scores)})
+    return rows
+
+
+def _effects_chart(part: Part, found: list[Row]) -> Any:
+    values = sorted({row["value"] for row in found})
+    axis = alt.Axis(values=values, format="~g")
+    chart = theme.method_lines(found, part.methods).encode(
+        x=alt.X("value:Q", title=AXES[part.name].title, axis=axis, scale=alt.Scale(type="log", nice=False, padding=12)),
+        y=alt.Y("score:Q", title=_SCORE, scale=alt.Scale(zero=False)),
+    )
+    return theme.image_style(chart.properties(title=f"{part.title} ({', '.join(part.lessons)})"))
+
+
+def _mean_curve(results: Iterable[Result]) -> list[tuple[float, float]]:
+    """Simulated time and score after each evaluated round, means over the seeds that reached it."""
+    rounds: dict[int, list[tuple[float, float]]] = {}
+    for result in results:
+        for number, time, _, score in result.curve:
+            if score is not None:
+                rounds.setdefault(number, []).append((time, score))
+    return [(mean(time for time, _ in seeds), mean(score for _, score in seeds)) for _, seeds in sorted(rounds.items())]
+
+
+def _curves(regime: Regime, lesson: str) -> Any:
+    points = [
+        {"method": line.method, "mode": line.mode, "fleet": line.stragglers, "time": time, "score": score}
+        for line in _shown(regime, lesson)
+        for time, score in _mean_curve(regime.results(line).values())
+    ]
+    dashes = alt.Scale(domain=["client", "sync"], range=[[1, 0], [4, 2]])
+    chart = theme.method_lines(points, list(CURVES)).encode(
+        x=alt.X("time:Q", title="simulated time (seconds)", scale=alt.Scale(type="log", nice=False)),
+        y=alt.Y("score:Q", title=_SCORE, scale=alt.Scale(zero=False)),
+        strokeDash=alt.StrokeDash("mode:N", scale=dashes, legend=None),
+    )
+    panels = [
+        chart.transform_filter(alt.datum.fleet == fleet).properties(
+            title=f"{lesson}, {fleet} stragglers, client-centric (dashed: synchronous)"
+        )
+        for fleet in regime.plan.parts["cells"].fleets
+    ]
+    return theme.image_style(alt.hconcat(*panels))

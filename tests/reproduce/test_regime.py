@@ -111,6 +111,25 @@ def test_settings_are_chosen_by_halving_on_validation_rows_and_reported_on_test_
     assert (one.spec["method"]["buffer"], one.spec["run"]["rounds"], one.spec["method"]["lr"]) == (1, 24, 1.0)
 
 
+def test_settings_can_be_chosen_for_a_change() -> None:
+    store = Scripted(lambda spec: 50 - 10 * spec["method"]["local_lr"] * (1 if spec["method"]["buffer"] == 1 else -1))
+    regime = Regime(
+        Plan.read(
+            SMALL.replace(
+                '[{label = "M = 1", "method.buffer" = 1}]', '[{label = "M = 1", "method.buffer" = 1}]\ntuned = true'
+            )
+        ),
+        store,
+    )
+    while store.finish(regime.wanted()):
+        pass
+    tuned = lines("buffers", method="SGDClip", change="M = 1", tuned=True)
+    assert tuned in regime.plan.parts["buffers"].lines()
+    trials = [run.spec for run in regime.trials(tuned)]
+    assert {(spec["method"]["buffer"], spec["run"]["rounds"]) for spec in trials} == {(1, 8), (1, 16)}
+    assert [regime.chosen(line)["local_lr"] for line in (tuned, lines("cells", method="SGDClip"))] == [0.1, 0.3]
+
+
 @pytest.mark.parametrize(
     ("sgdclip", "clip2", "verdict"),
     [
@@ -209,7 +228,12 @@ def test_the_paper_s_tables_are_summed_up_by_the_same_rules() -> None:
         "Clip² − SGDClip: +0.51 points, ahead in 3 of 4 cells, equal in 1<br>all of GLUE: Clip² − SGDClip"
     )
     assert found["5"] == "from M = 4 to M = 1: SGDClip 97.7 → 10.3, Clip² 98.2 → 97.5 (CIFAR-10)"
+    assert found["6"].startswith("SST-2: Clip² 92.3, SD-Clip² 91.5, DC-Clip² 91.6, FADAS 89.2<br>CIFAR-10: Clip² ")
     assert "FADAS 94.3, DN+DyLU 97.5" in found["6"]
+
+
+def test_the_pages_of_the_documentation_have_numbers_of_small_networks_for_six_claims() -> None:
+    assert sorted(small_numbers(Path(__file__).parents[2] / "docs")) == list("123456")
 
 
 def test_the_page_has_verdicts_for_each_lesson_alone() -> None:
@@ -219,7 +243,9 @@ def test_the_page_has_verdicts_for_each_lesson_alone() -> None:
         pass
     page = tables(regime, "tardygrad reproduce regime")
     assert "| claim | sst2 | stsb | qqp |" in page
-    assert "| 2 | reproduced | not reproduced | not reproduced |" in page
+    row = next(line for line in page.splitlines() if line.startswith("| 2 | "))
+    assert row.startswith("| 2 | reproduced<br>Clip² − SGDClip: +2.00 ± ")
+    assert row.count("not reproduced<br>Clip² − SGDClip: +0.00") == 2
 
 
 def test_the_page_says_how_much_compensation_changes() -> None:
@@ -291,13 +317,21 @@ def test_the_command_runs_what_is_missing_once_and_writes_the_page(tmp_path, mon
     reproduce.regime(options._replace(out="empty", plan=True))
     *_, whole = json.loads(capsys.readouterr().out)["progress"]
     assert (whole["runs"], whole["done"], whole["left"]) == (every, every, 0.0)
-    again = options._replace(quick=True, out="quick", save=None, page=None)
+    only = options._replace(only=["buffers"], out="part", save="again.jsonl", page=None, json=False)
+    reproduce.regime(only)
+    printed = capsys.readouterr().out
+    assert "Clip², M = 1" in printed
+    assert f"   {json.loads(first.out)['5']['verdict']}\n" in printed  # which needs the part `cells`
+    assert Path("again.jsonl").read_text() == Path("runs.jsonl").read_text()
+    again = options._replace(quick=True, out="runs", save=None, page=None)
     reproduce.regime(again)
     found = json.loads(capsys.readouterr().out)
     assert found["claims"]["5"]["verdict"] == found["claims"]["5"]["stored"] == json.loads(first.out)["5"]["verdict"]
-    assert len(found["runs"]) == len(list(Path("quick").glob("sst2-*.json"))) == 5  # cells with one seed, and no trials
+    assert (
+        len(found["runs"]) == len(list(Path("runs/quick").glob("sst2-*.json"))) == 5
+    )  # cells with one seed, and no trials
     assert all(run["stored"] == run["repeated"] is not None for run in found["runs"])
-    forged = next(path for path in Path("quick").glob("sst2-client-sgdclip-*.json"))
+    forged = next(path for path in Path("runs/quick").glob("sst2-client-sgdclip-*.json"))
     row = read_json(forged)
     write_json(forged, row | {"result": row["result"] | {"accuracy": 0.0}})
     reproduce.regime(again._replace(read=True, json=False))

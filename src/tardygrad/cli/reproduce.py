@@ -30,7 +30,7 @@ def clock(options: commands.Clock) -> None:
 
     cells = list(counted(clock(options.seeds), total=len(published()), what="cells"))
     if options.page:
-        write_section(Path(options.page), "clock", lambda _: markdown(cells, options.seeds))
+        write_section(Path(options.page), "clock", markdown(cells, options.seeds))
     if options.json:
         show_json({"seeds": options.seeds, "cells": as_objects(cells)})
         return
@@ -47,7 +47,7 @@ def timeline(options: commands.Timeline) -> None:
     where = Path(options.page).parent / "images/timeline.svg" if options.page else Path(options.out)
     write(figure(), where)
     if options.page:
-        write_section(Path(options.page), "timeline", lambda _: markdown())
+        write_section(Path(options.page), "timeline", markdown())
     lines = [simulated(mode) for mode in MODES]
     if options.json:
         show_json({"figure": str(where), "modes": as_objects(lines)})
@@ -92,7 +92,7 @@ def claims(options: commands.Claims) -> None:
     if page:
         command = f"tardygrad reproduce claims{' --fast' * options.fast}"
         draw(Path(page).parent / "images", found, result_of, scale)
-        write_section(Path(page), "claims", lambda _: text(found, scale, command))
+        write_section(Path(page), "claims", text(found, scale, command))
     if options.json:
         show_json({"claims": [{"claim": claim.number, **finding.plain()} for claim, finding in found.items()]})
         return
@@ -165,34 +165,34 @@ def regime(options: commands.Regime) -> None:
         raise Invalid("`reproduce regime` needs --data FOLDER, a folder that contains glue/, or --read or --plan.")
     shipped = shipped_runs("regime_runs.jsonl")
     if options.quick:
-        _repeat_regime(options, Repetition(whole, shipped, Path(options.out), data))
+        _repeat_regime(options, Repetition(whole, shipped, Path(options.out) / "quick", data))
         return
-    chosen = whole.only(options.only or list(whole.parts))
     store = Store(Path(options.out), records=True, summaries=shipped)
-    runs = Regime(chosen, store, data)
+    chosen = Regime(whole.only(options.only or list(whole.parts)), store, data)
     if options.plan:
-        _show_progress(progress(runs), json=options.json)
+        _show_progress(progress(chosen), json=options.json)
         return
     if not options.read:
-        _run_plan(store, runs.wanted, lambda: progress(runs), options.jobs)
+        _run_plan(store, chosen.wanted, lambda: progress(chosen), options.jobs)
+    everything = Regime(whole, store)  # reads results, so it needs no data
     if options.save:
-        write_summaries(Path(options.save), runs.summaries())
+        write_summaries(Path(options.save), everything.summaries())
     if page:
-        folder = Path(page).parent
-        regime_charts.write_pictures(runs, folder)
-        write_section(Path(page), "regime verdicts", lambda _: regime_page.verdicts(runs, folder))
-        write_section(Path(page), "regime tables", lambda _: regime_page.tables(runs, "tardygrad reproduce regime"))
-    verdicts = judge(runs)
+        folder, command = Path(page).parent, "tardygrad reproduce regime"
+        regime_charts.write_pictures(everything, folder)
+        write_section(Path(page), "regime verdicts", regime_page.verdicts(everything, folder))
+        write_section(Path(page), "regime tables", regime_page.tables(everything, command))
+    verdicts = judge(everything)
     if options.json:
         show_json({number: found._asdict() for number, found in verdicts.items()})
         return
-    for part in chosen.parts.values():
+    for part in chosen.plan.parts.values():
         for lesson in part.lessons:
             lines = [line for line in part.with_unchanged() if line.lesson == lesson]
             columns = (*regime_page.HEADINGS[:4], *_right(regime_page.HEADINGS[4:]))
-            show_table(columns, (regime_page.row(runs, line) for line in lines), f"{part.name}, {lesson}")
+            show_table(columns, (regime_page.row(everything, line) for line in lines), f"{part.name}, {lesson}")
     for number, found in verdicts.items():
-        show(f"{number}. {chosen.claims[number]['says']}\n   {found.verdict}")
+        show(f"{number}. {whole.claims[number]['says']}\n   {found.verdict}")
         _show_numbers(found)
 
 
@@ -261,7 +261,7 @@ def baselines(options: commands.Baselines) -> None:
         command = "".join(f" --{name} {value}" for name, value in given.items() if value is not None)
         baseline_page.write_pictures(comparison, Path(page).parent)
         text = baseline_page.text(comparison, f"tardygrad reproduce baselines{command}", skipped)
-        write_section(Path(page), "baselines", lambda _: text)
+        write_section(Path(page), "baselines", text)
     tables = comparison.tables()
     if options.json:
         show_json({"skipped": skipped or None, "lines": [line.plain() for lines in tables for line in lines]})

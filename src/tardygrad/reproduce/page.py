@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from importlib.resources import files
 from pathlib import Path
 
@@ -10,15 +10,15 @@ from tardygrad.errors import Invalid
 from tardygrad.runs.record import make_directory, replace, write_error
 
 
-def write_section(page: Path, name: str, write: Callable[[str], str]) -> None:
-    """Replace the text between the marks of a page with `write(text)`; a file that does not exist is created.
+def write_section(page: Path, name: str, content: str) -> None:
+    """Replace the text between the marks of a page; a file that does not exist is created.
 
     Args:
         name: of the section; its first word is the command of `tardygrad reproduce`.
+        content: the new text.
     """
-    before, text, after = split_page(page, name)
+    before, _, after = split_page(page, name)
     begin, end = marks(name)
-    content = write(text)
     try:
         make_directory(page.parent)
     except OSError as error:

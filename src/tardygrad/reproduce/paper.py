@@ -43,6 +43,13 @@ def published_cells() -> tuple[Cell, ...]:
     )
 
 
+@cache
+def published_baselines() -> dict[tuple[str, str, str], float]:
+    """The paper's scores of FADAS and DN+DyLU in per cent, by data, method and stragglers."""
+    rows = published_rows("baselines.csv")
+    return {(row["data"], row["method"], row["stragglers"]): float(row["accuracy"]) for row in rows}
+
+
 def accuracy(trial: Trial) -> float | None:
     """The paper's accuracy in per cent with the same method, mode, fleet and M; None if it has none."""
     return _accuracies().get((trial.method, trial.mode, trial.stragglers, trial.buffer))
@@ -56,8 +63,9 @@ def _accuracies() -> dict[tuple[str, str, str, int], float]:
     for cell in published_cells():
         if cell.data == "cifar10":
             found[cell.method, cell.mode, cell.stragglers, 4] = cell.score
-    for row in published_rows("baselines.csv"):
-        found[row["method"], "client", row["stragglers"], 4] = float(row["accuracy"])
+    for (data, method, stragglers), score in published_baselines().items():
+        if data == "cifar10":
+            found[method, "client", stragglers, 4] = score
     return found
 
 

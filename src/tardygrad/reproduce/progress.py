@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from tardygrad.reproduce.page import table
 
-HEADINGS = ("lesson", "part", "runs", "done", "CPU hours", "left")
+HEADINGS = ("task", "part", "runs", "done", "CPU hours", "left")
 
 
 class Progress(NamedTuple):
@@ -33,18 +33,18 @@ def with_total(rows: Iterable[Progress]) -> list[Progress]:
     return [*every, Progress("all", "", *numbers)]
 
 
-def progress_text(rows: list[Progress], rule: str) -> str:
+def progress_text(rows: list[Progress], note: str) -> str:
     """How much of a plan is done, in a sentence or two.
 
     Args:
         rows: those of `with_total`.
-        rule: what to say of results while runs are missing.
+        note: what to say of results while runs are missing.
     """
     whole = rows[-1]
     if whole.done == whole.runs:
         return f"All {whole.runs} runs of the plan are done."
     left = f"the rest takes about {whole.left / 3600:.0f} hours of one core"
-    return f"**{whole.done} of {whole.runs} runs of the plan are done**, and {left}. {rule}"
+    return f"**{whole.done} of {whole.runs} runs of the plan are done**, and {left}. {note}"
 
 
 def progress_table(rows: list[Progress]) -> str:

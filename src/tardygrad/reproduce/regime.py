@@ -65,6 +65,7 @@ class Line(NamedTuple):
     mode: str
     method: str
     change: str = ""  # label of the change
+    tuned: bool = False  # whether the settings are chosen with the change
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,7 @@ class Part:
     seeds: list[int]
     tails: list[int] = field(default_factory=list)  # rounds after which the tails of gradients are measured
     changes: dict[str, Settings] = field(default_factory=lambda: {"": {}})  # by label; keys are dotted
+    tuned: bool = False  # whether settings are chosen for each change; else the changes are made to the chosen ones
 
     def lines(self) -> Iterator[Line]:
         """Every line. SD and DC do nothing in synchronous rounds, so these variants are left out there."""
@@ -87,12 +89,15 @@ class Part:
             self.lessons, self.fleets, self.modes, self.methods, self.changes
         ):
             if mode != "sync" or not method.startswith(_ONLY_IF_LATE):
-                yield Line(self.name, lesson, fleet, mode, method, change)
+                yield Line(self.name, lesson, fleet, mode, method, change, self.tuned)
 
     def with_unchanged(self) -> list[Line]:
         """The lines; before those that change a line of the part `cells`, that line."""
-        lines = [(line, line._replace(part="cells", change="") if line.change else line) for line in self.lines()]
-        return list(dict.fromkeys(each for line, unchanged in lines for each in (unchanged, line)))
+        lines = [
+            (line._replace(part="cells", change="", tuned=False), line) if line.change else (line,)
+            for line in self.lines()
+        ]
+        return list(dict.fromkeys(line for pair in lines for line in pair))
 
 
 @dataclass(frozen=True)
@@ -183,13 +188,13 @@ class Regime:
         """The runs known so far, in order; their results decide which others follow."""
         return self.unique(run for line in self.plan.lines() for run in self.runs(line) or self._trials(line).rungs[-1])
 
-    def steps(self, line: Line) -> list[Run]:
+    def all_runs(self, line: Line) -> list[Run]:
         """The trials and runs of a line that are known so far, done or not."""
         return self.unique(self.trials(line) + self.runs(line))
 
     def trials(self, line: Line) -> list[Run]:
         """The trials of a line's lesson, mode and method that are known so far, done or not."""
-        rungs = [] if key(line) in self.given else self._trials(line).rungs
+        rungs = [] if tuning_key(line) in self.given else self._trials(line).rungs
         return [run for rung in rungs for run in rung]
 
     def unique(self, runs: Iterable[Run]) -> list[Run]:
@@ -216,26 +221,29 @@ class Regime:
 
     def chosen(self, line: Line) -> Settings | None:
         """The best settings of a line's lesson, mode and method; None while trials are missing."""
-        return self.given.get(key(line)) or self._trials(line).best
+        return self.given.get(tuning_key(line)) or self._trials(line).best
 
     def every_choice(self) -> dict[str, Settings]:
         """The settings chosen so far, by lesson, mode and method."""
         lines = self.plan.lines()
-        return {key(line): settings for line in lines if (settings := self.chosen(line)) is not None}
+        return {tuning_key(line): settings for line in lines if (settings := self.chosen(line)) is not None}
 
     def summaries(self) -> list[Settings]:
         """The finished runs, as `Store.summary` has them."""
-        runs = self.unique(run for line in self.plan.lines() for run in self.steps(line))
+        runs = self.unique(run for line in self.plan.lines() for run in self.all_runs(line))
         return [self.store.summary(run) for run in runs if self.store.result(run)]
 
     def _trials(self, line: Line) -> _Trials:
         """A rung keeps the better half of the trials of the one before; those that did not finish rank last."""
         cell = line._replace(stragglers="large", mode=_tuned_mode(line))
+        change = self.plan.parts[line.part].changes[line.change] if line.tuned else {}
         points = self.plan.method(line).points()
         rungs = list[list[Run]]()
         for rounds in self.plan.rungs_of(line):
             trials = [
-                self._run(cell, point, self.plan.tuning_seed, {"run.rounds": rounds, "task.score_on": "validation"})
+                self._run(
+                    cell, point, self.plan.tuning_seed, change | {"run.rounds": rounds, "task.score_on": "validation"}
+                )
                 for point in points
             ]
             rungs.append(trials)
@@ -246,25 +254,25 @@ class Regime:
             points = [points[number] for number in order[: (len(points) + 1) // 2]]
         return _Trials(rungs, points[0])
 
-    def _run(self, line: Line, settings: Settings, seed: int, change: Settings) -> Run:
+    def _run(self, line: Line, point: Settings, seed: int, change: Settings) -> Run:
         lesson, method = self.plan.lessons[line.lesson], self.plan.method(line)
         buffer = {"buffer": self.plan.buffer} if method.buffered else {}
         local = {} if "local_steps" in method.settings else lesson.method
-        tables: Settings = {
+        spec: Settings = {
             "task": {"clients": lesson.clients, **lesson.task, **self._folders(lesson)},
             "fleet": {"kind": "paper", "stragglers": line.stragglers},
-            "method": {**method.settings, **local, **buffer, **settings, "mode": line.mode},
+            "method": {**method.settings, **local, **buffer, **point, "mode": line.mode},
             "engine": {"kind": "sim"},
             "run": {"rounds": lesson.rounds, "seed": seed},
         }
         for path, value in deepcopy(change).items():
             table, _, name = path.rpartition(".")
-            (tables[table] if table else tables)[name] = value
-        length = self.plan.buffer * tables["run"]["rounds"] // tables["method"].get("buffer", 1)
-        every = length if "task.score_on" in change else max(length // 5, 1)
-        tables["run"] |= {"rounds": length, "evaluate_every": every, "checkpoint_every": length}
+            (spec[table] if table else spec)[name] = value
+        rounds = self.plan.buffer * spec["run"]["rounds"] // spec["method"].get("buffer", 1)
+        every = rounds if "task.score_on" in change else max(rounds // 5, 1)
+        spec["run"] |= {"rounds": rounds, "evaluate_every": every, "checkpoint_every": rounds}
         name = "-".join((line.lesson, line.mode, line.method, line.stragglers, f"seed{seed}"))
-        return Run(name, tables, lesson.score)
+        return Run(name, spec, lesson.score)
 
     def _folders(self, lesson: Lesson) -> Settings:
         if self.data is None:
@@ -280,9 +288,9 @@ def _tuned_mode(line: Line) -> str:
     return "sync" if line.mode == "sync" else "client"
 
 
-def key(line: Line) -> str:
-    """The lesson, mode and method that a line's settings are chosen for."""
-    return f"{line.lesson}, {_tuned_mode(line)}, {line.method}"
+def tuning_key(line: Line) -> str:
+    """The lesson, mode, method and change that a line's settings are chosen for."""
+    return ", ".join((line.lesson, _tuned_mode(line), line.method, *([line.change] if line.tuned else [])))
 
 
 def merit(result: Result) -> tuple[float, float]:

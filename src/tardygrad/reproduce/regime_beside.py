@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import mean
 
-from tardygrad.reproduce.paper import LABELS, Cell, published_cells, published_rows
+from tardygrad.reproduce.paper import LABELS, Cell, published_baselines, published_cells, published_rows
 from tardygrad.reproduce.regime_claims import ASYNCHRONOUS, cost_of_not_waiting, speedup, standing
 
 Rows = list[dict[str, str]]
@@ -30,7 +30,7 @@ def small_numbers(folder: Path) -> dict[str, str]:
     """What small networks show, by number of the claim, on the pages of a folder."""
     ours, claims = (_tables(folder / name) for name in ("results.md", "reproduction.md"))
     found = _on_cells([cell for name, rows in ours.items() for cell in _own_cells(name, rows)])
-    for number, heading, wanted in (("5", "Claim 4", _one_update), ("6", "Claim 7", _as_published)):
+    for number, heading, wanted in (("5", "Claim 4", _one_update), ("6", "Claim 7", _without_local_clip)):
         if heading in claims:
             place = f"[{heading.lower()}](reproduction.md#{heading.lower().replace(' ', '-')}) of digits"
             found[number] = f"{_methods(claims[heading], wanted)} ({place})"
@@ -73,10 +73,14 @@ def _published_one_update(cells: Sequence[Cell]) -> str:
 
 
 def _published_relatives(cells: Sequence[Cell]) -> str:
-    ours = {cell.method: cell.score for cell in cells if cell[:3] == ("cifar10", "large", "client")}
-    theirs = {row["method"]: row["accuracy"] for row in published_rows("baselines.csv") if row["stragglers"] == "large"}
-    clips = [f"{method} {ours[method]:.1f}" for method in ("Clip²", "SD-Clip²", "DC-Clip²")]
-    return f"{', '.join([*clips, *(f'{method} {score}' for method, score in theirs.items())])} (CIFAR-10)"
+    found = []
+    for data, title in (("sst2", "SST-2"), ("cifar10", "CIFAR-10")):
+        ours = {cell.method: cell.score for cell in cells if cell[:3] == (data, "large", "client")}
+        clips = {method: ours[method] for method in ("Clip²", "SD-Clip²", "DC-Clip²")}
+        given = published_baselines().items()
+        others = {method: score for (place, method, fleet), score in given if (place, fleet) == (data, "large")}
+        found.append(f"{title}: " + ", ".join(f"{method} {score:.1f}" for method, score in (clips | others).items()))
+    return "<br>".join(found)
 
 
 def _tables(page: Path) -> dict[str, Rows]:
@@ -109,7 +113,7 @@ def _one_update(row: dict[str, str]) -> bool:
     return row["M"] == "1" and row["method"] in ("SGDClip", "Clip²")
 
 
-def _as_published(row: dict[str, str]) -> bool:
+def _without_local_clip(row: dict[str, str]) -> bool:
     return "clipped" not in row["method"]
 
 

@@ -150,33 +150,33 @@ def standing(differences: Sequence[float]) -> str:
 
 
 def _one_update(scores: Scores) -> Judgement:
-    losses = {}
+    losses, rates = {}, {}
     for method in ("SGDClip", "Clip²"):
-        four = scores.by_seed(Line("cells", "sst2", "large", "client", method))
+        line = Line("cells", "sst2", "large", "client", method)
+        four = scores.by_seed(line)
+        rates[method] = scores.regime.runs(line)[0].spec["method"]["lr"]
         one = scores.by_seed(Line("buffers", "sst2", "large", "client", method, "M = 1"))
         losses[method] = mean(four[seed] - score for seed, score in one.items())
     plain, clipped = losses["SGDClip"], losses["Clip²"]
-    numbers = f"from M = 4 to M = 1: SGDClip {-plain:+.1f} points, Clip² {-clipped:+.1f}"
+    changes = (f"{method} (lr {rates[method]:g}) {-points:+.1f} points" for method, points in losses.items())
+    numbers = f"from M = 4 to M = 1, with the settings chosen at M = 4: {', '.join(changes)}"
     if plain >= 15 and clipped <= 5:
         return Judgement("reproduced", numbers)
     return Judgement("in part" if plain > 0 and clipped <= plain / 2 else "not reproduced", numbers)
 
 
 def _relatives(scores: Scores) -> Judgement:
-    each, best, numbers = [], [], []
-    for lesson in scores.part("relatives").lessons:
-        ours = [
-            scores.mean(Line("cells", lesson, "large", "client", name)) for name in ("Clip²", "SD-Clip²", "DC-Clip²")
-        ]
-        theirs = [scores.mean(Line("relatives", lesson, "large", "client", name)) for name in ("FADAS", "DN+DyLU")]
-        each.append(min(ours) > max(theirs))
-        best.append(max(ours) > max(theirs))
-        numbers.append(
-            f"{lesson}: Clip², SD-Clip², DC-Clip² {', '.join(f'{score:.1f}' for score in ours)} %; "
-            f"FADAS, DN+DyLU {', '.join(f'{score:.1f}' for score in theirs)} %"
-        )
-    verdict: Verdict = "reproduced" if all(each) else "in part" if all(best) else "not reproduced"
-    return Judgement(verdict, "; ".join(numbers))
+    cells, relatives = (Line(part, "sst2", "large", "client", "") for part in ("cells", "relatives"))
+    ours = {name: scores.mean(cells._replace(method=name)) for name in ("Clip²", "SD-Clip²", "DC-Clip²")}
+    theirs = {name: scores.mean(relatives._replace(method=name)) for name in ("FADAS", "DN+DyLU")}
+    clipped = {f"{name}, clipped": scores.mean(relatives._replace(method=f"{name}, clipped")) for name in theirs}
+    numbers = ", ".join(f"{name} {score:.1f}" for name, score in (ours | theirs).items())
+    more = "; ".join(f"{name} {score:.1f}" for name, score in clipped.items())
+    best = max(theirs.values())
+    verdict: Verdict = (
+        "reproduced" if min(ours.values()) > best else "in part" if max(ours.values()) > best else "not reproduced"
+    )
+    return Judgement(verdict, f"{numbers} (with a local clip: {more})")
 
 
 def _rates(scores: Scores) -> Judgement:

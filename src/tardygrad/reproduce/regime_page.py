@@ -9,11 +9,11 @@ from statistics import mean
 from tardygrad.reproduce import regime_charts as charts
 from tardygrad.reproduce import regime_tails as tails
 from tardygrad.reproduce.page import table
-from tardygrad.reproduce.paper import published_cells
+from tardygrad.reproduce.paper import published_baselines, published_cells
 from tardygrad.reproduce.progress import progress_table, progress_text
-from tardygrad.reproduce.regime import Line, Part, Plan, Regime, Settings, key, merit
+from tardygrad.reproduce.regime import Line, Part, Plan, Regime, Settings, merit, tuning_key
 from tardygrad.reproduce.regime_beside import paper_numbers, small_numbers
-from tardygrad.reproduce.regime_claims import judge
+from tardygrad.reproduce.regime_claims import Judgement, judge
 from tardygrad.reproduce.regime_progress import progress
 from tardygrad.sweeps.statistics import estimate
 
@@ -26,8 +26,10 @@ HEADINGS = (
     "score (%)",
     "paper (%)",
     "simulated time (s)",
-    "clipped: Δ, g",
+    "coordinates clipped: Δ, g",
 )
+
+_ON_ALL = ("1", "2", "3", "4")  # the claims that are judged on all tasks; the others are on SST-2
 
 
 def verdicts(regime: Regime, folder: Path) -> str:
@@ -64,13 +66,13 @@ def tables(regime: Regime, command: str) -> str:
     parts = [
         "## What was run",
         f"Made by `{command}`. Every client trains all parameters of a pretrained model.",
-        table(("lesson", "task and model", "N", "T", "rounds of trials"), (_lesson(plan, name) for name in lessons)),
-        f"M = 4. Each method has six settings to choose from, tried with seed {plan.tuning_seed} on validation rows "
-        "that no client trains on. The better half of the first trials is run again for more rounds, and the best of "
-        "these is taken. Settings are chosen on the fleet with large stragglers, once for synchronous rounds and once "
-        "for both asynchronous modes (in client-centric runs). The tables show the score on test rows after the last "
-        "round: mean ± 95 % confidence interval (Student's t) over the seeds. It is the accuracy; for STS-B, Pearson's "
-        "correlation.",
+        table(("task", "data and model", "N", "T", "rounds of trials"), (_lesson(plan, name) for name in lessons)),
+        f"M = {plan.buffer}. Each method has six settings to choose from, tried with seed {plan.tuning_seed} on "
+        "validation rows that no client trains on. The better half of the first trials is run again for more rounds, "
+        "and the best of these is taken. Settings are chosen on the fleet with large stragglers, once for synchronous "
+        "rounds and once for both asynchronous modes (in client-centric runs). The tables show the score on test rows "
+        "after the last round: mean ± 95 % confidence interval (Student's t) over the seeds. It is the accuracy; for "
+        "STS-B, Pearson's correlation.",
         progress_table(progress(regime)),
         *_rules(regime),
         *(_figure(lesson) for lesson in charts.pictured(regime)[1:]),
@@ -88,25 +90,30 @@ def _rules(regime: Regime) -> list[str]:
     """The rule of each claim, the numbers of each cell, and the verdicts of each lesson alone."""
     plan, lessons = regime.plan, regime.plan.parts["cells"].lessons
     alone = {lesson: judge(regime.with_plan(plan.only_lesson(lesson))) for lesson in lessons}
-    compared = [number for number in plan.claims if number in ("1", "2", "3", "4")]
     details = [
         "\n".join((f"Claim {number}:\n", *(f"- {line}" for line in found.details)))
         for number, found in judge(regime).items()
         if found.details
     ]
+    rows = [(number, *(_alone(each[number]) for each in alone.values())) for number in plan.claims if number in _ON_ALL]
     return [
         "## The rules, and what decides them",
         "\n".join(f"{number}. {plan.claims[number]['rule']}" for number in plan.claims),
         *details,
-        "The verdicts if a rule is applied to one lesson alone:",
-        table(("claim", *alone), ((number, *(each[number].verdict for each in alone.values())) for number in compared)),
+        "The verdicts if a rule is applied to one task alone:",
+        table(("claim", *alone), rows),
     ]
+
+
+def _alone(found: Judgement) -> str:
+    """A verdict for one task, with the numbers that decide it."""
+    return f"{found.verdict}<br>{found.numbers}" if found.numbers else found.verdict
 
 
 def _trials(regime: Regime) -> list[str]:
     """The finished trials; those of a method in the order of their rounds, the best first."""
     rows = []
-    for name, line in {key(line): line for line in regime.plan.lines()}.items():
+    for name, line in {tuning_key(line): line for line in regime.plan.lines()}.items():
         done = [(run, result) for run in regime.trials(line) if (result := regime.store.result(run))]
         done.sort(key=lambda trial: merit(trial[1]), reverse=True)
         for run, result in sorted(done, key=lambda trial: int(trial[0].spec["run"]["rounds"])):
@@ -114,7 +121,7 @@ def _trials(regime: Regime) -> list[str]:
             score = "" if result.accuracy is None else f"{result.accuracy:.1f}"
             loss = "" if result.loss is None else f"{result.loss:.3f}"
             rows.append((name, tried, str(run.spec["run"]["rounds"]), score or result.status, loss))
-    headings = ("lesson, mode, method", "settings", "rounds", "validation score (%)", "loss")
+    headings = ("task, mode, method", "settings", "rounds", "validation score (%)", "loss")
     return ["## Trials", table(headings, rows)] if rows else []
 
 
@@ -202,5 +209,7 @@ def row(regime: Regime, line: Line) -> tuple[str, ...]:
 
 def _published(line: Line) -> str:
     """The paper's accuracy of the same cell."""
-    wanted = (line.lesson, line.stragglers, line.mode, line.method)
-    return next((f"{cell.score:.1f}" for cell in published_cells() if cell[:4] == wanted), "")
+    scores = {cell[:4]: cell.score for cell in published_cells()}
+    scores |= {(data, fleet, "client", method): score for (data, method, fleet), score in published_baselines().items()}
+    score = scores.get((line.lesson, line.stragglers, line.mode, line.method))
+    return "" if score is None else f"{score:.1f}"

@@ -34,9 +34,9 @@ def progress(regime: Regime) -> list[Progress]:
     rows, counted, finished = [], set[Path](), set[Path]()
     for (name, part), lines in groups.items():
         lesson = regime.plan.lessons[name]
-        runs = [run for line in lines for run in whole.steps(line)]
+        runs = [run for line in lines for run in whole.all_runs(line)]
         every = {path: run for run in runs if (path := whole.store.path(run)) not in counted}
-        steps = [run for line in lines for run in regime.steps(line) if regime.store.result(run)]
+        steps = [run for line in lines for run in regime.all_runs(line) if regime.store.result(run)]
         done = {path: run for run in steps if (path := regime.store.path(run)) not in finished}
         counted |= every.keys()
         finished |= done.keys()

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tardygrad.errors import Invalid
-from tardygrad.reproduce.regime import Line, Plan, Regime, key
+from tardygrad.reproduce.regime import Line, Plan, Regime, tuning_key
 from tardygrad.reproduce.regime_claims import Judgement, judge
 from tardygrad.runs.record import Row
 from tardygrad.sweeps.store import Store
@@ -37,7 +37,7 @@ class Repetition:
         known = Store(folder / "stored", summaries=shipped)  # without the repeated ones in `folder`
         chosen = Regime(plan, known).every_choice()
         quick, alone = plan.quick(), plan.only_lesson(self.lesson)
-        if missing := {name for line in quick.lines() if (name := key(line)) not in chosen}:
+        if missing := {name for line in quick.lines() if (name := tuning_key(line)) not in chosen}:
             rule = "--quick needs settings that the whole plan has chosen"
             raise Invalid(f"{rule}, and those of {'; '.join(sorted(missing))} are not chosen yet. Leave it out.")
         repeats = {known.path(run).stem for run in Regime(quick, known, chosen=chosen).wanted()}

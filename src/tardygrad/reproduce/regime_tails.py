@@ -24,7 +24,7 @@ def picture(lesson: str) -> str:
 def points(regime: Regime, part: Part, lesson: str) -> list[Row]:
     """The measured tails of a part and a lesson: a row for each run, round and layer."""
     return [
-        {"mode": _MODES[line.mode], "method": line.method, **tail._asdict()}
+        {"mode": _MODES[line.mode], **tail._asdict()}
         for line in part.lines()
         if part.tails and line.lesson == lesson
         for result in regime.results(line).values()
@@ -39,8 +39,9 @@ def section(regime: Regime, part: Part, lesson: str) -> list[str]:
         return []
     rows = []
     for mode, round in dict.fromkeys((row["mode"], row["round"]) for row in found):
-        whole, *layers = [row for row in found if (row["mode"], row["round"]) == (mode, round)]
-        counts = Counter(row["verdict"] for row in layers)
+        here = [row for row in found if (row["mode"], row["round"]) == (mode, round)]
+        whole = next(row for row in here if row["layer"] == "all")
+        counts = Counter(row["verdict"] for row in here if row["layer"] != "all")
         verdicts = ", ".join(f"{number} {verdict}" for verdict, number in counts.most_common())
         rows.append((mode, str(round), _index(whole), _scaled(whole), verdicts))
     return [

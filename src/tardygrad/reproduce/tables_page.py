@@ -10,7 +10,7 @@ from typing import Any
 import altair as alt
 
 from tardygrad.report import theme
-from tardygrad.reproduce.page import table, write_section
+from tardygrad.reproduce.page import split_page, table, write_section
 from tardygrad.reproduce.paper import LABELS
 from tardygrad.reproduce.tables import CellLine, Table
 from tardygrad.reproduce.trials import FLEETS
@@ -23,12 +23,9 @@ def write(page: Path, tables: list[Table]) -> None:
 
     The text of an experiment without any run here is kept.
     """
-
-    def sections(text: str) -> str:
-        old = {part.split("`")[1]: part.rstrip() + "\n" for part in re.split(r"(?m)^(?=## `)", text)[1:]}
-        return "\n".join(_section(each, old.get(each.name)) for each in tables)
-
-    write_section(page, "tables", sections)
+    _, text, _ = split_page(page, "tables")
+    old = {part.split("`")[1]: part.rstrip() + "\n" for part in re.split(r"(?m)^(?=## `)", text)[1:]}
+    write_section(page, "tables", "\n".join(_section(each, old.get(each.name)) for each in tables))
     for each in tables:
         if all(line.best for line in each.lines()):
             theme.write(_curves(each), page.parent / _picture(each))

@@ -69,7 +69,7 @@ class Tables(NamedTuple):
 
 @command(app, "reproduce")
 class Regime(NamedTuple):
-    """Fine-tune all parameters of pretrained transformers with every method, and judge the paper's claims there.
+    """Fine-tune pretrained transformers with every method, and judge the paper's claims there.
 
     It takes many hours. If stopped, continue with the same command.
     """

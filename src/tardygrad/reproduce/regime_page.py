@@ -65,7 +65,7 @@ def tables(regime: Regime, command: str) -> str:
     ]
     parts = [
         "## What was run",
-        f"Made by `{command}`. Every client trains all parameters of a pretrained model.",
+        f"Made by `{command}`. Clients train pretrained models, the text model whole.",
         table(("task", "data and model", "N", "T", "rounds of trials"), (_lesson(plan, name) for name in lessons)),
         f"M = {plan.buffer}. Each method has six settings to choose from, tried with seed {plan.tuning_seed} on "
         "validation rows that no client trains on. The better half of the first trials is run again for more rounds, "

@@ -71,8 +71,8 @@ def tables(regime: Regime, command: str) -> str:
         "validation rows that no client trains on. The better half of the first trials is run again for more rounds, "
         "and the best of these is taken. Settings are chosen on the fleet with large stragglers, once for synchronous "
         "rounds and once for both asynchronous modes (in client-centric runs). The tables show the score on test rows "
-        "after the last round: mean ± 95 % confidence interval (Student's t) over the seeds. It is the accuracy; for "
-        "STS-B, Pearson's correlation.",
+        "after the last round: mean ± 95 % confidence interval (Student's t) over the seeds, or both scores "
+        "where there are two. It is the accuracy; for STS-B, Pearson's correlation.",
         progress_table(progress(regime)),
         *_rules(regime),
         *(_figure(lesson) for lesson in charts.pictured(regime)[1:]),
@@ -188,9 +188,12 @@ def row(regime: Regime, line: Line) -> tuple[str, ...]:
     used = regime.runs(line)[0].spec["method"]
     settings = ", ".join(f"{name} {used[name]:g}" for name in regime.plan.method(line).grid)
     failed = sum(result.accuracy is None for result in results)
-    found = estimate([result.accuracy or 0.0 for result in results])
-    width = "" if found.half_width is None else f" ± {found.half_width:.1f}"
-    width = f"{width} ({failed} did not finish)" if failed else width
+    scores = [result.accuracy or 0.0 for result in results]
+    found = estimate(scores)
+    spread = f" ± {found.half_width:.1f}" if found.half_width is not None else ""
+    if len(scores) == 2:  # whose interval would reach six times their distance to both sides
+        spread = f" ({scores[0]:.1f}, {scores[1]:.1f})"
+    spread = f"{spread} ({failed} did not finish)" if failed else spread
     times, outer, local = (
         sum(getattr(result, name) for result in results) / len(results) for name in ("time", "clipped", "local_clipped")
     )
@@ -200,7 +203,7 @@ def row(regime: Regime, line: Line) -> tuple[str, ...]:
         method,
         settings,
         str(len(results)),
-        f"{found.mean:.1f}{width}",
+        f"{found.mean:.1f}{spread}",
         theirs,
         f"{times:,.0f}",
         f"{outer:.0%}, {local:.0%}",

@@ -7,9 +7,11 @@ in bfloat16 are copied.
 from __future__ import annotations
 
 import copy
+import ctypes
+import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from operator import is_
 from types import CellType, FunctionType
 from typing import Any
@@ -26,6 +28,7 @@ from tardygrad.tasks.compiled import compile_in_place
 from tardygrad.tasks.plain_attributes import PlainAttributes
 from tardygrad.tasks.train_mode import start_training
 
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
 _GENERATOR = threading.RLock()  # all threads share torch's global generator; own functions may nest `keyed`
 
 
@@ -193,13 +196,17 @@ class Views:
 
 
 def keep_freed_memory() -> None:
-    """Let glibc keep freed memory, up to 64 MB, for the next training step.
+    """Let glibc keep freed memory for the next training step: blocks of up to 256 MiB, and 512 MiB in all.
 
     By default it soon returns memory to the system and gets it back page by page, which can take a fifth of a step's
-    time. Freeing a large block makes glibc raise both limits, to the block's size and to twice that; 32 MiB is the most
-    it accepts. Other allocators ignore it.
+    time. A limit in the environment (MALLOC_MMAP_THRESHOLD_) is respected. Other allocators lack this function.
     """
-    torch.empty(2**25 - 2**16, dtype=torch.uint8)
+    if "MALLOC_MMAP_THRESHOLD_" in os.environ:  # noqa: TID251  (a setting of glibc, not of ours)
+        return
+    with suppress(OSError, AttributeError, TypeError):
+        change = ctypes.CDLL(None).mallopt
+        change(_MMAP_THRESHOLD, 2**28)
+        change(_TRIM_THRESHOLD, 2**29)
 
 
 def copied(module: nn.Module, *, share_frozen: bool = False) -> nn.Module:

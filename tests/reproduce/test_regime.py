@@ -15,6 +15,7 @@ from tardygrad.reproduce.regime import Line, Plan, Regime, plan
 from tardygrad.reproduce.regime_beside import paper_numbers, small_numbers
 from tardygrad.reproduce.regime_claims import judge
 from tardygrad.reproduce.regime_page import tables, verdicts
+from tardygrad.runs.history import read_history
 from tardygrad.runs.record import read_json, write_json
 from tardygrad.spec.spec import parse
 from tardygrad.sweeps.store import Result, Run, Store
@@ -305,6 +306,7 @@ def test_the_command_runs_what_is_missing_once_and_writes_the_page(tmp_path, mon
     records = [path for path in Path("runs").iterdir() if path.is_dir()]
     assert len(records) == len(list(Path("runs").glob("*-*.json")))
     assert not list(Path("runs").glob("*/model.safetensors"))
+    assert read_history(records[0]).spec  # as `report` does
     reproduce.regime(options._replace(read=True))
     assert capsys.readouterr().out == first.out
     rows = [json.loads(row) for row in Path("runs.jsonl").read_text().splitlines()]

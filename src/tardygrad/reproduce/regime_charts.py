@@ -111,11 +111,22 @@ def _mean_curve(results: Iterable[Result]) -> list[tuple[float, float]]:
     return [(mean(time for time, _ in seeds), mean(score for _, score in seeds)) for _, seeds in sorted(rounds.items())]
 
 
+def _early(regime: Regime, line: Line) -> list[tuple[float, float]]:
+    """Time and score of runs of the part `early` that end sooner and are else the same, means over their seeds."""
+    part = regime.plan.parts.get("early")
+    found = []
+    for short in part.lines() if part else ():
+        results = list(regime.results(short).values())
+        if short._replace(part=line.part, change="") == line and results:
+            found.append((mean(each.time for each in results), mean(each.accuracy or 0.0 for each in results)))
+    return found
+
+
 def _curves(regime: Regime, lesson: str) -> Any:
     points = [
         {"method": line.method, "mode": line.mode, "fleet": line.stragglers, "time": time, "score": score}
         for line in _shown(regime, lesson)
-        for time, score in _mean_curve(regime.results(line).values())
+        for time, score in sorted(_early(regime, line) + _mean_curve(regime.results(line).values()))
     ]
     dashes = alt.Scale(domain=["client", "sync"], range=[[1, 0], [4, 2]])
     chart = theme.method_lines(points, list(CURVES)).encode(
@@ -129,4 +140,4 @@ def _curves(regime: Regime, lesson: str) -> Any:
         )
         for fleet in regime.plan.parts["cells"].fleets
     ]
-    return theme.image_style(alt.hconcat(*panels))
+    return theme.image_style(alt.hconcat(*panels).resolve_scale(y="shared"))

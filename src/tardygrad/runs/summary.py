@@ -199,3 +199,11 @@ def plural(number: int, what: str) -> str:
     ('1 round', '140 rounds')
     """
     return f"{number} {what}{'s' * (number != 1)}"
+
+
+def remove_model(folder: Path) -> None:
+    """Delete a run's model.safetensors, and its checksum in the summary, so that the record can still be read."""
+    row = _read_file(folder)
+    row.get("checks", {}).pop(MODEL, None)
+    write_json(folder / "summary.json", row)
+    (folder / MODEL).unlink(missing_ok=True)

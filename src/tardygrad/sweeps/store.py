@@ -26,7 +26,7 @@ from tardygrad.errors import RecordError
 from tardygrad.runs.record import Row, exclusive, read_json, write_json
 from tardygrad.runs.run import Run as TaskRun
 from tardygrad.runs.run import versions
-from tardygrad.runs.summary import MODEL
+from tardygrad.runs.summary import remove_model
 from tardygrad.spec.spec import parse
 from tardygrad.sweeps.trial import TaskCache, ignore, run_seed
 from tardygrad.tail.probe import probe
@@ -191,7 +191,7 @@ def _run(path: Path, run: Run, records: bool) -> Path:
         result["tails"] = [row._asdict() for row in tails]
     if records:
         shutil.rmtree(record / "checkpoints", ignore_errors=True)
-        (record / MODEL).unlink(missing_ok=True)
+        remove_model(record)
     del result["seconds"]  # the only part that differs when the run is repeated
     write_json(path, {"spec": spec.resolved(), "run": spec.run.settings(), "versions": versions(), "result": result})
     return path

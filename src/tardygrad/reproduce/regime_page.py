@@ -147,19 +147,15 @@ def _part(regime: Regime, part: Part) -> str:
 def _compensation(regime: Regime) -> list[str]:
     """How much DC changes the scores of Clip², over all pairs of runs that differ in nothing else."""
     pairs = {}
-    for part in regime.plan.parts.values():
-        for line in part.lines():
-            if line.method == "DC-Clip²":
-                plain, name = line._replace(method="Clip²"), " ".join((line.lesson, *line[2:4], line.change)).strip()
-                scores = {
-                    _without_compensation(run.spec): result.accuracy or 0.0
-                    for run in regime.runs(plain)
-                    if (result := regime.store.result(run))
-                }
-                for run in regime.runs(line):
-                    result, same = regime.store.result(run), _without_compensation(run.spec)
-                    if result and same in scores:
-                        pairs[name, run.spec["run"]["seed"]] = (result.accuracy or 0.0) - scores[same]
+    lines = [line for part in regime.plan.parts.values() for line in part.lines() if line.method == "DC-Clip²"]
+    for line in lines:
+        plain = line._replace(method="Clip²")
+        ours, theirs = ([_without_compensation(run.spec) for run in regime.runs(each)] for each in (line, plain))
+        if ours == theirs:
+            name, scores = " ".join((line.lesson, *line[2:4], line.change)).strip(), regime.results(plain)
+            for seed, result in regime.results(line).items():
+                if seed in scores:
+                    pairs[name, seed] = (result.accuracy or 0.0) - (scores[seed].accuracy or 0.0)
     if not pairs:
         return []
     every = list(pairs.values())

@@ -96,7 +96,7 @@ class Baselines(NamedTuple):
     """
 
     plan: bool = PLAN
-    only: list[str] | None = option(None, "Run only this lesson or method; repeatable. Not with --page.", "NAME")
+    only: list[str] | None = option(None, "Run only this workload or method; repeatable. Not with --page.", "NAME")
     trials: int | None = option(None, "Settings to try for each method on each fleet, in place of the plan's.", min=1)
     seeds: int | None = option(None, "Runs of each method's best setting, in place of the plan's.", min=1)
     data: str | None = option(None, "Folder that contains fashion/, if no system package provides it.", "DIR")

@@ -41,7 +41,7 @@ stragglers = "mild"
 [fleet.large]
 kind = "paper"
 stragglers = "large"
-[lesson.digits]
+[workload.digits]
 title = "digits"
 task = {kind = "digits", clients = 8, model = "mlp", dim = 4, validation_rows = 100}
 fleets = ["mild", "large"]
@@ -54,7 +54,7 @@ score = "accuracy"
 worst = 0.0
 target = 80.0
 seconds = 36.0
-[lesson.fashion]
+[workload.fashion]
 title = "clothes"
 task = {kind = "fashion", clients = 8, model = "cnn", dim = 1, batch_size = 4, test_rows = 20}
 fleets = ["large"]
@@ -66,7 +66,7 @@ score = "accuracy"
 worst = 0.0
 target = 80.0
 seconds = 36.0
-[lesson.text]
+[workload.text]
 title = "text"
 task = {kind = "digits", clients = 8, model = "mlp", dim = 8, validation_rows = 100}
 fleets = ["mild"]
@@ -134,29 +134,29 @@ CELLS = [cell for cell in plan().cells() if cell.fleet != "mild"]
 
 @pytest.mark.parametrize("cell", CELLS, ids=str)
 def test_every_method_is_a_spec_with_as_many_updates_of_as_many_steps(cell: Cell) -> None:
-    lesson, space = plan().lessons[cell.lesson], plan().space(cell)
+    workload, space = plan().workloads[cell.workload], plan().space(cell)
     for point in (plan().lowest(cell), {name: range.high for name, range in space.items()}):
         trial, run = (parse(plan().run(cell, point, seed).spec) for seed in (0, 3))
         method = run.build_method()
         assert run.run.rounds is not None
-        assert method.buffer * run.run.rounds == lesson.updates
-        assert (method.local_steps, run.run.seed) == (lesson.method["local_steps"], 3)
-        assert run.run.rounds == lesson.evaluations * run.run.evaluate_every
+        assert method.buffer * run.run.rounds == workload.updates
+        assert (method.local_steps, run.run.seed) == (workload.method["local_steps"], 3)
+        assert run.run.rounds == workload.evaluations * run.run.evaluate_every
         assert (trial.run.rounds, trial.run.evaluate_every) == (run.run.rounds, run.run.rounds)
         apart = [each.task.arguments["score_on"] for each in (trial, run)]
-        assert apart == ["validation", "test"] or lesson.name == "fashion"
+        assert apart == ["validation", "test"] or workload.name == "fashion"
         assert trial.task.arguments["validation_rows"] == run.task.arguments["validation_rows"]
 
 
 def test_the_plan_is_the_one_that_was_promised() -> None:
-    assert plan().lessons["digits"].trials == 40
-    assert plan().lessons["lm"].updates >= 5000
+    assert plan().workloads["digits"].trials == 40
+    assert plan().workloads["lm"].updates >= 5000
     assert set(plan().seeds) & {plan().tuning_seed} == set()
-    for lesson in plan().lessons.values():
-        assert bool(lesson.trials) == bool(lesson.task.get("validation_rows")) == (not lesson.settings_from)
-        assert len(set(lesson.methods)) == len(lesson.methods)
+    for workload in plan().workloads.values():
+        assert bool(workload.trials) == bool(workload.task.get("validation_rows")) == (not workload.settings_from)
+        assert len(set(workload.methods)) == len(workload.methods)
     named = {name for pairs in plan().comparisons.values() for pair in pairs for name in pair}
-    assert named <= set(plan().lessons["digits"].methods)
+    assert named <= set(plan().workloads["digits"].methods)
 
 
 def test_ranges_are_the_same_for_everyone_but_adamw_and_the_adaptive_server() -> None:
@@ -293,8 +293,8 @@ def test_a_changed_experiment_takes_no_old_trials(tmp_path: Path) -> None:
     list(run_all(comparison(tmp_path)))
     same = comparison(tmp_path)
     wider = comparison(tmp_path, ranges={**same.plan.ranges, "lr": {"low": 0.02, "high": 10.0}})
-    longer = {**same.plan.lessons, "digits": replace(same.plan.lessons["digits"], updates=32)}
-    for other in (wider, comparison(tmp_path, lessons=longer)):
+    longer = {**same.plan.workloads, "digits": replace(same.plan.workloads["digits"], updates=32)}
+    for other in (wider, comparison(tmp_path, workloads=longer)):
         assert [len(trials) for trials in points(other)][:6] == [0] * 6
 
 
@@ -304,13 +304,13 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
 
 
 def lines(
-    *scores: float, spread: float | None = 0.5, lesson: str = "digits", fleet: str = "large"
+    *scores: float, spread: float | None = 0.5, workload: str = "digits", fleet: str = "large"
 ) -> list[BaselineLine]:
     small = Plan.read(SMALL)
-    names = small.lessons[lesson].methods
+    names = small.workloads[workload].methods
     found = []
     for i, (name, score) in enumerate(zip(names, scores, strict=True)):
-        cell = Cell(lesson, fleet, name)
+        cell = Cell(workload, fleet, name)
         reach = None if i else 30.0
         curve = [(35.0, score - 1), (70.0 + i, score)]
         found.append(BaselineLine(cell, small.lowest(cell), ["lr"], score, spread, 70.0 + i, i, reach, [curve] * 2))
@@ -325,7 +325,7 @@ def test_the_best_is_marked_and_what_is_within_its_spread_is_tied() -> None:
         "without waiting: SGD 94.9 ± 0.5 in 71 s; with waiting: sync-SGD 94.4 ± 0.5 in 70 s, 1.0 times as long",
         "with clips, 0 of 1 are better: DN, clipped 94.9 → 80.0",
     ]
-    low = lines(2.25, 2.0, lesson="text", fleet="mild", spread=0.1)
+    low = lines(2.25, 2.0, workload="text", fleet="mild", spread=0.1)
     assert [line.mark for line in low] == ["", "best"]
     assert BaselineTable(Plan.read(SMALL), low).sentences() == [
         "best: DN, clipped (2.000 ± 0.100); within its spread: none",
@@ -382,7 +382,7 @@ def test_the_command_runs_reads_and_writes_a_page(small: Command) -> None:
     assert done.out.count("best: ") == 3
     assert len(list(Path("runs/baselines").glob("*.json"))) == len(Path("runs.jsonl").read_text().splitlines()) == 64
     shown = small("--read", "--json").json["lines"]
-    assert [(line["lesson"], line["fleet"], line["method"]) for line in shown][2:4] == [
+    assert [(line["workload"], line["fleet"], line["method"]) for line in shown][2:4] == [
         ("digits", "mild", "clipped"),
         ("digits", "large", "sync"),
     ]
@@ -415,7 +415,7 @@ def test_images_of_clothes_are_learnt_with_the_setting_for_digits(small: Command
     done = small(*argv, "--data", "mine", "--json", "--jobs", "1")
     assert (done.code, "skipped" in done.err) == (0, False), done.err
     mild, large, fashion = done.json["lines"]
-    assert [(line["lesson"], line["fleet"]) for line in (mild, large, fashion)] == [
+    assert [(line["workload"], line["fleet"]) for line in (mild, large, fashion)] == [
         ("digits", "mild"),
         ("digits", "large"),
         ("fashion", "large"),
@@ -429,10 +429,10 @@ def test_images_of_clothes_are_learnt_with_the_setting_for_digits(small: Command
     ("argv", "sentence"),
     [
         (["--only", "clippe"], "--only must be one of digits, fashion, text, sync, plain, clipped, got 'clippe'. Did"),
-        (["--only", "text", "--only", "sync"], "--only must name methods of its lessons, got text, sync. Leave one"),
+        (["--only", "text", "--only", "sync"], "--only must name methods of its workloads, got text, sync. Leave one"),
         (
             ["--only", "plain", "--page", "page.md"],
-            "--page needs all lessons and methods, got --only. Leave out one of",
+            "--page needs all workloads and methods, got --only. Leave out one of",
         ),
         (["--trials", "0"], "Invalid value for '--trials'"),
         (["--seeds", "0"], "Invalid value for '--seeds'"),

@@ -25,7 +25,7 @@ buffer = 4
 tuning_seed = 0
 seeds = [1, 2]
 rungs = [2, 4]
-[lesson.sst2]
+[workload.sst2]
 title = "digits"
 task = {kind = "digits", model = "mlp", dim = 8, validation_rows = 100}
 clients = 10
@@ -43,20 +43,20 @@ settings = {kind = "sgdclip", local_clip = 0.1, downplay = true, lr = 1.0}
 grid = {local_lr = [0.1, 0.3]}
 [part.cells]
 title = "Cells"
-lessons = ["sst2"]
+workloads = ["sst2"]
 fleets = ["large"]
 modes = ["sync", "client"]
 methods = ["SGDClip", "Clip²", "SD-SGDClip"]
 [part.buffers]
 title = "Buffers"
-lessons = ["sst2"]
+workloads = ["sst2"]
 fleets = ["large"]
 modes = ["client"]
 methods = ["SGDClip", "Clip²"]
 changes = [{label = "M = 1", "method.buffer" = 1}]
 [part.tails]
 title = "Tails"
-lessons = ["sst2"]
+workloads = ["sst2"]
 fleets = ["large"]
 modes = ["client"]
 methods = ["Clip²"]
@@ -151,7 +151,7 @@ def test_the_verdict_on_m_1(sgdclip: float, clip2: float, verdict: str) -> None:
 
 
 def scores(given: dict[tuple[str, ...], float]):
-    """A rule for a store: the accuracy by lesson, mode and method kind, 80 if it has none, mean over seeds 1 to 3."""
+    """A rule for a store: the accuracy by workload, mode and method kind, 80 if it has none, mean over seeds 1 to 3."""
 
     def score(spec) -> float:
         method = spec["method"]
@@ -237,7 +237,7 @@ def test_the_pages_of_the_documentation_have_numbers_of_small_networks_for_six_c
     assert sorted(small_numbers(Path(__file__).parents[2] / "docs")) == list("123456")
 
 
-def test_the_page_has_verdicts_for_each_lesson_alone() -> None:
+def test_the_page_has_verdicts_for_each_workload_alone() -> None:
     store = Scripted(scores({("sst2", "clip2"): 82.0}))
     regime = Regime(plan().only(["cells"]), store)
     while store.finish(regime.wanted()):
@@ -254,7 +254,7 @@ def test_the_page_says_how_much_compensation_changes() -> None:
         return 80.0 + 2.5 * (bool(spec["method"].get("compensate")) and spec["method"]["local_lr"] == 8.0)
 
     store = Scripted(score)
-    regime = Regime(plan().only_lesson("sst2").only(["cells", "curvature"]), store)
+    regime = Regime(plan().only_workload("sst2").only(["cells", "curvature"]), store)
     while store.finish(regime.wanted()):
         pass
     cells, curvature = 2 * 2 * 3, 2 * 2  # fleets, modes and seeds; changes and seeds

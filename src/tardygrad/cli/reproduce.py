@@ -187,17 +187,17 @@ def regime(options: commands.Regime) -> None:
         show_json({number: found._asdict() for number, found in verdicts.items()})
         return
     for part in chosen.plan.parts.values():
-        for lesson in part.lessons:
-            lines = [line for line in part.with_unchanged() if line.lesson == lesson]
+        for workload in part.workloads:
+            lines = [line for line in part.with_unchanged() if line.workload == workload]
             columns = (*regime_page.HEADINGS[:4], *_right(regime_page.HEADINGS[4:]))
-            show_table(columns, (regime_page.row(everything, line) for line in lines), f"{part.name}, {lesson}")
+            show_table(columns, (regime_page.row(everything, line) for line in lines), f"{part.name}, {workload}")
     for number, found in verdicts.items():
         show(f"{number}. {whole.claims[number]['says']}\n   {found.verdict}")
         _show_numbers(found)
 
 
 def _repeat_regime(options: commands.Regime, repetition: Repetition) -> None:
-    """Repeat stored runs, compare them with the stored ones, and judge their lesson."""
+    """Repeat stored runs, compare them with the stored ones, and judge their workload."""
     from tardygrad.reproduce.regime_progress import progress
 
     runs = repetition.runs
@@ -209,14 +209,14 @@ def _repeat_regime(options: commands.Regime, repetition: Repetition) -> None:
     scores, verdicts = repetition.scores(), repetition.verdicts()
     if options.json:
         claims = {number: after._asdict() | {"stored": before.verdict} for number, (before, after) in verdicts.items()}
-        show_json({"lesson": repetition.lesson, "runs": as_objects(scores), "claims": claims})
+        show_json({"workload": repetition.workload, "runs": as_objects(scores), "claims": claims})
         return
     columns = ("mode", "method", "seed>", "stored (%)>", "repeated (%)>")
     rows = ((run.mode, run.method, str(run.seed), _score(run.stored), _score(run.repeated)) for run in scores)
-    show_table(columns, rows, f"Repeated runs of {repetition.lesson}, large stragglers")
+    show_table(columns, rows, f"Repeated runs of {repetition.workload}, large stragglers")
     same = sum(run.stored == run.repeated for run in scores)
     show(f"{same} of {len(scores)} have the stored score.\n")
-    show(f"Verdicts for {repetition.lesson} alone, with these runs in place of the stored ones:")
+    show(f"Verdicts for {repetition.workload} alone, with these runs in place of the stored ones:")
     for number, (before, after) in verdicts.items():
         show(f"{number}. {runs.plan.claims[number]['says']}\n   {after.verdict} (stored runs: {before.verdict})")
         _show_numbers(after)
@@ -241,12 +241,12 @@ def baselines(options: commands.Baselines) -> None:
     from tardygrad.sweeps.store import Store
 
     whole, page = plan(), options.page
-    _check_only(options.only, [*whole.lessons, *whole.methods], page, "lessons and methods")
+    _check_only(options.only, [*whole.workloads, *whole.methods], page, "workloads and methods")
     if page:
         split_page(Path(page), "baselines")  # fail before hours of work
     chosen = whole.only(options.only or []).resized(options.trials, options.seeds)
     store = Store(Path(options.out), summaries=shipped_runs("baseline_runs.jsonl"))
-    trains = "fashion" in chosen.lessons and not (options.read or options.plan)
+    trains = "fashion" in chosen.workloads and not (options.read or options.plan)
     skipped, where = _fashion(options.data) if trains else ("", None)
     comparison = Comparison(chosen, store, {"fashion": where} if where else {}, ["fashion"] if skipped else [])
     if options.plan:
@@ -283,7 +283,7 @@ def _fashion(data: str | None) -> tuple[str, str | None]:
     folder = Path(data) / "fashion" if data else None
     where = str(folder.resolve()) if folder and folder.is_dir() else None
     whole = plan()
-    cell = next(cell for cell in whole.cells() if cell.lesson == "fashion")
+    cell = next(cell for cell in whole.cells() if cell.workload == "fashion")
     try:
         with torch_threads(1):
             parse(whole.run(cell, whole.lowest(cell), whole.seeds[0], data=where).spec).build()

@@ -10,7 +10,7 @@ import altair as alt
 
 from tardygrad.report import theme
 from tardygrad.reproduce.accuracy_plot import AccuracyPlot, accuracy_row
-from tardygrad.reproduce.baseline_plan import Cell, Lesson, Plan
+from tardygrad.reproduce.baseline_plan import Cell, Plan, Workload
 from tardygrad.reproduce.baselines import BaselineLine, Comparison
 from tardygrad.reproduce.page import table
 from tardygrad.reproduce.progress import progress_table, progress_text
@@ -20,19 +20,19 @@ _SCORES = {"accuracy": "test accuracy (%)", "loss": "test loss (nats per token)"
 
 
 class BaselineTable:
-    """A table: the lines of a lesson and a fleet, some of which may be missing."""
+    """A table: the lines of a workload and a fleet, some of which may be missing."""
 
     def __init__(self, plan: Plan, lines: Lines) -> None:
         self.plan, self.lines = plan, lines
-        self.lesson: Lesson = plan.lessons[lines[0].cell.lesson]
-        self.name = f"{self.lesson.name}, {lines[0].cell.fleet}"
+        self.workload: Workload = plan.workloads[lines[0].cell.workload]
+        self.name = f"{self.workload.name}, {lines[0].cell.fleet}"
         self.first_end = min(line.time for line in lines)  # when the first method has ended
 
     def headings(self) -> tuple[str, ...]:
         """The headings of the columns."""
-        lesson = self.lesson
-        to = f"to {lesson.target:g}{' %' * (lesson.score == 'accuracy')} (s)"
-        score = (_SCORES[lesson.score], *(["perplexity"] if lesson.score == "loss" else []))
+        workload = self.workload
+        to = f"to {workload.target:g}{' %' * (workload.score == 'accuracy')} (s)"
+        score = (_SCORES[workload.score], *(["perplexity"] if workload.score == "loss" else []))
         return ("method", *score, "", f"at {self.first_end:,.0f} s", "to the end (s)", to, "settings", "near an end")
 
     def row(self, line: BaselineLine) -> tuple[str, ...]:
@@ -42,7 +42,7 @@ class BaselineTable:
         return (
             self.label(line.cell),
             self.score(line),
-            *([f"{exp(line.score):.2f}"] if self.lesson.score == "loss" else []),
+            *([f"{exp(line.score):.2f}"] if self.workload.score == "loss" else []),
             line.mark,
             "" if early is None else self.number(early),
             f"{line.time:,.0f}",
@@ -57,7 +57,7 @@ class BaselineTable:
 
     def number(self, score: float) -> str:
         """A score as text."""
-        return f"{score:.3f}" if self.lesson.score == "loss" else f"{score:.1f}"
+        return f"{score:.3f}" if self.workload.score == "loss" else f"{score:.1f}"
 
     def score(self, line: BaselineLine) -> str:
         """The score with its spread, if it has one."""
@@ -80,14 +80,14 @@ class BaselineTable:
         for title, names in self.plan.comparisons.items():
             by = {line.cell.method: line for line in self.lines}
             pairs = [(by[one], by[other]) for one, other in names if one in by and other in by]
-            better = sum(self.lesson.merit(other.score) > self.lesson.merit(one.score) for one, other in pairs)
+            better = sum(self.workload.merit(other.score) > self.workload.merit(one.score) for one, other in pairs)
             scores = (f"{self.label(b.cell)} {self.number(a.score)} → {self.number(b.score)}" for a, b in pairs)
             found += [f"{title}, {better} of {len(pairs)} are better: {'; '.join(scores)}"] if pairs else []
         return found
 
     def _best(self, *, waits: bool) -> BaselineLine | None:
         lines = [line for line in self.lines if self.plan.methods[line.cell.method].waits is waits]
-        return max(lines, key=lambda line: self.lesson.merit(line.score), default=None)
+        return max(lines, key=lambda line: self.workload.merit(line.score), default=None)
 
 
 def text(comparison: Comparison, command: str, skipped: str = "") -> str:
@@ -96,13 +96,13 @@ def text(comparison: Comparison, command: str, skipped: str = "") -> str:
     parts = [
         f"Made by `{command}`.",
         table(
-            ("lesson", "", "client updates", "K", "trials", "CPU hours"),
+            ("workload", "", "client updates", "K", "trials", "CPU hours"),
             (
-                _lesson(lesson, [row.seconds for row in progress if row.lesson == lesson.name])
-                for lesson in plan.lessons.values()
+                _workload(workload, [row.seconds for row in progress if row.workload == workload.name])
+                for workload in plan.workloads.values()
             ),
         ),
-        f"Every method is tuned on each fleet of a lesson that has trials: {plan.random} random ones, then Optuna's "
+        f"Every method is tuned on each fleet of a workload that has trials: {plan.random} random ones, then Optuna's "
         f"TPE in batches of {plan.batch}. A trial is scored after its last round, with seed {plan.tuning_seed}, on "
         "validation rows that nobody trains on. The tables show the best setting on the test rows with the seeds "
         f"{', '.join(map(str, plan.seeds))}: mean ± standard deviation, and simulated seconds. A method is *tied* if "
@@ -116,22 +116,24 @@ def text(comparison: Comparison, command: str, skipped: str = "") -> str:
         each = BaselineTable(plan, lines)
         parts += [
             f"## {each.name.capitalize()}",
-            f"![{_SCORES[each.lesson.score].capitalize()}]({picture_path(each)})",
+            f"![{_SCORES[each.workload.score].capitalize()}]({picture_path(each)})",
             "\n".join(f"- {sentence}" for sentence in each.sentences()),
             table(each.headings(), map(each.row, lines)),
         ]
-    for lesson in plan.lessons.values():
-        if lesson.trials:
-            cells = [cell for cell in plan.cells() if (cell.lesson, cell.fleet) == (lesson.name, lesson.fleets[0])]
+    for workload in plan.workloads.values():
+        if workload.trials:
+            cells = [
+                cell for cell in plan.cells() if (cell.workload, cell.fleet) == (workload.name, workload.fleets[0])
+            ]
             rows = (_searched(plan, cell) for cell in cells)
-            parts += [f"## Searched: {lesson.name}", table(("method", "searched", "given"), rows)]
+            parts += [f"## Searched: {workload.name}", table(("method", "searched", "given"), rows)]
     return "\n\n".join(parts)
 
 
-def _lesson(lesson: Lesson, seconds: list[float]) -> tuple[str, ...]:
-    trials = f"those of {lesson.settings_from}" if lesson.settings_from else f"{lesson.trials} on each fleet"
-    steps = f"{lesson.method['local_steps']}"
-    return lesson.name, lesson.title, f"{lesson.updates:,}", steps, trials, f"{sum(seconds) / 3600:.1f}"
+def _workload(workload: Workload, seconds: list[float]) -> tuple[str, ...]:
+    trials = f"those of {workload.settings_from}" if workload.settings_from else f"{workload.trials} on each fleet"
+    steps = f"{workload.method['local_steps']}"
+    return workload.name, workload.title, f"{workload.updates:,}", steps, trials, f"{sum(seconds) / 3600:.1f}"
 
 
 def _searched(plan: Plan, cell: Cell) -> tuple[str, ...]:
@@ -154,7 +156,7 @@ def write_pictures(comparison: Comparison, folder: Path) -> None:
 
 def picture(table: BaselineTable) -> Any:
     """Accuracies with their spread, or losses against simulated time with the first seed."""
-    if table.lesson.score == "loss":
+    if table.workload.score == "loss":
         return theme.image_style(_curves(table).properties(title=f"{table.name}, seed {table.plan.seeds[0]}"))
     return theme.image_style(_dots(table).properties(title=table.name))
 

@@ -1,6 +1,6 @@
-"""The plan of the baselines: lessons, methods, search spaces and rules, read from baselines.toml.
+"""The plan of the baselines: workloads, methods, search spaces and rules, read from baselines.toml.
 
-All methods of a lesson get the same number of client updates, of trials and of seeds, and every searched setting has
+All methods of a workload get the same number of client updates, of trials and of seeds, and every searched setting has
 the same range for all of them, unless baselines.toml says why not.
 """
 
@@ -29,9 +29,9 @@ Point = dict[str, float]
 
 
 class Cell(NamedTuple):
-    """A method on a lesson and a fleet: what is tuned, and a line of a table."""
+    """A method on a workload and a fleet: what is tuned, and a line of a table."""
 
-    lesson: str
+    workload: str
     fleet: str
     method: str
 
@@ -40,7 +40,7 @@ class Cell(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Lesson:
+class Workload:
     """A task, the fleets on which it is learnt, and how it is scored."""
 
     name: str
@@ -56,7 +56,7 @@ class Lesson:
     seconds: float  # CPU seconds of a run, measured with one thread
     methods: list[str] = field(default_factory=list)
     trials: int = 0  # of each method on each fleet
-    settings_from: str = ""  # another lesson, whose chosen settings are taken; this one has no trials
+    settings_from: str = ""  # another workload, whose chosen settings are taken; this one has no trials
     kinds: dict[str, Settings] = field(default_factory=dict)  # given settings of some kinds of methods
     ranges: dict[str, Settings] = field(default_factory=dict)  # in place of those of the plan
 
@@ -81,7 +81,7 @@ class Baseline:
     label: str
     settings: Settings  # those that are given
     search: list[str]  # a name may be dotted, such as `weight.exponent`
-    ranges: dict[str, Settings] = field(default_factory=dict)  # in place of those of lessons and of the plan
+    ranges: dict[str, Settings] = field(default_factory=dict)  # in place of those of workloads and of the plan
 
     @property
     def waits(self) -> bool:
@@ -99,7 +99,7 @@ class Plan:
     batch: int  # trials that TPE draws at a time
     ranges: dict[str, Settings]
     fleets: dict[str, Settings]
-    lessons: dict[str, Lesson]
+    workloads: dict[str, Workload]
     methods: dict[str, Baseline]
     comparisons: dict[str, list[tuple[str, str]]]  # pairs of methods, by what the second one has
 
@@ -107,58 +107,58 @@ class Plan:
     def read(cls, text: str) -> Plan:
         """A plan from TOML."""
         raw = tomllib.loads(text)
-        lessons = {name: Lesson(name, **table) for name, table in raw["lesson"].items()}
-        for name, lesson in lessons.items():
-            if lesson.settings_from:
-                lessons[name] = replace(lesson, methods=lessons[lesson.settings_from].methods)
+        workloads = {name: Workload(name, **table) for name, table in raw["workload"].items()}
+        for name, workload in workloads.items():
+            if workload.settings_from:
+                workloads[name] = replace(workload, methods=workloads[workload.settings_from].methods)
         return cls(
             **{name: raw[name] for name in ("tuning_seed", "seeds", "random", "batch", "ranges")},
             fleets=raw["fleet"],
-            lessons=lessons,
+            workloads=workloads,
             methods={name: Baseline(**table) for name, table in raw["method"].items()},
             comparisons={title: [tuple(pair) for pair in pairs] for title, pairs in raw["comparison"].items()},
         )
 
     def only(self, names: list[str]) -> Plan:
-        """The plan with these lessons, these methods, or these methods of these lessons.
+        """The plan with these workloads, these methods, or these methods of these workloads.
 
-        A lesson comes with the one whose settings it takes.
+        A workload comes with the one whose settings it takes.
         """
-        lessons = set(names) & self.lessons.keys() or set(self.lessons)
-        lessons |= {self.lessons[name].settings_from for name in lessons}
+        workloads = set(names) & self.workloads.keys() or set(self.workloads)
+        workloads |= {self.workloads[name].settings_from for name in workloads}
         methods = set(names) & self.methods.keys() or set(self.methods)
         chosen = {
-            name: replace(lesson, methods=[method for method in lesson.methods if method in methods])
-            for name, lesson in self.lessons.items()
-            if name in lessons
+            name: replace(workload, methods=[method for method in workload.methods if method in methods])
+            for name, workload in self.workloads.items()
+            if name in workloads
         }
-        if not any(lesson.methods for lesson in chosen.values()):
-            raise Invalid(f"--only must name methods of its lessons, got {', '.join(names)}. Leave one of them out.")
-        return replace(self, lessons=chosen)
+        if not any(workload.methods for workload in chosen.values()):
+            raise Invalid(f"--only must name methods of its workloads, got {', '.join(names)}. Leave one of them out.")
+        return replace(self, workloads=chosen)
 
     def resized(self, trials: int | None, seeds: int | None) -> Plan:
         """The plan with another number of trials or seeds."""
-        lessons = {
-            name: lesson if trials is None or not lesson.trials else replace(lesson, trials=trials)
-            for name, lesson in self.lessons.items()
+        workloads = {
+            name: workload if trials is None or not workload.trials else replace(workload, trials=trials)
+            for name, workload in self.workloads.items()
         }
-        return replace(self, lessons=lessons, seeds=self.seeds if seeds is None else list(range(1, seeds + 1)))
+        return replace(self, workloads=workloads, seeds=self.seeds if seeds is None else list(range(1, seeds + 1)))
 
     def cells(self) -> Iterator[Cell]:
-        """Every method on every lesson and fleet."""
-        for lesson in self.lessons.values():
-            for fleet in lesson.fleets:
-                for method in lesson.methods:
-                    yield Cell(lesson.name, fleet, method)
+        """Every method on every workload and fleet."""
+        for workload in self.workloads.values():
+            for fleet in workload.fleets:
+                for method in workload.methods:
+                    yield Cell(workload.name, fleet, method)
 
     def tuned_cell(self, cell: Cell) -> Cell:
         """The cell whose trials decide the setting of this one."""
-        return cell._replace(lesson=self.lessons[cell.lesson].settings_from or cell.lesson)
+        return cell._replace(workload=self.workloads[cell.workload].settings_from or cell.workload)
 
     def space(self, cell: Cell) -> dict[str, Range]:
         """The search space of a cell."""
         method = self.methods[cell.method]
-        ranges = {**self.ranges, **self.lessons[cell.lesson].ranges, **method.ranges}
+        ranges = {**self.ranges, **self.workloads[cell.workload].ranges, **method.ranges}
         return {name: _range(ranges[name]) for name in method.search}
 
     def lowest(self, cell: Cell) -> Point:
@@ -173,20 +173,20 @@ class Plan:
         """The run of a cell's method at a point: a trial with the tuning seed, and else one that is reported.
 
         Args:
-            data: the folder of the lesson's data.
+            data: the folder of the workload's data.
         """
-        lesson, given = self.lessons[cell.lesson], deepcopy(self.methods[cell.method].settings)
-        method = {**lesson.method, **given, **lesson.kinds.get(given["kind"], {})}
-        rounds, trial = lesson.updates // method.get("buffer", 1), seed == self.tuning_seed
-        task = lesson.task | ({} if data is None else {"data": data}) | ({"score_on": "validation"} if trial else {})
+        workload, given = self.workloads[cell.workload], deepcopy(self.methods[cell.method].settings)
+        method = {**workload.method, **given, **workload.kinds.get(given["kind"], {})}
+        rounds, trial = workload.updates // method.get("buffer", 1), seed == self.tuning_seed
+        task = workload.task | ({} if data is None else {"data": data}) | ({"score_on": "validation"} if trial else {})
         tables = {
             "task": task,
             "fleet": self.fleets[cell.fleet],
             "method": method,
-            "engine": {"kind": "sim", "batch": lesson.task["clients"]},  # faster, with other last bits
+            "engine": {"kind": "sim", "batch": workload.task["clients"]},  # faster, with other last bits
             "run": {
                 "rounds": rounds,
-                "evaluate_every": rounds if trial else rounds // lesson.evaluations,
+                "evaluate_every": rounds if trial else rounds // workload.evaluations,
                 "seed": seed,
             },
         }

@@ -17,7 +17,7 @@ from optuna.samplers import TPESampler
 from optuna.trial import FrozenTrial, create_trial
 
 from tardygrad import streams
-from tardygrad.reproduce.baseline_plan import Cell, Lesson, Plan, Point
+from tardygrad.reproduce.baseline_plan import Cell, Plan, Point, Workload
 from tardygrad.reproduce.progress import Progress, with_total
 from tardygrad.reproduce.trials import mean_spread
 from tardygrad.runs.record import Row
@@ -39,7 +39,7 @@ class BaselineLine(NamedTuple):
     score: float  # mean
     spread: float | None  # standard deviation; None: a single seed
     time: float  # simulated seconds to the end, mean
-    reached: int  # seeds that reached the lesson's target
+    reached: int  # seeds that reached the workload's target
     reach: float | None  # simulated seconds until then, mean; None if a seed did not
     curves: list[Curve]  # of each seed
     mark: Mark = ""
@@ -60,7 +60,7 @@ class Tuning:
     """The trials of a cell: those of finished batches, and the points of the current batch."""
 
     def __init__(self, plan: Plan, cell: Cell) -> None:
-        self.plan, self.space, self.trials = plan, plan.space(cell), plan.lessons[cell.lesson].trials
+        self.plan, self.space, self.trials = plan, plan.space(cell), plan.workloads[cell.workload].trials
         self.finished: list[FrozenTrial] = []
         self.batch = self._draw()
 
@@ -99,8 +99,8 @@ class Comparison:
     """A plan and its results.
 
     Args:
-        folders: the data of lessons that need a folder.
-        skip: lessons that cannot be run here; their stored runs are read.
+        folders: the data of workloads that need a folder.
+        skip: workloads that cannot be run here; their stored runs are read.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Comparison:
 
     def wanted(self) -> list[Run]:
         """The missing runs known so far; their results decide which others follow."""
-        cells = [cell for cell in self.plan.cells() if cell.lesson not in self.skip]
+        cells = [cell for cell in self.plan.cells() if cell.workload not in self.skip]
         return self.store.missing(run for cell in cells for run in [*self._batch(cell), *self.runs(cell)])
 
     def runs(self, cell: Cell) -> list[Run]:
@@ -125,11 +125,11 @@ class Comparison:
         cell = self.plan.tuned_cell(cell)
         if cell not in self._tunings:
             self._tunings[cell] = Tuning(self.plan, cell)
-        lesson, tuning = self.plan.lessons[cell.lesson], self._tunings[cell]
+        workload, tuning = self.plan.workloads[cell.workload], self._tunings[cell]
 
         def value(point: Point) -> float | None:
             result = self.store.result(self._trial(cell, point))
-            return lesson.merit(lesson.final_score(result)) if result else None
+            return workload.merit(workload.final_score(result)) if result else None
 
         tuning.advance(value)
         return tuning
@@ -148,7 +148,7 @@ class Comparison:
     def _run(self, cell: Cell, point: Point, seed: int) -> Run:
         key = (cell, tuple(point.values()), seed)
         if key not in self._runs:
-            self._runs[key] = self.plan.run(cell, point, seed, data=self.folders.get(cell.lesson))
+            self._runs[key] = self.plan.run(cell, point, seed, data=self.folders.get(cell.workload))
         return self._runs[key]
 
     def summaries(self) -> list[Row]:
@@ -161,33 +161,33 @@ class Comparison:
         return [self.store.summary(run) for run in runs if self.store.result(run)]
 
     def progress(self) -> list[Progress]:
-        """The progress of each lesson and fleet, and of everything in the last row."""
+        """The progress of each workload and fleet, and of everything in the last row."""
         rows = []
         for (name, fleet), group in groupby(self.plan.cells(), key=lambda cell: cell[:2]):
-            lesson, cells = self.plan.lessons[name], list(group)
-            tuned = sum(len(self.tuning(cell).finished) for cell in cells) if lesson.trials else 0
+            workload, cells = self.plan.workloads[name], list(group)
+            tuned = sum(len(self.tuning(cell).finished) for cell in cells) if workload.trials else 0
             known = [run for cell in cells for run in [*self._batch(cell), *self.runs(cell)]]
-            runs = len(cells) * (lesson.trials + len(self.plan.seeds))
+            runs = len(cells) * (workload.trials + len(self.plan.seeds))
             done = tuned + len(known) - len(self.store.missing(known))
-            rows.append(Progress(name, fleet, runs, done, runs * lesson.seconds, (runs - done) * lesson.seconds))
+            rows.append(Progress(name, fleet, runs, done, runs * workload.seconds, (runs - done) * workload.seconds))
         return with_total(rows)
 
     def tables(self) -> list[list[BaselineLine]]:
-        """A table for each lesson and fleet, with the methods that have all their runs; none without any."""
+        """A table for each workload and fleet, with the methods that have all their runs; none without any."""
         groups = groupby(self.plan.cells(), key=lambda cell: cell[:2])
         tables = ([line for cell in cells if (line := self.line(cell))] for _, cells in groups)
         return [self.marked(lines) for lines in tables if lines]
 
     def line(self, cell: Cell) -> BaselineLine | None:
         """The line of a cell; None while runs are missing."""
-        runs, lesson = self.runs(cell), self.plan.lessons[cell.lesson]
+        runs, workload = self.runs(cell), self.plan.workloads[cell.workload]
         results = [result for run in runs if (result := self.store.result(run))]
         point = self.tuning(cell).best()
         if point is None or len(results) < len(runs):
             return None
-        score, spread = mean_spread([lesson.final_score(result) for result in results])
-        curves = [[(time, lesson.score_of(*scores)) for _, time, *scores in result.curve] for result in results]
-        times = [time for curve in curves if (time := _time_to_target(curve, lesson)) is not None]
+        score, spread = mean_spread([workload.final_score(result) for result in results])
+        curves = [[(time, workload.score_of(*scores)) for _, time, *scores in result.curve] for result in results]
+        times = [time for curve in curves if (time := _time_to_target(curve, workload)) is not None]
         return BaselineLine(
             cell=cell,
             settings=point,
@@ -202,17 +202,17 @@ class Comparison:
 
     def marked(self, lines: list[BaselineLine]) -> list[BaselineLine]:
         """The lines with the best score marked as best, and those within its spread as tied."""
-        lesson = self.plan.lessons[lines[0].cell.lesson]
-        best = max(lines, key=lambda line: lesson.merit(line.score))
+        workload = self.plan.workloads[lines[0].cell.workload]
+        best = max(lines, key=lambda line: workload.merit(line.score))
 
         def mark(line: BaselineLine) -> Mark:
-            behind = lesson.merit(best.score) - lesson.merit(line.score)
+            behind = workload.merit(best.score) - workload.merit(line.score)
             return "best" if line is best else "tied" if best.spread is not None and behind <= best.spread else ""
 
         return [line._replace(mark=mark(line)) for line in lines]
 
 
-def _time_to_target(curve: Curve, lesson: Lesson) -> float | None:
-    """When a curve reaches the lesson's target; None if it does not."""
-    good = (time for time, score in curve if lesson.merit(score) >= lesson.merit(lesson.target))
+def _time_to_target(curve: Curve, workload: Workload) -> float | None:
+    """When a curve reaches the workload's target; None if it does not."""
+    good = (time for time, score in curve if workload.merit(score) >= workload.merit(workload.target))
     return next(good, None)

@@ -11,9 +11,9 @@ HEADINGS = ("task", "part", "runs", "done", "CPU hours", "left")
 
 
 class Progress(NamedTuple):
-    """How many runs of a part and a lesson are done."""
+    """How many runs of a part and a workload are done."""
 
-    lesson: str
+    workload: str
     part: str
     runs: int
     done: int
@@ -23,7 +23,7 @@ class Progress(NamedTuple):
     def row(self) -> tuple[str, ...]:
         """The row of a table."""
         hours = (f"{seconds / 3600:.1f}" for seconds in (self.seconds, self.left))
-        return self.lesson, self.part, str(self.runs), str(self.done), *hours
+        return self.workload, self.part, str(self.runs), str(self.done), *hours
 
 
 def with_total(rows: Iterable[Progress]) -> list[Progress]:

@@ -26,7 +26,7 @@ _ONLY_IF_LATE = ("SD-", "DC-")  # prefixes of methods that differ from the other
 
 
 @dataclass(frozen=True)
-class Lesson:
+class Workload:
     """A task with a pretrained model, and how long it is trained."""
 
     name: str
@@ -38,7 +38,7 @@ class Lesson:
     seconds: dict[str, float]  # CPU seconds of an `update` and of an `evaluation`, measured with one thread
     folders: dict[str, str] = field(default_factory=dict)  # settings of the task that are folders below --data
     rungs: list[int] = field(default_factory=list)  # rounds of its trials; empty: those of the plan
-    grids: dict[str, Settings] = field(default_factory=dict)  # of methods with another grid for this lesson
+    grids: dict[str, Settings] = field(default_factory=dict)  # of methods with another grid for this workload
     score: str = "accuracy"  # which of the task's scores is shown
 
 
@@ -57,10 +57,10 @@ class MethodGrid:
 
 
 class Line(NamedTuple):
-    """A line of a table: a method on a lesson and a fleet, with its chosen settings or a change to them."""
+    """A line of a table: a method on a workload and a fleet, with its chosen settings or a change to them."""
 
     part: str
-    lesson: str
+    workload: str
     stragglers: str
     mode: str
     method: str
@@ -74,7 +74,7 @@ class Part:
 
     name: str
     title: str
-    lessons: list[str]
+    workloads: list[str]
     fleets: list[str]
     modes: list[str]
     methods: list[str]
@@ -85,11 +85,11 @@ class Part:
 
     def lines(self) -> Iterator[Line]:
         """Every line. SD and DC do nothing in synchronous rounds, so these variants are left out there."""
-        for lesson, fleet, mode, method, change in product(
-            self.lessons, self.fleets, self.modes, self.methods, self.changes
+        for workload, fleet, mode, method, change in product(
+            self.workloads, self.fleets, self.modes, self.methods, self.changes
         ):
             if mode != "sync" or not method.startswith(_ONLY_IF_LATE):
-                yield Line(self.name, lesson, fleet, mode, method, change, self.tuned)
+                yield Line(self.name, workload, fleet, mode, method, change, self.tuned)
 
     def with_unchanged(self) -> list[Line]:
         """The lines; before those that change a line of the part `cells`, that line."""
@@ -107,7 +107,7 @@ class Plan:
     buffer: int  # M
     tuning_seed: int
     rungs: list[int]  # rounds
-    lessons: dict[str, Lesson]
+    workloads: dict[str, Workload]
     methods: dict[str, MethodGrid]
     parts: dict[str, Part]
     claims: dict[str, dict[str, str]]  # what the paper says, and the rule
@@ -124,35 +124,37 @@ class Plan:
             buffer=raw["buffer"],
             tuning_seed=raw["tuning_seed"],
             rungs=raw["rungs"],
-            lessons={name: Lesson(name, **table) for name, table in raw["lesson"].items()},
+            workloads={name: Workload(name, **table) for name, table in raw["workload"].items()},
             methods={name: MethodGrid(name, **table) for name, table in raw["method"].items()},
             parts=parts,
             claims=raw["claim"],
         )
 
     def rungs_of(self, line: Line) -> list[int]:
-        """The rounds of the trials of a line's lesson."""
-        return self.lessons[line.lesson].rungs or self.rungs
+        """The rounds of the trials of a line's workload."""
+        return self.workloads[line.workload].rungs or self.rungs
 
     def method(self, line: Line) -> MethodGrid:
-        """The method of a line, with the grid of its lesson."""
-        return replace(self.methods[line.method], **self.lessons[line.lesson].grids.get(line.method, {}))
+        """The method of a line, with the grid of its workload."""
+        return replace(self.methods[line.method], **self.workloads[line.workload].grids.get(line.method, {}))
 
     def lines(self) -> list[Line]:
-        """Every line in the order of the runs: by lesson, and within a lesson the slower fleet first."""
+        """Every line in the order of the runs: by workload, and within a workload the slower fleet first."""
         every = [line for part in self.parts.values() for line in part.lines()]
-        lessons, fleets = list(self.lessons), ("large", "mild")
-        return sorted(every, key=lambda line: (lessons.index(line.lesson), fleets.index(line.stragglers)))
+        workloads, fleets = list(self.workloads), ("large", "mild")
+        return sorted(every, key=lambda line: (workloads.index(line.workload), fleets.index(line.stragglers)))
 
     def quick(self) -> Plan:
-        """The cells of the first lesson on the slower fleet, with one seed."""
+        """The cells of the first workload on the slower fleet, with one seed."""
         cells = self.parts["cells"]
-        part = replace(cells, lessons=cells.lessons[:1], fleets=["large"], seeds=cells.seeds[:1])
+        part = replace(cells, workloads=cells.workloads[:1], fleets=["large"], seeds=cells.seeds[:1])
         return replace(self, parts={"cells": part})
 
-    def only_lesson(self, lesson: str) -> Plan:
-        """The parts of one lesson."""
-        parts = {name: replace(part, lessons=[lesson]) for name, part in self.parts.items() if lesson in part.lessons}
+    def only_workload(self, workload: str) -> Plan:
+        """The parts of one workload."""
+        parts = {
+            name: replace(part, workloads=[workload]) for name, part in self.parts.items() if workload in part.workloads
+        }
         return replace(self, parts=parts)
 
     def only(self, parts: list[str]) -> Plan:
@@ -177,8 +179,8 @@ class Regime:
     """A plan and its results.
 
     Args:
-        data: the folder with the lessons' data; None: only stored runs are read.
-        chosen: settings that are chosen already, by lesson, mode and method.
+        data: the folder with the workloads' data; None: only stored runs are read.
+        chosen: settings that are chosen already, by workload, mode and method.
     """
 
     def __init__(self, plan: Plan, store: Store, data: Path | None = None, chosen: Mapping[str, Settings] = {}) -> None:
@@ -193,7 +195,7 @@ class Regime:
         return self.unique(self.trials(line) + self.runs(line))
 
     def trials(self, line: Line) -> list[Run]:
-        """The trials of a line's lesson, mode and method that are known so far, done or not."""
+        """The trials of a line's workload, mode and method that are known so far, done or not."""
         rungs = [] if tuning_key(line) in self.given else self._trials(line).rungs
         return [run for rung in rungs for run in rung]
 
@@ -220,11 +222,11 @@ class Regime:
         return {seed: result for seed, result in found.items() if result}
 
     def chosen(self, line: Line) -> Settings | None:
-        """The best settings of a line's lesson, mode and method; None while trials are missing."""
+        """The best settings of a line's workload, mode and method; None while trials are missing."""
         return self.given.get(tuning_key(line)) or self._trials(line).best
 
     def every_choice(self) -> dict[str, Settings]:
-        """The settings chosen so far, by lesson, mode and method."""
+        """The settings chosen so far, by workload, mode and method."""
         lines = self.plan.lines()
         return {tuning_key(line): settings for line in lines if (settings := self.chosen(line)) is not None}
 
@@ -255,15 +257,15 @@ class Regime:
         return _Trials(rungs, points[0])
 
     def _run(self, line: Line, point: Settings, seed: int, change: Settings) -> Run:
-        lesson, method = self.plan.lessons[line.lesson], self.plan.method(line)
+        workload, method = self.plan.workloads[line.workload], self.plan.method(line)
         buffer = {"buffer": self.plan.buffer} if method.buffered else {}
-        local = {} if "local_steps" in method.settings else lesson.method
+        local = {} if "local_steps" in method.settings else workload.method
         spec: Settings = {
-            "task": {"clients": lesson.clients, **lesson.task, **self._folders(lesson)},
+            "task": {"clients": workload.clients, **workload.task, **self._folders(workload)},
             "fleet": {"kind": "paper", "stragglers": line.stragglers},
             "method": {**method.settings, **local, **buffer, **point, "mode": line.mode},
             "engine": {"kind": "sim"},
-            "run": {"rounds": lesson.rounds, "seed": seed},
+            "run": {"rounds": workload.rounds, "seed": seed},
         }
         for path, value in deepcopy(change).items():
             table, _, name = path.rpartition(".")
@@ -271,13 +273,13 @@ class Regime:
         rounds = self.plan.buffer * spec["run"]["rounds"] // spec["method"].get("buffer", 1)
         every = rounds if "task.score_on" in change else max(rounds // 5, 1)
         spec["run"] |= {"rounds": rounds, "evaluate_every": every, "checkpoint_every": rounds}
-        name = "-".join((line.lesson, line.mode, line.method, line.stragglers, f"seed{seed}"))
-        return Run(name, spec, lesson.score)
+        name = "-".join((line.workload, line.mode, line.method, line.stragglers, f"seed{seed}"))
+        return Run(name, spec, workload.score)
 
-    def _folders(self, lesson: Lesson) -> Settings:
+    def _folders(self, workload: Workload) -> Settings:
         if self.data is None:
-            return dict.fromkeys(lesson.folders, "")
-        found = {name: self.data / folder for name, folder in lesson.folders.items()}
+            return dict.fromkeys(workload.folders, "")
+        found = {name: self.data / folder for name, folder in workload.folders.items()}
         if missing := [f"{path.name}/" for path in found.values() if not path.is_dir()]:
             raise Invalid(f"`--data` must be a folder with {', '.join(missing)}, got {str(self.data)!r}.")
         return {name: str(path.resolve()) for name, path in found.items()}
@@ -289,8 +291,8 @@ def _tuned_mode(line: Line) -> str:
 
 
 def tuning_key(line: Line) -> str:
-    """The lesson, mode, method and change that a line's settings are chosen for."""
-    return ", ".join((line.lesson, _tuned_mode(line), line.method, *([line.change] if line.tuned else [])))
+    """The workload, mode, method and change that a line's settings are chosen for."""
+    return ", ".join((line.workload, _tuned_mode(line), line.method, *([line.change] if line.tuned else [])))
 
 
 def merit(result: Result) -> tuple[float, float]:

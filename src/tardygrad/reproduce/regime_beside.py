@@ -17,10 +17,10 @@ from tardygrad.reproduce.regime_claims import ASYNCHRONOUS, cost_of_not_waiting,
 Rows = list[dict[str, str]]
 
 
-def paper_numbers(lessons: Sequence[str]) -> dict[str, str]:
-    """What the paper's tables show, by number of the claim; for claims 1 to 4 on these lessons and on all of GLUE."""
+def paper_numbers(workloads: Sequence[str]) -> dict[str, str]:
+    """What the paper's tables show, by number of the claim; for claims 1 to 4 on these workloads and on all of GLUE."""
     every = published_cells()
-    same = _on_cells([cell for cell in every if cell.data in lessons])
+    same = _on_cells([cell for cell in every if cell.data in workloads])
     whole = _on_cells([cell for cell in every if cell.data != "cifar10"])
     found = {number: f"{text}<br>all of GLUE: {whole[number]}" for number, text in same.items()}
     return found | {"5": _published_one_update(every), "6": _published_relatives(every)}

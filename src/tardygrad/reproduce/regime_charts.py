@@ -41,9 +41,9 @@ AXES = {
 }
 
 
-def curves_path(lesson: str) -> str:
-    """The path of a lesson's picture, from the page."""
-    return f"images/regime-{lesson}.svg"
+def curves_path(workload: str) -> str:
+    """The path of a workload's picture, from the page."""
+    return f"images/regime-{workload}.svg"
 
 
 def effects_path(part: Part) -> str:
@@ -52,30 +52,30 @@ def effects_path(part: Part) -> str:
 
 
 def write_pictures(regime: Regime, folder: Path) -> None:
-    """Draw the lessons whose lines are done with every seed, what parts change, and the tails of gradients."""
-    for lesson in pictured(regime):
-        theme.write(_curves(regime, lesson), folder / curves_path(lesson))
+    """Draw the workloads whose lines are done with every seed, what parts change, and the tails of gradients."""
+    for workload in pictured(regime):
+        theme.write(_curves(regime, workload), folder / curves_path(workload))
     for part in regime.plan.parts.values():
         if part.name in AXES and (found := effects(regime, part)):
             theme.write(_effects_chart(part, found), folder / effects_path(part))
-        for lesson in part.lessons:
-            if points := tails.points(regime, part, lesson):
-                theme.write(tails.chart(points), folder / tails.picture(lesson))
+        for workload in part.workloads:
+            if points := tails.points(regime, part, workload):
+                theme.write(tails.chart(points), folder / tails.picture(workload))
 
 
 def pictured(regime: Regime) -> list[str]:
-    """The lessons whose curves are done with every seed."""
+    """The workloads whose curves are done with every seed."""
     cells = regime.plan.parts["cells"]
     return [
-        lesson
-        for lesson in cells.lessons
-        if all(len(regime.results(line)) == len(cells.seeds) for line in _shown(regime, lesson))
+        workload
+        for workload in cells.workloads
+        if all(len(regime.results(line)) == len(cells.seeds) for line in _shown(regime, workload))
     ]
 
 
-def _shown(regime: Regime, lesson: str) -> list[Line]:
+def _shown(regime: Regime, workload: str) -> list[Line]:
     lines = regime.plan.parts["cells"].lines()
-    return [line for line in lines if line.lesson == lesson and line.mode != "server" and line.method in CURVES]
+    return [line for line in lines if line.workload == workload and line.mode != "server" and line.method in CURVES]
 
 
 def effects(regime: Regime, part: Part) -> list[Row]:
@@ -98,7 +98,7 @@ def _effects_chart(part: Part, found: list[Row]) -> Any:
         x=alt.X("value:Q", title=AXES[part.name].title, axis=axis, scale=alt.Scale(type="log", nice=False, padding=12)),
         y=alt.Y("score:Q", title=_SCORE, scale=alt.Scale(zero=False)),
     )
-    return theme.image_style(chart.properties(title=f"{part.title} ({', '.join(part.lessons)})"))
+    return theme.image_style(chart.properties(title=f"{part.title} ({', '.join(part.workloads)})"))
 
 
 def _mean_curve(results: Iterable[Result]) -> list[tuple[float, float]]:
@@ -122,10 +122,10 @@ def _early(regime: Regime, line: Line) -> list[tuple[float, float]]:
     return found
 
 
-def _curves(regime: Regime, lesson: str) -> Any:
+def _curves(regime: Regime, workload: str) -> Any:
     points = [
         {"method": line.method, "mode": line.mode, "fleet": line.stragglers, "time": time, "score": score}
-        for line in _shown(regime, lesson)
+        for line in _shown(regime, workload)
         for time, score in sorted(_early(regime, line) + _mean_curve(regime.results(line).values()))
     ]
     dashes = alt.Scale(domain=["client", "sync"], range=[[1, 0], [4, 2]])
@@ -136,7 +136,7 @@ def _curves(regime: Regime, lesson: str) -> Any:
     )
     panels = [
         chart.transform_filter(alt.datum.fleet == fleet).properties(
-            title=f"{lesson}, {fleet} stragglers, client-centric (dashed: synchronous)"
+            title=f"{workload}, {fleet} stragglers, client-centric (dashed: synchronous)"
         )
         for fleet in regime.plan.parts["cells"].fleets
     ]

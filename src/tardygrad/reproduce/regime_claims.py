@@ -68,38 +68,38 @@ class Scores:
         return mean(result.time for result in self.regime.results(line).values())
 
     def cells(self) -> list[tuple[str, str]]:
-        """The lessons and fleets of the part `cells`."""
+        """The workloads and fleets of the part `cells`."""
         cells = self.part("cells")
-        return list(product(cells.lessons, cells.fleets))
+        return list(product(cells.workloads, cells.fleets))
 
-    def best(self, lesson: str, fleet: str, modes: Iterable[str]) -> Line:
+    def best(self, workload: str, fleet: str, modes: Iterable[str]) -> Line:
         """The most accurate line of the part `cells` with one of these modes."""
         lines = [
             line
             for line in self.part("cells").lines()
-            if (line.lesson, line.stragglers) == (lesson, fleet) and line.mode in modes
+            if (line.workload, line.stragglers) == (workload, fleet) and line.mode in modes
         ]
         return max(lines, key=self.mean)
 
 
 def _no_waiting(scores: Scores) -> Judgement:
     gaps, speedups, holds, details = [], [], [], []
-    for lesson, fleet in scores.cells():
-        sync, fast = (scores.best(lesson, fleet, modes) for modes in (["sync"], ASYNCHRONOUS))
+    for workload, fleet in scores.cells():
+        sync, fast = (scores.best(workload, fleet, modes) for modes in (["sync"], ASYNCHRONOUS))
         gap, times = scores.mean(fast) - scores.mean(sync), scores.time(sync) / scores.time(fast)
-        paper = speedup([cell for cell in published_cells() if cell[:2] == (lesson, fleet)])
+        paper = speedup([cell for cell in published_cells() if cell[:2] == (workload, fleet)])
         gaps.append(gap)
         speedups.append(times)
         holds.append(gap >= -1.0 and times >= paper / 2)
         details.append(
-            f"{lesson}, {fleet}: {fast.method} ({fast.mode}-centric) {gap:+.1f} points against {sync.method}, "
+            f"{workload}, {fleet}: {fast.method} ({fast.mode}-centric) {gap:+.1f} points against {sync.method}, "
             f"{times:.0f} times sooner (paper: {paper:.0f})"
         )
     return Judgement(_share(holds, 5 / 6, 1 / 2), cost_of_not_waiting(gaps, speedups), details)
 
 
 def cost_of_not_waiting(gaps: Sequence[float], speedups: Sequence[float]) -> str:
-    """How far the best asynchronous method is from the best synchronous one, over lessons and fleets.
+    """How far the best asynchronous method is from the best synchronous one, over workloads and fleets.
 
     >>> cost_of_not_waiting([0.5, -1.5], [4.0, 21.0])
     '...: -0.5 points on average, at most a point behind in 1 of 2; 4 to 21 times sooner'
@@ -122,12 +122,12 @@ def _ahead(better: str, worse: str) -> Callable[[Scores], Judgement]:
 
     def rule(scores: Scores) -> Judgement:
         differences, cells, details = list[float](), [], []
-        for (lesson, fleet), mode in product(scores.cells(), ASYNCHRONOUS):
-            ours, theirs = (scores.by_seed(Line("cells", lesson, fleet, mode, method)) for method in (better, worse))
+        for (workload, fleet), mode in product(scores.cells(), ASYNCHRONOUS):
+            ours, theirs = (scores.by_seed(Line("cells", workload, fleet, mode, method)) for method in (better, worse))
             pairs = [ours[seed] - theirs[seed] for seed in ours]
             differences += pairs
             cells.append(mean(pairs))
-            details.append(f"{lesson}, {fleet}, {mode}-centric: {mean(pairs):+.1f} points")
+            details.append(f"{workload}, {fleet}, {mode}-centric: {mean(pairs):+.1f} points")
         found = estimate(differences)
         width = "" if found.half_width is None else f" ± {found.half_width:.2f}"
         numbers = f"{better} − {worse}: {found.mean:+.2f}{width} points, {standing(cells)}"

@@ -35,7 +35,7 @@ _ON_ALL = ("1", "2", "3", "4")  # the claims that are judged on all tasks; the o
 def verdicts(regime: Regime, folder: Path) -> str:
     """The section with the verdicts; what small networks show is read from other pages in its folder."""
     plan = regime.plan
-    paper, small = paper_numbers(plan.parts["cells"].lessons), small_numbers(folder)
+    paper, small = paper_numbers(plan.parts["cells"].workloads), small_numbers(folder)
     rows = [
         (
             f"{number}. {plan.claims[number]['says']}",
@@ -52,7 +52,7 @@ def verdicts(regime: Regime, folder: Path) -> str:
         "Columns: the verdict by its [rule](#the-rules-and-what-decides-them), and the numbers that decide it; a "
         "similar comparison in networks from scratch and heads on frozen features, with settings chosen on test rows "
         "([tables](results.md), [claims](reproduction.md)); and in the paper's own tables.",
-        *(_figure(lesson) for lesson in charts.pictured(regime)[:1]),
+        *(_figure(workload) for workload in charts.pictured(regime)[:1]),
     ]
     return "\n\n".join(parts)
 
@@ -60,13 +60,13 @@ def verdicts(regime: Regime, folder: Path) -> str:
 def tables(regime: Regime, command: str) -> str:
     """The section with everything that was run."""
     plan = regime.plan
-    lessons = [
-        name for name, lesson in plan.lessons.items() if any(name in part.lessons for part in plan.parts.values())
+    workloads = [
+        name for name, workload in plan.workloads.items() if any(name in part.workloads for part in plan.parts.values())
     ]
     parts = [
         "## What was run",
         f"Made by `{command}`. Clients train pretrained models, the text model whole.",
-        table(("task", "data and model", "N", "T", "rounds of trials"), (_lesson(plan, name) for name in lessons)),
+        table(("task", "data and model", "N", "T", "rounds of trials"), (_workload(plan, name) for name in workloads)),
         f"M = {plan.buffer}. Each method has six settings to choose from, tried with seed {plan.tuning_seed} on "
         "validation rows that no client trains on. The better half of the first trials is run again for more rounds, "
         "and the best of these is taken. Settings are chosen on the fleet with large stragglers, once for synchronous "
@@ -75,21 +75,21 @@ def tables(regime: Regime, command: str) -> str:
         "where there are two. It is the accuracy; for STS-B, Pearson's correlation.",
         progress_table(progress(regime)),
         *_rules(regime),
-        *(_figure(lesson) for lesson in charts.pictured(regime)[1:]),
+        *(_figure(workload) for workload in charts.pictured(regime)[1:]),
         *(_part(regime, part) for part in plan.parts.values()),
         *_trials(regime),
     ]
     return "\n\n".join(parts)
 
 
-def _figure(lesson: str) -> str:
-    return f"![Test score against simulated time, {lesson}]({charts.curves_path(lesson)})"
+def _figure(workload: str) -> str:
+    return f"![Test score against simulated time, {workload}]({charts.curves_path(workload)})"
 
 
 def _rules(regime: Regime) -> list[str]:
-    """The rule of each claim, the numbers of each cell, and the verdicts of each lesson alone."""
-    plan, lessons = regime.plan, regime.plan.parts["cells"].lessons
-    alone = {lesson: judge(regime.with_plan(plan.only_lesson(lesson))) for lesson in lessons}
+    """The rule of each claim, the numbers of each cell, and the verdicts of each workload alone."""
+    plan, workloads = regime.plan, regime.plan.parts["cells"].workloads
+    alone = {workload: judge(regime.with_plan(plan.only_workload(workload))) for workload in workloads}
     details = [
         "\n".join((f"Claim {number}:\n", *(f"- {line}" for line in found.details)))
         for number, found in judge(regime).items()
@@ -125,20 +125,20 @@ def _trials(regime: Regime) -> list[str]:
     return ["## Trials", table(headings, rows)] if rows else []
 
 
-def _lesson(plan: Plan, name: str) -> tuple[str, ...]:
-    lesson = plan.lessons[name]
-    rungs = ", ".join(map(str, lesson.rungs or plan.rungs))
-    return name, lesson.title, str(lesson.clients), str(lesson.rounds), rungs
+def _workload(plan: Plan, name: str) -> tuple[str, ...]:
+    workload = plan.workloads[name]
+    rungs = ", ".join(map(str, workload.rungs or plan.rungs))
+    return name, workload.title, str(workload.clients), str(workload.rounds), rungs
 
 
 def _part(regime: Regime, part: Part) -> str:
     found = [f"## {part.title}"]
     if part.name in charts.AXES and charts.effects(regime, part):
         found.append(f"![Test score of each method: {part.title.lower()}]({charts.effects_path(part)})")
-    for lesson in part.lessons:
-        rows = [row(regime, line) for line in part.with_unchanged() if line.lesson == lesson]
-        found += [f"### {regime.plan.lessons[lesson].title}", table(HEADINGS, rows)]
-        found += tails.section(regime, part, lesson)
+    for workload in part.workloads:
+        rows = [row(regime, line) for line in part.with_unchanged() if line.workload == workload]
+        found += [f"### {regime.plan.workloads[workload].title}", table(HEADINGS, rows)]
+        found += tails.section(regime, part, workload)
     if part.name == "curvature":
         found += _compensation(regime)
     return "\n\n".join(found)
@@ -152,7 +152,7 @@ def _compensation(regime: Regime) -> list[str]:
         plain = line._replace(method="Clip²")
         ours, theirs = ([_without_compensation(run.spec) for run in regime.runs(each)] for each in (line, plain))
         if ours == theirs:
-            name, scores = " ".join((line.lesson, *line[2:4], line.change)).strip(), regime.results(plain)
+            name, scores = " ".join((line.workload, *line[2:4], line.change)).strip(), regime.results(plain)
             for seed, result in regime.results(line).items():
                 if seed in scores:
                     pairs[name, seed] = (result.accuracy or 0.0) - (scores[seed].accuracy or 0.0)
@@ -210,5 +210,5 @@ def _published(line: Line) -> str:
     """The paper's accuracy of the same cell."""
     scores = {cell[:4]: cell.score for cell in published_cells()}
     scores |= {(data, fleet, "client", method): score for (data, method, fleet), score in published_baselines().items()}
-    score = scores.get((line.lesson, line.stragglers, line.mode, line.method))
+    score = scores.get((line.workload, line.stragglers, line.mode, line.method))
     return "" if score is None else f"{score:.1f}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tardygrad.reproduce.progress import Progress, with_total
-from tardygrad.reproduce.regime import Lesson, Line, Regime
+from tardygrad.reproduce.regime import Line, Regime, Workload
 from tardygrad.sweeps.store import Result, Run, Store
 
 _UPDATES_PER_TAIL = 32  # a measurement takes 128 gradients, an update 4
@@ -23,32 +23,32 @@ class _Finished(Store):
 
 
 def progress(regime: Regime) -> list[Progress]:
-    """The progress of each part and lesson, and of everything in the last row.
+    """The progress of each part and workload, and of everything in the last row.
 
     A run that several parts share counts only for the first.
     """
     whole = Regime(regime.plan, _Finished(regime.store), chosen=regime.given)
     groups: dict[tuple[str, str], list[Line]] = {}
     for line in regime.plan.lines():
-        groups.setdefault((line.lesson, line.part), []).append(line)
+        groups.setdefault((line.workload, line.part), []).append(line)
     rows, counted, finished = [], set[Path](), set[Path]()
     for (name, part), lines in groups.items():
-        lesson = regime.plan.lessons[name]
+        workload = regime.plan.workloads[name]
         runs = [run for line in lines for run in whole.all_runs(line)]
         every = {path: run for run in runs if (path := whole.store.path(run)) not in counted}
         steps = [run for line in lines for run in regime.all_runs(line) if regime.store.result(run)]
         done = {path: run for run in steps if (path := regime.store.path(run)) not in finished}
         counted |= every.keys()
         finished |= done.keys()
-        total, used = (sum(cpu_seconds(run, lesson) for run in some.values()) for some in (every, done))
+        total, used = (sum(cpu_seconds(run, workload) for run in some.values()) for some in (every, done))
         rows.append(Progress(name, part, len(every), len(done), total, total - used))
     return with_total(rows)
 
 
-def cpu_seconds(run: Run, lesson: Lesson) -> float:
-    """The CPU seconds that a run takes, by the measured times of its lesson."""
+def cpu_seconds(run: Run, workload: Workload) -> float:
+    """The CPU seconds that a run takes, by the measured times of its workload."""
     method, length = run.spec["method"], run.spec["run"]
     epochs = method.get("local_epochs", 1) * method.get("buffer", 1)  # 4 local steps are an epoch
     updates = length["rounds"] * epochs + _UPDATES_PER_TAIL * len(run.tails)
     evaluations = length["rounds"] / length["evaluate_every"]
-    return float(updates * lesson.seconds["update"] + evaluations * lesson.seconds["evaluation"])
+    return float(updates * workload.seconds["update"] + evaluations * workload.seconds["evaluation"])

@@ -1,4 +1,4 @@
-"""Repeat a few stored runs of the paper's regime, and judge their lesson with the new ones: `--quick`."""
+"""Repeat a few stored runs of the paper's regime, and judge their workload with the new ones: `--quick`."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class Repetition:
     Args:
         shipped: the stored runs, as `Store.summary` has them.
         folder: where the repeated runs are stored.
-        data: the folder with the lesson's data.
+        data: the folder with the workload's data.
     """
 
     def __init__(self, plan: Plan, shipped: Sequence[Row], folder: Path, data: Path | None) -> None:
-        self.lesson = plan.parts["cells"].lessons[0]
+        self.workload = plan.parts["cells"].workloads[0]
         known = Store(folder / "stored", summaries=shipped)  # without the repeated ones in `folder`
         chosen = Regime(plan, known).every_choice()
-        quick, alone = plan.quick(), plan.only_lesson(self.lesson)
+        quick, alone = plan.quick(), plan.only_workload(self.workload)
         if missing := {name for line in quick.lines() if (name := tuning_key(line)) not in chosen}:
             rule = "--quick needs settings that the whole plan has chosen"
             raise Invalid(f"{rule}, and those of {'; '.join(sorted(missing))} are not chosen yet. Leave it out.")
@@ -58,6 +58,6 @@ class Repetition:
         return stored.accuracy if stored else None
 
     def verdicts(self) -> dict[str, tuple[Judgement, Judgement]]:
-        """The verdicts for the lesson, by claim: of the stored runs, and with the repeated ones in their place."""
+        """The verdicts for the workload, by claim: of the stored runs, and with the repeated ones in their place."""
         before, after = judge(self._before), judge(self._after)
         return {number: (before[number], after[number]) for number in before}

@@ -16,25 +16,25 @@ _MODES = {"sync": "synchronous", "server": "server-centric", "client": "client-c
 _HIGHEST = 6.0  # larger tail indices are drawn here: all of them mean a light tail
 
 
-def picture(lesson: str) -> str:
-    """The path of a lesson's picture, from the page."""
-    return f"images/regime-tails-{lesson}.svg"
+def picture(workload: str) -> str:
+    """The path of a workload's picture, from the page."""
+    return f"images/regime-tails-{workload}.svg"
 
 
-def points(regime: Regime, part: Part, lesson: str) -> list[Row]:
-    """The measured tails of a part and a lesson: a row for each run, round and layer."""
+def points(regime: Regime, part: Part, workload: str) -> list[Row]:
+    """The measured tails of a part and a workload: a row for each run, round and layer."""
     return [
         {"mode": _MODES[line.mode], **tail._asdict()}
         for line in part.lines()
-        if part.tails and line.lesson == lesson
+        if part.tails and line.workload == workload
         for result in regime.results(line).values()
         for tail in result.tails
     ]
 
 
-def section(regime: Regime, part: Part, lesson: str) -> list[str]:
-    """The picture and the table of a part and a lesson; nothing before they are measured."""
-    found = points(regime, part, lesson)
+def section(regime: Regime, part: Part, workload: str) -> list[str]:
+    """The picture and the table of a part and a workload; nothing before they are measured."""
+    found = points(regime, part, workload)
     if not found:
         return []
     rows = []
@@ -45,7 +45,7 @@ def section(regime: Regime, part: Part, lesson: str) -> list[str]:
         verdicts = ", ".join(f"{number} {verdict}" for verdict, number in counts.most_common())
         rows.append((mode, str(round), _index(whole), _scaled(whole), verdicts))
     return [
-        f"![Tail index of each layer's gradient noise at the start, in the middle and at the end]({picture(lesson)})",
+        f"![Tail index of each layer's gradient noise at the start, in the middle and at the end]({picture(workload)})",
         "Where the tail index is below 2, the noise has infinite variance, as the paper assumes; a verdict takes the "
         "error of the index into account ([how it is measured](tail.md)).",
         table(("mode", "round", "whole model", "each coordinate divided by its scale", "layers"), rows),

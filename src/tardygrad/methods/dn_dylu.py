@@ -27,6 +27,7 @@ from __future__ import annotations
 import math
 from typing import Literal, Unpack
 
+from tardygrad.core.clipping import Norm
 from tardygrad.core.dylu import Pace
 from tardygrad.core.method import Keep, Method, Mode
 from tardygrad.core.schedules import Schedule, lift
@@ -48,6 +49,7 @@ def dn_dylu(
     momentum: float = 0.9,
     c: float = 0.0,
     local_clip: float | Schedule = math.inf,
+    norm: Norm = "coordinate",
     dylu: bool = True,
     percentile: float = 100.0,
     smoothing: float = 0.5,
@@ -82,7 +84,7 @@ def dn_dylu(
     pace = Pace(percentile=percentile, smoothing=smoothing, rounding=rounding, least=least)
     return Method(
         name="DN+DyLU" if dylu else "DN",
-        inner=local(local_lr, local_clip, optimizer, options),
+        inner=local(local_lr, local_clip, optimizer, options, norm=norm),
         outer=delayed_nesterov(lift("lr", lr), momentum, period, c),
         buffer=buffer,
         pace=pace if dylu else None,

@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from typing import Unpack
 
+from tardygrad.core.clipping import Norm
 from tardygrad.core.method import Keep, Method, Mode
 from tardygrad.core.schedules import Schedule, lift
 from tardygrad.core.torch_inner import Options
@@ -31,6 +32,7 @@ def fedavg(
     local_lr: float | Schedule | None = None,
     lr: float | Schedule = 1.0,
     local_clip: float | Schedule = math.inf,
+    norm: Norm = "coordinate",
     optimizer: str = "SGD",
     options: Options | None = None,
     keep: Keep = False,
@@ -46,7 +48,7 @@ def fedavg(
     >>> str(fedavg(local_lr=0.1, buffer=10, local_epochs=1))
     'FedAvg (synchronous, M=10, K=1 epoch)'
     """
-    inner = local(local_lr, local_clip, optimizer, options)
+    inner = local(local_lr, local_clip, optimizer, options, norm=norm)
     return Method(
         name="FedAvg", inner=inner, outer=scale(lift("lr", lr)), keep=keep, buffer=buffer, mode=mode, **settings
     )

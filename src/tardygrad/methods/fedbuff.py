@@ -25,6 +25,7 @@ from __future__ import annotations
 import math
 from typing import Literal, Unpack
 
+from tardygrad.core.clipping import Norm
 from tardygrad.core.method import Denominator, Keep, Method, Mode
 from tardygrad.core.schedules import Schedule, lift
 from tardygrad.core.torch_inner import Options
@@ -45,6 +46,7 @@ def fedbuff(
     denominator: Denominator = "buffer",
     toward: Literal["delta", "model"] = "delta",
     local_clip: float | Schedule = math.inf,
+    norm: Norm = "coordinate",
     optimizer: str = "SGD",
     options: Options | None = None,
     keep: Keep = False,
@@ -66,7 +68,7 @@ def fedbuff(
     check_choice("toward", toward, Literal["delta", "model"])
     return Method(
         name="FedBuff",
-        inner=local(local_lr, local_clip, optimizer, options),
+        inner=local(local_lr, local_clip, optimizer, options, norm=norm),
         outer=scale(lift("lr", lr)),
         weight=weight,
         denominator=denominator,

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tardygrad import simulate
 from tardygrad.errors import RecordError
 from tardygrad.reproduce import baseline_plan, summaries
 from tardygrad.reproduce.baseline_page import BaselineTable, picture, text
@@ -29,8 +30,8 @@ from tests.tasks.picture_files import GRAY, striped, write_idx
 SMALL = """
 tuning_seed = 0
 seeds = [1, 2]
-random = 4
-batch = 2
+random_trials = 4
+trials_per_batch = 2
 [ranges]
 lr = {low = 0.01, high = 10.0}
 local_lr = {low = 0.1, high = 0.5}
@@ -73,8 +74,10 @@ fleets = ["mild"]
 methods = ["plain", "clipped"]
 updates = 16
 method = {local_steps = 1}
-kinds = {sgdclip = {buffer = 4}}
+updates_of = {dn_dylu = 24}
+settings_of.plain = {buffer = 4}
 trials = 3
+trial_length = 0.5
 evaluations = 2
 score = "loss"
 worst = 5.0
@@ -95,15 +98,16 @@ settings = {kind = "dn_dylu", mode = "client", period = 2, local_clip = 0.1}
 search = ["local_lr", "lr", "momentum"]
 ranges = {local_lr = {low = 0.2, high = 1.0}}
 [comparison]
+"without waiting" = [["sync", "plain"]]
 "with clips" = [["plain", "clipped"]]
 """
 
 
 def made_up(path: Path, run: Run, records: bool) -> Path:
-    """A run that takes no time: the nearer its rate to 1 the better, and diverged beyond 8."""
+    """A run that takes no time: the nearer its rate to 1 the better, and diverged beyond 6."""
     spec = run.spec
     rate, seed, on_test = spec["method"]["lr"], spec["run"]["seed"], "score_on" not in spec["task"]
-    score = None if rate > 8 else 0.95 - abs(1 - rate) / 10 - seed / 100 - on_test / 10
+    score = None if rate > 6 else 0.95 - abs(1 - rate) / 10 - seed / 100 - on_test / 10
     curve = [[1, 35.0, 3.0, score and score - 0.1], [2, 70.0, rate + seed, score]]
     result = {"status": "diverged" if score is None else "finished", "accuracy": score, "time": 70.0 + seed}
     rest = {"loss": None if score is None else rate + seed, "curve": curve, "clipped": 0.1, "local_clipped": 0.2}
@@ -139,30 +143,45 @@ def test_every_method_is_a_spec_with_as_many_updates_of_as_many_steps(cell: Cell
         trial, run = (parse(plan().run(cell, point, seed).spec) for seed in (0, 3))
         method = run.build_method()
         assert run.run.rounds is not None
-        assert method.buffer * run.run.rounds == workload.updates
+        assert method.buffer * run.run.rounds == workload.updates or run.method.kind in ("dn_dylu", "halos")
         assert (method.local_steps, run.run.seed) == (workload.method["local_steps"], 3)
         assert run.run.rounds == workload.evaluations * run.run.evaluate_every
-        assert (trial.run.rounds, trial.run.evaluate_every) == (run.run.rounds, run.run.rounds)
+        assert trial.run.rounds == trial.run.evaluate_every == run.run.rounds * workload.trial_length
         apart = [each.task.arguments["score_on"] for each in (trial, run)]
         assert apart == ["validation", "test"] or workload.name == "fashion"
         assert trial.task.arguments["validation_rows"] == run.task.arguments["validation_rows"]
 
 
+@pytest.mark.parametrize("name", ["dn-dylu", "halos"])
+@pytest.mark.parametrize("fleet", ["mild", "large", "workers"])
+def test_who_shortens_jobs_gets_more_updates_and_does_about_as_many_steps(name: str, fleet: str) -> None:
+    workload = plan().workloads["lm" if fleet == "workers" else "digits"]
+    cell, part = Cell(workload.name, fleet, name), 4 if fleet == "workers" else 1  # of the long run
+    spec = plan().run(cell, plan().lowest(cell), 1).spec
+    spec["task"] = {"kind": "quadratic", "clients": workload.task["clients"]}
+    built = parse(spec).build()
+    run = simulate(
+        built.method, built.task, built.fleet, rounds=spec["run"]["rounds"] // part, seed=1, evaluate_every=0
+    )
+    others = workload.updates // part * workload.method["local_steps"]
+    assert run.summary().local_steps / others == pytest.approx(1, abs=0.1)
+
+
 def test_the_plan_is_the_one_that_was_promised() -> None:
-    assert plan().workloads["digits"].trials == 40
+    assert all(workload.trials in (0, 40) for workload in plan().workloads.values())
     assert plan().workloads["lm"].updates >= 5000
     assert set(plan().seeds) & {plan().tuning_seed} == set()
     for workload in plan().workloads.values():
         assert bool(workload.trials) == bool(workload.task.get("validation_rows")) == (not workload.settings_from)
         assert len(set(workload.methods)) == len(workload.methods)
     named = {name for pairs in plan().comparisons.values() for pair in pairs for name in pair}
-    assert named <= set(plan().workloads["digits"].methods)
+    assert named <= {name for workload in plan().workloads.values() for name in workload.methods}
 
 
-def test_ranges_are_the_same_for_everyone_but_adamw_and_the_adaptive_server() -> None:
+def test_ranges_are_the_same_for_everyone_but_adamw_the_adaptive_server_and_shares() -> None:
     for name, method in plan().methods.items():
-        expected = {"lr"} if "fadas" in name else {"local_lr"} if name.endswith(("adamw", "diloco")) else set()
-        assert set(method.ranges) == expected or name == "dn-dylu-adamw-clipped"
+        own_rate = {"lr"} if name.startswith(("fadas", "fedasync")) else set()
+        assert set(method.ranges) == ({"local_lr"} if name.endswith(("adamw", "diloco")) else own_rate)
         for key, own in method.ranges.items():
             common = plan().ranges[key]
             assert own["high"] / own["low"] == pytest.approx(common["high"] / common["low"], rel=0.2), "as many decades"
@@ -184,7 +203,7 @@ def test_local_clipping_is_all_that_its_comparison_changes() -> None:
     [
         ("fedbuff", {"mode": "client", "dispatch": "random"}),
         ("fadas", {"mode": "server", "dispatch": "random", "lr_rule": "code"}),
-        ("dn-dylu-adamw", {"optimizer": "AdamW", "keep": True, "local_clip": inf}),
+        ("dn-dylu-adamw", {"optimizer": "AdamW", "keep": True, "local_clip": 1.0, "norm": "l2"}),
         ("halos-adamw", {"optimizer": "AdamW", "keep": True, "local_clip": 1.0, "norm": "l2", "options": None}),
     ],
 )
@@ -228,6 +247,7 @@ def test_a_point_follows_from_its_number_and_the_results_before_its_batch() -> N
 def test_everyone_is_tuned_on_validation_rows_and_run_on_test_rows_with_other_seeds(tmp_path: Path) -> None:
     some = comparison(tmp_path)
     digits, clothes, texts = 3 * (7 + 2), 3 * 2, 2 * (3 + 2)
+    assert some.progress()[3].left == 2 * (3 / 2 + 2) * 36, "trials of half the length"
     assert [row.runs for row in some.progress()] == [digits, digits, clothes, texts, 2 * digits + clothes + texts]
     assert (some.progress()[-1].done, some.progress()[0].left) == (0, digits * 36)
     assert sum(1 for _ in run_all(some, jobs=2)) == some.progress()[-1].runs == some.progress()[-1].done
@@ -241,7 +261,7 @@ def test_everyone_is_tuned_on_validation_rows_and_run_on_test_rows_with_other_se
         assert (line.settings, len(trials)) == (top.params, 7)
         assert line.score == pytest.approx(top.value - 10 - 1.5), "test rows, seeds 1 and 2"
         assert line.time == pytest.approx(71.5)
-        assert (line.reached, line.reach) in ((2, 70.0), (1, None), (0, None))
+        assert line.times_to_target in ([], [70.0], [70.0, 70.0])
         assert line.score_at(50.0) == pytest.approx(line.score - 10)
         assert line.score_at(10.0) is None
     values = [trial.value for line in [*mild, *large] for trial in some.tuning(line.cell).finished]
@@ -250,10 +270,8 @@ def test_everyone_is_tuned_on_validation_rows_and_run_on_test_rows_with_other_se
         trials = some.tuning(line.cell).finished
         assert line.settings["lr"] == min(trial.params["lr"] for trial in trials), "a loss is minimised"
         assert {-5.0, *(-trial.params["lr"] for trial in trials)} >= {trial.value for trial in trials}
-        assert (line.score, line.curves[0]) == (
-            line.settings["lr"] + 1.5,
-            [(35.0, 3.0), (70.0, line.settings["lr"] + 1)],
-        )
+        assert line.score == pytest.approx(line.settings["lr"] + 1.5)
+        assert line.curves[0] == [(35.0, 3.0), (70.0, line.settings["lr"] + 1)]
     before = points(some)
     assert comparison(tmp_path).wanted() == []
     assert points(comparison(tmp_path)) == before
@@ -303,37 +321,57 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
         list(run_all(comparison(tmp_path)))
 
 
-def lines(
-    *scores: float, spread: float | None = 0.5, workload: str = "digits", fleet: str = "large"
-) -> list[BaselineLine]:
+def lines(*scores: list[float], workload: str = "digits", fleet: str = "large") -> list[BaselineLine]:
+    """Lines with these scores by seed; the first one ends first."""
     small = Plan.read(SMALL)
-    names = small.workloads[workload].methods
     found = []
-    for i, (name, score) in enumerate(zip(names, scores, strict=True)):
-        cell = Cell(workload, fleet, name)
-        reach = None if i else 30.0
-        curve = [(35.0, score - 1), (70.0 + i, score)]
-        found.append(BaselineLine(cell, small.lowest(cell), ["lr"], score, spread, 70.0 + i, i, reach, [curve] * 2))
+    for i, (name, some) in enumerate(zip(small.workloads[workload].methods, scores, strict=True)):
+        cell, times = Cell(workload, fleet, name), [70.0 + i, 74.0 + i][: len(some)]
+        curves = [[(35.0, score - 1), (time, score)] for score, time in zip(some, times, strict=True)]
+        found.append(BaselineLine(cell, small.lowest(cell), ["lr"], some, times, times[:i], curves))
     return Comparison(small, Store(Path("nowhere"))).marked(found)
 
 
-def test_the_best_is_marked_and_what_is_within_its_spread_is_tied() -> None:
-    accurate = lines(94.4, 94.9, 80.0)
+def test_the_best_is_marked_and_what_may_be_as_good_by_chance_is_tied() -> None:
+    accurate = lines([94.1, 94.7], [95.4, 94.4], [80.1, 79.9])
     assert [line.mark for line in accurate] == ["tied", "best", ""]
-    assert BaselineTable(Plan.read(SMALL), accurate).sentences() == [
-        "best: SGD (94.9 ± 0.5); within its spread: sync-SGD (94.4 ± 0.5)",
-        "without waiting: SGD 94.9 ± 0.5 in 71 s; with waiting: sync-SGD 94.4 ± 0.5 in 70 s, 1.0 times as long",
-        "with clips, 0 of 1 are better: DN, clipped 94.9 → 80.0",
+    table = BaselineTable(Plan.read(SMALL), accurate)
+    assert table.sentences() == [
+        "best: SGD (94.9 ± 0.7); tied with it: sync-SGD (94.4 ± 0.4)",
+        "without waiting, 0 of 1 better and 0 worse: sync-SGD 94.4 → SGD 94.9 (72 → 73 s)",
+        "with clips, 0 of 1 better and 1 worse: SGD 94.9 → DN, clipped 80.0",
     ]
-    low = lines(2.25, 2.0, workload="text", fleet="mild", spread=0.1)
+    assert table.headings()[3:5] == ("at 74 s", "to the end (s)")
+    assert table.row(accurate[0])[3:6] == ("94.4", "72", "never"), "at 74 s it has its last score with every seed"
+    assert table.row(accurate[1])[5] == "1 of 2 seeds"
+    low = lines([2.26, 2.25], [2.0, 2.01], workload="text", fleet="mild")
     assert [line.mark for line in low] == ["", "best"]
     assert BaselineTable(Plan.read(SMALL), low).sentences() == [
-        "best: DN, clipped (2.000 ± 0.100); within its spread: none",
-        "with clips, 1 of 1 are better: DN, clipped 2.250 → 2.000",
+        "best: DN, clipped (2.005 ± 0.007); tied with it: none",
+        "with clips, 1 of 1 better and 0 worse: SGD 2.255 → DN, clipped 2.005",
     ]
-    single = lines(94.9, 94.9, 94.9, spread=None)
+    single = lines([94.9], [94.9], [94.9])
     assert [line.mark for line in single] == ["best", "", ""], "a single seed ties with nobody"
-    assert BaselineTable(Plan.read(SMALL), single).sentences()[0] == "best: sync-SGD (94.9)"
+    sentences = BaselineTable(Plan.read(SMALL).resized(None, 1), single).sentences()
+    assert sentences[::2] == ["best: sync-SGD (94.9)", "with clips: SGD 94.9 → DN, clipped 94.9"]
+
+
+def test_a_run_that_diverged_counts_as_the_worst_and_has_no_time_to_its_end(tmp_path: Path) -> None:
+    some = comparison(tmp_path, seeds=[1, 2, 3])
+    workload, cell = some.plan.workloads["text"], Cell("text", "mild", "plain")
+    some._tunings[cell] = tuning = Tuning(some.plan, cell)
+    tuning.advance(lambda point: 0.0)
+    for seed, run in enumerate(some.runs(cell), 1):
+        status = "diverged" if seed == 1 else "finished"
+        loss = None if seed == 1 else 700.0 if seed == 2 else 2.0
+        result = {"status": status, "accuracy": None, "loss": loss, "time": 10.0 * seed, "curve": [[1, 5.0, 1.0, None]]}
+        row = {"spec": run.spec, "result": {**result, "clipped": 0.0, "local_clipped": 0.0}}
+        write_json(some.store.path(run), row | {"versions": {}})
+    line = some.line(cell)
+    assert line is not None
+    assert line.scores == [workload.worst, workload.worst, 2.0], "no loss is worse than that of a run that diverged"
+    assert (line.times, line.time) == ([20.0, 30.0], 25.0)
+    assert line.score_at(10.0) == pytest.approx((workload.worst + 1 + 1) / 3)
 
 
 @pytest.mark.usefixtures("quick")
@@ -355,12 +393,13 @@ def test_the_page_says_what_was_searched_and_what_is_missing(tmp_path: Path) -> 
     list(run_all(some))
     page = text(some, "the command")
     assert "All 70 runs of the plan are done." in page
-    assert "| text | text | 16 | 1 | 3 on each fleet | 0.1 |" in page
+    assert "| text | text | 16 | 1 | 3 on each fleet, 0.5 of the length | 0.1 |" in page
+    assert "Fashion-MNIST was not run" not in text(some, "the command", "no images."), "its stored runs are shown"
     assert "| fashion | clothes | 16 | 1 | those of digits | 0.1 |" in page
     drawn: Any = [picture(BaselineTable(some.plan, each)) for each in some.tables()]
     assert all(">DN, clipped<" in vl_convert.vegalite_to_svg(chart.to_json()) for chart in drawn)
     table = BaselineTable(some.plan, some.tables()[-1])
-    assert table.headings()[:5] == ("method", "test loss (nats per token)", "perplexity", "", "at 72 s")
+    assert table.headings()[:5] == ("method", "test loss (nats per token)", "perplexity", "mark", "at 72 s")
 
 
 @pytest.fixture
@@ -381,6 +420,8 @@ def test_the_command_runs_reads_and_writes_a_page(small: Command) -> None:
     assert progress[-1].endswith(": 64 of 70 runs done, about 0.1 CPU hours left")
     assert done.out.count("best: ") == 3
     assert len(list(Path("runs/baselines").glob("*.json"))) == len(Path("runs.jsonl").read_text().splitlines()) == 64
+    assert small("--read", "--only", "text", "--save", "runs.jsonl").code == 0
+    assert len(Path("runs.jsonl").read_text().splitlines()) == 64, "all of them, though only a part is shown"
     shown = small("--read", "--json").json["lines"]
     assert [(line["workload"], line["fleet"], line["method"]) for line in shown][2:4] == [
         ("digits", "mild", "clipped"),
@@ -414,15 +455,14 @@ def test_images_of_clothes_are_learnt_with_the_setting_for_digits(small: Command
     argv = ("--only", "fashion", "--only", "plain", "--trials", "1", "--seeds", "1")
     done = small(*argv, "--data", "mine", "--json", "--jobs", "1")
     assert (done.code, "skipped" in done.err) == (0, False), done.err
-    mild, large, fashion = done.json["lines"]
-    assert [(line["workload"], line["fleet"]) for line in (mild, large, fashion)] == [
-        ("digits", "mild"),
+    large, fashion = done.json["lines"]
+    assert [(line["workload"], line["fleet"]) for line in (large, fashion)] == [
         ("digits", "large"),
         ("fashion", "large"),
     ]
     assert fashion["settings"] == large["settings"]
-    assert all(0 <= line["score"] < 100 and line["time"] > 0 for line in (mild, large, fashion))
-    assert small(*argv, "--read", "--json").json["lines"][2] == fashion, "where the images are is no part of a result"
+    assert all(0 <= line["score"] < 100 and line["time"] > 0 for line in (large, fashion))
+    assert small(*argv, "--read", "--json").json["lines"][1] == fashion, "where the images are is no part of a result"
 
 
 @pytest.mark.parametrize(

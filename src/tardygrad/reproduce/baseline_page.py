@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import exp
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import altair as alt
@@ -11,9 +12,9 @@ import altair as alt
 from tardygrad.report import theme
 from tardygrad.reproduce.accuracy_plot import AccuracyPlot, accuracy_row
 from tardygrad.reproduce.baseline_plan import Cell, Plan, Workload
-from tardygrad.reproduce.baselines import BaselineLine, Comparison
+from tardygrad.reproduce.baselines import BaselineLine, Comparison, difference
 from tardygrad.reproduce.page import table
-from tardygrad.reproduce.progress import progress_table, progress_text
+from tardygrad.reproduce.progress import Progress, progress_table, progress_text
 
 Lines = list[BaselineLine]
 _SCORES = {"accuracy": "test accuracy (%)", "loss": "test loss (nats per token)"}
@@ -26,18 +27,20 @@ class BaselineTable:
         self.plan, self.lines = plan, lines
         self.workload: Workload = plan.workloads[lines[0].cell.workload]
         self.name = f"{self.workload.name}, {lines[0].cell.fleet}"
-        self.first_end = min(line.time for line in lines)  # when the first method has ended
+        self.first_end = min(
+            (max(line.times) for line in lines if line.times), default=0.0
+        )  # of a method, by all seeds
 
     def headings(self) -> tuple[str, ...]:
         """The headings of the columns."""
         workload = self.workload
         to = f"to {workload.target:g}{' %' * (workload.score == 'accuracy')} (s)"
         score = (_SCORES[workload.score], *(["perplexity"] if workload.score == "loss" else []))
-        return ("method", *score, "", f"at {self.first_end:,.0f} s", "to the end (s)", to, "settings", "near an end")
+        early = f"at {self.first_end:,.0f} s"
+        return ("method", *score, "mark", early, "to the end (s)", to, "settings", "near an end of its range")
 
     def row(self, line: BaselineLine) -> tuple[str, ...]:
         """The row of a line."""
-        partly = f"{line.reached} of {len(self.plan.seeds)} seeds" if line.reached else "never"
         early = line.score_at(self.first_end)
         return (
             self.label(line.cell),
@@ -45,8 +48,8 @@ class BaselineTable:
             *([f"{exp(line.score):.2f}"] if self.workload.score == "loss" else []),
             line.mark,
             "" if early is None else self.number(early),
-            f"{line.time:,.0f}",
-            partly if line.reach is None else f"{line.reach:,.0f}",
+            _times(line.times, len(line.scores)),
+            _times(line.times_to_target, len(line.scores)),
             ", ".join(f"{key} {value:g}" for key, value in line.settings.items()),
             ", ".join(line.edges),
         )
@@ -64,30 +67,42 @@ class BaselineTable:
         return self.number(line.score) + ("" if line.spread is None else f" ± {self.number(line.spread)}")
 
     def sentences(self) -> list[str]:
-        """The best methods, what not waiting costs and saves, and the comparisons of the plan."""
+        """The best methods, and the comparisons of the plan."""
         best = next(line for line in self.lines if line.mark == "best")
         tied = ", ".join(f"{self.label(line.cell)} ({self.score(line)})" for line in self.lines if line.mark == "tied")
         found = [f"best: {self.label(best.cell)} ({self.score(best)})"]
         if best.spread is not None:
-            found[0] += f"; within its spread: {tied or 'none'}"
-        sync, fast = (self._best(waits=waits) for waits in (True, False))
-        if sync and fast:
-            found.append(
-                f"without waiting: {self.label(fast.cell)} {self.score(fast)} in {fast.time:,.0f} s; with waiting: "
-                f"{self.label(sync.cell)} {self.score(sync)} in {sync.time:,.0f} s, "
-                f"{sync.time / fast.time:.1f} times as long"
-            )
+            found[0] += f"; tied with it: {tied or 'none'}"
+        if source := self.workload.settings_from:
+            found[0] = f"with the settings for {source}, {found[0]}"
+        by = {line.cell.method: line for line in self.lines}
         for title, names in self.plan.comparisons.items():
-            by = {line.cell.method: line for line in self.lines}
             pairs = [(by[one], by[other]) for one, other in names if one in by and other in by]
-            better = sum(self.workload.merit(other.score) > self.workload.merit(one.score) for one, other in pairs)
-            scores = (f"{self.label(b.cell)} {self.number(a.score)} → {self.number(b.score)}" for a, b in pairs)
-            found += [f"{title}, {better} of {len(pairs)} are better: {'; '.join(scores)}"] if pairs else []
+            if pairs:
+                found.append(f"{title}{self._count(pairs)}: {'; '.join(self._change(*pair) for pair in pairs)}")
         return found
 
-    def _best(self, *, waits: bool) -> BaselineLine | None:
-        lines = [line for line in self.lines if self.plan.methods[line.cell.method].waits is waits]
-        return max(lines, key=lambda line: self.workload.merit(line.score), default=None)
+    def _count(self, pairs: list[tuple[BaselineLine, BaselineLine]]) -> str:
+        """How many of the second lines are better and worse, if there are several seeds to tell."""
+        if len(self.plan.seeds) < 2:
+            return ""
+        found = [str(difference(*pair)) for pair in pairs]
+        good, bad = ("less", "more") if self.workload.score == "loss" else ("more", "less")
+        return f", {found.count(good)} of {len(pairs)} better and {found.count(bad)} worse"
+
+    def _change(self, one: BaselineLine, other: BaselineLine) -> str:
+        text = f"{self.label(one.cell)} {self.number(one.score)} → {self.label(other.cell)} {self.number(other.score)}"
+        waits = [self.plan.methods[line.cell.method].is_synchronous for line in (one, other)]
+        if waits[0] != waits[1] and one.time and other.time:
+            text += f" ({one.time:,.0f} → {other.time:,.0f} s)"
+        return text
+
+
+def _times(times: list[float], seeds: int) -> str:
+    """The mean time over all seeds, or how many have one."""
+    if len(times) == seeds:
+        return f"{mean(times):,.0f}"
+    return f"{len(times)} of {seeds} seeds" if times else "never"
 
 
 def text(comparison: Comparison, command: str, skipped: str = "") -> str:
@@ -102,15 +117,17 @@ def text(comparison: Comparison, command: str, skipped: str = "") -> str:
                 for workload in plan.workloads.values()
             ),
         ),
-        f"Every method is tuned on each fleet of a workload that has trials: {plan.random} random ones, then Optuna's "
-        f"TPE in batches of {plan.batch}. A trial is scored after its last round, with seed {plan.tuning_seed}, on "
-        "validation rows that nobody trains on. The tables show the best setting on the test rows with the seeds "
-        f"{', '.join(map(str, plan.seeds))}: mean ± standard deviation, and simulated seconds. A method is *tied* if "
-        "it is behind the best by no more than the best's standard deviation. *At … s* is the score when the first "
-        "method of the table has ended. *Near an end*: settings in the first or last twentieth of a logarithmic range.",
+        f"In a workload with trials, every method is tuned on each fleet: {plan.random_trials} random trials, then "
+        f"Optuna's TPE in batches of {plan.trials_per_batch}. A trial is scored after its last round, with seed "
+        f"{plan.tuning_seed}, on validation rows that nobody trains on. The tables show the best setting on the test "
+        f"rows with the seeds {', '.join(map(str, plan.seeds))}: mean ± standard deviation, and simulated seconds. A "
+        "method is *better* or *worse* than another if the 95 % confidence interval of the differences by seed "
+        "(Student's t) excludes 0, and *tied* with the best one if it is not worse. *At … s* is the score when the "
+        "first method of the table has ended. *Near an end of its range*: settings in the first or last twentieth of "
+        "a logarithmic range.",
         progress_text(progress, "A method is in a table when all its runs are done, and compared with those in it."),
         progress_table(progress),
-        *([f"Fashion-MNIST was not run: {skipped}"] if skipped else []),
+        *([f"Fashion-MNIST was not run: {skipped}"] if skipped and not _has(progress, "fashion") else []),
     ]
     for lines in comparison.tables():
         each = BaselineTable(plan, lines)
@@ -130,8 +147,15 @@ def text(comparison: Comparison, command: str, skipped: str = "") -> str:
     return "\n\n".join(parts)
 
 
+def _has(progress: list[Progress], name: str) -> bool:
+    """Whether a workload has all its runs."""
+    return all(row.done == row.runs for row in progress if row.workload == name)
+
+
 def _workload(workload: Workload, seconds: list[float]) -> tuple[str, ...]:
     trials = f"those of {workload.settings_from}" if workload.settings_from else f"{workload.trials} on each fleet"
+    if workload.trial_length != 1:
+        trials += f", {workload.trial_length:g} of the length"
     steps = f"{workload.method['local_steps']}"
     return workload.name, workload.title, f"{workload.updates:,}", steps, trials, f"{sum(seconds) / 3600:.1f}"
 
@@ -162,7 +186,7 @@ def picture(table: BaselineTable) -> Any:
 
 
 def _dots(table: BaselineTable) -> Any:
-    """A dot for each method; variants of a method have one colour, and hollow dots local clipping."""
+    """A dot for each method; variants of a method have one colour, and those with added local clipping are hollow."""
     least = 10 * int(max(min(line.score - (line.spread or 0.0) for line in table.lines), 0.0) / 10)
     rows = [
         accuracy_row(table.label(line.cell), table.label(line.cell).partition(",")[0], line.score, line.spread)

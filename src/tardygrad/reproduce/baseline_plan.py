@@ -1,7 +1,7 @@
 """The plan of the baselines: workloads, methods, search spaces and rules, read from baselines.toml.
 
-All methods of a workload get the same number of client updates, of trials and of seeds, and every searched setting has
-the same range for all of them, unless baselines.toml says why not.
+All methods of a workload get about the same number of local steps, and the same number of trials and of seeds; every
+searched setting has the same range for all of them, unless baselines.toml says why not.
 """
 
 from __future__ import annotations
@@ -56,14 +56,17 @@ class Workload:
     seconds: float  # CPU seconds of a run, measured with one thread
     methods: list[str] = field(default_factory=list)
     trials: int = 0  # of each method on each fleet
+    trial_length: float = 1.0  # as a share of that of a run
     settings_from: str = ""  # another workload, whose chosen settings are taken; this one has no trials
-    kinds: dict[str, Settings] = field(default_factory=dict)  # given settings of some kinds of methods
+    updates_of: dict[str, int] = field(default_factory=dict)  # of kinds of methods that shorten jobs
+    settings_of: dict[str, Settings] = field(default_factory=dict)  # of methods, in place of their own
     ranges: dict[str, Settings] = field(default_factory=dict)  # in place of those of the plan
 
     def score_of(self, loss: float | None, accuracy: float | None) -> float:
-        """The score of an evaluation; the worst one if the evaluation has none."""
-        number = loss if self.score == "loss" else accuracy
-        return self.worst if number is None else number
+        """The score of an evaluation; the worst one if the evaluation has none, or a larger loss than that."""
+        if self.score == "loss":
+            return self.worst if loss is None else min(loss, self.worst)
+        return self.worst if accuracy is None else accuracy
 
     def final_score(self, result: Result) -> float:
         """The score after the last round."""
@@ -84,8 +87,8 @@ class Baseline:
     ranges: dict[str, Settings] = field(default_factory=dict)  # in place of those of workloads and of the plan
 
     @property
-    def waits(self) -> bool:
-        """Whether it is synchronous."""
+    def is_synchronous(self) -> bool:
+        """Whether its rounds wait for all clients that were asked."""
         return bool(self.settings["mode"] == "sync")
 
 
@@ -95,8 +98,8 @@ class Plan:
 
     tuning_seed: int
     seeds: list[int]  # of the results
-    random: int  # trials before those of TPE
-    batch: int  # trials that TPE draws at a time
+    random_trials: int  # before those of TPE
+    trials_per_batch: int  # that TPE draws at a time
     ranges: dict[str, Settings]
     fleets: dict[str, Settings]
     workloads: dict[str, Workload]
@@ -112,7 +115,7 @@ class Plan:
             if workload.settings_from:
                 workloads[name] = replace(workload, methods=workloads[workload.settings_from].methods)
         return cls(
-            **{name: raw[name] for name in ("tuning_seed", "seeds", "random", "batch", "ranges")},
+            **{name: raw[name] for name in ("tuning_seed", "seeds", "random_trials", "trials_per_batch", "ranges")},
             fleets=raw["fleet"],
             workloads=workloads,
             methods={name: Baseline(**table) for name, table in raw["method"].items()},
@@ -122,15 +125,16 @@ class Plan:
     def only(self, names: list[str]) -> Plan:
         """The plan with these workloads, these methods, or these methods of these workloads.
 
-        A workload comes with the one whose settings it takes.
+        A workload comes with the one whose settings it takes, on its own fleets.
         """
-        workloads = set(names) & self.workloads.keys() or set(self.workloads)
-        workloads |= {self.workloads[name].settings_from for name in workloads}
+        named = set(names) & self.workloads.keys() or set(self.workloads)
         methods = set(names) & self.methods.keys() or set(self.methods)
+        fleets = {each.settings_from: each.fleets for name, each in self.workloads.items() if name in named}
+        fleets |= {name: self.workloads[name].fleets for name in named}
         chosen = {
-            name: replace(workload, methods=[method for method in workload.methods if method in methods])
-            for name, workload in self.workloads.items()
-            if name in workloads
+            name: replace(each, fleets=fleets[name], methods=[method for method in each.methods if method in methods])
+            for name, each in self.workloads.items()
+            if name in fleets
         }
         if not any(workload.methods for workload in chosen.values()):
             raise Invalid(f"--only must name methods of its workloads, got {', '.join(names)}. Leave one of them out.")
@@ -176,8 +180,9 @@ class Plan:
             data: the folder of the workload's data.
         """
         workload, given = self.workloads[cell.workload], deepcopy(self.methods[cell.method].settings)
-        method = {**workload.method, **given, **workload.kinds.get(given["kind"], {})}
-        rounds, trial = workload.updates // method.get("buffer", 1), seed == self.tuning_seed
+        method = {**workload.method, **given, **workload.settings_of.get(cell.method, {})}
+        trial, updates = seed == self.tuning_seed, workload.updates_of.get(given["kind"], workload.updates)
+        rounds = round(updates * (workload.trial_length if trial else 1)) // method.get("buffer", 1)
         task = workload.task | ({} if data is None else {"data": data}) | ({"score_on": "validation"} if trial else {})
         tables = {
             "task": task,

@@ -21,7 +21,8 @@ from tardygrad.reproduce.baseline_plan import Cell, Plan, Point, Workload
 from tardygrad.reproduce.progress import Progress, with_total
 from tardygrad.reproduce.trials import mean_spread
 from tardygrad.runs.record import Row
-from tardygrad.sweeps.store import Run, Store
+from tardygrad.sweeps.statistics import paired
+from tardygrad.sweeps.store import Result, Run, Store
 from tardygrad.sweeps.study import draw, quiet
 
 Curve = list[tuple[float, float]]
@@ -36,13 +37,26 @@ class BaselineLine(NamedTuple):
     cell: Cell
     settings: Point
     edges: list[str]  # settings near an end of a logarithmic range
-    score: float  # mean
-    spread: float | None  # standard deviation; None: a single seed
-    time: float  # simulated seconds to the end, mean
-    reached: int  # seeds that reached the workload's target
-    reach: float | None  # simulated seconds until then, mean; None if a seed did not
-    curves: list[Curve]  # of each seed
+    scores: list[float]  # after the last round, by seed
+    times: list[float]  # simulated seconds to the end, of the seeds that finished
+    times_to_target: list[float]  # simulated seconds, of the seeds that reached the workload's target
+    curves: list[Curve]  # by seed
     mark: Mark = ""
+
+    @property
+    def score(self) -> float:
+        """The mean over seeds."""
+        return mean(self.scores)
+
+    @property
+    def spread(self) -> float | None:
+        """The standard deviation over seeds; None: a single one."""
+        return mean_spread(self.scores)[1]
+
+    @property
+    def time(self) -> float | None:
+        """The mean time to the end; None if no seed finished."""
+        return mean(self.times) if self.times else None
 
     def score_at(self, time: float) -> float | None:
         """The score at the last evaluation until then, mean over seeds; None if a seed has none."""
@@ -51,16 +65,28 @@ class BaselineLine(NamedTuple):
 
     def plain(self) -> Row:
         """The same as JSON."""
-        numbers = self._asdict()
+        numbers = self._asdict() | {"score": self.score, "spread": self.spread, "time": self.time}
         del numbers["cell"]
         return {**self.cell._asdict(), **numbers}
+
+
+def difference(one: BaselineLine, other: BaselineLine) -> Literal["more", "less", ""]:
+    """Whether the second line's score is more or less than the first one's; neither if that may be chance.
+
+    The 95 % confidence interval of the differences by seed decides; with one seed, nothing does.
+    """
+    found, _ = paired(other.scores, one.scores)
+    if found.number < 2 or abs(found.mean) <= (found.half_width or 0.0):
+        return ""
+    return "more" if found.mean > 0 else "less"
 
 
 class Tuning:
     """The trials of a cell: those of finished batches, and the points of the current batch."""
 
     def __init__(self, plan: Plan, cell: Cell) -> None:
-        self.plan, self.space, self.trials = plan, plan.space(cell), plan.workloads[cell.workload].trials
+        self.plan, self.cell, self.space = plan, cell, plan.space(cell)
+        self.trials = plan.workloads[cell.workload].trials
         self.finished: list[FrozenTrial] = []
         self.batch = self._draw()
 
@@ -83,14 +109,14 @@ class Tuning:
     def _draw(self) -> list[Point]:
         """The points of the next batch; none when all trials are done."""
         known = len(self.finished)
-        end = min(known + (self.plan.batch if known else self.plan.random), self.trials)
+        end = min(known + (self.plan.trials_per_batch if known else self.plan.random_trials), self.trials)
         with quiet():
             return [self._point(number) for number in range(known, end)]
 
     def _point(self, number: int) -> Point:
         """A point with three significant digits, so that a table shows exactly what was run."""
-        seed = streams.key(self.plan.tuning_seed, "baselines", number) % 2**32
-        sampler = TPESampler(n_startup_trials=self.plan.random, seed=seed)
+        seed = streams.key(self.plan.tuning_seed, f"baselines of {self.cell.workload}, {self.cell.fleet}", number)
+        sampler = TPESampler(n_startup_trials=self.plan.random_trials, multivariate=True, seed=seed % 2**32)
         drawn = draw(self.space, self.finished, sampler, "maximize")
         return {key: float(f"{value:.3g}") if isinstance(value, float) else value for key, value in drawn.items()}
 
@@ -165,12 +191,21 @@ class Comparison:
         rows = []
         for (name, fleet), group in groupby(self.plan.cells(), key=lambda cell: cell[:2]):
             workload, cells = self.plan.workloads[name], list(group)
-            tuned = sum(len(self.tuning(cell).finished) for cell in cells) if workload.trials else 0
-            known = [run for cell in cells for run in [*self._batch(cell), *self.runs(cell)]]
-            runs = len(cells) * (workload.trials + len(self.plan.seeds))
-            done = tuned + len(known) - len(self.store.missing(known))
-            rows.append(Progress(name, fleet, runs, done, runs * workload.seconds, (runs - done) * workload.seconds))
+            trials, runs = len(cells) * workload.trials, len(cells) * len(self.plan.seeds)
+            trials_done = sum(map(self._trials_done, cells))
+            runs_done = sum(self._done(self.runs(cell)) for cell in cells)
+            whole = workload.seconds * (trials * workload.trial_length + runs)
+            left = workload.seconds * ((trials - trials_done) * workload.trial_length + runs - runs_done)
+            rows.append(Progress(name, fleet, trials + runs, trials_done + runs_done, whole, left))
         return with_total(rows)
+
+    def _trials_done(self, cell: Cell) -> int:
+        """The finished trials of a cell; none for a cell that is not tuned itself."""
+        batch = self._batch(cell)
+        return len(self.tuning(cell).finished) + self._done(batch) if cell == self.plan.tuned_cell(cell) else 0
+
+    def _done(self, runs: list[Run]) -> int:
+        return len(runs) - len(self.store.missing(runs))
 
     def tables(self) -> list[list[BaselineLine]]:
         """A table for each workload and fleet, with the methods that have all their runs; none without any."""
@@ -185,31 +220,30 @@ class Comparison:
         point = self.tuning(cell).best()
         if point is None or len(results) < len(runs):
             return None
-        score, spread = mean_spread([workload.final_score(result) for result in results])
-        curves = [[(time, workload.score_of(*scores)) for _, time, *scores in result.curve] for result in results]
-        times = [time for curve in curves if (time := _time_to_target(curve, workload)) is not None]
+        curves = [_curve(result, workload) for result in results]
+        reached = [time for curve in curves if (time := _time_to_target(curve, workload)) is not None]
         return BaselineLine(
             cell=cell,
             settings=point,
             edges=self.plan.edges(self.plan.tuned_cell(cell), point),
-            score=score,
-            spread=spread,
-            time=mean(result.time for result in results),
-            reached=len(times),
-            reach=mean(times) if len(times) == len(results) else None,
+            scores=[workload.final_score(result) for result in results],
+            times=[result.time for result in results if result.status == "finished"],
+            times_to_target=reached,
             curves=curves,
         )
 
     def marked(self, lines: list[BaselineLine]) -> list[BaselineLine]:
-        """The lines with the best score marked as best, and those within its spread as tied."""
+        """The lines with the best score marked as best, and those that may be as good by chance as tied."""
         workload = self.plan.workloads[lines[0].cell.workload]
         best = max(lines, key=lambda line: workload.merit(line.score))
+        tied = [line for line in lines if len(line.scores) > 1 and not difference(best, line)]
+        return [line._replace(mark="best" if line is best else "tied" if line in tied else "") for line in lines]
 
-        def mark(line: BaselineLine) -> Mark:
-            behind = workload.merit(best.score) - workload.merit(line.score)
-            return "best" if line is best else "tied" if best.spread is not None and behind <= best.spread else ""
 
-        return [line._replace(mark=mark(line)) for line in lines]
+def _curve(result: Result, workload: Workload) -> Curve:
+    """The scores of a run; a run that did not finish has the worst one at its end."""
+    points = [(time, workload.score_of(*scores)) for _, time, *scores in result.curve]
+    return points if result.status == "finished" else [*points, (result.time, workload.worst)]
 
 
 def _time_to_target(curve: Curve, workload: Workload) -> float | None:

@@ -28,6 +28,7 @@ from tardygrad.engines.ray.connection import local_settings, ray_module
 from tardygrad.engines.threads import torch_threads
 from tardygrad.errors import Invalid, check_integer, check_number, checked_call, first_line
 from tardygrad.runs import run as runs
+from tardygrad.runs.own_code import check_trust
 from tardygrad.runs.record import Row, new_run_dir, read_json
 from tardygrad.runs.resume import resume as resume_run
 from tardygrad.runs.settings import Settings
@@ -71,7 +72,7 @@ def client_app(make_task: MakeTask | None = None, *, mods: Sequence[Any] = (), t
 
 
 @checked_call
-def server_app(source: str | Path | Table | Make, **settings: Unpack[Settings]) -> Any:
+def server_app(source: str | Path | Table | Make, *, trust: bool = False, **settings: Unpack[Settings]) -> Any:
     """A Flower ServerApp that runs a method asynchronously, and records the run.
 
     Keys `task.…`, `method.…`, `engine.…` and `run.…` of the app's run config are those of a spec and override it; `out`
@@ -80,11 +81,12 @@ def server_app(source: str | Path | Table | Make, **settings: Unpack[Settings]) 
 
     Args:
         source: a spec (its name, file or tables), or a function of Flower's `Context` that returns method and task.
+        trust: whether to import code that a record names, if the spec is in a record's folder.
         settings: of the run, in place of the table [run]; see `Settings`.
     """
     if not callable(source) and not isinstance(source, str | Path | dict):
         raise Invalid(f"`server_app` needs a spec or a function that returns method and task, got {source!r}.")
-    serving = _ServerMain(source, cast(Row, settings))
+    serving = _ServerMain(source, trust, cast(Row, settings))
     app = connection.flwr().ServerApp()
     app.main()(serving.main)
     return app
@@ -93,8 +95,8 @@ def server_app(source: str | Path | Table | Make, **settings: Unpack[Settings]) 
 class _ServerMain:
     """The main function of a ServerApp."""
 
-    def __init__(self, source: Any, settings: Row) -> None:
-        self._source, self._out = source, settings.pop("out", None)
+    def __init__(self, source: Any, trust: bool, settings: Row) -> None:
+        self._source, self._trust, self._out = source, trust, settings.pop("out", None)
         self._settings = {f"run.{key}": value for key, value in settings.items() if value is not None}
 
     def main(self, grid: Any, context: Any) -> None:
@@ -118,7 +120,10 @@ class _ServerMain:
             _go(run, built.run.track)
 
     def _loaded(self, config: Row) -> specs.Spec:
-        name, tables = ("flower", self._source) if isinstance(self._source, dict) else read_source(self._source)[:2]
+        source, given = self._source, isinstance(self._source, dict)
+        name, tables, recorded = ("flower", source, False) if given else read_source(source)
+        if recorded and not self._trust:
+            check_trust(tables, str(source), "write server_app(..., trust=True)")
         return specs.parse(self._overridden(tables, config), name, trust=True)
 
     def _built(self, returned: Any, config: Row) -> specs.Built:

@@ -50,6 +50,15 @@ def test_the_tables_hold_what_the_record_holds(tardygrad: Command) -> None:
     assert [row["event"] for row in table("here/export/events.csv")] == [row["event"] for row in events]
 
 
+def test_a_link_in_a_record_leads_its_tables_nowhere_else(tardygrad: Command) -> None:
+    tardygrad("run", "quadratic", "run.rounds=2", "--out", "run")
+    Path("other").mkdir()
+    Path("run/export").symlink_to("../other")
+    code, _, err = tardygrad("export", "run")
+    assert (code, "must not contain symbolic links, got 'run/export'" in err) == (2, True)
+    assert not list(Path("other").iterdir())
+
+
 def test_an_update_has_its_round_its_class_and_the_time_its_job_began(tardygrad: Command) -> None:
     tardygrad("run", "small.toml", CRASH, "method.downplay=true", "run.rounds=40", "--out", "here")
     tardygrad("export", "here")

@@ -228,6 +228,8 @@ def test_a_records_own_code_is_imported_only_if_it_is_trusted(here: Path, tardyg
         assert "mine.py. Read its code" in " ".join(err.split()), err  # where it would be imported from
     with pytest.raises(tg.Invalid, match="a function that 'run' names is imported only if you trust it"):
         try_change(read_history(Path("run")), ["method.lr=1"])
+    with pytest.raises(tg.Invalid, match=r"trust it, got 'mine:task'.* then write server_app\(..., trust=True\)"):
+        tg.flower._ServerMain("run", False, {})._loaded({})
     assert tardygrad("doctor", "run").code == 0
     assert tardygrad("report", "run").code == 0
     page = next(Path().rglob("*.html")).read_text("utf-8")

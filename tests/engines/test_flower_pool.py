@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import cloudpickle
 import pytest
@@ -23,6 +25,9 @@ from tardygrad.core.messages import Job
 from tardygrad.engines.deadlines import LOSSES
 from tardygrad.engines.flower import nodes as node_list
 from tardygrad.engines.flower import pool as flower_pool
+from tardygrad.engines.flower import records
+from tardygrad.engines.flower.connection import Reply, parent_has_ended
+from tardygrad.engines.wire import send
 from tests.engines.contract import CLIENTS, PoolContract
 
 pytest.importorskip("flwr")
@@ -314,6 +319,47 @@ def test_nodes_call_only_functions_that_their_app_trusts(trust: list[str]) -> No
             pool.next()
 
 
+@pytest.mark.parametrize(
+    ("kind", "trust", "sentence"),
+    [
+        ("tardygrad.tasks.torch_task:torch.os.system", [], "a node calls only tasks and methods of tardygrad"),
+        ("tardygrad.tasks.data.cache:cached_file", [], "a node calls only tasks and methods of tardygrad"),
+        ("tests.engines.test_flower_pool:subprocess.run", ["tests"], "got 'tests.*run', not 'subprocess:run'"),
+    ],
+)
+def test_a_server_cannot_reach_other_code_through_a_module_that_a_node_trusts(
+    kind: str, trust: list[str], sentence: str
+) -> None:
+    inside = {"kind": "tardygrad.tasks.quadratic:quadratic", "arguments": {"clients": {"kind": kind}}}
+    for table in ({"kind": kind, "arguments": {}}, inside):
+        with pytest.raises(tg.Invalid, match=sentence):
+            records.make_again(json.dumps(table), "task", trust)
+
+
+def test_a_node_answers_only_for_the_client_that_it_was_asked_for(task: Any) -> None:
+    with opened(task, METHOD) as pool:
+        first, second, *_ = jobs(task)
+        pool.submit(first)
+        update = pool.next()
+        content = records.reply_content(update, {"delta": send(update.delta, None, "float32")[0]}, down=0, host="here")
+        with pytest.raises(ValueError, match=r"it names client, job and round \(0, 0, 0\)"):
+            pool.messages.update(second, content, "1")
+
+
+@pytest.mark.parametrize(
+    "answer", [{"partition-id": "0"}, {"num-partitions": 2.5}, {"host": None}, {"partition-id": True}]
+)
+def test_a_node_whose_answer_makes_no_sense_cannot_take_part(answer: dict[str, Any]) -> None:
+    facts = {"host": "here", "own-data": False, "partition-id": 0, "num-partitions": 6} | answer
+    facts = {name: value for name, value in facts.items() if value is not None}
+    messages, no_link = records.JobMessages(tg.tasks.quadratic(clients=6), METHOD, "float32"), Mock()
+    some = node_list.Nodes(no_link, 6, messages)
+    some.asked["question"] = 7
+    with pytest.raises(tg.WorkFailed, match="node 7 cannot take part: its answer is not as expected: "):
+        some.answered(Reply("question", {"node": facts}))
+    assert some.available == []
+
+
 def test_a_node_that_joins_late_and_cannot_take_part_does_not_end_the_run(
     task: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -346,6 +392,8 @@ def test_ctrl_c_and_the_end_of_flower_stop_runs_and_those_that_wait_for_nodes(
     monkeypatch.setattr("sys.argv", ["flwr-simulation", "--parent-pid", str(ended.pid)])
     with pytest.raises(tg.Interrupted):
         tg.flower.FlowerPool(task, METHOD, grid=Grid(None, [])).__enter__()
+    monkeypatch.setattr("os.kill", Mock(side_effect=PermissionError))
+    assert not parent_has_ended(), "it runs as another user"
 
 
 def test_telemetry_is_off_even_if_flower_was_imported_before(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -147,12 +147,20 @@ def test_a_full_disk_is_a_clear_error(tmp_path: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize(
     "name",
-    [".lock", "events.jsonl", "summary.json.draft", "model.safetensors.draft", "checkpoints/9", "track/wandb.draft"],
+    [
+        ".lock",
+        "events.jsonl",
+        "summary.json.draft",
+        "model.safetensors.draft",
+        "checkpoints/9",
+        "track/x.draft",
+        "track/x/y.db",
+    ],
 )
 def test_links_in_a_record_are_refused_before_anything_is_written(name: str, tmp_path: Path) -> None:
     path, other = tmp_path / "run", tmp_path / "other"
     run_in(path, rounds=4, checkpoint_every=2)
-    (path / name).parent.mkdir(exist_ok=True)
+    (path / name).parent.mkdir(parents=True, exist_ok=True)
     (path / name).touch()
     (path / name).rename(other)
     (path / name).symlink_to(other)
@@ -160,6 +168,14 @@ def test_links_in_a_record_are_refused_before_anything_is_written(name: str, tmp
     with pytest.raises(tg.Invalid, match=rf"must not contain symbolic links, got '.*{name}'\. Replace the link"):
         list(tg.resume(path, METHOD, task(), FLEET, rounds=8).go())
     assert other.read_bytes() == before
+
+
+def test_links_of_a_tracker_inside_its_own_folder_are_its_business(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    run_in(path, rounds=4, checkpoint_every=2)
+    (path / "track/wandb/run-1").mkdir(parents=True)
+    (path / "track/wandb/latest-run").symlink_to("run-1")
+    assert len(list(tg.resume(path, METHOD, task(), FLEET, rounds=8).go())) == 4
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from tardygrad.errors import Invalid, RecordError
 from tardygrad.runs.events import Advance, Arrival, Dispatch, read_events
 from tardygrad.runs.history import client_ids
-from tardygrad.runs.record import Row, make_directory, read_json, read_lines, reading_record, write_error
+from tardygrad.runs.record import Row, make_directory, read_json, read_lines, reading_record, refuse_links, write_error
 from tardygrad.runs.summary import read_summary_row
 
 METRICS = {
@@ -77,6 +77,8 @@ def export(runs: Sequence[Path], folder: Path, formats: Iterable[str], *, force:
         force: replace existing files.
     """
     for run in runs:
+        if folder.is_relative_to(run):
+            refuse_links(run)
         if (run / "summary.json").exists():
             read_summary_row(run)  # raises an error if lines at the end of the record are missing
     sheets = _sheets(runs)

@@ -68,11 +68,11 @@ def resume_command(folder: str | Path, tables: Any, options: str = "") -> str:
     return engine.resume_command(str(folder), options)
 
 
-def check_trust(tables: Any, where: str) -> None:
+def check_trust(tables: Any, where: str, fix: str = "add --trust") -> None:
     """Raise `Invalid` if the spec of a record names code."""
     for name in names(tables):
         rule = f"a function that {where!r} names is imported only if you trust it"
-        raise Invalid(f"{rule}, got {name!r}{_place(name)}. Read its code, then add --trust.")
+        raise Invalid(f"{rule}, got {name!r}{_place(name)}. Read its code, then {fix}.")
 
 
 def _place(name: str) -> str:

@@ -151,7 +151,7 @@ def lock(folder: Path, what: str, tries: int = 1, fix: str = "Wait until that ha
     """Create a folder if necessary, and lock it for this process; retries after a tenth of a second."""
     with writing(folder):
         make_directory(folder)
-        _refuse_links(folder)
+        refuse_links(folder)
         file = (folder / ".lock").open("w")
     while True:
         try:
@@ -165,13 +165,15 @@ def lock(folder: Path, what: str, tries: int = 1, fix: str = "Wait until that ha
         time.sleep(0.1)
 
 
-def _refuse_links(folder: Path) -> None:
+def refuse_links(folder: Path) -> None:
     """Raise `Invalid` if what is written into a folder could end up elsewhere."""
-    patterns = ("*", "track/*", "checkpoints/*", "checkpoints/*/*")
-    for path in (path for pattern in patterns for path in folder.glob(pattern)):
-        if path.is_symlink():
-            rule, fix = "must not contain symbolic links", "Replace the link by what it points to, or remove it."
-            raise Invalid(f"the folder of a run or of results {rule}, got {str(path)!r}. {fix}")
+    files = (path for pattern in ("*", "track/*", "checkpoints/*", "checkpoints/*/*") for path in folder.glob(pattern))
+    links = [path for path in files if path.is_symlink()]
+    deeper = (path for path in folder.glob("track/*/**/*") if path.is_symlink())
+    links += [path for path in deeper if not path.resolve().is_relative_to(folder.resolve())]  # wandb makes others
+    for path in links:
+        rule, fix = "must not contain symbolic links", "Replace the link by what it points to, or remove it."
+        raise Invalid(f"the folder of a run or of results {rule}, got {str(path)!r}. {fix}")
 
 
 def exclusive(folder: Path, what: str = "the folder of results") -> TextIO:

@@ -87,12 +87,13 @@ def parent_has_ended() -> bool:
 
     Flower watches it too, but cannot interrupt the main thread of a simulation, which waits for its workers.
     """
-    if "--parent-pid" not in sys.argv[:-1]:
-        return False
+    parent = sys.argv[sys.argv.index("--parent-pid") + 1] if "--parent-pid" in sys.argv[:-1] else ""
     try:
-        os.kill(int(sys.argv[sys.argv.index("--parent-pid") + 1]), 0)
-    except (ProcessLookupError, ValueError):
+        os.kill(int(parent), 0)
+    except ProcessLookupError:
         return True
+    except (ValueError, PermissionError):  # it is not Flower's, or it runs as another user
+        return False
     return False
 
 

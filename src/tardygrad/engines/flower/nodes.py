@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tardygrad.engines.flower.connection import LOST, Link, Reply, flwr
-from tardygrad.errors import Invalid, WorkFailed
+from tardygrad.errors import Invalid, WorkFailed, shortened
 
 NODES_EVERY = 1.0
 """Seconds after which the nodes are listed again."""
@@ -92,9 +92,14 @@ class Nodes:
             unknown = reply.code is None or "No query function" in reply.error
             why = self._messages.no_answer if unknown else f"{reply.error}."
             raise WorkFailed(f"node {node} cannot take part: {why}")
+        partition, partitions = facts.get("partition-id"), facts.get("num-partitions", self._clients)
+        numbers = [0 if partition is None else partition, partitions]
+        if not (all(type(number) is int for number in numbers) and {"host", "own-data"} <= facts.keys()):
+            raise WorkFailed(
+                f"node {node} cannot take part: its answer is not as expected: {shortened(repr(facts), 200)}."
+            )
         if reason := self._messages.unfit(facts):
             raise WorkFailed(f"node {node} cannot take part: {reason}")
-        partition, partitions = facts.get("partition-id"), facts.get("num-partitions", self._clients)
         if partition is not None and not (0 <= partition < partitions and partitions >= 1):
             rule = "`partition-id` of a node must be at least 0 and below `num-partitions`"
             raise Invalid(f"{rule}, got {partition} and {partitions} from node {node}.")

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from tardygrad import methods, tasks
 from tardygrad.core.messages import Job, ModuleBuffers, StateReference, Update, as_vector
 from tardygrad.core.method import Method
 from tardygrad.core.recipe import Recipe, parameters, recipe_of, remember, written_arguments
@@ -27,6 +28,7 @@ from tardygrad.engines.wire import Packed, Wire, unpack
 from tardygrad.errors import Invalid
 from tardygrad.runs import own_code
 from tardygrad.runs.signature import arguments, call
+from tardygrad.tasks.trainer_task import TrainerTask
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -93,13 +95,25 @@ def make_again(text: str, what: str, trusted: Collection[str] = ()) -> Any:
     """
     table = json.loads(text)
     for name in own_code.names(table):
-        package = re.split("[.:]", name)[0]
-        if not name.startswith(("tardygrad.methods.", "tardygrad.tasks.")) and package not in trusted:
-            rule = "a node calls only tasks and methods of tardygrad, and functions of packages that its app trusts"
-            raise Invalid(f"{rule}, got {name!r}. Write client_app(trust=[{package!r}]) if it may call that package")
+        _check_trust(name, what, trusted)
     function = own_code.find(table["kind"], what)
     given = arguments(parameters(function), table["arguments"], what)
     return remember(call(function, given, what), Recipe(function, given))
+
+
+def _check_trust(name: str, what: str, trusted: Collection[str]) -> None:
+    """Raise `Invalid` unless a function may be called: one of tardygrad's, or one that a trusted package defines."""
+    package = re.split("[.:]", name)[0]
+    found: Any = own_code.find(name, what) if package in ("tardygrad", *trusted) else None
+    if found in (TrainerTask, *filter(callable, (*vars(tasks).values(), *vars(methods).values()))):
+        return
+    if package not in trusted:
+        rule = "a node calls only tasks and methods of tardygrad, and functions of packages that its app trusts"
+        raise Invalid(f"{rule}, got {name!r}. Write client_app(trust=[{package!r}]) if it may call that package")
+    if (defined := Recipe(found, {}).name) != name:  # such as a module that a trusted one has imported
+        raise Invalid(
+            f"a node calls a function by the name of the module that defines it, got {name!r}, not {defined!r}"
+        )
 
 
 GIVE_PARTITION = "Start it with --node-config 'partition-id=0 num-partitions=3', each node with another partition-id."
@@ -171,11 +185,13 @@ class JobMessages:
         config = content["update"]
         if config["error"]:
             return str(config["error"])
+        if (claimed := tuple(int(config[name]) for name in ("client", "serial", "round"))) != job[:3]:
+            raise ValueError(f"it names client, job and round {claimed}")
         metrics, buffers = content["metrics"], tensors_of(content.get("buffers"))
         state: Any = StateReference(str(config["holder"]), job.serial) if config["holder"] else None
         vectors = unpacked(arrays_of(content["vectors"]))
         return Update(
-            int(config["client"]), int(config["serial"]), int(config["round"]),
+            job.client, job.serial, job.round,
             vectors["delta"], vectors.get("curvature"), ModuleBuffers(**buffers) if buffers else None,
             int(metrics["steps"]), float(metrics["loss"]), float(metrics["clipped"]),
             tensors_of(content["state"]) if "state" in content else state,

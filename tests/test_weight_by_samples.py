@@ -122,6 +122,11 @@ def test_a_task_that_does_not_know_its_counts_says_so() -> None:
     server = tg.serve(method, torch.zeros(8), clients=4, seed=0)
     with pytest.raises(tg.Invalid, match="needs the clients' samples"):
         server.receive(tg.Update(server.dispatch()[0].client, 0, 0, torch.zeros(8)))
+    regional = tg.halos(local_lr=0.5, buffer=2, local_steps=2, regions=2, every=2, weight_by="samples")
+    for wrong in ([1, 2], [0, 0, 0, 0], [3, 1, -1, 2]):
+        for some in (method, regional):
+            with pytest.raises(tg.Invalid, match=r"`samples` must have a number for each of the .* got \["):
+                tg.serve(some, torch.zeros(8), clients=4, seed=0, samples=wrong)
 
 
 def test_regions_weight_their_own_clients() -> None:

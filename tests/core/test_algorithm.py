@@ -1035,3 +1035,12 @@ def test_a_message_that_names_no_job_is_refused_and_no_client_gets_its_name(wron
         assert server.receive(refused) == Reply(refused, [])
     assert server.roster.jobs.keys() == jobs.keys()
     assert all(type(client) is int for client in server.roster.jobs)
+
+
+@MODES
+@pytest.mark.parametrize("client", [-7, 99])
+def test_the_sleep_of_an_unknown_client_changes_nothing(client: int, mode: str) -> None:
+    server, _ = start(method_of(mode))
+    before = server.roster.census()
+    server.receive(tg.Asleep(client))
+    assert server.roster.census() == before

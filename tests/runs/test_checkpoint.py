@@ -436,6 +436,20 @@ def test_a_forged_checkpoint_cannot_ask_for_any_amount_of_memory(forged: Any) ->
     assert len(packing.unpack([MILLION] * 11, {}, 10**5)) == 11
 
 
+def taken(*clients: int) -> Any:
+    """Updates in the buffer, as a checkpoint has them."""
+    updates = [tg.Update(client, 0, 0, torch.zeros(0)) for client in clients]
+    return packing.pack([tg.Taken(update, 1, 0.5) for update in updates], {})
+
+
+def test_a_forged_roster_sets_nothing_but_its_state() -> None:
+    server = tg.Server(METHOD, torch.zeros(40), clients=CLIENTS, seed=0)
+    slots = server.roster.slots
+    server.roster.restore(server.roster.snapshot() | {"slots": 99, "dispatch": None})
+    assert server.roster.slots == slots
+    assert server.dispatch()
+
+
 @pytest.mark.parametrize("count", [-1, True, 1.5, "3", None])
 def test_a_count_that_is_no_whole_number_is_refused(count: Any) -> None:
     with pytest.raises(tg.RecordError, match=f"must be a whole number, 0 or more, got {count!r}."):
@@ -453,6 +467,11 @@ def test_a_count_that_is_no_whole_number_is_refused(count: Any) -> None:
         (lambda state: state["server"]["roster"].update(waiting=[4]), "`clients` must have the types"),
         (lambda state: state["server"]["roster"].update(serials=[0]), "`serials` must have the types"),
         (lambda state: state["server"].update(outer={"clipped": 1}), "`outer` must have the types"),
+        (
+            lambda state: state["server"].update(buffer=taken(0, 0)),
+            "`buffer` must have the types",
+        ),  # M of them, no round
+        (lambda state: state["server"].update(buffer=taken(CLIENTS)), "`buffer` must have the types"),
         (lambda state: state["server"].update(client_states=""), "`client_states` must have the types"),
         (lambda state: state["server"].update(module_buffers=7), "`module_buffers` must have the types"),
         (lambda state: state["server"].update(privacy={"$tensor": "0"}), "`privacy` must have the types"),

@@ -85,8 +85,11 @@ def test_two_processes_cannot_write_one_record(tmp_path: Path) -> None:
     run = tg.begin(METHOD, task(), pool, rounds=20, out=tmp_path / "run")
     going = run.go()
     next(going)
+    second = tg.resume(tmp_path / "run", METHOD, task(), tg.SimPool(task(), METHOD, FLEET))
+    before = second.status
     with pytest.raises(tg.RecordError, match="in use by another process"):
-        next(tg.resume(tmp_path / "run", METHOD, task(), tg.SimPool(task(), METHOD, FLEET)).go())
+        next(second.go())
+    assert second.status == before
     going.close()
 
 

@@ -186,6 +186,17 @@ def broken(lr: float, seed: int) -> tg.Run:
     return make_run(lr, seed)
 
 
+def leaving(lr: float, seed: int) -> tg.Run:
+    if lr > 0.1:
+        raise SystemExit(3)
+    return make_run(lr, seed)
+
+
+def test_a_setting_whose_code_exits_is_a_failed_trial() -> None:
+    found = tg.sweep(leaving, {"lr": [0.1, 1.0]}, jobs=2)
+    assert [(trial.status, trial.reason) for trial in found.trials] == [("finished", None), ("failed", "SystemExit: 3")]
+
+
 def test_an_error_in_one_setting_is_a_failed_trial_and_in_all_an_error() -> None:
     found = tg.sweep(broken, {"lr": [0.1, 1.0]})
     assert [(trial.status, trial.reason) for trial in found.trials] == [

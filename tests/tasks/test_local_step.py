@@ -67,6 +67,24 @@ def test_parameter_groups_and_an_optimizer_after_the_clip_are_those_of_a_plain_l
     torch.testing.assert_close(grouped.init(0) + update.delta, nn.utils.parameters_to_vector(module.parameters()))
 
 
+def test_what_a_parameter_group_does_not_keep_is_zero_in_its_place() -> None:
+    def groups(module: nn.Module) -> list[dict[str, Any]]:
+        first, *others = module.parameters()
+        return [{"params": [first], "momentum": 0.9}, {"params": others, "momentum": 0.0}]
+
+    grouped, filled = task(parameter_groups=groups), torch.utils.deterministic.fill_uninitialized_memory
+    kept = method(optimizer="SGD", options={"momentum": 0.9}, keep=True)
+    torch.use_deterministic_algorithms(True)  # fills memory that nobody has written with NaN
+    try:
+        (momentum,) = tg.work(job(grouped), grouped, kept).state.values()  # type: ignore[union-attr]
+    finally:
+        torch.use_deterministic_algorithms(False)
+    size = next(network().parameters()).numel()
+    assert filled
+    assert (momentum[:size] != 0).any()
+    assert (momentum[size:] == 0).all()
+
+
 @pytest.mark.parametrize(
     ("groups", "text"),
     [

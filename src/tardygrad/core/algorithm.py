@@ -192,7 +192,7 @@ class Server:
         self.method, self.clients, self.seed = method, clients, seed
         self.vectors, self.module_buffers, self.round = (vectors or stores.LocalVectors)(method, x), module_buffers, 0
         self.roster = Roster(method, clients, seed)
-        self.shares = SampleShares(method.weight_by, samples)
+        self.shares = SampleShares(method.weight_by, samples, clients)
         self.privacy = GaussianMechanism(method.privacy, seed, module_buffers)
         self.buffer: list[Taken] = []  # updates of this round, without their vectors, which are in the sum
         self.client_states: dict[int, State | StateReference] = {}  # of the inner step, if the method keeps it

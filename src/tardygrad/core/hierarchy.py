@@ -35,6 +35,7 @@ from tardygrad.core.messages import (
 from tardygrad.core.method import Method, check_method
 from tardygrad.core.roster import Census, Roster
 from tardygrad.core.vectors import VectorStore
+from tardygrad.core.weights import SampleShares
 from tardygrad.errors import Invalid, checked_call
 
 
@@ -122,6 +123,7 @@ class HierarchicalServer(ServerLike):
         lower = replace(method, regions=None)
         upper = Method(name="", inner=method.inner, outer=self.plan.outer, buffer=1, local_steps=1, mode="client")
         self.upper = Server(upper, x, clients=len(self.members), seed=seed, module_buffers=module_buffers)
+        SampleShares(method.weight_by, samples, clients)  # checks the samples
         counts = [[samples[client] for client in each] if samples else None for each in self.members]
         self.regions = [
             Server(lower, x, clients=len(each), seed=seed, module_buffers=module_buffers, samples=own)

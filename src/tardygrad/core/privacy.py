@@ -19,7 +19,7 @@ from torch import Tensor
 from tardygrad.core.messages import ModuleBuffers, Reason, Taken, Update
 from tardygrad.errors import Invalid, check_integer, check_number, is_number
 
-BLOCK = 4096  # coordinates whose noise and norm are computed together; shards begin at multiples of it
+BLOCK = 4096  # coordinates with a common draw of noise, and in transit with a common scale; shards begin at multiples
 
 
 @dataclass(frozen=True, kw_only=True)

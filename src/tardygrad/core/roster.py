@@ -128,9 +128,13 @@ class Roster:
     def sleep(self, client: int, job: AtEnd) -> int | None:
         """Give a client no more jobs; also one that was lost, if it is back. Returns s if its job is cancelled.
 
+        No effect on a client that is unknown.
+
         Args:
             job: what happens to the job that it has.
         """
+        if not 0 <= client < self.clients:
+            return None
         self._remove(client)
         self.asleep.add(client)
         if client in self.jobs and job == "cancel":
@@ -182,4 +186,5 @@ class Roster:
         """Continue from a snapshot."""
         sleepers = {name: set(state.get(name, ())) for name in ("asleep", "suspended")}  # older checkpoints have none
         holders = Counter(state["jobs"].values() if self.counts_holders else ())
-        vars(self).update(state | sleepers, holders=holders)
+        known = {name: state[name] for name in ("jobs", "idle", "waiting", "serials", "sent")}
+        vars(self).update(known | sleepers, holders=holders)

@@ -65,7 +65,7 @@ def optimizer(name: str, lr: Schedule, options: Options | None = None) -> Transf
                 if not isinstance(value, Tensor):
                     raise Invalid(f"torch.optim.{name} cannot be an inner step: not all of its state is tensors.")
                 if value.shape == part.shape and value.dim():
-                    group.write(after.setdefault(key, torch.empty_like(start, dtype=value.dtype)), value)
+                    group.write(after.setdefault(key, torch.zeros_like(start, dtype=value.dtype)), value)
                 else:
                     after[key] = value
         return start - x, after

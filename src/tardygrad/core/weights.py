@@ -12,16 +12,19 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from tardygrad.core.messages import Taken
-from tardygrad.errors import Invalid, check_number, checked_class
+from tardygrad.errors import Invalid, check_number, checked_class, shortened
 
 
 class SampleShares:
     """The weight of an update by its client's number of samples: n_i over the mean of all clients, exactly 1 if all
     have the same number, or if the method does not weight by samples."""
 
-    def __init__(self, weight_by: str | None, samples: Sequence[int] | None) -> None:
+    def __init__(self, weight_by: str | None, samples: Sequence[int] | None, clients: int) -> None:
         self._weight_by, self._shares = weight_by, list[float]()
         if weight_by and samples:
+            if len(samples) != clients or min(samples) < 0 or not any(samples):
+                rule = f"`samples` must have a number for each of the {clients} clients of a server, not all of them 0"
+                raise Invalid(f"{rule}, got {shortened(str(list(samples)), 80)}.")
             mean = sum(samples) / len(samples)
             self._shares = [number / mean for number in samples]
 

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 from torch import Tensor
 
+from tardygrad import type_hints
 from tardygrad.core import admission
 from tardygrad.core.algorithm import work
 from tardygrad.core.batching import Batched, work_together
@@ -86,7 +87,8 @@ class Features:
         kinds |= dict.fromkeys(("startup", "no_replay"), str)
         for name, kind in kinds.items():
             if not isinstance(getattr(self, name), kind):
-                raise Invalid(f"the feature `{name}` of a pool must be {kind}, got {getattr(self, name)!r}.")
+                expected = type_hints.rule(kind)
+                raise Invalid(f"the feature `{name}` of a pool must be {expected}, got {getattr(self, name)!r}.")
         methods: dict[str, tuple[str, ...]] = {"checkpoint": ("pending", "restore"), "evaluator": ("ask", "answer")}
         methods |= dict.fromkeys(("interrupt", "deadline", "vectors", "status"), ("__call__",))
         for name, wanted in methods.items():

@@ -22,13 +22,11 @@ from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
 from tardygrad.core import kernels
+from tardygrad.core.privacy import BLOCK
 from tardygrad.errors import check_choice
 
 Wire = Literal["float32", "float16", "bfloat16", "int8"]
 """Number format of vectors in transit."""
-
-BLOCK = 4096
-"""Coordinates that share a scale."""
 
 _CHUNK = 32 * BLOCK  # coordinates packed at a time, so that intermediate results stay in a CPU's cache
 _SCALED = ("float16", "int8")

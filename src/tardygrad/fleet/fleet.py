@@ -226,7 +226,8 @@ class Fleet:
 
     def in_order_of(self, ids: Sequence[str]) -> Fleet:
         """The same fleet without names, its clients in the order of these names."""
-        missing, unknown = [name for name in ids if name not in self.ids], [one for one in self.ids if one not in ids]
+        here, there = set(self.ids), set(ids)
+        missing, unknown = [name for name in ids if name not in here], [name for name in self.ids if name not in there]
         if missing or unknown:
             parts = [f"{listed(missing)} of the task missing in the fleet"] * bool(missing)
             parts += [f"{listed(unknown)} of the fleet missing in the task"] * bool(unknown)

@@ -54,8 +54,10 @@ def _level_rules(state: Any, level: Server) -> Iterator[tuple[str, bool]]:
     outer, fixed = level.vectors.state, _fixed_entries(level.method.outer)
     yield "outer", all(_are_like(outer[name], [state["outer"].get(name)]) for name in fixed & outer.keys())
     yield "buffer", isinstance(state["buffer"], list) and _are(state["buffer"], Taken)
+    yield "buffer", len(state["buffer"]) < level.method.buffer
     updates, delays, norms, weights = (_column(state["buffer"], place) for place in range(4))
     yield "buffer", _are(updates, Update) and _are(delays, int) and _are_numbers([*norms, *weights])
+    yield "buffer", _are_indices([update.client for update in updates], clients)
     yield "buffer", all(_are_module_buffers(update.module_buffers, level.module_buffers) for update in updates)
     yield "module_buffers", _are_module_buffers(state["module_buffers"], level.module_buffers)
     states, expected = state["client_states"], expected_state(level.method)

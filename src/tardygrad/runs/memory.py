@@ -209,10 +209,10 @@ def _state(transform: Transform, parameters: int) -> int:
 def size(number: int) -> str:
     """Format a number of bytes.
 
-    >>> size(999), size(72_616), size(3_100_000_000)
-    ('999 B', '72.6 kB', '3.1 GB')
+    >>> size(999), size(72_616), size(999_999), size(3_100_000_000)
+    ('999 B', '72.6 kB', '1 MB', '3.1 GB')
     """
-    power = min(int(math.log10(max(number, 1)) / 3), 4)
+    power = min(int(math.log10(max(float(f"{number:.3g}"), 1)) / 3), 4)
     return f"{number / 1000**power:.3g} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"
 
 

@@ -138,12 +138,12 @@ class Run:
     def go(self) -> Generator[Row, None, None]:
         """Run to the end and yield the metrics of each round. Call `stop` to end early; the run can be resumed."""
         self._began = time.perf_counter()
-        self.status, self.reason = "running", None
         self.scores.hold_last = self.settings["until"] is not None and self.settings["evaluate_every"] > 0
         if not self._stop and (interrupt := self.pool.features.interrupt):
             interrupt(False)  # withdraw an interrupt of an earlier run
         if self.path:
             self.record = Record(self.path, self.spec_json, new=self.ends is None)
+        self.status, self.reason = "running", None
         try:
             if self.record and self.ends is not None:
                 if checkpoint.newest(self.record.path / "checkpoints") != self.from_checkpoint:  # before it was locked

@@ -104,7 +104,7 @@ class Config:
 
     def direction(self) -> Literal["maximize", "minimize"]:
         """Optuna's direction of the search."""
-        return "maximize" if self.best != "time" and self.higher else "minimize"
+        return "maximize" if self.best == self.score and self.higher else "minimize"
 
 
 def configure(

@@ -169,7 +169,7 @@ def _work(pipe: Connection, config: Config, source: Source) -> None:
         params = pipe.recv()
         try:
             result = run_trial(config, source, params, prune)
-        except Exception as error:  # whatever is wrong with one point, the others go on
+        except (Exception, SystemExit) as error:  # whatever is wrong with one point, the others go on
             result = _failed(f"{type(error).__name__}: {error}")
         pipe.send(result)
 

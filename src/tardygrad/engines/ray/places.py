@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from tardygrad.core.task import Placed, Task, ids_of
@@ -32,7 +32,7 @@ class Places:
         given: dict[int, Any] = {}
         if isinstance(task, Placed):
             given = {client: task.where(client) for client in range(task.clients)}
-        numbers = [_number(name, task) for name in place or {}]
+        numbers = _numbers(place or {}, task)
         if len(set(numbers)) < len(numbers):
             raise Invalid(f"the keys of `place` must be different clients, got {', '.join(map(repr, place or {}))}.")
         given |= zip(numbers, (place or {}).values(), strict=True)
@@ -64,7 +64,9 @@ class Places:
 def by_id(place: Mapping[int | str, str], task: Task) -> Mapping[int | str, str]:
     """The same places by the clients' ids if they have any: a record's keys are text, and "0" may be another's id."""
     ids = ids_of(task)
-    return place if ids is None else {ids[_number(name, task)]: where for name, where in place.items()}
+    if ids is None:
+        return place
+    return {ids[number]: where for number, where in zip(_numbers(place, task), place.values(), strict=True)}
 
 
 def requirements(place: str | None) -> dict[str, Any]:
@@ -84,16 +86,19 @@ def exists(place: str, nodes: list[dict[str, Any]]) -> bool:
     return any(place in node["Resources"] for node in alive)
 
 
-def _number(name: int | str, task: Task) -> int:
-    """The number of a client, from its number or its id."""
-    ids = ids_of(task) or ()
-    if name in ids:
-        return ids.index(str(name))
-    number = int(name) if isinstance(name, str) and name.isdecimal() else name
-    if type(number) is not int or not 0 <= number < task.clients:
-        known = f"0 to {task.clients - 1}" + (", or their ids" if ids else "")
-        raise Invalid(f"the keys of `place` must be numbers of clients, {known}, got {name!r}.")
-    return number
+def _numbers(names: Iterable[int | str], task: Task) -> list[int]:
+    """The numbers of clients, from their numbers or ids."""
+    by_id = {name: number for number, name in enumerate(ids_of(task) or ())}
+    numbers = []
+    for name in names:
+        number: Any = by_id.get(name) if isinstance(name, str) else None
+        if number is None:
+            number = int(name) if isinstance(name, str) and name.isdecimal() else name
+        if type(number) is not int or not 0 <= number < task.clients:
+            known = f"0 to {task.clients - 1}" + (", or their ids" if by_id else "")
+            raise Invalid(f"the keys of `place` must be numbers of clients, {known}, got {name!r}.")
+        numbers.append(number)
+    return numbers
 
 
 def _checked(where: object, client: int) -> str:

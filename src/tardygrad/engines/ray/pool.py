@@ -354,7 +354,7 @@ class RayPool(Pool):
         for running in self.running.values():
             running.ignored, running.kill_at = True, time.monotonic() + self.deadlines.limit(running.job.client)
         self._drop_shards()
-        for state in (self.waiting, self.absent, self.ready, self.starts, self.errors, self.losses):
+        for state in (self.waiting, self.absent, self.ready, self.starts, self.errors, self.holders, self.losses):
             state.clear()
         self.fleet_clock = FleetClock(self.task, self.method, self.fleet, self.fleet_clock.second)
         self._began = time.monotonic()
@@ -411,7 +411,7 @@ class RayPool(Pool):
         if self.evaluator:
             self.workers.kill(self.evaluator.actor)
         self._drop_shards()
-        for state in (self.running, self.waiting, self.absent, self.starts, self.ready, self.errors):
+        for state in (self.running, self.waiting, self.absent, self.starts, self.ready, self.errors, self.holders):
             state.clear()
         self.evaluator = self._began = None
         self.session.close()

@@ -24,12 +24,11 @@ from tardygrad.core import admission
 from tardygrad.core.kernels import Outcome
 from tardygrad.core.messages import NOTHING, ModuleBuffers, Parts, Reason, Update, Vector
 from tardygrad.core.method import Method
-from tardygrad.core.privacy import RoundNoise
+from tardygrad.core.privacy import BLOCK, RoundNoise
 from tardygrad.core.transforms import State, Step, Transform
 from tardygrad.core.vectors import LocalVectors
 from tardygrad.engines.ray.worker import received, tensors
 from tardygrad.engines.threads import use_threads
-from tardygrad.engines.wire import BLOCK
 from tardygrad.errors import Invalid, WorkFailed, check_integer
 
 

@@ -277,6 +277,8 @@ def test_a_killed_run_is_told_from_a_running_one_and_offers_to_be_continued(tmp_
         running = read(path).history
         assert (running.state, running.resume_hint) == ("running", None)
         assert "updates itself" in live.status([read(path)])
+        token = live.state([str(path)])
+    assert live.state([str(path)]) != token, "though no file has changed"
     killed, again = read(path).history, f"tardygrad resume '{path}'"
     assert (killed.state, killed.resume_hint) == ("killed", again)
     assert live.status([read(path)]) == f"The run was killed. Continue it with `{again}`."

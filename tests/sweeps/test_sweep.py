@@ -13,6 +13,7 @@ import sqlite3
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -640,6 +641,12 @@ def test_a_folder_is_gone_on_with_only_if_the_same_is_asked(small: str, ended: E
     Path("run/spec.json").write_text("{}")
     with pytest.raises(Invalid, match="already holds a run"):
         sweep(small, FEW, over=RATES, out="run")
+
+
+def test_the_best_loss_is_the_lowest_also_in_sweeps_of_earlier_versions(small: str) -> None:
+    config, _ = configure(small, over=["method.lr=[1.0]"])
+    old = replace(config, best="loss", score="accuracy", higher=True)
+    assert (old.direction(), replace(old, best="accuracy").direction()) == ("minimize", "maximize")
 
 
 def test_a_combination_that_cannot_be_is_a_failed_trial(small: str) -> None:

@@ -13,6 +13,7 @@ from tardygrad.cli.output import say, show, show_json, waiting
 from tardygrad.cli.parallel_runs import ParallelRuns
 from tardygrad.cli.session import Signals
 from tardygrad.errors import Invalid
+from tardygrad.runs.checks import quoted
 from tardygrad.runs.record import Row, new_run_dir, replace, require_new
 from tardygrad.runs.summary import Summary
 from tardygrad.spec import spec
@@ -86,7 +87,7 @@ def _run(parallel_runs: ParallelRuns, rounds: int) -> tuple[dict[str, list[Row]]
         for label, summary in summaries.items():
             if summary.status == "stopped":
                 path = shlex.quote(str(parallel_runs.path(label)))
-                say(f"{label} stopped at round {summary.rounds}; continue with: tardygrad resume {path}")
+                say(f"{label} stopped at round {summary.rounds}; continue with: tardygrad resume {quoted(path)}")
         raise typer.Exit(128 + signals.received)
     return metrics, summaries
 

@@ -19,6 +19,7 @@ from tardygrad.engines.sim.process_pool import process_count, set_up_child_proce
 from tardygrad.engines.threads import torch_threads
 from tardygrad.errors import TardygradError, WorkFailed
 from tardygrad.runs import run as runs
+from tardygrad.runs.checks import quoted
 from tardygrad.runs.record import Row
 from tardygrad.runs.settings import Settings
 from tardygrad.runs.summary import Summary
@@ -96,7 +97,7 @@ class ParallelRuns:
                 run.process.join()
                 code, path = run.process.exitcode, shlex.quote(str(self.path(run.label)))
                 reason = f"the process of {run.label} died (exit code {code}). Is there enough memory? Try fewer jobs"
-                raise WorkFailed(f"{reason}, or continue with: tardygrad resume {path}") from error
+                raise WorkFailed(f"{reason}, or continue with: tardygrad resume {quoted(path)}") from error
             if isinstance(message, Exception):
                 raise message
             if isinstance(message, Summary):

@@ -15,7 +15,7 @@ from tardygrad.core.messages import ModuleBuffers, Vector
 from tardygrad.core.task import Task
 from tardygrad.errors import Invalid, RecordError
 from tardygrad.runs import run as runs
-from tardygrad.runs.checks import checked_prefix
+from tardygrad.runs.checks import checked_prefix, quoted
 from tardygrad.runs.own_code import check_cluster, check_trust
 from tardygrad.runs.recipes import why_no_spec
 from tardygrad.runs.record import LINES, Row, lock_run, new_run_dir, read_json, reading_record, require_new
@@ -75,7 +75,7 @@ def run_dir(folder: str) -> Path:
     """The directory of a run; if it is not one, suggest runs/`folder`, or the runs inside the folder."""
     path, inside = Path(folder), Path("runs") / folder
     if path.is_file():
-        fix = f"If it is a spec, first start a run: tardygrad run {folder}"
+        fix = f"If it is a spec, first start a run: tardygrad run {quoted(path)}"
         raise Invalid(f"a run must be named by its directory, got the file {folder!r}. {fix}")
     if not (path / "spec.json").exists():
         if (inside / "spec.json").exists():

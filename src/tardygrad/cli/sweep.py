@@ -10,6 +10,7 @@ from tardygrad.cli.output import as_objects, say, show, show_json, show_table, w
 from tardygrad.cli.session import Signals
 from tardygrad.engines.threads import torch_threads
 from tardygrad.errors import Invalid
+from tardygrad.runs.checks import quoted
 from tardygrad.runs.progress import progress_bar
 from tardygrad.runs.record import Row, new_run_dir
 from tardygrad.runs.run import plural
@@ -55,7 +56,7 @@ def sweep(options: commands.Sweep) -> None:
                 pass
     _show(read(folder), folder, json=options.json)
     if signals.received is not None:
-        say(f"stopped after {plural(runner.done, 'trial')}; continue with: tardygrad sweep {folder}")
+        say(f"stopped after {plural(runner.done, 'trial')}; continue with: tardygrad sweep {quoted(folder)}")
         raise typer.Exit(128 + signals.received)
     if all(trial.status == "failed" for trial in read(folder).trials):
         raise typer.Exit(1)
@@ -67,7 +68,7 @@ def _show_python_sweep(folder: Path, *, json: bool) -> None:
     if factory := found.config.get("factory"):
         compared = is_comparison(folder)
         if compared and not json:
-            show(f"{read_comparison(folder)}\nreport with: tardygrad report {folder}")
+            show(f"{read_comparison(folder)}\nreport with: tardygrad report {quoted(folder)}")
         else:
             _show(found, folder, json=json)
         if left := found.total - sum(trial.status is not None for trial in found.trials):
@@ -86,7 +87,7 @@ def _show(sweep: Sweep, folder: Path, *, json: bool) -> None:
     show_table([f"{name}>" if name not in ("group", "with") else name for name in headings], rows)
     for trial in [trial for trial in sweep.trials if trial.status == "failed"][:1]:
         say(f"trial {trial.number} failed: {trial.reason}")
-    show("\n".join(notes) + f"; report with: tardygrad report {folder}")
+    show("\n".join(notes) + f"; report with: tardygrad report {quoted(folder)}")
 
 
 def _row(group: GroupSummary) -> Row:

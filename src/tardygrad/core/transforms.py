@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -296,7 +296,7 @@ def proximal(inner: Transform, rho: float) -> Transform:
         return inner.update(direction + rho * (step.x - step.start), state, step)
 
     text = f"tethered({inner!r}, rho={rho})"  # an old name: checkpoints contain it
-    return Transform(inner.init, update, text, scratch=inner.scratch)
+    return replace(inner, update=update, text=text, form=_no_form)
 
 
 def clipped_share(state: State) -> Tensor | float:

@@ -10,6 +10,7 @@ from tardygrad.doctor.delay_checks import client_list
 from tardygrad.doctor.finding import Finding, Severity
 from tardygrad.doctor.trend import skewed, trend
 from tardygrad.doctor.what_if import WhatIf
+from tardygrad.runs.checks import quoted
 from tardygrad.runs.history import History
 from tardygrad.runs.run import plural
 
@@ -164,7 +165,7 @@ def idle(history: History, what_if: WhatIf) -> Finding | None:
         return Finding("note", "idle", says, numbers={"idle": share})
     better = what_if.better
     numbers = {"idle": share, "then": better.then._asdict() if better else None}
-    measure = f"tardygrad plan {history.path} --fit {history.path} --train" if history.spec else None
+    measure = f"tardygrad plan {quoted(history.path)} --fit {quoted(history.path)} --train" if history.spec else None
     if better is None:
         known = what_if.ranking is not None
         says += " No mode and M that was tried is clearly faster." if known else " This fleet cannot be simulated."

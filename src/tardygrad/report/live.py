@@ -21,7 +21,7 @@ from typing import Any
 from tardygrad.errors import Invalid, TardygradError
 from tardygrad.report.discover import find
 from tardygrad.report.loader import RunView
-from tardygrad.runs.history import printable
+from tardygrad.runs.history import is_locked, printable
 
 HOST = "127.0.0.1"
 CONNECTIONS = 50  # at once
@@ -54,8 +54,9 @@ class Pages:
 def state(paths: Sequence[str]) -> str:
     """A token that changes whenever a record does."""
     runs, sweeps = find(paths)
+    locks = "".join(str(int(bool(is_locked(folder)))) for folder in runs)  # a run that was killed changes no file
     stats = [path.stat() for folder, name in product((*runs, *sweeps), FILES) if (path := folder / name).exists()]
-    return "-".join(f"{stat.st_size:x}.{stat.st_mtime_ns:x}" for stat in stats)
+    return "-".join([locks, *(f"{stat.st_size:x}.{stat.st_mtime_ns:x}" for stat in stats)])
 
 
 def status(runs: list[RunView]) -> str:

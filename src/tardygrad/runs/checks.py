@@ -83,7 +83,7 @@ def start_again(folder: Path, what: str = "it") -> str:
     return f"Restore {what} from a copy, or start again: tardygrad run {quoted(folder)} --out NEW"
 
 
-def quoted(folder: Path) -> str:
+def quoted(folder: str | Path) -> str:
     """A folder as a command takes it."""
     return shlex.quote(str(folder))
 

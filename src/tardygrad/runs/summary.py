@@ -144,7 +144,7 @@ def read_model(folder: Path) -> bytes:
     check = _read_file(folder).get("checks", {}).get(MODEL)
     if check not in (None, checksum(content)):
         fix = "Restore it from the last checkpoint: tardygrad resume"
-        raise RecordError(f"{str(folder / MODEL)!r} is damaged: its checksum is wrong. {fix} {folder}")
+        raise RecordError(f"{str(folder / MODEL)!r} is damaged: its checksum is wrong. {fix} {quoted(folder)}")
     return content
 
 

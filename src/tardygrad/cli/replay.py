@@ -31,7 +31,7 @@ def replay(options: commands.Replay) -> None:
     recorded = read_json(path / "spec.json")
     if not (path / "model.safetensors").exists() or not (path / "summary.json").exists():
         fix = f"Continue it with: {resume_command(folder, recorded.get('spec'))}"
-        raise Invalid(f"a replay needs a finished run, got {folder!r}. {fix}")
+        raise Invalid(f"a replay needs a run that has ended, got {folder!r}. {fix}")
     model, rounds = final_model(path)
     check_lines(path / "metrics.jsonl")
     if rounds < 1:

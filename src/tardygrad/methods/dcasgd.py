@@ -53,9 +53,9 @@ def dcasgd(
         lr: learning rate η of the server, read at its round.
         adaptive: use the adaptive variant DC-ASGD-a instead of DC-ASGD-c.
         strength: λ₀; None is 0.04, and 2 if it is adaptive.
-        decay: m.
-        eps: ε.
-        source: what g² is with several local steps.
+        decay: m, the share of the mean of squares that stays (DC-ASGD-a).
+        eps: ε, added to the mean of squares under the root.
+        source: g² with several local steps: "delta" is (δ/η_ℓ)², "steps" is Σ_k g_k².
         buffer: M; 1 is the paper's.
         mode: with M = 1 "server" and "client" are the same.
 

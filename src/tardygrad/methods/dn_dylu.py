@@ -70,7 +70,7 @@ def dn_dylu(
         momentum: the server's momentum β.
         c: the share of the momentum that every arrival gets, from 0 (all of it at the N-th) to 1/N.
         dylu: fewer local steps for slower clients; False gives everyone K.
-        percentile: DyLU compares with that of the measured speeds; 100 is the fastest.
+        percentile: of the measured speeds, with which DyLU compares a client's; 100 is the fastest.
         smoothing: how much of a client's measured speed stays when a new measurement comes in.
         rounding: of K_i, "floor" (the paper's) or "ceil" (HALoS's).
         least: the smallest K_i; 5 in its authors' notebook.

@@ -54,7 +54,7 @@ def fadas(
         beta2: β₂ of the server's AMSGrad.
         eps: ε. A coordinate of Δ that is far above it moves by about η however small it is, so where Δ is almost 0
             rounding decides, and runs that differ only by rounding diverge sooner than with other methods.
-        lr_rule: how the rate falls.
+        lr_rule: the rate after s > τ_c missed rounds: "code" is η/s, "paper" is min(η, 1/s).
         bias_correction: correct the bias of the first steps.
 
     >>> str(fadas(local_lr=0.1, lr=0.001, tau_c=4, buffer=5, local_steps=5, concurrency=25, dispatch="random"))

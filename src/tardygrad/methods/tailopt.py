@@ -67,7 +67,7 @@ def tailopt(
         inner: the clients' step.
         lr: learning rate η of the server, read at its round.
         local_clip: u of inner "biclip" and "l2clip"; inf switches clipping off.
-        local_lower: d of the same; 0 switches it off.
+        local_lower: lower threshold d of inner "biclip"; 0 switches it off.
         clip: u of outer "biclip".
         lower: d of outer "biclip".
         beta1: β₁ of outer "adam"; the inner one has torch's.

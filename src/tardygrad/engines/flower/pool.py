@@ -80,7 +80,8 @@ class FlowerPool(Pool):
         grid: the `Grid` that Flower passes to the main function.
         wire: number format of updates in transit; a client's rounding error is added to its next update (error
             feedback).
-        patience: a job times out after the median of its client's own times plus `patience` MADs; inf: never.
+        patience: a job times out after the median of its client's own times plus `patience` of their median absolute
+            deviations; inf: never.
         grace: seconds that every job has before it can time out.
         ttl: seconds after which Flower drops a message without a reply.
         wait: seconds to wait at the start until all clients have a node; then the run begins with those that do.

@@ -53,7 +53,8 @@ class RayPool(Pool):
         cpus_per_worker: CPUs of a cluster that a worker takes; not counted on one machine.
         gpus_per_worker: GPUs that a worker takes; with some, the task is moved there.
         evaluate: "beside" the training on a worker of its own, or "between" rounds in this process.
-        patience: a job times out after the median of its client's own times plus `patience` MADs; inf: never.
+        patience: a job times out after the median of its client's own times plus `patience` of their median absolute
+            deviations; inf: never.
         grace: seconds that every job has before it can time out.
         fleet: emulated runtimes and failures, if `second` is set.
         second: real seconds for each second of the fleet; 0 ignores the fleet.
